@@ -1,0 +1,11 @@
+//! The agent: converges one node's containers, network and rules to what etcd, or its own disk, says.
+
+pub mod api;
+pub mod args;
+pub mod config;
+pub mod converge;
+pub mod daemon;
+pub mod desired;
+pub mod doctor;
+pub mod reset;
+pub mod worlds;

@@ -1,0 +1,11 @@
+//! The reconciler: Git to etcd, controllers over etcd, and the read-only API and CLI on top.
+
+pub mod api;
+pub mod args;
+pub mod cli;
+pub mod config;
+pub mod controllers;
+pub mod daemon;
+pub mod git;
+pub mod gitops;
+pub mod view;

@@ -1,0 +1,62 @@
+//! JSON in and out of etcd, and the content hash.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
+
+/// Largest value that may be written under one key; bigger things travel by digest.
+pub const VALUE_MAX_BYTES: usize = 64 * 1024;
+
+/// Why a value could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum CodecError {
+    /// The bytes are not the JSON that the key promises.
+    #[error("value is not valid JSON for its key: {0}")]
+    Decode(#[source] serde_json::Error),
+    /// The value has no JSON form.
+    #[error("value cannot be written as JSON: {0}")]
+    Encode(#[source] serde_json::Error),
+    /// The value is larger than [`VALUE_MAX_BYTES`].
+    #[error("value of {bytes} bytes is larger than the limit of {VALUE_MAX_BYTES}")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+    },
+}
+
+/// Encodes a value as the JSON text that goes under a key.
+pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, CodecError> {
+    let bytes = serde_json::to_vec(value).map_err(CodecError::Encode)?;
+    if bytes.len() > VALUE_MAX_BYTES {
+        return Err(CodecError::TooLarge { bytes: bytes.len() });
+    }
+    Ok(bytes)
+}
+
+/// Decodes the JSON found under a key. Unknown fields are ignored, so that daemons of
+/// neighbouring versions can read each other.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
+    serde_json::from_slice(bytes).map_err(CodecError::Decode)
+}
+
+/// SHA-256 of the value's JSON, as 64 hex digits. Maps are ordered, so equal values hash equal.
+///
+/// # Panics
+/// If the value has no JSON form; none of the types of this crate is so.
+pub fn content_hash<T: Serialize>(value: &T) -> String {
+    // Through `Value`, whose objects are ordered maps: field order of the type does not matter.
+    let value = serde_json::to_value(value).expect("types of this crate have a JSON form");
+    let text = value.to_string();
+    hex(&Sha256::digest(text.as_bytes()))
+}
+
+/// Lower-case hex digits of `bytes`.
+pub fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        text.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    text
+}

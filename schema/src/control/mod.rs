@@ -1,0 +1,89 @@
+//! The loop that everything in both daemons is: observe, plan, act, report.
+//!
+//! One driver owns the only `select!`; a loop itself never waits for anything but its own act.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+
+mod driver;
+mod nudge;
+pub mod shutdown;
+
+pub use driver::{Driver, LastRun};
+pub use nudge::{Nudge, Nudged};
+
+/// One loop of a daemon.
+#[async_trait]
+pub trait Loop: Send + 'static {
+    /// What it saw, with time and seed in it where the plan needs more than `now`.
+    type Observed: Send + Sync;
+    /// What it decided.
+    type Plan: Plan;
+    /// What became of each step.
+    type Outcome: Send;
+
+    /// Short name for logs, metrics and events: `pods`, `gitops`, `scheduler`.
+    fn name(&self) -> &'static str;
+
+    /// Reads the world. [`Observation::NotReady`] when there is nothing to decide on yet.
+    async fn observe(&mut self) -> Result<Observation<Self::Observed>, LoopError>;
+
+    /// Decides. Total, without I/O, clock or randomness; it has no `self` on purpose.
+    fn plan(observed: &Self::Observed, now: Timestamp) -> Self::Plan;
+
+    /// Carries the plan out: idempotent steps, each outcome kept.
+    async fn act(&mut self, observed: &Self::Observed, plan: Self::Plan) -> Self::Outcome;
+
+    /// Folds what was seen and done into status; the only writer of this loop's status.
+    async fn report(&mut self, observed: Self::Observed, outcome: Self::Outcome) -> Result<Next, LoopError>;
+}
+
+/// A decision that can be printed.
+pub trait Plan: Debug + Send {
+    /// Nothing to do.
+    fn is_empty(&self) -> bool;
+}
+
+/// What a loop saw.
+#[derive(Debug)]
+pub enum Observation<T> {
+    /// The world.
+    Ready(T),
+    /// Not yet, and why: a prefix is not listed, this reconciler does not lead.
+    NotReady(String),
+}
+
+/// When the loop runs next, if nobody nudges it before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// At the loop's own interval.
+    Interval,
+    /// After this long, if that is sooner than the interval.
+    After(Duration),
+}
+
+/// A run failed. The driver logs the chain once and backs off.
+#[derive(Debug, thiserror::Error)]
+#[error("{context}")]
+pub struct LoopError {
+    /// Which step, on what.
+    pub context: String,
+    /// Why.
+    #[source]
+    pub source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl LoopError {
+    /// An error with its cause.
+    pub fn new(context: impl Into<String>, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self { context: context.into(), source: Some(Box::new(source)) }
+    }
+
+    /// An error without another behind it.
+    pub fn message(context: impl Into<String>) -> Self {
+        Self { context: context.into(), source: None }
+    }
+}

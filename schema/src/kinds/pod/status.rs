@@ -1,0 +1,156 @@
+//! What a pod is, as its node reports it.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::container::Protocol;
+use crate::condition::Condition;
+
+/// Where a pod is in its life.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PodPhase {
+    /// Accepted, not all containers started yet.
+    #[default]
+    Pending,
+    /// All containers were started, at least one runs or restarts.
+    Running,
+    /// All containers ended with code 0 and stay ended.
+    Succeeded,
+    /// All containers ended, at least one with another code.
+    Failed,
+    /// The node has not been heard of.
+    Unknown,
+}
+
+/// What a pod is: the value of `status/<node>/pods/<ns>/<name>`, written only by that node's agent.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodStatus {
+    /// Which incarnation of the pod this speaks of.
+    pub uid: String,
+    /// Template hash of the containers that run.
+    pub hash: String,
+    /// Where the pod is in its life.
+    pub phase: PodPhase,
+    /// `PodScheduled`, `Initialized`, `ContainersReady`, `Ready`.
+    #[serde(default)]
+    pub conditions: Vec<Condition>,
+    /// Address of the pod.
+    #[serde(default, rename = "podIP", skip_serializing_if = "Option::is_none")]
+    pub pod_ip: Option<String>,
+    /// Address of the node.
+    #[serde(default, rename = "hostIP", skip_serializing_if = "Option::is_none")]
+    pub host_ip: Option<String>,
+    /// When the pause container started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<Timestamp>,
+    /// One CamelCase word, when the pod as a whole has a problem.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// A sentence for a person, with what to do.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Init containers in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub init_container_statuses: Vec<ContainerStatus>,
+    /// Containers in the order of the spec.
+    #[serde(default)]
+    pub container_statuses: Vec<ContainerStatus>,
+    /// Ports of the node that lead to the pod.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub host_ports: Vec<HostPortStatus>,
+}
+
+impl PodStatus {
+    /// The condition `Ready` holds.
+    pub fn is_ready(&self) -> bool {
+        use crate::condition::ConditionStatus;
+        self.conditions.iter().any(|c| c.kind == "Ready" && c.status == ConditionStatus::True)
+    }
+}
+
+/// What one container is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerStatus {
+    /// Its name in the pod.
+    pub name: String,
+    /// The image as the manifest names it.
+    pub image: String,
+    /// The image's content id.
+    #[serde(default, rename = "imageID", skip_serializing_if = "String::is_empty")]
+    pub image_id: String,
+    /// Docker's container id.
+    #[serde(default, rename = "containerID", skip_serializing_if = "String::is_empty")]
+    pub container_id: String,
+    /// Runs, and its readiness probe, if any, succeeds.
+    pub ready: bool,
+    /// How often it was started again.
+    pub restart_count: u32,
+    /// What it does now.
+    pub state: ContainerState,
+    /// How it ended the last time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_state: Option<TerminatedState>,
+}
+
+/// What a container does now.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ContainerState {
+    /// Not started, and why.
+    Waiting(WaitingState),
+    /// Runs.
+    Running(RunningState),
+    /// Ended.
+    Terminated(TerminatedState),
+}
+
+/// Why a container is not started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitingState {
+    /// ContainerCreating, PodInitializing, ErrImagePull, ImagePullBackOff, CrashLoopBackOff, …
+    pub reason: String,
+    /// A sentence for a person, with what to do.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+/// Since when a container runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunningState {
+    /// When it started.
+    pub started_at: Timestamp,
+}
+
+/// How a container ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TerminatedState {
+    /// Its exit code.
+    pub exit_code: i64,
+    /// Completed, Error or OOMKilled.
+    pub reason: String,
+    /// What Docker said of it, if anything.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// When it started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_at: Option<Timestamp>,
+}
+
+/// A port of the node that leads to the pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HostPortStatus {
+    /// The node's port.
+    pub host_port: u16,
+    /// The container's port.
+    pub container_port: u16,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+}

@@ -1,0 +1,118 @@
+//! Volumes of a pod and where containers see them.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::quantity::Memory;
+
+/// A volume: a name and exactly one source.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct Volume {
+    /// Name, unique in the pod.
+    pub name: String,
+    /// A directory that lives as long as the pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub empty_dir: Option<EmptyDirVolume>,
+    /// A file or directory of the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_path: Option<HostPathVolume>,
+    /// A file or folder of the manifest repository at the synced commit, read-only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repo: Option<RepoVolume>,
+    /// A secret's keys as files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secret: Option<SecretVolume>,
+}
+
+/// A directory that lives as long as the pod.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct EmptyDirVolume {
+    /// On disk, or in memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub medium: Option<StorageMedium>,
+    /// The most it may hold; enforced for `Memory`, shown for disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size_limit: Option<Memory>,
+}
+
+/// What an emptyDir lies on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum StorageMedium {
+    /// The node's disk; written `""` in Kubernetes.
+    #[serde(rename = "")]
+    Disk,
+    /// A tmpfs.
+    Memory,
+}
+
+/// A file or directory of the node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct HostPathVolume {
+    /// Absolute path on the node.
+    pub path: String,
+    /// What must be there, or is made; unchecked when none.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<HostPathType>,
+}
+
+/// What must be at a hostPath.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum HostPathType {
+    /// Anything; not checked.
+    #[serde(rename = "")]
+    Unset,
+    /// A directory, made if nothing is there.
+    DirectoryOrCreate,
+    /// A directory.
+    Directory,
+    /// A file, made if nothing is there.
+    FileOrCreate,
+    /// A file.
+    File,
+    /// A Unix socket.
+    Socket,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+}
+
+/// A file or folder of the manifest repository.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+pub struct RepoVolume {
+    /// Path from the root of the repository.
+    pub path: String,
+}
+
+/// A secret's keys as files.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct SecretVolume {
+    /// The secret's name.
+    pub secret_name: String,
+}
+
+/// Where a container sees a volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct VolumeMount {
+    /// Name of the volume.
+    pub name: String,
+    /// Absolute path in the container.
+    pub mount_path: String,
+    /// Path within the volume; its root when none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sub_path: Option<String>,
+    /// The container can't write there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
+}

@@ -1,0 +1,76 @@
+//! Names, labels and references: what every object has besides its spec.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::kinds::Kind;
+
+/// The namespace of objects whose manifest names none.
+pub const DEFAULT_NAMESPACE: &str = "default";
+
+/// Labels and annotations: ordered, so that hashes and diffs are stable.
+pub type StringMap = BTreeMap<String, String>;
+
+/// Standard object metadata, the part of Kubernetes' `ObjectMeta` that a person writes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct ObjectMeta {
+    /// Name, unique within kind and namespace.
+    pub name: String,
+    /// Namespace; `default` when the manifest names none.
+    #[serde(default = "default_namespace")]
+    pub namespace: String,
+    /// Identifying pairs that selectors match on.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: StringMap,
+    /// Non-identifying pairs.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: StringMap,
+}
+
+fn default_namespace() -> String {
+    DEFAULT_NAMESPACE.to_owned()
+}
+
+/// Which object: kind, namespace and name. Orders by kind, then namespace, then name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ObjectRef {
+    /// The kind.
+    pub kind: Kind,
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.kind, self.namespace, self.name)
+    }
+}
+
+/// Which pod: namespace and name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PodRef {
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl PodRef {
+    /// A reference from its two parts.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for PodRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}

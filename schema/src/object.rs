@@ -1,0 +1,63 @@
+//! The envelope of a desired object as it lies in `objects/<kind>/<ns>/<name>`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::codec::content_hash;
+use crate::kinds::{Kind, Resource};
+use crate::meta::{ObjectMeta, ObjectRef};
+
+/// A desired object: what Git says, who said it, and the hash of its effective spec.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Object {
+    /// `v1`, `apps/v1` and so on, as Kubernetes spells it for the kind.
+    pub api_version: String,
+    /// Name, namespace, labels, annotations.
+    pub metadata: ObjectMeta,
+    /// `kind` and `spec`.
+    #[serde(flatten)]
+    pub resource: Resource,
+    /// Where it comes from.
+    pub provenance: Provenance,
+    /// Content hash of the effective spec (defaults filled in), without metadata.
+    pub hash: String,
+    /// Counts the changes of `hash`, from 1.
+    pub generation: u64,
+}
+
+impl Object {
+    /// Kind, namespace and name.
+    pub fn reference(&self) -> ObjectRef {
+        ObjectRef {
+            kind: self.kind(),
+            namespace: self.metadata.namespace.clone(),
+            name: self.metadata.name.clone(),
+        }
+    }
+
+    /// The kind.
+    pub fn kind(&self) -> Kind {
+        self.resource.kind()
+    }
+
+    /// The hash that [`Object::hash`] must hold for `resource`.
+    pub fn hash_of(resource: &Resource) -> String {
+        content_hash(resource)
+    }
+}
+
+/// Which commit and line set an object.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Provenance {
+    /// Name of the source that owns the object.
+    pub source: String,
+    /// Full hex id of the commit that last changed the object's metadata or spec.
+    pub commit: String,
+    /// `Name <mail>` of that commit's author.
+    pub author: String,
+    /// Path within the repository, `/`-separated.
+    pub file: String,
+    /// 1-based line of the document's first key.
+    pub line: u32,
+}

@@ -1,0 +1,208 @@
+//! Quantities of CPU and memory, read and written as Kubernetes does.
+
+use std::fmt;
+use std::str::FromStr;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// CPU in thousandths of a core.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cpu {
+    /// Thousandths of a core.
+    pub millis: u64,
+}
+
+/// Memory in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Memory {
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// The text is no quantity.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum QuantityError {
+    /// No number, or an unknown suffix.
+    #[error(
+        "`{0}` is not a quantity; write a number with one of the suffixes m, k, M, G, T, P, Ki, Mi, Gi, Ti, Pi or none"
+    )]
+    Syntax(String),
+    /// Below zero.
+    #[error("`{0}` is below zero")]
+    Negative(String),
+    /// More than fits.
+    #[error("`{0}` is too large")]
+    TooLarge(String),
+}
+
+impl FromStr for Cpu {
+    type Err = QuantityError;
+
+    /// `500m`, `0.5`, `2`. Rounds up to whole thousandths, as Kubernetes does.
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        let thousandths = thousandths(text)?;
+        u64::try_from(thousandths)
+            .map(|millis| Self { millis })
+            .map_err(|_| QuantityError::TooLarge(text.to_owned()))
+    }
+}
+
+impl FromStr for Memory {
+    type Err = QuantityError;
+
+    /// `128Mi`, `1G`, `1048576`. Rounds up to whole bytes.
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        let bytes = thousandths(text)?.div_ceil(1000);
+        u64::try_from(bytes).map(|bytes| Self { bytes }).map_err(|_| QuantityError::TooLarge(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Cpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.millis.is_multiple_of(1000) {
+            write!(f, "{}", self.millis / 1000)
+        } else {
+            write!(f, "{}m", self.millis)
+        }
+    }
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SUFFIXES: [(&str, u64); 4] =
+            [("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
+        for (suffix, unit) in SUFFIXES {
+            if self.bytes >= unit && self.bytes.is_multiple_of(unit) {
+                return write!(f, "{}{suffix}", self.bytes / unit);
+            }
+        }
+        write!(f, "{}", self.bytes)
+    }
+}
+
+/// The quantity in thousandths, rounded up.
+fn thousandths(text: &str) -> Result<u128, QuantityError> {
+    let syntax = || QuantityError::Syntax(text.to_owned());
+    let too_large = || QuantityError::TooLarge(text.to_owned());
+    let trimmed = text.trim();
+    if trimmed.starts_with('-') {
+        return Err(QuantityError::Negative(text.to_owned()));
+    }
+    let digits_end = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+    let (number, suffix) = trimmed.split_at(digits_end);
+    let (numerator, denominator): (u128, u128) = scale(suffix).ok_or_else(syntax)?;
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let well_formed = !(whole.is_empty() && fraction.is_empty())
+        && whole.bytes().chain(fraction.bytes()).all(|b| b.is_ascii_digit());
+    if !well_formed {
+        return Err(syntax());
+    }
+    // 18 fractional digits keep the product below within 128 bits.
+    if whole.len() + fraction.len() > 36 || fraction.len() > 18 {
+        return Err(too_large());
+    }
+    let mantissa: u128 = format!("{whole}{fraction}").parse().map_err(|_| syntax())?;
+    let fraction_digits = u32::try_from(fraction.len()).map_err(|_| too_large())?;
+    let divisor = denominator * 10u128.pow(fraction_digits);
+    let product = mantissa.checked_mul(numerator).and_then(|n| n.checked_mul(1000)).ok_or_else(too_large)?;
+    Ok(product.div_ceil(divisor))
+}
+
+/// What a suffix multiplies by, as a fraction.
+fn scale(suffix: &str) -> Option<(u128, u128)> {
+    Some(match suffix {
+        "" => (1, 1),
+        "n" => (1, 1_000_000_000),
+        "u" => (1, 1_000_000),
+        "m" => (1, 1000),
+        "k" => (1000, 1),
+        "M" => (1_000_000, 1),
+        "G" => (1_000_000_000, 1),
+        "T" => (1_000_000_000_000, 1),
+        "P" => (1_000_000_000_000_000, 1),
+        "E" => (1_000_000_000_000_000_000, 1),
+        "Ki" => (1 << 10, 1),
+        "Mi" => (1 << 20, 1),
+        "Gi" => (1 << 30, 1),
+        "Ti" => (1 << 40, 1),
+        "Pi" => (1 << 50, 1),
+        "Ei" => (1 << 60, 1),
+        _ => {
+            let exponent: u32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+            (10u128.checked_pow(exponent.min(24))?, 1)
+        }
+    })
+}
+
+macro_rules! as_json_text_or_number {
+    ($name:ident, $description:literal) => {
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                match serde_json::Value::deserialize(deserializer)? {
+                    serde_json::Value::String(text) => text.parse().map_err(de::Error::custom),
+                    serde_json::Value::Number(number) => number.to_string().parse().map_err(de::Error::custom),
+                    other => Err(de::Error::custom(format!("`{other}` is not a quantity"))),
+                }
+            }
+        }
+
+        impl JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!({
+                    "description": $description,
+                    "anyOf": [{"type": "string", "format": "quantity"}, {"type": "number", "minimum": 0}]
+                })
+            }
+        }
+    };
+}
+
+as_json_text_or_number!(Cpu, "CPU in cores: `500m`, `0.5`, `2`.");
+as_json_text_or_number!(Memory, "Memory in bytes: `128Mi`, `1G`, `1048576`.");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_reads_cores_and_millicores() {
+        for (text, millis) in
+            [("500m", 500), ("0.5", 500), ("2", 2000), ("1.0001", 1001), ("100u", 1), ("1e3", 1_000_000)]
+        {
+            assert_eq!(text.parse::<Cpu>().map(|c| c.millis), Ok(millis), "{text}");
+        }
+    }
+
+    #[test]
+    fn memory_reads_decimal_and_binary_suffixes() {
+        for (text, bytes) in
+            [("128Mi", 128 << 20), ("1G", 1_000_000_000), ("42", 42), ("1.5Ki", 1536), ("1m", 1)]
+        {
+            assert_eq!(text.parse::<Memory>().map(|m| m.bytes), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in ["", "m", "-1", "1.2.3", "12Xi", "1 Mi", ".", "9999999999999E"] {
+            assert!(text.parse::<Memory>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn equal_amounts_are_written_equal() {
+        assert_eq!("0.5".parse::<Cpu>().map(|c| c.to_string()), Ok("500m".to_owned()));
+        assert_eq!("1024Mi".parse::<Memory>().map(|m| m.to_string()), Ok("1Gi".to_owned()));
+    }
+}

@@ -1,0 +1,69 @@
+//! `nodes/<node>`, `subnets/<node>` and `heartbeats/<node>`.
+
+use std::net::IpAddr;
+
+use ipnet::Ipv4Net;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::meta::StringMap;
+use crate::quantity::{Cpu, Memory};
+
+/// What a node is and has: written by its agent, and only when something of it changes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeRecord {
+    /// Name.
+    pub name: String,
+    /// Addresses under which other nodes reach it, the one to use first.
+    pub addresses: Vec<IpAddr>,
+    /// CPU for pods.
+    pub cpu: Cpu,
+    /// Memory for pods.
+    pub memory: Memory,
+    /// Most pods at once.
+    pub max_pods: u32,
+    /// Labels the agent sets: `kubernetes.io/hostname`, `kubernetes.io/arch`, `kubernetes.io/os`.
+    #[serde(default)]
+    pub labels: StringMap,
+    /// Versions of what runs there.
+    pub versions: NodeVersions,
+    /// `http://address:port` of the agent's read-only API (logs).
+    pub api: String,
+    /// When the agent first registered.
+    pub registered_at: Timestamp,
+}
+
+/// Versions of what runs on a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeVersions {
+    /// minik8s-agent.
+    pub agent: String,
+    /// Docker Engine.
+    pub docker: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// Distribution, as `PRETTY_NAME` of os-release.
+    pub os: String,
+    /// `amd64`, `arm64`.
+    pub arch: String,
+}
+
+/// Pod addresses of a node: written by the nodes controller.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Subnet {
+    /// The node's own range; its first address is the bridge's.
+    pub cidr: Ipv4Net,
+    /// The range of all nodes; masquerade leaves it alone.
+    pub cluster_cidr: Ipv4Net,
+}
+
+/// Alive: lies on a 15 s lease of the agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Heartbeat {
+    /// When this agent process started to beat.
+    pub since: Timestamp,
+}

@@ -1,0 +1,69 @@
+//! `pods/<ns>/<name>` and `bindings/<node>/<ns>/<pod>`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::kinds::Kind;
+use crate::kinds::pod::PodSpec;
+use crate::meta::{PodRef, StringMap};
+
+/// A pod that should exist: written by the workloads controller.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodInstance {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Which incarnation: follows from owner, name and `hash` alone, so that a rebuilt etcd
+    /// adopts the pods that run. 32 hex digits.
+    pub uid: String,
+    /// Hash of the effective spec; another hash is another pod.
+    pub hash: String,
+    /// Labels, changed in place.
+    #[serde(default)]
+    pub labels: StringMap,
+    /// Annotations, changed in place.
+    #[serde(default)]
+    pub annotations: StringMap,
+    /// The object that asked for it.
+    pub owner: OwnerRef,
+    /// Commit that last changed that object.
+    pub commit: String,
+    /// What should run.
+    pub spec: PodSpec,
+}
+
+impl PodInstance {
+    /// Namespace and name.
+    pub fn reference(&self) -> PodRef {
+        PodRef::new(&self.namespace, &self.name)
+    }
+
+    /// The uid of the pod `pod` with this template hash.
+    pub fn uid_of(owner: &OwnerRef, pod: &PodRef, hash: &str) -> String {
+        let mut uid = crate::codec::content_hash(&(owner, pod, hash));
+        uid.truncate(32);
+        uid
+    }
+}
+
+/// The object that asked for a pod.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct OwnerRef {
+    /// Its kind; `Pod` for a bare pod, which owns itself.
+    pub kind: Kind,
+    /// Its name, in the pod's namespace.
+    pub name: String,
+}
+
+/// A pod given to a node: written by the scheduler, read by that node's agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Binding {
+    /// The node.
+    pub node: String,
+    /// The pod in full.
+    pub pod: PodInstance,
+    /// Why this node, in a sentence.
+    pub reason: String,
+}

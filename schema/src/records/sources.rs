@@ -1,0 +1,191 @@
+//! `sources/<source>` and `revisions/<source>/<seq>`.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::meta::ObjectRef;
+use crate::violation::Violation;
+
+/// What a source shows and what of it is applied. Written only when it changes, so a poll
+/// that finds nothing new writes nothing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SourceStatus {
+    /// Name of the source.
+    pub name: String,
+    /// Where it is fetched from, without credentials.
+    pub url: String,
+    /// Branch, tag or commit.
+    pub reference: String,
+    /// Folder within the repository; empty for its root.
+    #[serde(default)]
+    pub path: String,
+    /// One word for all of it.
+    pub state: SourceState,
+    /// Newest commit seen at the remote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_commit: Option<String>,
+    /// Newest commit applied, its good part if it is degraded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applied_commit: Option<String>,
+    /// When that was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applied_at: Option<Timestamp>,
+    /// Sequence number of that commit's revision.
+    #[serde(default)]
+    pub revision: u64,
+    /// Objects that the source owns.
+    #[serde(default)]
+    pub objects: u64,
+    /// Files that could not be applied; their objects stay as they were.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quarantined: Vec<Quarantine>,
+    /// Removals that wait for a release.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_prune: Option<HeldPrune>,
+    /// What keeps the source from being read or applied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<SourceError>,
+}
+
+/// One word for the state of a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SourceState {
+    /// Nothing fetched yet.
+    Pending,
+    /// The newest commit is applied whole.
+    Synced,
+    /// The newest commit is applied in part: quarantined files or a held prune.
+    Degraded,
+    /// The remote or the commit can't be read; the last applied state stands.
+    Failed,
+}
+
+/// A file that could not be applied.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Quarantine {
+    /// Path within the repository.
+    pub file: String,
+    /// Commit at which it was read.
+    pub commit: String,
+    /// That commit's author, `Name <mail>`.
+    pub author: String,
+    /// What is wrong, at most the first 20.
+    pub violations: Vec<Violation>,
+    /// How many there are in all.
+    pub violations_total: u64,
+}
+
+/// Removals that wait for a release.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HeldPrune {
+    /// Commit that would remove them.
+    pub commit: String,
+    /// Why they wait and what releases them.
+    pub why: String,
+    /// How many objects.
+    pub deletes: u64,
+    /// Of how many that the source owns.
+    pub owned: u64,
+    /// The first 20 of them.
+    pub objects: Vec<ObjectRef>,
+}
+
+/// What keeps a source from being read or applied.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SourceError {
+    /// Which step failed.
+    pub kind: SourceErrorKind,
+    /// What happened and what to do, in one line.
+    pub message: String,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// Which step failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SourceErrorKind {
+    /// The remote does not answer.
+    RemoteUnreachable,
+    /// The remote refuses the credentials.
+    AuthenticationFailed,
+    /// Branch, tag or commit is not there.
+    ReferenceNotFound,
+    /// The folder is not in the commit.
+    PathNotFound,
+    /// The commit holds no manifest at all.
+    Empty,
+    /// The local mirror is broken and is made anew.
+    MirrorBroken,
+    /// etcd took not all of it.
+    ApplyFailed,
+}
+
+/// One applied commit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Revision {
+    /// Name of the source.
+    pub source: String,
+    /// Counts from 1.
+    pub sequence: u64,
+    /// Full hex id.
+    pub commit: String,
+    /// `Name <mail>`.
+    pub author: String,
+    /// First line of the commit's message.
+    pub subject: String,
+    /// When it was committed.
+    pub committed_at: Timestamp,
+    /// When its last object was written.
+    pub applied_at: Timestamp,
+    /// From the start of the fetch to the last write, in milliseconds.
+    pub duration_ms: u64,
+    /// What it changed.
+    pub counts: ChangeCounts,
+    /// What became of it.
+    pub verdict: Verdict,
+}
+
+/// How many objects a commit changed, and how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ChangeCounts {
+    /// New objects.
+    pub create: u64,
+    /// Changed without a restart.
+    pub update: u64,
+    /// Changed so that pods are replaced.
+    pub replace: u64,
+    /// Removed.
+    pub delete: u64,
+    /// As before.
+    pub unchanged: u64,
+    /// Files that could not be applied.
+    pub quarantined: u64,
+    /// Removals that wait.
+    pub held: u64,
+}
+
+/// What became of a revision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "state")]
+pub enum Verdict {
+    /// Applied whole.
+    Applied,
+    /// Applied in part.
+    Degraded {
+        /// Which part was not, and why.
+        why: String,
+    },
+    /// Its workloads became healthy.
+    Good,
+    /// Its workloads did not become healthy in time.
+    Bad {
+        /// Which, and why.
+        why: String,
+    },
+}
