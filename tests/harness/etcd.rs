@@ -101,13 +101,7 @@ impl Etcd {
 
     /// One key, if it is there.
     pub fn key(&self, key: impl Display) -> Result<Option<EtcdKey>> {
-        Ok(self
-            .ask(&["get", &key.to_string()])?
-            .kvs
-            .into_iter()
-            .map(decode)
-            .collect::<Result<Vec<_>>>()?
-            .pop())
+        Ok(self.ask(&["get", &key.to_string()])?.kvs.iter().map(decode).collect::<Result<Vec<_>>>()?.pop())
     }
 
     /// The value of a key, typed.
