@@ -1,5 +1,6 @@
 //! One battery of tests, run on etcd and on the store in memory: what one does, the other does.
 #![cfg(all(feature = "store", feature = "control"))]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, also in its helpers")]
 
 mod support;
 
