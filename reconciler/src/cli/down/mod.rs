@@ -1,0 +1,42 @@
+//! `minik8s down`: ends what `up` runs and takes away everything it made on this machine.
+
+use std::path::PathBuf;
+use std::process::{ExitCode, Stdio};
+
+use anyhow::{Result, bail};
+use nix::sys::signal::Signal;
+
+use super::up::record::StateDir;
+use super::up::{end_process, remove_state, reset_node};
+
+/// Removes everything that 'minik8s up' made here: daemons, containers, bridge, rules, files.
+#[derive(Debug, Clone, clap::Args)]
+pub struct DownArgs {
+    /// The directory that 'minik8s up' was given.
+    #[arg(long, env = "MINIK8S_STATE_DIR", value_name = "DIR", default_value = "/var/lib/minik8s")]
+    pub state_dir: PathBuf,
+}
+
+/// Runs `minik8s down`. Running it again is harmless.
+pub async fn run(args: DownArgs) -> Result<ExitCode> {
+    let state = StateDir::open(&args.state_dir)?;
+    let Some(record) = state.load()? else {
+        println!("nothing to take away: no 'minik8s up' was run on {}", state.root().display());
+        return Ok(ExitCode::SUCCESS);
+    };
+    if !nix::unistd::geteuid().is_root() {
+        bail!("cannot take away containers and rules of this machine: not root; run 'sudo minik8s down'");
+    }
+    if let Some(pid) = state.running() {
+        println!("ending process {pid}");
+        end_process(pid, Signal::SIGTERM).await;
+    }
+    state.end_leftovers().await?;
+    reset_node(&record, Stdio::inherit()).await?;
+    remove_state(state.root());
+    println!("removed {}", state.root().display());
+    if let Some(etcd) = &record.etcd {
+        println!("the keys below /minik8s/ in {etcd} are left: other nodes may use them");
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,139 @@
+//! Which programs `up` runs, with which arguments, and how to see that they are ready.
+
+use std::env;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use tokio::time::sleep;
+
+use super::record::{StateDir, UpRecord};
+use super::supervise::ChildCommand;
+
+/// Time between two looks at a child that does not answer yet.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// A single-member etcd on loopback with its data in the state directory.
+pub(super) fn etcd(state: &StateDir, record: &UpRecord) -> Result<ChildCommand> {
+    let client = format!("http://127.0.0.1:{}", record.etcd_port);
+    let peer = format!("http://127.0.0.1:{}", record.etcd_port.saturating_add(1));
+    let args = [
+        ("--name", "minik8s".to_owned()),
+        ("--data-dir", path_text(&state.root().join("etcd"))?),
+        ("--listen-client-urls", client.clone()),
+        ("--advertise-client-urls", client),
+        ("--listen-peer-urls", peer.clone()),
+        ("--initial-advertise-peer-urls", peer.clone()),
+        ("--initial-cluster", format!("minik8s={peer}")),
+        ("--auto-compaction-mode", "periodic".to_owned()),
+        ("--auto-compaction-retention", "1h".to_owned()),
+        ("--logger", "zap".to_owned()),
+        ("--log-level", "warn".to_owned()),
+    ];
+    let args = args.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect();
+    Ok(ChildCommand { name: "etcd", program: etcd_program()?, args })
+}
+
+/// `minik8s serve`.
+pub(super) fn reconciler(state: &StateDir, record: &UpRecord) -> Result<ChildCommand> {
+    let mut args = vec![
+        "serve".to_owned(),
+        "--repo".to_owned(),
+        record.repo.clone(),
+        "--branch".to_owned(),
+        record.branch.clone(),
+        "--poll".to_owned(),
+        record.poll.clone(),
+        "--etcd".to_owned(),
+        record.etcd_url(),
+        "--state-dir".to_owned(),
+        path_text(state.root())?,
+        "--listen".to_owned(),
+        record.listen.to_string(),
+        "--cluster-cidr".to_owned(),
+        record.cluster_cidr.to_string(),
+    ];
+    let files = [
+        ("--token-file", &record.token_file),
+        ("--ssh-key", &record.ssh_key),
+        ("--known-hosts", &record.known_hosts),
+    ];
+    for (flag, file) in files {
+        if let Some(file) = file {
+            args.extend([flag.to_owned(), path_text(file)?]);
+        }
+    }
+    if let Some(path) = &record.path {
+        args.extend(["--path".to_owned(), path.clone()]);
+    }
+    let program = env::current_exe().context("cannot find the path of this program")?;
+    Ok(ChildCommand { name: "reconciler", program, args })
+}
+
+/// `minik8s-agent run`.
+pub(super) fn agent(state: &StateDir, record: &UpRecord) -> Result<ChildCommand> {
+    let mut args = vec![
+        "run".to_owned(),
+        "--etcd".to_owned(),
+        record.etcd_url(),
+        "--node".to_owned(),
+        record.node.clone(),
+        "--state-dir".to_owned(),
+        path_text(state.root())?,
+        "--instance".to_owned(),
+        record.instance.clone(),
+        "--docker".to_owned(),
+        record.docker.clone(),
+        "--listen".to_owned(),
+        record.agent_listen.to_string(),
+    ];
+    if let Some(address) = record.node_ip {
+        args.extend(["--node-ip".to_owned(), address.to_string()]);
+    }
+    Ok(ChildCommand { name: "agent", program: agent_program()?, args })
+}
+
+/// `minik8s-agent`: beside this program, else on the PATH.
+pub(crate) fn agent_program() -> Result<PathBuf> {
+    let beside = env::current_exe().ok().and_then(|path| Some(path.parent()?.join("minik8s-agent")));
+    beside.filter(|path| path.is_file()).or_else(|| on_path("minik8s-agent")).ok_or_else(|| {
+        anyhow!("cannot find minik8s-agent beside this program or on the PATH; install it there")
+    })
+}
+
+/// `etcd` on the PATH.
+pub(super) fn etcd_program() -> Result<PathBuf> {
+    on_path("etcd").ok_or_else(|| {
+        anyhow!("cannot find etcd on the PATH; install it (Debian: 'apt-get install etcd-server'), or name a running one with --etcd")
+    })
+}
+
+fn on_path(name: &str) -> Option<PathBuf> {
+    env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join(name)).find(|path| path.is_file())
+}
+
+/// Paths on a command line must be text.
+fn path_text(path: &std::path::Path) -> Result<String> {
+    path.to_str().map(str::to_owned).ok_or_else(|| anyhow!("{} is not UTF-8", path.display()))
+}
+
+/// Returns once etcd says that it is healthy.
+pub(super) async fn etcd_is_healthy(port: u16) {
+    until_ok(format!("http://127.0.0.1:{port}/health")).await;
+}
+
+/// Returns once a daemon of ours answers.
+pub(super) async fn answers(url: &str) {
+    until_ok(format!("{url}/v1/healthz")).await;
+}
+
+async fn until_ok(url: String) {
+    let client = reqwest::Client::new();
+    loop {
+        let answer = client.get(&url).timeout(Duration::from_secs(2)).send().await;
+        if answer.is_ok_and(|answer| answer.status().is_success()) {
+            return;
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}

@@ -1,0 +1,68 @@
+//! `up --detach`: the same `up` in the background; this process shows its output until it is healthy.
+
+use std::env;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::process::Command;
+use tokio::time::{Instant, sleep};
+
+use super::Outcome;
+use super::progress::HEALTHY_FILE;
+use super::record::StateDir;
+
+/// How long the background process may take until the repository is healthy.
+const HEALTHY_WITHIN: Duration = Duration::from_secs(180);
+
+/// Starts this program again without `--detach`, and returns once the repository is healthy.
+pub(super) async fn run(state: &StateDir) -> Result<Outcome> {
+    if let Some(pid) = state.running() {
+        println!("already running as process {pid} on {}", state.root().display());
+        return Ok(Outcome::Running);
+    }
+    let log = state.log("up");
+    let out = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+    let err = out.try_clone().with_context(|| format!("cannot write {}", log.display()))?;
+    let mut shown = File::open(&log).with_context(|| format!("cannot read {}", log.display()))?;
+    let _ = std::fs::remove_file(state.run_file(HEALTHY_FILE));
+    let args: Vec<_> = env::args_os().skip(1).filter(|arg| arg != "--detach").collect();
+    let mut child = Command::new(env::current_exe().context("cannot find the path of this program")?)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(out)
+        .stderr(err)
+        .process_group(0)
+        .spawn()
+        .context("cannot start 'minik8s up' in the background")?;
+    let deadline = Instant::now() + HEALTHY_WITHIN;
+    loop {
+        let ended = child.try_wait().context("cannot wait for 'minik8s up'")?;
+        let healthy = state.run_file(HEALTHY_FILE).exists();
+        show_new(&mut shown)?;
+        if let Some(status) = ended {
+            // Its own error is on the screen by now.
+            return Ok(if status.success() { Outcome::Ended } else { Outcome::Failed });
+        }
+        if healthy {
+            return Ok(Outcome::Running);
+        }
+        if Instant::now() >= deadline {
+            eprintln!(
+                "minik8s: not healthy after {} s; the daemons go on in the background: see 'minik8s status' and {}",
+                HEALTHY_WITHIN.as_secs(),
+                log.display()
+            );
+            return Ok(Outcome::Unhealthy);
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+fn show_new(log: &mut File) -> Result<()> {
+    let mut text = Vec::new();
+    log.read_to_end(&mut text).context("cannot read the log of 'minik8s up'")?;
+    std::io::stdout().write_all(&text).context("cannot write to standard output")
+}

@@ -1,0 +1,152 @@
+//! `minik8s up`: a private etcd, the reconciler and the agent on this machine, supervised.
+//!
+//! Reads its flags and what an earlier `up` recorded, starts three children in order, shows what
+//! becomes of the repository, and restarts a child that dies. Ends the daemons, never the pods.
+
+mod args;
+mod children;
+mod detach;
+mod progress;
+pub(crate) mod record;
+mod supervise;
+
+use std::fs;
+use std::path::Path;
+use std::process::{ExitCode, Stdio};
+
+use anyhow::{Context, Result, bail};
+use tokio::process::Command;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+pub use args::UpArgs;
+use children::{agent, etcd, reconciler};
+use record::{StateDir, UpRecord};
+pub(crate) use supervise::end_process;
+use supervise::{Child, Children};
+
+/// Runs `minik8s up` until Ctrl-C or SIGTERM.
+pub async fn run(args: UpArgs) -> Result<ExitCode> {
+    let fresh = !args.state_dir.exists();
+    let outcome = start(&args).await;
+    // What still runs in the background keeps its state; what never came up leaves nothing.
+    if fresh && !matches!(outcome, Ok(Outcome::Running | Outcome::Ended | Outcome::Unhealthy)) {
+        clean_up_failed_start(&args).await;
+    }
+    outcome.map(|outcome| ExitCode::from(u8::from(matches!(outcome, Outcome::Failed | Outcome::Unhealthy))))
+}
+
+/// How `up` came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// It was up, and was ended by a signal.
+    Ended,
+    /// It goes on in the background.
+    Running,
+    /// It goes on in the background, but not all pods became healthy in time.
+    Unhealthy,
+    /// The background process did not come up, and said why.
+    Failed,
+}
+
+async fn start(args: &UpArgs) -> Result<Outcome> {
+    let state = StateDir::create(&args.state_dir)?;
+    let record = UpRecord::merge(args, state.load()?.as_ref())?;
+    args::check_machine(&record)?;
+    if args.detach {
+        return detach::run(&state).await;
+    }
+    let lock = state.lock()?;
+    state.end_leftovers().await?;
+    args::check_ports(&record)?;
+    state.save(&record)?;
+    let outcome = supervise_all(&state, &record).await;
+    drop(lock);
+    outcome
+}
+
+/// Starts the children one after the other, then watches them until a signal comes.
+async fn supervise_all(state: &StateDir, record: &UpRecord) -> Result<Outcome> {
+    let shutdown = CancellationToken::new();
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
+    let mut children = Children::default();
+    let started = tokio::select! {
+        // Cancel-safe: what was started is in `children` and is ended below.
+        started = start_children(state, record, &mut children) => started,
+        _ = interrupt.recv() => Err(anyhow::anyhow!("interrupted before everything was up")),
+        _ = terminate.recv() => Err(anyhow::anyhow!("ended before everything was up")),
+    };
+    if let Err(error) = started {
+        children.end_all().await;
+        return Err(error);
+    }
+    let progress = tokio::spawn(progress::show(record.api_url(), state.clone(), shutdown.clone()));
+    tokio::select! {
+        // Cancel-safe: the children stay owned by `children`.
+        () = children.keep_alive() => {}
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    println!("ending the daemons; pods keep running");
+    shutdown.cancel();
+    children.end_all().await;
+    // The task ends by itself at the token; a panic in it has been shown already.
+    let _ = progress.await;
+    Ok(Outcome::Ended)
+}
+
+async fn start_children(state: &StateDir, record: &UpRecord, children: &mut Children) -> Result<()> {
+    if record.etcd.is_none() {
+        let child = Child::spawn(etcd(state, record)?, state)?;
+        children.add(child).until_ready(children::etcd_is_healthy(record.etcd_port)).await?;
+        println!("etcd        ready at {}", record.etcd_url());
+    }
+    let child = Child::spawn(reconciler(state, record)?, state)?;
+    children.add(child).until_ready(children::answers(&record.api_url())).await?;
+    println!("reconciler  ready at {}", record.api_url());
+    let child = Child::spawn(agent(state, record)?, state)?;
+    children.add(child).until_ready(children::answers(&record.agent_url())).await?;
+    println!("agent       ready as node {}", record.node);
+    Ok(())
+}
+
+/// A first start that failed leaves nothing: what the agent may have made, and the state directory.
+async fn clean_up_failed_start(args: &UpArgs) {
+    let dir = args.state_dir.as_path();
+    let record = StateDir::open(dir).and_then(|state| state.load()).ok().flatten();
+    if let Some(record) = record
+        && let Err(error) = reset_node(&record, Stdio::null()).await
+    {
+        eprintln!("minik8s: some things are left behind: {error:#}; remove them with 'minik8s down'");
+        return;
+    }
+    remove_state(dir);
+}
+
+/// Removes the state directory if this program made it: only names it knows.
+pub(crate) fn remove_state(dir: &Path) {
+    for name in record::KNOWN_DIRS {
+        let _ = fs::remove_dir_all(dir.join(name));
+    }
+    let _ = fs::remove_file(dir.join(record::RECORD_FILE));
+    // Fails, as it should, when someone else keeps something there.
+    let _ = fs::remove_dir(dir);
+}
+
+/// Runs `minik8s-agent reset` for what `up` recorded.
+pub(crate) async fn reset_node(record: &UpRecord, output: Stdio) -> Result<()> {
+    let status = Command::new(children::agent_program()?)
+        .arg("reset")
+        .arg("--state-dir")
+        .arg(&record.state_dir)
+        .args(["--instance", &record.instance, "--docker", &record.docker])
+        .stdout(output)
+        .status()
+        .await
+        .context("cannot run minik8s-agent reset")?;
+    if !status.success() {
+        bail!("minik8s-agent reset ended with {status}");
+    }
+    Ok(())
+}

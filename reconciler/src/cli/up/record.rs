@@ -1,0 +1,252 @@
+//! The state directory of `up`: what it was told, which children it runs.
+//!
+//! `up.json` holds the settings, so that a later `up` or `down` needs no flags; `run/*.pid` the
+//! children, so that a later `up` ends what a killed one left.
+
+use std::fs::{self, File};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail};
+use ipnet::Ipv4Net;
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
+
+use super::args::UpArgs;
+use super::supervise::end_process;
+
+/// Settings file in the state directory.
+pub(crate) const RECORD_FILE: &str = "up.json";
+/// Everything else that is ever made in the state directory.
+pub(crate) const KNOWN_DIRS: [&str; 5] = ["etcd", "reconciler", "agent", "logs", "run"];
+const LOCK_FILE: &str = "run/up.lock";
+
+/// What `up` was told, defaults filled in.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct UpRecord {
+    pub(crate) repo: String,
+    pub(crate) branch: String,
+    pub(crate) path: Option<String>,
+    pub(crate) token_file: Option<PathBuf>,
+    pub(crate) ssh_key: Option<PathBuf>,
+    pub(crate) known_hosts: Option<PathBuf>,
+    pub(crate) poll: String,
+    pub(crate) etcd: Option<String>,
+    pub(crate) etcd_port: u16,
+    pub(crate) state_dir: PathBuf,
+    pub(crate) instance: String,
+    pub(crate) node: String,
+    pub(crate) node_ip: Option<IpAddr>,
+    pub(crate) docker: String,
+    pub(crate) listen: SocketAddr,
+    pub(crate) agent_listen: SocketAddr,
+    pub(crate) cluster_cidr: Ipv4Net,
+}
+
+impl UpRecord {
+    /// Flags win over what an earlier `up` recorded, that wins over the defaults.
+    pub(super) fn merge(args: &UpArgs, earlier: Option<&UpRecord>) -> Result<Self> {
+        let e = earlier;
+        let repo = args.repo.clone().or_else(|| e.map(|e| e.repo.clone())).ok_or_else(|| {
+            anyhow!("no manifest repository is named; say which with --repo URL (a path or an address)")
+        })?;
+        let node = match args.node.clone().or_else(|| e.map(|e| e.node.clone())) {
+            Some(node) => node,
+            None => host_name()?,
+        };
+        Ok(Self {
+            repo: absolute_if_path(&repo)?,
+            branch: pick(&args.branch, e.map(|e| &e.branch), || "main".into()),
+            path: args.path.clone().or_else(|| e.and_then(|e| e.path.clone())),
+            token_file: args.token_file.clone().or_else(|| e.and_then(|e| e.token_file.clone())),
+            ssh_key: args.ssh_key.clone().or_else(|| e.and_then(|e| e.ssh_key.clone())),
+            known_hosts: args.known_hosts.clone().or_else(|| e.and_then(|e| e.known_hosts.clone())),
+            poll: pick(&args.poll, e.map(|e| &e.poll), || "5s".into()),
+            etcd: args.etcd.clone().or_else(|| e.and_then(|e| e.etcd.clone())),
+            etcd_port: pick(&args.etcd_port, e.map(|e| &e.etcd_port), || 7079),
+            state_dir: std::path::absolute(&args.state_dir)
+                .context("the state directory has no absolute path")?,
+            instance: pick(&args.instance, e.map(|e| &e.instance), || "mk8s".into()),
+            node,
+            node_ip: args.node_ip.or_else(|| e.and_then(|e| e.node_ip)),
+            docker: pick(&args.docker, e.map(|e| &e.docker), || "unix:///var/run/docker.sock".into()),
+            listen: pick(&args.listen, e.map(|e| &e.listen), || SocketAddr::from(([127, 0, 0, 1], 7070))),
+            agent_listen: pick(&args.agent_listen, e.map(|e| &e.agent_listen), || {
+                SocketAddr::from(([127, 0, 0, 1], 7071))
+            }),
+            cluster_cidr: pick(&args.cluster_cidr, e.map(|e| &e.cluster_cidr), || {
+                Ipv4Net::new_assert([10, 244, 0, 0].into(), 16)
+            }),
+        })
+    }
+
+    pub(crate) fn etcd_url(&self) -> String {
+        self.etcd.clone().unwrap_or_else(|| format!("http://127.0.0.1:{}", self.etcd_port))
+    }
+
+    pub(crate) fn api_url(&self) -> String {
+        format!("http://{}", reachable(self.listen))
+    }
+
+    pub(crate) fn agent_url(&self) -> String {
+        format!("http://{}", reachable(self.agent_listen))
+    }
+}
+
+fn pick<T: Clone>(flag: &Option<T>, earlier: Option<&T>, default: impl FnOnce() -> T) -> T {
+    flag.as_ref().or(earlier).cloned().unwrap_or_else(default)
+}
+
+/// The same port on loopback when the server listens on every address.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() { SocketAddr::from(([127, 0, 0, 1], address.port())) } else { address }
+}
+
+/// A relative path would mean something else to a child, and to the next `up`.
+fn absolute_if_path(repo: &str) -> Result<String> {
+    let is_path = !repo.contains("://") && (!repo.contains(':') || Path::new(repo).exists());
+    if !is_path {
+        return Ok(repo.to_owned());
+    }
+    let path = std::path::absolute(repo).with_context(|| format!("{repo} has no absolute path"))?;
+    path.into_os_string().into_string().map_err(|path| anyhow!("{} is not UTF-8", path.display()))
+}
+
+fn host_name() -> Result<String> {
+    let name = nix::unistd::gethostname().context("the host has no name; give the node one with --node")?;
+    let name = name.to_string_lossy().to_lowercase();
+    Ok(name.split('.').next().unwrap_or(&name).to_owned())
+}
+
+/// The directory with everything that `up` keeps.
+#[derive(Debug, Clone)]
+pub(crate) struct StateDir {
+    root: PathBuf,
+}
+
+impl StateDir {
+    /// Makes the directory and its parts.
+    pub(super) fn create(root: &Path) -> Result<Self> {
+        for part in ["", "logs", "run"] {
+            let dir = root.join(part);
+            fs::create_dir_all(&dir).map_err(|error| {
+                anyhow!(
+                    "cannot write to the state directory {}: {error}; make it writable, or choose another with \
+                     --state-dir",
+                    dir.display()
+                )
+            })?;
+        }
+        let state = Self::open(root)?;
+        let probe = state.root.join("run/.writable");
+        fs::write(&probe, b"").map_err(|error| {
+            anyhow!(
+                "cannot write to the state directory {}: {error}; make it writable, or choose another with \
+                 --state-dir",
+                root.display()
+            )
+        })?;
+        let _ = fs::remove_file(probe);
+        Ok(state)
+    }
+
+    /// The directory as it is.
+    pub(crate) fn open(root: &Path) -> Result<Self> {
+        Ok(Self { root: std::path::absolute(root).context("the state directory has no absolute path")? })
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// `logs/<name>.log`.
+    pub(super) fn log(&self, name: &str) -> PathBuf {
+        self.root.join("logs").join(format!("{name}.log"))
+    }
+
+    /// `run/<name>`.
+    pub(super) fn run_file(&self, name: &str) -> PathBuf {
+        self.root.join("run").join(name)
+    }
+
+    /// What an earlier `up` was told.
+    pub(crate) fn load(&self) -> Result<Option<UpRecord>> {
+        let path = self.root.join(RECORD_FILE);
+        match fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+                anyhow!("cannot read {}: {error}; remove the file and name --repo again", path.display())
+            }),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(anyhow!("cannot read {}: {error}", path.display())),
+        }
+    }
+
+    pub(super) fn save(&self, record: &UpRecord) -> Result<()> {
+        let path = self.root.join(RECORD_FILE);
+        let draft = path.with_extension("json.new");
+        let text = serde_json::to_vec_pretty(record).context("the settings have no JSON form")?;
+        fs::write(&draft, text).with_context(|| format!("cannot write {}", draft.display()))?;
+        fs::rename(&draft, &path).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Keeps a second `up` off this directory; the kernel lets go when this process ends.
+    pub(super) fn lock(&self) -> Result<Flock<File>> {
+        let path = self.root.join(LOCK_FILE);
+        // Not truncated: it holds the id of the process that has the lock.
+        let file = File::options().create(true).truncate(false).read(true).write(true).open(&path);
+        let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+        let Ok(lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else {
+            bail!(
+                "another 'minik8s up' (process {}) runs on {}; end it first, or choose another --state-dir \
+                 and --instance",
+                fs::read_to_string(&path).unwrap_or_default().trim(),
+                self.root.display()
+            );
+        };
+        fs::write(&path, std::process::id().to_string())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(lock)
+    }
+
+    /// The process that holds the lock, if one does.
+    pub(crate) fn running(&self) -> Option<i32> {
+        let path = self.root.join(LOCK_FILE);
+        let file = File::options().read(true).write(true).open(&path).ok()?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(_) => None,
+            Err(_) => fs::read_to_string(&path).ok()?.trim().parse().ok(),
+        }
+    }
+
+    /// Ends children that an `up` left when it was killed.
+    pub(crate) async fn end_leftovers(&self) -> Result<()> {
+        let Ok(entries) = fs::read_dir(self.root.join("run")) else { return Ok(()) };
+        let mut pid_files: Vec<PathBuf> = entries
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|p| p.extension().is_some_and(|e| e == "pid"))
+            .collect();
+        // agent, reconciler, etcd would be best; the names sort as agent, etcd, reconciler, which does too:
+        // a reconciler without etcd just waits.
+        pid_files.sort();
+        for path in pid_files {
+            let pid: Option<i32> = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
+            if let Some(pid) = pid.filter(|pid| self.is_our_child(*pid)) {
+                end_process(pid, Signal::SIGTERM).await;
+            }
+            let _ = fs::remove_file(path);
+        }
+        Ok(())
+    }
+
+    /// The process runs with this state directory on its command line: the number was not reused.
+    fn is_our_child(&self, pid: i32) -> bool {
+        let command_line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let root = self.root.to_string_lossy();
+        command_line
+            .split(|byte| *byte == 0)
+            .any(|word| String::from_utf8_lossy(word).starts_with(root.as_ref()))
+    }
+}

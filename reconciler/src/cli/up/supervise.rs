@@ -1,0 +1,194 @@
+//! Children of `up`: started, watched, started again when they die, ended in reverse order.
+
+use std::fs::{self, File};
+use std::future::Future;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use futures::future::join_all;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::process::Command;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::record::StateDir;
+
+/// How long a child may take to answer after it was started.
+const READY_WITHIN: Duration = Duration::from_secs(30);
+/// How long a process may take to end after SIGTERM before SIGKILL.
+const END_WITHIN: Duration = Duration::from_secs(20);
+/// Wait before a dead child is started again: doubles from the first to the second.
+const RESTART_AFTER: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+/// A child that ran this long has recovered: the next restart waits the shortest time again.
+const RECOVERED_AFTER: Duration = Duration::from_secs(60);
+/// A log larger than this is moved to `<name>.log.1` before the child starts.
+const LOG_MAX_BYTES: u64 = 16 << 20;
+
+/// Program and arguments of a child.
+#[derive(Debug, Clone)]
+pub(super) struct ChildCommand {
+    pub(super) name: &'static str,
+    pub(super) program: PathBuf,
+    pub(super) args: Vec<String>,
+}
+
+/// A child that runs, or will again.
+pub(super) struct Child {
+    command: ChildCommand,
+    process: tokio::process::Child,
+    log: PathBuf,
+    pid_file: PathBuf,
+    started: Instant,
+    wait: Duration,
+}
+
+impl Child {
+    /// Starts a child with its output in `logs/<name>.log`, in a process group of its own: Ctrl-C
+    /// reaches only `up`, which ends them in order.
+    pub(super) fn spawn(command: ChildCommand, state: &StateDir) -> Result<Self> {
+        let log = state.log(command.name);
+        let pid_file = state.run_file(&format!("{}.pid", command.name));
+        let process = start(&command, &log, &pid_file)?;
+        Ok(Self { command, process, log, pid_file, started: Instant::now(), wait: RESTART_AFTER.0 })
+    }
+
+    /// Waits until `ready` is; an end of the child before that is an error that carries its last words.
+    pub(super) async fn until_ready(&mut self, ready: impl Future<Output = ()>) -> Result<()> {
+        tokio::select! {
+            // Cancel-safe: `wait` may be called again.
+            status = self.process.wait() => Err(self.died(status.context("cannot wait for a child")?)),
+            outcome = timeout(READY_WITHIN, ready) => outcome.map_err(|_| anyhow!(
+                "{} does not answer {} s after its start; see {}",
+                self.command.name, READY_WITHIN.as_secs(), self.log.display()
+            )),
+        }
+    }
+
+    fn died(&self, status: ExitStatus) -> anyhow::Error {
+        match last_words(&self.log) {
+            Some(words) => anyhow!("{words}"),
+            None => anyhow!("{} ended with {status}; see {}", self.command.name, self.log.display()),
+        }
+    }
+
+    /// Waits for the end of the child, then starts it again after the backoff.
+    async fn keep_alive(&mut self) {
+        let status = self.process.wait().await;
+        self.wait = if self.started.elapsed() >= RECOVERED_AFTER {
+            RESTART_AFTER.0
+        } else {
+            (self.wait * 2).min(RESTART_AFTER.1)
+        };
+        let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+        eprintln!("{} ended with {status}; starting it again in {:?}", self.command.name, self.wait);
+        sleep(self.wait).await;
+        self.started = Instant::now();
+        match start(&self.command, &self.log, &self.pid_file) {
+            Ok(process) => self.process = process,
+            Err(error) => eprintln!("cannot start {} again: {error:#}", self.command.name),
+        }
+    }
+}
+
+fn start(command: &ChildCommand, log: &PathBuf, pid_file: &PathBuf) -> Result<tokio::process::Child> {
+    if fs::metadata(log).is_ok_and(|meta| meta.len() > LOG_MAX_BYTES) {
+        let _ = fs::rename(log, log.with_extension("log.1"));
+    }
+    let out = File::options().create(true).append(true).open(log);
+    let out = out.with_context(|| format!("cannot write {}", log.display()))?;
+    let err = out.try_clone().with_context(|| format!("cannot write {}", log.display()))?;
+    let process = Command::new(&command.program)
+        .args(&command.args)
+        .stdin(Stdio::null())
+        .stdout(out)
+        .stderr(err)
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("cannot start {}", command.program.display()))?;
+    let pid = process.id().ok_or_else(|| anyhow!("{} ended at once; see {}", command.name, log.display()))?;
+    fs::write(pid_file, pid.to_string()).with_context(|| format!("cannot write {}", pid_file.display()))?;
+    Ok(process)
+}
+
+/// The last line of a log in which one of our programs says why it ended, without its name.
+fn last_words(log: &PathBuf) -> Option<String> {
+    const TAIL_BYTES: u64 = 16 << 10;
+    let file = File::open(log).ok()?;
+    let length = file.metadata().ok()?.len();
+    let from = length.saturating_sub(TAIL_BYTES);
+    let mut tail = vec![0; usize::try_from(length - from).ok()?];
+    file.read_exact_at(&mut tail, from).ok()?;
+    let tail = String::from_utf8_lossy(&tail).into_owned();
+    let line = tail
+        .lines()
+        .rev()
+        .find_map(|line| line.strip_prefix("minik8s: ").or_else(|| line.strip_prefix("minik8s-agent: ")))?;
+    Some(line.to_owned())
+}
+
+/// All children, in the order in which they were started.
+#[derive(Default)]
+pub(super) struct Children(Vec<Child>);
+
+impl Children {
+    /// Takes a child in; it is ended with the others from now on.
+    pub(super) fn add(&mut self, child: Child) -> &mut Child {
+        self.0.push(child);
+        let last = self.0.len() - 1;
+        &mut self.0[last]
+    }
+
+    /// Starts dead children again, for ever.
+    pub(super) async fn keep_alive(&mut self) {
+        if self.0.is_empty() {
+            std::future::pending::<()>().await;
+        }
+        // Each child is watched on its own, so one in backoff does not hold up another.
+        let watches = self.0.iter_mut().map(|child| {
+            Box::pin(async move {
+                loop {
+                    child.keep_alive().await;
+                }
+            })
+        });
+        join_all(watches).await;
+    }
+
+    /// Ends all, the last one first, and removes their pid files.
+    pub(super) async fn end_all(&mut self) {
+        for child in self.0.iter_mut().rev() {
+            if let Some(pid) = child.process.id().and_then(|pid| i32::try_from(pid).ok()) {
+                // A process that has ended meanwhile is no error.
+                let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+                if timeout(END_WITHIN, child.process.wait()).await.is_err() {
+                    let _ = child.process.kill().await;
+                }
+            }
+            let _ = fs::remove_file(&child.pid_file);
+        }
+    }
+}
+
+/// Ends a process that is not our child: the signal, a bounded wait, SIGKILL.
+pub(crate) async fn end_process(pid: i32, signal: Signal) {
+    let process = Pid::from_raw(pid);
+    let _ = kill(process, signal);
+    let deadline = Instant::now() + END_WITHIN;
+    while is_alive(pid) {
+        if Instant::now() >= deadline {
+            let _ = kill(process, Signal::SIGKILL);
+            return;
+        }
+        // There is no event for the end of a process that is not a child.
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// The process is there and has not ended (a zombie has).
+fn is_alive(pid: i32) -> bool {
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
+}
