@@ -12,7 +12,7 @@ cd "$here" || exit 1
 # shellcheck source=deploy/lib/prerequisites.sh
 . "$here/deploy/lib/prerequisites.sh"
 
-stages=${MINIK8S_STAGES:-"format lint docs build unit tidy e2e bench licences"}
+stages=${MINIK8S_STAGES:-"format lint docs build unit harness tidy e2e bench licences"}
 passed=0
 failed=0
 failures=()
@@ -108,7 +108,8 @@ stage format cargo fmt --all --check
 stage lint cargo clippy --locked --workspace --all-targets --all-features --quiet -- -D warnings
 stage docs documents
 stage build cargo build --locked --workspace --quiet
-stage unit cargo test --locked --workspace --all-features --lib --bins --test 'store*' --quiet
+stage unit cargo test --locked --workspace --all-features --exclude minik8s-tests --quiet
+stage harness cargo test --locked -p minik8s-tests --lib --quiet
 stage tidy cargo test --locked -p minik8s-tests --test tidy --quiet
 stage e2e end_to_end
 stage bench env MINIK8S_BENCH=short cargo bench --locked -p minik8s-tests --bench spine --quiet

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -30,6 +30,7 @@ struct Shared {
     root: PathBuf,
     token: Mutex<String>,
     ended: AtomicBool,
+    polls: AtomicUsize,
 }
 
 struct Request {
@@ -49,6 +50,7 @@ impl GitHttp {
             root: root.to_owned(),
             token: Mutex::new(token.to_owned()),
             ended: AtomicBool::new(false),
+            polls: AtomicUsize::new(0),
         });
         let seen = Arc::clone(&shared);
         let accept = std::thread::spawn(move || {
@@ -68,6 +70,11 @@ impl GitHttp {
     /// URL of a repository below the root.
     pub fn url(&self, repository: &str) -> String {
         format!("http://127.0.0.1:{}/{repository}", self.port)
+    }
+
+    /// How often someone with the right token asked what the branches are.
+    pub fn polls(&self) -> usize {
+        self.shared.polls.load(Ordering::SeqCst)
     }
 
     /// From now on another token counts.
@@ -101,6 +108,9 @@ fn respond(shared: &Shared, request: &Request) -> Result<Vec<u8>> {
     if password(request).as_deref() != Some(token.as_str()) {
         let head = "HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"git\"\r\n";
         return Ok(format!("{head}Content-Length: 0\r\nConnection: close\r\n\r\n").into_bytes());
+    }
+    if request.path.ends_with("/info/refs") {
+        shared.polls.fetch_add(1, Ordering::SeqCst);
     }
     let output = backend(&shared.root, request)?;
     let split = output.windows(4).position(|four| four == b"\r\n\r\n").context("no CGI header")?;

@@ -22,7 +22,9 @@ const OURS: [&str; 6] =
 pub(crate) fn sweep(slot: &Slot) -> Result<()> {
     kill_processes(slot.dir())?;
     let machine = DockerWorld::of_machine();
-    machine.remove_by_filter(&format!("label=minik8s.io/instance={}", slot.instance()))?;
+    for label in ["minik8s.io/instance", "minik8s-test.slot"] {
+        machine.remove_by_filter(&format!("label={label}={}", slot.instance()))?;
+    }
     remove_namespaces(&slot.instance())?;
     remove_links(&slot.instance())?;
     remove_rules(slot)?;
