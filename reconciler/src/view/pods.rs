@@ -291,3 +291,6 @@ fn restarts(status: Option<&PodStatus>) -> u32 {
         all.map(|c| c.restart_count).fold(0, u32::saturating_add)
     })
 }
+
+#[cfg(test)]
+mod tests;
