@@ -120,7 +120,8 @@ pub(super) fn pod_page(pod: &PodDetail, screen: Screen, now: Timestamp) -> Strin
     containers::volumes(&mut page, pod);
     conditions(&mut page, pod, screen, now);
     let events: Vec<_> = pod.events.iter().collect();
-    let text = table(&events, Shape { wide: true, namespaces: false }, indented(screen), &mut Layout::default());
+    let text =
+        table(&events, Shape { wide: true, namespaces: false }, indented(screen), &mut Layout::default());
     page.block("Events:", if text.is_empty() { "none in the last hour" } else { &text });
     page.0
 }
@@ -157,7 +158,8 @@ pub(super) fn node_page(node: &NodeDetail, screen: Screen) -> String {
     page.field(0, "Memory", &format!("{} requested of {}", row.memory_requested, row.memory));
     page.fields(0, "Labels", pairs(&row.labels));
     let pods: Vec<&PodView> = node.pod_list.iter().collect();
-    let text = table(&pods, Shape { wide: false, namespaces: true }, indented(screen), &mut Layout::default());
+    let text =
+        table(&pods, Shape { wide: false, namespaces: true }, indented(screen), &mut Layout::default());
     page.block("Pod list:", &text);
     page.0
 }

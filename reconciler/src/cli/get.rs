@@ -42,7 +42,9 @@ pub(super) async fn run(args: &GetArgs) -> Result<(), CliError> {
             what.list::<SourceView>(&["sources"], |source, name| source.status.name == name).await
         }
         ResourceKind::Revision => what.list::<RevisionView>(&["history"], names_revision).await,
-        ResourceKind::Event => what.list::<EventView>(&["events"], |event, name| event.event.name == name).await,
+        ResourceKind::Event => {
+            what.list::<EventView>(&["events"], |event, name| event.event.name == name).await
+        }
     }
 }
 
@@ -110,7 +112,9 @@ impl What<'_> {
         }
         match (self.name, items.as_slice()) {
             (Some(name), []) => {
-                return Err(CliError::NotFound(format!("there is no {kind} {name}; see 'minik8s get {kind}s'")));
+                return Err(CliError::NotFound(format!(
+                    "there is no {kind} {name}; see 'minik8s get {kind}s'"
+                )));
             }
             (Some(_), [only]) if self.args.output.output == Format::Json => return write_out(&json(only)?),
             (Some(_), [only]) if self.args.output.output == Format::Yaml => return write_out(&yaml(only)?),
