@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use super::client::Client;
 use super::error::CliError;
-use super::output::{Layout, Listed, Screen, Shape, json, names, print_list, table, write_out, yaml};
+use super::output::{Layout, Listed, Screen, Shape, json, names, note, print_list, table, write_out, yaml};
 use crate::args::{Format, GetArgs, HistoryArgs, ResourceKind};
 use crate::view::{EventView, List, NodeDetail, NodeView, PodDetail, PodView, RevisionView, SourceView};
 
@@ -127,7 +127,7 @@ impl What<'_> {
                 }
                 _ => String::new(),
             };
-            eprintln!("no {kind}s{place}");
+            note(&format!("no {kind}s{place}"));
         }
         print_list(&items, self.args.output.output, self.shape())
     }
@@ -198,7 +198,7 @@ pub(super) async fn history(args: &HistoryArgs) -> Result<(), CliError> {
     items.truncate(args.limit.unwrap_or(usize::MAX));
     let format = args.output.output;
     if items.is_empty() && matches!(format, Format::Table | Format::Wide) {
-        eprintln!("no commit is applied yet");
+        note("no commit is applied yet");
     }
     print_list(&items, format, Shape { wide: format == Format::Wide, namespaces: false })
 }
