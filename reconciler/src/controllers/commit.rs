@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::StreamExt as _;
 use futures::stream;
-use schema::store::{Guard, Op, Store, StoreError, TXN_OPS_MAX, TxnOutcome};
-const TXN_MAX_BYTES: usize = 1400 * 1024; // TEMP
+use schema::store::{Guard, Op, Store, StoreError, TXN_MAX_BYTES, TXN_OPS_MAX, TxnOutcome};
 
 use super::writes::Write;
 
@@ -42,11 +41,9 @@ pub(super) async fn commit(store: &dyn Store, fence: &Guard, writes: &[Write]) -
     let numbered: Vec<(usize, &Write)> = writes.iter().enumerate().collect();
     let units: Vec<Unit<'_>> = numbered.chunk_by(|_, (_, next)| next.joined).collect();
     let stop = AtomicBool::new(false);
-    let parts: Vec<Committed> = stream::iter(pack(&units))
-        .map(|batch| commit_batch(store, fence, batch, &stop))
-        .buffer_unordered(PARALLEL)
-        .collect()
-        .await;
+    let batches: Vec<_> =
+        pack(&units).into_iter().map(|batch| commit_batch(store, fence, batch, &stop)).collect();
+    let parts: Vec<Committed> = stream::iter(batches).buffer_unordered(PARALLEL).collect().await;
     let mut all = parts.into_iter().fold(Committed::default(), Committed::and);
     all.done.sort_unstable();
     all

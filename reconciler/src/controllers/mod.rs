@@ -12,20 +12,21 @@ use schema::world::World;
 mod commit;
 mod note;
 mod reason;
-// mod shell;
+mod shell;
 mod writes;
 
 pub mod nodes;
 pub mod scheduler;
 pub mod workloads;
 
-// mod simulation;
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod testing;
 
 pub use note::{Note, NoteKind};
 pub use reason::Reason;
-// pub use shell::{Deps, Shell};
+pub use shell::{Deps, Shell};
 pub use writes::{Change, Expect, Write, Writes};
 
 /// A controller: a name and a decision. There is nothing else to it.
