@@ -92,11 +92,12 @@ impl<'a> Planner<'a> {
                 self.charge_all(bindings);
                 continue;
             }
-            let kept = self.keep_one(bindings);
-            match kept {
+            match self.keep_one(bindings, &pod.value.uid) {
                 Some(kept) if kept.binding.value.pod.uid == pod.value.uid => {
                     self.update_metadata(kept, &pod.value);
                 }
+                // One thing at a time: the pod may want the very place that is taken from it now.
+                _ if bindings.len() > 1 => {}
                 before => waiting.push(Waiting { pod: &pod.value, before }),
             }
         }
@@ -141,15 +142,17 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Of several bindings of one pod (a crash, a race, a hand) exactly one stays: the one whose
-    /// node reports the pod, else the first by name of the node.
-    fn keep_one(&mut self, bindings: &[Bound<'a>]) -> Option<Bound<'a>> {
+    /// Of several bindings of one pod (a crash, a race, a hand) exactly one stays: one whose node
+    /// reports the pod, else one of the version that is wanted, else the first by name of the node.
+    fn keep_one(&mut self, bindings: &[Bound<'a>], wanted_uid: &str) -> Option<Bound<'a>> {
         let world = self.world;
-        let reported = |bound: &Bound<'a>| {
-            let status = world.pod_status.get(bound.place);
-            status.is_some_and(|status| status.value.uid == bound.binding.value.pod.uid)
+        let rank = |bound: &Bound<'a>| {
+            let uid = &bound.binding.value.pod.uid;
+            let reported = world.pod_status.get(bound.place).is_some_and(|s| s.value.uid == *uid);
+            (!reported, uid != wanted_uid)
         };
-        let kept = *bindings.iter().find(|b| reported(b)).or_else(|| bindings.first())?;
+        // The first of equals, and they come in order of the node's name.
+        let kept = *bindings.iter().min_by_key(|bound| rank(bound))?;
         for other in bindings.iter().filter(|b| b.place.0 != kept.place.0) {
             let reason = Reason::DuplicateBinding { kept: kept.place.0.clone() };
             self.out.delete(binding_key(other.place), other.binding.mod_revision, reason);

@@ -274,6 +274,19 @@ fn of_two_bindings_the_first_by_name_stays_unless_the_other_node_reports_the_pod
 }
 
 #[test]
+fn a_pod_with_several_bindings_takes_no_new_place_in_the_same_plan() {
+    let (old, new) = (instance("web", spec(7, 7)), instance("web", spec(2000, 7)));
+    let worlds = Worlds::new().nodes(2).pod(&new).bound("n1", &old).bound("n2", &new);
+    let worlds = worlds.status("n1", &old, PodPhase::Running).delete(&Key::Heartbeat("n1".into()));
+    // n1 stays for now; the new version will want n2, whose key is being removed here.
+    let at = worlds.world.revision - 2;
+    assert_eq!(
+        planned(&worlds.world),
+        format!("delete bindings/n2/default/web if at {at}: the pod is bound to n1 as well, which stays\n")
+    );
+}
+
+#[test]
 fn a_pod_or_binding_that_cannot_be_read_is_neither_removed_nor_bound_twice() {
     let pod = instance("web", spec(1, 1));
     let pod_unreadable = Worlds::new().nodes(2).bound("n1", &pod).garbage(&Key::Pod(pod_ref("web")));
