@@ -16,10 +16,10 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
 use schema::keys::{Key, ROOT, Writer};
-use schema::records::{Event, EventType};
+use schema::records::EventType;
 use schema::store::SharedStore;
 use schema::store::election::{Fence, FenceReader};
-use schema::store::events::EventRecorder;
+use schema::store::events::{EventDraft, EventRecorder};
 use schema::store::reflector::WorldReader;
 use schema::world::World;
 use tokio::time::timeout;
@@ -75,6 +75,7 @@ pub struct Outcome {
 impl<C: Controller> Shell<C> {
     /// A shell that has not looked yet.
     pub fn new(deps: Deps) -> Self {
+        let deps = Deps { events: deps.events.reporting_as(C::NAME), ..deps };
         Self {
             deps,
             term: None,
@@ -134,15 +135,13 @@ impl<C: Controller> Shell<C> {
 
     fn tell(&self, about: (&'static str, String, String), kind: EventType, reason: &str, message: String) {
         let (object_kind, namespace, name) = about;
-        self.deps.events.record(Event {
-            time: Timestamp::now(),
+        self.deps.events.record(EventDraft {
             kind,
             object_kind: object_kind.to_owned(),
             namespace,
             name,
             reason: reason.to_owned(),
             message,
-            reporter: C::NAME.to_owned(),
         });
     }
 
