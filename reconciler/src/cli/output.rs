@@ -1,0 +1,214 @@
+//! How things are printed: plain tables that fit the terminal, JSON, YAML, names.
+
+use std::io::{self, IsTerminal, Write};
+
+use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Row, Width};
+use serde::Serialize;
+
+use super::error::CliError;
+use crate::args::Format;
+use crate::view::List;
+
+/// Between two columns, as in kubectl.
+const GAP: u16 = 3;
+
+/// What the output goes to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Screen {
+    /// Columns of a terminal; none where lines may be as long as they are.
+    pub(super) width: Option<u16>,
+    /// Colours are wanted.
+    pub(super) colour: bool,
+}
+
+impl Screen {
+    /// Stdout as it is: colour and a width only on a terminal, no colour with `NO_COLOR`.
+    pub(super) fn stdout() -> Self {
+        let terminal = io::stdout().is_terminal();
+        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+            || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let width = if terminal { comfy_table::Table::new().width() } else { None };
+        Self { width, colour: terminal && !no_colour }
+    }
+
+    /// The text in the colour of the word it says.
+    pub(super) fn paint(self, word: &str) -> String {
+        let code = match colour_of(word) {
+            Some(Color::Green) => "32",
+            Some(Color::Yellow) => "33",
+            Some(Color::Red) => "31",
+            _ => return word.to_owned(),
+        };
+        if self.colour { format!("\u{1b}[{code}m{word}\u{1b}[0m") } else { word.to_owned() }
+    }
+}
+
+/// A column: its header, and whether it may be cut to fit the terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Column {
+    pub(super) header: &'static str,
+    pub(super) cuttable: bool,
+}
+
+pub(super) const fn column(header: &'static str) -> Column {
+    Column { header, cuttable: false }
+}
+
+pub(super) const fn cuttable(header: &'static str) -> Column {
+    Column { header, cuttable: true }
+}
+
+/// Something that can be listed.
+pub(super) trait Listed: Serialize {
+    /// `kind/name`.
+    fn id(&self) -> String;
+    /// Header and text of each column.
+    fn cells(&self, shape: Shape) -> Vec<(Column, String)>;
+    /// A column of its own when at least one row has something to say.
+    fn remark(&self) -> (Column, String);
+}
+
+/// Which columns.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Shape {
+    pub(super) wide: bool,
+    /// Rows of several namespaces.
+    pub(super) namespaces: bool,
+}
+
+/// A list as text. `header` is left out when a table goes on.
+pub(super) fn table<T: Listed>(items: &[&T], shape: Shape, screen: Screen, layout: &mut Layout) -> String {
+    let remarks = items.iter().any(|item| !item.remark().1.is_empty()) || layout.remarks;
+    let rows = items.iter().map(|item| {
+        let mut cells = item.cells(shape);
+        if remarks {
+            cells.push(item.remark());
+        }
+        cells
+    });
+    let rows: Vec<Vec<(Column, String)>> = rows.collect();
+    let Some(columns) = rows.first().map(|row| row.iter().map(|(c, _)| *c).collect::<Vec<_>>()) else {
+        return String::new();
+    };
+    layout.remarks = remarks;
+    let rows: Vec<Vec<String>> =
+        rows.into_iter().map(|row| row.into_iter().map(|(_, text)| text).collect()).collect();
+    plain(&columns, &rows, screen, layout)
+}
+
+/// What a table that goes on has to keep.
+#[derive(Debug, Default)]
+pub(super) struct Layout {
+    /// Widths of the columns so far; empty before the header is printed.
+    widths: Vec<u16>,
+    remarks: bool,
+}
+
+/// Rows under upper-case headers, without lines around them.
+pub(super) fn plain(
+    columns: &[Column],
+    rows: &[Vec<String>],
+    screen: Screen,
+    layout: &mut Layout,
+) -> String {
+    let mut table = comfy_table::Table::new();
+    table.load_style(comfy_table::presets::NOTHING).set_truncation_indicator("…").force_no_tty();
+    if screen.colour {
+        table.enforce_styling();
+    }
+    match screen.width {
+        Some(width) => {
+            // The gap after the last column may hang over: it is blank and cut off below.
+            table.set_width(width.saturating_add(GAP)).set_content_arrangement(ContentArrangement::Dynamic)
+        }
+        None => table.set_content_arrangement(ContentArrangement::Disabled),
+    };
+    if layout.widths.is_empty() {
+        let mut header = Row::from(columns.iter().map(|c| Cell::new(c.header)).collect::<Vec<_>>());
+        header.max_height(1);
+        table.set_header(header);
+    }
+    for row in rows {
+        let mut row = Row::from(row.iter().map(|text| cell(text)).collect::<Vec<_>>());
+        row.max_height(1);
+        table.add_row(row);
+    }
+    let widths = table.column_max_content_widths();
+    layout.widths.resize(widths.len().max(layout.widths.len()), 0);
+    for (known, new) in layout.widths.iter_mut().zip(widths) {
+        *known = new.max(*known);
+    }
+    for (position, column) in columns.iter().enumerate() {
+        let Some(drawn) = table.column_mut(position) else { continue };
+        drawn.set_padding((0, GAP));
+        let wanted = layout.widths[position].saturating_add(GAP);
+        if !(column.cuttable && screen.width.is_some()) {
+            drawn.set_constraint(ColumnConstraint::Absolute(Width::Fixed(wanted)));
+        }
+    }
+    let mut text = String::new();
+    for line in table.lines() {
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Line breaks in a text would break the table.
+fn cell(text: &str) -> Cell {
+    let text = if text.is_empty() { "-".to_owned() } else { text.replace(['\n', '\r', '\t'], " ") };
+    let colour = colour_of(&text);
+    let cell = Cell::new_owned(text);
+    colour.into_iter().fold(cell, Cell::fg)
+}
+
+/// Good, on the way, or bad.
+fn colour_of(word: &str) -> Option<Color> {
+    Some(match word {
+        "Running" | "Ready" | "Synced" | "Completed" | "Applied" | "Good" => Color::Green,
+        "Pending" | "ContainerCreating" | "PodInitializing" | "Terminating" | "Degraded" | "NotReady"
+        | "Warning" => Color::Yellow,
+        "Failed" | "Error" | "Bad" | "NodeLost" | "OOMKilled" | "CrashLoopBackOff" | "ErrImagePull"
+        | "ImagePullBackOff" | "Unknown" => Color::Red,
+        _ => return None,
+    })
+}
+
+/// A list in the wanted format; a table says so on stderr when there is nothing.
+pub(super) fn print_list<T: Listed>(items: &[T], format: Format, shape: Shape) -> Result<(), CliError> {
+    let all: Vec<&T> = items.iter().collect();
+    match format {
+        Format::Json => write_out(&json(&List { items: all })?),
+        Format::Yaml => write_out(&yaml(&List { items: all })?),
+        Format::Name => write_out(&names(&all)),
+        Format::Table | Format::Wide => {
+            write_out(&table(&all, shape, Screen::stdout(), &mut Layout::default()))
+        }
+    }
+}
+
+/// `kind/name`, one per line.
+pub(super) fn names<T: Listed>(items: &[&T]) -> String {
+    items.iter().map(|item| item.id() + "\n").collect()
+}
+
+/// Indented JSON.
+pub(super) fn json<T: Serialize>(value: &T) -> Result<String, CliError> {
+    serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(|e| CliError::Write(e.into()))
+}
+
+/// YAML.
+pub(super) fn yaml<T: Serialize>(value: &T) -> Result<String, CliError> {
+    serde_yaml::to_string(value).map_err(|e| CliError::Write(io::Error::other(e)))
+}
+
+/// Writes to stdout at once.
+pub(super) fn write_out(text: &str) -> Result<(), CliError> {
+    write_bytes(text.as_bytes())
+}
+
+/// Writes to stdout at once.
+pub(super) fn write_bytes(bytes: &[u8]) -> Result<(), CliError> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(CliError::Write)
+}
