@@ -98,8 +98,9 @@ pub fn spawn(
     let fold = Fold::new(prefixes.len());
     let (publisher, reader) = WorldReader::channel(fold.world().clone());
     let (sender, inputs) = mpsc::channel(QUEUE);
-    let followers = prefixes.into_iter().enumerate().map(|(number, prefix)| {
-        let (store, inputs) = (Arc::clone(&store), sender.clone());
+    let queue = sender.clone();
+    let followers = prefixes.into_iter().enumerate().map(move |(number, prefix)| {
+        let (store, inputs) = (Arc::clone(&store), queue.clone());
         Follower { store, number, prefix, inputs }.run()
     });
     let followers: Vec<_> = followers.collect();
