@@ -6,6 +6,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub mod metadata;
 pub mod pod;
 
 /// Every kind of the design. Orders as objects are applied; removals go in reverse.

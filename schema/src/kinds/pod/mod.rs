@@ -8,8 +8,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 mod container;
+mod defaults;
 mod security;
 mod status;
+mod validate;
 mod volume;
 
 pub use container::{

@@ -1,0 +1,272 @@
+//! Walks a document along its shape: collects every mistake, and gives the value that serde reads.
+
+use serde_json::{Map, Value as Json};
+
+use super::{Record, Shape, Shapes};
+use crate::manifest::foreign;
+use crate::manifest::nearest::{list, nearest, suggestion};
+use crate::manifest::node::{Entry, Mark, Node, Problem, Value};
+use crate::manifest::scalar::{Plain, resolve};
+use crate::quantity::{Cpu, Memory, QuantityError};
+use crate::violation::{Path, rules};
+
+/// A plain `cpu` number from here on is nano-CPUs: no machine has a million cores, and older
+/// Minik8s manifests wrote billionths.
+const NANO_CPU_MIN: i128 = 1_000_000;
+
+/// One walk over one document.
+pub(crate) struct Walk<'a> {
+    pub(crate) shapes: &'a Shapes,
+    pub(crate) problems: Vec<Problem>,
+}
+
+impl Walk<'_> {
+    /// The value at `node` as JSON for serde; `Json::Null` where a mistake was found. `place` is shown
+    /// when something is missing: the key that owns the value.
+    pub(crate) fn value(&mut self, shape: usize, node: &Node, at: &Path<'_>, place: Mark) -> Json {
+        // A value that is not written has no place of its own.
+        let mark = if node.is_blank() { place } else { node.mark };
+        let shapes = self.shapes;
+        match (shapes.get(shape), &node.value) {
+            (Shape::Record(record), Value::Mapping(entries)) => self.record(record, entries, at, place),
+            (Shape::Map(values), Value::Mapping(entries)) => self.map(*values, entries, at),
+            (Shape::List(items), Value::Sequence(nodes)) => Json::Array(
+                nodes
+                    .iter()
+                    .enumerate()
+                    .map(|(index, item)| self.value(*items, item, &at.index(index), item.mark))
+                    .collect(),
+            ),
+            (Shape::List(_) | Shape::Map(_) | Shape::Record(_), _) => self.wrong_type(shape, node, at, mark),
+            (_, Value::Scalar { text, plain }) => self.scalar(shape, node, text, *plain, at, mark),
+            _ => self.wrong_type(shape, node, at, mark),
+        }
+    }
+
+    fn record(&mut self, record: &Record, entries: &[Entry], at: &Path<'_>, place: Mark) -> Json {
+        let mut object = Map::new();
+        for entry in entries {
+            let path = at.field(&entry.key);
+            match record.fields.get(&entry.key) {
+                // Null is absence, as in Kubernetes; a required field is then missed below.
+                Some(_) if entry.value.is_null() => {}
+                Some(field) => {
+                    let value = self.value(field.shape, &entry.value, &path, entry.mark);
+                    object.insert(entry.key.clone(), value);
+                }
+                None => self.unknown_field(record, entry, at),
+            }
+        }
+        for (name, field) in &record.fields {
+            if !field.required || object.contains_key(name) {
+                continue;
+            }
+            let null = entries.iter().find(|entry| entry.key == *name);
+            let message = format!(
+                "{}: Required value: {}",
+                at.field(name),
+                match null {
+                    Some(_) => "the field is there but has no value",
+                    None => "the field is missing",
+                }
+            );
+            self.problem(Problem::new(
+                null.map_or(place, |entry| entry.mark),
+                &rules::MISSING_FIELD,
+                message,
+            ));
+        }
+        Json::Object(object)
+    }
+
+    fn unknown_field(&mut self, record: &Record, entry: &Entry, at: &Path<'_>) {
+        let path = at.field(&entry.key);
+        if let Some(field) = foreign::field(&record.name, &entry.key) {
+            // Kubernetes' own tools write `creationTimestamp: null`: nothing is lost without it.
+            if entry.value.is_null() {
+                return;
+            }
+            let message = format!("{path}: a Kubernetes field that Minik8s does not support");
+            let problem = Problem::new(entry.mark, &rules::UNSUPPORTED_FIELD, message);
+            return self.problem(problem.help(field.help));
+        }
+        let message = format!("{path}: unknown field `{}`", entry.key);
+        let names = record.fields.keys().map(String::as_str);
+        let help = suggestion(&entry.key, names);
+        self.problem(Problem::new(entry.mark, &rules::UNKNOWN_FIELD, message).help(help));
+    }
+
+    fn map(&mut self, values: usize, entries: &[Entry], at: &Path<'_>) -> Json {
+        let mut object = Map::new();
+        for entry in entries {
+            let path = at.field(&entry.key);
+            let value = if entry.value.is_null() {
+                // `disk:` without a value is the empty text, as for Kubernetes.
+                Json::String(String::new())
+            } else {
+                self.value(values, &entry.value, &path, entry.mark)
+            };
+            object.insert(entry.key.clone(), value);
+        }
+        Json::Object(object)
+    }
+
+    fn scalar(
+        &mut self,
+        shape: usize,
+        node: &Node,
+        text: &str,
+        plain: bool,
+        at: &Path<'_>,
+        mark: Mark,
+    ) -> Json {
+        let meaning = if plain { resolve(text) } else { Plain::Text };
+        let shapes = self.shapes;
+        match (shapes.get(shape), meaning) {
+            (Shape::Text, Plain::Text) => Json::from(text),
+            (Shape::Text, Plain::OldBool(_)) => {
+                let message = format!("{at}: `{text}` is taken as text; older YAML reads it as a boolean");
+                let problem = Problem::new(mark, &rules::AMBIGUOUS_SCALAR, message);
+                self.problem(problem.help(format!("write \"{text}\" in quotes")));
+                Json::from(text)
+            }
+            (Shape::OneOf(words), _) => self.one_of(words, text, at, mark),
+            (Shape::Bool, Plain::Bool(value)) => Json::from(value),
+            (Shape::Integer { min, max } | Shape::IntegerOrText { min, max }, Plain::Integer(number)) => {
+                self.integer(number, *min, *max, at, mark)
+            }
+            (Shape::IntegerOrText { .. }, Plain::Text) => Json::from(text),
+            (Shape::Cpu, Plain::Integer(number)) if number >= NANO_CPU_MIN => self.nano_cpu(number, at, mark),
+            (Shape::Cpu, Plain::Text | Plain::Integer(_) | Plain::Float) => {
+                self.quantity(text, text.parse::<Cpu>().err(), at, mark)
+            }
+            (Shape::Memory, Plain::Text | Plain::Integer(_) | Plain::Float) => {
+                self.quantity(text, text.parse::<Memory>().err(), at, mark)
+            }
+            _ => self.wrong_type(shape, node, at, mark),
+        }
+    }
+
+    fn one_of(&mut self, words: &[String], text: &str, at: &Path<'_>, mark: Mark) -> Json {
+        if words.iter().any(|word| word == text) {
+            return Json::from(text);
+        }
+        let known = || words.iter().map(String::as_str).filter(|word| !word.is_empty());
+        let help = match nearest(text, known()) {
+            Some(word) => format!("did you mean `{word}`? supported values: {}", list(known())),
+            None => format!("supported values: {}", list(known())),
+        };
+        let message = format!("{at}: Unsupported value: `{text}`");
+        self.problem(Problem::new(mark, &rules::UNKNOWN_VALUE, message).help(help));
+        Json::Null
+    }
+
+    fn integer(&mut self, number: i128, min: i128, max: i128, at: &Path<'_>, mark: Mark) -> Json {
+        let json = i64::try_from(number).map(Json::from).or_else(|_| u64::try_from(number).map(Json::from));
+        match json {
+            Ok(json) if (min..=max).contains(&number) => json,
+            _ => {
+                let message =
+                    format!("{at}: Invalid value: {number}: must be between {min} and {max}, inclusive");
+                self.problem(Problem::new(mark, &rules::OUT_OF_RANGE, message));
+                Json::Null
+            }
+        }
+    }
+
+    fn nano_cpu(&mut self, number: i128, at: &Path<'_>, mark: Mark) -> Json {
+        let text = format!("{number}n");
+        if let Err(error) = text.parse::<Cpu>() {
+            return self.quantity(&text, Some(error), at, mark);
+        }
+        let cpu = text.parse::<Cpu>().unwrap_or_default();
+        let message = format!("{at}: {number} is read as billionths of a core, which is `{cpu}`");
+        self.problem(Problem::new(mark, &rules::NANO_CPU, message).help(format!("write `{cpu}`")));
+        Json::from(text)
+    }
+
+    fn quantity(&mut self, text: &str, error: Option<QuantityError>, at: &Path<'_>, mark: Mark) -> Json {
+        let Some(error) = error else { return Json::from(text) };
+        self.problem(Problem::new(mark, &rules::QUANTITY, format!("{at}: Invalid value: {error}")));
+        Json::Null
+    }
+
+    fn wrong_type(&mut self, shape: usize, node: &Node, at: &Path<'_>, mark: Mark) -> Json {
+        let place = if at.to_string().is_empty() { "the document".to_owned() } else { at.to_string() };
+        let message = format!("{place}: {} is wanted, found {}", wanted(self.shapes, shape), found(node));
+        let help = type_help(self.shapes.get(shape), node);
+        self.problem(Problem::new(mark, &rules::WRONG_TYPE, message).help(help));
+        Json::Null
+    }
+
+    fn problem(&mut self, problem: Problem) {
+        self.problems.push(problem);
+    }
+}
+
+/// What the schema wants, in words.
+fn wanted(shapes: &Shapes, shape: usize) -> &'static str {
+    match shapes.get(shape) {
+        Shape::Text | Shape::OneOf(_) => "text",
+        Shape::Bool => "`true` or `false`",
+        Shape::Integer { .. } => "an integer",
+        Shape::IntegerOrText { .. } => "a port's number or name",
+        Shape::Cpu | Shape::Memory => "a quantity",
+        Shape::List(_) => "a list",
+        Shape::Map(_) | Shape::Record(_) => "a mapping",
+    }
+}
+
+/// What is written, in words.
+pub(crate) fn found(node: &Node) -> String {
+    match &node.value {
+        Value::Sequence(_) => "a list".to_owned(),
+        Value::Mapping(_) => "a mapping".to_owned(),
+        Value::Scalar { text, plain: false } => format!("the text \"{}\"", shortened(text)),
+        Value::Scalar { text, plain: true } => match resolve(text) {
+            Plain::Null => "null".to_owned(),
+            Plain::Bool(_) => format!("the boolean `{text}`"),
+            Plain::Integer(_) | Plain::Float | Plain::LeadingZero => format!("the number `{text}`"),
+            Plain::Text | Plain::OldBool(_) => format!("the text `{}`", shortened(text)),
+        },
+    }
+}
+
+/// What to write instead.
+fn type_help(shape: &Shape, node: &Node) -> String {
+    let Value::Scalar { text, plain } = &node.value else {
+        return match (shape, &node.value) {
+            (Shape::List(_), Value::Mapping(_)) => "begin each item with `- `".to_owned(),
+            (Shape::Record(_) | Shape::Map(_), Value::Sequence(_)) => "leave out the `- `".to_owned(),
+            _ => String::new(),
+        };
+    };
+    match (shape, resolve(text), *plain) {
+        (Shape::Text, Plain::Null, _) => "write \"\" for empty text".to_owned(),
+        (Shape::Text, _, true) => format!("write \"{text}\" in quotes"),
+        (Shape::Bool, Plain::Bool(value) | Plain::OldBool(value), _) => {
+            format!("write {value} without quotes")
+        }
+        (Shape::Integer { .. } | Shape::IntegerOrText { .. }, Plain::Integer(number), false) => {
+            format!("write {number} without quotes")
+        }
+        (_, Plain::LeadingZero, true) => {
+            format!(
+                "a leading zero makes it octal in older YAML and decimal in newer: write {} or 0o{}",
+                text.trim_start_matches('0'),
+                text.trim_start_matches('0')
+            )
+        }
+        _ => String::new(),
+    }
+}
+
+fn shortened(text: &str) -> String {
+    // Enough to recognise the value, short enough for one line of a terminal.
+    const SHOWN: usize = 40;
+    let line = text.lines().next().unwrap_or_default();
+    if line.chars().count() <= SHOWN && line.len() == text.trim_end().len() {
+        return line.to_owned();
+    }
+    format!("{}…", line.chars().take(SHOWN).collect::<String>())
+}
