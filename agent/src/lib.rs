@@ -8,4 +8,6 @@ pub mod daemon;
 pub mod desired;
 pub mod doctor;
 pub mod reset;
+#[cfg(test)]
+mod testing;
 pub mod worlds;

@@ -8,9 +8,12 @@ use async_trait::async_trait;
 use ipnet::Ipv4Net;
 use sha2::{Digest, Sha256};
 
+mod bridge;
 mod fake;
 mod namespace;
+mod pod_link;
 mod real;
+mod socket;
 #[cfg(test)]
 mod tests;
 
