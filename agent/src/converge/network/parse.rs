@@ -90,7 +90,8 @@ mod tests {
 
     #[test]
     fn words_make_a_rule_that_gives_the_same_words() {
-        for rule in [r#"-m comment --comment "a \"b\\ c" -j X"#, "-s 10.0.0.0/8 ! -o br0 -j Y", r#"--comment """#]
+        for rule in
+            [r#"-m comment --comment "a \"b\\ c" -j X"#, "-s 10.0.0.0/8 ! -o br0 -j Y", r#"--comment """#]
         {
             assert_eq!(words(&rule_of(&words(rule))), words(rule));
         }

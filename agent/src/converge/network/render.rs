@@ -253,6 +253,17 @@ impl RuleChange {
     }
 }
 
+impl fmt::Display for RuleChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RuleChange::WriteChain { chain, .. } | RuleChange::DropChain { chain } => write!(f, "{chain}"),
+            RuleChange::InsertJump { base, rule } | RuleChange::DeleteJump { base, rule } => {
+                write!(f, "{base} {rule}")
+            }
+        }
+    }
+}
+
 /// The changes as one input of `iptables-restore --noflush`; empty without changes. A chain that is
 /// declared is emptied first, in the same transaction of its table.
 pub fn restore_input(changes: &[RuleChange]) -> String {

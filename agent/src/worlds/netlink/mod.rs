@@ -118,8 +118,8 @@ pub enum NetlinkError {
         /// The kernel's reason.
         message: String,
     },
-    /// A kernel setting can't be written.
-    #[error("cannot write {path}: {source}")]
+    /// A kernel setting can't be read or written.
+    #[error("cannot read or write {path}: {source}")]
     Sysctl {
         /// The file.
         path: String,
@@ -145,6 +145,8 @@ pub trait Netlink: Send + Sync + 'static {
     /// The bridge is there, up, with exactly this address, and the node forwards. True if something
     /// had to be done.
     async fn ensure_bridge(&self, bridge: &Bridge) -> Result<bool, NetlinkError>;
+    /// Nothing of it differs from what [`Netlink::ensure_bridge`] makes.
+    async fn bridge_is_whole(&self, bridge: &Bridge) -> Result<bool, NetlinkError>;
     /// Takes the bridge away; true if it was there.
     async fn remove_bridge(&self, name: &str) -> Result<bool, NetlinkError>;
     /// The pod's link is whole: a right one is left untouched, a half-made one is replaced. True if

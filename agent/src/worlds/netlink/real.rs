@@ -55,6 +55,10 @@ impl Netlink for RealNetlink {
         bridge::ensure(self, bridge).await
     }
 
+    async fn bridge_is_whole(&self, bridge: &Bridge) -> Result<bool, NetlinkError> {
+        bridge::is_whole(self, bridge).await
+    }
+
     async fn remove_bridge(&self, name: &str) -> Result<bool, NetlinkError> {
         match self.socket.link(name).await? {
             None => Ok(false),
