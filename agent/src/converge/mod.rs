@@ -1,1 +1,4 @@
-//! (in work)
+//! One folder per kind of thing converged: observe, plan, act, report.
+
+pub mod pod_table;
+pub mod pods;
