@@ -3,6 +3,7 @@
 //! Without the features `store` and `control` this crate is pure: no clock, no I/O, no runtime.
 #![warn(missing_docs)]
 
+pub mod backoff;
 pub mod codec;
 pub mod condition;
 #[cfg(feature = "control")]

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use imbl::OrdMap;
+use imbl::{OrdMap, OrdSet};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::codec::decode;
+use crate::codec::{decode, encode};
 use crate::keys::Key;
 use crate::kinds::pod::PodStatus;
 use crate::meta::{ObjectRef, PodRef};
@@ -54,6 +55,14 @@ pub struct World {
     pub pod_status: Table<(String, PodRef), PodStatus>,
     /// Keys whose value could not be decoded, and why: one bad value blinds nobody.
     pub malformed: OrdMap<String, Arc<str>>,
+    /// Where each pod is bound; follows from `bindings`, see [`World::binding_of`].
+    pub bound: BoundIndex,
+}
+
+/// On which nodes each pod is bound: [`World::bindings`] the other way round.
+#[derive(Debug, Clone, Default)]
+pub struct BoundIndex {
+    by_pod: OrdSet<(PodRef, String)>,
 }
 
 /// One change to a snapshot.
@@ -90,7 +99,12 @@ impl World {
             Key::Revision(source, sequence) => set(&mut self.revisions, (source, sequence), change),
             Key::Object(id) => set(&mut self.objects, id, change),
             Key::Pod(id) => set(&mut self.pods, id, change),
-            Key::Binding(node, pod) => set(&mut self.bindings, (node, pod), change),
+            Key::Binding(node, pod) => {
+                let id = (node, pod);
+                let outcome = set(&mut self.bindings, id.clone(), change);
+                self.bound.follow(&self.bindings, id);
+                outcome
+            }
             Key::Node(id) => set(&mut self.nodes, id, change),
             Key::Subnet(id) => set(&mut self.subnets, id, change),
             Key::Heartbeat(id) => set(&mut self.heartbeats, id, change),
@@ -107,28 +121,15 @@ impl World {
         }
     }
 
-    /// Forgets everything below `prefix`, before a fresh list of it.
-    pub fn forget(&mut self, prefix: &str) {
-        fn drop_below<K: Ord + Clone, V>(table: &mut Table<K, V>, prefix: &str, key: impl Fn(&K) -> Key) {
-            let gone: Vec<K> =
-                table.keys().filter(|k| key(k).to_string().starts_with(prefix)).cloned().collect();
-            for k in gone {
-                table.remove(&k);
-            }
-        }
-        drop_below(&mut self.sources, prefix, |k| Key::Source(k.clone()));
-        drop_below(&mut self.revisions, prefix, |(s, n)| Key::Revision(s.clone(), *n));
-        drop_below(&mut self.objects, prefix, |k| Key::Object(k.clone()));
-        drop_below(&mut self.pods, prefix, |k| Key::Pod(k.clone()));
-        drop_below(&mut self.bindings, prefix, |(n, p)| Key::Binding(n.clone(), p.clone()));
-        drop_below(&mut self.nodes, prefix, |k| Key::Node(k.clone()));
-        drop_below(&mut self.subnets, prefix, |k| Key::Subnet(k.clone()));
-        drop_below(&mut self.heartbeats, prefix, |k| Key::Heartbeat(k.clone()));
-        drop_below(&mut self.pod_status, prefix, |(n, p)| Key::PodStatus(n.clone(), p.clone()));
-        let gone: Vec<String> = self.malformed.keys().filter(|k| k.starts_with(prefix)).cloned().collect();
-        for k in gone {
-            self.malformed.remove(&k);
-        }
+    /// Puts a value at a key, as if it had been written at `revision`: worlds for tests.
+    ///
+    /// # Panics
+    /// If the value has no JSON form or is too large for a key.
+    pub fn put<T: Serialize>(&mut self, key: &Key, value: &T, revision: i64) {
+        let value = encode(value).expect("a record of this crate fits under its key").into();
+        let key = key.to_string();
+        self.apply(&Change::Put { key, value, create_revision: revision, mod_revision: revision });
+        self.revision = self.revision.max(revision);
     }
 
     /// A heartbeat of the node is there: its lease has not expired.
@@ -136,14 +137,60 @@ impl World {
         self.heartbeats.contains_key(node)
     }
 
-    /// The binding of a pod, wherever it is.
+    /// The binding of a pod, wherever it is; the first by node name should it be bound twice.
     pub fn binding_of(&self, pod: &PodRef) -> Option<&Arc<Versioned<Binding>>> {
-        self.nodes
-            .keys()
-            .chain(self.subnets.keys())
-            .find_map(|node| self.bindings.get(&(node.clone(), pod.clone())))
-            .or_else(|| self.bindings.iter().find(|((_, p), _)| p == pod).map(|(_, b)| b))
+        if self.bound.by_pod.len() != self.bindings.len() {
+            // A test has put bindings into the table by hand.
+            return self.bindings.iter().find(|((_, bound), _)| bound == pod).map(|(_, binding)| binding);
+        }
+        let first = (pod.clone(), String::new());
+        let (bound, node) = self.bound.by_pod.range(first..).next()?;
+        if bound != pod {
+            return None;
+        }
+        self.bindings.get(&(node.clone(), pod.clone()))
     }
+
+    /// All bindings of one node, by pod.
+    pub fn bindings_of<'a>(
+        &'a self,
+        node: &'a str,
+    ) -> impl Iterator<Item = (&'a PodRef, &'a Arc<Versioned<Binding>>)> {
+        below(&self.bindings, node)
+    }
+
+    /// What one node reports of its pods, by pod.
+    pub fn pod_status_of<'a>(
+        &'a self,
+        node: &'a str,
+    ) -> impl Iterator<Item = (&'a PodRef, &'a Arc<Versioned<PodStatus>>)> {
+        below(&self.pod_status, node)
+    }
+}
+
+impl BoundIndex {
+    /// Takes over whether the binding is there.
+    fn follow(&mut self, bindings: &Table<(String, PodRef), Binding>, (node, pod): (String, PodRef)) {
+        let id = (node, pod);
+        let there = bindings.contains_key(&id);
+        let entry = (id.1, id.0);
+        if there {
+            self.by_pod.insert(entry);
+        } else {
+            self.by_pod.remove(&entry);
+        }
+    }
+}
+
+/// The part of a table whose keys begin with `node`.
+fn below<'a, V>(
+    table: &'a Table<(String, PodRef), V>,
+    node: &'a str,
+) -> impl Iterator<Item = (&'a PodRef, &'a Arc<Versioned<V>>)> {
+    table
+        .range((node.to_owned(), PodRef::new("", ""))..)
+        .take_while(move |((at, _), _)| at == node)
+        .map(|((_, pod), value)| (pod, value))
 }
 
 fn set<K, V>(table: &mut Table<K, V>, id: K, change: &Change) -> Result<(), String>

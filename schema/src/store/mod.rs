@@ -2,6 +2,7 @@
 //!
 //! One battery of tests runs on both. Every write is a transaction with guards.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -184,3 +185,30 @@ pub trait Store: Send + Sync + 'static {
 
 /// Most guards, and most operations, of one transaction. etcd's default limit is 128.
 pub const TXN_OPS_MAX: usize = 120;
+
+/// Largest transaction in bytes; etcd's default limit is 1.5 MiB with everything around it.
+pub const TXN_MAX_BYTES: usize = 1400 * 1024;
+
+/// Both stores refuse what etcd would refuse, with the same words, before anything is sent.
+fn check_txn_size(guards: &[Guard], ops: &[Op]) -> Result<(), StoreError> {
+    let refused = |message: String| Err(StoreError::Request { act: "a transaction", message });
+    if guards.len() > TXN_OPS_MAX || ops.len() > TXN_OPS_MAX {
+        return refused(format!("more than {TXN_OPS_MAX} guards or operations"));
+    }
+    let mut keys = BTreeSet::new();
+    let mut bytes = 0;
+    for op in ops {
+        let (key, value_bytes) = match op {
+            Op::Put { key, value, .. } => (key, value.len()),
+            Op::Delete { key } => (key, 0),
+        };
+        bytes += key.len() + value_bytes;
+        if !keys.insert(key) {
+            return refused(format!("two operations on {key}"));
+        }
+    }
+    if bytes > TXN_MAX_BYTES {
+        return refused(format!("{bytes} bytes are more than {TXN_MAX_BYTES}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,266 @@
+//! Who leads: one key, put if absent, on a lease that the leader keeps alive.
+//!
+//! Reads and writes [`Key::Leader`] and nothing else. The fence it hands out goes into every
+//! transaction of the reconciler, so a leader that slept past its lease can't write: being leader
+//! is only ever a hint, the fence decides.
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::future::pending;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use super::{Guard, LeaseId, Op, SharedStore, Store, StoreError, TxnOutcome, WatchEvent};
+use crate::backoff::Backoff;
+use crate::codec::{decode, encode};
+use crate::keys::Key;
+
+/// Longest wait between two tries to become leader while the store fails.
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// Longest that resigning may take; then the lease ends by itself.
+const RESIGN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The value of [`Key::Leader`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaderRecord {
+    /// Name of the reconciler that leads.
+    pub id: String,
+    /// When it began to.
+    pub since: Timestamp,
+}
+
+/// Proof of leadership: holds as long as the leader key has this create revision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fence {
+    /// Create revision of the leader key.
+    pub create_revision: i64,
+}
+
+impl Fence {
+    /// The guard that every write of the leader carries.
+    pub fn guard(&self) -> Guard {
+        Guard::CreateRevision(Key::Leader.to_string(), self.create_revision)
+    }
+}
+
+/// A fence, and until when it is believed without another keep-alive.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    fence: Fence,
+    /// `None`: for ever, in tests.
+    until: Option<Instant>,
+}
+
+/// Tells whether this process leads. Clones tell the same.
+#[derive(Debug, Clone)]
+pub struct FenceReader {
+    held: watch::Receiver<Option<Held>>,
+}
+
+impl FenceReader {
+    /// A reader of a fence that never changes, for tests.
+    pub fn fixed(fence: Option<Fence>) -> Self {
+        let (_, held) = watch::channel(fence.map(|fence| Held { fence, until: None }));
+        Self { held }
+    }
+
+    /// The fence, if this process leads as far as it can know. Looks at the clock: a process that
+    /// was stopped past its lease has no fence from its first instruction on.
+    pub fn current(&self) -> Option<Fence> {
+        let held = (*self.held.borrow())?;
+        let over = held.until.is_some_and(|until| Instant::now() >= until);
+        (!over).then_some(held.fence)
+    }
+
+    /// Returns when leadership was won or lost since the last return. Never returns once the
+    /// election has ended. Cancel-safe.
+    pub async fn changed(&mut self) {
+        if self.held.changed().await.is_err() {
+            pending::<()>().await;
+        }
+    }
+}
+
+/// Who leads, as the store says.
+///
+/// # Errors
+/// As [`Store::get`]; a value that can't be read counts as nobody.
+pub async fn leader(store: &dyn Store) -> Result<Option<LeaderRecord>, StoreError> {
+    let found = store.get(&Key::Leader.to_string()).await?;
+    Ok(found.and_then(|item| decode(&item.value).ok()))
+}
+
+/// Stands for election as `id` until `shutdown`, then resigns. `ttl` is the time after which
+/// another one may lead when this process dies; etcd counts it in whole seconds.
+pub fn spawn(
+    store: SharedStore,
+    id: String,
+    ttl: Duration,
+    shutdown: CancellationToken,
+) -> (FenceReader, JoinHandle<()>) {
+    let (held, reader) = watch::channel(None);
+    let candidate = Candidate { store, id, ttl, held };
+    (FenceReader { held: reader }, tokio::spawn(candidate.run(shutdown)))
+}
+
+struct Candidate {
+    store: SharedStore,
+    id: String,
+    ttl: Duration,
+    held: watch::Sender<Option<Held>>,
+}
+
+/// The term of a leader.
+struct Term {
+    lease: LeaseId,
+    fence: Fence,
+    /// The lease lives at least until then.
+    until: Instant,
+}
+
+impl Candidate {
+    async fn run(self, shutdown: CancellationToken) {
+        let mut backoff = Backoff::new(self.ttl / 30, BACKOFF_MAX.min(self.ttl));
+        while !shutdown.is_cancelled() {
+            // Cancel-safe: a lease or key left behind by a campaign cut short ends with its ttl.
+            let Some(campaign) = shutdown.run_until_cancelled(self.campaign()).await else { break };
+            match campaign {
+                Ok(term) => {
+                    backoff.reset();
+                    self.lead(term, &shutdown).await;
+                }
+                Err(why) => {
+                    if backoff.failures() == 0 {
+                        tracing::warn!(id = %self.id, %why, "cannot stand for election, trying again");
+                    }
+                    let wait = backoff.after_failure(rand::random());
+                    shutdown.run_until_cancelled(sleep(wait)).await;
+                }
+            }
+        }
+    }
+
+    /// Waits until nobody leads, then tries to. Returns when this one leads.
+    async fn campaign(&self) -> Result<Term, StoreError> {
+        loop {
+            self.wait_until_vacant().await?;
+            // Counted from before the request: etcd's own clock starts later, so this one is over
+            // first.
+            let until = Instant::now() + self.ttl;
+            let lease = self.store.lease_grant(self.ttl).await?;
+            match self.put_leader(lease).await {
+                Ok(TxnOutcome::Committed(create_revision)) => {
+                    return Ok(Term { lease, fence: Fence { create_revision }, until });
+                }
+                Ok(TxnOutcome::Conflict) => self.store.lease_revoke(lease).await?,
+                Err(why) => {
+                    // Perhaps it was done and only the answer got lost. Without its lease the key
+                    // goes, and nobody waits a whole ttl for a leader that does not know it is one.
+                    let _ = timeout(RESIGN_TIMEOUT, self.store.lease_revoke(lease)).await;
+                    return Err(why);
+                }
+            }
+        }
+    }
+
+    async fn put_leader(&self, lease: LeaseId) -> Result<TxnOutcome, StoreError> {
+        let key = Key::Leader.to_string();
+        let record = LeaderRecord { id: self.id.clone(), since: Timestamp::now() };
+        let value = encode(&record).expect("a leader record is small JSON").into();
+        let put = Op::Put { key: key.clone(), value, lease: Some(lease) };
+        self.store.txn(vec![Guard::Absent(key)], vec![put]).await
+    }
+
+    /// Returns when there is no leader key; looks again after a ttl even if no event came.
+    async fn wait_until_vacant(&self) -> Result<(), StoreError> {
+        let key = Key::Leader.to_string();
+        loop {
+            let listing = self.store.list(&key).await?;
+            if !listing.items.iter().any(|item| item.key == key) {
+                return Ok(());
+            }
+            let mut watch = self.store.watch(&key, listing.revision + 1).await?;
+            let look_again = Instant::now() + self.ttl;
+            // Cancel-safe: a batch lost with the timeout is made up for by the next list.
+            while let Ok(Some(batch)) = timeout_at(look_again, watch.next()).await {
+                let gone =
+                    |event: &WatchEvent| matches!(event, WatchEvent::Delete { key: k, .. } if *k == key);
+                if batch?.events.iter().any(gone) {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Leads until shutdown, or until the lease can't be believed any more.
+    async fn lead(&self, mut term: Term, shutdown: &CancellationToken) {
+        tracing::info!(id = %self.id, fence = term.fence.create_revision, "leading");
+        self.held.send_replace(Some(Held { fence: term.fence, until: Some(term.until) }));
+        let why = loop {
+            tokio::select! {
+                // Cancel-safe: the token stays cancelled.
+                () = shutdown.cancelled() => break None,
+                // Cancel-safe: a renewal cut short renews or does not; the lease is revoked next.
+                renewed = self.renew(&term) => match renewed {
+                    Ok(until) => {
+                        term.until = until;
+                        // Nobody waits for this: only gaining and losing is news.
+                        self.held.send_if_modified(|held| {
+                            *held = Some(Held { fence: term.fence, until: Some(until) });
+                            false
+                        });
+                    }
+                    Err(why) => break Some(why),
+                },
+            }
+        };
+        // Locally first: from here on nobody in this process writes as leader.
+        self.held.send_replace(None);
+        match why {
+            None => tracing::info!(id = %self.id, "resigning"),
+            Some(why) => tracing::warn!(id = %self.id, %why, "no longer leading"),
+        }
+        let _ = timeout(RESIGN_TIMEOUT, self.store.lease_revoke(term.lease)).await;
+    }
+
+    /// Waits a third of the ttl and prolongs the lease, trying until it is over. Returns until
+    /// when it lives now.
+    async fn renew(&self, term: &Term) -> Result<Instant, StoreError> {
+        let next = term.until - self.ttl + self.ttl / 3;
+        sleep_until(next).await;
+        loop {
+            let asked_at = Instant::now();
+            let why = match timeout_at(term.until, self.prolong(term)).await {
+                Ok(Ok(())) => return Ok(asked_at + self.ttl),
+                Ok(Err(StoreError::LeaseLost(id))) => return Err(StoreError::LeaseLost(id)),
+                Ok(Err(why)) => why,
+                Err(_) => StoreError::Timeout { act: "a keep-alive", after: self.ttl },
+            };
+            let again = Instant::now() + self.ttl / 15;
+            if again >= term.until {
+                // What is left is too short for another try; it is used up all the same, or a
+                // short hiccup would end a term early.
+                sleep_until(term.until).await;
+                return Err(why);
+            }
+            sleep_until(again).await;
+        }
+    }
+
+    /// One keep-alive; and a look whether the key still is this term's: a key removed by hand
+    /// leaves the lease alive and every write refused.
+    async fn prolong(&self, term: &Term) -> Result<(), StoreError> {
+        self.store.lease_keep_alive(term.lease).await?;
+        let found = self.store.get(&Key::Leader.to_string()).await?;
+        let ours = found.is_some_and(|item| item.create_revision == term.fence.create_revision);
+        if ours { Ok(()) } else { Err(StoreError::LeaseLost(term.lease.0)) }
+    }
+}

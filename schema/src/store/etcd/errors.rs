@@ -1,0 +1,58 @@
+//! etcd's errors in our words: the only place that looks into them.
+
+use std::error::Error as _;
+
+use etcd_client::Error;
+
+use crate::store::StoreError;
+
+/// The revision asked for is compacted. The text is etcd's `ErrCompacted`; the code alone
+/// (`OutOfRange`) also means "in the future".
+pub(super) fn is_compacted(error: &Error) -> bool {
+    matches!(error, Error::GRpcStatus(status) if status.message().contains("has been compacted"))
+}
+
+/// The lease is not there (any more). A keep-alive says it as an answer, the rest as a status.
+pub(super) fn is_lease_not_found(error: &Error) -> bool {
+    match error {
+        Error::GRpcStatus(status) => status.message().contains("lease not found"),
+        Error::LeaseKeepAliveError(message) => message.contains("lease not found"),
+        _ => false,
+    }
+}
+
+/// No member was reached, or the member has no leader just now.
+pub(super) fn is_unavailable(error: &Error) -> bool {
+    match error {
+        // By the number (14): the type lives in a crate that we do not depend on.
+        Error::GRpcStatus(status) => i32::from(status.code()) == 14,
+        Error::TransportError(_) => true,
+        _ => false,
+    }
+}
+
+/// A refused or lost request.
+pub(super) fn request_error(act: &'static str, error: &Error) -> StoreError {
+    StoreError::Request { act, message: message_of(error) }
+}
+
+/// What happened in one line, with the innermost cause: gRPC's own text often says only
+/// "transport error".
+pub(super) fn message_of(error: &Error) -> String {
+    let (mut text, mut cause) = match error {
+        Error::GRpcStatus(status) => (status.message().to_owned(), status.source()),
+        Error::TransportError(error) => (error.to_string(), error.source()),
+        other => (other.to_string(), None),
+    };
+    while let Some(inner) = cause {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            if !text.is_empty() {
+                text.push_str(": ");
+            }
+            text.push_str(&inner_text);
+        }
+        cause = inner.source();
+    }
+    text
+}

@@ -1,0 +1,329 @@
+//! The store on a real etcd.
+//!
+//! Every call has a deadline. The client reconnects by itself: a handle outlives any number of
+//! restarts of etcd. Lists are paged at one revision; watches are in `watch.rs`.
+
+mod errors;
+mod watch;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use etcd_client::{
+    Client, Compare, CompareOp, ConnectOptions, GetOptions, GetResponse, KvClient, LeaseClient, PutOptions,
+    Txn, TxnOp, WatchClient,
+};
+use futures::stream::BoxStream;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use self::errors::{is_compacted, is_lease_not_found, is_unavailable, request_error};
+use super::{
+    Guard, KeyValue, LeaseId, Listing, Op, Store, StoreError, TxnOutcome, WatchBatch, check_txn_size,
+};
+use crate::keys::ROOT;
+
+/// Longest wait for the answer to one request. A healthy etcd answers in milliseconds; one that
+/// elects a leader needs 1–2 s.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Keys per page of a list. With values of at most 64 KiB a page stays below
+/// [`DECODE_MAX_BYTES`].
+const PAGE_KEYS: i64 = 500;
+/// Largest answer that is decoded. gRPC's own default of 4 MiB is less than a page may be.
+const DECODE_MAX_BYTES: usize = 64 * 1024 * 1024;
+/// How often a list that is overtaken by a compaction between its pages starts again.
+const LIST_ATTEMPTS: usize = 3;
+/// HTTP/2 pings on a connection with open streams; etcd closes connections that ping more often
+/// than every 5 s.
+const PING_EVERY: Duration = Duration::from_secs(6);
+/// A ping not answered for so long means that the connection is dead.
+const PING_TIMEOUT: Duration = Duration::from_secs(4);
+/// Longest wait for one TCP connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause between two tries of a read that reached no member, and while connecting.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// Tries of a read: with several members, one of which is down, the next try asks another.
+const READ_ATTEMPTS: usize = 3;
+
+/// The store on a real etcd.
+pub struct EtcdStore {
+    kv: KvClient,
+    lease: LeaseClient,
+    watch: WatchClient,
+    /// Holds the set of endpoints alive that the three clients share.
+    _client: Client,
+}
+
+impl EtcdStore {
+    /// Connects and makes sure that etcd answers, trying again until `patience` is over.
+    ///
+    /// # Errors
+    /// [`StoreError::Connect`] with the last reason when nothing answered in time, at once when
+    /// an endpoint is no URL.
+    pub async fn connect(endpoints: &[String], patience: Duration) -> Result<Self, StoreError> {
+        let refused = |message: String| StoreError::Connect { endpoints: endpoints.join(","), message };
+        let options = ConnectOptions::new()
+            .with_connect_timeout(CONNECT_TIMEOUT.min(patience))
+            .with_keep_alive(PING_EVERY, PING_TIMEOUT)
+            // Pings without an open stream are what etcd punishes with a closed connection.
+            .with_keep_alive_while_idle(false)
+            .with_require_leader(true);
+        let client = Client::connect(endpoints, Some(options))
+            .await
+            .map_err(|error| refused(errors::message_of(&error)))?;
+        let store = Self {
+            kv: client.kv_client().max_decoding_message_size(DECODE_MAX_BYTES),
+            lease: client.lease_client(),
+            watch: client.watch_client().max_decoding_message_size(DECODE_MAX_BYTES),
+            _client: client,
+        };
+        let deadline = Instant::now() + patience;
+        let mut why = format!("no answer within {patience:?}");
+        loop {
+            let probe = GetOptions::new().with_count_only();
+            match timeout_at(deadline, store.kv.clone().get(ROOT, Some(probe))).await {
+                Ok(Ok(_)) => return Ok(store),
+                Ok(Err(error)) => why = errors::message_of(&error),
+                Err(_) => return Err(refused(why)),
+            }
+            if timeout_at(deadline, sleep(RETRY_PAUSE)).await.is_err() {
+                return Err(refused(why));
+            }
+        }
+    }
+
+    async fn range(&self, key: &[u8], options: GetOptions) -> Result<GetResponse, RangeError> {
+        let mut attempt = 1;
+        loop {
+            let request = self.kv.clone();
+            let answer = timeout(REQUEST_TIMEOUT, { request }.get(key, Some(options.clone()))).await;
+            match answer {
+                Ok(Ok(response)) => return Ok(response),
+                Ok(Err(error)) if is_compacted(&error) => return Err(RangeError::Compacted),
+                Ok(Err(error)) if is_unavailable(&error) && attempt < READ_ATTEMPTS => {
+                    attempt += 1;
+                    sleep(RETRY_PAUSE).await;
+                }
+                Ok(Err(error)) => return Err(RangeError::Other(request_error("a read", &error))),
+                Err(_) => return Err(RangeError::Other(timed_out("a read"))),
+            }
+        }
+    }
+
+    /// All pages, the later ones at the revision of the first.
+    async fn list_once(&self, prefix: &str) -> Result<Listing, RangeError> {
+        let end = prefix_end(prefix.as_bytes());
+        let mut from = prefix.as_bytes().to_vec();
+        let mut listing = Listing::default();
+        loop {
+            let options = GetOptions::new()
+                .with_range(end.clone())
+                .with_limit(PAGE_KEYS)
+                .with_revision(listing.revision);
+            let mut page = self.range(&from, options).await?;
+            if listing.revision == 0 {
+                listing.revision = page.header().map_or(0, etcd_client::ResponseHeader::revision);
+            }
+            listing.items.extend(page.take_kvs().into_iter().map(key_value));
+            match listing.items.last() {
+                Some(last) if page.more() => {
+                    // The smallest key after the last one.
+                    from = last.key.as_bytes().to_vec();
+                    from.push(0);
+                }
+                _ => return Ok(listing),
+            }
+        }
+    }
+}
+
+/// Why a range request failed, as far as a list treats reasons differently.
+enum RangeError {
+    Compacted,
+    Other(StoreError),
+}
+
+impl RangeError {
+    fn into_store_error(self, revision: i64) -> StoreError {
+        match self {
+            RangeError::Compacted => StoreError::Compacted(revision),
+            RangeError::Other(error) => error,
+        }
+    }
+}
+
+#[async_trait]
+impl Store for EtcdStore {
+    async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError> {
+        let mut response =
+            self.range(key.as_bytes(), GetOptions::new()).await.map_err(|error| error.into_store_error(0))?;
+        Ok(response.take_kvs().into_iter().next().map(key_value))
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Listing, StoreError> {
+        for _ in 1..LIST_ATTEMPTS {
+            match self.list_once(prefix).await {
+                Ok(listing) => return Ok(listing),
+                // The revision of the first page is gone: start again at a newer one.
+                Err(RangeError::Compacted) => {}
+                Err(RangeError::Other(error)) => return Err(error),
+            }
+        }
+        self.list_once(prefix).await.map_err(|error| error.into_store_error(0))
+    }
+
+    async fn txn(&self, guards: Vec<Guard>, ops: Vec<Op>) -> Result<TxnOutcome, StoreError> {
+        check_txn_size(&guards, &ops)?;
+        let lease = ops.iter().find_map(|op| match op {
+            Op::Put { lease, .. } => *lease,
+            Op::Delete { .. } => None,
+        });
+        let request = Txn::new()
+            .when(guards.into_iter().map(compare).collect::<Vec<_>>())
+            .and_then(ops.into_iter().map(operation).collect::<Vec<_>>());
+        // Never retried here: after a lost answer nobody knows whether it was done, and only the
+        // caller knows what its guards make of a second try.
+        let response = match timeout(REQUEST_TIMEOUT, self.kv.clone().txn(request)).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => {
+                return Err(match lease {
+                    Some(LeaseId(id)) if is_lease_not_found(&error) => StoreError::LeaseLost(id),
+                    _ => request_error("a transaction", &error),
+                });
+            }
+            Err(_) => return Err(timed_out("a transaction")),
+        };
+        let revision = response.header().map_or(0, etcd_client::ResponseHeader::revision);
+        Ok(if response.succeeded() { TxnOutcome::Committed(revision) } else { TxnOutcome::Conflict })
+    }
+
+    async fn watch(
+        &self,
+        prefix: &str,
+        from_revision: i64,
+    ) -> Result<BoxStream<'static, Result<WatchBatch, StoreError>>, StoreError> {
+        timeout(REQUEST_TIMEOUT, watch::open(self.watch.clone(), prefix, from_revision))
+            .await
+            .unwrap_or_else(|_| Err(timed_out("a watch")))
+    }
+
+    async fn lease_grant(&self, ttl: Duration) -> Result<LeaseId, StoreError> {
+        // etcd counts whole seconds; round up, a lease must not end early.
+        let seconds = i64::try_from(ttl.as_millis().div_ceil(1000)).unwrap_or(i64::MAX).max(1);
+        match timeout(REQUEST_TIMEOUT, self.lease.clone().grant(seconds, None)).await {
+            Ok(Ok(response)) => Ok(LeaseId(response.id())),
+            Ok(Err(error)) => Err(request_error("a new lease", &error)),
+            Err(_) => Err(timed_out("a new lease")),
+        }
+    }
+
+    async fn lease_keep_alive(&self, lease: LeaseId) -> Result<(), StoreError> {
+        match timeout(REQUEST_TIMEOUT, self.lease.clone().keep_alive(lease.0)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) if is_lease_not_found(&error) => Err(StoreError::LeaseLost(lease.0)),
+            Ok(Err(error)) => Err(request_error("a keep-alive", &error)),
+            Err(_) => Err(timed_out("a keep-alive")),
+        }
+    }
+
+    async fn lease_revoke(&self, lease: LeaseId) -> Result<(), StoreError> {
+        match timeout(REQUEST_TIMEOUT, self.lease.clone().revoke(lease.0)).await {
+            Ok(Ok(_)) => Ok(()),
+            // It ended by itself: what was wanted.
+            Ok(Err(error)) if is_lease_not_found(&error) => Ok(()),
+            Ok(Err(error)) => Err(request_error("the end of a lease", &error)),
+            Err(_) => Err(timed_out("the end of a lease")),
+        }
+    }
+}
+
+fn timed_out(act: &'static str) -> StoreError {
+    StoreError::Timeout { act, after: REQUEST_TIMEOUT }
+}
+
+fn compare(guard: Guard) -> Compare {
+    match guard {
+        Guard::Absent(key) => Compare::create_revision(key, CompareOp::Equal, 0),
+        Guard::ModRevision(key, revision) => Compare::mod_revision(key, CompareOp::Equal, revision),
+        Guard::CreateRevision(key, revision) => Compare::create_revision(key, CompareOp::Equal, revision),
+    }
+}
+
+fn operation(op: Op) -> TxnOp {
+    match op {
+        Op::Put { key, value, lease } => {
+            let options = lease.map(|LeaseId(id)| PutOptions::new().with_lease(id));
+            TxnOp::put(key, value, options)
+        }
+        Op::Delete { key } => TxnOp::delete(key, None),
+    }
+}
+
+fn key_value(found: etcd_client::KeyValue) -> KeyValue {
+    let (create_revision, mod_revision) = (found.create_revision(), found.mod_revision());
+    let (key, value) = found.into_key_value();
+    KeyValue { key: text(key), value: Bytes::from(value), create_revision, mod_revision }
+}
+
+/// Our own keys are ASCII; a stranger's key below our root must not end a list.
+fn text(key: Vec<u8>) -> String {
+    String::from_utf8(key).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+}
+
+/// The smallest key above all that begin with `prefix`; `\0` (to the end) if there is none.
+fn prefix_end(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < 0xff {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    vec![0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_prefix_is_the_next_key_after_all_below_it() {
+        assert_eq!(prefix_end(b"/minik8s/pods/"), b"/minik8s/pods0");
+        assert_eq!(prefix_end(b"a\xff"), b"b");
+        assert_eq!(prefix_end(b"\xff"), b"\0");
+    }
+
+    #[tokio::test]
+    async fn connecting_to_nothing_fails_in_time_and_names_the_endpoint() {
+        // Bound but not listening any more: nothing answers on this port.
+        let port = {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            listener.local_addr().unwrap().port()
+        };
+        let endpoint = format!("http://127.0.0.1:{port}");
+        let started = std::time::Instant::now();
+        let result = EtcdStore::connect(std::slice::from_ref(&endpoint), Duration::from_millis(600)).await;
+        let took = started.elapsed();
+        let Err(StoreError::Connect { endpoints, message }) = result else { panic!("it connected") };
+        assert_eq!(endpoints, endpoint);
+        assert!(message.contains("refused"), "{message}");
+        assert!(took < Duration::from_secs(3), "{took:?}");
+    }
+
+    #[tokio::test]
+    async fn connecting_to_a_silent_listener_fails_in_time() {
+        // Takes connections into its backlog and never says a word.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let started = std::time::Instant::now();
+        let result = EtcdStore::connect(&[endpoint], Duration::from_millis(600)).await;
+        assert!(matches!(result, Err(StoreError::Connect { .. })));
+        assert!(started.elapsed() < Duration::from_secs(3));
+    }
+
+    #[tokio::test]
+    async fn an_endpoint_that_is_no_url_fails_at_once() {
+        let result = EtcdStore::connect(&["http://[nope".to_owned()], Duration::from_secs(60)).await;
+        assert!(matches!(result, Err(StoreError::Connect { .. })));
+    }
+}

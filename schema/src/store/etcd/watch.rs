@@ -1,0 +1,131 @@
+//! A watch on etcd as a stream of whole revisions.
+//!
+//! It ends by itself when etcd cancels it, when the connection breaks, and when etcd has been
+//! silent although asked for a sign of life: no watch stays open on a dead connection.
+
+use std::time::Duration;
+
+use etcd_client::{EventType, WatchClient, WatchOptions, WatchResponse, WatchStream};
+use futures::stream::{self, BoxStream, StreamExt as _};
+use tokio::time::timeout;
+
+use super::errors::request_error;
+use crate::store::{StoreError, WatchBatch, WatchEvent};
+
+/// After so long without a message etcd is asked for a sign of life.
+const QUIET: Duration = Duration::from_secs(10);
+/// And has so long to give it.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
+/// Most bytes of one message joined from fragments. etcd takes 1.5 MB per transaction and sends a
+/// slow watcher up to 1,000 revisions at once; beyond this bound a new list is cheaper.
+const JOINED_MAX_BYTES: usize = 256 * 1024 * 1024;
+
+/// Opens a watch and waits for etcd's word that it stands.
+pub(super) async fn open(
+    mut client: WatchClient,
+    prefix: &str,
+    from_revision: i64,
+) -> Result<BoxStream<'static, Result<WatchBatch, StoreError>>, StoreError> {
+    let options = WatchOptions::new().with_prefix().with_start_revision(from_revision.max(1)).with_fragment();
+    let watch =
+        client.watch(prefix, Some(options)).await.map_err(|error| request_error("a watch", &error))?;
+    let mut running =
+        Running { watch, prefix: prefix.to_owned(), from_revision, joined: Vec::new(), joined_bytes: 0 };
+    loop {
+        let answer = running.watch.message().await.map_err(|error| request_error("a watch", &error))?;
+        let Some(answer) = answer else { return Err(running.ended()) };
+        if answer.created() && !answer.canceled() {
+            break;
+        }
+        running.refused(&answer)?;
+    }
+    // Once it has failed it is over: the state becomes `None`.
+    let batches = stream::unfold(Some(running), |running| async move {
+        let mut running = running?;
+        match running.next().await {
+            Ok(batch) => Some((Ok(batch), Some(running))),
+            Err(error) => Some((Err(error), None)),
+        }
+    });
+    Ok(batches.boxed())
+}
+
+struct Running {
+    watch: WatchStream,
+    prefix: String,
+    from_revision: i64,
+    /// Fragments of the message that is not complete yet.
+    joined: Vec<WatchEvent>,
+    joined_bytes: usize,
+}
+
+impl Running {
+    /// The next batch with events in it.
+    async fn next(&mut self) -> Result<WatchBatch, StoreError> {
+        loop {
+            let answer = self.message().await?;
+            self.refused(&answer)?;
+            for event in answer.events() {
+                self.take(event);
+            }
+            if self.joined_bytes > JOINED_MAX_BYTES {
+                return Err(self.ended());
+            }
+            if answer.0.fragment || self.joined.is_empty() {
+                continue;
+            }
+            self.joined_bytes = 0;
+            let events = std::mem::take(&mut self.joined);
+            let newest = events.iter().map(mod_revision).max().unwrap_or_default();
+            return Ok(WatchBatch { events, revision: newest });
+        }
+    }
+
+    /// The next message; asks for one when etcd is quiet for long.
+    async fn message(&mut self) -> Result<WatchResponse, StoreError> {
+        // Dropping `message()` on the timeout loses nothing: bytes already read stay in the stream.
+        let answer = match timeout(QUIET, self.watch.message()).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                let asked = timeout(SIGN_OF_LIFE, self.watch.request_progress()).await;
+                if !matches!(asked, Ok(Ok(()))) {
+                    return Err(self.ended());
+                }
+                timeout(SIGN_OF_LIFE, self.watch.message()).await.map_err(|_| self.ended())?
+            }
+        };
+        match answer {
+            Ok(Some(answer)) => Ok(answer),
+            // The connection is gone, or etcd closed the stream. Either way: list again.
+            Ok(None) | Err(_) => Err(self.ended()),
+        }
+    }
+
+    fn refused(&self, answer: &WatchResponse) -> Result<(), StoreError> {
+        if answer.compact_revision() > 0 {
+            return Err(StoreError::Compacted(self.from_revision));
+        }
+        if answer.canceled() { Err(self.ended()) } else { Ok(()) }
+    }
+
+    fn take(&mut self, event: &etcd_client::Event) {
+        let Some(kv) = event.kv() else { return };
+        let kv = super::key_value(kv.clone());
+        self.joined_bytes += kv.key.len() + kv.value.len();
+        self.joined.push(match event.event_type() {
+            EventType::Put => WatchEvent::Put(kv),
+            EventType::Delete => WatchEvent::Delete { key: kv.key, mod_revision: kv.mod_revision },
+        });
+    }
+
+    fn ended(&self) -> StoreError {
+        StoreError::WatchEnded(self.prefix.clone())
+    }
+}
+
+fn mod_revision(event: &WatchEvent) -> i64 {
+    match event {
+        WatchEvent::Put(kv) => kv.mod_revision,
+        WatchEvent::Delete { mod_revision, .. } => *mod_revision,
+    }
+}

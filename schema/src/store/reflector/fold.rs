@@ -1,0 +1,146 @@
+//! Lists and watch events folded into a world: pure, `(state, input) -> state`.
+//!
+//! A list does not replace, it is compared: only keys that differ are touched, so no reader ever
+//! sees a world in which a key that exists is missing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use crate::store::{KeyValue, Listing, WatchBatch, WatchEvent};
+use crate::world::{Change, World};
+
+/// One thing heard of the store.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// All that lies below the prefix with this number.
+    Listed(usize, Listing),
+    /// What changed below the prefix with this number since.
+    Changed(usize, WatchBatch),
+}
+
+/// The world so far, and what of each key is already in it.
+#[derive(Debug)]
+pub(super) struct Fold {
+    world: World,
+    /// By number of the prefix. `None`: not listed yet.
+    seen: Vec<Option<BTreeMap<String, Seen>>>,
+    /// Newest revision heard of, by number of the prefix.
+    revisions: Vec<i64>,
+}
+
+/// Enough of a value to know it again. Revisions alone do not do: an etcd that was made anew
+/// counts from 1, and may be at the same number with another value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    create_revision: i64,
+    mod_revision: i64,
+    digest: u64,
+}
+
+impl Fold {
+    /// An empty world that waits for the first list of so many prefixes.
+    pub(super) fn new(prefixes: usize) -> Self {
+        let world = World { synced: prefixes == 0, ..World::default() };
+        Self { world, seen: vec![None; prefixes], revisions: vec![0; prefixes] }
+    }
+
+    /// The world so far.
+    pub(super) fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// Takes one input in. Says whether readers should hear of it.
+    pub(super) fn take(&mut self, input: Input) -> bool {
+        match input {
+            Input::Listed(prefix, listing) => self.listed(prefix, listing),
+            Input::Changed(prefix, batch) => self.changed(prefix, batch),
+        }
+    }
+
+    fn listed(&mut self, prefix: usize, listing: Listing) -> bool {
+        let mut before = self.seen[prefix].take().unwrap_or_default();
+        let mut now = BTreeMap::new();
+        let mut touched = false;
+        for item in listing.items {
+            let seen = Seen::of(&item);
+            let known = before.remove(&item.key) == Some(seen);
+            now.insert(item.key.clone(), seen);
+            if !known {
+                self.world.apply(&put(item));
+                touched = true;
+            }
+        }
+        // What is left of before is no more.
+        for (key, _) in before {
+            self.world.apply(&Change::Delete { key });
+            touched = true;
+        }
+        self.seen[prefix] = Some(now);
+        // Down as well as up: an etcd that was made anew counts from 1.
+        self.revisions[prefix] = listing.revision;
+        self.world.revision = self.newest_revision();
+        let synced = self.seen.iter().all(Option::is_some);
+        let newly_synced = synced && !self.world.synced;
+        self.world.synced = synced;
+        touched || newly_synced
+    }
+
+    fn changed(&mut self, prefix: usize, batch: WatchBatch) -> bool {
+        // A watch begins where a list ended; without one there is nothing to change.
+        let Some(seen) = self.seen[prefix].as_mut() else { return false };
+        let touched = !batch.events.is_empty();
+        for event in batch.events {
+            let change = match event {
+                WatchEvent::Put(item) => {
+                    seen.insert(item.key.clone(), Seen::of(&item));
+                    put(item)
+                }
+                WatchEvent::Delete { key, .. } => {
+                    seen.remove(&key);
+                    Change::Delete { key }
+                }
+            };
+            self.world.apply(&change);
+        }
+        self.revisions[prefix] = self.revisions[prefix].max(batch.revision);
+        self.world.revision = self.newest_revision();
+        touched
+    }
+
+    fn newest_revision(&self) -> i64 {
+        self.revisions.iter().copied().max().unwrap_or_default()
+    }
+}
+
+impl Seen {
+    fn of(item: &KeyValue) -> Self {
+        let mut digest = DefaultHasher::new();
+        item.value.hash(&mut digest);
+        Self {
+            create_revision: item.create_revision,
+            mod_revision: item.mod_revision,
+            digest: digest.finish(),
+        }
+    }
+}
+
+fn put(item: KeyValue) -> Change {
+    Change::Put {
+        key: item.key,
+        value: item.value,
+        create_revision: item.create_revision,
+        mod_revision: item.mod_revision,
+    }
+}
+
+/// Prefixes without those that lie below another one: no key may be folded twice.
+pub(super) fn without_nested(prefixes: Vec<String>) -> Vec<String> {
+    let mut kept: Vec<String> = Vec::new();
+    // In order, a prefix comes right before everything that lies below it.
+    for prefix in prefixes.into_iter().collect::<BTreeSet<_>>() {
+        if !kept.last().is_some_and(|shorter| prefix.starts_with(shorter.as_str())) {
+            kept.push(prefix);
+        }
+    }
+    kept
+}

@@ -1,0 +1,188 @@
+//! The reflector: lists and watches prefixes of the store, publishes one immutable world.
+//!
+//! Reads the store, decides nothing (the folding is in `fold.rs`, pure), writes nothing. Never
+//! assumes that an event arrives: it lists again after every failure, and now and then anyway.
+
+mod fold;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::future::{join_all, pending};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use self::fold::{Fold, Input, without_nested};
+use super::{SharedStore, StoreError};
+use crate::backoff::Backoff;
+use crate::world::World;
+
+/// Lists again after so long, even if nothing seems wrong. Less up to a tenth, at random.
+const RELIST: Duration = Duration::from_secs(600);
+/// Wait after a first failure. Short: mostly etcd restarted and is back at once.
+const BACKOFF_MIN: Duration = Duration::from_millis(100);
+/// Longest wait between two tries.
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// A watch that lived so long was a good one: the next failure is a first one again.
+const GOOD_WATCH: Duration = Duration::from_secs(10);
+/// Inputs that wait to be folded; then the watches wait, and etcd's flow control with them.
+const QUEUE: usize = 256;
+
+/// The newest world. Clones read the same one.
+#[derive(Debug, Clone)]
+pub struct WorldReader {
+    worlds: watch::Receiver<Arc<World>>,
+}
+
+/// The end that publishes worlds.
+#[derive(Debug)]
+pub struct WorldPublisher {
+    worlds: watch::Sender<Arc<World>>,
+}
+
+impl WorldPublisher {
+    /// Readers see `world` from now on.
+    pub fn publish(&self, world: World) {
+        self.worlds.send_replace(Arc::new(world));
+    }
+}
+
+impl WorldReader {
+    /// A reader of a world that never changes, for tests.
+    pub fn fixed(world: World) -> Self {
+        Self::channel(world).1
+    }
+
+    /// A reader whose worlds come from the publisher, beginning with `world`.
+    pub fn channel(world: World) -> (WorldPublisher, Self) {
+        let (sender, worlds) = watch::channel(Arc::new(world));
+        (WorldPublisher { worlds: sender }, Self { worlds })
+    }
+
+    /// The newest world. Cheap.
+    pub fn current(&self) -> Arc<World> {
+        Arc::clone(&self.worlds.borrow())
+    }
+
+    /// Returns when there is a world that this reader has not been told of. Many changes are as
+    /// one. Never returns once the reflector has ended. Cancel-safe.
+    pub async fn changed(&mut self) {
+        if self.worlds.changed().await.is_err() {
+            pending::<()>().await;
+        }
+    }
+
+    /// Returns the first world in which every prefix has been listed. Cancel-safe.
+    pub async fn synced(&mut self) -> Arc<World> {
+        match self.worlds.wait_for(|world| world.synced).await.map(|world| Arc::clone(&world)) {
+            Ok(world) => world,
+            Err(_) => pending().await,
+        }
+    }
+}
+
+/// Starts to reflect everything below `prefixes`, until `shutdown`.
+///
+/// A panic of the task is the caller's to notice: hand the handle to `control::shutdown::Tasks`.
+pub fn spawn(
+    store: SharedStore,
+    prefixes: Vec<String>,
+    shutdown: CancellationToken,
+) -> (WorldReader, JoinHandle<()>) {
+    let prefixes = without_nested(prefixes);
+    let fold = Fold::new(prefixes.len());
+    let (publisher, reader) = WorldReader::channel(fold.world().clone());
+    let (sender, inputs) = mpsc::channel(QUEUE);
+    let followers = prefixes.into_iter().enumerate().map(|(number, prefix)| {
+        let (store, inputs) = (Arc::clone(&store), sender.clone());
+        Follower { store, number, prefix, inputs }.run()
+    });
+    let followers: Vec<_> = followers.collect();
+    let task = tokio::spawn(async move {
+        // Held, so that the queue stays open when there is nothing to follow.
+        let _sender = sender;
+        let work = async { tokio::join!(publish(fold, inputs, publisher), join_all(followers)) };
+        // Cancel-safe: all that is lost is memory.
+        shutdown.run_until_cancelled(work).await;
+    });
+    (reader, task)
+}
+
+/// Folds what comes in; publishes once per burst.
+async fn publish(mut fold: Fold, mut inputs: mpsc::Receiver<Input>, publisher: WorldPublisher) {
+    let mut burst = Vec::with_capacity(QUEUE);
+    while inputs.recv_many(&mut burst, QUEUE).await > 0 {
+        let mut news = false;
+        for input in burst.drain(..) {
+            news |= fold.take(input);
+        }
+        if news {
+            publisher.publish(fold.world().clone());
+        }
+    }
+}
+
+/// Lists and watches one prefix.
+struct Follower {
+    store: SharedStore,
+    number: usize,
+    prefix: String,
+    inputs: mpsc::Sender<Input>,
+}
+
+impl Follower {
+    async fn run(self) {
+        let mut backoff = Backoff::new(BACKOFF_MIN, BACKOFF_MAX);
+        loop {
+            let started = Instant::now();
+            let why = match self.follow(started).await {
+                Ok(()) => {
+                    backoff.reset();
+                    continue;
+                }
+                Err(why) => why,
+            };
+            if started.elapsed() >= GOOD_WATCH {
+                backoff.reset();
+            }
+            let wait = backoff.after_failure(rand::random());
+            let (prefix, failures) = (&self.prefix, backoff.failures());
+            match why {
+                // Once per outage; a watch that ends is everyday life.
+                StoreError::Compacted(_) | StoreError::WatchEnded(_) => {
+                    tracing::debug!(%prefix, %why, "listing again");
+                }
+                _ if failures == 1 => tracing::warn!(%prefix, %why, "cannot follow etcd, trying again"),
+                _ => tracing::debug!(%prefix, %why, failures, "still cannot follow etcd"),
+            }
+            sleep(wait).await;
+        }
+    }
+
+    /// One list and the watch after it. `Ok` when it is time for the next list.
+    async fn follow(&self, started: Instant) -> Result<(), StoreError> {
+        let relist_at = started + RELIST.mul_f64(1.0 - 0.1 * rand::random::<f64>());
+        let listing = self.store.list(&self.prefix).await?;
+        let next_revision = listing.revision + 1;
+        self.hand_over(Input::Listed(self.number, listing)).await;
+        let mut watch = self.store.watch(&self.prefix, next_revision).await?;
+        // Cancel-safe: `next` of a stream loses nothing when dropped, and a list follows anyway.
+        while let Ok(next) = timeout_at(relist_at, watch.next()).await {
+            let batch = next.unwrap_or_else(|| Err(StoreError::WatchEnded(self.prefix.clone())))?;
+            self.hand_over(Input::Changed(self.number, batch)).await;
+        }
+        Ok(())
+    }
+
+    async fn hand_over(&self, input: Input) {
+        if self.inputs.send(input).await.is_err() {
+            // The folding side is gone, and this task ends with it.
+            pending::<()>().await;
+        }
+    }
+}
