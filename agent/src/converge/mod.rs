@@ -1,4 +1,4 @@
-//! The loops of a node: each observes a part of it, plans, acts and reports.
+//! The loops of a node, one folder per kind of thing converged: observe, plan, act, report.
 
 pub mod network;
 pub mod node;

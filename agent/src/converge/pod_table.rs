@@ -1,4 +1,5 @@
-//! (in work)
+//! What the network loop must know of the pods that run: published after every complete listing.
+
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -6,12 +7,12 @@ use std::sync::Arc;
 use schema::kinds::pod::HostPortStatus;
 use schema::meta::PodRef;
 
-/// What the network needs to know of a pod.
+/// The network of one running pod with an address of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodNet {
-    /// Which pod.
+    /// Namespace and name.
     pub pod: PodRef,
-    /// Which incarnation of it.
+    /// Which incarnation.
     pub uid: String,
     /// Its address.
     pub address: Ipv4Addr,
@@ -19,5 +20,5 @@ pub struct PodNet {
     pub ports: Vec<HostPortStatus>,
 }
 
-/// All pods of this node that have an address, by container; none before the first complete list.
+/// Running pods by uid; none until Docker has been listed once, so that nobody takes rules away before.
 pub type PodTable = Option<Arc<BTreeMap<String, PodNet>>>;
