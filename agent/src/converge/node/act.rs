@@ -24,12 +24,8 @@ pub struct Outcome {
 
 impl NodeLoop {
     pub(super) async fn carry_out(&mut self, plan: NodePlan) -> Outcome {
-        let mut outcome = Outcome {
-            registered: false,
-            beat_anew: None,
-            rival: plan.rival_since.is_some(),
-            failure: None,
-        };
+        let mut outcome =
+            Outcome { registered: false, beat_anew: None, rival: plan.rival_since.is_some(), failure: None };
         if let Some((record, guard)) = plan.record {
             match self.write_record(&record, guard).await {
                 Ok(()) => outcome.registered = true,
@@ -57,9 +53,9 @@ impl NodeLoop {
         let op = Op::put(Key::Node(self.node.clone()), value);
         match self.store.txn(vec![guard], vec![op]).await {
             Ok(TxnOutcome::Committed(_)) => Ok(()),
-            Ok(TxnOutcome::Conflict) => {
-                Err(LoopError::message("this node's record changed while it was written; is the name used twice?"))
-            }
+            Ok(TxnOutcome::Conflict) => Err(LoopError::message(
+                "this node's record changed while it was written; is the name used twice?",
+            )),
             Err(error) => Err(LoopError::new("cannot write this node's record", error)),
         }
     }
@@ -74,10 +70,8 @@ impl NodeLoop {
 
     async fn beat_anew(&mut self) -> Result<(), StoreError> {
         let lease = self.store.lease_grant(HEARTBEAT_TTL).await?;
-        let value = encode(&Heartbeat { since: self.since }).map_err(|error| StoreError::Request {
-            act: "the heartbeat",
-            message: error.to_string(),
-        })?;
+        let value = encode(&Heartbeat { since: self.since })
+            .map_err(|error| StoreError::Request { act: "the heartbeat", message: error.to_string() })?;
         let key = Key::Heartbeat(self.node.clone()).to_string();
         let put = Op::Put { key, value: value.into(), lease: Some(lease) };
         // No guard: whoever beats under this name, this agent is alive.

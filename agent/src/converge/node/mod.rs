@@ -42,7 +42,13 @@ pub struct NodeLoop {
 
 impl NodeLoop {
     /// A loop for the node `node`, whose agent answers at `api`, that begins to beat at `since`.
-    pub fn new(node: &str, api: &str, store: SharedStore, machine: Arc<dyn Machine>, since: Timestamp) -> Self {
+    pub fn new(
+        node: &str,
+        api: &str,
+        store: SharedStore,
+        machine: Arc<dyn Machine>,
+        since: Timestamp,
+    ) -> Self {
         Self {
             node: node.to_owned(),
             api: api.to_owned(),

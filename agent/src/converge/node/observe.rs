@@ -30,11 +30,9 @@ impl NodeLoop {
 
 fn versioned(pair: KeyValue) -> Result<Versioned<NodeRecord>, (String, i64)> {
     match decode(&pair.value) {
-        Ok(value) => Ok(Versioned {
-            value,
-            create_revision: pair.create_revision,
-            mod_revision: pair.mod_revision,
-        }),
+        Ok(value) => {
+            Ok(Versioned { value, create_revision: pair.create_revision, mod_revision: pair.mod_revision })
+        }
         Err(error) => Err((error.to_string(), pair.mod_revision)),
     }
 }
