@@ -1,1 +1,36 @@
+//! A real cluster on one machine: real Git, etcd, Docker, kernel and both daemons.
+//!
+//! Everything a cluster makes is named by its [`Slot`], so clusters run side by side, beside a
+//! quickstart too, and what a killed test run left is swept by the next one that takes the slot.
 
+mod base64;
+mod binaries;
+mod cluster;
+mod docker_world;
+mod etcd;
+mod git_http;
+mod git_repo;
+mod http;
+mod image;
+pub mod manifests;
+mod net_world;
+mod node;
+mod process;
+mod slot;
+mod sweep;
+mod wait;
+
+pub use anyhow::{Context, Error, Result, bail, ensure};
+pub use binaries::{agent_binary, minik8s_binary};
+pub use cluster::{Cluster, ClusterOptions, PodView, RepoAccess, Where};
+pub use docker_world::{ContainerView, DockerWorld};
+pub use etcd::{Etcd, EtcdKey};
+pub use git_http::GitHttp;
+pub use git_repo::{Change, GitRepo};
+pub use http::{http_get, http_post};
+pub use image::{IMAGE, IMAGE_TWO, ensure_images};
+pub use net_world::{NetWorld, netns_of};
+pub use node::Node;
+pub use process::{Daemon, Outcome, outcome, run};
+pub use slot::Slot;
+pub use wait::{eventually, holds, secs};

@@ -1,0 +1,131 @@
+//! The bare engine: Docker's API with nothing on top, and Docker's own word of what started when.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bollard::Docker;
+use bollard::models::{ContainerCreateBody, HostConfig};
+use bollard::query_parameters::{CreateContainerOptionsBuilder, EventsOptionsBuilder};
+use futures::{StreamExt, TryStreamExt};
+use harness::{Cluster, Context, IMAGE, Result, ensure, eventually, secs};
+use tokio::runtime::Runtime;
+
+/// Start times in nanoseconds of the epoch, by pod and container name.
+type Starts = Arc<Mutex<BTreeMap<(String, String), i64>>>;
+
+/// Docker's API, and everything that Docker says it started in one cluster.
+pub(crate) struct Engine {
+    runtime: Runtime,
+    docker: Docker,
+    slot: String,
+    starts: Starts,
+}
+
+impl Engine {
+    /// Listens to the events of `cluster`'s containers from now on.
+    pub(crate) fn beside(cluster: &Cluster) -> Result<Self> {
+        let runtime = Runtime::new()?;
+        let host = cluster.node().docker.host().to_owned();
+        let docker = runtime.block_on(async {
+            Docker::connect_with_socket(&host, 120, bollard::API_DEFAULT_VERSION)?.negotiate_version().await
+        })?;
+        let starts = Starts::default();
+        let slot = cluster.slot().instance();
+        let filters = HashMap::from([
+            ("type".to_owned(), vec!["container".to_owned()]),
+            ("event".to_owned(), vec!["start".to_owned()]),
+            ("label".to_owned(), vec![format!("minik8s.io/instance={slot}")]),
+        ]);
+        let (listener, seen) = (docker.clone(), Arc::clone(&starts));
+        runtime.spawn(async move {
+            let options = EventsOptionsBuilder::default().filters(&filters).build();
+            let mut events = std::pin::pin!(listener.events(Some(options)));
+            while let Some(Ok(event)) = events.next().await {
+                let labels = event.actor.and_then(|actor| actor.attributes).unwrap_or_default();
+                let label =
+                    |name: &str| labels.get(&format!("minik8s.io/{name}")).cloned().unwrap_or_default();
+                if let Some(time) = event.time_nano {
+                    let mut starts = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                    starts.insert((label("pod"), label("container")), time);
+                }
+            }
+        });
+        Ok(Self { runtime, docker, slot, starts })
+    }
+
+    /// How long after `since` Docker had started container `main` of every one of these pods.
+    pub(crate) fn started(&self, pods: &[String], since: SystemTime) -> Result<Duration> {
+        let since = i64::try_from(since.duration_since(UNIX_EPOCH)?.as_nanos())?;
+        let last = eventually("Docker has started the pods", secs(180), || {
+            let starts = self.starts.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut last = 0;
+            for pod in pods {
+                let start = starts.get(&(pod.clone(), "main".to_owned()));
+                last = last.max(*start.with_context(|| format!("{pod} has not started"))?);
+            }
+            Ok(last)
+        })?;
+        ensure!(last >= since, "started before the push");
+        Ok(Duration::from_nanos(u64::try_from(last - since)?))
+    }
+
+    /// Creates and starts `count` pause containers with one container each in its namespaces, so
+    /// many at once; how long all took.
+    pub(crate) fn bare_pairs(
+        &self,
+        pause: &str,
+        name: &str,
+        count: usize,
+        at_once: usize,
+    ) -> Result<Duration> {
+        let start = Instant::now();
+        self.runtime.block_on(
+            futures::stream::iter(0..count)
+                .map(|index| self.bare_pair(pause, format!("{}-{name}-{index}", self.slot)))
+                .buffer_unordered(at_once)
+                .try_collect::<Vec<()>>(),
+        )?;
+        Ok(start.elapsed())
+    }
+
+    async fn bare_pair(&self, pause: &str, name: String) -> Result<()> {
+        let owner = HostConfig {
+            network_mode: Some("none".to_owned()),
+            ipc_mode: Some("shareable".to_owned()),
+            ..HostConfig::default()
+        };
+        let owner = self.create(&format!("{name}-pause"), pause, None, owner).await?;
+        let joined = Some(format!("container:{owner}"));
+        let member = HostConfig { network_mode: joined.clone(), ipc_mode: joined, ..HostConfig::default() };
+        let command = Some(vec!["sleep".to_owned(), "100000".to_owned()]);
+        self.create(&format!("{name}-main"), IMAGE, command, member).await?;
+        Ok(())
+    }
+
+    async fn create(
+        &self,
+        name: &str,
+        image: &str,
+        command: Option<Vec<String>>,
+        host_config: HostConfig,
+    ) -> Result<String> {
+        let body = ContainerCreateBody {
+            image: Some(image.to_owned()),
+            cmd: command,
+            labels: Some(HashMap::from([("minik8s-test.slot".to_owned(), self.slot.clone())])),
+            host_config: Some(host_config),
+            ..ContainerCreateBody::default()
+        };
+        let options = CreateContainerOptionsBuilder::default().name(name).build();
+        let id = self.docker.create_container(Some(options), body).await?.id;
+        self.docker.start_container(&id, None).await?;
+        Ok(id)
+    }
+}
+
+/// Removes the bare containers again.
+pub(crate) fn remove_bare(cluster: &Cluster) -> Result<()> {
+    let filter = format!("label=minik8s-test.slot={}", cluster.slot().instance());
+    cluster.node().docker.remove_by_filter(&filter)
+}

@@ -1,0 +1,86 @@
+//! What both daemons take while nothing happens: memory, CPU.
+
+use std::time::Duration;
+
+use harness::manifests::sleeper;
+use harness::{Change, Cluster, ClusterOptions, Context, Result, ensure, eventually, holds, secs};
+
+use crate::Scale;
+use crate::figures::{Row, Table};
+
+pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
+    agent(scale, table)?;
+    reconciler(scale, table)
+}
+
+fn pods(count: usize) -> Vec<Change> {
+    (0..count).map(|i| Change::write(format!("pods/idle-{i}.yaml"), sleeper(&format!("idle-{i}")))).collect()
+}
+
+fn agent(scale: Scale, table: &mut Table) -> Result<()> {
+    // The poll as it is by default: idle is what users have.
+    Cluster::run(ClusterOptions { poll: "5s", ..ClusterOptions::default() }, |cluster| {
+        cluster.push(&pods(scale.idle_pods), "Idle pods")?;
+        eventually("all pods run", secs(180), || {
+            let running = cluster.containers()?.iter().filter(|container| container.running).count();
+            ensure!(running == 2 * scale.idle_pods, "{running} containers run");
+            Ok(())
+        })?;
+        let with = format!("with {} pods", scale.idle_pods);
+        let (agent, reconciler) = (cluster.node().agent.pid()?, cluster.reconcilers[0].pid()?);
+        Idler { who: format!("agent {with}"), pid: agent, budget: "≤ 40 MiB" }.show(scale, table)?;
+        Idler { who: format!("reconciler {with}"), pid: reconciler, budget: "≤ 60 MiB" }.show(scale, table)
+    })
+}
+
+fn reconciler(scale: Scale, table: &mut Table) -> Result<()> {
+    let mut cluster = Cluster::prepare(ClusterOptions { poll: "5s", ..ClusterOptions::default() })?;
+    cluster.etcd.start()?;
+    cluster.reconcilers[0].start()?;
+    cluster.push(&pods(scale.idle_objects), "Idle objects")?;
+    let who = format!("reconciler with {} objects", scale.idle_objects);
+    Idler { who, pid: cluster.reconcilers[0].pid()?, budget: "≤ 60 MiB" }.show(scale, table)
+}
+
+/// A daemon with nothing to do.
+struct Idler {
+    who: String,
+    pid: u32,
+    budget: &'static str,
+}
+
+impl Idler {
+    fn show(&self, scale: Scale, table: &mut Table) -> Result<()> {
+        // The work of the push must be over before idling can be measured.
+        holds("it settles", secs(3), || Ok(()))?;
+        let (before, during) = (cpu_time(self.pid)?, secs(scale.idle_seconds));
+        holds("nothing happens", during, || Ok(()))?;
+        let share = (cpu_time(self.pid)? - before).as_secs_f64() / during.as_secs_f64() * 100.0;
+        let (what, ours) =
+            (&format!("memory of the {}", self.who), format!("{:.0} MiB", resident_mib(self.pid)?));
+        table.add(Row { what, ours, budget: self.budget, ..Row::default() });
+        let (what, ours) = (&format!("idle CPU of the {}", self.who), format!("{share:.2} %"));
+        table.add(Row { what, ours, budget: "≤ 1 % of a core", ..Row::default() });
+        Ok(())
+    }
+}
+
+/// Resident memory of a process.
+pub(crate) fn resident_mib(pid: u32) -> Result<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let kib: f64 = line.trim().trim_end_matches("kB").trim().parse()?;
+    Ok(kib / 1024.0)
+}
+
+/// CPU time of all threads of a process, to the nanosecond.
+pub(crate) fn cpu_time(pid: u32) -> Result<Duration> {
+    let mut nanoseconds = 0;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
+        // A thread may end between the list and the look.
+        let Ok(text) = std::fs::read_to_string(thread.path().join("schedstat")) else { continue };
+        let first = text.split_whitespace().next().context("schedstat is empty")?;
+        nanoseconds += first.parse::<u64>()?;
+    }
+    Ok(Duration::from_nanos(nanoseconds))
+}

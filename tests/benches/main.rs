@@ -1,0 +1,67 @@
+//! Our figures beside the bare engine's, taken in the same run on the same machine, printed as
+//! one table. Nothing here is asserted: the budgets stand in the table to be read.
+//!
+//! `MINIK8S_BENCH=short` takes small samples, so that a check stays short.
+
+mod engine;
+mod figures;
+mod files;
+mod idle;
+mod pods;
+
+use harness::Result;
+
+use crate::figures::Table;
+
+/// How large the samples are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scale {
+    /// Pushes one after the other.
+    pushes: usize,
+    /// Pods in one push.
+    pods: usize,
+    /// Files of the large repository.
+    files: usize,
+    /// Changes of one file of it.
+    changes: usize,
+    /// Seconds of watching what idles.
+    idle_seconds: u64,
+    /// Pods that the idling agent has.
+    idle_pods: usize,
+    /// Objects that the idling reconciler has.
+    idle_objects: usize,
+}
+
+const FULL: Scale = Scale {
+    pushes: 20,
+    pods: 50,
+    files: 10_000,
+    changes: 20,
+    idle_seconds: 30,
+    idle_pods: 30,
+    idle_objects: 1_000,
+};
+const SHORT: Scale = Scale {
+    pushes: 5,
+    pods: 12,
+    files: 10_000,
+    changes: 5,
+    idle_seconds: 10,
+    idle_pods: 12,
+    idle_objects: 1_000,
+};
+
+fn main() -> Result<()> {
+    if !std::env::args().any(|arg| arg == "--bench") {
+        println!("run it with `cargo bench -p minik8s-tests`: figures of a debug build say nothing");
+        return Ok(());
+    }
+    let short = std::env::var("MINIK8S_BENCH").is_ok_and(|value| value == "short");
+    let scale = if short { SHORT } else { FULL };
+    let mut table = Table::default();
+    pods::measure(scale, &mut table)?;
+    files::measure(scale, &mut table)?;
+    idle::measure(scale, &mut table)?;
+    println!("{table}");
+    Ok(())
+}

@@ -1,0 +1,64 @@
+//! One leads. Paused past its lease, it is replaced; resumed, its late writes are refused.
+
+use harness::manifests::web;
+use harness::{Change, Cluster, ClusterOptions, EtcdKey, Result, ensure, eventually, holds, secs};
+use nix::sys::signal::Signal;
+use schema::keys::{Key, prefix};
+
+/// What the leading reconciler writes, as etcd has it. Status and heartbeats are the agent's.
+fn written_by_leader(cluster: &Cluster) -> Result<Vec<EtcdKey>> {
+    let mut keys = Vec::new();
+    for below in [prefix::SOURCES, prefix::REVISIONS, prefix::OBJECTS, prefix::PODS, prefix::BINDINGS] {
+        keys.extend(cluster.etcd.list(below)?);
+    }
+    Ok(keys)
+}
+
+fn leader_is(cluster: &Cluster, name: &str) -> Result<EtcdKey> {
+    eventually(&format!("{name} leads"), secs(45), || {
+        let leader = cluster.etcd.key(Key::Leader)?;
+        let leads = leader.filter(|key| key.value.contains(&format!("\"{name}\"")));
+        leads.ok_or_else(|| harness::Error::msg("another or none leads"))
+    })
+}
+
+#[test]
+fn a_paused_leader_is_replaced_and_its_late_writes_are_refused() -> Result<()> {
+    let options = ClusterOptions { reconcilers: 2, ..ClusterOptions::default() };
+    Cluster::run(options, |cluster| {
+        cluster.push(&[Change::write("shop.yaml", web("shop").to_string())], "Open")?;
+        let shop = cluster.serving("shop", "hello from shop")?;
+        let first = leader_is(cluster, "r0")?;
+
+        cluster.reconcilers[0].signal(Signal::SIGSTOP)?;
+        let second = leader_is(cluster, "r1")?;
+        ensure!(second.create_revision > first.create_revision);
+        cluster.push(&[Change::write("blog.yaml", web("blog").to_string())], "Another")?;
+        cluster.serving("blog", "hello from blog")?;
+
+        // Now the new leader is paused too, within its lease, there is a new commit to apply, and
+        // the old leader wakes up: it believes that it leads and it has something to write.
+        cluster.reconcilers[1].signal(Signal::SIGSTOP)?;
+        let before = written_by_leader(cluster)?;
+        let commit = cluster.repo.push(&[Change::write("wiki.yaml", web("wiki").to_string())], "A third")?;
+        cluster.reconcilers[0].signal(Signal::SIGCONT)?;
+        // Its polls are 500 ms apart; the other's lease lasts 10 s more at least.
+        let refused = holds("the old leader writes nothing", secs(6), || {
+            let now = written_by_leader(cluster)?;
+            ensure!(now == before, "it wrote: {:?}", now.iter().find(|key| !before.contains(key)));
+            ensure!(cluster.etcd.key(Key::Leader)?.as_ref() == Some(&second), "the leader changed");
+            Ok(())
+        });
+        cluster.reconcilers[1].signal(Signal::SIGCONT)?;
+        refused?;
+
+        // Its own poll finds the commit, and it still leads.
+        cluster.applied(&commit)?;
+        cluster.serving("wiki", "hello from wiki")?;
+        ensure!(leader_is(cluster, "r1")?.create_revision == second.create_revision);
+        ensure!(cluster.pod("shop")?.lives() == shop.lives());
+        // Both still answer readers.
+        cluster.wait_reconciler(0)?;
+        cluster.wait_reconciler(1)
+    })
+}

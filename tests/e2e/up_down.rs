@@ -1,0 +1,129 @@
+//! `up` runs it all with a private etcd, leaves the pods running on Ctrl-C and adopts them the
+//! next time; `down` leaves the machine as it was.
+
+use std::collections::BTreeSet;
+
+use harness::manifests::web;
+use harness::{
+    Change, Cluster, ClusterOptions, Daemon, DockerWorld, NetWorld, Result, ensure, eventually,
+    minik8s_binary, outcome, run, secs,
+};
+use nix::sys::signal::Signal;
+
+#[test]
+fn up_leaves_pods_running_adopts_them_and_down_leaves_nothing() -> Result<()> {
+    // Only the slot, the repository and the way to look: `up` brings its own etcd and daemons.
+    let cluster = Cluster::prepare(ClusterOptions::default())?;
+    let before = machine(&cluster)?;
+    let state = cluster.dir("up-state");
+    let mut up = Daemon::new("up", cluster.slot().dir(), up_command(&cluster));
+    let told = story(&cluster, &mut up);
+    if told.is_err() {
+        eprintln!("---- up ----\n{}", up.log_tail());
+    }
+    told?;
+
+    let state = state.to_string_lossy();
+    let mut down = std::process::Command::new(minik8s_binary());
+    outcome(down.args(["down", "--state-dir", &state]), secs(60))?.ok()?;
+    let after = machine(&cluster)?;
+    let gone: Vec<_> = before.difference(&after).collect();
+    let new: Vec<_> = after.difference(&before).collect();
+    ensure!(gone.is_empty() && new.is_empty(), "down left {new:?} and took {gone:?}");
+    ensure!(!cluster.dir("up-state").exists(), "down left the state directory");
+    // Again, where there is nothing: harmless.
+    let mut down = std::process::Command::new(minik8s_binary());
+    outcome(down.args(["down", "--state-dir", &state]), secs(60))?.ok()?;
+    Ok(())
+}
+
+fn story(cluster: &Cluster, up: &mut Daemon) -> Result<()> {
+    let host_port = cluster.slot().port(7);
+    let shop = web("shop").host_port(host_port).to_string();
+    cluster.repo.push(&[Change::write("shop.yaml", shop)], "Open")?;
+    up.start()?;
+    let shop = cluster.serving("shop", "hello from shop")?;
+    cluster.wait_reconciler(0)?;
+
+    // Ctrl-C: daemons and etcd end, the pod goes on.
+    ensure!(up.end(Signal::SIGINT, secs(30))?.success(), "up did not end well");
+    ensure!(etcds(cluster)?.is_empty(), "the private etcd is left: {:?}", etcds(cluster)?);
+    cluster.serving("shop", "hello from shop")?;
+    ensure!(cluster.pod("shop")?.lives() == shop.lives());
+
+    // Up again: the same containers, and Git is followed.
+    up.start()?;
+    cluster.wait_reconciler(0)?;
+    cluster.repo.push(&[Change::write("blog.yaml", web("blog").to_string())], "Another")?;
+    cluster.serving("blog", "hello from blog")?;
+    ensure!(cluster.pod("shop")?.lives() == shop.lives(), "the second up did not adopt the pod");
+
+    // Its etcd dies: it is started again, and the next push arrives.
+    let etcd = etcds(cluster)?;
+    ensure!(etcd.len() == 1, "{etcd:?}");
+    run("kill", &["-9", &etcd[0]])?;
+    cluster.repo.push(&[Change::write("wiki.yaml", web("wiki").to_string())], "A third")?;
+    cluster.serving("wiki", "hello from wiki")?;
+    ensure!(cluster.pod("shop")?.lives() == shop.lives());
+    ensure!(up.end(Signal::SIGINT, secs(30))?.success(), "up did not end well");
+    eventually("no process of it is left", secs(10), || {
+        ensure!(etcds(cluster)?.is_empty());
+        Ok(())
+    })
+}
+
+fn up_command(cluster: &Cluster) -> Vec<String> {
+    let slot = cluster.slot();
+    let mut command = vec![minik8s_binary().to_string_lossy().into_owned(), "up".to_owned()];
+    for (flag, value) in [
+        ("--repo", cluster.repo_url()),
+        ("--poll", "500ms".to_owned()),
+        ("--state-dir", cluster.dir("up-state").to_string_lossy().into_owned()),
+        ("--listen", cluster.api(0)),
+        ("--agent-listen", cluster.node().listen().to_owned()),
+        ("--etcd-port", slot.port(8).to_string()),
+        ("--cluster-cidr", slot.cluster_cidr()),
+        ("--instance", slot.instance()),
+        ("--node", cluster.node().name.clone()),
+        ("--docker", cluster.node().docker.host().to_owned()),
+    ] {
+        command.extend([flag.to_owned(), value]);
+    }
+    command
+}
+
+/// Pids of the etcds that work below the cluster's folder.
+fn etcds(cluster: &Cluster) -> Result<Vec<String>> {
+    let all = run("ps", &["-eo", "pid,args"])?;
+    let below = format!("{}/", cluster.slot().dir().display());
+    let ours = all.lines().filter(|line| line.contains(&below));
+    let etcds = ours.filter(|line| line.split_whitespace().nth(1).is_some_and(|arg| arg.ends_with("etcd")));
+    Ok(etcds.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect())
+}
+
+/// Everything of the machine that `up` could leave something in; without what clusters of other
+/// tests, which come and go meanwhile, have there.
+fn machine(cluster: &Cluster) -> Result<BTreeSet<String>> {
+    let net = NetWorld::of_machine();
+    let docker = DockerWorld::of_machine();
+    let containers = docker.run(&["ps", "-a", "--format", "container {{.Names}}"])?;
+    let rules = net.rules()?;
+    // A table's own chains appear with its first use and can't be removed; they hold nothing.
+    let rules = rules.iter().filter(|rule| rule.contains(": -A") || rule.ends_with(" -"));
+    let processes = run("ps", &["-eo", "args"])?;
+    let below = format!("{}/", cluster.slot().dir().display());
+    let ours = cluster.slot().instance();
+    let others: Vec<String> = (1..=38)
+        .map(|index| format!("mt{index:02}"))
+        .filter(|other| *other != ours)
+        .flat_map(|other| [other.to_uppercase(), other])
+        .collect();
+    Ok(containers
+        .lines()
+        .map(str::to_owned)
+        .chain(net.links()?.iter().map(|link| format!("link {link}")))
+        .chain(rules.map(|rule| format!("rule {rule}")))
+        .chain(processes.lines().filter(|line| line.contains(&below)).map(|line| format!("process {line}")))
+        .filter(|line| others.iter().all(|other| !line.contains(other)))
+        .collect())
+}

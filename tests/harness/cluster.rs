@@ -1,0 +1,402 @@
+//! A whole cluster: etcd, a Git repository, reconcilers and nodes, each its own process.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use schema::keys::Key;
+use schema::records::SourceStatus;
+
+use crate::binaries::minik8s_binary;
+use crate::docker_world::ContainerView;
+use crate::etcd::Etcd;
+use crate::git_http::GitHttp;
+use crate::git_repo::{Change, GitRepo};
+use crate::http::http_get;
+use crate::node::Node;
+use crate::process::{Daemon, Outcome, outcome};
+use crate::slot::Slot;
+use crate::wait::{eventually, secs};
+
+/// What every wait of a story allows: far above what the slowest machine needs, because a
+/// bound that is met by luck is worse than none.
+const PATIENCE: Duration = Duration::from_secs(45);
+/// The password of the repository over HTTP.
+const TOKEN: &str = "let-me-in";
+
+/// What kind of node the cluster has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Where {
+    /// The machine, with its own Docker.
+    Host,
+    /// So many nodes in namespaces, each with its own Docker.
+    Namespaces(u8),
+}
+
+/// How the reconciler reaches the repository.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RepoAccess {
+    /// `file://`.
+    File,
+    /// HTTP with a token.
+    HttpToken,
+}
+
+/// What a story asks for.
+#[derive(Debug, Clone)]
+pub struct ClusterOptions {
+    /// Its nodes.
+    pub place: Where,
+    /// Its repository.
+    pub repo: RepoAccess,
+    /// How many reconcilers; the first starts first.
+    pub reconcilers: u16,
+    /// How often they look at the repository.
+    pub poll: &'static str,
+    /// The folder of the repository that they read; empty for all of it.
+    pub path: &'static str,
+}
+
+impl Default for ClusterOptions {
+    fn default() -> Self {
+        Self { place: Where::Host, repo: RepoAccess::File, reconcilers: 1, poll: "500ms", path: "" }
+    }
+}
+
+/// A running cluster. Dropping it takes all of it away.
+#[derive(Debug)]
+pub struct Cluster {
+    /// Its reconcilers.
+    pub reconcilers: Vec<Daemon>,
+    /// Its nodes, with their agents.
+    pub nodes: Vec<Node>,
+    /// Its store.
+    pub etcd: Etcd,
+    /// What people push to.
+    pub repo: GitRepo,
+    /// The server of the repository, if it is reached over HTTP.
+    pub forge: Option<GitHttp>,
+    options: ClusterOptions,
+    slot: Slot,
+}
+
+/// A pod as Docker shows it: all containers run, and there is exactly one of each.
+#[derive(Debug, Clone)]
+pub struct PodView {
+    /// The owner of the pod's namespaces.
+    pub pause: ContainerView,
+    /// The containers by their name in the pod.
+    pub containers: BTreeMap<String, ContainerView>,
+}
+
+impl PodView {
+    /// The container of that name.
+    pub fn container(&self, name: &str) -> Result<&ContainerView> {
+        self.containers.get(name).with_context(|| format!("the pod has no container {name}"))
+    }
+
+    /// The pod's address, without the prefix length.
+    pub fn address(&self) -> Result<&str> {
+        self.pause.label("ip").split('/').next().filter(|ip| !ip.is_empty()).context("no address label")
+    }
+
+    /// Id and start time of every container: the same as before if nothing was touched.
+    pub fn lives(&self) -> BTreeMap<String, String> {
+        let all = self.containers.values().chain([&self.pause]);
+        all.map(|container| (container.id.clone(), container.started_at.clone())).collect()
+    }
+}
+
+impl Cluster {
+    /// Tells a story on a fresh cluster; shows the daemons' logs if it fails.
+    pub fn run(options: ClusterOptions, story: impl FnOnce(&mut Cluster) -> Result<()>) -> Result<()> {
+        let mut cluster = Self::start(options)?;
+        let told = catch_unwind(AssertUnwindSafe(|| story(&mut cluster)));
+        if !matches!(told, Ok(Ok(()))) {
+            cluster.show_logs();
+        }
+        told.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// Starts all parts and waits until each answers.
+    pub fn start(options: ClusterOptions) -> Result<Self> {
+        let mut cluster = Self::prepare(options)?;
+        let started = cluster.start_all();
+        if started.is_err() {
+            cluster.show_logs();
+        }
+        started.map(|()| cluster)
+    }
+
+    /// Everything but the three daemons: etcd, reconcilers and agents are made, not started.
+    pub fn prepare(options: ClusterOptions) -> Result<Self> {
+        let slot = Slot::take()?;
+        let nodes = match options.place {
+            Where::Host => vec![Node::host(&slot)?],
+            Where::Namespaces(count) => {
+                (1..=count).map(|index| Node::in_namespace(&slot, index)).collect::<Result<_>>()?
+            }
+        };
+        let underlay = slot.underlay(1);
+        let also = (options.place != Where::Host).then_some(underlay.as_str());
+        let etcd = Etcd::new(slot.dir(), slot.port(4), slot.port(5), also);
+        let repo = GitRepo::create(slot.dir())?;
+        let forge = match options.repo {
+            RepoAccess::File => None,
+            RepoAccess::HttpToken => Some(GitHttp::serve(slot.dir(), slot.port(6), TOKEN)?),
+        };
+        std::fs::write(slot.dir().join("token"), TOKEN)?;
+        let mut cluster = Self { reconcilers: Vec::new(), nodes, etcd, repo, forge, options, slot };
+        cluster.reconcilers = (0..cluster.options.reconcilers)
+            .map(|index| {
+                Daemon::new(format!("serve-{index}"), cluster.slot.dir(), cluster.serve_command(index))
+            })
+            .collect();
+        Ok(cluster)
+    }
+
+    fn start_all(&mut self) -> Result<()> {
+        self.etcd.start()?;
+        for index in 0..self.reconcilers.len() {
+            self.reconcilers[index].start()?;
+            self.wait_reconciler(index)?;
+        }
+        let etcd = self.etcd_for_nodes();
+        self.nodes.iter_mut().try_for_each(|node| node.start_agent(&etcd))
+    }
+
+    /// The command line of reconciler `index`.
+    pub fn serve_command(&self, index: u16) -> Vec<String> {
+        let state = self.slot.dir().join(format!("state-r{index}"));
+        let mut command = vec![minik8s_binary().to_string_lossy().into_owned(), "serve".to_owned()];
+        for (flag, value) in [
+            ("--repo", self.repo_url()),
+            ("--etcd", self.etcd.endpoint().to_owned()),
+            ("--state-dir", state.to_string_lossy().into_owned()),
+            ("--listen", self.api(index)),
+            ("--poll", self.options.poll.to_owned()),
+            ("--cluster-cidr", self.slot.cluster_cidr()),
+            ("--name", format!("r{index}")),
+        ] {
+            command.extend([flag.to_owned(), value]);
+        }
+        if !self.options.path.is_empty() {
+            command.extend(["--path".to_owned(), self.options.path.to_owned()]);
+        }
+        if self.forge.is_some() {
+            command.extend(["--token-file".to_owned(), self.dir("token").to_string_lossy().into_owned()]);
+        }
+        command
+    }
+
+    /// URL of the repository.
+    pub fn repo_url(&self) -> String {
+        match &self.forge {
+            Some(forge) => forge.url("repo.git"),
+            None => format!("file://{}", self.repo.bare().display()),
+        }
+    }
+
+    /// Address of reconciler `index`'s API.
+    pub fn api(&self, index: u16) -> String {
+        format!("127.0.0.1:{}", self.slot.port(index))
+    }
+
+    /// The slot, for names and ports.
+    pub fn slot(&self) -> &Slot {
+        &self.slot
+    }
+
+    /// The first node.
+    pub fn node(&self) -> &Node {
+        &self.nodes[0]
+    }
+
+    /// The first node, to start and stop its parts.
+    pub fn node_mut(&mut self) -> &mut Node {
+        &mut self.nodes[0]
+    }
+
+    /// A path in the cluster's own folder.
+    pub fn dir(&self, name: &str) -> PathBuf {
+        self.slot.dir().join(name)
+    }
+
+    /// etcd's address as the nodes see it.
+    pub fn etcd_for_nodes(&self) -> String {
+        match self.options.place {
+            Where::Host => self.etcd.endpoint().to_owned(),
+            Where::Namespaces(_) => format!("http://{}:{}", self.slot.underlay(1), self.slot.port(4)),
+        }
+    }
+
+    /// Starts the first node's agent (again).
+    pub fn start_agent(&mut self) -> Result<()> {
+        let etcd = self.etcd_for_nodes();
+        self.nodes[0].start_agent(&etcd)
+    }
+
+    /// Waits until reconciler `index` answers.
+    pub fn wait_reconciler(&self, index: usize) -> Result<()> {
+        let api = format!("127.0.0.1:{}", self.slot.port(u16::try_from(index)?));
+        eventually("the reconciler answers", PATIENCE, || {
+            let (code, body) = http_get(&api, "/v1/healthz")?;
+            ensure!(code == 200, "{code} {body}");
+            Ok(())
+        })
+    }
+
+    /// Runs `minik8s ARGS` against the first reconciler.
+    pub fn cli(&self, args: &[&str]) -> Result<Outcome> {
+        outcome(&mut self.cli_command(args), secs(60))
+    }
+
+    /// `minik8s ARGS` against the first reconciler, not started yet.
+    pub fn cli_command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(minik8s_binary());
+        command.args(args).env("MINIK8S_SERVER", format!("http://{}", self.api(0)));
+        command
+    }
+
+    /// Pushes and waits until the reconciler says that it applied the commit.
+    pub fn push(&self, changes: &[Change], message: &str) -> Result<String> {
+        let commit = self.repo.push(changes, message)?;
+        self.applied(&commit)?;
+        Ok(commit)
+    }
+
+    /// Waits until the commit, or its good part, is applied.
+    pub fn applied(&self, commit: &str) -> Result<SourceStatus> {
+        self.source_where(&format!("commit {commit} is applied"), |source| {
+            source.applied_commit.as_deref() == Some(commit)
+        })
+    }
+
+    /// Waits until the source's status in etcd is as wanted.
+    pub fn source_where(&self, what: &str, wanted: impl Fn(&SourceStatus) -> bool) -> Result<SourceStatus> {
+        eventually(what, PATIENCE, || {
+            let source: SourceStatus = self.etcd.value(Key::Source("main".to_owned()))?;
+            ensure!(wanted(&source), "{source:?}");
+            Ok(source)
+        })
+    }
+
+    /// All containers of the cluster, on all nodes.
+    pub fn containers(&self) -> Result<Vec<ContainerView>> {
+        let mut all = Vec::new();
+        for node in &self.nodes {
+            all.extend(node.docker.containers(&self.slot.instance())?);
+        }
+        Ok(all)
+    }
+
+    /// Id and start time of every container of the cluster.
+    pub fn lives(&self) -> Result<BTreeMap<String, String>> {
+        Ok(self.containers()?.into_iter().map(|container| (container.id, container.started_at)).collect())
+    }
+
+    /// The pod `name` of namespace `default` as it is in Docker at this moment; an error if it
+    /// does not run whole or if a container is there twice.
+    pub fn pod(&self, name: &str) -> Result<PodView> {
+        let mut pause = None;
+        let mut containers = BTreeMap::new();
+        for container in self.containers()? {
+            // An ended container may be kept beside its successor, for its log.
+            let of_pod = (container.label("namespace"), container.label("pod")) == ("default", name);
+            if !of_pod || !container.running {
+                continue;
+            }
+            let second = match container.label("container") {
+                "POD" => pause.replace(container),
+                own => containers.insert(own.to_owned(), container),
+            };
+            ensure!(second.is_none(), "there are two of {:?}", second.map(|container| container.name));
+        }
+        let pause = pause.with_context(|| format!("pod {name} has no pause container"))?;
+        ensure!(!containers.is_empty(), "pod {name} has only a pause container");
+        Ok(PodView { pause, containers })
+    }
+
+    /// Waits until the pod runs with these containers, no more and no less.
+    pub fn running(&self, name: &str, containers: &[&str]) -> Result<PodView> {
+        eventually(&format!("pod {name} runs with {containers:?}"), PATIENCE, || {
+            let pod = self.pod(name)?;
+            ensure!(pod.containers.keys().eq(containers), "it has {:?}", pod.containers.keys());
+            Ok(pod)
+        })
+    }
+
+    /// Waits until the pod runs and answers `text` at its own address, port 8080.
+    pub fn serving(&self, name: &str, text: &str) -> Result<PodView> {
+        eventually(&format!("pod {name} says {text:?}"), PATIENCE, || {
+            let pod = self.pod(name)?;
+            let (code, body) = self.get_from_node(pod.address()?, 8080, "/")?;
+            ensure!(code == 200 && body.trim() == text, "it says {code} {body:?}");
+            Ok(pod)
+        })
+    }
+
+    /// Asks an address as the first node sees it.
+    pub fn get_from_node(&self, host: &str, port: u16, path: &str) -> Result<(u16, String)> {
+        match self.options.place {
+            Where::Host => http_get(&format!("{host}:{port}"), path),
+            Where::Namespaces(_) => {
+                let url = format!("http://{host}:{port}{path}");
+                let text = self.node().net.run("curl", &["-s", "-m", "5", "-w", "\n%{http_code}", &url])?;
+                let (body, code) = text.rsplit_once('\n').context("curl said nothing")?;
+                Ok((code.parse()?, body.to_owned()))
+            }
+        }
+    }
+
+    /// Waits until no container of the pod is left.
+    pub fn gone(&self, name: &str) -> Result<()> {
+        eventually(&format!("pod {name} is gone"), PATIENCE, || {
+            let left: Vec<_> = self.containers()?.into_iter().filter(|c| c.label("pod") == name).collect();
+            ensure!(left.is_empty(), "{:?} are left", left.iter().map(|c| &c.name).collect::<Vec<_>>());
+            Ok(())
+        })
+    }
+
+    fn show_logs(&self) {
+        let agents = self.nodes.iter().map(|node| &node.agent);
+        let dockers = self.nodes.iter().filter_map(|node| node.dockerd.as_ref());
+        for daemon in self.reconcilers.iter().chain(agents).chain(dockers).chain([&self.etcd.daemon]) {
+            eprintln!(
+                "---- end of {} ----\n{}",
+                daemon.log_path().display(),
+                last_lines(&daemon.log_tail(), 60)
+            );
+        }
+        match self.containers() {
+            Ok(containers) => containers.iter().for_each(|c| eprintln!("{} running={}", c.name, c.running)),
+            Err(error) => eprintln!("docker: {error:#}"),
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for reconciler in &mut self.reconcilers {
+            let _ = reconciler.kill();
+        }
+        for node in &mut self.nodes {
+            let _ = node.agent.kill();
+            // The product's own way out; the sweep behind it is for when that one is broken.
+            match node.reset() {
+                Ok(said) if said.code == 0 => {}
+                Ok(said) => eprintln!("minik8s-agent reset failed: {}", said.stderr),
+                Err(error) => eprintln!("minik8s-agent reset failed: {error:#}"),
+            }
+        }
+        let _ = self.etcd.daemon.kill();
+    }
+}
+
+fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}

@@ -1,0 +1,138 @@
+//! A private etcd, and what it holds as etcdctl tells it.
+
+use std::fmt::Display;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::base64;
+use crate::process::{Daemon, run};
+use crate::wait::{eventually, secs};
+
+/// One etcd member on its own ports and directory.
+#[derive(Debug)]
+pub struct Etcd {
+    /// The process.
+    pub daemon: Daemon,
+    client: String,
+}
+
+/// A key as etcd keeps it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EtcdKey {
+    /// Full key.
+    pub key: String,
+    /// Value, as text.
+    pub value: String,
+    /// When it appeared.
+    pub create_revision: i64,
+    /// When it was last written.
+    pub mod_revision: i64,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    header: Header,
+    #[serde(default)]
+    kvs: Vec<RawKey>,
+}
+
+#[derive(Deserialize)]
+struct Header {
+    revision: i64,
+}
+
+#[derive(Deserialize)]
+struct RawKey {
+    key: String,
+    #[serde(default)]
+    value: String,
+    create_revision: i64,
+    mod_revision: i64,
+}
+
+impl Etcd {
+    /// An etcd that is not started yet, on 127.0.0.1 at `client_port`, and at `also` if given.
+    pub fn new(dir: &Path, client_port: u16, peer_port: u16, also: Option<&str>) -> Self {
+        let client = format!("http://127.0.0.1:{client_port}");
+        let peer = format!("http://127.0.0.1:{peer_port}");
+        let listen = match also {
+            Some(address) => format!("{client},http://{address}:{client_port}"),
+            None => client.clone(),
+        };
+        let data = dir.join("etcd").to_string_lossy().into_owned();
+        let mut command = vec!["etcd".to_owned()];
+        for (flag, value) in [
+            ("name", "test"),
+            ("data-dir", &data),
+            ("listen-client-urls", &listen),
+            ("advertise-client-urls", &client),
+            ("listen-peer-urls", &peer),
+            ("initial-advertise-peer-urls", &peer),
+            ("initial-cluster", &format!("test={peer}")),
+        ] {
+            command.push(format!("--{flag}={value}"));
+        }
+        Self { daemon: Daemon::new("etcd", dir, command), client }
+    }
+
+    /// Starts it and waits until it answers.
+    pub fn start(&mut self) -> Result<()> {
+        self.daemon.start()?;
+        self.wait_ready()
+    }
+
+    /// Waits until it answers.
+    pub fn wait_ready(&self) -> Result<()> {
+        eventually("etcd answers", secs(20), || self.revision()).map(|_| ())
+    }
+
+    /// `http://127.0.0.1:port`.
+    pub fn endpoint(&self) -> &str {
+        &self.client
+    }
+
+    /// The store's revision: counts every write.
+    pub fn revision(&self) -> Result<i64> {
+        Ok(self.ask(&["get", "/minik8s/none"])?.header.revision)
+    }
+
+    /// One key, if it is there.
+    pub fn key(&self, key: impl Display) -> Result<Option<EtcdKey>> {
+        Ok(self.ask(&["get", &key.to_string()])?.kvs.iter().map(decode).collect::<Result<Vec<_>>>()?.pop())
+    }
+
+    /// The value of a key, typed.
+    pub fn value<T: DeserializeOwned>(&self, key: impl Display) -> Result<T> {
+        let found = self.key(&key)?.with_context(|| format!("etcd has no {key}"))?;
+        serde_json::from_str(&found.value).with_context(|| format!("{key} is {}", found.value))
+    }
+
+    /// All keys below a prefix.
+    pub fn list(&self, prefix: &str) -> Result<Vec<EtcdKey>> {
+        self.ask(&["get", "--prefix", prefix])?.kvs.iter().map(decode).collect()
+    }
+
+    fn ask(&self, args: &[&str]) -> Result<Answer> {
+        let mut words = vec!["ETCDCTL_API=3", "etcdctl", "--endpoints", self.client.as_str()];
+        words.extend(["--command-timeout=3s", "--dial-timeout=1s", "-w", "json"]);
+        words.extend(args);
+        let text = run("env", &words)?;
+        ensure!(!text.trim().is_empty(), "etcdctl said nothing");
+        Ok(serde_json::from_str(&text)?)
+    }
+}
+
+fn decode(raw: &RawKey) -> Result<EtcdKey> {
+    let text = |field: &str| -> Result<String> {
+        Ok(String::from_utf8(base64::decode(field).context("etcdctl's base64 is broken")?)?)
+    };
+    Ok(EtcdKey {
+        key: text(&raw.key)?,
+        value: text(&raw.value)?,
+        create_revision: raw.create_revision,
+        mod_revision: raw.mod_revision,
+    })
+}

@@ -1,0 +1,224 @@
+//! Git over HTTP with a token, as a forge serves it: `git http-backend` behind a few lines of
+//! HTTP, so that a story can take the token away.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::base64;
+use crate::wait::secs;
+
+/// Bodies of a fetch are a few kilobytes.
+const BODY_MAX: usize = 8 << 20;
+
+/// A server of all repositories below one folder.
+#[derive(Debug)]
+pub struct GitHttp {
+    port: u16,
+    shared: Arc<Shared>,
+    accept: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    root: PathBuf,
+    token: Mutex<String>,
+    ended: AtomicBool,
+    polls: AtomicUsize,
+}
+
+struct Request {
+    method: String,
+    path: String,
+    query: String,
+    headers: Vec<(String, String)>,
+    body: Vec<u8>,
+}
+
+impl GitHttp {
+    /// Serves the repositories below `root` on a loopback port to whoever shows `token` as password.
+    pub fn serve(root: &Path, port: u16, token: &str) -> Result<Self> {
+        let listener =
+            TcpListener::bind(("127.0.0.1", port)).with_context(|| format!("port {port} is taken"))?;
+        let shared = Arc::new(Shared {
+            root: root.to_owned(),
+            token: Mutex::new(token.to_owned()),
+            ended: AtomicBool::new(false),
+            polls: AtomicUsize::new(0),
+        });
+        let seen = Arc::clone(&shared);
+        let accept = std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if seen.ended.load(Ordering::SeqCst) {
+                    return;
+                }
+                let shared = Arc::clone(&seen);
+                if let Ok(stream) = stream {
+                    std::thread::spawn(move || answer(&shared, stream));
+                }
+            }
+        });
+        Ok(Self { port, shared, accept: Some(accept) })
+    }
+
+    /// URL of a repository below the root.
+    pub fn url(&self, repository: &str) -> String {
+        format!("http://127.0.0.1:{}/{repository}", self.port)
+    }
+
+    /// How often someone with the right token asked what the branches are.
+    pub fn polls(&self) -> usize {
+        self.shared.polls.load(Ordering::SeqCst)
+    }
+
+    /// From now on another token counts.
+    pub fn set_token(&self, token: &str) {
+        token.clone_into(&mut self.shared.token.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl Drop for GitHttp {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::SeqCst);
+        let _ = TcpStream::connect(("127.0.0.1", self.port));
+        if let Some(accept) = self.accept.take() {
+            let _ = accept.join();
+        }
+    }
+}
+
+/// One request; a broken one is the client's trouble.
+fn answer(shared: &Shared, mut stream: TcpStream) {
+    let _ = stream.set_read_timeout(Some(secs(10)));
+    let response = match read(&stream).and_then(|request| respond(shared, &request)) {
+        Ok(response) => response,
+        Err(error) => format!("HTTP/1.1 500 Error\r\nConnection: close\r\n\r\n{error:#}").into_bytes(),
+    };
+    let _ = stream.write_all(&response);
+}
+
+fn respond(shared: &Shared, request: &Request) -> Result<Vec<u8>> {
+    let token = shared.token.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    if password(request).as_deref() != Some(token.as_str()) {
+        let head = "HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"git\"\r\n";
+        return Ok(format!("{head}Content-Length: 0\r\nConnection: close\r\n\r\n").into_bytes());
+    }
+    if request.path.ends_with("/info/refs") {
+        shared.polls.fetch_add(1, Ordering::SeqCst);
+    }
+    let output = backend(&shared.root, request)?;
+    let split = output.windows(4).position(|four| four == b"\r\n\r\n").context("no CGI header")?;
+    let (head, body) = (String::from_utf8_lossy(&output[..split]), &output[split + 4..]);
+    let status = head.lines().find_map(|line| line.strip_prefix("Status: ")).unwrap_or("200 OK");
+    let mut response = format!("HTTP/1.1 {status}\r\n");
+    for line in head.lines().filter(|line| !line.starts_with("Status: ")) {
+        response += &format!("{line}\r\n");
+    }
+    response += &format!("Content-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+    let mut response = response.into_bytes();
+    response.extend(body);
+    Ok(response)
+}
+
+/// The password of basic authentication, or a bearer token.
+fn password(request: &Request) -> Option<String> {
+    let value = header(request, "authorization")?;
+    if let Some(token) = value.strip_prefix("Bearer ") {
+        return Some(token.to_owned());
+    }
+    let pair = String::from_utf8(base64::decode(value.strip_prefix("Basic ")?)?).ok()?;
+    pair.split_once(':').map(|(_, password)| password.to_owned())
+}
+
+fn header<'a>(request: &'a Request, name: &str) -> Option<&'a str> {
+    request.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+}
+
+fn backend(root: &Path, request: &Request) -> Result<Vec<u8>> {
+    let mut command = Command::new("git");
+    command
+        .arg("http-backend")
+        .env("GIT_PROJECT_ROOT", root)
+        .env("GIT_HTTP_EXPORT_ALL", "1")
+        .env("PATH_INFO", &request.path)
+        .env("QUERY_STRING", &request.query)
+        .env("REQUEST_METHOD", &request.method)
+        .env("CONTENT_LENGTH", request.body.len().to_string())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    for (name, variable) in [
+        ("content-type", "CONTENT_TYPE"),
+        ("content-encoding", "HTTP_CONTENT_ENCODING"),
+        ("git-protocol", "HTTP_GIT_PROTOCOL"),
+    ] {
+        if let Some(value) = header(request, name) {
+            command.env(variable, value);
+        }
+    }
+    let mut child = command.spawn().context("git http-backend does not start")?;
+    // Both bodies are small, so writing first and reading then can't block.
+    child.stdin.take().context("no stdin")?.write_all(&request.body)?;
+    Ok(child.wait_with_output()?.stdout)
+}
+
+fn read(stream: &TcpStream) -> Result<Request> {
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    reader.read_line(&mut line)?;
+    let mut words = line.split_whitespace();
+    let method = words.next().context("no method")?.to_owned();
+    let target = words.next().context("no target")?;
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let mut request = Request {
+        method,
+        path: path.to_owned(),
+        query: query.to_owned(),
+        headers: Vec::new(),
+        body: Vec::new(),
+    };
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        let Some((name, value)) = line.trim_end().split_once(':') else { break };
+        request.headers.push((name.to_lowercase(), value.trim().to_owned()));
+    }
+    if header(&request, "expect").is_some() {
+        let mut stream = stream;
+        stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
+    }
+    request.body = if header(&request, "transfer-encoding") == Some("chunked") {
+        read_chunks(&mut reader)?
+    } else {
+        let length = header(&request, "content-length").map_or(Ok(0), str::parse::<usize>)?;
+        read_exactly(&mut reader, length)?
+    };
+    Ok(request)
+}
+
+fn read_chunks(reader: &mut impl BufRead) -> Result<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        let size = usize::from_str_radix(line.trim(), 16).context("broken chunk")?;
+        body.extend(read_exactly(reader, size)?);
+        ensure!(body.len() <= BODY_MAX, "body too large");
+        reader.read_line(&mut line)?;
+        if size == 0 {
+            return Ok(body);
+        }
+    }
+}
+
+fn read_exactly(reader: &mut impl Read, length: usize) -> Result<Vec<u8>> {
+    ensure!(length <= BODY_MAX, "body too large");
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    Ok(body)
+}

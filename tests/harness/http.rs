@@ -1,0 +1,33 @@
+//! HTTP as a stranger would speak it: one request on one TCP connection.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// GET; status code and body.
+pub fn http_get(address: &str, path: &str) -> Result<(u16, String)> {
+    request(address, &format!("GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n"))
+}
+
+/// POST without a body; status code and body.
+pub fn http_post(address: &str, path: &str) -> Result<(u16, String)> {
+    request(address, &format!("POST {path} HTTP/1.0\r\nHost: {address}\r\nContent-Length: 0\r\n\r\n"))
+}
+
+fn request(address: &str, head: &str) -> Result<(u16, String)> {
+    let socket: SocketAddr = address.parse().with_context(|| format!("{address} is no address"))?;
+    let mut stream =
+        TcpStream::connect_timeout(&socket, LIMIT).with_context(|| format!("cannot connect to {address}"))?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    stream.write_all(head.as_bytes())?;
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).with_context(|| format!("{address} does not answer"))?;
+    let text = String::from_utf8_lossy(&bytes);
+    let (head, body) = text.split_once("\r\n\r\n").with_context(|| format!("{address} said {text:?}"))?;
+    let code = head.split_whitespace().nth(1).context("no status code")?.parse()?;
+    Ok((code, body.to_owned()))
+}

@@ -1,0 +1,50 @@
+//! The two images of the tests, made from Debian's static busybox: there is no registry.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use nix::fcntl::{Flock, FlockArg};
+
+use crate::docker_world::DockerWorld;
+use crate::process::run;
+use crate::slot;
+
+/// busybox; `/version` says 1.
+pub const IMAGE: &str = "minik8s-test/busybox:1";
+/// The same, except that `/version` says 2.
+pub const IMAGE_TWO: &str = "minik8s-test/busybox:2";
+
+/// Makes both images in a daemon that lacks them; waits if another test is at it.
+pub fn ensure_images(docker: &DockerWorld) -> Result<()> {
+    let root = slot::root()?;
+    let lock = fs::File::create(root.join("images.lock"))?;
+    let _held = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
+    for (image, version) in [(IMAGE, "1"), (IMAGE_TWO, "2")] {
+        if !docker.has_image(image)? {
+            let tar = archive(&root, version)?;
+            docker.run(&["import", &tar.to_string_lossy(), image])?;
+        }
+    }
+    Ok(())
+}
+
+fn archive(root: &Path, version: &str) -> Result<std::path::PathBuf> {
+    let tar = root.join(format!("busybox-{version}.tar"));
+    let tree = root.join(format!("busybox-{version}"));
+    let _ = fs::remove_dir_all(&tree);
+    for folder in ["bin", "tmp", "etc", "www", "data"] {
+        fs::create_dir_all(tree.join(folder))?;
+    }
+    fs::copy("/bin/busybox", tree.join("bin/busybox"))
+        .context("no /bin/busybox: apt-get install busybox-static")?;
+    for applet in run("/bin/busybox", &["--list"])?.lines().filter(|applet| *applet != "busybox") {
+        symlink("busybox", tree.join("bin").join(applet))?;
+    }
+    fs::write(tree.join("etc/passwd"), "root:x:0:0:root:/:/bin/sh\n")?;
+    fs::write(tree.join("version"), format!("{version}\n"))?;
+    run("tar", &["-C", &tree.to_string_lossy(), "-cf", &tar.to_string_lossy(), "."])?;
+    fs::remove_dir_all(&tree)?;
+    Ok(tar)
+}

@@ -1,0 +1,118 @@
+//! Pods to push, as a person would write them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::image::IMAGE;
+
+/// A pod with one container `web` that serves `$GREETING` at `/` on port 8080.
+#[derive(Debug, Clone)]
+pub struct WebPod {
+    name: String,
+    image: String,
+    greeting: String,
+    labels: BTreeMap<String, String>,
+    host_port: Option<u16>,
+    extra: String,
+    sidecar: bool,
+}
+
+/// The pod `name`.
+pub fn web(name: &str) -> WebPod {
+    WebPod {
+        name: name.to_owned(),
+        image: IMAGE.to_owned(),
+        greeting: format!("hello from {name}"),
+        labels: BTreeMap::from([("app".to_owned(), name.to_owned())]),
+        host_port: None,
+        extra: String::new(),
+        sidecar: false,
+    }
+}
+
+impl WebPod {
+    /// Another image.
+    #[must_use]
+    pub fn image(mut self, image: &str) -> Self {
+        image.clone_into(&mut self.image);
+        self
+    }
+
+    /// What it answers.
+    #[must_use]
+    pub fn greeting(mut self, greeting: &str) -> Self {
+        greeting.clone_into(&mut self.greeting);
+        self
+    }
+
+    /// One more label.
+    #[must_use]
+    pub fn label(mut self, name: &str, value: &str) -> Self {
+        self.labels.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    /// A port of the node that leads to it.
+    #[must_use]
+    pub fn host_port(mut self, port: u16) -> Self {
+        self.host_port = Some(port);
+        self
+    }
+
+    /// More lines for the container, indented as its fields are (4 spaces).
+    #[must_use]
+    pub fn container_fields(mut self, lines: &str) -> Self {
+        self.extra.push_str(lines);
+        self
+    }
+
+    /// A second container `files` that shares the volume from which the first serves, and
+    /// writes `shared.txt` into it.
+    #[must_use]
+    pub fn with_sidecar(mut self) -> Self {
+        self.sidecar = true;
+        self
+    }
+}
+
+/// The command of every container: it ends at once on SIGTERM, as a well-made one does.
+const SERVE: &str = "trap 'exit 0' TERM; echo \"$GREETING\" > /data/index.html; \
+                     echo serving; httpd -f -p 8080 -h /data & wait";
+const WRITE: &str = "trap 'exit 0' TERM; echo 'from the sidecar' > /data/shared.txt; \
+                     while :; do sleep 1000 & wait $!; done";
+
+impl fmt::Display for WebPod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {}\n  labels:", self.name)?;
+        for (name, value) in &self.labels {
+            writeln!(f, "    {name}: {value:?}")?;
+        }
+        writeln!(
+            f,
+            "spec:\n  terminationGracePeriodSeconds: 2\n  volumes:\n  - name: data\n    emptyDir: {{}}"
+        )?;
+        writeln!(f, "  containers:\n  - name: web\n    image: {}", self.image)?;
+        writeln!(f, "    command: [sh, -c, {SERVE:?}]")?;
+        writeln!(f, "    env:\n    - name: GREETING\n      value: {:?}", self.greeting)?;
+        writeln!(f, "    volumeMounts:\n    - name: data\n      mountPath: /data")?;
+        writeln!(f, "    ports:\n    - containerPort: 8080")?;
+        if let Some(port) = self.host_port {
+            writeln!(f, "      hostPort: {port}")?;
+        }
+        f.write_str(&self.extra)?;
+        if self.sidecar {
+            writeln!(f, "  - name: files\n    image: {}\n    command: [sh, -c, {WRITE:?}]", self.image)?;
+            writeln!(f, "    volumeMounts:\n    - name: data\n      mountPath: /data")?;
+        }
+        Ok(())
+    }
+}
+
+/// The smallest pod there is: one container that sleeps. For benches.
+pub fn sleeper(name: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n  \
+         terminationGracePeriodSeconds: 0\n  containers:\n  - name: main\n    image: {IMAGE}\n    \
+         command: [sleep, \"100000\"]\n"
+    )
+}

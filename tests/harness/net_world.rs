@@ -1,0 +1,94 @@
+//! What the kernel says: links, addresses, rules, in one network namespace.
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+
+use crate::process::run;
+
+/// One network namespace.
+#[derive(Debug, Clone)]
+pub struct NetWorld {
+    enter: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct Link {
+    ifname: String,
+    #[serde(default)]
+    addr_info: Vec<Address>,
+}
+
+#[derive(Deserialize)]
+struct Address {
+    family: String,
+    local: String,
+    prefixlen: u8,
+}
+
+impl NetWorld {
+    /// The machine's own.
+    pub fn of_machine() -> Self {
+        Self { enter: Vec::new() }
+    }
+
+    /// That of a process.
+    pub fn of_process(pid: u32) -> Self {
+        Self { enter: vec!["nsenter".to_owned(), format!("--net=/proc/{pid}/ns/net")] }
+    }
+
+    /// A command in it.
+    pub fn run(&self, program: &str, args: &[&str]) -> Result<String> {
+        let mut words: Vec<&str> = self.enter.iter().map(String::as_str).collect();
+        words.push(program);
+        words.extend(args);
+        run(words[0], &words[1..])
+    }
+
+    /// Names of all links.
+    pub fn links(&self) -> Result<Vec<String>> {
+        Ok(self.shown()?.into_iter().map(|link| link.ifname).collect())
+    }
+
+    /// All IPv4 addresses as `interface address/prefix`.
+    pub fn addresses(&self) -> Result<Vec<String>> {
+        Ok(self
+            .shown()?
+            .iter()
+            .flat_map(|link| link.addr_info.iter().map(move |address| (link, address)))
+            .filter(|(_, address)| address.family == "inet")
+            .map(|(link, address)| format!("{} {}/{}", link.ifname, address.local, address.prefixlen))
+            .collect())
+    }
+
+    fn shown(&self) -> Result<Vec<Link>> {
+        // An interface without addresses shows as an empty object in some versions of iproute2.
+        let text = self.run("ip", &["-j", "addr", "show"])?;
+        let shown: Vec<serde_json::Value> = serde_json::from_str(&text)?;
+        Ok(shown.into_iter().filter_map(|link| serde_json::from_value(link).ok()).collect())
+    }
+
+    /// All iptables rules and chains as `table: line`, without counters.
+    pub fn rules(&self) -> Result<Vec<String>> {
+        let mut table = String::new();
+        let mut rules = Vec::new();
+        for line in self.run("iptables-save", &[])?.lines() {
+            match line.as_bytes().first() {
+                Some(b'*') => table = line[1..].to_owned(),
+                Some(b':') => {
+                    let chain = line.split(" [").next().unwrap_or(line);
+                    rules.push(format!("{table}: {chain}"));
+                }
+                Some(b'-') => rules.push(format!("{table}: {line}")),
+                _ => {}
+            }
+        }
+        Ok(rules)
+    }
+}
+
+/// The network namespace of a process, by the kernel's name for it.
+pub fn netns_of(pid: u32) -> Result<String> {
+    let link =
+        std::fs::read_link(format!("/proc/{pid}/ns/net")).with_context(|| format!("no process {pid}"))?;
+    Ok(link.to_string_lossy().into_owned())
+}

@@ -1,0 +1,248 @@
+//! A node: where an agent and a Docker daemon run. The machine itself, or a network namespace
+//! with a dockerd of its own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use nix::sys::signal::Signal;
+
+use crate::binaries::agent_binary;
+use crate::docker_world::DockerWorld;
+use crate::image::ensure_images;
+use crate::net_world::NetWorld;
+use crate::process::{Daemon, Outcome, outcome, run};
+use crate::slot::Slot;
+use crate::wait::{eventually, secs};
+
+/// The port of every agent in a namespace.
+const AGENT_PORT: u16 = 7071;
+
+/// One node of a cluster.
+#[derive(Debug)]
+pub struct Node {
+    /// Its name in the cluster.
+    pub name: String,
+    /// Its Docker daemon.
+    pub docker: DockerWorld,
+    /// Its kernel's network.
+    pub net: NetWorld,
+    /// Its agent.
+    pub agent: Daemon,
+    /// Its own dockerd; none on the machine itself.
+    pub dockerd: Option<Daemon>,
+    state_dir: PathBuf,
+    instance: String,
+    listen: String,
+    enter: Vec<String>,
+    holder: Option<Daemon>,
+    node_ip: Option<String>,
+}
+
+impl Node {
+    /// The machine itself, with the daemon that runs there.
+    pub fn host(slot: &Slot) -> Result<Self> {
+        let docker = DockerWorld::of_machine();
+        ensure_images(&docker)?;
+        let dir = slot.dir().join("n0");
+        fs::create_dir_all(&dir)?;
+        Ok(Self {
+            name: format!("{}n0", slot.instance()),
+            docker,
+            net: NetWorld::of_machine(),
+            agent: Daemon::new("agent-n0", slot.dir(), Vec::new()),
+            dockerd: None,
+            state_dir: dir.join("state"),
+            instance: slot.instance(),
+            listen: format!("127.0.0.1:{}", slot.port(3)),
+            enter: Vec::new(),
+            holder: None,
+            node_ip: None,
+        })
+    }
+
+    /// Node `index` (from 1) in a network namespace and a mount namespace of its own, joined to
+    /// the slot's host bridge, with a dockerd with live-restore.
+    pub fn in_namespace(slot: &Slot, index: u8) -> Result<Self> {
+        let name = format!("{}n{index}", slot.instance());
+        let dir = slot.dir().join(format!("n{index}"));
+        fs::create_dir_all(&dir)?;
+        let address = slot.underlay(10 + index);
+        join_bridge(slot, &name, index, &address)?;
+
+        // The holder keeps both namespaces while dockerd is away. Mounts of the machine come in
+        // as slaves: what Docker unmounts out there is not kept busy in here.
+        let ready = dir.join("holder.ready");
+        let script = format!(
+            "mount --make-rslave / && mount -t tmpfs none /run && mkdir -p /run/docker && \
+             touch {} && exec sleep infinity",
+            ready.display()
+        );
+        let command =
+            ["nsenter", &format!("--net=/var/run/netns/{name}"), "unshare", "-m", "sh", "-c", &script];
+        let mut holder = Daemon::new(format!("holder-n{index}"), slot.dir(), words(&command));
+        holder.start()?;
+        eventually("the node's namespaces are there", secs(10), || {
+            ready.exists().then_some(()).context("not yet")
+        })?;
+        let pid = holder.pid()?;
+        let enter = words(&[
+            "nsenter",
+            &format!("--net=/proc/{pid}/ns/net"),
+            &format!("--mount=/proc/{pid}/ns/mnt"),
+            "--",
+        ]);
+
+        let docker = DockerWorld::new(format!("unix://{}/docker.sock", dir.display()));
+        let dockerd =
+            Daemon::new(format!("dockerd-n{index}"), slot.dir(), dockerd(&enter, &dir, docker.host()));
+        let mut node = Self {
+            net: NetWorld::of_process(pid),
+            agent: Daemon::new(format!("agent-n{index}"), slot.dir(), Vec::new()),
+            dockerd: Some(dockerd),
+            state_dir: dir.join("state"),
+            instance: slot.instance(),
+            listen: format!("{address}:{AGENT_PORT}"),
+            holder: Some(holder),
+            node_ip: Some(address),
+            name,
+            docker,
+            enter,
+        };
+        node.start_docker()?;
+        ensure_images(&node.docker)?;
+        Ok(node)
+    }
+
+    /// Starts the node's own dockerd and waits until it answers.
+    pub fn start_docker(&mut self) -> Result<()> {
+        let dockerd = self.dockerd.as_mut().context("the machine's own dockerd is not ours to start")?;
+        dockerd.start()?;
+        eventually("dockerd answers", secs(30), || {
+            self.docker.run(&["version", "--format", "{{.Server.Version}}"]).map(|_| ())
+        })
+        .with_context(|| dockerd.log_tail())
+    }
+
+    /// SIGTERM to the node's own dockerd, and waits for its end.
+    pub fn stop_docker(&mut self) -> Result<()> {
+        let dockerd = self.dockerd.as_mut().context("the machine's own dockerd is not ours to stop")?;
+        dockerd.end(Signal::SIGTERM, secs(30)).map(|_| ())
+    }
+
+    /// Starts the agent against this etcd and waits until it answers.
+    pub fn start_agent(&mut self, etcd: &str) -> Result<()> {
+        self.agent.set_command(self.agent_command("run", etcd));
+        self.agent.start()?;
+        self.wait_agent().with_context(|| self.agent.log_tail())
+    }
+
+    /// Waits until the agent answers.
+    pub fn wait_agent(&self) -> Result<()> {
+        let (listen, enter) = (self.listen.clone(), self.enter.clone());
+        eventually("the agent answers", secs(30), || {
+            let mut command = enter.clone();
+            command.extend(words(&["curl", "-sf", "-m", "2", &format!("http://{listen}/v1/healthz")]));
+            let args: Vec<&str> = command.iter().map(String::as_str).collect();
+            run(args[0], &args[1..]).map(|_| ())
+        })
+    }
+
+    /// The agent's whole command line, with the way into the node's namespaces.
+    pub fn agent_command(&self, subcommand: &str, etcd: &str) -> Vec<String> {
+        let mut command = self.enter.clone();
+        command.push(agent_binary().to_string_lossy().into_owned());
+        command.push(subcommand.to_owned());
+        command.extend(self.place());
+        if subcommand != "reset" {
+            command.extend(words(&["--etcd", etcd, "--node", &self.name, "--listen", &self.listen]));
+            if let Some(ip) = &self.node_ip {
+                command.extend(words(&["--node-ip", ip]));
+            }
+        }
+        command
+    }
+
+    /// `minik8s-agent reset` on this node.
+    pub fn reset(&self) -> Result<Outcome> {
+        let command = self.agent_command("reset", "");
+        outcome(std::process::Command::new(&command[0]).args(&command[1..]), secs(60))
+    }
+
+    /// Where the agent keeps its files.
+    pub fn state_dir(&self) -> &Path {
+        &self.state_dir
+    }
+
+    /// Where its agent's API listens.
+    pub fn listen(&self) -> &str {
+        &self.listen
+    }
+
+    fn place(&self) -> Vec<String> {
+        let state = self.state_dir.to_string_lossy();
+        words(&["--state-dir", &state, "--instance", &self.instance, "--docker", self.docker.host()])
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.agent.kill();
+        if let Some(mut dockerd) = self.dockerd.take() {
+            // Whatever the agent left: the daemon goes, so its containers must go first.
+            let _ = self.docker.remove_by_filter("status=running");
+            let _ = self.docker.remove_by_filter("status=exited");
+            let _ = dockerd.end(Signal::SIGTERM, secs(30));
+        }
+        drop(self.holder.take());
+    }
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn dockerd(enter: &[String], dir: &Path, host: &str) -> Vec<String> {
+    let mut command = enter.to_vec();
+    command.extend(words(&[
+        "dockerd",
+        "--live-restore",
+        "--data-root",
+        &dir.join("data").to_string_lossy(),
+        "--exec-root",
+        "/run/docker",
+        "--pidfile",
+        "/run/docker.pid",
+        "-H",
+        host,
+    ]));
+    command
+}
+
+/// The namespace, and a veth from it into the slot's host bridge, which is made if it is not there.
+fn join_bridge(slot: &Slot, name: &str, index: u8, address: &str) -> Result<()> {
+    let bridge = format!("{}h", slot.instance());
+    let port = format!("{bridge}{index}");
+    if !NetWorld::of_machine().links()?.contains(&bridge) {
+        run("ip", &["link", "add", &bridge, "type", "bridge"])?;
+        run("ip", &["addr", "add", &format!("{}/24", slot.underlay(1)), "dev", &bridge])?;
+        run("ip", &["link", "set", &bridge, "up"])?;
+        // Docker drops what is forwarded; frames between nodes pass there too.
+        for direction in ["-i", "-o"] {
+            run("iptables", &["-w", "-I", "FORWARD", direction, &bridge, "-j", "ACCEPT"])?;
+        }
+    }
+    run("ip", &["netns", "add", name])?;
+    run("ip", &["link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", name])?;
+    run("ip", &["link", "set", &port, "master", &bridge, "up"])?;
+    let inside = |args: &[&str]| {
+        let mut command = vec!["-n", name];
+        command.extend(args);
+        run("ip", &command)
+    };
+    inside(&["link", "set", "lo", "up"])?;
+    inside(&["addr", "add", &format!("{address}/24"), "dev", "eth0"])?;
+    inside(&["link", "set", "eth0", "up"])?;
+    inside(&["route", "add", "default", "via", &slot.underlay(1)])?;
+    Ok(())
+}

@@ -1,0 +1,58 @@
+//! Bounded waits on conditions. The only place of the tests that sleeps.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+/// Between two looks at a condition: short beside anything that is waited for.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// So many seconds.
+pub fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// Looks until `look` succeeds and gives what it saw; fails with the last thing that it saw
+/// when `within` is over.
+pub fn eventually<T>(what: &str, within: Duration, mut look: impl FnMut() -> Result<T>) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        let seen = match look() {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
+        };
+        if start.elapsed() >= within {
+            bail!("not within {within:?}: {what}; last seen: {seen:#}");
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Looks again and again for the whole of `during`; fails at the first look that does. For
+/// what must *not* happen, where no event says that it no longer will.
+pub fn holds(what: &str, during: Duration, mut look: impl FnMut() -> Result<()>) -> Result<()> {
+    let start = Instant::now();
+    while start.elapsed() < during {
+        if let Err(error) = look() {
+            bail!("did not hold, after {:?}: {what}: {error:#}", start.elapsed());
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_ends_with_the_last_observation() {
+        let mut looks = 0;
+        let result: Result<()> = eventually("never", Duration::from_millis(120), || {
+            looks += 1;
+            bail!("look {looks}")
+        });
+        let text = result.unwrap_err().to_string();
+        assert!(text.contains("last seen: look") && looks >= 2, "{text}");
+    }
+}

@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# The whole check, on a fresh Debian or Ubuntu machine too, as root: installs what is missing,
+# starts Docker if none runs (and ends only that), then goes from fast to slow. The last line is
+# `N passed, N failed`; the exit code is 0 only if nothing failed.
+#
+#   MINIK8S_ROUNDS=20 tests/run.sh     the crash rounds in full
+#   MINIK8S_STAGES="format lint" …     only these stages
+set -uo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$here" || exit 1
+# shellcheck source=deploy/lib/prerequisites.sh
+. "$here/deploy/lib/prerequisites.sh"
+
+stages=${MINIK8S_STAGES:-"format lint docs build unit harness tidy e2e bench licences"}
+passed=0
+failed=0
+failures=()
+scratch=$(mktemp -d)
+began=$SECONDS
+
+# Ends what this script started, whatever way it ends.
+finish() {
+	docker rmi minik8s-test/busybox:1 minik8s-test/busybox:2 >/dev/null 2>&1
+	if [ -f "$scratch/dockerd.pid" ]; then
+		local pid
+		pid=$(cat "$scratch/dockerd.pid")
+		say "ending the Docker that this script started"
+		kill "$pid" 2>/dev/null
+		for _ in $(seq 1 100); do
+			kill -0 "$pid" 2>/dev/null || break
+			sleep 0.1
+		done
+	fi
+	rm -rf "$scratch"
+}
+trap finish EXIT
+trap 'exit 130' INT TERM
+
+# Lints and the formatter, which minimal installations of Rust lack.
+install_rust_tools() {
+	cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 && return 0
+	if command -v rustup >/dev/null; then
+		rustup component add rustfmt clippy
+	elif has_candidate rustfmt-web; then
+		apt-get install -y -qq --no-install-recommends rustfmt-web rust-web-clippy >/dev/null
+	else
+		apt-get install -y -qq --no-install-recommends rustfmt rust-clippy >/dev/null
+	fi
+}
+
+# stage NAME COMMAND...: runs it, shows its output, and adds up its tests: what test programs
+# count themselves, else the command as one.
+stage() {
+	local name=$1 log="$scratch/$1.log" start=$SECONDS status good bad
+	shift
+	case " $stages " in *" $name "*) ;; *) return 0 ;; esac
+	say "$name: $*"
+	"$@" 2>&1 | tee "$log"
+	status=${PIPESTATUS[0]}
+	good=$(sed -n 's/^test result: .* \([0-9]*\) passed; .*/\1/p' "$log" | paste -sd+ - | bc_or_zero)
+	bad=$(sed -n 's/^test result: .* \([0-9]*\) failed; .*/\1/p' "$log" | paste -sd+ - | bc_or_zero)
+	if [ "$((good + bad))" = 0 ]; then
+		if [ "$status" = 0 ]; then good=1; else bad=1; fi
+	elif [ "$status" != 0 ] && [ "$bad" = 0 ]; then
+		bad=1 # it did not build, or died before it could count
+	fi
+	passed=$((passed + good))
+	failed=$((failed + bad))
+	[ "$bad" = 0 ] || failures+=("$name")
+	say "$name: $good passed, $bad failed, $((SECONDS - start)) s"
+}
+
+# The sum of `1+2+3`; 0 of nothing.
+bc_or_zero() {
+	local sum
+	read -r sum
+	echo $((${sum:-0}))
+}
+
+documents() { RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --document-private-items --quiet; }
+
+# The end-to-end tests hold a cluster each; a third at once would only make all of them slow.
+end_to_end() {
+	MINIK8S_BIN_DIR=$(target_dir)/debug cargo test --locked -p minik8s-tests --test e2e -- --test-threads=2
+}
+
+target_dir() { cargo metadata --format-version 1 --no-deps --offline | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p'; }
+
+licences() {
+	if cargo deny --version >/dev/null 2>&1; then
+		cargo deny --offline check licenses bans sources
+	else
+		say "cargo-deny is not installed: licences are not looked at"
+	fi
+}
+
+require_root_and_apt
+want_build_and_node
+want_for tar tar
+install_wanted
+install_rust
+install_rust_tools
+ensure_docker "$scratch/dockerd.pid" "$scratch/dockerd.log"
+
+export CARGO_TERM_COLOR=never RUST_BACKTRACE=0
+stage format cargo fmt --all --check
+stage lint cargo clippy --locked --workspace --all-targets --all-features --quiet -- -D warnings
+stage docs documents
+stage build cargo build --locked --workspace --quiet
+stage unit cargo test --locked --workspace --all-features --exclude minik8s-tests --quiet
+stage harness cargo test --locked -p minik8s-tests --lib --quiet
+stage tidy cargo test --locked -p minik8s-tests --test tidy --quiet
+stage e2e end_to_end
+stage bench env MINIK8S_BENCH=short cargo bench --locked -p minik8s-tests --bench spine --quiet
+stage licences licences
+
+[ ${#failures[@]} = 0 ] || say "failed: ${failures[*]}"
+say "$((SECONDS - began)) s in all"
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
