@@ -37,6 +37,11 @@ pub(super) fn pods(names: impl IntoIterator<Item = impl ToString>) -> Files {
     names.into_iter().map(|name| file(name.to_string())).collect()
 }
 
+/// `p0`, `p1`, ….
+pub(super) fn many(count: usize) -> impl Iterator<Item = String> {
+    (0..count).map(|n| format!("p{n}"))
+}
+
 /// A bare repository that tests commit to.
 pub(super) struct Repo {
     dir: TempDir,

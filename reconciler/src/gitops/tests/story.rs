@@ -4,7 +4,7 @@ use schema::control::Next;
 use schema::records::{SourceErrorKind, SourceState, Verdict};
 use schema::store::{Op, Store};
 
-use super::kit::{Cluster, Repo, pod, pods};
+use super::kit::{Cluster, Repo, many, pod, pods};
 
 #[tokio::test]
 async fn a_first_commit_is_applied_with_its_provenance_and_one_revision() {
@@ -138,10 +138,10 @@ async fn a_broken_file_keeps_its_objects_while_the_rest_of_the_commit_applies() 
 
 #[tokio::test]
 async fn a_held_prune_is_released_by_a_trailer_on_an_empty_commit() {
-    let mut repo = Repo::new(pods(0..20));
+    let mut repo = Repo::new(pods(many(20)));
     let mut cluster = Cluster::new(&repo).await;
     cluster.settle().await;
-    repo.files = pods(0..2);
+    repo.files = pods(many(2));
     let held = repo.commit("Remove most");
     cluster.settle().await;
     assert_eq!(cluster.names().await.len(), 20);
@@ -151,12 +151,12 @@ async fn a_held_prune_is_released_by_a_trailer_on_an_empty_commit() {
     assert_eq!((prune.deletes, prune.owned, &prune.commit), (18, 20, &held));
     assert!(prune.why.contains("Minik8s-Allow-Prune: true"), "{}", prune.why);
     // It stays held under later commits.
-    repo.set("0.yaml", pod("0", "two")).commit("Other");
+    repo.set("p0.yaml", pod("p0", "two")).commit("Other");
     cluster.settle().await;
     assert_eq!(cluster.names().await.len(), 20);
     repo.commit("Yes\n\nMinik8s-Allow-Prune: true\n");
     cluster.settle().await;
-    assert_eq!(cluster.names().await, ["0", "1"]);
+    assert_eq!(cluster.names().await, ["p0", "p1"]);
     assert_eq!(cluster.status().await.state, SourceState::Synced);
 }
 
