@@ -29,7 +29,7 @@ pub struct Versioned<T> {
 pub type Table<K, V> = OrdMap<K, Arc<Versioned<V>>>;
 
 /// A snapshot. Cloning is cheap; maps share what did not change.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct World {
     /// Newest revision of etcd that is in here.
     pub revision: i64,
@@ -60,7 +60,7 @@ pub struct World {
 }
 
 /// On which nodes each pod is bound: [`World::bindings`] the other way round.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct BoundIndex {
     by_pod: OrdSet<(PodRef, String)>,
 }
@@ -216,3 +216,7 @@ where
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "world_tests.rs"]
+mod tests;

@@ -1,15 +1,25 @@
-//! (in work)
+//! The driver: runs a loop on tick, nudge and shutdown. The only `select!` of a loop is here, and
+//! the only clock.
+
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
-use super::{Loop, Nudged};
+use super::{Loop, LoopError, Next, Nudged, Observation, Plan, error_chain};
+use crate::backoff::Backoff;
+
+/// A loop that asks to run again at once gets this much time between two runs all the same.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
 
 /// How a loop is driven.
 #[derive(Debug, Clone)]
 pub struct Driver {
-    /// Longest time between two runs that go well.
+    /// Longest time between two runs that go well. Up to a tenth of it is taken away at random,
+    /// so that loops of many daemons do not march in step.
     pub interval: Duration,
     /// Time after a first failure; doubles up to `backoff_max`.
     pub backoff_min: Duration,
@@ -33,14 +43,168 @@ pub struct LastRun {
 }
 
 impl Driver {
-    /// Runs `the_loop` until `shutdown`; a run under way is finished first.
+    /// A driver with this interval that backs off from 200 ms to 30 s.
+    pub fn every(interval: Duration) -> Self {
+        Self { interval, backoff_min: Duration::from_millis(200), backoff_max: Duration::from_secs(30) }
+    }
+
+    /// Runs `the_loop` until `shutdown`; a run under way is finished first. The first run is at
+    /// once. A panic of the loop is a panic of this: the task that drives it is a critical one.
     pub async fn run<L: Loop>(
         self,
-        the_loop: L,
+        mut the_loop: L,
         nudged: Nudged,
         shutdown: CancellationToken,
-        last_run: tokio::sync::watch::Sender<Option<LastRun>>,
+        last_run: watch::Sender<Option<LastRun>>,
     ) {
-        let _ = (the_loop, nudged, shutdown, last_run);
+        let mut pace = Pace::new(&self);
+        let mut told = Told::default();
+        let mut number = 0_u64;
+        let mut tick_at = Instant::now();
+        // A nudge is heard from here on; until then the loop rests, whatever comes.
+        let mut rest_until = Instant::now();
+        loop {
+            tokio::select! {
+                biased;
+                // Cancel-safe: a cancelled token stays so.
+                () = shutdown.cancelled() => return,
+                // Cancel-safe: a nudge whose waiter is dropped stays with the `Notify`, and sleep
+                // keeps its own deadline outside of the future.
+                () = async { sleep_until(rest_until).await; nudged.wait().await } => {}
+                // Cancel-safe: the deadline is kept in `tick_at`.
+                () = sleep_until(tick_at) => {}
+            }
+            number += 1;
+            let span = tracing::info_span!("run", name = the_loop.name(), number);
+            // Outside of the select: once begun, a run comes to its end.
+            let (record, next) = run_once(&mut the_loop).instrument(span).await;
+            told.tell(the_loop.name(), &record);
+            let wait = pace.wait(&record, next, rand::random());
+            let ended_at = Instant::now();
+            tick_at = ended_at + wait.tick;
+            rest_until = ended_at + wait.rest;
+            last_run.send_replace(Some(record));
+        }
     }
 }
+
+/// Observe, plan, act, report.
+async fn run_once<L: Loop>(the_loop: &mut L) -> (LastRun, Next) {
+    let begun = Instant::now();
+    let mut record = LastRun {
+        started_at: Timestamp::now(),
+        took: Duration::ZERO,
+        did_something: false,
+        error: None,
+        not_ready: None,
+    };
+    let next = match steps(the_loop, &mut record).await {
+        Ok(next) => next,
+        Err(error) => {
+            record.error = Some(error_chain(&error));
+            Next::Interval
+        }
+    };
+    record.took = begun.elapsed();
+    (record, next)
+}
+
+async fn steps<L: Loop>(the_loop: &mut L, record: &mut LastRun) -> Result<Next, LoopError> {
+    let observed = match the_loop.observe().await? {
+        Observation::Ready(observed) => observed,
+        Observation::NotReady(why) => {
+            record.not_ready = Some(why);
+            return Ok(Next::Interval);
+        }
+    };
+    let plan = L::plan(&observed, record.started_at);
+    record.did_something = !plan.is_empty();
+    if record.did_something {
+        tracing::debug!(?plan, "planned");
+    }
+    let outcome = the_loop.act(&observed, plan).await;
+    the_loop.report(observed, outcome).await
+}
+
+/// When to run next. Pure.
+#[derive(Debug)]
+struct Pace {
+    interval: Duration,
+    failing: Backoff,
+    unready: Backoff,
+    backoff_min: Duration,
+}
+
+/// The wait after a run.
+#[derive(Debug, PartialEq, Eq)]
+struct Wait {
+    /// Until the next run by itself.
+    tick: Duration,
+    /// Until a nudge is heard.
+    rest: Duration,
+}
+
+impl Pace {
+    fn new(driver: &Driver) -> Self {
+        let backoff = || Backoff::new(driver.backoff_min, driver.backoff_max);
+        Self {
+            interval: driver.interval,
+            failing: backoff(),
+            unready: backoff(),
+            backoff_min: driver.backoff_min,
+        }
+    }
+
+    fn wait(&mut self, record: &LastRun, next: Next, random: f64) -> Wait {
+        let interval = self.interval.mul_f64(1.0 - 0.1 * random.clamp(0.0, 1.0));
+        if record.error.is_some() {
+            self.unready.reset();
+            let tick = self.failing.after_failure(random);
+            // A nudge may cut the wait short, for it may bring the remedy; but many nudges do not
+            // make a failing loop spin.
+            return Wait { tick, rest: self.backoff_min.min(tick) };
+        }
+        self.failing.reset();
+        if record.not_ready.is_some() {
+            let tick = self.unready.after_failure(random).min(interval);
+            return Wait { tick, rest: Duration::ZERO };
+        }
+        self.unready.reset();
+        let tick = match next {
+            Next::Interval => interval,
+            Next::After(sooner) => sooner.max(PAUSE_MIN).min(interval),
+        };
+        Wait { tick, rest: Duration::ZERO }
+    }
+}
+
+/// What was last logged: the same trouble is told once, not on every try.
+#[derive(Debug, Default)]
+struct Told {
+    error: Option<String>,
+    not_ready: Option<String>,
+}
+
+impl Told {
+    fn tell(&mut self, name: &'static str, record: &LastRun) {
+        match (&record.error, &self.error) {
+            (Some(error), told) if told.as_ref() != Some(error) => {
+                tracing::warn!(name, %error, "failed, trying again");
+            }
+            (Some(error), _) => tracing::debug!(name, %error, "failed again"),
+            (None, Some(_)) => tracing::info!(name, "works again"),
+            (None, None) => {}
+        }
+        if let Some(why) = &record.not_ready
+            && self.not_ready.as_ref() != Some(why)
+        {
+            tracing::info!(name, %why, "waiting");
+        }
+        self.error.clone_from(&record.error);
+        self.not_ready.clone_from(&record.not_ready);
+    }
+}
+
+#[cfg(test)]
+#[path = "driver_tests.rs"]
+mod tests;

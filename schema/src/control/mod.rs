@@ -87,3 +87,15 @@ impl LoopError {
         Self { context: context.into(), source: None }
     }
 }
+
+/// The error and all that is behind it, in one line.
+pub fn error_chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        cause = inner.source();
+    }
+    text
+}

@@ -1,1 +1,321 @@
-//! (in work)
+//! The tasks of a daemon: all are critical, all stop together, none is waited for without end.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures::stream::{self, Stream, StreamExt as _};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::{Id, JoinError, JoinHandle, JoinSet};
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Time for tasks to finish what they are at; what takes longer survives an abort.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// A task that should have run until shutdown did not.
+#[derive(Debug, thiserror::Error)]
+#[error("{name} ended: {why}")]
+pub struct TaskEnded {
+    /// Its name.
+    pub name: String,
+    /// Its error, its panic's message, or that there was none.
+    pub why: String,
+}
+
+/// Why a daemon ended other than by a signal.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A critical task ended before shutdown.
+    #[error(transparent)]
+    TaskEnded(#[from] TaskEnded),
+    /// The kernel gives no signal handler.
+    #[error("cannot listen for SIGTERM and SIGINT")]
+    ListenForSignals(#[source] std::io::Error),
+}
+
+/// How a task may end: `()` or a `Result` whose error is kept.
+pub trait Ending: Send + 'static {
+    /// The error, in one line.
+    fn error(self) -> Option<String>;
+}
+
+impl Ending for () {
+    fn error(self) -> Option<String> {
+        None
+    }
+}
+
+impl<E> Ending for Result<(), E>
+where
+    E: Into<Box<dyn std::error::Error + Send + Sync>> + Send + 'static,
+{
+    fn error(self) -> Option<String> {
+        self.err().map(|error| super::error_chain(error.into().as_ref()))
+    }
+}
+
+/// The tasks of a daemon.
+#[derive(Debug)]
+pub struct Tasks {
+    set: JoinSet<Option<String>>,
+    names: BTreeMap<Id, String>,
+    token: CancellationToken,
+    drain: Duration,
+}
+
+impl Default for Tasks {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Tasks {
+    /// No tasks yet.
+    pub fn new() -> Self {
+        Self { set: JoinSet::new(), names: BTreeMap::new(), token: CancellationToken::new(), drain: DRAIN }
+    }
+
+    /// Gives tasks this long to end after shutdown.
+    #[must_use]
+    pub fn with_drain(mut self, drain: Duration) -> Self {
+        self.drain = drain;
+        self
+    }
+
+    /// Cancelled at shutdown; every task must heed it.
+    pub fn token(&self) -> CancellationToken {
+        self.token.clone()
+    }
+
+    /// Starts a task that must run until shutdown. If it ends, fails or panics before, the
+    /// process ends.
+    pub fn spawn_critical<F, E>(&mut self, name: impl Into<String>, future: F)
+    where
+        F: Future<Output = E> + Send + 'static,
+        E: Ending,
+    {
+        let handle = self.set.spawn(async move { future.await.error() });
+        self.names.insert(handle.id(), name.into());
+    }
+
+    /// Watches a task that someone else has started, as [`Tasks::spawn_critical`] does its own.
+    pub fn adopt_critical(&mut self, name: impl Into<String>, task: JoinHandle<()>) {
+        let task = AbortOnDropHandle::new(task);
+        self.spawn_critical(name, async move {
+            match task.await {
+                Ok(()) => {}
+                Err(ended) => match ended.try_into_panic() {
+                    Ok(panic) => std::panic::resume_unwind(panic),
+                    Err(_cancelled) => {}
+                },
+            }
+        });
+    }
+
+    /// Runs until SIGTERM, SIGINT or the unexpected end of a task; then cancels the token, waits
+    /// for the tasks within the drain deadline (a second signal ends the wait), aborts the rest.
+    ///
+    /// # Errors
+    /// [`RunError::TaskEnded`] names the task that ended first, also when it panicked while
+    /// draining.
+    pub async fn run_until_signal(self) -> Result<(), RunError> {
+        let listen = |kind| signal(kind).map_err(RunError::ListenForSignals);
+        let both = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+        let signals = stream::unfold(both, |(mut terminate, mut interrupt)| async {
+            let name = tokio::select! {
+                // Both cancel-safe: a signal that no `recv` has returned is returned by the next.
+                _ = terminate.recv() => "SIGTERM",
+                _ = interrupt.recv() => "SIGINT",
+            };
+            Some((name, (terminate, interrupt)))
+        });
+        Ok(self.run_until(signals).await?)
+    }
+
+    /// As [`Tasks::run_until_signal`], with the signals as a stream of names.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn run_until(
+        mut self,
+        signals: impl Stream<Item = &'static str> + Send,
+    ) -> Result<(), TaskEnded> {
+        let mut signals = pin!(signals.fuse());
+        let first = tokio::select! {
+            // Cancel-safe: an item not returned stays in the stream.
+            Some(signal) = signals.next() => {
+                tracing::info!(signal, "stopping");
+                None
+            }
+            // Cancel-safe: a task not returned stays in the set.
+            Some(ended) = self.set.join_next_with_id() => Some(self.unexpected(ended)),
+            // Cancel-safe: the token stays cancelled.
+            () = self.token.cancelled() => None,
+        };
+        if let Some(ended) = &first {
+            tracing::error!(task = ended.name, why = ended.why, "a critical task ended, stopping");
+        }
+        self.token.cancel();
+        let later = self.drain(signals).await;
+        first.or(later).map_or(Ok(()), Err)
+    }
+
+    /// Waits for all tasks, within bounds; the first panic or error among them is the answer.
+    async fn drain(&mut self, mut signals: impl Stream<Item = &'static str> + Unpin) -> Option<TaskEnded> {
+        let deadline = Instant::now() + self.drain;
+        let mut trouble = None;
+        while !self.set.is_empty() {
+            let ended = tokio::select! {
+                // Cancel-safe: a task not returned stays in the set.
+                ended = timeout_at(deadline, self.set.join_next_with_id()) => ended.ok().flatten(),
+                // Cancel-safe: an item not returned stays in the stream.
+                Some(signal) = signals.next() => {
+                    tracing::warn!(signal, "stopping at once");
+                    None
+                }
+            };
+            match ended {
+                Some(ended) => {
+                    let ended = self.ended(ended);
+                    if trouble.is_none() {
+                        trouble = ended.1.map(|why| TaskEnded { name: ended.0, why });
+                    }
+                }
+                None => break,
+            }
+        }
+        if !self.set.is_empty() {
+            let tasks: Vec<&String> = self.names.values().collect();
+            tracing::warn!(?tasks, "still running, aborted");
+            // Every act of ours survives an abort: the next start finds what is and goes on.
+            self.set.shutdown().await;
+        }
+        trouble
+    }
+
+    fn unexpected(&mut self, ended: Result<(Id, Option<String>), JoinError>) -> TaskEnded {
+        let (name, why) = self.ended(ended);
+        TaskEnded { name, why: why.unwrap_or_else(|| "it returned before shutdown".to_owned()) }
+    }
+
+    /// The name of a task that ended, and what went wrong.
+    fn ended(&mut self, ended: Result<(Id, Option<String>), JoinError>) -> (String, Option<String>) {
+        let (id, why) = match ended {
+            Ok((id, why)) => (id, why),
+            Err(error) => (error.id(), Some(panic_text(error))),
+        };
+        (self.names.remove(&id).unwrap_or_else(|| "a task".to_owned()), why)
+    }
+}
+
+fn panic_text(error: JoinError) -> String {
+    let Ok(panic) = error.try_into_panic() else { return "it was aborted".to_owned() };
+    let text = panic
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("it panicked: {}", text.unwrap_or_else(|| "without a message".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use futures::stream;
+
+    use super::*;
+
+    /// A signal that never comes.
+    fn never() -> impl Stream<Item = &'static str> + Send {
+        stream::pending()
+    }
+
+    fn at_once() -> impl Stream<Item = &'static str> + Send {
+        stream::iter(["SIGTERM"]).chain(stream::pending())
+    }
+
+    /// A well-behaved task.
+    fn add_patient(tasks: &mut Tasks, name: &str) {
+        let token = tasks.token();
+        tasks.spawn_critical(name, async move { token.cancelled().await });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_signal_lets_every_task_end_what_it_is_at() {
+        let mut tasks = Tasks::new();
+        let done = Arc::new(AtomicBool::new(false));
+        let (token, flag) = (tasks.token(), Arc::clone(&done));
+        tasks.spawn_critical("slow", async move {
+            token.cancelled().await;
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            flag.store(true, Ordering::SeqCst);
+        });
+        add_patient(&mut tasks, "patient");
+        tasks.run_until(at_once()).await.unwrap();
+        assert!(done.load(Ordering::SeqCst));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_heeds_nothing_is_aborted_at_the_deadline() {
+        let mut tasks = Tasks::new().with_drain(Duration::from_secs(3));
+        tasks.spawn_critical("deaf", std::future::pending::<()>());
+        let started = Instant::now();
+        tasks.run_until(at_once()).await.unwrap();
+        assert_eq!(started.elapsed().as_secs(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_second_signal_ends_the_wait() {
+        let mut tasks = Tasks::new();
+        tasks.spawn_critical("deaf", std::future::pending::<()>());
+        let started = Instant::now();
+        tasks.run_until(stream::iter(["SIGINT", "SIGINT"])).await.unwrap();
+        assert!(started.elapsed() < Duration::from_secs(1));
+    }
+
+    #[tokio::test]
+    async fn a_critical_task_that_returns_ends_all_and_is_named() {
+        let mut tasks = Tasks::new();
+        add_patient(&mut tasks, "patient");
+        tasks.spawn_critical("api", async {});
+        let ended = tasks.run_until(never()).await.unwrap_err();
+        assert_eq!(ended.to_string(), "api ended: it returned before shutdown");
+    }
+
+    #[tokio::test]
+    async fn the_error_of_a_critical_task_is_told_with_its_cause() {
+        let mut tasks = Tasks::new();
+        add_patient(&mut tasks, "patient");
+        let cause = std::io::Error::other("address in use");
+        tasks.spawn_critical("api", async {
+            Err::<(), _>(super::super::LoopError::new("cannot listen", cause))
+        });
+        let ended = tasks.run_until(never()).await.unwrap_err();
+        assert_eq!(ended.to_string(), "api ended: cannot listen: address in use");
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_not_swallowed_also_in_an_adopted_task() {
+        let mut tasks = Tasks::new();
+        add_patient(&mut tasks, "patient");
+        tasks.adopt_critical("reflector", tokio::spawn(async { panic!("no such prefix") }));
+        let ended = tasks.run_until(never()).await.unwrap_err();
+        assert_eq!(ended.to_string(), "reflector ended: it panicked: no such prefix");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_while_draining_is_told() {
+        let mut tasks = Tasks::new();
+        let token = tasks.token();
+        tasks.spawn_critical("late", async move {
+            token.cancelled().await;
+            assert!(!token.is_cancelled(), "while stopping");
+        });
+        let ended = tasks.run_until(at_once()).await.unwrap_err();
+        assert_eq!(ended.to_string(), "late ended: it panicked: while stopping");
+    }
+}

@@ -1,1 +1,250 @@
-//! (in work)
+//! Events: what happened, written to `events/` for people to read.
+//!
+//! Telling of something must never hold up doing it: `record` only queues, the queue is bounded,
+//! and what can't be written in time is dropped and counted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{LeaseId, Op, SharedStore, StoreError, TXN_OPS_MAX};
+use crate::backoff::Backoff;
+use crate::codec::encode;
+use crate::keys::Key;
+use crate::records::{Event, EventType};
+
+/// Namespace in the key of events whose object has none.
+pub const CLUSTER_NAMESPACE: &str = "_cluster";
+
+/// Events that wait to be written; a burst of a whole node's pods, several times over.
+const QUEUE: usize = 1_024;
+/// The same event is written once in this time.
+const REPEAT_AFTER: Duration = Duration::from_secs(60);
+/// Different events remembered for that; when there are more, a repetition may get through.
+const REMEMBERED_MAX: usize = 4_096;
+/// An event lives at least an hour: a lease takes new events for [`LEASE_SHARED`], and ends this
+/// long after its grant.
+const LEASE_TTL: Duration = Duration::from_secs(70 * 60);
+/// How long one lease is given to new events.
+const LEASE_SHARED: Duration = Duration::from_secs(10 * 60);
+/// Tries of one batch. With the waits between them about 6 s; an etcd that restarts is back by then.
+const ATTEMPTS: u32 = 6;
+/// Longest that the queue is written out after shutdown.
+const DRAIN: Duration = Duration::from_secs(2);
+/// Longest message kept, in bytes.
+const MESSAGE_MAX_BYTES: usize = 1_024;
+
+/// Something that happened, before it has a time and a reporter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventDraft {
+    /// Normal or Warning.
+    pub kind: EventType,
+    /// `Pod`, `Node`, `Source`, ….
+    pub object_kind: String,
+    /// Namespace of the object; empty when it has none.
+    pub namespace: String,
+    /// Name of the object.
+    pub name: String,
+    /// One CamelCase word.
+    pub reason: String,
+    /// A sentence for a person.
+    pub message: String,
+}
+
+/// Records events. Clones share one queue.
+#[derive(Debug, Clone)]
+pub struct EventRecorder {
+    /// `None`: disabled.
+    queue: Option<mpsc::Sender<Event>>,
+    reporter: Arc<str>,
+    dropped: Arc<AtomicU64>,
+}
+
+impl EventRecorder {
+    /// A recorder that forgets everything, for tests.
+    pub fn disabled() -> Self {
+        Self { queue: None, reporter: "".into(), dropped: Arc::default() }
+    }
+
+    /// A recorder that writes to `store` until `shutdown`, as `reporter`: `agent/<node>`,
+    /// `gitops`, `scheduler`. Its task is not a critical one: without it events are dropped.
+    pub fn spawn(store: SharedStore, reporter: impl Into<String>, shutdown: CancellationToken) -> Self {
+        let (queue, events) = mpsc::channel(QUEUE);
+        let dropped = Arc::new(AtomicU64::new(0));
+        let writer =
+            EventWriter { store, lease: None, recent: Recent::default(), dropped: Arc::clone(&dropped) };
+        tokio::spawn(writer.run(events, shutdown));
+        Self { queue: Some(queue), reporter: reporter.into().into(), dropped }
+    }
+
+    /// The same queue, with another reporter.
+    #[must_use]
+    pub fn reporting_as(&self, reporter: impl Into<String>) -> Self {
+        Self { reporter: reporter.into().into(), ..self.clone() }
+    }
+
+    /// Takes an event down. Never waits; when the queue is full the event is dropped and counted.
+    pub fn record(&self, draft: EventDraft) {
+        let Some(queue) = &self.queue else { return };
+        let mut message = draft.message;
+        shorten(&mut message);
+        let event = Event {
+            time: Timestamp::now(),
+            kind: draft.kind,
+            object_kind: draft.object_kind,
+            namespace: draft.namespace,
+            name: draft.name,
+            reason: draft.reason,
+            message,
+            reporter: self.reporter.to_string(),
+        };
+        if queue.try_send(event).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How many events were dropped since the start.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+/// Cuts at a character, not within one.
+fn shorten(message: &mut String) {
+    if message.len() > MESSAGE_MAX_BYTES {
+        let end = (0..=MESSAGE_MAX_BYTES).rev().find(|at| message.is_char_boundary(*at));
+        message.truncate(end.unwrap_or_default());
+        message.push('…');
+    }
+}
+
+/// The end of the queue that writes.
+struct EventWriter {
+    store: SharedStore,
+    /// The lease of new events, and since when.
+    lease: Option<(LeaseId, Instant)>,
+    recent: Recent,
+    dropped: Arc<AtomicU64>,
+}
+
+impl EventWriter {
+    async fn run(mut self, mut events: mpsc::Receiver<Event>, shutdown: CancellationToken) {
+        // Cancel-safe: `recv_many` takes nothing when dropped. A batch in `write` cut short may be
+        // lost, which events may be.
+        shutdown.run_until_cancelled(self.write_all(&mut events)).await;
+        // Nothing new; what waits is written out.
+        events.close();
+        if timeout(DRAIN, self.write_all(&mut events)).await.is_err() {
+            tracing::debug!("events that were still queued are lost");
+        }
+    }
+
+    async fn write_all(&mut self, events: &mut mpsc::Receiver<Event>) {
+        let mut batch = Vec::with_capacity(TXN_OPS_MAX);
+        while events.recv_many(&mut batch, TXN_OPS_MAX).await > 0 {
+            let now = Instant::now();
+            batch.retain(|event| self.recent.is_news(event, now));
+            if !batch.is_empty() {
+                self.write(&batch).await;
+            }
+            batch.clear();
+        }
+    }
+
+    /// Writes a batch, or drops it after some tries.
+    async fn write(&mut self, batch: &[Event]) {
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
+        let keyed: Vec<(Key, &Event)> =
+            batch.iter().map(|event| (key_of(event, rand::random()), event)).collect();
+        loop {
+            // A second try after a lost answer writes the same keys once more: no harm.
+            let Err(why) = self.try_write(&keyed).await else { return };
+            let wait = backoff.after_failure(rand::random());
+            if backoff.failures() >= ATTEMPTS {
+                let count = u64::try_from(batch.len()).unwrap_or(u64::MAX);
+                let dropped = self.dropped.fetch_add(count, Ordering::Relaxed) + count;
+                tracing::warn!(%why, dropped, "events could not be written");
+                return;
+            }
+            sleep(wait).await;
+        }
+    }
+
+    async fn try_write(&mut self, keyed: &[(Key, &Event)]) -> Result<(), StoreError> {
+        let lease = self.lease().await?;
+        let ops = keyed.iter().filter_map(|(key, event)| {
+            // An event that has no JSON form can't be; one too large for a key is nobody's loss.
+            let value = encode(*event).ok()?.into();
+            Some(Op::Put { key: key.to_string(), value, lease: Some(lease) })
+        });
+        match self.store.txn(Vec::new(), ops.collect()).await {
+            Ok(_) => Ok(()),
+            Err(why) => {
+                if matches!(why, StoreError::LeaseLost(_)) {
+                    self.lease = None;
+                }
+                Err(why)
+            }
+        }
+    }
+
+    /// The lease for new events; a new one every [`LEASE_SHARED`].
+    async fn lease(&mut self) -> Result<LeaseId, StoreError> {
+        if let Some((lease, since)) = self.lease
+            && since.elapsed() < LEASE_SHARED
+        {
+            return Ok(lease);
+        }
+        let since = Instant::now();
+        let lease = self.store.lease_grant(LEASE_TTL).await?;
+        self.lease = Some((lease, since));
+        Ok(lease)
+    }
+}
+
+/// `events/<ns>/<time>-<random>`: sorts by time, two of one microsecond do not collide.
+fn key_of(event: &Event, random: u32) -> Key {
+    let namespace = if event.namespace.is_empty() { CLUSTER_NAMESPACE } else { &event.namespace };
+    let id = format!("{:016}-{random:08x}", event.time.as_microsecond());
+    Key::Event(namespace.to_owned(), id)
+}
+
+/// Object, reason and message: what makes two events the same.
+type Sameness = [String; 5];
+
+/// What was written lately.
+#[derive(Debug, Default)]
+struct Recent {
+    written: BTreeMap<Sameness, Instant>,
+}
+
+impl Recent {
+    /// The event was not written in the last [`REPEAT_AFTER`]; it counts as written now.
+    fn is_news(&mut self, event: &Event, now: Instant) -> bool {
+        let same = [&event.object_kind, &event.namespace, &event.name, &event.reason, &event.message];
+        let same = same.map(Clone::clone);
+        let fresh = |at: &Instant| now.duration_since(*at) < REPEAT_AFTER;
+        if self.written.get(&same).is_some_and(fresh) {
+            return false;
+        }
+        if self.written.len() >= REMEMBERED_MAX {
+            self.written.retain(|_, at| fresh(at));
+            if self.written.len() >= REMEMBERED_MAX {
+                // That many different ones within a minute: start over.
+                self.written.clear();
+            }
+        }
+        self.written.insert(same, now);
+        true
+    }
+}
+
+#[cfg(test)]
+#[path = "events_tests.rs"]
+mod tests;
