@@ -49,8 +49,10 @@ pub enum Command {
     #[command(after_help = "Example: minik8s status")]
     Status(StatusArgs),
     /// List pods, nodes, sources, revisions or events
-    #[command(after_help = "Examples: minik8s get pods -A\n          minik8s get pod web -o yaml\n          \
-                            minik8s get nodes -w")]
+    #[command(
+        after_help = "Examples: minik8s get pods -A\n          minik8s get pod web -o yaml\n          \
+                            minik8s get nodes -w"
+    )]
     Get(GetArgs),
     /// One pod or node in full, with why it is as it is
     #[command(after_help = "Example: minik8s describe pod/web")]
@@ -65,8 +67,10 @@ pub enum Command {
     #[command(after_help = "Example: minik8s logs -f --tail 20 pod/web -c app")]
     Logs(LogsArgs),
     /// Wait until a commit is applied, or all that it wants is running
-    #[command(after_help = "Example: git push && minik8s wait --for healthy --commit $(git rev-parse HEAD)\n\n\
-                            Exit code: 0 reached, 1 failed or timed out.")]
+    #[command(
+        after_help = "Example: git push && minik8s wait --for healthy --commit $(git rev-parse HEAD)\n\n\
+                            Exit code: 0 reached, 1 failed or timed out."
+    )]
     Wait(WaitArgs),
     /// Look at the repository now instead of at the next poll
     #[command(after_help = "Example: minik8s sync --wait")]

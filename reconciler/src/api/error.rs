@@ -40,7 +40,10 @@ impl ApiError {
     }
 
     pub(super) fn no_such_route(path: &str) -> Self {
-        Self::not_found(format!("there is nothing at {path}"), "see /v1/status, /v1/pods, /v1/nodes, /v1/sources")
+        Self::not_found(
+            format!("there is nothing at {path}"),
+            "see /v1/status, /v1/pods, /v1/nodes, /v1/sources",
+        )
     }
 
     pub(super) fn method_not_allowed(method: &str, path: &str) -> Self {
@@ -56,7 +59,10 @@ impl ApiError {
 
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
-        Self::unavailable(error.to_string(), "see whether etcd runs; what runs on the nodes goes on without it")
+        Self::unavailable(
+            error.to_string(),
+            "see whether etcd runs; what runs on the nodes goes on without it",
+        )
     }
 }
 

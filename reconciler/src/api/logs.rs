@@ -70,8 +70,7 @@ pub(super) async fn logs(
 
 /// Where the node serves the log.
 fn log_url(world: &World, pod: &PodRef, wanted: &WantedLog) -> Result<NodeUrl, ApiError> {
-    let detail =
-        view::pod(world, pod, Vec::new(), Timestamp::UNIX_EPOCH).ok_or_else(|| no_such_pod(pod))?;
+    let detail = view::pod(world, pod, Vec::new(), Timestamp::UNIX_EPOCH).ok_or_else(|| no_such_pod(pod))?;
     let container = choose_container(&detail, wanted.container.as_deref())?;
     let Some(node) = detail.row.node else {
         let error = format!("pod {pod} is on no node yet: {}", detail.row.why);

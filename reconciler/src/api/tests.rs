@@ -149,7 +149,12 @@ async fn events_come_sorted_filtered_and_bounded() {
     }
     api.put(Key::Event("default".to_owned(), "bad".to_owned()), b"{".to_vec()).await;
     let names = |body: &Value| -> Vec<String> {
-        body["items"].as_array().unwrap().iter().map(|e| e["time"].to_string() + &e["name"].to_string()).collect()
+        body["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|e| e["time"].to_string() + &e["name"].to_string())
+            .collect()
     };
     let (_, all) = api.get("/v1/events").await;
     let sorted = names(&all);
@@ -262,6 +267,7 @@ async fn the_last_sync_is_shown_where_it_is_known() {
         version: "9.9.9".to_owned(),
     };
     let address = bind_and_serve(router(deps)).await;
-    let page: Value = reqwest::get(format!("http://{address}/v1/status")).await.unwrap().json().await.unwrap();
+    let page: Value =
+        reqwest::get(format!("http://{address}/v1/status")).await.unwrap().json().await.unwrap();
     assert_eq!((&page["lastSync"]["tookMs"], &page["lastSync"]["error"]), (&7.into(), &"no".into()));
 }

@@ -18,7 +18,7 @@ pub enum ResourceKind {
 }
 
 impl ResourceKind {
-    /// Every spelling, the one to suggest first.
+    /// Every spelling, the plural first.
     const SPELLINGS: [(ResourceKind, &'static [&'static str]); 5] = [
         (ResourceKind::Pod, &["pods", "pod", "po"]),
         (ResourceKind::Node, &["nodes", "node", "no"]),
@@ -51,12 +51,12 @@ impl FromStr for ResourceKind {
         // Words as far apart as this are no slip of the finger.
         const SIMILAR_MIN: f64 = 0.7;
         let nearest = all()
-            .map(|(_, word)| (strsim::jaro_winkler(word, &typed), word))
+            .map(|(kind, word)| (strsim::jaro_winkler(word, &typed), kind))
             .filter(|(similarity, _)| *similarity >= SIMILAR_MIN)
             .max_by(|a, b| a.0.total_cmp(&b.0));
         let names: Vec<&str> = Self::SPELLINGS.iter().map(|(_, words)| words[0]).collect();
         Err(match nearest {
-            Some((_, word)) => format!("no kind is called so; did you mean '{word}'?"),
+            Some((_, kind)) => format!("no kind is called so; did you mean '{}s'?", kind.singular()),
             None => format!("no kind is called so; kinds are {}", names.join(", ")),
         })
     }

@@ -23,13 +23,9 @@ pub(super) struct Client {
 impl Client {
     /// A client of the API at `server`; `host:port` alone means HTTP.
     pub(super) fn new(server: &str) -> Result<Self, CliError> {
-        let full =
-            if server.contains("://") { server.to_owned() } else { format!("http://{server}") };
+        let full = if server.contains("://") { server.to_owned() } else { format!("http://{server}") };
         let wrong = |why: &str| {
-            CliError::Usage(format!(
-                "--server {server}: {why}; write it as {}",
-                crate::args::DEFAULT_SERVER
-            ))
+            CliError::Usage(format!("--server {server}: {why}; write it as {}", crate::args::DEFAULT_SERVER))
         };
         let url: Url = full.parse().map_err(|_| wrong("this is no address"))?;
         if url.scheme() != "http" || url.host_str().is_none_or(str::is_empty) {
@@ -103,10 +99,8 @@ impl Client {
         }
         let status = answer.status();
         let text = read_all(answer).await.unwrap_or_default();
-        let problem = serde_json::from_slice::<Problem>(&text).map_err(|_| CliError::ReadAnswer {
-            url: url.to_string(),
-            why: format!("it says {status}"),
-        })?;
+        let problem = serde_json::from_slice::<Problem>(&text)
+            .map_err(|_| CliError::ReadAnswer { url: url.to_string(), why: format!("it says {status}") })?;
         Err(CliError::Refused { status: status.as_u16(), error: problem.error, help: problem.help })
     }
 

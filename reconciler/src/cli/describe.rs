@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::client::Client;
 use super::error::CliError;
-use super::output::{Layout, Screen, Shape, column, cuttable, plain, table, write_out};
+use super::output::{Layout, Screen, Shape, column, cuttable, memory, plain, table, write_out};
 use crate::args::{DescribeArgs, ResourceKind};
 use crate::view::{NodeDetail, PodDetail, PodView, age};
 
@@ -120,7 +120,8 @@ pub(super) fn pod_page(pod: &PodDetail, screen: Screen, now: Timestamp) -> Strin
     containers::volumes(&mut page, pod);
     conditions(&mut page, pod, screen, now);
     let events: Vec<_> = pod.events.iter().collect();
-    let text = table(&events, Shape { wide: true, namespaces: false }, indented(screen), &mut Layout::default());
+    let text =
+        table(&events, Shape { wide: true, namespaces: false }, indented(screen), &mut Layout::default());
     page.block("Events:", if text.is_empty() { "none in the last hour" } else { &text });
     page.0
 }
@@ -154,10 +155,12 @@ pub(super) fn node_page(node: &NodeDetail, screen: Screen) -> String {
     page.field(0, "System", &format!("{}, Linux {}, {}", row.os, row.kernel, row.arch));
     page.field(0, "Pods", &format!("{} of {}", row.pods, row.max_pods));
     page.field(0, "CPU", &format!("{} requested of {}", row.cpu_requested, row.cpu));
-    page.field(0, "Memory", &format!("{} requested of {}", row.memory_requested, row.memory));
+    let (requested, all) = (memory(row.memory_requested), memory(row.memory));
+    page.field(0, "Memory", &format!("{requested} requested of {all}"));
     page.fields(0, "Labels", pairs(&row.labels));
     let pods: Vec<&PodView> = node.pod_list.iter().collect();
-    let text = table(&pods, Shape { wide: false, namespaces: true }, indented(screen), &mut Layout::default());
+    let text =
+        table(&pods, Shape { wide: false, namespaces: true }, indented(screen), &mut Layout::default());
     page.block("Pod list:", &text);
     page.0
 }

@@ -27,7 +27,9 @@ pub enum CliError {
         help: String,
     },
     /// What answered is not a reconciler, or one of another version.
-    #[error("cannot read the answer of {url}: {why}; see whether --server names a reconciler of this version")]
+    #[error(
+        "cannot read the answer of {url}: {why}; see whether --server names a reconciler of this version"
+    )]
     ReadAnswer {
         /// What was asked.
         url: String,

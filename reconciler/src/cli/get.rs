@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use super::client::Client;
 use super::error::CliError;
-use super::output::{Layout, Listed, Screen, Shape, json, names, print_list, table, write_out, yaml};
+use super::output::{Layout, Listed, Screen, Shape, json, names, note, print_list, table, write_out, yaml};
 use crate::args::{Format, GetArgs, HistoryArgs, ResourceKind};
 use crate::view::{EventView, List, NodeDetail, NodeView, PodDetail, PodView, RevisionView, SourceView};
 
@@ -42,7 +42,9 @@ pub(super) async fn run(args: &GetArgs) -> Result<(), CliError> {
             what.list::<SourceView>(&["sources"], |source, name| source.status.name == name).await
         }
         ResourceKind::Revision => what.list::<RevisionView>(&["history"], names_revision).await,
-        ResourceKind::Event => what.list::<EventView>(&["events"], |event, name| event.event.name == name).await,
+        ResourceKind::Event => {
+            what.list::<EventView>(&["events"], |event, name| event.event.name == name).await
+        }
     }
 }
 
@@ -110,7 +112,9 @@ impl What<'_> {
         }
         match (self.name, items.as_slice()) {
             (Some(name), []) => {
-                return Err(CliError::NotFound(format!("there is no {kind} {name}; see 'minik8s get {kind}s'")));
+                return Err(CliError::NotFound(format!(
+                    "there is no {kind} {name}; see 'minik8s get {kind}s'"
+                )));
             }
             (Some(_), [only]) if self.args.output.output == Format::Json => return write_out(&json(only)?),
             (Some(_), [only]) if self.args.output.output == Format::Yaml => return write_out(&yaml(only)?),
@@ -123,7 +127,7 @@ impl What<'_> {
                 }
                 _ => String::new(),
             };
-            eprintln!("no {kind}s{place}");
+            note(&format!("no {kind}s{place}"));
         }
         print_list(&items, self.args.output.output, self.shape())
     }
@@ -194,7 +198,7 @@ pub(super) async fn history(args: &HistoryArgs) -> Result<(), CliError> {
     items.truncate(args.limit.unwrap_or(usize::MAX));
     let format = args.output.output;
     if items.is_empty() && matches!(format, Format::Table | Format::Wide) {
-        eprintln!("no commit is applied yet");
+        note("no commit is applied yet");
     }
     print_list(&items, format, Shape { wide: format == Format::Wide, namespaces: false })
 }

@@ -28,7 +28,8 @@ pub(super) async fn run(args: &LogsArgs) -> Result<(), CliError> {
     let answer = client.stream(&["logs", &args.namespace, &pod], &query).await?;
     let mut chunks = answer.bytes_stream();
     while let Some(chunk) = chunks.next().await {
-        let chunk = chunk.map_err(|e| client.unreachable(format!("the log broke off: {}", root_cause(&e))))?;
+        let chunk =
+            chunk.map_err(|e| client.unreachable(format!("the log broke off: {}", root_cause(&e))))?;
         write_bytes(&chunk)?;
     }
     Ok(())

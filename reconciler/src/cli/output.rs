@@ -2,7 +2,8 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Row, Width};
+use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Width};
+use schema::quantity::Memory;
 use serde::Serialize;
 
 use super::error::CliError;
@@ -10,7 +11,11 @@ use crate::args::Format;
 use crate::view::List;
 
 /// Between two columns, as in kubectl.
-const GAP: u16 = 3;
+const GAP: usize = 3;
+/// Stands for nothing, so that columns can be counted in a pipe.
+const EMPTY: &str = "-";
+/// A column is never cut to fewer characters: less says nothing.
+const CUT_MIN: usize = 12;
 
 /// What the output goes to.
 #[derive(Debug, Clone, Copy)]
@@ -100,50 +105,34 @@ pub(super) fn table<T: Listed>(items: &[&T], shape: Shape, screen: Screen, layou
 #[derive(Debug, Default)]
 pub(super) struct Layout {
     /// Widths of the columns so far; empty before the header is printed.
-    widths: Vec<u16>,
+    widths: Vec<usize>,
     remarks: bool,
 }
 
 /// Rows under upper-case headers, without lines around them.
-pub(super) fn plain(
-    columns: &[Column],
-    rows: &[Vec<String>],
-    screen: Screen,
-    layout: &mut Layout,
-) -> String {
+pub(super) fn plain(columns: &[Column], rows: &[Vec<String>], screen: Screen, layout: &mut Layout) -> String {
+    let goes_on = !layout.widths.is_empty();
+    let widths = layout.widths_for(columns, rows, screen);
     let mut table = comfy_table::Table::new();
-    table.load_style(comfy_table::presets::NOTHING).set_truncation_indicator("…").force_no_tty();
+    table
+        .load_style(comfy_table::presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Disabled)
+        .force_no_tty();
     if screen.colour {
         table.enforce_styling();
     }
-    match screen.width {
-        Some(width) => {
-            // The gap after the last column may hang over: it is blank and cut off below.
-            table.set_width(width.saturating_add(GAP)).set_content_arrangement(ContentArrangement::Dynamic)
-        }
-        None => table.set_content_arrangement(ContentArrangement::Disabled),
-    };
-    if layout.widths.is_empty() {
-        let mut header = Row::from(columns.iter().map(|c| Cell::new(c.header)).collect::<Vec<_>>());
-        header.max_height(1);
-        table.set_header(header);
+    if !goes_on {
+        table.set_header(columns.iter().map(|column| Cell::new(column.header)).collect::<Vec<_>>());
     }
     for row in rows {
-        let mut row = Row::from(row.iter().map(|text| cell(text)).collect::<Vec<_>>());
-        row.max_height(1);
-        table.add_row(row);
+        let cells = row.iter().zip(&widths).map(|(text, width)| cell(text, *width));
+        table.add_row(cells.collect::<Vec<_>>());
     }
-    let widths = table.column_max_content_widths();
-    layout.widths.resize(widths.len().max(layout.widths.len()), 0);
-    for (known, new) in layout.widths.iter_mut().zip(widths) {
-        *known = new.max(*known);
-    }
-    for (position, column) in columns.iter().enumerate() {
-        let Some(drawn) = table.column_mut(position) else { continue };
-        drawn.set_padding((0, GAP));
-        let wanted = layout.widths[position].saturating_add(GAP);
-        if !(column.cuttable && screen.width.is_some()) {
-            drawn.set_constraint(ColumnConstraint::Absolute(Width::Fixed(wanted)));
+    for (position, width) in widths.iter().enumerate() {
+        if let Some(column) = table.column_mut(position) {
+            column.set_padding((0, 0));
+            let width = u16::try_from(width + GAP).unwrap_or(u16::MAX);
+            column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(width)));
         }
     }
     let mut text = String::new();
@@ -154,9 +143,42 @@ pub(super) fn plain(
     text
 }
 
-/// Line breaks in a text would break the table.
-fn cell(text: &str) -> Cell {
-    let text = if text.is_empty() { "-".to_owned() } else { text.replace(['\n', '\r', '\t'], " ") };
+impl Layout {
+    /// Widths of the columns: what the longest text needs, and on a terminal the cuttable ones
+    /// shortened, the longest first, until a line fits.
+    fn widths_for(&mut self, columns: &[Column], rows: &[Vec<String>], screen: Screen) -> Vec<usize> {
+        let mut widths: Vec<usize> = columns.iter().map(|column| column.header.chars().count()).collect();
+        for row in rows {
+            for (width, text) in widths.iter_mut().zip(row) {
+                *width = (*width).max(text.chars().count()).max(EMPTY.len());
+            }
+        }
+        for (width, before) in widths.iter_mut().zip(&self.widths) {
+            *width = (*width).max(*before);
+        }
+        if let Some(screen) = screen.width.map(usize::from) {
+            let gaps = GAP * widths.len().saturating_sub(1);
+            let mut surplus = (widths.iter().sum::<usize>() + gaps).saturating_sub(screen);
+            while surplus > 0 {
+                let longest = (0..widths.len())
+                    .filter(|i| columns[*i].cuttable && widths[*i] > CUT_MIN)
+                    .max_by_key(|i| widths[*i]);
+                let Some(longest) = longest else { break };
+                widths[longest] -= 1;
+                surplus -= 1;
+            }
+        }
+        self.widths.clone_from(&widths);
+        widths
+    }
+}
+
+/// The text in one line, cut to `width`. Line breaks would break the table.
+fn cell(text: &str, width: usize) -> Cell {
+    let mut text = if text.is_empty() { EMPTY.to_owned() } else { text.replace(['\n', '\r', '\t'], " ") };
+    if text.chars().count() > width {
+        text = text.chars().take(width.saturating_sub(1)).chain(['…']).collect();
+    }
     let colour = colour_of(&text);
     let cell = Cell::new_owned(text);
     colour.into_iter().fold(cell, Cell::fg)
@@ -211,4 +233,44 @@ pub(super) fn write_out(text: &str) -> Result<(), CliError> {
 pub(super) fn write_bytes(bytes: &[u8]) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).map_err(CliError::Write)
+}
+
+/// Tells a person something beside the output.
+pub(super) fn note(text: &str) {
+    // With stderr closed there is nobody to tell.
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Memory in three digits or so: `15.5Gi` for what the kernel counts in bytes.
+pub(super) fn memory(memory: Memory) -> String {
+    let exact = memory.to_string();
+    const EXACT_MAX_CHARS: usize = 6;
+    if exact.len() <= EXACT_MAX_CHARS {
+        return exact;
+    }
+    const UNITS: [(&str, u64); 4] = [("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
+    let fits = UNITS.into_iter().find(|(_, bytes)| memory.bytes >= *bytes);
+    fits.map_or(exact, |(unit, bytes)| {
+        // Tenths, rounded down: a node never seems to have more than it has.
+        let tenths = u128::from(memory.bytes) * 10 / u128::from(bytes);
+        format!("{}.{}{unit}", tenths / 10, tenths % 10)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_short_where_it_is_not_round() {
+        for (bytes, text) in [
+            (0, "0"),
+            (128 << 20, "128Mi"),
+            (16_654_266_368, "15.5Gi"),
+            (1_000_000_000, "953.6Mi"),
+            (u64::MAX, "16777215.9Ti"),
+        ] {
+            assert_eq!(memory(Memory { bytes }), text);
+        }
+    }
 }

@@ -8,7 +8,13 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{ServeArgs, ServeConfig};
 
 pub(super) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
-    let config = ServeConfig::try_from(args)?;
+    let config = match ServeConfig::try_from(args) {
+        Ok(config) => config,
+        Err(error) => {
+            super::complain(&error.to_string());
+            return Ok(ExitCode::from(2));
+        }
+    };
     let shutdown = CancellationToken::new();
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

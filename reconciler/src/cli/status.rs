@@ -34,7 +34,8 @@ pub(super) fn page(status: &ClusterStatus, screen: Screen, now: Timestamp) -> St
         lines.push("source   none yet".to_owned());
     }
     let pods = &status.pods;
-    let kinds: Vec<String> = pods.by_status.iter().map(|(word, n)| format!("{n} {}", screen.paint(word))).collect();
+    let kinds: Vec<String> =
+        pods.by_status.iter().map(|(word, n)| format!("{n} {}", screen.paint(word))).collect();
     let kinds = if kinds.is_empty() { String::new() } else { format!(": {}", kinds.join(", ")) };
     lines.push(format!("pods     {}/{} ready{kinds}", pods.ready, pods.total));
     lines.extend(pods.waiting.iter().map(|pod| format!("         {pod}")));
@@ -55,7 +56,9 @@ pub(super) fn page(status: &ClusterStatus, screen: Screen, now: Timestamp) -> St
     if let Some(error) = &status.etcd_error {
         lines.push(format!("etcd     {error}; this page is as of revision {}", status.revision));
     }
-    lines.extend(status.malformed.iter().map(|bad| format!("etcd     {} can't be read: {}", bad.key, bad.why)));
+    lines.extend(
+        status.malformed.iter().map(|bad| format!("etcd     {} can't be read: {}", bad.key, bad.why)),
+    );
     let mut text = String::new();
     for line in lines {
         // A string takes every write.

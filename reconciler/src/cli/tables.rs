@@ -2,7 +2,7 @@
 
 use schema::records::ChangeCounts;
 
-use super::output::{Column, Listed, Shape, column, cuttable};
+use super::output::{Column, Listed, Shape, column, cuttable, memory};
 use crate::view::{EventView, NodeView, PodView, RevisionView, SourceView, short};
 
 type Cells = Vec<(Column, String)>;
@@ -57,7 +57,7 @@ impl Listed for NodeView {
             (column("VERSION"), self.version.clone()),
             (column("PODS"), format!("{}/{}", self.pods, self.max_pods)),
             (column("CPU"), format!("{}/{}", self.cpu_requested, self.cpu)),
-            (column("MEMORY"), format!("{}/{}", self.memory_requested, self.memory)),
+            (column("MEMORY"), format!("{}/{}", memory(self.memory_requested), memory(self.memory))),
         ];
         if shape.wide {
             cells.extend([

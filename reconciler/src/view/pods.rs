@@ -158,11 +158,8 @@ impl<'a> Facts<'a> {
         let binding = index.binding(pod, instance.map(|p| p.uid.as_str()));
         let owner = instance.or(binding.map(|b| &b.pod)).map(|p| &p.owner);
         let object = owner.and_then(|owner| {
-            let id = ObjectRef {
-                kind: owner.kind,
-                namespace: pod.namespace.clone(),
-                name: owner.name.clone(),
-            };
+            let id =
+                ObjectRef { kind: owner.kind, namespace: pod.namespace.clone(), name: owner.name.clone() };
             index.world.objects.get(&id).map(|object| &object.value)
         });
         let (node, status) = match (binding, instance) {
@@ -214,7 +211,8 @@ impl<'a> Facts<'a> {
             source: provenance.map(|p| p.source.clone()).unwrap_or_default(),
             commit,
             file: provenance.map(|p| format!("{}:{}", p.file, p.line)).unwrap_or_default(),
-            uid: wanted.map_or_else(|| self.status.map(|s| s.uid.clone()).unwrap_or_default(), |p| p.uid.clone()),
+            uid: wanted
+                .map_or_else(|| self.status.map(|s| s.uid.clone()).unwrap_or_default(), |p| p.uid.clone()),
             why,
         }
     }
@@ -229,11 +227,17 @@ impl<'a> Facts<'a> {
         };
         let node = &binding.node;
         if !world.node_is_ready(node) {
-            return word("NodeLost", format!("node {node} has no heartbeat; last seen: {}", self.last_seen()));
+            return word(
+                "NodeLost",
+                format!("node {node} has no heartbeat; last seen: {}", self.last_seen()),
+            );
         }
         if binding.pod.uid != instance.uid {
             let commit = short(&instance.commit);
-            return word("Pending", format!("waiting for the scheduler to bind the version of commit {commit}"));
+            return word(
+                "Pending",
+                format!("waiting for the scheduler to bind the version of commit {commit}"),
+            );
         }
         match (self.current(), self.status) {
             (Some(status), _) => reported(status),

@@ -162,11 +162,8 @@ pub(crate) fn put_instance(world: &mut World, object: &Object) -> PodInstance {
 }
 
 pub(crate) fn bind(world: &mut World, instance: &PodInstance, node: &str) {
-    let binding = Binding {
-        node: node.to_owned(),
-        pod: instance.clone(),
-        reason: "fewest pods of 1 node".to_owned(),
-    };
+    let binding =
+        Binding { node: node.to_owned(), pod: instance.clone(), reason: "fewest pods of 1 node".to_owned() };
     world.bindings.insert((node.to_owned(), instance.reference()), stored(binding));
 }
 

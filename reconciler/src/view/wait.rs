@@ -85,7 +85,9 @@ impl<'a> Target<'a> {
         let newest = source.observed_commit.as_deref();
         let is_wanted = |commit: &str| match wanted {
             None => Some(commit) == newest,
-            Some(wanted) => commit == wanted || wanted.len() >= COMMIT_DIGITS_MIN && commit.starts_with(wanted),
+            Some(wanted) => {
+                commit == wanted || wanted.len() >= COMMIT_DIGITS_MIN && commit.starts_with(wanted)
+            }
         };
         let of_source = |revision: &&Revision| revision.source == source.name;
         // The last of them: a branch may come back to an old commit.
@@ -128,11 +130,15 @@ impl<'a> Target<'a> {
             let first = file.violations.first().map_or_else(|| file.file.clone(), ToString::to_string);
             return Some(format!("source {name}: quarantined: {first}"));
         }
-        if let Some(held) = self.source.held_prune.as_ref().filter(|held| self.shares_trouble_of(&held.commit)) {
+        if let Some(held) =
+            self.source.held_prune.as_ref().filter(|held| self.shares_trouble_of(&held.commit))
+        {
             return Some(format!("source {name}: prune of {} objects is held: {}", held.deletes, held.why));
         }
         match self.revision.map(|revision| &revision.verdict) {
-            Some(Verdict::Bad { why }) => Some(format!("source {name}: commit {}: {why}", short(self.commit))),
+            Some(Verdict::Bad { why }) => {
+                Some(format!("source {name}: commit {}: {why}", short(self.commit)))
+            }
             Some(Verdict::Degraded { .. } | Verdict::Applied | Verdict::Good) | None => None,
         }
     }
@@ -147,7 +153,9 @@ impl<'a> Target<'a> {
 /// Waiting alone does not help against these.
 fn needs_a_change(kind: SourceErrorKind) -> bool {
     match kind {
-        SourceErrorKind::AuthenticationFailed | SourceErrorKind::PathNotFound | SourceErrorKind::Empty => true,
+        SourceErrorKind::AuthenticationFailed | SourceErrorKind::PathNotFound | SourceErrorKind::Empty => {
+            true
+        }
         SourceErrorKind::RemoteUnreachable
         | SourceErrorKind::ReferenceNotFound
         | SourceErrorKind::MirrorBroken
@@ -200,7 +208,9 @@ fn bare_pod(index: &Index<'_>, object: &Object) -> WaitState {
         return waiting(format!("pod {pod}: waiting for the workloads controller to make it"));
     };
     if instance.hash != object.hash {
-        return waiting(format!("pod {pod}: waiting for the workloads controller to take in commit {commit}"));
+        return waiting(format!(
+            "pod {pod}: waiting for the workloads controller to take in commit {commit}"
+        ));
     }
     let row = row(index, &pod, Timestamp::UNIX_EPOCH);
     // `is_ready` and the phase speak of the wanted uid only, on a node that is alive.

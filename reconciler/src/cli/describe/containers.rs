@@ -81,7 +81,9 @@ fn reported(page: &mut Page, status: &ContainerStatus, now: Timestamp) {
     page.field(4, "Image ID", &status.image_id);
     page.field(4, "Container", &status.container_id);
     let state = match &status.state {
-        ContainerState::Waiting(waiting) if waiting.message.is_empty() => format!("Waiting: {}", waiting.reason),
+        ContainerState::Waiting(waiting) if waiting.message.is_empty() => {
+            format!("Waiting: {}", waiting.reason)
+        }
         ContainerState::Waiting(waiting) => format!("Waiting: {}: {}", waiting.reason, waiting.message),
         ContainerState::Running(running) => format!("Running for {}", age(running.started_at, now)),
         ContainerState::Terminated(ended) => self::ended(ended, now),
@@ -94,8 +96,7 @@ fn reported(page: &mut Page, status: &ContainerStatus, now: Timestamp) {
 
 fn ended(ended: &TerminatedState, now: Timestamp) -> String {
     let ago = ended.finished_at.map(|then| format!(", {} ago", age(then, now))).unwrap_or_default();
-    let message =
-        if ended.message.is_empty() { String::new() } else { format!(": {}", ended.message) };
+    let message = if ended.message.is_empty() { String::new() } else { format!(": {}", ended.message) };
     format!("Terminated: {} with code {}{ago}{message}", ended.reason, ended.exit_code)
 }
 
