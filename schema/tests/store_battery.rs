@@ -1,5 +1,6 @@
 //! One battery of tests, run on etcd and on the store in memory: what one does, the other does.
-#![cfg(all(feature = "store", feature = "control"))]
+#![cfg(feature = "store")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, also in its helpers")]
 
 mod support;
 
@@ -8,7 +9,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use schema::store::{
-    Guard, LeaseId, Op, SharedStore, Store, StoreError, TXN_OPS_MAX, TxnOutcome, WatchBatch, WatchEvent,
+    Guard, LeaseId, Op, SharedStore, StoreError, TXN_OPS_MAX, TxnOutcome, WatchBatch, WatchEvent,
 };
 use tokio::time::timeout;
 

@@ -246,7 +246,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (key.clone(), any::<bool>()).prop_map(|(k, later)| Step::Put(k, later)),
         1 => key.clone().prop_map(Step::PutMalformed),
-        3 => key.clone().prop_map(Step::Delete),
+        3 => key.prop_map(Step::Delete),
         2 => (0_u8..3, 3_u8..5, 5_u8..8).prop_map(|(a, b, c)| Step::Several(a, b, c)),
         2 => Just(Step::CutWatches),
         2 => (0_u8..4).prop_map(Step::Compact),
@@ -259,14 +259,14 @@ fn step() -> impl Strategy<Value = Step> {
 fn key(number: u8) -> String {
     match number {
         7 => format!("{}stranger", prefix::EVENTS),
-        n if n % 2 == 0 => beat(&format!("n{n}")),
+        n if n.is_multiple_of(2) => beat(&format!("n{n}")),
         n => format!("{}n{n}", prefix::SUBNETS),
     }
 }
 
 async fn take(store: &MemoryStore, step: &Step) {
     let put = |n: u8, later: bool| {
-        let value = match (n % 2 == 0, later) {
+        let value = match (n.is_multiple_of(2), later) {
             (true, false) => SINCE,
             (true, true) => LATER,
             (false, false) => r#"{"cidr":"10.244.0.0/24","clusterCidr":"10.244.0.0/16"}"#,
