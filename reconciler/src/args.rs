@@ -11,7 +11,7 @@ use clap_complete::Shell;
 
 use crate::cli::down::DownArgs;
 use crate::cli::up::UpArgs;
-use crate::config::ServeArgs;
+use crate::config::{ServeArgs, parse_duration};
 
 mod resource;
 
@@ -265,7 +265,7 @@ pub struct WaitArgs {
     #[arg(long, value_name = "SHA")]
     pub commit: Option<String>,
     /// How long at most: 500ms, 60s, 5m
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub timeout: Duration,
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -279,7 +279,7 @@ pub struct SyncArgs {
     #[arg(long)]
     pub wait: bool,
     /// How long at most: 500ms, 60s, 5m
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub timeout: Duration,
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -345,22 +345,6 @@ fn one_line(message: &str) -> String {
     }
     let line = line.strip_prefix("error: ").unwrap_or(&line).to_owned();
     if line.contains("; ") { line } else { format!("{line}; see 'minik8s --help'") }
-}
-
-/// Reads `500ms`, `5s`, `2m`, `1h`.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is no time; write for example 500ms, 5s or 2m");
-    let unit_at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
-    let (number, unit) = text.split_at(unit_at);
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    let unit_ms = match unit {
-        "ms" => 1,
-        "s" => 1000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return Err(wrong()),
-    };
-    number.checked_mul(unit_ms).map(Duration::from_millis).ok_or_else(wrong)
 }
 
 #[cfg(test)]

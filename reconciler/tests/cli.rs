@@ -1,6 +1,8 @@
 //! The program as a person runs it, against the API over a world made of etcd's JSON:
 //! what it prints, in how many lines, with which exit code.
 
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking, as tests do.
+
 use std::net::SocketAddr;
 use std::process::{Output, Stdio};
 use std::sync::Arc;

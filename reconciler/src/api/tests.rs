@@ -162,6 +162,10 @@ async fn events_come_sorted_filtered_and_bounded() {
     assert!(sorted.is_sorted(), "{sorted:?}");
     assert_eq!(names(&api.get("/v1/events?name=web&kind=pod").await.1).len(), 2);
     assert_eq!(names(&api.get("/v1/events?namespace=other").await.1).len(), 0);
+    // What happens to a node concerns every namespace.
+    let node = Event { object_kind: "Node".to_owned(), namespace: String::new(), ..event("n1", 40) };
+    api.put(Key::Event("_cluster".to_owned(), "3".to_owned()), encode(&node).unwrap()).await;
+    assert_eq!(names(&api.get("/v1/events?namespace=other").await.1).len(), 1);
     let (_, pod) = api.get("/v1/pods/default/web").await;
     assert_eq!(pod["events"].as_array().map(Vec::len), Some(2));
 }

@@ -22,6 +22,9 @@ use super::{GitError, compact, credentials};
 /// How many branch names an error lists.
 const NAMES_SHOWN_MAX: usize = 8;
 
+/// Where a mirror notes the address that it was filled from, without credentials.
+const ADDRESS_FILE: &str = "minik8s-address";
+
 /// Where a source's mirror lies and how it is filled. Blocking.
 #[derive(Debug, Clone)]
 pub struct Mirror {
@@ -44,6 +47,13 @@ impl Mirror {
     /// It was made before; it may still be broken.
     pub fn exists(&self) -> bool {
         self.directory.join("HEAD").exists()
+    }
+
+    /// It was filled from the present address before; it may still be broken.
+    pub fn was_fetched(&self) -> bool {
+        self.exists()
+            && fs::read_to_string(self.directory.join(ADDRESS_FILE))
+                .is_ok_and(|url| url == self.config.shown_url())
     }
 
     /// Asks the remote for the commit that the reference names: the cheap step of a poll.
@@ -135,6 +145,8 @@ impl Mirror {
             Err(error) => return Err(self.broken(&error)),
         };
         let commit = reference.peel(ObjectType::Commit).map_err(|error| self.broken(&error))?.id();
+        // Only a hint for the next start: without it the remote is looked at first.
+        let _ = fs::write(repository.path().join(ADDRESS_FILE), config.shown_url());
         compact::when_due(repository, commit);
         Ok(commit)
     }

@@ -10,11 +10,14 @@ use schema::meta::PodRef;
 use schema::records::Binding;
 use schema::world::World;
 
+use super::unbound::Unbound;
+
 pub(super) struct Index<'a> {
     pub(super) world: &'a World,
     bindings: BTreeMap<&'a PodRef, Vec<&'a Binding>>,
     statuses: BTreeMap<&'a PodRef, Vec<(&'a str, &'a PodStatus)>>,
     applied_at: BTreeMap<&'a str, Timestamp>,
+    pub(super) unbound: Unbound<'a>,
 }
 
 impl<'a> Index<'a> {
@@ -32,7 +35,7 @@ impl<'a> Index<'a> {
             .values()
             .map(|revision| (revision.value.commit.as_str(), revision.value.applied_at))
             .collect();
-        Self { world, bindings, statuses, applied_at }
+        Self { world, bindings, statuses, applied_at, unbound: Unbound::new(world) }
     }
 
     /// All pods that should be, or still are.

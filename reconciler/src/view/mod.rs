@@ -30,7 +30,6 @@ pub use status::{
     ClusterStatus, LeaderView, Malformed, NodeCounts, PodCounts, SyncAccepted, SyncRun, VersionView,
     cluster_status,
 };
-pub use unbound::unbound_reason;
 pub use wait::{WaitState, wait_state};
 
 /// A list as the API sends it and `-o json` prints it.

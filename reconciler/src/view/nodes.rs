@@ -101,13 +101,11 @@ fn view(world: &World, record: &NodeRecord, now: Timestamp) -> NodeView {
     let is_ready = world.node_is_ready(name);
     let subnet = world.subnets.get(name).map(|s| s.value.cidr.to_string());
     let (mut pods, mut cpu, mut memory) = (0, Cpu::default(), Memory::default());
-    for ((node, _), binding) in &world.bindings {
-        if node == name {
-            pods += 1;
-            for container in &binding.value.pod.spec.containers {
-                cpu.millis = cpu.millis.saturating_add(container.resources.requested_cpu().millis);
-                memory.bytes = memory.bytes.saturating_add(container.resources.requested_memory().bytes);
-            }
+    for (_, binding) in world.bindings_of(name) {
+        pods += 1;
+        for container in &binding.value.pod.spec.containers {
+            cpu.millis = cpu.millis.saturating_add(container.resources.requested_cpu().millis);
+            memory.bytes = memory.bytes.saturating_add(container.resources.requested_memory().bytes);
         }
     }
     let why = match (is_ready, &subnet) {

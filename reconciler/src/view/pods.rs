@@ -14,8 +14,6 @@ use super::age::age;
 use super::events::EventView;
 use super::index::Index;
 use super::pod_status::{Word, reported};
-use super::short;
-use super::unbound::unbound_reason;
 
 /// One pod in a list.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -137,7 +135,7 @@ pub fn pod(world: &World, pod: &PodRef, events: Vec<EventView>, now: Timestamp) 
 }
 
 /// The row of one pod, for those who hold an index already.
-pub(super) fn row(index: &Index<'_>, pod: &PodRef, now: Timestamp) -> PodView {
+pub(super) fn row<'a>(index: &Index<'a>, pod: &'a PodRef, now: Timestamp) -> PodView {
     Facts::of(index, pod).view(index, now)
 }
 
@@ -188,7 +186,7 @@ impl<'a> Facts<'a> {
     }
 
     fn view(&self, index: &Index<'a>, now: Timestamp) -> PodView {
-        let Word { word, why } = self.word(index.world);
+        let Word { word, why } = self.word(index);
         let lost = word == "NodeLost";
         let current = self.current();
         let wanted = self.wanted();
@@ -217,13 +215,14 @@ impl<'a> Facts<'a> {
         }
     }
 
-    fn word(&self, world: &World) -> Word {
+    fn word(&self, index: &Index<'_>) -> Word {
+        let world = index.world;
         let word = |word: &str, why: String| Word { word: word.to_owned(), why };
         let Some(instance) = self.instance else {
             return word("Terminating", self.why_terminating(world));
         };
         let Some(binding) = self.binding else {
-            return word("Pending", unbound_reason(world, instance));
+            return word("Pending", index.unbound.reason(self.pod));
         };
         let node = &binding.node;
         if !world.node_is_ready(node) {
@@ -233,11 +232,7 @@ impl<'a> Facts<'a> {
             );
         }
         if binding.pod.uid != instance.uid {
-            let commit = short(&instance.commit);
-            return word(
-                "Pending",
-                format!("waiting for the scheduler to bind the version of commit {commit}"),
-            );
+            return word("Pending", index.unbound.reason(self.pod));
         }
         match (self.current(), self.status) {
             (Some(status), _) => reported(status),

@@ -1,27 +1,26 @@
-//! Why a pod has no node: the one place to plug the scheduler's own explanation in.
+//! Why a pod has no node, in the scheduler's own words on the same snapshot.
 
-use schema::records::PodInstance;
+use std::cell::OnceCell;
+
+use schema::meta::PodRef;
 use schema::world::World;
 
-/// Why the pod is not bound yet, in a sentence that says what to do where there is something to do.
-pub fn unbound_reason(world: &World, pod: &PodInstance) -> String {
-    if world.nodes.is_empty() {
-        return "no node is registered; start minik8s-agent on a machine".to_owned();
+use crate::controllers::scheduler::Explainer;
+
+/// Counts what is taken of every node at the first question only: most worlds ask none.
+pub(super) struct Unbound<'a> {
+    world: &'a World,
+    explainer: OnceCell<Explainer<'a>>,
+}
+
+impl<'a> Unbound<'a> {
+    pub(super) fn new(world: &'a World) -> Self {
+        Self { world, explainer: OnceCell::new() }
     }
-    if let Some(name) = &pod.spec.node_name
-        && !world.nodes.contains_key(name)
-    {
-        return format!("node {name}, which spec.nodeName names, is not registered");
+
+    /// Why the pod that is wanted now is not bound, in a sentence.
+    pub(super) fn reason(&self, pod: &PodRef) -> String {
+        let explainer = self.explainer.get_or_init(|| Explainer::new(self.world));
+        explainer.explain(pod).unwrap_or_else(|| "waiting for the scheduler".to_owned())
     }
-    let wanted = |name: &&String| pod.spec.node_name.as_ref().is_none_or(|only| only == *name);
-    let ready: Vec<&String> =
-        world.nodes.keys().filter(wanted).filter(|name| world.node_is_ready(name)).collect();
-    if ready.is_empty() {
-        let silent: Vec<&str> = world.nodes.keys().filter(wanted).take(3).map(String::as_str).collect();
-        return format!("no node is ready: no heartbeat of {}", silent.join(", "));
-    }
-    if !ready.iter().any(|name| world.subnets.contains_key(*name)) {
-        return format!("node {} has no pod subnet yet", ready[0]);
-    }
-    "waiting for the scheduler".to_owned()
 }

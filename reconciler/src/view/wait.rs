@@ -5,6 +5,7 @@
 //! removed is gone from every node that is alive. Failed: this can't come true without a change.
 
 use jiff::Timestamp;
+use schema::keys::prefix;
 use schema::kinds::Kind;
 use schema::kinds::pod::PodPhase;
 use schema::meta::PodRef;
@@ -73,6 +74,7 @@ fn failed(why: impl Into<String>) -> WaitState {
 
 /// A source that has the commit, and where in its history.
 struct Target<'a> {
+    world: &'a World,
     source: &'a SourceStatus,
     /// In full.
     commit: &'a str,
@@ -89,19 +91,12 @@ impl<'a> Target<'a> {
                 commit == wanted || wanted.len() >= COMMIT_DIGITS_MIN && commit.starts_with(wanted)
             }
         };
-        let of_source = |revision: &&Revision| revision.source == source.name;
         // The last of them: a branch may come back to an old commit.
-        let revision = world
-            .revisions
-            .range((source.name.clone(), 0)..=(source.name.clone(), u64::MAX))
-            .map(|(_, revision)| &revision.value)
-            .filter(of_source)
-            .filter(|revision| is_wanted(&revision.commit))
-            .last();
+        let revision = history_of(world, &source.name).rfind(|revision| is_wanted(&revision.commit));
         let applied = source.applied_commit.as_deref();
         let commit = [applied, newest, revision.map(|r| r.commit.as_str())];
         let commit = commit.into_iter().flatten().find(|commit| is_wanted(commit))?;
-        Some(Self { source, commit, revision })
+        Some(Self { world, source, commit, revision })
     }
 
     fn is_synced(&self) -> bool {
@@ -146,8 +141,21 @@ impl<'a> Target<'a> {
     /// The trouble that `commit` brought is in this target's commit too. Trouble that only a later
     /// commit brought leaves the earlier one's objects as they were.
     fn shares_trouble_of(&self, commit: &str) -> bool {
-        commit == self.commit || self.is_newest()
+        let since = || {
+            let mut history = history_of(self.world, &self.source.name);
+            history.find(|revision| revision.commit == commit).map(|revision| revision.sequence)
+        };
+        let own = || self.revision.map(|revision| revision.sequence);
+        commit == self.commit
+            || self.is_newest()
+            || since().zip(own()).is_some_and(|(since, own)| since <= own)
     }
+}
+
+/// What was applied of a source, the oldest first.
+fn history_of<'a>(world: &'a World, source: &str) -> impl DoubleEndedIterator<Item = &'a Revision> {
+    let all = (source.to_owned(), 0)..=(source.to_owned(), u64::MAX);
+    world.revisions.range(all).map(|(_, revision)| &revision.value)
 }
 
 /// Waiting alone does not help against these.
@@ -185,6 +193,10 @@ fn judge(world: &World, targets: &[Target<'_>]) -> WaitState {
     if let Some(why) = targets.iter().find_map(Target::refused) {
         return failed(why);
     }
+    // What can't be read may hold an object or a pod: nothing is healthy before it can.
+    if let Some((key, why)) = world.malformed.iter().find(|(key, _)| holds_intent(key)) {
+        return waiting(format!("etcd's {key} can't be read: {why}"));
+    }
     let index = Index::new(world);
     let mut state = WaitState { healthy: true, ..WaitState::default() };
     let owned = world.objects.values().map(|object| &object.value);
@@ -201,18 +213,22 @@ fn judge(world: &World, targets: &[Target<'_>]) -> WaitState {
     still_there(&index).unwrap_or(state)
 }
 
+fn holds_intent(key: &str) -> bool {
+    [prefix::OBJECTS, prefix::PODS, prefix::BINDINGS].iter().any(|prefix| key.starts_with(prefix))
+}
+
 fn bare_pod(index: &Index<'_>, object: &Object) -> WaitState {
     let pod = PodRef::new(&object.metadata.namespace, &object.metadata.name);
     let commit = short(&object.provenance.commit);
-    let Some(instance) = index.world.pods.get(&pod).map(|instance| &instance.value) else {
+    let Some((pod, instance)) = index.world.pods.get_key_value(&pod) else {
         return waiting(format!("pod {pod}: waiting for the workloads controller to make it"));
     };
-    if instance.hash != object.hash {
+    if instance.value.hash != object.hash {
         return waiting(format!(
             "pod {pod}: waiting for the workloads controller to take in commit {commit}"
         ));
     }
-    let row = row(index, &pod, Timestamp::UNIX_EPOCH);
+    let row = row(index, pod, Timestamp::UNIX_EPOCH);
     // `is_ready` and the phase speak of the wanted uid only, on a node that is alive.
     if row.is_ready || row.phase == PodPhase::Succeeded {
         return WaitState { healthy: true, ..WaitState::default() };

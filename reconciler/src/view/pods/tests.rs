@@ -52,7 +52,7 @@ fn every_stage_of_a_pod_has_its_word_and_its_why() {
     removed.bindings.remove(&("n1".to_owned(), gone.reference()));
 
     insta::assert_snapshot!(rows(&removed), @r"
-    a-unbound 0/1 Pending - 40s waiting for the scheduler
+    a-unbound 0/1 Pending - 40s fits on n1, waits for the scheduler
     b-bound 0/1 Pending n1 40s node n1 has not reported on it yet
     c-creating 0/1 ContainerCreating n1 39s container app: ContainerCreating
     d-image 0/1 ErrImagePull n1 39s container app: no such image
@@ -130,11 +130,11 @@ fn no_node_is_told_apart_from_no_ready_node_and_no_subnet() {
     let why = |world: &World| pods(world, None, at(100))[0].why.clone();
 
     world.subnets.clear();
-    assert_eq!(why(&world), "node n1 has no pod subnet yet");
+    assert_eq!(why(&world), "0/1 nodes fit: 1 without a pod range yet");
     world.heartbeats.clear();
-    assert_eq!(why(&world), "no node is ready: no heartbeat of n1");
+    assert_eq!(why(&world), "0/1 nodes fit: 1 not ready");
     world.nodes.clear();
-    assert_eq!(why(&world), "no node is registered; start minik8s-agent on a machine");
+    assert_eq!(why(&world), "0/0 nodes fit: no node has registered; start minik8s-agent on one");
 }
 
 #[test]

@@ -119,6 +119,28 @@ fn a_quarantined_file_fails_its_own_commit_but_not_the_one_before() {
 }
 
 #[test]
+fn a_file_that_was_broken_before_is_still_broken_in_the_commit_after() {
+    let mut world = with_source(|s| {
+        s.state = SourceState::Degraded;
+        s.applied_commit = Some(C3.to_owned());
+        s.observed_commit = Some(C3.to_owned());
+        s.revision = 3;
+        s.quarantined = vec![quarantine(C1)];
+    });
+    world.revisions.insert(("main".to_owned(), 3), stored(revision(3, C3)));
+    for commit in [C1, C2, C3] {
+        assert!(wait_state(&world, Some(commit)).failed, "{commit}");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_not_taken_for_healthy() {
+    let mut world = good();
+    world.malformed.insert("/minik8s/objects/Pod/default/db".to_owned(), "no JSON".into());
+    check(&world, Some(C2), "s--", "etcd's /minik8s/objects/Pod/default/db can't be read: no JSON");
+}
+
+#[test]
 fn a_held_prune_fails_the_commit_that_asked_for_it() {
     let world = with_source(|s| {
         s.held_prune = Some(HeldPrune {
@@ -147,7 +169,7 @@ fn each_stage_of_a_pod_is_named() {
     check(&world, Some(C2), "s--", "pod default/web: waiting for the workloads controller to make it");
 
     let instance = put_instance(&mut world, &object);
-    check(&world, Some(C2), "s--", "pod default/web: Pending: waiting for the scheduler");
+    check(&world, Some(C2), "s--", "pod default/web: Pending: fits on n1, waits for the scheduler");
 
     bind(&mut world, &instance, "n1");
     check(&world, Some(C2), "s--", "pod default/web: Pending: node n1 has not reported on it yet");
@@ -172,7 +194,8 @@ fn a_ready_pod_of_another_version_is_not_healthy() {
     check(&world, Some(C2), "s--", why);
 
     let instance = put_instance(&mut world, &object);
-    let why = "pod default/web: Pending: waiting for the scheduler to bind the version of commit 2222222";
+    let why = "pod default/web: Pending: fits on n1, waits for the scheduler; \
+               the pod before it goes on running on n1";
     check(&world, Some(C2), "s--", why);
 
     bind(&mut world, &instance, "n1");

@@ -1,0 +1,7 @@
+//! The whole path from real repositories to a store in memory.
+
+mod dangerous;
+mod kit;
+mod numbers;
+mod proofs;
+mod story;
