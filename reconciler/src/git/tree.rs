@@ -27,6 +27,8 @@ pub struct Listing {
     root: Option<Oid>,
     /// Everything of interest, ignored or not.
     entries: OrdMap<Arc<str>, Entry>,
+    /// Ignore files of the folders that the source's folder lies in.
+    above: Vec<(String, Oid)>,
     rules: IgnoreRules,
 }
 
@@ -47,7 +49,8 @@ pub fn list(
     previous: &Listing,
 ) -> Result<Option<Listing>, git2::Error> {
     let Some(root) = folder_tree(repository, commit, folder)? else { return Ok(None) };
-    if previous.root == Some(root.id()) {
+    let above = ignore_files_above(repository, commit, folder)?;
+    if previous.root == Some(root.id()) && previous.above == above {
         return Ok(Some(previous.clone()));
     }
     let prefix = if folder.is_empty() { String::new() } else { format!("{folder}/") };
@@ -66,7 +69,7 @@ pub fn list(
         };
     }
     if rules_changed {
-        listing.rules = read_rules(repository, &entries)?;
+        listing.rules = read_rules(repository, &above, &entries)?;
         let all = entries.iter().map(|(path, entry)| (path, Some(entry)));
         listing.files = select(OrdMap::new(), &listing.rules, all);
     } else {
@@ -76,6 +79,7 @@ pub fn list(
     listing.notes = entries.iter().filter_map(|(path, entry)| note(path, *entry)).collect();
     listing.root = Some(root.id());
     listing.entries = entries;
+    listing.above = above;
     Ok(Some(listing))
 }
 
