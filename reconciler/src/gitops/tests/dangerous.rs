@@ -65,7 +65,7 @@ fn content_cases() -> Vec<Case> {
         case("a folder of most ignored", Failed, "Minik8s-Allow-Prune", |repo| { repo.set("apps/.minik8signore", "/p*\n").commit("x"); }),
         case("every file made plain text by its extension", Failed, "Minik8s-Allow-Prune", |repo| { repo.files = repo.files.iter().map(|(p, t)| (p.replace(".yaml", ".yaml.bak"), t.clone())).collect(); repo.commit("x"); }),
         case("every file broken", Degraded, "apps/p0.yaml", |repo| { set_each(repo, |t| format!("{t}\t: [")); repo.commit("x"); }),
-        case("every file emptied", Degraded, "manifest-vanished", |repo| { set_each(repo, |_| String::new()); repo.commit("x"); }),
+        case("every file emptied", Failed, "manifest-vanished", |repo| { set_each(repo, |_| String::new()); repo.commit("x"); }),
         case("every file without its kind", Degraded, "kind", |repo| { set_each(repo, |t| t.replace("kind: Pod\n", "")); repo.commit("x"); }),
         case("one file broken, the others removed", Degraded, FIRST, |repo| { let text = repo.files[FIRST].clone(); repo.files = [(FIRST.into(), text.replace("containers", "contaners"))].into(); repo.commit("x"); }),
         case("one file broken, one removed", Degraded, FIRST, |repo| { repo.set(FIRST, "kind: Pod\n").remove("apps/p1.yaml").commit("x"); }),
