@@ -27,6 +27,8 @@ pub struct Listing {
     root: Option<Oid>,
     /// Everything of interest, ignored or not.
     entries: OrdMap<Arc<str>, Entry>,
+    /// Ignore files of the folders that the source's folder lies in.
+    above: Vec<(String, Oid)>,
     rules: IgnoreRules,
 }
 
@@ -47,7 +49,8 @@ pub fn list(
     previous: &Listing,
 ) -> Result<Option<Listing>, git2::Error> {
     let Some(root) = folder_tree(repository, commit, folder)? else { return Ok(None) };
-    if previous.root == Some(root.id()) {
+    let above = ignore_files_above(repository, commit, folder)?;
+    if previous.root == Some(root.id()) && previous.above == above {
         return Ok(Some(previous.clone()));
     }
     let prefix = if folder.is_empty() { String::new() } else { format!("{folder}/") };
@@ -57,8 +60,9 @@ pub fn list(
     let mut entries = if old.is_some() { previous.entries.clone() } else { OrdMap::new() };
     let mut listing = if old.is_some() { previous.clone() } else { Listing::default() };
     walk.compare(old.as_ref(), Some(&root), &prefix, 0)?;
-    let rules_changed =
-        old.is_none() || walk.changes.iter().any(|(path, _)| path.ends_with(ignored::FILE_NAME));
+    let rules_changed = old.is_none()
+        || listing.above != above
+        || walk.changes.iter().any(|(path, _)| path.ends_with(ignored::FILE_NAME));
     for (path, entry) in &walk.changes {
         match entry {
             Some(entry) => entries.insert(Arc::clone(path), *entry),
@@ -66,7 +70,7 @@ pub fn list(
         };
     }
     if rules_changed {
-        listing.rules = read_rules(repository, &entries)?;
+        listing.rules = read_rules(repository, &above, &entries)?;
         let all = entries.iter().map(|(path, entry)| (path, Some(entry)));
         listing.files = select(OrdMap::new(), &listing.rules, all);
     } else {
@@ -76,6 +80,7 @@ pub fn list(
     listing.notes = entries.iter().filter_map(|(path, entry)| note(path, *entry)).collect();
     listing.root = Some(root.id());
     listing.entries = entries;
+    listing.above = above;
     Ok(Some(listing))
 }
 
@@ -203,11 +208,37 @@ fn is_manifest_name(name: &str) -> bool {
     matches!(extension.as_deref(), Some("yaml" | "yml" | "json"))
 }
 
+/// The ignore files of the folders around `folder`, outermost first.
+fn ignore_files_above(
+    repository: &Repository,
+    commit: Oid,
+    folder: &str,
+) -> Result<Vec<(String, Oid)>, git2::Error> {
+    let mut found = Vec::new();
+    let mut tree = repository.find_commit(commit)?.tree()?;
+    let mut at = String::new();
+    for part in folder.split('/').filter(|part| !part.is_empty()) {
+        let rules = tree.get_name(ignored::FILE_NAME).and_then(|item| entry_of(ignored::FILE_NAME, &item));
+        if let Some(Entry::Ignore(id)) = rules {
+            found.push((at.clone(), id));
+        }
+        let Some(below) = tree.get_name(part).map(|item| item.id()) else { break };
+        tree = repository.find_tree(below)?;
+        at = if at.is_empty() { part.to_owned() } else { format!("{at}/{part}") };
+    }
+    Ok(found)
+}
+
 fn read_rules(
     repository: &Repository,
+    above: &[(String, Oid)],
     entries: &OrdMap<Arc<str>, Entry>,
 ) -> Result<IgnoreRules, git2::Error> {
     let mut files = Vec::new();
+    for (folder, id) in above {
+        let text = blob(repository, *id)?.unwrap_or_default();
+        files.push((folder.as_str(), String::from_utf8_lossy(&text).into_owned()));
+    }
     for (path, entry) in entries {
         if let Entry::Ignore(id) = entry {
             let text = blob(repository, *id)?.unwrap_or_default();

@@ -45,6 +45,15 @@ pub enum Stopped {
     /// The store did not do it.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The status changed meanwhile, or another reconciler leads.
+    #[error("the status of the source changed meanwhile")]
+    StatusChanged,
+    /// The status does not fit under its key.
+    #[error("the status of the source cannot be written: {why}")]
+    EncodeStatus {
+        /// Why.
+        why: codec::CodecError,
+    },
     /// An object does not fit under its key.
     #[error("{object} cannot be written: {why}")]
     Encode {

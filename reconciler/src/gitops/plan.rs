@@ -34,6 +34,8 @@ pub struct Situation {
     pub malformed: BTreeSet<ObjectRef>,
     /// History, as far as a prune asks for it.
     pub lineage: Lineage,
+    /// How many objects the source owned when the prune that is still held was first held.
+    pub held_of: Option<u64>,
     /// Why the files may not be all there is, for example a remote that can't be reached.
     pub incomplete: Option<String>,
 }
@@ -53,6 +55,8 @@ pub struct SyncPlan {
     pub quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
     /// Objects that the source owns once all steps are done.
     pub owned: u64,
+    /// Objects that the decision on removals was measured against.
+    pub prune_of: u64,
     /// The commit holds no manifest, although the source owns objects.
     pub empty: bool,
 }
@@ -219,7 +223,7 @@ fn built(claim: &Claim<'_>, provenance: Provenance, generation: u64) -> Arc<Obje
 }
 
 fn plan_removals(situation: &Situation, checked: &Checked<'_>, plan: &mut SyncPlan) {
-    let mut owned = 0;
+    let mut owned: usize = 0;
     let mut absent = BTreeMap::new();
     for (object, live) in &situation.live {
         if live.value.provenance.source != situation.source {
@@ -237,8 +241,13 @@ fn plan_removals(situation: &Situation, checked: &Checked<'_>, plan: &mut SyncPl
     }
     let empty = checked.manifest_files == 0;
     plan.empty = empty && owned > 0 && !situation.commit.allows_prune;
+    // What the commit itself adds must not make its removals look few: not in the next run, nor
+    // under the next commit. So a held prune is measured against what there was when it began.
+    let prune_of =
+        situation.held_of.map_or(owned, |held_of| owned.min(usize::try_from(held_of).unwrap_or(owned)));
+    plan.prune_of = prune_of as u64;
     plan.prune = prune(&Evidence {
-        owned,
+        owned: prune_of,
         absent,
         quarantined: checked.quarantined.keys().map(|file| &**file).collect(),
         incomplete: situation.incomplete.as_deref(),

@@ -21,8 +21,8 @@ use schema::records::{EventType, Revision, SourceStatus};
 use schema::store::election::{Fence, FenceReader};
 use schema::store::events::{EventDraft, EventRecorder};
 use schema::store::reflector::WorldReader;
-use schema::store::{Guard, Op, SharedStore};
-use schema::world::{Table, World};
+use schema::store::{Guard, Op, SharedStore, StoreError};
+use schema::world::{Table, Versioned, World};
 
 use super::apply::{self, Applied, Stopped};
 use super::history;
@@ -79,6 +79,8 @@ pub struct Observed {
 /// What one run did.
 pub struct Outcome {
     plan: Option<SyncPlan>,
+    /// The status as it was written ahead of the plan, and its revision.
+    ahead: Option<(SourceStatus, i64)>,
     applied: Applied,
 }
 
@@ -180,45 +182,13 @@ impl SourceLoop {
             live: world.objects.clone(),
             malformed: malformed_objects(world),
             lineage,
+            held_of: world
+                .sources
+                .get(source)
+                .and_then(|status| status.value.held_prune.as_ref())
+                .map(|held| held.owned),
             incomplete,
         }))
-    }
-
-    /// Writes status and revision if they differ from what is there.
-    async fn record(
-        &mut self,
-        observed: &Observed,
-        status: &SourceStatus,
-        revision: Option<&Revision>,
-    ) -> Result<Recorded, LoopError> {
-        let name = &self.config.name;
-        let before = observed.world.sources.get(name);
-        if revision.is_none() && before.is_some_and(|before| before.value == *status) {
-            return Ok(Recorded::Unchanged(before.map_or(0, |before| before.mod_revision)));
-        }
-        let context = format!("cannot write the status of source {name}");
-        let key = Key::Source(name.clone()).to_string();
-        let guard = match before {
-            Some(before) => Guard::ModRevision(key.clone(), before.mod_revision),
-            None if observed.world.malformed.contains_key(&key) => apply::guard_of_present(&self.store, &key)
-                .await
-                .map_err(|error| LoopError::new(&context, error))?,
-            None => Guard::Absent(key.clone()),
-        };
-        let encoded = codec::encode(status).map_err(|error| LoopError::new(&context, error))?;
-        let (mut guards, mut ops) = (vec![guard], vec![Op::put(&key, encoded)]);
-        if let Some(revision) = revision {
-            let key = Key::Revision(name.clone(), revision.sequence).to_string();
-            let encoded = codec::encode(revision).map_err(|error| LoopError::new(&context, error))?;
-            guards.push(Guard::Absent(key.clone()));
-            ops.push(Op::put(key, encoded));
-            let expired = history::expired(&observed.world.revisions, name, EXPIRED_PER_RUN_MAX);
-            ops.extend(expired.into_iter().map(|sequence| Op::delete(Key::Revision(name.clone(), sequence))));
-        }
-        let written = apply::record(&self.store, observed.fence, guards, ops)
-            .await
-            .map_err(|error| LoopError::new(&context, error))?;
-        Ok(written.map_or(Recorded::Conflict, Recorded::Written))
     }
 
     fn tell(&self, before: Option<&SourceStatus>, after: &SourceStatus, revision: Option<&Revision>) {
@@ -233,16 +203,6 @@ impl SourceLoop {
             });
         }
     }
-}
-
-/// What became of a write of status.
-enum Recorded {
-    /// It was so already, since this revision.
-    Unchanged(i64),
-    /// It is so since this revision.
-    Written(i64),
-    /// Something changed meanwhile, or another one leads.
-    Conflict,
 }
 
 #[async_trait]
@@ -287,85 +247,172 @@ impl Loop for SourceLoop {
     }
 
     async fn act(&mut self, observed: &Observed, plan: SyncPlan) -> Outcome {
-        if observed.situation.is_none() {
-            return Outcome { plan: None, applied: Applied::default() };
-        }
+        let (Some(_), Some(loaded)) = (&observed.situation, &observed.loaded) else {
+            return Outcome { plan: None, ahead: None, applied: Applied::default() };
+        };
         if !plan.steps.is_empty() {
             let steps = apply::summary(&plan.steps);
-            let commit = observed.loaded.as_ref().map(|loaded| short(&loaded.commit.id));
-            tracing::info!(source = %self.config.name, commit, ?steps, "applying");
+            tracing::info!(source = %self.config.name, commit = short(&loaded.commit.id), ?steps, "applying");
         }
+        let previous = observed.previous(&self.config.name).map(|status| &status.value);
+        let ahead = match status::hold_ahead(&self.config, previous, &loaded.commit, &plan) {
+            None => None,
+            Some(status) => match self.write_ahead(observed, status).await {
+                Ok(written) => Some(written),
+                Err(stopped) => {
+                    let applied = Applied { stopped: Some(stopped), ..Applied::default() };
+                    return Outcome { plan: Some(plan), ahead: None, applied };
+                }
+            },
+        };
         let applied = apply::apply(&self.store, observed.fence, &plan.steps).await;
-        Outcome { plan: Some(plan), applied }
+        Outcome { plan: Some(plan), ahead, applied }
     }
 
     async fn report(&mut self, observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {
-        let Outcome { plan, applied } = outcome;
-        self.written = self.written.max(applied.revision);
+        self.written = self.written.max(outcome.applied.revision);
         self.settled = None;
-        if matches!(applied.stopped, Some(Stopped::FenceLost)) {
+        match &outcome.applied.stopped {
+            // Another one leads, and the next run sees that; it is no error.
+            Some(Stopped::FenceLost) => return Ok(Next::Interval),
+            // A conflict passes by itself within moments and is no news for the status.
+            None if !outcome.applied.conflicts.is_empty() => return Ok(Next::After(AFTER_CONFLICT)),
+            _ => {}
+        }
+        let before = observed.before(&self.config.name, &outcome);
+        if outcome.plan.is_none() && observed.problem.is_none() {
+            // Nothing was planned because nothing changed: the status stands as it is.
+            self.settle(&observed, before.map_or(0, |(_, revision)| revision));
             return Ok(Next::Interval);
         }
-        let settled_before = plan.is_none() && observed.problem.is_none();
-        let previous = observed.world.sources.get(&self.config.name).map(|status| &status.value);
-        let conflict = (!applied.conflicts.is_empty()).then(|| {
-            format!("{} object(s) changed in etcd meanwhile; it is tried again", applied.conflicts.len())
-        });
-        let failure =
-            applied.stopped.as_ref().map(|why| format!("cannot apply to etcd: {why}; it is tried again"));
-        let (status, revision) = if settled_before && observed.loaded.is_some() {
-            // Nothing was planned because nothing changed: the status stands as it is.
-            (previous.cloned(), None)
-        } else {
-            let run = Run {
-                config: &self.config,
-                previous,
-                head: observed.head.clone(),
-                commit: observed.loaded.as_ref().map(|loaded| &*loaded.commit),
-                plan: plan.as_ref(),
-                problem: observed.problem.clone(),
-                failure: failure.clone().or_else(|| conflict.clone()),
-                next_sequence: self.next_sequence(&observed.world, previous),
-                duration_ms: u64::try_from(observed.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-                now: Timestamp::now(),
-            };
-            let (status, revision) = status::fold(&run);
-            (Some(status), revision)
+        let (status, revision) = self.fold(&observed, &outcome, before.map(|(status, _)| status));
+        let unchanged = revision.is_none() && before.is_some_and(|(before, _)| *before == status);
+        let at = match before {
+            Some((_, at)) if unchanged => at,
+            _ => match self.record(&observed, before.map(|(_, at)| at), &status, revision.as_ref()).await? {
+                None => return Ok(Next::After(AFTER_CONFLICT)),
+                Some(at) => {
+                    let told = observed.previous(&self.config.name).map(|status| &status.value);
+                    self.tell(told, &status, revision.as_ref());
+                    at
+                }
+            },
         };
-        let Some(status) = status else { return Ok(Next::Interval) };
-        // A conflict passes by itself within moments and is no news for the status.
-        if conflict.is_some() && failure.is_none() {
-            return Ok(Next::After(AFTER_CONFLICT));
-        }
-        let recorded = self.record(&observed, &status, revision.as_ref()).await?;
-        match recorded {
-            Recorded::Conflict => return Ok(Next::After(AFTER_CONFLICT)),
-            Recorded::Written(at) => {
-                self.written = self.written.max(at);
-                self.tell(previous, &status, revision.as_ref());
-            }
-            Recorded::Unchanged(_) => {}
-        }
-        if let Some(why) = applied.stopped {
+        let complete = outcome.applied.is_complete();
+        if let Some(why) = outcome.applied.stopped {
             return Err(LoopError::new(format!("cannot apply source {}", self.config.name), why));
         }
-        let (Recorded::Written(at) | Recorded::Unchanged(at)) = recorded else { return Ok(Next::Interval) };
-        let wrote_objects = applied.done > 0;
-        if let (Some(loaded), None, false) = (&observed.loaded, &observed.problem, wrote_objects) {
-            self.settled =
-                Some(Settled { commit: loaded.head, objects: observed.world.objects.clone(), status: at });
+        if observed.problem.is_none() && complete && outcome.applied.done == 0 {
+            self.settle(&observed, at);
         }
         Ok(Next::Interval)
     }
 }
 
+impl Observed {
+    fn previous(&self, source: &str) -> Option<&Versioned<SourceStatus>> {
+        self.world.sources.get(source).map(|status| &**status)
+    }
+
+    /// The status that a new one replaces, with its revision.
+    fn before<'a>(&'a self, source: &str, outcome: &'a Outcome) -> Option<(&'a SourceStatus, i64)> {
+        let ahead = outcome.ahead.as_ref().map(|(status, at)| (status, *at));
+        ahead.or_else(|| self.previous(source).map(|status| (&status.value, status.mod_revision)))
+    }
+}
+
 impl SourceLoop {
-    fn next_sequence(&self, world: &World, previous: Option<&SourceStatus>) -> u64 {
-        history::next_sequence(
-            &world.revisions,
-            &self.config.name,
-            previous.map_or(0, |status| status.revision),
-        )
+    fn fold(
+        &self,
+        observed: &Observed,
+        outcome: &Outcome,
+        previous: Option<&SourceStatus>,
+    ) -> (SourceStatus, Option<Revision>) {
+        let stopped = outcome.applied.stopped.as_ref();
+        let last = previous.map_or(0, |status| status.revision);
+        status::fold(&Run {
+            config: &self.config,
+            previous,
+            head: observed.head.clone(),
+            commit: observed.loaded.as_ref().map(|loaded| &*loaded.commit),
+            plan: outcome.plan.as_ref(),
+            problem: observed.problem.clone(),
+            failure: stopped.map(|why| format!("cannot apply to etcd: {why}; it is tried again")),
+            next_sequence: history::next_sequence(&observed.world.revisions, &self.config.name, last),
+            duration_ms: u64::try_from(observed.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            now: Timestamp::now(),
+        })
+    }
+
+    /// There is nothing to do until the commit, an object or the status is another.
+    fn settle(&mut self, observed: &Observed, status: i64) {
+        if let Some(loaded) = &observed.loaded {
+            self.settled =
+                Some(Settled { commit: loaded.head, objects: observed.world.objects.clone(), status });
+        }
+    }
+
+    async fn write_ahead(
+        &mut self,
+        observed: &Observed,
+        status: SourceStatus,
+    ) -> Result<(SourceStatus, i64), Stopped> {
+        let before = observed.previous(&self.config.name).map(|status| status.mod_revision);
+        let key = Key::Source(self.config.name.clone()).to_string();
+        let guard = self.guard_of_status(observed, &key, before).await?;
+        let encoded = codec::encode(&status).map_err(|why| Stopped::EncodeStatus { why })?;
+        match apply::record(&self.store, observed.fence, vec![guard], vec![Op::put(key, encoded)]).await? {
+            Some(at) => {
+                self.written = self.written.max(at);
+                Ok((status, at))
+            }
+            None => Err(Stopped::StatusChanged),
+        }
+    }
+
+    async fn guard_of_status(
+        &self,
+        observed: &Observed,
+        key: &str,
+        before: Option<i64>,
+    ) -> Result<Guard, StoreError> {
+        match before {
+            Some(revision) => Ok(Guard::ModRevision(key.to_owned(), revision)),
+            None if observed.world.malformed.contains_key(key) => {
+                apply::guard_of_present(&self.store, key).await
+            }
+            None => Ok(Guard::Absent(key.to_owned())),
+        }
+    }
+
+    /// Writes the status, replacing the one of revision `before`, and the revision with it.
+    /// `None`: something changed meanwhile.
+    async fn record(
+        &mut self,
+        observed: &Observed,
+        before: Option<i64>,
+        status: &SourceStatus,
+        revision: Option<&Revision>,
+    ) -> Result<Option<i64>, LoopError> {
+        let name = &self.config.name;
+        let context = format!("cannot write the status of source {name}");
+        let key = Key::Source(name.clone()).to_string();
+        let guard = self.guard_of_status(observed, &key, before).await;
+        let mut guards = vec![guard.map_err(|error| LoopError::new(&context, error))?];
+        let encoded = codec::encode(status).map_err(|error| LoopError::new(&context, error))?;
+        let mut ops = vec![Op::put(&key, encoded)];
+        if let Some(revision) = revision {
+            let key = Key::Revision(name.clone(), revision.sequence).to_string();
+            let encoded = codec::encode(revision).map_err(|error| LoopError::new(&context, error))?;
+            guards.push(Guard::Absent(key.clone()));
+            ops.push(Op::put(key, encoded));
+            let expired = history::expired(&observed.world.revisions, name, EXPIRED_PER_RUN_MAX);
+            ops.extend(expired.into_iter().map(|sequence| Op::delete(Key::Revision(name.clone(), sequence))));
+        }
+        let recorded = apply::record(&self.store, observed.fence, guards, ops).await;
+        let at = recorded.map_err(|error| LoopError::new(&context, error))?;
+        self.written = self.written.max(at.unwrap_or_default());
+        Ok(at)
     }
 }
 

@@ -65,10 +65,12 @@ pub fn fold(run: &Run<'_>) -> (SourceStatus, Option<Revision>) {
     if let (Some(plan), Some(commit)) = (run.plan, run.commit) {
         status.objects = plan.owned;
         status.quarantined = quarantined(plan, commit, run.previous);
+        let held = held(plan, commit, run.previous);
         // While the remote can't be read whole, what was held before is still what is held.
-        if run.problem.is_none() {
-            status.held_prune = held(plan, commit, run.previous);
-        }
+        status.held_prune = match (&run.problem, status.held_prune) {
+            (Some(_), Some(before)) => Some(before),
+            _ => held,
+        };
     }
     let error = problem.clone().or_else(|| failed(run));
     status.error = error.map(|problem| since(problem, run));
@@ -95,9 +97,9 @@ pub fn fold(run: &Run<'_>) -> (SourceStatus, Option<Revision>) {
 fn fresh(config: &SourceConfig) -> SourceStatus {
     SourceStatus {
         name: config.name.clone(),
-        url: String::new(),
-        reference: String::new(),
-        path: String::new(),
+        url: config.shown_url(),
+        reference: config.reference.to_string(),
+        path: config.path.clone(),
         state: SourceState::Pending,
         observed_commit: None,
         applied_commit: None,
@@ -157,6 +159,22 @@ fn quarantined(plan: &SyncPlan, commit: &CommitMeta, previous: Option<&SourceSta
     files.collect()
 }
 
+/// The status to write before a plan whose removals are held begins to write objects; none if it
+/// is there already. Later plans measure the removals against it, so it must not be lost.
+pub fn hold_ahead(
+    config: &SourceConfig,
+    previous: Option<&SourceStatus>,
+    commit: &CommitMeta,
+    plan: &SyncPlan,
+) -> Option<SourceStatus> {
+    if plan.steps.is_empty() || previous.is_some_and(|status| status.held_prune.is_some()) {
+        return None;
+    }
+    let held = held(plan, commit, previous)?;
+    let status = previous.cloned().unwrap_or_else(|| fresh(config));
+    Some(bounded(SourceStatus { held_prune: Some(held), ..status }))
+}
+
 fn held(plan: &SyncPlan, commit: &CommitMeta, previous: Option<&SourceStatus>) -> Option<HeldPrune> {
     let Prune::Held { why, objects } = &plan.prune else { return None };
     let shown: Vec<ObjectRef> = objects.iter().take(SHOWN_MAX).cloned().collect();
@@ -168,7 +186,7 @@ fn held(plan: &SyncPlan, commit: &CommitMeta, previous: Option<&SourceStatus>) -
         commit: commit.clone(),
         why: why.to_string(),
         deletes,
-        owned: plan.owned,
+        owned: plan.prune_of,
         objects: shown,
     })
 }

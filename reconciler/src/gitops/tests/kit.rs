@@ -18,6 +18,7 @@ use schema::store::{Op, Store, TxnOutcome};
 use schema::world::{Change, World};
 use tempfile::TempDir;
 
+use super::crash::CrashingStore;
 use crate::git::SourceConfig;
 use crate::gitops::SourceLoop;
 
@@ -141,6 +142,7 @@ pub(super) fn write_tree(git: &Repository, files: &Files) -> Oid {
 pub(super) struct Cluster {
     pub(super) store: MemoryStore,
     pub(super) fence: Fence,
+    crashing: CrashingStore,
     world: World,
     known: BTreeMap<String, i64>,
     publisher: WorldPublisher,
@@ -175,14 +177,36 @@ impl Cluster {
         let fence = Fence { create_revision: fence };
         let world = World { synced: true, ..World::default() };
         let (publisher, reader) = WorldReader::channel(world.clone());
-        let sync = new_loop(&config, state, &store, &reader, fence);
+        let crashing = CrashingStore::new(store.clone());
+        let sync = new_loop(&config, state, &crashing, &reader, fence);
         let known = BTreeMap::new();
-        Self { store, fence, world, known, publisher, reader, sync, config, state: state.to_owned() }
+        Self {
+            store,
+            fence,
+            crashing,
+            world,
+            known,
+            publisher,
+            reader,
+            sync,
+            config,
+            state: state.to_owned(),
+        }
     }
 
     /// The same store with a loop that remembers nothing: the process was started anew.
     pub(super) fn restart(&mut self) {
-        self.sync = new_loop(&self.config, &self.state, &self.store, &self.reader, self.fence);
+        self.sync = new_loop(&self.config, &self.state, &self.crashing, &self.reader, self.fence);
+    }
+
+    /// The loop's process dies at the write after `writes` more; `lost`: that one is still done.
+    pub(super) fn crash_after(&self, writes: u32, lost: bool) {
+        self.crashing.set(Some((writes + 1, lost)));
+    }
+
+    /// The loop can write again.
+    pub(super) fn heal(&self) {
+        self.crashing.set(None);
     }
 
     /// What a reflector does.
@@ -265,7 +289,7 @@ impl Cluster {
 fn new_loop(
     config: &SourceConfig,
     state: &Path,
-    store: &MemoryStore,
+    store: &CrashingStore,
     world: &WorldReader,
     fence: Fence,
 ) -> SourceLoop {
