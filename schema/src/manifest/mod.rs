@@ -22,7 +22,7 @@ pub use draft::{Document, DraftObject};
 use crate::violation::{Severity, Violation, rules};
 use classify::Meaning;
 use document::Context;
-use node::{Mark, Node, Parsed, Problem, Root, Value};
+use node::{Mark, Parsed, Problem, Root, Value};
 
 /// What a file holds.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -115,23 +115,18 @@ fn broken(path: &str, problem: Problem) -> LoadedFile {
     LoadedFile { documents: Vec::new(), violations: vec![violation(path, problem, None)], is_manifest: true }
 }
 
-/// Kubernetes' `kind: List` is its items.
-fn expand_list(root: Root) -> Vec<Root> {
+/// Kubernetes' `kind: List` is its items, if they are objects.
+fn expand_list(mut root: Root) -> Vec<Root> {
     let is_list = root.node.entry("kind").and_then(|entry| entry.value.text()) == Some("List");
-    let Value::Mapping(entries) = root.node.value else { return vec![root] };
-    let items = entries
-        .iter()
-        .position(|entry| entry.key == "items" && matches!(entry.value.value, Value::Sequence(_)));
-    let (true, Some(items)) = (is_list, items) else {
-        return vec![Root { node: Node { mark: root.node.mark, value: Value::Mapping(entries) }, ..root }];
-    };
-    let mut problems = root.problems;
-    let Value::Sequence(items) =
-        entries.into_iter().nth(items).map_or(Value::Sequence(Vec::new()), |entry| entry.value.value)
-    else {
-        return Vec::new();
-    };
+    let Value::Mapping(entries) = &mut root.node.value else { return vec![root] };
+    let items = entries.iter_mut().find(|entry| entry.key == "items").map(|entry| &mut entry.value.value);
+    let Some(Value::Sequence(items)) = items else { return vec![root] };
+    let are_objects = items.iter().all(|item| classify::meaning(item) == Meaning::Manifest);
+    if !is_list || items.is_empty() || !are_objects {
+        return vec![root];
+    }
     // What was wrong in the text is told once, with the first item.
+    let (items, mut problems) = (std::mem::take(items), root.problems);
     items.into_iter().map(|node| Root { node, problems: std::mem::take(&mut problems) }).collect()
 }
 

@@ -80,6 +80,25 @@ impl Shapes {
         &self.arena[index]
     }
 
+    /// Something of the shape, in place of a value that is a mistake: the rest can then be checked too.
+    fn stand_in(&self, index: usize) -> Json {
+        match self.get(index) {
+            Shape::Text => Json::from(""),
+            Shape::OneOf(words) => Json::from(words.first().map_or("", String::as_str)),
+            Shape::Bool => Json::from(false),
+            Shape::Integer { .. } | Shape::IntegerOrText { .. } => Json::from(1),
+            Shape::Cpu | Shape::Memory => Json::from("1"),
+            Shape::List(_) => Json::Array(Vec::new()),
+            Shape::Map(_) => Json::Object(serde_json::Map::new()),
+            Shape::Record(record) => {
+                let required = record.fields.iter().filter(|(_, field)| field.required);
+                Json::Object(
+                    required.map(|(name, field)| (name.clone(), self.stand_in(field.shape))).collect(),
+                )
+            }
+        }
+    }
+
     fn push(&mut self, shape: Shape) -> usize {
         self.arena.push(shape);
         self.arena.len() - 1

@@ -8,7 +8,7 @@ use crate::manifest::nearest::{list, nearest, suggestion};
 use crate::manifest::node::{Entry, Mark, Node, Problem, Value};
 use crate::manifest::scalar::{Plain, resolve};
 use crate::quantity::{Cpu, Memory, QuantityError};
-use crate::violation::{Path, rules};
+use crate::violation::{OwnedStep, Path, rules};
 
 /// A plain `cpu` number from here on is nano-CPUs: no machine has a million cores, and older
 /// Minik8s manifests wrote billionths.
@@ -18,25 +18,28 @@ const NANO_CPU_MIN: i128 = 1_000_000;
 pub(crate) struct Walk<'a> {
     pub(crate) shapes: &'a Shapes,
     pub(crate) problems: Vec<Problem>,
+    /// Where the value is not what the author meant: findings there would only follow from these.
+    pub(crate) faults: Vec<Vec<OwnedStep>>,
 }
 
 impl Walk<'_> {
-    /// The value at `node` as JSON for serde; `Json::Null` where a mistake was found. `place` is shown
-    /// when something is missing: the key that owns the value.
-    pub(crate) fn value(&mut self, shape: usize, node: &Node, at: &Path<'_>, place: Mark) -> Json {
+    /// The value at `node` as JSON for serde; none where it is a mistake. `place` is shown when
+    /// something is missing: the key that owns the value.
+    pub(crate) fn value(&mut self, shape: usize, node: &Node, at: &Path<'_>, place: Mark) -> Option<Json> {
         // A value that is not written has no place of its own.
         let mark = if node.is_blank() { place } else { node.mark };
         let shapes = self.shapes;
         match (shapes.get(shape), &node.value) {
-            (Shape::Record(record), Value::Mapping(entries)) => self.record(record, entries, at, place),
-            (Shape::Map(values), Value::Mapping(entries)) => self.map(*values, entries, at),
-            (Shape::List(items), Value::Sequence(nodes)) => Json::Array(
-                nodes
-                    .iter()
-                    .enumerate()
-                    .map(|(index, item)| self.value(*items, item, &at.index(index), item.mark))
-                    .collect(),
-            ),
+            (Shape::Record(record), Value::Mapping(entries)) => Some(self.record(record, entries, at, place)),
+            (Shape::Map(values), Value::Mapping(entries)) => Some(self.map(*values, entries, at)),
+            (Shape::List(items), Value::Sequence(nodes)) => {
+                let mut item = |(index, item): (usize, &Node)| {
+                    // A stand-in keeps the others at their index.
+                    self.value(*items, item, &at.index(index), item.mark)
+                        .unwrap_or_else(|| shapes.stand_in(*items))
+                };
+                Some(Json::Array(nodes.iter().enumerate().map(&mut item).collect()))
+            }
             (Shape::List(_) | Shape::Map(_) | Shape::Record(_), _) => self.wrong_type(shape, node, at, mark),
             (_, Value::Scalar { text, plain }) => self.scalar(shape, node, text, *plain, at, mark),
             _ => self.wrong_type(shape, node, at, mark),
@@ -52,7 +55,8 @@ impl Walk<'_> {
                 Some(_) if entry.value.is_null() => {}
                 Some(field) => {
                     let value = self.value(field.shape, &entry.value, &path, entry.mark);
-                    object.insert(entry.key.clone(), value);
+                    let stand_in = || field.required.then(|| self.shapes.stand_in(field.shape));
+                    object.extend(value.or_else(stand_in).map(|value| (entry.key.clone(), value)));
                 }
                 None => self.unknown_field(record, entry, at),
             }
@@ -61,22 +65,27 @@ impl Walk<'_> {
             if !field.required || object.contains_key(name) {
                 continue;
             }
-            let null = entries.iter().find(|entry| entry.key == *name);
-            let message = format!(
-                "{}: Required value: {}",
-                at.field(name),
-                match null {
-                    Some(_) => "the field is there but has no value",
-                    None => "the field is missing",
-                }
-            );
-            self.problem(Problem::new(
-                null.map_or(place, |entry| entry.mark),
-                &rules::MISSING_FIELD,
-                message,
-            ));
+            object.insert(name.clone(), self.shapes.stand_in(field.shape));
+            self.missing_field(record, name, entries, at, place);
         }
         Json::Object(object)
+    }
+
+    fn missing_field(&mut self, record: &Record, name: &str, entries: &[Entry], at: &Path<'_>, place: Mark) {
+        let path = at.field(name);
+        let is_typo = |entry: &Entry| {
+            let known = record.fields.keys().map(String::as_str);
+            !record.fields.contains_key(&entry.key) && nearest(&entry.key, known) == Some(name)
+        };
+        if entries.iter().any(is_typo) {
+            // `imgae` was told as unknown already: one mistake, one message.
+            return self.faults.push(path.steps());
+        }
+        let null = entries.iter().find(|entry| entry.key == *name);
+        let why = if null.is_some() { "the field is there but has no value" } else { "the field is missing" };
+        let mark = null.map_or(place, |entry| entry.mark);
+        let message = format!("{path}: Required value: {why}");
+        self.fault(&path, Problem::new(mark, &rules::MISSING_FIELD, message));
     }
 
     fn unknown_field(&mut self, record: &Record, entry: &Entry, at: &Path<'_>) {
@@ -88,12 +97,12 @@ impl Walk<'_> {
             }
             let message = format!("{path}: a Kubernetes field that Minik8s does not support");
             let problem = Problem::new(entry.mark, &rules::UNSUPPORTED_FIELD, message);
-            return self.problem(problem.help(field.help));
+            return self.fault(&path, problem.help(field.help));
         }
         let message = format!("{path}: unknown field `{}`", entry.key);
         let names = record.fields.keys().map(String::as_str);
         let help = suggestion(&entry.key, names);
-        self.problem(Problem::new(entry.mark, &rules::UNKNOWN_FIELD, message).help(help));
+        self.fault(&path, Problem::new(entry.mark, &rules::UNKNOWN_FIELD, message).help(help));
     }
 
     fn map(&mut self, values: usize, entries: &[Entry], at: &Path<'_>) -> Json {
@@ -104,7 +113,8 @@ impl Walk<'_> {
                 // `disk:` without a value is the empty text, as for Kubernetes.
                 Json::String(String::new())
             } else {
-                self.value(values, &entry.value, &path, entry.mark)
+                let value = self.value(values, &entry.value, &path, entry.mark);
+                value.unwrap_or_else(|| self.shapes.stand_in(values))
             };
             object.insert(entry.key.clone(), value);
         }
@@ -119,23 +129,23 @@ impl Walk<'_> {
         plain: bool,
         at: &Path<'_>,
         mark: Mark,
-    ) -> Json {
+    ) -> Option<Json> {
         let meaning = if plain { resolve(text) } else { Plain::Text };
         let shapes = self.shapes;
         match (shapes.get(shape), meaning) {
-            (Shape::Text, Plain::Text) => Json::from(text),
+            (Shape::Text, Plain::Text) => Some(Json::from(text)),
             (Shape::Text, Plain::OldBool(_)) => {
                 let message = format!("{at}: `{text}` is taken as text; older YAML reads it as a boolean");
                 let problem = Problem::new(mark, &rules::AMBIGUOUS_SCALAR, message);
-                self.problem(problem.help(format!("write \"{text}\" in quotes")));
-                Json::from(text)
+                self.problems.push(problem.help(format!("write \"{text}\" in quotes")));
+                Some(Json::from(text))
             }
             (Shape::OneOf(words), _) => self.one_of(words, text, at, mark),
-            (Shape::Bool, Plain::Bool(value)) => Json::from(value),
+            (Shape::Bool, Plain::Bool(value)) => Some(Json::from(value)),
             (Shape::Integer { min, max } | Shape::IntegerOrText { min, max }, Plain::Integer(number)) => {
                 self.integer(number, *min, *max, at, mark)
             }
-            (Shape::IntegerOrText { .. }, Plain::Text) => Json::from(text),
+            (Shape::IntegerOrText { .. }, Plain::Text) => Some(Json::from(text)),
             (Shape::Cpu, Plain::Integer(number)) if number >= NANO_CPU_MIN => self.nano_cpu(number, at, mark),
             (Shape::Cpu, Plain::Text | Plain::Integer(_) | Plain::Float) => {
                 self.quantity(text, text.parse::<Cpu>().err(), at, mark)
@@ -147,9 +157,9 @@ impl Walk<'_> {
         }
     }
 
-    fn one_of(&mut self, words: &[String], text: &str, at: &Path<'_>, mark: Mark) -> Json {
+    fn one_of(&mut self, words: &[String], text: &str, at: &Path<'_>, mark: Mark) -> Option<Json> {
         if words.iter().any(|word| word == text) {
-            return Json::from(text);
+            return Some(Json::from(text));
         }
         let known = || words.iter().map(String::as_str).filter(|word| !word.is_empty());
         let help = match nearest(text, known()) {
@@ -157,49 +167,57 @@ impl Walk<'_> {
             None => format!("supported values: {}", list(known())),
         };
         let message = format!("{at}: Unsupported value: `{text}`");
-        self.problem(Problem::new(mark, &rules::UNKNOWN_VALUE, message).help(help));
-        Json::Null
+        self.fault(at, Problem::new(mark, &rules::UNKNOWN_VALUE, message).help(help));
+        None
     }
 
-    fn integer(&mut self, number: i128, min: i128, max: i128, at: &Path<'_>, mark: Mark) -> Json {
+    fn integer(&mut self, number: i128, min: i128, max: i128, at: &Path<'_>, mark: Mark) -> Option<Json> {
         let json = i64::try_from(number).map(Json::from).or_else(|_| u64::try_from(number).map(Json::from));
         match json {
-            Ok(json) if (min..=max).contains(&number) => json,
+            Ok(json) if (min..=max).contains(&number) => Some(json),
             _ => {
                 let message =
                     format!("{at}: Invalid value: {number}: must be between {min} and {max}, inclusive");
-                self.problem(Problem::new(mark, &rules::OUT_OF_RANGE, message));
-                Json::Null
+                self.fault(at, Problem::new(mark, &rules::OUT_OF_RANGE, message));
+                None
             }
         }
     }
 
-    fn nano_cpu(&mut self, number: i128, at: &Path<'_>, mark: Mark) -> Json {
+    fn nano_cpu(&mut self, number: i128, at: &Path<'_>, mark: Mark) -> Option<Json> {
         let text = format!("{number}n");
         if let Err(error) = text.parse::<Cpu>() {
             return self.quantity(&text, Some(error), at, mark);
         }
         let cpu = text.parse::<Cpu>().unwrap_or_default();
         let message = format!("{at}: {number} is read as billionths of a core, which is `{cpu}`");
-        self.problem(Problem::new(mark, &rules::NANO_CPU, message).help(format!("write `{cpu}`")));
-        Json::from(text)
+        self.problems.push(Problem::new(mark, &rules::NANO_CPU, message).help(format!("write `{cpu}`")));
+        Some(Json::from(text))
     }
 
-    fn quantity(&mut self, text: &str, error: Option<QuantityError>, at: &Path<'_>, mark: Mark) -> Json {
-        let Some(error) = error else { return Json::from(text) };
-        self.problem(Problem::new(mark, &rules::QUANTITY, format!("{at}: Invalid value: {error}")));
-        Json::Null
+    fn quantity(
+        &mut self,
+        text: &str,
+        error: Option<QuantityError>,
+        at: &Path<'_>,
+        mark: Mark,
+    ) -> Option<Json> {
+        let Some(error) = error else { return Some(Json::from(text)) };
+        self.fault(at, Problem::new(mark, &rules::QUANTITY, format!("{at}: Invalid value: {error}")));
+        None
     }
 
-    fn wrong_type(&mut self, shape: usize, node: &Node, at: &Path<'_>, mark: Mark) -> Json {
+    fn wrong_type(&mut self, shape: usize, node: &Node, at: &Path<'_>, mark: Mark) -> Option<Json> {
         let place = if at.to_string().is_empty() { "the document".to_owned() } else { at.to_string() };
         let message = format!("{place}: {} is wanted, found {}", wanted(self.shapes, shape), found(node));
         let help = type_help(self.shapes.get(shape), node);
-        self.problem(Problem::new(mark, &rules::WRONG_TYPE, message).help(help));
-        Json::Null
+        self.fault(at, Problem::new(mark, &rules::WRONG_TYPE, message).help(help));
+        None
     }
 
-    fn problem(&mut self, problem: Problem) {
+    /// Notes a mistake after which the value at `at` is not the author's.
+    fn fault(&mut self, at: &Path<'_>, problem: Problem) {
+        self.faults.push(at.steps());
         self.problems.push(problem);
     }
 }
