@@ -73,15 +73,16 @@ pub(crate) fn stands_for(key: &str) -> Option<&'static str> {
         .or_else(|| nearest(key, ["apiVersion", "metadata"]))
 }
 
-/// A manifest in one line of a file that seems to hold none: with its first brace replaced, a whole
-/// one-line object is a comment, and would be gone without a word.
+/// A one-line manifest that became a comment or a `%` directive: with its first brace replaced, a whole object would be
+/// gone without a word. (Text in other shapes is caught by [`meaning`].)
 pub(crate) fn vanished_manifest(text: &str) -> Option<Problem> {
     for (number, line) in (1u32..).zip(text.lines()) {
-        let line = line.trim_start();
-        // The brace and a quote come before the first word.
-        let starts_so = TOP_LEVEL.iter().any(|word| line.find(word).is_some_and(|at| at <= 3));
-        if starts_so && words_in(line) >= 3 && line.matches(':').count() >= 3 {
-            let message = "this line reads like a manifest, but is a comment";
+        let line = line.strip_prefix("---").unwrap_or(line).trim_start();
+        let gone = line.starts_with(['#', '%']);
+        let text = line.trim_start_matches(|c: char| !c.is_alphanumeric());
+        let starts_so = TOP_LEVEL.iter().any(|word| text.starts_with(word));
+        if gone && starts_so && words_in(text) >= 3 {
+            let message = "this line reads like a whole manifest, but is a comment or directive";
             return Some(
                 Problem::new(Mark { line: number, column: 1 }, &rules::COMMENTED_MANIFEST, message)
                     .help("remove the line to delete the object, or repair it"),

@@ -8,20 +8,15 @@ use super::classify::{self, TOP_LEVEL, stands_for};
 use super::foreign;
 use super::nearest::{nearest, suggestion};
 use super::node::{Entry, Mark, Node, Problem, Root, Value};
-use super::shape::{Shapes, Walk};
+use super::shape::{Here, Shapes, Walk};
 use super::{Document, DraftObject, LoadedFile, limits, object_too_large, violation};
 use crate::kinds::pod::PodSpec;
 use crate::kinds::{Kind, Resource, metadata};
 use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta};
 use crate::violation::{Finding, Findings, OwnedStep, Path, Severity, rules};
 
-/// What every document of a file shares.
-pub(crate) struct Context<'a> {
-    pub(crate) file: &'a str,
-}
-
-/// Loads a document that is meant as a manifest into `loaded`.
-pub(crate) fn load(context: &Context<'_>, root: Root, loaded: &mut LoadedFile) {
+/// Loads a document of `file` that is meant as a manifest into `loaded`.
+pub(crate) fn load(file: &str, root: Root, loaded: &mut LoadedFile) {
     let Root { node, mut problems } = root;
     let object = object_name(&node);
     let draft = read(&node, &mut problems);
@@ -29,7 +24,7 @@ pub(crate) fn load(context: &Context<'_>, root: Root, loaded: &mut LoadedFile) {
     if let (Some(object), false) = (draft, has_errors) {
         loaded.documents.push(Document { object, line: node.first_mark().line });
     }
-    let violations = problems.into_iter().map(|problem| violation(context.file, problem, object.as_deref()));
+    let violations = problems.into_iter().map(|problem| violation(file, problem, object.as_deref()));
     loaded.violations.extend(violations);
 }
 
@@ -177,7 +172,8 @@ fn section<T: DeserializeOwned>(
         }
     };
     let mut walk = Walk { shapes, problems: Vec::new(), faults: Vec::new() };
-    let json = walk.value(shapes.root, &entry.value, &Path::ROOT.field(name), entry.mark);
+    let json =
+        walk.value(shapes.root, &entry.value, Here { path: &Path::ROOT.field(name), mark: entry.mark });
     problems.append(&mut walk.problems);
     faults.append(&mut walk.faults);
     serde_json::from_value(json?)

@@ -21,7 +21,6 @@ pub use draft::{Document, DraftObject};
 
 use crate::violation::{Severity, Violation, rules};
 use classify::Meaning;
-use document::Context;
 use node::{Mark, Parsed, Problem, Root, Value};
 
 /// What a file holds.
@@ -79,24 +78,24 @@ pub fn load_file(path: &str, bytes: &[u8]) -> LoadedFile {
         Format::Yaml => yaml::parse(text),
         Format::Json => json::parse(text),
     };
-    load_parsed(path, text, parsed)
+    match (format, classify::vanished_manifest(text)) {
+        (Format::Yaml, Some(problem)) => broken(path, problem),
+        _ => load_parsed(path, parsed),
+    }
 }
 
-fn load_parsed(path: &str, text: &str, parsed: Parsed) -> LoadedFile {
+fn load_parsed(path: &str, parsed: Parsed) -> LoadedFile {
     let roots: Vec<Root> = parsed.roots.into_iter().flat_map(expand_list).collect();
     let meanings: Vec<Meaning> = roots.iter().map(|root| classify::meaning(&root.node)).collect();
     let any_manifest = meanings.contains(&Meaning::Manifest);
     if !any_manifest && parsed.failure.is_none() {
-        return match classify::vanished_manifest(text) {
-            Some(problem) => broken(path, problem),
-            None => LoadedFile::default(),
-        };
+        return LoadedFile::default();
     }
     let mut loaded = LoadedFile { is_manifest: true, ..LoadedFile::default() };
     for (root, meaning) in roots.into_iter().zip(meanings) {
         match meaning {
             Meaning::Empty => {}
-            Meaning::Manifest => document::load(&Context { file: path }, root, &mut loaded),
+            Meaning::Manifest => document::load(path, root, &mut loaded),
             // Beside manifests, a document of another sort is one whose kind was lost.
             Meaning::Other if any_manifest => {
                 let problem = classify::stray(&root.node);

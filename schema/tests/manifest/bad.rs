@@ -124,7 +124,7 @@ fn containers() -> Vec<(&'static str, String)> {
 fn ports_and_probes() -> Vec<(&'static str, String)> {
     vec![
         ("wrong-type", container("ports:\n- containerPort: §\"80\"")),
-        ("invalid-port", container("ports:\n- containerPort: §0")),
+        ("out-of-range", container("ports:\n- containerPort: §0")),
         ("out-of-range", container("ports:\n- containerPort: §65536")),
         ("missing-field", container("ports:\n- §name: http")),
         ("unknown-value", container("ports:\n- {containerPort: 80, protocol: §tcp}")),
@@ -206,8 +206,10 @@ fn pods() -> Vec<(&'static str, String)> {
 fn unmarked(marked: &str) -> (String, String) {
     let before = marked.split('§').next().unwrap_or_default();
     assert!(before.len() < marked.len(), "no mark in {marked}");
-    let (line, column) =
-        (before.matches('\n').count() + 1, before.rsplit('\n').next().unwrap().chars().count() + 1);
+    let (line, column) = (
+        before.matches('\n').count() + 1,
+        before.rsplit('\n').next().unwrap_or_default().chars().count() + 1,
+    );
     (marked.replacen('§', "", 1), format!("{line}:{column}"))
 }
 
@@ -253,7 +255,7 @@ fn all_mistakes_are_told_in_one_run() {
         "imagePullPolcy: Always\nports: [{containerPort: 0}]\nresources: {limits: {memory: 1Xi}}\nvolumeMounts: [{name: v, mountPath: a}]",
     );
     let found: Vec<String> = load(&text).violations.into_iter().map(|violation| violation.rule).collect();
-    assert_eq!(found, ["unknown-field", "invalid-port", "quantity", "invalid-path"]);
+    assert_eq!(found, ["unknown-field", "out-of-range", "quantity", "invalid-path"]);
 }
 
 #[test]

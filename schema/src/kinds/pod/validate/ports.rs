@@ -1,4 +1,4 @@
-//! Ports: ranges, names, and clashes of host ports within the pod.
+//! Ports: names, and clashes of host ports within the pod.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ pub(super) fn validate(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
             let mut names = BTreeSet::new();
             for (index, port) in container.ports.iter().enumerate() {
                 let here = ports.index(index);
-                number(pod, port, &here, findings);
+                host_port(pod, port, &here, findings);
                 name(port, &mut names, &here, findings);
                 let Some(host_port @ 1..) = port.host_port else { continue };
                 if field == "containers" && !host_ports.insert((host_port, port.protocol)) {
@@ -30,11 +30,7 @@ pub(super) fn validate(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
     }
 }
 
-fn number(pod: &PodSpec, port: &ContainerPort, at: &Path<'_>, findings: &mut Findings) {
-    if port.container_port == 0 {
-        let message = "Invalid value: 0: must be between 1 and 65535, inclusive";
-        findings.add(&rules::INVALID_PORT, &at.field("containerPort"), message);
-    }
+fn host_port(pod: &PodSpec, port: &ContainerPort, at: &Path<'_>, findings: &mut Findings) {
     let differs = port.host_port.is_some_and(|host_port| host_port != 0 && host_port != port.container_port);
     if pod.host_network && differs {
         let message = "Invalid value: must match `containerPort` when `hostNetwork` is true";
