@@ -1,1 +1,127 @@
-//! (in work)
+//! What this node should run: from etcd when it has been listed, else from the node's own disk.
+//!
+//! Reads the world and `<state>/agent/desired`; decides which of the two speaks; writes each binding
+//! to disk before anyone acts on it. A file or key that can't be read keeps its pod, it never removes it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+
+use schema::keys::Key;
+use schema::meta::PodRef;
+use schema::records::{Binding, Subnet};
+use schema::world::World;
+
+mod disk;
+
+pub use disk::{DesiredDisk, DiskError};
+
+/// How long a fresh agent waits for etcd's first list before it acts from disk.
+pub const ETCD_GRACE: Duration = Duration::from_secs(2);
+
+/// Who says what should run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Source {
+    /// etcd, listed in full.
+    Etcd,
+    /// The node's own disk, of a time when etcd had been listed in full.
+    Disk,
+    /// Nobody yet: nothing may be planned.
+    #[default]
+    Unknown,
+}
+
+/// What this node should run.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Desired {
+    /// Who says so.
+    pub source: Source,
+    /// The node's range of pod addresses.
+    pub subnet: Option<Subnet>,
+    /// Pods given to this node.
+    pub pods: BTreeMap<PodRef, Binding>,
+    /// Pods given to this node whose binding can't be read: what runs of them stays as it is.
+    pub unreadable: BTreeMap<PodRef, String>,
+}
+
+/// Keeps [`Desired`] between runs.
+#[derive(Debug)]
+pub struct DesiredStore {
+    node: String,
+    disk: DesiredDisk,
+    current: Desired,
+    /// Revision of the world that `current` holds.
+    revision: Option<i64>,
+}
+
+impl DesiredStore {
+    /// Loads what the disk has under `<state_dir>/agent`.
+    pub fn open(state_dir: &Path, node: &str) -> Result<Self, DiskError> {
+        let (disk, loaded) = DesiredDisk::open(&state_dir.join("agent"))?;
+        let source = if loaded.complete { Source::Disk } else { Source::Unknown };
+        let current =
+            Desired { source, subnet: loaded.subnet, pods: loaded.pods, unreadable: loaded.unreadable };
+        Ok(Self { node: node.to_owned(), disk, current, revision: None })
+    }
+
+    /// What holds now.
+    pub fn current(&self) -> &Desired {
+        &self.current
+    }
+
+    /// Takes a listed world in, disk first. On a disk error the former state stands, so that a
+    /// full disk keeps what runs running and only delays changes.
+    pub fn take(&mut self, world: &World) -> Result<(), DiskError> {
+        if !world.synced || (self.revision == Some(world.revision) && self.current.source == Source::Etcd) {
+            return Ok(());
+        }
+        let next = self.read_world(world);
+        self.disk.store(&next.pods, next.subnet.as_ref(), &next.unreadable.keys().cloned().collect())?;
+        self.current = next;
+        self.revision = Some(world.revision);
+        Ok(())
+    }
+
+    fn read_world(&self, world: &World) -> Desired {
+        let mut next = Desired { source: Source::Etcd, ..Desired::default() };
+        next.subnet = world.subnets.get(&self.node).map(|s| s.value.clone()).or_else(|| {
+            // An unreadable or missing subnet never takes the addresses of what runs away.
+            self.current.subnet.clone()
+        });
+        let first = (self.node.clone(), PodRef::new("", ""));
+        for ((node, pod), binding) in world.bindings.range(first..) {
+            if *node != self.node {
+                break;
+            }
+            if binding.value.pod.reference() == *pod {
+                next.pods.insert(pod.clone(), binding.value.clone());
+            } else {
+                let why = format!("its value speaks of {}", binding.value.pod.reference());
+                next.unreadable.insert(pod.clone(), why);
+            }
+        }
+        for (key, why) in &world.malformed {
+            let Ok(Key::Binding(node, pod)) = key.parse::<Key>() else { continue };
+            if node == self.node {
+                next.unreadable.insert(pod, why.to_string());
+            }
+        }
+        self.keep_last_readable(&mut next);
+        next
+    }
+
+    /// A binding that was readable before goes on in that form.
+    fn keep_last_readable(&self, next: &mut Desired) {
+        let known: BTreeSet<PodRef> =
+            next.unreadable.keys().filter(|pod| self.current.pods.contains_key(*pod)).cloned().collect();
+        for pod in known {
+            if let Some(binding) = self.current.pods.get(&pod) {
+                next.pods.insert(pod.clone(), binding.clone());
+                next.unreadable.remove(&pod);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,360 @@
-//! (in work)
+//! What `minik8s serve` runs, as a table: who reads what, who nudges whom, how it ends.
+//!
+//! Starts in the order in which things fail: whatever a user got wrong ends in one line before
+//! anything has an effect. Afterwards every task is critical: the death of one ends the process.
+
+use std::future::IntoFuture as _;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use futures::{FutureExt as _, stream};
+use schema::control::shutdown::Tasks;
+use schema::control::{Driver, LastRun, Loop, Nudge};
+use schema::keys::ROOT;
+use schema::store::election::{self, FenceReader};
+use schema::store::etcd::EtcdStore;
+use schema::store::events::EventRecorder;
+use schema::store::reflector::{self, WorldReader};
+use schema::store::{SharedStore, StoreError};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::{self, ApiDeps};
+use crate::config::ServeConfig;
+use crate::controllers::nodes::Nodes;
+use crate::controllers::scheduler::Scheduler;
+use crate::controllers::workloads::Workloads;
+use crate::controllers::{Deps, Shell};
+use crate::gitops::{self, SourceLoop};
+use crate::logging;
+
+/// How long etcd may take to answer at the start: it is often started at the same time.
+const ETCD_PATIENCE: Duration = Duration::from_secs(5);
+/// The leader's lease: after so long without a sign of life another one may lead.
+const LEADER_TTL: Duration = Duration::from_secs(15);
+/// Controllers look again after so long even if nothing changed.
+const CONTROLLER_INTERVAL: Duration = Duration::from_secs(60);
+/// Least time between two nudges because of the world, so that a burst of changes is planned once.
+/// The first change of a burst is passed on at once.
+const NUDGE_GAP: Duration = Duration::from_millis(10);
+/// How long requests under way, such as a followed log, may go on after shutdown.
+const API_DRAIN: Duration = Duration::from_secs(2);
+
+/// Runs the reconciler until `shutdown`, then ends what is under way and gives up the lead.
+///
+/// # Errors
+/// One line that says what, where, why and what to do: what keeps it from starting, or which task
+/// ended before it should.
+pub async fn serve(config: ServeConfig, shutdown: CancellationToken) -> anyhow::Result<()> {
+    logging::init(&config.log)?;
+    let Some(started) = shutdown.run_until_cancelled(start(config)).await else { return Ok(()) };
+    let tasks = started?;
+    let asked = stream::once(shutdown.cancelled_owned().map(|()| "shutdown").boxed());
+    tasks.run_until(asked).await.context("the reconciler ended before it should; see its log")
+}
+
+/// The table.
+async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
+    // What may be wrong, least effect first.
+    let listener = listen(config.listen).await?;
+    let store = connect(&config.etcd).await?;
+    check_state_dir(&config.own_dir())?;
+    gitops::preflight(&config.source, &config.state_dir).await?;
+
+    let mut tasks = Tasks::new();
+    let token = tasks.token();
+    let (working, all_done) = mpsc::channel(1);
+
+    // What everything stands on. One watch on all of etcd, so that the world's revision says that
+    // everything up to it is in: whoever waits for a write of its own relies on that.
+    let fence = stand_for_election(&mut tasks, &store, &config.name, all_done);
+    let (world, reflector) = reflector::spawn(Arc::clone(&store), vec![ROOT.to_owned()], token.clone());
+    tasks.adopt_critical("reflector", reflector);
+    let events = EventRecorder::spawn(Arc::clone(&store), "reconciler", token.clone());
+
+    // Loops. Each is nudged by what it reads.
+    let deps = Deps {
+        store: Arc::clone(&store),
+        world: world.clone(),
+        fence: fence.clone(),
+        events: events.clone(),
+        settings: config.settings,
+    };
+    let source = SourceLoop::new(
+        config.source.clone(),
+        config.state_dir,
+        Arc::clone(&store),
+        world.clone(),
+        fence.clone(),
+        events,
+    );
+    let mut loops = Loops { tasks: &mut tasks, working };
+    let (sync, last_sync) = loops.drive("gitops", config.source.poll, source);
+    let controllers = [
+        loops.drive("nodes", CONTROLLER_INTERVAL, Shell::<Nodes>::new(deps.clone())).0,
+        loops.drive("workloads", CONTROLLER_INTERVAL, Shell::<Workloads>::new(deps.clone())).0,
+        loops.drive("scheduler", CONTROLLER_INTERVAL, Shell::<Scheduler>::new(deps)).0,
+    ];
+    drop(loops);
+    tasks.spawn_critical("nudges", pass_on(world.clone(), fence, controllers, sync.clone(), token.clone()));
+
+    // Who looks.
+    let api = api::router(ApiDeps {
+        world,
+        store,
+        sync,
+        last_sync: Some(last_sync),
+        identity: config.name.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    });
+    tasks.spawn_critical("api", answer(listener, api, token));
+    tracing::info!(
+        name = config.name,
+        listen = %config.listen,
+        etcd = config.etcd.join(","),
+        repo = config.source.shown_url(),
+        reference = %config.source.reference,
+        "reconciler started"
+    );
+    Ok(tasks)
+}
+
+async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+    match TcpListener::bind(address).await {
+        Ok(listener) => Ok(listener),
+        Err(error) => bail!(
+            "cannot listen on {address}: {}; stop what listens there, or give --listen another address",
+            text_of(&error)
+        ),
+    }
+}
+
+async fn connect(endpoints: &[String]) -> anyhow::Result<SharedStore> {
+    match EtcdStore::connect(endpoints, ETCD_PATIENCE).await {
+        Ok(store) => Ok(Arc::new(store)),
+        Err(error @ StoreError::Connect { .. }) => {
+            bail!("{error}; start etcd there, or give --etcd its address")
+        }
+        Err(error) => bail!("{error}; look at etcd's log"),
+    }
+}
+
+fn check_state_dir(dir: &Path) -> anyhow::Result<()> {
+    let checked = std::fs::create_dir_all(dir).and_then(|()| tempfile::tempfile_in(dir));
+    match checked {
+        Ok(_) => Ok(()),
+        Err(error) => bail!(
+            "cannot write to the state directory {}: {}; give --state-dir a directory that this user may write",
+            dir.display(),
+            text_of(&error)
+        ),
+    }
+}
+
+/// An error of the system without the path that `tempfile` and others add to it.
+fn text_of(error: &std::io::Error) -> String {
+    match error.raw_os_error() {
+        Some(code) => nix::errno::Errno::from_raw(code).desc().to_lowercase(),
+        None => error.kind().to_string(),
+    }
+}
+
+/// Stands for election. The lead is given up only once every loop has ended, so that what they
+/// are writing is still theirs to write.
+fn stand_for_election(
+    tasks: &mut Tasks,
+    store: &SharedStore,
+    name: &str,
+    mut all_done: mpsc::Receiver<()>,
+) -> FenceReader {
+    let resign = CancellationToken::new();
+    let (fence, election) = election::spawn(Arc::clone(store), name.to_owned(), LEADER_TTL, resign.clone());
+    tasks.adopt_critical("election", election);
+    let token = tasks.token();
+    tasks.spawn_critical("resignation", async move {
+        token.cancelled().await;
+        // Nothing is ever sent: this is none when the last loop has dropped its end.
+        let _ = all_done.recv().await;
+        resign.cancel();
+    });
+    fence
+}
+
+/// Starts loops as critical tasks.
+struct Loops<'a> {
+    tasks: &'a mut Tasks,
+    /// Every loop holds one until it ends.
+    working: mpsc::Sender<()>,
+}
+
+impl Loops<'_> {
+    fn drive<L: Loop>(
+        &mut self,
+        name: &'static str,
+        interval: Duration,
+        the_loop: L,
+    ) -> (Nudge, watch::Receiver<Option<LastRun>>) {
+        let (nudge, nudged) = Nudge::new();
+        let (last_run, last) = watch::channel(None);
+        let working = self.working.clone();
+        let driven = Driver::every(interval).run(the_loop, nudged, self.tasks.token(), last_run);
+        self.tasks.spawn_critical(name, async move {
+            driven.await;
+            drop(working);
+        });
+        (nudge, last)
+    }
+}
+
+/// A change of the world is looked at by every controller; a change of the lead by all.
+async fn pass_on<const N: usize>(
+    mut world: WorldReader,
+    mut fence: FenceReader,
+    controllers: [Nudge; N],
+    sync: Nudge,
+    token: CancellationToken,
+) {
+    let mut synced = false;
+    loop {
+        let lead_changed = tokio::select! {
+            // Cancel-safe: a cancelled token stays so.
+            () = token.cancelled() => return,
+            // Cancel-safe: a change that nobody was told of is told at the next call.
+            () = world.changed() => false,
+            // Cancel-safe, likewise.
+            () = fence.changed() => true,
+        };
+        let newly_synced = !synced && world.current().synced;
+        synced |= newly_synced;
+        if lead_changed || newly_synced {
+            sync.nudge();
+        }
+        for controller in &controllers {
+            controller.nudge();
+        }
+        sleep(NUDGE_GAP).await;
+    }
+}
+
+/// Serves the API until shutdown, and requests under way a little longer.
+async fn answer(
+    listener: TcpListener,
+    router: axum::Router,
+    token: CancellationToken,
+) -> Result<(), std::io::Error> {
+    let served = axum::serve(listener, router).with_graceful_shutdown(token.clone().cancelled_owned());
+    let given_up = async {
+        token.cancelled().await;
+        sleep(API_DRAIN).await;
+    };
+    tokio::select! {
+        // Both end the API for good: what is dropped with the other is no longer wanted.
+        ended = served.into_future() => ended,
+        () = given_up => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::config::ServeArgs;
+
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        serve: ServeArgs,
+    }
+
+    /// Why the daemon does not start with these flags.
+    async fn refused(flags: &[&str]) -> String {
+        let always = ["minik8s", "--repo", "/nowhere/cluster.git", "--log-level", "error"];
+        let cli = Cli::parse_from(always.iter().chain(flags));
+        let config = ServeConfig::try_from(cli.serve).unwrap();
+        let error = start(config).await.err().expect("it does not start");
+        let line = format!("{error:#}");
+        assert_eq!(line.lines().count(), 1, "{line}");
+        line
+    }
+
+    fn free_port() -> String {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap().to_string()
+    }
+
+    #[tokio::test]
+    async fn a_port_that_is_taken_is_one_line_and_comes_before_anything_else() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap().to_string();
+        let line = refused(&["--listen", &address, "--state-dir", "/proc/nowhere"]).await;
+        assert_eq!(
+            line,
+            format!(
+                "cannot listen on {address}: address already in use; \
+                 stop what listens there, or give --listen another address"
+            )
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_etcd_that_is_dead_is_one_line_and_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        let etcd = format!("http://{}", free_port());
+        let line = refused(&[
+            "--listen",
+            "127.0.0.1:0",
+            "--etcd",
+            &etcd,
+            "--state-dir",
+            state.to_str().unwrap(),
+        ])
+        .await;
+        assert!(line.starts_with(&format!("cannot connect to etcd at {etcd}: ")), "{line}");
+        assert!(line.ends_with("; start etcd there, or give --etcd its address"), "{line}");
+        assert!(!state.exists());
+    }
+
+    #[test]
+    fn a_state_directory_that_cannot_be_written_is_one_line() {
+        let line = check_state_dir(Path::new("/proc/nowhere/reconciler")).unwrap_err().to_string();
+        assert_eq!(
+            line,
+            "cannot write to the state directory /proc/nowhere/reconciler: no such file or directory; \
+             give --state-dir a directory that this user may write"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_lead_is_given_up_only_after_the_last_loop_has_ended() {
+        let store: SharedStore = Arc::new(schema::store::memory::MemoryStore::new());
+        let mut tasks = Tasks::new();
+        let (working, all_done) = mpsc::channel(1);
+        let mut fence = stand_for_election(&mut tasks, &store, "r1", all_done);
+        fence.changed().await;
+        assert!(fence.current().is_some());
+        let token = tasks.token();
+        let (finish, finished) = tokio::sync::oneshot::channel::<()>();
+        tasks.spawn_critical("loop", async move {
+            token.cancelled().await;
+            let _ = finished.await;
+            drop(working);
+        });
+        let stop = stream::once(async { "stop" }.boxed());
+        let running = tokio::spawn(tasks.run_until(stop));
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        assert!(fence.current().is_some(), "a loop is still at work");
+        finish.send(()).unwrap();
+        running.await.unwrap().unwrap();
+        assert!(fence.current().is_none());
+        assert!(election::leader(store.as_ref()).await.unwrap().is_none());
+    }
+}

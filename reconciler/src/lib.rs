@@ -8,4 +8,5 @@ pub mod controllers;
 pub mod daemon;
 pub mod git;
 pub mod gitops;
+pub mod logging;
 pub mod view;

@@ -136,7 +136,7 @@ fn scale(suffix: &str) -> Option<(u128, u128)> {
 }
 
 macro_rules! as_json_text_or_number {
-    ($name:ident, $description:literal) => {
+    ($name:ident, $format:literal, $description:literal) => {
         impl Serialize for $name {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.collect_str(self)
@@ -161,15 +161,15 @@ macro_rules! as_json_text_or_number {
             fn json_schema(_: &mut SchemaGenerator) -> Schema {
                 json_schema!({
                     "description": $description,
-                    "anyOf": [{"type": "string", "format": "quantity"}, {"type": "number", "minimum": 0}]
+                    "anyOf": [{"type": "string", "format": $format}, {"type": "number", "minimum": 0}]
                 })
             }
         }
     };
 }
 
-as_json_text_or_number!(Cpu, "CPU in cores: `500m`, `0.5`, `2`.");
-as_json_text_or_number!(Memory, "Memory in bytes: `128Mi`, `1G`, `1048576`.");
+as_json_text_or_number!(Cpu, "cpu-quantity", "CPU in cores: `500m`, `0.5`, `2`.");
+as_json_text_or_number!(Memory, "memory-quantity", "Memory in bytes: `128Mi`, `1G`, `1048576`.");
 
 #[cfg(test)]
 mod tests {

@@ -1,1 +1,6 @@
-//! (in work)
+//! The loops of a node, one folder per kind of thing converged: observe, plan, act, report.
+
+pub mod network;
+pub mod node;
+pub mod pod_table;
+pub mod pods;

@@ -1,1 +1,103 @@
-//! (in work)
+//! The read-only HTTP API: views of the world as JSON, events from etcd, logs through the nodes.
+//!
+//! Reads the snapshot, etcd (events, leader) and the agents' APIs; decides status codes; writes
+//! nothing but the nudge of `POST /v1/sync`. Every error is `{"error", "help"}`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use schema::control::{LastRun, Nudge};
+use schema::store::SharedStore;
+use schema::store::reflector::WorldReader;
+use tokio::sync::{Semaphore, watch};
+
+mod error;
+mod events;
+mod input;
+mod logs;
+mod read;
+mod sync;
+#[cfg(test)]
+mod tests;
+
+pub use error::ApiError;
+
+/// Longest time until an answer begins; a log stream may go on after that.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Largest request body. No request needs one.
+const BODY_MAX_BYTES: usize = 16 * 1024;
+
+/// Most log streams at once: each holds a connection to a node.
+const LOG_STREAMS_MAX: usize = 256;
+
+/// What the API stands on.
+pub struct ApiDeps {
+    /// The snapshot.
+    pub world: WorldReader,
+    /// etcd, for events and the leader.
+    pub store: SharedStore,
+    /// Wakes the sync loop.
+    pub sync: Nudge,
+    /// The sync loop's last run; none where no such loop runs.
+    pub last_sync: Option<watch::Receiver<Option<LastRun>>>,
+    /// Name of this reconciler.
+    pub identity: String,
+    /// Version of this program.
+    pub version: String,
+}
+
+/// Shared by all handlers.
+struct Shared {
+    deps: ApiDeps,
+    nodes: reqwest::Client,
+    log_streams: Arc<Semaphore>,
+}
+
+type App = axum::extract::State<Arc<Shared>>;
+
+/// All routes.
+pub fn router(deps: ApiDeps) -> Router {
+    let shared =
+        Shared { deps, nodes: logs::client(), log_streams: Arc::new(Semaphore::new(LOG_STREAMS_MAX)) };
+    Router::new()
+        .route("/v1/healthz", get(read::healthz))
+        .route("/v1/version", get(read::version))
+        .route("/v1/status", get(read::status))
+        .route("/v1/pods", get(read::pods))
+        .route("/v1/pods/{namespace}/{name}", get(read::pod))
+        .route("/v1/nodes", get(read::nodes))
+        .route("/v1/nodes/{name}", get(read::node))
+        .route("/v1/sources", get(read::sources))
+        .route("/v1/history", get(read::history))
+        .route("/v1/wait-state", get(read::wait_state))
+        .route("/v1/events", get(events::events))
+        .route("/v1/logs/{namespace}/{pod}", get(logs::logs))
+        .route("/v1/sync", post(sync::sync))
+        .method_not_allowed_fallback(method_not_allowed)
+        .fallback(no_such_route)
+        .layer(from_fn(within_the_timeout))
+        .layer(DefaultBodyLimit::max(BODY_MAX_BYTES))
+        .with_state(Arc::new(shared))
+}
+
+async fn no_such_route(request: Request) -> ApiError {
+    ApiError::no_such_route(request.uri().path())
+}
+
+async fn method_not_allowed(request: Request) -> ApiError {
+    ApiError::method_not_allowed(request.method().as_str(), request.uri().path())
+}
+
+async fn within_the_timeout(request: Request, next: Next) -> Response {
+    let path = request.uri().path().to_owned();
+    match tokio::time::timeout(ANSWER_TIMEOUT, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => ApiError::timed_out(&path, ANSWER_TIMEOUT).into_response(),
+    }
+}

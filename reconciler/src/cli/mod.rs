@@ -1,3 +1,90 @@
-//! (in work)
+//! The subcommands: each asks the reconciler's API, decides how it looks, prints it.
+//!
+//! Knows only the views. Nothing here can change what should run.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::CommandFactory;
+
+use crate::args::{Cli, Command, CompletionArgs, VersionArgs};
+
+mod client;
+mod describe;
 pub mod down;
+mod error;
+mod events;
+mod get;
+mod logs;
+mod output;
+mod serve;
+mod status;
+mod sync;
+mod tables;
+#[cfg(test)]
+mod tests;
 pub mod up;
+mod wait;
+
+pub use error::CliError;
+
+use client::Client;
+use output::write_out;
+
+/// Runs one command; what goes wrong is one line on stderr.
+pub async fn run(cli: Cli) -> ExitCode {
+    let outcome = match cli.command {
+        Command::Up(args) => return exit(up::run(*args).await),
+        Command::Down(args) => return exit(down::run(args).await),
+        Command::Serve(args) => return exit(serve::run(*args).await),
+        Command::Status(args) => status::run(&args).await,
+        Command::Get(args) => get::run(&args).await,
+        Command::Describe(args) => describe::run(&args).await,
+        Command::History(args) => get::history(&args).await,
+        Command::Events(args) => events::run(&args).await,
+        Command::Logs(args) => logs::run(&args).await,
+        Command::Wait(args) => wait::run(&args).await,
+        Command::Sync(args) => sync::run(&args).await,
+        Command::Version(args) => version(&args).await,
+        Command::Completion(args) => completion(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        // Nobody reads any more: `minik8s get pods | head -1` is no failure.
+        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&error.to_string());
+            error.exit_code()
+        }
+    }
+}
+
+fn exit<E: Into<anyhow::Error>>(outcome: Result<ExitCode, E>) -> ExitCode {
+    outcome.unwrap_or_else(|error| {
+        complain(&format!("{:#}", error.into()));
+        ExitCode::FAILURE
+    })
+}
+
+/// One line on stderr.
+fn complain(message: &str) {
+    let line = message.split('\n').map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
+    // With stderr gone too there is nobody to tell.
+    let _ = writeln!(std::io::stderr(), "minik8s: {line}");
+}
+
+async fn version(args: &VersionArgs) -> Result<(), CliError> {
+    write_out(&format!("client  {}\n", env!("CARGO_PKG_VERSION")))?;
+    if args.client {
+        return Ok(());
+    }
+    let client = Client::new(&args.server.server)?;
+    let server: crate::view::VersionView = client.get(&["version"], &[]).await?;
+    write_out(&format!("server  {} ({} at {})\n", server.version, server.name, client.server()))
+}
+
+fn completion(args: &CompletionArgs) -> Result<(), CliError> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "minik8s", &mut script);
+    write_out(&String::from_utf8_lossy(&script))
+}

@@ -1,1 +1,59 @@
-//! (in work)
+//! Controllers: each is a pure `plan` over the snapshot of etcd; one shell observes and acts for all.
+//!
+//! Reads the [`World`], decides what should be written, writes only the keys that
+//! [`schema::keys::Key::writer`] gives to it. Knows nothing of Git.
+
+use std::sync::Arc;
+
+use ipnet::Ipv4Net;
+use jiff::Timestamp;
+use schema::world::World;
+
+mod commit;
+mod note;
+mod reason;
+mod shell;
+mod writes;
+
+pub mod nodes;
+pub mod scheduler;
+pub mod workloads;
+
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod testing;
+
+pub use note::{Note, NoteKind};
+pub use reason::Reason;
+pub use shell::{Deps, Shell};
+pub use writes::{Change, Expect, Write, Writes};
+
+/// A controller: a name and a decision. There is nothing else to it.
+pub trait Controller: Send + 'static {
+    /// Its name in the contract of keys, in logs and as the reporter of events.
+    const NAME: &'static str;
+
+    /// Decides on the whole world. Total and deterministic: no I/O, clock or randomness, and no
+    /// `self`, on purpose.
+    fn plan(seen: &Seen, now: Timestamp) -> Writes;
+}
+
+/// What a controller sees: the world, the one it saw before, and the settings.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    /// The snapshot to decide on.
+    pub world: Arc<World>,
+    /// The snapshot of the run before in this term of leadership; none in its first run, so that
+    /// what a restart finds is not mistaken for something that happened.
+    pub previous: Option<Arc<World>>,
+    /// What `minik8s serve` was told.
+    pub settings: Settings,
+}
+
+/// What controllers need to know besides the world.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The range from which every node gets its own.
+    pub cluster_cidr: Ipv4Net,
+}

@@ -1,1 +1,20 @@
-//! (in work)
+//! From a commit to desired state: load, check, plan, apply; one loop per source.
+//!
+//! `check diff prune plan status history` are pure. `source_loop` observes and reports, `apply` is
+//! the only writer of `objects/`, `sources/` and `revisions/`.
+
+pub mod apply;
+pub mod check;
+pub mod diff;
+pub mod history;
+pub mod load;
+pub mod plan;
+pub mod prune;
+mod read;
+pub mod source_loop;
+pub mod status;
+#[cfg(test)]
+mod tests;
+
+pub use read::preflight;
+pub use source_loop::SourceLoop;

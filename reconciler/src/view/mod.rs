@@ -1,1 +1,45 @@
-//! (in work)
+//! Views: what a person is shown of the world.
+//!
+//! Reads a [`World`](schema::world::World) and the time, decides the words (status, reason, age),
+//! returns structs that go out as JSON and are drawn by the CLI. Pure: no I/O, no clock, no runtime.
+//! The structs read back what they write, so the CLI uses the same ones.
+
+use serde::{Deserialize, Serialize};
+
+mod age;
+mod events;
+mod index;
+mod nodes;
+mod pod_status;
+mod pods;
+mod problem;
+mod sources;
+mod status;
+#[cfg(test)]
+pub(crate) mod testing;
+mod unbound;
+mod wait;
+
+pub use age::{age, human_duration};
+pub use events::{EventView, event_view, event_views};
+pub use nodes::{NodeDetail, NodeView, node, nodes};
+pub use pods::{PodDetail, PodView, pod, pods};
+pub use problem::{Problem, root_cause};
+pub use sources::{RevisionView, SourceView, history, sources};
+pub use status::{
+    ClusterStatus, LeaderView, Malformed, NodeCounts, PodCounts, SyncAccepted, SyncRun, VersionView,
+    cluster_status,
+};
+pub use wait::{WaitState, wait_state};
+
+/// A list as the API sends it and `-o json` prints it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct List<T> {
+    /// What is listed, in order.
+    pub items: Vec<T>,
+}
+
+/// The first 7 digits of a commit, as Git shortens it.
+pub fn short(commit: &str) -> &str {
+    commit.get(..7).unwrap_or(commit)
+}

@@ -1,1 +1,151 @@
-//! (in work) YAML or JSON bytes to typed objects with file, line and column.
+//! YAML or JSON bytes to typed objects with file, line and column.
+//!
+//! Reads one file's bytes, decides whether it is a manifest and what is wrong with it, writes nothing.
+//! One direction: bytes, text, nodes that know their line, documents meant as manifests, the walk along
+//! the kind's schema, the typed spec, its defaults, its `validate`. All violations come in one run.
+
+mod classify;
+mod document;
+mod draft;
+mod foreign;
+mod json;
+pub mod limits;
+mod nearest;
+mod node;
+mod scalar;
+mod shape;
+mod text;
+mod yaml;
+
+pub use draft::{Document, DraftObject};
+
+use crate::violation::{Severity, Violation, rules};
+use classify::Meaning;
+use node::{Mark, Parsed, Problem, Root, Value};
+
+/// What a file holds.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LoadedFile {
+    /// The objects that are without errors, in the order of the file. If the file has errors, there may
+    /// be fewer than it means to declare: quarantine the file, do not apply them.
+    pub documents: Vec<Document>,
+    /// All that is wrong or noteworthy, in the order of the file.
+    pub violations: Vec<Violation>,
+    /// False: the file is none of ours, and was understood well enough to be sure. A file with errors
+    /// is always taken for a manifest.
+    pub is_manifest: bool,
+}
+
+impl LoadedFile {
+    /// Whether the file must be quarantined.
+    pub fn has_errors(&self) -> bool {
+        self.violations.iter().any(|violation| violation.severity == Severity::Error)
+    }
+}
+
+/// How a file is written, by its extension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Yaml,
+    Json,
+}
+
+impl Format {
+    fn of(path: &str) -> Option<Self> {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        match name.rsplit_once('.')?.1.to_ascii_lowercase().as_str() {
+            "yaml" | "yml" => Some(Format::Yaml),
+            "json" => Some(Format::Json),
+            _ => None,
+        }
+    }
+}
+
+/// Whether a file of this name can be a manifest: `.yaml`, `.yml` or `.json`.
+pub fn is_manifest_path(path: &str) -> bool {
+    Format::of(path).is_some()
+}
+
+/// Loads one file. `path` is relative to the repository and names the file in violations; its extension
+/// says how it is written. Never panics, whatever the bytes.
+pub fn load_file(path: &str, bytes: &[u8]) -> LoadedFile {
+    let Some(format) = Format::of(path) else { return LoadedFile::default() };
+    let text = match text::read(bytes) {
+        Ok(text) => text,
+        Err(problem) => return broken(path, problem),
+    };
+    let parsed = match format {
+        Format::Yaml => yaml::parse(text),
+        Format::Json => json::parse(text),
+    };
+    match (format, classify::vanished_manifest(text)) {
+        (Format::Yaml, Some(problem)) => broken(path, problem),
+        _ => load_parsed(path, parsed),
+    }
+}
+
+fn load_parsed(path: &str, parsed: Parsed) -> LoadedFile {
+    let roots: Vec<Root> = parsed.roots.into_iter().flat_map(expand_list).collect();
+    let meanings: Vec<Meaning> = roots.iter().map(|root| classify::meaning(&root.node)).collect();
+    let any_manifest = meanings.contains(&Meaning::Manifest);
+    if !any_manifest && parsed.failure.is_none() {
+        return LoadedFile::default();
+    }
+    let mut loaded = LoadedFile { is_manifest: true, ..LoadedFile::default() };
+    for (root, meaning) in roots.into_iter().zip(meanings) {
+        match meaning {
+            Meaning::Empty => {}
+            Meaning::Manifest => document::load(path, root, &mut loaded),
+            // Beside manifests, a document of another sort is one whose kind was lost.
+            Meaning::Other if any_manifest => {
+                let problem = classify::stray(&root.node);
+                loaded.violations.push(violation(path, problem, None));
+            }
+            Meaning::Other => {}
+        }
+    }
+    loaded.violations.extend(parsed.failure.map(|problem| violation(path, problem, None)));
+    loaded.violations.sort_by(|a, b| (a.line, a.column, &a.rule).cmp(&(b.line, b.column, &b.rule)));
+    loaded
+}
+
+/// A file of which nothing can be used.
+fn broken(path: &str, problem: Problem) -> LoadedFile {
+    LoadedFile { documents: Vec::new(), violations: vec![violation(path, problem, None)], is_manifest: true }
+}
+
+/// Kubernetes' `kind: List` is its items, if they are objects.
+fn expand_list(mut root: Root) -> Vec<Root> {
+    let is_list = root.node.entry("kind").and_then(|entry| entry.value.text()) == Some("List");
+    let Value::Mapping(entries) = &mut root.node.value else { return vec![root] };
+    let items = entries.iter_mut().find(|entry| entry.key == "items").map(|entry| &mut entry.value.value);
+    let Some(Value::Sequence(items)) = items else { return vec![root] };
+    let are_objects = items.iter().all(|item| classify::meaning(item) == Meaning::Manifest);
+    if !is_list || items.is_empty() || !are_objects {
+        return vec![root];
+    }
+    // What was wrong in the text is told once, with the first item.
+    let (items, mut problems) = (std::mem::take(items), root.problems);
+    items.into_iter().map(|node| Root { node, problems: std::mem::take(&mut problems) }).collect()
+}
+
+fn violation(file: &str, problem: Problem, object: Option<&str>) -> Violation {
+    let Problem { mark: Mark { line, column }, rule, message, help } = problem;
+    Violation {
+        file: file.to_owned(),
+        line,
+        column,
+        severity: rule.severity,
+        rule: rule.id.to_owned(),
+        message,
+        help,
+        object: object.map(str::to_owned),
+    }
+}
+
+/// The rule of an object that is larger than what goes under one key.
+fn object_too_large(mark: Mark, bytes: usize) -> Problem {
+    let message = format!("the object has {bytes} bytes as JSON; the limit is {}", limits::OBJECT_MAX_BYTES);
+    Problem::new(mark, &rules::TOO_LARGE, message)
+        .help("move big text into files of the repository and mount them with a repo volume")
+}

@@ -8,8 +8,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 mod container;
+mod defaults;
+mod not_executed;
 mod security;
 mod status;
+mod validate;
 mod volume;
 
 pub use container::{

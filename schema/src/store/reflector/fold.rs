@@ -76,13 +76,15 @@ impl Fold {
             touched = true;
         }
         self.seen[prefix] = Some(now);
-        // Down as well as up: an etcd that was made anew counts from 1.
+        // Down as well as up: an etcd that was made anew counts from 1. News by itself: a reader may
+        // wait for the revision of a write of its own that another one has undone since.
+        let moved_on = self.revisions[prefix] != listing.revision;
         self.revisions[prefix] = listing.revision;
         self.world.revision = self.newest_revision();
         let synced = self.seen.iter().all(Option::is_some);
         let newly_synced = synced && !self.world.synced;
         self.world.synced = synced;
-        touched || newly_synced
+        touched || newly_synced || moved_on
     }
 
     fn changed(&mut self, prefix: usize, batch: WatchBatch) -> bool {

@@ -4,6 +4,14 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+mod finding;
+mod path;
+pub mod rules;
+
+pub use finding::{Finding, Findings};
+pub use path::{OwnedStep, Path};
+pub use rules::Rule;
+
 /// One thing that is wrong, or noteworthy, at one place.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Violation {

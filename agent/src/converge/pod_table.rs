@@ -1,0 +1,24 @@
+//! What the network loop must know of the pods that run: published after every complete listing.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use schema::kinds::pod::HostPortStatus;
+use schema::meta::PodRef;
+
+/// The network of one running pod with an address of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodNet {
+    /// Namespace and name.
+    pub pod: PodRef,
+    /// Which incarnation.
+    pub uid: String,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Ports of the node that lead to it.
+    pub ports: Vec<HostPortStatus>,
+}
+
+/// Running pods by uid; none until Docker has been listed once, so that nobody takes rules away before.
+pub type PodTable = Option<Arc<BTreeMap<String, PodNet>>>;

@@ -1,0 +1,260 @@
+//! Which containers of one pod are to be made, started, fetched or removed. Pure.
+
+use jiff::{SignedDuration, Timestamp};
+use schema::kinds::pod::{Container as ContainerSpec, PodSpec, PullPolicy, RestartPolicy, WaitingState};
+
+use super::facts::{Container, Observed, PodFacts, State, Trouble};
+use super::machine::{Verdict, verdict};
+use super::render::{self, Placement};
+use super::steps::{ContainerAct, ContainerStep, Decision, Pull, Why};
+
+/// How long a failed pull is called `ErrImagePull` before it is called `ImagePullBackOff`.
+const ERR_IMAGE_PULL_SHOWN: SignedDuration = SignedDuration::from_secs(2);
+/// When to look again at a container that someone is removing.
+const REMOVING_AGAIN: SignedDuration = SignedDuration::from_secs(1);
+
+/// What the containers of a pod need.
+#[derive(Debug)]
+pub struct Needs<'a> {
+    /// The containers whose turn it is, with what becomes of each.
+    pub turn: Vec<(&'a ContainerSpec, Verdict)>,
+    /// All ended for good, or an init container failed for good.
+    pub finished: bool,
+    /// Some container has run in the present namespaces.
+    pub ever_started: bool,
+    /// Running although a newer start of the same container is there, or the manifest has no such one.
+    pub stop_first: Vec<&'a Container>,
+    /// To remove before anything is made: their names are needed, or they must not run.
+    pub remove_first: Vec<&'a Container>,
+    /// Dead starts older than the last one.
+    pub obsolete: Vec<&'a Container>,
+}
+
+impl Needs<'_> {
+    /// The reason for a pod that has its namespaces.
+    pub fn why(&self) -> Why {
+        if self.finished {
+            return Why::Finished;
+        }
+        let acts = |v: &Verdict| matches!(v, Verdict::Make { .. } | Verdict::Start { .. });
+        if self.turn.iter().any(|(_, v)| acts(v)) || !self.remove_first.is_empty() || !self.obsolete.is_empty() {
+            Why::Containers
+        } else if self.turn.iter().all(|(_, v)| matches!(v, Verdict::Runs | Verdict::Ended { .. })) {
+            Why::UpToDate
+        } else {
+            Why::Waits
+        }
+    }
+}
+
+/// Looks at all containers of a pod.
+pub fn needs<'a>(facts: &'a PodFacts, spec: &'a PodSpec, now: Timestamp) -> Needs<'a> {
+    let sandbox = facts.live_pause().map(|p| p.id.as_str());
+    let history = |c: &ContainerSpec| facts.containers.get(&c.name).map_or(&[][..], Vec::as_slice);
+    let at_home = |c: &Container| sandbox.is_some_and(|id| id == c.sandbox);
+    let started = |c: &Container| matches!(c.state, State::Running { .. } | State::Exited(_));
+    let ever_started = facts.containers.values().flatten().any(|c| at_home(c) && started(c));
+    let apps: Vec<_> = spec
+        .containers
+        .iter()
+        .map(|c| (c, verdict(history(c), sandbox, spec.restart_policy, now)))
+        .collect();
+    let apps_ended = apps.iter().all(|(_, v)| matches!(v, Verdict::Ended { .. }));
+    // A start of an app container in these namespaces proves that all init containers are done.
+    let app_started = spec.containers.iter().flat_map(history).any(|c| at_home(c) && started(c));
+    let (turn, init_failed) = if app_started || apps_ended {
+        (apps, false)
+    } else {
+        match init_turn(spec, &history, sandbox, now) {
+            InitTurn::Done => (apps, false),
+            InitTurn::Now(one, verdict) => (vec![(one, verdict)], false),
+            InitTurn::Failed => (Vec::new(), true),
+        }
+    };
+    let mut needs = Needs {
+        finished: apps_ended || init_failed,
+        turn,
+        ever_started,
+        stop_first: Vec::new(),
+        remove_first: Vec::new(),
+        obsolete: Vec::new(),
+    };
+    for (name, starts) in &facts.containers {
+        let known = spec.init_containers.iter().chain(&spec.containers).any(|c| c.name == *name);
+        let makes = needs.turn.iter().any(|(c, v)| c.name == *name && matches!(v, Verdict::Make { .. }));
+        sort_out(&mut needs, starts, known, makes);
+    }
+    needs
+}
+
+/// Which past starts of one container go, and when.
+fn sort_out<'a>(needs: &mut Needs<'a>, starts: &'a [Container], known: bool, makes: bool) {
+    let Some((current, older)) = starts.split_last() else { return };
+    // After a new start the present one is the last; exactly one dead start is kept for its log.
+    let mut keep = if makes { 0 } else { 1 };
+    if makes && current.state == State::Created {
+        needs.remove_first.push(current);
+        keep = 1;
+    }
+    for old in older.iter().rev() {
+        if old.is_running() {
+            needs.stop_first.push(old);
+            needs.remove_first.push(old);
+        } else if keep > 0 && matches!(old.state, State::Exited(_)) && known {
+            keep -= 1;
+        } else {
+            needs.obsolete.push(old);
+        }
+    }
+    if !known {
+        needs.stop_first.extend(current.is_running().then_some(current));
+        needs.remove_first.push(current);
+    }
+}
+
+enum InitTurn<'a> {
+    Done,
+    Now(&'a ContainerSpec, Verdict),
+    Failed,
+}
+
+fn init_turn<'a, 'f>(
+    spec: &'a PodSpec,
+    history: &impl Fn(&ContainerSpec) -> &'f [Container],
+    sandbox: Option<&str>,
+    now: Timestamp,
+) -> InitTurn<'a> {
+    // Under Always an init container that succeeded is done; only a failure runs again.
+    let policy = match spec.restart_policy {
+        RestartPolicy::Always => RestartPolicy::OnFailure,
+        other => other,
+    };
+    for init in &spec.init_containers {
+        let starts = history(init);
+        let decided = verdict(starts, sandbox, policy, now);
+        match (&decided, starts.last()) {
+            (Verdict::Ended { success: true }, Some(last)) => {
+                // Success in former namespaces: once more, as in Kubernetes.
+                if sandbox.is_none_or(|id| id != last.sandbox) {
+                    let again = Verdict::Make { attempt: last.attempt + 1, backoff: last.backoff };
+                    return InitTurn::Now(init, again);
+                }
+            }
+            (Verdict::Ended { .. }, _) => return InitTurn::Failed,
+            _ => return InitTurn::Now(init, decided),
+        }
+    }
+    InitTurn::Done
+}
+
+/// Turns needs into steps; what has to wait, and pulls, go into the decision.
+pub fn steps(
+    observed: &Observed,
+    at: Placement<'_>,
+    needs: &Needs<'_>,
+    now: Timestamp,
+    decision: &mut Decision,
+) -> Vec<ContainerStep> {
+    let mut steps = Vec::new();
+    if needs.finished {
+        return steps;
+    }
+    for (spec, verdict) in &needs.turn {
+        match verdict {
+            Verdict::Runs | Verdict::Ended { .. } => {}
+            Verdict::Removing => look_again(decision, after(now, REMOVING_AGAIN)),
+            Verdict::BackOff { until, delay } => {
+                let message = format!("back-off {}s restarting failed container {}", delay.as_secs(), spec.name);
+                wait(decision, &spec.name, "CrashLoopBackOff", message);
+                look_again(decision, *until);
+            }
+            Verdict::Start { id, attempt } => steps.push(ContainerStep {
+                container: spec.name.clone(),
+                attempt: *attempt,
+                act: ContainerAct::Start(id.clone()),
+            }),
+            Verdict::Make { attempt, backoff } => {
+                if !may_make(observed, at, spec, *attempt, now, decision) {
+                    continue;
+                }
+                match render::container(at, spec, *attempt, *backoff) {
+                    Ok(rendered) => steps.push(ContainerStep {
+                        container: spec.name.clone(),
+                        attempt: *attempt,
+                        act: ContainerAct::Create(Box::new(rendered)),
+                    }),
+                    Err(why) => wait(decision, &spec.name, "CreateContainerConfigError", why),
+                }
+            }
+        }
+    }
+    steps
+}
+
+/// No retry is waited for, and its image is there as far as is known; else says what it waits for.
+fn may_make(
+    observed: &Observed,
+    at: Placement<'_>,
+    spec: &ContainerSpec,
+    attempt: u32,
+    now: Timestamp,
+    decision: &mut Decision,
+) -> bool {
+    let memory = &observed.memory;
+    let slot = (at.binding.pod.uid.clone(), spec.name.clone());
+    let trouble = memory.trouble.get(&slot);
+    if memory.pulling.contains(&slot) {
+        match trouble {
+            Some(trouble) => wait(decision, &spec.name, "ErrImagePull", trouble.message.clone()),
+            None => {
+                wait(decision, &spec.name, "ContainerCreating", format!("pulling image {}", spec.image));
+            }
+        }
+        return false;
+    }
+    if let Some(trouble) = trouble.filter(|t| t.retry_at > now) {
+        let (reason, message) = shown(trouble, now, decision);
+        wait(decision, &spec.name, &reason, message);
+        look_again(decision, trouble.retry_at);
+        return false;
+    }
+    let policy = spec.effective_pull_policy();
+    let pulled = memory.pulled.get(&slot) == Some(&attempt);
+    let pull = match policy {
+        PullPolicy::Never => false,
+        PullPolicy::Always => !pulled,
+        PullPolicy::IfNotPresent => memory.missing.contains(&slot),
+    };
+    if pull {
+        let (container, image) = (spec.name.clone(), spec.image.clone());
+        decision.pulls.push(Pull { container, attempt, image, policy });
+        wait(decision, &spec.name, "ContainerCreating", format!("pulling image {}", spec.image));
+    }
+    !pull
+}
+
+/// Kubernetes' two words for one failed pull: first the failure, then the wait.
+fn shown(trouble: &Trouble, now: Timestamp, decision: &mut Decision) -> (String, String) {
+    let turns = after(trouble.at, ERR_IMAGE_PULL_SHOWN);
+    if trouble.reason != "ErrImagePull" {
+        return (trouble.reason.clone(), trouble.message.clone());
+    }
+    if trouble.failures == 1 && now < turns {
+        look_again(decision, turns);
+        return (trouble.reason.clone(), trouble.message.clone());
+    }
+    ("ImagePullBackOff".to_owned(), format!("Back-off pulling image: {}", trouble.message))
+}
+
+fn after(time: Timestamp, duration: SignedDuration) -> Timestamp {
+    time.checked_add(duration).unwrap_or(Timestamp::MAX)
+}
+
+fn wait(decision: &mut Decision, container: &str, reason: &str, message: String) {
+    let state = WaitingState { reason: reason.to_owned(), message };
+    decision.waiting.insert(container.to_owned(), state);
+}
+
+fn look_again(decision: &mut Decision, at: Timestamp) {
+    decision.next_at = Some(decision.next_at.map_or(at, |earlier| earlier.min(at)));
+}

@@ -1,0 +1,100 @@
+//! Names and labels of containers: from them alone an agent rebuilds all that it knows.
+
+use std::path::{Path, PathBuf};
+
+use schema::codec::content_hash;
+use schema::meta::PodRef;
+
+/// Instance, the label that listings filter by.
+pub const INSTANCE: &str = crate::worlds::docker::INSTANCE_LABEL;
+/// Node.
+pub const NODE: &str = "minik8s.io/node";
+/// Namespace of the pod.
+pub const NAMESPACE: &str = "minik8s.io/namespace";
+/// Name of the pod.
+pub const POD: &str = "minik8s.io/pod";
+/// Uid of the pod.
+pub const UID: &str = "minik8s.io/uid";
+/// Template hash of the pod.
+pub const HASH: &str = "minik8s.io/hash";
+/// Name of the container in the pod; [`PAUSE`] for the pause container.
+pub const CONTAINER: &str = "minik8s.io/container";
+/// How often the container was made before.
+pub const ATTEMPT: &str = "minik8s.io/attempt";
+/// Commit that set the pod.
+pub const COMMIT: &str = "minik8s.io/commit";
+/// `Kind/name` of the object that asked for the pod.
+pub const OWNER: &str = "minik8s.io/owner";
+/// Address with prefix length, on the pause container.
+pub const IP: &str = "minik8s.io/ip";
+/// Seconds between SIGTERM and SIGKILL.
+pub const GRACE: &str = "minik8s.io/grace";
+/// Crash level: how long the start after this one waits.
+pub const BACKOFF: &str = "minik8s.io/backoff";
+/// Host ports as JSON, on the pause container.
+pub const PORTS: &str = "minik8s.io/ports";
+/// Docker id of the pause container that was joined.
+pub const SANDBOX: &str = "minik8s.io/sandbox";
+
+/// The container label of a pause container; upper case, so no container of a pod is called so.
+pub const PAUSE: &str = "POD";
+
+/// Longest container name written in full.
+const NAME_MAX: usize = 200;
+
+/// `<instance>_<container>_<pod>_<namespace>_<uid[..8]>_<attempt>`. The same for the same start, so
+/// that a second create is refused by Docker instead of making a second container.
+pub fn container_name(instance: &str, container: &str, pod: &PodRef, uid: &str, attempt: u32) -> String {
+    let short: String = uid.chars().take(8).collect();
+    let full = format!("{instance}_{container}_{}_{}_{short}_{attempt}", pod.name, pod.namespace);
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+    if full.len() <= NAME_MAX && full.chars().all(allowed) {
+        return full;
+    }
+    let hash = content_hash(&(container, pod));
+    let head: String = container.chars().filter(|c| allowed(*c)).take(40).collect();
+    format!("{instance}_{head}_{}_{short}_{attempt}", &hash[..32])
+}
+
+/// `<state>/agent/pods`: a folder per pod uid.
+pub fn pods_dir(state_dir: &Path) -> PathBuf {
+    state_dir.join("agent").join("pods")
+}
+
+/// Folder of a pod's own volumes.
+pub fn volume_dir(state_dir: &Path, uid: &str, volume: &str) -> PathBuf {
+    pods_dir(state_dir).join(uid).join("volumes").join(volume)
+}
+
+/// Where a `subPath` is mounted for one start of one container.
+pub fn sub_path_dir(state_dir: &Path, uid: &str, container: &str, attempt: u32, index: usize) -> PathBuf {
+    pods_dir(state_dir).join(uid).join("subpaths").join(format!("{container}_{attempt}_{index}"))
+}
+
+/// Name of the bridge of an instance.
+pub fn bridge_name(instance: &str) -> String {
+    format!("{instance}0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_which_start_of_what_they_are() {
+        let name = container_name("mk8s", "web", &PodRef::new("default", "front"), "0123456789abcdef", 3);
+        assert_eq!(name, "mk8s_web_front_default_01234567_3");
+    }
+
+    #[test]
+    fn long_and_strange_names_stay_distinct_and_legal() {
+        let long = PodRef::new("default", "x".repeat(250));
+        let longer = PodRef::new("default", "x".repeat(251));
+        let a = container_name("mk8s", "web", &long, "0123456789", 0);
+        let b = container_name("mk8s", "web", &longer, "0123456789", 0);
+        assert_ne!(a, b);
+        assert!(a.len() <= NAME_MAX && a.is_ascii());
+        let odd = container_name("mk8s", "web", &PodRef::new("d", "Grüße"), "0123456789", 0);
+        assert!(odd.is_ascii(), "{odd}");
+    }
+}

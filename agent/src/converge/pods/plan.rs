@@ -1,0 +1,295 @@
+//! What to do about every pod of the node, and why. Pure: containers, desired pods and time in, one
+//! [`PodsPlan`] out, with every name, address, port and attempt in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use ipnet::Ipv4Net;
+use jiff::Timestamp;
+use schema::kinds::pod::WaitingState;
+use schema::meta::PodRef;
+use schema::records::Binding;
+
+use super::allocate::Pool;
+use super::containers::{self, Needs};
+use super::facts::{Container, Observed, PodFacts, State};
+use super::names;
+use super::render::{self, Placement};
+use super::steps::{Decision, Down, LinkStep, PauseStep, PodsPlan, Target, Task, Up, Why};
+use crate::desired::Source;
+use crate::worlds::netlink::host_link_name;
+
+/// Decides for the whole node.
+pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
+    let mut plan = PodsPlan::default();
+    if observed.desired.source == Source::Unknown {
+        for (uid, facts) in &observed.pods {
+            plan.pods.insert(uid.clone(), Decision::idle(reference(uid, facts), Why::DesiredUnknown));
+        }
+        return plan;
+    }
+    let wanted: BTreeMap<&str, &Binding> =
+        observed.desired.pods.values().map(|binding| (binding.pod.uid.as_str(), binding)).collect();
+    plan_unwanted(observed, &wanted, &mut plan);
+    let mut pool = Pool::of(observed);
+    for (uid, binding) in &wanted {
+        let decision = plan_wanted(observed, binding, &mut pool, now);
+        plan.pods.insert((*uid).to_owned(), decision);
+    }
+    plan.last_address = pool.last_address();
+    plan.remove_links = stray_links(observed, &wanted);
+    plan
+}
+
+/// The pod of these containers, or a name to show for containers without one.
+fn reference(uid: &str, facts: &PodFacts) -> PodRef {
+    facts.pod.clone().unwrap_or_else(|| PodRef::new("", uid))
+}
+
+/// Pods that are there and that nobody wants; their leftovers on disk too.
+fn plan_unwanted(observed: &Observed, wanted: &BTreeMap<&str, &Binding>, plan: &mut PodsPlan) {
+    let memory = &observed.memory;
+    for (uid, busy) in memory.busy.iter().filter(|(uid, _)| !wanted.contains_key(uid.as_str())) {
+        let mut decision = Decision::idle(busy.pod.clone(), Why::InFlight);
+        decision.cancel = busy.up && !observed.desired.unreadable.contains_key(&busy.pod);
+        plan.pods.insert(uid.clone(), decision);
+    }
+    for (uid, facts) in &observed.pods {
+        if wanted.contains_key(uid.as_str()) || memory.busy.contains_key(uid) {
+            continue;
+        }
+        let pod = reference(uid, facts);
+        let decision = if observed.desired.unreadable.contains_key(&pod) {
+            Decision::idle(pod, Why::Unreadable)
+        } else {
+            let task = Some(Task::Down(down(observed, uid, facts)));
+            Decision { task, ..Decision::idle(pod, Why::NotDesired) }
+        };
+        plan.pods.insert(uid.clone(), decision);
+    }
+    // With an unreadable binding nobody can tell whose folder it is.
+    if !observed.desired.unreadable.is_empty() {
+        return;
+    }
+    for uid in &observed.folders {
+        if !wanted.contains_key(uid.as_str()) && !plan.pods.contains_key(uid) {
+            let task = Some(Task::Down(Down { folder: true, ..Down::default() }));
+            let decision = Decision { task, ..Decision::idle(PodRef::new("", uid), Why::NotDesired) };
+            plan.pods.insert(uid.clone(), decision);
+        }
+    }
+}
+
+/// Everything of a pod, in the order in which it goes. Failures of the former try delay the next.
+fn down(observed: &Observed, uid: &str, facts: &PodFacts) -> Down {
+    let grace = facts.all().map(|c| c.grace).max().unwrap_or_default();
+    Down {
+        stop: facts.containers.values().flatten().filter(|c| c.is_running()).map(Target::from).collect(),
+        grace: Duration::from_secs(u64::from(grace)),
+        remove: facts.all().map(Target::from).collect(),
+        link: Some(host_link_name(&observed.node.instance, uid)),
+        folder: true,
+    }
+}
+
+fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Timestamp) -> Decision {
+    let pod = binding.pod.reference();
+    let uid = &binding.pod.uid;
+    if observed.memory.busy.contains_key(uid) {
+        return Decision::idle(pod, Why::InFlight);
+    }
+    let former = observed.pods.iter().any(|(other, facts)| other != uid && facts.pod.as_ref() == Some(&pod));
+    let former_busy = observed.memory.busy.iter().any(|(other, busy)| other != uid && busy.pod == pod);
+    if former || former_busy {
+        return Decision::idle(pod, Why::FormerPod);
+    }
+    let nothing = PodFacts::default();
+    let facts = observed.pods.get(uid).unwrap_or(&nothing);
+    if let Some(why) = render::refusal(&binding.pod.spec) {
+        return all_wait(Decision::idle(pod, Why::Refused(why)), binding, "CreateContainerConfigError");
+    }
+    if let Some(trouble) = observed.memory.trouble.get(&(uid.clone(), String::new()))
+        && trouble.retry_at > now
+    {
+        let mut decision = Decision::idle(pod, Why::Waits);
+        for name in all_names(binding) {
+            let message = trouble.message.clone();
+            decision.waiting.insert(name, WaitingState { reason: trouble.reason.clone(), message });
+        }
+        decision.next_at = Some(trouble.retry_at);
+        return decision;
+    }
+    let needs = containers::needs(facts, &binding.pod.spec, now);
+    match facts.live_pause() {
+        Some(pause) => keep_up(observed, binding, facts, pause, &needs, now),
+        None => build(observed, binding, facts, &needs, pool, now),
+    }
+}
+
+/// The pod has its namespaces: make and start what is missing in them.
+fn keep_up(
+    observed: &Observed,
+    binding: &Binding,
+    facts: &PodFacts,
+    pause: &Container,
+    needs: &Needs<'_>,
+    now: Timestamp,
+) -> Decision {
+    let pod = &binding.pod;
+    let at = Placement { node: &observed.node, binding, address: pause.address, ports: &pause.ports };
+    let mut decision = Decision::idle(pod.reference(), needs.why());
+    let steps = containers::steps(observed, at, needs, now, &mut decision);
+    let host_name = host_link_name(&observed.node.instance, &pod.uid);
+    let link_gone = observed.links.as_ref().is_some_and(|links| !links.contains(&host_name));
+    let pause_step = match pause.state {
+        State::Running { .. } => PauseStep::Runs(pause.id.clone()),
+        _ => PauseStep::Start(pause.id.clone()),
+    };
+    let fresh = matches!(pause_step, PauseStep::Start(_)) || !needs.ever_started;
+    let link = (link_gone || (fresh && !steps.is_empty()))
+        .then(|| link_step(observed, binding, pause.address))
+        .flatten();
+    let starts_pause = matches!(pause_step, PauseStep::Start(_)) && !needs.finished;
+    if steps.is_empty() && needs.obsolete.is_empty() && needs.remove_first.is_empty() {
+        if link.is_none() && !starts_pause {
+            return decision;
+        }
+        decision.why = if starts_pause { Why::Containers } else { Why::LinkGone };
+    }
+    let down = Down {
+        remove: needs.remove_first.iter().map(|c| Target::from(*c)).collect(),
+        stop: needs.stop_first.iter().map(|c| Target::from(*c)).collect(),
+        grace: grace(binding),
+        ..Down::default()
+    };
+    decision.task = Some(Task::Up(Box::new(Up {
+        down: with_dead_pauses(down, facts, Some(pause)),
+        pause: pause_step,
+        address: pause.address,
+        ports: pause.ports.clone(),
+        link,
+        volumes: if steps.is_empty() { Vec::new() } else { render::volumes(at) },
+        containers: steps,
+        obsolete: needs.obsolete.iter().map(|c| Target::from(*c)).collect(),
+    })));
+    decision
+}
+
+/// The pod has no namespaces: everything of it that still runs ends, and it is made anew.
+fn build(
+    observed: &Observed,
+    binding: &Binding,
+    facts: &PodFacts,
+    needs: &Needs<'_>,
+    pool: &mut Pool,
+    now: Timestamp,
+) -> Decision {
+    let pod = &binding.pod;
+    let mut decision =
+        Decision::idle(pod.reference(), if facts.all().next().is_none() { Why::New } else { Why::PauseGone });
+    let down = Down {
+        stop: facts.containers.values().flatten().filter(|c| c.is_running()).map(Target::from).collect(),
+        remove: needs.remove_first.iter().map(|c| Target::from(*c)).collect(),
+        grace: grace(binding),
+        ..Down::default()
+    };
+    if needs.finished {
+        decision.why = Why::Finished;
+        // What joined the old pause container ends with it; the policy starts nothing again.
+        decision.task = (!down.stop.is_empty()).then(|| Task::Down(down));
+        return decision;
+    }
+    let former = facts.pauses.last();
+    pool.release(former.and_then(|p| p.address).map(|a| a.addr()), former.map_or(&[], |p| &p.ports));
+    let address = match allocate(observed, binding, former, pool) {
+        Ok(address) => address,
+        Err(why) => {
+            decision.why = why;
+            return all_wait(decision, binding, "ContainerCreating");
+        }
+    };
+    let ports = match pool.ports(&pod.spec, former.map_or(&[], |p| &p.ports)) {
+        Ok(ports) => ports,
+        Err(port) => {
+            decision.why = Why::PortTaken(port);
+            return all_wait(decision, binding, "HostPortConflict");
+        }
+    };
+    let at = Placement { node: &observed.node, binding, address, ports: &ports };
+    let steps = containers::steps(observed, at, needs, now, &mut decision);
+    decision.task = Some(Task::Up(Box::new(Up {
+        down: with_dead_pauses(down, facts, None),
+        pause: PauseStep::Create(render::pause(at)),
+        address,
+        link: link_step(observed, binding, address),
+        volumes: render::volumes(at),
+        containers: steps,
+        obsolete: needs.obsolete.iter().map(|c| Target::from(*c)).collect(),
+        ports,
+    })));
+    decision
+}
+
+fn grace(binding: &Binding) -> Duration {
+    Duration::from_secs(u64::from(binding.pod.spec.termination_grace_period_seconds))
+}
+
+/// Pause containers that hold nothing any more go first: their name is needed.
+fn with_dead_pauses(mut down: Down, facts: &PodFacts, live: Option<&Container>) -> Down {
+    let dead = facts.pauses.iter().filter(|p| live.is_none_or(|live| live.id != p.id));
+    down.remove.extend(dead.map(Target::from));
+    down
+}
+
+fn allocate(
+    observed: &Observed,
+    binding: &Binding,
+    former: Option<&Container>,
+    pool: &mut Pool,
+) -> Result<Option<Ipv4Net>, Why> {
+    if binding.pod.spec.host_network {
+        return Ok(None);
+    }
+    let subnet = observed.desired.subnet.as_ref().ok_or(Why::NoSubnet)?;
+    let preferred = former.and_then(|p| p.address).map(|a| a.addr());
+    pool.address(subnet.cidr, preferred).map(Some).ok_or(Why::NoFreeAddress)
+}
+
+fn link_step(observed: &Observed, binding: &Binding, address: Option<Ipv4Net>) -> Option<LinkStep> {
+    let address = address?;
+    let gateway = u32::from(address.network()) + 1;
+    Some(LinkStep {
+        host_name: host_link_name(&observed.node.instance, &binding.pod.uid),
+        bridge: names::bridge_name(&observed.node.instance),
+        address,
+        gateway: gateway.into(),
+        mtu: observed.node.mtu,
+    })
+}
+
+fn all_names(binding: &Binding) -> impl Iterator<Item = String> {
+    let spec = &binding.pod.spec;
+    spec.init_containers.iter().chain(&spec.containers).map(|c| c.name.clone())
+}
+
+/// All containers wait for the decision's reason.
+fn all_wait(mut decision: Decision, binding: &Binding, reason: &str) -> Decision {
+    let message = decision.why.to_string();
+    for name in all_names(binding) {
+        decision.waiting.insert(name, WaitingState { reason: reason.to_owned(), message: message.clone() });
+    }
+    decision
+}
+
+/// Host ends that belong to no pod that is wanted, there, or under way.
+fn stray_links(observed: &Observed, wanted: &BTreeMap<&str, &Binding>) -> Vec<String> {
+    // With an unreadable binding nobody can tell whose link it is.
+    let Some(links) = &observed.links else { return Vec::new() };
+    if !observed.desired.unreadable.is_empty() {
+        return Vec::new();
+    }
+    let uids = wanted.keys().copied().chain(observed.pods.keys().map(String::as_str));
+    let uids = uids.chain(observed.memory.busy.keys().map(String::as_str));
+    let known: BTreeSet<String> = uids.map(|uid| host_link_name(&observed.node.instance, uid)).collect();
+    links.iter().filter(|link| !known.contains(*link)).cloned().collect()
+}

@@ -1,0 +1,259 @@
+//! The plan of the pods loop: per pod one task at most, and the reason, also for doing nothing.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use ipnet::Ipv4Net;
+use jiff::Timestamp;
+use schema::kinds::pod::{HostPortStatus, PullPolicy, WaitingState};
+use schema::meta::PodRef;
+
+use super::facts::{Container, Uid};
+use super::render::{Rendered, VolumePrep};
+use crate::worlds::docker::NewContainer;
+
+/// What the loop does next.
+#[derive(Debug, Clone, Default)]
+pub struct PodsPlan {
+    /// Per pod uid.
+    pub pods: BTreeMap<Uid, Decision>,
+    /// Links without a pod.
+    pub remove_links: Vec<String>,
+    /// The address given out last.
+    pub last_address: Option<Ipv4Addr>,
+}
+
+impl schema::control::Plan for PodsPlan {
+    fn is_empty(&self) -> bool {
+        self.remove_links.is_empty()
+            && self.pods.values().all(|d| d.task.is_none() && d.pulls.is_empty() && !d.cancel)
+    }
+}
+
+/// What is done about one pod, and why.
+#[derive(Debug, Clone)]
+pub struct Decision {
+    /// Namespace and name.
+    pub pod: PodRef,
+    /// Why.
+    pub why: Why,
+    /// The work.
+    pub task: Option<Task>,
+    /// Images to fetch meanwhile.
+    pub pulls: Vec<Pull>,
+    /// Containers that wait, and for what.
+    pub waiting: BTreeMap<String, WaitingState>,
+    /// When to look again.
+    pub next_at: Option<Timestamp>,
+    /// Cut off the task under way: what it does is not wanted any more.
+    pub cancel: bool,
+}
+
+impl Decision {
+    /// Nothing to do.
+    pub fn idle(pod: PodRef, why: Why) -> Self {
+        Self {
+            pod,
+            why,
+            task: None,
+            pulls: Vec::new(),
+            waiting: BTreeMap::new(),
+            next_at: None,
+            cancel: false,
+        }
+    }
+}
+
+/// Why a pod gets this decision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Why {
+    /// All runs as it should.
+    UpToDate,
+    /// Nothing of it is there yet.
+    New,
+    /// Some of its containers are to be made, started or started again.
+    Containers,
+    /// Its pause container is gone or ended: everything is made anew.
+    PauseGone,
+    /// Its link is missing.
+    LinkGone,
+    /// Containers wait: a crash backoff, an image, a retry.
+    Waits,
+    /// All its containers ended for good.
+    Finished,
+    /// Nobody wants it any more.
+    NotDesired,
+    /// The former pod of that name has to end first.
+    FormerPod,
+    /// Nobody has said what should run; nothing is taken down.
+    DesiredUnknown,
+    /// Its binding can't be read; what runs of it stays as it is.
+    Unreadable,
+    /// A task is under way.
+    InFlight,
+    /// The node has no range of addresses yet.
+    NoSubnet,
+    /// The range is used up.
+    NoFreeAddress,
+    /// Another pod has this host port.
+    PortTaken(u16),
+    /// This version can't run it.
+    Refused(String),
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Why::UpToDate => f.write_str("all runs as it should"),
+            Why::New => f.write_str("new on this node"),
+            Why::Containers => f.write_str("containers are to be started"),
+            Why::PauseGone => f.write_str("its pause container is gone"),
+            Why::LinkGone => f.write_str("its link is gone"),
+            Why::Waits => f.write_str("containers wait"),
+            Why::Finished => f.write_str("all containers have ended"),
+            Why::NotDesired => f.write_str("no longer wanted on this node"),
+            Why::FormerPod => f.write_str("waiting for the former pod of this name to end"),
+            Why::DesiredUnknown => f.write_str("nobody has said yet what should run"),
+            Why::Unreadable => f.write_str("its binding cannot be read"),
+            Why::InFlight => f.write_str("work is under way"),
+            Why::NoSubnet => {
+                f.write_str("the node has no range of pod addresses yet; the reconciler gives it one")
+            }
+            Why::NoFreeAddress => f.write_str("all addresses of the node are in use; remove pods from it"),
+            Why::PortTaken(0) => f.write_str("no host port is free"),
+            Why::PortTaken(port) => write!(f, "host port {port} is used by another pod on this node"),
+            Why::Refused(why) => f.write_str(why),
+        }
+    }
+}
+
+/// Work on one pod; one task at a time per pod.
+#[derive(Debug, Clone)]
+pub enum Task {
+    /// Make and start what is missing.
+    Up(Box<Up>),
+    /// Take away.
+    Down(Down),
+}
+
+/// Make and start what is missing: first `down`, then the pause container and volumes, the link, the
+/// containers, and last the removal of `obsolete`.
+#[derive(Debug, Clone)]
+pub struct Up {
+    /// What has to go before.
+    pub down: Down,
+    /// The pause container.
+    pub pause: PauseStep,
+    /// Address of the pod, none on the host's network.
+    pub address: Option<Ipv4Net>,
+    /// Its host ports.
+    pub ports: Vec<HostPortStatus>,
+    /// Its link; the process id is filled in when the pause container runs.
+    pub link: Option<LinkStep>,
+    /// Volumes, made or checked.
+    pub volumes: Vec<VolumePrep>,
+    /// Containers to make or start; each for itself.
+    pub containers: Vec<ContainerStep>,
+    /// Dead starts that nobody needs any more.
+    pub obsolete: Vec<Target>,
+}
+
+/// What to do about the pause container.
+#[derive(Debug, Clone)]
+pub enum PauseStep {
+    /// Make and start it.
+    Create(NewContainer),
+    /// It was made: start it.
+    Start(String),
+    /// It runs.
+    Runs(String),
+}
+
+/// The pod's link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LinkStep {
+    /// Host's end.
+    pub host_name: String,
+    /// The bridge.
+    pub bridge: String,
+    /// The pod's address.
+    pub address: Ipv4Net,
+    /// The bridge's address.
+    pub gateway: Ipv4Addr,
+    /// MTU.
+    pub mtu: u32,
+}
+
+/// One container to make or start.
+#[derive(Debug, Clone)]
+pub struct ContainerStep {
+    /// Name in the pod.
+    pub container: String,
+    /// Its attempt.
+    pub attempt: u32,
+    /// What to do.
+    pub act: ContainerAct,
+}
+
+/// Make and start, or only start.
+#[derive(Debug, Clone)]
+pub enum ContainerAct {
+    /// Make and start it.
+    Create(Box<Rendered>),
+    /// It was made: start it.
+    Start(String),
+}
+
+/// Fetch an image for one container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pull {
+    /// Name in the pod.
+    pub container: String,
+    /// For the start of this number.
+    pub attempt: u32,
+    /// The image.
+    pub image: String,
+    /// The manifest's policy, for messages.
+    pub policy: PullPolicy,
+}
+
+/// Take away: stop all of `stop` side by side, then remove all of `remove`, then the rest.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Down {
+    /// Containers that run.
+    pub stop: Vec<Target>,
+    /// Between SIGTERM and SIGKILL.
+    pub grace: Duration,
+    /// Containers to remove, pause containers last.
+    pub remove: Vec<Target>,
+    /// Host's end of the link.
+    pub link: Option<String>,
+    /// Also the pod's folder: volumes, mounts.
+    pub folder: bool,
+}
+
+/// A container to stop or remove.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    /// Docker's id.
+    pub id: String,
+    /// Docker's name, for messages.
+    pub name: String,
+    /// Name in the pod.
+    pub container: String,
+    /// Its attempt.
+    pub attempt: u32,
+}
+
+impl From<&Container> for Target {
+    fn from(container: &Container) -> Self {
+        Self {
+            id: container.id.clone(),
+            name: container.name.clone(),
+            container: container.container.clone(),
+            attempt: container.attempt,
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! `<state>/agent/desired/<ns>_<pod>.json` and `<state>/agent/subnet.json`.
+//!
+//! Every file is replaced as a whole (temporary file, fsync, rename). The marker `complete` says that
+//! the folder once held a full list of etcd's; without it the folder proves no removal.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use schema::codec::{content_hash, decode, encode};
+use schema::meta::PodRef;
+use schema::records::{Binding, Subnet};
+
+const FOLDER: &str = "desired";
+const MARKER: &str = "complete";
+const SUBNET: &str = "subnet.json";
+
+/// The disk did not take or give it.
+#[derive(Debug, thiserror::Error)]
+pub enum DiskError {
+    /// A folder could not be made or read.
+    #[error("cannot use the folder {path}: {source}")]
+    Folder {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A file could not be written.
+    #[error("cannot write {path}: {source}; free space there or make it writable")]
+    Write {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A file could not be removed.
+    #[error("cannot remove {path}: {source}")]
+    Remove {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A value has no JSON form or is too large.
+    #[error("cannot encode the binding of {pod}: {message}")]
+    Encode {
+        /// Of which pod.
+        pod: String,
+        /// Why.
+        message: String,
+    },
+}
+
+/// What was found at the start.
+#[derive(Debug, Default)]
+pub(super) struct Loaded {
+    pub(super) complete: bool,
+    pub(super) subnet: Option<Subnet>,
+    pub(super) pods: BTreeMap<PodRef, Binding>,
+    pub(super) unreadable: BTreeMap<PodRef, String>,
+}
+
+/// The folder, and what lies in it as far as this process knows.
+#[derive(Debug)]
+pub struct DesiredDisk {
+    agent_dir: PathBuf,
+    complete: bool,
+    subnet: Option<Subnet>,
+    /// What each file holds; none for a file that can't be read.
+    files: BTreeMap<PodRef, Option<Binding>>,
+}
+
+impl DesiredDisk {
+    pub(super) fn open(agent_dir: &Path) -> Result<(Self, Loaded), DiskError> {
+        let folder = agent_dir.join(FOLDER);
+        let in_folder = |source| DiskError::Folder { path: folder.clone(), source };
+        fs::create_dir_all(&folder).map_err(in_folder)?;
+        let mut loaded = Loaded { complete: folder.join(MARKER).exists(), ..Loaded::default() };
+        let mut files = BTreeMap::new();
+        for entry in fs::read_dir(&folder).map_err(in_folder)? {
+            let path = entry.map_err(in_folder)?.path();
+            let Some((pod, shortened)) = pod_of(&path) else { continue };
+            match read(&path).and_then(|binding: Binding| named(binding, &path)) {
+                Ok(binding) => {
+                    let pod = binding.pod.reference();
+                    files.insert(pod.clone(), Some(binding.clone()));
+                    loaded.pods.insert(pod, binding);
+                }
+                Err(why) => {
+                    // Whose file it is can't be told, so the folder proves no removal any more.
+                    loaded.complete &= !shortened;
+                    tracing::warn!(file = %path.display(), %why, "desired state can't be read; its pod is kept as it is");
+                    files.insert(pod.clone(), None);
+                    loaded.unreadable.insert(pod, format!("{}: {why}", path.display()));
+                }
+            }
+        }
+        let subnet = agent_dir.join(SUBNET);
+        if subnet.exists() {
+            match read(&subnet) {
+                Ok(value) => loaded.subnet = Some(value),
+                Err(why) => tracing::warn!(file = %subnet.display(), %why, "the node's range can't be read"),
+            }
+        }
+        let disk = Self {
+            agent_dir: agent_dir.to_owned(),
+            complete: loaded.complete,
+            subnet: loaded.subnet.clone(),
+            files,
+        };
+        Ok((disk, loaded))
+    }
+
+    /// Makes the folder hold exactly this; files of pods in `keep` stay whatever they hold.
+    pub(super) fn store(
+        &mut self,
+        pods: &BTreeMap<PodRef, Binding>,
+        subnet: Option<&Subnet>,
+        keep: &BTreeSet<PodRef>,
+    ) -> Result<(), DiskError> {
+        let folder = self.agent_dir.join(FOLDER);
+        let mut touched = false;
+        for (pod, binding) in pods {
+            if self.files.get(pod).is_some_and(|known| known.as_ref() == Some(binding)) {
+                continue;
+            }
+            let bytes = encode(binding)
+                .map_err(|e| DiskError::Encode { pod: pod.to_string(), message: e.to_string() })?;
+            replace(&folder.join(file_name(pod)), &bytes)?;
+            self.files.insert(pod.clone(), Some(binding.clone()));
+            touched = true;
+        }
+        let gone: Vec<PodRef> =
+            self.files.keys().filter(|pod| !pods.contains_key(*pod) && !keep.contains(*pod)).cloned().collect();
+        for pod in gone {
+            remove(&folder.join(file_name(&pod)))?;
+            self.files.remove(&pod);
+            touched = true;
+        }
+        if subnet != self.subnet.as_ref() {
+            if let Some(subnet) = subnet {
+                let bytes = encode(subnet)
+                    .map_err(|e| DiskError::Encode { pod: SUBNET.to_owned(), message: e.to_string() })?;
+                replace(&self.agent_dir.join(SUBNET), &bytes)?;
+                sync(&self.agent_dir)?;
+            }
+            self.subnet = subnet.cloned();
+        }
+        if touched {
+            sync(&folder)?;
+        }
+        if !self.complete {
+            replace(&folder.join(MARKER), b"")?;
+            sync(&folder)?;
+            self.complete = true;
+        }
+        Ok(())
+    }
+}
+
+fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, String> {
+    let bytes = fs::read(path).map_err(|e| e.to_string())?;
+    decode(&bytes).map_err(|e| e.to_string())
+}
+
+fn named(binding: Binding, path: &Path) -> Result<Binding, String> {
+    let said = binding.pod.reference();
+    let fits = path.file_name().is_some_and(|name| name == file_name(&said).as_str());
+    if fits { Ok(binding) } else { Err(format!("it speaks of {said}")) }
+}
+
+fn replace(path: &Path, bytes: &[u8]) -> Result<(), DiskError> {
+    let failed = |source| DiskError::Write { path: path.to_owned(), source };
+    let temporary = path.with_extension("tmp");
+    let mut file = File::create(&temporary).map_err(failed)?;
+    file.write_all(bytes).map_err(failed)?;
+    file.sync_data().map_err(failed)?;
+    fs::rename(&temporary, path).map_err(failed)
+}
+
+fn remove(path: &Path) -> Result<(), DiskError> {
+    match fs::remove_file(path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(DiskError::Remove { path: path.to_owned(), source })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn sync(folder: &Path) -> Result<(), DiskError> {
+    let failed = |source| DiskError::Folder { path: folder.to_owned(), source };
+    File::open(folder).and_then(|f| f.sync_all()).map_err(failed)
+}
+
+/// Longest file name that is written in full; the usual limit of a file system is 255 bytes.
+const NAME_MAX: usize = 200;
+
+/// `<ns>_<pod>.json`; a `_` or `%` of the namespace is escaped, so that the first `_` divides.
+/// A name too long for a file ends in `~` and a hash.
+fn file_name(pod: &PodRef) -> String {
+    let namespace = pod.namespace.replace('%', "%25").replace('_', "%5F");
+    let stem = format!("{namespace}_{}", pod.name);
+    if stem.len() <= NAME_MAX {
+        return format!("{stem}.json");
+    }
+    let head: String = stem.chars().take(NAME_MAX / 2).collect();
+    format!("{head}~{}.json", &content_hash(&stem)[..32])
+}
+
+/// The pod that a file is of; a shortened name gives only a part of it.
+fn pod_of(path: &Path) -> Option<(PodRef, bool)> {
+    let stem = path.file_name()?.to_str()?.strip_suffix(".json")?;
+    let (namespace, name) = stem.split_once('_')?;
+    let pod = PodRef::new(namespace.replace("%5F", "_").replace("%25", "%"), name);
+    Some((pod, stem.contains('~')))
+}

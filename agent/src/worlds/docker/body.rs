@@ -1,0 +1,101 @@
+//! From a [`NewContainer`] to the engine's own words.
+
+use std::collections::HashMap;
+
+use bollard::models::{
+    ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount, MountBindOptions,
+    MountBindOptionsPropagationEnum, MountType, RestartPolicy, RestartPolicyNameEnum,
+};
+
+use super::spec::{BindMount, Limits, Namespaces, NewContainer};
+
+/// Period of the CPU quota, as Kubernetes sets it.
+const CPU_PERIOD_US: i64 = 100_000;
+/// Size and number of log files per container: Kubernetes keeps 10 MiB × 5.
+const LOG_MAX_SIZE: &str = "10m";
+const LOG_MAX_FILES: &str = "5";
+
+/// The body of a create request.
+pub(super) fn create_body(new: &NewContainer) -> ContainerCreateBody {
+    // Docker keeps the image's CMD when only ENTRYPOINT is absent; Kubernetes drops CMD with `command`.
+    let entrypoint = some(&new.command);
+    let cmd = some(&new.args);
+    ContainerCreateBody {
+        image: Some(new.image.clone()),
+        labels: Some(new.labels.clone().into_iter().collect()),
+        entrypoint,
+        cmd,
+        env: some(&new.env),
+        working_dir: new.working_dir.clone(),
+        hostname: new.hostname.clone(),
+        user: new.user.clone(),
+        open_stdin: Some(new.stdin),
+        tty: Some(new.tty),
+        host_config: Some(host_config(new)),
+        ..Default::default()
+    }
+}
+
+fn host_config(new: &NewContainer) -> HostConfig {
+    let (network, ipc, pid) = match &new.namespaces {
+        Namespaces::Own => ("none".to_owned(), "shareable".to_owned(), None),
+        Namespaces::HostNetwork => ("host".to_owned(), "shareable".to_owned(), None),
+        Namespaces::Join { pause, pid, host_network } => {
+            let join = format!("container:{pause}");
+            let network = if *host_network { "host".to_owned() } else { join.clone() };
+            (network, join.clone(), pid.then_some(join))
+        }
+    };
+    let Limits { cpu_shares, cpu_quota_us, memory_bytes } = new.limits;
+    let log = HashMap::from([
+        ("max-size".to_owned(), LOG_MAX_SIZE.to_owned()),
+        ("max-file".to_owned(), LOG_MAX_FILES.to_owned()),
+    ]);
+    HostConfig {
+        network_mode: Some(network),
+        ipc_mode: Some(ipc),
+        pid_mode: pid,
+        restart_policy: Some(RestartPolicy {
+            name: Some(RestartPolicyNameEnum::NO),
+            maximum_retry_count: None,
+        }),
+        log_config: Some(HostConfigLogConfig { typ: Some("json-file".to_owned()), config: Some(log) }),
+        mounts: (!new.mounts.is_empty()).then(|| new.mounts.iter().map(mount).collect()),
+        cpu_shares: non_zero(cpu_shares),
+        cpu_period: non_zero(cpu_quota_us).map(|_| CPU_PERIOD_US),
+        cpu_quota: non_zero(cpu_quota_us),
+        memory: non_zero(memory_bytes),
+        // The same as `memory`: the limit counts swap, so a pod can't hide in it.
+        memory_swap: non_zero(memory_bytes),
+        readonly_rootfs: Some(new.read_only_root),
+        privileged: Some(new.privileged),
+        security_opt: new.no_new_privileges.then(|| vec!["no-new-privileges".to_owned()]),
+        cap_add: some(&new.capabilities_add),
+        cap_drop: some(&new.capabilities_drop),
+        extra_hosts: some(&new.extra_hosts),
+        group_add: some(&new.groups),
+        ..Default::default()
+    }
+}
+
+fn mount(bind: &BindMount) -> Mount {
+    Mount {
+        typ: Some(MountType::BIND),
+        source: Some(bind.source.to_string_lossy().into_owned()),
+        target: Some(bind.target.clone()),
+        read_only: Some(bind.read_only),
+        bind_options: Some(MountBindOptions {
+            propagation: Some(MountBindOptionsPropagationEnum::RPRIVATE),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+fn some(list: &[String]) -> Option<Vec<String>> {
+    (!list.is_empty()).then(|| list.to_vec())
+}
+
+fn non_zero(number: i64) -> Option<i64> {
+    (number != 0).then_some(number)
+}

@@ -1,0 +1,145 @@
+//! Docker, as far as Minik8s uses it: one small trait, the real engine and a scripted one.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use jiff::Timestamp;
+
+mod body;
+mod error;
+mod fake;
+mod real;
+mod spec;
+
+pub use error::DockerError;
+pub use fake::{Call, Exit, FakeDocker, Fault};
+pub use real::RealDocker;
+pub use spec::{BindMount, Limits, Namespaces, NewContainer};
+
+/// The label by which a listing finds the containers of one instance.
+pub const INSTANCE_LABEL: &str = "minik8s.io/instance";
+
+/// What a container does, as the engine's listing says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EngineState {
+    /// Made, not started.
+    Created,
+    /// Runs; a frozen one too.
+    Running,
+    /// Ended.
+    Exited,
+    /// Is being removed, or could not be.
+    Removing,
+}
+
+/// One row of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListedContainer {
+    /// Docker's id.
+    pub id: String,
+    /// Name without the leading slash.
+    pub name: String,
+    /// The image as it was asked for.
+    pub image: String,
+    /// The image's content id.
+    pub image_id: String,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// What it does.
+    pub state: EngineState,
+    /// All its labels.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// What a listing does not say.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ContainerDetails {
+    /// Process id on the host, 0 when it does not run.
+    pub pid: i32,
+    /// When it was last started.
+    pub started_at: Option<Timestamp>,
+    /// When it last ended.
+    pub finished_at: Option<Timestamp>,
+    /// How it last ended.
+    pub exit_code: i64,
+    /// The kernel killed it for its memory.
+    pub oom_killed: bool,
+    /// Why it could not be started.
+    pub error: String,
+}
+
+/// An image on the node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ImageFacts {
+    /// Content id.
+    pub id: String,
+    /// `USER` of the image; empty is root.
+    pub user: String,
+}
+
+/// Who answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EngineVersion {
+    /// Of the engine, `20.10.24`.
+    pub version: String,
+    /// Of its API, `1.41`.
+    pub api: String,
+}
+
+/// Which part of a log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogOptions {
+    /// Go on as it grows.
+    pub follow: bool,
+    /// Only the last lines.
+    pub tail: Option<u64>,
+    /// Only what is not older.
+    pub since: Option<Timestamp>,
+}
+
+/// Something ended or went away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerEvent {
+    /// Docker's id.
+    pub id: String,
+    /// `die`, `start`, `destroy`, `oom`.
+    pub action: String,
+}
+
+/// A stream of bytes of a log, standard output and error in the order in which they were written.
+pub type LogStream = BoxStream<'static, Result<Bytes, DockerError>>;
+
+/// The engine. Every call that is not a stream is bounded in time by the implementation.
+#[async_trait]
+pub trait Docker: Send + Sync + 'static {
+    /// Who answers.
+    async fn version(&self) -> Result<EngineVersion, DockerError>;
+    /// All containers of the instance, in any state.
+    async fn list(&self, instance: &str) -> Result<Vec<ListedContainer>, DockerError>;
+    /// What a listing does not say of one container.
+    async fn inspect(&self, id: &str) -> Result<ContainerDetails, DockerError>;
+    /// Makes a container and returns its id.
+    async fn create(&self, new: &NewContainer) -> Result<String, DockerError>;
+    /// Starts a container; no error if it runs.
+    async fn start(&self, id: &str) -> Result<(), DockerError>;
+    /// Its stop signal, then SIGKILL after `grace`; no error if it does not run. Returns when it ended.
+    async fn stop(&self, id: &str, grace: Duration) -> Result<(), DockerError>;
+    /// Kills and removes a container.
+    async fn remove(&self, id: &str) -> Result<(), DockerError>;
+    /// An image on the node, none if it is not there.
+    async fn image(&self, reference: &str) -> Result<Option<ImageFacts>, DockerError>;
+    /// Fetches an image from its registry.
+    async fn pull(&self, reference: &str) -> Result<(), DockerError>;
+    /// Takes images from an archive as `docker save` writes it.
+    async fn load(&self, archive: Vec<u8>) -> Result<(), DockerError>;
+    /// What a container wrote.
+    async fn logs(&self, id: &str, options: &LogOptions) -> Result<LogStream, DockerError>;
+    /// What happens to the containers of the instance, from now on.
+    async fn events(
+        &self,
+        instance: &str,
+    ) -> Result<BoxStream<'static, Result<ContainerEvent, DockerError>>, DockerError>;
+}

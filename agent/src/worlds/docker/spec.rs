@@ -1,0 +1,92 @@
+//! A container to be made, in plain words: what the pure planner fills in and the real engine translates.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// A container to be made.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NewContainer {
+    /// Its name, unique on the engine.
+    pub name: String,
+    /// Image reference.
+    pub image: String,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Replaces ENTRYPOINT when not empty.
+    pub command: Vec<String>,
+    /// Replaces CMD when not empty, or when `command` is given.
+    pub args: Vec<String>,
+    /// `NAME=value`.
+    pub env: Vec<String>,
+    /// Working directory.
+    pub working_dir: Option<String>,
+    /// Host name; only for a container with its own network or the host's.
+    pub hostname: Option<String>,
+    /// Lines of `/etc/hosts`, `name:address`.
+    pub extra_hosts: Vec<String>,
+    /// `uid[:gid]`.
+    pub user: Option<String>,
+    /// Further group ids.
+    pub groups: Vec<String>,
+    /// Binds.
+    pub mounts: Vec<BindMount>,
+    /// Which namespaces it has.
+    pub namespaces: Namespaces,
+    /// What it may use.
+    pub limits: Limits,
+    /// Root file system can't be written.
+    pub read_only_root: bool,
+    /// Full access to the node.
+    pub privileged: bool,
+    /// setuid programs give no rights.
+    pub no_new_privileges: bool,
+    /// Capabilities added.
+    pub capabilities_add: Vec<String>,
+    /// Capabilities dropped.
+    pub capabilities_drop: Vec<String>,
+    /// Standard input stays open.
+    pub stdin: bool,
+    /// Gives it a terminal.
+    pub tty: bool,
+}
+
+/// A directory or file of the host seen in the container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BindMount {
+    /// On the host.
+    pub source: PathBuf,
+    /// In the container.
+    pub target: String,
+    /// It can't write there.
+    pub read_only: bool,
+}
+
+/// Which namespaces a container has.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Namespaces {
+    /// Its own, without any network: a pause container.
+    #[default]
+    Own,
+    /// The host's network, the rest its own: the pause container of a hostNetwork pod.
+    HostNetwork,
+    /// Those of the pause container with this Docker id.
+    Join {
+        /// Docker id; empty in a plan made before the pause container exists.
+        pause: String,
+        /// Its processes too.
+        pid: bool,
+        /// The pod is on the host's network.
+        host_network: bool,
+    },
+}
+
+/// What a container may use; 0 is no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Relative weight of CPU, 1024 per core.
+    pub cpu_shares: i64,
+    /// Microseconds of CPU per 100 ms.
+    pub cpu_quota_us: i64,
+    /// Bytes of memory, swap included.
+    pub memory_bytes: i64,
+}

@@ -1,0 +1,113 @@
+//! Links in memory, for tests of the loops: the same names, errors on request.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+
+use super::{Bridge, Netlink, NetlinkError, PodLink, Route};
+
+/// What the fake kernel holds.
+#[derive(Debug, Default)]
+pub struct FakeKernel {
+    /// Bridges by name.
+    pub bridges: BTreeMap<String, Bridge>,
+    /// Pod links by the name of the host's end.
+    pub links: BTreeMap<String, PodLink>,
+    /// Links that [`Netlink::list_pod_links`] names although no [`PodLink`] made them.
+    pub strays: BTreeSet<String>,
+    /// Routes there are.
+    pub routes: Vec<Route>,
+    /// The next calls fail with this text.
+    pub refuse: Option<String>,
+    /// Acts that changed something, in order: `ensure_pod_link mk8sv…`.
+    pub acts: Vec<String>,
+}
+
+/// A kernel in memory.
+#[derive(Debug, Default)]
+pub struct FakeNetlink(Mutex<FakeKernel>);
+
+impl FakeNetlink {
+    /// The state, to look at and to change.
+    pub fn kernel(&self) -> MutexGuard<'_, FakeKernel> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn allowed(&self, act: &'static str, link: &str) -> Result<MutexGuard<'_, FakeKernel>, NetlinkError> {
+        let kernel = self.kernel();
+        match &kernel.refuse {
+            Some(message) => {
+                Err(NetlinkError::Request { act, link: link.to_owned(), message: message.clone() })
+            }
+            None => Ok(kernel),
+        }
+    }
+}
+
+#[async_trait]
+impl Netlink for FakeNetlink {
+    async fn ensure_bridge(&self, bridge: &Bridge) -> Result<bool, NetlinkError> {
+        let mut kernel = self.allowed("ensure", &bridge.name)?;
+        if kernel.bridges.get(&bridge.name) == Some(bridge) {
+            return Ok(false);
+        }
+        kernel.bridges.insert(bridge.name.clone(), bridge.clone());
+        kernel.acts.push(format!("ensure_bridge {}", bridge.name));
+        Ok(true)
+    }
+
+    async fn bridge_is_whole(&self, bridge: &Bridge) -> Result<bool, NetlinkError> {
+        Ok(self.allowed("look up", &bridge.name)?.bridges.get(&bridge.name) == Some(bridge))
+    }
+
+    async fn remove_bridge(&self, name: &str) -> Result<bool, NetlinkError> {
+        let mut kernel = self.allowed("remove", name)?;
+        let was_there = kernel.bridges.remove(name).is_some();
+        if was_there {
+            kernel.acts.push(format!("remove_bridge {name}"));
+        }
+        Ok(was_there)
+    }
+
+    async fn ensure_pod_link(&self, link: &PodLink) -> Result<bool, NetlinkError> {
+        let mut kernel = self.allowed("ensure", &link.host_name)?;
+        if !kernel.bridges.contains_key(&link.bridge) {
+            return Err(NetlinkError::NoBridge(link.bridge.clone()));
+        }
+        if kernel.links.get(&link.host_name) == Some(link) {
+            return Ok(false);
+        }
+        kernel.links.insert(link.host_name.clone(), link.clone());
+        kernel.acts.push(format!("ensure_pod_link {}", link.host_name));
+        Ok(true)
+    }
+
+    async fn remove_link(&self, name: &str) -> Result<bool, NetlinkError> {
+        let mut kernel = self.allowed("remove", name)?;
+        let was_there = kernel.links.remove(name).is_some() | kernel.strays.remove(name);
+        if was_there {
+            kernel.acts.push(format!("remove_link {name}"));
+        }
+        Ok(was_there)
+    }
+
+    async fn list_pod_links(&self) -> Result<Vec<String>, NetlinkError> {
+        let kernel = self.allowed("list", "links")?;
+        let names: BTreeSet<String> = kernel.links.keys().chain(&kernel.strays).cloned().collect();
+        Ok(names.into_iter().collect())
+    }
+
+    async fn list_routes(&self) -> Result<Vec<Route>, NetlinkError> {
+        Ok(self.allowed("list", "routes")?.routes.clone())
+    }
+
+    async fn node_address(&self) -> Result<Option<IpAddr>, NetlinkError> {
+        Ok(Some(Ipv4Addr::new(192, 0, 2, 1).into()))
+    }
+
+    async fn uplink_mtu(&self) -> Result<Option<u32>, NetlinkError> {
+        Ok(Some(1500))
+    }
+}

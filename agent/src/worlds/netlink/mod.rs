@@ -1,0 +1,165 @@
+//! The kernel's links, addresses and routes, as far as pods need them.
+//!
+//! [`RealNetlink`] speaks rtnetlink; [`FakeNetlink`] keeps the same in memory and fails on request.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use async_trait::async_trait;
+use ipnet::Ipv4Net;
+use sha2::{Digest, Sha256};
+
+mod bridge;
+mod fake;
+mod namespace;
+mod pod_link;
+mod real;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+pub use fake::FakeNetlink;
+pub use real::RealNetlink;
+
+/// Name of the link inside every pod.
+pub const POD_INTERFACE: &str = "eth0";
+
+/// The bridge that joins the pods of a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bridge {
+    /// Name, at most 15 bytes.
+    pub name: String,
+    /// Its own address, the pods' gateway, with the length of the node's range.
+    pub address: Ipv4Net,
+    /// Largest packet in bytes.
+    pub mtu: u32,
+}
+
+/// The link of one pod: a veth pair from the bridge into the pod's network namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodLink {
+    /// A process in the pod's network namespace: its pause container's.
+    pub pause_pid: i32,
+    /// Name of the host's end, from [`host_link_name`].
+    pub host_name: String,
+    /// Name of the bridge that the host's end joins.
+    pub bridge: String,
+    /// The pod's address with the length of the node's range.
+    pub address: Ipv4Net,
+    /// The bridge's address.
+    pub gateway: Ipv4Addr,
+    /// Largest packet in bytes.
+    pub mtu: u32,
+}
+
+/// A route of the node's main table, as far as conflicts need it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// Where to.
+    pub destination: Ipv4Net,
+    /// Through which link.
+    pub interface: String,
+}
+
+/// Name of the host's end of a pod's link: `<instance[..4]>v` and 9 hex digits of the uid's SHA-256.
+/// 14 bytes at most; the kernel takes 15.
+pub fn host_link_name(instance: &str, uid: &str) -> String {
+    let digest = schema::codec::hex(&Sha256::digest(uid.as_bytes()));
+    let short: String = instance.chars().take(4).collect();
+    format!("{short}v{}", &digest[..9])
+}
+
+/// A hardware address that follows from an address: `0a:58` and the four bytes. Locally
+/// administered; a pod that gets an address again gets the same, so no neighbour table is ever stale.
+pub fn hardware_address(address: Ipv4Addr) -> [u8; 6] {
+    let [a, b, c, d] = address.octets();
+    [0x0a, 0x58, a, b, c, d]
+}
+
+/// Why the kernel did not do it. The variant names the act.
+#[derive(Debug, thiserror::Error)]
+pub enum NetlinkError {
+    /// No socket to the kernel.
+    #[error("cannot open a netlink socket{context}: {source}")]
+    Open {
+        /// Where, if not on the node itself.
+        context: String,
+        /// The kernel's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The process whose namespace should be entered is gone, or its namespace can't be opened.
+    #[error("cannot open the network namespace of process {pid}: {source}")]
+    OpenNamespace {
+        /// The process.
+        pid: i32,
+        /// The kernel's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The process has no network namespace of its own: its `eth0` would be the node's.
+    #[error("process {pid} is in the node's own network namespace; no link is made there")]
+    OwnNamespace {
+        /// The process.
+        pid: i32,
+    },
+    /// The bridge that a pod's link should join is not there.
+    #[error("bridge {0} is not there yet")]
+    NoBridge(String),
+    /// There is a link of this name, but it is no bridge.
+    #[error("link {0} exists and is no bridge; rename it or use another --instance")]
+    NotABridge(String),
+    /// The kernel refused a request.
+    #[error("cannot {act} {link}: {message}")]
+    Request {
+        /// What was asked, as a verb: `create`, `set up`.
+        act: &'static str,
+        /// On which link.
+        link: String,
+        /// The kernel's reason.
+        message: String,
+    },
+    /// A kernel setting can't be read or written.
+    #[error("cannot read or write {path}: {source}")]
+    Sysctl {
+        /// The file.
+        path: String,
+        /// The kernel's reason.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A request got no answer in time.
+    #[error("the kernel did not {act} {link} within {seconds} s")]
+    Timeout {
+        /// What was asked.
+        act: &'static str,
+        /// On which link.
+        link: String,
+        /// How long was waited.
+        seconds: u64,
+    },
+}
+
+/// The kernel's links, addresses and routes. Every act is idempotent and bounded in time.
+#[async_trait]
+pub trait Netlink: Send + Sync + 'static {
+    /// The bridge is there, up, with exactly this address, and the node forwards. True if something
+    /// had to be done.
+    async fn ensure_bridge(&self, bridge: &Bridge) -> Result<bool, NetlinkError>;
+    /// Nothing of it differs from what [`Netlink::ensure_bridge`] makes.
+    async fn bridge_is_whole(&self, bridge: &Bridge) -> Result<bool, NetlinkError>;
+    /// Takes the bridge away; true if it was there.
+    async fn remove_bridge(&self, name: &str) -> Result<bool, NetlinkError>;
+    /// The pod's link is whole: a right one is left untouched, a half-made one is replaced. True if
+    /// something had to be done.
+    async fn ensure_pod_link(&self, link: &PodLink) -> Result<bool, NetlinkError>;
+    /// Takes a link away, with its other end; true if it was there.
+    async fn remove_link(&self, name: &str) -> Result<bool, NetlinkError>;
+    /// The host's ends of the pods' links of this instance, sorted.
+    async fn list_pod_links(&self) -> Result<Vec<String>, NetlinkError>;
+    /// All IPv4 routes of the main table.
+    async fn list_routes(&self) -> Result<Vec<Route>, NetlinkError>;
+    /// The source address of the default route, else the first address that is not loopback's.
+    async fn node_address(&self) -> Result<Option<IpAddr>, NetlinkError>;
+    /// Largest packet of the default route's link in bytes; none without a default route.
+    async fn uplink_mtu(&self) -> Result<Option<u32>, NetlinkError>;
+}

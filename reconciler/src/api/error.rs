@@ -1,0 +1,73 @@
+//! What went wrong, as a status code and `{"error", "help"}`.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use schema::store::StoreError;
+
+use crate::view::Problem;
+
+/// An answer that is not the one asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{error}")]
+pub struct ApiError {
+    status: StatusCode,
+    error: String,
+    help: String,
+}
+
+impl ApiError {
+    pub(super) fn new(status: StatusCode, error: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { status, error: error.into(), help: help.into() }
+    }
+
+    pub(super) fn bad_request(error: impl Into<String>, help: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, error, help)
+    }
+
+    pub(super) fn not_found(error: impl Into<String>, help: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, error, help)
+    }
+
+    pub(super) fn bad_gateway(error: impl Into<String>, help: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_GATEWAY, error, help)
+    }
+
+    pub(super) fn unavailable(error: impl Into<String>, help: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, error, help)
+    }
+
+    pub(super) fn no_such_route(path: &str) -> Self {
+        Self::not_found(
+            format!("there is nothing at {path}"),
+            "see /v1/status, /v1/pods, /v1/nodes, /v1/sources",
+        )
+    }
+
+    pub(super) fn method_not_allowed(method: &str, path: &str) -> Self {
+        let help = "the API only reads; push a commit to change the cluster";
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, format!("{path} does not take {method}"), help)
+    }
+
+    pub(super) fn timed_out(path: &str, after: Duration) -> Self {
+        let error = format!("no answer for {path} within {}s", after.as_secs());
+        Self::new(StatusCode::GATEWAY_TIMEOUT, error, "etcd or the node is slow or gone; try again")
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        Self::unavailable(
+            error.to_string(),
+            "see whether etcd runs; what runs on the nodes goes on without it",
+        )
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        (self.status, Json(Problem { error: self.error, help: self.help })).into_response()
+    }
+}

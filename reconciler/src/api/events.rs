@@ -1,0 +1,67 @@
+//! Events, read from etcd when they are asked for: they are in no snapshot.
+
+use axum::Json;
+use axum::extract::State;
+use jiff::Timestamp;
+use schema::codec::decode;
+use schema::keys::prefix;
+use schema::meta::PodRef;
+use schema::records::Event;
+use serde::Deserialize;
+
+use super::error::ApiError;
+use super::input::{self, Queried};
+use super::{App, Shared};
+use crate::view::{EventView, List, event_views};
+
+/// Most events in one answer, the newest.
+const EVENTS_MAX: usize = 1000;
+
+/// Which events; all of them if nothing is said.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Wanted {
+    /// Of this namespace, and of objects that have none.
+    namespace: Option<String>,
+    name: Option<String>,
+    /// Of objects of this kind, in any case of letters.
+    kind: Option<String>,
+}
+
+impl Wanted {
+    pub(super) fn pod(pod: &PodRef) -> Self {
+        Self {
+            namespace: Some(pod.namespace.clone()),
+            name: Some(pod.name.clone()),
+            kind: Some("Pod".to_owned()),
+        }
+    }
+
+    fn matches(&self, event: &Event) -> bool {
+        self.namespace.as_ref().is_none_or(|n| event.namespace.is_empty() || *n == event.namespace)
+            && self.name.as_ref().is_none_or(|n| *n == event.name)
+            && self.kind.as_ref().is_none_or(|k| k.eq_ignore_ascii_case(&event.object_kind))
+    }
+}
+
+pub(super) async fn events(
+    State(app): App,
+    query: Queried<Wanted>,
+) -> Result<Json<List<EventView>>, ApiError> {
+    let wanted = input::query(query)?;
+    for (what, text) in [("namespace", &wanted.namespace), ("object", &wanted.name), ("kind", &wanted.kind)] {
+        if let Some(text) = text {
+            input::name(what, text)?;
+        }
+    }
+    let items = read(&app, &wanted, Timestamp::now()).await?;
+    Ok(Json(List { items }))
+}
+
+/// The wanted events, oldest first. One that can't be decoded is passed over: it is one of another
+/// version, and the others matter more.
+pub(super) async fn read(app: &Shared, wanted: &Wanted, now: Timestamp) -> Result<Vec<EventView>, ApiError> {
+    let listing = app.deps.store.list(prefix::EVENTS).await?;
+    let events = listing.items.iter().filter_map(|item| decode::<Event>(&item.value).ok());
+    Ok(event_views(events.filter(|event| wanted.matches(event)).collect(), EVENTS_MAX, now))
+}

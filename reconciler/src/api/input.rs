@@ -1,0 +1,71 @@
+//! What comes in with a request, checked: names in paths, queries with known fields only.
+
+use axum::extract::Query;
+use axum::extract::rejection::QueryRejection;
+
+use super::error::ApiError;
+
+/// Longest name, as in Kubernetes.
+const NAME_MAX_CHARS: usize = 253;
+
+/// The outcome of reading a query.
+pub(super) type Queried<T> = Result<Query<T>, QueryRejection>;
+
+/// The query, or which part of it is wrong.
+pub(super) fn query<T>(query: Queried<T>) -> Result<T, ApiError> {
+    query.map(|Query(query)| query).map_err(|rejection| {
+        ApiError::bad_request(rejection.body_text(), "see the parameters in docs/operations.md")
+    })
+}
+
+/// A name that may stand in a key: letters, digits, `-`, `_`, `.`, beginning with a letter or digit.
+pub(super) fn name(what: &str, text: &str) -> Result<(), ApiError> {
+    let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let fits = text.len() <= NAME_MAX_CHARS
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.chars().all(inner);
+    if fits {
+        return Ok(());
+    }
+    let shown: String = text.chars().take(60).collect();
+    Err(ApiError::bad_request(
+        format!("`{}` is no name of a {what}", shown.escape_debug()),
+        "write letters, digits, '-', '_' and '.', 253 at most, with a letter or digit first",
+    ))
+}
+
+/// A commit: 7 to 64 hex digits.
+pub(super) fn commit(text: &str) -> Result<(), ApiError> {
+    if (7..=64).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return Ok(());
+    }
+    let shown: String = text.chars().take(70).collect();
+    Err(ApiError::bad_request(
+        format!("`{}` is no commit id", shown.escape_debug()),
+        "write 7 to 64 hex digits, as `git rev-parse HEAD` prints them",
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_fit_in_a_key_are_taken() {
+        for good in ["web", "Web-1", "a.b_c", "0"] {
+            assert!(name("pod", good).is_ok(), "{good}");
+        }
+        let long = "a".repeat(254);
+        for bad in ["", ".", "..", "-a", "a/b", "a b", "ä", "a\n", long.as_str()] {
+            assert!(name("pod", bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn only_hex_of_7_digits_or_more_is_a_commit() {
+        assert!(commit("abcdef1").is_ok());
+        for bad in ["", "abcdef", "main", "HEAD~1234", &"a".repeat(65)] {
+            assert!(commit(bad).is_err(), "{bad:?}");
+        }
+    }
+}

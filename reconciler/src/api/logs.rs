@@ -1,0 +1,173 @@
+//! Logs of a container, streamed from the API of the node that it is on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures::StreamExt;
+use jiff::Timestamp;
+use schema::meta::PodRef;
+use schema::world::World;
+use serde::Deserialize;
+
+use super::error::ApiError;
+use super::input::{self, Queried};
+use super::read::no_such_pod;
+use super::{App, Shared};
+use crate::view::{self, PodDetail, Problem};
+
+/// Longest time to connect to a node.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Longest time until the node begins to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most of a node's error that is read.
+const ERROR_MAX_BYTES: usize = 16 * 1024;
+
+/// Which log, and how much of it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WantedLog {
+    container: Option<String>,
+    #[serde(default)]
+    follow: bool,
+    tail: Option<u64>,
+    #[serde(default)]
+    previous: bool,
+}
+
+pub(super) fn client() -> reqwest::Client {
+    let built = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).no_proxy().build();
+    // Only TLS or a resolver of the system can fail to load, and neither is built in.
+    built.unwrap_or_default()
+}
+
+pub(super) async fn logs(
+    State(app): App,
+    Path((namespace, pod)): Path<(String, String)>,
+    query: Queried<WantedLog>,
+) -> Result<Response, ApiError> {
+    input::name("namespace", &namespace)?;
+    input::name("pod", &pod)?;
+    let wanted = input::query(query)?;
+    let pod = PodRef::new(namespace, pod);
+    let world = app.world()?;
+    let url = log_url(&world, &pod, &wanted)?;
+    let permit = Arc::clone(&app.log_streams).try_acquire_owned().map_err(|_| {
+        ApiError::unavailable("too many logs are being followed", "end one of them, or try again later")
+    })?;
+    let answer = ask(&app, &url).await?;
+    // The permit goes with the stream and is given back at its end.
+    let stream = answer.bytes_stream().map(move |chunk| {
+        let _held = &permit;
+        chunk
+    });
+    let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
+    Ok((kind, Body::from_stream(stream)).into_response())
+}
+
+/// Where the node serves the log.
+fn log_url(world: &World, pod: &PodRef, wanted: &WantedLog) -> Result<NodeUrl, ApiError> {
+    let detail = view::pod(world, pod, Vec::new(), Timestamp::UNIX_EPOCH).ok_or_else(|| no_such_pod(pod))?;
+    let container = choose_container(&detail, wanted.container.as_deref())?;
+    let Some(node) = detail.row.node else {
+        let error = format!("pod {pod} is on no node yet: {}", detail.row.why);
+        return Err(ApiError::not_found(error, "logs begin when a node has started it"));
+    };
+    let Some(record) = world.nodes.get(&node) else {
+        let error = format!("node {node}, which has pod {pod}, is not registered");
+        return Err(ApiError::bad_gateway(error, "see 'minik8s get nodes'"));
+    };
+    let base = record.value.api.trim_end_matches('/');
+    let mut url = format!(
+        "{base}/v1/logs/{}/{}/{container}?follow={}&previous={}",
+        pod.namespace, pod.name, wanted.follow, wanted.previous
+    );
+    if let Some(tail) = wanted.tail {
+        url.push_str(&format!("&tail={tail}"));
+    }
+    let heartbeat = world.node_is_ready(&node);
+    Ok(NodeUrl { node, base: base.to_owned(), url, heartbeat })
+}
+
+struct NodeUrl {
+    node: String,
+    base: String,
+    url: String,
+    heartbeat: bool,
+}
+
+impl NodeUrl {
+    fn unreachable(&self, why: &str) -> ApiError {
+        let silent = if self.heartbeat { "" } else { ", which has no heartbeat" };
+        ApiError::bad_gateway(
+            format!("cannot read the log from node {}{silent} at {}: {why}", self.node, self.base),
+            "see whether minik8s-agent runs there and the reconciler can reach it",
+        )
+    }
+}
+
+/// The container by name, or the only one.
+fn choose_container(detail: &PodDetail, wanted: Option<&str>) -> Result<String, ApiError> {
+    let (main, init): (Vec<&str>, Vec<&str>) = match &detail.spec {
+        Some(spec) => (
+            spec.containers.iter().map(|c| c.name.as_str()).collect(),
+            spec.init_containers.iter().map(|c| c.name.as_str()).collect(),
+        ),
+        None => (
+            detail.container_statuses.iter().map(|c| c.name.as_str()).collect(),
+            detail.init_container_statuses.iter().map(|c| c.name.as_str()).collect(),
+        ),
+    };
+    let pod = format!("pod {}/{}", detail.row.namespace, detail.row.name);
+    let all = [main.as_slice(), init.as_slice()].concat().join(", ");
+    match (wanted, main.as_slice()) {
+        (Some(name), _) if main.contains(&name) || init.contains(&name) => Ok(name.to_owned()),
+        (Some(name), _) => {
+            input::name("container", name)?;
+            let error = format!("{pod} has no container {name}");
+            Err(ApiError::not_found(error, format!("its containers are {all}")))
+        }
+        (None, [only]) => Ok((*only).to_owned()),
+        (None, _) => {
+            let help = format!("name one with -c (container=): {all}");
+            Err(ApiError::bad_request(format!("{pod} has {} containers", main.len()), help))
+        }
+    }
+}
+
+async fn ask(app: &Shared, to: &NodeUrl) -> Result<reqwest::Response, ApiError> {
+    let sent = tokio::time::timeout(ANSWER_TIMEOUT, app.nodes.get(&to.url).send()).await;
+    let answer = match sent {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => return Err(to.unreachable(&view::root_cause(&error))),
+        Err(_) => return Err(to.unreachable(&format!("no answer within {}s", ANSWER_TIMEOUT.as_secs()))),
+    };
+    if answer.status().is_success() {
+        return Ok(answer);
+    }
+    let status = answer.status();
+    let problem = problem_of(answer).await;
+    match (status, problem) {
+        (StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST, Some(problem)) => {
+            Err(ApiError::new(status, problem.error, problem.help))
+        }
+        (_, Some(problem)) => Err(to.unreachable(&problem.error)),
+        (_, None) => Err(to.unreachable(&format!("it answered {status}"))),
+    }
+}
+
+/// The node's own words, if it has some.
+async fn problem_of(answer: reqwest::Response) -> Option<Problem> {
+    let mut text = Vec::new();
+    let mut chunks = answer.bytes_stream();
+    while let Ok(Some(Ok(chunk))) = tokio::time::timeout(CONNECT_TIMEOUT, chunks.next()).await {
+        if text.len() + chunk.len() > ERROR_MAX_BYTES {
+            return None;
+        }
+        text.extend_from_slice(&chunk);
+    }
+    serde_json::from_slice(&text).ok()
+}

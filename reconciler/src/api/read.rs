@@ -1,0 +1,142 @@
+//! Views of the snapshot.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use jiff::Timestamp;
+use schema::keys::Key;
+use schema::meta::PodRef;
+use schema::world::World;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::error::ApiError;
+use super::input::{self, Queried};
+use super::{App, Shared, events};
+use crate::view::{self, List};
+
+type Answer<T> = Result<Json<T>, ApiError>;
+
+/// Which namespace; all of them if none.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct InNamespace {
+    namespace: Option<String>,
+}
+
+/// Which source; all of them if none.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OfSource {
+    source: Option<String>,
+}
+
+/// Which commit; the newest if none.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OfCommit {
+    commit: Option<String>,
+}
+
+impl Shared {
+    /// The snapshot, once there is a whole one.
+    pub(super) fn world(&self) -> Result<Arc<World>, ApiError> {
+        let world = self.deps.world.current();
+        if world.synced {
+            return Ok(world);
+        }
+        Err(ApiError::unavailable(
+            "the reconciler has not read etcd yet",
+            "try again in a second; if it stays so, see whether etcd runs",
+        ))
+    }
+}
+
+pub(super) async fn healthz() -> Json<Value> {
+    Json(json!({"ok": true}))
+}
+
+pub(super) async fn version(State(app): App) -> Json<view::VersionView> {
+    let (version, name) = (app.deps.version.clone(), app.deps.identity.clone());
+    Json(view::VersionView { version, name })
+}
+
+pub(super) async fn status(State(app): App) -> Answer<view::ClusterStatus> {
+    let world = app.world()?;
+    // Without etcd the rest of the page still stands.
+    let (leader, etcd_error) = match app.deps.store.get(&Key::Leader.to_string()).await {
+        Ok(found) => (found.and_then(|kv| schema::codec::decode(&kv.value).ok()), None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    let page = view::cluster_status(&world, leader, Timestamp::now());
+    Ok(Json(view::ClusterStatus { etcd_error, last_sync: app.last_sync(), ..page }))
+}
+
+pub(super) async fn pods(State(app): App, query: Queried<InNamespace>) -> Answer<List<view::PodView>> {
+    let InNamespace { namespace } = input::query(query)?;
+    if let Some(namespace) = &namespace {
+        input::name("namespace", namespace)?;
+    }
+    let items = view::pods(&*app.world()?, namespace.as_deref(), Timestamp::now());
+    Ok(Json(List { items }))
+}
+
+pub(super) async fn pod(
+    State(app): App,
+    Path((namespace, name)): Path<(String, String)>,
+) -> Answer<view::PodDetail> {
+    input::name("namespace", &namespace)?;
+    input::name("pod", &name)?;
+    let pod = PodRef::new(namespace, name);
+    let world = app.world()?;
+    let now = Timestamp::now();
+    let Some(mut detail) = view::pod(&world, &pod, Vec::new(), now) else {
+        return Err(no_such_pod(&pod));
+    };
+    let wanted = events::Wanted::pod(&pod);
+    // Without etcd the pod is shown without its events.
+    detail.events = events::read(&app, &wanted, now).await.unwrap_or_default();
+    Ok(Json(detail))
+}
+
+pub(super) fn no_such_pod(pod: &PodRef) -> ApiError {
+    ApiError::not_found(
+        format!("there is no pod {} in namespace {}", pod.name, pod.namespace),
+        "see 'minik8s get pods -A'",
+    )
+}
+
+pub(super) async fn nodes(State(app): App) -> Answer<List<view::NodeView>> {
+    Ok(Json(List { items: view::nodes(&*app.world()?, Timestamp::now()) }))
+}
+
+pub(super) async fn node(State(app): App, Path(name): Path<String>) -> Answer<view::NodeDetail> {
+    input::name("node", &name)?;
+    let world = app.world()?;
+    view::node(&world, &name, Timestamp::now())
+        .map(Json)
+        .ok_or_else(|| ApiError::not_found(format!("there is no node {name}"), "see 'minik8s get nodes'"))
+}
+
+pub(super) async fn sources(State(app): App) -> Answer<List<view::SourceView>> {
+    Ok(Json(List { items: view::sources(&*app.world()?, Timestamp::now()) }))
+}
+
+pub(super) async fn history(State(app): App, query: Queried<OfSource>) -> Answer<List<view::RevisionView>> {
+    let OfSource { source } = input::query(query)?;
+    if let Some(source) = &source {
+        input::name("source", source)?;
+    }
+    Ok(Json(List { items: view::history(&*app.world()?, source.as_deref(), Timestamp::now()) }))
+}
+
+/// Answers also before etcd is read: that is then what is waited for.
+pub(super) async fn wait_state(State(app): App, query: Queried<OfCommit>) -> Answer<view::WaitState> {
+    let OfCommit { commit } = input::query(query)?;
+    let commit = commit.map(|text| text.to_ascii_lowercase());
+    if let Some(commit) = &commit {
+        input::commit(commit)?;
+    }
+    Ok(Json(view::wait_state(&app.deps.world.current(), commit.as_deref())))
+}

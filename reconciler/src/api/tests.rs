@@ -1,0 +1,277 @@
+//! The routes on a bound port, over a fixed world and a store in memory.
+
+use std::net::SocketAddr;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use schema::codec::encode;
+use schema::control::Nudged;
+use schema::keys::Key;
+use schema::records::{Event, EventType, NodeRecord};
+use schema::store::memory::MemoryStore;
+use schema::store::{Op, Store};
+use schema::world::World;
+use serde_json::Value;
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::view::testing::*;
+
+struct Api {
+    address: SocketAddr,
+    store: Arc<MemoryStore>,
+    nudged: Nudged,
+}
+
+impl Api {
+    async fn over(world: World) -> Self {
+        let store = Arc::new(MemoryStore::new());
+        let (sync, nudged) = Nudge::new();
+        let deps = ApiDeps {
+            world: WorldReader::fixed(world),
+            store: Arc::clone(&store) as SharedStore,
+            sync,
+            last_sync: None,
+            identity: "host-1".to_owned(),
+            version: "9.9.9".to_owned(),
+        };
+        Self { address: bind_and_serve(router(deps)).await, store, nudged }
+    }
+
+    async fn answer(&self, method: reqwest::Method, path: &str) -> (u16, Value) {
+        let url = format!("http://{}{path}", self.address);
+        let answer = reqwest::Client::new().request(method, url).send().await.unwrap();
+        let status = answer.status().as_u16();
+        (status, answer.json().await.unwrap())
+    }
+
+    async fn get(&self, path: &str) -> (u16, Value) {
+        self.answer(reqwest::Method::GET, path).await
+    }
+
+    async fn put(&self, key: Key, value: Vec<u8>) {
+        let _ = self.store.txn(Vec::new(), vec![Op::put(key, value)]).await.unwrap();
+    }
+}
+
+async fn bind_and_serve(router: Router) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    address
+}
+
+fn with_web() -> World {
+    let mut world = world();
+    put_pod(&mut world, "web", running());
+    world
+}
+
+fn event(name: &str, second: i64) -> Event {
+    Event {
+        time: at(second),
+        kind: EventType::Normal,
+        object_kind: "Pod".to_owned(),
+        namespace: "default".to_owned(),
+        name: name.to_owned(),
+        reason: "Started".to_owned(),
+        message: format!("started {name}"),
+        reporter: "agent/n1".to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn every_route_answers_with_json() {
+    let api = Api::over(with_web()).await;
+    for (path, pointer, wanted) in [
+        ("/v1/healthz", "/ok", "true"),
+        ("/v1/version", "/version", "\"9.9.9\""),
+        ("/v1/status", "/pods/ready", "1"),
+        ("/v1/pods", "/items/0/name", "\"web\""),
+        ("/v1/pods?namespace=default", "/items/0/status", "\"Running\""),
+        ("/v1/pods/default/web", "/containerStatuses/0/name", "\"app\""),
+        ("/v1/nodes", "/items/0/isReady", "true"),
+        ("/v1/nodes/n1", "/podList/0/name", "\"web\""),
+        ("/v1/sources", "/items/0/author", "\"Ada <ada@example.org>\""),
+        ("/v1/history", "/items/0/sequence", "2"),
+        ("/v1/history?source=main", "/items/1/sequence", "1"),
+        ("/v1/events", "/items", "[]"),
+        ("/v1/wait-state", "/healthy", "true"),
+        (&format!("/v1/wait-state?commit={C1}"), "/synced", "true"),
+    ] {
+        let (status, body) = api.get(path).await;
+        assert_eq!(status, 200, "{path}: {body}");
+        assert_eq!(body.pointer(pointer).map(ToString::to_string).as_deref(), Some(wanted), "{path}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn errors_are_json_with_the_right_code_and_say_what_to_do() {
+    let api = Api::over(with_web()).await;
+    for (path, code) in [
+        ("/", 404),
+        ("/v1/pods/default/nobody", 404),
+        ("/v1/nodes/nobody", 404),
+        ("/v1/pods/default/-web", 400),
+        ("/v1/pods/default/we%20b", 400),
+        ("/v1/pods/..%2f..%2fleader/x", 400),
+        ("/v1/pods?namespace=a/b", 400),
+        ("/v1/pods?nmespace=default", 400),
+        ("/v1/wait-state?commit=main", 400),
+        ("/v1/sync", 405),
+        ("/v1/logs/default/web?tail=some", 400),
+    ] {
+        let (status, body) = api.get(path).await;
+        assert_eq!(status, code, "{path}: {body}");
+        assert!(body["error"].as_str().is_some_and(|text| !text.is_empty()), "{path}: {body}");
+        assert!(body["help"].as_str().is_some_and(|text| !text.is_empty()), "{path}: {body}");
+    }
+    let (status, _) = api.answer(reqwest::Method::DELETE, "/v1/pods/default/web").await;
+    assert_eq!(status, 405);
+}
+
+#[tokio::test]
+async fn before_etcd_is_read_views_are_unavailable_but_health_and_wait_answer() {
+    let api = Api::over(World::default()).await;
+    for path in ["/v1/status", "/v1/pods", "/v1/nodes", "/v1/sources", "/v1/history"] {
+        assert_eq!(api.get(path).await.0, 503, "{path}");
+    }
+    assert_eq!(api.get("/v1/healthz").await.0, 200);
+    assert_eq!(api.get("/v1/wait-state").await.1["why"], "the reconciler has not read etcd yet");
+}
+
+#[tokio::test]
+async fn events_come_sorted_filtered_and_bounded() {
+    let api = Api::over(with_web()).await;
+    for (n, (name, second)) in [("web", 30), ("db", 20), ("web", 10)].into_iter().enumerate() {
+        let key = Key::Event("default".to_owned(), format!("{n}"));
+        api.put(key, encode(&event(name, second)).unwrap()).await;
+    }
+    api.put(Key::Event("default".to_owned(), "bad".to_owned()), b"{".to_vec()).await;
+    let names = |body: &Value| -> Vec<String> {
+        body["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|e| e["time"].to_string() + &e["name"].to_string())
+            .collect()
+    };
+    let (_, all) = api.get("/v1/events").await;
+    let sorted = names(&all);
+    assert_eq!(sorted.len(), 3);
+    assert!(sorted.is_sorted(), "{sorted:?}");
+    assert_eq!(names(&api.get("/v1/events?name=web&kind=pod").await.1).len(), 2);
+    assert_eq!(names(&api.get("/v1/events?namespace=other").await.1).len(), 0);
+    // What happens to a node concerns every namespace.
+    let node = Event { object_kind: "Node".to_owned(), namespace: String::new(), ..event("n1", 40) };
+    api.put(Key::Event("_cluster".to_owned(), "3".to_owned()), encode(&node).unwrap()).await;
+    assert_eq!(names(&api.get("/v1/events?namespace=other").await.1).len(), 1);
+    let (_, pod) = api.get("/v1/pods/default/web").await;
+    assert_eq!(pod["events"].as_array().map(Vec::len), Some(2));
+}
+
+#[tokio::test]
+async fn the_leader_is_shown_and_a_dead_etcd_leaves_the_page_standing() {
+    let api = Api::over(with_web()).await;
+    let leader = format!(r#"{{"id":"host-1","since":"{}"}}"#, at(0));
+    api.put(Key::Leader, leader.into_bytes()).await;
+    assert_eq!(api.get("/v1/status").await.1["leader"]["id"], "host-1");
+    api.store.refuse_everything(true);
+    let (status, page) = api.get("/v1/status").await;
+    assert_eq!((status, &page["pods"]["ready"]), (200, &Value::from(1)));
+    assert!(page["etcdError"].is_string(), "{page}");
+    assert_eq!(api.get("/v1/events").await.0, 503);
+    assert_eq!(api.get("/v1/pods/default/web").await.0, 200);
+}
+
+#[tokio::test]
+async fn sync_wakes_the_loop_and_changes_nothing() {
+    let api = Api::over(with_web()).await;
+    let before = api.store.revision();
+    let (status, body) = api.answer(reqwest::Method::POST, "/v1/sync").await;
+    assert_eq!((status, &body["accepted"]), (202, &Value::Bool(true)));
+    tokio::time::timeout(Duration::from_secs(5), api.nudged.wait()).await.unwrap();
+    assert_eq!(api.store.revision(), before);
+}
+
+/// A node whose API answers with what it was asked, in two parts.
+async fn node_api() -> SocketAddr {
+    let log = |uri: axum::http::Uri| async move {
+        let parts = ["asked ".to_owned(), format!("{uri}\n")].map(Ok::<_, std::convert::Infallible>);
+        axum::body::Body::from_stream(futures::stream::iter(parts))
+    };
+    let missing = || async {
+        let problem = r#"{"error":"container app never ran","help":"see its status"}"#;
+        (axum::http::StatusCode::NOT_FOUND, problem)
+    };
+    let broken = || async { axum::http::StatusCode::INTERNAL_SERVER_ERROR };
+    let router = Router::new()
+        .route("/v1/logs/default/web/app", get(log))
+        .route("/v1/logs/default/new/app", get(missing))
+        .route("/v1/logs/default/odd/app", get(broken));
+    bind_and_serve(router).await
+}
+
+fn with_node_api(api: String) -> World {
+    let mut world = with_web();
+    for name in ["new", "odd"] {
+        put_pod(&mut world, name, running());
+    }
+    let node = NodeRecord { api, ..world.nodes["n1"].value.clone() };
+    world.nodes.insert("n1".to_owned(), stored(node));
+    world
+}
+
+#[tokio::test]
+async fn logs_are_streamed_from_the_node_of_the_pod() {
+    let node = node_api().await;
+    let api = Api::over(with_node_api(format!("http://{node}"))).await;
+    let url = format!("http://{}/v1/logs/default/web?tail=5&follow=true", api.address);
+    let answer = reqwest::get(url).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let chunks: Vec<_> = answer.bytes_stream().map(|c| c.unwrap().to_vec()).collect().await;
+    let text = String::from_utf8(chunks.concat()).unwrap();
+    assert_eq!(text, "asked /v1/logs/default/web/app?follow=true&previous=false&tail=5\n");
+
+    let (status, body) = api.get("/v1/logs/default/new").await;
+    assert_eq!((status, &body["error"]), (404, &Value::from("container app never ran")));
+    let (status, body) = api.get("/v1/logs/default/odd").await;
+    assert_eq!(status, 502, "{body}");
+    let (status, body) = api.get("/v1/logs/default/web?container=db").await;
+    assert_eq!((status, &body["help"]), (404, &Value::from("its containers are app")));
+}
+
+#[tokio::test]
+async fn logs_of_an_unreachable_node_are_a_502_that_names_it() {
+    // Port 1 of loopback: nobody listens there.
+    let api = Api::over(with_node_api("http://127.0.0.1:1".to_owned())).await;
+    let (status, body) = api.get("/v1/logs/default/web").await;
+    assert_eq!(status, 502);
+    let error = body["error"].as_str().unwrap();
+    assert_eq!(error, "cannot read the log from node n1 at http://127.0.0.1:1: connection refused");
+}
+
+#[tokio::test]
+async fn the_last_sync_is_shown_where_it_is_known() {
+    let started_at = Timestamp::now();
+    let last = LastRun {
+        started_at,
+        took: Duration::from_millis(7),
+        did_something: true,
+        error: Some("no".to_owned()),
+        not_ready: None,
+    };
+    let (_keep, last_sync) = watch::channel(Some(last));
+    let deps = ApiDeps {
+        world: WorldReader::fixed(with_web()),
+        store: Arc::new(MemoryStore::new()),
+        sync: Nudge::default(),
+        last_sync: Some(last_sync),
+        identity: "host-1".to_owned(),
+        version: "9.9.9".to_owned(),
+    };
+    let address = bind_and_serve(router(deps)).await;
+    let page: Value =
+        reqwest::get(format!("http://{address}/v1/status")).await.unwrap().json().await.unwrap();
+    assert_eq!((&page["lastSync"]["tookMs"], &page["lastSync"]["error"]), (&7.into(), &"no".into()));
+}

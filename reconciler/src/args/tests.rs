@@ -1,0 +1,63 @@
+//! What the command line takes, and what it says to the rest.
+
+use clap::CommandFactory;
+
+use super::*;
+
+fn refusal(arguments: &[&str]) -> String {
+    let error = Cli::try_parse_from(arguments).expect_err("these arguments must be refused");
+    one_line(&error.render().to_string())
+}
+
+#[test]
+fn the_command_tree_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn every_subcommand_has_an_example() {
+    for command in Cli::command().get_subcommands() {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        assert!(help.contains(&format!("minik8s {}", command.get_name())), "{}", command.get_name());
+    }
+}
+
+#[test]
+fn wrong_words_are_answered_in_one_line_with_the_nearest() {
+    for (arguments, words) in [
+        (&["minik8s", "stauts"][..], &["unrecognized subcommand 'stauts'", "'status'"][..]),
+        (&["minik8s", "get", "podz"], &["'podz'", "did you mean 'pods'?"]),
+        (&["minik8s", "get", "xyzzy"], &["kinds are pods, nodes, sources, revisions, events"]),
+        (&["minik8s", "get", "pods", "--wach"], &["'--wach'", "'--watch'"]),
+        (&["minik8s", "get", "pods", "-o", "ymal"], &["'ymal'", "'yaml'"]),
+        (&["minik8s", "wait"], &["--for <GOAL>", "see 'minik8s --help'"]),
+        (&["minik8s", "wait", "--for", "synced", "--timeout", "5"], &["for example 5s"]),
+        (&["minik8s", "get", "pods", "-A", "-n", "x"], &["cannot be used with"]),
+    ] {
+        let line = refusal(arguments);
+        assert!(!line.contains('\n'), "{line}");
+        for word in words {
+            assert!(line.contains(word), "{line}");
+        }
+    }
+}
+
+#[test]
+fn wrong_usage_ends_with_code_2_and_help_with_0() {
+    let code = |arguments: &[&str]| format!("{:?}", parse(arguments).map(|_| ()).unwrap_err());
+    assert_eq!(code(&["minik8s", "get", "podz"]), format!("{:?}", ExitCode::from(2)));
+    assert_eq!(code(&["minik8s", "--version"]), format!("{:?}", ExitCode::SUCCESS));
+}
+
+#[test]
+fn kinds_are_known_by_their_short_names_and_with_a_name() {
+    for (text, kind, name) in [
+        ("po", ResourceKind::Pod, None),
+        ("PODS", ResourceKind::Pod, None),
+        ("pod/web", ResourceKind::Pod, Some("web")),
+        ("no/n1", ResourceKind::Node, Some("n1")),
+        ("rev", ResourceKind::Revision, None),
+    ] {
+        assert_eq!(text.parse(), Ok(Resource { kind, name: name.map(str::to_owned) }), "{text}");
+    }
+}

@@ -1,0 +1,130 @@
+//! A small client of the reconciler's API. Every call is bounded in time and size.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use reqwest::{Method, Response, Url};
+use serde::de::DeserializeOwned;
+
+use super::error::CliError;
+use crate::view::{Problem, root_cause};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest time for a whole answer; a little more than the API gives itself.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// Largest answer: 30,000 pods of 1 KiB twice over.
+const ANSWER_MAX_BYTES: usize = 64 * 1024 * 1024;
+
+pub(super) struct Client {
+    server: Url,
+    http: reqwest::Client,
+}
+
+impl Client {
+    /// A client of the API at `server`; `host:port` alone means HTTP.
+    pub(super) fn new(server: &str) -> Result<Self, CliError> {
+        let full = if server.contains("://") { server.to_owned() } else { format!("http://{server}") };
+        let wrong = |why: &str| {
+            CliError::Usage(format!("--server {server}: {why}; write it as {}", crate::args::DEFAULT_SERVER))
+        };
+        let url: Url = full.parse().map_err(|_| wrong("this is no address"))?;
+        if url.scheme() != "http" || url.host_str().is_none_or(str::is_empty) {
+            return Err(wrong("only http is spoken here"));
+        }
+        let http = reqwest::Client::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .no_proxy()
+            .build()
+            .map_err(|error| wrong(&root_cause(&error)))?;
+        Ok(Self { server: url, http })
+    }
+
+    /// The address, without a slash at its end.
+    pub(super) fn server(&self) -> &str {
+        self.server.as_str().trim_end_matches('/')
+    }
+
+    /// `GET /v1/<path>`, decoded.
+    pub(super) async fn get<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+    ) -> Result<T, CliError> {
+        let url = self.url(path, query);
+        self.whole(self.send(Method::GET, url.clone()), &url).await
+    }
+
+    /// `POST /v1/<path>` without a body, decoded.
+    pub(super) async fn post<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, CliError> {
+        let url = self.url(path, &[]);
+        self.whole(self.send(Method::POST, url.clone()), &url).await
+    }
+
+    /// `GET /v1/<path>`, its body to be read as it comes.
+    pub(super) async fn stream(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Response, CliError> {
+        let url = self.url(path, query);
+        tokio::time::timeout(ANSWER_TIMEOUT, self.send(Method::GET, url))
+            .await
+            .unwrap_or_else(|_| Err(self.silent()))
+    }
+
+    /// `text` as a part of a sentence about this server.
+    pub(super) fn unreachable(&self, why: impl Into<String>) -> CliError {
+        CliError::Reach { server: self.server().to_owned(), why: why.into() }
+    }
+
+    fn silent(&self) -> CliError {
+        self.unreachable(format!("no answer within {}s", ANSWER_TIMEOUT.as_secs()))
+    }
+
+    fn url(&self, path: &[&str], query: &[(&str, &str)]) -> Url {
+        let mut url = self.server.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().push("v1").extend(path);
+        }
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        url
+    }
+
+    async fn send(&self, method: Method, url: Url) -> Result<Response, CliError> {
+        let sent = self.http.request(method, url.clone()).send().await;
+        let answer = sent.map_err(|error| match error.is_timeout() {
+            true => self.unreachable("no connection in time"),
+            false => self.unreachable(root_cause(&error)),
+        })?;
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let status = answer.status();
+        let text = read_all(answer).await.unwrap_or_default();
+        let problem = serde_json::from_slice::<Problem>(&text)
+            .map_err(|_| CliError::ReadAnswer { url: url.to_string(), why: format!("it says {status}") })?;
+        Err(CliError::Refused { status: status.as_u16(), error: problem.error, help: problem.help })
+    }
+
+    async fn whole<T: DeserializeOwned>(
+        &self,
+        answer: impl Future<Output = Result<Response, CliError>>,
+        url: &Url,
+    ) -> Result<T, CliError> {
+        let unreadable = |why: String| CliError::ReadAnswer { url: url.to_string(), why };
+        let read = async { read_all(answer.await?).await.map_err(unreadable) };
+        let text = tokio::time::timeout(ANSWER_TIMEOUT, read).await.unwrap_or_else(|_| Err(self.silent()))?;
+        serde_json::from_slice(&text).map_err(|error| unreadable(error.to_string()))
+    }
+}
+
+async fn read_all(answer: Response) -> Result<Vec<u8>, String> {
+    let mut text = Vec::new();
+    let mut chunks = answer.bytes_stream();
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(|error| root_cause(&error))?;
+        if text.len() + chunk.len() > ANSWER_MAX_BYTES {
+            return Err(format!("it is larger than {ANSWER_MAX_BYTES} bytes"));
+        }
+        text.extend_from_slice(&chunk);
+    }
+    Ok(text)
+}

@@ -1,0 +1,166 @@
+//! `minik8s describe`: one object in full, as a page.
+
+use jiff::Timestamp;
+
+use super::client::Client;
+use super::error::CliError;
+use super::output::{Layout, Screen, Shape, column, cuttable, memory, plain, table, write_out};
+use crate::args::{DescribeArgs, ResourceKind};
+use crate::view::{NodeDetail, PodDetail, PodView, age};
+
+mod containers;
+
+pub(super) async fn run(args: &DescribeArgs) -> Result<(), CliError> {
+    let client = Client::new(&args.server.server)?;
+    let name = match (&args.resource.name, &args.name) {
+        (Some(name), None) | (None, Some(name)) => name,
+        (Some(_), Some(second)) => {
+            return Err(CliError::Usage(format!("two names are given; leave out {second}")));
+        }
+        (None, None) => {
+            let kind = args.resource.kind.singular();
+            return Err(CliError::Usage(format!("a name is missing; write {kind}/NAME")));
+        }
+    };
+    let (screen, now) = (Screen::stdout(), Timestamp::now());
+    match args.resource.kind {
+        ResourceKind::Pod => {
+            let detail: PodDetail = client.get(&["pods", &args.namespace, name], &[]).await?;
+            write_out(&pod_page(&detail, screen, now))
+        }
+        ResourceKind::Node => {
+            let detail: NodeDetail = client.get(&["nodes", name], &[]).await?;
+            write_out(&node_page(&detail, screen))
+        }
+        kind => {
+            let kind = kind.singular();
+            Err(CliError::Usage(format!("no page for a {kind}; see 'minik8s get {kind}s -o yaml'")))
+        }
+    }
+}
+
+/// Lines `Key:   value`, further lines indented below.
+#[derive(Default)]
+pub(super) struct Page(String);
+
+impl Page {
+    /// A line with its key; nothing for an empty value.
+    pub(super) fn field(&mut self, indent: usize, key: &str, value: &str) {
+        if !value.is_empty() {
+            let key = format!("{:indent$}{key}:", "");
+            self.line(&format!("{key:<15}{value}"));
+        }
+    }
+
+    /// One line per value, the key before the first.
+    pub(super) fn fields(&mut self, indent: usize, key: &str, values: impl IntoIterator<Item = String>) {
+        for (position, value) in values.into_iter().enumerate() {
+            match position {
+                0 => self.field(indent, key, &value),
+                _ => self.line(&format!("{:15}{value}", "")),
+            }
+        }
+    }
+
+    /// A line as it is.
+    pub(super) fn line(&mut self, text: &str) {
+        self.0.push_str(text.trim_end());
+        self.0.push('\n');
+    }
+
+    fn block(&mut self, title: &str, text: &str) {
+        if !text.is_empty() {
+            self.line(title);
+            text.lines().for_each(|line| self.line(&format!("  {line}")));
+        }
+    }
+}
+
+/// The screen without the two columns that a block is indented by.
+fn indented(screen: Screen) -> Screen {
+    Screen { width: screen.width.map(|width| width.saturating_sub(2)), ..screen }
+}
+
+fn pairs(map: &schema::meta::StringMap) -> Vec<String> {
+    map.iter().map(|(key, value)| format!("{key}={value}")).collect()
+}
+
+pub(super) fn pod_page(pod: &PodDetail, screen: Screen, now: Timestamp) -> String {
+    let mut page = Page::default();
+    let row = &pod.row;
+    page.field(0, "Name", &row.name);
+    page.field(0, "Namespace", &row.namespace);
+    page.field(0, "Status", &screen.paint(&row.status));
+    page.field(0, "Why", &row.why);
+    page.field(0, "Ready", &row.ready);
+    page.field(0, "Age", &row.age);
+    let host = pod.host_ip.as_ref().map(|ip| format!(" ({ip})")).unwrap_or_default();
+    let node = row.node.as_ref().map(|node| format!("{node}{host}")).unwrap_or_default();
+    page.field(0, "Node", &node);
+    page.field(0, "Chosen for", &pod.binding_reason);
+    page.field(0, "IP", row.pod_ip.as_deref().unwrap_or_default());
+    let ports = pod.host_ports.iter().map(|port| {
+        let protocol = format!("{:?}", port.protocol).to_uppercase();
+        format!("{} -> {}/{protocol}", port.host_port, port.container_port)
+    });
+    page.fields(0, "Host ports", ports);
+    page.field(0, "Owner", &row.owner);
+    match &pod.provenance {
+        Some(from) => {
+            page.field(0, "Set by", &format!("{}:{} of source {}", from.file, from.line, from.source));
+            page.field(0, "Commit", &format!("{} by {}", from.commit, from.author));
+        }
+        None => page.field(0, "Set by", "no manifest any more"),
+    }
+    page.field(0, "Hash", &pod.hash);
+    page.field(0, "UID", &row.uid);
+    page.fields(0, "Labels", pairs(&pod.labels));
+    page.fields(0, "Annotations", pairs(&pod.annotations));
+    containers::containers(&mut page, pod, now);
+    containers::volumes(&mut page, pod);
+    conditions(&mut page, pod, screen, now);
+    let events: Vec<_> = pod.events.iter().collect();
+    let text =
+        table(&events, Shape { wide: true, namespaces: false }, indented(screen), &mut Layout::default());
+    page.block("Events:", if text.is_empty() { "none in the last hour" } else { &text });
+    page.0
+}
+
+fn conditions(page: &mut Page, pod: &PodDetail, screen: Screen, now: Timestamp) {
+    let columns = [column("TYPE"), column("STATUS"), column("AGE"), column("REASON"), cuttable("MESSAGE")];
+    let rows: Vec<Vec<String>> = pod
+        .conditions
+        .iter()
+        .map(|c| {
+            let since = age(c.last_transition_time, now);
+            vec![c.kind.clone(), format!("{:?}", c.status), since, c.reason.clone(), c.message.clone()]
+        })
+        .collect();
+    if !rows.is_empty() {
+        page.block("Conditions:", &plain(&columns, &rows, indented(screen), &mut Layout::default()));
+    }
+}
+
+pub(super) fn node_page(node: &NodeDetail, screen: Screen) -> String {
+    let mut page = Page::default();
+    let row = &node.row;
+    page.field(0, "Name", &row.name);
+    page.field(0, "Status", &screen.paint(&row.status));
+    page.field(0, "Why", &row.why);
+    page.field(0, "Age", &row.age);
+    page.fields(0, "Addresses", node.addresses.iter().map(ToString::to_string));
+    page.field(0, "Pod CIDR", row.pod_cidr.as_deref().unwrap_or_default());
+    page.field(0, "Agent", &format!("{} at {}", row.version, node.api));
+    page.field(0, "Docker", &row.docker);
+    page.field(0, "System", &format!("{}, Linux {}, {}", row.os, row.kernel, row.arch));
+    page.field(0, "Pods", &format!("{} of {}", row.pods, row.max_pods));
+    page.field(0, "CPU", &format!("{} requested of {}", row.cpu_requested, row.cpu));
+    let (requested, all) = (memory(row.memory_requested), memory(row.memory));
+    page.field(0, "Memory", &format!("{requested} requested of {all}"));
+    page.fields(0, "Labels", pairs(&row.labels));
+    let pods: Vec<&PodView> = node.pod_list.iter().collect();
+    let text =
+        table(&pods, Shape { wide: false, namespaces: true }, indented(screen), &mut Layout::default());
+    page.block("Pod list:", &text);
+    page.0
+}

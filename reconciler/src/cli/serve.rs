@@ -1,0 +1,32 @@
+//! `minik8s serve`: flags to configuration to the daemon, until SIGTERM or Ctrl-C.
+
+use std::process::ExitCode;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{ServeArgs, ServeConfig};
+
+pub(super) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
+    let config = match ServeConfig::try_from(args) {
+        Ok(config) => config,
+        Err(error) => {
+            super::complain(&error.to_string());
+            return Ok(ExitCode::from(2));
+        }
+    };
+    let shutdown = CancellationToken::new();
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let asked = shutdown.clone();
+    tokio::spawn(async move {
+        // Both arms only wait for a signal: nothing is lost when one is dropped.
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        asked.cancel();
+    });
+    crate::daemon::serve(config, shutdown).await?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,93 @@
+//! `minik8s status`: the cluster on one page.
+
+use std::fmt::Write;
+
+use jiff::Timestamp;
+
+use super::client::Client;
+use super::error::CliError;
+use super::output::{Screen, json, write_out, yaml};
+use crate::args::{Format, StatusArgs};
+use crate::view::{ClusterStatus, SourceView, age, short};
+
+pub(super) async fn run(args: &StatusArgs) -> Result<(), CliError> {
+    let format = args.output.output;
+    if format == Format::Name {
+        return Err(CliError::Usage("status has no names; write -o table, json or yaml".to_owned()));
+    }
+    let client = Client::new(&args.server.server)?;
+    let status: ClusterStatus = client.get(&["status"], &[]).await?;
+    match format {
+        Format::Json => write_out(&json(&status)?),
+        Format::Yaml => write_out(&yaml(&status)?),
+        _ => write_out(&page(&status, Screen::stdout(), Timestamp::now())),
+    }
+}
+
+/// The page as text.
+pub(super) fn page(status: &ClusterStatus, screen: Screen, now: Timestamp) -> String {
+    let mut lines = Vec::new();
+    for source in &status.sources {
+        source_lines(&mut lines, source, screen);
+    }
+    if status.sources.is_empty() {
+        lines.push("source   none yet".to_owned());
+    }
+    let pods = &status.pods;
+    let kinds: Vec<String> =
+        pods.by_status.iter().map(|(word, n)| format!("{n} {}", screen.paint(word))).collect();
+    let kinds = if kinds.is_empty() { String::new() } else { format!(": {}", kinds.join(", ")) };
+    lines.push(format!("pods     {}/{} ready{kinds}", pods.ready, pods.total));
+    lines.extend(pods.waiting.iter().map(|pod| format!("         {pod}")));
+    let nodes = &status.nodes;
+    let silent = if nodes.not_ready.is_empty() {
+        String::new()
+    } else {
+        format!("; no heartbeat of {}", nodes.not_ready.join(", "))
+    };
+    lines.push(format!("nodes    {}/{} ready{silent}", nodes.ready, nodes.total));
+    lines.push(match &status.leader {
+        Some(leader) => {
+            let since = leader.since.map(|then| format!(", for {}", age(then, now))).unwrap_or_default();
+            format!("leader   {}{since}", leader.id)
+        }
+        None => "leader   none: nothing new is applied until a reconciler leads".to_owned(),
+    });
+    if let Some(error) = &status.etcd_error {
+        lines.push(format!("etcd     {error}; this page is as of revision {}", status.revision));
+    }
+    lines.extend(
+        status.malformed.iter().map(|bad| format!("etcd     {} can't be read: {}", bad.key, bad.why)),
+    );
+    let mut text = String::new();
+    for line in lines {
+        // A string takes every write.
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}
+
+fn source_lines(lines: &mut Vec<String>, source: &SourceView, screen: Screen) {
+    let status = &source.status;
+    let word = screen.paint(&format!("{:?}", status.state));
+    let at = match &status.applied_commit {
+        None => "no commit applied yet".to_owned(),
+        Some(commit) => {
+            let by = if source.author.is_empty() { String::new() } else { format!(" by {}", source.author) };
+            format!("{}{by}, {} ago", short(commit), source.age)
+        }
+    };
+    lines.push(format!("source   {}: {word} at {at}", status.name));
+    let path = if status.path.is_empty() { String::new() } else { format!(", folder {}", status.path) };
+    let plural = if status.objects == 1 { "" } else { "s" };
+    lines.push(format!(
+        "         {} object{plural} of {} {}{path}",
+        status.objects, status.url, status.reference
+    ));
+    if status.observed_commit != status.applied_commit
+        && let Some(observed) = &status.observed_commit
+    {
+        lines.push(format!("         newest commit {} is not applied", short(observed)));
+    }
+    lines.extend(source.problems.iter().map(|problem| format!("         {problem}")));
+}

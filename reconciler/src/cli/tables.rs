@@ -1,0 +1,179 @@
+//! The columns of each kind: kubectl's, and what only Minik8s knows.
+
+use schema::records::ChangeCounts;
+
+use super::output::{Column, Listed, Shape, column, cuttable, memory};
+use crate::view::{EventView, NodeView, PodView, RevisionView, SourceView, short};
+
+type Cells = Vec<(Column, String)>;
+
+fn some(text: Option<impl ToString>) -> String {
+    text.map(|text| text.to_string()).unwrap_or_default()
+}
+
+impl Listed for PodView {
+    fn id(&self) -> String {
+        format!("pod/{}", self.name)
+    }
+
+    fn cells(&self, shape: Shape) -> Cells {
+        let mut cells = Cells::new();
+        if shape.namespaces {
+            cells.push((column("NAMESPACE"), self.namespace.clone()));
+        }
+        cells.extend([
+            (column("NAME"), self.name.clone()),
+            (column("READY"), self.ready.clone()),
+            (column("STATUS"), self.status.clone()),
+            (column("RESTARTS"), self.restarts.to_string()),
+            (column("AGE"), self.age.clone()),
+        ]);
+        if shape.wide {
+            cells.extend([
+                (column("IP"), some(self.pod_ip.as_ref())),
+                (column("NODE"), some(self.node.as_ref())),
+                (column("COMMIT"), short(&self.commit).to_owned()),
+                (cuttable("FILE"), self.file.clone()),
+            ]);
+        }
+        cells
+    }
+
+    fn remark(&self) -> (Column, String) {
+        (cuttable("WHY"), self.why.clone())
+    }
+}
+
+impl Listed for NodeView {
+    fn id(&self) -> String {
+        format!("node/{}", self.name)
+    }
+
+    fn cells(&self, shape: Shape) -> Cells {
+        let mut cells = vec![
+            (column("NAME"), self.name.clone()),
+            (column("STATUS"), self.status.clone()),
+            (column("AGE"), self.age.clone()),
+            (column("VERSION"), self.version.clone()),
+            (column("PODS"), format!("{}/{}", self.pods, self.max_pods)),
+            (column("CPU"), format!("{}/{}", self.cpu_requested, self.cpu)),
+            (column("MEMORY"), format!("{}/{}", memory(self.memory_requested), memory(self.memory))),
+        ];
+        if shape.wide {
+            cells.extend([
+                (column("ADDRESS"), some(self.address)),
+                (column("POD-CIDR"), some(self.pod_cidr.as_ref())),
+                (column("DOCKER"), self.docker.clone()),
+                (cuttable("OS"), self.os.clone()),
+                (cuttable("KERNEL"), self.kernel.clone()),
+                (column("ARCH"), self.arch.clone()),
+            ]);
+        }
+        cells
+    }
+
+    fn remark(&self) -> (Column, String) {
+        (cuttable("WHY"), self.why.clone())
+    }
+}
+
+impl Listed for SourceView {
+    fn id(&self) -> String {
+        format!("source/{}", self.status.name)
+    }
+
+    fn cells(&self, shape: Shape) -> Cells {
+        let status = &self.status;
+        let mut cells = vec![
+            (column("NAME"), status.name.clone()),
+            (column("STATE"), format!("{:?}", status.state)),
+            (column("COMMIT"), status.applied_commit.as_deref().map(short).unwrap_or_default().to_owned()),
+            (cuttable("AUTHOR"), self.author.clone()),
+            (column("OBJECTS"), status.objects.to_string()),
+            (column("AGE"), self.age.clone()),
+        ];
+        if shape.wide {
+            let observed = status.observed_commit.as_deref().map(short).unwrap_or_default();
+            cells.extend([
+                (column("OBSERVED"), observed.to_owned()),
+                (column("BRANCH"), status.reference.clone()),
+                (cuttable("URL"), status.url.clone()),
+                (cuttable("PATH"), status.path.clone()),
+            ]);
+        }
+        cells
+    }
+
+    fn remark(&self) -> (Column, String) {
+        let more = self.problems.len().saturating_sub(1);
+        let first = self.problems.first().cloned().unwrap_or_default();
+        (cuttable("WHY"), if more > 0 { format!("{first} (and {more} more)") } else { first })
+    }
+}
+
+impl Listed for RevisionView {
+    fn id(&self) -> String {
+        format!("revision/{}/{}", self.revision.source, self.revision.sequence)
+    }
+
+    fn cells(&self, shape: Shape) -> Cells {
+        let revision = &self.revision;
+        let mut cells = vec![
+            (column("REVISION"), revision.sequence.to_string()),
+            (column("COMMIT"), short(&revision.commit).to_owned()),
+            (column("VERDICT"), self.status.clone()),
+            (column("CHANGES"), changes(&revision.counts)),
+            (column("AGE"), self.age.clone()),
+            (cuttable("AUTHOR"), revision.author.clone()),
+            (cuttable("SUBJECT"), revision.subject.clone()),
+        ];
+        if shape.wide {
+            cells.extend([
+                (column("SOURCE"), revision.source.clone()),
+                (column("TOOK"), format!("{}ms", revision.duration_ms)),
+            ]);
+        }
+        cells
+    }
+
+    fn remark(&self) -> (Column, String) {
+        (cuttable("WHY"), self.why.clone())
+    }
+}
+
+/// `+1 ~2 -3`: made, changed, removed; `!4` held back.
+fn changes(counts: &ChangeCounts) -> String {
+    let changed = counts.update + counts.replace;
+    let text = format!("+{} ~{changed} -{}", counts.create, counts.delete);
+    let back = counts.quarantined + counts.held;
+    if back > 0 { format!("{text} !{back}") } else { text }
+}
+
+impl Listed for EventView {
+    fn id(&self) -> String {
+        format!("{}/{}", self.event.object_kind.to_lowercase(), self.event.name)
+    }
+
+    fn cells(&self, shape: Shape) -> Cells {
+        let event = &self.event;
+        let mut cells = Cells::new();
+        if shape.namespaces {
+            cells.push((column("NAMESPACE"), event.namespace.clone()));
+        }
+        cells.extend([
+            (column("LAST SEEN"), self.age.clone()),
+            (column("TYPE"), format!("{:?}", event.kind)),
+            (column("REASON"), event.reason.clone()),
+            (column("OBJECT"), self.id()),
+        ]);
+        if shape.wide {
+            cells.push((column("FROM"), event.reporter.clone()));
+        }
+        cells.push((cuttable("MESSAGE"), event.message.clone()));
+        cells
+    }
+
+    fn remark(&self) -> (Column, String) {
+        (cuttable(""), String::new())
+    }
+}

@@ -1,0 +1,296 @@
+//! How pages and tables look at 80 and 120 columns, and what the program as a whole answers.
+
+use schema::records::{Event, EventType, HeldPrune, Quarantine, SourceError, SourceErrorKind, SourceState};
+use schema::violation::{Severity, Violation};
+use schema::world::World;
+
+use super::output::{Layout, Listed, Screen, Shape, names, table};
+use crate::view::testing::*;
+use crate::view::{self, LeaderView};
+
+const NARROW: Screen = Screen { width: Some(80), colour: false };
+const BROAD: Screen = Screen { width: Some(120), colour: false };
+const PIPE: Screen = Screen { width: None, colour: false };
+const WIDE: Shape = Shape { wide: true, namespaces: false };
+const ALL: Shape = Shape { wide: false, namespaces: true };
+
+fn drawn<T: Listed>(items: &[T], shape: Shape, screen: Screen) -> String {
+    let text = table(&items.iter().collect::<Vec<_>>(), shape, screen, &mut Layout::default());
+    if let Some(width) = screen.width {
+        let longest = text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+        assert!(longest <= usize::from(width), "{longest} columns on a screen of {width}:\n{text}");
+    }
+    text
+}
+
+fn two_pods() -> World {
+    let mut world = world();
+    put_pod(&mut world, "web", running());
+    let message = "no such image registry.example.org/shop/frontend:1.27.3; see whether the registry has it";
+    put_pod(&mut world, "frontend", pod_waiting("ErrImagePull", message));
+    world
+}
+
+fn degraded() -> World {
+    let mut world = two_pods();
+    let mut source = world.sources["main"].value.clone();
+    source.state = SourceState::Degraded;
+    source.observed_commit = Some(C3.to_owned());
+    source.objects = 14;
+    source.path = "prod".to_owned();
+    source.quarantined = vec![Quarantine {
+        file: "apps/db.yaml".to_owned(),
+        commit: C3.to_owned(),
+        author: "Bob <bob@example.org>".to_owned(),
+        violations: vec![Violation {
+            file: "apps/db.yaml".to_owned(),
+            line: 7,
+            column: 3,
+            severity: Severity::Error,
+            rule: "unknown-field".to_owned(),
+            message: "`imagee` is no field of a container".to_owned(),
+            help: "write `image`".to_owned(),
+            object: None,
+        }],
+        violations_total: 3,
+    }];
+    source.held_prune = Some(HeldPrune {
+        commit: C3.to_owned(),
+        why: "push a commit with the trailer `Minik8s-Allow-Prune: true` to release it".to_owned(),
+        deletes: 12,
+        owned: 14,
+        objects: Vec::new(),
+    });
+    source.error = Some(SourceError {
+        kind: SourceErrorKind::RemoteUnreachable,
+        message: "cannot fetch /srv/repo.git: no such directory".to_owned(),
+        since: at(90),
+    });
+    put_source(&mut world, source);
+    world
+}
+
+#[test]
+fn pods_in_a_terminal_of_80_columns() {
+    insta::assert_snapshot!(drawn(&view::pods(&two_pods(), None, at(100)), Shape::default(), NARROW), @r"
+    NAME       READY   STATUS         RESTARTS   AGE   WHY
+    frontend   0/1     ErrImagePull   0          39s   container app: no such image…
+    web        1/1     Running        0          39s   -
+    ");
+}
+
+#[test]
+fn pods_of_all_namespaces_in_120_columns() {
+    insta::assert_snapshot!(drawn(&view::pods(&two_pods(), None, at(100)), ALL, BROAD), @r"
+    NAMESPACE   NAME       READY   STATUS         RESTARTS   AGE   WHY
+    default     frontend   0/1     ErrImagePull   0          39s   container app: no such image registry.example.org/shop/f…
+    default     web        1/1     Running        0          39s   -
+    ");
+}
+
+#[test]
+fn pods_in_a_pipe_are_whole_however_long() {
+    let text = drawn(&view::pods(&two_pods(), None, at(100)), WIDE, PIPE);
+    insta::assert_snapshot!(text, @r"
+    NAME       READY   STATUS         RESTARTS   AGE   IP           NODE   COMMIT    FILE                   WHY
+    frontend   0/1     ErrImagePull   0          39s   -            n1     2222222   apps/frontend.yaml:3   container app: no such image registry.example.org/shop/frontend:1.27.3; see whether the registry has it
+    web        1/1     Running        0          39s   10.244.0.5   n1     2222222   apps/web.yaml:3        -
+    ");
+}
+
+#[test]
+fn nothing_to_remark_means_no_column_for_it() {
+    let mut world = world();
+    put_pod(&mut world, "web", running());
+    insta::assert_snapshot!(drawn(&view::pods(&world, None, at(100)), Shape::default(), NARROW), @r"
+    NAME   READY   STATUS    RESTARTS   AGE
+    web    1/1     Running   0          39s
+    ");
+}
+
+#[test]
+fn nodes_in_a_terminal_of_80_columns_and_wide_in_a_pipe() {
+    let mut world = two_pods();
+    put_node(&mut world, "n2");
+    world.heartbeats.remove("n2");
+    let narrow = drawn(&view::nodes(&world, at(100)), Shape::default(), NARROW);
+    insta::assert_snapshot!(narrow, @r"
+    NAME   STATUS     AGE    VERSION   PODS    CPU   MEMORY   WHY
+    n1     Ready      100s   0.1.0     2/110   0/2   0/4Gi    -
+    n2     NotReady   100s   0.1.0     0/110   0/2   0/4Gi    no heartbeat: the age…
+    ");
+    insta::assert_snapshot!(drawn(&view::nodes(&world, at(100)), WIDE, PIPE), @r"
+    NAME   STATUS     AGE    VERSION   PODS    CPU   MEMORY   ADDRESS     POD-CIDR        DOCKER     OS                               KERNEL   ARCH    WHY
+    n1     Ready      100s   0.1.0     2/110   0/2   0/4Gi    192.0.2.7   10.244.0.0/24   20.10.24   Debian GNU/Linux 12 (bookworm)   6.1.0    amd64   -
+    n2     NotReady   100s   0.1.0     0/110   0/2   0/4Gi    192.0.2.7   10.244.0.0/24   20.10.24   Debian GNU/Linux 12 (bookworm)   6.1.0    amd64   no heartbeat: the agent is stopped or can't reach etcd
+    ");
+}
+
+#[test]
+fn sources_and_revisions_as_tables() {
+    let world = degraded();
+    insta::assert_snapshot!(drawn(&view::sources(&world, at(100)), Shape::default(), BROAD), @r"
+    NAME   STATE      COMMIT    AUTHOR                  OBJECTS   AGE   WHY
+    main   Degraded   2222222   Ada <ada@example.org>   14        40s   RemoteUnreachable: cannot fetch /srv/repo.git: no s…
+    ");
+    insta::assert_snapshot!(drawn(&view::history(&world, None, at(100)), Shape::default(), NARROW), @r"
+    REVISION   COMMIT    VERDICT   CHANGES    AGE   AUTHOR                  SUBJECT
+    2          2222222   Applied   +1 ~0 -0   40s   Ada <ada@example.org>   Change 2
+    1          1111111   Applied   +1 ~0 -0   70s   Ada <ada@example.org>   Change 1
+    ");
+    insta::assert_snapshot!(drawn(&view::history(&world, None, at(100)), WIDE, PIPE), @r"
+    REVISION   COMMIT    VERDICT   CHANGES    AGE   AUTHOR                  SUBJECT    SOURCE   TOOK
+    2          2222222   Applied   +1 ~0 -0   40s   Ada <ada@example.org>   Change 2   main     120ms
+    1          1111111   Applied   +1 ~0 -0   70s   Ada <ada@example.org>   Change 1   main     120ms
+    ");
+}
+
+fn events() -> Vec<view::EventView> {
+    let event = Event {
+        time: at(70),
+        kind: EventType::Warning,
+        object_kind: "Pod".to_owned(),
+        namespace: "default".to_owned(),
+        name: "web".to_owned(),
+        reason: "BackOff".to_owned(),
+        message: "container app ends again and again;\nnext start in 40 s".to_owned(),
+        reporter: "agent/n1".to_owned(),
+    };
+    view::event_views(vec![event], 10, at(100))
+}
+
+#[test]
+fn events_as_a_table_without_line_breaks() {
+    insta::assert_snapshot!(drawn(&events(), ALL, BROAD), @r"
+    NAMESPACE   LAST SEEN   TYPE      REASON    OBJECT    MESSAGE
+    default     30s         Warning   BackOff   pod/web   container app ends again and again; next start in 40 s
+    ");
+}
+
+#[test]
+fn names_are_kind_and_name() {
+    let pods = view::pods(&two_pods(), None, at(100));
+    assert_eq!(names(&pods.iter().collect::<Vec<_>>()), "pod/frontend\npod/web\n");
+}
+
+#[test]
+fn a_table_that_goes_on_keeps_its_columns_and_repeats_no_header() {
+    let pods = view::pods(&two_pods(), None, at(100));
+    let mut layout = Layout::default();
+    let first = table(&[&pods[0]], Shape::default(), PIPE, &mut layout);
+    let second = table(&[&pods[1]], Shape::default(), PIPE, &mut layout);
+    insta::assert_snapshot!(format!("{first}{second}"), @r"
+    NAME       READY   STATUS         RESTARTS   AGE   WHY
+    frontend   0/1     ErrImagePull   0          39s   container app: no such image registry.example.org/shop/frontend:1.27.3; see whether the registry has it
+    web        1/1     Running        0          39s   -
+    ");
+}
+
+#[test]
+fn colours_are_there_only_where_they_are_wanted() {
+    let pods = view::pods(&two_pods(), None, at(100));
+    let colour = Screen { width: Some(80), colour: true };
+    let text = table(&pods.iter().collect::<Vec<_>>(), Shape::default(), colour, &mut Layout::default());
+    assert!(text.contains("\u{1b}["), "{text:?}");
+    assert!(!drawn(&pods, Shape::default(), NARROW).contains('\u{1b}'));
+    assert_eq!(colour.paint("Running"), "\u{1b}[32mRunning\u{1b}[0m");
+    assert_eq!(NARROW.paint("Running"), "Running");
+}
+
+#[test]
+fn the_status_page_of_a_healthy_cluster() {
+    let mut world = world();
+    put_pod(&mut world, "web", running());
+    let leader = LeaderView { id: "host-1".to_owned(), since: Some(at(0)) };
+    let status = view::cluster_status(&world, Some(leader), at(100));
+    insta::assert_snapshot!(super::status::page(&status, NARROW, at(100)), @r"
+    source   main: Synced at 2222222 by Ada <ada@example.org>, 40s ago
+             1 object of /srv/repo.git main
+    pods     1/1 ready: 1 Running
+    nodes    1/1 ready
+    leader   host-1, for 100s
+    ");
+}
+
+#[test]
+fn the_status_page_names_all_that_is_wrong() {
+    let mut world = degraded();
+    put_node(&mut world, "n2");
+    world.heartbeats.remove("n2");
+    world.malformed.insert("/minik8s/pods/default/odd".to_owned(), "expected value at line 1".into());
+    let status = view::cluster_status(&world, None, at(100));
+    let status = view::ClusterStatus { etcd_error: Some("etcd did not answer".to_owned()), ..status };
+    insta::assert_snapshot!(super::status::page(&status, PIPE, at(100)), @r"
+    source   main: Degraded at 2222222 by Ada <ada@example.org>, 40s ago
+             14 objects of /srv/repo.git main, folder prod
+             newest commit 3333333 is not applied
+             RemoteUnreachable: cannot fetch /srv/repo.git: no such directory
+             apps/db.yaml:7:3: error[unknown-field]: `imagee` is no field of a container (write `image`) (commit 3333333, Bob <bob@example.org>)
+             apps/db.yaml: and 2 more
+             prune of 12 of 14 objects by commit 3333333 is held: push a commit with the trailer `Minik8s-Allow-Prune: true` to release it
+    pods     1/2 ready: 1 ErrImagePull, 1 Running
+             default/frontend: ErrImagePull: container app: no such image registry.example.org/shop/frontend:1.27.3; see whether the registry has it
+    nodes    1/2 ready; no heartbeat of n2
+    leader   none: nothing new is applied until a reconciler leads
+    etcd     etcd did not answer; this page is as of revision 42
+    etcd     /minik8s/pods/default/odd can't be read: expected value at line 1
+    ");
+}
+
+#[test]
+fn a_pod_described() {
+    let world = two_pods();
+    let pod = schema::meta::PodRef::new("default", "frontend");
+    let mut detail = view::pod(&world, &pod, events(), at(100)).unwrap();
+    detail.row.uid = "abc".to_owned();
+    detail.hash = "def".to_owned();
+    insta::assert_snapshot!(super::describe::pod_page(&detail, NARROW, at(100)), @r"
+    Name:          frontend
+    Namespace:     default
+    Status:        ErrImagePull
+    Why:           container app: no such image registry.example.org/shop/frontend:1.27.3; see whether the registry has it
+    Ready:         0/1
+    Age:           39s
+    Node:          n1
+    Chosen for:    fewest pods of 1 node
+    Owner:         Pod/frontend
+    Set by:        apps/frontend.yaml:3 of source main
+    Commit:        2222222222222222222222222222222222222222 by Ada <ada@example.org>
+    Hash:          def
+    UID:           abc
+    Containers:
+      app:
+        Image:     app:1
+        Image ID:  sha256:aa
+        Container: c0ffee
+        State:     Waiting: ErrImagePull: no such image registry.example.org/shop/frontend:1.27.3; see whether the registry has it
+        Ready:     no
+        Restarts:  0
+    Events:
+      LAST SEEN   TYPE      REASON    OBJECT    FROM       MESSAGE
+      30s         Warning   BackOff   pod/web   agent/n1   container app ends again…
+    ");
+}
+
+#[test]
+fn a_node_described() {
+    let detail = view::node(&two_pods(), "n1", at(100)).unwrap();
+    insta::assert_snapshot!(super::describe::node_page(&detail, NARROW), @r"
+    Name:          n1
+    Status:        Ready
+    Age:           100s
+    Addresses:     192.0.2.7
+    Pod CIDR:      10.244.0.0/24
+    Agent:         0.1.0 at http://127.0.0.1:7071
+    Docker:        20.10.24
+    System:        Debian GNU/Linux 12 (bookworm), Linux 6.1.0, amd64
+    Pods:          2 of 110
+    CPU:           0 requested of 2
+    Memory:        0 requested of 4Gi
+    Labels:        kubernetes.io/arch=amd64
+    Pod list:
+      NAMESPACE   NAME       READY   STATUS         RESTARTS   AGE   WHY
+      default     frontend   0/1     ErrImagePull   0          39s   container app:…
+      default     web        1/1     Running        0          39s   -
+    ");
+}

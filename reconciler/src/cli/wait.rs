@@ -1,0 +1,74 @@
+//! `minik8s wait`: asks until the goal is reached, can't be reached, or the time is over.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::client::Client;
+use super::error::CliError;
+use super::output::write_out;
+use crate::args::{Goal, WaitArgs};
+use crate::view::{WaitState, short};
+
+/// Between two questions.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+
+pub(super) async fn run(args: &WaitArgs) -> Result<(), CliError> {
+    let client = Client::new(&args.server.server)?;
+    let reached = until(&client, args.goal, args.commit.as_deref(), args.timeout).await?;
+    let commit = reached.commit.as_deref().map(short).unwrap_or_default().to_owned();
+    let line = match args.goal {
+        Goal::Healthy => format!("commit {commit} is applied and healthy\n"),
+        Goal::Synced if reached.failed => format!("commit {commit} is applied in part: {}\n", reached.why),
+        Goal::Synced => format!("commit {commit} is applied\n"),
+    };
+    write_out(&line)
+}
+
+/// The state in which the goal is reached.
+pub(super) async fn until(
+    client: &Client,
+    goal: Goal,
+    commit: Option<&str>,
+    timeout: Duration,
+) -> Result<WaitState, CliError> {
+    let deadline = Instant::now() + timeout;
+    let query: Vec<(&str, &str)> = commit.map(|c| ("commit", c)).into_iter().collect();
+    let (word, progress) = match goal {
+        Goal::Synced => ("synced", std::io::stderr().is_terminal()),
+        Goal::Healthy => ("healthy", std::io::stderr().is_terminal()),
+    };
+    let mut why = String::new();
+    loop {
+        let asked = client.get::<WaitState>(&["wait-state"], &query);
+        let now = match tokio::time::timeout_at(deadline, asked).await {
+            // The answer takes longer than there is time: what was last heard stands.
+            Err(_) => why.clone(),
+            Ok(Ok(state)) if is_reached(&state, goal) => return Ok(state),
+            Ok(Ok(state)) if state.failed => {
+                return Err(CliError::NotReached(format!("not {word}: {}", state.why)));
+            }
+            Ok(Ok(state)) => state.why,
+            // The reconciler may be on its way up.
+            Ok(Err(error)) if error.may_pass() => error.to_string(),
+            Ok(Err(error)) => return Err(error),
+        };
+        if progress && now != why {
+            let _ = writeln!(std::io::stderr(), "waiting: {now}");
+        }
+        why = now;
+        if Instant::now() + POLL_INTERVAL >= deadline {
+            let seconds = timeout.as_secs_f64();
+            return Err(CliError::NotReached(format!("not {word} after {seconds}s: {why}")));
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
+fn is_reached(state: &WaitState, goal: Goal) -> bool {
+    match goal {
+        Goal::Synced => state.synced,
+        Goal::Healthy => state.healthy,
+    }
+}

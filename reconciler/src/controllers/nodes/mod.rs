@@ -1,0 +1,22 @@
+//! Nodes: a range of pod addresses for each, and what their heartbeats say.
+//!
+//! Reads nodes, subnets and heartbeats; writes `subnets/`.
+
+use jiff::Timestamp;
+
+use super::{Controller, Seen, Writes};
+
+mod plan;
+#[cfg(test)]
+mod tests;
+
+/// The nodes controller.
+pub struct Nodes;
+
+impl Controller for Nodes {
+    const NAME: &'static str = "nodes";
+
+    fn plan(seen: &Seen, _now: Timestamp) -> Writes {
+        plan::plan(seen)
+    }
+}

@@ -1,0 +1,168 @@
+//! Decides which node gets which pod addresses. Reads `nodes/`, `subnets/`, `heartbeats/`, writes
+//! `subnets/`.
+//!
+//! A node keeps its range for ever, also when its record is gone: the record comes back when the
+//! machine does, and its pods still have their addresses. Taking a range back is an operator's act
+//! (`etcdctl del /minik8s/subnets/<node>`).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnet::Ipv4Net;
+use schema::keys::{Key, prefix};
+use schema::records::Subnet;
+use schema::world::World;
+
+use crate::controllers::Seen;
+use crate::controllers::note::{Note, NoteKind};
+use crate::controllers::reason::Reason;
+use crate::controllers::writes::{Expect, Writes};
+
+/// Prefix length of a node's range: 254 addresses, of which the first is the bridge's.
+pub(crate) const NODE_PREFIX_LEN: u8 = 24;
+
+/// What should be written below `subnets/`, and which nodes came or went.
+pub(super) fn plan(seen: &Seen) -> Writes {
+    let cluster = seen.settings.cluster_cidr;
+    let mut out = Writes::default();
+    note_heartbeats(seen, &mut out);
+    let unreadable = unreadable_subnets(&seen.world);
+    for node in &unreadable {
+        let key = Key::Subnet(node.clone()).to_string();
+        out.note(Note::about_node(node, NoteKind::Unreadable { key }));
+    }
+    let rivals = rivals(&seen.world);
+    follow_cluster(seen, &rivals, &mut out);
+    // A range that can't be read may be any: nothing is given away before that is put right.
+    if unreadable.is_empty() {
+        let mut pool = Pool::new(cluster, seen.world.subnets.values().map(|subnet| subnet.value.cidr));
+        move_rivals(seen, &rivals, &mut pool, &mut out);
+        assign(seen, &mut pool, &mut out);
+    }
+    out
+}
+
+/// The free ranges, lowest first.
+struct Pool {
+    cluster: Ipv4Net,
+    taken: BTreeSet<Ipv4Net>,
+    /// Taken ranges of another size, which the set does not find.
+    odd: Vec<Ipv4Net>,
+    next: u32,
+}
+
+impl Pool {
+    fn new(cluster: Ipv4Net, taken: impl Iterator<Item = Ipv4Net>) -> Self {
+        let (taken, odd): (Vec<_>, Vec<_>) = taken.partition(|cidr| cidr.prefix_len() == NODE_PREFIX_LEN);
+        let taken = taken.into_iter().collect();
+        Self { cluster, taken, odd, next: 0 }
+    }
+
+    /// Takes the lowest free range. Looks at every range once, however many are asked for.
+    fn take(&mut self) -> Option<Ipv4Net> {
+        let ranges = self.cluster.subnets(NODE_PREFIX_LEN).ok()?;
+        let skip = usize::try_from(self.next).ok()?;
+        for cidr in ranges.skip(skip) {
+            self.next += 1;
+            let overlaps = |other: &Ipv4Net| other.contains(&cidr) || cidr.contains(other);
+            if !self.taken.contains(&cidr) && !self.odd.iter().any(overlaps) {
+                self.taken.insert(cidr);
+                return Some(cidr);
+            }
+        }
+        None
+    }
+}
+
+fn unreadable_subnets(world: &World) -> Vec<String> {
+    let keys = world.malformed.keys().filter(|text| text.starts_with(prefix::SUBNETS));
+    keys.filter_map(|text| match text.parse() {
+        Ok(Key::Subnet(node)) => Some(node),
+        _ => None,
+    })
+    .collect()
+}
+
+/// Nodes whose range another node had first, with that node. Can only come from a write that was
+/// believed lost, or from a hand; the earlier holder keeps the range.
+fn rivals(world: &World) -> BTreeMap<&str, &str> {
+    let mut order: Vec<_> = world.subnets.iter().collect();
+    order.sort_by_key(|(node, subnet)| (subnet.create_revision, *node));
+    let mut holders: BTreeMap<Ipv4Net, &str> = BTreeMap::new();
+    let mut rivals = BTreeMap::new();
+    for (node, subnet) in order {
+        match holders.get(&subnet.value.cidr) {
+            Some(holder) => {
+                rivals.insert(node.as_str(), *holder);
+            }
+            None => {
+                holders.insert(subnet.value.cidr, node);
+            }
+        }
+    }
+    rivals
+}
+
+fn move_rivals(seen: &Seen, rivals: &BTreeMap<&str, &str>, pool: &mut Pool, out: &mut Writes) {
+    for (node, holder) in rivals {
+        let Some(present) = seen.world.subnets.get(*node) else { continue };
+        let Some(cidr) = pool.take() else {
+            out.note(exhausted(seen, node));
+            continue;
+        };
+        let value = Subnet { cidr, cluster_cidr: pool.cluster };
+        let reason = Reason::SubnetReassigned { holder: (*holder).to_owned(), cidr };
+        let expect = Expect::ModRevision(present.mod_revision);
+        out.put(Key::Subnet((*node).to_owned()), &value, expect, reason);
+    }
+}
+
+fn assign(seen: &Seen, pool: &mut Pool, out: &mut Writes) {
+    for node in seen.world.nodes.keys().filter(|node| !seen.world.subnets.contains_key(*node)) {
+        let Some(cidr) = pool.take() else {
+            out.note(exhausted(seen, node));
+            continue;
+        };
+        let value = Subnet { cidr, cluster_cidr: pool.cluster };
+        out.put(Key::Subnet(node.clone()), &value, Expect::Absent, Reason::SubnetAssigned { cidr });
+    }
+}
+
+fn exhausted(seen: &Seen, node: &str) -> Note {
+    let holders = seen.world.subnets.len();
+    let cluster_cidr = seen.settings.cluster_cidr;
+    Note::about_node(node, NoteKind::SubnetsExhausted { cluster_cidr, holders })
+}
+
+/// A cluster range that grew is told to the nodes; one that no longer holds a node's range is not.
+fn follow_cluster(seen: &Seen, rivals: &BTreeMap<&str, &str>, out: &mut Writes) {
+    let cluster_cidr = seen.settings.cluster_cidr;
+    for (node, subnet) in &seen.world.subnets {
+        let cidr = subnet.value.cidr;
+        if subnet.value.cluster_cidr == cluster_cidr || rivals.contains_key(node.as_str()) {
+            continue;
+        }
+        if cluster_cidr.contains(&cidr) {
+            let expect = Expect::ModRevision(subnet.mod_revision);
+            let value = Subnet { cidr, cluster_cidr };
+            let reason = Reason::ClusterCidrChanged { cluster_cidr };
+            out.put(Key::Subnet(node.clone()), &value, expect, reason);
+        } else {
+            out.note(Note::about_node(node, NoteKind::SubnetOutside { cidr, cluster_cidr }));
+        }
+    }
+}
+
+/// Which registered nodes came or went since the run before. In the first run only those that are
+/// away are told: that the others are there is no news.
+fn note_heartbeats(seen: &Seen, out: &mut Writes) {
+    for node in seen.world.nodes.keys() {
+        let before = seen.previous.as_ref().map(|world| world.node_is_ready(node));
+        let kind = match (before, seen.world.node_is_ready(node)) {
+            (Some(false), true) => NoteKind::NodeReady,
+            (Some(true), false) => NoteKind::NodeNotReady,
+            (None, false) => NoteKind::NodeNotReady,
+            (Some(true), true) | (Some(false), false) | (None, true) => continue,
+        };
+        out.note(Note::about_node(node, kind));
+    }
+}

@@ -1,0 +1,127 @@
+//! Tables for the nodes plan.
+
+use std::sync::Arc;
+
+use schema::keys::Key;
+use schema::records::Subnet;
+use schema::world::World;
+
+use super::plan::plan;
+use crate::controllers::Seen;
+use crate::controllers::testing::{CLUSTER_CIDR, Worlds, heartbeat, node_record, seen};
+
+fn planned(seen: &Seen) -> String {
+    plan(seen).to_string()
+}
+
+fn record(worlds: Worlds, name: &str) -> Worlds {
+    worlds.put(&Key::Node(name.into()), &node_record(name)).put(&Key::Heartbeat(name.into()), &heartbeat())
+}
+
+fn subnet(worlds: Worlds, name: &str, range: &str) -> Worlds {
+    let cluster_cidr = CLUSTER_CIDR.parse().unwrap();
+    worlds.put(&Key::Subnet(name.into()), &Subnet { cidr: range.parse().unwrap(), cluster_cidr })
+}
+
+#[test]
+fn every_registered_node_gets_the_lowest_free_range() {
+    let worlds = record(record(record(Worlds::new(), "a"), "b"), "c");
+    let worlds = subnet(worlds, "b", "10.244.1.0/24");
+    assert_eq!(
+        planned(&seen(&worlds.world)),
+        "put subnets/a if absent: 10.244.0.0/24 is the lowest free range\n\
+         put subnets/c if absent: 10.244.2.0/24 is the lowest free range\n"
+    );
+}
+
+#[test]
+fn a_heartbeat_without_a_record_gets_nothing() {
+    let worlds = Worlds::new().put(&Key::Heartbeat("a".into()), &heartbeat());
+    assert_eq!(planned(&seen(&worlds.world)), "");
+}
+
+#[test]
+fn a_node_that_left_keeps_its_range() {
+    let worlds = subnet(Worlds::new(), "gone", "10.244.0.0/24");
+    let worlds = record(worlds, "new");
+    assert_eq!(
+        planned(&seen(&worlds.world)),
+        "put subnets/new if absent: 10.244.1.0/24 is the lowest free range\n"
+    );
+}
+
+#[test]
+fn ranges_of_another_size_are_respected() {
+    let worlds = subnet(Worlds::new(), "wide", "10.244.0.0/23");
+    let worlds = subnet(worlds, "narrow", "10.244.2.128/25");
+    let worlds = record(worlds, "new");
+    assert_eq!(
+        planned(&seen(&worlds.world)),
+        "put subnets/new if absent: 10.244.3.0/24 is the lowest free range\n"
+    );
+}
+
+#[test]
+fn a_full_cluster_range_says_so() {
+    let mut seen = seen(&record(record(Worlds::new(), "a"), "b").world);
+    seen.settings.cluster_cidr = "10.9.8.0/24".parse().unwrap();
+    assert_eq!(
+        planned(&seen),
+        "put subnets/a if absent: 10.9.8.0/24 is the lowest free range\n\
+         note Node/b SubnetsExhausted: no /24 of 10.9.8.0/24 is free, 0 nodes hold them; \
+         use a larger --cluster-cidr\n"
+    );
+}
+
+#[test]
+fn of_two_nodes_with_one_range_the_later_one_gets_another() {
+    let worlds = subnet(Worlds::new(), "late", "10.244.9.0/24").delete(&Key::Subnet("late".into()));
+    let worlds = subnet(worlds, "zz-first", "10.244.0.0/24");
+    let worlds = subnet(worlds, "late", "10.244.0.0/24");
+    assert_eq!(
+        planned(&seen(&worlds.world)),
+        "put subnets/late if at 4: zz-first had the same range first; 10.244.1.0/24 is the lowest free one\n"
+    );
+}
+
+#[test]
+fn a_range_that_cannot_be_read_may_be_any_so_none_is_given_away() {
+    let worlds = record(record(Worlds::new(), "a"), "b").garbage(&Key::Subnet("a".into()));
+    assert_eq!(
+        planned(&seen(&worlds.world)),
+        "note Node/a Unreadable: the value of /minik8s/subnets/a can't be read; \
+         what hangs on it stays as it is\n"
+    );
+}
+
+#[test]
+fn a_cluster_range_that_grew_is_told_and_one_that_moved_away_is_not() {
+    let worlds = subnet(Worlds::new(), "a", "10.244.3.0/24");
+    let mut grown = seen(&worlds.world);
+    grown.settings.cluster_cidr = "10.240.0.0/12".parse().unwrap();
+    assert_eq!(planned(&grown), "put subnets/a if at 1: the cluster's range is 10.240.0.0/12 now\n");
+    let mut moved = seen(&worlds.world);
+    moved.settings.cluster_cidr = "10.99.0.0/16".parse().unwrap();
+    assert_eq!(
+        planned(&moved),
+        "note Node/a SubnetOutside: its range 10.244.3.0/24 is outside of the cluster's 10.99.0.0/16 \
+         and stays; set --cluster-cidr back, or reset the node\n"
+    );
+}
+
+fn heartbeats(before: Option<&World>, now: &World) -> String {
+    planned(&Seen { previous: before.map(|world| Arc::new(world.clone())), ..seen(now) })
+}
+
+#[test]
+fn heartbeats_that_come_and_go_are_told_once_and_a_restart_tells_only_who_is_away() {
+    let here = Worlds::new().nodes(1).world;
+    let away = Worlds::new().nodes(1).delete(&Key::Heartbeat("n1".into())).world;
+    let not_ready = "note Node/n1 NodeNotReady: the node's heartbeat expired; its pods stay bound to it\n";
+    assert_eq!(heartbeats(Some(&here), &away), not_ready);
+    assert_eq!(heartbeats(Some(&away), &here), "note Node/n1 NodeReady: the node is ready\n");
+    assert_eq!(heartbeats(Some(&here), &here), "");
+    assert_eq!(heartbeats(Some(&away), &away), "");
+    assert_eq!(heartbeats(None, &here), "");
+    assert_eq!(heartbeats(None, &away), not_ready);
+}

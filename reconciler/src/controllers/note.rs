@@ -1,0 +1,175 @@
+//! What a controller found worth telling: above all what it does not do, and why.
+//!
+//! Notes state what *is*, in every plan as long as it is so. The shell tells each once, as an event.
+
+use std::fmt;
+use std::sync::Arc;
+
+use ipnet::Ipv4Net;
+use schema::keys::Key;
+use schema::records::EventType;
+
+use super::scheduler::Unfit;
+
+/// A finding about one object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// `Pod`, `Node`, ….
+    pub object_kind: &'static str,
+    /// Namespace; empty when the object has none.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// What was found.
+    pub kind: NoteKind,
+}
+
+/// What was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NoteKind {
+    /// The pod fits on no node.
+    Unschedulable {
+        /// How many nodes failed which filter.
+        unfit: Arc<Unfit>,
+        /// The node where the pod before it goes on running.
+        old_stays_on: Option<String>,
+    },
+    /// The name belongs to a pod of another owner, which is left alone.
+    NameTaken {
+        /// `Kind/name` of that owner.
+        owner: String,
+    },
+    /// A value in etcd can't be read; what hangs on it stays as it is.
+    Unreadable {
+        /// Its key.
+        key: String,
+    },
+    /// The value can't be written.
+    NotWritten {
+        /// Why.
+        why: String,
+    },
+    /// No range is left for the node.
+    SubnetsExhausted {
+        /// The range of the cluster.
+        cluster_cidr: Ipv4Net,
+        /// How many nodes hold a part of it.
+        holders: usize,
+    },
+    /// The node's range is outside of the cluster's and stays so.
+    SubnetOutside {
+        /// The node's range.
+        cidr: Ipv4Net,
+        /// The cluster's range.
+        cluster_cidr: Ipv4Net,
+    },
+    /// The node beats again, or for the first time.
+    NodeReady,
+    /// The node's heartbeat expired.
+    NodeNotReady,
+}
+
+impl Note {
+    /// A note about a pod.
+    pub fn about_pod(namespace: &str, name: &str, kind: NoteKind) -> Self {
+        Self { object_kind: "Pod", namespace: namespace.to_owned(), name: name.to_owned(), kind }
+    }
+
+    /// A note about a node.
+    pub fn about_node(name: &str, kind: NoteKind) -> Self {
+        Self { object_kind: "Node", namespace: String::new(), name: name.to_owned(), kind }
+    }
+
+    /// A note about the object that a key speaks of.
+    pub fn about_key(key: &Key, kind: NoteKind) -> Self {
+        let (object_kind, namespace, name) = subject(key);
+        Self { object_kind, namespace, name, kind }
+    }
+
+    /// Whether someone should look.
+    pub fn event_type(&self) -> EventType {
+        match self.kind {
+            NoteKind::NodeReady => EventType::Normal,
+            _ => EventType::Warning,
+        }
+    }
+
+    /// One CamelCase word.
+    pub fn word(&self) -> &'static str {
+        match self.kind {
+            NoteKind::Unschedulable { .. } => "Unschedulable",
+            NoteKind::NameTaken { .. } => "NameTaken",
+            NoteKind::Unreadable { .. } => "Unreadable",
+            NoteKind::NotWritten { .. } => "NotWritten",
+            NoteKind::SubnetsExhausted { .. } => "SubnetsExhausted",
+            NoteKind::SubnetOutside { .. } => "SubnetOutside",
+            NoteKind::NodeReady => "NodeReady",
+            NoteKind::NodeNotReady => "NodeNotReady",
+        }
+    }
+
+    /// Equal for notes that say the same to a user: amounts that move with every other pod don't count.
+    pub fn identity(&self) -> String {
+        let detail = match &self.kind {
+            NoteKind::Unschedulable { unfit, .. } => unfit.identity(),
+            other => other.to_string(),
+        };
+        format!("{}/{}/{} {} {detail}", self.object_kind, self.namespace, self.name, self.word())
+    }
+}
+
+/// Kind, namespace and name of what a key of a controller speaks of.
+pub(super) fn subject(key: &Key) -> (&'static str, String, String) {
+    match key {
+        Key::Object(object) => (object.kind.as_str(), object.namespace.clone(), object.name.clone()),
+        Key::Pod(pod) | Key::Binding(_, pod) | Key::PodStatus(_, pod) => {
+            ("Pod", pod.namespace.clone(), pod.name.clone())
+        }
+        Key::Service(id) => ("Service", id.namespace.clone(), id.name.clone()),
+        Key::Route(id) => ("Dns", id.namespace.clone(), id.name.clone()),
+        Key::Scale(id) => ("Scale", id.namespace.clone(), id.name.clone()),
+        Key::Node(node) | Key::Subnet(node) | Key::Heartbeat(node) | Key::Usage(node) => {
+            ("Node", String::new(), node.clone())
+        }
+        Key::Source(source) | Key::Revision(source, _) => ("Source", String::new(), source.clone()),
+        Key::Leader => ("Leader", String::new(), "leader".to_owned()),
+        Key::Event(namespace, id) => ("Event", namespace.clone(), id.clone()),
+    }
+}
+
+impl fmt::Display for NoteKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoteKind::Unschedulable { unfit, old_stays_on: None } => write!(f, "{unfit}"),
+            NoteKind::Unschedulable { unfit, old_stays_on: Some(node) } => {
+                write!(f, "{unfit}; the pod before it goes on running on {node}")
+            }
+            NoteKind::NameTaken { owner } => {
+                write!(f, "a pod of {owner} has this name and is left alone; rename one of the two")
+            }
+            NoteKind::Unreadable { key } => {
+                write!(f, "the value of {key} can't be read; what hangs on it stays as it is")
+            }
+            NoteKind::NotWritten { why } => f.write_str(why),
+            NoteKind::SubnetsExhausted { cluster_cidr, holders } => write!(
+                f,
+                "no /24 of {cluster_cidr} is free, {holders} nodes hold them; use a larger --cluster-cidr"
+            ),
+            NoteKind::SubnetOutside { cidr, cluster_cidr } => write!(
+                f,
+                "its range {cidr} is outside of the cluster's {cluster_cidr} and stays; \
+                 set --cluster-cidr back, or reset the node"
+            ),
+            NoteKind::NodeReady => f.write_str("the node is ready"),
+            NoteKind::NodeNotReady => f.write_str("the node's heartbeat expired; its pods stay bound to it"),
+        }
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { object_kind, namespace, name, kind } = self;
+        let separator = if namespace.is_empty() { "" } else { "/" };
+        write!(f, "note {object_kind}/{namespace}{separator}{name} {}: {kind}", self.word())
+    }
+}

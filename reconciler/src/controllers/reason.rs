@@ -1,0 +1,125 @@
+//! Why a controller writes: one variant per decision, printed in plans, logs and events.
+
+use std::fmt;
+
+use ipnet::Ipv4Net;
+
+/// Why a key is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// An object wants this pod and there is none.
+    PodWanted {
+        /// Commit that set the object.
+        commit: String,
+    },
+    /// The object's spec changed: another pod takes the name.
+    PodReplaced {
+        /// Commit that set the object.
+        commit: String,
+    },
+    /// Labels, annotations or the commit changed; the pod stays the same.
+    PodUpdated {
+        /// Commit that set the object.
+        commit: String,
+    },
+    /// The object that asked for the pod is gone.
+    OwnerGone,
+
+    /// The pod gets its node.
+    Bound {
+        /// The node.
+        node: String,
+        /// Why that one.
+        choice: String,
+    },
+    /// Another pod of the same name takes over the place of the one before.
+    Rebound {
+        /// The node.
+        node: String,
+    },
+    /// Another pod of the same name no longer fits where the one before is.
+    Moved {
+        /// From this node.
+        from: String,
+        /// To this node.
+        to: String,
+        /// Why not on the one before.
+        why: String,
+    },
+    /// The bound pod's labels, annotations or commit follow the pod.
+    BindingUpdated,
+    /// The pod is gone, so its place is.
+    PodGone,
+    /// The pod has another binding, which stays.
+    DuplicateBinding {
+        /// The node of the one that stays.
+        kept: String,
+    },
+
+    /// The node has no range yet.
+    SubnetAssigned {
+        /// The range.
+        cidr: Ipv4Net,
+    },
+    /// Another node, which had it earlier, holds the same range.
+    SubnetReassigned {
+        /// That node.
+        holder: String,
+        /// The new range.
+        cidr: Ipv4Net,
+    },
+    /// The cluster's range grew around the node's.
+    ClusterCidrChanged {
+        /// The range of the cluster.
+        cluster_cidr: Ipv4Net,
+    },
+}
+
+impl Reason {
+    /// The word of the event that tells a user of it, for the decisions that a user waits for.
+    pub fn event_word(&self) -> Option<&'static str> {
+        match self {
+            Reason::Bound { .. } | Reason::Rebound { .. } | Reason::Moved { .. } => Some("Scheduled"),
+            Reason::PodReplaced { .. } => Some("Replaced"),
+            Reason::OwnerGone => Some("Removed"),
+            Reason::DuplicateBinding { .. } => Some("DuplicateRemoved"),
+            Reason::SubnetAssigned { .. } | Reason::SubnetReassigned { .. } => Some("SubnetAssigned"),
+            Reason::PodWanted { .. }
+            | Reason::PodUpdated { .. }
+            | Reason::BindingUpdated
+            | Reason::PodGone
+            | Reason::ClusterCidrChanged { .. } => None,
+        }
+    }
+}
+
+/// The first twelve digits of a commit id: enough to find it, short enough to read.
+fn short(commit: &str) -> &str {
+    commit.get(..12).unwrap_or(commit)
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::PodWanted { commit } => write!(f, "wanted by commit {}", short(commit)),
+            Reason::PodReplaced { commit } => write!(f, "spec changed by commit {}", short(commit)),
+            Reason::PodUpdated { commit } => {
+                write!(f, "metadata changed by commit {}, in place", short(commit))
+            }
+            Reason::OwnerGone => f.write_str("its object is gone"),
+            Reason::Bound { node, choice } => write!(f, "bound to {node}: {choice}"),
+            Reason::Rebound { node } => write!(f, "replaces the pod before it on {node}"),
+            Reason::Moved { from, to, why } => write!(f, "moved from {from}, where {why}, to {to}"),
+            Reason::BindingUpdated => f.write_str("pod metadata changed, in place"),
+            Reason::PodGone => f.write_str("the pod is gone"),
+            Reason::DuplicateBinding { kept } => write!(f, "the pod is bound to {kept} as well, which stays"),
+            Reason::SubnetAssigned { cidr } => write!(f, "{cidr} is the lowest free range"),
+            Reason::SubnetReassigned { holder, cidr } => {
+                write!(f, "{holder} had the same range first; {cidr} is the lowest free one")
+            }
+            Reason::ClusterCidrChanged { cluster_cidr } => {
+                write!(f, "the cluster's range is {cluster_cidr} now")
+            }
+        }
+    }
+}

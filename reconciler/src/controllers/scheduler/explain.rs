@@ -1,0 +1,59 @@
+//! Why a pod has no node, for views: the scheduler's own filters on the same snapshot.
+//!
+//! Nothing of this is stored: pod status belongs to the agents, and a pod without a node has none.
+
+use std::collections::BTreeMap;
+
+use schema::meta::PodRef;
+use schema::world::World;
+
+use super::cluster::{Cluster, has_ended};
+use super::fit::Demand;
+
+/// Why `pod` is not bound; none when it is, or when there is no such pod. For many pods of one
+/// snapshot make one [`Explainer`].
+pub fn explain(world: &World, pod: &PodRef) -> Option<String> {
+    Explainer::new(world).explain(pod)
+}
+
+/// Answers [`explain`] for many pods of one snapshot.
+pub struct Explainer<'a> {
+    world: &'a World,
+    cluster: Cluster<'a>,
+    /// Node and uid of what is bound.
+    bound: BTreeMap<&'a PodRef, (&'a str, &'a str)>,
+}
+
+impl<'a> Explainer<'a> {
+    /// Counts what is taken of every node.
+    pub fn new(world: &'a World) -> Self {
+        let mut cluster = Cluster::empty(world);
+        let mut bound = BTreeMap::new();
+        for (place, binding) in &world.bindings {
+            let pod = &binding.value.pod;
+            bound.insert(&place.1, (place.0.as_str(), pod.uid.as_str()));
+            if let Some(node) = cluster.find(&place.0).filter(|_| !has_ended(world, place, binding)) {
+                cluster.charge(node, &Demand::of(&pod.spec));
+            }
+        }
+        Self { world, cluster, bound }
+    }
+
+    /// Why `pod` is not bound; none when it is, or when there is no such pod.
+    pub fn explain(&self, pod: &PodRef) -> Option<String> {
+        let instance = &self.world.pods.get(pod)?.value;
+        let before = self.bound.get(pod);
+        if before.is_some_and(|(_, uid)| *uid == instance.uid) {
+            return None;
+        }
+        let demand = Demand::of(&instance.spec);
+        let why = match self.cluster.choose(&demand) {
+            Some(node) => format!("fits on {}, waits for the scheduler", self.cluster.name(node)),
+            None => self.cluster.unfit(&demand).to_string(),
+        };
+        Some(match before {
+            None => why,
+            Some((node, _)) => format!("{why}; the pod before it goes on running on {node}"),
+        })
+    }
+}

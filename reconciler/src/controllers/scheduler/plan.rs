@@ -1,0 +1,278 @@
+//! Decides which pod runs where. Reads pods, bindings, nodes and status, writes `bindings/`.
+//!
+//! One binding per pod, always: a pod that moves does so in one transaction. A pod stays where it
+//! is as long as it fits; where its new version fits nowhere the old one goes on running. A pod on
+//! a node that is not ready stays bound to it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use schema::keys::{Key, prefix};
+use schema::meta::PodRef;
+use schema::records::{Binding, PodInstance};
+use schema::world::{Versioned, World};
+
+use super::cluster::{Cluster, has_ended};
+use super::fit::{Demand, Unfit};
+use crate::controllers::note::{Note, NoteKind};
+use crate::controllers::reason::Reason;
+use crate::controllers::writes::{Expect, Writes};
+
+/// A binding with its place in the store.
+#[derive(Clone, Copy)]
+struct Bound<'a> {
+    place: &'a (String, PodRef),
+    binding: &'a Versioned<Binding>,
+}
+
+/// A pod that needs a node, and the binding of the version before it.
+struct Waiting<'a> {
+    pod: &'a PodInstance,
+    before: Option<Bound<'a>>,
+}
+
+struct Planner<'a> {
+    world: &'a World,
+    cluster: Cluster<'a>,
+    /// Pods whose record or binding can't be read: not a pod that is gone, so nothing is touched.
+    unreadable: BTreeMap<PodRef, String>,
+    /// Demands that fit nowhere, so that a thousand equal pods are counted once.
+    unfit: BTreeMap<Demand<'a>, Arc<Unfit>>,
+    out: Writes,
+}
+
+/// What should be written below `bindings/`.
+pub(super) fn plan(world: &World) -> Writes {
+    let unreadable = unreadable_pods(world);
+    let mut planner = Planner {
+        world,
+        cluster: Cluster::empty(world),
+        unreadable,
+        unfit: BTreeMap::new(),
+        out: Writes::default(),
+    };
+    let waiting = planner.settle_bound();
+    let waiting = planner.replace_in_place(waiting);
+    for pod in waiting {
+        planner.place(&pod);
+    }
+    planner.note_unreadable();
+    planner.out
+}
+
+fn unreadable_pods(world: &World) -> BTreeMap<PodRef, String> {
+    let below = |text: &str| text.starts_with(prefix::PODS) || text.starts_with(prefix::BINDINGS);
+    world
+        .malformed
+        .keys()
+        .filter(|text| below(text))
+        .filter_map(|text| match text.parse() {
+            Ok(Key::Pod(pod) | Key::Binding(_, pod)) => Some((pod, text.clone())),
+            _ => None,
+        })
+        .collect()
+}
+
+impl<'a> Planner<'a> {
+    /// Takes in what is bound: keeps one binding per pod, removes those of pods that are gone,
+    /// updates metadata in place. Answers with the pods that need a place.
+    fn settle_bound(&mut self) -> Vec<Waiting<'a>> {
+        let world = self.world;
+        let mut bound: Vec<Bound<'a>> =
+            world.bindings.iter().map(|(place, binding)| Bound { place, binding }).collect();
+        bound.sort_by_key(|b| (&b.place.1, &b.place.0));
+        let mut groups = bound.chunk_by(|a, b| a.place.1 == b.place.1).peekable();
+        let mut waiting = Vec::new();
+        for (id, pod) in &world.pods {
+            while let Some(orphans) = groups.next_if(|group| group[0].place.1 < *id) {
+                self.remove_orphans(orphans);
+            }
+            let bindings = groups.next_if(|group| group[0].place.1 == *id).unwrap_or_default();
+            if self.unreadable.contains_key(id) {
+                self.charge_all(bindings);
+                continue;
+            }
+            match self.keep_one(bindings, &pod.value.uid) {
+                Some(kept) if kept.binding.value.pod.uid == pod.value.uid => {
+                    self.update_metadata(kept, &pod.value);
+                }
+                // One thing at a time: the pod may want the very place that is taken from it now.
+                _ if bindings.len() > 1 => {}
+                before => waiting.push(Waiting { pod: &pod.value, before }),
+            }
+        }
+        for orphans in groups {
+            self.remove_orphans(orphans);
+        }
+        waiting
+    }
+
+    /// Bindings of a pod that is gone.
+    fn remove_orphans(&mut self, orphans: &[Bound<'a>]) {
+        if orphans.iter().any(|orphan| self.unreadable.contains_key(&orphan.place.1)) {
+            self.charge_all(orphans);
+            return;
+        }
+        for orphan in orphans {
+            self.out.delete(binding_key(orphan.place), orphan.binding.mod_revision, Reason::PodGone);
+        }
+    }
+
+    fn charge_all(&mut self, bindings: &[Bound<'a>]) {
+        for &bound in bindings {
+            self.charge(bound);
+        }
+    }
+
+    fn charge(&mut self, bound: Bound<'a>) {
+        if has_ended(self.world, bound.place, bound.binding) {
+            return;
+        }
+        if let Some(node) = self.cluster.find(&bound.place.0) {
+            self.cluster.charge(node, &Demand::of(&bound.binding.value.pod.spec));
+        }
+    }
+
+    fn release(&mut self, bound: Bound<'a>) {
+        if has_ended(self.world, bound.place, bound.binding) {
+            return;
+        }
+        if let Some(node) = self.cluster.find(&bound.place.0) {
+            self.cluster.release(node, &Demand::of(&bound.binding.value.pod.spec));
+        }
+    }
+
+    /// Of several bindings of one pod (a crash, a race, a hand) exactly one stays: one whose node
+    /// reports the pod, else one of the version that is wanted, else the first by name of the node.
+    fn keep_one(&mut self, bindings: &[Bound<'a>], wanted_uid: &str) -> Option<Bound<'a>> {
+        let world = self.world;
+        let rank = |bound: &Bound<'a>| {
+            let uid = &bound.binding.value.pod.uid;
+            let reported = world.pod_status.get(bound.place).is_some_and(|s| s.value.uid == *uid);
+            (!reported, uid != wanted_uid)
+        };
+        // The first of equals, and they come in order of the node's name.
+        let kept = *bindings.iter().min_by_key(|bound| rank(bound))?;
+        for other in bindings.iter().filter(|b| b.place.0 != kept.place.0) {
+            let reason = Reason::DuplicateBinding { kept: kept.place.0.clone() };
+            self.out.delete(binding_key(other.place), other.binding.mod_revision, reason);
+        }
+        self.charge(kept);
+        Some(kept)
+    }
+
+    fn update_metadata(&mut self, bound: Bound<'a>, pod: &PodInstance) {
+        if bound.binding.value.pod == *pod {
+            return;
+        }
+        let value = Binding { pod: pod.clone(), ..bound.binding.value.clone() };
+        let expect = Expect::ModRevision(bound.binding.mod_revision);
+        self.out.put(binding_key(bound.place), &value, expect, Reason::BindingUpdated);
+    }
+
+    /// New versions that fit where the old ones are, not counting the old ones themselves. All of
+    /// these come before any pod that is new to a node.
+    fn replace_in_place(&mut self, waiting: Vec<Waiting<'a>>) -> Vec<Waiting<'a>> {
+        let mut rest = Vec::new();
+        for pod in waiting {
+            let replaced = pod.before.is_some_and(|before| self.replace_on_same_node(pod.pod, before));
+            if !replaced {
+                rest.push(pod);
+            }
+        }
+        rest
+    }
+
+    fn replace_on_same_node(&mut self, pod: &'a PodInstance, before: Bound<'a>) -> bool {
+        let Some(node) = self.cluster.find(&before.place.0) else { return false };
+        let demand = Demand::of(&pod.spec);
+        self.release(before);
+        if self.cluster.unfit_on(node, &demand).is_some() {
+            self.charge(before);
+            return false;
+        }
+        let name = before.place.0.clone();
+        let value =
+            Binding { node: name.clone(), pod: pod.clone(), reason: before.binding.value.reason.clone() };
+        let expect = Expect::ModRevision(before.binding.mod_revision);
+        if self.out.put(binding_key(before.place), &value, expect, Reason::Rebound { node: name }) {
+            self.cluster.charge(node, &demand);
+        } else {
+            self.charge(before);
+        }
+        true
+    }
+
+    /// Finds a node for a pod, or says why there is none.
+    fn place(&mut self, waiting: &Waiting<'a>) {
+        // Once more: a pod that moved away since may have left the room.
+        if waiting.before.is_some_and(|before| self.replace_on_same_node(waiting.pod, before)) {
+            return;
+        }
+        let demand = Demand::of(&waiting.pod.spec);
+        if let Some(unfit) = self.unfit.get(&demand) {
+            let unfit = Arc::clone(unfit);
+            self.note_unschedulable(waiting, unfit);
+            return;
+        }
+        match self.cluster.choose(&demand) {
+            Some(node) => self.bind(waiting, node, &demand),
+            None => {
+                let unfit = Arc::new(self.cluster.unfit(&demand));
+                self.unfit.insert(demand, Arc::clone(&unfit));
+                self.note_unschedulable(waiting, unfit);
+            }
+        }
+    }
+
+    fn bind(&mut self, waiting: &Waiting<'a>, node: usize, demand: &Demand<'a>) {
+        let name = self.cluster.name(node).to_owned();
+        let choice = match self.cluster.pods_on(node) {
+            0 => "it has no pods yet".to_owned(),
+            pods => format!("it has the fewest pods ({pods}) of the nodes that fit"),
+        };
+        let value = Binding { node: name.clone(), pod: waiting.pod.clone(), reason: choice.clone() };
+        let place = (name.clone(), waiting.pod.reference());
+        let reason = match waiting.before {
+            None => Reason::Bound { node: name, choice },
+            Some(before) => self.moved(before, name, demand),
+        };
+        let before = waiting.before;
+        if !self.out.put(binding_key(&place), &value, Expect::Absent, reason.clone()) {
+            return;
+        }
+        self.cluster.charge(node, demand);
+        if let Some(before) = before {
+            self.out.delete_joined(binding_key(before.place), before.binding.mod_revision, reason);
+            self.release(before);
+            // What the old one leaves may be what another pod was refused.
+            self.unfit.clear();
+        }
+    }
+
+    fn moved(&self, before: Bound<'a>, to: String, demand: &Demand<'a>) -> Reason {
+        let why = self
+            .cluster
+            .find(&before.place.0)
+            .and_then(|node| self.cluster.unfit_on(node, demand))
+            .map_or_else(|| "the node is not registered".to_owned(), |unfit| unfit.reasons());
+        Reason::Moved { from: before.place.0.clone(), to, why }
+    }
+
+    fn note_unschedulable(&mut self, waiting: &Waiting<'a>, unfit: Arc<Unfit>) {
+        let old_stays_on = waiting.before.map(|before| before.place.0.clone());
+        let kind = NoteKind::Unschedulable { unfit, old_stays_on };
+        self.out.note(Note::about_pod(&waiting.pod.namespace, &waiting.pod.name, kind));
+    }
+
+    fn note_unreadable(&mut self) {
+        for (pod, key) in &self.unreadable {
+            let kind = NoteKind::Unreadable { key: key.clone() };
+            self.out.notes.push(Note::about_pod(&pod.namespace, &pod.name, kind));
+        }
+    }
+}
+
+fn binding_key(place: &(String, PodRef)) -> Key {
+    Key::Binding(place.0.clone(), place.1.clone())
+}

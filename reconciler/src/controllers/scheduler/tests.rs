@@ -1,0 +1,346 @@
+//! Tables for the scheduler's plan and for what it explains.
+
+use std::time::Instant;
+
+use schema::keys::Key;
+use schema::kinds::pod::{Container, PodPhase, PodSpec};
+use schema::records::Binding;
+use schema::world::World;
+
+use super::explain;
+use super::plan::plan;
+use crate::controllers::Change;
+use crate::controllers::testing::{Worlds, instance, node_record, pod_ref, spec, with_host_port};
+
+fn planned(world: &World) -> String {
+    plan(world).to_string()
+}
+
+/// The bindings that a plan puts.
+fn put_bindings(world: &World) -> Vec<Binding> {
+    let values = plan(world).writes;
+    let puts = values.iter().filter_map(|write| match &write.change {
+        Change::Put(value) => Some(schema::codec::decode(value).unwrap()),
+        Change::Delete => None,
+    });
+    puts.collect()
+}
+
+#[test]
+fn pods_spread_by_fewest_pods_and_then_by_name() {
+    let worlds = Worlds::new().nodes(2);
+    let worlds = ["a", "b", "c"].iter().fold(worlds, |w, name| w.pod(&instance(name, spec(100, 64))));
+    assert_eq!(
+        planned(&worlds.world),
+        "put bindings/n1/default/a if absent: bound to n1: it has no pods yet\n\
+         put bindings/n2/default/b if absent: bound to n2: it has no pods yet\n\
+         put bindings/n1/default/c if absent: \
+         bound to n1: it has the fewest pods (1) of the nodes that fit\n"
+    );
+}
+
+#[test]
+fn a_binding_holds_the_pod_in_full() {
+    let pod = instance("web", spec(100, 64));
+    let worlds = Worlds::new().nodes(1).pod(&pod);
+    let bindings = put_bindings(&worlds.world);
+    let reason = "it has no pods yet".to_owned();
+    assert_eq!(bindings, [Binding { node: "n1".into(), pod, reason }]);
+}
+
+#[test]
+fn what_is_bound_as_it_should_be_costs_no_write() {
+    let pod = instance("web", spec(100, 64));
+    let worlds = Worlds::new().nodes(2).pod(&pod).bound("n2", &pod);
+    assert_eq!(planned(&worlds.world), "");
+}
+
+#[test]
+fn a_pod_that_fits_nowhere_says_how_many_nodes_failed_which_filter() {
+    let big = instance("big", spec(100, 2048));
+    let fat = instance("fat", spec(100, 3584));
+    let worlds = Worlds::new()
+        .nodes(3)
+        .delete(&Key::Heartbeat("n1".into()))
+        .delete(&Key::Heartbeat("n2".into()))
+        .pod(&fat)
+        .bound("n3", &fat)
+        .pod(&big);
+    let why = "0/3 nodes fit: 2 not ready, 1 not enough memory (wants 2Gi, free 512Mi)";
+    assert_eq!(planned(&worlds.world), format!("note Pod/default/big Unschedulable: {why}\n"));
+    assert_eq!(explain(&worlds.world, &pod_ref("big")).as_deref(), Some(why));
+    assert_eq!(explain(&worlds.world, &pod_ref("fat")), None, "a bound pod needs no explanation");
+    assert_eq!(explain(&worlds.world, &pod_ref("none")), None);
+}
+
+/// What a pod with this spec hears on two nodes, of which `n2` has a fat neighbour.
+fn refused(spec_of_pod: PodSpec) -> String {
+    let fat = instance("fat", with_host_port(spec(3000, 3000), 80));
+    let worlds = Worlds::new().nodes(2).pod(&fat).bound("n2", &fat).pod(&instance("pod", spec_of_pod));
+    explain(&worlds.world, &pod_ref("pod")).unwrap()
+}
+
+#[test]
+fn every_filter_has_its_words() {
+    let on = |node: &str, s: PodSpec| PodSpec { node_name: Some(node.into()), ..s };
+    let select = |s: PodSpec| PodSpec { node_selector: [("disk".into(), "ssd".into())].into(), ..s };
+    let table = [
+        (
+            on("n2", spec(2000, 1)),
+            "1 not the node n2 that nodeName wants, 1 not enough cpu (wants 2, free 1)",
+        ),
+        (on("n9", spec(1, 1)), "2 not the node n9 that nodeName wants"),
+        (select(spec(1, 1)), "2 without the labels of nodeSelector (disk=ssd)"),
+        (spec(9500, 1), "2 not enough cpu (wants 9500m, at most free 4)"),
+        (spec(1, 8192), "2 not enough memory (wants 8Gi, at most free 4Gi)"),
+        (
+            on("n2", with_host_port(spec(1, 1), 80)),
+            "1 not the node n2 that nodeName wants, 1 with host port 80/TCP in use",
+        ),
+    ];
+    for (spec, why) in table {
+        assert_eq!(refused(spec), format!("0/2 nodes fit: {why}"));
+    }
+}
+
+#[test]
+fn nodes_without_range_or_room_for_more_pods_are_counted_too() {
+    let mut full = node_record("full");
+    full.max_pods = 0;
+    let worlds = Worlds::new()
+        .node(&full, "10.244.0.0/24")
+        .node(&node_record("young"), "10.244.1.0/24")
+        .delete(&Key::Subnet("young".into()))
+        .pod(&instance("pod", spec(1, 1)));
+    assert_eq!(
+        explain(&worlds.world, &pod_ref("pod")).unwrap(),
+        "0/2 nodes fit: 1 without a pod range yet, 1 with as many pods as allowed"
+    );
+    let nobody = Worlds::new().pod(&instance("pod", spec(1, 1)));
+    assert_eq!(
+        explain(&nobody.world, &pod_ref("pod")).unwrap(),
+        "0/0 nodes fit: no node has registered; start minik8s-agent on one"
+    );
+}
+
+#[test]
+fn requests_count_the_largest_init_container_and_fall_back_to_limits() {
+    let mut pod = spec(1000, 64);
+    let mut init = Container { name: "init".into(), ..Container::default() };
+    init.resources.limits.cpu = Some("5".parse().unwrap());
+    pod.init_containers.push(init);
+    let worlds = Worlds::new().nodes(1).pod(&instance("pod", pod));
+    assert_eq!(
+        explain(&worlds.world, &pod_ref("pod")).unwrap(),
+        "0/1 nodes fit: 1 not enough cpu (wants 5, free 4)"
+    );
+}
+
+#[test]
+fn host_network_takes_container_ports_and_port_zero_takes_none() {
+    let mut on_host = spec(1, 1);
+    on_host.host_network = true;
+    on_host.containers[0].ports =
+        vec![schema::kinds::pod::ContainerPort { container_port: 80, ..Default::default() }];
+    let host = instance("host", on_host);
+    let clash = instance("clash", with_host_port(spec(1, 1), 80));
+    let any = instance("any", with_host_port(spec(1, 1), 0));
+    let worlds = Worlds::new().nodes(1).pod(&host).bound("n1", &host).pod(&clash).pod(&any);
+    let plan = planned(&worlds.world);
+    assert!(plan.contains("put bindings/n1/default/any"), "{plan}");
+    assert!(plan.contains("note Pod/default/clash Unschedulable: 0/1 nodes fit: 1 with host port 80/TCP"));
+}
+
+#[test]
+fn pods_that_ended_take_nothing() {
+    let done = instance("done", spec(4000, 64));
+    let worlds = Worlds::new().nodes(1).pod(&done).bound("n1", &done).pod(&instance("new", spec(4000, 64)));
+    assert!(planned(&worlds.world).contains("Unschedulable"));
+    let worlds = worlds.status("n1", &done, PodPhase::Succeeded);
+    assert!(planned(&worlds.world).starts_with("put bindings/n1/default/new if absent"));
+}
+
+#[test]
+fn a_label_changes_the_binding_in_place_with_its_reason_kept() {
+    let old = instance("web", spec(100, 64));
+    let mut new = old.clone();
+    new.labels.insert("tier".into(), "front".into());
+    let worlds = Worlds::new().nodes(2).pod(&new).bound("n2", &old);
+    let at = worlds.world.revision;
+    assert_eq!(
+        planned(&worlds.world),
+        format!("put bindings/n2/default/web if at {at}: pod metadata changed, in place\n")
+    );
+    assert_eq!(put_bindings(&worlds.world)[0].reason, "a test");
+}
+
+#[test]
+fn a_new_version_takes_the_place_of_its_old_self() {
+    let old = instance("web", with_host_port(spec(3000, 64), 80));
+    let new = instance("web", with_host_port(spec(3500, 64), 80));
+    let worlds = Worlds::new().nodes(2).pod(&new).bound("n2", &old);
+    let at = worlds.world.revision;
+    assert_eq!(
+        planned(&worlds.world),
+        format!("put bindings/n2/default/web if at {at}: replaces the pod before it on n2\n")
+    );
+}
+
+#[test]
+fn a_new_version_that_no_longer_fits_moves_in_one_transaction() {
+    let old = instance("web", spec(1000, 64));
+    let new = instance("web", spec(3000, 64));
+    let neighbour = instance("zz", spec(2000, 64));
+    let worlds = Worlds::new().nodes(2).pod(&neighbour).bound("n2", &neighbour).pod(&new).bound("n2", &old);
+    let at = worlds.world.revision;
+    let why = "moved from n2, where 1 not enough cpu (wants 3, free 1), to n1";
+    assert_eq!(
+        planned(&worlds.world),
+        format!(
+            "put bindings/n1/default/web if absent: {why}\n\
+             + delete bindings/n2/default/web if at {at}: {why}\n"
+        )
+    );
+}
+
+#[test]
+fn a_new_version_that_fits_nowhere_leaves_the_old_one_running() {
+    let old = instance("web", spec(1000, 64));
+    let new = instance("web", spec(9000, 64));
+    let worlds = Worlds::new().nodes(1).pod(&new).bound("n1", &old);
+    let why = "0/1 nodes fit: 1 not enough cpu (wants 9, free 3); the pod before it goes on running on n1";
+    assert_eq!(planned(&worlds.world), format!("note Pod/default/web Unschedulable: {why}\n"));
+    assert_eq!(explain(&worlds.world, &pod_ref("web")).as_deref(), Some(why));
+}
+
+#[test]
+fn new_versions_that_fit_in_place_come_before_pods_that_are_new_to_a_node() {
+    let (old, new) = (instance("web", spec(3000, 64)), instance("web", spec(4000, 64)));
+    let worlds =
+        Worlds::new().nodes(1).pod(&instance("a-newcomer", spec(1000, 64))).pod(&new).bound("n1", &old);
+    let plan = planned(&worlds.world);
+    assert!(plan.starts_with("put bindings/n1/default/web if at"), "{plan}");
+    assert!(plan.contains("note Pod/default/a-newcomer Unschedulable"), "{plan}");
+}
+
+#[test]
+fn a_version_that_finds_room_where_another_moved_away_stays_on_its_node() {
+    // Both are on n1 and grow; only one of them fits there, and only once the other is gone.
+    let (old_a, new_a) = (instance("a", spec(1900, 64)), instance("a", spec(2200, 64)));
+    let (old_b, new_b) = (instance("b", spec(1900, 64)), instance("b", spec(2300, 64)));
+    let worlds = Worlds::new().nodes(2).pod(&new_a).bound("n1", &old_a).pod(&new_b).bound("n1", &old_b);
+    let plan = planned(&worlds.world);
+    assert!(plan.starts_with("put bindings/n2/default/a if absent: moved from n1"), "{plan}");
+    assert!(plan.contains("put bindings/n1/default/b if at 10: replaces the pod before it on n1"), "{plan}");
+    assert_eq!(plan.lines().count(), 3, "{plan}");
+}
+
+#[test]
+fn a_pod_that_is_gone_loses_its_binding() {
+    let worlds = Worlds::new().nodes(1).bound("n1", &instance("web", spec(1, 1)));
+    let at = worlds.world.revision;
+    assert_eq!(
+        planned(&worlds.world),
+        format!("delete bindings/n1/default/web if at {at}: the pod is gone\n")
+    );
+}
+
+#[test]
+fn a_pod_on_a_node_that_is_not_ready_stays_bound() {
+    let pod = instance("web", spec(1, 1));
+    let worlds = Worlds::new().nodes(2).pod(&pod).bound("n2", &pod).delete(&Key::Heartbeat("n2".into()));
+    assert_eq!(planned(&worlds.world), "");
+    let worlds = worlds.delete(&Key::Node("n2".into()));
+    assert_eq!(planned(&worlds.world), "");
+}
+
+#[test]
+fn of_two_bindings_the_first_by_name_stays_unless_the_other_node_reports_the_pod() {
+    let pod = instance("web", spec(1, 1));
+    let worlds = Worlds::new().nodes(3).pod(&pod).bound("n3", &pod).bound("n2", &pod);
+    let at = worlds.world.revision;
+    assert_eq!(
+        planned(&worlds.world),
+        format!(
+            "delete bindings/n3/default/web if at {}: the pod is bound to n2 as well, which stays\n",
+            at - 1
+        )
+    );
+    let worlds = worlds.status("n3", &pod, PodPhase::Running);
+    assert_eq!(
+        planned(&worlds.world),
+        format!("delete bindings/n2/default/web if at {at}: the pod is bound to n3 as well, which stays\n")
+    );
+}
+
+#[test]
+fn a_pod_with_several_bindings_takes_no_new_place_in_the_same_plan() {
+    let (old, new) = (instance("web", spec(7, 7)), instance("web", spec(2000, 7)));
+    let worlds = Worlds::new().nodes(2).pod(&new).bound("n1", &old).bound("n2", &new);
+    let worlds = worlds.status("n1", &old, PodPhase::Running).delete(&Key::Heartbeat("n1".into()));
+    // n1 stays for now; the new version will want n2, whose key is being removed here.
+    let at = worlds.world.revision - 2;
+    assert_eq!(
+        planned(&worlds.world),
+        format!("delete bindings/n2/default/web if at {at}: the pod is bound to n1 as well, which stays\n")
+    );
+}
+
+#[test]
+fn a_pod_or_binding_that_cannot_be_read_is_neither_removed_nor_bound_twice() {
+    let pod = instance("web", spec(1, 1));
+    let pod_unreadable = Worlds::new().nodes(2).bound("n1", &pod).garbage(&Key::Pod(pod_ref("web")));
+    let plan_of_pod = plan(&pod_unreadable.world);
+    assert!(plan_of_pod.writes.is_empty(), "{plan_of_pod}");
+    assert_eq!(plan_of_pod.notes.len(), 1);
+    let binding = Key::Binding("n1".into(), pod_ref("web"));
+    let binding_unreadable = Worlds::new().nodes(2).pod(&pod).garbage(&binding);
+    let plan_of_binding = plan(&binding_unreadable.world);
+    assert!(plan_of_binding.writes.is_empty(), "{plan_of_binding}");
+    assert_eq!(plan_of_binding.notes.len(), 1);
+}
+
+#[test]
+fn equal_worlds_give_equal_plans() {
+    let worlds =
+        (0..20).fold(Worlds::new().nodes(3), |w, i| w.pod(&instance(&format!("p{i}"), spec(700, 64))));
+    assert_eq!(planned(&worlds.world), planned(&worlds.world.clone()));
+}
+
+/// `cargo test --release -p minik8s-reconciler --lib large_world -- --ignored --nocapture`
+#[test]
+#[ignore = "a measurement: prints how long plans of a large world take"]
+fn plans_of_a_large_world_take_less_than_a_tenth_of_a_second() {
+    let mut worlds = Worlds::new();
+    for i in 0..1000_u32 {
+        let mut record = node_record(&format!("node-{i:04}"));
+        (record.max_pods, record.cpu.millis, record.memory.bytes) = (110, 64_000, 256 << 30);
+        worlds = worlds.node(&record, &format!("10.{}.{}.0/24", 100 + i / 256, i % 256));
+    }
+    let pods: Vec<_> = (0..30_000).map(|i| instance(&format!("pod-{i:05}"), spec(500, 512))).collect();
+    let empty = pods.iter().fold(worlds, |w, pod| w.pod(pod));
+    let time = |what: &str, world: &World| {
+        let started = Instant::now();
+        let plan = plan(world);
+        eprintln!(
+            "{what}: {:?}, {} writes, {} notes",
+            started.elapsed(),
+            plan.writes.len(),
+            plan.notes.len()
+        );
+    };
+    time("nothing bound, 30,000 pods on 1,000 nodes", &empty.world);
+    let full =
+        pods.iter().enumerate().fold(empty, |w, (i, pod)| w.bound(&format!("node-{:04}", i % 1000), pod));
+    time("all bound, nothing to do", &full.world);
+    let huge: Vec<_> = (0..3000).map(|i| instance(&format!("zz-{i:05}"), spec(60_000, 512))).collect();
+    let unfit = huge.iter().fold(full, |w, pod| w.pod(pod));
+    time("all bound, 3,000 equal pods fit nowhere", &unfit.world);
+    let odd: Vec<_> = (0..3000).map(|i| instance(&format!("zy-{i:05}"), spec(60_000 + i, 512))).collect();
+    let unfit = odd.iter().fold(unfit, |w, pod| w.pod(pod));
+    time("all bound, 3,000 different pods fit nowhere", &unfit.world);
+    let started = Instant::now();
+    let explainer = super::Explainer::new(&unfit.world);
+    eprintln!("explainer: {:?}", started.elapsed());
+    assert!(explainer.explain(&pod_ref("zz-00000")).is_some());
+}

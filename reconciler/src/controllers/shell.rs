@@ -1,0 +1,236 @@
+//! The one shell around every controller's plan: observe, act and report as a [`Loop`].
+//!
+//! Reads the snapshot of etcd, writes what the plan says under the leader's fence, tells users of
+//! it as events. Plans only while leading, and never on a snapshot older than its own writes: that
+//! would decide the same thing twice.
+//!
+//! Needs a reflector with *one* watch over all of [`schema::keys::ROOT`]: only then does the
+//! world's revision say that everything up to it is in.
+
+use std::collections::BTreeSet;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use schema::control::{Loop, LoopError, Next, Observation};
+use schema::keys::{Key, ROOT, Writer};
+use schema::records::EventType;
+use schema::store::SharedStore;
+use schema::store::election::{Fence, FenceReader};
+use schema::store::events::{EventDraft, EventRecorder};
+use schema::store::reflector::WorldReader;
+use schema::world::World;
+use tokio::time::timeout;
+
+use super::commit::{Committed, commit};
+use super::note::{Note, subject};
+use super::writes::{Write, Writes};
+use super::{Controller, Seen, Settings};
+
+/// Longest wait within one run for the snapshot to hold this controller's own writes. Seen: a few
+/// milliseconds; a reflector that lists again after an outage takes longer, and the next run waits on.
+const CATCH_UP: Duration = Duration::from_secs(2);
+/// After a conflict, if no change of the world comes first.
+const AFTER_CONFLICT: Duration = Duration::from_millis(200);
+
+/// What a shell stands on.
+#[derive(Clone)]
+pub struct Deps {
+    /// Where writes go.
+    pub store: SharedStore,
+    /// The snapshot.
+    pub world: WorldReader,
+    /// Whether this process leads.
+    pub fence: FenceReader,
+    /// Where events go.
+    pub events: EventRecorder,
+    /// What controllers need to know besides.
+    pub settings: Settings,
+}
+
+/// A controller as a loop.
+pub struct Shell<C> {
+    deps: Deps,
+    /// The term in which the fields below were gathered.
+    term: Option<Fence>,
+    /// The snapshot must be at least this new.
+    floor: i64,
+    /// A write's outcome is not known: etcd is asked how far it is before the next plan.
+    unsure: bool,
+    /// The world of the run before.
+    previous: Option<Arc<World>>,
+    /// Notes that the run before held; they are told when they are new.
+    told: BTreeSet<String>,
+    controller: PhantomData<fn() -> C>,
+}
+
+/// What became of a plan.
+pub struct Outcome {
+    plan: Writes,
+    committed: Committed,
+}
+
+impl<C: Controller> Shell<C> {
+    /// A shell that has not looked yet.
+    pub fn new(deps: Deps) -> Self {
+        let deps = Deps { events: deps.events.reporting_as(C::NAME), ..deps };
+        Self {
+            deps,
+            term: None,
+            floor: 0,
+            unsure: false,
+            previous: None,
+            told: BTreeSet::new(),
+            controller: PhantomData,
+        }
+    }
+
+    /// A new term knows nothing of the one before, but sees all that was written before it: the
+    /// leader key is younger than every write of the last leader.
+    fn enter(&mut self, fence: Fence) {
+        if self.term == Some(fence) {
+            return;
+        }
+        self.term = Some(fence);
+        self.floor = fence.create_revision;
+        self.unsure = false;
+        self.previous = None;
+        self.told.clear();
+    }
+
+    /// After a write whose answer was lost: it is done by now or will not be soon, so a snapshot
+    /// as new as etcd is at this moment shows it. Guards catch what comes later still.
+    async fn make_sure(&mut self) -> Result<(), LoopError> {
+        if self.unsure {
+            let here = self.deps.store.list(&Key::Leader.to_string()).await;
+            let here = here.map_err(|error| LoopError::new("asking etcd how far it is", error))?;
+            self.floor = self.floor.max(here.revision);
+            self.unsure = false;
+        }
+        Ok(())
+    }
+
+    /// The snapshot, once it is new enough.
+    async fn caught_up(&mut self) -> Result<Arc<World>, String> {
+        let floor = self.floor;
+        let world = &mut self.deps.world;
+        let reached = async {
+            loop {
+                let now = world.current();
+                if now.synced && now.revision >= floor {
+                    return now;
+                }
+                world.changed().await;
+            }
+        };
+        // Cancel-safe: only waits.
+        match timeout(CATCH_UP, reached).await {
+            Ok(world) => Ok(world),
+            Err(_) if !self.deps.world.current().synced => Err(format!("{ROOT} is not listed yet")),
+            Err(_) => Err("the snapshot is older than what this reconciler wrote last".to_owned()),
+        }
+    }
+
+    fn tell(&self, about: (&'static str, String, String), kind: EventType, reason: &str, message: String) {
+        let (object_kind, namespace, name) = about;
+        self.deps.events.record(EventDraft {
+            kind,
+            object_kind: object_kind.to_owned(),
+            namespace,
+            name,
+            reason: reason.to_owned(),
+            message,
+        });
+    }
+
+    fn tell_written(&self, write: &Write) {
+        // The second half of a move has the words of the first.
+        if let Some(word) = write.reason.event_word().filter(|_| !write.joined) {
+            self.tell(subject(&write.key), EventType::Normal, word, write.reason.to_string());
+        }
+    }
+
+    fn tell_new(&mut self, notes: &[Note]) {
+        let mut held = BTreeSet::new();
+        for note in notes {
+            let identity = note.identity();
+            if !self.told.contains(&identity) {
+                let about = (note.object_kind, note.namespace.clone(), note.name.clone());
+                self.tell(about, note.event_type(), note.word(), note.kind.to_string());
+            }
+            held.insert(identity);
+        }
+        self.told = held;
+    }
+}
+
+#[async_trait]
+impl<C: Controller> Loop for Shell<C> {
+    type Observed = Seen;
+    type Plan = Writes;
+    type Outcome = Outcome;
+
+    fn name(&self) -> &'static str {
+        C::NAME
+    }
+
+    async fn observe(&mut self) -> Result<Observation<Seen>, LoopError> {
+        let Some(fence) = self.deps.fence.current() else {
+            self.term = None;
+            return Ok(Observation::NotReady("another reconciler leads".to_owned()));
+        };
+        self.enter(fence);
+        self.make_sure().await?;
+        let world = match self.caught_up().await {
+            Ok(world) => world,
+            Err(why) => return Ok(Observation::NotReady(why)),
+        };
+        let previous = self.previous.clone();
+        Ok(Observation::Ready(Seen { world, previous, settings: self.deps.settings.clone() }))
+    }
+
+    fn plan(seen: &Seen, now: Timestamp) -> Writes {
+        C::plan(seen, now)
+    }
+
+    async fn act(&mut self, _seen: &Seen, plan: Writes) -> Outcome {
+        debug_assert!(
+            plan.writes.iter().all(|write| write.key.writer() == Writer::Controller(C::NAME)),
+            "{} may not write all of\n{plan}",
+            C::NAME
+        );
+        // The fence of the term in which the world was observed, not of the one that is now.
+        let Some(fence) = self.term.filter(|_| !plan.writes.is_empty()) else {
+            return Outcome { plan, committed: Committed::default() };
+        };
+        for write in &plan.writes {
+            tracing::debug!("{write}");
+        }
+        let committed = commit(self.deps.store.as_ref(), &fence.guard(), &plan.writes).await;
+        Outcome { plan, committed }
+    }
+
+    async fn report(&mut self, seen: Seen, outcome: Outcome) -> Result<Next, LoopError> {
+        let Outcome { plan, committed } = outcome;
+        self.floor = self.floor.max(committed.revision);
+        self.previous = Some(seen.world);
+        for &number in &committed.done {
+            self.tell_written(&plan.writes[number]);
+        }
+        if committed.fenced {
+            return Err(LoopError::message("another reconciler leads now, so nothing more was written"));
+        }
+        self.tell_new(&plan.notes);
+        if let Some(error) = committed.error {
+            self.unsure = true;
+            return Err(LoopError::new(format!("writing the plan of {}", C::NAME), error));
+        }
+        if committed.conflicts > 0 {
+            tracing::debug!(conflicts = committed.conflicts, "keys moved on since the plan, planning again");
+            return Ok(Next::After(AFTER_CONFLICT));
+        }
+        Ok(Next::Interval)
+    }
+}

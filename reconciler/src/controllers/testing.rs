@@ -1,0 +1,179 @@
+//! Worlds to plan on, built as etcd would hold them: every value goes through its JSON.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use schema::codec::encode;
+use schema::keys::Key;
+use schema::kinds::pod::{Container, ContainerPort, PodPhase, PodSpec, PodStatus};
+use schema::kinds::{Kind, Resource};
+use schema::meta::{DEFAULT_NAMESPACE, ObjectMeta, ObjectRef, PodRef};
+use schema::object::{Object, Provenance};
+use schema::records::{Binding, Heartbeat, NodeRecord, NodeVersions, OwnerRef, PodInstance, Subnet};
+use schema::world::{Change, World};
+use serde::Serialize;
+
+use super::{Seen, Settings};
+
+pub(super) const CLUSTER_CIDR: &str = "10.244.0.0/16";
+pub(super) const COMMIT: &str = "1111111111111111111111111111111111111111";
+
+pub(super) fn settings() -> Settings {
+    Settings { cluster_cidr: CLUSTER_CIDR.parse().unwrap() }
+}
+
+pub(super) fn seen(world: &World) -> Seen {
+    Seen { world: Arc::new(world.clone()), previous: None, settings: settings() }
+}
+
+pub(super) fn pod_ref(name: &str) -> PodRef {
+    PodRef::new(DEFAULT_NAMESPACE, name)
+}
+
+/// A pod of one container that asks for so many millicores and mebibytes.
+pub(super) fn spec(cpu_millis: u64, memory_mib: u64) -> PodSpec {
+    let mut container = Container { name: "main".into(), image: "busybox:1".into(), ..Container::default() };
+    container.resources.requests.cpu = Some(schema::quantity::Cpu { millis: cpu_millis });
+    container.resources.requests.memory = Some(schema::quantity::Memory { bytes: memory_mib << 20 });
+    PodSpec { containers: vec![container], ..PodSpec::default() }
+}
+
+pub(super) fn with_host_port(mut spec: PodSpec, port: u16) -> PodSpec {
+    let port = ContainerPort { container_port: 80, host_port: Some(port), ..ContainerPort::default() };
+    spec.containers[0].ports.push(port);
+    spec
+}
+
+/// A Pod object as gitops writes it.
+pub(super) fn object(name: &str, spec: PodSpec) -> Object {
+    let resource = Resource::Pod(spec);
+    Object {
+        api_version: "v1".into(),
+        metadata: ObjectMeta {
+            name: name.into(),
+            namespace: DEFAULT_NAMESPACE.into(),
+            ..ObjectMeta::default()
+        },
+        hash: Object::hash_of(&resource),
+        resource,
+        provenance: Provenance {
+            source: "main".into(),
+            commit: COMMIT.into(),
+            author: "Ada <ada@example.org>".into(),
+            file: "app.yaml".into(),
+            line: 1,
+        },
+        generation: 1,
+    }
+}
+
+pub(super) fn object_key(name: &str) -> Key {
+    let namespace = DEFAULT_NAMESPACE.to_owned();
+    Key::Object(ObjectRef { kind: Kind::Pod, namespace, name: name.to_owned() })
+}
+
+/// The pod of [`object`] as workloads writes it.
+pub(super) fn instance(name: &str, spec: PodSpec) -> PodInstance {
+    let hash = Object::hash_of(&Resource::Pod(spec.clone()));
+    let owner = OwnerRef { kind: Kind::Pod, name: name.into() };
+    PodInstance {
+        namespace: DEFAULT_NAMESPACE.into(),
+        name: name.into(),
+        uid: PodInstance::uid_of(&owner, &pod_ref(name), &hash),
+        hash,
+        labels: Default::default(),
+        annotations: Default::default(),
+        owner,
+        commit: COMMIT.into(),
+        spec,
+    }
+}
+
+/// A node of 4 cores and 4 GiB that takes 10 pods.
+pub(super) fn node_record(name: &str) -> NodeRecord {
+    NodeRecord {
+        name: name.into(),
+        addresses: vec!["192.0.2.1".parse().unwrap()],
+        cpu: "4".parse().unwrap(),
+        memory: "4Gi".parse().unwrap(),
+        max_pods: 10,
+        labels: [("kubernetes.io/hostname".to_owned(), name.to_owned())].into(),
+        versions: NodeVersions::default(),
+        api: "http://192.0.2.1:7071".into(),
+        registered_at: "2026-01-01T00:00:00Z".parse().unwrap(),
+    }
+}
+
+pub(super) fn heartbeat() -> Heartbeat {
+    Heartbeat { since: "2026-01-01T00:00:00Z".parse().unwrap() }
+}
+
+/// Builds a world key by key; every key gets a revision of its own.
+#[derive(Default)]
+pub(super) struct Worlds {
+    pub(super) world: World,
+}
+
+impl Worlds {
+    pub(super) fn new() -> Self {
+        Self { world: World { synced: true, ..World::default() } }
+    }
+
+    pub(super) fn put<T: Serialize>(mut self, key: &Key, value: &T) -> Self {
+        self.world.revision += 1;
+        let revision = self.world.revision;
+        let value = Bytes::from(encode(value).unwrap());
+        let key = key.to_string();
+        self.world.apply(&Change::Put { key, value, create_revision: revision, mod_revision: revision });
+        self
+    }
+
+    /// A value that nobody can read.
+    pub(super) fn garbage(mut self, key: &Key) -> Self {
+        self.world.revision += 1;
+        let revision = self.world.revision;
+        let (key, value) = (key.to_string(), Bytes::from_static(b"{"));
+        self.world.apply(&Change::Put { key, value, create_revision: revision, mod_revision: revision });
+        self
+    }
+
+    pub(super) fn delete(mut self, key: &Key) -> Self {
+        self.world.revision += 1;
+        self.world.apply(&Change::Delete { key: key.to_string() });
+        self
+    }
+
+    pub(super) fn object(self, object: &Object) -> Self {
+        self.put(&object_key(&object.metadata.name), object)
+    }
+
+    pub(super) fn pod(self, pod: &PodInstance) -> Self {
+        self.put(&Key::Pod(pod.reference()), pod)
+    }
+
+    pub(super) fn bound(self, node: &str, pod: &PodInstance) -> Self {
+        let binding = Binding { node: node.into(), pod: pod.clone(), reason: "a test".into() };
+        self.put(&Key::Binding(node.into(), pod.reference()), &binding)
+    }
+
+    pub(super) fn status(self, node: &str, pod: &PodInstance, phase: PodPhase) -> Self {
+        let status = PodStatus { uid: pod.uid.clone(), phase, ..PodStatus::default() };
+        self.put(&Key::PodStatus(node.into(), pod.reference()), &status)
+    }
+
+    /// A registered node with heartbeat and range.
+    pub(super) fn node(self, record: &NodeRecord, range: &str) -> Self {
+        let name = record.name.clone();
+        let subnet = Subnet { cidr: range.parse().unwrap(), cluster_cidr: CLUSTER_CIDR.parse().unwrap() };
+        self.put(&Key::Node(name.clone()), record)
+            .put(&Key::Subnet(name.clone()), &subnet)
+            .put(&Key::Heartbeat(name), &heartbeat())
+    }
+
+    /// Nodes `n1`, `n2`, … that are ready.
+    pub(super) fn nodes(self, count: u8) -> Self {
+        (1..=count).fold(self, |worlds, i| {
+            worlds.node(&node_record(&format!("n{i}")), &format!("10.244.{}.0/24", i - 1))
+        })
+    }
+}

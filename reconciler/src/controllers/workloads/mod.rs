@@ -1,0 +1,22 @@
+//! Workloads: which pods should exist. Bare pods so far; ReplicaSets come with their own file.
+//!
+//! Reads objects and pods; writes `pods/`.
+
+use jiff::Timestamp;
+
+use super::{Controller, Seen, Writes};
+
+mod plan;
+#[cfg(test)]
+mod tests;
+
+/// The workloads controller.
+pub struct Workloads;
+
+impl Controller for Workloads {
+    const NAME: &'static str = "workloads";
+
+    fn plan(seen: &Seen, _now: Timestamp) -> Writes {
+        plan::plan(&seen.world)
+    }
+}

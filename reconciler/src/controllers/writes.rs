@@ -1,0 +1,155 @@
+//! What a controller decided: guarded writes in order, and notes on what it leaves undone.
+//!
+//! A plan leaves the shell no choice and can be printed, one line per write and per note.
+
+use std::fmt;
+
+use bytes::Bytes;
+use schema::codec::encode;
+use schema::control::Plan;
+use schema::keys::{Key, ROOT};
+use schema::store::{Guard, Op};
+use serde::Serialize;
+
+use super::note::{Note, NoteKind};
+use super::reason::Reason;
+
+/// A controller's plan.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Writes {
+    /// In order; see [`Write::joined`] for what must happen together.
+    pub writes: Vec<Write>,
+    /// What it found worth telling, also what it does not do and why.
+    pub notes: Vec<Note>,
+}
+
+/// One guarded write.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Write {
+    /// The key.
+    pub key: Key,
+    /// What becomes of it.
+    pub change: Change,
+    /// What must hold for the key, as the plan saw it.
+    pub expect: Expect,
+    /// Why.
+    pub reason: Reason,
+    /// Happens in the same transaction as the write before it, or not at all.
+    pub joined: bool,
+}
+
+/// What becomes of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// It has this JSON.
+    Put(Bytes),
+    /// It is gone.
+    Delete,
+}
+
+/// What must hold for a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect {
+    /// It is not there.
+    Absent,
+    /// It was last written at this revision.
+    ModRevision(i64),
+}
+
+impl Writes {
+    /// Adds a put. A value too large for a key becomes a note instead, and the answer is `false`.
+    pub fn put<T: Serialize>(&mut self, key: Key, value: &T, expect: Expect, reason: Reason) -> bool {
+        match encode(value) {
+            Ok(bytes) => {
+                let change = Change::Put(Bytes::from(bytes));
+                self.writes.push(Write { key, change, expect, reason, joined: false });
+                true
+            }
+            Err(error) => {
+                self.notes.push(Note::about_key(&key, NoteKind::NotWritten { why: error.to_string() }));
+                false
+            }
+        }
+    }
+
+    /// Adds the removal of a key that was last written at `mod_revision`.
+    pub fn delete(&mut self, key: Key, mod_revision: i64, reason: Reason) {
+        let expect = Expect::ModRevision(mod_revision);
+        self.writes.push(Write { key, change: Change::Delete, expect, reason, joined: false });
+    }
+
+    /// Like [`Self::delete`], in one transaction with the write before it.
+    pub fn delete_joined(&mut self, key: Key, mod_revision: i64, reason: Reason) {
+        self.delete(key, mod_revision, reason);
+        if let Some(last) = self.writes.last_mut() {
+            last.joined = true;
+        }
+    }
+
+    /// Adds a note.
+    pub fn note(&mut self, note: Note) {
+        self.notes.push(note);
+    }
+}
+
+impl Write {
+    /// The guard of its key.
+    pub fn guard(&self) -> Guard {
+        match self.expect {
+            Expect::Absent => Guard::Absent(self.key.to_string()),
+            Expect::ModRevision(revision) => Guard::ModRevision(self.key.to_string(), revision),
+        }
+    }
+
+    /// The operation.
+    pub fn op(&self) -> Op {
+        match &self.change {
+            Change::Put(value) => Op::put(&self.key, value.clone()),
+            Change::Delete => Op::delete(&self.key),
+        }
+    }
+
+    /// Bytes of key and value, for the size of a transaction.
+    pub fn size_bytes(&self) -> usize {
+        let value = match &self.change {
+            Change::Put(value) => value.len(),
+            Change::Delete => 0,
+        };
+        // The key travels in the guard and in the operation.
+        2 * self.key.to_string().len() + value
+    }
+}
+
+impl Plan for Writes {
+    fn is_empty(&self) -> bool {
+        self.writes.is_empty()
+    }
+}
+
+impl fmt::Display for Writes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for write in &self.writes {
+            writeln!(f, "{write}")?;
+        }
+        for note in &self.notes {
+            writeln!(f, "{note}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Write {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = match self.change {
+            Change::Put(_) => "put",
+            Change::Delete => "delete",
+        };
+        let key = self.key.to_string();
+        let key = key.strip_prefix(ROOT).unwrap_or(&key);
+        let joined = if self.joined { "+ " } else { "" };
+        match self.expect {
+            Expect::Absent => write!(f, "{joined}{verb} {key} if absent: {}", self.reason),
+            Expect::ModRevision(at) => write!(f, "{joined}{verb} {key} if at {at}: {}", self.reason),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! A commit: who, when, what it says; and how it stands to another.
+
+use git2::{Commit, ErrorCode, Oid, Repository};
+use jiff::Timestamp;
+
+/// The trailer that releases a held prune.
+const ALLOW_PRUNE: &str = "Minik8s-Allow-Prune";
+/// Longest subject kept; the rest of a longer one is cut.
+const SUBJECT_CHARS_MAX: usize = 200;
+
+/// What of a commit is shown and decided on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommitMeta {
+    /// Full hex id.
+    pub id: String,
+    /// `Name <mail>`.
+    pub author: String,
+    /// First line of the message.
+    pub subject: String,
+    /// When it was committed.
+    pub committed_at: Timestamp,
+    /// It has the trailer `Minik8s-Allow-Prune: true`.
+    pub allows_prune: bool,
+}
+
+/// Reads a commit.
+pub fn commit_meta(repository: &Repository, id: Oid) -> Result<CommitMeta, git2::Error> {
+    let commit = repository.find_commit(id)?;
+    let message = String::from_utf8_lossy(commit.message_bytes()).into_owned();
+    let author = commit.author();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    Ok(CommitMeta {
+        id: id.to_string(),
+        author: format!("{} <{}>", text(author.name_bytes()), text(author.email_bytes())),
+        subject: message.lines().next().unwrap_or_default().chars().take(SUBJECT_CHARS_MAX).collect(),
+        committed_at: committed_at(&commit),
+        allows_prune: allows_prune(&message),
+    })
+}
+
+fn committed_at(commit: &Commit<'_>) -> Timestamp {
+    Timestamp::from_second(commit.time().seconds()).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+fn allows_prune(message: &str) -> bool {
+    let Ok(trailers) = git2::message_trailers_strs(message) else { return false };
+    trailers.iter().any(|(key, value)| {
+        key.eq_ignore_ascii_case(ALLOW_PRUNE) && value.trim().eq_ignore_ascii_case("true")
+    })
+}
+
+/// How an older commit stands to the head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Relation {
+    /// They have a common ancestor.
+    Related,
+    /// They have none.
+    Unrelated,
+    /// The older one is not in the repository (any more).
+    Unknown,
+}
+
+/// How `older` stands to `head`.
+pub fn relation(repository: &Repository, older: &str, head: Oid) -> Result<Relation, git2::Error> {
+    let Ok(older) = Oid::from_str(older) else { return Ok(Relation::Unknown) };
+    if older == head {
+        return Ok(Relation::Related);
+    }
+    match repository.find_commit(older) {
+        Err(error) if error.code() == ErrorCode::NotFound => return Ok(Relation::Unknown),
+        other => other?,
+    };
+    match repository.merge_base(older, head) {
+        Ok(_) => Ok(Relation::Related),
+        Err(error) if error.code() == ErrorCode::NotFound => Ok(Relation::Unrelated),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_true_trailer_allows_a_prune() {
+        for (message, allows) in [
+            ("Remove it all\n\nMinik8s-Allow-Prune: true\n", true),
+            ("Remove it all\n\nWhy not.\n\nSigned-off-by: A <a@b>\nminik8s-allow-prune: TRUE\n", true),
+            ("Remove it all\n\nMinik8s-Allow-Prune: false\n", false),
+            ("Minik8s-Allow-Prune: true", false),
+            ("Say\n\nMinik8s-Allow-Prune: true\n\nand then something else.\n", false),
+            ("Remove it all", false),
+        ] {
+            assert_eq!(allows_prune(message), allows, "{message:?}");
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Keeps a mirror from growing a pack per fetch: many packs become one.
+//!
+//! libgit2 has no `git gc`. What can't be reached from the reference stays in the old packs only
+//! as far as it is still needed to compare histories, so the last head is kept reachable too.
+
+use std::fs;
+use std::path::PathBuf;
+
+use git2::{Oid, Repository};
+
+/// More packs than this and every look-up gets slow; one fetch makes one.
+const PACKS_MAX: usize = 50;
+
+/// Repacks when it is due. A failure costs speed only: it is logged and tried at the next fetch.
+pub(super) fn when_due(repository: &Repository, head: Oid) {
+    let packs = packs_of(repository);
+    if packs.len() <= PACKS_MAX {
+        return;
+    }
+    if let Err(error) = compact(repository, head, &packs) {
+        tracing::warn!(%error, "the mirror could not be repacked");
+    }
+}
+
+fn packs_of(repository: &Repository) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(repository.path().join("objects/pack")) else { return Vec::new() };
+    let is_pack = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "pack");
+    entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_pack).collect()
+}
+
+fn compact(repository: &Repository, head: Oid, old: &[PathBuf]) -> Result<(), git2::Error> {
+    let mut walk = repository.revwalk()?;
+    walk.push(head)?;
+    let mut builder = repository.packbuilder()?;
+    builder.insert_walk(&mut walk)?;
+    builder.write(&repository.path().join("objects/pack"), 0)?;
+    let named = builder.name()?.map(str::to_owned);
+    for pack in old {
+        let stem = pack.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+        if named.as_deref().is_some_and(|name| !stem.ends_with(name)) {
+            for extension in ["idx", "pack"] {
+                // Left behind, it is found again next time.
+                let _ = fs::remove_file(pack.with_extension(extension));
+            }
+        }
+    }
+    Ok(())
+}

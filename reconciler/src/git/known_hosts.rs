@@ -1,0 +1,144 @@
+//! OpenSSH's known_hosts: is this the key of that host?
+//!
+//! Plain, wildcard and hashed names, `[host]:port`, `@revoked`; certificate authorities are passed
+//! over. Format: sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT".
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use hmac::{Hmac, KeyInit, Mac};
+use sha1::Sha1;
+
+/// What a known_hosts file says about a host's key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HostKey {
+    /// It is this host's.
+    Known,
+    /// The host has other keys.
+    Changed,
+    /// The host is not in the file.
+    Unknown,
+    /// It must not be used any more.
+    Revoked,
+}
+
+/// Looks the key up that `host` showed on `port`.
+pub(super) fn look_up(file: &str, host: &str, port: u16, key: &[u8]) -> HostKey {
+    let name = if port == 22 {
+        host.to_ascii_lowercase()
+    } else {
+        format!("[{}]:{port}", host.to_ascii_lowercase())
+    };
+    let mut found = HostKey::Unknown;
+    for line in file.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let mut words = line.split_whitespace().peekable();
+        let marker = words.next_if(|word| word.starts_with('@'));
+        let (Some(patterns), Some(_type), Some(encoded)) = (words.next(), words.next(), words.next()) else {
+            continue;
+        };
+        if marker == Some("@cert-authority") || !matches_host(patterns, &name) {
+            continue;
+        }
+        let same = BASE64.decode(encoded).is_ok_and(|known| known == key);
+        match (marker, same) {
+            (Some("@revoked"), true) => return HostKey::Revoked,
+            (Some(_), _) => {}
+            (None, true) => found = HostKey::Known,
+            (None, false) if found == HostKey::Unknown => found = HostKey::Changed,
+            (None, false) => {}
+        }
+    }
+    found
+}
+
+fn matches_host(patterns: &str, name: &str) -> bool {
+    if let Some(hashed) = patterns.strip_prefix("|1|") {
+        return matches_hash(hashed, name).unwrap_or(false);
+    }
+    let mut matched = false;
+    for pattern in patterns.split(',') {
+        match pattern.strip_prefix('!') {
+            Some(negated) if matches_pattern(negated.as_bytes(), name.as_bytes()) => return false,
+            Some(_) => {}
+            None => matched |= matches_pattern(pattern.to_ascii_lowercase().as_bytes(), name.as_bytes()),
+        }
+    }
+    matched
+}
+
+/// `salt|hash`: HMAC-SHA1 of the name with the salt as key.
+fn matches_hash(hashed: &str, name: &str) -> Option<bool> {
+    let (salt, hash) = hashed.split_once('|')?;
+    let mut mac = Hmac::<Sha1>::new_from_slice(&BASE64.decode(salt).ok()?).ok()?;
+    mac.update(name.as_bytes());
+    Some(mac.verify_slice(&BASE64.decode(hash).ok()?).is_ok())
+}
+
+/// `*` is any text, `?` any one character. Backtracks to the last star only: linear in practice.
+fn matches_pattern(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut p, mut t) = (0, 0);
+    let mut star = None;
+    while t < text.len() {
+        if pattern.get(p) == Some(&b'*') {
+            star = Some((p, t));
+            p += 1;
+        } else if pattern.get(p).is_some_and(|c| *c == b'?' || *c == text[t]) {
+            p += 1;
+            t += 1;
+        } else if let Some((at, from)) = star {
+            star = Some((at, from + 1));
+            p = at + 1;
+            t = from + 1;
+        } else {
+            return false;
+        }
+    }
+    pattern[p..].iter().all(|c| *c == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &[u8] = b"the key";
+
+    fn line(host: &str) -> String {
+        format!("{host} ssh-ed25519 {}\n", BASE64.encode(KEY))
+    }
+
+    #[test]
+    fn a_key_is_known_under_the_name_and_port_it_is_listed_with() {
+        for (listed, host, port, expected) in [
+            ("git.example", "git.example", 22, HostKey::Known),
+            ("git.example", "GIT.example", 22, HostKey::Known),
+            ("git.example", "other.example", 22, HostKey::Unknown),
+            ("git.example", "git.example", 2222, HostKey::Unknown),
+            ("[git.example]:2222", "git.example", 2222, HostKey::Known),
+            ("a,*.example,!bad.example", "git.example", 22, HostKey::Known),
+            ("a,*.example,!bad.example", "bad.example", 22, HostKey::Unknown),
+            ("g?t.example", "git.example", 22, HostKey::Known),
+            ("@cert-authority git.example", "git.example", 22, HostKey::Unknown),
+            ("@revoked git.example", "git.example", 22, HostKey::Revoked),
+        ] {
+            assert_eq!(look_up(&line(listed), host, port, KEY), expected, "{listed} {host}:{port}");
+        }
+    }
+
+    #[test]
+    fn another_key_of_a_listed_host_is_a_change_unless_a_later_line_has_it() {
+        let file = format!("# comment\n\ngit.example ssh-rsa AAAA\n{}", line("git.example"));
+        assert_eq!(look_up(&file, "git.example", 22, KEY), HostKey::Known);
+        assert_eq!(look_up(&file, "git.example", 22, b"other"), HostKey::Changed);
+        assert_eq!(look_up("git.example\nbroken |1|x\n", "git.example", 22, KEY), HostKey::Unknown);
+    }
+
+    /// From `ssh-keygen -H` on a file with the name `localhost`.
+    #[test]
+    fn hashed_names_are_understood() {
+        let mut mac = Hmac::<Sha1>::new_from_slice(b"01234567890123456789").unwrap();
+        mac.update(b"localhost");
+        let hash = BASE64.encode(mac.finalize().into_bytes());
+        let listed = format!("|1|{}|{hash}", BASE64.encode(b"01234567890123456789"));
+        assert_eq!(look_up(&line(&listed), "localhost", 22, KEY), HostKey::Known);
+        assert_eq!(look_up(&line(&listed), "otherhost", 22, KEY), HostKey::Unknown);
+    }
+}

@@ -1,0 +1,240 @@
+//! One bare mirror per source: asked cheaply, fetched on change, made anew when broken.
+//!
+//! Reads the remote, writes `<state>/reconciler/mirrors/<source>`. A mirror holds nothing that the
+//! remote does not: losing it costs a fetch, and never an object of the cluster.
+
+use std::cell::Cell;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use git2::{
+    AutotagOption, Direction, ErrorCode, FetchOptions, FetchPrune, ObjectType, Oid, Repository,
+    RepositoryInitOptions,
+};
+
+use super::config::{Reference, SourceConfig};
+use super::error::{is_mirror_fault, remote_error};
+use super::{GitError, compact, credentials};
+
+/// How many branch names an error lists.
+const NAMES_SHOWN_MAX: usize = 8;
+
+/// Where a mirror notes the address that it was filled from, without credentials.
+const ADDRESS_FILE: &str = "minik8s-address";
+
+/// Where a source's mirror lies and how it is filled. Blocking.
+#[derive(Debug, Clone)]
+pub struct Mirror {
+    config: Arc<SourceConfig>,
+    directory: PathBuf,
+}
+
+impl Mirror {
+    /// The mirror of `config` below `state_dir`. Touches nothing.
+    pub fn new(config: Arc<SourceConfig>, state_dir: &Path) -> Self {
+        let directory = state_dir.join("reconciler").join("mirrors").join(&config.name);
+        Self { config, directory }
+    }
+
+    /// The source.
+    pub fn config(&self) -> &SourceConfig {
+        &self.config
+    }
+
+    /// It was made before; it may still be broken.
+    pub fn exists(&self) -> bool {
+        self.directory.join("HEAD").exists()
+    }
+
+    /// It was filled from the present address before; it may still be broken.
+    pub fn was_fetched(&self) -> bool {
+        self.exists()
+            && fs::read_to_string(self.directory.join(ADDRESS_FILE))
+                .is_ok_and(|url| url == self.config.shown_url())
+    }
+
+    /// Asks the remote for the commit that the reference names: the cheap step of a poll.
+    pub fn ls_remote(&self) -> Result<Oid, GitError> {
+        let config = &*self.config;
+        if let Reference::Commit(id) = &config.reference {
+            // A commit never moves; whether the remote has it shows at the fetch.
+            return Oid::from_str(id).map_err(|error| remote_error(config, &error));
+        }
+        credentials::check(config)?;
+        let (callbacks, refusal) = credentials::callbacks(config);
+        let translate = |error: git2::Error| refusal.take().unwrap_or_else(|| remote_error(config, &error));
+        let mut remote = git2::Remote::create_detached(config.url.as_str()).map_err(translate)?;
+        let translate = |error: git2::Error| refusal.take().unwrap_or_else(|| remote_error(config, &error));
+        let connection = remote.connect_auth(Direction::Fetch, Some(callbacks), None).map_err(translate)?;
+        let heads = connection.list().map_err(|error| remote_error(config, &error))?;
+        let wanted = config.reference.full_name();
+        // An annotated tag is listed twice; the second is the commit it stands for.
+        let peeled = format!("{wanted}^{{}}");
+        let find = |name: &str| heads.iter().find(|head| head.name() == name).map(git2::RemoteHead::oid);
+        let names = || heads.iter().map(|head| head.name().to_owned()).collect::<Vec<_>>();
+        find(&peeled).or_else(|| find(&wanted)).ok_or_else(|| self.not_found(&names()))
+    }
+
+    /// Brings the mirror up to the remote and returns the reference's commit. A broken mirror is
+    /// made anew. `cancelled` ends the transfer at its next packet.
+    pub fn fetch(&self, cancelled: &Arc<AtomicBool>) -> Result<Oid, GitError> {
+        credentials::check(&self.config)?;
+        let fetched = self.open().and_then(|repository| self.fetch_into(&repository, cancelled));
+        let broken = match fetched {
+            Err(error) if error.is_mirror_broken() => error,
+            other => return other,
+        };
+        tracing::warn!(source = %self.config.name, %broken, "making the mirror anew");
+        self.rebuild(cancelled)
+    }
+
+    /// Makes the mirror anew beside the old one and swaps them once it is whole.
+    pub fn rebuild(&self, cancelled: &Arc<AtomicBool>) -> Result<Oid, GitError> {
+        let [fresh, old] = ["new", "old"].map(|suffix| self.directory.with_extension(suffix));
+        let unwritable = |error: io::Error| self.unwritable(&error.to_string());
+        remove_all(&fresh).and_then(|()| remove_all(&old)).map_err(unwritable)?;
+        let repository = self.init(&fresh)?;
+        let head = self.fetch_into(&repository, cancelled)?;
+        drop(repository);
+        if self.directory.exists() {
+            fs::rename(&self.directory, &old).map_err(unwritable)?;
+        }
+        fs::rename(&fresh, &self.directory).map_err(unwritable)?;
+        remove_all(&old).map_err(unwritable)?;
+        Ok(head)
+    }
+
+    /// Opens the mirror for reading; made if there is none. Opened per use: nothing of it stays
+    /// mapped in memory while its files may change.
+    pub fn open(&self) -> Result<Repository, GitError> {
+        if !self.exists() {
+            return self.init(&self.directory);
+        }
+        Repository::open_bare(&self.directory).map_err(|error| self.broken(&error))
+    }
+
+    /// The mirror's own fault.
+    pub fn broken(&self, error: &git2::Error) -> GitError {
+        GitError::MirrorBroken { directory: self.directory.clone(), why: error.message().to_owned() }
+    }
+
+    fn init(&self, directory: &Path) -> Result<Repository, GitError> {
+        let mut options = RepositoryInitOptions::new();
+        options.bare(true).mkpath(true).external_template(false);
+        Repository::init_opts(directory, &options).map_err(|error| self.unwritable(error.message()))
+    }
+
+    fn unwritable(&self, why: &str) -> GitError {
+        GitError::MirrorUnwritable { directory: self.directory.clone(), why: why.to_owned() }
+    }
+
+    fn fetch_into(&self, repository: &Repository, cancelled: &Arc<AtomicBool>) -> Result<Oid, GitError> {
+        let config = &*self.config;
+        if let Reference::Commit(id) = &config.reference {
+            return self.fetch_commit(repository, id, cancelled);
+        }
+        let name = config.reference.full_name();
+        // The same name on both sides: libgit2's local transport compares by it what is missing.
+        self.transfer(repository, &[format!("+{name}:{name}")], cancelled)?;
+        let reference = match repository.find_reference(&name) {
+            Ok(reference) => reference,
+            Err(error) if error.code() == ErrorCode::NotFound => return Err(self.not_found(&[])),
+            Err(error) => return Err(self.broken(&error)),
+        };
+        let commit = reference.peel(ObjectType::Commit).map_err(|error| self.broken(&error))?.id();
+        // Only a hint for the next start: without it the remote is looked at first.
+        let _ = fs::write(repository.path().join(ADDRESS_FILE), config.shown_url());
+        compact::when_due(repository, commit);
+        Ok(commit)
+    }
+
+    /// A commit by id: from the mirror, else with all branches and tags, because not every server
+    /// gives out a bare id.
+    fn fetch_commit(
+        &self,
+        repository: &Repository,
+        id: &str,
+        cancelled: &Arc<AtomicBool>,
+    ) -> Result<Oid, GitError> {
+        let wanted = Oid::from_str(id).map_err(|error| remote_error(&self.config, &error))?;
+        if repository.find_commit(wanted).is_err() {
+            let all = ["+refs/heads/*:refs/heads/*".to_owned(), "+refs/tags/*:refs/tags/*".to_owned()];
+            self.transfer(repository, &all, cancelled)?;
+        }
+        match repository.find_commit(wanted) {
+            Ok(_) => Ok(wanted),
+            Err(error) if error.code() == ErrorCode::NotFound => Err(self.not_found(&[])),
+            Err(error) => Err(self.broken(&error)),
+        }
+    }
+
+    fn transfer(
+        &self,
+        repository: &Repository,
+        refspecs: &[String],
+        cancelled: &Arc<AtomicBool>,
+    ) -> Result<(), GitError> {
+        let config = &*self.config;
+        let (mut callbacks, refusal) = credentials::callbacks(config);
+        let (stop, talked) = (Arc::clone(cancelled), std::rc::Rc::new(Cell::new(false)));
+        let talking = std::rc::Rc::clone(&talked);
+        callbacks.transfer_progress(move |_| {
+            talking.set(true);
+            !stop.load(Ordering::Relaxed)
+        });
+        let mut options = FetchOptions::new();
+        options.remote_callbacks(callbacks);
+        // Nothing here removes a reference: a branch gone at the remote is an error to show.
+        options.prune(FetchPrune::Off).download_tags(AutotagOption::None).update_fetchhead(false);
+        let mut remote =
+            repository.remote_anonymous(&config.url).map_err(|error| remote_error(config, &error))?;
+        remote.fetch(refspecs, Some(&mut options), None).map_err(|error| match refusal.take() {
+            Some(refused) => refused,
+            // The same classes come from a broken repository at the other end; a fresh mirror
+            // fails on those again, and then they are the remote's.
+            None if is_mirror_fault(&error) && repository.path() == self.directory => self.broken(&error),
+            None if is_mirror_fault(&error) && !talked.get() && self.is_ours(repository) => {
+                self.broken(&error)
+            }
+            None => remote_error(config, &error),
+        })
+    }
+
+    fn is_ours(&self, repository: &Repository) -> bool {
+        repository.path().canonicalize().ok() == self.directory.canonicalize().ok()
+    }
+
+    fn not_found(&self, names: &[String]) -> GitError {
+        let config = &*self.config;
+        let prefix = match config.reference {
+            Reference::Tag(_) => "refs/tags/",
+            Reference::Branch(_) | Reference::Commit(_) => "refs/heads/",
+        };
+        let mut short: Vec<&str> = names
+            .iter()
+            .filter_map(|name| name.strip_prefix(prefix))
+            .filter(|n| !n.ends_with("^{}"))
+            .collect();
+        short.truncate(NAMES_SHOWN_MAX);
+        let known = match (names.is_empty(), short.is_empty()) {
+            (true, _) => String::new(),
+            (false, true) => " (it has none)".to_owned(),
+            (false, false) => format!(" (it has {})", short.join(", ")),
+        };
+        GitError::ReferenceNotFound {
+            url: config.shown_url(),
+            reference: config.reference.to_string(),
+            known,
+        }
+    }
+}
+
+fn remove_all(directory: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,163 @@
+//! Checks across files and sources: who may have an object. Pure.
+//!
+//! Reads parsed files and the live objects, decides which documents are wanted and which files
+//! are quarantined. The present owner of an object keeps it; the error is the newcomer's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use schema::meta::ObjectRef;
+use schema::object::Object;
+use schema::violation::{Severity, Violation};
+use schema::world::Table;
+
+use super::load::{Draft, Manifests};
+
+/// What may be applied, and what not.
+#[derive(Debug, Default)]
+pub struct Checked<'a> {
+    /// Objects of files without errors, in the order in which they are applied.
+    pub wanted: BTreeMap<&'a ObjectRef, Claim<'a>>,
+    /// Objects that any document names, also in quarantined files.
+    pub named: BTreeSet<&'a ObjectRef>,
+    /// Files that can't be applied, with everything found in them.
+    pub quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
+    /// How many files mean to be manifests.
+    pub manifest_files: usize,
+}
+
+/// A document that names an object.
+#[derive(Debug, Clone, Copy)]
+pub struct Claim<'a> {
+    /// The file.
+    pub file: &'a Arc<str>,
+    /// The document.
+    pub draft: &'a Draft,
+}
+
+/// Checks the files of `source` against each other and against what is live.
+pub fn check<'a>(source: &str, manifests: &'a Manifests, live: &Table<ObjectRef, Object>) -> Checked<'a> {
+    let mut checked = Checked::default();
+    let mut claims: BTreeMap<&ObjectRef, Vec<Claim<'a>>> = BTreeMap::new();
+    for (file, manifest) in manifests {
+        checked.manifest_files += usize::from(manifest.is_manifest);
+        if manifest.has_errors() {
+            checked.quarantined.insert(Arc::clone(file), manifest.violations.clone());
+        }
+        for draft in &manifest.documents {
+            claims.entry(&draft.reference).or_default().push(Claim { file, draft });
+        }
+    }
+    for (object, rivals) in &claims {
+        let owner = live.get(*object).map(|live| &live.value);
+        for (loser, violation) in judge(source, rivals, owner, manifests) {
+            checked.quarantined.entry(Arc::clone(loser)).or_default().push(violation);
+        }
+    }
+    for (file, violation) in vanished(source, manifests, &claims, live) {
+        checked.quarantined.entry(file).or_default().push(violation);
+    }
+    for violations in checked.quarantined.values_mut() {
+        violations.sort();
+    }
+    for (object, rivals) in claims {
+        checked.named.insert(object);
+        // The files of losers are quarantined by now, so at most one is left.
+        if let Some(claim) = rivals.into_iter().find(|claim| !checked.quarantined.contains_key(claim.file)) {
+            checked.wanted.insert(object, claim);
+        }
+    }
+    checked
+}
+
+/// The claims that lose, and why.
+fn judge<'a>(
+    source: &str,
+    rivals: &[Claim<'a>],
+    owner: Option<&Object>,
+    manifests: &Manifests,
+) -> Vec<(&'a Arc<str>, Violation)> {
+    if let Some(other) =
+        owner.map(|object| &object.provenance).filter(|provenance| provenance.source != source)
+    {
+        let message = format!("source `{}` owns it ({}:{})", other.source, other.file, other.line);
+        let help = format!("remove it here, or from source `{}` first", other.source);
+        return rivals
+            .iter()
+            .map(|claim| (claim.file, violation(claim, "owned-by-other-source", &message, &help)))
+            .collect();
+    }
+    let home = owner.map(|object| object.provenance.file.as_str());
+    // A home that can't be read may still hold the object: nobody takes it over meanwhile.
+    if let Some(home) = home.filter(|home| is_unreadable(home, manifests)) {
+        let strangers = rivals.iter().filter(|claim| &**claim.file != home);
+        let message = format!("the object belongs to {home}, which can't be read at this commit");
+        let help = format!("mend {home} first");
+        return strangers
+            .map(|claim| (claim.file, violation(claim, "owner-unreadable", &message, &help)))
+            .collect();
+    }
+    if rivals.len() == 1 {
+        return Vec::new();
+    }
+    let at_home = |claim: &Claim<'_>| home == Some(&**claim.file);
+    let Some(winner) = rivals.iter().min_by_key(|claim| (!at_home(claim), claim.file, claim.draft.line))
+    else {
+        return Vec::new();
+    };
+    let message = format!("the same object is at {}:{}", winner.file, winner.draft.line);
+    let losers = rivals.iter().filter(|claim| !std::ptr::eq(*claim, winner));
+    losers
+        .map(|claim| (claim.file, violation(claim, "duplicate-object", &message, "keep one of the two")))
+        .collect()
+}
+
+/// Files that live objects came from, and that are still there but say nothing any more: cut short
+/// or emptied by mistake. Whoever means it removes the file.
+fn vanished(
+    source: &str,
+    manifests: &Manifests,
+    claims: &BTreeMap<&ObjectRef, Vec<Claim<'_>>>,
+    live: &Table<ObjectRef, Object>,
+) -> Vec<(Arc<str>, Violation)> {
+    let mut found = Vec::new();
+    for (object, live) in live {
+        let provenance = &live.value.provenance;
+        if provenance.source != source || claims.contains_key(object) {
+            continue;
+        }
+        let Some((file, _)) = manifests.get_key_value(&*provenance.file).filter(|(_, m)| !m.is_manifest)
+        else {
+            continue;
+        };
+        let violation = Violation {
+            file: file.to_string(),
+            line: 0,
+            column: 0,
+            severity: Severity::Error,
+            rule: "manifest-vanished".to_owned(),
+            message: format!("the file held {object} and is no manifest any more"),
+            help: "put it back, or remove the file if the object is to go".to_owned(),
+            object: Some(object.to_string()),
+        };
+        found.push((Arc::clone(file), violation));
+    }
+    found
+}
+
+fn is_unreadable(file: &str, manifests: &Manifests) -> bool {
+    manifests.get(file).is_some_and(|manifest| manifest.has_errors())
+}
+
+fn violation(claim: &Claim<'_>, rule: &str, message: &str, help: &str) -> Violation {
+    Violation {
+        file: claim.file.to_string(),
+        line: claim.draft.line,
+        column: 1,
+        severity: Severity::Error,
+        rule: rule.to_owned(),
+        message: format!("{}: {message}", claim.draft.reference),
+        help: help.to_owned(),
+        object: Some(claim.draft.reference.to_string()),
+    }
+}

@@ -1,0 +1,88 @@
+//! The revisions of a source: the next number, what is too old, the last that was whole. Pure.
+
+use schema::records::Revision;
+use schema::world::Table;
+
+/// So many revisions of a source are kept.
+pub const KEPT: usize = 100;
+
+/// The number of the next revision. `last` is the one in the source's status.
+pub fn next_sequence(revisions: &Table<(String, u64), Revision>, source: &str, last: u64) -> u64 {
+    let newest = of(revisions, source).next_back().map_or(0, |(sequence, _)| sequence);
+    newest.max(last) + 1
+}
+
+/// Revisions to remove when one more is written, at most `max` of them.
+pub fn expired(revisions: &Table<(String, u64), Revision>, source: &str, max: usize) -> Vec<u64> {
+    let surplus = (of(revisions, source).count() + 1).saturating_sub(KEPT);
+    of(revisions, source).take(surplus.min(max)).map(|(sequence, _)| sequence).collect()
+}
+
+/// The newest commit whose removals were all done.
+pub fn base(revisions: &Table<(String, u64), Revision>, source: &str) -> Option<String> {
+    of(revisions, source)
+        .rev()
+        .find(|(_, revision)| revision.counts.held == 0)
+        .map(|(_, revision)| revision.commit.clone())
+}
+
+fn of<'a>(
+    revisions: &'a Table<(String, u64), Revision>,
+    source: &str,
+) -> impl DoubleEndedIterator<Item = (u64, &'a Revision)> + use<'a> {
+    let range = (source.to_owned(), 0)..=(source.to_owned(), u64::MAX);
+    revisions.range(range).map(|((_, sequence), revision)| (*sequence, &revision.value))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use jiff::Timestamp;
+    use schema::records::{ChangeCounts, Verdict};
+    use schema::world::Versioned;
+
+    use super::*;
+
+    fn table(sequences: impl IntoIterator<Item = u64>) -> Table<(String, u64), Revision> {
+        let mut table = Table::new();
+        for (source, sequence) in sequences.into_iter().flat_map(|n| [("main", n), ("other", n * 7)]) {
+            let counts = ChangeCounts { held: sequence % 2, ..ChangeCounts::default() };
+            let value = Revision {
+                source: source.into(),
+                sequence,
+                commit: format!("{source}-{sequence}"),
+                author: String::new(),
+                subject: String::new(),
+                committed_at: Timestamp::UNIX_EPOCH,
+                applied_at: Timestamp::UNIX_EPOCH,
+                duration_ms: 0,
+                counts,
+                verdict: Verdict::Applied,
+            };
+            let versioned = Versioned { value, create_revision: 1, mod_revision: 1 };
+            table.insert((source.to_owned(), sequence), Arc::new(versioned));
+        }
+        table
+    }
+
+    #[test]
+    fn numbers_go_on_even_when_the_history_is_lost() {
+        assert_eq!(next_sequence(&table([]), "main", 0), 1);
+        assert_eq!(next_sequence(&table([]), "main", 7), 8);
+        assert_eq!(next_sequence(&table(1..=9), "main", 3), 10);
+    }
+
+    #[test]
+    fn the_newest_hundred_are_kept() {
+        assert!(expired(&table(1..=99), "main", 50).is_empty());
+        assert_eq!(expired(&table(1..=100), "main", 50), [1]);
+        assert_eq!(expired(&table(1..=200), "main", 3), [1, 2, 3]);
+    }
+
+    #[test]
+    fn the_base_is_the_newest_without_a_held_prune() {
+        assert_eq!(base(&table([]), "main"), None);
+        assert_eq!(base(&table(1..=5), "main").as_deref(), Some("main-4"));
+    }
+}

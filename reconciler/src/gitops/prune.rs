@@ -1,0 +1,170 @@
+//! Which live objects are to go, and whether they may. Pure.
+//!
+//! Absence is the weakest of evidence: a typo, an outage or a wrong branch all look like it. So a
+//! removal needs a complete picture, stays in a budget, or is asked for by a commit's trailer.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use schema::meta::ObjectRef;
+
+use crate::git::Relation;
+
+/// Removals up to this many are never too many.
+pub const BUDGET_OBJECTS: usize = 10;
+/// Above [`BUDGET_OBJECTS`], this share of what the source owns is the most that goes.
+pub const BUDGET_PERCENT: usize = 30;
+/// `"false"` keeps an object whatever Git says.
+pub const PRUNE_ANNOTATION: &str = "minik8s.io/prune";
+/// How a held prune is released, for messages.
+pub const RELEASE_HELP: &str =
+    "if it is meant, push a commit (an empty one will do) with the trailer `Minik8s-Allow-Prune: true`";
+
+/// What the decision is made on.
+#[derive(Debug)]
+pub struct Evidence<'a> {
+    /// Objects that the source owns.
+    pub owned: usize,
+    /// Those of them that no document names, with the commit that set them.
+    pub absent: BTreeMap<&'a ObjectRef, &'a str>,
+    /// Files that can't be read.
+    pub quarantined: Vec<&'a str>,
+    /// Why the picture is not complete, if it is not.
+    pub incomplete: Option<&'a str>,
+    /// No file means to be a manifest.
+    pub empty: bool,
+    /// The head commit has the trailer.
+    pub released: bool,
+    /// How older commits stand to the head.
+    pub lineage: &'a Lineage,
+}
+
+/// How the history of what is live stands to the head commit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Lineage {
+    /// Newest commit whose removals were all done, if one is known.
+    pub base: Option<String>,
+    /// By commit.
+    pub relations: BTreeMap<String, Relation>,
+}
+
+/// The decision.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Prune {
+    /// Nothing is absent.
+    #[default]
+    Nothing,
+    /// These go.
+    Remove(Vec<ObjectRef>),
+    /// These stay until it is released.
+    Held {
+        /// Why.
+        why: Hold,
+        /// Which.
+        objects: Vec<ObjectRef>,
+    },
+}
+
+/// Why a prune waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hold {
+    /// The remote or the folder can't be read.
+    Incomplete(String),
+    /// Files can't be read.
+    Quarantine(Vec<String>),
+    /// The commit holds no manifest.
+    Empty,
+    /// The commit has no history in common with what is applied.
+    UnrelatedHistory {
+        /// The commit that it has nothing in common with.
+        base: String,
+    },
+    /// Nothing would be left of what the source owns.
+    Everything {
+        /// How many that is.
+        owned: usize,
+    },
+    /// More than the budget.
+    Budget {
+        /// So many would go.
+        removals: usize,
+        /// Of so many.
+        owned: usize,
+    },
+}
+
+impl fmt::Display for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Hold::Incomplete(why) => write!(f, "the source can't be read whole: {why}"),
+            Hold::Quarantine(files) => {
+                write!(f, "{} can't be applied, so what it held is not known; mend it", files.join(", "))
+            }
+            Hold::Empty => write!(f, "the commit holds no manifest at all; {RELEASE_HELP}"),
+            Hold::UnrelatedHistory { base } => {
+                let base = base.get(..12).unwrap_or(base);
+                write!(f, "the commit has no common history with {base}, which is applied; {RELEASE_HELP}")
+            }
+            Hold::Everything { owned } => {
+                write!(f, "it would remove every object of the source ({owned}); {RELEASE_HELP}")
+            }
+            Hold::Budget { removals, owned } => write!(
+                f,
+                "it would remove {removals} of {owned} objects, more than {BUDGET_OBJECTS} and more than \
+                 {BUDGET_PERCENT} %; {RELEASE_HELP}"
+            ),
+        }
+    }
+}
+
+/// Decides on the removals.
+pub fn prune(evidence: &Evidence<'_>) -> Prune {
+    if evidence.absent.is_empty() {
+        return Prune::Nothing;
+    }
+    let mut objects: Vec<ObjectRef> = evidence.absent.keys().map(|object| (*object).clone()).collect();
+    // Removals go in reverse of how objects are applied.
+    objects.reverse();
+    match hold(evidence) {
+        Some(why) => Prune::Held { why, objects },
+        None => Prune::Remove(objects),
+    }
+}
+
+fn hold(evidence: &Evidence<'_>) -> Option<Hold> {
+    // An incomplete picture can't be released: what is absent in it is not known to be gone.
+    if let Some(why) = evidence.incomplete {
+        return Some(Hold::Incomplete(why.to_owned()));
+    }
+    if !evidence.quarantined.is_empty() {
+        return Some(Hold::Quarantine(evidence.quarantined.iter().map(|file| (*file).to_owned()).collect()));
+    }
+    if evidence.released {
+        return None;
+    }
+    if evidence.empty {
+        return Some(Hold::Empty);
+    }
+    if let Some(base) = unrelated(evidence) {
+        return Some(Hold::UnrelatedHistory { base });
+    }
+    let (removals, owned) = (evidence.absent.len(), evidence.owned);
+    if removals >= owned {
+        return Some(Hold::Everything { owned });
+    }
+    (removals > BUDGET_OBJECTS && removals * 100 > owned * BUDGET_PERCENT)
+        .then_some(Hold::Budget { removals, owned })
+}
+
+/// The commit that the head has nothing in common with. Unrelated is only what neither the last
+/// whole commit nor the commits of the absent objects tie to the head: so a history begun anew
+/// with the same content is taken over, and a hold lasts until it is released.
+fn unrelated(evidence: &Evidence<'_>) -> Option<String> {
+    let lineage = evidence.lineage;
+    let related = |commit: &str| lineage.relations.get(commit) == Some(&Relation::Related);
+    if lineage.base.as_deref().is_some_and(related) {
+        return None;
+    }
+    let stranger = evidence.absent.values().find(|commit| !related(commit))?;
+    Some(lineage.base.clone().unwrap_or_else(|| (*stranger).to_owned()))
+}

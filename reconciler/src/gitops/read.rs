@@ -1,0 +1,111 @@
+//! Reads a commit for the loop: meta, files, documents, lineage. Blocking.
+//!
+//! Reads the mirror, decides nothing but whether the commit can be read; what libgit2 says about
+//! unreadable objects becomes a broken mirror, which the loop makes anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use git2::{Oid, Repository};
+
+use super::load::{self, Manifests};
+use super::prune::Lineage;
+use super::status::short;
+use crate::git::{self, CommitMeta, GitError, Listing, Mirror, Relation, Remote, SourceConfig};
+
+/// More commits than this are not looked up; unknown ones only ever hold a prune.
+const LINEAGE_COMMITS_MAX: usize = 256;
+
+/// A commit in memory. Clones are cheap and share what did not change.
+#[derive(Debug, Clone)]
+pub(super) struct Loaded {
+    pub(super) head: Oid,
+    pub(super) commit: Arc<CommitMeta>,
+    listing: Listing,
+    pub(super) manifests: Manifests,
+}
+
+/// Reads `head`, from `before` where that helps. `applied` is the commit in the status.
+pub(super) fn read_commit(
+    mirror: &Mirror,
+    head: Oid,
+    before: Option<&Loaded>,
+    applied: Option<&str>,
+) -> Result<Loaded, GitError> {
+    let repository = mirror.open()?;
+    let broken = |error: git2::Error| mirror.broken(&error);
+    let commit = git::commit_meta(&repository, head).map_err(broken)?;
+    let folder = mirror.config().path.as_str();
+    let (old_listing, old_manifests) =
+        before.map_or_else(Default::default, |before| (before.listing.clone(), before.manifests.clone()));
+    let listing = match git::list(&repository, head, folder, &old_listing).map_err(broken)? {
+        Some(listing) => listing,
+        // Git keeps no empty folder: the last file's removal takes it along. Believed only from a
+        // commit that says so, and only of a folder that was there.
+        None if commit.allows_prune && had_folder(&repository, applied, folder) => Listing::default(),
+        None => {
+            let (url, commit) = (mirror.config().shown_url(), short(&commit.id).to_owned());
+            return Err(GitError::PathNotFound { url, path: folder.to_owned(), commit });
+        }
+    };
+    let (manifests, parsed) =
+        load::update(&repository, &old_listing.files, &listing.files, &old_manifests).map_err(broken)?;
+    for note in listing.notes.iter().filter(|note| !old_listing.notes.contains(note)) {
+        tracing::info!(source = %mirror.config().name, %note, "passed over");
+    }
+    tracing::debug!(source = %mirror.config().name, commit = short(&commit.id), files = listing.files.len(), parsed, "read");
+    Ok(Loaded { head, commit: Arc::new(commit), listing, manifests })
+}
+
+fn had_folder(repository: &Repository, applied: Option<&str>, folder: &str) -> bool {
+    let Some(applied) = applied.and_then(|commit| Oid::from_str(commit).ok()) else { return false };
+    matches!(git::list(repository, applied, folder, &Listing::default()), Ok(Some(_)))
+}
+
+/// How `base` and `commits` stand to `head`.
+pub(super) fn read_lineage(
+    mirror: &Mirror,
+    head: Oid,
+    base: Option<String>,
+    commits: BTreeSet<String>,
+) -> Result<Lineage, GitError> {
+    let repository = mirror.open()?;
+    let mut relations = BTreeMap::new();
+    for commit in base.iter().cloned().chain(commits).take(LINEAGE_COMMITS_MAX) {
+        let relation = git::relation(&repository, &commit, head).unwrap_or(Relation::Unknown);
+        relations.insert(commit, relation);
+    }
+    Ok(Lineage { base, relations })
+}
+
+/// Looks at a source that has no mirror yet, so that a wrong address, branch, folder or login
+/// ends the start of the daemon with one line. A source seen before may be away: it starts anyway.
+pub async fn preflight(config: &SourceConfig, state_dir: &Path) -> Result<(), GitError> {
+    config.check()?;
+    let remote = Remote::new(Arc::new(config.clone()), state_dir);
+    if remote.mirror().was_fetched() {
+        return Ok(());
+    }
+    remote.ls_remote().await?;
+    let head = remote.fetch().await?;
+    let mirror = remote.mirror().clone();
+    let read = tokio::task::spawn_blocking(move || {
+        let repository = mirror.open()?;
+        let listed = git::list(&repository, head, &mirror.config().path, &Listing::default());
+        match listed.map_err(|error| mirror.broken(&error))? {
+            Some(_) => Ok(()),
+            None => Err(GitError::PathNotFound {
+                url: mirror.config().shown_url(),
+                path: mirror.config().path.clone(),
+                commit: short(&head.to_string()).to_owned(),
+            }),
+        }
+    });
+    read.await.unwrap_or_else(|error| {
+        Err(GitError::RemoteUnreachable {
+            url: config.shown_url(),
+            why: format!("reading it panicked: {error}"),
+        })
+    })
+}

@@ -1,0 +1,284 @@
+//! The status of a source, its revisions and its events, folded from what was seen and done. Pure.
+
+use jiff::Timestamp;
+use schema::codec;
+use schema::meta::ObjectRef;
+use schema::records::{
+    ChangeCounts, HeldPrune, Quarantine, Revision, SourceError, SourceErrorKind, SourceState, SourceStatus,
+    Verdict,
+};
+use schema::violation::Severity;
+
+use super::plan::SyncPlan;
+use super::prune::{Prune, RELEASE_HELP};
+use crate::git::{CommitMeta, SourceConfig};
+
+/// So many violations of a file, and objects of a held prune, are shown.
+const SHOWN_MAX: usize = 20;
+
+/// What one run saw and did.
+#[derive(Debug)]
+pub struct Run<'a> {
+    /// The source.
+    pub config: &'a SourceConfig,
+    /// Status before.
+    pub previous: Option<&'a SourceStatus>,
+    /// Newest commit at the remote, if it could be asked.
+    pub head: Option<String>,
+    /// The commit that the plan was for.
+    pub commit: Option<&'a CommitMeta>,
+    /// The plan; none if nothing was read or nothing changed.
+    pub plan: Option<&'a SyncPlan>,
+    /// What kept the remote from being read.
+    pub problem: Option<Problem>,
+    /// What kept the plan from being carried out.
+    pub failure: Option<String>,
+    /// Number that a new revision gets.
+    pub next_sequence: u64,
+    /// From the start of the fetch, in milliseconds.
+    pub duration_ms: u64,
+    /// The present.
+    pub now: Timestamp,
+}
+
+/// Something that keeps a source from being read or applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Which step failed.
+    pub kind: SourceErrorKind,
+    /// What happened and what to do, in one line.
+    pub message: String,
+}
+
+/// Folds a run into the source's status, and a revision if its commit is newly applied.
+pub fn fold(run: &Run<'_>) -> (SourceStatus, Option<Revision>) {
+    let config = run.config;
+    let mut status = run.previous.cloned().unwrap_or_else(|| fresh(config));
+    status.name.clone_from(&config.name);
+    status.url = config.shown_url();
+    status.reference = config.reference.to_string();
+    status.path.clone_from(&config.path);
+    if run.head.is_some() {
+        status.observed_commit.clone_from(&run.head);
+    }
+    let problem = run.problem.clone().or_else(|| empty(run));
+    if let (Some(plan), Some(commit)) = (run.plan, run.commit) {
+        status.objects = plan.owned;
+        status.quarantined = quarantined(plan, commit, run.previous);
+        let held = held(plan, commit, run.previous);
+        // While the remote can't be read whole, what was held before is still what is held.
+        status.held_prune = match (&run.problem, status.held_prune) {
+            (Some(_), Some(before)) => Some(before),
+            _ => held,
+        };
+    }
+    let error = problem.clone().or_else(|| failed(run));
+    status.error = error.map(|problem| since(problem, run));
+    let revision = match (&status.error, run.plan, run.commit) {
+        (None, Some(plan), Some(commit)) if status.applied_commit.as_deref() != Some(&commit.id) => {
+            Some(revision(run, plan, commit))
+        }
+        _ => None,
+    };
+    if let Some(revision) = &revision {
+        status.applied_commit = Some(revision.commit.clone());
+        status.applied_at = Some(run.now);
+        status.revision = revision.sequence;
+    }
+    status.state = match &status.error {
+        Some(_) => SourceState::Failed,
+        None if status.applied_commit.is_none() => SourceState::Pending,
+        None if !status.quarantined.is_empty() || status.held_prune.is_some() => SourceState::Degraded,
+        None => SourceState::Synced,
+    };
+    (bounded(status), revision)
+}
+
+fn fresh(config: &SourceConfig) -> SourceStatus {
+    SourceStatus {
+        name: config.name.clone(),
+        url: config.shown_url(),
+        reference: config.reference.to_string(),
+        path: config.path.clone(),
+        state: SourceState::Pending,
+        observed_commit: None,
+        applied_commit: None,
+        applied_at: None,
+        revision: 0,
+        objects: 0,
+        quarantined: Vec::new(),
+        held_prune: None,
+        error: None,
+    }
+}
+
+fn empty(run: &Run<'_>) -> Option<Problem> {
+    let commit = run.commit.filter(|_| run.plan.is_some_and(|plan| plan.empty))?;
+    let place =
+        if run.config.path.is_empty() { String::new() } else { format!(" below `{}`", run.config.path) };
+    let message = format!(
+        "commit {} of {} holds no manifest{place}; nothing is removed; {RELEASE_HELP}",
+        short(&commit.id),
+        run.config.shown_url()
+    );
+    Some(Problem { kind: SourceErrorKind::Empty, message })
+}
+
+fn failed(run: &Run<'_>) -> Option<Problem> {
+    let message = run.failure.clone()?;
+    Some(Problem { kind: SourceErrorKind::ApplyFailed, message })
+}
+
+fn since(problem: Problem, run: &Run<'_>) -> SourceError {
+    let before =
+        run.previous.and_then(|status| status.error.as_ref()).filter(|error| error.kind == problem.kind);
+    let since = before.map_or(run.now, |error| error.since);
+    SourceError { kind: problem.kind, message: problem.message, since }
+}
+
+fn quarantined(plan: &SyncPlan, commit: &CommitMeta, previous: Option<&SourceStatus>) -> Vec<Quarantine> {
+    let files = plan.quarantined.iter().map(|(file, violations)| {
+        let total = violations.len() as u64;
+        // Errors first: with many warnings the cause must not be cut off.
+        let mut shown = violations.clone();
+        shown.sort_by_key(|violation| violation.severity != Severity::Error);
+        shown.truncate(SHOWN_MAX);
+        // As long as the same is wrong, it is the older commit that is to blame.
+        let before = previous.and_then(|status| status.quarantined.iter().find(|q| *q.file == **file));
+        match before.filter(|before| before.violations == shown && before.violations_total == total) {
+            Some(before) => before.clone(),
+            None => Quarantine {
+                file: file.to_string(),
+                commit: commit.id.clone(),
+                author: commit.author.clone(),
+                violations: shown,
+                violations_total: total,
+            },
+        }
+    });
+    files.collect()
+}
+
+/// The status to write before a plan whose removals are held begins to write objects; none if it
+/// is there already. Later plans measure the removals against it, so it must not be lost.
+pub fn hold_ahead(
+    config: &SourceConfig,
+    previous: Option<&SourceStatus>,
+    commit: &CommitMeta,
+    plan: &SyncPlan,
+) -> Option<SourceStatus> {
+    if plan.steps.is_empty() || previous.is_some_and(|status| status.held_prune.is_some()) {
+        return None;
+    }
+    let held = held(plan, commit, previous)?;
+    let status = previous.cloned().unwrap_or_else(|| fresh(config));
+    Some(bounded(SourceStatus { held_prune: Some(held), ..status }))
+}
+
+fn held(plan: &SyncPlan, commit: &CommitMeta, previous: Option<&SourceStatus>) -> Option<HeldPrune> {
+    let Prune::Held { why, objects } = &plan.prune else { return None };
+    let shown: Vec<ObjectRef> = objects.iter().take(SHOWN_MAX).cloned().collect();
+    let deletes = objects.len() as u64;
+    let before = previous.and_then(|status| status.held_prune.as_ref());
+    let same = before.filter(|before| before.deletes == deletes && before.objects == shown);
+    let commit = same.map_or(&commit.id, |before| &before.commit);
+    Some(HeldPrune {
+        commit: commit.clone(),
+        why: why.to_string(),
+        deletes,
+        owned: plan.prune_of,
+        objects: shown,
+    })
+}
+
+fn revision(run: &Run<'_>, plan: &SyncPlan, commit: &CommitMeta) -> Revision {
+    let counts = plan.counts();
+    Revision {
+        source: run.config.name.clone(),
+        sequence: run.next_sequence,
+        commit: commit.id.clone(),
+        author: commit.author.clone(),
+        subject: commit.subject.clone(),
+        committed_at: commit.committed_at,
+        applied_at: run.now,
+        duration_ms: run.duration_ms,
+        verdict: verdict(plan, &counts),
+        counts,
+    }
+}
+
+fn verdict(plan: &SyncPlan, counts: &ChangeCounts) -> Verdict {
+    let mut parts = Vec::new();
+    if counts.quarantined > 0 {
+        let files: Vec<&str> = plan.quarantined.keys().map(|file| &**file).take(SHOWN_MAX).collect();
+        parts.push(format!("{} file(s) could not be applied: {}", counts.quarantined, files.join(", ")));
+    }
+    if let Prune::Held { why, objects } = &plan.prune {
+        parts.push(format!("{} removal(s) held: {why}", objects.len()));
+    }
+    if parts.is_empty() { Verdict::Applied } else { Verdict::Degraded { why: parts.join("; ") } }
+}
+
+/// Cuts detail until the status fits under its key; the counts of a revision stay whole.
+fn bounded(mut status: SourceStatus) -> SourceStatus {
+    for (files, violations) in [(usize::MAX, 5), (200, 1), (50, 1), (10, 1)] {
+        if codec::encode(&status).is_ok() {
+            break;
+        }
+        status.quarantined.truncate(files);
+        for quarantine in &mut status.quarantined {
+            quarantine.violations.truncate(violations);
+        }
+    }
+    status
+}
+
+/// Something to tell about a source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct News {
+    /// Someone should look.
+    pub warning: bool,
+    /// One CamelCase word.
+    pub reason: &'static str,
+    /// A sentence.
+    pub message: String,
+}
+
+/// What is new between two statuses.
+pub fn news(before: Option<&SourceStatus>, after: &SourceStatus, revision: Option<&Revision>) -> Vec<News> {
+    let mut news = Vec::new();
+    if let Some(revision) = revision {
+        let ChangeCounts { create, update, replace, delete, .. } = revision.counts;
+        let message = format!(
+            "commit {} by {} applied: {create} created, {update} updated, {replace} replaced, {delete} removed",
+            short(&revision.commit),
+            revision.author
+        );
+        news.push(News { warning: false, reason: "Synced", message });
+    }
+    for quarantine in &after.quarantined {
+        if before.is_some_and(|before| before.quarantined.contains(quarantine)) {
+            continue;
+        }
+        let first = quarantine.violations.first().map(ToString::to_string).unwrap_or_default();
+        let message = format!("at commit {} by {}: {first}", short(&quarantine.commit), quarantine.author);
+        news.push(News { warning: true, reason: "Quarantined", message });
+    }
+    if let Some(held) =
+        after.held_prune.as_ref().filter(|held| before.and_then(|b| b.held_prune.as_ref()) != Some(*held))
+    {
+        let message =
+            format!("{} removals of commit {} wait: {}", held.deletes, short(&held.commit), held.why);
+        news.push(News { warning: true, reason: "PruneHeld", message });
+    }
+    let kind = |status: &SourceStatus| status.error.as_ref().map(|error| error.kind);
+    if let Some(error) = after.error.as_ref().filter(|error| before.and_then(kind) != Some(error.kind)) {
+        news.push(News { warning: true, reason: "FetchFailed", message: error.message.clone() });
+    }
+    news
+}
+
+/// The first 12 digits of a commit's id.
+pub fn short(commit: &str) -> &str {
+    commit.get(..12).unwrap_or(commit)
+}

@@ -1,0 +1,320 @@
+//! What people do to a repository, and what becomes of it.
+
+use schema::control::Next;
+use schema::records::{SourceErrorKind, SourceState, Verdict};
+use schema::store::{Op, Store};
+
+use super::kit::{Cluster, Repo, many, pod, pods};
+
+#[tokio::test]
+async fn a_first_commit_is_applied_with_its_provenance_and_one_revision() {
+    let mut repo = Repo::new(pods(["a", "b"]));
+    repo.set("notes.yaml", "just: text\n").set("README.md", "# hello");
+    let commit = repo.commit("Say hello\n\nAt length.");
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["a", "b"]);
+    let object = &cluster.objects().await["a"];
+    assert_eq!(object.provenance.commit, commit);
+    assert_eq!(object.provenance.author, "Ada <ada@example.org>");
+    assert_eq!((object.provenance.file.as_str(), object.provenance.line), ("a.yaml", 1));
+    assert_eq!(object.generation, 1);
+    let status = cluster.status().await;
+    assert_eq!((status.state, status.objects, status.revision), (SourceState::Synced, 2, 1));
+    assert_eq!(status.applied_commit.as_deref(), Some(&*commit));
+    let revisions = cluster.revisions().await;
+    assert_eq!(revisions.len(), 1);
+    assert_eq!((revisions[0].subject.as_str(), revisions[0].counts.create), ("Say hello", 2));
+    assert_eq!(revisions[0].verdict, Verdict::Applied);
+}
+
+#[tokio::test]
+async fn an_unchanged_repository_writes_nothing() {
+    let repo = Repo::new(pods(["a", "b"]));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    let before = cluster.store.revision();
+    for _ in 0..5 {
+        let ran = cluster.run().await;
+        assert_eq!((ran.steps, ran.next), (0, Some(Next::Interval)));
+    }
+    cluster.restart();
+    cluster.settle().await;
+    assert_eq!(cluster.store.revision(), before);
+}
+
+#[tokio::test]
+async fn an_image_replaces_and_a_label_updates_in_place() {
+    let mut repo = Repo::new(pods(["a", "b"]));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    let first = cluster.objects().await["a"].clone();
+
+    repo.set("a.yaml", pod("a", "one").replace("  name: a", "  name: a\n  labels: {tier: front}"));
+    let commit = repo.commit("Label");
+    cluster.settle().await;
+    let labelled = cluster.objects().await["a"].clone();
+    assert_eq!((&labelled.hash, labelled.generation), (&first.hash, 1));
+    assert_eq!((labelled.metadata.labels["tier"].as_str(), &labelled.provenance.commit), ("front", &commit));
+
+    repo.set("a.yaml", pod("a", "two"));
+    repo.commit("Image");
+    cluster.settle().await;
+    let replaced = cluster.objects().await["a"].clone();
+    assert_eq!(replaced.generation, 2);
+    assert_ne!(replaced.hash, first.hash);
+    let counts: Vec<_> = cluster
+        .revisions()
+        .await
+        .iter()
+        .map(|r| (r.counts.create, r.counts.update, r.counts.replace))
+        .collect();
+    assert_eq!(counts, [(2, 0, 0), (0, 1, 0), (0, 0, 1)]);
+}
+
+#[tokio::test]
+async fn a_renamed_file_changes_nothing_but_the_place() {
+    let mut repo = Repo::new(pods(["a", "b"]));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    let before = cluster.objects().await["a"].clone();
+    repo.remove("a.yaml").set("apps/web/moved.yaml", format!("# moved\n{}", pod("a", "one")));
+    repo.commit("Move");
+    cluster.settle().await;
+    let mut after = cluster.objects().await["a"].clone();
+    assert_eq!((after.provenance.file.as_str(), after.provenance.line), ("apps/web/moved.yaml", 2));
+    after.provenance.file.clone_from(&before.provenance.file);
+    after.provenance.line = before.provenance.line;
+    assert_eq!(after, before);
+    let last = cluster.revisions().await.pop().unwrap().counts;
+    assert_eq!((last.create, last.update, last.replace, last.delete), (0, 1, 0, 0));
+}
+
+#[tokio::test]
+async fn a_deleted_file_removes_its_objects() {
+    let mut repo = Repo::new(pods(["a", "b", "c"]));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    repo.remove("b.yaml").commit("Drop b");
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["a", "c"]);
+    assert_eq!(cluster.status().await.state, SourceState::Synced);
+    assert_eq!(cluster.revisions().await[1].counts.delete, 1);
+}
+
+#[tokio::test]
+async fn a_broken_file_keeps_its_objects_while_the_rest_of_the_commit_applies() {
+    let mut repo = Repo::new(pods(["a", "b", "c"]));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    repo.set("a.yaml", pod("a", "two").replace("containers:", "containres:"));
+    repo.set("b.yaml", pod("b", "two")).set("d.yaml", pod("d", "one")).remove("c.yaml");
+    let broken = repo.commit("Break a");
+    cluster.settle().await;
+    // c is not pruned either: what a.yaml holds is not known.
+    assert_eq!(cluster.names().await, ["a", "b", "c", "d"]);
+    let status = cluster.status().await;
+    assert_eq!(status.state, SourceState::Degraded);
+    let quarantine = &status.quarantined[0];
+    assert_eq!((quarantine.file.as_str(), &quarantine.commit), ("a.yaml", &broken));
+    assert_eq!(quarantine.author, "Ada <ada@example.org>");
+    let typo = quarantine.violations.iter().find(|violation| violation.rule == "unknown-field").unwrap();
+    assert_eq!(typo.line, 6, "{typo}");
+    assert!(status.held_prune.is_some());
+    assert!(
+        matches!(&cluster.revisions().await[1].verdict, Verdict::Degraded { why } if why.contains("a.yaml"))
+    );
+
+    // Another commit on top does not take the blame.
+    repo.set("b.yaml", pod("b", "three")).commit("Other");
+    cluster.settle().await;
+    assert_eq!(cluster.status().await.quarantined[0].commit, broken);
+
+    repo.set("a.yaml", pod("a", "two")).commit("Mend a");
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["a", "b", "d"]);
+    let status = cluster.status().await;
+    assert_eq!((status.state, status.quarantined.len(), status.held_prune), (SourceState::Synced, 0, None));
+}
+
+#[tokio::test]
+async fn a_held_prune_is_released_by_a_trailer_on_an_empty_commit() {
+    let mut repo = Repo::new(pods(many(20)));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    repo.files = pods(many(2));
+    let held = repo.commit("Remove most");
+    cluster.settle().await;
+    assert_eq!(cluster.names().await.len(), 20);
+    let status = cluster.status().await;
+    assert_eq!(status.state, SourceState::Degraded);
+    let prune = status.held_prune.unwrap();
+    assert_eq!((prune.deletes, prune.owned, &prune.commit), (18, 20, &held));
+    assert!(prune.why.contains("Minik8s-Allow-Prune: true"), "{}", prune.why);
+    // It stays held under later commits.
+    repo.set("p0.yaml", pod("p0", "two")).commit("Other");
+    cluster.settle().await;
+    assert_eq!(cluster.names().await.len(), 20);
+    repo.commit("Yes\n\nMinik8s-Allow-Prune: true\n");
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["p0", "p1"]);
+    assert_eq!(cluster.status().await.state, SourceState::Synced);
+}
+
+#[tokio::test]
+async fn a_hold_outlives_what_the_same_commit_creates() {
+    let mut repo = Repo::new(pods(many(5)));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    repo.files = pods((0..40).map(|n| format!("new{n}")));
+    repo.commit("Rename all and add more");
+    for _ in 0..3 {
+        cluster.restart();
+        cluster.settle().await;
+        assert_eq!(cluster.names().await.len(), 45);
+    }
+    repo.set("new0.yaml", pod("new0", "two")).commit("Go on");
+    cluster.settle().await;
+    assert_eq!(cluster.names().await.len(), 45);
+    let held = cluster.status().await.held_prune.unwrap();
+    assert_eq!((held.deletes, held.owned), (5, 5));
+    // Putting most of it back leaves a removal like any other.
+    for name in many(4) {
+        repo.set(&format!("{name}.yaml"), pod(&name, "one"));
+    }
+    repo.commit("Put four back");
+    cluster.settle().await;
+    assert_eq!(cluster.names().await.len(), 44);
+    assert_eq!(cluster.status().await.state, SourceState::Synced);
+}
+
+#[tokio::test]
+async fn the_last_file_goes_with_the_trailer() {
+    for path in ["", "apps"] {
+        let mut repo = Repo::new([("apps/a.yaml".to_owned(), pod("a", "one"))].into());
+        let mut config = repo.config();
+        config.path = path.to_owned();
+        let store = schema::store::memory::MemoryStore::new();
+        let mut cluster = Cluster::with(config, &repo.state(), store).await;
+        cluster.settle().await;
+        repo.remove("apps/a.yaml").set("README.md", "gone");
+        repo.commit("Remove the last");
+        cluster.settle().await;
+        assert_eq!(cluster.names().await, ["a"], "path {path:?}");
+        let status = cluster.status().await;
+        assert_eq!(status.state, SourceState::Failed);
+        assert!(cluster.revisions().await.len() == 1);
+        repo.commit("Really\n\nMinik8s-Allow-Prune: true");
+        cluster.settle().await;
+        assert!(cluster.names().await.is_empty(), "path {path:?}");
+        assert_eq!(cluster.status().await.state, SourceState::Synced);
+    }
+}
+
+#[tokio::test]
+async fn an_annotation_protects_an_object() {
+    let keep =
+        pod("a", "one").replace("  name: a", "  name: a\n  annotations: {minik8s.io/prune: \"false\"}");
+    let mut repo = Repo::new(pods(["b", "c"]));
+    repo.set("a.yaml", keep).commit("Protect a");
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    repo.remove("a.yaml").remove("b.yaml").commit("Drop a and b");
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["a", "c"]);
+    assert_eq!(cluster.status().await.state, SourceState::Synced);
+}
+
+#[tokio::test]
+async fn what_a_hand_did_in_etcd_is_healed_without_a_new_revision() {
+    let repo = Repo::new(pods(["a", "b", "c", "d"]));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    let before = cluster.objects().await;
+    let key = |name: &str| format!("/minik8s/objects/Pod/default/{name}");
+    let mut altered = serde_json::to_value(&before["b"]).unwrap();
+    altered["spec"]["containers"][0]["image"] = "evil".into();
+    let ops = vec![
+        Op::delete(key("a")),
+        Op::put(key("b"), serde_json::to_vec(&altered).unwrap()),
+        Op::put(key("c"), "garbage"),
+    ];
+    let _ = cluster.store.txn(vec![], ops).await.unwrap();
+    cluster.settle().await;
+    assert_eq!(cluster.objects().await, before);
+    assert_eq!(cluster.revisions().await.len(), 1);
+}
+
+#[tokio::test]
+async fn the_newest_commit_wins_over_those_between() {
+    let mut repo = Repo::new(pods(["a", "b"]));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    for image in ["two", "three", "four"] {
+        repo.set("a.yaml", pod("a", image)).commit(image);
+    }
+    cluster.settle().await;
+    assert_eq!(cluster.revisions().await.len(), 2);
+    let text = serde_json::to_string(&cluster.objects().await["a"].resource).unwrap();
+    assert!(text.contains("four"), "{text}");
+}
+
+#[tokio::test]
+async fn a_lost_fence_writes_nothing_and_raises_no_storm() {
+    let mut repo = Repo::new(pods(["a", "b"]));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    let leader = "/minik8s/leader";
+    let _ = cluster.store.txn(vec![], vec![Op::delete(leader)]).await.unwrap();
+    let _ = cluster.store.txn(vec![], vec![Op::put(leader, "{}")]).await.unwrap();
+    repo.set("a.yaml", pod("a", "two")).remove("b.yaml").commit("Change");
+    let before = cluster.store.revision();
+    for _ in 0..3 {
+        let ran = cluster.run().await;
+        assert_eq!((ran.error, ran.next), (None, Some(Next::Interval)));
+    }
+    assert_eq!(cluster.store.revision(), before);
+}
+
+#[tokio::test]
+async fn two_sources_do_not_take_each_others_objects() {
+    let one = Repo::new(pods(["a", "b"]));
+    let mut two = Repo::new(pods(["b", "c"]));
+    let mut first = Cluster::new(&one).await;
+    first.settle().await;
+    let mut config = two.config();
+    config.name = "other".into();
+    let mut second = Cluster::with(config, &two.state(), first.store.clone()).await;
+    second.settle().await;
+    assert_eq!(second.names().await, ["a", "b", "c"]);
+    assert_eq!(second.objects().await["b"].provenance.source, "main");
+    let found = second.store.get("/minik8s/sources/other").await.unwrap().unwrap();
+    let text = String::from_utf8(found.value.to_vec()).unwrap();
+    assert!(text.contains("owned-by-other-source") && text.contains("Degraded"), "{text}");
+    two.remove("b.yaml").commit("Give way");
+    second.settle().await;
+    assert_eq!(second.names().await, ["a", "b", "c"]);
+}
+
+#[tokio::test]
+async fn a_remote_that_comes_back_clears_its_error() {
+    let mut repo = Repo::new(pods(["a", "b"]));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    let away = repo.path().with_extension("away");
+    std::fs::rename(repo.path(), &away).unwrap();
+    cluster.settle().await;
+    let status = cluster.status().await;
+    assert_eq!(status.state, SourceState::Failed);
+    assert_eq!(status.error.unwrap().kind, SourceErrorKind::RemoteUnreachable);
+    // Drift is healed from what was read last.
+    let _ = cluster.store.txn(vec![], vec![Op::delete("/minik8s/objects/Pod/default/a")]).await.unwrap();
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["a", "b"]);
+    std::fs::rename(&away, repo.path()).unwrap();
+    repo.remove("a.yaml").commit("Drop a");
+    cluster.settle().await;
+    let status = cluster.status().await;
+    assert_eq!((status.state, status.error), (SourceState::Synced, None));
+    assert_eq!(cluster.names().await, ["b"]);
+}

@@ -1,0 +1,139 @@
+//! Nodes as a person sees them: alive or not, what runs there, how full they are.
+
+use std::net::IpAddr;
+
+use jiff::Timestamp;
+use schema::meta::StringMap;
+use schema::quantity::{Cpu, Memory};
+use schema::records::NodeRecord;
+use schema::world::World;
+use serde::{Deserialize, Serialize};
+
+use super::age::age;
+use super::pods::{PodView, pods};
+
+/// One node in a list.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeView {
+    /// Name.
+    pub name: String,
+    /// Ready or NotReady.
+    pub status: String,
+    /// Its heartbeat is there.
+    pub is_ready: bool,
+    /// When its agent first registered.
+    pub registered_at: Timestamp,
+    /// Time since then.
+    pub age: String,
+    /// Since when the present agent process beats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heartbeat_since: Option<Timestamp>,
+    /// Version of minik8s-agent.
+    pub version: String,
+    /// Version of Docker Engine.
+    pub docker: String,
+    /// Kernel release.
+    pub kernel: String,
+    /// Distribution.
+    pub os: String,
+    /// Processor architecture.
+    pub arch: String,
+    /// The address to reach it at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<IpAddr>,
+    /// Range of its pods' addresses.
+    #[serde(default, rename = "podCIDR", skip_serializing_if = "Option::is_none")]
+    pub pod_cidr: Option<String>,
+    /// Pods bound to it.
+    pub pods: u64,
+    /// Most pods at once.
+    pub max_pods: u32,
+    /// CPU for pods.
+    pub cpu: Cpu,
+    /// CPU that bound pods ask for.
+    pub cpu_requested: Cpu,
+    /// Memory for pods.
+    pub memory: Memory,
+    /// Memory that bound pods ask for.
+    pub memory_requested: Memory,
+    /// Labels.
+    pub labels: StringMap,
+    /// What keeps it from being ready; empty when it is.
+    pub why: String,
+}
+
+/// One node in full.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeDetail {
+    /// The row.
+    #[serde(flatten)]
+    pub row: NodeView,
+    /// All its addresses, the one to use first.
+    pub addresses: Vec<IpAddr>,
+    /// Its agent's read-only API.
+    pub api: String,
+    /// Pods that are or were there.
+    pub pod_list: Vec<PodView>,
+}
+
+/// All nodes by name.
+pub fn nodes(world: &World, now: Timestamp) -> Vec<NodeView> {
+    world.nodes.values().map(|record| view(world, &record.value, now)).collect()
+}
+
+/// One node in full.
+pub fn node(world: &World, name: &str, now: Timestamp) -> Option<NodeDetail> {
+    let record = &world.nodes.get(name)?.value;
+    let pod_list =
+        pods(world, None, now).into_iter().filter(|pod| pod.node.as_deref() == Some(name)).collect();
+    Some(NodeDetail {
+        row: view(world, record, now),
+        addresses: record.addresses.clone(),
+        api: record.api.clone(),
+        pod_list,
+    })
+}
+
+fn view(world: &World, record: &NodeRecord, now: Timestamp) -> NodeView {
+    let name = &record.name;
+    let is_ready = world.node_is_ready(name);
+    let subnet = world.subnets.get(name).map(|s| s.value.cidr.to_string());
+    let (mut pods, mut cpu, mut memory) = (0, Cpu::default(), Memory::default());
+    for (_, binding) in world.bindings_of(name) {
+        pods += 1;
+        for container in &binding.value.pod.spec.containers {
+            cpu.millis = cpu.millis.saturating_add(container.resources.requested_cpu().millis);
+            memory.bytes = memory.bytes.saturating_add(container.resources.requested_memory().bytes);
+        }
+    }
+    let why = match (is_ready, &subnet) {
+        (false, _) => "no heartbeat: the agent is stopped or can't reach etcd",
+        (true, None) => "waiting for a pod subnet",
+        (true, Some(_)) => "",
+    };
+    NodeView {
+        name: name.clone(),
+        status: if is_ready { "Ready" } else { "NotReady" }.to_owned(),
+        is_ready,
+        registered_at: record.registered_at,
+        age: age(record.registered_at, now),
+        heartbeat_since: world.heartbeats.get(name).map(|h| h.value.since),
+        version: record.versions.agent.clone(),
+        docker: record.versions.docker.clone(),
+        kernel: record.versions.kernel.clone(),
+        os: record.versions.os.clone(),
+        arch: record.versions.arch.clone(),
+        address: record.addresses.first().copied(),
+        pod_cidr: subnet,
+        pods,
+        max_pods: record.max_pods,
+        cpu: record.cpu,
+        cpu_requested: cpu,
+        memory: record.memory,
+        memory_requested: memory,
+        labels: record.labels.clone(),
+        why: why.to_owned(),
+    }
+}

@@ -1,0 +1,45 @@
+//! What is wrong, as the API says it and the CLI prints it.
+
+use std::error::Error;
+
+use serde::{Deserialize, Serialize};
+
+/// An answer that is not the one asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// What is wrong, in a sentence.
+    pub error: String,
+    /// What to do.
+    #[serde(default)]
+    pub help: String,
+}
+
+/// The innermost cause, as a part of a sentence: `connection refused`.
+pub fn root_cause(error: &(dyn Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    let text = cause.to_string();
+    let text = text.split(" (os error").next().unwrap_or(&text);
+    let mut letters = text.chars();
+    match letters.next() {
+        // A capital before a small letter begins a sentence; others begin a name.
+        Some(first) if letters.clone().next().is_some_and(char::is_lowercase) => {
+            first.to_lowercase().chain(letters).collect()
+        }
+        _ => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_root_cause_is_said_without_numbers_and_capitals() {
+        let refused = std::io::Error::from_raw_os_error(111);
+        assert_eq!(root_cause(&refused), "connection refused");
+        assert_eq!(root_cause(&std::io::Error::other("EOF in mid-frame")), "EOF in mid-frame");
+    }
+}

@@ -1,0 +1,119 @@
+//! Sources and their history as a person sees them.
+
+use jiff::Timestamp;
+use schema::records::{Revision, SourceState, SourceStatus, Verdict};
+use schema::world::World;
+use serde::{Deserialize, Serialize};
+
+use super::age::age;
+use super::short;
+
+/// One source.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SourceView {
+    /// What gitops says of it.
+    #[serde(flatten)]
+    pub status: SourceStatus,
+    /// Author of the applied commit.
+    #[serde(default)]
+    pub author: String,
+    /// First line of its message.
+    #[serde(default)]
+    pub subject: String,
+    /// Time since it was applied; empty before the first.
+    pub age: String,
+    /// What is wrong, one line each; empty when all is well.
+    pub problems: Vec<String>,
+}
+
+/// One applied commit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RevisionView {
+    /// What gitops wrote down.
+    #[serde(flatten)]
+    pub revision: Revision,
+    /// Applied, Degraded, Good or Bad.
+    pub status: String,
+    /// Why it is degraded or bad.
+    pub why: String,
+    /// Time since it was applied.
+    pub age: String,
+}
+
+/// All sources by name.
+pub fn sources(world: &World, now: Timestamp) -> Vec<SourceView> {
+    world.sources.values().map(|source| source_view(world, &source.value, now)).collect()
+}
+
+/// Applied commits, the newest first, of one source if given.
+pub fn history(world: &World, source: Option<&str>, now: Timestamp) -> Vec<RevisionView> {
+    let mut all: Vec<RevisionView> = world
+        .revisions
+        .values()
+        .filter(|revision| source.is_none_or(|wanted| wanted == revision.value.source))
+        .map(|revision| revision_view(&revision.value, now))
+        .collect();
+    all.sort_by(|a, b| {
+        (b.revision.applied_at, b.revision.sequence).cmp(&(a.revision.applied_at, a.revision.sequence))
+    });
+    all
+}
+
+fn revision_view(revision: &Revision, now: Timestamp) -> RevisionView {
+    let (status, why) = match &revision.verdict {
+        Verdict::Applied => ("Applied", ""),
+        Verdict::Degraded { why } => ("Degraded", why.as_str()),
+        Verdict::Good => ("Good", ""),
+        Verdict::Bad { why } => ("Bad", why.as_str()),
+    };
+    RevisionView {
+        status: status.to_owned(),
+        why: why.to_owned(),
+        age: age(revision.applied_at, now),
+        revision: revision.clone(),
+    }
+}
+
+fn source_view(world: &World, status: &SourceStatus, now: Timestamp) -> SourceView {
+    let revision = world
+        .revisions
+        .get(&(status.name.clone(), status.revision))
+        .map(|revision| &revision.value)
+        .filter(|revision| Some(&revision.commit) == status.applied_commit.as_ref());
+    SourceView {
+        author: revision.map(|r| r.author.clone()).unwrap_or_default(),
+        subject: revision.map(|r| r.subject.clone()).unwrap_or_default(),
+        age: status.applied_at.map(|then| age(then, now)).unwrap_or_default(),
+        problems: problems(status),
+        status: status.clone(),
+    }
+}
+
+fn problems(status: &SourceStatus) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(error) = &status.error {
+        lines.push(format!("{:?}: {}", error.kind, error.message));
+    }
+    for file in &status.quarantined {
+        let from = format!("commit {}, {}", short(&file.commit), file.author);
+        if file.violations.is_empty() {
+            lines.push(format!("{}: quarantined ({from})", file.file));
+        }
+        lines.extend(file.violations.iter().map(|violation| format!("{violation} ({from})")));
+        let more = file.violations_total.saturating_sub(file.violations.len() as u64);
+        if more > 0 && !file.violations.is_empty() {
+            lines.push(format!("{}: and {more} more", file.file));
+        }
+    }
+    if let Some(held) = &status.held_prune {
+        let commit = short(&held.commit);
+        let (deletes, owned) = (held.deletes, held.owned);
+        lines.push(format!("prune of {deletes} of {owned} objects by commit {commit} is held: {}", held.why));
+    }
+    if lines.is_empty() && status.state == SourceState::Pending {
+        lines.push("nothing is fetched yet".to_owned());
+    }
+    lines
+}

@@ -1,0 +1,160 @@
+//! The cluster on one page.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use schema::world::World;
+use serde::{Deserialize, Serialize};
+
+use super::index::Index;
+use super::pods::row;
+use super::sources::{SourceView, sources};
+
+/// Most waiting pods, and most unreadable keys, that the page names.
+const NAMED_MAX: usize = 10;
+
+/// The cluster on one page.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterStatus {
+    /// Revision of etcd that this was made from.
+    pub revision: i64,
+    /// Every prefix of etcd has been read once.
+    pub synced: bool,
+    /// Who leads; none between two leaders.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader: Option<LeaderView>,
+    /// The sources, with what is wrong in them.
+    pub sources: Vec<SourceView>,
+    /// Pods by state.
+    pub pods: PodCounts,
+    /// Nodes by state.
+    pub nodes: NodeCounts,
+    /// Keys of etcd whose value can't be read, the first of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub malformed: Vec<Malformed>,
+    /// Why etcd does not answer now; the page is then as old as its revision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd_error: Option<String>,
+    /// The last run of the answering reconciler's sync loop; none where it does not lead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_sync: Option<SyncRun>,
+}
+
+/// Who leads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaderView {
+    /// Name of the reconciler.
+    pub id: String,
+    /// Since when.
+    #[serde(default)]
+    pub since: Option<Timestamp>,
+}
+
+/// Pods by state.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodCounts {
+    /// Pods that should be or still are.
+    pub total: u64,
+    /// Ready, or done for good.
+    pub ready: u64,
+    /// By the word of `get pods`.
+    pub by_status: BTreeMap<String, u64>,
+    /// The first pods that are not ready: `namespace/name: status: why`.
+    pub waiting: Vec<String>,
+}
+
+/// Nodes by state.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeCounts {
+    /// Registered.
+    pub total: u64,
+    /// With a heartbeat.
+    pub ready: u64,
+    /// Names of the others.
+    #[serde(rename = "notReady")]
+    pub not_ready: Vec<String>,
+}
+
+/// A key of etcd whose value can't be read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Malformed {
+    /// Full key.
+    pub key: String,
+    /// Why.
+    pub why: String,
+}
+
+/// A run of the sync loop.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SyncRun {
+    /// When it began.
+    pub started_at: Timestamp,
+    /// How long it took, in milliseconds.
+    pub took_ms: u64,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// A sync that was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SyncAccepted {
+    /// The sync loop was woken.
+    pub accepted: bool,
+    /// When, by the reconciler's clock.
+    pub at: Timestamp,
+}
+
+/// What answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VersionView {
+    /// Version of the program.
+    pub version: String,
+    /// Name of the reconciler.
+    pub name: String,
+}
+
+/// The cluster on one page. `leader` is read apart: it is no part of the world.
+pub fn cluster_status(world: &World, leader: Option<LeaderView>, now: Timestamp) -> ClusterStatus {
+    let malformed = world.malformed.iter().take(NAMED_MAX);
+    ClusterStatus {
+        revision: world.revision,
+        synced: world.synced,
+        leader,
+        sources: sources(world, now),
+        pods: pod_counts(world, now),
+        nodes: node_counts(world),
+        malformed: malformed.map(|(key, why)| Malformed { key: key.clone(), why: why.to_string() }).collect(),
+        etcd_error: None,
+        last_sync: None,
+    }
+}
+
+fn pod_counts(world: &World, now: Timestamp) -> PodCounts {
+    let index = Index::new(world);
+    let mut counts = PodCounts::default();
+    for pod in index.pods() {
+        let row = row(&index, pod, now);
+        counts.total += 1;
+        *counts.by_status.entry(row.status.clone()).or_default() += 1;
+        if row.is_ready || row.status == "Completed" {
+            counts.ready += 1;
+        } else if counts.waiting.len() < NAMED_MAX {
+            counts.waiting.push(format!("{pod}: {}: {}", row.status, row.why));
+        }
+    }
+    counts
+}
+
+fn node_counts(world: &World) -> NodeCounts {
+    let (ready, silent): (Vec<&String>, Vec<&String>) =
+        world.nodes.keys().partition(|name| world.node_is_ready(name));
+    NodeCounts {
+        total: world.nodes.len() as u64,
+        ready: ready.len() as u64,
+        not_ready: silent.into_iter().take(NAMED_MAX).cloned().collect(),
+    }
+}

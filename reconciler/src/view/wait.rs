@@ -1,0 +1,250 @@
+//! Whether the cluster is where a commit wants it, and if not, the first thing it waits for.
+//!
+//! Synced: each source that has the commit applied it, or a later one. Healthy: besides, the commit
+//! is applied whole, and every object's pods are ready in the version that Git wants, and what was
+//! removed is gone from every node that is alive. Failed: this can't come true without a change.
+
+use jiff::Timestamp;
+use schema::keys::prefix;
+use schema::kinds::Kind;
+use schema::kinds::pod::PodPhase;
+use schema::meta::PodRef;
+use schema::object::Object;
+use schema::records::{Revision, SourceErrorKind, SourceStatus, Verdict};
+use schema::world::World;
+use serde::{Deserialize, Serialize};
+
+use super::index::Index;
+use super::pods::row;
+use super::short;
+
+/// Fewest digits by which a commit can be named.
+const COMMIT_DIGITS_MIN: usize = 7;
+
+/// Where the cluster is on the way to a commit.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WaitState {
+    /// The commit, or a later one, is applied.
+    pub synced: bool,
+    /// And all that it wants is there and ready.
+    pub healthy: bool,
+    /// It can't become healthy without a change.
+    pub failed: bool,
+    /// The first thing that is waited for, or that failed; empty when healthy.
+    pub why: String,
+    /// The commit in full, once it has been seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+}
+
+/// The way to `commit`; without one, to the newest commit that each source has shown.
+/// A commit may be named by its first digits, 7 at least.
+pub fn wait_state(world: &World, commit: Option<&str>) -> WaitState {
+    if !world.synced {
+        return waiting("the reconciler has not read etcd yet");
+    }
+    if world.sources.is_empty() {
+        return waiting("no source is there yet; start a reconciler with --repo");
+    }
+    let all = || world.sources.values().map(|source| &source.value);
+    let mut targets: Vec<Target<'_>> = all().filter_map(|source| Target::of(world, source, commit)).collect();
+    if targets.is_empty() {
+        return unknown_commit(all(), commit);
+    }
+    if commit.is_none() && targets.len() < world.sources.len() {
+        return unknown_commit(all().filter(|source| source.observed_commit.is_none()), commit);
+    }
+    targets.sort_by_key(|target| target.source.name.as_str());
+    let commit = Some(targets[0].commit.to_owned());
+    let mut state = WaitState { synced: true, ..judge(world, &targets) };
+    if let Some(target) = targets.iter().find(|target| !target.is_synced()) {
+        state = target.not_synced();
+    }
+    WaitState { commit, ..state }
+}
+
+fn waiting(why: impl Into<String>) -> WaitState {
+    WaitState { why: why.into(), ..WaitState::default() }
+}
+
+fn failed(why: impl Into<String>) -> WaitState {
+    WaitState { failed: true, ..waiting(why) }
+}
+
+/// A source that has the commit, and where in its history.
+struct Target<'a> {
+    world: &'a World,
+    source: &'a SourceStatus,
+    /// In full.
+    commit: &'a str,
+    /// Its revision, once it is applied.
+    revision: Option<&'a Revision>,
+}
+
+impl<'a> Target<'a> {
+    fn of(world: &'a World, source: &'a SourceStatus, wanted: Option<&str>) -> Option<Self> {
+        let newest = source.observed_commit.as_deref();
+        let is_wanted = |commit: &str| match wanted {
+            None => Some(commit) == newest,
+            Some(wanted) => {
+                commit == wanted || wanted.len() >= COMMIT_DIGITS_MIN && commit.starts_with(wanted)
+            }
+        };
+        // The last of them: a branch may come back to an old commit.
+        let revision = history_of(world, &source.name).rfind(|revision| is_wanted(&revision.commit));
+        let applied = source.applied_commit.as_deref();
+        let commit = [applied, newest, revision.map(|r| r.commit.as_str())];
+        let commit = commit.into_iter().flatten().find(|commit| is_wanted(commit))?;
+        Some(Self { world, source, commit, revision })
+    }
+
+    fn is_synced(&self) -> bool {
+        self.source.applied_commit.as_deref() == Some(self.commit)
+            || self.revision.is_some_and(|revision| revision.sequence <= self.source.revision)
+    }
+
+    /// The commit is the one applied now, not one before it.
+    fn is_newest(&self) -> bool {
+        self.source.applied_commit.as_deref() == Some(self.commit)
+    }
+
+    fn not_synced(&self) -> WaitState {
+        let (name, commit) = (&self.source.name, short(self.commit));
+        let Some(error) = &self.source.error else {
+            return waiting(format!("source {name}: commit {commit} is seen and being applied"));
+        };
+        let why = format!("source {name}: {:?}: {}", error.kind, error.message);
+        if needs_a_change(error.kind) { failed(why) } else { waiting(why) }
+    }
+
+    /// What of the commit could not be applied, if this does not come right by itself.
+    fn refused(&self) -> Option<String> {
+        let name = &self.source.name;
+        if let Some(file) = self.source.quarantined.iter().find(|file| self.shares_trouble_of(&file.commit)) {
+            let first = file.violations.first().map_or_else(|| file.file.clone(), ToString::to_string);
+            return Some(format!("source {name}: quarantined: {first}"));
+        }
+        if let Some(held) =
+            self.source.held_prune.as_ref().filter(|held| self.shares_trouble_of(&held.commit))
+        {
+            return Some(format!("source {name}: prune of {} objects is held: {}", held.deletes, held.why));
+        }
+        match self.revision.map(|revision| &revision.verdict) {
+            Some(Verdict::Bad { why }) => {
+                Some(format!("source {name}: commit {}: {why}", short(self.commit)))
+            }
+            Some(Verdict::Degraded { .. } | Verdict::Applied | Verdict::Good) | None => None,
+        }
+    }
+
+    /// The trouble that `commit` brought is in this target's commit too. Trouble that only a later
+    /// commit brought leaves the earlier one's objects as they were.
+    fn shares_trouble_of(&self, commit: &str) -> bool {
+        let since = || {
+            let mut history = history_of(self.world, &self.source.name);
+            history.find(|revision| revision.commit == commit).map(|revision| revision.sequence)
+        };
+        let own = || self.revision.map(|revision| revision.sequence);
+        commit == self.commit
+            || self.is_newest()
+            || since().zip(own()).is_some_and(|(since, own)| since <= own)
+    }
+}
+
+/// What was applied of a source, the oldest first.
+fn history_of<'a>(world: &'a World, source: &str) -> impl DoubleEndedIterator<Item = &'a Revision> {
+    let all = (source.to_owned(), 0)..=(source.to_owned(), u64::MAX);
+    world.revisions.range(all).map(|(_, revision)| &revision.value)
+}
+
+/// Waiting alone does not help against these.
+fn needs_a_change(kind: SourceErrorKind) -> bool {
+    match kind {
+        SourceErrorKind::AuthenticationFailed | SourceErrorKind::PathNotFound | SourceErrorKind::Empty => {
+            true
+        }
+        SourceErrorKind::RemoteUnreachable
+        | SourceErrorKind::ReferenceNotFound
+        | SourceErrorKind::MirrorBroken
+        | SourceErrorKind::ApplyFailed => false,
+    }
+}
+
+fn unknown_commit<'a>(sources: impl Iterator<Item = &'a SourceStatus>, commit: Option<&str>) -> WaitState {
+    let mut seen = Vec::new();
+    for source in sources {
+        if let Some(error) = &source.error {
+            let why = format!("source {}: {:?}: {}", source.name, error.kind, error.message);
+            let hopeless = error.kind == SourceErrorKind::AuthenticationFailed;
+            return if hopeless { failed(why) } else { waiting(why) };
+        }
+        let newest = source.observed_commit.as_deref().map_or("nothing yet", short);
+        seen.push(format!("source {} has shown {newest}", source.name));
+    }
+    match commit {
+        Some(commit) => waiting(format!("commit {} is not seen yet: {}", short(commit), seen.join(", "))),
+        None => waiting(seen.join(", ")),
+    }
+}
+
+/// Health, given that all targets are synced.
+fn judge(world: &World, targets: &[Target<'_>]) -> WaitState {
+    if let Some(why) = targets.iter().find_map(Target::refused) {
+        return failed(why);
+    }
+    // What can't be read may hold an object or a pod: nothing is healthy before it can.
+    if let Some((key, why)) = world.malformed.iter().find(|(key, _)| holds_intent(key)) {
+        return waiting(format!("etcd's {key} can't be read: {why}"));
+    }
+    let index = Index::new(world);
+    let mut state = WaitState { healthy: true, ..WaitState::default() };
+    let owned = world.objects.values().map(|object| &object.value);
+    for object in owned.filter(|o| targets.iter().any(|t| t.source.name == o.provenance.source)) {
+        match object.kind() {
+            Kind::Pod => state = bare_pod(&index, object),
+            // Controllers of the other kinds bring their own health.
+            _ => continue,
+        }
+        if !state.healthy {
+            return state;
+        }
+    }
+    still_there(&index).unwrap_or(state)
+}
+
+fn holds_intent(key: &str) -> bool {
+    [prefix::OBJECTS, prefix::PODS, prefix::BINDINGS].iter().any(|prefix| key.starts_with(prefix))
+}
+
+fn bare_pod(index: &Index<'_>, object: &Object) -> WaitState {
+    let pod = PodRef::new(&object.metadata.namespace, &object.metadata.name);
+    let commit = short(&object.provenance.commit);
+    let Some((pod, instance)) = index.world.pods.get_key_value(&pod) else {
+        return waiting(format!("pod {pod}: waiting for the workloads controller to make it"));
+    };
+    if instance.value.hash != object.hash {
+        return waiting(format!(
+            "pod {pod}: waiting for the workloads controller to take in commit {commit}"
+        ));
+    }
+    let row = row(index, pod, Timestamp::UNIX_EPOCH);
+    // `is_ready` and the phase speak of the wanted uid only, on a node that is alive.
+    if row.is_ready || row.phase == PodPhase::Succeeded {
+        return WaitState { healthy: true, ..WaitState::default() };
+    }
+    let why = format!("pod {pod}: {}: {}", row.status, row.why);
+    if row.phase == PodPhase::Failed { failed(why) } else { waiting(why) }
+}
+
+/// A pod that is no longer wanted, on a node that is alive.
+fn still_there(index: &Index<'_>) -> Option<WaitState> {
+    let world = index.world;
+    let gone = |pod: &PodRef| !world.pods.contains_key(pod);
+    let bound = world.bindings.keys().chain(world.pod_status.keys());
+    let (node, pod) = bound.into_iter().find(|(node, pod)| gone(pod) && world.node_is_ready(node))?;
+    Some(waiting(format!("pod {pod}: Terminating: node {node} is stopping it")))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+//! The way to a commit, as a table of worlds.
+
+use schema::kinds::pod::{PodPhase, PodStatus};
+use schema::records::{HeldPrune, Quarantine, SourceError, SourceErrorKind, SourceState};
+use schema::violation::{Severity, Violation};
+
+use super::*;
+use crate::view::testing::*;
+
+fn good() -> World {
+    let mut world = world();
+    put_pod(&mut world, "web", running());
+    world
+}
+
+fn with_source(change: impl FnOnce(&mut SourceStatus)) -> World {
+    let mut world = good();
+    let mut status = world.sources["main"].value.clone();
+    change(&mut status);
+    put_source(&mut world, status);
+    world
+}
+
+fn quarantine(commit: &str) -> Quarantine {
+    Quarantine {
+        file: "apps/db.yaml".to_owned(),
+        commit: commit.to_owned(),
+        author: "Ada <ada@example.org>".to_owned(),
+        violations: vec![Violation {
+            file: "apps/db.yaml".to_owned(),
+            line: 7,
+            column: 3,
+            severity: Severity::Error,
+            rule: "unknown-field".to_owned(),
+            message: "`imagee` is no field of a container".to_owned(),
+            help: "write `image`".to_owned(),
+            object: None,
+        }],
+        violations_total: 1,
+    }
+}
+
+#[track_caller]
+fn check(world: &World, commit: Option<&str>, flags: &str, why: &str) {
+    let state = wait_state(world, commit);
+    let told: String = [(state.synced, 's'), (state.healthy, 'h'), (state.failed, 'f')]
+        .into_iter()
+        .map(|(holds, letter)| if holds { letter } else { '-' })
+        .collect();
+    assert_eq!((told.as_str(), state.why.as_str()), (flags, why));
+}
+
+#[test]
+fn the_applied_commit_with_ready_pods_is_healthy() {
+    check(&good(), Some(C2), "sh-", "");
+    check(&good(), Some(&C2[..7]), "sh-", "");
+    check(&good(), None, "sh-", "");
+}
+
+#[test]
+fn an_older_applied_commit_counts_as_reached() {
+    check(&good(), Some(C1), "sh-", "");
+}
+
+#[test]
+fn a_commit_that_is_seen_but_not_applied_is_waited_for() {
+    let world = with_source(|s| s.observed_commit = Some(C3.to_owned()));
+    check(&world, Some(C3), "---", "source main: commit 3333333 is seen and being applied");
+    check(&world, None, "---", "source main: commit 3333333 is seen and being applied");
+    check(&world, Some(C2), "sh-", "");
+}
+
+#[test]
+fn a_commit_that_nobody_has_seen_names_what_is_seen() {
+    check(&good(), Some(C3), "---", "commit 3333333 is not seen yet: source main has shown 2222222");
+    // Six digits are too few to stand for a commit.
+    check(&good(), Some(&C2[..6]), "---", "commit 222222 is not seen yet: source main has shown 2222222");
+}
+
+#[test]
+fn an_unread_etcd_and_no_source_are_waited_for() {
+    check(&World::default(), None, "---", "the reconciler has not read etcd yet");
+    let world = World { synced: true, ..World::default() };
+    check(&world, None, "---", "no source is there yet; start a reconciler with --repo");
+}
+
+#[test]
+fn errors_that_wait_for_a_person_fail_and_others_wait() {
+    for (kind, flags) in [
+        (SourceErrorKind::RemoteUnreachable, "---"),
+        (SourceErrorKind::ApplyFailed, "---"),
+        (SourceErrorKind::PathNotFound, "--f"),
+        (SourceErrorKind::Empty, "--f"),
+    ] {
+        let world = with_source(|s| {
+            s.observed_commit = Some(C3.to_owned());
+            s.error = Some(SourceError { kind, message: "no good".to_owned(), since: at(90) });
+        });
+        check(&world, Some(C3), flags, &format!("source main: {kind:?}: no good"));
+        check(&world, Some(C2), "sh-", "");
+    }
+}
+
+#[test]
+fn a_quarantined_file_fails_its_own_commit_but_not_the_one_before() {
+    let mut world = with_source(|s| {
+        s.state = SourceState::Degraded;
+        s.observed_commit = Some(C3.to_owned());
+        s.applied_commit = Some(C3.to_owned());
+        s.revision = 3;
+        s.quarantined = vec![quarantine(C3)];
+    });
+    world.revisions.insert(("main".to_owned(), 3), stored(revision(3, C3)));
+    let why = "source main: quarantined: apps/db.yaml:7:3: error[unknown-field]: \
+               `imagee` is no field of a container (write `image`)";
+    check(&world, Some(C3), "s-f", why);
+    check(&world, None, "s-f", why);
+    check(&world, Some(C2), "sh-", "");
+}
+
+#[test]
+fn a_file_that_was_broken_before_is_still_broken_in_the_commit_after() {
+    let mut world = with_source(|s| {
+        s.state = SourceState::Degraded;
+        s.applied_commit = Some(C3.to_owned());
+        s.observed_commit = Some(C3.to_owned());
+        s.revision = 3;
+        s.quarantined = vec![quarantine(C1)];
+    });
+    world.revisions.insert(("main".to_owned(), 3), stored(revision(3, C3)));
+    for commit in [C1, C2, C3] {
+        assert!(wait_state(&world, Some(commit)).failed, "{commit}");
+    }
+}
+
+#[test]
+fn what_cannot_be_read_is_not_taken_for_healthy() {
+    let mut world = good();
+    world.malformed.insert("/minik8s/objects/Pod/default/db".to_owned(), "no JSON".into());
+    check(&world, Some(C2), "s--", "etcd's /minik8s/objects/Pod/default/db can't be read: no JSON");
+}
+
+#[test]
+fn a_held_prune_fails_the_commit_that_asked_for_it() {
+    let world = with_source(|s| {
+        s.held_prune = Some(HeldPrune {
+            commit: C2.to_owned(),
+            why: "push the trailer".to_owned(),
+            deletes: 12,
+            owned: 12,
+            objects: Vec::new(),
+        });
+    });
+    check(&world, Some(C2), "s-f", "source main: prune of 12 objects is held: push the trailer");
+}
+
+#[test]
+fn a_bad_verdict_fails_its_commit() {
+    let mut world = good();
+    let bad = Verdict::Bad { why: "web did not become ready in 120s".to_owned() };
+    world.revisions.insert(("main".to_owned(), 2), stored(Revision { verdict: bad, ..revision(2, C2) }));
+    check(&world, Some(C2), "s-f", "source main: commit 2222222: web did not become ready in 120s");
+}
+
+#[test]
+fn each_stage_of_a_pod_is_named() {
+    let mut world = world();
+    let object = put_object(&mut world, "web", C2);
+    check(&world, Some(C2), "s--", "pod default/web: waiting for the workloads controller to make it");
+
+    let instance = put_instance(&mut world, &object);
+    check(&world, Some(C2), "s--", "pod default/web: Pending: fits on n1, waits for the scheduler");
+
+    bind(&mut world, &instance, "n1");
+    check(&world, Some(C2), "s--", "pod default/web: Pending: node n1 has not reported on it yet");
+
+    report(&mut world, &instance, "n1", pod_waiting("ErrImagePull", "no such image web:1"));
+    check(&world, Some(C2), "s--", "pod default/web: ErrImagePull: container app: no such image web:1");
+
+    report(&mut world, &instance, "n1", running());
+    check(&world, Some(C2), "sh-", "");
+
+    world.heartbeats.remove("n1");
+    check(&world, Some(C2), "s--", "pod default/web: NodeLost: node n1 has no heartbeat; last seen: Running");
+}
+
+#[test]
+fn a_ready_pod_of_another_version_is_not_healthy() {
+    let mut world = good();
+    let mut object = world.objects.values().next().map(|o| o.value.clone()).unwrap();
+    object.hash = "another".to_owned();
+    world.objects.insert(object.reference(), stored(object.clone()));
+    let why = "pod default/web: waiting for the workloads controller to take in commit 2222222";
+    check(&world, Some(C2), "s--", why);
+
+    let instance = put_instance(&mut world, &object);
+    let why = "pod default/web: Pending: fits on n1, waits for the scheduler; \
+               the pod before it goes on running on n1";
+    check(&world, Some(C2), "s--", why);
+
+    bind(&mut world, &instance, "n1");
+    let why = "pod default/web: ContainerCreating: waiting for its previous version on node n1 to stop";
+    check(&world, Some(C2), "s--", why);
+}
+
+#[test]
+fn a_pod_that_ended_well_is_healthy_and_one_that_ended_badly_fails() {
+    let mut world = world();
+    put_pod(&mut world, "once", PodStatus { phase: PodPhase::Succeeded, ..PodStatus::default() });
+    check(&world, Some(C2), "sh-", "");
+    let broken =
+        PodStatus { phase: PodPhase::Failed, message: "exit code 3".to_owned(), ..PodStatus::default() };
+    put_pod(&mut world, "once", broken);
+    check(&world, Some(C2), "s-f", "pod default/once: Failed: exit code 3");
+}
+
+#[test]
+fn a_removed_pod_is_waited_for_on_a_living_node_only() {
+    let mut world = good();
+    world.objects.clear();
+    world.pods.clear();
+    check(&world, Some(C2), "s--", "pod default/web: Terminating: node n1 is stopping it");
+    world.heartbeats.remove("n1");
+    check(&world, Some(C2), "sh-", "");
+}

@@ -1,0 +1,139 @@
+//! What Kubernetes has and Minik8s does not: tables for messages that know what the author meant.
+
+/// A field of Kubernetes that is not supported.
+pub(crate) struct ForeignField {
+    /// What to do without it.
+    pub(crate) help: &'static str,
+}
+
+const REMOVE: &str = "remove it";
+const BY_SERVER: &str = "a Kubernetes server sets it; remove it";
+const BY_NODE: &str = "choose nodes with nodeName, nodeSelector and tolerations";
+const NO_ACCOUNTS: &str = "Minik8s has no service accounts; remove it";
+const PLAIN_ENV: &str = "list each variable under env";
+const VOLUMES: &str = "volumes can be emptyDir, hostPath, repo (files of this repository) or secret";
+const PROBES: &str = "use exec, httpGet or tcpSocket";
+const RESOURCES: &str = "resources are cpu and memory";
+
+/// Type, fields of Kubernetes' type of the same role, what to do.
+const FIELDS: &[(&str, &[&str], &str)] = &[
+    (
+        "ObjectMeta",
+        &[
+            "creationTimestamp",
+            "deletionGracePeriodSeconds",
+            "deletionTimestamp",
+            "generation",
+            "managedFields",
+            "resourceVersion",
+            "selfLink",
+            "uid",
+        ],
+        BY_SERVER,
+    ),
+    ("ObjectMeta", &["generateName"], "objects of a repository have fixed names: write name"),
+    ("ObjectMeta", &["finalizers", "ownerReferences", "clusterName"], REMOVE),
+    ("PodSpec", &["serviceAccount", "serviceAccountName", "automountServiceAccountToken"], NO_ACCOUNTS),
+    ("PodSpec", &["affinity", "topologySpreadConstraints", "schedulerName", "schedulingGates"], BY_NODE),
+    (
+        "PodSpec",
+        &["priority", "priorityClassName", "preemptionPolicy", "overhead", "runtimeClassName"],
+        REMOVE,
+    ),
+    ("PodSpec", &["hostPID", "hostIPC", "hostUsers", "hostAliases", "os", "readinessGates"], REMOVE),
+    (
+        "PodSpec",
+        &["subdomain", "setHostnameAsFQDN", "enableServiceLinks", "resourceClaims", "resources"],
+        REMOVE,
+    ),
+    ("PodSpec", &["activeDeadlineSeconds"], REMOVE),
+    ("PodSpec", &["ephemeralContainers"], "list it under containers or initContainers"),
+    ("Container", &["envFrom"], PLAIN_ENV),
+    ("Container", &["volumeDevices"], "mount a hostPath volume with volumeMounts"),
+    (
+        "Container",
+        &["terminationMessagePath", "terminationMessagePolicy", "stdinOnce", "resizePolicy"],
+        REMOVE,
+    ),
+    (
+        "Container",
+        &["restartPolicy"],
+        "restartPolicy is a field of the pod; sidecar init containers are not supported",
+    ),
+    (
+        "EnvVarSource",
+        &["configMapKeyRef"],
+        "Minik8s has no ConfigMaps: write the value, or mount a file with a repo volume",
+    ),
+    ("EnvVarSource", &["resourceFieldRef", "fileKeyRef"], "write the value"),
+    ("FieldRef", &["apiVersion"], REMOVE),
+    ("SecretKeyRef", &["optional"], REMOVE),
+    ("ContainerPort", &["hostIP"], "the port is opened on all addresses of the node"),
+    ("ResourceRequirements", &["claims"], RESOURCES),
+    ("ResourceList", &["ephemeral-storage", "storage", "pods", "nvidia.com/gpu", "amd.com/gpu"], RESOURCES),
+    ("ResourceList", &["hugepages-2Mi", "hugepages-1Gi"], RESOURCES),
+    ("Volume", &["configMap"], "Minik8s has no ConfigMaps: use a repo volume for files of this repository"),
+    (
+        "Volume",
+        &["persistentVolumeClaim", "nfs", "csi", "local", "iscsi", "ephemeral"],
+        "use hostPath with nodeName",
+    ),
+    (
+        "Volume",
+        &["projected", "downwardAPI", "image", "gitRepo", "flexVolume", "rbd", "cephfs", "fc"],
+        VOLUMES,
+    ),
+    (
+        "Volume",
+        &["awsElasticBlockStore", "azureDisk", "azureFile", "gcePersistentDisk", "glusterfs"],
+        VOLUMES,
+    ),
+    ("SecretVolume", &["items", "defaultMode", "optional"], "all keys of the secret become files; remove it"),
+    ("VolumeMount", &["mountPropagation", "recursiveReadOnly"], REMOVE),
+    ("VolumeMount", &["subPathExpr"], "use subPath"),
+    ("Probe", &["grpc"], PROBES),
+    ("Probe", &["terminationGracePeriodSeconds"], "the pod's terminationGracePeriodSeconds holds"),
+    ("Lifecycle", &["postStart", "stopSignal"], REMOVE),
+    ("LifecycleHandler", &["tcpSocket"], "use exec or httpGet"),
+    ("LifecycleHandler", &["sleep"], "use exec with the command `sleep`"),
+    (
+        "SecurityContext",
+        &["seccompProfile", "seLinuxOptions", "appArmorProfile", "procMount", "windowsOptions"],
+        REMOVE,
+    ),
+    (
+        "PodSecurityContext",
+        &["seccompProfile", "seLinuxOptions", "appArmorProfile", "windowsOptions"],
+        REMOVE,
+    ),
+    ("PodSecurityContext", &["sysctls", "fsGroupChangePolicy", "seLinuxChangePolicy"], REMOVE),
+    ("PodSecurityContext", &["supplementalGroupsPolicy"], REMOVE),
+];
+
+/// Kinds of Kubernetes that people try, and what to use.
+const KINDS: &[(&str, &str)] = &[
+    ("ConfigMap", "put the file into the repository and mount it with a repo volume"),
+    ("CronJob", "use a Workflow"),
+    ("DaemonSet", "write one Pod with nodeName for each node"),
+    ("Deployment", "use a ReplicaSet: Minik8s rolls its template itself"),
+    ("Ingress", "use a Dns object"),
+    ("List", "give it `items` that are objects, or separate the objects with `---`"),
+    ("Namespace", "namespaces need no object: write metadata.namespace"),
+    ("PersistentVolume", "use a hostPath volume"),
+    ("PersistentVolumeClaim", "use a hostPath volume"),
+    ("Secret", "use an age-encrypted file"),
+    ("ServiceAccount", "Minik8s has no service accounts"),
+    ("StatefulSet", "write one Pod with a hostPath volume for each member"),
+    ("Kustomization", "put the rendered manifests into the repository, or list the file in `.minik8signore`"),
+];
+
+/// The unsupported field `name` of the type `record`, if Kubernetes has it.
+pub(crate) fn field(record: &str, name: &str) -> Option<ForeignField> {
+    let (_, _, help) = FIELDS.iter().find(|(owner, names, _)| *owner == record && names.contains(&name))?;
+    Some(ForeignField { help })
+}
+
+/// What to use instead of Kubernetes' kind `name`.
+pub(crate) fn kind(name: &str) -> Option<&'static str> {
+    KINDS.iter().find(|(kind, _)| *kind == name).map(|(_, help)| *help)
+}

@@ -1,0 +1,18 @@
+//! The bounds of the loader. Each is far above what people write and far below what hurts.
+
+/// Largest file, in bytes. A pod is about 1 KiB, so this is about a thousand of them.
+pub const FILE_MAX_BYTES: usize = 1024 * 1024;
+
+/// Deepest nesting. The deepest path of any kind has under 12 steps.
+pub const DEPTH_MAX: usize = 64;
+
+/// Most values in a file, aliases expanded. A pod has about 50; a file of [`FILE_MAX_BYTES`] full of
+/// short list items has half a million, which is no manifest.
+pub const NODES_MAX: usize = 250_000;
+
+/// Most documents in a file.
+pub const DOCUMENTS_MAX: usize = 4096;
+
+/// Largest object as JSON, in bytes: 64 KiB go under one key of etcd, less the room for provenance,
+/// owner and binding.
+pub const OBJECT_MAX_BYTES: usize = 60 * 1024;

@@ -1,0 +1,34 @@
+//! The nearest known word to one that is unknown.
+
+/// The candidate that a person most likely meant, if any is near enough.
+pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let lower = word.to_lowercase();
+    // A third of the word may be wrong: `conatiners` is `containers`, `foo` is nothing.
+    let allowed = (word.chars().count() / 3).clamp(1, 4);
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::damerau_levenshtein(&lower, &candidate.to_lowercase()), candidate))
+        .filter(|(distance, _)| *distance <= allowed)
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
+/// `did you mean `x`?`, else what there is.
+pub(crate) fn suggestion<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str> + Clone) -> String {
+    match nearest(word, candidates.clone()) {
+        Some(candidate) => format!("did you mean `{candidate}`?"),
+        None => format!("known: {}", list(candidates)),
+    }
+}
+
+/// `a`, `b`, `c`, with an end for long lists.
+pub(crate) fn list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+    // Twelve fit one line of a terminal; the longest enum has eight.
+    const SHOWN: usize = 12;
+    let words: Vec<&str> = words.into_iter().collect();
+    let mut text = words.iter().take(SHOWN).map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ");
+    if words.len() > SHOWN {
+        text.push_str(", …");
+    }
+    text
+}

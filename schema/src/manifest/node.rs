@@ -1,0 +1,134 @@
+//! The tree of a document in which every key and value knows its line and column.
+
+use crate::violation::{OwnedStep, Rule};
+
+/// A place in a file: line and column, both from 1, the column in characters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Mark {
+    pub(crate) line: u32,
+    pub(crate) column: u32,
+}
+
+/// A value and where it starts.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Node {
+    pub(crate) mark: Mark,
+    pub(crate) value: Value,
+}
+
+/// What a node holds. Scalars keep their text: only the schema knows whether `1.10` is wanted as text.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Value {
+    /// `plain`: without quotes and not a block of text, so it may be a number, a boolean or null.
+    Scalar {
+        text: String,
+        plain: bool,
+    },
+    Sequence(Vec<Node>),
+    Mapping(Vec<Entry>),
+}
+
+/// A key with its value.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) mark: Mark,
+    pub(crate) value: Node,
+}
+
+/// Something wrong at a place of the text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Problem {
+    pub(crate) mark: Mark,
+    pub(crate) rule: &'static Rule,
+    pub(crate) message: String,
+    pub(crate) help: String,
+}
+
+impl Problem {
+    pub(crate) fn new(mark: Mark, rule: &'static Rule, message: impl Into<String>) -> Self {
+        Self { mark, rule, message: message.into(), help: String::new() }
+    }
+
+    pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = help.into();
+        self
+    }
+}
+
+/// A document of a file, with what was wrong in its text but did not keep it from being read.
+/// Those problems count only if the document is a manifest: other files may use tags as they like.
+#[derive(Debug)]
+pub(crate) struct Root {
+    pub(crate) node: Node,
+    pub(crate) problems: Vec<Problem>,
+}
+
+/// What a file's text holds.
+#[derive(Debug, Default)]
+pub(crate) struct Parsed {
+    pub(crate) roots: Vec<Root>,
+    /// What kept the rest of the file from being read.
+    pub(crate) failure: Option<Problem>,
+}
+
+impl Node {
+    /// The entries, if this is a mapping.
+    pub(crate) fn entries(&self) -> Option<&[Entry]> {
+        match &self.value {
+            Value::Mapping(entries) => Some(entries),
+            _ => None,
+        }
+    }
+
+    /// The entry under `key`, if this is a mapping that has it.
+    pub(crate) fn entry(&self, key: &str) -> Option<&Entry> {
+        self.entries()?.iter().find(|entry| entry.key == key)
+    }
+
+    /// The text, if this is a scalar.
+    pub(crate) fn text(&self) -> Option<&str> {
+        match &self.value {
+            Value::Scalar { text, .. } => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Null, written or left out.
+    pub(crate) fn is_null(&self) -> bool {
+        matches!(&self.value, Value::Scalar { text, plain: true }
+            if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
+    }
+
+    /// Nothing is written here at all.
+    pub(crate) fn is_blank(&self) -> bool {
+        matches!(&self.value, Value::Scalar { text, plain: true } if text.is_empty())
+    }
+
+    /// The first key's place, or the value's own.
+    pub(crate) fn first_mark(&self) -> Mark {
+        self.entries().and_then(|entries| entries.first()).map_or(self.mark, |entry| entry.mark)
+    }
+
+    /// Where the value at `steps` is, or its key; where it would be, if it is absent.
+    pub(crate) fn locate(&self, steps: &[OwnedStep], on_key: bool) -> Mark {
+        let (mut node, mut key_mark) = (self, self.first_mark());
+        for step in steps {
+            let below = match (step, &node.value) {
+                (OwnedStep::Field(name), _) => node.entry(name).map(|entry| (&entry.value, entry.mark)),
+                (OwnedStep::Index(index), Value::Sequence(items)) => {
+                    items.get(*index).map(|item| (item, item.mark))
+                }
+                (OwnedStep::Index(_), _) => None,
+            };
+            match below {
+                Some((value, mark)) => (node, key_mark) = (value, mark),
+                // The value was a default: the nearest thing that is written is what there is to show.
+                None => return key_mark,
+            }
+        }
+        // A value that is not written, or that starts on a later line, is best shown by its key.
+        let shows_key = on_key || node.is_blank() || !matches!(node.value, Value::Scalar { .. });
+        if shows_key { key_mark } else { node.mark }
+    }
+}

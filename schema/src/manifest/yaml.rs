@@ -1,0 +1,271 @@
+//! YAML text to trees of nodes: reads parser events, expands aliases and merge keys within bounds.
+
+use std::collections::{BTreeMap, HashSet};
+
+use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, StrInput, Tag};
+
+use super::limits::{DEPTH_MAX, DOCUMENTS_MAX, NODES_MAX};
+use super::node::{Entry, Mark, Node, Parsed, Problem, Root, Value};
+use crate::violation::rules;
+
+/// Reads all documents of `text`, up to the first place that is no YAML.
+pub(crate) fn parse(text: &str) -> Parsed {
+    let mut builder = Builder::default();
+    let mut parser: Parser<'_, StrInput<'_>> = Parser::new_from_str(text);
+    while let Some(event) = parser.next_event() {
+        let step = match event {
+            Ok((event, span)) => builder.event(event, mark_of(span.start)),
+            Err(error) => Err(syntax_problem(&error, text)),
+        };
+        if let Err(problem) = step {
+            builder.parsed.failure = Some(problem);
+            break;
+        }
+    }
+    builder.parsed
+}
+
+/// Builds one document at a time from its events.
+#[derive(Default)]
+struct Builder {
+    parsed: Parsed,
+    problems: Vec<Problem>,
+    open: Vec<Frame>,
+    root: Option<Node>,
+    anchors: BTreeMap<usize, Anchor>,
+    nodes: usize,
+}
+
+/// A collection whose end has not come yet.
+struct Frame {
+    mark: Mark,
+    anchor: usize,
+    size: usize,
+    height: usize,
+    items: Items,
+}
+
+enum Items {
+    Sequence(Vec<Node>),
+    Mapping { entries: Vec<Entry>, key: Option<Key>, merges: Vec<(Mark, Node)> },
+}
+
+struct Key {
+    text: String,
+    mark: Mark,
+    is_merge: bool,
+}
+
+/// A value that aliases may repeat.
+struct Anchor {
+    node: Node,
+    size: usize,
+    height: usize,
+}
+
+impl Builder {
+    fn event(&mut self, event: Event<'_>, mark: Mark) -> Result<(), Problem> {
+        match event {
+            Event::Nothing | Event::StreamStart | Event::StreamEnd => Ok(()),
+            Event::DocumentStart(_) => {
+                // Anchors end with their document.
+                self.anchors.clear();
+                Ok(())
+            }
+            Event::DocumentEnd => self.document_end(mark),
+            Event::Scalar(text, style, anchor, tag) => {
+                let plain = style == ScalarStyle::Plain && !self.tag(tag.as_deref(), mark);
+                let node = Node { mark, value: Value::Scalar { text: text.into_owned(), plain } };
+                self.complete(node, anchor, 1, 0)
+            }
+            Event::Alias(anchor) => self.alias(anchor, mark),
+            Event::SequenceStart(anchor, tag) => {
+                self.tag(tag.as_deref(), mark);
+                self.begin(mark, anchor, Items::Sequence(Vec::new()))
+            }
+            Event::MappingStart(anchor, tag) => {
+                self.tag(tag.as_deref(), mark);
+                self.begin(
+                    mark,
+                    anchor,
+                    Items::Mapping { entries: Vec::new(), key: None, merges: Vec::new() },
+                )
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.end(),
+        }
+    }
+
+    fn document_end(&mut self, mark: Mark) -> Result<(), Problem> {
+        let problems = std::mem::take(&mut self.problems);
+        let Some(node) = self.root.take() else { return Ok(()) };
+        if self.parsed.roots.len() >= DOCUMENTS_MAX {
+            let message = format!("the file has more than {DOCUMENTS_MAX} documents");
+            return Err(
+                Problem::new(mark, &rules::TOO_MANY_DOCUMENTS, message).help("split it into several files")
+            );
+        }
+        self.parsed.roots.push(Root { node, problems });
+        Ok(())
+    }
+
+    /// Notes a tag. True if the tag makes a plain scalar text.
+    fn tag(&mut self, tag: Option<&Tag>, mark: Mark) -> bool {
+        let Some(tag) = tag else { return false };
+        let is_core = tag.is_yaml_core_schema();
+        if !(is_core && matches!(tag.suffix.as_str(), "str" | "map" | "seq")) {
+            let shown = if is_core { format!("!!{}", tag.suffix) } else { tag.to_string() };
+            let message = format!("the tag `{shown}` has no meaning in a manifest");
+            self.problems
+                .push(Problem::new(mark, &rules::YAML_TAG, message).help("write the plain value without it"));
+        }
+        is_core && tag.suffix == "str"
+    }
+
+    fn begin(&mut self, mark: Mark, anchor: usize, items: Items) -> Result<(), Problem> {
+        if self.open.len() >= DEPTH_MAX {
+            return Err(too_deep(mark));
+        }
+        self.open.push(Frame { mark, anchor, size: 1, height: 0, items });
+        Ok(())
+    }
+
+    fn alias(&mut self, anchor: usize, mark: Mark) -> Result<(), Problem> {
+        let Some(found) = self.anchors.get(&anchor) else {
+            // Not yet complete, so it contains itself; or of an earlier document.
+            return Err(Problem::new(
+                mark,
+                &rules::YAML_SYNTAX,
+                "the alias leads to no value before it in this document",
+            )
+            .help("an alias `*name` repeats a value marked `&name` earlier in the same document"));
+        };
+        if self.open.len() + found.height > DEPTH_MAX {
+            return Err(too_deep(mark));
+        }
+        // Before the copy is made: its size is what the bound is about.
+        if self.nodes + found.size > NODES_MAX {
+            return Err(too_many_nodes(mark));
+        }
+        let (node, size, height) = (found.node.clone(), found.size, found.height);
+        self.complete(node, 0, size, height)
+    }
+
+    fn end(&mut self) -> Result<(), Problem> {
+        let frame = self.open.pop().expect("the parser ends only what it began");
+        let value = match frame.items {
+            Items::Sequence(items) => Value::Sequence(items),
+            Items::Mapping { entries, merges, .. } => self.mapping(entries, merges),
+        };
+        // Its parts were counted when they were completed.
+        self.nodes -= frame.size - 1;
+        self.complete(Node { mark: frame.mark, value }, frame.anchor, frame.size, frame.height + 1)
+    }
+
+    /// A finished value goes to the collection around it, or is the document.
+    fn complete(&mut self, node: Node, anchor: usize, size: usize, height: usize) -> Result<(), Problem> {
+        self.nodes += size;
+        if self.nodes > NODES_MAX {
+            return Err(too_many_nodes(node.mark));
+        }
+        if anchor > 0 {
+            // Kept copies count as well: they take memory even if no alias follows.
+            self.nodes += size;
+            self.anchors.insert(anchor, Anchor { node: node.clone(), size, height });
+        }
+        let Some(frame) = self.open.last_mut() else {
+            self.root = Some(node);
+            return Ok(());
+        };
+        frame.size += size;
+        frame.height = frame.height.max(height);
+        match &mut frame.items {
+            Items::Sequence(items) => items.push(node),
+            Items::Mapping { entries, key, merges } => match key.take() {
+                None => *key = Some(key_of(node)?),
+                Some(Key { is_merge: true, mark, .. }) => merges.push((mark, node)),
+                Some(Key { text, mark, .. }) => entries.push(Entry { key: text, mark, value: node }),
+            },
+        }
+        Ok(())
+    }
+
+    /// Checks for keys written twice and adds what `<<` brings; a written key wins over a merged one.
+    fn mapping(&mut self, mut entries: Vec<Entry>, merges: Vec<(Mark, Node)>) -> Value {
+        let mut seen: BTreeMap<&str, Mark> = BTreeMap::new();
+        for entry in &entries {
+            if let Some(first) = seen.insert(&entry.key, entry.mark) {
+                let message =
+                    format!("`{}` is written twice in one mapping, first in line {}", entry.key, first.line);
+                self.problems
+                    .push(Problem::new(entry.mark, &rules::DUPLICATE_KEY, message).help("keep one of them"));
+            }
+        }
+        let mut taken: HashSet<String> = entries.iter().map(|entry| entry.key.clone()).collect();
+        for (mark, merge) in merges {
+            let sources = match merge.value {
+                Value::Sequence(items) => items,
+                _ => vec![merge],
+            };
+            for source in sources {
+                let Value::Mapping(merged) = source.value else {
+                    let message = "`<<` takes a mapping or a list of mappings";
+                    self.problems.push(Problem::new(mark, &rules::YAML_SYNTAX, message));
+                    continue;
+                };
+                entries.extend(merged.into_iter().filter(|entry| taken.insert(entry.key.clone())));
+            }
+        }
+        Value::Mapping(entries)
+    }
+}
+
+/// A key that is a list or mapping keeps the file from being read: a stray `?` or `{{` makes one, and
+/// what it swallowed may have been the object.
+fn key_of(node: Node) -> Result<Key, Problem> {
+    match node.value {
+        Value::Scalar { text, plain } => Ok(Key { is_merge: plain && text == "<<", mark: node.mark, text }),
+        Value::Sequence(_) | Value::Mapping(_) => {
+            Err(Problem::new(node.mark, &rules::YAML_SYNTAX, "a key must be text, not a list or mapping")
+                .help("a template? put the rendered manifest into the repository"))
+        }
+    }
+}
+
+fn too_deep(mark: Mark) -> Problem {
+    Problem::new(mark, &rules::TOO_DEEP, format!("values are nested more than {DEPTH_MAX} levels deep"))
+}
+
+fn too_many_nodes(mark: Mark) -> Problem {
+    Problem::new(mark, &rules::TOO_MANY_NODES, format!("the file holds more than {NODES_MAX} values"))
+        .help("aliases count as often as they are used; split the file, or write less")
+}
+
+fn mark_of(marker: Marker) -> Mark {
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    Mark { line: count(marker.line()).max(1), column: count(marker.col()).saturating_add(1) }
+}
+
+/// The parser's error, with the usual cause where the text shows it.
+fn syntax_problem(error: &ScanError, text: &str) -> Problem {
+    let mark = mark_of(*error.marker());
+    if error.info().contains("recursion limit") {
+        return too_deep(mark);
+    }
+    // The parser may stop at the line before or after the one that is wrong.
+    let near = usize::try_from(mark.line).unwrap_or(usize::MAX).saturating_sub(2);
+    let lines = || (1u32..).zip(text.lines()).skip(near).take(3);
+    let tab =
+        lines().find(|(_, line)| line.trim_start_matches(' ').starts_with('\t') && !line.trim().is_empty());
+    if let Some((number, line)) = tab {
+        let spaces = line.len() - line.trim_start_matches(' ').len();
+        let mark = Mark { line: number, column: u32::try_from(spaces + 1).unwrap_or(u32::MAX) };
+        return Problem::new(mark, &rules::YAML_SYNTAX, "not valid YAML: a tab in the indentation")
+            .help("YAML is indented with spaces");
+    }
+    let help = if lines().any(|(_, line)| line.contains("{{")) {
+        "this looks like a template: put the rendered manifest into the repository"
+    } else {
+        "if the file is no manifest, list it in `.minik8signore`"
+    };
+    Problem::new(mark, &rules::YAML_SYNTAX, format!("not valid YAML: {}", error.info())).help(help)
+}
