@@ -15,6 +15,7 @@ use schema::control::{Driver, LastRun, Loop, Nudge, Nudged};
 use schema::keys::{Key, prefix};
 use schema::records::Subnet;
 use schema::store::SharedStore;
+use schema::store::events::EventRecorder;
 use schema::store::reflector::{self, WorldReader};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -23,6 +24,7 @@ use crate::config::Config;
 use crate::converge::network::{NetworkLoop, NetworkSettings};
 use crate::converge::node::{HEARTBEAT_INTERVAL, NodeLoop};
 use crate::converge::pod_table::PodTable;
+use crate::converge::pods::{PauseImage, PodsDeps, PodsLoop};
 use crate::desired::{DesiredStore, Source};
 use crate::lazy_store::LazyStore;
 use crate::state_lock;
@@ -31,6 +33,9 @@ use crate::worlds::iptables::{Iptables, RealIptables};
 use crate::worlds::machine::RealMachine;
 use crate::worlds::netlink::{Netlink, RealNetlink};
 use crate::worlds::pause;
+
+/// How often containers are looked at when nothing is heard of them; Docker's events come at once.
+const PODS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How often the rules are looked at: a flush by someone else is healed in less than 5 s.
 const NETWORK_INTERVAL: Duration = Duration::from_secs(3);
@@ -66,14 +71,36 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let api = api_url(&config, node_ip);
 
     let mut tasks = Tasks::new();
-    let prefixes = vec![prefix::bindings_of(&config.node), Key::Subnet(config.node.clone()).to_string()];
+    let prefixes = vec![
+        prefix::bindings_of(&config.node),
+        Key::Subnet(config.node.clone()).to_string(),
+        prefix::pod_status_of(&config.node),
+    ];
     let (world, reflecting) = reflector::spawn(Arc::clone(&store), prefixes, tasks.token());
     tasks.adopt_critical("reflector", reflecting);
 
     let (subnets, subnet) = watch::channel(desired.current().subnet.clone());
     tasks.spawn_critical("subnet", follow_subnet(config.node.clone(), world.clone(), subnets, tasks.token()));
-    let (_pod_tables, pod_table) = watch::channel::<PodTable>(None);
+    let (pod_tables, pod_table) = watch::channel::<PodTable>(None);
     let _ = listener;
+
+    let (nudge, nudged) = Nudge::new();
+    let pods = PodsLoop::new(PodsDeps {
+        node: config.node.clone(),
+        node_ip,
+        instance: config.machine.instance.clone(),
+        state_dir: config.machine.state_dir.clone(),
+        mtu: pod_mtu,
+        docker: Arc::clone(&docker),
+        netlink: Arc::clone(&netlink),
+        pause_image: PauseImage { reference: pause::image_reference(), archive: Arc::new(pause::image_tar) },
+        world,
+        store: Arc::clone(&store),
+        events: EventRecorder::spawn(Arc::clone(&store), format!("agent/{}", config.node), tasks.token()),
+        nudge,
+        pod_table: pod_tables,
+    })?;
+    drive(&mut tasks, pods, PODS_INTERVAL, nudged);
 
     let machine = RealMachine::new(Arc::clone(&docker), Arc::clone(&netlink), config.node_ip);
     let node = NodeLoop::new(&config.node, &api, store, Arc::new(machine), Timestamp::now());
