@@ -1,1 +1,116 @@
-//! (in work)
+//! The command line as typed. `config.rs` checks it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Where Minik8s keeps its files.
+pub const DEFAULT_STATE_DIR: &str = "/var/lib/minik8s";
+/// Where Docker listens.
+pub const DEFAULT_DOCKER: &str = "unix:///var/run/docker.sock";
+/// Where the agent's read-only API listens.
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:7071";
+/// Where the private etcd listens.
+pub const DEFAULT_ETCD: &str = "http://127.0.0.1:7079";
+/// Name of the only Minik8s on a machine.
+pub const DEFAULT_INSTANCE: &str = "mk8s";
+
+/// Runs the pods that a Minik8s cluster gives to this machine.
+#[derive(Debug, Parser)]
+#[command(name = "minik8s-agent", version, max_term_width = 100)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// How to log.
+    #[command(flatten)]
+    pub log: LogArguments,
+}
+
+/// What the agent can do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run as this machine's agent until stopped; pods outlive it
+    Run(RunArguments),
+    /// Check that this machine can run an agent; exit code 1 if it can't
+    Doctor(DoctorArguments),
+    /// Remove all that the agent made on this machine: containers, links, rules, files
+    Reset(ResetArguments),
+}
+
+/// What belongs to one Minik8s on this machine.
+#[derive(Debug, Clone, Args)]
+pub struct MachineArguments {
+    /// Directory for the agent's files
+    #[arg(long, env = "MINIK8S_STATE_DIR", value_name = "DIR", default_value = DEFAULT_STATE_DIR)]
+    pub state_dir: PathBuf,
+    /// Keeps several Minik8s on one machine apart: a letter and at most five letters or digits
+    #[arg(long, env = "MINIK8S_INSTANCE", value_name = "NAME", default_value = DEFAULT_INSTANCE)]
+    pub instance: String,
+    /// Docker's socket
+    #[arg(long, env = "MINIK8S_DOCKER", value_name = "SOCKET", default_value = DEFAULT_DOCKER)]
+    pub docker: String,
+}
+
+/// Flags of `run`.
+#[derive(Debug, Clone, Args)]
+pub struct RunArguments {
+    /// etcd's client addresses
+    #[arg(long, env = "MINIK8S_ETCD", value_name = "URL", default_value = DEFAULT_ETCD, value_delimiter = ',')]
+    pub etcd: Vec<String>,
+    /// Name of this node; by default the host's name
+    #[arg(long, env = "MINIK8S_NODE", value_name = "NAME")]
+    pub node: Option<String>,
+    /// Address of the agent's read-only API
+    #[arg(long, env = "MINIK8S_AGENT_LISTEN", value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
+    pub listen: SocketAddr,
+    /// Address under which other nodes reach this one; by default that of the default route
+    #[arg(long, env = "MINIK8S_NODE_IP", value_name = "ADDR")]
+    pub node_ip: Option<IpAddr>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub machine: MachineArguments,
+}
+
+/// Flags of `doctor`.
+#[derive(Debug, Clone, Args)]
+pub struct DoctorArguments {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub run: RunArguments,
+    /// Range of pod addresses to check for conflicts
+    #[arg(long, env = "MINIK8S_CLUSTER_CIDR", value_name = "CIDR", default_value = "10.244.0.0/16")]
+    pub cluster_cidr: ipnet::Ipv4Net,
+    /// How to print
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    pub output: OutputFormat,
+}
+
+/// Flags of `reset`.
+#[derive(Debug, Clone, Args)]
+pub struct ResetArguments {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub machine: MachineArguments,
+}
+
+/// How a command prints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OutputFormat {
+    /// Lines for people.
+    Text,
+    /// One JSON document.
+    Json,
+}
+
+/// Flags about logs.
+#[derive(Debug, Clone, Args)]
+pub struct LogArguments {
+    /// How logs are written
+    #[arg(long, global = true, env = "MINIK8S_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    pub log_format: OutputFormat,
+    /// What is logged: error, warn, info, debug, trace, or a filter as in RUST_LOG
+    #[arg(long, global = true, env = "MINIK8S_LOG_LEVEL", value_name = "LEVEL")]
+    pub log_level: Option<String>,
+}

@@ -1,1 +1,171 @@
-//! (in work)
+//! What the agent runs with: flags checked, defaults filled in. Looks at nothing but the host's name.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use crate::args::{MachineArguments, RunArguments};
+
+/// Longest instance name: it is part of link and chain names, which the kernel bounds.
+const INSTANCE_MAX: usize = 6;
+
+/// Longest node name, as of a DNS subdomain.
+const NODE_MAX: usize = 253;
+
+/// What belongs to one Minik8s on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MachineConfig {
+    /// Directory with `agent/`; absolute.
+    pub state_dir: PathBuf,
+    /// Keeps several Minik8s on one machine apart.
+    pub instance: String,
+    /// Docker's socket.
+    pub docker: String,
+}
+
+impl MachineConfig {
+    /// The agent's own directory.
+    pub fn agent_dir(&self) -> PathBuf {
+        self.state_dir.join("agent")
+    }
+}
+
+/// What `run` runs with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// State directory, instance, Docker.
+    pub machine: MachineConfig,
+    /// etcd's client addresses, at least one.
+    pub etcd: Vec<String>,
+    /// Name of this node.
+    pub node: String,
+    /// Address of the agent's API.
+    pub listen: SocketAddr,
+    /// Address of the node, if given by hand.
+    pub node_ip: Option<IpAddr>,
+}
+
+/// A flag that can't be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{flag} {value}: {why}")]
+pub struct ConfigError {
+    /// The flag.
+    pub flag: &'static str,
+    /// What was given.
+    pub value: String,
+    /// Why it can't be, and what to give instead.
+    pub why: String,
+}
+
+fn wrong<T>(flag: &'static str, value: impl Into<String>, why: impl Into<String>) -> Result<T, ConfigError> {
+    Err(ConfigError { flag, value: value.into(), why: why.into() })
+}
+
+impl MachineArguments {
+    /// Checks the flags.
+    pub fn check(&self) -> Result<MachineConfig, ConfigError> {
+        let instance = self.instance.clone();
+        let starts_right = instance.starts_with(|c: char| c.is_ascii_lowercase());
+        let consists_right = instance.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+        if !starts_right || !consists_right || instance.len() > INSTANCE_MAX {
+            let why = "give a lower-case letter and at most five letters or digits, for example mk8s";
+            return wrong("--instance", instance, why);
+        }
+        let state_dir = std::path::absolute(&self.state_dir)
+            .or_else(|error| wrong("--state-dir", self.state_dir.display().to_string(), error.to_string()))?;
+        if state_dir.parent().is_none() {
+            return wrong("--state-dir", "/", "give a directory of its own, for example /var/lib/minik8s");
+        }
+        let path = self.docker.strip_prefix("unix://").unwrap_or(&self.docker);
+        if !path.starts_with('/') {
+            let why = "only local sockets are served; give for example unix:///var/run/docker.sock";
+            return wrong("--docker", &self.docker, why);
+        }
+        Ok(MachineConfig { state_dir, instance, docker: format!("unix://{path}") })
+    }
+}
+
+impl RunArguments {
+    /// Checks the flags.
+    pub fn check(&self) -> Result<Config, ConfigError> {
+        let etcd: Vec<String> = self.etcd.iter().map(|url| url.trim().to_owned()).collect();
+        if let Some(bad) = etcd.iter().find(|url| !url.starts_with("http://") && !url.starts_with("https://"))
+        {
+            return wrong("--etcd", bad, "give URLs, for example http://127.0.0.1:7079");
+        }
+        Ok(Config {
+            machine: self.machine.check()?,
+            etcd,
+            node: node_name(self.node.as_deref())?,
+            listen: self.listen,
+            node_ip: self.node_ip,
+        })
+    }
+}
+
+fn node_name(given: Option<&str>) -> Result<String, ConfigError> {
+    let name = match given {
+        Some(name) => name.to_owned(),
+        // A host name may be written in capitals; a node is known by small letters.
+        None => match nix::unistd::gethostname() {
+            Ok(name) => name.to_string_lossy().to_ascii_lowercase(),
+            Err(error) => {
+                return wrong("--node", "", format!("the host's name can't be read ({error}); give one"));
+            }
+        },
+    };
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+    let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let right = name.starts_with(edge) && name.ends_with(edge) && name.chars().all(allowed);
+    if !right || name.len() > NODE_MAX {
+        return wrong("--node", name, "give small letters, digits, `-` and `.`, for example node1");
+    }
+    Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Arguments, Command};
+    use clap::Parser as _;
+
+    fn check(flags: &[&str]) -> Result<Config, String> {
+        let words = ["minik8s-agent", "run"].iter().chain(flags);
+        let arguments = Arguments::try_parse_from(words).map_err(|error| error.to_string())?;
+        let Command::Run(run) = arguments.command else { panic!("run was given") };
+        run.check().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_contracts_flags_are_understood() {
+        let flags = "--etcd http://a:1,http://b:2 --node n1 --state-dir /tmp/x --instance ab1 --docker /run/d.sock \
+                     --listen 127.0.0.1:9 --node-ip 192.0.2.1";
+        let config = check(&flags.split_whitespace().collect::<Vec<_>>()).unwrap();
+        assert_eq!(config.etcd, ["http://a:1", "http://b:2"]);
+        assert_eq!((config.node.as_str(), config.machine.instance.as_str()), ("n1", "ab1"));
+        assert_eq!(config.machine.docker, "unix:///run/d.sock");
+        assert_eq!(config.machine.agent_dir(), PathBuf::from("/tmp/x/agent"));
+    }
+
+    #[test]
+    fn wrong_flags_say_what_to_give() {
+        for (flags, part) in [
+            (["--instance", "Mk"], "lower-case letter"),
+            (["--instance", "toolong"], "lower-case letter"),
+            (["--instance", "1a"], "lower-case letter"),
+            (["--node", "a/b"], "small letters"),
+            (["--node", "-a"], "small letters"),
+            (["--etcd", "127.0.0.1:1"], "give URLs"),
+            (["--docker", "tcp://1.2.3.4:1"], "only local sockets"),
+            (["--state-dir", "/"], "directory of its own"),
+        ] {
+            let error = check(&flags).unwrap_err();
+            assert!(error.contains(part) && !error.contains('\n'), "{flags:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory as _;
+        Arguments::command().debug_assert();
+    }
+}

@@ -1,1 +1,235 @@
-//! (in work)
+//! `minik8s-agent run`: the wiring, as a table.
+//!
+//! First what must hold before anything starts, one function each, each failure one line; then the
+//! loops with what they read and who wakes them. Nothing is taken down at the end: pods, links and
+//! rules outlive the agent.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use jiff::Timestamp;
+use schema::control::shutdown::Tasks;
+use schema::control::{Driver, LastRun, Loop, Nudge, Nudged};
+use schema::keys::{Key, prefix};
+use schema::records::Subnet;
+use schema::store::SharedStore;
+use schema::store::events::EventRecorder;
+use schema::store::reflector::{self, WorldReader};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::config::Config;
+use crate::converge::network::{NetworkLoop, NetworkSettings};
+use crate::converge::node::{HEARTBEAT_INTERVAL, NodeLoop};
+use crate::converge::pod_table::PodTable;
+use crate::converge::pods::{PauseImage, PodsDeps, PodsLoop};
+use crate::desired::{DesiredStore, Source};
+use crate::lazy_store::LazyStore;
+use crate::state_lock;
+use crate::worlds::docker::{Docker, RealDocker};
+use crate::worlds::iptables::{Iptables, RealIptables};
+use crate::worlds::machine::RealMachine;
+use crate::worlds::netlink::{Netlink, RealNetlink};
+use crate::worlds::pause;
+
+/// How often containers are looked at when nothing is heard of them; Docker's events come at once.
+const PODS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How often the rules are looked at: a flush by someone else is healed in less than 5 s.
+const NETWORK_INTERVAL: Duration = Duration::from_secs(3);
+
+/// Longest wait after a failure of the network or node loop: rules are healed, and a heartbeat is
+/// kept, within seconds after the cause is gone.
+const FAILURE_MAX: Duration = Duration::from_secs(4);
+
+/// Room that VXLAN needs in each packet, in bytes: pods' packets are that much smaller than the
+/// uplink's, also on one node, so that a second node changes no running pod.
+const VXLAN_OVERHEAD: u32 = 50;
+
+/// Packet size of a node without a default route, in bytes: Ethernet's.
+const DEFAULT_MTU: u32 = 1500;
+
+/// Runs the agent until SIGTERM or SIGINT.
+///
+/// # Errors
+/// One line that says what, where and what to do.
+pub async fn run(config: Config) -> anyhow::Result<()> {
+    require_root()?;
+    let _lock = state_lock::take(&config.machine.agent_dir())?;
+    let docker = connect_docker(&config.machine.docker).await?;
+    let netlink: Arc<dyn Netlink> = Arc::new(RealNetlink::open(&config.machine.instance)?);
+    let iptables: Arc<dyn Iptables> = Arc::new(RealIptables::new());
+    iptables.save().await.context("cannot use iptables")?;
+    let listener = bind(&config).await?;
+    let desired = DesiredStore::open(&config.machine.state_dir, &config.node)?;
+    let store = open_store(&config, desired.current().source).await?;
+    load_pause_image(docker.as_ref()).await?;
+    let pod_mtu = netlink.uplink_mtu().await?.unwrap_or(DEFAULT_MTU) - VXLAN_OVERHEAD;
+    let node_ip = node_ip(&config, netlink.as_ref()).await?;
+    let api = api_url(&config, node_ip);
+
+    let mut tasks = Tasks::new();
+    let prefixes = vec![
+        prefix::bindings_of(&config.node),
+        Key::Subnet(config.node.clone()).to_string(),
+        prefix::pod_status_of(&config.node),
+    ];
+    let (world, reflecting) = reflector::spawn(Arc::clone(&store), prefixes, tasks.token());
+    tasks.adopt_critical("reflector", reflecting);
+
+    let (subnets, subnet) = watch::channel(desired.current().subnet.clone());
+    tasks.spawn_critical("subnet", follow_subnet(config.node.clone(), world.clone(), subnets, tasks.token()));
+    let (pod_tables, pod_table) = watch::channel::<PodTable>(None);
+    let _ = listener;
+
+    let (nudge, nudged) = Nudge::new();
+    let pods = PodsLoop::new(PodsDeps {
+        node: config.node.clone(),
+        node_ip,
+        instance: config.machine.instance.clone(),
+        state_dir: config.machine.state_dir.clone(),
+        mtu: pod_mtu,
+        docker: Arc::clone(&docker),
+        netlink: Arc::clone(&netlink),
+        pause_image: PauseImage { reference: pause::image_reference(), archive: Arc::new(pause::image_tar) },
+        world,
+        store: Arc::clone(&store),
+        events: EventRecorder::spawn(Arc::clone(&store), format!("agent/{}", config.node), tasks.token()),
+        nudge,
+        pod_table: pod_tables,
+    })?;
+    drive(&mut tasks, pods, PODS_INTERVAL, nudged);
+
+    let machine = RealMachine::new(Arc::clone(&docker), Arc::clone(&netlink), config.node_ip);
+    let node = NodeLoop::new(&config.node, &api, store, Arc::new(machine), Timestamp::now());
+    let (_, never) = Nudge::new();
+    drive(&mut tasks, node, HEARTBEAT_INTERVAL, never);
+
+    let settings = NetworkSettings::new(&config.machine.instance, pod_mtu);
+    let network = NetworkLoop::new(settings, netlink, iptables, subnet.clone(), pod_table.clone());
+    let (nudge, nudged) = Nudge::new();
+    drive(&mut tasks, network, NETWORK_INTERVAL, nudged);
+    nudge_on_change(&mut tasks, "subnet to network", subnet, nudge.clone());
+    nudge_on_change(&mut tasks, "pods to network", pod_table, nudge);
+
+    tracing::info!(node = %config.node, instance = %config.machine.instance, %node_ip, "the agent runs");
+    tasks.run_until_signal().await?;
+    tracing::info!("the agent stops; its pods go on");
+    Ok(())
+}
+
+/// Starts a loop with its driver.
+fn drive<L: Loop>(tasks: &mut Tasks, the_loop: L, interval: Duration, nudged: Nudged) {
+    let driver = Driver { backoff_max: FAILURE_MAX, ..Driver::every(interval) };
+    let (last_run, _) = watch::channel::<Option<LastRun>>(None);
+    let token = tasks.token();
+    tasks.spawn_critical(the_loop.name(), driver.run(the_loop, nudged, token, last_run));
+}
+
+/// Wakes a loop whenever what it reads has changed.
+fn nudge_on_change<T: Send + Sync + 'static>(
+    tasks: &mut Tasks,
+    name: &'static str,
+    mut read: watch::Receiver<T>,
+    nudge: Nudge,
+) {
+    let token = tasks.token();
+    let follow = async move {
+        while read.changed().await.is_ok() {
+            nudge.nudge();
+        }
+        // The writer ended; whoever watches over it ends the process.
+        std::future::pending::<()>().await;
+    };
+    tasks.spawn_critical(name, async move {
+        // Cancel-safe: nothing is held across the wait.
+        token.run_until_cancelled(follow).await;
+    });
+}
+
+/// Publishes this node's range of pod addresses. One that is gone from etcd stays: the pods have it.
+async fn follow_subnet(
+    node: String,
+    mut world: WorldReader,
+    subnets: watch::Sender<Option<Subnet>>,
+    shutdown: tokio_util::sync::CancellationToken,
+) {
+    let follow = async {
+        loop {
+            if let Some(subnet) = world.current().subnets.get(&node) {
+                subnets.send_if_modified(|there| {
+                    let differs = there.as_ref() != Some(&subnet.value);
+                    if differs {
+                        *there = Some(subnet.value.clone());
+                    }
+                    differs
+                });
+            }
+            world.changed().await;
+        }
+    };
+    // Cancel-safe: nothing is held across the wait.
+    let _: Option<()> = shutdown.run_until_cancelled(follow).await;
+}
+
+fn require_root() -> anyhow::Result<()> {
+    match nix::unistd::geteuid().is_root() {
+        true => Ok(()),
+        false => bail!("the agent makes links, rules and mounts and must run as root; start it with sudo"),
+    }
+}
+
+async fn connect_docker(host: &str) -> anyhow::Result<Arc<dyn Docker>> {
+    let docker = RealDocker::connect(host).await;
+    let docker = docker.with_context(|| format!("cannot use Docker at {host}"))?;
+    Ok(Arc::new(docker))
+}
+
+async fn bind(config: &Config) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(config.listen).await.map_err(|error| {
+        anyhow!("cannot listen on {}: {error}; stop what uses it or give another --listen", config.listen)
+    })
+}
+
+/// Without a desired state on disk there is nothing to do until etcd answers, and a wrong `--etcd`
+/// is told at once. With it the agent heals its pods first and connects when it can.
+async fn open_store(config: &Config, known: Source) -> anyhow::Result<SharedStore> {
+    let store = LazyStore::new(config.etcd.clone());
+    match (store.connect().await, known) {
+        (Ok(()), _) => {}
+        (Err(error), Source::Unknown) => {
+            bail!("{error}; check --etcd and that etcd runs (this node has no state of its own yet)")
+        }
+        (Err(error), _) => tracing::warn!("{error}; this node goes on from its own disk"),
+    }
+    Ok(Arc::new(store))
+}
+
+async fn load_pause_image(docker: &dyn Docker) -> anyhow::Result<()> {
+    let reference = pause::image_reference();
+    if docker.image(&reference).await.context("cannot look for the pause image")?.is_none() {
+        docker.load(pause::image_tar()).await.context("cannot load the pause image into Docker")?;
+        tracing::info!("loaded image {reference}");
+    }
+    Ok(())
+}
+
+async fn node_ip(config: &Config, netlink: &dyn Netlink) -> anyhow::Result<IpAddr> {
+    match config.node_ip {
+        Some(address) => Ok(address),
+        // A machine without any network still runs pods.
+        None => Ok(netlink.node_address().await?.unwrap_or(Ipv4Addr::LOCALHOST.into())),
+    }
+}
+
+/// Where the reconciler finds this agent. An API that listens everywhere is found at the node's
+/// address.
+fn api_url(config: &Config, node_ip: IpAddr) -> String {
+    let mut address = config.listen;
+    if address.ip().is_unspecified() {
+        address.set_ip(node_ip);
+    }
+    format!("http://{address}")
+}

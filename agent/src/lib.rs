@@ -7,5 +7,10 @@ pub mod converge;
 pub mod daemon;
 pub mod desired;
 pub mod doctor;
+pub mod lazy_store;
+pub mod logging;
 pub mod reset;
+pub mod state_lock;
+#[cfg(test)]
+mod testing;
 pub mod worlds;

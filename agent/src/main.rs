@@ -1,1 +1,49 @@
-fn main() {}
+//! `minik8s-agent`: parse, run, return an exit code.
+
+use std::process::ExitCode;
+
+use agent::args::{Arguments, Command};
+use agent::{daemon, doctor, logging, reset};
+use clap::Parser as _;
+use schema::control::error_chain;
+
+/// A flag that can't be: as clap's own.
+const WRONG_USAGE: u8 = 2;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(1, &error),
+    };
+    if let Err(error) = logging::init(&arguments.log) {
+        return fail(WRONG_USAGE, error_chain(error.as_ref()));
+    }
+    let done = match arguments.command {
+        Command::Run(run) => match run.check() {
+            Ok(config) => runtime.block_on(daemon::run(config)).map(|()| true),
+            Err(error) => return fail(WRONG_USAGE, error),
+        },
+        Command::Doctor(flags) => match flags.run.check() {
+            Ok(config) => runtime.block_on(doctor::run(&config, flags.cluster_cidr, flags.output)),
+            Err(error) => return fail(WRONG_USAGE, error),
+        },
+        Command::Reset(flags) => match flags.machine.check() {
+            Ok(machine) => runtime.block_on(reset::run(&machine)).map(|()| true),
+            Err(error) => return fail(WRONG_USAGE, error),
+        },
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => fail(1, error_chain(error.as_ref())),
+    }
+}
+
+/// One line on standard error, whatever the error says.
+fn fail(code: u8, error: impl std::fmt::Display) -> ExitCode {
+    let line =
+        error.to_string().lines().map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
+    eprintln!("minik8s-agent: {line}");
+    ExitCode::from(code)
+}

@@ -1,4 +1,6 @@
-//! One folder per kind of thing converged: observe, plan, act, report.
+//! The loops of a node, one folder per kind of thing converged: observe, plan, act, report.
 
+pub mod network;
+pub mod node;
 pub mod pod_table;
 pub mod pods;

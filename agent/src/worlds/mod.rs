@@ -2,5 +2,6 @@
 
 pub mod docker;
 pub mod iptables;
+pub mod machine;
 pub mod netlink;
 pub mod pause;

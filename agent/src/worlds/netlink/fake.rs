@@ -58,6 +58,10 @@ impl Netlink for FakeNetlink {
         Ok(true)
     }
 
+    async fn bridge_is_whole(&self, bridge: &Bridge) -> Result<bool, NetlinkError> {
+        Ok(self.allowed("look up", &bridge.name)?.bridges.get(&bridge.name) == Some(bridge))
+    }
+
     async fn remove_bridge(&self, name: &str) -> Result<bool, NetlinkError> {
         let mut kernel = self.allowed("remove", name)?;
         let was_there = kernel.bridges.remove(name).is_some();

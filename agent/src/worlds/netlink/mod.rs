@@ -8,9 +8,12 @@ use async_trait::async_trait;
 use ipnet::Ipv4Net;
 use sha2::{Digest, Sha256};
 
+mod bridge;
 mod fake;
 mod namespace;
+mod pod_link;
 mod real;
+mod socket;
 #[cfg(test)]
 mod tests;
 
@@ -65,6 +68,14 @@ pub fn host_link_name(instance: &str, uid: &str) -> String {
     format!("{short}v{}", &digest[..9])
 }
 
+#[cfg(test)]
+pub(crate) fn in_namespace_of<T: Send>(
+    pid: i32,
+    work: impl FnOnce() -> std::io::Result<T> + Send,
+) -> std::io::Result<T> {
+    namespace::NetworkNamespace::of_process(pid)?.run(work)
+}
+
 /// A hardware address that follows from an address: `0a:58` and the four bytes. Locally
 /// administered; a pod that gets an address again gets the same, so no neighbour table is ever stale.
 pub fn hardware_address(address: Ipv4Addr) -> [u8; 6] {
@@ -115,8 +126,8 @@ pub enum NetlinkError {
         /// The kernel's reason.
         message: String,
     },
-    /// A kernel setting can't be written.
-    #[error("cannot write {path}: {source}")]
+    /// A kernel setting can't be read or written.
+    #[error("cannot read or write {path}: {source}")]
     Sysctl {
         /// The file.
         path: String,
@@ -142,6 +153,8 @@ pub trait Netlink: Send + Sync + 'static {
     /// The bridge is there, up, with exactly this address, and the node forwards. True if something
     /// had to be done.
     async fn ensure_bridge(&self, bridge: &Bridge) -> Result<bool, NetlinkError>;
+    /// Nothing of it differs from what [`Netlink::ensure_bridge`] makes.
+    async fn bridge_is_whole(&self, bridge: &Bridge) -> Result<bool, NetlinkError>;
     /// Takes the bridge away; true if it was there.
     async fn remove_bridge(&self, name: &str) -> Result<bool, NetlinkError>;
     /// The pod's link is whole: a right one is left untouched, a half-made one is replaced. True if

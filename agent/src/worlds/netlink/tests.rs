@@ -1,1 +1,197 @@
-//! (in work)
+//! On the real kernel, in network namespaces of the tests' own.
+
+use std::time::{Duration, Instant};
+
+use super::namespace::NetworkNamespace;
+use super::*;
+use crate::testing::{TestNamespace, in_pod};
+
+fn bridge() -> Bridge {
+    Bridge { name: "mk8s0".into(), address: "10.244.0.1/24".parse().unwrap(), mtu: 1450 }
+}
+
+fn link(pid: i32, number: u8) -> PodLink {
+    PodLink {
+        pause_pid: pid,
+        host_name: host_link_name("mk8s", &format!("uid-{number}")),
+        bridge: "mk8s0".into(),
+        address: Ipv4Net::new(Ipv4Addr::new(10, 244, 0, number), 24).unwrap(),
+        gateway: Ipv4Addr::new(10, 244, 0, 1),
+        mtu: 1450,
+    }
+}
+
+/// A port where nobody listens is refused at once by who has the address, and by nobody else.
+fn reaches(pid: i32, address: &str) -> bool {
+    let target = format!("{address}:9").parse().unwrap();
+    let pod = NetworkNamespace::of_process(pid).unwrap();
+    let answer = pod.run(|| std::net::TcpStream::connect_timeout(&target, Duration::from_secs(2)));
+    answer.unwrap_err().kind() == std::io::ErrorKind::ConnectionRefused
+}
+
+#[tokio::test]
+async fn two_pods_reach_the_gateway_and_each_other() {
+    let mut node = TestNamespace::new();
+    let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
+    assert!(netlink.ensure_bridge(&bridge()).await.unwrap());
+    let (a, b) = (node.pod(), node.pod());
+    assert!(netlink.ensure_pod_link(&link(a, 2)).await.unwrap());
+    assert!(netlink.ensure_pod_link(&link(b, 3)).await.unwrap());
+    assert!(reaches(a, "10.244.0.1"), "gateway");
+    assert!(reaches(a, "10.244.0.3"), "the other pod");
+    assert!(reaches(a, "127.0.0.1"), "its own loopback");
+    let (_, text) = in_pod(a, "ip", &["-4", "addr", "show", "eth0"]);
+    assert!(text.contains("10.244.0.2/24") && text.contains("mtu 1450"), "{text}");
+    let (_, text) = in_pod(a, "ip", &["route"]);
+    assert!(text.contains("default via 10.244.0.1 dev eth0"), "{text}");
+}
+
+#[tokio::test]
+async fn what_is_right_is_left_untouched() {
+    let mut node = TestNamespace::new();
+    let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
+    netlink.ensure_bridge(&bridge()).await.unwrap();
+    let link = link(node.pod(), 2);
+    netlink.ensure_pod_link(&link).await.unwrap();
+    let before = node.run("ip", &["link"]);
+    assert!(!netlink.ensure_bridge(&bridge()).await.unwrap());
+    assert!(!netlink.ensure_pod_link(&link).await.unwrap());
+    assert_eq!(node.run("ip", &["link"]), before);
+}
+
+#[tokio::test]
+async fn a_half_made_link_is_completed_or_replaced() {
+    let mut node = TestNamespace::new();
+    let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
+    netlink.ensure_bridge(&bridge()).await.unwrap();
+    let pod = node.pod();
+    let link = link(pod, 2);
+    // A pair whose inner end never reached the pod.
+    node.run("ip", &["link", "add", &link.host_name, "type", "veth", "peer", "name", "lost"]);
+    assert!(netlink.ensure_pod_link(&link).await.unwrap());
+    assert!(reaches(pod, "10.244.0.1"));
+    let spoil: [&[&str]; 5] = [
+        &["addr", "flush", "dev", "eth0"],
+        &["link", "set", "eth0", "down"],
+        &["route", "del", "default"],
+        &["link", "set", "lo", "down"],
+        &["addr", "add", "10.244.0.77/24", "dev", "eth0"],
+    ];
+    for arguments in spoil {
+        assert!(in_pod(pod, "ip", arguments).0);
+        assert!(netlink.ensure_pod_link(&link).await.unwrap(), "{arguments:?} went unseen");
+        assert!(!netlink.ensure_pod_link(&link).await.unwrap(), "{arguments:?} is not repaired");
+        assert!(reaches(pod, "10.244.0.1") && reaches(pod, "127.0.0.1"), "{arguments:?}");
+    }
+    node.run("ip", &["link", "delete", "mk8s0"]);
+    let error = netlink.ensure_pod_link(&link).await.unwrap_err();
+    assert!(matches!(error, NetlinkError::NoBridge(_)), "{error}");
+    netlink.ensure_bridge(&bridge()).await.unwrap();
+    netlink.ensure_pod_link(&link).await.unwrap();
+    assert!(reaches(pod, "10.244.0.1"), "a new bridge got its ports back");
+}
+
+#[tokio::test]
+async fn the_nodes_own_namespace_is_refused() {
+    let netlink = RealNetlink::open("mk8s").unwrap();
+    let own = i32::try_from(std::process::id()).unwrap();
+    let error = netlink.ensure_pod_link(&link(own, 2)).await.unwrap_err();
+    assert!(matches!(error, NetlinkError::OwnNamespace { .. }), "{error}");
+    let error = netlink.ensure_pod_link(&link(i32::MAX, 2)).await.unwrap_err();
+    assert!(matches!(error, NetlinkError::OpenNamespace { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn the_bridge_keeps_its_hardware_address_and_its_one_address() {
+    let mut node = TestNamespace::new();
+    let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
+    netlink.ensure_bridge(&bridge()).await.unwrap();
+    let hardware = |text: String| text.split("link/ether ").nth(1).unwrap()[..17].to_owned();
+    let before = hardware(node.run("ip", &["link", "show", "mk8s0"]));
+    assert_eq!(before, "0a:58:0a:f4:00:01");
+    netlink.ensure_pod_link(&link(node.pod(), 2)).await.unwrap();
+    assert_eq!(hardware(node.run("ip", &["link", "show", "mk8s0"])), before);
+    for setting in ["net.ipv4.ip_forward", "net.ipv4.conf.mk8s0.route_localnet"] {
+        assert_eq!(node.run("sysctl", &["-n", setting]).trim(), "1", "{setting}");
+    }
+    let moved = Bridge { address: "10.244.7.1/24".parse().unwrap(), ..bridge() };
+    assert!(netlink.ensure_bridge(&moved).await.unwrap());
+    assert!(!netlink.ensure_bridge(&moved).await.unwrap());
+    let text = node.run("ip", &["-4", "addr", "show", "mk8s0"]);
+    assert!(text.contains("10.244.7.1/24") && !text.contains("10.244.0.1"), "{text}");
+}
+
+#[tokio::test]
+async fn links_are_listed_by_instance_and_removed_with_both_ends() {
+    let mut node = TestNamespace::new();
+    let ours = RealNetlink::open_at("mk8s", &node.path()).unwrap();
+    // Same first four letters, so same prefix of the links' names.
+    let theirs = RealNetlink::open_at("mk8sb", &node.path()).unwrap();
+    ours.ensure_bridge(&bridge()).await.unwrap();
+    theirs.ensure_bridge(&Bridge { name: "mk8sb0".into(), ..bridge() }).await.unwrap();
+    let (a, b) = (node.pod(), node.pod());
+    let (first, second) = (link(a, 2), PodLink { bridge: "mk8sb0".into(), ..link(b, 3) });
+    ours.ensure_pod_link(&first).await.unwrap();
+    theirs.ensure_pod_link(&second).await.unwrap();
+    assert_eq!(ours.list_pod_links().await.unwrap(), [first.host_name.as_str()]);
+    assert_eq!(theirs.list_pod_links().await.unwrap(), [second.host_name.as_str()]);
+    assert!(ours.remove_link(&first.host_name).await.unwrap());
+    assert!(!ours.remove_link(&first.host_name).await.unwrap());
+    assert!(!in_pod(a, "ip", &["link", "show", "eth0"]).0);
+    assert!(ours.remove_bridge("mk8s0").await.unwrap());
+    assert!(!ours.remove_bridge("mk8s0").await.unwrap());
+    let error = ours.remove_bridge("lo").await.unwrap_err();
+    assert!(matches!(error, NetlinkError::NotABridge(_)), "{error}");
+}
+
+#[tokio::test]
+async fn the_node_address_is_the_source_of_the_default_route() {
+    let node = TestNamespace::new();
+    let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
+    assert_eq!(netlink.node_address().await.unwrap(), None);
+    assert_eq!(netlink.uplink_mtu().await.unwrap(), None);
+    node.run("ip", &["link", "add", "up0", "mtu", "1400", "type", "bridge"]);
+    node.run("ip", &["addr", "add", "192.0.2.9/24", "dev", "up0"]);
+    node.run("ip", &["link", "set", "up0", "up"]);
+    node.run("ip", &["link", "add", "a0", "type", "bridge"]);
+    node.run("ip", &["addr", "add", "198.51.100.1/24", "dev", "a0"]);
+    node.run("ip", &["route", "add", "default", "via", "192.0.2.1"]);
+    assert_eq!(netlink.node_address().await.unwrap(), Some(IpAddr::from([192, 0, 2, 9])));
+    assert_eq!(netlink.uplink_mtu().await.unwrap(), Some(1400));
+    let routes = netlink.list_routes().await.unwrap();
+    let direct = Route { destination: "192.0.2.0/24".parse().unwrap(), interface: "up0".into() };
+    assert!(routes.contains(&direct), "{routes:?}");
+}
+
+#[test]
+fn names_of_links_are_stable_short_and_tell_pods_apart() {
+    let name = host_link_name("mk8sab", "0123456789abcdef0123456789abcdef");
+    assert_eq!(name, host_link_name("mk8sab", "0123456789abcdef0123456789abcdef"));
+    assert_ne!(name, host_link_name("mk8sab", "1123456789abcdef0123456789abcdef"));
+    assert!(name.starts_with("mk8sv") && name.len() == 14, "{name}");
+    assert_eq!(host_link_name("a", "x").len(), 11);
+}
+
+/// Not a check of speed, which depends on the machine: prints the figure for `--nocapture`.
+#[tokio::test]
+async fn twenty_links_are_made_and_the_time_is_told() {
+    let mut node = TestNamespace::new();
+    let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
+    netlink.ensure_bridge(&bridge()).await.unwrap();
+    let mut fresh = Vec::new();
+    let mut again = Vec::new();
+    for number in 2..22 {
+        let link = link(node.pod(), number);
+        let start = Instant::now();
+        netlink.ensure_pod_link(&link).await.unwrap();
+        fresh.push(start.elapsed());
+        let start = Instant::now();
+        netlink.ensure_pod_link(&link).await.unwrap();
+        again.push(start.elapsed());
+    }
+    fresh.sort();
+    again.sort();
+    println!("pod link: made in {:?} (median), {:?} (max)", fresh[10], fresh[19]);
+    println!("pod link: found right in {:?} (median), {:?} (max)", again[10], again[19]);
+    assert_eq!(netlink.list_pod_links().await.unwrap().len(), 20);
+}

@@ -1,0 +1,109 @@
+//! What `iptables-save` prints, as far as someone asks for it. Pure.
+
+use std::collections::BTreeMap;
+
+use super::render::{ChainRef, Table};
+
+/// A rule as its words, without `-A CHAIN`; quotes are resolved.
+pub type Words = Vec<String>;
+
+/// Chains with their rules in order.
+pub type SavedRules = BTreeMap<ChainRef, Vec<Words>>;
+
+/// The chains that `wanted` names, out of the text of `iptables-save`. A chain that is not there is
+/// not in the answer.
+pub fn saved_rules(text: &str, wanted: impl Fn(&ChainRef) -> bool) -> SavedRules {
+    let mut saved = SavedRules::new();
+    let mut table = None;
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix('*') {
+            table = match name.trim() {
+                "filter" => Some(Table::Filter),
+                "nat" => Some(Table::Nat),
+                _ => None,
+            };
+            continue;
+        }
+        let Some(table) = table else { continue };
+        if let Some(declared) = line.strip_prefix(':') {
+            let chain = ChainRef::new(table, declared.split(' ').next().unwrap_or_default());
+            if wanted(&chain) {
+                saved.entry(chain).or_default();
+            }
+        } else if let Some(rule) = line.strip_prefix("-A ") {
+            let (name, rule) = rule.split_once(' ').unwrap_or((rule, ""));
+            if let Some(rules) = saved.get_mut(&ChainRef::new(table, name)) {
+                rules.push(words(rule));
+            }
+        }
+    }
+    saved
+}
+
+/// Splits a rule into words: blanks separate, double quotes hold together, a backslash takes the next
+/// character as it is.
+pub fn words(rule: &str) -> Words {
+    let mut words = Words::new();
+    let mut word: Option<String> = None;
+    let mut quoted = false;
+    let mut characters = rule.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            '"' => {
+                quoted = !quoted;
+                word.get_or_insert_default();
+            }
+            '\\' => word.get_or_insert_default().extend(characters.next()),
+            ' ' | '\t' if !quoted => words.extend(word.take()),
+            other => word.get_or_insert_default().push(other),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+/// The rule that these words were, quoted where it must be.
+pub fn rule_of(words: &[String]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,!+=@".contains(c);
+    let quote = |word: &String| match !word.is_empty() && word.chars().all(plain) {
+        true => word.clone(),
+        false => format!("\"{}\"", word.replace('\\', "\\\\").replace('"', "\\\"")),
+    };
+    words.iter().map(quote).collect::<Vec<_>>().join(" ")
+}
+
+/// The value after a flag.
+pub fn after<'a>(words: &'a [String], flag: &str) -> Option<&'a str> {
+    let at = words.iter().position(|word| word == flag)?;
+    words.get(at + 1).map(String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_resolve_quotes_and_backslashes() {
+        let rule = r#"-m comment --comment "a \"b\" c" --comment "" -j  X"#;
+        assert_eq!(words(rule), ["-m", "comment", "--comment", "a \"b\" c", "--comment", "", "-j", "X"]);
+    }
+
+    #[test]
+    fn words_make_a_rule_that_gives_the_same_words() {
+        for rule in
+            [r#"-m comment --comment "a \"b\\ c" -j X"#, "-s 10.0.0.0/8 ! -o br0 -j Y", r#"--comment """#]
+        {
+            assert_eq!(words(&rule_of(&words(rule))), words(rule));
+        }
+    }
+
+    #[test]
+    fn only_wanted_chains_of_the_right_table_are_taken() {
+        let text = "*nat\n:X - [0:0]\n:OUTPUT ACCEPT [1:2]\n-A X -j RETURN\n-A OUTPUT -j X\nCOMMIT\n\
+                    *raw\n:X - [0:0]\n-A X -j DROP\nCOMMIT\n*filter\n:X - [0:0]\nCOMMIT\n";
+        let saved = saved_rules(text, |chain| chain.chain == "X");
+        assert_eq!(saved[&ChainRef::new(Table::Nat, "X")], [vec!["-j".to_owned(), "RETURN".to_owned()]]);
+        assert!(saved[&ChainRef::new(Table::Filter, "X")].is_empty());
+        assert_eq!(saved.len(), 2);
+    }
+}

@@ -1,0 +1,226 @@
+//! Decides how the node's network comes to what it should be: the bridge, our rules, links that
+//! belong to nobody, UDP connections that lead to where a pod was.
+//!
+//! Reads what was observed; writes nothing. Chains of others are only looked at for the place of our
+//! jumps.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::parse::{SavedRules, Words, after, rule_of, words};
+use super::render::{ChainRef, HostPortProtocol, Model, RuleChange, rules};
+use crate::worlds::iptables::StaleUdp;
+use crate::worlds::netlink::Bridge;
+
+/// Observations in a row in which a link belongs to no pod before it goes.
+pub const ORPHAN_SIGHTINGS: u32 = 2;
+
+/// And for how long it must have belonged to no pod. A pod's link is made before its pod is listed;
+/// starting one container takes a fraction of this even on a slow disk.
+pub const ORPHAN_AGE: SignedDuration = SignedDuration::from_secs(30);
+
+/// Since when a link belongs to no pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Orphan {
+    /// First seen.
+    pub since: Timestamp,
+    /// In how many observations in a row.
+    pub sightings: u32,
+}
+
+/// What the loop saw.
+#[derive(Debug, Clone)]
+pub struct Observed {
+    /// What the network follows from.
+    pub model: Model,
+    /// The bridge as it should be.
+    pub bridge: Bridge,
+    /// And it is so.
+    pub bridge_is_whole: bool,
+    /// Our chains and the kernel's, as they are.
+    pub saved: SavedRules,
+    /// Rules that this iptables prints otherwise than they were written: by chain, what was written
+    /// and what it prints then.
+    pub spellings: BTreeMap<ChainRef, (Vec<Words>, Vec<Words>)>,
+    /// Links of this instance that belong to no pod.
+    pub orphans: BTreeMap<String, Orphan>,
+}
+
+/// Why a rule changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// It was not there.
+    Missing,
+    /// It was there, but otherwise.
+    Differs,
+    /// A rule before it takes all packets.
+    Shadowed,
+    /// It was there more than once, or leads into our chain in a way that it should not.
+    Surplus,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Why::Missing => "was missing",
+            Why::Differs => "differed",
+            Why::Shadowed => "was shadowed by a rule that takes all packets",
+            Why::Surplus => "was surplus",
+        })
+    }
+}
+
+/// What is to be done, in this order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NetworkPlan {
+    /// The bridge is made or repaired.
+    pub bridge: Option<Bridge>,
+    /// Changes of rules, all in one transaction per table.
+    pub rules: Vec<(RuleChange, Why)>,
+    /// Connections to forget once the rules stand.
+    pub stale_udp: BTreeSet<StaleUdp>,
+    /// Links that go.
+    pub remove_links: Vec<String>,
+    /// Links that belong to no pod and stay for now: not seen so for long enough.
+    pub watched_links: Vec<String>,
+}
+
+impl schema::control::Plan for NetworkPlan {
+    fn is_empty(&self) -> bool {
+        self.bridge.is_none()
+            && self.rules.is_empty()
+            && self.stale_udp.is_empty()
+            && self.remove_links.is_empty()
+    }
+}
+
+/// Decides.
+pub fn plan(observed: &Observed, now: Timestamp) -> NetworkPlan {
+    let mut plan = NetworkPlan {
+        bridge: (!observed.bridge_is_whole).then(|| observed.bridge.clone()),
+        stale_udp: stale_udp(observed),
+        ..NetworkPlan::default()
+    };
+    plan_chains(observed, &mut plan.rules);
+    plan_jumps(observed, &mut plan.rules);
+    for (name, orphan) in &observed.orphans {
+        let old = now.duration_since(orphan.since) >= ORPHAN_AGE;
+        match old && orphan.sightings >= ORPHAN_SIGHTINGS {
+            true => plan.remove_links.push(name.clone()),
+            false => plan.watched_links.push(name.clone()),
+        }
+    }
+    plan
+}
+
+fn plan_chains(observed: &Observed, changes: &mut Vec<(RuleChange, Why)>) {
+    for (chain, wanted) in rules(&observed.model) {
+        let wanted_words: Vec<Words> = wanted.iter().map(|rule| words(rule)).collect();
+        let why = match observed.saved.get(&chain) {
+            None => Why::Missing,
+            Some(there) if *there == wanted_words => continue,
+            Some(there) => {
+                let known = observed.spellings.get(&chain);
+                if known.is_some_and(|(written, printed)| *written == wanted_words && printed == there) {
+                    continue;
+                }
+                Why::Differs
+            }
+        };
+        changes.push((RuleChange::WriteChain { chain, rules: wanted }, why));
+    }
+}
+
+fn plan_jumps(observed: &Observed, changes: &mut Vec<(RuleChange, Why)>) {
+    for jump in observed.model.names.jumps() {
+        let there = observed.saved.get(&jump.base).map(Vec::as_slice).unwrap_or_default();
+        let wanted = words(&jump.rule);
+        let leads_to_ours = |rule: &&Words| after(rule, "-j") == Some(&jump.to);
+        let first = there.iter().position(|rule| *rule == wanted);
+        let shadowed = first.is_some_and(|at| there[..at].iter().any(takes_all));
+        let keep = first.filter(|_| !shadowed);
+        for (at, rule) in there.iter().enumerate().filter(|(_, rule)| leads_to_ours(rule)) {
+            if keep != Some(at) {
+                let why = if shadowed && first == Some(at) { Why::Shadowed } else { Why::Surplus };
+                let delete = RuleChange::DeleteJump { base: jump.base.clone(), rule: rule_of(rule) };
+                changes.push((delete, why));
+            }
+        }
+        if keep.is_none() {
+            let why = if shadowed { Why::Shadowed } else { Why::Missing };
+            changes.push((RuleChange::InsertJump { base: jump.base, rule: jump.rule }, why));
+        }
+    }
+}
+
+/// No packet passes this rule. A rule with a condition is someone's intent and stays before ours; so
+/// does a jump into another's chain, or two programs would change places for ever.
+fn takes_all(rule: &Words) -> bool {
+    let target = match rule.as_slice() {
+        [flag, target, ..] if flag == "-j" => target,
+        _ => return false,
+    };
+    matches!(target.as_str(), "ACCEPT" | "DROP" | "REJECT" | "RETURN" | "MASQUERADE")
+}
+
+/// UDP ports whose target is another than the rules in the kernel say. TCP is left alone: its
+/// connections end by themselves when the pod does.
+fn stale_udp(observed: &Observed) -> BTreeSet<StaleUdp> {
+    let former = udp_targets(observed.saved.get(&observed.model.names.hostport));
+    let wanted: BTreeMap<u16, SocketAddrV4> = observed
+        .model
+        .host_ports
+        .iter()
+        .filter(|((protocol, _), _)| *protocol == HostPortProtocol::Udp)
+        .map(|((_, port), to)| (*port, to.target))
+        .collect();
+    let ports: BTreeSet<u16> = former.keys().chain(wanted.keys()).copied().collect();
+    let changed = ports.into_iter().filter(|port| former.get(port) != wanted.get(port));
+    changed
+        .map(|port| StaleUdp { port, former_target: former.get(&port).map(|target| *target.ip()) })
+        .collect()
+}
+
+fn udp_targets(chain: Option<&Vec<Words>>) -> BTreeMap<u16, SocketAddrV4> {
+    let target = |rule: &Words| {
+        if after(rule, "-p") != Some("udp") {
+            return None;
+        }
+        Some((after(rule, "--dport")?.parse().ok()?, after(rule, "--to-destination")?.parse().ok()?))
+    };
+    chain.into_iter().flatten().filter_map(target).collect()
+}
+
+/// What takes every trace of an instance out of the rules: jumps first, then the chains.
+pub fn removal(names: &super::render::Names, saved: &SavedRules) -> Vec<RuleChange> {
+    let ours: BTreeSet<&ChainRef> = names.chains().into_iter().collect();
+    let leads_to_ours = |base: &ChainRef, rule: &Words| {
+        after(rule, "-j").is_some_and(|to| ours.contains(&ChainRef::new(base.table, to)))
+    };
+    let mut changes = Vec::new();
+    for (base, rules) in saved.iter().filter(|(chain, _)| !ours.contains(chain)) {
+        for rule in rules.iter().filter(|rule| leads_to_ours(base, rule)) {
+            changes.push(RuleChange::DeleteJump { base: base.clone(), rule: rule_of(rule) });
+        }
+    }
+    let there = names.chains().into_iter().filter(|chain| saved.contains_key(chain));
+    changes.extend(there.map(|chain| RuleChange::DropChain { chain: chain.clone() }));
+    changes
+}
+
+/// A target that two pods claim goes to the first; the others are told.
+pub fn first_claims<'a>(
+    claims: impl Iterator<Item = (super::render::HostPort, Ipv4Addr, u16, &'a str)>,
+) -> BTreeMap<super::render::HostPort, super::render::HostPortTarget> {
+    let mut targets = BTreeMap::new();
+    for (port, address, container_port, pod) in claims {
+        targets.entry(port).or_insert_with(|| super::render::HostPortTarget {
+            target: SocketAddrV4::new(address, container_port),
+            pod: pod.to_owned(),
+        });
+    }
+    targets
+}

@@ -1,0 +1,316 @@
+//! From a model of the node's network to rules, and from changes to the text that
+//! `iptables-restore --noflush` takes. Only chains of this instance are ever named, and the jumps to
+//! them. Rules are spelled as `iptables-save` prints them, so that what is there can be compared.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use ipnet::Ipv4Net;
+use schema::kinds::pod::Protocol;
+
+/// A table of rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Table {
+    /// What may pass.
+    Filter,
+    /// Which addresses are rewritten.
+    Nat,
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Table::Filter => "filter",
+            Table::Nat => "nat",
+        })
+    }
+}
+
+/// A chain in its table.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ChainRef {
+    /// The table.
+    pub table: Table,
+    /// The chain.
+    pub chain: String,
+}
+
+impl ChainRef {
+    /// A chain in its table.
+    pub fn new(table: Table, chain: impl Into<String>) -> Self {
+        Self { table, chain: chain.into() }
+    }
+}
+
+impl fmt::Display for ChainRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.table, self.chain)
+    }
+}
+
+/// The names that an instance uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Names {
+    /// `mk8s0`.
+    pub bridge: String,
+    /// `MK8S-FORWARD`.
+    pub forward: ChainRef,
+    /// `MK8S-INPUT`.
+    pub input: ChainRef,
+    /// `MK8S-HOSTPORT`.
+    pub hostport: ChainRef,
+    /// `MK8S-POSTROUTING`.
+    pub postrouting: ChainRef,
+}
+
+impl Names {
+    /// The names of `instance`.
+    pub fn of(instance: &str) -> Self {
+        let prefix = instance.to_ascii_uppercase();
+        Self {
+            bridge: format!("{instance}0"),
+            forward: ChainRef::new(Table::Filter, format!("{prefix}-FORWARD")),
+            input: ChainRef::new(Table::Filter, format!("{prefix}-INPUT")),
+            hostport: ChainRef::new(Table::Nat, format!("{prefix}-HOSTPORT")),
+            postrouting: ChainRef::new(Table::Nat, format!("{prefix}-POSTROUTING")),
+        }
+    }
+
+    /// All chains of this instance.
+    pub fn chains(&self) -> [&ChainRef; 4] {
+        [&self.forward, &self.input, &self.hostport, &self.postrouting]
+    }
+
+    /// The jumps that lead into the chains.
+    pub fn jumps(&self) -> Vec<Jump> {
+        let jump = |base, matches: &str, to: &ChainRef| Jump {
+            base: ChainRef::new(to.table, base),
+            to: to.chain.clone(),
+            rule: format!("{matches}-j {}", to.chain),
+        };
+        let local = "-m addrtype --dst-type LOCAL ";
+        vec![
+            jump("FORWARD", "", &self.forward),
+            jump("INPUT", "", &self.input),
+            jump("PREROUTING", local, &self.hostport),
+            jump("OUTPUT", local, &self.hostport),
+            jump("POSTROUTING", "", &self.postrouting),
+        ]
+    }
+}
+
+/// A rule in a chain of the kernel that leads into one of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Jump {
+    /// Where the rule stands.
+    pub base: ChainRef,
+    /// Our chain.
+    pub to: String,
+    /// The rule without `-A CHAIN`.
+    pub rule: String,
+}
+
+/// Where a port of the node leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostPortTarget {
+    /// The pod's address and port.
+    pub target: SocketAddrV4,
+    /// The pod, for the rule's comment.
+    pub pod: String,
+}
+
+/// A port of the node. Orders by protocol, then number.
+pub type HostPort = (HostPortProtocol, u16);
+
+/// TCP or UDP, with an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HostPortProtocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl From<Protocol> for HostPortProtocol {
+    fn from(protocol: Protocol) -> Self {
+        match protocol {
+            Protocol::Tcp => Self::Tcp,
+            Protocol::Udp => Self::Udp,
+        }
+    }
+}
+
+impl fmt::Display for HostPortProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        })
+    }
+}
+
+/// All that the rules of a node follow from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Model {
+    /// Names of bridge and chains.
+    pub names: Names,
+    /// Addresses of this node's pods.
+    pub node_cidr: Ipv4Net,
+    /// Addresses of all pods.
+    pub cluster_cidr: Ipv4Net,
+    /// `MASQUERADE` takes `--random-fully`: no two connections then race for one source port.
+    pub random_fully: bool,
+    /// Ports of the node that lead to pods.
+    pub host_ports: BTreeMap<HostPort, HostPortTarget>,
+}
+
+/// The rules of every chain of the model, each without `-A CHAIN`.
+pub fn rules(model: &Model) -> BTreeMap<ChainRef, Vec<String>> {
+    let names = &model.names;
+    BTreeMap::from([
+        (names.forward.clone(), forward_rules(&names.bridge)),
+        (names.input.clone(), input_rules(&names.bridge)),
+        (names.hostport.clone(), hostport_rules(&model.host_ports)),
+        (names.postrouting.clone(), postrouting_rules(model)),
+    ])
+}
+
+/// Docker sets the policy of FORWARD to DROP: pods need leave of their own. Answers come back by the
+/// same two rules.
+fn forward_rules(bridge: &str) -> Vec<String> {
+    vec![format!("-i {bridge} -j ACCEPT"), format!("-o {bridge} -j ACCEPT")]
+}
+
+/// The bridge has `route_localnet`, for connections from the node's `127.0.0.1` to a pod. No pod may
+/// use it in the other direction.
+fn input_rules(bridge: &str) -> Vec<String> {
+    vec![format!("-d 127.0.0.0/8 -i {bridge} -m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP")]
+}
+
+fn hostport_rules(ports: &BTreeMap<HostPort, HostPortTarget>) -> Vec<String> {
+    let rule = |((protocol, port), to): (&HostPort, &HostPortTarget)| {
+        format!(
+            "-p {protocol} -m {protocol} --dport {port} -m comment --comment \"{}\" -j DNAT --to-destination {}",
+            to.pod, to.target
+        )
+    };
+    ports.iter().map(rule).collect()
+}
+
+fn postrouting_rules(model: &Model) -> Vec<String> {
+    let Model { names, node_cidr, cluster_cidr, .. } = model;
+    let (node, cluster, bridge) = (node_cidr.trunc(), cluster_cidr.trunc(), &names.bridge);
+    let masquerade = if model.random_fully { "MASQUERADE --random-fully" } else { "MASQUERADE" };
+    vec![
+        // Out of the cluster a pod speaks with the node's address; within it with its own.
+        format!("-s {node} ! -d {cluster} ! -o {bridge} -j {masquerade}"),
+        // A connection to a node's port from the node's own loopback: the pod must be able to answer.
+        format!("-s 127.0.0.0/8 -o {bridge} -j {masquerade}"),
+        // A pod that reaches a pod of its own node, or itself, through a node's port: the answer must
+        // come back this way, which it does not within the bridge.
+        format!("-s {node} -o {bridge} -m conntrack --ctstate DNAT -j {masquerade}"),
+    ]
+}
+
+/// One change of the rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RuleChange {
+    /// The chain has exactly these rules from now on; it is made if it is not there.
+    WriteChain {
+        /// Which chain.
+        chain: ChainRef,
+        /// Its rules, each without `-A CHAIN`.
+        rules: Vec<String>,
+    },
+    /// The rule becomes the first of a chain of the kernel.
+    InsertJump {
+        /// Which chain.
+        base: ChainRef,
+        /// The rule.
+        rule: String,
+    },
+    /// The rule goes from a chain of the kernel, once.
+    DeleteJump {
+        /// Which chain.
+        base: ChainRef,
+        /// The rule.
+        rule: String,
+    },
+    /// The chain goes; no rule may lead to it any more.
+    DropChain {
+        /// Which chain.
+        chain: ChainRef,
+    },
+}
+
+impl RuleChange {
+    fn table(&self) -> Table {
+        match self {
+            RuleChange::WriteChain { chain, .. } | RuleChange::DropChain { chain } => chain.table,
+            RuleChange::InsertJump { base, .. } | RuleChange::DeleteJump { base, .. } => base.table,
+        }
+    }
+}
+
+impl fmt::Display for RuleChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RuleChange::WriteChain { chain, .. } | RuleChange::DropChain { chain } => write!(f, "{chain}"),
+            RuleChange::InsertJump { base, rule } | RuleChange::DeleteJump { base, rule } => {
+                write!(f, "{base} {rule}")
+            }
+        }
+    }
+}
+
+/// The changes as one input of `iptables-restore --noflush`; empty without changes. A chain that is
+/// declared is emptied first, in the same transaction of its table.
+pub fn restore_input(changes: &[RuleChange]) -> String {
+    let mut text = String::new();
+    for table in [Table::Filter, Table::Nat] {
+        let of_table: Vec<&RuleChange> = changes.iter().filter(|c| c.table() == table).collect();
+        if of_table.is_empty() {
+            continue;
+        }
+        line(&mut text, format_args!("*{table}"));
+        for change in &of_table {
+            if let RuleChange::WriteChain { chain, .. } | RuleChange::DropChain { chain } = change {
+                line(&mut text, format_args!(":{} - [0:0]", chain.chain));
+            }
+        }
+        for change in &of_table {
+            match change {
+                RuleChange::WriteChain { chain, rules } => {
+                    for rule in rules {
+                        line(&mut text, format_args!("-A {} {rule}", chain.chain));
+                    }
+                }
+                RuleChange::InsertJump { base, rule } => {
+                    line(&mut text, format_args!("-I {} 1 {rule}", base.chain));
+                }
+                RuleChange::DeleteJump { base, rule } => {
+                    line(&mut text, format_args!("-D {} {rule}", base.chain));
+                }
+                RuleChange::DropChain { .. } => {}
+            }
+        }
+        for change in &of_table {
+            if let RuleChange::DropChain { chain } = change {
+                line(&mut text, format_args!("-X {}", chain.chain));
+            }
+        }
+        line(&mut text, format_args!("COMMIT"));
+    }
+    text
+}
+
+fn line(text: &mut String, arguments: fmt::Arguments<'_>) {
+    writeln!(text, "{arguments}").expect("a string takes every write");
+}
+
+/// The bridge's address: the first of the node's range, with the range's length.
+pub fn gateway_of(node_cidr: Ipv4Net) -> Ipv4Net {
+    let first = Ipv4Addr::from(u32::from(node_cidr.network()) | 1);
+    Ipv4Net::new(first, node_cidr.prefix_len()).expect("the length is another range's")
+}

@@ -1,0 +1,82 @@
+//! Writes the node's record and keeps its heartbeat.
+
+use schema::codec::encode;
+use schema::control::LoopError;
+use schema::keys::Key;
+use schema::records::{Heartbeat, NodeRecord};
+use schema::store::{Guard, LeaseId, Op, StoreError, TxnOutcome};
+
+use super::plan::{Beat, NodePlan};
+use super::{HEARTBEAT_TTL, NodeLoop};
+
+/// What became of a plan.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The record was written.
+    pub registered: bool,
+    /// The heartbeat lies on a new lease, and why.
+    pub beat_anew: Option<String>,
+    /// Another process beats under this node's name.
+    pub rival: bool,
+    /// The first thing that failed.
+    pub failure: Option<LoopError>,
+}
+
+impl NodeLoop {
+    pub(super) async fn carry_out(&mut self, plan: NodePlan) -> Outcome {
+        let mut outcome =
+            Outcome { registered: false, beat_anew: None, rival: plan.rival_since.is_some(), failure: None };
+        if let Some((record, guard)) = plan.record {
+            match self.write_record(&record, guard).await {
+                Ok(()) => outcome.registered = true,
+                Err(error) => outcome.failure = Some(error),
+            }
+        }
+        let beat = match plan.beat {
+            Beat::KeepAlive(lease) => self.keep_alive(lease).await,
+            Beat::Anew(why) => {
+                let result = self.beat_anew().await;
+                outcome.beat_anew = result.is_ok().then_some(why);
+                result
+            }
+        };
+        if let Err(error) = beat {
+            // Another lease next time: whatever became of this one, the key must not vanish with it.
+            self.lease = None;
+            outcome.failure.get_or_insert(LoopError::new("cannot keep the heartbeat", error));
+        }
+        outcome
+    }
+
+    async fn write_record(&self, record: &NodeRecord, guard: Guard) -> Result<(), LoopError> {
+        let value = encode(record).map_err(|e| LoopError::new("cannot write this node's record", e))?;
+        let op = Op::put(Key::Node(self.node.clone()), value);
+        match self.store.txn(vec![guard], vec![op]).await {
+            Ok(TxnOutcome::Committed(_)) => Ok(()),
+            Ok(TxnOutcome::Conflict) => Err(LoopError::message(
+                "this node's record changed while it was written; is the name used twice?",
+            )),
+            Err(error) => Err(LoopError::new("cannot write this node's record", error)),
+        }
+    }
+
+    async fn keep_alive(&mut self, lease: LeaseId) -> Result<(), StoreError> {
+        match self.store.lease_keep_alive(lease).await {
+            // etcd was away for longer than the lease, or is another one: the key is gone with it.
+            Err(StoreError::LeaseLost(_)) => self.beat_anew().await,
+            other => other,
+        }
+    }
+
+    async fn beat_anew(&mut self) -> Result<(), StoreError> {
+        let lease = self.store.lease_grant(HEARTBEAT_TTL).await?;
+        let value = encode(&Heartbeat { since: self.since })
+            .map_err(|error| StoreError::Request { act: "the heartbeat", message: error.to_string() })?;
+        let key = Key::Heartbeat(self.node.clone()).to_string();
+        let put = Op::Put { key, value: value.into(), lease: Some(lease) };
+        // No guard: whoever beats under this name, this agent is alive.
+        let _: TxnOutcome = self.store.txn(vec![], vec![put]).await?;
+        self.lease = Some(lease);
+        Ok(())
+    }
+}

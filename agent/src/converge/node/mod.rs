@@ -1,0 +1,99 @@
+//! The node loop: this node's record, and its heartbeat.
+//!
+//! Reads the machine and the node's own keys; decides in `plan.rs`; writes `nodes/<node>` when it
+//! changes and `heartbeats/<node>` on a lease. With etcd gone it tries again, and nothing else waits.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use schema::control::{Loop, LoopError, Next, Observation};
+use schema::store::{LeaseId, SharedStore};
+
+mod act;
+mod observe;
+pub mod plan;
+#[cfg(test)]
+mod tests;
+
+pub use act::Outcome;
+
+use self::plan::{NodePlan, Observed};
+use crate::worlds::machine::Machine;
+
+/// How long a node counts as alive after its last sign.
+pub const HEARTBEAT_TTL: Duration = Duration::from_secs(15);
+
+/// Time between two signs: two may be lost.
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The loop.
+pub struct NodeLoop {
+    node: String,
+    api: String,
+    store: SharedStore,
+    machine: Arc<dyn Machine>,
+    lease: Option<LeaseId>,
+    since: Timestamp,
+    /// A rival is told of once, not every 5 s.
+    rival_told: bool,
+}
+
+impl NodeLoop {
+    /// A loop for the node `node`, whose agent answers at `api`, that begins to beat at `since`.
+    pub fn new(
+        node: &str,
+        api: &str,
+        store: SharedStore,
+        machine: Arc<dyn Machine>,
+        since: Timestamp,
+    ) -> Self {
+        Self {
+            node: node.to_owned(),
+            api: api.to_owned(),
+            store,
+            machine,
+            lease: None,
+            since,
+            rival_told: false,
+        }
+    }
+}
+
+#[async_trait]
+impl Loop for NodeLoop {
+    type Observed = Observed;
+    type Plan = NodePlan;
+    type Outcome = Outcome;
+
+    fn name(&self) -> &'static str {
+        "node"
+    }
+
+    async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
+        self.look().await.map(Observation::Ready)
+    }
+
+    fn plan(observed: &Observed, now: Timestamp) -> NodePlan {
+        plan::plan(observed, now)
+    }
+
+    async fn act(&mut self, _observed: &Observed, plan: NodePlan) -> Outcome {
+        self.carry_out(plan).await
+    }
+
+    async fn report(&mut self, observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {
+        if outcome.registered {
+            tracing::info!(node = %self.node, addresses = ?observed.facts.addresses, "registered this node");
+        }
+        if let Some(why) = &outcome.beat_anew {
+            tracing::info!(node = %self.node, "heartbeat on a new lease: {why}");
+        }
+        if outcome.rival && !self.rival_told {
+            tracing::warn!(node = %self.node, "another agent beats under this node's name; give one of them another --node");
+        }
+        self.rival_told = outcome.rival;
+        outcome.failure.map_or(Ok(Next::Interval), Err)
+    }
+}

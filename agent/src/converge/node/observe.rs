@@ -1,0 +1,38 @@
+//! Reads what this node says of itself in etcd, and what the machine is.
+
+use schema::codec::decode;
+use schema::control::LoopError;
+use schema::keys::Key;
+use schema::records::{Heartbeat, NodeRecord};
+use schema::store::KeyValue;
+use schema::world::Versioned;
+
+use super::NodeLoop;
+use super::plan::Observed;
+
+impl NodeLoop {
+    pub(super) async fn look(&self) -> Result<Observed, LoopError> {
+        let read = |error| LoopError::new("cannot read this node's record", error);
+        let record = self.store.get(&Key::Node(self.node.clone()).to_string()).await.map_err(read)?;
+        let heartbeat = self.store.get(&Key::Heartbeat(self.node.clone()).to_string()).await.map_err(read)?;
+        Ok(Observed {
+            node: self.node.clone(),
+            facts: self.machine.facts().await,
+            api: self.api.clone(),
+            record: record.map(versioned),
+            // A heartbeat that can't be read is written anew, as one that is not there.
+            heartbeat: heartbeat.and_then(|pair| decode::<Heartbeat>(&pair.value).ok()),
+            lease: self.lease,
+            since: self.since,
+        })
+    }
+}
+
+fn versioned(pair: KeyValue) -> Result<Versioned<NodeRecord>, (String, i64)> {
+    match decode(&pair.value) {
+        Ok(value) => {
+            Ok(Versioned { value, create_revision: pair.create_revision, mod_revision: pair.mod_revision })
+        }
+        Err(error) => Err((error.to_string(), pair.mod_revision)),
+    }
+}

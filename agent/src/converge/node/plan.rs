@@ -1,0 +1,122 @@
+//! Decides what this node says of itself: its record, and that it is alive.
+//!
+//! Reads what the machine is and what etcd holds; writes nothing. The record is written only when
+//! something in it changes; only the heartbeat hangs on the lease.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use schema::keys::Key;
+use schema::records::{Heartbeat, NodeRecord};
+use schema::store::{Guard, LeaseId};
+use schema::world::Versioned;
+
+use crate::worlds::machine::MachineFacts;
+
+/// Most pods of a node, as in Kubernetes.
+pub const MAX_PODS: u32 = 110;
+
+/// What the loop saw.
+#[derive(Debug, Clone)]
+pub struct Observed {
+    /// Name of the node.
+    pub node: String,
+    /// What the machine is.
+    pub facts: MachineFacts,
+    /// `http://address:port` of the agent's API.
+    pub api: String,
+    /// The record in etcd; the error's text if it can't be read.
+    pub record: Option<Result<Versioned<NodeRecord>, (String, i64)>>,
+    /// The heartbeat in etcd.
+    pub heartbeat: Option<Heartbeat>,
+    /// The lease that this process holds, if it holds one.
+    pub lease: Option<LeaseId>,
+    /// When this process began to beat.
+    pub since: Timestamp,
+}
+
+/// What to do for the heartbeat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Beat {
+    /// The lease and the key are there.
+    KeepAlive(LeaseId),
+    /// There is no lease of this process, or not the key on it, and why.
+    Anew(String),
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodePlan {
+    /// The record to write, and on which condition; none if it is right.
+    pub record: Option<(NodeRecord, Guard)>,
+    /// The heartbeat.
+    pub beat: Beat,
+    /// Another process beats under this node's name since then.
+    pub rival_since: Option<Timestamp>,
+}
+
+impl schema::control::Plan for NodePlan {
+    fn is_empty(&self) -> bool {
+        // A node that is alive has always something to say.
+        false
+    }
+}
+
+/// Decides.
+pub fn plan(observed: &Observed, now: Timestamp) -> NodePlan {
+    let rival = observed.heartbeat.as_ref().filter(|beat| beat.since != observed.since);
+    NodePlan {
+        record: plan_record(observed, now),
+        beat: match (observed.lease, &observed.heartbeat) {
+            (None, _) => Beat::Anew("this agent holds no lease".to_owned()),
+            (Some(_), None) => Beat::Anew("the heartbeat is gone".to_owned()),
+            (Some(_), Some(_)) if rival.is_some() => Beat::Anew("another agent beats here".to_owned()),
+            (Some(lease), Some(_)) => Beat::KeepAlive(lease),
+        },
+        // Before the first lease it is this node's former agent, whose lease runs out.
+        rival_since: rival.filter(|_| observed.lease.is_some()).map(|beat| beat.since),
+    }
+}
+
+fn plan_record(observed: &Observed, now: Timestamp) -> Option<(NodeRecord, Guard)> {
+    let key = Key::Node(observed.node.clone()).to_string();
+    let (registered_at, guard) = match &observed.record {
+        None => (now, Guard::Absent(key)),
+        Some(Ok(there)) => (there.value.registered_at, Guard::ModRevision(key, there.mod_revision)),
+        Some(Err((_, mod_revision))) => (now, Guard::ModRevision(key, *mod_revision)),
+    };
+    let wanted = record(observed, registered_at);
+    match &observed.record {
+        Some(Ok(there)) if there.value == wanted => None,
+        _ => Some((wanted, guard)),
+    }
+}
+
+fn record(observed: &Observed, registered_at: Timestamp) -> NodeRecord {
+    let mut facts = observed.facts.clone();
+    // Docker may be restarting, an address may be gone for a moment: what was known stands.
+    if let Some(Ok(there)) = &observed.record {
+        if facts.versions.docker.is_empty() {
+            facts.versions.docker.clone_from(&there.value.versions.docker);
+        }
+        if facts.addresses.is_empty() {
+            facts.addresses.clone_from(&there.value.addresses);
+        }
+    }
+    let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    NodeRecord {
+        name: observed.node.clone(),
+        addresses: facts.addresses,
+        cpu: facts.cpu,
+        memory: facts.memory,
+        max_pods: MAX_PODS,
+        labels: BTreeMap::from([
+            label("kubernetes.io/arch", &facts.versions.arch),
+            label("kubernetes.io/hostname", &observed.node),
+            label("kubernetes.io/os", "linux"),
+        ]),
+        versions: facts.versions,
+        api: observed.api.clone(),
+        registered_at,
+    }
+}

@@ -1,0 +1,118 @@
+//! For tests on the real kernel: network namespaces that go away with the test, panic or not.
+
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A network namespace of the test's own, with `lo` up; removed when dropped.
+pub(crate) struct TestNamespace {
+    /// Its name, as `ip netns` knows it.
+    pub(crate) name: String,
+    children: Vec<Child>,
+}
+
+impl TestNamespace {
+    /// A fresh namespace. Panics without root: these tests prove nothing on a fake.
+    pub(crate) fn new() -> Self {
+        assert!(nix::unistd::geteuid().is_root(), "this test makes network namespaces and must run as root");
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("mk8st{}x{number}", std::process::id());
+        run("ip", &["netns", "add", &name]);
+        let namespace = Self { name, children: Vec::new() };
+        namespace.run("ip", &["link", "set", "lo", "up"]);
+        namespace
+    }
+
+    /// The file that stands for it.
+    pub(crate) fn path(&self) -> std::path::PathBuf {
+        format!("/var/run/netns/{}", self.name).into()
+    }
+
+    /// The command that runs another inside, with `/sys` and mounts as they are outside.
+    pub(crate) fn prefix(&self) -> Vec<String> {
+        vec!["nsenter".to_owned(), format!("--net={}", self.path().display())]
+    }
+
+    /// Runs a program inside and gives its output; panics if it fails.
+    pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> String {
+        let (ok, text) = self.try_run(program, arguments);
+        assert!(ok, "{program} {arguments:?}: {text}");
+        text
+    }
+
+    /// Runs a program inside: whether it succeeded, and all it said.
+    pub(crate) fn try_run(&self, program: &str, arguments: &[&str]) -> (bool, String) {
+        let net = format!("--net={}", self.path().display());
+        let output = Command::new("nsenter").arg(net).arg(program).args(arguments).output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// A process in a network namespace of its own, as a pause container is: its id. It inherits
+    /// nothing but the namespace, and ends with the test.
+    pub(crate) fn pod(&mut self) -> i32 {
+        let mut child = Command::new("unshare")
+            .args(["--net", "sh", "-c", "echo ready; exec sleep 300"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let stdout = child.stdout.take().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        self.children.push(child);
+        pid
+    }
+}
+
+impl TestNamespace {
+    /// A process in this namespace itself: its id.
+    pub(crate) fn process(&mut self) -> i32 {
+        let net = format!("--net={}", self.path().display());
+        let child = Command::new("nsenter").args([net.as_str(), "sleep", "300"]).spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        self.children.push(child);
+        // Until nsenter has entered, the process is still outside.
+        let wanted = std::fs::metadata(self.path()).unwrap();
+        for _ in 0..500 {
+            use std::os::unix::fs::MetadataExt as _;
+            let there = std::fs::metadata(format!("/proc/{pid}/ns/net")).unwrap();
+            if (there.ino(), there.dev()) == (wanted.ino(), wanted.dev()) {
+                return pid;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        panic!("process {pid} did not enter {}", self.name);
+    }
+}
+
+impl Drop for TestNamespace {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = Command::new("ip").args(["netns", "delete", &self.name]).status();
+    }
+}
+
+/// Runs a program inside the network namespace of a process.
+pub(crate) fn in_pod(pid: i32, program: &str, arguments: &[&str]) -> (bool, String) {
+    let net = format!("--net=/proc/{pid}/ns/net");
+    let output = Command::new("nsenter").arg(net).arg(program).args(arguments).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Runs `work` on a thread inside the network namespace of a process; sockets it makes stay there.
+pub(crate) fn inside<T: Send>(
+    pid: i32,
+    work: impl FnOnce() -> std::io::Result<T> + Send,
+) -> std::io::Result<T> {
+    crate::worlds::netlink::in_namespace_of(pid, work)
+}

@@ -1,0 +1,78 @@
+//! The kernel's packet rules, through the programs that everyone else on the node uses too.
+//!
+//! [`RealIptables`] runs `iptables-save`, `iptables-restore` and `conntrack`; [`FakeIptables`] keeps
+//! text in memory. Nothing here knows what the rules mean.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+mod fake;
+mod real;
+#[cfg(test)]
+mod tests;
+
+pub use fake::FakeIptables;
+pub use real::RealIptables;
+
+/// UDP connections that the kernel still sends where a rule no longer points.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StaleUdp {
+    /// The node's port that clients use.
+    pub port: u16,
+    /// Only those that lead to this address; none for those that no rule has led anywhere.
+    pub former_target: Option<Ipv4Addr>,
+}
+
+/// Why the rules could not be read or written. The variant names the act.
+#[derive(Debug, thiserror::Error)]
+pub enum IptablesError {
+    /// The program is not on this machine.
+    #[error("{program} is not installed; install the package `{package}`")]
+    NotInstalled {
+        /// Its name.
+        program: String,
+        /// What brings it, on Debian and Ubuntu.
+        package: &'static str,
+    },
+    /// The program can't be started or talked to.
+    #[error("cannot run {program}: {source}")]
+    Run {
+        /// Its name.
+        program: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The program says no.
+    #[error("{program} failed: {message}")]
+    Refused {
+        /// Its name.
+        program: String,
+        /// What it said, in one line.
+        message: String,
+    },
+    /// The program does not end.
+    #[error("{program} did not end within {after:?}")]
+    Timeout {
+        /// Its name.
+        program: String,
+        /// How long was waited.
+        after: Duration,
+    },
+}
+
+/// The kernel's packet rules (IPv4). Every act is bounded in time.
+#[async_trait]
+pub trait Iptables: Send + Sync + 'static {
+    /// All rules of all tables, as `iptables-save` prints them.
+    async fn save(&self) -> Result<String, IptablesError>;
+    /// Applies `input` as `iptables-restore --noflush` does: per table all of it or nothing.
+    async fn restore(&self, input: &str) -> Result<(), IptablesError>;
+    /// `MASQUERADE` takes `--random-fully`.
+    async fn has_random_fully(&self) -> Result<bool, IptablesError>;
+    /// Makes the kernel forget these UDP connections, so that their next packet meets the rules
+    /// anew. Without the program `conntrack` that is an error and nothing else suffers.
+    async fn forget_udp(&self, stale: &StaleUdp) -> Result<(), IptablesError>;
+}

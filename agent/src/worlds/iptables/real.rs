@@ -1,0 +1,117 @@
+//! The programs `iptables-save`, `iptables-restore` and `conntrack`, each with a deadline.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use super::{Iptables, IptablesError, StaleUdp};
+
+/// Longest run of one program. A full set of 43,000 rules takes 2 s; a busy machine some more.
+const RUN_MAX: Duration = Duration::from_secs(30);
+
+/// Seconds that a program waits for another that holds the lock (only the legacy backend has one).
+const LOCK_WAIT_SECONDS: &str = "10";
+
+/// Longest message that is kept of a program's complaint, in characters.
+const MESSAGE_MAX: usize = 300;
+
+/// The rules of this node, or of a network namespace.
+#[derive(Debug, Clone, Default)]
+pub struct RealIptables {
+    /// Command before each program: empty on the node itself.
+    prefix: Vec<String>,
+}
+
+impl RealIptables {
+    /// The node's own rules.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Runs every program behind `prefix`, for example `nsenter --net=/var/run/netns/NAME`.
+    pub fn behind(prefix: Vec<String>) -> Self {
+        Self { prefix }
+    }
+
+    async fn run(
+        &self,
+        program: &'static str,
+        package: &'static str,
+        arguments: &[&str],
+        input: &str,
+    ) -> Result<String, IptablesError> {
+        let named = || program.to_owned();
+        let mut words: Vec<&str> = self.prefix.iter().map(String::as_str).collect();
+        words.push(program);
+        words.extend(arguments);
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.env("LC_ALL", "C").kill_on_drop(true);
+        let talk = async {
+            let mut child = command.spawn().map_err(|source| match source.kind() {
+                std::io::ErrorKind::NotFound => IptablesError::NotInstalled { program: named(), package },
+                _ => IptablesError::Run { program: named(), source },
+            })?;
+            if let Some(mut stdin) = child.stdin.take() {
+                // A program that ends early closes its end; its own message says why, not ours.
+                let _ = stdin.write_all(input.as_bytes()).await;
+            }
+            let output = child.wait_with_output().await;
+            output.map_err(|source| IptablesError::Run { program: named(), source })
+        };
+        let output = tokio::time::timeout(RUN_MAX, talk)
+            .await
+            .map_err(|_| IptablesError::Timeout { program: named(), after: RUN_MAX })??;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let text = String::from_utf8_lossy(&output.stderr);
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let message = match lines.join("; ") {
+            silent if silent.is_empty() => output.status.to_string(),
+            message => message.chars().take(MESSAGE_MAX).collect(),
+        };
+        Err(IptablesError::Refused { program: named(), message })
+    }
+}
+
+#[async_trait]
+impl Iptables for RealIptables {
+    async fn save(&self) -> Result<String, IptablesError> {
+        self.run("iptables-save", "iptables", &[], "").await
+    }
+
+    async fn restore(&self, input: &str) -> Result<(), IptablesError> {
+        let arguments = ["--noflush", "--wait", LOCK_WAIT_SECONDS];
+        self.run("iptables-restore", "iptables", &arguments, input).await.map(|_| ())
+    }
+
+    async fn has_random_fully(&self) -> Result<bool, IptablesError> {
+        let text = self.run("iptables", "iptables", &["--version"], "").await?;
+        Ok(version_of(&text).is_some_and(|version| version >= (1, 6, 2)))
+    }
+
+    async fn forget_udp(&self, stale: &StaleUdp) -> Result<(), IptablesError> {
+        let port = stale.port.to_string();
+        let mut arguments = vec!["-D", "-p", "udp", "--orig-port-dst", port.as_str()];
+        let target = stale.former_target.map(|address| address.to_string());
+        if let Some(target) = &target {
+            arguments.extend(["--reply-src", target]);
+        }
+        match self.run("conntrack", "conntrack", &arguments, "").await {
+            // It fails when there was nothing to forget, and says so.
+            Err(IptablesError::Refused { message, .. }) if message.contains("0 flow entries") => Ok(()),
+            other => other.map(|_| ()),
+        }
+    }
+}
+
+/// The numbers in `iptables v1.8.9 (nf_tables)`.
+pub(super) fn version_of(text: &str) -> Option<(u32, u32, u32)> {
+    let word = text.split_whitespace().find_map(|word| word.strip_prefix('v'))?;
+    let mut numbers = word.split('.').map(|part| part.parse().ok());
+    Some((numbers.next()??, numbers.next()??, numbers.next().flatten().unwrap_or(0)))
+}

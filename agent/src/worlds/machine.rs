@@ -1,0 +1,111 @@
+//! The machine itself: processors, memory, names and versions, as the kernel and files tell them.
+
+use std::fs;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use schema::quantity::{Cpu, Memory};
+use schema::records::NodeVersions;
+
+use super::docker::Docker;
+use super::netlink::Netlink;
+
+/// What a node is and has.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct MachineFacts {
+    /// Addresses under which others reach it, the one to use first.
+    pub addresses: Vec<IpAddr>,
+    /// Processors.
+    pub cpu: Cpu,
+    /// Memory.
+    pub memory: Memory,
+    /// What runs there.
+    pub versions: NodeVersions,
+}
+
+/// The machine. Never fails: what can't be read is left empty.
+#[async_trait]
+pub trait Machine: Send + Sync + 'static {
+    /// What it is and has now.
+    async fn facts(&self) -> MachineFacts;
+}
+
+/// This machine.
+pub struct RealMachine {
+    docker: Arc<dyn Docker>,
+    netlink: Arc<dyn Netlink>,
+    /// The address that was given by hand.
+    node_ip: Option<IpAddr>,
+}
+
+impl RealMachine {
+    /// This machine; `node_ip` wins over what its routes say.
+    pub fn new(docker: Arc<dyn Docker>, netlink: Arc<dyn Netlink>, node_ip: Option<IpAddr>) -> Self {
+        Self { docker, netlink, node_ip }
+    }
+}
+
+#[async_trait]
+impl Machine for RealMachine {
+    async fn facts(&self) -> MachineFacts {
+        let address = match self.node_ip {
+            Some(address) => Some(address),
+            None => self.netlink.node_address().await.ok().flatten(),
+        };
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let uname = nix::sys::utsname::uname().ok();
+        let kernel = uname.as_ref().map(|name| name.release().to_string_lossy().into_owned());
+        MachineFacts {
+            addresses: address.into_iter().collect(),
+            cpu: Cpu { millis: cores as u64 * 1000 },
+            memory: Memory { bytes: memory_of(&read("/proc/meminfo")) },
+            versions: NodeVersions {
+                agent: env!("CARGO_PKG_VERSION").to_owned(),
+                docker: self.docker.version().await.map(|engine| engine.version).unwrap_or_default(),
+                kernel: kernel.unwrap_or_default(),
+                os: os_name_of(&read("/etc/os-release")),
+                arch: architecture().to_owned(),
+            },
+        }
+    }
+}
+
+/// The architecture as Docker and Kubernetes spell it.
+pub fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// Bytes of `MemTotal` in the text of `/proc/meminfo`.
+fn memory_of(meminfo: &str) -> u64 {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kibibytes = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kibibytes.unwrap_or(0) * 1024
+}
+
+/// `PRETTY_NAME` in the text of `/etc/os-release`.
+fn os_name_of(os_release: &str) -> String {
+    let line = os_release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    line.unwrap_or_default().trim_matches('"').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_and_system_are_read_from_their_files() {
+        assert_eq!(memory_of("MemTotal:       24684544 kB\nMemFree: 1 kB\n"), 24_684_544 * 1024);
+        assert_eq!(memory_of(""), 0);
+        let text = "NAME=\"Debian GNU/Linux\"\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n";
+        assert_eq!(os_name_of(text), "Debian GNU/Linux 12 (bookworm)");
+    }
+}

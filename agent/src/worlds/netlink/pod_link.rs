@@ -1,0 +1,146 @@
+//! A pod's link: a veth pair, made with one end inside the pod, as `eth0`, in one request.
+//!
+//! The pair is known by the two ends naming each other. A pair that is right is completed where it
+//! lacks something (a bridge made anew has lost its ports); anything else is replaced.
+
+use std::os::fd::AsRawFd;
+
+use rtnetlink::packet_route::link::{InfoData, InfoVeth};
+use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVeth};
+
+use super::namespace::NetworkNamespace;
+use super::real::RealNetlink;
+use super::socket::{Link, Socket};
+use super::{NetlinkError, POD_INTERFACE, PodLink, hardware_address};
+
+/// Makes the link as wanted; true if something had to be done.
+pub(super) async fn ensure(netlink: &RealNetlink, wanted: &PodLink) -> Result<bool, NetlinkError> {
+    let pod = enter(netlink, wanted.pause_pid)?;
+    let host = &netlink.socket;
+    let bridge = host.link(&wanted.bridge).await?.filter(|link| link.is_bridge);
+    let bridge = bridge.ok_or_else(|| NetlinkError::NoBridge(wanted.bridge.clone()))?;
+    let outer = host.link(&wanted.host_name).await?;
+    let inner = pod.socket.link(POD_INTERFACE).await?;
+    let (outer, inner, made) = match (outer, inner) {
+        (Some(outer), Some(inner)) if is_pair(&outer, &inner) => (outer, inner, false),
+        (outer, inner) => {
+            for (socket, link) in [(host, outer), (&pod.socket, inner)] {
+                if let Some(link) = link {
+                    socket.delete_link(&link.name, link.index).await?;
+                }
+            }
+            let (outer, inner) = create(host, &pod, wanted, &bridge).await?;
+            (outer, inner, true)
+        }
+    };
+    let completed_outer = complete_outer(netlink, wanted, &outer, &bridge).await?;
+    let completed_inner = complete_inner(&pod.socket, wanted, &inner, made).await?;
+    Ok(made | completed_outer | completed_inner)
+}
+
+struct Pod {
+    namespace: NetworkNamespace,
+    socket: Socket,
+}
+
+fn enter(netlink: &RealNetlink, pid: i32) -> Result<Pod, NetlinkError> {
+    let failed = |source| NetlinkError::OpenNamespace { pid, source };
+    let namespace = NetworkNamespace::of_process(pid).map_err(failed)?;
+    if namespace.is(&netlink.home).map_err(failed)? {
+        return Err(NetlinkError::OwnNamespace { pid });
+    }
+    let socket = Socket::open_in(&namespace).map_err(failed)?;
+    Ok(Pod { namespace, socket })
+}
+
+fn is_pair(outer: &Link, inner: &Link) -> bool {
+    outer.peer == Some(inner.index) && inner.peer == Some(outer.index)
+}
+
+/// Both ends, up, the outer one a port of the bridge.
+async fn create(
+    host: &Socket,
+    pod: &Pod,
+    wanted: &PodLink,
+    bridge: &Link,
+) -> Result<(Link, Link), NetlinkError> {
+    let inner = LinkMessageBuilder::<LinkUnspec>::new()
+        .name(POD_INTERFACE)
+        .mtu(wanted.mtu)
+        .address(hardware_address(wanted.address.addr()).to_vec())
+        .setns_by_fd(pod.namespace.file().as_raw_fd())
+        // Not up yet: the kernel makes this end first, and refuses as long as the other is not there.
+        .build();
+    let outer = LinkVeth::new(&wanted.host_name, POD_INTERFACE)
+        .set_info_data(InfoData::Veth(InfoVeth::Peer(inner)))
+        .mtu(wanted.mtu)
+        .controller(bridge.index)
+        .up()
+        .build();
+    host.add_link(&wanted.host_name, outer).await?;
+    let lost = |link: &str| NetlinkError::Request {
+        act: "find",
+        link: link.to_owned(),
+        message: "it was created, and is gone".to_owned(),
+    };
+    let outer = host.link(&wanted.host_name).await?.ok_or_else(|| lost(&wanted.host_name))?;
+    let inner = pod.socket.link(POD_INTERFACE).await?.ok_or_else(|| lost(POD_INTERFACE))?;
+    Ok((outer, inner))
+}
+
+async fn complete_outer(
+    netlink: &RealNetlink,
+    wanted: &PodLink,
+    outer: &Link,
+    bridge: &Link,
+) -> Result<bool, NetlinkError> {
+    let is_port = outer.master == Some(bridge.index);
+    if is_port && outer.up && outer.mtu == wanted.mtu && outer.alias.as_ref() == Some(&netlink.alias) {
+        return Ok(false);
+    }
+    let message = LinkUnspec::new_with_index(outer.index)
+        .alias(netlink.alias.as_str())
+        .mtu(wanted.mtu)
+        .controller(bridge.index)
+        .up()
+        .build();
+    netlink.socket.change_link("set up", &wanted.host_name, message).await?;
+    // With bridge-nf-call-iptables a pod that reaches itself through a port of the node is sent back
+    // within the bridge, through the port it came from.
+    netlink.socket.set_hairpin(&wanted.host_name, outer.index).await?;
+    Ok(true)
+}
+
+async fn complete_inner(
+    pod: &Socket,
+    wanted: &PodLink,
+    inner: &Link,
+    fresh: bool,
+) -> Result<bool, NetlinkError> {
+    let mut did = false;
+    if !inner.up || inner.mtu != wanted.mtu {
+        did = true;
+        let message = LinkUnspec::new_with_index(inner.index).mtu(wanted.mtu).up().build();
+        pod.change_link("set up", POD_INTERFACE, message).await?;
+    }
+    let (addresses, routes) =
+        if fresh { (vec![], vec![]) } else { (pod.addresses(Some(inner.index)).await?, pod.routes().await?) };
+    for (_, stale) in addresses.iter().filter(|(_, address)| *address != wanted.address) {
+        did = true;
+        pod.delete_address(POD_INTERFACE, inner.index, *stale).await?;
+    }
+    if !addresses.iter().any(|(_, address)| *address == wanted.address) {
+        did = true;
+        pod.add_address(POD_INTERFACE, inner.index, wanted.address).await?;
+    }
+    let has_route = |gateway| routes.iter().any(|r| r.destination.prefix_len() == 0 && r.gateway == gateway);
+    if did || !has_route(Some(wanted.gateway)) {
+        did = true;
+        pod.add_default_route(POD_INTERFACE, inner.index, wanted.gateway).await?;
+    }
+    if !pod.link("lo").await?.is_some_and(|lo| lo.up) {
+        did = true;
+        pod.set_loopback_up().await?;
+    }
+    Ok(did)
+}

@@ -1,0 +1,268 @@
+//! One rtnetlink socket: the requests the agent makes, each bounded in time, errors translated once.
+
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use futures::{StreamExt, TryStreamExt};
+use ipnet::Ipv4Net;
+use nix::errno::Errno;
+use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
+use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
+use rtnetlink::{Handle, LinkBridgePort, LinkUnspec, RouteMessageBuilder};
+
+use super::NetlinkError;
+use super::namespace::NetworkNamespace;
+
+/// Longest wait for one answer. The kernel answers within microseconds, unless it hangs.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// Index of the loopback link, the first link of every network namespace.
+const LOOPBACK_INDEX: u32 = 1;
+
+/// What is known of a link.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Link {
+    pub(super) index: u32,
+    pub(super) name: String,
+    pub(super) up: bool,
+    /// Index of the bridge it is a port of.
+    pub(super) master: Option<u32>,
+    /// For one end of a veth pair: index of the other, in the other's namespace.
+    pub(super) peer: Option<u32>,
+    pub(super) mtu: u32,
+    pub(super) alias: Option<String>,
+    pub(super) hardware_address: Vec<u8>,
+    pub(super) is_bridge: bool,
+}
+
+/// An IPv4 route of the main table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct MainRoute {
+    pub(super) destination: Ipv4Net,
+    pub(super) gateway: Option<Ipv4Addr>,
+    pub(super) index: Option<u32>,
+    pub(super) source: Option<Ipv4Addr>,
+    pub(super) metric: u32,
+}
+
+/// A socket in one network namespace. Closed when dropped.
+#[derive(Debug, Clone)]
+pub(super) struct Socket(Handle);
+
+impl Socket {
+    /// Opens a socket in `namespace`.
+    pub(super) fn open_in(namespace: &NetworkNamespace) -> io::Result<Self> {
+        let runtime = tokio::runtime::Handle::current();
+        let (connection, handle, _messages) = namespace.run(|| {
+            let _entered = runtime.enter();
+            rtnetlink::new_connection()
+        })?;
+        // Ends by itself when the last handle is dropped.
+        tokio::spawn(connection);
+        Ok(Self(handle))
+    }
+
+    pub(super) async fn link(&self, name: &str) -> Result<Option<Link>, NetlinkError> {
+        let mut answer = Box::pin(self.0.link().get().match_name(name).execute());
+        match bounded(answer.try_next()).await {
+            Ok(message) => Ok(message.as_ref().map(link_of)),
+            Err(Refused::Kernel(error)) if error == Errno::ENODEV as i32 => Ok(None),
+            Err(refused) => Err(refused.into_error("look up", name)),
+        }
+    }
+
+    pub(super) async fn links(&self) -> Result<Vec<Link>, NetlinkError> {
+        let answer = self.0.link().get().execute().map(|message| message.map(|m| link_of(&m)));
+        ask("list", "links", answer.try_collect()).await
+    }
+
+    pub(super) async fn add_link(&self, name: &str, message: LinkMessage) -> Result<(), NetlinkError> {
+        ask("create", name, self.0.link().add(message).execute()).await
+    }
+
+    pub(super) async fn change_link(
+        &self,
+        act: &'static str,
+        name: &str,
+        message: LinkMessage,
+    ) -> Result<(), NetlinkError> {
+        ask(act, name, self.0.link().change(message).execute()).await
+    }
+
+    /// Frames may leave through the port they came in by.
+    pub(super) async fn set_hairpin(&self, name: &str, index: u32) -> Result<(), NetlinkError> {
+        let message = LinkBridgePort::new(index).hairpin(true).build();
+        ask("set hairpin of", name, self.0.link().set_port(message).execute()).await
+    }
+
+    pub(super) async fn set_loopback_up(&self) -> Result<(), NetlinkError> {
+        let message = LinkUnspec::new_with_index(LOOPBACK_INDEX).up().build();
+        self.change_link("set up", "lo", message).await
+    }
+
+    /// Takes a link away; no error if it went by itself.
+    pub(super) async fn delete_link(&self, name: &str, index: u32) -> Result<(), NetlinkError> {
+        match bounded(self.0.link().del(index).execute()).await {
+            Err(Refused::Kernel(error)) if error == Errno::ENODEV as i32 => Ok(()),
+            other => other.map_err(|refused| refused.into_error("delete", name)),
+        }
+    }
+
+    /// IPv4 addresses, of one link or of all, with the index of their link.
+    pub(super) async fn addresses(&self, index: Option<u32>) -> Result<Vec<(u32, Ipv4Net)>, NetlinkError> {
+        let messages: Vec<AddressMessage> =
+            ask("list", "addresses", self.0.address().get().execute().try_collect()).await?;
+        let of_link = |message: &AddressMessage| index.is_none_or(|index| message.header.index == index);
+        Ok(messages.iter().filter(|m| of_link(m)).filter_map(address_of).collect())
+    }
+
+    /// Gives a link an address; no error if it has it.
+    pub(super) async fn add_address(
+        &self,
+        name: &str,
+        index: u32,
+        address: Ipv4Net,
+    ) -> Result<(), NetlinkError> {
+        let request = self.0.address().add(index, IpAddr::V4(address.addr()), address.prefix_len());
+        tolerate_existing("give an address to", name, request.execute()).await
+    }
+
+    pub(super) async fn delete_address(
+        &self,
+        name: &str,
+        index: u32,
+        address: Ipv4Net,
+    ) -> Result<(), NetlinkError> {
+        let messages: Vec<AddressMessage> =
+            ask("list", "addresses", self.0.address().get().execute().try_collect()).await?;
+        let found = messages.into_iter().find(|m| address_of(m) == Some((index, address)));
+        let Some(message) = found else { return Ok(()) };
+        ask("take an address from", name, self.0.address().del(message).execute()).await
+    }
+
+    /// The IPv4 routes of the main table.
+    pub(super) async fn routes(&self) -> Result<Vec<MainRoute>, NetlinkError> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = AddressFamily::Inet;
+        let messages: Vec<RouteMessage> =
+            ask("list", "routes", self.0.route().get(message).execute().try_collect()).await?;
+        Ok(messages.iter().filter_map(route_of).collect())
+    }
+
+    /// A default route through `gateway`; no error if it is there.
+    pub(super) async fn add_default_route(
+        &self,
+        name: &str,
+        index: u32,
+        gateway: Ipv4Addr,
+    ) -> Result<(), NetlinkError> {
+        let message = RouteMessageBuilder::<Ipv4Addr>::new().gateway(gateway).output_interface(index).build();
+        tolerate_existing("route through", name, self.0.route().add(message).execute()).await
+    }
+}
+
+enum Refused {
+    /// The kernel's error number.
+    Kernel(i32),
+    Other(String),
+    Timeout,
+}
+
+impl Refused {
+    fn into_error(self, act: &'static str, link: &str) -> NetlinkError {
+        let message = match self {
+            Refused::Timeout => {
+                let seconds = ANSWER_MAX.as_secs();
+                return NetlinkError::Timeout { act, link: link.to_owned(), seconds };
+            }
+            Refused::Kernel(number) => Errno::from_raw(number).desc().to_owned(),
+            Refused::Other(message) => message,
+        };
+        NetlinkError::Request { act, link: link.to_owned(), message }
+    }
+}
+
+async fn bounded<T>(request: impl Future<Output = Result<T, rtnetlink::Error>>) -> Result<T, Refused> {
+    match tokio::time::timeout(ANSWER_MAX, request).await {
+        Ok(Ok(answer)) => Ok(answer),
+        // The kernel counts its errors downwards from zero.
+        Ok(Err(rtnetlink::Error::NetlinkError(error))) => Err(Refused::Kernel(-error.raw_code())),
+        Ok(Err(error)) => Err(Refused::Other(error.to_string())),
+        Err(_) => Err(Refused::Timeout),
+    }
+}
+
+async fn ask<T>(
+    act: &'static str,
+    link: &str,
+    request: impl Future<Output = Result<T, rtnetlink::Error>>,
+) -> Result<T, NetlinkError> {
+    bounded(request).await.map_err(|refused| refused.into_error(act, link))
+}
+
+async fn tolerate_existing(
+    act: &'static str,
+    link: &str,
+    request: impl Future<Output = Result<(), rtnetlink::Error>>,
+) -> Result<(), NetlinkError> {
+    match bounded(request).await {
+        Err(Refused::Kernel(error)) if error == Errno::EEXIST as i32 => Ok(()),
+        other => other.map_err(|refused| refused.into_error(act, link)),
+    }
+}
+
+fn link_of(message: &LinkMessage) -> Link {
+    let mut link = Link {
+        index: message.header.index,
+        up: message.header.flags.contains(LinkFlags::Up),
+        ..Link::default()
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name.clone_from(name),
+            LinkAttribute::Controller(index) => link.master = Some(*index),
+            LinkAttribute::Link(index) => link.peer = Some(*index),
+            LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::IfAlias(alias) => link.alias = Some(alias.clone()),
+            LinkAttribute::Address(address) => link.hardware_address.clone_from(address),
+            LinkAttribute::LinkInfo(infos) => {
+                link.is_bridge = infos.iter().any(|i| matches!(i, LinkInfo::Kind(InfoKind::Bridge)));
+            }
+            _ => {}
+        }
+    }
+    link
+}
+
+fn address_of(message: &AddressMessage) -> Option<(u32, Ipv4Net)> {
+    // `Local` is the link's own address; `Address` is the other end's on a point-to-point link.
+    let local = message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Local(IpAddr::V4(address)) => Some(*address),
+        _ => None,
+    })?;
+    Some((message.header.index, Ipv4Net::new(local, message.header.prefix_len).ok()?))
+}
+
+fn route_of(message: &RouteMessage) -> Option<MainRoute> {
+    if message.header.table != RouteHeader::RT_TABLE_MAIN || message.header.kind != RouteType::Unicast {
+        return None;
+    }
+    let mut destination = Ipv4Addr::UNSPECIFIED;
+    let (mut gateway, mut index, mut source, mut metric) = (None, None, None, 0);
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Destination(RouteAddress::Inet(address)) => destination = *address,
+            RouteAttribute::Gateway(RouteAddress::Inet(address)) => gateway = Some(*address),
+            RouteAttribute::PrefSource(RouteAddress::Inet(address)) => source = Some(*address),
+            RouteAttribute::Oif(oif) => index = Some(*oif),
+            RouteAttribute::Priority(priority) => metric = *priority,
+            _ => {}
+        }
+    }
+    let destination = Ipv4Net::new(destination, message.header.destination_prefix_length).ok()?;
+    Some(MainRoute { destination, gateway, index, source, metric })
+}
