@@ -307,15 +307,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
         let etcd = format!("http://{}", free_port());
-        let line = refused(&[
-            "--listen",
-            "127.0.0.1:0",
-            "--etcd",
-            &etcd,
-            "--state-dir",
-            state.to_str().unwrap(),
-        ])
-        .await;
+        let line =
+            refused(&["--listen", "127.0.0.1:0", "--etcd", &etcd, "--state-dir", state.to_str().unwrap()])
+                .await;
         assert!(line.starts_with(&format!("cannot connect to etcd at {etcd}: ")), "{line}");
         assert!(line.ends_with("; start etcd there, or give --etcd its address"), "{line}");
         assert!(!state.exists());
