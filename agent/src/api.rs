@@ -1,1 +1,257 @@
-//! (in work)
+//! The agent's read-only HTTP API: logs of containers on this node, and health.
+//!
+//! Reads Docker's listing and logs; changes nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use futures::StreamExt;
+use jiff::{SignedDuration, Timestamp};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::converge::pods::names;
+use crate::worlds::docker::{Docker, DockerError, EngineState, ListedContainer, LogOptions};
+
+/// What the API reads.
+#[derive(Clone)]
+pub struct Api {
+    /// The engine.
+    pub docker: Arc<dyn Docker>,
+    /// The instance whose containers may be read.
+    pub instance: String,
+}
+
+/// `GET /v1/healthz` and `GET /v1/logs/<ns>/<pod>/<container>?follow=&tail=&previous=&since=`.
+pub fn router(api: Api) -> Router {
+    Router::new()
+        .route("/v1/healthz", get(healthz))
+        .route("/v1/logs/{namespace}/{pod}/{container}", get(logs))
+        .with_state(api)
+}
+
+async fn healthz() -> Response {
+    axum::Json(json!({"ok": true})).into_response()
+}
+
+/// Which part of a log.
+#[derive(Debug, Default, Deserialize)]
+struct LogQuery {
+    #[serde(default)]
+    follow: Option<String>,
+    #[serde(default)]
+    previous: Option<String>,
+    #[serde(default)]
+    tail: Option<String>,
+    #[serde(default)]
+    since: Option<String>,
+}
+
+/// A refusal: status, what, and what to do.
+#[derive(Debug)]
+struct Refusal(StatusCode, String, String);
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let Self(status, error, help) = self;
+        (status, axum::Json(json!({"error": error, "help": help}))).into_response()
+    }
+}
+
+impl From<DockerError> for Refusal {
+    fn from(error: DockerError) -> Self {
+        match error {
+            DockerError::NotFound { .. } => {
+                Self(StatusCode::NOT_FOUND, error.to_string(), "ask again; it was just replaced".to_owned())
+            }
+            _ if error.is_outage() => {
+                Self(StatusCode::SERVICE_UNAVAILABLE, error.to_string(), "start Docker on the node".to_owned())
+            }
+            _ => Self(StatusCode::BAD_GATEWAY, error.to_string(), "see the agent's log on the node".to_owned()),
+        }
+    }
+}
+
+async fn logs(
+    State(api): State<Api>,
+    Path((namespace, pod, container)): Path<(String, String, String)>,
+    Query(query): Query<LogQuery>,
+) -> Result<Response, Refusal> {
+    let options = options(&query, Timestamp::now())?;
+    let rows = api.docker.list(&api.instance).await?;
+    let id = find(&rows, &namespace, &pod, &container, flag("previous", query.previous.as_deref())?)?;
+    let stream = api.docker.logs(&id, &options).await?;
+    let body = Body::from_stream(stream.map(|piece| piece.map_err(std::io::Error::other)));
+    Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body).into_response())
+}
+
+fn options(query: &LogQuery, now: Timestamp) -> Result<LogOptions, Refusal> {
+    let wrong = |what: &str, help: &str| {
+        Refusal(StatusCode::BAD_REQUEST, format!("`{what}` cannot be read"), help.to_owned())
+    };
+    let tail = match query.tail.as_deref().filter(|t| !t.is_empty() && *t != "all") {
+        None => None,
+        Some(text) => Some(text.parse().map_err(|_| wrong("tail", "write a number of lines"))?),
+    };
+    let since = match query.since.as_deref().filter(|t| !t.is_empty()) {
+        None => None,
+        Some(text) => Some(
+            since(text, now)
+                .ok_or_else(|| wrong("since", "write a time (2030-01-31T12:00:00Z) or an age (90s, 10m, 2h)"))?,
+        ),
+    };
+    Ok(LogOptions { follow: flag("follow", query.follow.as_deref())?, tail, since })
+}
+
+fn flag(name: &str, text: Option<&str>) -> Result<bool, Refusal> {
+    match text {
+        None | Some("false" | "0") => Ok(false),
+        Some("" | "true" | "1") => Ok(true),
+        Some(other) => Err(Refusal(
+            StatusCode::BAD_REQUEST,
+            format!("`{name}={other}` cannot be read"),
+            "write true or false".to_owned(),
+        )),
+    }
+}
+
+fn since(text: &str, now: Timestamp) -> Option<Timestamp> {
+    if let Ok(time) = text.parse() {
+        return Some(time);
+    }
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: i64 = digits.parse().ok().filter(|n| *n >= 0)?;
+    let unit = match &text[digits.len()..] {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return None,
+    };
+    now.checked_sub(SignedDuration::from_secs(number.checked_mul(unit)?)).ok()
+}
+
+/// The id of the newest start of a container, or of the one before it.
+fn find(
+    rows: &[ListedContainer],
+    namespace: &str,
+    pod: &str,
+    container: &str,
+    previous: bool,
+) -> Result<String, Refusal> {
+    let label = |row: &ListedContainer, key: &str| row.labels.get(key).cloned().unwrap_or_default();
+    let attempt = |row: &ListedContainer| label(row, names::ATTEMPT).parse::<u32>().unwrap_or_default();
+    let of_pod: Vec<&ListedContainer> = rows
+        .iter()
+        .filter(|row| label(row, names::NAMESPACE) == namespace && label(row, names::POD) == pod)
+        .collect();
+    if of_pod.is_empty() {
+        return Err(Refusal(
+            StatusCode::NOT_FOUND,
+            format!("pod {namespace}/{pod} has no containers on this node"),
+            "see `minik8s get pods -A -o wide` for the node of each pod".to_owned(),
+        ));
+    }
+    let mut by_uid: BTreeMap<String, Vec<&ListedContainer>> = BTreeMap::new();
+    for row in of_pod.iter().filter(|row| label(row, names::CONTAINER) == container) {
+        // A made container that was never started has no log yet.
+        if row.state != EngineState::Created || !previous {
+            by_uid.entry(label(row, names::UID)).or_default().push(row);
+        }
+    }
+    // While one pod replaces another of that name, the newer one is meant.
+    let newest = by_uid.into_values().max_by_key(|starts| starts.iter().map(|row| row.created_at).max());
+    let Some(mut starts) = newest else {
+        let there: BTreeSet<String> =
+            of_pod.iter().map(|row| label(row, names::CONTAINER)).filter(|c| c != names::PAUSE).collect();
+        let there: Vec<String> = there.into_iter().collect();
+        return Err(Refusal(
+            StatusCode::NOT_FOUND,
+            format!("pod {namespace}/{pod} has no container {container} on this node"),
+            format!("its containers are: {}", there.join(", ")),
+        ));
+    };
+    starts.sort_by_key(|row| std::cmp::Reverse((attempt(row), row.created_at)));
+    let wanted = if previous { starts.get(1) } else { starts.first() };
+    wanted.map(|row| row.id.clone()).ok_or_else(|| {
+        Refusal(
+            StatusCode::NOT_FOUND,
+            format!("container {container} of pod {namespace}/{pod} has no former start"),
+            "leave out previous".to_owned(),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::worlds::docker::{FakeDocker, NewContainer};
+
+    async fn api() -> Api {
+        let docker = FakeDocker::with_images(&["i"]);
+        for (container, attempt) in [("POD", 0), ("web", 3), ("web", 4), ("side", 0)] {
+            let labels = [
+                (names::INSTANCE, "mk8s".to_owned()),
+                (names::NAMESPACE, "default".to_owned()),
+                (names::POD, "front".to_owned()),
+                (names::UID, "u1".to_owned()),
+                (names::CONTAINER, container.to_owned()),
+                (names::ATTEMPT, attempt.to_string()),
+            ];
+            let new = NewContainer {
+                name: format!("{container}-{attempt}"),
+                image: "i".into(),
+                labels: labels.into_iter().map(|(k, v)| (k.to_owned(), v)).collect(),
+                ..NewContainer::default()
+            };
+            let id = docker.create(&new).await.unwrap();
+            docker.start(&id).await.unwrap();
+        }
+        Api { docker: Arc::new(docker), instance: "mk8s".into() }
+    }
+
+    async fn ask(path: &str, query: LogQuery) -> (StatusCode, String) {
+        let parts: Vec<String> = path.split('/').map(str::to_owned).collect();
+        let path = Path((parts[0].clone(), parts[1].clone(), parts[2].clone()));
+        let answer = logs(State(api().await), path, Query(query)).await.into_response();
+        let status = answer.status();
+        let body = axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap();
+        (status, String::from_utf8_lossy(&body).into_owned())
+    }
+
+    #[tokio::test]
+    async fn the_newest_start_is_read_and_with_previous_the_one_before() {
+        let now = ask("default/front/web", LogQuery::default()).await;
+        assert_eq!(now, (StatusCode::OK, "log of web-4\n".to_owned()));
+        let previous = LogQuery { previous: Some("true".into()), ..LogQuery::default() };
+        assert_eq!(ask("default/front/web", previous).await.1, "log of web-3\n");
+    }
+
+    #[tokio::test]
+    async fn an_unknown_container_is_answered_with_those_there_are() {
+        let (status, body) = ask("default/front/nope", LogQuery::default()).await;
+        assert_eq!(status, StatusCode::NOT_FOUND);
+        assert!(body.contains("its containers are: side, web"), "{body}");
+        assert!(ask("default/gone/web", LogQuery::default()).await.1.contains("has no containers on this node"));
+    }
+
+    #[test]
+    fn since_takes_times_and_ages() {
+        let now: Timestamp = "2030-01-01T00:10:00Z".parse().unwrap();
+        for (text, expected) in [
+            ("10m", Some("2030-01-01T00:00:00Z")),
+            ("60", Some("2030-01-01T00:09:00Z")),
+            ("2029-12-31T00:00:00Z", Some("2029-12-31T00:00:00Z")),
+            ("10x", None),
+            ("-5s", None),
+        ] {
+            assert_eq!(since(text, now), expected.map(|t| t.parse().unwrap()), "{text}");
+        }
+    }
+}

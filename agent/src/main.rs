@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use agent::args::{Arguments, Command};
 use agent::{daemon, doctor, logging, reset};
 use clap::Parser as _;
+use schema::control::error_chain;
 
 /// A flag that can't be: as clap's own.
 const WRONG_USAGE: u8 = 2;
@@ -16,7 +17,7 @@ fn main() -> ExitCode {
         Err(error) => return fail(1, &error),
     };
     if let Err(error) = logging::init(&arguments.log) {
-        return fail(WRONG_USAGE, format!("{error:#}"));
+        return fail(WRONG_USAGE, error_chain(error.as_ref()));
     }
     let done = match arguments.command {
         Command::Run(run) => match run.check() {
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(error) => fail(1, format!("{error:#}")),
+        Err(error) => fail(1, error_chain(error.as_ref())),
     }
 }
 

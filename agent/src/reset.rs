@@ -1,6 +1,173 @@
-//! (in work)
+//! `minik8s-agent reset`: takes away all that an instance made on this machine.
+//!
+//! Reads containers by label, links by alias, rules by chain name, mounts and files by path; needs
+//! neither etcd nor the state on disk. Each removal is idempotent, so a second run finds nothing.
+//! Order: containers, links, bridge, rules, mounts, files, pause image.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use futures::StreamExt as _;
+
 use crate::config::MachineConfig;
-/// (in work)
-pub async fn run(_: &MachineConfig) -> anyhow::Result<()> {
-    Ok(())
+use crate::converge::network::parse::saved_rules;
+use crate::converge::network::plan::removal;
+use crate::converge::network::render::{ChainRef, Names, restore_input};
+use crate::converge::pods::names;
+use crate::state_lock::{self, StateLock};
+use crate::worlds::docker::{Docker, DockerError, EngineState, ListedContainer, RealDocker};
+use crate::worlds::iptables::{Iptables, RealIptables};
+use crate::worlds::netlink::{Netlink, RealNetlink};
+
+mod files;
+mod images;
+#[cfg(test)]
+mod tests;
+
+/// Longest time for containers to end by themselves. Whoever resets wants them gone.
+const GRACE_MAX: Duration = Duration::from_secs(5);
+
+/// Containers stopped and removed at once.
+const REMOVALS: usize = 16;
+
+/// What was removed, and what could not be.
+#[derive(Debug, Default)]
+pub(crate) struct Removed {
+    pub(crate) lines: Vec<String>,
+    pub(crate) failures: Vec<String>,
+}
+
+impl Removed {
+    fn done(&mut self, what: impl Into<String>) {
+        self.lines.push(what.into());
+    }
+
+    fn note<E: std::fmt::Display>(&mut self, what: String, result: Result<bool, E>) {
+        match result {
+            Ok(true) => self.lines.push(what),
+            Ok(false) => {}
+            Err(error) => self.failures.push(format!("{what}: {error}")),
+        }
+    }
+}
+
+/// Removes everything and prints what it removed.
+///
+/// # Errors
+/// One line: an agent runs, no root, or what could not be removed.
+pub async fn run(machine: &MachineConfig) -> anyhow::Result<()> {
+    if !nix::unistd::geteuid().is_root() {
+        bail!("reset removes links, rules and mounts and must run as root; start it with sudo");
+    }
+    let lock = lock(machine)?;
+    let netlink = RealNetlink::open(&machine.instance)?;
+    let docker = RealDocker::connect(&machine.docker).await;
+    let mut removed = Removed::default();
+    match &docker {
+        Ok(docker) => remove_containers(machine, docker, &mut removed).await,
+        // The rest can go all the same, and a machine without Docker must be cleanable.
+        Err(error) => removed.failures.push(format!("containers: {error}")),
+    }
+    remove_network(machine, &netlink, &RealIptables::new(), &mut removed).await;
+    files::remove(machine, &mut removed);
+    drop(lock);
+    if docker.is_ok() {
+        images::remove(&machine.docker, &mut removed).await;
+    }
+    for line in &removed.lines {
+        println!("removed {line}");
+    }
+    if removed.lines.is_empty() && removed.failures.is_empty() {
+        println!("nothing of instance {} is on this machine", machine.instance);
+    }
+    match removed.failures.is_empty() {
+        true => Ok(()),
+        false => {
+            bail!("cannot remove {}; run reset again once the cause is gone", removed.failures.join("; "))
+        }
+    }
+}
+
+/// The state directory's lock, so that no agent makes anew what is being removed; none if there is
+/// no such directory.
+fn lock(machine: &MachineConfig) -> anyhow::Result<Option<StateLock>> {
+    let dir = machine.agent_dir();
+    match dir.try_exists().with_context(|| format!("cannot look at {}", dir.display()))? {
+        true => Ok(Some(state_lock::take(&dir)?)),
+        false => Ok(None),
+    }
+}
+
+/// Containers of the pods first, then those that hold their namespaces.
+pub(crate) async fn remove_containers(machine: &MachineConfig, docker: &dyn Docker, removed: &mut Removed) {
+    let listed = match docker.list(&machine.instance).await {
+        Ok(listed) => listed,
+        Err(error) => return removed.failures.push(format!("containers: {error}")),
+    };
+    let (pauses, others): (Vec<_>, Vec<_>) = listed.into_iter().partition(is_pause);
+    for group in [others, pauses] {
+        let results: Vec<(String, Result<(), DockerError>)> = futures::stream::iter(group)
+            .map(|container| async move {
+                let result = remove_container(docker, &container).await;
+                (container.name, result)
+            })
+            .buffer_unordered(REMOVALS)
+            .collect()
+            .await;
+        for (name, result) in results {
+            removed.note(format!("container {name}"), result.map(|()| true));
+        }
+    }
+}
+
+fn is_pause(container: &ListedContainer) -> bool {
+    container.labels.get(names::CONTAINER).is_some_and(|name| name == names::PAUSE)
+}
+
+async fn remove_container(docker: &dyn Docker, container: &ListedContainer) -> Result<(), DockerError> {
+    if container.state == EngineState::Running {
+        let seconds = container.labels.get(names::GRACE).and_then(|text| text.parse().ok());
+        let grace = seconds.map_or(GRACE_MAX, |seconds| Duration::from_secs(seconds).min(GRACE_MAX));
+        docker.stop(&container.id, grace).await?;
+    }
+    match docker.remove(&container.id).await {
+        Err(DockerError::NotFound { .. }) => Ok(()),
+        other => other,
+    }
+}
+
+/// Links, bridge, rules.
+pub(crate) async fn remove_network(
+    machine: &MachineConfig,
+    netlink: &dyn Netlink,
+    iptables: &dyn Iptables,
+    removed: &mut Removed,
+) {
+    let names = Names::of(&machine.instance);
+    match netlink.list_pod_links().await {
+        Ok(links) => {
+            for link in links {
+                let result = netlink.remove_link(&link).await;
+                removed.note(format!("link {link}"), result);
+            }
+        }
+        Err(error) => removed.failures.push(format!("links: {error}")),
+    }
+    let result = netlink.remove_bridge(&names.bridge).await;
+    removed.note(format!("bridge {}", names.bridge), result);
+    match remove_rules(&names, iptables).await {
+        Ok(chains) => chains.iter().for_each(|chain| removed.done(format!("chain {chain}"))),
+        Err(error) => removed.failures.push(format!("rules: {error}")),
+    }
+}
+
+async fn remove_rules(names: &Names, iptables: &dyn Iptables) -> anyhow::Result<BTreeSet<ChainRef>> {
+    // Jumps may stand in any chain, also in one that somebody else made.
+    let saved = saved_rules(&iptables.save().await?, |_| true);
+    let changes = removal(names, &saved);
+    if !changes.is_empty() {
+        iptables.restore(&restore_input(&changes)).await?;
+    }
+    Ok(names.chains().into_iter().filter(|chain| saved.contains_key(chain)).cloned().collect())
 }

@@ -65,6 +65,27 @@ impl TestNamespace {
     }
 }
 
+impl TestNamespace {
+    /// A process in this namespace itself: its id.
+    pub(crate) fn process(&mut self) -> i32 {
+        let net = format!("--net={}", self.path().display());
+        let child = Command::new("nsenter").args([net.as_str(), "sleep", "300"]).spawn().unwrap();
+        let pid = i32::try_from(child.id()).unwrap();
+        self.children.push(child);
+        // Until nsenter has entered, the process is still outside.
+        let wanted = std::fs::metadata(self.path()).unwrap();
+        for _ in 0..500 {
+            use std::os::unix::fs::MetadataExt as _;
+            let there = std::fs::metadata(format!("/proc/{pid}/ns/net")).unwrap();
+            if (there.ino(), there.dev()) == (wanted.ino(), wanted.dev()) {
+                return pid;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        panic!("process {pid} did not enter {}", self.name);
+    }
+}
+
 impl Drop for TestNamespace {
     fn drop(&mut self) {
         for child in &mut self.children {
@@ -86,4 +107,12 @@ pub(crate) fn in_pod(pid: i32, program: &str, arguments: &[&str]) -> (bool, Stri
 fn run(program: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).output().unwrap();
     assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Runs `work` on a thread inside the network namespace of a process; sockets it makes stay there.
+pub(crate) fn inside<T: Send>(
+    pid: i32,
+    work: impl FnOnce() -> std::io::Result<T> + Send,
+) -> std::io::Result<T> {
+    crate::worlds::netlink::in_namespace_of(pid, work)
 }

@@ -135,8 +135,12 @@ impl DesiredDisk {
             self.files.insert(pod.clone(), Some(binding.clone()));
             touched = true;
         }
-        let gone: Vec<PodRef> =
-            self.files.keys().filter(|pod| !pods.contains_key(*pod) && !keep.contains(*pod)).cloned().collect();
+        let gone: Vec<PodRef> = self
+            .files
+            .keys()
+            .filter(|pod| !pods.contains_key(*pod) && !keep.contains(*pod))
+            .cloned()
+            .collect();
         for pod in gone {
             remove(&folder.join(file_name(&pod)))?;
             self.files.remove(&pod);

@@ -88,13 +88,17 @@ impl LoopError {
     }
 }
 
-/// The error and all that is behind it, in one line.
+/// The error and all that is behind it, in one line. A cause that the text tells already, because
+/// the error's own words include it, is not told twice.
 pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {
-        text.push_str(": ");
-        text.push_str(&inner.to_string());
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text.push_str(": ");
+            text.push_str(&inner_text);
+        }
         cause = inner.source();
     }
     text

@@ -168,11 +168,15 @@ pub fn steps(
                 wait(decision, &spec.name, "CrashLoopBackOff", message);
                 look_again(decision, *until);
             }
-            Verdict::Start { id, attempt } => steps.push(ContainerStep {
-                container: spec.name.clone(),
-                attempt: *attempt,
-                act: ContainerAct::Start(id.clone()),
-            }),
+            Verdict::Start { id, attempt } => {
+                if !in_trouble(observed, at, spec, now, decision) {
+                    steps.push(ContainerStep {
+                        container: spec.name.clone(),
+                        attempt: *attempt,
+                        act: ContainerAct::Start(id.clone()),
+                    });
+                }
+            }
             Verdict::Make { attempt, backoff } => {
                 if !may_make(observed, at, spec, *attempt, now, decision) {
                     continue;
@@ -212,10 +216,7 @@ fn may_make(
         }
         return false;
     }
-    if let Some(trouble) = trouble.filter(|t| t.retry_at > now) {
-        let (reason, message) = shown(trouble, now, decision);
-        wait(decision, &spec.name, &reason, message);
-        look_again(decision, trouble.retry_at);
+    if in_trouble(observed, at, spec, now, decision) {
         return false;
     }
     let policy = spec.effective_pull_policy();
@@ -231,6 +232,24 @@ fn may_make(
         wait(decision, &spec.name, "ContainerCreating", format!("pulling image {}", spec.image));
     }
     !pull
+}
+
+/// Something of it failed lately and is not tried again yet.
+fn in_trouble(
+    observed: &Observed,
+    at: Placement<'_>,
+    spec: &ContainerSpec,
+    now: Timestamp,
+    decision: &mut Decision,
+) -> bool {
+    let slot = (at.binding.pod.uid.clone(), spec.name.clone());
+    let Some(trouble) = observed.memory.trouble.get(&slot).filter(|t| t.retry_at > now) else {
+        return false;
+    };
+    let (reason, message) = shown(trouble, now, decision);
+    wait(decision, &spec.name, &reason, message);
+    look_again(decision, trouble.retry_at);
+    true
 }
 
 /// Kubernetes' two words for one failed pull: first the failure, then the wait.

@@ -30,7 +30,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
     }
     let wanted: BTreeMap<&str, &Binding> =
         observed.desired.pods.values().map(|binding| (binding.pod.uid.as_str(), binding)).collect();
-    plan_unwanted(observed, &wanted, &mut plan);
+    plan_unwanted(observed, &wanted, now, &mut plan);
     let mut pool = Pool::of(observed);
     for (uid, binding) in &wanted {
         let decision = plan_wanted(observed, binding, &mut pool, now);
@@ -47,7 +47,12 @@ fn reference(uid: &str, facts: &PodFacts) -> PodRef {
 }
 
 /// Pods that are there and that nobody wants; their leftovers on disk too.
-fn plan_unwanted(observed: &Observed, wanted: &BTreeMap<&str, &Binding>, plan: &mut PodsPlan) {
+fn plan_unwanted(
+    observed: &Observed,
+    wanted: &BTreeMap<&str, &Binding>,
+    now: Timestamp,
+    plan: &mut PodsPlan,
+) {
     let memory = &observed.memory;
     for (uid, busy) in memory.busy.iter().filter(|(uid, _)| !wanted.contains_key(uid.as_str())) {
         let mut decision = Decision::idle(busy.pod.clone(), Why::InFlight);
@@ -61,6 +66,10 @@ fn plan_unwanted(observed: &Observed, wanted: &BTreeMap<&str, &Binding>, plan: &
         let pod = reference(uid, facts);
         let decision = if observed.desired.unreadable.contains_key(&pod) {
             Decision::idle(pod, Why::Unreadable)
+        } else if let Some(trouble) = memory.trouble.get(&(uid.clone(), String::new()))
+            && trouble.retry_at > now
+        {
+            Decision { next_at: Some(trouble.retry_at), ..Decision::idle(pod, Why::NotDesired) }
         } else {
             let task = Some(Task::Down(down(observed, uid, facts)));
             Decision { task, ..Decision::idle(pod, Why::NotDesired) }
@@ -80,7 +89,7 @@ fn plan_unwanted(observed: &Observed, wanted: &BTreeMap<&str, &Binding>, plan: &
     }
 }
 
-/// Everything of a pod, in the order in which it goes. Failures of the former try delay the next.
+/// Everything of a pod, in the order in which it goes.
 fn down(observed: &Observed, uid: &str, facts: &PodFacts) -> Down {
     let grace = facts.all().map(|c| c.grace).max().unwrap_or_default();
     Down {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ipnet::Ipv4Net;
 use schema::kinds::pod::{
-    Container, EmptyDirVolume, HostPathType, HostPortStatus, PodSpec, SecurityContext, StorageMedium, Volume,
+    Container, EmptyDirVolume, HostPathType, HostPortStatus, PodSpec, PullPolicy, SecurityContext, StorageMedium, Volume,
 };
 use schema::records::{Binding, PodInstance};
 
@@ -58,6 +58,8 @@ pub struct Rendered {
     pub check_non_root: bool,
     /// Its image's user with this group.
     pub group_of_image_user: Option<i64>,
+    /// Its image is never fetched.
+    pub never_pull: bool,
 }
 
 /// The pod, its node and what was given to it.
@@ -181,7 +183,13 @@ pub fn container(at: Placement<'_>, spec: &Container, attempt: u32, backoff: u32
     let user = user(&pod.spec, spec)?;
     new.user = user.text;
     secure(&mut new, &pod.spec, spec.security_context.as_ref());
-    Ok(Rendered { new, sub_paths, check_non_root: user.check_non_root, group_of_image_user: user.group_only })
+    Ok(Rendered {
+        new,
+        sub_paths,
+        check_non_root: user.check_non_root,
+        group_of_image_user: user.group_only,
+        never_pull: spec.effective_pull_policy() == PullPolicy::Never,
+    })
 }
 
 fn labels(at: Placement<'_>, container: &str, attempt: u32, backoff: u32) -> BTreeMap<String, String> {

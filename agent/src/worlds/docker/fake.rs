@@ -164,7 +164,10 @@ impl FakeDocker {
         }
     }
 
-    async fn read<T>(&self, read: impl FnOnce(&FakeEngine) -> Result<T, DockerError>) -> Result<T, DockerError> {
+    async fn read<T>(
+        &self,
+        read: impl FnOnce(&FakeEngine) -> Result<T, DockerError>,
+    ) -> Result<T, DockerError> {
         let outcome = {
             let engine = self.engine();
             match (engine.crashed, engine.unreachable) {

@@ -85,8 +85,7 @@ impl Docker for RealDocker {
     async fn list(&self, instance: &str) -> Result<Vec<ListedContainer>, DockerError> {
         let filters = HashMap::from([("label".to_owned(), vec![format!("{INSTANCE_LABEL}={instance}")])]);
         let options = ListContainersOptions { all: true, filters: Some(filters), ..Default::default() };
-        let rows =
-            within("to list containers", READ, self.client.list_containers(Some(options))).await?;
+        let rows = within("to list containers", READ, self.client.list_containers(Some(options))).await?;
         Ok(rows.into_iter().map(listed).collect())
     }
 

@@ -68,6 +68,14 @@ pub fn host_link_name(instance: &str, uid: &str) -> String {
     format!("{short}v{}", &digest[..9])
 }
 
+#[cfg(test)]
+pub(crate) fn in_namespace_of<T: Send>(
+    pid: i32,
+    work: impl FnOnce() -> std::io::Result<T> + Send,
+) -> std::io::Result<T> {
+    namespace::NetworkNamespace::of_process(pid)?.run(work)
+}
+
 /// A hardware address that follows from an address: `0a:58` and the four bytes. Locally
 /// administered; a pod that gets an address again gets the same, so no neighbour table is ever stale.
 pub fn hardware_address(address: Ipv4Addr) -> [u8; 6] {

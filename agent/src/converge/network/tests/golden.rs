@@ -1,0 +1,153 @@
+//! Rule sets as text, small enough to read.
+
+use HostPortProtocol::{Tcp, Udp};
+
+use super::super::plan::plan;
+use super::super::render::restore_input;
+use super::*;
+
+fn input(observed: &Observed) -> String {
+    let plan = plan(observed, "2026-01-01T00:00:00Z".parse().unwrap());
+    let changes: Vec<_> = plan.rules.into_iter().map(|(change, _)| change).collect();
+    restore_input(&changes)
+}
+
+#[test]
+fn a_fresh_node_with_docker_and_three_host_ports() {
+    let model = model(&[
+        (Tcp, 8080, "10.244.3.5", 80, "default/web"),
+        (Udp, 53, "10.244.3.6", 5353, "kube-system/dns"),
+        (Tcp, 443, "10.244.3.5", 8443, "default/web"),
+    ]);
+    let golden = "\
+*filter
+:MK8S-FORWARD - [0:0]
+:MK8S-INPUT - [0:0]
+-A MK8S-FORWARD -i mk8s0 -j ACCEPT
+-A MK8S-FORWARD -o mk8s0 -j ACCEPT
+-A MK8S-INPUT -d 127.0.0.0/8 -i mk8s0 -m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP
+-I FORWARD 1 -j MK8S-FORWARD
+-I INPUT 1 -j MK8S-INPUT
+COMMIT
+*nat
+:MK8S-HOSTPORT - [0:0]
+:MK8S-POSTROUTING - [0:0]
+-A MK8S-HOSTPORT -p tcp -m tcp --dport 443 -m comment --comment \"default/web\" -j DNAT --to-destination 10.244.3.5:8443
+-A MK8S-HOSTPORT -p tcp -m tcp --dport 8080 -m comment --comment \"default/web\" -j DNAT --to-destination 10.244.3.5:80
+-A MK8S-HOSTPORT -p udp -m udp --dport 53 -m comment --comment \"kube-system/dns\" -j DNAT --to-destination 10.244.3.6:5353
+-A MK8S-POSTROUTING -s 10.244.3.0/24 ! -d 10.244.0.0/16 ! -o mk8s0 -j MASQUERADE --random-fully
+-A MK8S-POSTROUTING -s 127.0.0.0/8 -o mk8s0 -j MASQUERADE --random-fully
+-A MK8S-POSTROUTING -s 10.244.3.0/24 -o mk8s0 -m conntrack --ctstate DNAT -j MASQUERADE --random-fully
+-I PREROUTING 1 -m addrtype --dst-type LOCAL -j MK8S-HOSTPORT
+-I OUTPUT 1 -m addrtype --dst-type LOCAL -j MK8S-HOSTPORT
+-I POSTROUTING 1 -j MK8S-POSTROUTING
+COMMIT
+";
+    assert_eq!(input(&observed(model, DOCKERS_RULES)), golden);
+}
+
+/// What is on a node after the rules above, with one host port.
+const ADOPTED: &str = "\
+*filter
+:INPUT ACCEPT [0:0]
+:FORWARD DROP [0:0]
+:MK8S-FORWARD - [0:0]
+:MK8S-INPUT - [0:0]
+-A INPUT -j MK8S-INPUT
+-A FORWARD -j DOCKER-USER
+-A FORWARD -j MK8S-FORWARD
+-A MK8S-FORWARD -i mk8s0 -j ACCEPT
+-A MK8S-FORWARD -o mk8s0 -j ACCEPT
+-A MK8S-INPUT -d 127.0.0.0/8 -i mk8s0 -m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP
+COMMIT
+*nat
+:PREROUTING ACCEPT [0:0]
+:INPUT ACCEPT [0:0]
+:OUTPUT ACCEPT [0:0]
+:POSTROUTING ACCEPT [0:0]
+:MK8S-HOSTPORT - [0:0]
+:MK8S-POSTROUTING - [0:0]
+-A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER
+-A PREROUTING -m addrtype --dst-type LOCAL -j MK8S-HOSTPORT
+-A OUTPUT -m addrtype --dst-type LOCAL -j MK8S-HOSTPORT
+-A POSTROUTING -j MK8S-POSTROUTING
+-A MK8S-HOSTPORT -p tcp -m tcp --dport 8080 -m comment --comment \"default/web\" -j DNAT --to-destination 10.244.3.5:80
+-A MK8S-POSTROUTING -s 10.244.3.0/24 ! -d 10.244.0.0/16 ! -o mk8s0 -j MASQUERADE --random-fully
+-A MK8S-POSTROUTING -s 127.0.0.0/8 -o mk8s0 -j MASQUERADE --random-fully
+-A MK8S-POSTROUTING -s 10.244.3.0/24 -o mk8s0 -m conntrack --ctstate DNAT -j MASQUERADE --random-fully
+COMMIT
+";
+
+#[test]
+fn a_restarted_agent_adopts_what_is_there() {
+    let model = model(&[(Tcp, 8080, "10.244.3.5", 80, "default/web")]);
+    assert_eq!(input(&observed(model, ADOPTED)), "");
+}
+
+#[test]
+fn one_changed_port_writes_one_chain() {
+    let model = model(&[(Tcp, 8080, "10.244.3.9", 80, "default/web")]);
+    let golden = "\
+*nat
+:MK8S-HOSTPORT - [0:0]
+-A MK8S-HOSTPORT -p tcp -m tcp --dport 8080 -m comment --comment \"default/web\" -j DNAT --to-destination 10.244.3.9:80
+COMMIT
+";
+    assert_eq!(input(&observed(model, ADOPTED)), golden);
+}
+
+#[test]
+fn a_node_without_random_fully_does_without() {
+    let model = Model { random_fully: false, ..model(&[]) };
+    let text = input(&observed(model, ""));
+    assert!(text.contains("-s 127.0.0.0/8 -o mk8s0 -j MASQUERADE\n"), "{text}");
+    assert!(!text.contains("random"), "{text}");
+}
+
+#[test]
+fn a_jump_behind_a_rule_that_takes_all_is_brought_to_the_front() {
+    let shadowed = ADOPTED.replace(
+        "-A FORWARD -j MK8S-FORWARD\n",
+        "-A FORWARD -j REJECT --reject-with icmp-host-prohibited\n-A FORWARD -j MK8S-FORWARD\n",
+    );
+    let model = model(&[(Tcp, 8080, "10.244.3.5", 80, "default/web")]);
+    let golden = "*filter\n-D FORWARD -j MK8S-FORWARD\n-I FORWARD 1 -j MK8S-FORWARD\nCOMMIT\n";
+    assert_eq!(input(&observed(model, &shadowed)), golden);
+}
+
+#[test]
+fn a_surplus_jump_goes_and_one_stays() {
+    let twice = ADOPTED.replace(
+        "-A POSTROUTING -j MK8S-POSTROUTING\n",
+        "-A POSTROUTING -j MK8S-POSTROUTING\n-A POSTROUTING -s 10.0.0.0/8 -j MK8S-POSTROUTING\n",
+    );
+    let model = model(&[(Tcp, 8080, "10.244.3.5", 80, "default/web")]);
+    let golden = "*nat\n-D POSTROUTING -s 10.0.0.0/8 -j MK8S-POSTROUTING\nCOMMIT\n";
+    assert_eq!(input(&observed(model, &twice)), golden);
+}
+
+#[test]
+fn an_instance_is_removed_jumps_first_and_nothing_else_is_named() {
+    let observed = observed(model(&[]), ADOPTED);
+    let golden = "\
+*filter
+:MK8S-FORWARD - [0:0]
+:MK8S-INPUT - [0:0]
+-D FORWARD -j MK8S-FORWARD
+-D INPUT -j MK8S-INPUT
+-X MK8S-FORWARD
+-X MK8S-INPUT
+COMMIT
+*nat
+:MK8S-HOSTPORT - [0:0]
+:MK8S-POSTROUTING - [0:0]
+-D OUTPUT -m addrtype --dst-type LOCAL -j MK8S-HOSTPORT
+-D POSTROUTING -j MK8S-POSTROUTING
+-D PREROUTING -m addrtype --dst-type LOCAL -j MK8S-HOSTPORT
+-X MK8S-HOSTPORT
+-X MK8S-POSTROUTING
+COMMIT
+";
+    assert_eq!(restore_input(&super::super::plan::removal(&observed.model.names, &observed.saved)), golden);
+    assert_eq!(restore_input(&super::super::plan::removal(&observed.model.names, &BTreeMap::new())), "");
+}

@@ -1,0 +1,74 @@
+//! The network loop: golden rules, decisions, and both on the real kernel.
+
+mod golden;
+mod kernel;
+mod plans;
+
+use std::collections::BTreeMap;
+
+use super::plan::{Observed, first_claims};
+use super::render::{ChainRef, HostPortProtocol, Model, Names, gateway_of};
+use crate::converge::network::parse::saved_rules;
+use crate::worlds::netlink::Bridge;
+
+fn model(ports: &[(HostPortProtocol, u16, &str, u16, &str)]) -> Model {
+    let claims = ports
+        .iter()
+        .map(|(protocol, port, address, to, pod)| ((*protocol, *port), address.parse().unwrap(), *to, *pod));
+    Model {
+        names: Names::of("mk8s"),
+        node_cidr: "10.244.3.0/24".parse().unwrap(),
+        cluster_cidr: "10.244.0.0/16".parse().unwrap(),
+        random_fully: true,
+        host_ports: first_claims(claims),
+    }
+}
+
+/// A node whose rules are what `saved` says, and whose bridge is whole.
+fn observed(model: Model, saved: &str) -> Observed {
+    let bases: Vec<ChainRef> = model.names.jumps().into_iter().map(|jump| jump.base).collect();
+    let ours: Vec<ChainRef> = model.names.chains().into_iter().cloned().collect();
+    Observed {
+        bridge: Bridge { name: model.names.bridge.clone(), address: gateway_of(model.node_cidr), mtu: 1450 },
+        bridge_is_whole: true,
+        saved: saved_rules(saved, |chain| bases.contains(chain) || ours.contains(chain)),
+        spellings: BTreeMap::new(),
+        orphans: BTreeMap::new(),
+        model,
+    }
+}
+
+/// What Docker 20.10 leaves on a node, as `iptables-save` printed it there.
+const DOCKERS_RULES: &str = "\
+*filter
+:INPUT ACCEPT [0:0]
+:FORWARD DROP [0:0]
+:OUTPUT ACCEPT [0:0]
+:DOCKER - [0:0]
+:DOCKER-ISOLATION-STAGE-1 - [0:0]
+:DOCKER-ISOLATION-STAGE-2 - [0:0]
+:DOCKER-USER - [0:0]
+-A FORWARD -j DOCKER-USER
+-A FORWARD -j DOCKER-ISOLATION-STAGE-1
+-A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A FORWARD -o docker0 -j DOCKER
+-A FORWARD -i docker0 ! -o docker0 -j ACCEPT
+-A FORWARD -i docker0 -o docker0 -j ACCEPT
+-A DOCKER-ISOLATION-STAGE-1 -i docker0 ! -o docker0 -j DOCKER-ISOLATION-STAGE-2
+-A DOCKER-ISOLATION-STAGE-1 -j RETURN
+-A DOCKER-ISOLATION-STAGE-2 -o docker0 -j DROP
+-A DOCKER-ISOLATION-STAGE-2 -j RETURN
+-A DOCKER-USER -j RETURN
+COMMIT
+*nat
+:PREROUTING ACCEPT [0:0]
+:INPUT ACCEPT [0:0]
+:OUTPUT ACCEPT [0:0]
+:POSTROUTING ACCEPT [0:0]
+:DOCKER - [0:0]
+-A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER
+-A OUTPUT ! -d 127.0.0.0/8 -m addrtype --dst-type LOCAL -j DOCKER
+-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE
+-A DOCKER -i docker0 -j RETURN
+COMMIT
+";

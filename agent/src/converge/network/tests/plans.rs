@@ -1,0 +1,178 @@
+//! Decisions beside the rules' text: links, UDP, spellings; and the loop on fakes.
+
+use std::sync::Arc;
+
+use HostPortProtocol::{Tcp, Udp};
+use jiff::Timestamp;
+use schema::control::{Loop as _, Observation, Plan as _};
+use schema::kinds::pod::{HostPortStatus, Protocol};
+use schema::meta::PodRef;
+use schema::records::Subnet;
+use tokio::sync::watch;
+
+use super::super::plan::{Orphan, Why, plan};
+use super::super::{NetworkLoop, NetworkSettings};
+use super::*;
+use crate::converge::pod_table::{PodNet, PodTable};
+use crate::worlds::iptables::{FakeIptables, StaleUdp};
+use crate::worlds::netlink::{FakeNetlink, host_link_name};
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+}
+
+#[test]
+fn udp_connections_are_forgotten_only_where_the_target_changes() {
+    let chain = |rules: &str| format!("*nat\n:MK8S-HOSTPORT - [0:0]\n{rules}COMMIT\n");
+    let rule = |port: u16, to: &str| {
+        format!("-A MK8S-HOSTPORT -p udp -m udp --dport {port} -j DNAT --to-destination {to}\n")
+    };
+    let saved = chain(&[rule(1, "10.244.3.1:9"), rule(2, "10.244.3.2:9"), rule(3, "10.244.3.3:9")].concat());
+    let model = model(&[
+        (Udp, 1, "10.244.3.1", 9, "a/same"),
+        (Udp, 2, "10.244.3.22", 9, "a/moved"),
+        (Udp, 4, "10.244.3.4", 9, "a/new"),
+        (Tcp, 5, "10.244.3.5", 9, "a/tcp"),
+    ]);
+    let stale = plan(&observed(model, &saved), at(0)).stale_udp;
+    let expected = [(2, Some("10.244.3.2")), (3, Some("10.244.3.3")), (4, None)];
+    let expected =
+        expected.map(|(port, to)| StaleUdp { port, former_target: to.map(|a| a.parse().unwrap()) });
+    assert_eq!(stale.into_iter().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn an_orphan_goes_after_two_sightings_and_half_a_minute() {
+    let mut observed = observed(model(&[]), "");
+    let mut case = |sightings, age| {
+        observed.orphans = BTreeMap::from([("mk8sv1".to_owned(), Orphan { since: at(0), sightings })]);
+        let plan = plan(&observed, at(age));
+        (plan.remove_links.len(), plan.watched_links.len())
+    };
+    assert_eq!(case(1, 60), (0, 1), "one sighting is none");
+    assert_eq!(case(9, 29), (0, 1), "a pod may be starting");
+    assert_eq!(case(2, 30), (1, 0));
+}
+
+#[test]
+fn a_port_that_two_pods_claim_goes_to_the_first() {
+    let model = model(&[(Tcp, 80, "10.244.3.1", 1, "a/first"), (Tcp, 80, "10.244.3.2", 2, "a/second")]);
+    assert_eq!(model.host_ports[&(Tcp, 80)].pod, "a/first");
+    let both = super::model(&[(Tcp, 80, "10.244.3.1", 1, "a/x"), (Udp, 80, "10.244.3.2", 2, "a/y")]);
+    assert_eq!(both.host_ports.len(), 2, "one number of two protocols is two ports");
+}
+
+#[test]
+fn every_change_says_why() {
+    let saved = "*filter\n:MK8S-FORWARD - [0:0]\n-A MK8S-FORWARD -j DROP\nCOMMIT\n";
+    let plan = plan(&observed(model(&[]), saved), at(0));
+    let sentences: Vec<String> = plan.rules.iter().map(|(change, why)| format!("{change} {why}")).collect();
+    assert!(sentences.contains(&"filter/MK8S-FORWARD differed".to_owned()), "{sentences:?}");
+    assert!(sentences.contains(&"filter/FORWARD -j MK8S-FORWARD was missing".to_owned()), "{sentences:?}");
+    assert!(plan.rules.iter().any(|(_, why)| *why == Why::Missing));
+}
+
+struct Rig {
+    netlink: Arc<FakeNetlink>,
+    iptables: Arc<FakeIptables>,
+    subnets: watch::Sender<Option<Subnet>>,
+    tables: watch::Sender<PodTable>,
+    network: NetworkLoop,
+}
+
+fn rig() -> Rig {
+    let (netlink, iptables) = (Arc::new(FakeNetlink::default()), Arc::new(FakeIptables::default()));
+    let (subnets, subnet) = watch::channel(None);
+    let (tables, table) = watch::channel::<PodTable>(None);
+    let settings = NetworkSettings::new("mk8s", 1450);
+    let network = NetworkLoop::new(settings, netlink.clone(), iptables.clone(), subnet, table);
+    Rig { netlink, iptables, subnets, tables, network }
+}
+
+fn subnet() -> Option<Subnet> {
+    let (cidr, cluster_cidr) = ("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
+    Some(Subnet { cidr, cluster_cidr })
+}
+
+fn pod(uid: &str, port: u16) -> (String, PodNet) {
+    let ports = vec![HostPortStatus { host_port: port, container_port: 80, protocol: Protocol::Tcp }];
+    let address = "10.244.3.5".parse().unwrap();
+    (uid.to_owned(), PodNet { pod: PodRef::new("default", "web"), uid: uid.to_owned(), address, ports })
+}
+
+async fn run(rig: &mut Rig) -> Result<bool, String> {
+    let observed = match rig.network.observe().await.map_err(|e| e.to_string())? {
+        Observation::Ready(observed) => observed,
+        Observation::NotReady(why) => return Err(why),
+    };
+    let plan = NetworkLoop::plan(&observed, Timestamp::now());
+    let acts = !plan.is_empty();
+    let outcome = rig.network.act(&observed, plan).await;
+    rig.network.report(observed, outcome).await.map_err(|e| e.to_string())?;
+    Ok(acts)
+}
+
+#[tokio::test]
+async fn nothing_is_planned_before_range_and_pods_are_known() {
+    let mut rig = rig();
+    assert!(run(&mut rig).await.unwrap_err().contains("range"));
+    rig.subnets.send_replace(subnet());
+    assert!(run(&mut rig).await.unwrap_err().contains("listed"));
+    assert!(rig.netlink.kernel().acts.is_empty() && rig.iptables.rules().restored.is_empty());
+    rig.tables.send_replace(Some(Arc::new(BTreeMap::new())));
+    assert_eq!(run(&mut rig).await, Ok(true));
+    assert_eq!(rig.netlink.kernel().acts, ["ensure_bridge mk8s0"]);
+}
+
+#[tokio::test]
+async fn what_is_printed_in_another_spelling_is_written_once() {
+    let mut rig = rig();
+    rig.subnets.send_replace(subnet());
+    rig.tables.send_replace(Some(Arc::new(BTreeMap::from([pod("u1", 8080)]))));
+    run(&mut rig).await.unwrap();
+    // An iptables that prints the same rules without `-m tcp` and with a port range's spelling.
+    let written = rig.iptables.rules().restored[0].clone();
+    let printed =
+        written.replace("-m tcp --dport 8080", "--dport 8080:8080").replace("-I FORWARD 1", "-A FORWARD");
+    let printed = printed.replace("*filter\n", "*filter\n:FORWARD DROP [0:0]\n:INPUT ACCEPT [0:0]\n");
+    let bases = "*nat\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\n";
+    let mut printed = printed.replace("*nat\n", bases);
+    for base in ["INPUT", "PREROUTING", "OUTPUT", "POSTROUTING"] {
+        printed = printed.replace(&format!("-I {base} 1"), &format!("-A {base}"));
+    }
+    rig.iptables.rules().saved = printed;
+    assert_eq!(run(&mut rig).await, Ok(false), "{:?}", rig.iptables.rules().restored);
+    rig.tables.send_replace(Some(Arc::new(BTreeMap::from([pod("u1", 9090)]))));
+    assert_eq!(run(&mut rig).await, Ok(true), "another port is another rule");
+}
+
+#[tokio::test]
+async fn a_link_of_a_listed_pod_is_no_orphan() {
+    let mut rig = rig();
+    rig.subnets.send_replace(subnet());
+    rig.tables.send_replace(Some(Arc::new(BTreeMap::from([pod("u1", 8080)]))));
+    let strays = [host_link_name("mk8s", "u1"), host_link_name("mk8s", "u2")];
+    rig.netlink.kernel().strays.extend(strays.clone());
+    for sightings in 1..4 {
+        let Observation::Ready(observed) = rig.network.observe().await.unwrap() else { panic!("ready") };
+        assert_eq!(observed.orphans.keys().collect::<Vec<_>>(), [&strays[1]]);
+        assert_eq!(observed.orphans[&strays[1]].sightings, sightings);
+    }
+    rig.netlink.kernel().strays.remove(&strays[1]);
+    let Observation::Ready(observed) = rig.network.observe().await.unwrap() else { panic!("ready") };
+    assert!(observed.orphans.is_empty(), "what went by itself is forgotten");
+}
+
+#[tokio::test]
+async fn a_failed_step_hinders_no_other_and_is_told() {
+    let mut rig = rig();
+    rig.subnets.send_replace(subnet());
+    rig.tables.send_replace(Some(Arc::new(BTreeMap::new())));
+    let Observation::Ready(observed) = rig.network.observe().await.unwrap() else { panic!("ready") };
+    let plan = NetworkLoop::plan(&observed, Timestamp::now());
+    rig.iptables.rules().refuse = Some("no room".into());
+    let outcome = rig.network.act(&observed, plan).await;
+    let error = rig.network.report(observed, outcome).await.unwrap_err().to_string();
+    assert!(error.contains("no room") && error.contains("filter/MK8S-FORWARD was missing"), "{error}");
+    assert_eq!(rig.netlink.kernel().acts, ["ensure_bridge mk8s0"]);
+}

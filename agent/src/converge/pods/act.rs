@@ -1,0 +1,81 @@
+//! Carries a plan out: one task per pod and per pull, none of which the loop waits for.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use schema::records::EventType;
+use tokio_util::sync::CancellationToken;
+
+use super::facts::{Busy, Memory};
+use super::ledger::Retry;
+use super::steps::{Decision, PodsPlan, Task};
+use super::task::{PodId, Worker};
+
+/// Begins everything in the plan.
+pub fn begin(worker: &Worker, plan: &mut PodsPlan, memory: &Memory, shutdown: &CancellationToken) {
+    worker.ledger.set_last_address(plan.last_address.or(memory.last_address));
+    for (uid, decision) in &mut plan.pods {
+        let id = PodId { pod: decision.pod.clone(), uid: uid.clone() };
+        if decision.cancel
+            && let Some(busy) = memory.busy.get(uid)
+        {
+            busy.cancel.cancel();
+        }
+        pulls(worker, &id, decision, shutdown);
+        if let Some(task) = decision.task.take() {
+            tracing::debug!(pod = %id.pod, uid, why = %decision.why, ?task, "pod task");
+            spawn(worker.clone(), id, task, shutdown.child_token());
+        }
+    }
+    for link in std::mem::take(&mut plan.remove_links) {
+        let netlink = Arc::clone(&worker.netlink);
+        tokio::spawn(async move {
+            if let Err(error) = netlink.remove_link(&link).await {
+                tracing::warn!(link, %error, "could not remove a link without a pod");
+            }
+        });
+    }
+}
+
+fn spawn(worker: Worker, id: PodId, task: Task, cancel: CancellationToken) {
+    let (up, address, ports) = match &task {
+        Task::Up(up) => (true, up.address.map(|a| a.addr()), up.ports.clone()),
+        Task::Down(_) => (false, None, Vec::new()),
+    };
+    let busy = Busy { pod: id.pod.clone(), up, address, ports, cancel: cancel.clone() };
+    let in_flight = worker.ledger.begin(id.uid.clone(), busy);
+    tokio::spawn(async move {
+        let _in_flight = in_flight;
+        // Every call of a task may be its last: the next plan finds out what is there.
+        let work = async {
+            let done = match task {
+                Task::Up(up) => worker.up(&id, *up).await,
+                Task::Down(down) => worker.down(&id, &down).await,
+            };
+            let slot = (id.uid.clone(), String::new());
+            match done {
+                Ok(()) => worker.ledger.clear(&slot),
+                Err(failure) => {
+                    tracing::warn!(pod = %id.pod, reason = failure.event, message = %failure, "a pod task failed");
+                    worker.tell(&id, EventType::Warning, failure.event, failure.to_string());
+                    let message = failure.to_string();
+                    worker.ledger.fail(slot, failure.reason, message, Retry::Soon, Timestamp::now());
+                }
+            }
+        };
+        cancel.run_until_cancelled(work).await;
+    });
+}
+
+fn pulls(worker: &Worker, id: &PodId, decision: &Decision, shutdown: &CancellationToken) {
+    for pull in &decision.pulls {
+        let in_flight = worker.ledger.begin_pull((id.uid.clone(), pull.container.clone()));
+        let (worker, id, pull) = (worker.clone(), id.clone(), pull.clone());
+        let cancel = shutdown.child_token();
+        tokio::spawn(async move {
+            let _in_flight = in_flight;
+            let work = worker.pull(&id, &pull.container, pull.attempt, &pull.image);
+            cancel.run_until_cancelled(work).await;
+        });
+    }
+}

@@ -1,0 +1,137 @@
+//! What tasks have under way and what went wrong: shared by the loop and its tasks, gone with the agent.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::{SignedDuration, Timestamp};
+use schema::control::Nudge;
+
+use super::facts::{Busy, Memory, Slot, Trouble, Uid};
+
+/// How soon something is tried again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    /// 1, 2, 4, … 60 s: a bridge that is not there yet, an engine that restarts.
+    Soon,
+    /// 10, 20, 40, … 300 s, as Kubernetes backs image pulls off.
+    Image,
+}
+
+impl Retry {
+    /// Delay after this many failures in a row, the first being 1.
+    pub fn delay(self, failures: u32) -> SignedDuration {
+        let (first, max) = match self {
+            Retry::Soon => (1, 60),
+            Retry::Image => (10, 300),
+        };
+        let doubled = first << failures.saturating_sub(1).min(10);
+        SignedDuration::from_secs(doubled.min(max))
+    }
+}
+
+/// The shared memory.
+#[derive(Debug, Clone)]
+pub struct Ledger {
+    memory: Arc<Mutex<Memory>>,
+    nudge: Nudge,
+}
+
+impl Ledger {
+    /// An empty one; changes of it nudge the loop.
+    pub fn new(nudge: Nudge) -> Self {
+        Self { memory: Arc::default(), nudge }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A copy to plan on.
+    pub fn snapshot(&self) -> Memory {
+        self.lock().clone()
+    }
+
+    /// Remembers the address given out last.
+    pub fn set_last_address(&self, address: Option<std::net::Ipv4Addr>) {
+        self.lock().last_address = address;
+    }
+
+    /// A task begins; it counts as under way until the guard is dropped.
+    pub fn begin(&self, uid: Uid, busy: Busy) -> InFlight {
+        self.lock().busy.insert(uid.clone(), busy);
+        InFlight { ledger: self.clone(), what: What::Task(uid) }
+    }
+
+    /// A pull begins; it counts as under way until the guard is dropped.
+    pub fn begin_pull(&self, slot: Slot) -> InFlight {
+        self.lock().pulling.insert(slot.clone());
+        InFlight { ledger: self.clone(), what: What::Pull(slot) }
+    }
+
+    /// The image was not there at the start.
+    pub fn note_missing(&self, slot: Slot) {
+        self.lock().missing.insert(slot);
+    }
+
+    /// The image is there for this start.
+    pub fn note_pulled(&self, slot: Slot, attempt: u32) {
+        let mut memory = self.lock();
+        memory.missing.remove(&slot);
+        memory.trouble.remove(&slot);
+        memory.pulled.insert(slot, attempt);
+    }
+
+    /// All is well again.
+    pub fn clear(&self, slot: &Slot) {
+        let mut memory = self.lock();
+        memory.trouble.remove(slot);
+        memory.missing.remove(slot);
+    }
+
+    /// It did not work; it is tried again later.
+    pub fn fail(&self, slot: Slot, reason: &str, message: String, retry: Retry, now: Timestamp) {
+        let mut memory = self.lock();
+        let failures = memory.trouble.get(&slot).map_or(1, |t| t.failures.saturating_add(1));
+        let retry_at = now.checked_add(retry.delay(failures)).unwrap_or(now);
+        memory
+            .trouble
+            .insert(slot, Trouble { reason: reason.to_owned(), message, failures, at: now, retry_at });
+    }
+
+    /// Forgets pods that are neither wanted nor there.
+    pub fn forget_all_but(&self, keep: impl Fn(&str) -> bool) {
+        let mut memory = self.lock();
+        memory.trouble.retain(|(uid, _), _| keep(uid));
+        memory.pulled.retain(|(uid, _), _| keep(uid));
+        memory.missing.retain(|(uid, _)| keep(uid));
+    }
+}
+
+#[derive(Debug)]
+enum What {
+    Task(Uid),
+    Pull(Slot),
+}
+
+/// Work under way. Dropping it, also by a cut-off or a panic, ends it and nudges the loop.
+#[derive(Debug)]
+pub struct InFlight {
+    ledger: Ledger,
+    what: What,
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        {
+            let mut memory = self.ledger.lock();
+            match &self.what {
+                What::Task(uid) => {
+                    memory.busy.remove(uid);
+                }
+                What::Pull(slot) => {
+                    memory.pulling.remove(slot);
+                }
+            }
+        }
+        self.ledger.nudge.nudge();
+    }
+}

@@ -1,0 +1,268 @@
+//! The pods loop: makes this node's containers what its bindings say.
+//!
+//! Reads Docker, links, folders and [`Desired`](crate::desired::Desired); `plan.rs` decides for the
+//! whole node; each pod's work runs as a task of its own, so that no slow pull or stop holds another
+//! pod up; writes `status/<node>/pods/…`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use schema::control::{Loop, LoopError, Next, Nudge, Observation};
+use schema::store::SharedStore;
+use schema::store::events::EventRecorder;
+use schema::store::reflector::WorldReader;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::converge::pod_table::PodTable;
+use crate::desired::{Desired, DesiredStore, DiskError, ETCD_GRACE, Source};
+use crate::worlds::docker::Docker;
+use crate::worlds::netlink::Netlink;
+
+pub mod act;
+pub mod allocate;
+pub mod containers;
+pub mod env;
+pub mod facts;
+pub mod ledger;
+pub mod machine;
+pub mod names;
+pub mod observe;
+pub mod plan;
+pub mod render;
+pub mod report;
+pub mod status;
+pub mod steps;
+pub mod task;
+pub mod volumes;
+pub mod wake;
+pub mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use facts::{NodeFacts, Observed};
+pub use report::Statuses;
+pub use steps::PodsPlan;
+pub use task::PauseArchive;
+
+use ledger::Ledger;
+use observe::{Looker, Stale};
+use task::Worker;
+
+/// Pods being made at once: more do not go faster on Docker, and hold each other up.
+const CREATIONS: usize = 4;
+/// Containers being stopped at once: most of a stop is waiting.
+const STOPS: usize = 32;
+/// Images being fetched at once.
+const PULLS: usize = 3;
+
+/// The pause image.
+#[derive(Clone)]
+pub struct PauseImage {
+    /// Its reference.
+    pub reference: String,
+    /// Makes its archive, as `docker load` takes it.
+    pub archive: PauseArchive,
+}
+
+/// What the loop works with.
+pub struct PodsDeps {
+    /// This node's name.
+    pub node: String,
+    /// Its address.
+    pub node_ip: IpAddr,
+    /// The instance, of container names, labels, bridge and links.
+    pub instance: String,
+    /// The state directory.
+    pub state_dir: PathBuf,
+    /// MTU of the pods' links.
+    pub mtu: u32,
+    /// The engine.
+    pub docker: Arc<dyn Docker>,
+    /// The kernel.
+    pub netlink: Arc<dyn Netlink>,
+    /// The pause image.
+    pub pause_image: PauseImage,
+    /// etcd's world: this node's bindings, subnet and pod status.
+    pub world: WorldReader,
+    /// For status.
+    pub store: SharedStore,
+    /// For events.
+    pub events: EventRecorder,
+    /// Wakes this loop.
+    pub nudge: Nudge,
+    /// Running pods, for the network loop.
+    pub pod_table: watch::Sender<PodTable>,
+}
+
+/// The loop. Dropping it cuts its tasks off; the next one goes on from what is there.
+pub struct PodsLoop {
+    node: Arc<NodeFacts>,
+    desired: Arc<Mutex<DesiredStore>>,
+    world: WorldReader,
+    looker: Looker,
+    netlink: Arc<dyn Netlink>,
+    worker: Worker,
+    pod_table: watch::Sender<PodTable>,
+    statuses: watch::Sender<Statuses>,
+    started: Instant,
+    shutdown: CancellationToken,
+    _guard: DropGuard,
+}
+
+impl PodsLoop {
+    /// A loop, with its helpers running: wakers and the writer of statuses. Reads the disk.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn new(deps: PodsDeps) -> Result<Self, DiskError> {
+        let desired = DesiredStore::open(&deps.state_dir, &deps.node)?;
+        let shutdown = CancellationToken::new();
+        let stale = Stale::default();
+        let node = Arc::new(NodeFacts {
+            node: deps.node.clone(),
+            node_ip: deps.node_ip,
+            instance: deps.instance.clone(),
+            state_dir: deps.state_dir,
+            pause_image: deps.pause_image.reference,
+            mtu: deps.mtu,
+        });
+        let (statuses, newest) = watch::channel(Statuses::default());
+        let writer = writer::StatusWriter::new(deps.node, deps.store, deps.world.clone());
+        tokio::spawn(writer.run(newest, shutdown.clone()));
+        tokio::spawn(wake::on_world(deps.world.clone(), deps.nudge.clone(), shutdown.clone()));
+        let (docker, instance) = (Arc::clone(&deps.docker), deps.instance);
+        let events =
+            wake::on_docker(docker, instance.clone(), stale.clone(), deps.nudge.clone(), shutdown.clone());
+        tokio::spawn(events);
+        let worker = Worker {
+            docker: Arc::clone(&deps.docker),
+            netlink: Arc::clone(&deps.netlink),
+            node: Arc::clone(&node),
+            pause_archive: deps.pause_image.archive,
+            ledger: Ledger::new(deps.nudge),
+            events: deps.events,
+            creations: Arc::new(Semaphore::new(CREATIONS)),
+            stops: Arc::new(Semaphore::new(STOPS)),
+            pulls: Arc::new(Semaphore::new(PULLS)),
+        };
+        Ok(Self {
+            node,
+            desired: Arc::new(Mutex::new(desired)),
+            world: deps.world,
+            looker: Looker::new(deps.docker, instance, stale),
+            netlink: deps.netlink,
+            worker,
+            pod_table: deps.pod_table,
+            statuses,
+            started: Instant::now(),
+            _guard: shutdown.clone().drop_guard(),
+            shutdown,
+        })
+    }
+
+    /// The newest statuses, as they are, or will be, in etcd.
+    pub fn statuses(&self) -> watch::Receiver<Statuses> {
+        self.statuses.subscribe()
+    }
+
+    /// What should run now: etcd's word is on disk before it is acted on.
+    async fn desired(&self) -> Desired {
+        let (desired, world) = (Arc::clone(&self.desired), self.world.current());
+        let take = move || {
+            let mut desired = desired.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Err(error) = desired.take(&world) {
+                tracing::error!(%error, "desired state is not saved, so the former one stands");
+            }
+            desired.current().clone()
+        };
+        match tokio::task::spawn_blocking(take).await {
+            Ok(desired) => desired,
+            // Only when the runtime ends: plan nothing.
+            Err(_) => Desired::default(),
+        }
+    }
+}
+
+#[async_trait]
+impl Loop for PodsLoop {
+    type Observed = Observed;
+    type Plan = PodsPlan;
+    type Outcome = PodsPlan;
+
+    fn name(&self) -> &'static str {
+        "pods"
+    }
+
+    async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
+        let left = ETCD_GRACE.saturating_sub(self.started.elapsed());
+        if !self.world.current().synced && left > Duration::ZERO {
+            return Ok(Observation::NotReady("waiting for etcd's first list".to_owned()));
+        }
+        // Before the listing: a task that ends after this nudges, and is looked at then.
+        let memory = self.worker.ledger.snapshot();
+        let folders = {
+            let node = Arc::clone(&self.node);
+            tokio::task::spawn_blocking(move || volumes::folders(&node.state_dir))
+        };
+        let netlink = Arc::clone(&self.netlink);
+        let desired = self.desired();
+        let (desired, links, folders) = futures::join!(desired, netlink.list_pod_links(), folders);
+        let pods = self.looker.look().await?;
+        observe::publish(&pods, &self.pod_table);
+        if let Err(error) = &links {
+            tracing::warn!(%error, "could not list the pods' links");
+        }
+        Ok(Observation::Ready(Observed {
+            node: (*self.node).clone(),
+            desired,
+            pods,
+            links: links.ok().map(|links| links.into_iter().collect()),
+            folders: folders.unwrap_or_default().into_iter().collect(),
+            memory,
+        }))
+    }
+
+    fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
+        plan::plan(observed, now)
+    }
+
+    async fn act(&mut self, observed: &Observed, mut plan: PodsPlan) -> PodsPlan {
+        act::begin(&self.worker, &mut plan, &observed.memory, &self.shutdown);
+        if observed.desired.source != Source::Unknown {
+            self.worker.ledger.forget_all_but(|uid| {
+                observed.pods.contains_key(uid)
+                    || observed.memory.busy.contains_key(uid)
+                    || plan.pods.contains_key(uid)
+            });
+        }
+        plan
+    }
+
+    async fn report(&mut self, observed: Observed, plan: PodsPlan) -> Result<Next, LoopError> {
+        let now = Timestamp::now();
+        let world = self.world.current();
+        let former = self.statuses.borrow().clone();
+        let statuses = report::fold(&observed, &plan, &former, &world, now);
+        self.statuses.send_if_modified(|current| {
+            let changed = *current != statuses;
+            *current = statuses;
+            changed
+        });
+        let next = plan.pods.values().filter_map(|d| d.next_at).min();
+        Ok(match next.map(|at| at.duration_since(now)) {
+            None => Next::Interval,
+            // Never at once again: a wait that is over by the time of the report.
+            Some(wait) => Next::After(Duration::try_from(wait).unwrap_or_default().max(MIN_WAIT)),
+        })
+    }
+}
+
+/// Shortest time between two runs that nobody nudged.
+const MIN_WAIT: Duration = Duration::from_millis(20);

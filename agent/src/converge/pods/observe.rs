@@ -1,0 +1,163 @@
+//! Sees the node: one Docker listing, inspect only where it says more than is known, links, folders.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt};
+use schema::control::LoopError;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::facts::{Container, PodFacts, Uid};
+use super::names;
+use crate::converge::pod_table::{PodNet, PodTable};
+use crate::worlds::docker::{ContainerDetails, Docker, DockerError, EngineState, ListedContainer};
+
+/// Inspects under way at once.
+const INSPECTS: usize = 8;
+/// A listing may take a fifth of the time at most: with many containers, many nudges become one.
+const LISTING_SHARE: u32 = 4;
+/// Longest pause between two listings for that reason.
+const LISTING_PAUSE_MAX: Duration = Duration::from_millis(250);
+
+/// Containers whose cached details are not to be trusted any more.
+#[derive(Debug, Clone, Default)]
+pub struct Stale(Arc<Mutex<StaleSet>>);
+
+#[derive(Debug, Default)]
+struct StaleSet {
+    ids: BTreeSet<String>,
+    all: bool,
+}
+
+impl Stale {
+    /// Something happened to this container.
+    pub fn one(&self, id: String) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).ids.insert(id);
+    }
+
+    /// Events may have been missed.
+    pub fn all(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).all = true;
+    }
+
+    fn take(&self) -> StaleSet {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Looks at the containers, and remembers what can't change without an event.
+pub struct Looker {
+    docker: Arc<dyn Docker>,
+    instance: String,
+    stale: Stale,
+    known: BTreeMap<String, (EngineState, ContainerDetails)>,
+    next_listing: Option<Instant>,
+}
+
+impl Looker {
+    /// A fresh one.
+    pub fn new(docker: Arc<dyn Docker>, instance: String, stale: Stale) -> Self {
+        Self { docker, instance, stale, known: BTreeMap::new(), next_listing: None }
+    }
+
+    /// All containers of the instance, by pod uid.
+    pub async fn look(&mut self) -> Result<BTreeMap<Uid, PodFacts>, LoopError> {
+        if let Some(at) = self.next_listing.take() {
+            tokio::time::sleep_until(at).await;
+        }
+        // Before the listing: what happens after it makes the next one look again.
+        let stale = self.stale.take();
+        if stale.all {
+            self.known.clear();
+        }
+        self.known.retain(|id, _| !stale.ids.contains(id));
+        let began = Instant::now();
+        let rows = self.docker.list(&self.instance).await;
+        let rows = rows.map_err(|e| LoopError::new("cannot list the containers", e))?;
+        let pause = (began.elapsed() * LISTING_SHARE).min(LISTING_PAUSE_MAX);
+        self.next_listing = Some(Instant::now() + pause);
+        self.inspect(&rows).await.map_err(|e| LoopError::new("cannot inspect a container", e))?;
+        Ok(self.group(&rows))
+    }
+
+    async fn inspect(&mut self, rows: &[ListedContainer]) -> Result<(), DockerError> {
+        let here: BTreeSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
+        self.known.retain(|id, _| here.contains(id.as_str()));
+        let unknown = rows.iter().filter(|row| {
+            row.state != EngineState::Removing
+                && self.known.get(&row.id).is_none_or(|(state, _)| *state != row.state)
+        });
+        let requests: Vec<_> = unknown.map(|row| (row.id.clone(), row.state)).collect();
+        let docker = &self.docker;
+        let answers: Vec<_> = stream::iter(requests)
+            .map(|(id, state)| async move {
+                let details = docker.inspect(&id).await;
+                (id, state, details)
+            })
+            .buffer_unordered(INSPECTS)
+            .collect()
+            .await;
+        for (id, state, details) in answers {
+            match details {
+                // Made containers are looked at again each time: a failed start shows only there.
+                Ok(details) if state == EngineState::Created => {
+                    self.known.insert(id, (EngineState::Removing, details));
+                }
+                Ok(details) => {
+                    self.known.insert(id, (state, details));
+                }
+                // Gone since the listing: its event nudges.
+                Err(DockerError::NotFound { .. }) => {}
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(())
+    }
+
+    fn group(&self, rows: &[ListedContainer]) -> BTreeMap<Uid, PodFacts> {
+        let mut pods: BTreeMap<Uid, PodFacts> = BTreeMap::new();
+        let nothing = ContainerDetails::default();
+        for row in rows {
+            let details = self.known.get(&row.id).map_or(&nothing, |(_, details)| details);
+            let (uid, pod, container) = Container::read(row, details);
+            let facts = pods.entry(uid).or_default();
+            facts.pod = facts.pod.take().or(pod);
+            if container.container == names::PAUSE {
+                facts.pauses.push(container);
+            } else {
+                facts.containers.entry(container.container.clone()).or_default().push(container);
+            }
+        }
+        for facts in pods.values_mut() {
+            facts.pauses.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
+            for starts in facts.containers.values_mut() {
+                starts.sort_by(|a, b| (a.attempt, a.created_at, &a.id).cmp(&(b.attempt, b.created_at, &b.id)));
+            }
+        }
+        pods
+    }
+}
+
+/// Tells the network loop which pods run; wakes it only if that changed.
+pub fn publish(pods: &BTreeMap<Uid, PodFacts>, table: &watch::Sender<PodTable>) {
+    let running = pods.iter().filter_map(|(uid, facts)| {
+        let pause = facts.live_pause().filter(|p| p.is_running())?;
+        let net = PodNet {
+            pod: facts.pod.clone()?,
+            uid: uid.clone(),
+            address: pause.address?.addr(),
+            ports: pause.ports.clone(),
+        };
+        Some((uid.clone(), net))
+    });
+    let next: BTreeMap<String, PodNet> = running.collect();
+    table.send_if_modified(|current| {
+        if current.as_deref() == Some(&next) {
+            return false;
+        }
+        *current = Some(Arc::new(next));
+        true
+    });
+}

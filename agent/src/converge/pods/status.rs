@@ -1,0 +1,221 @@
+//! From what was seen and decided to a pod's status, in Kubernetes' words. Pure.
+
+use jiff::Timestamp;
+use schema::condition::{Condition, ConditionStatus, set_condition};
+use schema::kinds::pod::{
+    Container as ContainerSpec, ContainerState, ContainerStatus, PodPhase, PodStatus,
+    RestartPolicy, RunningState, TerminatedState, WaitingState,
+};
+use schema::records::Binding;
+
+use super::facts::{Container, Exited, NodeFacts, PodFacts, State};
+use super::machine::restarts;
+use super::steps::{Decision, Why};
+
+/// Status of a pod that is wanted. `former` is what was last reported of the same uid.
+pub fn wanted(
+    node: &NodeFacts,
+    binding: &Binding,
+    facts: &PodFacts,
+    decision: &Decision,
+    former: Option<&PodStatus>,
+    now: Timestamp,
+) -> PodStatus {
+    let spec = &binding.pod.spec;
+    let pause = facts.live_pause().filter(|p| p.is_running());
+    let init: Vec<ContainerStatus> =
+        spec.init_containers.iter().map(|c| container(c, facts, decision, "PodInitializing", true)).collect();
+    let app_started = spec.containers.iter().any(|c| facts.containers.contains_key(&c.name));
+    let initialized = app_started || init.iter().all(|c| succeeded(&c.state));
+    let waiting_for = if initialized { "ContainerCreating" } else { "PodInitializing" };
+    let apps: Vec<ContainerStatus> =
+        spec.containers.iter().map(|c| container(c, facts, decision, waiting_for, false)).collect();
+    let phase = phase(spec.restart_policy, &init, &apps, initialized, facts);
+    let (reason, message) = whole(decision);
+    let mut status = PodStatus {
+        uid: binding.pod.uid.clone(),
+        hash: binding.pod.hash.clone(),
+        phase,
+        conditions: former.map(|f| f.conditions.clone()).unwrap_or_default(),
+        pod_ip: pause.map(|p| p.address.map_or_else(|| node.node_ip.to_string(), |a| a.addr().to_string())),
+        host_ip: Some(node.node_ip.to_string()),
+        start_time: pause.map(|p| started_at(p).unwrap_or(p.created_at)),
+        reason,
+        message,
+        init_container_statuses: init,
+        container_statuses: apps,
+        host_ports: pause.map(|p| p.ports.clone()).unwrap_or_default(),
+    };
+    conditions(&mut status, initialized, now);
+    status
+}
+
+/// Status of a pod that is being taken away.
+pub fn leaving(node: &NodeFacts, uid: &str, former: Option<&PodStatus>, facts: &PodFacts, now: Timestamp) -> PodStatus {
+    let pause = facts.live_pause().filter(|p| p.is_running());
+    let mut status = former.cloned().unwrap_or_else(|| PodStatus {
+        uid: uid.to_owned(),
+        hash: facts.all().next().map(|c| c.hash.clone()).unwrap_or_default(),
+        phase: PodPhase::Running,
+        host_ip: Some(node.node_ip.to_string()),
+        pod_ip: pause.and_then(|p| p.address).map(|a| a.addr().to_string()),
+        host_ports: pause.map(|p| p.ports.clone()).unwrap_or_default(),
+        ..PodStatus::default()
+    });
+    "Terminating".clone_into(&mut status.reason);
+    "no longer wanted on this node; its containers are being stopped".clone_into(&mut status.message);
+    for kind in ["ContainersReady", "Ready"] {
+        set_condition(&mut status.conditions, condition(kind, false, "Terminating", String::new(), now));
+    }
+    for container in &mut status.container_statuses {
+        container.ready = false;
+    }
+    status
+}
+
+/// The reason of the pod as a whole, when it has a problem.
+fn whole(decision: &Decision) -> (String, String) {
+    let reason = match &decision.why {
+        Why::Refused(_) => "CreateContainerConfigError",
+        Why::NoSubnet | Why::NoFreeAddress => "NoPodAddress",
+        Why::PortTaken(_) => "HostPortConflict",
+        Why::FormerPod => "WaitingForFormerPod",
+        _ => return (String::new(), String::new()),
+    };
+    (reason.to_owned(), decision.why.to_string())
+}
+
+fn container(
+    spec: &ContainerSpec,
+    facts: &PodFacts,
+    decision: &Decision,
+    waiting_for: &str,
+    init: bool,
+) -> ContainerStatus {
+    let starts = facts.containers.get(&spec.name).map_or(&[][..], Vec::as_slice);
+    let current = starts.last();
+    let previous = starts.iter().rev().skip(1).find_map(terminated);
+    let running = current.is_some_and(Container::is_running);
+    let waiting = decision.waiting.get(&spec.name).cloned();
+    let default = || WaitingState { reason: waiting_for.to_owned(), message: String::new() };
+    let (state, last_state) = match current {
+        Some(current) => match (&current.state, waiting) {
+            (State::Running { started_at }, _) => {
+                (ContainerState::Running(RunningState { started_at: *started_at }), previous)
+            }
+            // Ended and to be started again: the end is its last state.
+            (State::Exited(end), Some(waiting)) => (ContainerState::Waiting(waiting), Some(ended(end))),
+            (State::Exited(end), None) => (ContainerState::Terminated(ended(end)), previous),
+            (State::Created | State::Removing, waiting) => {
+                (ContainerState::Waiting(waiting.unwrap_or_else(default)), previous)
+            }
+        },
+        None => (ContainerState::Waiting(waiting.unwrap_or_else(default)), None),
+    };
+    ContainerStatus {
+        name: spec.name.clone(),
+        image: spec.image.clone(),
+        image_id: current.map(|c| c.image_id.clone()).unwrap_or_default(),
+        container_id: current.map(|c| c.id.clone()).unwrap_or_default(),
+        ready: if init { succeeded(&state) } else { running },
+        restart_count: current.map_or(0, |c| c.attempt),
+        state,
+        last_state,
+    }
+}
+
+fn started_at(container: &Container) -> Option<Timestamp> {
+    match container.state {
+        State::Running { started_at } => Some(started_at),
+        _ => None,
+    }
+}
+
+fn terminated(container: &Container) -> Option<TerminatedState> {
+    match &container.state {
+        State::Exited(end) => Some(ended(end)),
+        _ => None,
+    }
+}
+
+fn ended(end: &Exited) -> TerminatedState {
+    let reason = if end.oom_killed {
+        "OOMKilled"
+    } else if end.started_at.is_none() {
+        "StartError"
+    } else if end.code == 0 {
+        "Completed"
+    } else {
+        "Error"
+    };
+    TerminatedState {
+        exit_code: end.code,
+        reason: reason.to_owned(),
+        message: end.error.clone(),
+        started_at: end.started_at,
+        finished_at: Some(end.finished_at),
+    }
+}
+
+fn succeeded(state: &ContainerState) -> bool {
+    matches!(state, ContainerState::Terminated(end) if end.exit_code == 0)
+}
+
+fn phase(
+    policy: RestartPolicy,
+    init: &[ContainerStatus],
+    apps: &[ContainerStatus],
+    initialized: bool,
+    facts: &PodFacts,
+) -> PodPhase {
+    let last_end = |name: &str| match facts.containers.get(name).and_then(|s| s.last()).map(|c| &c.state) {
+        Some(State::Exited(end)) => Some(end.clone()),
+        _ => None,
+    };
+    let for_good = |c: &ContainerStatus| last_end(&c.name).is_some_and(|end| !restarts(policy, &end));
+    if !initialized {
+        let failed = |c: &ContainerStatus| policy == RestartPolicy::Never && for_good(c) && !succeeded(&c.state);
+        return if init.iter().any(failed) { PodPhase::Failed } else { PodPhase::Pending };
+    }
+    if !apps.is_empty() && apps.iter().all(for_good) {
+        let good = apps.iter().all(|c| last_end(&c.name).is_some_and(|end| end.code == 0));
+        return if good { PodPhase::Succeeded } else { PodPhase::Failed };
+    }
+    // A container that was started once keeps the pod Running while it waits to be started again.
+    let started = |c: &ContainerStatus| {
+        c.last_state.is_some() || c.restart_count > 0 || !matches!(c.state, ContainerState::Waiting(_))
+    };
+    if apps.iter().all(started) { PodPhase::Running } else { PodPhase::Pending }
+}
+
+fn conditions(status: &mut PodStatus, initialized: bool, now: Timestamp) {
+    let unready: Vec<&str> =
+        status.container_statuses.iter().filter(|c| !c.ready).map(|c| c.name.as_str()).collect();
+    let ready = unready.is_empty() && status.phase == PodPhase::Running;
+    let (reason, message) = match status.phase {
+        _ if ready => ("", String::new()),
+        PodPhase::Succeeded => ("PodCompleted", String::new()),
+        PodPhase::Failed => ("PodFailed", String::new()),
+        _ => ("ContainersNotReady", format!("containers with unready status: [{}]", unready.join(" "))),
+    };
+    let initial = if initialized { "" } else { "ContainersNotInitialized" };
+    let list = [
+        condition("PodScheduled", true, "", String::new(), now),
+        condition("Initialized", initialized, initial, String::new(), now),
+        condition("ContainersReady", ready, reason, message.clone(), now),
+        condition("Ready", ready, reason, message, now),
+    ];
+    for one in list {
+        set_condition(&mut status.conditions, one);
+    }
+}
+
+fn condition(kind: &str, holds: bool, reason: &str, message: String, now: Timestamp) -> Condition {
+    Condition {
+        kind: kind.to_owned(),
+        status: ConditionStatus::from(holds),
+        reason: reason.to_owned(),
+        message,
+        last_transition_time: now,
+    }
+}

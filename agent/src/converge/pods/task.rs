@@ -1,0 +1,366 @@
+//! One pod's work, step by step as the plan says. May be cut off at any call and done again: every
+//! step finds out what is there already.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{join_all, try_join_all};
+use jiff::Timestamp;
+use schema::meta::PodRef;
+use schema::records::EventType;
+use schema::store::events::{EventDraft, EventRecorder};
+use tokio::sync::Semaphore;
+
+use super::facts::{NodeFacts, Slot, Uid};
+use super::ledger::{Ledger, Retry};
+use super::names;
+use super::render::{Rendered, VolumePrep};
+use super::steps::{ContainerAct, ContainerStep, Down, LinkStep, PauseStep, Target, Up};
+use super::volumes;
+use crate::worlds::docker::{Docker, DockerError, Namespaces, NewContainer};
+use crate::worlds::netlink::{Netlink, PodLink};
+
+/// Makes the archive of the pause image.
+pub type PauseArchive = Arc<dyn Fn() -> Vec<u8> + Send + Sync>;
+
+/// What all tasks share.
+#[derive(Clone)]
+pub struct Worker {
+    /// The engine.
+    pub docker: Arc<dyn Docker>,
+    /// The kernel.
+    pub netlink: Arc<dyn Netlink>,
+    /// The node.
+    pub node: Arc<NodeFacts>,
+    /// The pause image's bytes.
+    pub pause_archive: PauseArchive,
+    /// What is under way and what went wrong.
+    pub ledger: Ledger,
+    /// Events.
+    pub events: EventRecorder,
+    /// Pods being made at once.
+    pub creations: Arc<Semaphore>,
+    /// Containers being stopped at once.
+    pub stops: Arc<Semaphore>,
+    /// Images being fetched at once.
+    pub pulls: Arc<Semaphore>,
+}
+
+/// The pod as a whole could not go on.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct PodFailure {
+    /// The word in status.
+    pub reason: &'static str,
+    /// The word of the event.
+    pub event: &'static str,
+    /// What happened.
+    pub message: String,
+}
+
+impl PodFailure {
+    fn new(reason: &'static str, event: &'static str, message: impl ToString) -> Self {
+        Self { reason, event, message: message.to_string() }
+    }
+}
+
+/// A pod, for events.
+#[derive(Debug, Clone)]
+pub struct PodId {
+    /// Namespace and name.
+    pub pod: PodRef,
+    /// Which incarnation.
+    pub uid: Uid,
+}
+
+impl PodId {
+    fn slot(&self, container: &str) -> Slot {
+        (self.uid.clone(), container.to_owned())
+    }
+}
+
+impl Worker {
+    /// Tells of something about a pod.
+    pub fn tell(&self, id: &PodId, kind: EventType, reason: &str, message: String) {
+        self.events.record(EventDraft {
+            kind,
+            object_kind: "Pod".to_owned(),
+            namespace: id.pod.namespace.clone(),
+            name: id.pod.name.clone(),
+            reason: reason.to_owned(),
+            message,
+        });
+    }
+
+    /// Makes and starts what is missing.
+    pub async fn up(&self, id: &PodId, up: Up) -> Result<(), PodFailure> {
+        self.down(id, &up.down).await?;
+        {
+            // The semaphore is never closed.
+            let _slot = self.creations.acquire().await;
+            self.make(id, &up).await?;
+        }
+        self.remove_all(id, &up.obsolete).await
+    }
+
+    async fn make(&self, id: &PodId, up: &Up) -> Result<(), PodFailure> {
+        let pause = async {
+            match &up.pause {
+                PauseStep::Create(new) => self.create_pause(new).await,
+                PauseStep::Start(pause) | PauseStep::Runs(pause) => Ok(pause.clone()),
+            }
+        };
+        let (pause, ()) = futures::try_join!(pause, self.prepare_volumes(up))?;
+        // Making the containers needs only the pause container's id, so its start goes on meanwhile.
+        let (network, made) = futures::join!(self.network(up, &pause), self.create_all(id, up, &pause));
+        network?;
+        join_all(made.iter().map(|(step, container)| self.start(id, step, container))).await;
+        Ok(())
+    }
+
+    async fn create_pause(&self, new: &NewContainer) -> Result<String, PodFailure> {
+        let failed = |e: DockerError| PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", e);
+        match self.create_or_adopt(new).await {
+            Err(DockerError::NoSuchImage { .. }) => {
+                self.docker.load((self.pause_archive)()).await.map_err(failed)?;
+                self.create_or_adopt(new).await.map_err(failed)
+            }
+            other => other.map_err(failed),
+        }
+    }
+
+    async fn prepare_volumes(&self, up: &Up) -> Result<(), PodFailure> {
+        let list: Vec<VolumePrep> = up.volumes.clone();
+        let rendered = up.containers.iter().filter_map(|step| match &step.act {
+            ContainerAct::Create(rendered) => Some(rendered),
+            ContainerAct::Start(_) => None,
+        });
+        let sub_paths: Vec<_> = rendered.flat_map(|r| r.sub_paths.clone()).collect();
+        if list.is_empty() && sub_paths.is_empty() {
+            return Ok(());
+        }
+        let work = tokio::task::spawn_blocking(move || {
+            list.iter().try_for_each(volumes::prepare)?;
+            sub_paths.iter().try_for_each(volumes::mount_sub_path)
+        });
+        let failed = |e: &dyn ToString| PodFailure::new("ContainerCreating", "FailedMount", e.to_string());
+        work.await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))
+    }
+
+    async fn network(&self, up: &Up, pause: &str) -> Result<(), PodFailure> {
+        let failed = |e: DockerError| PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", e);
+        if !matches!(up.pause, PauseStep::Runs(_)) {
+            self.docker.start(pause).await.map_err(failed)?;
+        }
+        let Some(link) = &up.link else { return Ok(()) };
+        let details = self.docker.inspect(pause).await.map_err(failed)?;
+        if details.pid == 0 {
+            let message = format!("the pause container {pause} ended at once");
+            return Err(PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", message));
+        }
+        let LinkStep { host_name, bridge, address, gateway, mtu } = link.clone();
+        let link = PodLink { pause_pid: details.pid, host_name, bridge, address, gateway, mtu };
+        self.netlink
+            .ensure_pod_link(&link)
+            .await
+            .map(|_| ())
+            .map_err(|e| PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", e))
+    }
+
+    /// The containers that are there to be started; what failed is kept as trouble of its container.
+    async fn create_all<'a>(&self, id: &PodId, up: &'a Up, pause: &str) -> Vec<(&'a ContainerStep, String)> {
+        let each = up.containers.iter().map(|step| async move {
+            match &step.act {
+                ContainerAct::Start(container) => Some((step, container.clone())),
+                ContainerAct::Create(rendered) => {
+                    let made = self.create(id, step, rendered, pause).await?;
+                    Some((step, made))
+                }
+            }
+        });
+        join_all(each).await.into_iter().flatten().collect()
+    }
+
+    async fn create(&self, id: &PodId, step: &ContainerStep, rendered: &Rendered, pause: &str) -> Option<String> {
+        let mut new = rendered.new.clone();
+        if let Namespaces::Join { pause: joined, .. } = &mut new.namespaces {
+            pause.clone_into(joined);
+        }
+        new.labels.insert(names::SANDBOX.to_owned(), pause.to_owned());
+        if let Err(why) = self.image_user(rendered, &mut new).await {
+            self.trouble(id, &step.container, "CreateContainerConfigError", &why);
+            return None;
+        }
+        match self.create_or_adopt(&new).await {
+            Ok(container) => {
+                let message = format!("Created container {}", step.container);
+                self.tell(id, EventType::Normal, "Created", message);
+                Some(container)
+            }
+            Err(DockerError::NoSuchImage { image }) => {
+                self.missing(id, &step.container, &image, rendered);
+                None
+            }
+            Err(error) => {
+                self.trouble(id, &step.container, "CreateContainerError", &error.to_string());
+                None
+            }
+        }
+    }
+
+    /// What only the image says: who its user is.
+    async fn image_user(&self, rendered: &Rendered, new: &mut NewContainer) -> Result<(), String> {
+        if !rendered.check_non_root && rendered.group_of_image_user.is_none() {
+            return Ok(());
+        }
+        // An image that is not there is found out by the create that follows.
+        let Some(image) = self.docker.image(&new.image).await.map_err(|e| e.to_string())? else {
+            return Ok(());
+        };
+        let user = image.user.split(':').next().unwrap_or_default();
+        if rendered.check_non_root && matches!(user, "" | "0" | "root") {
+            return Err(format!("runAsNonRoot is set and image {} runs as root; set runAsUser", new.image));
+        }
+        if rendered.check_non_root && user.parse::<u32>().is_err() {
+            return Err(format!(
+                "runAsNonRoot is set and image {} names its user ({user}), which may be root; set runAsUser to a number",
+                new.image
+            ));
+        }
+        if let Some(group) = rendered.group_of_image_user {
+            new.user = Some(format!("{}:{group}", if user.is_empty() { "0" } else { user }));
+        }
+        Ok(())
+    }
+
+    fn missing(&self, id: &PodId, container: &str, image: &str, rendered: &Rendered) {
+        let never = rendered.never_pull;
+        if never {
+            let why = format!(
+                "image {image} is not on this node and imagePullPolicy is Never; load it with docker load or change the policy"
+            );
+            self.trouble(id, container, "ErrImageNeverPull", &why);
+        } else {
+            self.ledger.note_missing(id.slot(container));
+        }
+    }
+
+    async fn start(&self, id: &PodId, step: &ContainerStep, container: &str) {
+        match self.docker.start(container).await {
+            Ok(()) => {
+                self.ledger.clear(&id.slot(&step.container));
+                let message = format!("Started container {}", step.container);
+                self.tell(id, EventType::Normal, "Started", message);
+            }
+            Err(error) => self.trouble(id, &step.container, "RunContainerError", &error.to_string()),
+        }
+    }
+
+    /// Makes a container, or finds the one that a former try made.
+    async fn create_or_adopt(&self, new: &NewContainer) -> Result<String, DockerError> {
+        match self.docker.create(new).await {
+            Err(DockerError::NameTaken { name }) => {
+                let rows = self.docker.list(&self.node.instance).await?;
+                let Some(row) = rows.into_iter().find(|row| row.name == name) else {
+                    let message = format!(
+                        "the container name {name} is taken by a container that is not ours; remove it with docker rm"
+                    );
+                    return Err(DockerError::Refused { act: "to create a container", status: 409, message });
+                };
+                let same = |label: &str| row.labels.get(label) == new.labels.get(label);
+                if [names::UID, names::HASH, names::SANDBOX].into_iter().all(same) {
+                    return Ok(row.id);
+                }
+                // Of other namespaces: it can't be used, and its name is needed.
+                self.docker.remove(&row.id).await?;
+                self.docker.create(new).await
+            }
+            other => other,
+        }
+    }
+
+    /// Takes away; what is gone already is fine.
+    pub async fn down(&self, id: &PodId, down: &Down) -> Result<(), PodFailure> {
+        join_all(down.stop.iter().map(|target| self.stop(id, target, down.grace))).await;
+        let (pauses, others): (Vec<_>, Vec<_>) =
+            down.remove.iter().cloned().partition(|target| target.container == names::PAUSE);
+        self.remove_all(id, &others).await?;
+        self.remove_all(id, &pauses).await?;
+        if let Some(link) = &down.link {
+            let removed = self.netlink.remove_link(link).await;
+            removed.map_err(|e| PodFailure::new("Terminating", "FailedKillPod", e))?;
+        }
+        if down.folder {
+            let (node, uid) = (Arc::clone(&self.node), id.uid.clone());
+            let work = tokio::task::spawn_blocking(move || volumes::remove_pod(&node.state_dir, &uid));
+            let failed = |e: &dyn ToString| PodFailure::new("Terminating", "FailedUnmount", e.to_string());
+            work.await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
+        }
+        Ok(())
+    }
+
+    async fn stop(&self, id: &PodId, target: &Target, grace: Duration) {
+        // The semaphore is never closed.
+        let _slot = self.stops.acquire().await;
+        let message = format!("Stopping container {}", target.container);
+        self.tell(id, EventType::Normal, "Killing", message);
+        match self.docker.stop(&target.id, grace).await {
+            Ok(()) | Err(DockerError::NotFound { .. }) => {}
+            // The removal that follows kills it, or says that it can't.
+            Err(error) => {
+                tracing::warn!(pod = %id.pod, container = %target.name, %error, "could not stop a container");
+                self.tell(id, EventType::Warning, "FailedKillPod", error.to_string());
+            }
+        }
+    }
+
+    async fn remove_all(&self, id: &PodId, targets: &[Target]) -> Result<(), PodFailure> {
+        try_join_all(targets.iter().map(|target| self.remove(id, target))).await.map(|_| ())
+    }
+
+    async fn remove(&self, id: &PodId, target: &Target) -> Result<(), PodFailure> {
+        match self.docker.remove(&target.id).await {
+            Ok(()) | Err(DockerError::NotFound { .. }) => {}
+            // Someone else removes it at this moment.
+            Err(DockerError::Refused { status: 409, message, .. }) if message.contains("already in progress") => {}
+            Err(error) => return Err(PodFailure::new("Terminating", "FailedKillPod", error)),
+        }
+        let (node, uid, target) = (Arc::clone(&self.node), id.uid.clone(), target.clone());
+        let _ = tokio::task::spawn_blocking(move || {
+            volumes::remove_sub_paths(&node.state_dir, &uid, &target.container, target.attempt);
+        })
+        .await;
+        Ok(())
+    }
+
+    /// Fetches an image for a container; the outcome is kept for the next plan.
+    pub async fn pull(&self, id: &PodId, container: &str, attempt: u32, image: &str) {
+        // The semaphore is never closed.
+        let _slot = self.pulls.acquire().await;
+        let slot = id.slot(container);
+        self.tell(id, EventType::Normal, "Pulling", format!("Pulling image {image}"));
+        match self.docker.pull(image).await {
+            Ok(()) => {
+                self.tell(id, EventType::Normal, "Pulled", format!("Pulled image {image}"));
+                self.ledger.note_pulled(slot, attempt);
+            }
+            Err(error) => {
+                let here = matches!(self.docker.image(image).await, Ok(Some(_)));
+                let hint = if here {
+                    "; the node has this image: set imagePullPolicy IfNotPresent (or a tag other than latest) to use it"
+                } else {
+                    "; check the image's name, the registry, and the node's way to it"
+                };
+                let message = format!("{error}{hint}");
+                self.tell(id, EventType::Warning, "Failed", message.clone());
+                self.ledger.fail(slot, "ErrImagePull", message, Retry::Image, Timestamp::now());
+            }
+        }
+    }
+
+    fn trouble(&self, id: &PodId, container: &str, reason: &str, message: &str) {
+        tracing::warn!(pod = %id.pod, container, reason, message, "a container was not started");
+        self.tell(id, EventType::Warning, "Failed", format!("{container}: {message}"));
+        self.ledger.fail(id.slot(container), reason, message.to_owned(), Retry::Soon, Timestamp::now());
+    }
+}

@@ -1,0 +1,243 @@
+//! Volumes on the node: folders, tmpfs, checks of host paths, `subPath` mounts, and their removal.
+//!
+//! All of it blocks and is called on a blocking thread. All of it may be done again.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::stat::{Mode, mkdirat};
+use nix::unistd::{Gid, chown};
+use schema::kinds::pod::HostPathType;
+
+use super::names;
+use super::render::{SubPath, VolumePrep};
+
+/// A volume could not be made, checked or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    /// A folder or file could not be made.
+    #[error("cannot make {path}: {source}")]
+    Make {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Something could not be mounted.
+    #[error("cannot mount {path}: {source}")]
+    Mount {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The host path is not what its type says.
+    #[error("hostPath {path} is not {wanted}; create it on the node or change its type")]
+    NotThere {
+        /// Which.
+        path: PathBuf,
+        /// What it should be.
+        wanted: &'static str,
+    },
+    /// The path leads out of its volume, or can't be opened.
+    #[error("subPath {path} cannot be used: {source}; it must stay within its volume")]
+    SubPath {
+        /// Which.
+        path: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A mount could not be taken away.
+    #[error("{path} is still mounted, so its folder is not removed")]
+    StillMounted {
+        /// Which.
+        path: PathBuf,
+    },
+    /// A folder could not be removed.
+    #[error("cannot remove {path}: {source}")]
+    Remove {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Makes or checks one volume.
+pub fn prepare(volume: &VolumePrep) -> Result<(), VolumeError> {
+    match volume {
+        VolumePrep::EmptyDir { path, tmpfs_bytes, group } => empty_dir(path, *tmpfs_bytes, *group),
+        VolumePrep::HostPath { path, kind } => host_path(path, *kind),
+    }
+}
+
+fn empty_dir(path: &Path, tmpfs_bytes: Option<u64>, group: Option<u32>) -> Result<(), VolumeError> {
+    let failed = |source| VolumeError::Make { path: path.to_owned(), source };
+    fs::create_dir_all(path).map_err(failed)?;
+    if let Some(bytes) = tmpfs_bytes
+        && !mounts_below(path).map_err(failed)?.iter().any(|m| m == path)
+    {
+        let size = if bytes == 0 { String::new() } else { format!("size={bytes},") };
+        let options = format!("{size}mode=0777");
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options.as_str()))
+            .map_err(|e| VolumeError::Mount { path: path.to_owned(), source: e.into() })?;
+    }
+    let mode = match group {
+        None => 0o777,
+        // New files get the group too.
+        Some(group) => {
+            chown(path, None, Some(Gid::from_raw(group))).map_err(|e| failed(e.into()))?;
+            0o2777
+        }
+    };
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed)
+}
+
+fn host_path(path: &Path, kind: HostPathType) -> Result<(), VolumeError> {
+    let failed = |source| VolumeError::Make { path: path.to_owned(), source };
+    let kind_of = || fs::metadata(path).map(|m| m.file_type()).ok();
+    let is = |right: bool, wanted: &'static str| {
+        if right { Ok(()) } else { Err(VolumeError::NotThere { path: path.to_owned(), wanted }) }
+    };
+    match kind {
+        // Docker refuses a bind whose source is absent, and Kubernetes makes a folder then.
+        HostPathType::Unset if kind_of().is_none() => fs::create_dir_all(path).map_err(failed),
+        HostPathType::Unset => Ok(()),
+        HostPathType::DirectoryOrCreate => {
+            if kind_of().is_none() {
+                fs::create_dir_all(path).map_err(failed)?;
+            }
+            is(kind_of().is_some_and(|k| k.is_dir()), "a directory")
+        }
+        HostPathType::FileOrCreate => {
+            if kind_of().is_none() {
+                fs::OpenOptions::new().create_new(true).write(true).open(path).map_err(failed)?;
+            }
+            is(kind_of().is_some_and(|k| k.is_file()), "a file")
+        }
+        HostPathType::Directory => is(kind_of().is_some_and(|k| k.is_dir()), "a directory that is there"),
+        HostPathType::File => is(kind_of().is_some_and(|k| k.is_file()), "a file that is there"),
+        HostPathType::Socket => is(kind_of().is_some_and(|k| k.is_socket()), "a socket that is there"),
+        HostPathType::CharDevice => is(kind_of().is_some_and(|k| k.is_char_device()), "a character device"),
+        HostPathType::BlockDevice => is(kind_of().is_some_and(|k| k.is_block_device()), "a block device"),
+    }
+}
+
+/// Mounts a path within a volume at its own place, resolved by the kernel so that it can't leave the
+/// volume. What is not there becomes a folder.
+pub fn mount_sub_path(sub: &SubPath) -> Result<(), VolumeError> {
+    let inner = |e: nix::Error| VolumeError::SubPath { path: sub.path.clone(), source: e.into() };
+    let opened = open_beneath(&sub.root, &sub.path).map_err(inner)?;
+    let failed = |source| VolumeError::Make { path: sub.target.clone(), source };
+    let source = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+    unmount_below(&sub.target)?;
+    if fs::metadata(&source).map_err(failed)?.is_dir() {
+        fs::create_dir_all(&sub.target).map_err(failed)?;
+    } else {
+        if let Some(parent) = sub.target.parent() {
+            fs::create_dir_all(parent).map_err(failed)?;
+        }
+        fs::File::create(&sub.target).map_err(failed)?;
+    }
+    mount(Some(&source), &sub.target, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+        .map_err(|e| VolumeError::Mount { path: sub.target.clone(), source: e.into() })
+}
+
+fn open_beneath(root: &Path, path: &str) -> nix::Result<OwnedFd> {
+    let root = open(root, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+    let how = |flags| OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_BENEATH);
+    match openat2(&root, path, how(OFlag::O_PATH)) {
+        Err(nix::Error::ENOENT) => {}
+        other => return other,
+    }
+    let mut folder = root;
+    for part in path.split('/').filter(|part| !part.is_empty() && *part != ".") {
+        let open_part = || openat2(folder.as_fd(), part, how(OFlag::O_PATH | OFlag::O_DIRECTORY));
+        let next = match open_part() {
+            Err(nix::Error::ENOENT) => {
+                mkdirat(folder.as_fd(), part, Mode::from_bits_truncate(0o755))?;
+                open_part()?
+            }
+            other => other?,
+        };
+        folder = next;
+    }
+    Ok(folder)
+}
+
+/// Takes away the `subPath` mounts of one start of one container.
+pub fn remove_sub_paths(state_dir: &Path, uid: &str, container: &str, attempt: u32) {
+    let folder = names::sub_path_dir(state_dir, uid, container, attempt, 0);
+    let Some(parent) = folder.parent() else { return };
+    let Ok(entries) = fs::read_dir(parent) else { return };
+    let prefix = format!("{container}_{attempt}_");
+    for path in entries.flatten().map(|e| e.path()) {
+        let ours = path.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with(&prefix));
+        // What stays behind goes with the pod's folder.
+        if ours && unmount_below(&path).is_ok() {
+            let _ = fs::remove_dir(&path).or_else(|_| fs::remove_file(&path));
+        }
+    }
+}
+
+/// Takes a pod's folder away, with all that is mounted in it. Nothing is removed below a mount.
+pub fn remove_pod(state_dir: &Path, uid: &str) -> Result<(), VolumeError> {
+    if uid.is_empty() || uid.contains(['/', '.']) {
+        return Ok(());
+    }
+    let folder = names::pods_dir(state_dir).join(uid);
+    if !folder.exists() {
+        return Ok(());
+    }
+    unmount_below(&folder)?;
+    match fs::remove_dir_all(&folder) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(VolumeError::Remove { path: folder, source })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn unmount_below(folder: &Path) -> Result<(), VolumeError> {
+    let failed = |source| VolumeError::Remove { path: folder.to_owned(), source };
+    for mounted in mounts_below(folder).map_err(failed)?.iter().rev() {
+        let _ = umount2(mounted, MntFlags::MNT_DETACH);
+    }
+    match mounts_below(folder).map_err(failed)?.into_iter().next() {
+        Some(path) => Err(VolumeError::StillMounted { path }),
+        None => Ok(()),
+    }
+}
+
+/// Mount points at or below `folder`, in the order in which they were mounted.
+fn mounts_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
+    let table = fs::read_to_string("/proc/self/mountinfo")?;
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape);
+    Ok(points.filter(|point| point.starts_with(&folder)).collect())
+}
+
+/// mountinfo writes blanks and backslashes as three octal digits.
+fn unescape(text: &str) -> PathBuf {
+    let mut out = text.to_owned();
+    for (code, plain) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
+        out = out.replace(code, plain);
+    }
+    PathBuf::from(out)
+}
+
+/// Uids that have a folder.
+pub fn folders(state_dir: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(names::pods_dir(state_dir)) else { return Vec::new() };
+    entries.flatten().filter_map(|e| e.file_name().into_string().ok()).collect()
+}

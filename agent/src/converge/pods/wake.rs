@@ -1,0 +1,65 @@
+//! Wakes the pods loop: when etcd's world changes, when a container of ours starts, ends or goes, and
+//! now and then anyway.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use schema::control::Nudge;
+use schema::store::reflector::WorldReader;
+use tokio_util::sync::CancellationToken;
+
+use super::observe::Stale;
+use crate::worlds::docker::Docker;
+
+/// Between two looks when nothing happens.
+pub const TICK: Duration = Duration::from_secs(10);
+/// Before events are asked for again.
+const EVENTS_RETRY: Duration = Duration::from_secs(1);
+
+/// Nudges on every change of the world, and every [`TICK`].
+pub async fn on_world(mut world: WorldReader, nudge: Nudge, shutdown: CancellationToken) {
+    // The moment at which an agent without etcd acts from its disk.
+    let grace = tokio::time::sleep(crate::desired::ETCD_GRACE);
+    tokio::pin!(grace);
+    let mut acted = false;
+    loop {
+        // All are cancel-safe: a change not seen here is seen by the next look.
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = world.changed() => {}
+            () = &mut grace, if !acted => acted = true,
+            () = tokio::time::sleep(TICK) => {}
+        }
+        nudge.nudge();
+    }
+}
+
+/// Nudges on every event of a container of ours; asks again when the stream ends.
+pub async fn on_docker(
+    docker: Arc<dyn Docker>,
+    instance: String,
+    stale: Stale,
+    nudge: Nudge,
+    shutdown: CancellationToken,
+) {
+    let follow = async {
+        loop {
+            if let Ok(mut events) = docker.events(&instance).await {
+                // Whatever happened before this stream began was not told.
+                stale.all();
+                nudge.nudge();
+                while let Some(Ok(event)) = events.next().await {
+                    stale.one(event.id);
+                    // Our own starts are told by the task that made them.
+                    if event.action != "start" {
+                        nudge.nudge();
+                    }
+                }
+            }
+            tokio::time::sleep(EVENTS_RETRY).await;
+        }
+    };
+    // Cancel-safe: the next agent looks at everything.
+    shutdown.run_until_cancelled(follow).await;
+}

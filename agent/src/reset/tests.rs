@@ -1,0 +1,108 @@
+//! Reset on the real kernel, in a network namespace of the test's own, with a scripted engine.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use nix::mount::{MsFlags, mount};
+
+use super::*;
+use crate::testing::TestNamespace;
+use crate::worlds::netlink::{Bridge, PodLink, host_link_name};
+
+fn machine(state_dir: &Path) -> MachineConfig {
+    let docker = "unix:///var/run/docker.sock".to_owned();
+    MachineConfig { state_dir: state_dir.to_owned(), instance: "mk8s".into(), docker }
+}
+
+#[tokio::test]
+async fn links_bridge_and_rules_are_as_before_and_a_second_reset_finds_nothing() {
+    let mut node = TestNamespace::new();
+    let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
+    let iptables = RealIptables::behind(node.prefix());
+    // Others on this machine, one of them with a jump into our chain.
+    node.run("iptables", &["-A", "FORWARD", "-s", "198.51.100.1/32", "-j", "DROP"]);
+    node.run("iptables", &["-t", "nat", "-N", "THEIRS"]);
+    node.run("iptables", &["-t", "nat", "-A", "POSTROUTING", "-j", "THEIRS"]);
+    let before = (node.run("ip", &["link"]), rules(&node));
+
+    let bridge = Bridge { name: "mk8s0".into(), address: "10.244.0.1/24".parse().unwrap(), mtu: 1450 };
+    netlink.ensure_bridge(&bridge).await.unwrap();
+    let link = PodLink {
+        pause_pid: node.pod(),
+        host_name: host_link_name("mk8s", "u"),
+        bridge: "mk8s0".into(),
+        address: "10.244.0.2/24".parse().unwrap(),
+        gateway: "10.244.0.1".parse().unwrap(),
+        mtu: 1450,
+    };
+    netlink.ensure_pod_link(&link).await.unwrap();
+    let input = "*filter\n:MK8S-FORWARD - [0:0]\n:MK8S-INPUT - [0:0]\n-A MK8S-FORWARD -i mk8s0 -j ACCEPT\n\
+                 -I FORWARD 1 -j MK8S-FORWARD\n-I INPUT 1 -j MK8S-INPUT\nCOMMIT\n\
+                 *nat\n:MK8S-HOSTPORT - [0:0]\n-A THEIRS -m addrtype --dst-type LOCAL -j MK8S-HOSTPORT\nCOMMIT\n";
+    iptables.restore(input).await.unwrap();
+
+    let machine = machine(Path::new("/nonexistent"));
+    let mut removed = Removed::default();
+    remove_network(&machine, &netlink, &iptables, &mut removed).await;
+    assert!(removed.failures.is_empty(), "{removed:?}");
+    assert_eq!((node.run("ip", &["link"]), rules(&node)), before);
+    let mut again = Removed::default();
+    remove_network(&machine, &netlink, &iptables, &mut again).await;
+    assert!(again.lines.is_empty() && again.failures.is_empty(), "{again:?}");
+}
+
+fn rules(node: &TestNamespace) -> Vec<String> {
+    let text = node.run("iptables-save", &[]);
+    let of_chains =
+        |line: &&str| line.starts_with('-') || line.starts_with(":MK8S") || line.starts_with(":THEIRS");
+    text.lines().filter(of_chains).map(str::to_owned).collect()
+}
+
+#[test]
+fn what_a_mount_shows_is_not_deleted() {
+    assert!(nix::unistd::geteuid().is_root(), "this test mounts and must run as root");
+    let dir = tempfile::tempdir().unwrap();
+    let host = dir.path().join("precious");
+    let agent_dir = dir.path().join("state/agent");
+    let volume = agent_dir.join("pods/uid/a volume");
+    fs::create_dir_all(&host).unwrap();
+    fs::create_dir_all(&volume).unwrap();
+    fs::write(host.join("file"), "kept").unwrap();
+    let none = None::<&str>;
+    mount(Some(&host), &volume, none, MsFlags::MS_BIND, none).unwrap();
+    mount(Some("tmpfs"), &volume, Some("tmpfs"), MsFlags::empty(), none).unwrap();
+    let mut removed = Removed::default();
+    files::remove(&machine(&dir.path().join("state")), &mut removed);
+    assert!(removed.failures.is_empty(), "{removed:?}");
+    assert_eq!(fs::read_to_string(host.join("file")).unwrap(), "kept");
+    assert!(!dir.path().join("state").exists(), "the empty state directory goes too");
+    let mut again = Removed::default();
+    files::remove(&machine(&dir.path().join("state")), &mut again);
+    assert!(again.lines.is_empty(), "{again:?}");
+}
+
+#[test]
+fn an_agent_that_runs_is_not_pulled_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let machine = machine(dir.path());
+    let agent = state_lock::take(&machine.agent_dir()).unwrap();
+    assert!(lock(&machine).unwrap_err().to_string().contains("another agent runs"));
+    drop(agent);
+    assert!(lock(&machine).unwrap().is_some());
+}
+
+#[test]
+fn the_pause_container_goes_last() {
+    let labelled = |name: &str| BTreeMap::from([("minik8s.io/container".to_owned(), name.to_owned())]);
+    let container = |name: &str| ListedContainer {
+        id: name.into(),
+        name: name.into(),
+        image: String::new(),
+        image_id: String::new(),
+        created_at: jiff::Timestamp::UNIX_EPOCH,
+        state: EngineState::Running,
+        labels: labelled(name),
+    };
+    assert!(is_pause(&container("POD")) && !is_pause(&container("web")));
+}

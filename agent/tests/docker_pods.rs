@@ -1,0 +1,157 @@
+//! The pods loop on a real engine. Fails where there is none.
+
+mod support;
+
+use std::time::Duration;
+
+use schema::kinds::pod::{ContainerState, PodPhase, RestartPolicy};
+use support::{Node, docker, pod, shell};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_containers_share_a_network_and_are_adopted_and_taken_down() {
+    let mut node = Node::new().await;
+    node.start().await;
+    let loop_forever = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
+    node.bind("web", pod(vec![shell("a", &format!("httpd -p 8080 -h /etc; {loop_forever}")), shell("b", loop_forever)]));
+    let took = node.until_ready("web").await;
+    println!("first pod ready after {took:?}");
+    assert!(node.exec("web", "b", "wget -qO- http://127.0.0.1:8080/passwd").contains("root"));
+    let status = node.status("web").unwrap();
+    assert_eq!(status.pod_ip.as_deref(), Some("10.99.1.2"));
+    assert_eq!(node.exec("web", "b", "hostname"), "web");
+
+    let before = docker(&["inspect", "-f", "{{.State.StartedAt}}", &node.container("web", "a")]);
+    let containers = node.containers();
+    node.start().await;
+    node.until_ready("web").await;
+    assert_eq!(node.containers(), containers);
+    assert_eq!(docker(&["inspect", "-f", "{{.State.StartedAt}}", &node.container("web", "a")]), before);
+
+    node.unbind("web");
+    node.until_gone("web").await;
+    assert!(node.containers().is_empty(), "{:?}", node.containers());
+    assert!(node.netlink.kernel().links.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_and_a_removal_by_hand_are_healed_at_once() {
+    let mut node = Node::new().await;
+    node.start().await;
+    node.bind("web", pod(vec![shell("a", "sleep 1000")]));
+    node.until_ready("web").await;
+    docker(&["kill", &node.container("web", "a")]);
+    node.until("web", "restarted", |s| {
+        s.is_some_and(|s| s.is_ready() && s.container_statuses[0].restart_count == 1)
+    })
+    .await;
+    let status = node.status("web").unwrap();
+    assert_eq!(status.container_statuses[0].last_state.as_ref().map(|l| l.exit_code), Some(137));
+    let old = node.container("web", "a");
+    docker(&["rm", "-f", &old]);
+    node.until("web", "made again", |s| {
+        s.is_some_and(|s| s.is_ready() && matches!(s.container_statuses[0].state, ContainerState::Running(_)))
+    })
+    .await;
+    // The whole pod is made anew when its namespaces go.
+    let pause = node.container("web", "POD");
+    let pause_id = docker(&["inspect", "-f", "{{.Id}}", &pause]);
+    docker(&["kill", &pause]);
+    node.until("web", "made anew", |s| {
+        s.is_some_and(|s| s.is_ready() && s.pod_ip.as_deref() == Some("10.99.1.2"))
+            && node.containers().get(&pause).is_some_and(|state| state == "running")
+            && docker(&["inspect", "-f", "{{.Id}}", &pause]) != pause_id
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn init_containers_run_one_by_one_and_never_means_never() {
+    let mut node = Node::new().await;
+    node.start().await;
+    let mut spec = pod(vec![shell("a", "exit 3")]);
+    spec.restart_policy = RestartPolicy::Never;
+    spec.init_containers = vec![shell("one", "true"), shell("two", "true")];
+    node.bind("job", spec);
+    node.until("job", "failed", |s| s.is_some_and(|s| s.phase == PodPhase::Failed)).await;
+    let status = node.status("job").unwrap();
+    let ContainerState::Terminated(end) = &status.container_statuses[0].state else { panic!("{status:#?}") };
+    assert_eq!((end.exit_code, end.reason.as_str()), (3, "Error"));
+    assert_eq!(status.init_container_statuses.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_user_volumes_and_environment_are_what_the_manifest_says() {
+    let mut node = Node::new().await;
+    node.start().await;
+    let manifest = serde_json::json!({
+        "terminationGracePeriodSeconds": 1,
+        "volumes": [
+            {"name": "disk", "emptyDir": {}},
+            {"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}
+        ],
+        "containers": [{
+            "name": "a", "image": support::IMAGE, "command": ["sleep"], "args": ["$(HOW_LONG)"],
+            "env": [
+                {"name": "HOW_LONG", "value": "1000"},
+                {"name": "WHO", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['app']"}}},
+                {"name": "ADDRESS", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+            ],
+            "workingDir": "/tmp",
+            "resources": {"limits": {"cpu": "250m", "memory": "32Mi"}},
+            "securityContext": {"runAsUser": 1000, "runAsGroup": 1001, "readOnlyRootFilesystem": true,
+                                "allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+            "volumeMounts": [
+                {"name": "disk", "mountPath": "/disk"},
+                {"name": "disk", "mountPath": "/part", "subPath": "deep/er"},
+                {"name": "memory", "mountPath": "/memory"}
+            ]
+        }, {
+            "name": "b", "image": support::IMAGE, "command": ["sleep", "1000"],
+            "volumeMounts": [{"name": "disk", "mountPath": "/disk", "readOnly": true},
+                             {"name": "memory", "mountPath": "/memory"}]
+        }]
+    });
+    node.bind("full", serde_json::from_value(manifest).unwrap());
+    node.until_ready("full").await;
+    assert_eq!(node.exec("full", "a", "echo $WHO $ADDRESS $(id -u) $(id -g) $(pwd)"), "full 10.99.1.2 1000 1001 /tmp");
+    assert_eq!(node.exec("full", "a", "touch /x 2>/dev/null || echo refused"), "refused");
+    assert_eq!(node.exec("full", "a", "grep -E 'NoNewPrivs|CapEff' /proc/self/status | tr -d '\\t\\n'"),
+        "CapEff:0000000000000000NoNewPrivs:1");
+    node.exec("full", "a", "chmod 777 /disk/deep 2>/dev/null; echo one > /disk/one; echo two > /memory/two");
+    assert_eq!(node.exec("full", "b", "cat /disk/one /memory/two | tr -d '\\n'; ls /disk/deep"), "onetwoer");
+    assert_eq!(node.exec("full", "b", "touch /disk/x 2>/dev/null || echo refused"), "refused");
+    assert_eq!(node.exec("full", "b", "head -c 2000000 /dev/zero > /memory/big 2>/dev/null || echo full"), "full");
+    let limits = docker(&["inspect", "-f", "{{.HostConfig.Memory}} {{.HostConfig.CpuQuota}} {{.HostConfig.CpuShares}}", &node.container("full", "a")]);
+    assert_eq!(limits, format!("{} 25000 256", 32 << 20));
+    node.unbind("full");
+    node.until_gone("full").await;
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let state = node.state.path().display().to_string();
+    assert!(!mounts.contains(&state), "{mounts}");
+    assert_eq!(std::fs::read_dir(node.state.path().join("agent/pods")).unwrap().count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_absent_image_says_what_to_do_and_holds_nobody_up() {
+    let mut node = Node::new().await;
+    node.start().await;
+    let mut absent = shell("a", "sleep 1000");
+    absent.image = "127.0.0.1:1/nothing:1".into();
+    node.bind("absent", pod(vec![absent, shell("b", "sleep 1000")]));
+    node.bind("fine", pod(vec![shell("a", "sleep 1000")]));
+    node.until_ready("fine").await;
+    node.until("absent", "ErrImagePull", |s| {
+        s.is_some_and(|s| {
+            matches!(&s.container_statuses[0].state, ContainerState::Waiting(w)
+                if w.reason == "ErrImagePull" || w.reason == "ImagePullBackOff")
+                && matches!(s.container_statuses[1].state, ContainerState::Running(_))
+        })
+    })
+    .await;
+    tokio::time::timeout(Duration::from_secs(5), async {
+        node.unbind("absent");
+        node.until_gone("absent").await;
+    })
+    .await
+    .expect("a pod that waits for its image goes at once");
+}

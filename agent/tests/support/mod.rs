@@ -1,0 +1,267 @@
+//! A pods loop on the real Docker, under an instance name of its own, with everything removed at the end.
+#![allow(dead_code, missing_docs)]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use agent::converge::pods::{PauseImage, PodsDeps, PodsLoop, Statuses};
+use agent::worlds::docker::{Docker, RealDocker};
+use agent::worlds::netlink::{Bridge, FakeNetlink, Netlink};
+use agent::worlds::pause;
+use schema::control::{Driver, Nudge};
+use schema::kinds::Kind;
+use schema::kinds::pod::{Container, PodPhase, PodSpec, PodStatus};
+use schema::meta::PodRef;
+use schema::records::{Binding, OwnerRef, PodInstance, Subnet};
+use schema::store::SharedStore;
+use schema::store::events::EventRecorder;
+use schema::store::memory::MemoryStore;
+use schema::store::reflector::{WorldPublisher, WorldReader};
+use schema::world::{Versioned, World};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+pub const SOCKET: &str = "/var/run/docker.sock";
+pub const NODE: &str = "n1";
+pub const IMAGE: &str = "minik8s-test/busybox:2";
+
+/// A node of the test's own.
+pub struct Node {
+    pub instance: String,
+    pub docker: Arc<dyn Docker>,
+    pub netlink: Arc<FakeNetlink>,
+    pub store: SharedStore,
+    pub state: tempfile::TempDir,
+    world: World,
+    publisher: WorldPublisher,
+    reader: WorldReader,
+    running: Option<Running>,
+}
+
+struct Running {
+    shutdown: CancellationToken,
+    task: tokio::task::JoinHandle<()>,
+    statuses: watch::Receiver<Statuses>,
+}
+
+/// Removes every container of the instance, also when the test panics.
+impl Drop for Node {
+    fn drop(&mut self) {
+        let filter = format!("label=minik8s.io/instance={}", self.instance);
+        let ids = Command::new("docker").args(["ps", "-aq", "--filter", &filter]).output();
+        if let Ok(ids) = ids {
+            let ids = String::from_utf8_lossy(&ids.stdout).into_owned();
+            if !ids.trim().is_empty() {
+                let _ = Command::new("docker").arg("rm").arg("-f").args(ids.split_whitespace()).output();
+            }
+        }
+        let _ = Command::new("sh")
+            .arg("-c")
+            .arg(format!("grep -o ' {}[^ ]*' /proc/self/mountinfo | sort -r | xargs -r umount -l", self.state.path().display()))
+            .output();
+    }
+}
+
+impl Node {
+    /// A node with an image made of busybox, and a bridge that is only in memory.
+    pub async fn new() -> Self {
+        ensure_image();
+        let instance = format!("t{:05x}", rand::random::<u32>() & 0xf_ffff);
+        let docker: Arc<dyn Docker> = Arc::new(RealDocker::connect(SOCKET).await.expect("Docker answers"));
+        let netlink = Arc::new(FakeNetlink::default());
+        let subnet = Subnet {
+            cidr: "10.99.1.0/24".parse().unwrap(),
+            cluster_cidr: "10.99.0.0/16".parse().unwrap(),
+        };
+        let bridge = Bridge { name: format!("{instance}0"), address: "10.99.1.1/24".parse().unwrap(), mtu: 1500 };
+        netlink.ensure_bridge(&bridge).await.unwrap();
+        let mut world = World { synced: true, revision: 1, ..World::default() };
+        world.subnets.insert(NODE.into(), versioned(subnet));
+        let (publisher, reader) = WorldReader::channel(world.clone());
+        let state = tempfile::tempdir().unwrap();
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        Self { instance, docker, netlink, store, state, world, publisher, reader, running: None }
+    }
+
+    /// Starts the loop; a former one is ended first.
+    pub async fn start(&mut self) {
+        self.kill().await;
+        let (nudge, nudged) = Nudge::new();
+        let (pod_table, _) = watch::channel(None);
+        let the_loop = PodsLoop::new(PodsDeps {
+            node: NODE.into(),
+            node_ip: "192.0.2.1".parse().unwrap(),
+            instance: self.instance.clone(),
+            state_dir: self.state.path().to_owned(),
+            mtu: 1500,
+            docker: Arc::clone(&self.docker),
+            netlink: self.netlink.clone(),
+            pause_image: PauseImage {
+                reference: pause::image_reference(),
+                archive: Arc::new(pause::image_tar),
+            },
+            world: self.reader.clone(),
+            store: Arc::clone(&self.store),
+            events: EventRecorder::disabled(),
+            nudge,
+            pod_table,
+        })
+        .unwrap();
+        let statuses = the_loop.statuses();
+        let shutdown = CancellationToken::new();
+        let (last_run, _) = watch::channel(None);
+        let driver = Driver::every(Duration::from_secs(10));
+        let task = tokio::spawn(driver.run(the_loop, nudged, shutdown.clone(), last_run));
+        self.running = Some(Running { shutdown, task, statuses });
+    }
+
+    /// Ends the loop at once, as a kill of the agent would.
+    pub async fn kill(&mut self) {
+        if let Some(running) = self.running.take() {
+            running.task.abort();
+            let _ = running.task.await;
+            running.shutdown.cancel();
+        }
+    }
+
+    /// Binds a pod to this node.
+    pub fn bind(&mut self, name: &str, spec: PodSpec) -> String {
+        let pod = instance_of(name, spec);
+        let uid = pod.uid.clone();
+        let key = (NODE.to_owned(), pod.reference());
+        self.world.bindings.insert(key, versioned(Binding { node: NODE.into(), pod, reason: "test".into() }));
+        self.publish();
+        uid
+    }
+
+    /// Takes a pod away from this node.
+    pub fn unbind(&mut self, name: &str) {
+        self.world.bindings.remove(&(NODE.to_owned(), PodRef::new("default", name)));
+        self.publish();
+    }
+
+    fn publish(&mut self) {
+        self.world.revision += 1;
+        self.publisher.publish(self.world.clone());
+    }
+
+    /// The newest status of a pod.
+    pub fn status(&self, name: &str) -> Option<PodStatus> {
+        let statuses = self.running.as_ref()?.statuses.borrow().clone();
+        statuses.pods.get(&PodRef::new("default", name)).map(|s| (**s).clone())
+    }
+
+    /// Waits until `holds` of the pod's status; at most 30 s.
+    pub async fn until(&self, name: &str, what: &str, holds: impl Fn(Option<&PodStatus>) -> bool) -> Duration {
+        let began = Instant::now();
+        let mut statuses = self.running.as_ref().expect("started").statuses.clone();
+        loop {
+            let status = self.status(name);
+            if holds(status.as_ref()) {
+                return began.elapsed();
+            }
+            let left = Duration::from_secs(30).saturating_sub(began.elapsed());
+            assert!(left > Duration::ZERO, "not in time: {what}\n{status:#?}\n{:#?}", self.containers());
+            let _ = tokio::time::timeout(left, statuses.changed()).await;
+        }
+    }
+
+    /// Waits until the pod runs and is ready.
+    pub async fn until_ready(&self, name: &str) -> Duration {
+        self.until(name, "ready", |s| s.is_some_and(|s| s.phase == PodPhase::Running && s.is_ready())).await
+    }
+
+    /// Waits until there is no container of the pod and no status.
+    pub async fn until_gone(&self, name: &str) -> Duration {
+        self.until(name, "gone", |s| s.is_none()).await
+    }
+
+    /// Container names and states, as `docker ps` says.
+    pub fn containers(&self) -> BTreeMap<String, String> {
+        let filter = format!("label=minik8s.io/instance={}", self.instance);
+        let out = docker(&["ps", "-a", "--filter", &filter, "--format", "{{.Names}} {{.State}}"]);
+        out.lines().filter_map(|l| l.split_once(' ')).map(|(n, s)| (n.to_owned(), s.to_owned())).collect()
+    }
+
+    /// Docker's name of the present start of a container.
+    pub fn container(&self, name: &str, container: &str) -> String {
+        let prefix = format!("{}_{container}_{name}_default_", self.instance);
+        let attempt = |n: &str| n.rsplit('_').next().and_then(|a| a.parse::<u32>().ok()).unwrap_or_default();
+        self.containers()
+            .into_keys()
+            .filter(|n| n.starts_with(&prefix))
+            .max_by_key(|n| attempt(n))
+            .unwrap_or_else(|| panic!("no container {prefix}: {:?}", self.containers()))
+    }
+
+    /// What a command in a container prints.
+    pub fn exec(&self, name: &str, container: &str, script: &str) -> String {
+        docker(&["exec", &self.container(name, container), "sh", "-c", script])
+    }
+}
+
+/// Runs the docker command and returns what it prints.
+pub fn docker(args: &[&str]) -> String {
+    let out = Command::new("docker").args(args).output().expect("docker runs");
+    let text = String::from_utf8_lossy(&out.stdout).trim().to_owned();
+    assert!(out.status.success(), "docker {args:?}: {}{text}", String::from_utf8_lossy(&out.stderr));
+    text
+}
+
+fn versioned<T>(value: T) -> Arc<Versioned<T>> {
+    Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 })
+}
+
+/// A bare pod.
+pub fn instance_of(name: &str, spec: PodSpec) -> PodInstance {
+    let owner = OwnerRef { kind: Kind::Pod, name: name.to_owned() };
+    let hash = schema::codec::content_hash(&spec);
+    let uid = PodInstance::uid_of(&owner, &PodRef::new("default", name), &hash);
+    PodInstance {
+        namespace: "default".into(),
+        name: name.into(),
+        uid,
+        hash,
+        labels: [("app".to_owned(), name.to_owned())].into(),
+        annotations: BTreeMap::new(),
+        owner,
+        commit: "c0ffee".into(),
+        spec,
+    }
+}
+
+/// A container that runs a shell script.
+pub fn shell(name: &str, script: &str) -> Container {
+    Container {
+        name: name.into(),
+        image: IMAGE.into(),
+        command: vec!["/bin/sh".into(), "-c".into(), script.into()],
+        ..Container::default()
+    }
+}
+
+/// A pod of these containers with a short grace.
+pub fn pod(containers: Vec<Container>) -> PodSpec {
+    PodSpec { containers, termination_grace_period_seconds: 1, ..PodSpec::default() }
+}
+
+fn ensure_image() {
+    let there = Command::new("docker").args(["image", "inspect", IMAGE]).output().expect("docker runs");
+    if there.status.success() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let make = |path: &Path| {
+        format!(
+            "set -e; cd {}; mkdir -p bin etc tmp root; cp $(command -v busybox) bin/busybox; \
+             for a in $(bin/busybox --list); do [ $a = busybox ] || ln -sf busybox bin/$a; done; \
+             echo root:x:0:0:root:/root:/bin/sh > etc/passwd; tar c . | docker import - {IMAGE}",
+            path.display()
+        )
+    };
+    let out = Command::new("sh").arg("-c").arg(make(folder.path())).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
