@@ -12,15 +12,22 @@ use super::facts::{Container, Exited, NodeFacts, PodFacts, State};
 use super::machine::restarts;
 use super::steps::{Decision, Why};
 
+/// What is known of a pod that is wanted.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen<'a> {
+    /// Its node.
+    pub node: &'a NodeFacts,
+    /// What should run.
+    pub binding: &'a Binding,
+    /// What is there.
+    pub facts: &'a PodFacts,
+    /// What is done about it.
+    pub decision: &'a Decision,
+}
+
 /// Status of a pod that is wanted. `former` is what was last reported of the same uid.
-pub fn wanted(
-    node: &NodeFacts,
-    binding: &Binding,
-    facts: &PodFacts,
-    decision: &Decision,
-    former: Option<&PodStatus>,
-    now: Timestamp,
-) -> PodStatus {
+pub fn wanted(seen: Seen<'_>, former: Option<&PodStatus>, now: Timestamp) -> PodStatus {
+    let Seen { node, binding, facts, decision } = seen;
     let spec = &binding.pod.spec;
     let pause = facts.live_pause().filter(|p| p.is_running());
     let init: Vec<ContainerStatus> =
