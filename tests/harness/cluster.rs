@@ -113,22 +113,20 @@ impl PodView {
 impl Cluster {
     /// Tells a story on a fresh cluster; shows the daemons' logs if it fails.
     pub fn run(options: ClusterOptions, story: impl FnOnce(&mut Cluster) -> Result<()>) -> Result<()> {
-        let mut cluster = Self::start(options)?;
-        let told = catch_unwind(AssertUnwindSafe(|| story(&mut cluster)));
-        if !matches!(told, Ok(Ok(()))) {
-            cluster.show_logs();
-        }
-        told.unwrap_or_else(|panic| resume_unwind(panic))
+        let mut cluster = Self::prepare(options)?;
+        cluster.tell(|cluster| {
+            cluster.start_all()?;
+            story(cluster)
+        })
     }
 
-    /// Starts all parts and waits until each answers.
-    pub fn start(options: ClusterOptions) -> Result<Self> {
-        let mut cluster = Self::prepare(options)?;
-        let started = cluster.start_all();
-        if started.is_err() {
-            cluster.show_logs();
+    /// Tells a story; shows the daemons' logs if it fails.
+    pub fn tell(&mut self, story: impl FnOnce(&mut Cluster) -> Result<()>) -> Result<()> {
+        let told = catch_unwind(AssertUnwindSafe(|| story(self)));
+        if !matches!(told, Ok(Ok(()))) {
+            self.show_logs();
         }
-        started.map(|()| cluster)
+        told.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     /// Everything but the three daemons: etcd, reconcilers and agents are made, not started.
