@@ -52,7 +52,8 @@ const API_DRAIN: Duration = Duration::from_secs(2);
 /// ended before it should.
 pub async fn serve(config: ServeConfig, shutdown: CancellationToken) -> anyhow::Result<()> {
     logging::init(&config.log)?;
-    let Some(started) = shutdown.run_until_cancelled(start(config)).await else { return Ok(()) };
+    // Boxed: it is large, and lives only as long as the start.
+    let Some(started) = shutdown.run_until_cancelled(Box::pin(start(config))).await else { return Ok(()) };
     let tasks = started?;
     let asked = stream::once(shutdown.cancelled_owned().map(|()| "shutdown").boxed());
     tasks.run_until(asked).await.context("the reconciler ended before it should; see its log")
@@ -277,7 +278,7 @@ mod tests {
         let always = ["minik8s", "--repo", "/nowhere/cluster.git", "--log-level", "error"];
         let cli = Cli::parse_from(always.iter().chain(flags));
         let config = ServeConfig::try_from(cli.serve).unwrap();
-        let error = start(config).await.err().expect("it does not start");
+        let error = Box::pin(start(config)).await.err().expect("it does not start");
         let line = format!("{error:#}");
         assert_eq!(line.lines().count(), 1, "{line}");
         line
@@ -307,15 +308,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
         let etcd = format!("http://{}", free_port());
-        let line = refused(&[
-            "--listen",
-            "127.0.0.1:0",
-            "--etcd",
-            &etcd,
-            "--state-dir",
-            state.to_str().unwrap(),
-        ])
-        .await;
+        let line =
+            refused(&["--listen", "127.0.0.1:0", "--etcd", &etcd, "--state-dir", state.to_str().unwrap()])
+                .await;
         assert!(line.starts_with(&format!("cannot connect to etcd at {etcd}: ")), "{line}");
         assert!(line.ends_with("; start etcd there, or give --etcd its address"), "{line}");
         assert!(!state.exists());

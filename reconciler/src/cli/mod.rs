@@ -36,7 +36,7 @@ pub async fn run(cli: Cli) -> ExitCode {
     let outcome = match cli.command {
         Command::Up(args) => return exit(up::run(*args).await),
         Command::Down(args) => return exit(down::run(args).await),
-        Command::Serve(args) => return exit(serve::run(*args).await),
+        Command::Serve(args) => return exit(Box::pin(serve::run(*args)).await),
         Command::Status(args) => status::run(&args).await,
         Command::Get(args) => get::run(&args).await,
         Command::Describe(args) => describe::run(&args).await,

@@ -27,6 +27,7 @@ pub(super) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         }
         asked.cancel();
     });
-    crate::daemon::serve(config, shutdown).await?;
+    // Boxed: the daemon is far larger than all other commands, which share its stack.
+    Box::pin(crate::daemon::serve(config, shutdown)).await?;
     Ok(ExitCode::SUCCESS)
 }

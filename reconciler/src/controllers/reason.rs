@@ -61,6 +61,13 @@ pub enum Reason {
         /// The range.
         cidr: Ipv4Net,
     },
+    /// The node's pods have this range already, and it is free.
+    SubnetKept {
+        /// The range.
+        cidr: Ipv4Net,
+    },
+    /// This etcd holds all that the node should run.
+    Settled,
     /// Another node, which had it earlier, holds the same range.
     SubnetReassigned {
         /// That node.
@@ -83,11 +90,14 @@ impl Reason {
             Reason::PodReplaced { .. } => Some("Replaced"),
             Reason::OwnerGone => Some("Removed"),
             Reason::DuplicateBinding { .. } => Some("DuplicateRemoved"),
-            Reason::SubnetAssigned { .. } | Reason::SubnetReassigned { .. } => Some("SubnetAssigned"),
+            Reason::SubnetAssigned { .. } | Reason::SubnetKept { .. } | Reason::SubnetReassigned { .. } => {
+                Some("SubnetAssigned")
+            }
             Reason::PodWanted { .. }
             | Reason::PodUpdated { .. }
             | Reason::BindingUpdated
             | Reason::PodGone
+            | Reason::Settled
             | Reason::ClusterCidrChanged { .. } => None,
         }
     }
@@ -114,6 +124,8 @@ impl fmt::Display for Reason {
             Reason::PodGone => f.write_str("the pod is gone"),
             Reason::DuplicateBinding { kept } => write!(f, "the pod is bound to {kept} as well, which stays"),
             Reason::SubnetAssigned { cidr } => write!(f, "{cidr} is the lowest free range"),
+            Reason::SubnetKept { cidr } => write!(f, "its pods have {cidr} already"),
+            Reason::Settled => f.write_str("etcd holds all that Git says"),
             Reason::SubnetReassigned { holder, cidr } => {
                 write!(f, "{holder} had the same range first; {cidr} is the lowest free one")
             }

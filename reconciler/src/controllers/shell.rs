@@ -179,7 +179,7 @@ impl<C: Controller> Loop for Shell<C> {
     async fn observe(&mut self) -> Result<Observation<Seen>, LoopError> {
         let Some(fence) = self.deps.fence.current() else {
             self.term = None;
-            return Ok(Observation::NotReady("another reconciler leads".to_owned()));
+            return Ok(Observation::NotReady("this reconciler does not lead".to_owned()));
         };
         self.enter(fence);
         self.make_sure().await?;

@@ -9,7 +9,9 @@ use schema::kinds::pod::{Container, ContainerPort, PodPhase, PodSpec, PodStatus}
 use schema::kinds::{Kind, Resource};
 use schema::meta::{DEFAULT_NAMESPACE, ObjectMeta, ObjectRef, PodRef};
 use schema::object::{Object, Provenance};
-use schema::records::{Binding, Heartbeat, NodeRecord, NodeVersions, OwnerRef, PodInstance, Subnet};
+use schema::records::{
+    Binding, Heartbeat, NodeRecord, NodeVersions, OwnerRef, PodInstance, SourceState, SourceStatus, Subnet,
+};
 use schema::world::{Change, World};
 use serde::Serialize;
 
@@ -101,6 +103,7 @@ pub(super) fn node_record(name: &str) -> NodeRecord {
         versions: NodeVersions::default(),
         api: "http://192.0.2.1:7071".into(),
         registered_at: "2026-01-01T00:00:00Z".parse().unwrap(),
+        pod_cidr: None,
     }
 }
 
@@ -164,7 +167,11 @@ impl Worlds {
     /// A registered node with heartbeat and range.
     pub(super) fn node(self, record: &NodeRecord, range: &str) -> Self {
         let name = record.name.clone();
-        let subnet = Subnet { cidr: range.parse().unwrap(), cluster_cidr: CLUSTER_CIDR.parse().unwrap() };
+        let subnet = Subnet {
+            cidr: range.parse().unwrap(),
+            cluster_cidr: CLUSTER_CIDR.parse().unwrap(),
+            settled: true,
+        };
         self.put(&Key::Node(name.clone()), record)
             .put(&Key::Subnet(name.clone()), &subnet)
             .put(&Key::Heartbeat(name), &heartbeat())
@@ -175,5 +182,24 @@ impl Worlds {
         (1..=count).fold(self, |worlds, i| {
             worlds.node(&node_record(&format!("n{i}")), &format!("10.244.{}.0/24", i - 1))
         })
+    }
+}
+
+/// The status of source `main`.
+pub(super) fn source(state: SourceState) -> SourceStatus {
+    SourceStatus {
+        name: "main".into(),
+        url: "/srv/manifests.git".into(),
+        reference: "main".into(),
+        path: String::new(),
+        state,
+        observed_commit: Some(COMMIT.into()),
+        applied_commit: (state != SourceState::Pending).then(|| COMMIT.into()),
+        applied_at: None,
+        revision: 1,
+        objects: 0,
+        quarantined: Vec::new(),
+        held_prune: None,
+        error: None,
     }
 }

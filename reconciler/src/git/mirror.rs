@@ -107,6 +107,12 @@ impl Mirror {
         Ok(head)
     }
 
+    /// Repacks when fetches have left too many packs. Best called when there is nothing else to do.
+    pub fn tidy(&self, head: Oid) -> Result<(), GitError> {
+        compact::when_due(&self.open()?, head);
+        Ok(())
+    }
+
     /// Opens the mirror for reading; made if there is none. Opened per use: nothing of it stays
     /// mapped in memory while its files may change.
     pub fn open(&self) -> Result<Repository, GitError> {
@@ -147,7 +153,6 @@ impl Mirror {
         let commit = reference.peel(ObjectType::Commit).map_err(|error| self.broken(&error))?.id();
         // Only a hint for the next start: without it the remote is looked at first.
         let _ = fs::write(repository.path().join(ADDRESS_FILE), config.shown_url());
-        compact::when_due(repository, commit);
         Ok(commit)
     }
 

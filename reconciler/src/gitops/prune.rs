@@ -168,3 +168,113 @@ fn unrelated(evidence: &Evidence<'_>) -> Option<String> {
     let stranger = evidence.absent.values().find(|commit| !related(commit))?;
     Some(lineage.base.clone().unwrap_or_else(|| (*stranger).to_owned()))
 }
+
+#[cfg(test)]
+mod tests {
+    use schema::kinds::Kind;
+
+    use super::*;
+
+    fn objects(count: usize) -> Vec<ObjectRef> {
+        let object = |n| ObjectRef { kind: Kind::Pod, namespace: "default".into(), name: format!("p{n:04}") };
+        (0..count).map(object).collect()
+    }
+
+    fn lineage(base: Option<(&str, Relation)>, objects: Relation) -> Lineage {
+        let mut relations = BTreeMap::from([("c1".to_owned(), objects)]);
+        relations.extend(base.map(|(commit, relation)| (commit.to_owned(), relation)));
+        Lineage { base: base.map(|(commit, _)| commit.to_owned()), relations }
+    }
+
+    fn decide(owned: usize, removals: usize, change: impl FnOnce(&mut Evidence<'_>)) -> Prune {
+        let objects = objects(removals);
+        let absent = objects.iter().map(|object| (object, "c1")).collect();
+        let lineage = lineage(None, Relation::Related);
+        let (quarantined, incomplete) = (Vec::new(), None);
+        let mut evidence = Evidence {
+            owned,
+            absent,
+            quarantined,
+            incomplete,
+            empty: false,
+            released: false,
+            lineage: &lineage,
+        };
+        change(&mut evidence);
+        prune(&evidence)
+    }
+
+    fn goes(prune: &Prune) -> bool {
+        matches!(prune, Prune::Remove(_))
+    }
+
+    #[test]
+    fn the_budget_is_ten_objects_or_thirty_percent() {
+        for (owned, removals, allowed) in [
+            (2, 1, true),
+            (20, 10, true),
+            (20, 11, false),
+            (36, 11, false),
+            (37, 11, true),
+            (100, 30, true),
+            (100, 31, false),
+            (10, 10, false),
+            (1, 1, false),
+            (10_000, 3_000, true),
+            (10_000, 3_001, false),
+        ] {
+            assert_eq!(goes(&decide(owned, removals, |_| {})), allowed, "{removals} of {owned}");
+            assert!(goes(&decide(owned, removals, |e| e.released = true)), "{removals} of {owned}, released");
+        }
+        assert_eq!(decide(5, 0, |_| {}), Prune::Nothing);
+    }
+
+    #[test]
+    fn what_is_not_known_to_be_gone_is_not_released_either() {
+        for released in [false, true] {
+            let held = decide(20, 1, |e| (e.incomplete, e.released) = (Some("no answer"), released));
+            assert!(matches!(held, Prune::Held { why: Hold::Incomplete(_), .. }), "{held:?}");
+            let held = decide(20, 1, |e| (e.quarantined, e.released) = (vec!["a.yaml"], released));
+            assert!(matches!(held, Prune::Held { why: Hold::Quarantine(_), .. }), "{held:?}");
+        }
+        let held = decide(20, 1, |e| e.empty = true);
+        assert!(matches!(held, Prune::Held { why: Hold::Empty, .. }), "{held:?}");
+    }
+
+    #[test]
+    fn only_what_nothing_ties_to_the_head_is_unrelated() {
+        use Relation::{Related, Unknown, Unrelated};
+        for (base, object, allowed) in [
+            (Some(Related), Related, true),
+            (Some(Related), Unrelated, true),
+            (Some(Unrelated), Related, true),
+            (Some(Unrelated), Unrelated, false),
+            (Some(Unknown), Unknown, false),
+            (None, Related, true),
+            (None, Unrelated, false),
+            (None, Unknown, false),
+        ] {
+            let lineage = lineage(base.map(|relation| ("base", relation)), object);
+            let objects = objects(1);
+            let absent: BTreeMap<_, _> = objects.iter().map(|object| (object, "c1")).collect();
+            let (quarantined, incomplete) = (Vec::new(), None);
+            let evidence = Evidence {
+                owned: 9,
+                absent,
+                quarantined,
+                incomplete,
+                empty: false,
+                released: false,
+                lineage: &lineage,
+            };
+            assert_eq!(goes(&prune(&evidence)), allowed, "{base:?} {object:?}");
+        }
+    }
+
+    #[test]
+    fn removals_are_in_reverse_order() {
+        let Prune::Remove(order) = decide(9, 3, |_| {}) else { panic!("allowed") };
+        let names: Vec<_> = order.iter().map(|object| object.name.as_str()).collect();
+        assert_eq!(names, ["p0002", "p0001", "p0000"]);
+    }
+}

@@ -49,6 +49,8 @@ pub struct SourceLoop {
     events: EventRecorder,
     /// The commit read last.
     loaded: Option<Loaded>,
+    /// Something was fetched since the mirror was last looked after.
+    fetched: bool,
     /// What the last plan found to be as it should.
     settled: Option<Settled>,
     /// Newest revision of the store that this loop wrote.
@@ -97,7 +99,18 @@ impl SourceLoop {
         let config = Arc::new(config);
         let remote = Remote::new(Arc::clone(&config), &state_dir);
         let events = events.reporting_as("gitops");
-        Self { config, remote, store, world, fence, events, loaded: None, settled: None, written: 0 }
+        Self {
+            config,
+            remote,
+            store,
+            world,
+            fence,
+            events,
+            loaded: None,
+            fetched: false,
+            settled: None,
+            written: 0,
+        }
     }
 
     /// The world, once it has this loop's own writes.
@@ -121,8 +134,13 @@ impl SourceLoop {
     async fn look(&mut self, applied: Option<String>) -> Result<Oid, GitError> {
         let head = self.remote.ls_remote().await?;
         if self.loaded.as_ref().is_some_and(|loaded| loaded.head == head) {
+            if std::mem::take(&mut self.fetched) {
+                let mirror = self.remote.mirror().clone();
+                self.blocking(move || mirror.tidy(head)).await?;
+            }
             return Ok(head);
         }
+        self.fetched = true;
         // What was fetched counts: the branch may have moved on since it was asked.
         let head = self.remote.fetch().await?;
         let loaded = match self.read(head, applied.clone()).await {

@@ -32,6 +32,9 @@ pub struct NodeRecord {
     pub api: String,
     /// When the agent first registered.
     pub registered_at: Timestamp,
+    /// The range that the node's pods have already, from its own disk: an etcd that was lost gives it back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_cidr: Option<Ipv4Net>,
 }
 
 /// Versions of what runs on a node.
@@ -58,6 +61,11 @@ pub struct Subnet {
     pub cidr: Ipv4Net,
     /// The range of all nodes; masquerade leaves it alone.
     pub cluster_cidr: Ipv4Net,
+    /// This etcd holds all that the node should run: set once, when every source was applied whole
+    /// and every pod that fits has a node. Before, a binding that is not there is not a removal,
+    /// because the etcd may have been lost and not be filled from Git again yet.
+    #[serde(default)]
+    pub settled: bool,
 }
 
 /// Alive: lies on a 15 s lease of the agent.

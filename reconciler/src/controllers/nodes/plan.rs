@@ -9,13 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::Ipv4Net;
 use schema::keys::{Key, prefix};
-use schema::records::Subnet;
+use schema::records::{SourceState, Subnet};
 use schema::world::World;
 
 use crate::controllers::Seen;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Expect, Writes};
+use crate::controllers::{scheduler, workloads};
 
 /// Prefix length of a node's range: 254 addresses, of which the first is the bridge's.
 pub(crate) const NODE_PREFIX_LEN: u8 = 24;
@@ -37,6 +38,7 @@ pub(super) fn plan(seen: &Seen) -> Writes {
         let mut pool = Pool::new(cluster, seen.world.subnets.values().map(|subnet| subnet.value.cidr));
         move_rivals(seen, &rivals, &mut pool, &mut out);
         assign(seen, &mut pool, &mut out);
+        settle(seen, &mut out);
     }
     out
 }
@@ -57,14 +59,25 @@ impl Pool {
         Self { cluster, taken, odd, next: 0 }
     }
 
+    /// Takes this range, if it is one of the cluster's and free.
+    fn take_exactly(&mut self, cidr: Ipv4Net) -> bool {
+        let fits =
+            cidr.prefix_len() == NODE_PREFIX_LEN && cidr == cidr.trunc() && self.cluster.contains(&cidr);
+        fits && !self.is_odd(&cidr) && self.taken.insert(cidr)
+    }
+
+    /// Overlaps a taken range of another size.
+    fn is_odd(&self, cidr: &Ipv4Net) -> bool {
+        self.odd.iter().any(|other| other.contains(cidr) || cidr.contains(other))
+    }
+
     /// Takes the lowest free range. Looks at every range once, however many are asked for.
     fn take(&mut self) -> Option<Ipv4Net> {
         let ranges = self.cluster.subnets(NODE_PREFIX_LEN).ok()?;
         let skip = usize::try_from(self.next).ok()?;
         for cidr in ranges.skip(skip) {
             self.next += 1;
-            let overlaps = |other: &Ipv4Net| other.contains(&cidr) || cidr.contains(other);
-            if !self.taken.contains(&cidr) && !self.odd.iter().any(overlaps) {
+            if !self.taken.contains(&cidr) && !self.is_odd(&cidr) {
                 self.taken.insert(cidr);
                 return Some(cidr);
             }
@@ -109,22 +122,58 @@ fn move_rivals(seen: &Seen, rivals: &BTreeMap<&str, &str>, pool: &mut Pool, out:
             out.note(exhausted(seen, node));
             continue;
         };
-        let value = Subnet { cidr, cluster_cidr: pool.cluster };
+        let value = Subnet { cidr, cluster_cidr: pool.cluster, settled: present.value.settled };
         let reason = Reason::SubnetReassigned { holder: (*holder).to_owned(), cidr };
         let expect = Expect::ModRevision(present.mod_revision);
         out.put(Key::Subnet((*node).to_owned()), &value, expect, reason);
     }
 }
 
+/// A node without a range gets the one it says its pods have, if that is free, else the lowest.
 fn assign(seen: &Seen, pool: &mut Pool, out: &mut Writes) {
-    for node in seen.world.nodes.keys().filter(|node| !seen.world.subnets.contains_key(*node)) {
-        let Some(cidr) = pool.take() else {
-            out.note(exhausted(seen, node));
-            continue;
-        };
-        let value = Subnet { cidr, cluster_cidr: pool.cluster };
-        out.put(Key::Subnet(node.clone()), &value, Expect::Absent, Reason::SubnetAssigned { cidr });
+    let without = || seen.world.nodes.iter().filter(|(node, _)| !seen.world.subnets.contains_key(*node));
+    let mut given: BTreeMap<&str, Ipv4Net> = BTreeMap::new();
+    for (node, record) in without() {
+        if let Some(cidr) = record.value.pod_cidr.filter(|cidr| pool.take_exactly(*cidr)) {
+            given.insert(node, cidr);
+        }
     }
+    for (node, _) in without() {
+        let (cidr, reason) = match given.get(node.as_str()) {
+            Some(cidr) => (*cidr, Reason::SubnetKept { cidr: *cidr }),
+            None => match pool.take() {
+                Some(cidr) => (cidr, Reason::SubnetAssigned { cidr }),
+                None => {
+                    out.note(exhausted(seen, node));
+                    continue;
+                }
+            },
+        };
+        let value = Subnet { cidr, cluster_cidr: pool.cluster, settled: false };
+        out.put(Key::Subnet(node.clone()), &value, Expect::Absent, reason);
+    }
+}
+
+/// Tells every node once that this etcd is complete. Waits for a run with nothing else to write.
+fn settle(seen: &Seen, out: &mut Writes) {
+    let unsettled = || seen.world.subnets.iter().filter(|(_, subnet)| !subnet.value.settled);
+    if !out.writes.is_empty() || unsettled().next().is_none() || !is_complete(&seen.world) {
+        return;
+    }
+    for (node, subnet) in unsettled() {
+        let value = Subnet { settled: true, ..subnet.value.clone() };
+        let expect = Expect::ModRevision(subnet.mod_revision);
+        out.put(Key::Subnet(node.clone()), &value, expect, Reason::Settled);
+    }
+}
+
+/// All that Git says has become bindings, as far as nodes fit. A quarantined file or a held prune
+/// leaves it open: what they hold may run on a node and be in this etcd not at all.
+fn is_complete(world: &World) -> bool {
+    !world.sources.is_empty()
+        && world.sources.values().all(|source| source.value.state == SourceState::Synced)
+        && workloads::plan(world).writes.is_empty()
+        && scheduler::plan(world).writes.is_empty()
 }
 
 fn exhausted(seen: &Seen, node: &str) -> Note {
@@ -143,7 +192,7 @@ fn follow_cluster(seen: &Seen, rivals: &BTreeMap<&str, &str>, out: &mut Writes) 
         }
         if cluster_cidr.contains(&cidr) {
             let expect = Expect::ModRevision(subnet.mod_revision);
-            let value = Subnet { cidr, cluster_cidr };
+            let value = Subnet { cidr, cluster_cidr, settled: subnet.value.settled };
             let reason = Reason::ClusterCidrChanged { cluster_cidr };
             out.put(Key::Subnet(node.clone()), &value, expect, reason);
         } else {

@@ -20,7 +20,8 @@ fn record(worlds: Worlds, name: &str) -> Worlds {
 
 fn subnet(worlds: Worlds, name: &str, range: &str) -> Worlds {
     let cluster_cidr = CLUSTER_CIDR.parse().unwrap();
-    worlds.put(&Key::Subnet(name.into()), &Subnet { cidr: range.parse().unwrap(), cluster_cidr })
+    worlds
+        .put(&Key::Subnet(name.into()), &Subnet { cidr: range.parse().unwrap(), cluster_cidr, settled: true })
 }
 
 #[test]
@@ -124,4 +125,89 @@ fn heartbeats_that_come_and_go_are_told_once_and_a_restart_tells_only_who_is_awa
     assert_eq!(heartbeats(Some(&away), &away), "");
     assert_eq!(heartbeats(None, &here), "");
     assert_eq!(heartbeats(None, &away), not_ready);
+}
+
+#[test]
+fn a_node_gets_back_the_range_that_its_pods_have() {
+    let mut with_range = node_record("b");
+    with_range.pod_cidr = Some("10.244.0.0/24".parse().unwrap());
+    let worlds = record(Worlds::new(), "a").put(&Key::Node("b".into()), &with_range);
+    let worlds = worlds.put(&Key::Heartbeat("b".into()), &heartbeat());
+    assert_eq!(
+        planned(&seen(&worlds.world)),
+        "put subnets/a if absent: 10.244.1.0/24 is the lowest free range\n\
+         put subnets/b if absent: its pods have 10.244.0.0/24 already\n"
+    );
+}
+
+#[test]
+fn a_range_that_is_another_nodes_or_not_the_clusters_is_not_given_back() {
+    let mut foreign = node_record("b");
+    foreign.pod_cidr = Some("10.9.0.0/24".parse().unwrap());
+    let mut taken = node_record("c");
+    taken.pod_cidr = Some("10.244.0.0/24".parse().unwrap());
+    let worlds = subnet(record(Worlds::new(), "a"), "a", "10.244.0.0/24");
+    let worlds = worlds.put(&Key::Node("b".into()), &foreign).put(&Key::Node("c".into()), &taken);
+    let worlds =
+        worlds.put(&Key::Heartbeat("b".into()), &heartbeat()).put(&Key::Heartbeat("c".into()), &heartbeat());
+    assert_eq!(
+        planned(&seen(&worlds.world)),
+        "put subnets/b if absent: 10.244.1.0/24 is the lowest free range\n\
+         put subnets/c if absent: 10.244.2.0/24 is the lowest free range\n"
+    );
+}
+
+mod settling {
+    use schema::records::{Binding, SourceState};
+
+    use super::*;
+    use crate::controllers::testing::{instance, object, object_key, pod_ref, source, spec};
+
+    fn fresh() -> Worlds {
+        let cidr = "10.244.0.0/24".parse().unwrap();
+        let subnet = Subnet { cidr, cluster_cidr: CLUSTER_CIDR.parse().unwrap(), settled: false };
+        record(Worlds::new(), "a").put(&Key::Subnet("a".into()), &subnet)
+    }
+
+    const SETTLED: &str = "put subnets/a if unchanged: etcd holds all that Git says\n";
+
+    fn settles(worlds: &Worlds) -> bool {
+        let plan = planned(&seen(&worlds.world));
+        assert!(plan.is_empty() || plan.contains("etcd holds all that Git says"), "{plan}{SETTLED}");
+        !plan.is_empty()
+    }
+
+    #[test]
+    fn not_before_a_source_was_applied() {
+        assert!(!settles(&fresh()));
+        let pending = fresh().put(&Key::Source("main".into()), &source(SourceState::Pending));
+        assert!(!settles(&pending));
+    }
+
+    #[test]
+    fn not_while_a_file_is_quarantined_because_its_pods_may_run() {
+        let degraded = fresh().put(&Key::Source("main".into()), &source(SourceState::Degraded));
+        assert!(!settles(&degraded));
+    }
+
+    #[test]
+    fn not_before_every_pod_has_a_node() {
+        let worlds = fresh().put(&Key::Source("main".into()), &source(SourceState::Synced));
+        let worlds = worlds.put(&object_key("web"), &object("web", spec(100, 64)));
+        assert!(!settles(&worlds), "the object has no pod yet");
+        let pod = instance("web", spec(100, 64));
+        let worlds = worlds.put(&Key::Pod(pod_ref("web")), &pod);
+        assert!(!settles(&worlds), "the pod has no node yet");
+        let binding = Binding { node: "a".into(), pod, reason: String::new() };
+        let worlds = worlds.put(&Key::Binding("a".into(), pod_ref("web")), &binding);
+        assert!(settles(&worlds));
+    }
+
+    #[test]
+    fn a_pod_that_fits_nowhere_does_not_hold_it_up() {
+        let worlds = fresh().put(&Key::Source("main".into()), &source(SourceState::Synced));
+        let worlds = worlds.put(&object_key("huge"), &object("huge", spec(100_000, 64)));
+        let worlds = worlds.put(&Key::Pod(pod_ref("huge")), &instance("huge", spec(100_000, 64)));
+        assert!(settles(&worlds));
+    }
 }

@@ -13,6 +13,8 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
+pub(super) use plan::plan;
+
 pub use explain::{Explainer, explain};
 pub use fit::{Demand, Failure, Unfit};
 
@@ -23,6 +25,6 @@ impl Controller for Scheduler {
     const NAME: &'static str = "scheduler";
 
     fn plan(seen: &Seen, _now: Timestamp) -> Writes {
-        plan::plan(&seen.world)
+        plan(&seen.world)
     }
 }

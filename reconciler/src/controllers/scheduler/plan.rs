@@ -42,7 +42,7 @@ struct Planner<'a> {
 }
 
 /// What should be written below `bindings/`.
-pub(super) fn plan(world: &World) -> Writes {
+pub(in crate::controllers) fn plan(world: &World) -> Writes {
     let unreadable = unreadable_pods(world);
     let mut planner = Planner {
         world,

@@ -10,6 +10,8 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
+pub(super) use plan::plan;
+
 /// The workloads controller.
 pub struct Workloads;
 
@@ -17,6 +19,6 @@ impl Controller for Workloads {
     const NAME: &'static str = "workloads";
 
     fn plan(seen: &Seen, _now: Timestamp) -> Writes {
-        plan::plan(&seen.world)
+        plan(&seen.world)
     }
 }

@@ -18,7 +18,7 @@ use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Expect, Writes};
 
 /// What should be written below `pods/`.
-pub(super) fn plan(world: &World) -> Writes {
+pub(in crate::controllers) fn plan(world: &World) -> Writes {
     let unreadable = Unreadable::of(world);
     let mut out = Writes::default();
     // Removals first: what they free is free for the others.

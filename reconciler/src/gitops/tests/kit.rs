@@ -234,6 +234,11 @@ impl Cluster {
     /// One run of the loop.
     pub(super) async fn run(&mut self) -> Ran {
         self.reflect().await;
+        self.step().await
+    }
+
+    /// One run of the loop on the world as it was last reflected.
+    pub(super) async fn step(&mut self) -> Ran {
         let observed = match self.sync.observe().await {
             Ok(Observation::Ready(observed)) => observed,
             Ok(Observation::NotReady(why)) => return Ran { steps: 0, error: Some(why), next: None },

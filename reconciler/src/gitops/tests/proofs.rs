@@ -23,7 +23,7 @@ fn load(files: &Files) -> Manifests {
         .collect()
 }
 
-fn situation(files: &Files, live: &Table<schema::meta::ObjectRef, Object>) -> Situation {
+pub(super) fn situation(files: &Files, live: &Table<schema::meta::ObjectRef, Object>) -> Situation {
     let commit = CommitMeta {
         id: "c0ffee".into(),
         author: "Ada <ada@example.org>".into(),
@@ -44,7 +44,7 @@ fn situation(files: &Files, live: &Table<schema::meta::ObjectRef, Object>) -> Si
 }
 
 /// What etcd would hold after the steps.
-fn applied(
+pub(super) fn applied(
     live: &Table<schema::meta::ObjectRef, Object>,
     steps: &[Step],
 ) -> Table<schema::meta::ObjectRef, Object> {
