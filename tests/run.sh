@@ -21,7 +21,7 @@ began=$SECONDS
 
 # Ends what this script started, whatever way it ends.
 finish() {
-	docker rmi minik8s-test/busybox:1 minik8s-test/busybox:2 >/dev/null 2>&1
+	docker rmi minik8s-e2e/busybox:1 minik8s-e2e/busybox:2 >/dev/null 2>&1
 	if [ -f "$scratch/dockerd.pid" ]; then
 		local pid
 		pid=$(cat "$scratch/dockerd.pid")

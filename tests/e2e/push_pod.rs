@@ -62,7 +62,7 @@ fn a_host_port_leads_to_the_pod_and_two_pods_reach_each_other() -> Result<()> {
             })?;
         }
         let url = format!("http://{}:8080/", back.address()?);
-        let said = cluster.node().docker.exec(front.container("web")?, &["wget", "-qO-", "-T", "5", &url])?;
+        let said = cluster.node().docker.exec(front.container("web")?, &["wget", "-qO-", &url])?;
         ensure!(said.trim() == "hello from back", "{said}");
         ensure!(front.address()? != back.address()?);
         Ok(())

@@ -147,6 +147,10 @@ impl Cluster {
             RepoAccess::HttpToken => Some(GitHttp::serve(slot.dir(), slot.port(6), TOKEN)?),
         };
         std::fs::write(slot.dir().join("token"), TOKEN)?;
+        if !options.path.is_empty() {
+            let note = Change::write(format!("{}/README.md", options.path), "# Manifests\n");
+            repo.push(&[note], "Make the folder")?;
+        }
         let mut cluster = Self { reconcilers: Vec::new(), nodes, etcd, repo, forge, options, slot };
         cluster.reconcilers = (0..cluster.options.reconcilers)
             .map(|index| {
@@ -362,12 +366,12 @@ impl Cluster {
     fn show_logs(&self) {
         let agents = self.nodes.iter().map(|node| &node.agent);
         let dockers = self.nodes.iter().filter_map(|node| node.dockerd.as_ref());
-        for daemon in self.reconcilers.iter().chain(agents).chain(dockers).chain([&self.etcd.daemon]) {
-            eprintln!(
-                "---- end of {} ----\n{}",
-                daemon.log_path().display(),
-                last_lines(&daemon.log_tail(), 60)
-            );
+        // etcd first and short: what matters stands last.
+        let daemons = [&self.etcd.daemon].into_iter().chain(dockers).chain(&self.reconcilers).chain(agents);
+        for daemon in daemons {
+            let lines = if daemon.name() == "etcd" { 5 } else { 60 };
+            eprintln!("---- end of {} ----", daemon.log_path().display());
+            eprintln!("{}", last_lines(&daemon.log_tail(), lines));
         }
         match self.containers() {
             Ok(containers) => containers.iter().for_each(|c| eprintln!("{} running={}", c.name, c.running)),

@@ -12,9 +12,9 @@ use crate::process::run;
 use crate::slot;
 
 /// busybox; `/version` says 1.
-pub const IMAGE: &str = "minik8s-test/busybox:1";
+pub const IMAGE: &str = "minik8s-e2e/busybox:1";
 /// The same, except that `/version` says 2.
-pub const IMAGE_TWO: &str = "minik8s-test/busybox:2";
+pub const IMAGE_TWO: &str = "minik8s-e2e/busybox:2";
 
 /// Makes both images in a daemon that lacks them; waits if another test is at it.
 pub fn ensure_images(docker: &DockerWorld) -> Result<()> {

@@ -67,6 +67,11 @@ impl Daemon {
         Ok(())
     }
 
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Its process id.
     pub fn pid(&self) -> Result<u32> {
         self.child.as_ref().map(Child::id).with_context(|| format!("{} does not run", self.name))
