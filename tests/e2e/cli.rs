@@ -87,7 +87,7 @@ fn logs_follow_and_errors_end_with_one_line() -> Result<()> {
             ensure!(said.code == 1 && said.stderr.lines().count() == 1, "{args:?}: {said:?}");
             ensure!(said.stderr.contains("nope") && said.stdout.is_empty(), "{args:?}: {said:?}");
         }
-        let said = cluster.cli(&["--server", "http://127.0.0.1:1", "get", "pods"])?;
+        let said = cluster.cli(&["get", "pods", "--server", "http://127.0.0.1:1"])?;
         ensure!(said.code == 1 && said.stderr.lines().count() == 1, "{said:?}");
         ensure!(said.stderr.contains("127.0.0.1:1") && said.stderr.contains("--server"), "{said:?}");
         ensure!(cluster.cli(&["get"])?.code == 2);

@@ -110,6 +110,7 @@ fn a_deleted_path_deletes_nothing() -> Result<()> {
         let elsewhere = [
             Change::rename("apps/shop.yaml", "services/shop.yaml"),
             Change::rename("apps/blog.yaml", "services/blog.yaml"),
+            Change::remove("apps"),
         ];
         cluster.repo.push(&elsewhere, "Move the folder")?;
         untouched(cluster, &before, failed_with(SourceErrorKind::PathNotFound))?;
