@@ -149,7 +149,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     let (_, never) = Nudge::new();
     drive(
         tasks,
-        NodeLoop::new(node, &url, store, Arc::new(machine), Timestamp::now()),
+        NodeLoop::new(node, &url, store, Arc::new(machine), subnet.clone(), Timestamp::now()),
         HEARTBEAT_INTERVAL,
         never,
     );

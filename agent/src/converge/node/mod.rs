@@ -9,7 +9,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
+use schema::records::Subnet;
 use schema::store::{LeaseId, SharedStore};
+use tokio::sync::watch;
 
 mod act;
 mod observe;
@@ -34,6 +36,7 @@ pub struct NodeLoop {
     api: String,
     store: SharedStore,
     machine: Arc<dyn Machine>,
+    subnet: watch::Receiver<Option<Subnet>>,
     lease: Option<LeaseId>,
     since: Timestamp,
     /// A rival is told of once, not every 5 s.
@@ -47,6 +50,7 @@ impl NodeLoop {
         api: &str,
         store: SharedStore,
         machine: Arc<dyn Machine>,
+        subnet: watch::Receiver<Option<Subnet>>,
         since: Timestamp,
     ) -> Self {
         Self {
@@ -54,6 +58,7 @@ impl NodeLoop {
             api: api.to_owned(),
             store,
             machine,
+            subnet,
             lease: None,
             since,
             rival_told: false,

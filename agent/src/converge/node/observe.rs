@@ -19,6 +19,7 @@ impl NodeLoop {
             node: self.node.clone(),
             facts: self.machine.facts().await,
             api: self.api.clone(),
+            pod_cidr: self.subnet.borrow().as_ref().map(|subnet| subnet.cidr),
             record: record.map(versioned),
             // A heartbeat that can't be read is written anew, as one that is not there.
             heartbeat: heartbeat.and_then(|pair| decode::<Heartbeat>(&pair.value).ok()),
