@@ -143,11 +143,10 @@ impl World {
             // A test has put bindings into the table by hand.
             return self.bindings.iter().find(|((_, bound), _)| bound == pod).map(|(_, binding)| binding);
         }
+        // The first entry not before the pod's own. If it is another pod's, there is none of this
+        // one, and the table says so.
         let first = (pod.clone(), String::new());
-        let (bound, node) = self.bound.by_pod.range(first..).next()?;
-        if bound != pod {
-            return None;
-        }
+        let (_, node) = self.bound.by_pod.range(first..).next()?;
         self.bindings.get(&(node.clone(), pod.clone()))
     }
 
