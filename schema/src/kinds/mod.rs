@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub mod metadata;
+pub mod names;
 pub mod pod;
 
 /// Every kind of the design. Orders as objects are applied; removals go in reverse.

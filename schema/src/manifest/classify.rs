@@ -4,7 +4,7 @@
 //! So any document with `kind`, or with two of the four words that every manifest has, is one.
 
 use super::nearest::nearest;
-use super::node::{Mark, Node, Problem, Value};
+use super::node::{Entry, Mark, Node, Problem, Value};
 use super::shape;
 use crate::kinds::Kind;
 use crate::violation::rules;
@@ -27,6 +27,8 @@ pub(crate) enum Meaning {
 pub(crate) fn meaning(node: &Node) -> Meaning {
     match &node.value {
         Value::Scalar { .. } if node.is_null() => Meaning::Empty,
+        // `{"kind":"Pod",…}` with another first character is one long word.
+        Value::Scalar { text, .. } if words_in(text) >= 2 => Meaning::Manifest,
         Value::Scalar { .. } => Meaning::Other,
         // A list of objects is a mistake (Kubernetes has no such form), but objects are meant.
         Value::Sequence(items) if items.iter().any(is_meant) => Meaning::Manifest,
@@ -36,11 +38,25 @@ pub(crate) fn meaning(node: &Node) -> Meaning {
     }
 }
 
+/// How many of the four words a text has.
+fn words_in(text: &str) -> usize {
+    TOP_LEVEL.iter().filter(|word| text.contains(**word)).count()
+}
+
 fn is_meant(node: &Node) -> bool {
     let Some(entries) = node.entries() else { return false };
+    if let [only] = entries
+        && only.key.is_empty()
+    {
+        // A stray `:` in front puts the whole object under an empty key.
+        return is_meant(&only.value);
+    }
+    // `kind: List` with a typo.
+    let holds_objects = |entry: &Entry| matches!(&entry.value.value, Value::Sequence(items) if entry.key == "items" && items.iter().any(is_meant));
     let words = entries.iter().filter(|entry| stands_for(&entry.key).is_some()).count();
     words >= 2
         || entries.iter().any(|entry| entry.key == "kind")
+        || entries.iter().any(holds_objects)
         // `knd: Pod` with nothing else.
         || entries.iter().any(|entry| {
             nearest(&entry.key, ["kind"]).is_some()
@@ -57,13 +73,16 @@ pub(crate) fn stands_for(key: &str) -> Option<&'static str> {
         .or_else(|| nearest(key, ["apiVersion", "metadata"]))
 }
 
-/// A manifest in one line of a file that seems to hold none: with its first brace replaced, a whole
-/// one-line object is a comment or a text, and would be gone without a word.
+/// A one-line manifest that became a comment or a `%` directive: with its first brace replaced, a whole object would be
+/// gone without a word. (Text in other shapes is caught by [`meaning`].)
 pub(crate) fn vanished_manifest(text: &str) -> Option<Problem> {
     for (number, line) in (1u32..).zip(text.lines()) {
-        let words = TOP_LEVEL.iter().filter(|word| line.contains(**word)).count();
-        if words >= 3 && line.matches(':').count() >= 3 {
-            let message = "this line reads like a manifest, but is a comment or plain text";
+        let line = line.strip_prefix("---").unwrap_or(line).trim_start();
+        let gone = line.starts_with(['#', '%']);
+        let text = line.trim_start_matches(|c: char| !c.is_alphanumeric());
+        let starts_so = TOP_LEVEL.iter().any(|word| text.starts_with(word));
+        if gone && starts_so && words_in(text) >= 3 {
+            let message = "this line reads like a whole manifest, but is a comment or directive";
             return Some(
                 Problem::new(Mark { line: number, column: 1 }, &rules::COMMENTED_MANIFEST, message)
                     .help("remove the line to delete the object, or repair it"),
@@ -77,9 +96,19 @@ pub(crate) fn vanished_manifest(text: &str) -> Option<Problem> {
 pub(crate) fn stray(node: &Node) -> Problem {
     let mark = node.first_mark();
     if node.entries().is_none() {
-        let message = format!("an object is wanted, found {}", shape::found(node));
-        return Problem::new(mark, &rules::NOT_A_MAPPING, message);
+        return not_an_object(node);
     }
     Problem::new(mark, &rules::MISSING_KIND, "the document has no `kind`, but others of this file have")
         .help("add apiVersion, kind and metadata, or move it into a file of its own")
+}
+
+/// A document that is a list or a text.
+pub(crate) fn not_an_object(node: &Node) -> Problem {
+    let message =
+        format!("an object with apiVersion, kind, metadata and spec is wanted, found {}", shape::found(node));
+    let help = match node.value {
+        Value::Sequence(_) => "separate objects with `---`, or write `kind: List` with `items`",
+        _ => "",
+    };
+    Problem::new(node.mark, &rules::NOT_A_MAPPING, message).help(help)
 }

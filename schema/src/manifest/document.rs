@@ -4,24 +4,19 @@ use std::sync::OnceLock;
 
 use serde::de::DeserializeOwned;
 
-use super::classify::{TOP_LEVEL, stands_for};
+use super::classify::{self, TOP_LEVEL, stands_for};
 use super::foreign;
 use super::nearest::{nearest, suggestion};
 use super::node::{Entry, Mark, Node, Problem, Root, Value};
-use super::shape::{Shapes, Walk};
+use super::shape::{Here, Shapes, Walk};
 use super::{Document, DraftObject, LoadedFile, limits, object_too_large, violation};
 use crate::kinds::pod::PodSpec;
 use crate::kinds::{Kind, Resource, metadata};
 use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta};
-use crate::violation::{Finding, Findings, Path, Severity, rules};
+use crate::violation::{Finding, Findings, OwnedStep, Path, Severity, rules};
 
-/// What every document of a file shares.
-pub(crate) struct Context<'a> {
-    pub(crate) file: &'a str,
-}
-
-/// Loads a document that is meant as a manifest into `loaded`.
-pub(crate) fn load(context: &Context<'_>, root: Root, loaded: &mut LoadedFile) {
+/// Loads a document of `file` that is meant as a manifest into `loaded`.
+pub(crate) fn load(file: &str, root: Root, loaded: &mut LoadedFile) {
     let Root { node, mut problems } = root;
     let object = object_name(&node);
     let draft = read(&node, &mut problems);
@@ -29,7 +24,7 @@ pub(crate) fn load(context: &Context<'_>, root: Root, loaded: &mut LoadedFile) {
     if let (Some(object), false) = (draft, has_errors) {
         loaded.documents.push(Document { object, line: node.first_mark().line });
     }
-    let violations = problems.into_iter().map(|problem| violation(context.file, problem, object.as_deref()));
+    let violations = problems.into_iter().map(|problem| violation(file, problem, object.as_deref()));
     loaded.violations.extend(violations);
 }
 
@@ -46,9 +41,7 @@ fn object_name(node: &Node) -> Option<String> {
 
 fn read(node: &Node, problems: &mut Vec<Problem>) -> Option<DraftObject> {
     let Value::Mapping(entries) = &node.value else {
-        let message = "a list of objects at the top of a file";
-        let help = "separate objects with `---`, or write `kind: List` with `items`";
-        problems.push(Problem::new(node.mark, &rules::NOT_A_MAPPING, message).help(help));
+        problems.push(classify::not_an_object(node));
         return None;
     };
     let kind = kind_of(node, entries, problems)?;
@@ -95,18 +88,20 @@ fn kind_of(node: &Node, entries: &[Entry], problems: &mut Vec<Problem>) -> Optio
 
 fn read_pod(node: &Node, entries: &[Entry], problems: &mut Vec<Problem>) -> Option<DraftObject> {
     check_envelope(node, entries, Kind::Pod, "v1", problems);
-    let metadata: Option<ObjectMeta> = section(node, "metadata", metadata_shapes(), problems);
-    let spec: Option<PodSpec> = section(node, "spec", pod_shapes(), problems);
+    let mut faults = Vec::new();
+    let metadata: Option<ObjectMeta> = section(node, "metadata", metadata_shapes(), problems, &mut faults);
+    let spec: Option<PodSpec> = section(node, "spec", pod_shapes(), problems, &mut faults);
     let mut findings = Findings::default();
     if let Some(metadata) = &metadata {
         metadata::validate(Kind::Pod, metadata, &Path::ROOT.field("metadata"), &mut findings);
     }
-    let mut spec = spec;
-    if let Some(spec) = &mut spec {
+    let spec = spec.map(|mut spec| {
         spec.validate(&Path::ROOT.field("spec"), &mut findings);
         spec.fill_defaults();
-    }
-    problems.extend(findings.into_vec().into_iter().map(|finding| located(node, finding)));
+        spec
+    });
+    let told = findings.into_vec().into_iter().filter(|finding| !follows_from(&faults, finding));
+    problems.extend(told.map(|finding| located(node, finding)));
     let draft =
         DraftObject { api_version: "v1".to_owned(), metadata: metadata?, resource: Resource::Pod(spec?) };
     check_size(node, &draft, problems);
@@ -158,38 +153,43 @@ fn check_envelope(
     }
 }
 
-/// A top-level field as its type, if nothing in it is wrong.
+/// A top-level field as its type. Where the walk found mistakes, stand-ins take their place, so that
+/// the rest can be checked as well; `faults` says where.
 fn section<T: DeserializeOwned>(
     node: &Node,
     name: &str,
     shapes: &Shapes,
     problems: &mut Vec<Problem>,
+    faults: &mut Vec<Vec<OwnedStep>>,
 ) -> Option<T> {
     let entry = match node.entry(name) {
         Some(entry) if !entry.value.is_null() => entry,
         other => {
             let mark = other.map_or(node.first_mark(), |entry| entry.mark);
-            problems.push(Problem::new(
-                mark,
-                &rules::MISSING_FIELD,
-                format!("{name}: Required value: the field is missing"),
-            ));
+            let message = format!("{name}: Required value: the field is missing");
+            problems.push(Problem::new(mark, &rules::MISSING_FIELD, message));
             return None;
         }
     };
-    let mut walk = Walk { shapes, problems: Vec::new() };
-    let json = walk.value(shapes.root, &entry.value, &Path::ROOT.field(name), entry.mark);
-    let has_errors = walk.problems.iter().any(|problem| problem.rule.severity == Severity::Error);
+    let mut walk = Walk { shapes, problems: Vec::new(), faults: Vec::new() };
+    let json =
+        walk.value(shapes.root, &entry.value, Here { path: &Path::ROOT.field(name), mark: entry.mark });
     problems.append(&mut walk.problems);
-    if has_errors {
-        return None;
-    }
-    serde_json::from_value(json)
+    faults.append(&mut walk.faults);
+    serde_json::from_value(json?)
         .map_err(|error| {
             // The walk knows all that serde checks; should it miss something, the file is still held.
             problems.push(Problem::new(entry.mark, &rules::WRONG_TYPE, format!("{name}: {error}")));
         })
         .ok()
+}
+
+/// Whether a finding is only the echo of a mistake that was told already: it speaks of the same value,
+/// of one around or inside it, or misses a name that may have been mistyped.
+fn follows_from(faults: &[Vec<OwnedStep>], finding: &Finding) -> bool {
+    let at = finding.at.as_slice();
+    let near = faults.iter().any(|fault| fault.starts_with(at) || at.starts_with(fault));
+    near || (finding.rule == &rules::NOT_FOUND && !faults.is_empty())
 }
 
 /// A finding by path as a problem by line.

@@ -117,6 +117,7 @@ const KINDS: &[(&str, &str)] = &[
     ("DaemonSet", "write one Pod with nodeName for each node"),
     ("Deployment", "use a ReplicaSet: Minik8s rolls its template itself"),
     ("Ingress", "use a Dns object"),
+    ("List", "give it `items` that are objects, or separate the objects with `---`"),
     ("Namespace", "namespaces need no object: write metadata.namespace"),
     ("PersistentVolume", "use a hostPath volume"),
     ("PersistentVolumeClaim", "use a hostPath volume"),

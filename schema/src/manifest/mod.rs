@@ -21,8 +21,7 @@ pub use draft::{Document, DraftObject};
 
 use crate::violation::{Severity, Violation, rules};
 use classify::Meaning;
-use document::Context;
-use node::{Mark, Node, Parsed, Problem, Root, Value};
+use node::{Mark, Parsed, Problem, Root, Value};
 
 /// What a file holds.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -79,24 +78,24 @@ pub fn load_file(path: &str, bytes: &[u8]) -> LoadedFile {
         Format::Yaml => yaml::parse(text),
         Format::Json => json::parse(text),
     };
-    load_parsed(path, text, parsed)
+    match (format, classify::vanished_manifest(text)) {
+        (Format::Yaml, Some(problem)) => broken(path, problem),
+        _ => load_parsed(path, parsed),
+    }
 }
 
-fn load_parsed(path: &str, text: &str, parsed: Parsed) -> LoadedFile {
+fn load_parsed(path: &str, parsed: Parsed) -> LoadedFile {
     let roots: Vec<Root> = parsed.roots.into_iter().flat_map(expand_list).collect();
     let meanings: Vec<Meaning> = roots.iter().map(|root| classify::meaning(&root.node)).collect();
     let any_manifest = meanings.contains(&Meaning::Manifest);
     if !any_manifest && parsed.failure.is_none() {
-        return match classify::vanished_manifest(text) {
-            Some(problem) => broken(path, problem),
-            None => LoadedFile::default(),
-        };
+        return LoadedFile::default();
     }
     let mut loaded = LoadedFile { is_manifest: true, ..LoadedFile::default() };
     for (root, meaning) in roots.into_iter().zip(meanings) {
         match meaning {
             Meaning::Empty => {}
-            Meaning::Manifest => document::load(&Context { file: path }, root, &mut loaded),
+            Meaning::Manifest => document::load(path, root, &mut loaded),
             // Beside manifests, a document of another sort is one whose kind was lost.
             Meaning::Other if any_manifest => {
                 let problem = classify::stray(&root.node);
@@ -115,23 +114,18 @@ fn broken(path: &str, problem: Problem) -> LoadedFile {
     LoadedFile { documents: Vec::new(), violations: vec![violation(path, problem, None)], is_manifest: true }
 }
 
-/// Kubernetes' `kind: List` is its items.
-fn expand_list(root: Root) -> Vec<Root> {
+/// Kubernetes' `kind: List` is its items, if they are objects.
+fn expand_list(mut root: Root) -> Vec<Root> {
     let is_list = root.node.entry("kind").and_then(|entry| entry.value.text()) == Some("List");
-    let Value::Mapping(entries) = root.node.value else { return vec![root] };
-    let items = entries
-        .iter()
-        .position(|entry| entry.key == "items" && matches!(entry.value.value, Value::Sequence(_)));
-    let (true, Some(items)) = (is_list, items) else {
-        return vec![Root { node: Node { mark: root.node.mark, value: Value::Mapping(entries) }, ..root }];
-    };
-    let mut problems = root.problems;
-    let Value::Sequence(items) =
-        entries.into_iter().nth(items).map_or(Value::Sequence(Vec::new()), |entry| entry.value.value)
-    else {
-        return Vec::new();
-    };
+    let Value::Mapping(entries) = &mut root.node.value else { return vec![root] };
+    let items = entries.iter_mut().find(|entry| entry.key == "items").map(|entry| &mut entry.value.value);
+    let Some(Value::Sequence(items)) = items else { return vec![root] };
+    let are_objects = items.iter().all(|item| classify::meaning(item) == Meaning::Manifest);
+    if !is_list || items.is_empty() || !are_objects {
+        return vec![root];
+    }
     // What was wrong in the text is told once, with the first item.
+    let (items, mut problems) = (std::mem::take(items), root.problems);
     items.into_iter().map(|node| Root { node, problems: std::mem::take(&mut problems) }).collect()
 }
 

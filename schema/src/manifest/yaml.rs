@@ -10,6 +10,18 @@ use crate::violation::rules;
 
 /// Reads all documents of `text`, up to the first place that is no YAML.
 pub(crate) fn parse(text: &str) -> Parsed {
+    // The parser has invariants of its own that it checks by panicking. None was seen to break, but
+    // one file must never take the reconciler down, so one that does is a file that can't be read.
+    std::panic::catch_unwind(|| read_events(text)).unwrap_or_else(|_| {
+        let message = "not valid YAML: the parser gave up";
+        Parsed {
+            roots: Vec::new(),
+            failure: Some(Problem::new(Mark::default(), &rules::YAML_SYNTAX, message)),
+        }
+    })
+}
+
+fn read_events(text: &str) -> Parsed {
     let mut builder = Builder::default();
     let mut parser: Parser<'_, StrInput<'_>> = Parser::new_from_str(text);
     while let Some(event) = parser.next_event() {
@@ -181,7 +193,7 @@ impl Builder {
         match &mut frame.items {
             Items::Sequence(items) => items.push(node),
             Items::Mapping { entries, key, merges } => match key.take() {
-                None => *key = Some(key_of(node, &mut self.problems)),
+                None => *key = Some(key_of(node)?),
                 Some(Key { is_merge: true, mark, .. }) => merges.push((mark, node)),
                 Some(Key { text, mark, .. }) => entries.push(Entry { key: text, mark, value: node }),
             },
@@ -219,16 +231,14 @@ impl Builder {
     }
 }
 
-fn key_of(node: Node, problems: &mut Vec<Problem>) -> Key {
+/// A key that is a list or mapping keeps the file from being read: a stray `?` or `{{` makes one, and
+/// what it swallowed may have been the object.
+fn key_of(node: Node) -> Result<Key, Problem> {
     match node.value {
-        Value::Scalar { text, plain } => Key { is_merge: plain && text == "<<", mark: node.mark, text },
+        Value::Scalar { text, plain } => Ok(Key { is_merge: plain && text == "<<", mark: node.mark, text }),
         Value::Sequence(_) | Value::Mapping(_) => {
-            problems.push(Problem::new(
-                node.mark,
-                &rules::YAML_SYNTAX,
-                "a key must be text, not a list or mapping",
-            ));
-            Key { text: "?".to_owned(), mark: node.mark, is_merge: false }
+            Err(Problem::new(node.mark, &rules::YAML_SYNTAX, "a key must be text, not a list or mapping")
+                .help("a template? put the rendered manifest into the repository"))
         }
     }
 }
@@ -253,13 +263,18 @@ fn syntax_problem(error: &ScanError, text: &str) -> Problem {
     if error.info().contains("recursion limit") {
         return too_deep(mark);
     }
-    let line = usize::try_from(mark.line).unwrap_or(usize::MAX);
-    let lines: Vec<&str> = text.lines().skip(line.saturating_sub(2)).take(2).collect();
-    let indented_by_tab =
-        lines.iter().any(|line| line.trim_start_matches(' ').starts_with('\t') && !line.trim().is_empty());
-    let help = if indented_by_tab {
-        "YAML is indented with spaces; this line has a tab"
-    } else if lines.iter().any(|line| line.contains("{{")) {
+    // The parser may stop at the line before or after the one that is wrong.
+    let near = usize::try_from(mark.line).unwrap_or(usize::MAX).saturating_sub(2);
+    let lines = || (1u32..).zip(text.lines()).skip(near).take(3);
+    let tab =
+        lines().find(|(_, line)| line.trim_start_matches(' ').starts_with('\t') && !line.trim().is_empty());
+    if let Some((number, line)) = tab {
+        let spaces = line.len() - line.trim_start_matches(' ').len();
+        let mark = Mark { line: number, column: u32::try_from(spaces + 1).unwrap_or(u32::MAX) };
+        return Problem::new(mark, &rules::YAML_SYNTAX, "not valid YAML: a tab in the indentation")
+            .help("YAML is indented with spaces");
+    }
+    let help = if lines().any(|(_, line)| line.contains("{{")) {
         "this looks like a template: put the rendered manifest into the repository"
     } else {
         "if the file is no manifest, list it in `.minik8signore`"

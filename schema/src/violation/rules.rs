@@ -37,7 +37,7 @@ rules! {
     JSON_SYNTAX "json-syntax" Error "The file is not JSON."
     YAML_TAG "yaml-tag" Error "A manifest uses a YAML tag; tags have no meaning in manifests."
     DUPLICATE_KEY "duplicate-key" Error "A key is written twice in one mapping."
-    COMMENTED_MANIFEST "commented-manifest" Error "A line reads like a whole manifest, but is a comment or plain text."
+    COMMENTED_MANIFEST "commented-manifest" Error "A line reads like a whole manifest, but is a comment or directive."
     // The document.
     NOT_A_MAPPING "not-a-mapping" Error "A document is a list or text where an object is wanted."
     MISSING_KIND "missing-kind" Error "A document looks like a manifest but names no kind."

@@ -148,6 +148,7 @@ pub struct ContainerPort {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The port in the pod, 1 to 65535.
+    #[schemars(range(min = 1))]
     pub container_port: u16,
     /// The port on the node that leads here; 0 is any free one, shown in status.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,8 +1,90 @@
-//! The effective spec: defaults that follow from other fields, so that equal meaning hashes equal.
+//! The effective spec: what Kubernetes' API server fills in, and one spelling for equal meanings, so
+//! that the hash changes only when the meaning does.
 
-use super::PodSpec;
+use super::{Container, HttpGetAction, HttpScheme, PodSpec, Probe};
+use super::{HostPathType, StorageMedium};
 
 impl PodSpec {
-    /// Fills in what Kubernetes' API server would.
-    pub fn fill_defaults(&mut self) {}
+    /// Fills in the defaults that follow from other fields. Doing it twice changes nothing.
+    pub fn fill_defaults(&mut self) {
+        let host_network = self.host_network;
+        for container in self.init_containers.iter_mut().chain(&mut self.containers) {
+            container.fill_defaults();
+            if host_network {
+                // On the node's own network a port is the node's port.
+                for port in &mut container.ports {
+                    port.host_port = Some(port.container_port);
+                }
+            }
+        }
+        for volume in &mut self.volumes {
+            if let Some(empty_dir) = &mut volume.empty_dir {
+                empty_dir.medium = empty_dir.medium.filter(|medium| *medium != StorageMedium::Disk);
+            }
+            if let Some(host_path) = &mut volume.host_path {
+                host_path.kind = host_path.kind.filter(|kind| *kind != HostPathType::Unset);
+            }
+        }
+        drop_if_default(&mut self.dns_config);
+        drop_if_default(&mut self.security_context);
+        for toleration in &mut self.tolerations {
+            drop_if_default(&mut toleration.key);
+            drop_if_default(&mut toleration.value);
+        }
+    }
+}
+
+impl Container {
+    fn fill_defaults(&mut self) {
+        self.image_pull_policy = Some(self.effective_pull_policy());
+        let resources = &mut self.resources;
+        resources.requests.cpu = resources.requests.cpu.or(resources.limits.cpu);
+        resources.requests.memory = resources.requests.memory.or(resources.limits.memory);
+        for variable in &mut self.env {
+            match variable.value_from {
+                // No value is the empty value.
+                None => _ = variable.value.get_or_insert_default(),
+                Some(_) => variable.value = None,
+            }
+        }
+        for mount in &mut self.volume_mounts {
+            drop_if_default(&mut mount.sub_path);
+        }
+        if let Some(context) = &mut self.security_context {
+            drop_if_default(&mut context.capabilities);
+        }
+        drop_if_default(&mut self.security_context);
+        let probes = [&mut self.liveness_probe, &mut self.readiness_probe, &mut self.startup_probe];
+        for probe in probes.into_iter().flatten() {
+            probe.fill_defaults();
+        }
+        let pre_stop = self.lifecycle.as_mut().and_then(|lifecycle| lifecycle.pre_stop.as_mut());
+        if let Some(action) = pre_stop.and_then(|handler| handler.http_get.as_mut()) {
+            action.fill_defaults();
+        }
+    }
+}
+
+impl Probe {
+    fn fill_defaults(&mut self) {
+        if let Some(action) = &mut self.http_get {
+            action.fill_defaults();
+        }
+    }
+}
+
+impl HttpGetAction {
+    fn fill_defaults(&mut self) {
+        self.scheme.get_or_insert(HttpScheme::Http);
+        if !self.path.starts_with('/') {
+            self.path.insert(0, '/');
+        }
+    }
+}
+
+/// An empty value means the same as none.
+fn drop_if_default<T: Default + PartialEq>(value: &mut Option<T>) {
+    if value.as_ref().is_some_and(|value| *value == T::default()) {
+        *value = None;
+    }
 }

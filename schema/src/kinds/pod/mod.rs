@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 mod container;
 mod defaults;
+mod not_executed;
 mod security;
 mod status;
 mod validate;

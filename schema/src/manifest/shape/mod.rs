@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 
 mod walk;
 
-pub(crate) use walk::{Walk, found};
+pub(crate) use walk::{Here, Walk, found};
 
 /// What a value may be.
 #[derive(Debug)]
@@ -20,10 +20,7 @@ pub(crate) enum Shape {
     /// Text out of a list.
     OneOf(Vec<String>),
     Bool,
-    Integer {
-        min: i128,
-        max: i128,
-    },
+    Integer(Range),
     Cpu,
     Memory,
     List(usize),
@@ -31,10 +28,14 @@ pub(crate) enum Shape {
     Map(usize),
     Record(Record),
     /// A number or a name: ports.
-    IntegerOrText {
-        min: i128,
-        max: i128,
-    },
+    IntegerOrText(Range),
+}
+
+/// The least and the greatest number.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Range {
+    pub(crate) min: i128,
+    pub(crate) max: i128,
 }
 
 /// A mapping with known fields.
@@ -80,6 +81,25 @@ impl Shapes {
         &self.arena[index]
     }
 
+    /// Something of the shape, in place of a value that is a mistake: the rest can then be checked too.
+    fn stand_in(&self, index: usize) -> Json {
+        match self.get(index) {
+            Shape::Text => Json::from(""),
+            Shape::OneOf(words) => Json::from(words.first().map_or("", String::as_str)),
+            Shape::Bool => Json::from(false),
+            Shape::Integer(_) | Shape::IntegerOrText(_) => Json::from(1),
+            Shape::Cpu | Shape::Memory => Json::from("1"),
+            Shape::List(_) => Json::Array(Vec::new()),
+            Shape::Map(_) => Json::Object(serde_json::Map::new()),
+            Shape::Record(record) => {
+                let required = record.fields.iter().filter(|(_, field)| field.required);
+                Json::Object(
+                    required.map(|(name, field)| (name.clone(), self.stand_in(field.shape))).collect(),
+                )
+            }
+        }
+    }
+
     fn push(&mut self, shape: Shape) -> usize {
         self.arena.push(shape);
         self.arena.len() - 1
@@ -116,10 +136,7 @@ impl Shapes {
                 None => Shape::Text,
             },
             "boolean" => Shape::Bool,
-            "integer" => {
-                let (min, max) = range(json).ok_or_else(unknown)?;
-                Shape::Integer { min, max }
-            }
+            "integer" => Shape::Integer(range(json).ok_or_else(unknown)?),
             "array" => Shape::List(self.add(name, json.get("items").ok_or_else(unknown)?, definitions)?),
             "object" => return self.object(name, json, definitions),
             _ => return Err(unknown()),
@@ -159,9 +176,7 @@ impl Shapes {
         let shape = match (format(first).as_deref(), range(first)) {
             (Some("cpu-quantity"), _) => Shape::Cpu,
             (Some("memory-quantity"), _) => Shape::Memory,
-            (_, Some((min, max))) if is(first, "integer") && is(second, "string") => {
-                Shape::IntegerOrText { min, max }
-            }
+            (_, Some(range)) if is(first, "integer") && is(second, "string") => Shape::IntegerOrText(range),
             _ => return Ok(None),
         };
         Ok(Some(self.push(shape)))
@@ -203,7 +218,7 @@ impl Shapes {
 }
 
 /// The range of an integer: what the schema says, within what its format holds.
-fn range(json: &Json) -> Option<(i128, i128)> {
+fn range(json: &Json) -> Option<Range> {
     let (least, most) = match json.get("format").and_then(Json::as_str)? {
         "uint16" => (0, i128::from(u16::MAX)),
         "uint32" => (0, i128::from(u32::MAX)),
@@ -213,5 +228,30 @@ fn range(json: &Json) -> Option<(i128, i128)> {
         _ => return None,
     };
     let bound = |key: &str| json.get(key).and_then(Json::as_i64).map(i128::from);
-    Some((bound("minimum").unwrap_or(least).max(least), bound("maximum").unwrap_or(most).min(most)))
+    Some(Range {
+        min: bound("minimum").unwrap_or(least).max(least),
+        max: bound("maximum").unwrap_or(most).min(most),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schemas_of_all_kinds_are_understood_and_strict() {
+        let schemas = [
+            ("ObjectMeta", schemars::schema_for!(crate::meta::ObjectMeta)),
+            ("PodSpec", schemars::schema_for!(crate::kinds::pod::PodSpec)),
+        ];
+        for (name, schema) in schemas {
+            assert!(Shapes::compile(name, &schema).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_type_that_takes_unknown_fields_is_refused() {
+        let open = schemars::json_schema!({"type": "object", "properties": {"a": {"type": "string"}}});
+        assert!(Shapes::compile("Open", &open).is_err());
+    }
 }

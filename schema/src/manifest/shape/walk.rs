@@ -2,57 +2,66 @@
 
 use serde_json::{Map, Value as Json};
 
-use super::{Record, Shape, Shapes};
+use super::{Range, Record, Shape, Shapes};
 use crate::manifest::foreign;
 use crate::manifest::nearest::{list, nearest, suggestion};
 use crate::manifest::node::{Entry, Mark, Node, Problem, Value};
 use crate::manifest::scalar::{Plain, resolve};
 use crate::quantity::{Cpu, Memory, QuantityError};
-use crate::violation::{Path, rules};
+use crate::violation::{OwnedStep, Path, rules};
 
 /// A plain `cpu` number from here on is nano-CPUs: no machine has a million cores, and older
 /// Minik8s manifests wrote billionths.
 const NANO_CPU_MIN: i128 = 1_000_000;
 
+/// Where the walk is: the path, and the place to show for it.
+#[derive(Clone, Copy)]
+pub(crate) struct Here<'a> {
+    pub(crate) path: &'a Path<'a>,
+    pub(crate) mark: Mark,
+}
+
 /// One walk over one document.
 pub(crate) struct Walk<'a> {
     pub(crate) shapes: &'a Shapes,
     pub(crate) problems: Vec<Problem>,
+    /// Where the value is not what the author meant: findings there would only follow from these.
+    pub(crate) faults: Vec<Vec<OwnedStep>>,
 }
 
 impl Walk<'_> {
-    /// The value at `node` as JSON for serde; `Json::Null` where a mistake was found. `place` is shown
+    /// The value at `node` as JSON for serde; none where it is a mistake. The mark of `here` is shown
     /// when something is missing: the key that owns the value.
-    pub(crate) fn value(&mut self, shape: usize, node: &Node, at: &Path<'_>, place: Mark) -> Json {
-        // A value that is not written has no place of its own.
-        let mark = if node.is_blank() { place } else { node.mark };
+    pub(crate) fn value(&mut self, shape: usize, node: &Node, here: Here<'_>) -> Option<Json> {
         let shapes = self.shapes;
         match (shapes.get(shape), &node.value) {
-            (Shape::Record(record), Value::Mapping(entries)) => self.record(record, entries, at, place),
-            (Shape::Map(values), Value::Mapping(entries)) => self.map(*values, entries, at),
-            (Shape::List(items), Value::Sequence(nodes)) => Json::Array(
-                nodes
-                    .iter()
-                    .enumerate()
-                    .map(|(index, item)| self.value(*items, item, &at.index(index), item.mark))
-                    .collect(),
-            ),
-            (Shape::List(_) | Shape::Map(_) | Shape::Record(_), _) => self.wrong_type(shape, node, at, mark),
-            (_, Value::Scalar { text, plain }) => self.scalar(shape, node, text, *plain, at, mark),
-            _ => self.wrong_type(shape, node, at, mark),
+            (Shape::Record(record), Value::Mapping(entries)) => Some(self.record(record, entries, here)),
+            (Shape::Map(values), Value::Mapping(entries)) => Some(self.map(*values, entries, here.path)),
+            (Shape::List(items), Value::Sequence(nodes)) => {
+                let mut item = |(index, item): (usize, &Node)| {
+                    let path = here.path.index(index);
+                    let value = self.value(*items, item, Here { path: &path, mark: item.mark });
+                    // A stand-in keeps the others at their index.
+                    value.unwrap_or_else(|| shapes.stand_in(*items))
+                };
+                Some(Json::Array(nodes.iter().enumerate().map(&mut item).collect()))
+            }
+            (Shape::List(_) | Shape::Map(_) | Shape::Record(_), _) => self.wrong_type(shape, node, here),
+            _ => self.scalar(shape, node, here),
         }
     }
 
-    fn record(&mut self, record: &Record, entries: &[Entry], at: &Path<'_>, place: Mark) -> Json {
-        let mut object = Map::new();
+    fn record(&mut self, record: &Record, entries: &[Entry], here: Here<'_>) -> Json {
+        let (mut object, at) = (Map::new(), here.path);
         for entry in entries {
             let path = at.field(&entry.key);
             match record.fields.get(&entry.key) {
                 // Null is absence, as in Kubernetes; a required field is then missed below.
                 Some(_) if entry.value.is_null() => {}
                 Some(field) => {
-                    let value = self.value(field.shape, &entry.value, &path, entry.mark);
-                    object.insert(entry.key.clone(), value);
+                    let value = self.value(field.shape, &entry.value, Here { path: &path, mark: entry.mark });
+                    let stand_in = || field.required.then(|| self.shapes.stand_in(field.shape));
+                    object.extend(value.or_else(stand_in).map(|value| (entry.key.clone(), value)));
                 }
                 None => self.unknown_field(record, entry, at),
             }
@@ -61,22 +70,27 @@ impl Walk<'_> {
             if !field.required || object.contains_key(name) {
                 continue;
             }
-            let null = entries.iter().find(|entry| entry.key == *name);
-            let message = format!(
-                "{}: Required value: {}",
-                at.field(name),
-                match null {
-                    Some(_) => "the field is there but has no value",
-                    None => "the field is missing",
-                }
-            );
-            self.problem(Problem::new(
-                null.map_or(place, |entry| entry.mark),
-                &rules::MISSING_FIELD,
-                message,
-            ));
+            object.insert(name.clone(), self.shapes.stand_in(field.shape));
+            self.missing_field(record, name, entries, here);
         }
         Json::Object(object)
+    }
+
+    fn missing_field(&mut self, record: &Record, name: &str, entries: &[Entry], here: Here<'_>) {
+        let path = here.path.field(name);
+        let is_typo = |entry: &Entry| {
+            let known = record.fields.keys().map(String::as_str);
+            !record.fields.contains_key(&entry.key) && nearest(&entry.key, known) == Some(name)
+        };
+        if entries.iter().any(is_typo) {
+            // `imgae` was told as unknown already: one mistake, one message.
+            return self.faults.push(path.steps());
+        }
+        let null = entries.iter().find(|entry| entry.key == *name);
+        let why = if null.is_some() { "the field is there but has no value" } else { "the field is missing" };
+        let mark = null.map_or(here.mark, |entry| entry.mark);
+        let message = format!("{path}: Required value: {why}");
+        self.fault(&path, Problem::new(mark, &rules::MISSING_FIELD, message));
     }
 
     fn unknown_field(&mut self, record: &Record, entry: &Entry, at: &Path<'_>) {
@@ -88,12 +102,12 @@ impl Walk<'_> {
             }
             let message = format!("{path}: a Kubernetes field that Minik8s does not support");
             let problem = Problem::new(entry.mark, &rules::UNSUPPORTED_FIELD, message);
-            return self.problem(problem.help(field.help));
+            return self.fault(&path, problem.help(field.help));
         }
         let message = format!("{path}: unknown field `{}`", entry.key);
         let names = record.fields.keys().map(String::as_str);
         let help = suggestion(&entry.key, names);
-        self.problem(Problem::new(entry.mark, &rules::UNKNOWN_FIELD, message).help(help));
+        self.fault(&path, Problem::new(entry.mark, &rules::UNKNOWN_FIELD, message).help(help));
     }
 
     fn map(&mut self, values: usize, entries: &[Entry], at: &Path<'_>) -> Json {
@@ -104,104 +118,112 @@ impl Walk<'_> {
                 // `disk:` without a value is the empty text, as for Kubernetes.
                 Json::String(String::new())
             } else {
-                self.value(values, &entry.value, &path, entry.mark)
+                let value = self.value(values, &entry.value, Here { path: &path, mark: entry.mark });
+                value.unwrap_or_else(|| self.shapes.stand_in(values))
             };
             object.insert(entry.key.clone(), value);
         }
         Json::Object(object)
     }
 
-    fn scalar(
-        &mut self,
-        shape: usize,
-        node: &Node,
-        text: &str,
-        plain: bool,
-        at: &Path<'_>,
-        mark: Mark,
-    ) -> Json {
-        let meaning = if plain { resolve(text) } else { Plain::Text };
-        let shapes = self.shapes;
+    fn scalar(&mut self, shape: usize, node: &Node, here: Here<'_>) -> Option<Json> {
+        let Value::Scalar { text, plain } = &node.value else { return self.wrong_type(shape, node, here) };
+        let meaning = if *plain { resolve(text) } else { Plain::Text };
+        let here = Here { mark: shown(node, here), ..here };
+        let (shapes, at) = (self.shapes, here.path);
         match (shapes.get(shape), meaning) {
-            (Shape::Text, Plain::Text) => Json::from(text),
+            (Shape::Text, Plain::Text) => Some(Json::from(text.as_str())),
             (Shape::Text, Plain::OldBool(_)) => {
                 let message = format!("{at}: `{text}` is taken as text; older YAML reads it as a boolean");
-                let problem = Problem::new(mark, &rules::AMBIGUOUS_SCALAR, message);
-                self.problem(problem.help(format!("write \"{text}\" in quotes")));
-                Json::from(text)
+                let problem = Problem::new(here.mark, &rules::AMBIGUOUS_SCALAR, message);
+                self.problems.push(problem.help(format!("write \"{text}\" in quotes")));
+                Some(Json::from(text.as_str()))
             }
-            (Shape::OneOf(words), _) => self.one_of(words, text, at, mark),
-            (Shape::Bool, Plain::Bool(value)) => Json::from(value),
-            (Shape::Integer { min, max } | Shape::IntegerOrText { min, max }, Plain::Integer(number)) => {
-                self.integer(number, *min, *max, at, mark)
+            (Shape::OneOf(words), _) => self.one_of(words, text, here),
+            (Shape::Bool, Plain::Bool(value)) => Some(Json::from(value)),
+            (Shape::Integer(range) | Shape::IntegerOrText(range), Plain::Integer(number)) => {
+                self.integer(number, *range, here)
             }
-            (Shape::IntegerOrText { .. }, Plain::Text) => Json::from(text),
-            (Shape::Cpu, Plain::Integer(number)) if number >= NANO_CPU_MIN => self.nano_cpu(number, at, mark),
+            (Shape::IntegerOrText(_), Plain::Text) => Some(Json::from(text.as_str())),
+            (Shape::Cpu, Plain::Integer(number)) if number >= NANO_CPU_MIN => self.nano_cpu(number, here),
             (Shape::Cpu, Plain::Text | Plain::Integer(_) | Plain::Float) => {
-                self.quantity(text, text.parse::<Cpu>().err(), at, mark)
+                self.quantity(text, text.parse::<Cpu>().err(), here)
             }
             (Shape::Memory, Plain::Text | Plain::Integer(_) | Plain::Float) => {
-                self.quantity(text, text.parse::<Memory>().err(), at, mark)
+                self.quantity(text, text.parse::<Memory>().err(), here)
             }
-            _ => self.wrong_type(shape, node, at, mark),
+            _ => self.wrong_type(shape, node, here),
         }
     }
 
-    fn one_of(&mut self, words: &[String], text: &str, at: &Path<'_>, mark: Mark) -> Json {
+    fn one_of(&mut self, words: &[String], text: &str, here: Here<'_>) -> Option<Json> {
         if words.iter().any(|word| word == text) {
-            return Json::from(text);
+            return Some(Json::from(text));
         }
         let known = || words.iter().map(String::as_str).filter(|word| !word.is_empty());
         let help = match nearest(text, known()) {
             Some(word) => format!("did you mean `{word}`? supported values: {}", list(known())),
             None => format!("supported values: {}", list(known())),
         };
-        let message = format!("{at}: Unsupported value: `{text}`");
-        self.problem(Problem::new(mark, &rules::UNKNOWN_VALUE, message).help(help));
-        Json::Null
+        let message = format!("{}: Unsupported value: `{text}`", here.path);
+        self.fault(here.path, Problem::new(here.mark, &rules::UNKNOWN_VALUE, message).help(help));
+        None
     }
 
-    fn integer(&mut self, number: i128, min: i128, max: i128, at: &Path<'_>, mark: Mark) -> Json {
+    fn integer(&mut self, number: i128, range: Range, here: Here<'_>) -> Option<Json> {
         let json = i64::try_from(number).map(Json::from).or_else(|_| u64::try_from(number).map(Json::from));
+        let Range { min, max } = range;
         match json {
-            Ok(json) if (min..=max).contains(&number) => json,
+            Ok(json) if (min..=max).contains(&number) => Some(json),
             _ => {
+                let path = here.path;
                 let message =
-                    format!("{at}: Invalid value: {number}: must be between {min} and {max}, inclusive");
-                self.problem(Problem::new(mark, &rules::OUT_OF_RANGE, message));
-                Json::Null
+                    format!("{path}: Invalid value: {number}: must be between {min} and {max}, inclusive");
+                self.fault(path, Problem::new(here.mark, &rules::OUT_OF_RANGE, message));
+                None
             }
         }
     }
 
-    fn nano_cpu(&mut self, number: i128, at: &Path<'_>, mark: Mark) -> Json {
+    fn nano_cpu(&mut self, number: i128, here: Here<'_>) -> Option<Json> {
         let text = format!("{number}n");
-        if let Err(error) = text.parse::<Cpu>() {
-            return self.quantity(&text, Some(error), at, mark);
+        match text.parse::<Cpu>() {
+            Err(error) => self.quantity(&text, Some(error), here),
+            Ok(cpu) => {
+                let message =
+                    format!("{}: {number} is read as billionths of a core, which is `{cpu}`", here.path);
+                let problem = Problem::new(here.mark, &rules::NANO_CPU, message);
+                self.problems.push(problem.help(format!("write `{cpu}`")));
+                Some(Json::from(text))
+            }
         }
-        let cpu = text.parse::<Cpu>().unwrap_or_default();
-        let message = format!("{at}: {number} is read as billionths of a core, which is `{cpu}`");
-        self.problem(Problem::new(mark, &rules::NANO_CPU, message).help(format!("write `{cpu}`")));
-        Json::from(text)
     }
 
-    fn quantity(&mut self, text: &str, error: Option<QuantityError>, at: &Path<'_>, mark: Mark) -> Json {
-        let Some(error) = error else { return Json::from(text) };
-        self.problem(Problem::new(mark, &rules::QUANTITY, format!("{at}: Invalid value: {error}")));
-        Json::Null
+    fn quantity(&mut self, text: &str, error: Option<QuantityError>, here: Here<'_>) -> Option<Json> {
+        let Some(error) = error else { return Some(Json::from(text)) };
+        let message = format!("{}: Invalid value: {error}", here.path);
+        self.fault(here.path, Problem::new(here.mark, &rules::QUANTITY, message));
+        None
     }
 
-    fn wrong_type(&mut self, shape: usize, node: &Node, at: &Path<'_>, mark: Mark) -> Json {
-        let place = if at.to_string().is_empty() { "the document".to_owned() } else { at.to_string() };
-        let message = format!("{place}: {} is wanted, found {}", wanted(self.shapes, shape), found(node));
+    fn wrong_type(&mut self, shape: usize, node: &Node, here: Here<'_>) -> Option<Json> {
+        let message =
+            format!("{}: {} is wanted, found {}", here.path, wanted(self.shapes, shape), found(node));
         let help = type_help(self.shapes.get(shape), node);
-        self.problem(Problem::new(mark, &rules::WRONG_TYPE, message).help(help));
-        Json::Null
+        self.fault(here.path, Problem::new(shown(node, here), &rules::WRONG_TYPE, message).help(help));
+        None
     }
 
-    fn problem(&mut self, problem: Problem) {
+    /// Notes a mistake after which the value at `at` is not the author's.
+    fn fault(&mut self, at: &Path<'_>, problem: Problem) {
+        self.faults.push(at.steps());
         self.problems.push(problem);
     }
+}
+
+/// A value that is not written has no place of its own: its key is shown.
+fn shown(node: &Node, here: Here<'_>) -> Mark {
+    if node.is_blank() { here.mark } else { node.mark }
 }
 
 /// What the schema wants, in words.
@@ -209,8 +231,8 @@ fn wanted(shapes: &Shapes, shape: usize) -> &'static str {
     match shapes.get(shape) {
         Shape::Text | Shape::OneOf(_) => "text",
         Shape::Bool => "`true` or `false`",
-        Shape::Integer { .. } => "an integer",
-        Shape::IntegerOrText { .. } => "a port's number or name",
+        Shape::Integer(_) => "an integer",
+        Shape::IntegerOrText(_) => "a port's number or name",
         Shape::Cpu | Shape::Memory => "a quantity",
         Shape::List(_) => "a list",
         Shape::Map(_) | Shape::Record(_) => "a mapping",
@@ -247,7 +269,7 @@ fn type_help(shape: &Shape, node: &Node) -> String {
         (Shape::Bool, Plain::Bool(value) | Plain::OldBool(value), _) => {
             format!("write {value} without quotes")
         }
-        (Shape::Integer { .. } | Shape::IntegerOrText { .. }, Plain::Integer(number), false) => {
+        (Shape::Integer(_) | Shape::IntegerOrText(_), Plain::Integer(number), false) => {
             format!("write {number} without quotes")
         }
         (_, Plain::LeadingZero, true) => {

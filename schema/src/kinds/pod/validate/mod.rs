@@ -1,9 +1,58 @@
-//! What the schema can't say about a pod.
+//! What the schema can't say about a pod: one file per part, in Kubernetes' words where people search
+//! for them. Reads the typed spec, adds findings by path, changes nothing.
 
-use super::PodSpec;
-use crate::violation::{Findings, Path};
+mod container;
+mod env;
+mod image;
+mod ports;
+mod probe;
+mod resources;
+mod scheduling;
+mod security;
+mod volume;
+
+use std::collections::BTreeSet;
+
+use super::{PodSpec, not_executed};
+use crate::kinds::names::{DNS_LABEL, is_dns_label};
+use crate::violation::{Findings, Path, rules};
 
 impl PodSpec {
-    /// Checks the spec at `at`.
-    pub fn validate(&self, _at: &Path<'_>, _findings: &mut Findings) {}
+    /// Checks a spec as it is written, before [`PodSpec::fill_defaults`], at the path `at`.
+    pub fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
+        volume::validate(self, at, findings);
+        container::validate(self, at, findings);
+        ports::validate(self, at, findings);
+        security::validate(self, at, findings);
+        scheduling::validate(self, at, findings);
+        not_executed::note(self, at, findings);
+    }
+}
+
+/// A DNS label that no other of its list has.
+fn unique_label<'a>(name: &'a str, at: &Path<'_>, seen: &mut BTreeSet<&'a str>, findings: &mut Findings) {
+    let here = at.field("name");
+    if name.is_empty() {
+        findings.add(&rules::INVALID_NAME, &here, "Required value: the name is empty");
+    } else if !is_dns_label(name) {
+        findings.add(&rules::INVALID_NAME, &here, format!("Invalid value: `{name}`: {DNS_LABEL}"));
+    } else if !seen.insert(name) {
+        findings.add(&rules::DUPLICATE_NAME, &here, format!("Duplicate value: `{name}`"));
+    }
+}
+
+/// Checks that exactly one of some fields is set.
+fn exactly_one(set: &[&str], all: &[&str], what: &str, at: &Path<'_>, findings: &mut Findings) {
+    let names = || all.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    match set {
+        [_] => {}
+        [] => {
+            let help = format!("set one of {}; a field without a value is null, which is not set", names());
+            findings.add(&rules::EXCLUSIVE, at, format!("Required value: must specify {what}")).help(help);
+        }
+        [_, second, ..] => {
+            let message = format!("Forbidden: may not specify more than 1 {}", what.trim_start_matches("a "));
+            findings.add(&rules::EXCLUSIVE, &at.field(second), message).on_key();
+        }
+    }
 }

@@ -1,0 +1,95 @@
+//! The spellings of names that Kubernetes checks, in its own words, so that a search finds them.
+
+/// What Kubernetes says of a malformed label.
+pub const DNS_LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', \
+and must start and end with an alphanumeric character, at most 63 characters";
+
+/// Longest name, label value and DNS label.
+pub const NAME_MAX_CHARS: usize = 63;
+
+/// `[a-z0-9]([-a-z0-9]*[a-z0-9])?`, at most 63 characters.
+pub fn is_dns_label(text: &str) -> bool {
+    text.len() <= NAME_MAX_CHARS
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        && starts_and_ends_alphanumeric(text)
+}
+
+/// DNS labels joined by dots, at most 253 characters.
+pub fn is_dns_subdomain(text: &str) -> bool {
+    text.len() <= 253 && text.split('.').all(is_dns_label)
+}
+
+/// `[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?`, at most 63 characters: object names, and names of labels.
+pub fn is_name(text: &str) -> bool {
+    text.len() <= NAME_MAX_CHARS
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+        && starts_and_ends_alphanumeric(text)
+}
+
+/// `name` or `prefix/name`, as keys of labels and annotations are. Says what is wrong.
+pub fn check_qualified_name(text: &str) -> Result<(), &'static str> {
+    let (prefix, name) = match text.rsplit_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, text),
+    };
+    if prefix.is_some_and(|prefix| !is_dns_subdomain(prefix)) {
+        return Err(
+            "the prefix part must be a lowercase DNS subdomain such as `example.com`, at most 253 characters",
+        );
+    }
+    if !is_name(name) {
+        return Err(
+            "the name part must consist of alphanumeric characters, '-', '_' or '.', and must start and \
+end with an alphanumeric character, at most 63 characters",
+        );
+    }
+    Ok(())
+}
+
+/// A label's value: a name, or empty.
+pub fn is_label_value(text: &str) -> bool {
+    text.is_empty() || is_name(text)
+}
+
+/// A port's name: `[a-z0-9]`, single `-` inside, at least one letter, at most 15 characters.
+pub fn is_port_name(text: &str) -> bool {
+    text.len() <= 15
+        && is_dns_label(text)
+        && !text.contains("--")
+        && text.bytes().any(|byte| byte.is_ascii_lowercase())
+}
+
+/// `[-._a-zA-Z][-._a-zA-Z0-9]*`.
+pub fn is_env_name(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    !text.is_empty() && text.bytes().all(fits) && !text.starts_with(|c: char| c.is_ascii_digit())
+}
+
+fn starts_and_ends_alphanumeric(text: &str) -> bool {
+    text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.ends_with(|c: char| c.is_ascii_alphanumeric())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_as_strict_as_kubernetes() {
+        for good in ["a", "web-1", "0a"] {
+            assert!(is_dns_label(good), "{good}");
+        }
+        let long = "a".repeat(64);
+        for bad in ["", "-a", "a-", "A", "a_b", "a.b", "ä", long.as_str()] {
+            assert!(!is_dns_label(bad), "{bad}");
+        }
+        for good in ["app", "app.kubernetes.io/name", "A_b.c", "example.com/x-Y"] {
+            assert_eq!(check_qualified_name(good), Ok(()), "{good}");
+        }
+        for bad in ["", "/a", "a/", "A.com/a", "a b", "-a", "a/b/c"] {
+            assert!(check_qualified_name(bad).is_err(), "{bad}");
+        }
+        assert!(is_port_name("http-1") && !is_port_name("80") && !is_port_name("a--b"));
+        assert!(is_env_name("_A.b-1") && !is_env_name("1A") && !is_env_name("a=b"));
+    }
+}

@@ -1,0 +1,88 @@
+//! Containers: names, image, command, and what each holds.
+
+use std::collections::BTreeSet;
+
+use super::super::{Container, LifecycleHandler, PodSpec};
+use super::{env, exactly_one, image, probe, resources, unique_label, volume};
+use crate::violation::{Findings, Path, rules};
+
+/// Checks all containers of the pod; names are unique over both lists.
+pub(super) fn validate(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
+    let mut names = BTreeSet::new();
+    let lists = [("initContainers", &pod.init_containers), ("containers", &pod.containers)];
+    for (field, containers) in lists {
+        let list = at.field(field);
+        for (index, container) in containers.iter().enumerate() {
+            let here = list.index(index);
+            unique_label(&container.name, &here, &mut names, findings);
+            one(pod, container, &here, findings);
+            if field == "initContainers" {
+                forbid_on_init(container, &here, findings);
+            }
+        }
+    }
+    if pod.containers.is_empty() {
+        findings.add(
+            &rules::REQUIRED,
+            &at.field("containers"),
+            "Required value: a pod has at least one container",
+        );
+    }
+}
+
+fn one(pod: &PodSpec, container: &Container, at: &Path<'_>, findings: &mut Findings) {
+    if let Err(why) = image::check(&container.image) {
+        findings.add(&rules::INVALID_IMAGE, &at.field("image"), why);
+    }
+    if let Some(directory) = &container.working_dir
+        && !directory.starts_with('/')
+    {
+        let message = format!("Invalid value: `{directory}`: must be an absolute path");
+        findings.add(&rules::INVALID_PATH, &at.field("workingDir"), message);
+    }
+    env::validate(&container.env, &at.field("env"), findings);
+    resources::validate(&container.resources, &at.field("resources"), findings);
+    volume::mounts(pod, container, &at.field("volumeMounts"), findings);
+    probe::validate(container, at, findings);
+    if let Some(lifecycle) = &container.lifecycle {
+        let here = at.field("lifecycle");
+        let here = here.field("preStop");
+        match &lifecycle.pre_stop {
+            Some(handler) => pre_stop(container, handler, &here, findings),
+            None => {
+                findings.add(
+                    &rules::EXCLUSIVE,
+                    &at.field("lifecycle"),
+                    "Required value: must specify `preStop`",
+                );
+            }
+        }
+    }
+}
+
+fn pre_stop(container: &Container, handler: &LifecycleHandler, at: &Path<'_>, findings: &mut Findings) {
+    let mut set = Vec::new();
+    set.extend(handler.exec.as_ref().map(|_| "exec"));
+    set.extend(handler.http_get.as_ref().map(|_| "httpGet"));
+    exactly_one(&set, &["exec", "httpGet"], "a handler type", at, findings);
+    if let Some(exec) = &handler.exec {
+        probe::exec(exec, &at.field("exec"), findings);
+    }
+    if let Some(http_get) = &handler.http_get {
+        probe::http_get(container, http_get, &at.field("httpGet"), findings);
+    }
+}
+
+/// Init containers run once to their end: nothing asks after them.
+fn forbid_on_init(container: &Container, at: &Path<'_>, findings: &mut Findings) {
+    let set = [
+        ("livenessProbe", container.liveness_probe.is_some()),
+        ("readinessProbe", container.readiness_probe.is_some()),
+        ("startupProbe", container.startup_probe.is_some()),
+        ("lifecycle", container.lifecycle.is_some()),
+    ];
+    for (field, _) in set.iter().filter(|(_, is_set)| *is_set) {
+        let message = "Forbidden: may not be set for init containers";
+        findings.add(&rules::EXCLUSIVE, &at.field(field), message).on_key();
+    }
+}

@@ -1,0 +1,83 @@
+//! Environment variables.
+
+use std::collections::BTreeSet;
+
+use super::super::{EnvVar, EnvVarSource};
+use super::exactly_one;
+use crate::kinds::names::{check_qualified_name, is_env_name, is_name};
+use crate::violation::{Findings, Path, rules};
+
+/// What a fieldPath may be, besides a label or annotation.
+const FIELD_PATHS: [&str; 8] = [
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "status.podIP",
+    "status.hostIP",
+    "metadata.labels['KEY']",
+    "metadata.annotations['KEY']",
+];
+
+/// Checks a container's variables.
+pub(super) fn validate(env: &[EnvVar], at: &Path<'_>, findings: &mut Findings) {
+    let mut seen = BTreeSet::new();
+    for (index, variable) in env.iter().enumerate() {
+        let here = at.index(index);
+        let name = &variable.name;
+        if !is_env_name(name) {
+            let message = format!(
+                "Invalid value: `{name}`: a valid environment variable name must consist of alphabetic characters, \
+digits, '_', '-', or '.', and must not start with a digit"
+            );
+            findings.add(&rules::INVALID_ENV_NAME, &here.field("name"), message);
+        } else if !seen.insert(name) {
+            let message = format!("`{name}` is set twice; the later value wins");
+            findings.add(&rules::DUPLICATE_ENV, &here.field("name"), message).help("keep one of them");
+        }
+        let Some(source) = &variable.value_from else { continue };
+        let from = here.field("valueFrom");
+        // Kubernetes takes an empty value for none.
+        if variable.value.as_ref().is_some_and(|value| !value.is_empty()) {
+            let message = "Invalid value: may not be specified when `value` is not empty";
+            findings.add(&rules::EXCLUSIVE, &from, message).on_key();
+        }
+        value_from(source, &from, findings);
+    }
+}
+
+fn value_from(source: &EnvVarSource, at: &Path<'_>, findings: &mut Findings) {
+    let mut set = Vec::new();
+    set.extend(source.field_ref.as_ref().map(|_| "fieldRef"));
+    set.extend(source.secret_key_ref.as_ref().map(|_| "secretKeyRef"));
+    exactly_one(&set, &["fieldRef", "secretKeyRef"], "a source", at, findings);
+    if let Some(reference) = &source.field_ref
+        && !is_field_path(&reference.field_path)
+    {
+        let here = at.field("fieldRef");
+        let message = format!("Unsupported value: `{}`", reference.field_path);
+        findings
+            .add(&rules::FIELD_PATH, &here.field("fieldPath"), message)
+            .help(format!("supported values: {}", FIELD_PATHS.join(", ")));
+    }
+    if let Some(reference) = &source.secret_key_ref {
+        let here = at.field("secretKeyRef");
+        for (field, value) in [("name", &reference.name), ("key", &reference.key)] {
+            if !is_name(value) {
+                let message =
+                    format!("Invalid value: `{value}`: letters, digits, '-', '_' and '.' make a name");
+                findings.add(&rules::INVALID_NAME, &here.field(field), message);
+            }
+        }
+    }
+}
+
+fn is_field_path(path: &str) -> bool {
+    let subscript = ["metadata.labels['", "metadata.annotations['"]
+        .into_iter()
+        .find_map(|prefix| path.strip_prefix(prefix)?.strip_suffix("']"));
+    match subscript {
+        Some(key) => check_qualified_name(&key.to_lowercase()).is_ok(),
+        None => FIELD_PATHS[..6].contains(&path),
+    }
+}

@@ -1,0 +1,40 @@
+//! Requests and limits.
+
+use super::super::ResourceRequirements;
+use crate::quantity::Memory;
+use crate::violation::{Findings, Path, rules};
+
+/// Docker refuses a container whose memory limit is below this.
+const MEMORY_LIMIT_MIN: Memory = Memory { bytes: 6 * 1024 * 1024 };
+
+/// Checks a container's resources.
+pub(super) fn validate(resources: &ResourceRequirements, at: &Path<'_>, findings: &mut Findings) {
+    let (requests, limits) = (&resources.requests, &resources.limits);
+    let request_path = at.field("requests");
+    if let (Some(request), Some(limit)) = (requests.cpu, limits.cpu)
+        && request > limit
+    {
+        let message =
+            format!("Invalid value: `{request}`: must be less than or equal to cpu limit of {limit}");
+        findings.add(&rules::RESOURCES, &request_path.field("cpu"), message);
+    }
+    if let (Some(request), Some(limit)) = (requests.memory, limits.memory)
+        && request > limit
+    {
+        let message =
+            format!("Invalid value: `{request}`: must be less than or equal to memory limit of {limit}");
+        findings.add(&rules::RESOURCES, &request_path.field("memory"), message);
+    }
+    let limit_path = at.field("limits");
+    if let Some(limit) = limits.memory.filter(|limit| *limit < MEMORY_LIMIT_MIN) {
+        let message =
+            format!("Invalid value: `{limit}`: Docker takes no memory limit below {MEMORY_LIMIT_MIN}");
+        findings
+            .add(&rules::RESOURCES, &limit_path.field("memory"), message)
+            .help("`m` is a thousandth: write `128Mi` for 128 mebibytes");
+    }
+    if limits.cpu.is_some_and(|limit| limit.millis == 0) {
+        let message = "Invalid value: `0`: a container can't run without CPU time";
+        findings.add(&rules::RESOURCES, &limit_path.field("cpu"), message).help("leave it out for no limit");
+    }
+}

@@ -1,0 +1,119 @@
+//! Volumes and where containers mount them.
+
+use std::collections::BTreeSet;
+
+use super::super::{Container, PodSpec, StorageMedium, Volume, VolumeMount};
+use super::{exactly_one, unique_label};
+use crate::kinds::names::is_name;
+use crate::violation::{Findings, Path, rules};
+
+/// Checks the pod's volumes.
+pub(super) fn validate(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
+    let list = at.field("volumes");
+    let mut names = BTreeSet::new();
+    for (index, volume) in pod.volumes.iter().enumerate() {
+        let here = list.index(index);
+        unique_label(&volume.name, &here, &mut names, findings);
+        source(volume, &here, findings);
+    }
+}
+
+fn source(volume: &Volume, at: &Path<'_>, findings: &mut Findings) {
+    let mut set = Vec::new();
+    set.extend(volume.empty_dir.as_ref().map(|_| "emptyDir"));
+    set.extend(volume.host_path.as_ref().map(|_| "hostPath"));
+    set.extend(volume.repo.as_ref().map(|_| "repo"));
+    set.extend(volume.secret.as_ref().map(|_| "secret"));
+    exactly_one(&set, &["emptyDir: {}", "hostPath", "repo", "secret"], "a volume type", at, findings);
+    if let Some(limit) = volume.empty_dir.as_ref().and_then(|dir| dir.size_limit)
+        && limit.bytes == 0
+        && volume.empty_dir.as_ref().and_then(|dir| dir.medium) == Some(StorageMedium::Memory)
+    {
+        let here = at.field("emptyDir");
+        findings.add(&rules::RESOURCES, &here.field("sizeLimit"), "Invalid value: `0`: nothing would fit");
+    }
+    if let Some(host_path) = &volume.host_path {
+        let here = at.field("hostPath");
+        absolute(&host_path.path, &here.field("path"), findings);
+    }
+    if let Some(repo) = &volume.repo {
+        let here = at.field("repo");
+        relative(&repo.path, &here.field("path"), findings);
+    }
+    if let Some(secret) = &volume.secret
+        && !is_name(&secret.secret_name)
+    {
+        let here = at.field("secret");
+        let message = format!("Invalid value: `{}`: not the name of a secret", secret.secret_name);
+        findings.add(&rules::INVALID_NAME, &here.field("secretName"), message);
+    }
+}
+
+/// Checks a container's mounts against the pod's volumes.
+pub(super) fn mounts(pod: &PodSpec, container: &Container, at: &Path<'_>, findings: &mut Findings) {
+    let mut places = BTreeSet::new();
+    for (index, mount) in container.volume_mounts.iter().enumerate() {
+        let here = at.index(index);
+        reference(pod, mount, &here, findings);
+        let place = here.field("mountPath");
+        let path = &mount.mount_path;
+        if path.contains(':') {
+            findings.add(
+                &rules::INVALID_PATH,
+                &place,
+                format!("Invalid value: `{path}`: must not contain ':'"),
+            );
+        } else if path == "/" {
+            findings.add(
+                &rules::INVALID_PATH,
+                &place,
+                "Invalid value: `/`: the container's root can't be a volume",
+            );
+        } else {
+            absolute(path, &place, findings);
+        }
+        // `/data` and `/data/` are one place.
+        if !places.insert(path.trim_end_matches('/')) {
+            findings.add(&rules::DUPLICATE_NAME, &place, format!("Invalid value: `{path}`: must be unique"));
+        }
+        if let Some(sub_path) = mount.sub_path.as_deref().filter(|path| !path.is_empty()) {
+            relative(sub_path, &here.field("subPath"), findings);
+        }
+    }
+}
+
+fn reference(pod: &PodSpec, mount: &VolumeMount, at: &Path<'_>, findings: &mut Findings) {
+    if pod.volumes.iter().any(|volume| volume.name == mount.name) {
+        return;
+    }
+    let names: Vec<&str> = pod.volumes.iter().map(|volume| volume.name.as_str()).collect();
+    let help = match names.as_slice() {
+        [] => "the pod has no volumes; add it under spec.volumes".to_owned(),
+        _ => format!("the pod's volumes: {}", names.join(", ")),
+    };
+    findings.add(&rules::NOT_FOUND, &at.field("name"), format!("Not found: `{}`", mount.name)).help(help);
+}
+
+/// An absolute path that never leads upwards.
+fn absolute(path: &str, at: &Path<'_>, findings: &mut Findings) {
+    if !path.starts_with('/') {
+        findings.add(&rules::INVALID_PATH, at, format!("Invalid value: `{path}`: must be an absolute path"));
+    } else if climbs(path) {
+        findings.add(&rules::INVALID_PATH, at, format!("Invalid value: `{path}`: must not contain '..'"));
+    }
+}
+
+/// A path below its root.
+fn relative(path: &str, at: &Path<'_>, findings: &mut Findings) {
+    if path.is_empty() {
+        findings.add(&rules::INVALID_PATH, at, "Required value: the path is empty");
+    } else if path.starts_with('/') {
+        findings.add(&rules::INVALID_PATH, at, format!("Invalid value: `{path}`: must be a relative path"));
+    } else if climbs(path) {
+        findings.add(&rules::INVALID_PATH, at, format!("Invalid value: `{path}`: must not contain '..'"));
+    }
+}
+
+fn climbs(path: &str) -> bool {
+    path.split('/').any(|part| part == "..")
+}

@@ -1,0 +1,270 @@
+//! Bad pods: each breaks one rule at one place. `§` marks the place and is taken out.
+
+use super::{container, load, pod, rules, with};
+use schema::violation::{Severity, rules as known};
+
+/// The rule, and the text with its marks.
+fn cases() -> Vec<(&'static str, String)> {
+    let mut cases = envelope();
+    cases.extend(shape());
+    cases.extend(containers());
+    cases.extend(ports_and_probes());
+    cases.extend(volumes());
+    cases.extend(pods());
+    cases
+}
+
+fn envelope() -> Vec<(&'static str, String)> {
+    let rest = "spec:\n  containers:\n  - {name: a, image: b}\n";
+    let meta = |meta: &str| format!("apiVersion: v1\nkind: Pod\nmetadata:\n{meta}{rest}");
+    let owned = |rule, text: &str| (rule, text.to_owned());
+    vec![
+        owned("missing-kind", "apiVersion: v1\n§knd: Pod\nmetadata: {name: a}\nspec: {}\n"),
+        owned("missing-kind", "§apiVersion: v1\nmetadata: {name: a}\nspec: {}\n"),
+        owned("missing-kind", "§knd: Pod\n"),
+        owned("unknown-kind", "apiVersion: v1\nkind: §pod\nmetadata: {name: a}\n"),
+        owned("unknown-kind", "apiVersion: apps/v1\nkind: §Deployment\nmetadata: {name: a}\n"),
+        owned("unsupported-kind", "apiVersion: v1\nkind: §Service\nmetadata: {name: a}\n"),
+        ("api-version", format!("§kind: Pod\nmetadata: {{name: a}}\n{rest}")),
+        ("api-version", format!("apiVersion: §apps/v1\nkind: Pod\nmetadata: {{name: a}}\n{rest}")),
+        ("missing-field", format!("§apiVersion: v1\nkind: Pod\n{rest}")),
+        owned("missing-field", "§apiVersion: v1\nkind: Pod\nmetadata: {name: a}\n"),
+        ("unknown-field", format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\n§data: 1\n{rest}")),
+        (
+            "unsupported-field",
+            format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\n§status: {{a: b}}\n{rest}"),
+        ),
+        ("missing-field", "apiVersion: v1\nkind: Pod\n§metadata: {}\nSPEC".replace("SPEC", rest)),
+        ("unknown-field", meta("  §nmae: a\n")),
+        ("unsupported-field", meta("  name: a\n  §generateName: b-\n")),
+        ("invalid-name", meta("  name: §a/b\n")),
+        ("invalid-name", meta("  name: §\"\"\n")),
+        ("invalid-name", meta(&format!("  name: §{}\n", "a".repeat(64)))),
+        ("name-style", meta("  name: §Web_1\n")),
+        ("invalid-name", meta("  name: a\n  namespace: §Team_A\n")),
+        ("invalid-label", meta("  name: a\n  labels:\n    §-x: z\n")),
+        ("invalid-label", meta("  name: a\n  labels:\n    x: §\"y z\"\n")),
+        ("invalid-label", meta("  name: a\n  annotations:\n    §a b: z\n")),
+        ("wrong-type", meta("  name: a\n  labels:\n    x: §1.10\n")),
+        ("ambiguous-scalar", meta("  name: a\n  labels:\n    x: §no\n")),
+        ("wrong-type", meta("  name: §8080\n")),
+    ]
+}
+
+fn shape() -> Vec<(&'static str, String)> {
+    vec![
+        ("missing-field", "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\n§spec: {}\n".to_owned()),
+        ("missing-field", pod("§containers:")),
+        ("required", pod("§containers: []")),
+        ("wrong-type", pod("containers:\n  §name: web\n  image: nginx")),
+        ("missing-field", pod("containers:\n- §image: nginx")),
+        ("missing-field", pod("containers:\n- name: web\n  §image:")),
+        ("wrong-type", pod("containers:\n- §web")),
+        ("unknown-field", container("§imagePullPolcy: Always")),
+        ("unknown-field", container("§ImagePullPolicy: Always")),
+        ("unsupported-field", container("§envFrom: []")),
+        ("unsupported-field", with("§serviceAccountName: x")),
+        ("unsupported-field", with("§affinity: {}")),
+        ("unknown-value", with("restartPolicy: §always")),
+        ("unknown-value", container("imagePullPolicy: §Sometimes")),
+        ("wrong-type", with("hostNetwork: §\"true\"")),
+        ("wrong-type", with("hostNetwork: §yes")),
+        ("wrong-type", with("terminationGracePeriodSeconds: §030")),
+        ("wrong-type", with("terminationGracePeriodSeconds: §1.5")),
+        ("out-of-range", with("terminationGracePeriodSeconds: §-1")),
+        ("out-of-range", with("terminationGracePeriodSeconds: §100000")),
+        ("wrong-type", container("args: §--verbose")),
+        ("wrong-type", container("args:\n- §8080")),
+        ("wrong-type", container("env:\n- name: A\n  value: §true")),
+        ("ambiguous-scalar", container("env:\n- name: A\n  value: §on")),
+        ("duplicate-key", container("tty: true\n§tty: false")),
+        ("yaml-tag", container("workingDir: §!path /a")),
+        ("quantity", container("resources:\n  limits: {cpu: §half}")),
+        ("quantity", container("resources:\n  limits: {memory: §1Xi}")),
+        ("wrong-type", container("resources:\n  limits: {memory: §[1]}")),
+        ("nano-cpu", container("resources:\n  limits: {cpu: §500000000}")),
+        ("unsupported-field", container("resources:\n  limits: {§nvidia.com/gpu: 1}")),
+    ]
+}
+
+fn containers() -> Vec<(&'static str, String)> {
+    vec![
+        ("invalid-name", pod("containers:\n- name: §Web\n  image: nginx")),
+        ("duplicate-name", with("- name: §web\n  image: nginx")),
+        ("duplicate-name", with("initContainers:\n- name: a\n  image: b\n- name: §a\n  image: b")),
+        ("invalid-image", pod("containers:\n- name: web\n  image: §Nginx")),
+        ("invalid-image", pod("containers:\n- name: web\n  image: §\"\"")),
+        ("invalid-path", container("workingDir: §tmp")),
+        ("invalid-env-name", container("env:\n- name: §1A\n  value: a")),
+        ("duplicate-env", container("env:\n- {name: A, value: a}\n- {name: §A, value: b}")),
+        (
+            "exclusive",
+            container("env:\n- name: A\n  value: a\n  §valueFrom: {fieldRef: {fieldPath: metadata.name}}"),
+        ),
+        ("exclusive", container("env:\n- name: A\n  §valueFrom: {}")),
+        ("field-path", container("env:\n- name: A\n  valueFrom: {fieldRef: {fieldPath: §metadata.nme}}")),
+        ("resources", container("resources: {requests: {cpu: §2}, limits: {cpu: 1}}")),
+        ("resources", container("resources: {requests: {memory: §2Gi}, limits: {memory: 1Gi}}")),
+        ("resources", container("resources: {limits: {memory: §128m}}")),
+        ("capability", container("securityContext: {capabilities: {add: [§CAP_NET_ADMIN]}}")),
+        ("capability", container("securityContext: {capabilities: {drop: [§FLY]}}")),
+        ("security", container("securityContext: {runAsNonRoot: true, runAsUser: §0}")),
+        ("security", container("securityContext: {privileged: true, allowPrivilegeEscalation: §false}")),
+        ("out-of-range", container("securityContext: {runAsUser: §-1}")),
+        ("exclusive", container("§lifecycle: {}")),
+        ("exclusive", container("lifecycle:\n  §preStop: {}")),
+        ("required", container("lifecycle: {preStop: {exec: {§command: []}}}")),
+        (
+            "exclusive",
+            with("initContainers:\n- name: a\n  image: b\n  §livenessProbe: {tcpSocket: {port: 1}}"),
+        ),
+    ]
+}
+
+fn ports_and_probes() -> Vec<(&'static str, String)> {
+    vec![
+        ("wrong-type", container("ports:\n- containerPort: §\"80\"")),
+        ("out-of-range", container("ports:\n- containerPort: §0")),
+        ("out-of-range", container("ports:\n- containerPort: §65536")),
+        ("missing-field", container("ports:\n- §name: http")),
+        ("unknown-value", container("ports:\n- {containerPort: 80, protocol: §tcp}")),
+        ("invalid-port", container("ports:\n- {containerPort: 80, name: §HTTP}")),
+        (
+            "duplicate-name",
+            container("ports:\n- {containerPort: 80, name: a}\n- {containerPort: 81, name: §a}"),
+        ),
+        (
+            "host-port",
+            container(
+                "ports:\n- {containerPort: 80, hostPort: 8080}\n- {containerPort: 81, hostPort: §8080}",
+            ),
+        ),
+        ("host-port", with("  ports: [{containerPort: 80, hostPort: §81}]\nhostNetwork: true")),
+        ("unsupported-field", container("ports:\n- {containerPort: 80, §hostIP: 10.0.0.1}")),
+        ("exclusive", container("§livenessProbe: {periodSeconds: 5}")),
+        ("exclusive", container("livenessProbe: {exec: {command: [a]}, §tcpSocket: {port: 1}}")),
+        ("unsupported-field", container("livenessProbe: {§grpc: {port: 1}}")),
+        ("not-found", container("readinessProbe: {httpGet: {port: §http}}")),
+        ("invalid-port", container("readinessProbe: {tcpSocket: {port: §0}}")),
+        ("probe", container("readinessProbe: {tcpSocket: {port: 1}, timeoutSeconds: §0}")),
+        ("probe", container("readinessProbe: {tcpSocket: {port: 1}, failureThreshold: §0}")),
+        ("probe", container("livenessProbe: {tcpSocket: {port: 1}, successThreshold: §2}")),
+        ("probe", container("startupProbe: {tcpSocket: {port: 1}, successThreshold: §2}")),
+        ("probe", container("startupProbe: {httpGet: {port: 1, httpHeaders: [{name: §\"a b\", value: c}]}}")),
+        ("wrong-type", container("readinessProbe: {httpGet: {port: §1.5}}")),
+    ]
+}
+
+fn volumes() -> Vec<(&'static str, String)> {
+    let mounted = |mount: &str| {
+        with(&format!("  volumeMounts:\n  - {{name: v, {mount}}}\nvolumes:\n- name: v\n  emptyDir: {{}}"))
+    };
+    vec![
+        ("exclusive", with("volumes:\n- §name: v")),
+        ("exclusive", with("volumes:\n- §name: v\n  emptyDir:")),
+        ("exclusive", with("volumes:\n- name: v\n  emptyDir: {}\n  §hostPath: {path: /a}")),
+        ("unsupported-field", with("volumes:\n- name: v\n  §configMap: {name: c}")),
+        ("invalid-name", with("volumes:\n- name: §V\n  emptyDir: {}")),
+        ("duplicate-name", with("volumes:\n- name: v\n  emptyDir: {}\n- name: §v\n  emptyDir: {}")),
+        ("invalid-path", with("volumes:\n- name: v\n  hostPath: {path: §data}")),
+        ("invalid-path", with("volumes:\n- name: v\n  hostPath: {path: §/data/../etc}")),
+        ("unknown-value", with("volumes:\n- name: v\n  hostPath: {path: /data, type: §Dir}")),
+        ("unknown-value", with("volumes:\n- name: v\n  emptyDir: {medium: §RAM}")),
+        ("invalid-path", with("volumes:\n- name: v\n  repo: {path: §../x}")),
+        ("invalid-path", with("volumes:\n- name: v\n  repo: {path: §/x}")),
+        ("not-found", container("volumeMounts:\n- {name: §w, mountPath: /a}")),
+        ("invalid-path", mounted("mountPath: §a")),
+        ("invalid-path", mounted("mountPath: §/")),
+        ("invalid-path", mounted("mountPath: §/a/../b")),
+        ("invalid-path", mounted("mountPath: /a, subPath: §../b")),
+        ("invalid-path", mounted("mountPath: /a, subPath: §/b")),
+        ("unsupported-field", mounted("mountPath: /a, §subPathExpr: b")),
+        ("duplicate-name", mounted("mountPath: /a}\n  - {name: v, mountPath: §/a/")),
+    ]
+}
+
+fn pods() -> Vec<(&'static str, String)> {
+    vec![
+        ("invalid-name", with("hostname: §Web")),
+        ("invalid-name", with("nodeName: §a/b")),
+        ("invalid-label", with("nodeSelector:\n  disk: §\"a b\"")),
+        ("toleration", with("tolerations:\n- {operator: §Equal, value: a}")),
+        ("toleration", with("tolerations:\n- {key: a, operator: Exists, value: §b}")),
+        ("toleration", with("tolerations:\n- {key: a, operator: Exists, tolerationSeconds: §5}")),
+        ("unknown-value", with("tolerations:\n- {key: a, operator: §exists}")),
+        ("dns-config", with("dnsPolicy: §None")),
+        ("dns-config", with("dnsConfig: {nameservers: [§dns.example.com]}")),
+        ("dns-config", with("dnsConfig:\n  §nameservers: [1.1.1.1, 1.1.1.2, 1.1.1.3, 1.1.1.4]")),
+        ("dns-config", with("dnsConfig: {searches: [§a b]}")),
+        ("security", with("securityContext: {runAsNonRoot: true, runAsUser: §0}")),
+        ("out-of-range", with("securityContext: {fsGroup: §-5}")),
+        ("unsupported-field", with("securityContext: {§sysctls: []}")),
+    ]
+}
+
+/// Takes the mark out: the text, and `line:column` of the mark.
+fn unmarked(marked: &str) -> (String, String) {
+    let before = marked.split('§').next().unwrap_or_default();
+    assert!(before.len() < marked.len(), "no mark in {marked}");
+    let (line, column) = (
+        before.matches('\n').count() + 1,
+        before.rsplit('\n').next().unwrap_or_default().chars().count() + 1,
+    );
+    (marked.replacen('§', "", 1), format!("{line}:{column}"))
+}
+
+#[test]
+fn each_bad_pod_breaks_exactly_its_rule_at_its_place() {
+    let cases = cases();
+    assert!(cases.len() >= 60, "{}", cases.len());
+    let mut wrong = String::new();
+    for (rule, marked) in cases {
+        let (text, place) = unmarked(&marked);
+        let (found, wanted) = (rules(&load(&text)), vec![format!("{rule} {place}")]);
+        if found != wanted {
+            wrong.push_str(&format!("{text}wanted {wanted:?}\nfound  {found:?}\n\n"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
+fn messages_say_what_is_wrong_and_what_to_do() {
+    let mut text = String::new();
+    for (_, marked) in cases() {
+        for violation in load(&unmarked(&marked).0).violations {
+            text.push_str(&format!("{violation}\n"));
+        }
+    }
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn every_violation_is_of_a_known_rule_and_names_its_object() {
+    for (_, marked) in cases().into_iter().skip(26) {
+        for violation in load(&unmarked(&marked).0).violations {
+            assert!(known::ALL.iter().any(|rule| rule.id == violation.rule), "{violation}");
+            assert_eq!(violation.object.as_deref(), Some("Pod/default/web"), "{violation}");
+        }
+    }
+}
+
+#[test]
+fn all_mistakes_are_told_in_one_run() {
+    let text = container(
+        "imagePullPolcy: Always\nports: [{containerPort: 0}]\nresources: {limits: {memory: 1Xi}}\nvolumeMounts: [{name: v, mountPath: a}]",
+    );
+    let found: Vec<String> = load(&text).violations.into_iter().map(|violation| violation.rule).collect();
+    assert_eq!(found, ["unknown-field", "out-of-range", "quantity", "invalid-path"]);
+}
+
+#[test]
+fn one_bad_document_does_not_hide_the_others() {
+    let text = format!("{}---\n{}---\n{}", container("tty: maybe"), container(""), container("tt: true"));
+    let loaded = load(&text);
+    assert_eq!(loaded.documents.len(), 1);
+    assert_eq!(loaded.documents[0].line, 11);
+    assert_eq!(rules(&loaded), ["wrong-type 9:10", "unknown-field 28:5"]);
+    assert!(loaded.has_errors());
+    assert!(loaded.violations.iter().all(|violation| violation.severity == Severity::Error));
+}

@@ -1,0 +1,113 @@
+//! Files that are no manifests, or none that can be read: what they are taken for, and every bound.
+
+use schema::manifest::{is_manifest_path, limits, load_file};
+
+use super::{container, load, rules};
+
+#[test]
+fn files_without_kinds_are_left_alone() {
+    for text in [
+        "",
+        "# only a comment\n",
+        "---\n---\n",
+        "replicas: 3\nimage: nginx\nimage: twice\n",
+        "- hosts: all\n  tasks: []\n",
+        "just text\n",
+        "Bucket: !Ref bucket\n",
+        "spec: {a: b}\n",
+        "bind: 0.0.0.0\nmetadata: {}\n",
+    ] {
+        let loaded = load(text);
+        assert_eq!((loaded.is_manifest, loaded.violations), (false, vec![]), "{text}");
+    }
+    assert!(!load_file("package.json", br#"{"name": "x", "version": "1"}"#).is_manifest);
+    assert!(!load_file("README.md", container("").as_bytes()).is_manifest);
+    assert!(is_manifest_path("a/b.YML") && !is_manifest_path("yaml") && !is_manifest_path("a.yaml/b"));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_may_have_been_a_manifest() {
+    let cases: [(&[u8], &str); 14] = [
+        (b"a: [1\n", "yaml-syntax 2:1"),
+        (b"a: b: c\n", "yaml-syntax 1:5"),
+        (b"a:\n\tb: c\n", "yaml-syntax 2:1"),
+        (b"a: *nowhere\n", "yaml-syntax 1:4"),
+        (b"a: &a [*a]\n", "yaml-syntax 1:8"),
+        (b"{{ .Values.x }}: 1\n", "yaml-syntax 1:2"),
+        (b"a: b\nc: \xff\n", "not-utf8 2:4"),
+        (b"\xff\xfea\0:\0", "not-utf8 0:0"),
+        (b"a: b\0\nkind: Pod\n", "control-character 1:5"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n", "lfs-pointer 1:1"),
+        (
+            b"#{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{},\"spec\":{}}\n",
+            "commented-manifest 1:1",
+        ),
+        (b"- {apiVersion: v1, kind: Pod, metadata: {name: a}}\n", "not-a-mapping 1:1"),
+        (b"? apiVersion: v1\n  kind: Pod\n  metadata: {}\n", "yaml-syntax 1:3"),
+        (b"foo: bar\n---\napiVersion: v1\nkind: Service\n---\n# nothing\n", "missing-kind 1:1"),
+    ];
+    for (bytes, wanted) in cases {
+        let loaded = load_file("a.yaml", bytes);
+        let text = String::from_utf8_lossy(bytes);
+        assert!(loaded.is_manifest && loaded.has_errors() && loaded.documents.is_empty(), "{text}");
+        assert_eq!(rules(&loaded)[0], wanted, "{text}");
+    }
+}
+
+#[test]
+fn json_errors_have_a_place() {
+    for (text, wanted) in [
+        ("{\"a\": 1,}", "json-syntax 1:9"),
+        ("{\n  // comment\n}", "json-syntax 2:3"),
+        ("{\"a\": True}", "json-syntax 1:7"),
+        ("{\"a\": \"b\n\"}", "json-syntax 1:9"),
+        ("{\"kind\": \"Pod\", \"kind\": \"Pod\"}", "api-version 1:2"),
+    ] {
+        assert_eq!(rules(&load_file("a.json", text.as_bytes()))[0], wanted, "{text}");
+    }
+}
+
+#[test]
+fn byte_order_marks_and_crlf_are_accepted() {
+    let text = format!("\u{feff}{}", container("tt: true").replace('\n', "\r\n"));
+    assert_eq!(rules(&load(&text)), ["unknown-field 9:5"]);
+    assert_eq!(load(&text.replace("tt:", "tty:")).documents.len(), 1);
+}
+
+#[test]
+fn every_bound_is_named() {
+    let large = format!("a: {}\n", "x".repeat(limits::FILE_MAX_BYTES));
+    let deep = format!("a:\n  {}1{}\n", "[".repeat(100), "]".repeat(100));
+    let very_deep = "[".repeat(500_000);
+    let documents = "--- 1\n".repeat(limits::DOCUMENTS_MAX + 1);
+    let many = format!("a: [{}]\n", "1,".repeat(300_000));
+    let mut bomb = "a: &a [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for (name, before) in "bcdefghi".chars().zip("abcdefgh".chars()) {
+        bomb.push_str(&format!("{name}: &{name} [{}]\n", vec![format!("*{before}"); 10].join(", ")));
+    }
+    let mut alias_depth = "k: &a0 [x]\n".to_owned();
+    for i in 0..100 {
+        alias_depth.push_str(&format!("k{i}: &a{} [*a{i}]\n", i + 1));
+    }
+    for (text, rule) in [
+        (&large, "too-large"),
+        (&deep, "too-deep"),
+        (&very_deep, "too-deep"),
+        (&documents, "too-many-documents"),
+        (&many, "too-many-nodes"),
+        (&bomb, "too-many-nodes"),
+        (&alias_depth, "too-deep"),
+    ] {
+        let loaded = load(text);
+        assert_eq!(loaded.violations.len(), 1, "{rule}");
+        assert_eq!(loaded.violations[0].rule, rule, "{}", loaded.violations[0]);
+    }
+    let json = "[".repeat(500_000);
+    assert_eq!(load_file("a.json", json.as_bytes()).violations[0].rule, "too-deep");
+}
+
+#[test]
+fn an_object_must_fit_under_one_key() {
+    let text = container(&format!("args: [\"{}\"]", "x".repeat(limits::OBJECT_MAX_BYTES)));
+    assert_eq!(rules(&load(&text)), ["too-large 1:0"]);
+}

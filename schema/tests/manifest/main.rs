@@ -1,0 +1,47 @@
+//! The manifest loader from outside: good files, bad files, broken bytes.
+
+mod bad;
+mod broken_bytes;
+mod files;
+mod good;
+
+use schema::manifest::{LoadedFile, load_file};
+use schema::violation::Severity;
+
+/// A pod whose spec is `spec`, indented by two.
+fn pod(spec: &str) -> String {
+    let mut text = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\nspec:\n".to_owned();
+    for line in spec.lines() {
+        text.push_str("  ");
+        text.push_str(line);
+        text.push('\n');
+    }
+    text
+}
+
+/// A pod of one container that also has the fields `fields`.
+fn container(fields: &str) -> String {
+    let mut spec = "containers:\n- name: web\n  image: nginx\n".to_owned();
+    for line in fields.lines() {
+        spec.push_str("  ");
+        spec.push_str(line);
+        spec.push('\n');
+    }
+    pod(&spec)
+}
+
+/// A pod of one good container and the pod fields `fields`.
+fn with(fields: &str) -> String {
+    pod(&format!("containers:\n- name: web\n  image: nginx\n{fields}"))
+}
+
+/// Loads YAML.
+fn load(text: &str) -> LoadedFile {
+    load_file("apps/web.yaml", text.as_bytes())
+}
+
+/// `rule line:column` of everything but notes.
+fn rules(loaded: &LoadedFile) -> Vec<String> {
+    let told = loaded.violations.iter().filter(|violation| violation.severity != Severity::Note);
+    told.map(|violation| format!("{} {}:{}", violation.rule, violation.line, violation.column)).collect()
+}
