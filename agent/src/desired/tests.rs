@@ -102,5 +102,11 @@ fn a_binding_that_etcd_garbled_goes_on_in_its_last_readable_form() {
     store.take(&garbled).unwrap();
     assert!(store.current().pods.contains_key(&PodRef::new("default", "web")));
     assert!(store.current().unreadable.contains_key(&PodRef::new("default", "new")));
-    assert!(DesiredStore::open(folder.path(), "n1").unwrap().current().pods.contains_key(&PodRef::new("default", "web")));
+    assert!(
+        DesiredStore::open(folder.path(), "n1")
+            .unwrap()
+            .current()
+            .pods
+            .contains_key(&PodRef::new("default", "web"))
+    );
 }

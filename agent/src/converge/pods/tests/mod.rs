@@ -38,7 +38,8 @@ fn subnet() -> Subnet {
 }
 
 fn spec(names: &[&str]) -> PodSpec {
-    let container = |name: &&str| ContainerSpec { name: (*name).into(), image: "app:1".into(), ..Default::default() };
+    let container =
+        |name: &&str| ContainerSpec { name: (*name).into(), image: "app:1".into(), ..Default::default() };
     PodSpec { containers: names.iter().map(container).collect(), ..PodSpec::default() }
 }
 
