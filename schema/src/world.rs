@@ -29,7 +29,7 @@ pub struct Versioned<T> {
 pub type Table<K, V> = OrdMap<K, Arc<Versioned<V>>>;
 
 /// A snapshot. Cloning is cheap; maps share what did not change.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct World {
     /// Newest revision of etcd that is in here.
     pub revision: i64,
@@ -60,7 +60,7 @@ pub struct World {
 }
 
 /// On which nodes each pod is bound: [`World::bindings`] the other way round.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct BoundIndex {
     by_pod: OrdSet<(PodRef, String)>,
 }
@@ -143,11 +143,10 @@ impl World {
             // A test has put bindings into the table by hand.
             return self.bindings.iter().find(|((_, bound), _)| bound == pod).map(|(_, binding)| binding);
         }
+        // The first entry not before the pod's own. If it is another pod's, there is none of this
+        // one, and the table says so.
         let first = (pod.clone(), String::new());
-        let (bound, node) = self.bound.by_pod.range(first..).next()?;
-        if bound != pod {
-            return None;
-        }
+        let (_, node) = self.bound.by_pod.range(first..).next()?;
         self.bindings.get(&(node.clone(), pod.clone()))
     }
 
@@ -216,3 +215,7 @@ where
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "world_tests.rs"]
+mod tests;

@@ -1,5 +1,6 @@
 //! One battery of tests, run on etcd and on the store in memory: what one does, the other does.
-#![cfg(all(feature = "store", feature = "control"))]
+#![cfg(feature = "store")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, also in its helpers")]
 
 mod support;
 
@@ -8,7 +9,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use schema::store::{
-    Guard, LeaseId, Op, SharedStore, Store, StoreError, TXN_OPS_MAX, TxnOutcome, WatchBatch, WatchEvent,
+    Guard, LeaseId, Op, SharedStore, StoreError, TXN_OPS_MAX, TxnOutcome, WatchBatch, WatchEvent,
 };
 use tokio::time::timeout;
 
@@ -20,13 +21,13 @@ type Watch = BoxStream<'static, Result<WatchBatch, StoreError>>;
 macro_rules! battery {
     ($($name:ident),* $(,)?) => {
         mod etcd {
-            $(#[tokio::test]
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
                 super::$name(&super::OnEtcd::start().await).await;
             })*
         }
         mod memory {
-            $(#[tokio::test]
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
                 super::$name(&super::InMemory::start().await).await;
             })*
@@ -36,6 +37,7 @@ macro_rules! battery {
 
 battery!(
     a_list_is_in_order_and_whole_beyond_a_page,
+    a_list_is_of_one_revision_whatever_happens_meanwhile,
     a_list_holds_only_its_prefix,
     a_list_of_nothing_has_a_revision,
     revisions_count_creation_and_writes,
@@ -104,6 +106,38 @@ async fn a_list_is_in_order_and_whole_beyond_a_page(backend: &impl Backend) {
     keys.sort();
     assert_eq!(listing.items.iter().map(|item| item.key.clone()).collect::<Vec<_>>(), keys);
     assert_eq!(listing.items.iter().map(|item| item.mod_revision).max(), Some(listing.revision));
+}
+
+async fn a_list_is_of_one_revision_whatever_happens_meanwhile(backend: &impl Backend) {
+    let store = backend.store();
+    for chunk in (0..1_250).collect::<Vec<_>>().chunks(TXN_OPS_MAX) {
+        let ops = chunk.iter().map(|n| Op::put(format!("/t/{n:05}"), "x")).collect();
+        committed(store.txn(vec![], ops).await);
+    }
+    put(&store, "/t/!first", "marker").await;
+    // A marker hops between the first page and the last: every list has it exactly once.
+    let hops = {
+        let store = store.clone();
+        tokio::spawn(async move {
+            let (mut here, mut there) = ("/t/!first", "/t/~last");
+            loop {
+                committed(store.txn(vec![], vec![Op::delete(here), Op::put(there, "marker")]).await);
+                (here, there) = (there, here);
+                // In memory nothing waits: give the abort below a place to take hold.
+                tokio::task::yield_now().await;
+            }
+        })
+    };
+    for n in 0..60 {
+        let listing = store.list("/t/").await.unwrap();
+        let markers = listing.items.iter().filter(|item| item.value == "marker").count();
+        assert_eq!((markers, listing.items.len()), (1, 1_251));
+        if n % 10 == 0 {
+            backend.compact(listing.revision);
+        }
+    }
+    assert!(!hops.is_finished(), "the hopping failed");
+    hops.abort();
 }
 
 async fn a_list_holds_only_its_prefix(backend: &impl Backend) {

@@ -1,1 +1,112 @@
+//! Tests of desired state: etcd, disk, and what neither can say.
 
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::Arc;
+
+use schema::kinds::Kind;
+use schema::kinds::pod::PodSpec;
+use schema::meta::PodRef;
+use schema::records::{Binding, OwnerRef, PodInstance, Subnet};
+use schema::world::{Versioned, World};
+
+use super::{DesiredStore, Source};
+
+fn binding(namespace: &str, name: &str) -> Binding {
+    let owner = OwnerRef { kind: Kind::Pod, name: name.into() };
+    let pod = PodInstance {
+        namespace: namespace.into(),
+        name: name.into(),
+        uid: format!("uid-{name}"),
+        hash: "h".into(),
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        owner,
+        commit: "c".into(),
+        spec: PodSpec::default(),
+    };
+    Binding { node: "n1".into(), pod, reason: "test".into() }
+}
+
+fn versioned<T>(value: T) -> Arc<Versioned<T>> {
+    Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 })
+}
+
+fn world(revision: i64, bindings: &[Binding]) -> World {
+    let mut world = World { revision, synced: true, ..World::default() };
+    for binding in bindings {
+        world.bindings.insert(("n1".into(), binding.pod.reference()), versioned(binding.clone()));
+    }
+    let mut other = binding("default", "elsewhere");
+    other.node = "n0".into();
+    world.bindings.insert(("n0".into(), other.pod.reference()), versioned(other.clone()));
+    world.bindings.insert(("n2".into(), other.pod.reference()), versioned(other));
+    let subnet =
+        Subnet { cidr: "10.244.3.0/24".parse().unwrap(), cluster_cidr: "10.244.0.0/16".parse().unwrap() };
+    world.subnets.insert("n1".into(), versioned(subnet));
+    world
+}
+
+#[test]
+fn what_etcd_said_is_known_without_etcd() {
+    let folder = tempfile::tempdir().unwrap();
+    let pods = [binding("default", "web"), binding("a_b", "c_d"), binding("long", &"x".repeat(250))];
+    let mut store = DesiredStore::open(folder.path(), "n1").unwrap();
+    assert_eq!(store.current().source, Source::Unknown);
+    store.take(&world(1, &pods)).unwrap();
+    let from_etcd = store.current().clone();
+    assert_eq!(from_etcd.pods.len(), 3);
+    let again = DesiredStore::open(folder.path(), "n1").unwrap();
+    assert_eq!(again.current().source, Source::Disk);
+    assert_eq!(again.current().pods, from_etcd.pods);
+    assert_eq!(again.current().subnet, from_etcd.subnet);
+    // What etcd no longer has leaves the disk too.
+    store.take(&world(2, &pods[..1])).unwrap();
+    assert_eq!(DesiredStore::open(folder.path(), "n1").unwrap().current().pods.len(), 1);
+}
+
+#[test]
+fn an_unlisted_world_says_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = DesiredStore::open(folder.path(), "n1").unwrap();
+    store.take(&world(1, &[binding("default", "web")])).unwrap();
+    store.take(&World { revision: 2, ..World::default() }).unwrap();
+    assert_eq!(store.current().pods.len(), 1);
+}
+
+#[test]
+fn a_corrupt_file_keeps_its_pod_and_no_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = DesiredStore::open(folder.path(), "n1").unwrap();
+    store.take(&world(1, &[binding("default", "web"), binding("default", "db")])).unwrap();
+    fs::write(folder.path().join("agent/desired/default_web.json"), b"{\"node\": \"n1\", \"po").unwrap();
+    let mut store = DesiredStore::open(folder.path(), "n1").unwrap();
+    let web = PodRef::new("default", "web");
+    assert!(store.current().unreadable[&web].contains("default_web.json"), "{:?}", store.current());
+    assert_eq!(store.current().pods.len(), 1);
+    // etcd heals it.
+    store.take(&world(2, &[binding("default", "web"), binding("default", "db")])).unwrap();
+    assert!(store.current().unreadable.is_empty());
+    assert_eq!(DesiredStore::open(folder.path(), "n1").unwrap().current().pods.len(), 2);
+}
+
+#[test]
+fn a_binding_that_etcd_garbled_goes_on_in_its_last_readable_form() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = DesiredStore::open(folder.path(), "n1").unwrap();
+    store.take(&world(1, &[binding("default", "web")])).unwrap();
+    let mut garbled = world(2, &[]);
+    for name in ["web", "new"] {
+        garbled.malformed.insert(format!("/minik8s/bindings/n1/default/{name}"), "not JSON".into());
+    }
+    store.take(&garbled).unwrap();
+    assert!(store.current().pods.contains_key(&PodRef::new("default", "web")));
+    assert!(store.current().unreadable.contains_key(&PodRef::new("default", "new")));
+    assert!(
+        DesiredStore::open(folder.path(), "n1")
+            .unwrap()
+            .current()
+            .pods
+            .contains_key(&PodRef::new("default", "web"))
+    );
+}

@@ -60,7 +60,10 @@ impl Drop for Node {
         }
         let _ = Command::new("sh")
             .arg("-c")
-            .arg(format!("grep -o ' {}[^ ]*' /proc/self/mountinfo | sort -r | xargs -r umount -l", self.state.path().display()))
+            .arg(format!(
+                "grep -o ' {}[^ ]*' /proc/self/mountinfo | sort -r | xargs -r umount -l",
+                self.state.path().display()
+            ))
             .output();
     }
 }
@@ -72,11 +75,10 @@ impl Node {
         let instance = format!("t{:05x}", rand::random::<u32>() & 0xf_ffff);
         let docker: Arc<dyn Docker> = Arc::new(RealDocker::connect(SOCKET).await.expect("Docker answers"));
         let netlink = Arc::new(FakeNetlink::default());
-        let subnet = Subnet {
-            cidr: "10.99.1.0/24".parse().unwrap(),
-            cluster_cidr: "10.99.0.0/16".parse().unwrap(),
-        };
-        let bridge = Bridge { name: format!("{instance}0"), address: "10.99.1.1/24".parse().unwrap(), mtu: 1500 };
+        let subnet =
+            Subnet { cidr: "10.99.1.0/24".parse().unwrap(), cluster_cidr: "10.99.0.0/16".parse().unwrap() };
+        let bridge =
+            Bridge { name: format!("{instance}0"), address: "10.99.1.1/24".parse().unwrap(), mtu: 1500 };
         netlink.ensure_bridge(&bridge).await.unwrap();
         let mut world = World { synced: true, revision: 1, ..World::default() };
         world.subnets.insert(NODE.into(), versioned(subnet));
@@ -155,7 +157,12 @@ impl Node {
     }
 
     /// Waits until `holds` of the pod's status; at most 30 s.
-    pub async fn until(&self, name: &str, what: &str, holds: impl Fn(Option<&PodStatus>) -> bool) -> Duration {
+    pub async fn until(
+        &self,
+        name: &str,
+        what: &str,
+        holds: impl Fn(Option<&PodStatus>) -> bool,
+    ) -> Duration {
         let began = Instant::now();
         let mut statuses = self.running.as_ref().expect("started").statuses.clone();
         loop {

@@ -118,7 +118,8 @@ impl EventRecorder {
 /// Cuts at a character, not within one.
 fn shorten(message: &mut String) {
     if message.len() > MESSAGE_MAX_BYTES {
-        message.truncate(message.floor_char_boundary(MESSAGE_MAX_BYTES));
+        let end = (0..=MESSAGE_MAX_BYTES).rev().find(|at| message.is_char_boundary(*at));
+        message.truncate(end.unwrap_or_default());
         message.push('…');
     }
 }

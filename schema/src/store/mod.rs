@@ -166,20 +166,26 @@ pub trait Store: Send + Sync + 'static {
     async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError>;
     /// All keys below `prefix`, paged within, as of one revision.
     async fn list(&self, prefix: &str) -> Result<Listing, StoreError>;
-    /// Does `ops` if all `guards` hold. At most [`TXN_OPS_MAX`] of each.
+    /// Does `ops` if all `guards` hold: all of them at one revision, or none. At most
+    /// [`TXN_OPS_MAX`] of each and [`TXN_MAX_BYTES`], one operation per key.
+    ///
+    /// After an error nobody knows whether it was done, unless it is [`StoreError::LeaseLost`]
+    /// (a lease of `ops` is gone, nothing was done): the caller looks again and decides anew.
     async fn txn(&self, guards: Vec<Guard>, ops: Vec<Op>) -> Result<TxnOutcome, StoreError>;
-    /// All changes below `prefix` from `from_revision` on. The stream ends with an error when it
-    /// can't go on; the caller lists again.
+    /// All changes below `prefix` from `from_revision` (1 or more) on. The stream ends with an
+    /// error when it can't go on ([`StoreError::Compacted`], [`StoreError::WatchEnded`]); the
+    /// caller lists again.
     async fn watch(
         &self,
         prefix: &str,
         from_revision: i64,
     ) -> Result<BoxStream<'static, Result<WatchBatch, StoreError>>, StoreError>;
-    /// A new lease; it ends `ttl` after its last keep-alive.
+    /// A new lease; it ends `ttl` after its last keep-alive. etcd counts whole seconds, rounded
+    /// up, and no fewer than 2.
     async fn lease_grant(&self, ttl: Duration) -> Result<LeaseId, StoreError>;
-    /// Prolongs a lease once.
+    /// Prolongs a lease once; [`StoreError::LeaseLost`] if it has ended.
     async fn lease_keep_alive(&self, lease: LeaseId) -> Result<(), StoreError>;
-    /// Ends a lease and removes its keys.
+    /// Ends a lease and removes its keys; no error if it has ended already.
     async fn lease_revoke(&self, lease: LeaseId) -> Result<(), StoreError>;
 }
 

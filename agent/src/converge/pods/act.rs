@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use schema::records::EventType;
 use tokio_util::sync::CancellationToken;
 
@@ -59,7 +58,7 @@ fn spawn(worker: Worker, id: PodId, task: Task, cancel: CancellationToken) {
                     tracing::warn!(pod = %id.pod, reason = failure.event, message = %failure, "a pod task failed");
                     worker.tell(&id, EventType::Warning, failure.event, failure.to_string());
                     let message = failure.to_string();
-                    worker.ledger.fail(slot, failure.reason, message, Retry::Soon, Timestamp::now());
+                    worker.ledger.fail(slot, failure.reason, message, Retry::Soon);
                 }
             }
         };

@@ -75,7 +75,10 @@ impl Pool {
     /// The error names a port that another pod has.
     pub fn ports(&mut self, spec: &PodSpec, former: &[HostPortStatus]) -> Result<Vec<HostPortStatus>, u16> {
         let mut given = Vec::new();
-        for port in spec.containers.iter().flat_map(|c| &c.ports) {
+        let mut wanted: Vec<_> = spec.containers.iter().flat_map(|c| &c.ports).collect();
+        // Fixed ones first, so that a free one is none of them.
+        wanted.sort_by_key(|port| port.host_port == Some(0));
+        for port in wanted {
             let Some(wanted) = port.host_port else { continue };
             let protocol = port.protocol;
             let host_port = match wanted {

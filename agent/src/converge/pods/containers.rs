@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use schema::kinds::pod::{Container as ContainerSpec, PodSpec, PullPolicy, RestartPolicy, WaitingState};
 
-use super::facts::{Container, Observed, PodFacts, State, Trouble};
+use super::facts::{Container, Memory, PodFacts, Slot, State, Trouble};
 use super::machine::{Verdict, verdict};
 use super::render::{self, Placement};
 use super::steps::{ContainerAct, ContainerStep, Decision, Pull, Why};
@@ -37,7 +37,10 @@ impl Needs<'_> {
             return Why::Finished;
         }
         let acts = |v: &Verdict| matches!(v, Verdict::Make { .. } | Verdict::Start { .. });
-        if self.turn.iter().any(|(_, v)| acts(v)) || !self.remove_first.is_empty() || !self.obsolete.is_empty() {
+        if self.turn.iter().any(|(_, v)| acts(v))
+            || !self.remove_first.is_empty()
+            || !self.obsolete.is_empty()
+        {
             Why::Containers
         } else if self.turn.iter().all(|(_, v)| matches!(v, Verdict::Runs | Verdict::Ended { .. })) {
             Why::UpToDate
@@ -54,11 +57,8 @@ pub fn needs<'a>(facts: &'a PodFacts, spec: &'a PodSpec, now: Timestamp) -> Need
     let at_home = |c: &Container| sandbox.is_some_and(|id| id == c.sandbox);
     let started = |c: &Container| matches!(c.state, State::Running { .. } | State::Exited(_));
     let ever_started = facts.containers.values().flatten().any(|c| at_home(c) && started(c));
-    let apps: Vec<_> = spec
-        .containers
-        .iter()
-        .map(|c| (c, verdict(history(c), sandbox, spec.restart_policy, now)))
-        .collect();
+    let apps: Vec<_> =
+        spec.containers.iter().map(|c| (c, verdict(history(c), sandbox, spec.restart_policy, now))).collect();
     let apps_ended = apps.iter().all(|(_, v)| matches!(v, Verdict::Ended { .. }));
     // A start of an app container in these namespaces proves that all init containers are done.
     let app_started = spec.containers.iter().flat_map(history).any(|c| at_home(c) && started(c));
@@ -149,7 +149,7 @@ fn init_turn<'a, 'f>(
 
 /// Turns needs into steps; what has to wait, and pulls, go into the decision.
 pub fn steps(
-    observed: &Observed,
+    memory: &Memory,
     at: Placement<'_>,
     needs: &Needs<'_>,
     now: Timestamp,
@@ -160,16 +160,18 @@ pub fn steps(
         return steps;
     }
     for (spec, verdict) in &needs.turn {
+        let slot = (at.binding.pod.uid.clone(), spec.name.clone());
         match verdict {
             Verdict::Runs | Verdict::Ended { .. } => {}
             Verdict::Removing => look_again(decision, after(now, REMOVING_AGAIN)),
             Verdict::BackOff { until, delay } => {
-                let message = format!("back-off {}s restarting failed container {}", delay.as_secs(), spec.name);
+                let message =
+                    format!("back-off {}s restarting failed container {}", delay.as_secs(), spec.name);
                 wait(decision, &spec.name, "CrashLoopBackOff", message);
                 look_again(decision, *until);
             }
             Verdict::Start { id, attempt } => {
-                if !in_trouble(observed, at, spec, now, decision) {
+                if !in_trouble(memory, &slot, now, decision) {
                     steps.push(ContainerStep {
                         container: spec.name.clone(),
                         attempt: *attempt,
@@ -178,7 +180,7 @@ pub fn steps(
                 }
             }
             Verdict::Make { attempt, backoff } => {
-                if !may_make(observed, at, spec, *attempt, now, decision) {
+                if !may_make(memory, &slot, (spec, *attempt), now, decision) {
                     continue;
                 }
                 match render::container(at, spec, *attempt, *backoff) {
@@ -197,17 +199,15 @@ pub fn steps(
 
 /// No retry is waited for, and its image is there as far as is known; else says what it waits for.
 fn may_make(
-    observed: &Observed,
-    at: Placement<'_>,
-    spec: &ContainerSpec,
-    attempt: u32,
+    memory: &Memory,
+    slot: &Slot,
+    start: (&ContainerSpec, u32),
     now: Timestamp,
     decision: &mut Decision,
 ) -> bool {
-    let memory = &observed.memory;
-    let slot = (at.binding.pod.uid.clone(), spec.name.clone());
-    let trouble = memory.trouble.get(&slot);
-    if memory.pulling.contains(&slot) {
+    let (spec, attempt) = start;
+    let trouble = memory.trouble.get(slot);
+    if memory.pulling.contains(slot) {
         match trouble {
             Some(trouble) => wait(decision, &spec.name, "ErrImagePull", trouble.message.clone()),
             None => {
@@ -216,15 +216,15 @@ fn may_make(
         }
         return false;
     }
-    if in_trouble(observed, at, spec, now, decision) {
+    if in_trouble(memory, slot, now, decision) {
         return false;
     }
     let policy = spec.effective_pull_policy();
-    let pulled = memory.pulled.get(&slot) == Some(&attempt);
+    let pulled = memory.pulled.get(slot) == Some(&attempt);
     let pull = match policy {
         PullPolicy::Never => false,
         PullPolicy::Always => !pulled,
-        PullPolicy::IfNotPresent => memory.missing.contains(&slot),
+        PullPolicy::IfNotPresent => memory.missing.contains(slot),
     };
     if pull {
         let (container, image) = (spec.name.clone(), spec.image.clone());
@@ -235,19 +235,12 @@ fn may_make(
 }
 
 /// Something of it failed lately and is not tried again yet.
-fn in_trouble(
-    observed: &Observed,
-    at: Placement<'_>,
-    spec: &ContainerSpec,
-    now: Timestamp,
-    decision: &mut Decision,
-) -> bool {
-    let slot = (at.binding.pod.uid.clone(), spec.name.clone());
-    let Some(trouble) = observed.memory.trouble.get(&slot).filter(|t| t.retry_at > now) else {
+fn in_trouble(memory: &Memory, slot: &Slot, now: Timestamp, decision: &mut Decision) -> bool {
+    let Some(trouble) = memory.trouble.get(slot).filter(|t| t.retry_at > now) else {
         return false;
     };
     let (reason, message) = shown(trouble, now, decision);
-    wait(decision, &spec.name, &reason, message);
+    wait(decision, &slot.1, &reason, message);
     look_again(decision, trouble.retry_at);
     true
 }

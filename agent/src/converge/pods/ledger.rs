@@ -88,7 +88,8 @@ impl Ledger {
     }
 
     /// It did not work; it is tried again later.
-    pub fn fail(&self, slot: Slot, reason: &str, message: String, retry: Retry, now: Timestamp) {
+    pub fn fail(&self, slot: Slot, reason: &str, message: String, retry: Retry) {
+        let now = Timestamp::now();
         let mut memory = self.lock();
         let failures = memory.trouble.get(&slot).map_or(1, |t| t.failures.saturating_add(1));
         let retry_at = now.checked_add(retry.delay(failures)).unwrap_or(now);

@@ -130,24 +130,28 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
     }
     let needs = containers::needs(facts, &binding.pod.spec, now);
     match facts.live_pause() {
-        Some(pause) => keep_up(observed, binding, facts, pause, &needs, now),
-        None => build(observed, binding, facts, &needs, pool, now),
+        Some(pause) => keep_up(Look { observed, binding, facts, needs: &needs, now }, pause),
+        None => build(Look { observed, binding, facts, needs: &needs, now }, pool),
     }
 }
 
-/// The pod has its namespaces: make and start what is missing in them.
-fn keep_up(
-    observed: &Observed,
-    binding: &Binding,
-    facts: &PodFacts,
-    pause: &Container,
-    needs: &Needs<'_>,
+/// One pod that is wanted.
+#[derive(Clone, Copy)]
+struct Look<'a> {
+    observed: &'a Observed,
+    binding: &'a Binding,
+    facts: &'a PodFacts,
+    needs: &'a Needs<'a>,
     now: Timestamp,
-) -> Decision {
+}
+
+/// The pod has its namespaces: make and start what is missing in them.
+fn keep_up(look: Look<'_>, pause: &Container) -> Decision {
+    let Look { observed, binding, facts, needs, now } = look;
     let pod = &binding.pod;
     let at = Placement { node: &observed.node, binding, address: pause.address, ports: &pause.ports };
     let mut decision = Decision::idle(pod.reference(), needs.why());
-    let steps = containers::steps(observed, at, needs, now, &mut decision);
+    let steps = containers::steps(&observed.memory, at, needs, now, &mut decision);
     let host_name = host_link_name(&observed.node.instance, &pod.uid);
     let link_gone = observed.links.as_ref().is_some_and(|links| !links.contains(&host_name));
     let pause_step = match pause.state {
@@ -185,14 +189,8 @@ fn keep_up(
 }
 
 /// The pod has no namespaces: everything of it that still runs ends, and it is made anew.
-fn build(
-    observed: &Observed,
-    binding: &Binding,
-    facts: &PodFacts,
-    needs: &Needs<'_>,
-    pool: &mut Pool,
-    now: Timestamp,
-) -> Decision {
+fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
+    let Look { observed, binding, facts, needs, now } = look;
     let pod = &binding.pod;
     let mut decision =
         Decision::idle(pod.reference(), if facts.all().next().is_none() { Why::New } else { Why::PauseGone });
@@ -205,7 +203,7 @@ fn build(
     if needs.finished {
         decision.why = Why::Finished;
         // What joined the old pause container ends with it; the policy starts nothing again.
-        decision.task = (!down.stop.is_empty()).then(|| Task::Down(down));
+        decision.task = (!down.stop.is_empty()).then_some(Task::Down(down));
         return decision;
     }
     let former = facts.pauses.last();
@@ -225,10 +223,10 @@ fn build(
         }
     };
     let at = Placement { node: &observed.node, binding, address, ports: &ports };
-    let steps = containers::steps(observed, at, needs, now, &mut decision);
+    let steps = containers::steps(&observed.memory, at, needs, now, &mut decision);
     decision.task = Some(Task::Up(Box::new(Up {
         down: with_dead_pauses(down, facts, None),
-        pause: PauseStep::Create(render::pause(at)),
+        pause: PauseStep::Create(Box::new(render::pause(at))),
         address,
         link: link_step(observed, binding, address),
         volumes: render::volumes(at),

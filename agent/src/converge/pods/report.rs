@@ -52,11 +52,21 @@ pub fn fold(
         let status = status::leaving(node, uid, last(pod, uid).as_ref(), facts, now);
         statuses.pods.insert(pod.clone(), Arc::new(status));
     }
+    // Containers are gone, folder or link not yet.
+    for (uid, busy) in &observed.memory.busy {
+        if !observed.pods.contains_key(uid)
+            && let Some(former) = last(&busy.pod, uid)
+        {
+            let status = status::leaving(node, uid, Some(&former), &nothing, now);
+            statuses.pods.insert(busy.pod.clone(), Arc::new(status));
+        }
+    }
     for (pod, binding) in &observed.desired.pods {
         let uid = &binding.pod.uid;
         let Some(decision) = plan.pods.get(uid) else { continue };
         let facts = observed.pods.get(uid).unwrap_or(&nothing);
-        let status = status::wanted(node, binding, facts, decision, last(pod, uid).as_ref(), now);
+        let seen = status::Seen { node, binding, facts, decision };
+        let status = status::wanted(seen, last(pod, uid).as_ref(), now);
         statuses.pods.insert(pod.clone(), Arc::new(status));
     }
     statuses

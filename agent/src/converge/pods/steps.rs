@@ -164,7 +164,7 @@ pub struct Up {
 #[derive(Debug, Clone)]
 pub enum PauseStep {
     /// Make and start it.
-    Create(NewContainer),
+    Create(Box<NewContainer>),
     /// It was made: start it.
     Start(String),
     /// It runs.

@@ -1,11 +1,11 @@
 //! One pod's work, step by step as the plan says. May be cut off at any call and done again: every
 //! step finds out what is there already.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{join_all, try_join_all};
-use jiff::Timestamp;
 use schema::meta::PodRef;
 use schema::records::EventType;
 use schema::store::events::{EventDraft, EventRecorder};
@@ -59,7 +59,7 @@ pub struct PodFailure {
 }
 
 impl PodFailure {
-    fn new(reason: &'static str, event: &'static str, message: impl ToString) -> Self {
+    fn new(reason: &'static str, event: &'static str, message: impl fmt::Display) -> Self {
         Self { reason, event, message: message.to_string() }
     }
 }
@@ -143,7 +143,8 @@ impl Worker {
             list.iter().try_for_each(volumes::prepare)?;
             sub_paths.iter().try_for_each(volumes::mount_sub_path)
         });
-        let failed = |e: &dyn ToString| PodFailure::new("ContainerCreating", "FailedMount", e.to_string());
+        let failed =
+            |e: &dyn fmt::Display| PodFailure::new("ContainerCreating", "FailedMount", e.to_string());
         work.await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))
     }
 
@@ -181,7 +182,13 @@ impl Worker {
         join_all(each).await.into_iter().flatten().collect()
     }
 
-    async fn create(&self, id: &PodId, step: &ContainerStep, rendered: &Rendered, pause: &str) -> Option<String> {
+    async fn create(
+        &self,
+        id: &PodId,
+        step: &ContainerStep,
+        rendered: &Rendered,
+        pause: &str,
+    ) -> Option<String> {
         let mut new = rendered.new.clone();
         if let Namespaces::Join { pause: joined, .. } = &mut new.namespaces {
             pause.clone_into(joined);
@@ -234,8 +241,7 @@ impl Worker {
     }
 
     fn missing(&self, id: &PodId, container: &str, image: &str, rendered: &Rendered) {
-        let never = rendered.never_pull;
-        if never {
+        if rendered.never_pull {
             let why = format!(
                 "image {image} is not on this node and imagePullPolicy is Never; load it with docker load or change the policy"
             );
@@ -293,7 +299,8 @@ impl Worker {
         if down.folder {
             let (node, uid) = (Arc::clone(&self.node), id.uid.clone());
             let work = tokio::task::spawn_blocking(move || volumes::remove_pod(&node.state_dir, &uid));
-            let failed = |e: &dyn ToString| PodFailure::new("Terminating", "FailedUnmount", e.to_string());
+            let failed =
+                |e: &dyn fmt::Display| PodFailure::new("Terminating", "FailedUnmount", e.to_string());
             work.await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
         }
         Ok(())
@@ -322,7 +329,8 @@ impl Worker {
         match self.docker.remove(&target.id).await {
             Ok(()) | Err(DockerError::NotFound { .. }) => {}
             // Someone else removes it at this moment.
-            Err(DockerError::Refused { status: 409, message, .. }) if message.contains("already in progress") => {}
+            Err(DockerError::Refused { status: 409, message, .. })
+                if message.contains("already in progress") => {}
             Err(error) => return Err(PodFailure::new("Terminating", "FailedKillPod", error)),
         }
         let (node, uid, target) = (Arc::clone(&self.node), id.uid.clone(), target.clone());
@@ -353,7 +361,7 @@ impl Worker {
                 };
                 let message = format!("{error}{hint}");
                 self.tell(id, EventType::Warning, "Failed", message.clone());
-                self.ledger.fail(slot, "ErrImagePull", message, Retry::Image, Timestamp::now());
+                self.ledger.fail(slot, "ErrImagePull", message, Retry::Image);
             }
         }
     }
@@ -361,6 +369,6 @@ impl Worker {
     fn trouble(&self, id: &PodId, container: &str, reason: &str, message: &str) {
         tracing::warn!(pod = %id.pod, container, reason, message, "a container was not started");
         self.tell(id, EventType::Warning, "Failed", format!("{container}: {message}"));
-        self.ledger.fail(id.slot(container), reason, message.to_owned(), Retry::Soon, Timestamp::now());
+        self.ledger.fail(id.slot(container), reason, message.to_owned(), Retry::Soon);
     }
 }

@@ -114,14 +114,14 @@ impl State {
         let create_revision = self.keys.get(&key).map_or(revision, |entry| entry.create_revision);
         let entry = Entry { value, create_revision, mod_revision: revision, lease };
         let event = WatchEvent::Put(entry.key_value(&key));
+        let before = self.keys.get(&key).and_then(|entry| entry.lease);
+        if let Some(before) = before {
+            self.detach(before, &key);
+        }
         if let Some(lease) = lease.and_then(|LeaseId(id)| self.leases.get_mut(&id)) {
             lease.keys.insert(key.clone());
         }
-        if let Some(Entry { lease: Some(before), .. }) = self.keys.insert(key.clone(), entry)
-            && Some(before) != lease
-        {
-            self.detach(before, &key);
-        }
+        self.keys.insert(key, entry);
         event
     }
 

@@ -8,6 +8,7 @@ mod fold;
 mod tests;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -98,9 +99,11 @@ pub fn spawn(
     let fold = Fold::new(prefixes.len());
     let (publisher, reader) = WorldReader::channel(fold.world().clone());
     let (sender, inputs) = mpsc::channel(QUEUE);
-    let followers = prefixes.into_iter().enumerate().map(|(number, prefix)| {
-        let (store, inputs) = (Arc::clone(&store), sender.clone());
-        Follower { store, number, prefix, inputs }.run()
+    let queue = sender.clone();
+    let outage = Arc::new(AtomicBool::new(false));
+    let followers = prefixes.into_iter().enumerate().map(move |(number, prefix)| {
+        let (store, inputs, outage) = (Arc::clone(&store), queue.clone(), Arc::clone(&outage));
+        Follower { store, number, prefix, inputs, outage }.run()
     });
     let followers: Vec<_> = followers.collect();
     let task = tokio::spawn(async move {
@@ -133,6 +136,8 @@ struct Follower {
     number: usize,
     prefix: String,
     inputs: mpsc::Sender<Input>,
+    /// The store can't be read: told once for all prefixes.
+    outage: Arc<AtomicBool>,
 }
 
 impl Follower {
@@ -151,15 +156,7 @@ impl Follower {
                 backoff.reset();
             }
             let wait = backoff.after_failure(rand::random());
-            let (prefix, failures) = (&self.prefix, backoff.failures());
-            match why {
-                // Once per outage; a watch that ends is everyday life.
-                StoreError::Compacted(_) | StoreError::WatchEnded(_) => {
-                    tracing::debug!(%prefix, %why, "listing again");
-                }
-                _ if failures == 1 => tracing::warn!(%prefix, %why, "cannot follow etcd, trying again"),
-                _ => tracing::debug!(%prefix, %why, failures, "still cannot follow etcd"),
-            }
+            self.tell(&why);
             sleep(wait).await;
         }
     }
@@ -168,6 +165,9 @@ impl Follower {
     async fn follow(&self, started: Instant) -> Result<(), StoreError> {
         let relist_at = started + RELIST.mul_f64(1.0 - 0.1 * rand::random::<f64>());
         let listing = self.store.list(&self.prefix).await?;
+        if self.outage.swap(false, Ordering::Relaxed) {
+            tracing::info!("following etcd again");
+        }
         let next_revision = listing.revision + 1;
         self.hand_over(Input::Listed(self.number, listing)).await;
         let mut watch = self.store.watch(&self.prefix, next_revision).await?;
@@ -177,6 +177,20 @@ impl Follower {
             self.hand_over(Input::Changed(self.number, batch)).await;
         }
         Ok(())
+    }
+
+    fn tell(&self, why: &StoreError) {
+        let prefix = &self.prefix;
+        match why {
+            // Everyday life; the list that follows makes up for it.
+            StoreError::Compacted(_) | StoreError::WatchEnded(_) => {
+                tracing::debug!(%prefix, %why, "listing again");
+            }
+            _ if !self.outage.swap(true, Ordering::Relaxed) => {
+                tracing::warn!(%why, "cannot follow etcd, trying again");
+            }
+            _ => tracing::debug!(%prefix, %why, "still cannot follow etcd"),
+        }
     }
 
     async fn hand_over(&self, input: Input) {

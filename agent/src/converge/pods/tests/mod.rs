@@ -1,0 +1,121 @@
+//! Tests of the pods loop without Docker.
+
+mod crash;
+mod machine;
+mod plan;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use jiff::Timestamp;
+use schema::kinds::Kind;
+use schema::kinds::pod::{Container as ContainerSpec, PodSpec};
+use schema::meta::PodRef;
+use schema::records::{Binding, OwnerRef, PodInstance, Subnet};
+
+use super::facts::{Container, Exited, Memory, NodeFacts, Observed, PodFacts, State};
+use super::names;
+use crate::desired::{Desired, Source};
+
+/// A time; others are written as seconds after it.
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_900_000_000 + seconds).unwrap()
+}
+
+fn node() -> NodeFacts {
+    NodeFacts {
+        node: "n1".into(),
+        node_ip: "192.0.2.1".parse().unwrap(),
+        instance: "mk8s".into(),
+        state_dir: PathBuf::from("/nonexistent/state"),
+        pause_image: "pause:1".into(),
+        mtu: 1500,
+    }
+}
+
+fn subnet() -> Subnet {
+    Subnet { cidr: "10.244.3.0/24".parse().unwrap(), cluster_cidr: "10.244.0.0/16".parse().unwrap() }
+}
+
+fn spec(names: &[&str]) -> PodSpec {
+    let container =
+        |name: &&str| ContainerSpec { name: (*name).into(), image: "app:1".into(), ..Default::default() };
+    PodSpec { containers: names.iter().map(container).collect(), ..PodSpec::default() }
+}
+
+fn binding(name: &str, spec: PodSpec) -> Binding {
+    let owner = OwnerRef { kind: Kind::Pod, name: name.to_owned() };
+    let hash = schema::codec::content_hash(&spec);
+    let uid = PodInstance::uid_of(&owner, &PodRef::new("default", name), &hash);
+    let pod = PodInstance {
+        namespace: "default".into(),
+        name: name.into(),
+        uid,
+        hash,
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        owner,
+        commit: "c0ffee".into(),
+        spec,
+    };
+    Binding { node: "n1".into(), pod, reason: "test".into() }
+}
+
+/// A node that wants these pods and has nothing.
+fn wants(bindings: &[Binding]) -> Observed {
+    let pods = bindings.iter().map(|b| (b.pod.reference(), b.clone())).collect();
+    Observed {
+        node: node(),
+        desired: Desired { source: Source::Etcd, subnet: Some(subnet()), pods, ..Desired::default() },
+        pods: BTreeMap::new(),
+        links: None,
+        folders: std::collections::BTreeSet::new(),
+        memory: Memory::default(),
+    }
+}
+
+fn container(name: &str, attempt: u32, state: State) -> Container {
+    Container {
+        id: format!("{name}-{attempt}"),
+        name: format!("mk8s_{name}_{attempt}"),
+        container: name.into(),
+        attempt,
+        backoff: 0,
+        sandbox: "POD-0".into(),
+        hash: "h".into(),
+        image: "app:1".into(),
+        image_id: "sha256:1".into(),
+        created_at: at(0),
+        grace: 30,
+        address: None,
+        ports: Vec::new(),
+        state,
+    }
+}
+
+fn running() -> State {
+    State::Running { started_at: at(0) }
+}
+
+fn exited(code: i64, ran: i64, finished: i64) -> State {
+    State::Exited(Exited {
+        code,
+        oom_killed: false,
+        error: String::new(),
+        started_at: Some(at(finished - ran)),
+        finished_at: at(finished),
+    })
+}
+
+fn pause(state: State, address: &str) -> Container {
+    let address = Some(format!("{address}/24").parse().unwrap());
+    Container { address, ..container(names::PAUSE, 0, state) }
+}
+
+fn facts(binding: &Binding, pauses: Vec<Container>, containers: Vec<Container>) -> PodFacts {
+    let mut facts = PodFacts { pod: Some(binding.pod.reference()), pauses, ..PodFacts::default() };
+    for one in containers {
+        facts.containers.entry(one.container.clone()).or_default().push(one);
+    }
+    facts
+}

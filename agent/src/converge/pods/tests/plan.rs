@@ -1,0 +1,229 @@
+//! What the plan says of whole nodes.
+
+use schema::kinds::pod::{ContainerPort, RestartPolicy};
+
+use super::super::facts::{Observed, State};
+use super::super::plan::plan;
+use super::super::steps::{ContainerAct, Decision, PauseStep, Task, Up, Why};
+use super::{at, binding, container, exited, facts, pause, running, spec, wants};
+use crate::desired::Source;
+use schema::records::Binding;
+
+fn decide(observed: &Observed, binding: &Binding, now: i64) -> Decision {
+    plan(observed, at(now)).pods.remove(&binding.pod.uid).expect("a decision per pod")
+}
+
+fn up(decision: Decision) -> Up {
+    match decision.task {
+        Some(Task::Up(up)) => *up,
+        other => panic!("{:?}: {other:?}", decision.why),
+    }
+}
+
+fn has(observed: &mut Observed, binding: &Binding, pod: super::super::facts::PodFacts) {
+    observed.pods.insert(binding.pod.uid.clone(), pod);
+}
+
+#[test]
+fn a_new_pod_gets_the_next_address_and_both_containers_at_once() {
+    let web = binding("web", spec(&["a", "b"]));
+    let other = binding("other", spec(&["a"]));
+    let mut observed = wants(&[web.clone(), other.clone()]);
+    let old = facts(&other, vec![pause(running(), "10.244.3.7")], vec![container("a", 0, running())]);
+    has(&mut observed, &other, old);
+    let decision = decide(&observed, &web, 0);
+    assert_eq!(decision.why, Why::New);
+    let up = up(decision);
+    assert_eq!(up.address.map(|a| a.to_string()).as_deref(), Some("10.244.3.8/24"));
+    assert!(matches!(&up.pause, PauseStep::Create(new) if new.labels["minik8s.io/ip"] == "10.244.3.8/24"));
+    let names: Vec<_> = up.containers.iter().map(|c| (c.container.as_str(), c.attempt)).collect();
+    assert_eq!(names, [("a", 0), ("b", 0)]);
+    assert_eq!(up.link.map(|l| l.gateway.to_string()).as_deref(), Some("10.244.3.1"));
+    // The one that runs is left alone.
+    let decision = decide(&observed, &other, 0);
+    assert!(decision.task.is_none() && decision.why == Why::UpToDate, "{decision:?}");
+}
+
+#[test]
+fn addresses_wrap_around_and_spare_network_bridge_and_broadcast() {
+    let pods: Vec<Binding> = (0..260).map(|n| binding(&format!("p{n:03}"), spec(&["a"]))).collect();
+    let mut observed = wants(&pods);
+    observed.memory.last_address = Some("10.244.3.254".parse().unwrap());
+    let plan = plan(&observed, at(0));
+    let mut given: Vec<String> = Vec::new();
+    let mut without = 0;
+    for decision in plan.pods.values() {
+        match &decision.task {
+            Some(Task::Up(up)) => given.push(up.address.unwrap().addr().to_string()),
+            _ => {
+                assert_eq!(decision.why, Why::NoFreeAddress);
+                without += 1;
+            }
+        }
+    }
+    let distinct: std::collections::BTreeSet<_> = given.iter().collect();
+    assert_eq!((given.len(), distinct.len(), without), (253, 253, 7));
+    for reserved in ["10.244.3.0", "10.244.3.1", "10.244.3.255"] {
+        assert!(!given.iter().any(|g| g == reserved), "{reserved}");
+    }
+}
+
+#[test]
+fn nothing_is_taken_down_while_nobody_knows_what_should_run() {
+    let gone = binding("gone", spec(&["a"]));
+    let mut observed = wants(&[]);
+    has(
+        &mut observed,
+        &gone,
+        facts(&gone, vec![pause(running(), "10.244.3.2")], vec![container("a", 0, running())]),
+    );
+    observed.links = Some(["mk8sv123456789".to_owned()].into());
+    observed.folders = ["abc".to_owned()].into();
+    observed.desired.source = Source::Unknown;
+    let unknown = plan(&observed, at(0));
+    assert!(schema::control::Plan::is_empty(&unknown), "{unknown:?}");
+    observed.desired.source = Source::Etcd;
+    observed.desired.unreadable.insert(gone.pod.reference(), "broken".into());
+    let unreadable = plan(&observed, at(0));
+    assert!(schema::control::Plan::is_empty(&unreadable), "{unreadable:?}");
+    observed.desired.unreadable.clear();
+    let known = plan(&observed, at(0));
+    assert_eq!(known.remove_links, ["mk8sv123456789"]);
+    let Some(Task::Down(down)) = &known.pods[&gone.pod.uid].task else { panic!("{known:?}") };
+    assert_eq!(down.stop.len(), 1);
+    assert_eq!(down.remove.last().map(|t| t.container.as_str()), Some("POD"));
+    assert!(matches!(&known.pods["abc"].task, Some(Task::Down(down)) if down.folder));
+}
+
+#[test]
+fn another_uid_of_the_same_name_ends_before_the_new_one_begins() {
+    let (old, new) = (binding("web", spec(&["a"])), binding("web", spec(&["a", "b"])));
+    let mut observed = wants(std::slice::from_ref(&new));
+    has(
+        &mut observed,
+        &old,
+        facts(&old, vec![pause(running(), "10.244.3.2")], vec![container("a", 0, running())]),
+    );
+    assert_eq!(decide(&observed, &new, 0).why, Why::FormerPod);
+    assert!(matches!(decide(&observed, &old, 0).task, Some(Task::Down(_))));
+}
+
+#[test]
+fn a_dead_pause_container_rebuilds_the_pod_at_its_address() {
+    let web = binding("web", spec(&["a"]));
+    let mut observed = wants(std::slice::from_ref(&web));
+    let old = facts(
+        &web,
+        vec![pause(exited(137, 50, 90), "10.244.3.9")],
+        vec![container("a", 0, exited(1, 1, 5)), container("a", 1, running())],
+    );
+    has(&mut observed, &web, old);
+    let decision = decide(&observed, &web, 100);
+    assert_eq!(decision.why, Why::PauseGone);
+    let up = up(decision);
+    assert_eq!(up.address.map(|a| a.to_string()).as_deref(), Some("10.244.3.9/24"));
+    assert_eq!(up.down.stop.iter().map(|t| t.id.as_str()).collect::<Vec<_>>(), ["a-1"]);
+    assert_eq!(up.down.remove.iter().map(|t| t.id.as_str()).collect::<Vec<_>>(), ["POD-0"]);
+    assert_eq!(up.containers[0].attempt, 2);
+    assert_eq!(up.obsolete.iter().map(|t| t.id.as_str()).collect::<Vec<_>>(), ["a-0"]);
+}
+
+#[test]
+fn a_restart_keeps_exactly_the_last_dead_start() {
+    let web = binding("web", spec(&["a"]));
+    let mut observed = wants(std::slice::from_ref(&web));
+    let starts = (0..4).map(|n| container("a", n, exited(1, 1, 10 + i64::from(n)))).collect();
+    has(&mut observed, &web, facts(&web, vec![pause(running(), "10.244.3.2")], starts));
+    let up = up(decide(&observed, &web, 500));
+    assert_eq!(up.containers[0].attempt, 4);
+    assert!(matches!(up.pause, PauseStep::Runs(_)));
+    let removed: Vec<_> = up.obsolete.iter().map(|t| t.id.as_str()).collect();
+    assert_eq!(removed, ["a-2", "a-1", "a-0"]);
+}
+
+#[test]
+fn a_made_container_is_started_and_a_second_running_start_ends() {
+    let web = binding("web", spec(&["a", "b"]));
+    let mut observed = wants(std::slice::from_ref(&web));
+    let starts =
+        vec![container("a", 0, running()), container("a", 1, running()), container("b", 0, State::Created)];
+    has(&mut observed, &web, facts(&web, vec![pause(running(), "10.244.3.2")], starts));
+    let up = up(decide(&observed, &web, 5));
+    assert_eq!(up.down.stop.iter().map(|t| t.id.as_str()).collect::<Vec<_>>(), ["a-0"]);
+    assert!(matches!(&up.containers[0].act, ContainerAct::Start(id) if id == "b-0"));
+    assert_eq!(up.containers.len(), 1);
+}
+
+#[test]
+fn init_containers_take_turns() {
+    let mut with_init = spec(&["a"]);
+    with_init.init_containers = spec(&["one", "two"]).containers;
+    let web = binding("web", with_init);
+    let mut observed = wants(std::slice::from_ref(&web));
+    let names = |observed: &Observed| -> Vec<String> {
+        let decision = decide(observed, &web, 50);
+        let up = decision.task.map(|task| match task {
+            Task::Up(up) => up.containers.into_iter().map(|c| c.container).collect(),
+            Task::Down(down) => panic!("{down:?}"),
+        });
+        up.unwrap_or_default()
+    };
+    let pauses = || vec![pause(running(), "10.244.3.2")];
+    assert_eq!(names(&observed), ["one"]);
+    let done = |name: &str| container(name, 0, exited(0, 1, 5));
+    for (there, next) in [
+        (vec![container("one", 0, running())], vec![]),
+        (vec![done("one")], vec!["two"]),
+        (vec![done("one"), done("two")], vec!["a"]),
+        (vec![container("a", 0, running())], vec![]),
+        (vec![done("one"), container("two", 0, exited(1, 1, 5))], vec!["two"]),
+    ] {
+        has(&mut observed, &web, facts(&web, pauses(), there));
+        assert_eq!(names(&observed), next);
+    }
+}
+
+#[test]
+fn a_finished_pod_is_not_rebuilt_when_its_pause_container_is_gone() {
+    let mut never = spec(&["a"]);
+    never.restart_policy = RestartPolicy::Never;
+    let job = binding("job", never);
+    let mut observed = wants(std::slice::from_ref(&job));
+    has(&mut observed, &job, facts(&job, vec![], vec![container("a", 0, exited(1, 1, 5))]));
+    let decision = decide(&observed, &job, 50);
+    assert!(decision.task.is_none() && decision.why == Why::Finished, "{decision:?}");
+    has(&mut observed, &job, facts(&job, vec![], vec![container("a", 0, running())]));
+    let decision = decide(&observed, &job, 50);
+    assert!(matches!(&decision.task, Some(Task::Down(down)) if down.stop.len() == 1 && !down.folder));
+}
+
+#[test]
+fn host_ports_are_free_ones_and_never_given_twice() {
+    let with = |ports: &[u16]| {
+        let mut spec = spec(&["a"]);
+        spec.containers[0].ports = ports
+            .iter()
+            .map(|p| ContainerPort { container_port: 80, host_port: Some(*p), ..ContainerPort::default() })
+            .collect();
+        spec
+    };
+    let (one, two, three) =
+        (binding("one", with(&[0, 20_000])), binding("two", with(&[0])), binding("zthree", with(&[20_000])));
+    let observed = wants(&[one.clone(), two.clone(), three.clone()]);
+    let mut plan = plan(&observed, at(0));
+    let mut ports: Vec<u16> = Vec::new();
+    let mut refused = 0;
+    for binding in [&one, &two, &three] {
+        let decision = plan.pods.remove(&binding.pod.uid).unwrap();
+        match decision.task {
+            Some(Task::Up(up)) => ports.extend(up.ports.iter().map(|p| p.host_port)),
+            _ => {
+                assert_eq!(decision.why, Why::PortTaken(20_000));
+                refused += 1;
+            }
+        }
+    }
+    let distinct: std::collections::BTreeSet<_> = ports.iter().collect();
+    assert_eq!(distinct.len(), ports.len(), "{ports:?}");
+    assert!(refused <= 1, "{ports:?}");
+}

@@ -1,0 +1,142 @@
+//! Two candidates on one store, on etcd and in memory, in real time.
+#![cfg(feature = "store")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, also in its helpers")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use schema::store::election::{self, Fence, FenceReader, leader};
+use schema::store::{Op, SharedStore, TxnOutcome};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use self::support::{Backend, InMemory, OnEtcd, PATIENCE, eventually};
+
+/// The shortest that etcd keeps to.
+const TTL: Duration = Duration::from_secs(2);
+
+macro_rules! on_both {
+    ($($name:ident),* $(,)?) => {
+        mod etcd {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name(&super::OnEtcd::start().await).await;
+            })*
+        }
+        mod memory {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name(&super::InMemory::start().await).await;
+            })*
+        }
+    };
+}
+
+on_both!(
+    one_leads_and_the_other_follows_when_it_resigns,
+    when_a_leader_dies_the_other_leads_and_late_writes_are_refused,
+);
+
+struct Candidacy {
+    fence: FenceReader,
+    shutdown: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+fn stand(store: SharedStore, id: &str) -> Candidacy {
+    let shutdown = CancellationToken::new();
+    let (fence, task) = election::spawn(store, id.to_owned(), TTL, shutdown.clone());
+    Candidacy { fence, shutdown, task }
+}
+
+impl Candidacy {
+    async fn leads(&mut self) -> Fence {
+        let won = async {
+            loop {
+                if let Some(fence) = self.fence.current() {
+                    return fence;
+                }
+                self.fence.changed().await;
+            }
+        };
+        timeout(PATIENCE, won).await.expect("it leads")
+    }
+}
+
+async fn write(store: &SharedStore, fence: Fence) -> TxnOutcome {
+    store.txn(vec![fence.guard()], vec![Op::put("/minik8s/pods/a/b", "x")]).await.unwrap()
+}
+
+async fn one_leads_and_the_other_follows_when_it_resigns(backend: &impl Backend) {
+    let store = backend.store();
+    let mut one = stand(backend.store(), "one");
+    let old = one.leads().await;
+    let mut two = stand(backend.store(), "two");
+    // Past the lease: only keep-alives can have held it.
+    sleep(TTL * 2).await;
+    assert_eq!((one.fence.current(), two.fence.current()), (Some(old), None));
+    assert_eq!(leader(store.as_ref()).await.unwrap().unwrap().id, "one");
+    assert!(matches!(write(&store, old).await, TxnOutcome::Committed(_)));
+
+    let resigned = Instant::now();
+    one.shutdown.cancel();
+    one.task.await.unwrap();
+    let new = two.leads().await;
+    assert!(resigned.elapsed() < TTL, "it waited for the lease: {:?}", resigned.elapsed());
+    assert_ne!(old, new);
+    assert_eq!(leader(store.as_ref()).await.unwrap().unwrap().id, "two");
+    assert_eq!(write(&store, old).await, TxnOutcome::Conflict);
+}
+
+async fn when_a_leader_dies_the_other_leads_and_late_writes_are_refused(backend: &impl Backend) {
+    let store = backend.store();
+    let mut one = stand(backend.store(), "one");
+    let old = one.leads().await;
+    let mut two = stand(backend.store(), "two");
+    // As by SIGKILL: no resignation.
+    one.task.abort();
+    let new = two.leads().await;
+    assert!(new.create_revision > old.create_revision);
+    assert_eq!(one.fence.current(), None, "believed longer than its lease lived");
+    assert_eq!(write(&store, old).await, TxnOutcome::Conflict);
+    assert!(matches!(write(&store, new).await, TxnOutcome::Committed(_)));
+}
+
+#[tokio::test]
+async fn a_leader_outlives_a_restart_of_etcd() {
+    let mut etcd = support::PrivateEtcd::start();
+    let store: SharedStore = std::sync::Arc::new(etcd.connect().await);
+    let mut one = stand(store.clone(), "one");
+    one.leads().await;
+    etcd.kill();
+    etcd.restart();
+    eventually("it leads, and its fence holds", || {
+        let (fence, store) = (one.fence.current(), store.clone());
+        async move {
+            let Some(fence) = fence else { return false };
+            let outcome = store.txn(vec![fence.guard()], vec![Op::put("/t/a", "x")]).await;
+            matches!(outcome, Ok(TxnOutcome::Committed(_)))
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_leader_cut_off_from_etcd_stops_to_believe_in_itself() {
+    let etcd = support::PrivateEtcd::start();
+    let mut one = stand(std::sync::Arc::new(etcd.connect().await), "one");
+    one.leads().await;
+    // Silent, not refusing: connections stay open and nothing comes.
+    etcd.signal("STOP");
+    let stopped = Instant::now();
+    eventually("the fence is dropped", || {
+        let fence = one.fence.current();
+        async move { fence.is_none() }
+    })
+    .await;
+    assert!(stopped.elapsed() <= TTL + Duration::from_millis(500), "{:?}", stopped.elapsed());
+    etcd.signal("CONT");
+    one.leads().await;
+}

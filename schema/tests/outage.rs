@@ -1,0 +1,119 @@
+//! What becomes of a handle and of a reflector when the real etcd dies, hangs, or forgets.
+#![cfg(feature = "store")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, also in its helpers")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt as _;
+use schema::keys::prefix;
+use schema::store::reflector::{self, WorldReader};
+use schema::store::{Op, SharedStore, StoreError};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use self::support::{PATIENCE, PrivateEtcd, eventually};
+
+const BEAT: &str = r#"{"since":"2026-01-01T00:00:00Z"}"#;
+
+fn beat(node: &str) -> String {
+    format!("{}{node}", prefix::HEARTBEATS)
+}
+
+async fn write(store: &SharedStore, ops: Vec<Op>) -> bool {
+    store.txn(vec![], ops).await.is_ok()
+}
+
+/// Writes as soon as the store takes it again.
+async fn write_in_the_end(store: &SharedStore, op: Op) {
+    eventually("a write", || {
+        let (store, op) = (Arc::clone(store), op.clone());
+        async move { write(&store, vec![op]).await }
+    })
+    .await;
+}
+
+fn reflect(store: &SharedStore) -> (WorldReader, CancellationToken) {
+    let shutdown = CancellationToken::new();
+    let prefixes = vec![prefix::HEARTBEATS.to_owned(), prefix::NODES.to_owned()];
+    let (reader, _task) = reflector::spawn(Arc::clone(store), prefixes, shutdown.clone());
+    (reader, shutdown)
+}
+
+async fn shows(reader: &WorldReader, nodes: &[&str]) {
+    eventually(&format!("the world has {nodes:?}"), || {
+        let world = reader.current();
+        let same = world.synced && world.heartbeats.keys().map(String::as_str).eq(nodes.iter().copied());
+        async move { same }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn after_kill_9_and_restart_the_same_handle_works_and_the_reflector_converges() {
+    let mut etcd = PrivateEtcd::start();
+    let store: SharedStore = Arc::new(etcd.connect().await);
+    assert!(write(&store, vec![Op::put(beat("a"), BEAT), Op::put(beat("b"), BEAT)]).await);
+    let (reader, _shutdown) = reflect(&store);
+    shows(&reader, &["a", "b"]).await;
+    for round in 0..3 {
+        etcd.kill();
+        let asked = Instant::now();
+        assert!(store.get("/t").await.is_err(), "nobody can have answered");
+        assert!(!write(&store, vec![Op::put("/t", "x")]).await);
+        assert!(asked.elapsed() < Duration::from_secs(12), "a call hung for {:?}", asked.elapsed());
+        assert_eq!(reader.current().heartbeats.len(), 2, "an outage takes nothing away");
+        etcd.restart();
+        let node = format!("c{round}");
+        write_in_the_end(&store, Op::put(beat(&node), BEAT)).await;
+        shows(&reader, &["a", "b", node.as_str()]).await;
+        write_in_the_end(&store, Op::delete(beat(&node))).await;
+        shows(&reader, &["a", "b"]).await;
+    }
+}
+
+#[tokio::test]
+async fn an_etcd_made_anew_is_followed() {
+    let mut etcd = PrivateEtcd::start();
+    let store: SharedStore = Arc::new(etcd.connect().await);
+    for _ in 0..5 {
+        assert!(write(&store, vec![Op::put(beat("old"), BEAT)]).await);
+    }
+    let (reader, _shutdown) = reflect(&store);
+    shows(&reader, &["old"]).await;
+    etcd.kill();
+    etcd.wipe();
+    etcd.restart();
+    write_in_the_end(&store, Op::put(beat("new"), BEAT)).await;
+    shows(&reader, &["new"]).await;
+}
+
+#[tokio::test]
+async fn calls_on_an_etcd_that_hangs_end_in_time_and_its_watches_too() {
+    let etcd = PrivateEtcd::start();
+    let store: SharedStore = Arc::new(etcd.connect().await);
+    let mut watch = store.watch("/t/", 1).await.unwrap();
+    etcd.signal("STOP");
+    let stopped = Instant::now();
+    let answer = store.get("/t/a").await;
+    assert!(matches!(answer, Err(StoreError::Timeout { .. } | StoreError::Request { .. })), "{answer:?}");
+    assert!(stopped.elapsed() < Duration::from_secs(8), "{:?}", stopped.elapsed());
+    let ended = timeout(Duration::from_secs(25), watch.next()).await.expect("the watch notices");
+    assert!(matches!(ended, Some(Err(StoreError::WatchEnded(_)))), "{ended:?}");
+    etcd.signal("CONT");
+    write_in_the_end(&store, Op::put("/t/a", "x")).await;
+}
+
+#[tokio::test]
+async fn a_quiet_watch_stays_open() {
+    let etcd = PrivateEtcd::start();
+    let store: SharedStore = Arc::new(etcd.connect().await);
+    let mut watch = store.watch("/t/", 1).await.unwrap();
+    // Longer than it is quiet before it asks for a sign of life, and longer than a ping.
+    let quiet = timeout(Duration::from_secs(23), watch.next()).await;
+    assert!(quiet.is_err(), "it said {quiet:?}");
+    assert!(write(&store, vec![Op::put("/t/a", "x")]).await);
+    timeout(PATIENCE, watch.next()).await.unwrap().unwrap().unwrap();
+}
