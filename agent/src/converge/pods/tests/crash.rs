@@ -37,6 +37,9 @@ impl Netlink for Gated {
     async fn ensure_bridge(&self, bridge: &Bridge) -> Result<bool, NetlinkError> {
         self.kernel.ensure_bridge(bridge).await
     }
+    async fn bridge_is_whole(&self, bridge: &Bridge) -> Result<bool, NetlinkError> {
+        self.kernel.bridge_is_whole(bridge).await
+    }
     async fn remove_bridge(&self, name: &str) -> Result<bool, NetlinkError> {
         self.kernel.remove_bridge(name).await
     }
