@@ -1,5 +1,6 @@
 //! A pods loop on the real Docker, under an instance name of its own, with everything removed at the end.
-#![allow(dead_code, missing_docs)]
+// A panic is how a test fails.
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::path::Path;
