@@ -4,7 +4,7 @@
 //! loops with what they read and who wakes them. Nothing is taken down at the end: pods, links and
 //! rules outlive the agent.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +19,9 @@ use schema::store::events::EventRecorder;
 use schema::store::reflector::{self, WorldReader};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
+use crate::api::{self, Api};
 use crate::config::Config;
 use crate::converge::network::{NetworkLoop, NetworkSettings};
 use crate::converge::node::{HEARTBEAT_INTERVAL, NodeLoop};
@@ -51,44 +53,84 @@ const VXLAN_OVERHEAD: u32 = 50;
 /// Packet size of a node without a default route, in bytes: Ethernet's.
 const DEFAULT_MTU: u32 = 1500;
 
+/// Smallest packet size that IPv4 demands of a link, in bytes (RFC 791 says 68; hosts need 576).
+const MTU_MIN: u32 = 576;
+
 /// Runs the agent until SIGTERM or SIGINT.
 ///
 /// # Errors
 /// One line that says what, where and what to do.
 pub async fn run(config: Config) -> anyhow::Result<()> {
     require_root()?;
+    // Held until the last task has ended.
     let _lock = state_lock::take(&config.machine.agent_dir())?;
+    let ground = prepare(&config).await?;
+    let mut tasks = Tasks::new();
+    wire(&config, ground, &mut tasks)?;
+    tracing::info!(node = %config.node, instance = %config.machine.instance, "the agent runs");
+    tasks.run_until_signal().await?;
+    tracing::info!("the agent stops; its pods go on");
+    Ok(())
+}
+
+/// What the loops stand on.
+struct Ground {
+    docker: Arc<dyn Docker>,
+    netlink: Arc<dyn Netlink>,
+    iptables: Arc<dyn Iptables>,
+    listener: TcpListener,
+    store: SharedStore,
+    /// As the disk knows it.
+    subnet: Option<Subnet>,
+    pod_mtu: u32,
+    node_ip: IpAddr,
+}
+
+/// What must hold before anything starts, cheapest first.
+async fn prepare(config: &Config) -> anyhow::Result<Ground> {
     let docker = connect_docker(&config.machine.docker).await?;
     let netlink: Arc<dyn Netlink> = Arc::new(RealNetlink::open(&config.machine.instance)?);
     let iptables: Arc<dyn Iptables> = Arc::new(RealIptables::new());
     iptables.save().await.context("cannot use iptables")?;
-    let listener = bind(&config).await?;
+    let listener = bind(config).await?;
     let desired = DesiredStore::open(&config.machine.state_dir, &config.node)?;
-    let store = open_store(&config, desired.current().source).await?;
+    let store = open_store(config, desired.current().source).await?;
     load_pause_image(docker.as_ref()).await?;
-    let pod_mtu = netlink.uplink_mtu().await?.unwrap_or(DEFAULT_MTU) - VXLAN_OVERHEAD;
-    let node_ip = node_ip(&config, netlink.as_ref()).await?;
-    let api = api_url(&config, node_ip);
+    let uplink_mtu = netlink.uplink_mtu().await?.unwrap_or(DEFAULT_MTU);
+    Ok(Ground {
+        node_ip: node_ip(config, netlink.as_ref()).await?,
+        pod_mtu: uplink_mtu.saturating_sub(VXLAN_OVERHEAD).max(MTU_MIN),
+        subnet: desired.current().subnet.clone(),
+        docker,
+        netlink,
+        iptables,
+        listener,
+        store,
+    })
+}
 
-    let mut tasks = Tasks::new();
+/// The loops: what each reads, and who wakes it.
+fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()> {
+    let Ground { docker, netlink, iptables, listener, store, subnet, pod_mtu, node_ip } = ground;
+    let (instance, node) = (config.machine.instance.as_str(), config.node.as_str());
     let prefixes = vec![
-        prefix::bindings_of(&config.node),
-        Key::Subnet(config.node.clone()).to_string(),
-        prefix::pod_status_of(&config.node),
+        prefix::bindings_of(node),
+        Key::Subnet(node.to_owned()).to_string(),
+        prefix::pod_status_of(node),
     ];
     let (world, reflecting) = reflector::spawn(Arc::clone(&store), prefixes, tasks.token());
     tasks.adopt_critical("reflector", reflecting);
+    let (subnets, subnet) = watch::channel(subnet);
+    tasks.spawn_critical("subnet", follow_subnet(node.to_owned(), world.clone(), subnets, tasks.token()));
+    let api = Api { docker: Arc::clone(&docker), instance: instance.to_owned() };
+    tasks.spawn_critical("api", serve(listener, api, tasks.token()));
 
-    let (subnets, subnet) = watch::channel(desired.current().subnet.clone());
-    tasks.spawn_critical("subnet", follow_subnet(config.node.clone(), world.clone(), subnets, tasks.token()));
     let (pod_tables, pod_table) = watch::channel::<PodTable>(None);
-    let _ = listener;
-
     let (nudge, nudged) = Nudge::new();
     let pods = PodsLoop::new(PodsDeps {
-        node: config.node.clone(),
+        node: node.to_owned(),
         node_ip,
-        instance: config.machine.instance.clone(),
+        instance: instance.to_owned(),
         state_dir: config.machine.state_dir.clone(),
         mtu: pod_mtu,
         docker: Arc::clone(&docker),
@@ -96,28 +138,36 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         pause_image: PauseImage { reference: pause::image_reference(), archive: Arc::new(pause::image_tar) },
         world,
         store: Arc::clone(&store),
-        events: EventRecorder::spawn(Arc::clone(&store), format!("agent/{}", config.node), tasks.token()),
+        events: EventRecorder::spawn(Arc::clone(&store), format!("agent/{node}"), tasks.token()),
         nudge,
         pod_table: pod_tables,
     })?;
-    drive(&mut tasks, pods, PODS_INTERVAL, nudged);
+    drive(tasks, pods, PODS_INTERVAL, nudged);
 
-    let machine = RealMachine::new(Arc::clone(&docker), Arc::clone(&netlink), config.node_ip);
-    let node = NodeLoop::new(&config.node, &api, store, Arc::new(machine), Timestamp::now());
+    let machine = RealMachine::new(docker, Arc::clone(&netlink), config.node_ip);
+    let url = api_url(config.listen, node_ip);
     let (_, never) = Nudge::new();
-    drive(&mut tasks, node, HEARTBEAT_INTERVAL, never);
+    drive(
+        tasks,
+        NodeLoop::new(node, &url, store, Arc::new(machine), Timestamp::now()),
+        HEARTBEAT_INTERVAL,
+        never,
+    );
 
-    let settings = NetworkSettings::new(&config.machine.instance, pod_mtu);
+    let settings = NetworkSettings::new(instance, pod_mtu);
     let network = NetworkLoop::new(settings, netlink, iptables, subnet.clone(), pod_table.clone());
     let (nudge, nudged) = Nudge::new();
-    drive(&mut tasks, network, NETWORK_INTERVAL, nudged);
-    nudge_on_change(&mut tasks, "subnet to network", subnet, nudge.clone());
-    nudge_on_change(&mut tasks, "pods to network", pod_table, nudge);
-
-    tracing::info!(node = %config.node, instance = %config.machine.instance, %node_ip, "the agent runs");
-    tasks.run_until_signal().await?;
-    tracing::info!("the agent stops; its pods go on");
+    drive(tasks, network, NETWORK_INTERVAL, nudged);
+    nudge_on_change(tasks, "subnet to network", subnet, nudge.clone());
+    nudge_on_change(tasks, "pods to network", pod_table, nudge);
     Ok(())
+}
+
+/// Serves the read-only API. Streams that are followed end with the process, not the other way.
+async fn serve(listener: TcpListener, api: Api, shutdown: CancellationToken) -> std::io::Result<()> {
+    let serving = axum::serve(listener, api::router(api)).into_future();
+    // Cancel-safe: all requests are reads.
+    shutdown.run_until_cancelled(serving).await.unwrap_or(Ok(()))
 }
 
 /// Starts a loop with its driver.
@@ -154,7 +204,7 @@ async fn follow_subnet(
     node: String,
     mut world: WorldReader,
     subnets: watch::Sender<Option<Subnet>>,
-    shutdown: tokio_util::sync::CancellationToken,
+    shutdown: CancellationToken,
 ) {
     let follow = async {
         loop {
@@ -226,8 +276,8 @@ async fn node_ip(config: &Config, netlink: &dyn Netlink) -> anyhow::Result<IpAdd
 
 /// Where the reconciler finds this agent. An API that listens everywhere is found at the node's
 /// address.
-fn api_url(config: &Config, node_ip: IpAddr) -> String {
-    let mut address = config.listen;
+fn api_url(listen: SocketAddr, node_ip: IpAddr) -> String {
+    let mut address = listen;
     if address.ip().is_unspecified() {
         address.set_ip(node_ip);
     }
