@@ -1,6 +1,6 @@
 //! A pods loop on the real Docker, under an instance name of its own, with everything removed at the end.
 // A panic is how a test fails.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::path::Path;
