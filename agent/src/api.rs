@@ -70,10 +70,14 @@ impl From<DockerError> for Refusal {
             DockerError::NotFound { .. } => {
                 Self(StatusCode::NOT_FOUND, error.to_string(), "ask again; it was just replaced".to_owned())
             }
-            _ if error.is_outage() => {
-                Self(StatusCode::SERVICE_UNAVAILABLE, error.to_string(), "start Docker on the node".to_owned())
+            _ if error.is_outage() => Self(
+                StatusCode::SERVICE_UNAVAILABLE,
+                error.to_string(),
+                "start Docker on the node".to_owned(),
+            ),
+            _ => {
+                Self(StatusCode::BAD_GATEWAY, error.to_string(), "see the agent's log on the node".to_owned())
             }
-            _ => Self(StatusCode::BAD_GATEWAY, error.to_string(), "see the agent's log on the node".to_owned()),
         }
     }
 }
@@ -99,13 +103,13 @@ fn options(query: &LogQuery, now: Timestamp) -> Result<LogOptions, Refusal> {
         None => None,
         Some(text) => Some(text.parse().map_err(|_| wrong("tail", "write a number of lines"))?),
     };
-    let since = match query.since.as_deref().filter(|t| !t.is_empty()) {
-        None => None,
-        Some(text) => Some(
-            since(text, now)
-                .ok_or_else(|| wrong("since", "write a time (2030-01-31T12:00:00Z) or an age (90s, 10m, 2h)"))?,
-        ),
-    };
+    let since =
+        match query.since.as_deref().filter(|t| !t.is_empty()) {
+            None => None,
+            Some(text) => Some(since(text, now).ok_or_else(|| {
+                wrong("since", "write a time (2030-01-31T12:00:00Z) or an age (90s, 10m, 2h)")
+            })?),
+        };
     Ok(LogOptions { follow: flag("follow", query.follow.as_deref())?, tail, since })
 }
 
@@ -238,7 +242,9 @@ mod tests {
         let (status, body) = ask("default/front/nope", LogQuery::default()).await;
         assert_eq!(status, StatusCode::NOT_FOUND);
         assert!(body.contains("its containers are: side, web"), "{body}");
-        assert!(ask("default/gone/web", LogQuery::default()).await.1.contains("has no containers on this node"));
+        assert!(
+            ask("default/gone/web", LogQuery::default()).await.1.contains("has no containers on this node")
+        );
     }
 
     #[test]

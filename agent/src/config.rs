@@ -153,7 +153,7 @@ mod tests {
             (["--instance", "toolong"], "lower-case letter"),
             (["--instance", "1a"], "lower-case letter"),
             (["--node", "a/b"], "small letters"),
-            (["--node", "-a"], "small letters"),
+            (["--node", "a-"], "small letters"),
             (["--etcd", "127.0.0.1:1"], "give URLs"),
             (["--docker", "tcp://1.2.3.4:1"], "only local sockets"),
             (["--state-dir", "/"], "directory of its own"),

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::{self, Api};
 use crate::config::Config;
 use crate::converge::network::{NetworkLoop, NetworkSettings};
-use crate::converge::node::{HEARTBEAT_INTERVAL, NodeLoop};
+use crate::converge::node::{HEARTBEAT_INTERVAL, NodeDeps, NodeLoop};
 use crate::converge::pod_table::PodTable;
 use crate::converge::pods::{PauseImage, PodsDeps, PodsLoop};
 use crate::desired::{DesiredStore, Source};
@@ -147,12 +147,15 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     let machine = RealMachine::new(docker, Arc::clone(&netlink), config.node_ip);
     let url = api_url(config.listen, node_ip);
     let (_, never) = Nudge::new();
-    drive(
-        tasks,
-        NodeLoop::new(node, &url, store, Arc::new(machine), Timestamp::now()),
-        HEARTBEAT_INTERVAL,
-        never,
-    );
+    let node_loop = NodeLoop::new(NodeDeps {
+        node: node.to_owned(),
+        api: url,
+        store,
+        machine: Arc::new(machine),
+        subnet: subnet.clone(),
+        since: Timestamp::now(),
+    });
+    drive(tasks, node_loop, HEARTBEAT_INTERVAL, never);
 
     let settings = NetworkSettings::new(instance, pod_mtu);
     let network = NetworkLoop::new(settings, netlink, iptables, subnet.clone(), pod_table.clone());

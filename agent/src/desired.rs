@@ -44,6 +44,14 @@ pub struct Desired {
     pub unreadable: BTreeMap<PodRef, String>,
 }
 
+impl Desired {
+    /// What is not in here is not wanted. Before, an etcd that was lost may not be filled from Git
+    /// again yet, and nothing is taken down for being absent.
+    pub fn is_settled(&self) -> bool {
+        self.source != Source::Unknown && self.subnet.as_ref().is_some_and(|subnet| subnet.settled)
+    }
+}
+
 /// Keeps [`Desired`] between runs.
 #[derive(Debug)]
 pub struct DesiredStore {
@@ -85,8 +93,9 @@ impl DesiredStore {
     fn read_world(&self, world: &World) -> Desired {
         let mut next = Desired { source: Source::Etcd, ..Desired::default() };
         next.subnet = world.subnets.get(&self.node).map(|s| s.value.clone()).or_else(|| {
-            // An unreadable or missing subnet never takes the addresses of what runs away.
-            self.current.subnet.clone()
+            // An unreadable or missing subnet never takes the addresses of what runs away. An etcd
+            // that has none for this node can't have all its pods either.
+            self.current.subnet.clone().map(|subnet| Subnet { settled: false, ..subnet })
         });
         let first = (self.node.clone(), PodRef::new("", ""));
         for ((node, pod), binding) in world.bindings.range(first..) {
@@ -107,6 +116,11 @@ impl DesiredStore {
             }
         }
         self.keep_last_readable(&mut next);
+        if !next.is_settled() {
+            for (pod, binding) in &self.current.pods {
+                next.pods.entry(pod.clone()).or_insert_with(|| binding.clone());
+            }
+        }
         next
     }
 

@@ -32,7 +32,8 @@ impl LazyStore {
     }
 
     async fn store(&self) -> Result<&EtcdStore, StoreError> {
-        self.connected.get_or_try_init(|| EtcdStore::connect(&self.endpoints, PATIENCE)).await
+        // Boxed: connecting is a large future, and every call holds one.
+        self.connected.get_or_try_init(|| Box::pin(EtcdStore::connect(&self.endpoints, PATIENCE))).await
     }
 }
 

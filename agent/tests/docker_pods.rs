@@ -1,5 +1,7 @@
 //! The pods loop on a real engine. Fails where there is none.
 
+#![allow(clippy::unwrap_used)] // A panic is how a test fails.
+
 mod support;
 
 use std::time::Duration;
@@ -12,7 +14,10 @@ async fn two_containers_share_a_network_and_are_adopted_and_taken_down() {
     let mut node = Node::new().await;
     node.start().await;
     let loop_forever = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
-    node.bind("web", pod(vec![shell("a", &format!("httpd -p 8080 -h /etc; {loop_forever}")), shell("b", loop_forever)]));
+    node.bind(
+        "web",
+        pod(vec![shell("a", &format!("httpd -p 8080 -h /etc; {loop_forever}")), shell("b", loop_forever)]),
+    );
     let took = node.until_ready("web").await;
     println!("first pod ready after {took:?}");
     assert!(node.exec("web", "b", "wget -qO- http://127.0.0.1:8080/passwd").contains("root"));
@@ -113,15 +118,28 @@ async fn limits_user_volumes_and_environment_are_what_the_manifest_says() {
     });
     node.bind("full", serde_json::from_value(manifest).unwrap());
     node.until_ready("full").await;
-    assert_eq!(node.exec("full", "a", "echo $WHO $ADDRESS $(id -u) $(id -g) $(pwd)"), "full 10.99.1.2 1000 1001 /tmp");
+    assert_eq!(
+        node.exec("full", "a", "echo $WHO $ADDRESS $(id -u) $(id -g) $(pwd)"),
+        "full 10.99.1.2 1000 1001 /tmp"
+    );
     assert_eq!(node.exec("full", "a", "touch /x 2>/dev/null || echo refused"), "refused");
-    assert_eq!(node.exec("full", "a", "grep -E 'NoNewPrivs|CapEff' /proc/self/status | tr -d '\\t\\n'"),
-        "CapEff:0000000000000000NoNewPrivs:1");
+    assert_eq!(
+        node.exec("full", "a", "grep -E 'NoNewPrivs|CapEff' /proc/self/status | tr -d '\\t\\n'"),
+        "CapEff:0000000000000000NoNewPrivs:1"
+    );
     node.exec("full", "a", "chmod 777 /disk/deep 2>/dev/null; echo one > /disk/one; echo two > /memory/two");
     assert_eq!(node.exec("full", "b", "cat /disk/one /memory/two | tr -d '\\n'; ls /disk/deep"), "onetwoer");
     assert_eq!(node.exec("full", "b", "touch /disk/x 2>/dev/null || echo refused"), "refused");
-    assert_eq!(node.exec("full", "b", "head -c 2000000 /dev/zero > /memory/big 2>/dev/null || echo full"), "full");
-    let limits = docker(&["inspect", "-f", "{{.HostConfig.Memory}} {{.HostConfig.CpuQuota}} {{.HostConfig.CpuShares}}", &node.container("full", "a")]);
+    assert_eq!(
+        node.exec("full", "b", "head -c 2000000 /dev/zero > /memory/big 2>/dev/null || echo full"),
+        "full"
+    );
+    let limits = docker(&[
+        "inspect",
+        "-f",
+        "{{.HostConfig.Memory}} {{.HostConfig.CpuQuota}} {{.HostConfig.CpuShares}}",
+        &node.container("full", "a"),
+    ]);
     assert_eq!(limits, format!("{} 25000 256", 32 << 20));
     node.unbind("full");
     node.until_gone("full").await;

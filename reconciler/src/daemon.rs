@@ -278,7 +278,7 @@ mod tests {
         let always = ["minik8s", "--repo", "/nowhere/cluster.git", "--log-level", "error"];
         let cli = Cli::parse_from(always.iter().chain(flags));
         let config = ServeConfig::try_from(cli.serve).unwrap();
-        let error = Box::pin(start(config)).await.err().expect("it does not start");
+        let error = Box::pin(start(config)).await.expect_err("it does not start");
         let line = format!("{error:#}");
         assert_eq!(line.lines().count(), 1, "{line}");
         line

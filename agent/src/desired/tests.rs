@@ -41,8 +41,11 @@ fn world(revision: i64, bindings: &[Binding]) -> World {
     other.node = "n0".into();
     world.bindings.insert(("n0".into(), other.pod.reference()), versioned(other.clone()));
     world.bindings.insert(("n2".into(), other.pod.reference()), versioned(other));
-    let subnet =
-        Subnet { cidr: "10.244.3.0/24".parse().unwrap(), cluster_cidr: "10.244.0.0/16".parse().unwrap() };
+    let subnet = Subnet {
+        cidr: "10.244.3.0/24".parse().unwrap(),
+        cluster_cidr: "10.244.0.0/16".parse().unwrap(),
+        settled: true,
+    };
     world.subnets.insert("n1".into(), versioned(subnet));
     world
 }
@@ -102,5 +105,33 @@ fn a_binding_that_etcd_garbled_goes_on_in_its_last_readable_form() {
     store.take(&garbled).unwrap();
     assert!(store.current().pods.contains_key(&PodRef::new("default", "web")));
     assert!(store.current().unreadable.contains_key(&PodRef::new("default", "new")));
-    assert!(DesiredStore::open(folder.path(), "n1").unwrap().current().pods.contains_key(&PodRef::new("default", "web")));
+    assert!(
+        DesiredStore::open(folder.path(), "n1")
+            .unwrap()
+            .current()
+            .pods
+            .contains_key(&PodRef::new("default", "web"))
+    );
+}
+
+#[test]
+fn an_etcd_that_was_lost_and_is_empty_removes_nothing_until_it_is_settled() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = DesiredStore::open(folder.path(), "n1").unwrap();
+    store.take(&world(10, &[binding("default", "web"), binding("default", "db")])).unwrap();
+    assert!(store.current().is_settled());
+    // Empty: not even the node's own range.
+    store.take(&World { revision: 1, synced: true, ..World::default() }).unwrap();
+    assert!(!store.current().is_settled());
+    assert_eq!(store.current().pods.len(), 2);
+    // Half filled: the range is back, one of the pods too.
+    let mut half = world(2, &[binding("default", "web")]);
+    let unsettled = Subnet { settled: false, ..half.subnets["n1"].value.clone() };
+    half.subnets.insert("n1".into(), versioned(unsettled));
+    store.take(&half).unwrap();
+    assert_eq!(store.current().pods.len(), 2);
+    // Complete: what is not there now is a removal.
+    store.take(&world(3, &[binding("default", "web")])).unwrap();
+    assert!(store.current().is_settled());
+    assert_eq!(store.current().pods.len(), 1);
 }

@@ -81,7 +81,7 @@ fn source_lines(lines: &mut Vec<String>, source: &SourceView, screen: Screen) {
     let path = if status.path.is_empty() { String::new() } else { format!(", folder {}", status.path) };
     let plural = if status.objects == 1 { "" } else { "s" };
     lines.push(format!(
-        "         {} object{plural} of {} {}{path}",
+        "         {} object{plural} of {}, {}{path}",
         status.objects, status.url, status.reference
     ));
     if status.observed_commit != status.applied_commit

@@ -96,7 +96,7 @@ impl Listed for SourceView {
             let observed = status.observed_commit.as_deref().map(short).unwrap_or_default();
             cells.extend([
                 (column("OBSERVED"), observed.to_owned()),
-                (column("BRANCH"), status.reference.clone()),
+                (column("FOLLOWS"), status.reference.clone()),
                 (cuttable("URL"), status.url.clone()),
                 (cuttable("PATH"), status.path.clone()),
             ]);

@@ -205,7 +205,7 @@ fn the_status_page_of_a_healthy_cluster() {
     let status = view::cluster_status(&world, Some(leader), at(100));
     insta::assert_snapshot!(super::status::page(&status, NARROW, at(100)), @r"
     source   main: Synced at 2222222 by Ada <ada@example.org>, 40s ago
-             1 object of /srv/repo.git main
+             1 object of /srv/repo.git, branch `main`
     pods     1/1 ready: 1 Running
     nodes    1/1 ready
     leader   host-1, for 100s
@@ -222,7 +222,7 @@ fn the_status_page_names_all_that_is_wrong() {
     let status = view::ClusterStatus { etcd_error: Some("etcd did not answer".to_owned()), ..status };
     insta::assert_snapshot!(super::status::page(&status, PIPE, at(100)), @r"
     source   main: Degraded at 2222222 by Ada <ada@example.org>, 40s ago
-             14 objects of /srv/repo.git main, folder prod
+             14 objects of /srv/repo.git, branch `main`, folder prod
              newest commit 3333333 is not applied
              RemoteUnreachable: cannot fetch /srv/repo.git: no such directory
              apps/db.yaml:7:3: error[unknown-field]: `imagee` is no field of a container (write `image`) (commit 3333333, Bob <bob@example.org>)

@@ -3,12 +3,10 @@
 //! Reads the remote, writes `<state>/reconciler/mirrors/<source>`. A mirror holds nothing that the
 //! remote does not: losing it costs a fetch, and never an object of the cluster.
 
-use std::cell::Cell;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use git2::{
     AutotagOption, Direction, ErrorCode, FetchOptions, FetchPrune, ObjectType, Oid, Repository,
@@ -17,6 +15,7 @@ use git2::{
 
 use super::config::{Reference, SourceConfig};
 use super::error::{is_mirror_fault, remote_error};
+use super::remote::Transfer;
 use super::{GitError, compact, credentials};
 
 /// How many branch names an error lists.
@@ -79,25 +78,25 @@ impl Mirror {
     }
 
     /// Brings the mirror up to the remote and returns the reference's commit. A broken mirror is
-    /// made anew. `cancelled` ends the transfer at its next packet.
-    pub fn fetch(&self, cancelled: &Arc<AtomicBool>) -> Result<Oid, GitError> {
+    /// made anew. `transfer` can end it at its next packet.
+    pub fn fetch(&self, transfer: &Arc<Transfer>) -> Result<Oid, GitError> {
         credentials::check(&self.config)?;
-        let fetched = self.open().and_then(|repository| self.fetch_into(&repository, cancelled));
+        let fetched = self.open().and_then(|repository| self.fetch_into(&repository, transfer));
         let broken = match fetched {
             Err(error) if error.is_mirror_broken() => error,
             other => return other,
         };
         tracing::warn!(source = %self.config.name, %broken, "making the mirror anew");
-        self.rebuild(cancelled)
+        self.rebuild(transfer)
     }
 
     /// Makes the mirror anew beside the old one and swaps them once it is whole.
-    pub fn rebuild(&self, cancelled: &Arc<AtomicBool>) -> Result<Oid, GitError> {
+    pub fn rebuild(&self, transfer: &Arc<Transfer>) -> Result<Oid, GitError> {
         let [fresh, old] = ["new", "old"].map(|suffix| self.directory.with_extension(suffix));
         let unwritable = |error: io::Error| self.unwritable(&error.to_string());
         remove_all(&fresh).and_then(|()| remove_all(&old)).map_err(unwritable)?;
         let repository = self.init(&fresh)?;
-        let head = self.fetch_into(&repository, cancelled)?;
+        let head = self.fetch_into(&repository, transfer)?;
         drop(repository);
         if self.directory.exists() {
             fs::rename(&self.directory, &old).map_err(unwritable)?;
@@ -137,14 +136,14 @@ impl Mirror {
         GitError::MirrorUnwritable { directory: self.directory.clone(), why: why.to_owned() }
     }
 
-    fn fetch_into(&self, repository: &Repository, cancelled: &Arc<AtomicBool>) -> Result<Oid, GitError> {
+    fn fetch_into(&self, repository: &Repository, transfer: &Arc<Transfer>) -> Result<Oid, GitError> {
         let config = &*self.config;
         if let Reference::Commit(id) = &config.reference {
-            return self.fetch_commit(repository, id, cancelled);
+            return self.fetch_commit(repository, id, transfer);
         }
         let name = config.reference.full_name();
         // The same name on both sides: libgit2's local transport compares by it what is missing.
-        self.transfer(repository, &[format!("+{name}:{name}")], cancelled)?;
+        self.transfer(repository, &[format!("+{name}:{name}")], transfer)?;
         let reference = match repository.find_reference(&name) {
             Ok(reference) => reference,
             Err(error) if error.code() == ErrorCode::NotFound => return Err(self.not_found(&[])),
@@ -162,12 +161,12 @@ impl Mirror {
         &self,
         repository: &Repository,
         id: &str,
-        cancelled: &Arc<AtomicBool>,
+        transfer: &Arc<Transfer>,
     ) -> Result<Oid, GitError> {
         let wanted = Oid::from_str(id).map_err(|error| remote_error(&self.config, &error))?;
         if repository.find_commit(wanted).is_err() {
             let all = ["+refs/heads/*:refs/heads/*".to_owned(), "+refs/tags/*:refs/tags/*".to_owned()];
-            self.transfer(repository, &all, cancelled)?;
+            self.transfer(repository, &all, transfer)?;
         }
         match repository.find_commit(wanted) {
             Ok(_) => Ok(wanted),
@@ -180,16 +179,13 @@ impl Mirror {
         &self,
         repository: &Repository,
         refspecs: &[String],
-        cancelled: &Arc<AtomicBool>,
+        transfer: &Arc<Transfer>,
     ) -> Result<(), GitError> {
         let config = &*self.config;
         let (mut callbacks, refusal) = credentials::callbacks(config);
-        let (stop, talked) = (Arc::clone(cancelled), std::rc::Rc::new(Cell::new(false)));
-        let talking = std::rc::Rc::clone(&talked);
-        callbacks.transfer_progress(move |_| {
-            talking.set(true);
-            !stop.load(Ordering::Relaxed)
-        });
+        let (packets, messages) = (Arc::clone(transfer), Arc::clone(transfer));
+        callbacks.transfer_progress(move |_| packets.lives());
+        callbacks.sideband_progress(move |_| messages.lives());
         let mut options = FetchOptions::new();
         options.remote_callbacks(callbacks);
         // Nothing here removes a reference: a branch gone at the remote is an error to show.
@@ -200,10 +196,7 @@ impl Mirror {
             Some(refused) => refused,
             // The same classes come from a broken repository at the other end; a fresh mirror
             // fails on those again, and then they are the remote's.
-            None if is_mirror_fault(&error) && repository.path() == self.directory => self.broken(&error),
-            None if is_mirror_fault(&error) && !talked.get() && self.is_ours(repository) => {
-                self.broken(&error)
-            }
+            None if is_mirror_fault(&error) && self.is_ours(repository) => self.broken(&error),
             None => remote_error(config, &error),
         })
     }

@@ -18,5 +18,5 @@ pub use commit::{CommitMeta, Relation, commit_meta, relation};
 pub use config::{Credentials, Reference, SourceConfig};
 pub use error::GitError;
 pub use mirror::Mirror;
-pub use remote::Remote;
+pub use remote::{Remote, Transfer};
 pub use tree::{Listing, blob, blob_at, list};

@@ -155,10 +155,10 @@ impl<'r> Walk<'r> {
                     // Folders on both sides are compared once, from the new side.
                     (Side::Old, Some(_)) if twin_tree.is_some() => {}
                     (Side::Old, Some(tree)) => {
-                        self.compare(Some(&tree), None, &format!("{path}/"), depth + 1)?
+                        self.compare(Some(&tree), None, &format!("{path}/"), depth + 1)?;
                     }
                     (Side::New, Some(tree)) => {
-                        self.compare(twin_tree.as_ref(), Some(&tree), &format!("{path}/"), depth + 1)?
+                        self.compare(twin_tree.as_ref(), Some(&tree), &format!("{path}/"), depth + 1)?;
                     }
                     (Side::Old, None) => self.changes.push((path.into(), None)),
                     (Side::New, None) => {

@@ -45,15 +45,9 @@ pub enum Stopped {
     /// The store did not do it.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The status changed meanwhile, or another reconciler leads.
-    #[error("the status of the source changed meanwhile")]
-    StatusChanged,
-    /// The status does not fit under its key.
-    #[error("the status of the source cannot be written: {why}")]
-    EncodeStatus {
-        /// Why.
-        why: codec::CodecError,
-    },
+    /// The status that the plan rests on could not be written ahead of it.
+    #[error(transparent)]
+    Ahead(super::record::RecordError),
     /// An object does not fit under its key.
     #[error("{object} cannot be written: {why}")]
     Encode {
@@ -144,7 +138,7 @@ async fn write_of(store: &SharedStore, step: &Step) -> Result<Write, Stopped> {
 }
 
 /// A guard on a key as it is now, readable or not.
-pub async fn guard_of_present(store: &SharedStore, key: &str) -> Result<Guard, StoreError> {
+pub(super) async fn guard_of_present(store: &SharedStore, key: &str) -> Result<Guard, StoreError> {
     let found = store.get(key).await?;
     Ok(found.map_or_else(
         || Guard::Absent(key.to_owned()),
@@ -211,9 +205,9 @@ async fn apply_batch(store: &SharedStore, fence: Fence, batch: Vec<Write>) -> Ap
     applied
 }
 
-/// Writes status and revision, guarded as everything else. `false`: it was not done, because
-/// something changed meanwhile or another one leads.
-pub async fn record(
+/// One transaction under the fence. `None`: it was not done, because something changed meanwhile
+/// or another one leads.
+pub(super) async fn guarded(
     store: &SharedStore,
     fence: Fence,
     guards: Vec<Guard>,
@@ -226,7 +220,8 @@ pub async fn record(
     }
 }
 
-async fn fence_holds(store: &SharedStore, fence: Fence) -> Result<bool, StoreError> {
+/// This fence still is the leader's.
+pub(super) async fn fence_holds(store: &SharedStore, fence: Fence) -> Result<bool, StoreError> {
     let leader = store.get(&Key::Leader.to_string()).await?;
     Ok(leader.is_some_and(|leader| leader.create_revision == fence.create_revision))
 }

@@ -91,7 +91,7 @@ fn descend(
 mod tests {
     use super::*;
 
-    fn object(spec: Value) -> (ObjectMeta, Resource) {
+    fn object(spec: &Value) -> (ObjectMeta, Resource) {
         let metadata =
             ObjectMeta { name: "web".into(), namespace: "default".into(), ..ObjectMeta::default() };
         (metadata, serde_json::from_value(serde_json::json!({ "kind": "Pod", "spec": spec })).unwrap())
@@ -103,8 +103,8 @@ mod tests {
 
     #[test]
     fn a_change_is_named_by_its_path() {
-        let before = object(serde_json::json!({ "containers": [{ "name": "a", "image": "one" }] }));
-        let mut after = object(serde_json::json!({
+        let before = object(&serde_json::json!({ "containers": [{ "name": "a", "image": "one" }] }));
+        let mut after = object(&serde_json::json!({
             "containers": [{ "name": "a", "image": "two" }, { "name": "b", "image": "x" }],
         }));
         after.0.labels.insert("app/tier".into(), "front".into());
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn equal_objects_have_no_changes() {
-        let one = object(serde_json::json!({ "containers": [{ "name": "a", "image": "one" }] }));
+        let one = object(&serde_json::json!({ "containers": [{ "name": "a", "image": "one" }] }));
         assert!(shown(&one, &one.clone()).is_empty());
     }
 }

@@ -79,7 +79,7 @@ pub fn update(
     for item in before.diff(now) {
         match item {
             DiffItem::Add(path, id) | DiffItem::Update { new: (path, id), .. } => {
-                changed.push((Arc::clone(path), *id))
+                changed.push((Arc::clone(path), *id));
             }
             DiffItem::Remove(path, _) => {
                 manifests.remove(path);
@@ -89,14 +89,14 @@ pub fn update(
     let files = changed.into_iter().map(|(path, id)| git::blob(repository, id).map(|bytes| (path, bytes)));
     let files = files.collect::<Result<Vec<_>, _>>()?;
     let count = files.len();
-    manifests.extend(parse_all(files));
+    manifests.extend(parse_all(&files));
     Ok((manifests, count))
 }
 
 type Blob = (Arc<str>, Option<Vec<u8>>);
 
 /// Parses on all cores when that pays.
-fn parse_all(files: Vec<Blob>) -> Vec<(Arc<str>, Arc<ManifestFile>)> {
+fn parse_all(files: &[Blob]) -> Vec<(Arc<str>, Arc<ManifestFile>)> {
     const PER_THREAD_MIN: usize = 64;
     const THREADS_MAX: usize = 8;
     let parse_one = |(path, bytes): &Blob| {

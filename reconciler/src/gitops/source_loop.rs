@@ -1,8 +1,8 @@
 //! The loop of one source: look at the remote, plan against what is live, write, tell.
 //!
-//! Reads the remote, the mirror and the world; decides in `plan.rs`; writes through `apply.rs`. What
-//! it remembers between runs is a cache: a fresh loop at any moment comes to the same state. A run
-//! that finds nothing new costs one ls-remote and writes nothing.
+//! Reads the remote, the mirror and the world; decides in `plan.rs`; writes through `apply.rs` and
+//! `record.rs`. What it remembers between runs is a cache: a fresh loop at any moment comes to the
+//! same state. A run that finds nothing new costs one ls-remote and writes nothing.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -12,45 +12,39 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use git2::Oid;
 use jiff::Timestamp;
-use schema::codec;
 use schema::control::{Loop, LoopError, Next, Observation};
 use schema::keys::Key;
 use schema::meta::ObjectRef;
 use schema::object::Object;
-use schema::records::{EventType, Revision, SourceStatus};
+use schema::records::{Revision, SourceStatus};
+use schema::store::SharedStore;
 use schema::store::election::{Fence, FenceReader};
-use schema::store::events::{EventDraft, EventRecorder};
+use schema::store::events::EventRecorder;
 use schema::store::reflector::WorldReader;
-use schema::store::{Guard, Op, SharedStore, StoreError};
 use schema::world::{Table, Versioned, World};
 
 use super::apply::{self, Applied, Stopped};
+use super::head::Head;
 use super::history;
 use super::plan::{self, Situation, SyncPlan};
-use super::prune::Lineage;
-use super::read::{Loaded, read_commit, read_lineage};
+use super::read::Loaded;
+use super::record::{Place, RecordError, tell};
 use super::status::{self, Problem, Run, short};
-use crate::git::{GitError, Remote, SourceConfig};
+use crate::git::{GitError, SourceConfig};
 
 /// How long a run waits to see its own last writes.
 const CATCH_UP_MAX: Duration = Duration::from_secs(2);
 /// When to look again after something changed under a plan.
 const AFTER_CONFLICT: Duration = Duration::from_millis(200);
-/// Old revisions removed along with one new one.
-const EXPIRED_PER_RUN_MAX: usize = 50;
 
 /// Keeps etcd's objects of one source as its repository has them.
 pub struct SourceLoop {
     config: Arc<SourceConfig>,
-    remote: Remote,
+    head: Head,
     store: SharedStore,
     world: WorldReader,
     fence: FenceReader,
     events: EventRecorder,
-    /// The commit read last.
-    loaded: Option<Loaded>,
-    /// Something was fetched since the mirror was last looked after.
-    fetched: bool,
     /// What the last plan found to be as it should.
     settled: Option<Settled>,
     /// Newest revision of the store that this loop wrote.
@@ -88,6 +82,11 @@ pub struct Outcome {
 
 impl SourceLoop {
     /// The loop of `config`, mirrored below `state_dir`. Touches nothing yet.
+    #[expect(
+        clippy::too_many_arguments,
+        clippy::needless_pass_by_value,
+        reason = "one row of the daemon's wiring"
+    )]
     pub fn new(
         config: SourceConfig,
         state_dir: PathBuf,
@@ -97,20 +96,9 @@ impl SourceLoop {
         events: EventRecorder,
     ) -> Self {
         let config = Arc::new(config);
-        let remote = Remote::new(Arc::clone(&config), &state_dir);
+        let head = Head::new(Arc::clone(&config), &state_dir);
         let events = events.reporting_as("gitops");
-        Self {
-            config,
-            remote,
-            store,
-            world,
-            fence,
-            events,
-            loaded: None,
-            fetched: false,
-            settled: None,
-            written: 0,
-        }
+        Self { config, head, store, world, fence, events, settled: None, written: 0 }
     }
 
     /// The world, once it has this loop's own writes.
@@ -130,52 +118,15 @@ impl SourceLoop {
         }
     }
 
-    /// Asks the remote, and reads its commit if it is another one.
-    async fn look(&mut self, applied: Option<String>) -> Result<Oid, GitError> {
-        let head = self.remote.ls_remote().await?;
-        if self.loaded.as_ref().is_some_and(|loaded| loaded.head == head) {
-            if std::mem::take(&mut self.fetched) {
-                let mirror = self.remote.mirror().clone();
-                self.blocking(move || mirror.tidy(head)).await?;
-            }
-            return Ok(head);
-        }
-        self.fetched = true;
-        // What was fetched counts: the branch may have moved on since it was asked.
-        let head = self.remote.fetch().await?;
-        let loaded = match self.read(head, applied.clone()).await {
-            Err(error @ GitError::MirrorBroken { .. }) => {
-                tracing::warn!(source = %self.config.name, %error, "making the mirror anew");
-                self.loaded = None;
-                let head = self.remote.rebuild().await?;
-                self.read(head, applied).await?
-            }
-            other => other?,
-        };
-        let head = loaded.head;
-        self.loaded = Some(loaded);
-        Ok(head)
-    }
-
-    async fn read(&self, head: Oid, applied: Option<String>) -> Result<Loaded, GitError> {
-        let (mirror, before) = (self.remote.mirror().clone(), self.loaded.clone());
-        self.blocking(move || read_commit(&mirror, head, before.as_ref(), applied.as_deref())).await
-    }
-
-    async fn blocking<T: Send + 'static>(
-        &self,
-        read: impl FnOnce() -> Result<T, GitError> + Send + 'static,
-    ) -> Result<T, GitError> {
-        tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| {
-            let why = format!("reading it panicked: {error}");
-            Err(GitError::RemoteUnreachable { url: self.config.shown_url(), why })
-        })
-    }
-
-    fn is_settled(&self, world: &World) -> bool {
-        let (Some(settled), Some(loaded)) = (&self.settled, &self.loaded) else { return false };
-        let status = world.sources.get(&self.config.name).map_or(0, |status| status.mod_revision);
-        settled.commit == loaded.head && settled.status == status && settled.objects.ptr_eq(&world.objects)
+    /// Nothing changed since all was as it should be; a problem that is gone is a change, too.
+    fn is_settled(&self, world: &World, problem: bool) -> bool {
+        let (Some(settled), Some(loaded)) = (&self.settled, self.head.loaded()) else { return false };
+        let status = world.sources.get(&self.config.name);
+        let cleared = !problem && status.is_some_and(|status| status.value.error.is_some());
+        settled.commit == loaded.head
+            && settled.status == status.map_or(0, |status| status.mod_revision)
+            && settled.objects.ptr_eq(&world.objects)
+            && !cleared
     }
 
     async fn situation(
@@ -183,16 +134,11 @@ impl SourceLoop {
         world: &World,
         incomplete: Option<String>,
     ) -> Result<Option<Situation>, GitError> {
-        let Some(loaded) = &self.loaded else { return Ok(None) };
+        let Some(loaded) = self.head.loaded() else { return Ok(None) };
         let source = &self.config.name;
         let commits = plan::commits_in_question(source, &loaded.manifests, &world.objects);
-        let lineage = if commits.is_empty() {
-            Lineage::default()
-        } else {
-            let (mirror, head) = (self.remote.mirror().clone(), loaded.head);
-            let base = history::base(&world.revisions, source);
-            self.blocking(move || read_lineage(&mirror, head, base, commits)).await?
-        };
+        let lineage = self.head.lineage(history::base(&world.revisions, source), commits).await?;
+        let status = world.sources.get(source);
         Ok(Some(Situation {
             source: source.clone(),
             commit: Arc::clone(&loaded.commit),
@@ -200,26 +146,9 @@ impl SourceLoop {
             live: world.objects.clone(),
             malformed: malformed_objects(world),
             lineage,
-            held_of: world
-                .sources
-                .get(source)
-                .and_then(|status| status.value.held_prune.as_ref())
-                .map(|held| held.owned),
+            held_of: status.and_then(|status| status.value.held_prune.as_ref()).map(|held| held.owned),
             incomplete,
         }))
-    }
-
-    fn tell(&self, before: Option<&SourceStatus>, after: &SourceStatus, revision: Option<&Revision>) {
-        for news in status::news(before, after, revision) {
-            self.events.record(EventDraft {
-                kind: if news.warning { EventType::Warning } else { EventType::Normal },
-                object_kind: "Source".to_owned(),
-                namespace: String::new(),
-                name: self.config.name.clone(),
-                reason: news.reason.to_owned(),
-                message: news.message,
-            });
-        }
     }
 }
 
@@ -244,19 +173,22 @@ impl Loop for SourceLoop {
         let started = Instant::now();
         let applied =
             world.sources.get(&self.config.name).and_then(|status| status.value.applied_commit.clone());
-        let (head, mut problem) = match self.look(applied).await {
+        let problem_of = |error: &GitError| Problem { kind: error.kind(), message: error.to_string() };
+        let (head, mut problem) = match self.head.look(applied).await {
             Ok(head) => (Some(head.to_string()), None),
-            Err(error) => (None, Some(Problem { kind: error.kind(), message: error.to_string() })),
+            Err(error) => (None, Some(problem_of(&error))),
         };
+        // Looking may have taken long: the plan is for what is there now.
+        let world = self.world.current();
         let mut situation = None;
-        if problem.is_some() || !self.is_settled(&world) {
+        if !self.is_settled(&world, problem.is_some()) {
             let incomplete = problem.as_ref().map(|problem| problem.message.clone());
             match self.situation(&world, incomplete).await {
                 Ok(found) => situation = found,
-                Err(error) => problem = Some(Problem { kind: error.kind(), message: error.to_string() }),
+                Err(error) => problem = Some(problem_of(&error)),
             }
         }
-        let loaded = self.loaded.clone();
+        let loaded = self.head.loaded().cloned();
         Ok(Observation::Ready(Observed { started, fence, world, head, problem, loaded, situation }))
     }
 
@@ -272,70 +204,78 @@ impl Loop for SourceLoop {
             let steps = apply::summary(&plan.steps);
             tracing::info!(source = %self.config.name, commit = short(&loaded.commit.id), ?steps, "applying");
         }
-        let previous = observed.previous(&self.config.name).map(|status| &status.value);
+        let previous = observed.before(&self.config.name).map(|(status, _)| status);
         let ahead = match status::hold_ahead(&self.config, previous, &loaded.commit, &plan) {
             None => None,
-            Some(status) => match self.write_ahead(observed, status).await {
-                Ok(written) => Some(written),
-                Err(stopped) => {
-                    let applied = Applied { stopped: Some(stopped), ..Applied::default() };
-                    return Outcome { plan: Some(plan), ahead: None, applied };
+            Some(status) => {
+                match self.place(observed, observed.before(&self.config.name)).write(&status, None).await {
+                    Ok(at) => Some((status, at)),
+                    Err(error) => {
+                        let applied = Applied { stopped: Some(Stopped::Ahead(error)), ..Applied::default() };
+                        return Outcome { plan: Some(plan), ahead: None, applied };
+                    }
                 }
-            },
+            }
         };
         let applied = apply::apply(&self.store, observed.fence, &plan.steps).await;
         Outcome { plan: Some(plan), ahead, applied }
     }
 
     async fn report(&mut self, observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {
-        self.written = self.written.max(outcome.applied.revision);
-        self.settled = None;
+        let ahead = outcome.ahead.as_ref().map(|(status, at)| (status, *at));
+        self.written = self.written.max(outcome.applied.revision).max(ahead.map_or(0, |(_, at)| at));
+        let settled_before = self.settled.take();
         match &outcome.applied.stopped {
             // Another one leads, and the next run sees that; it is no error.
-            Some(Stopped::FenceLost) => return Ok(Next::Interval),
+            Some(Stopped::FenceLost | Stopped::Ahead(RecordError::FenceLost)) => return Ok(Next::Interval),
+            Some(Stopped::Ahead(RecordError::Changed)) => return Ok(Next::After(AFTER_CONFLICT)),
             // A conflict passes by itself within moments and is no news for the status.
             None if !outcome.applied.conflicts.is_empty() => return Ok(Next::After(AFTER_CONFLICT)),
             _ => {}
         }
-        let before = observed.before(&self.config.name, &outcome);
         if outcome.plan.is_none() && observed.problem.is_none() {
             // Nothing was planned because nothing changed: the status stands as it is.
-            self.settle(&observed, before.map_or(0, |(_, revision)| revision));
+            self.settled = settled_before;
             return Ok(Next::Interval);
         }
+        let before = ahead.or_else(|| observed.before(&self.config.name));
         let (status, revision) = self.fold(&observed, &outcome, before.map(|(status, _)| status));
         let unchanged = revision.is_none() && before.is_some_and(|(before, _)| *before == status);
         let at = match before {
             Some((_, at)) if unchanged => at,
-            _ => match self.record(&observed, before.map(|(_, at)| at), &status, revision.as_ref()).await? {
-                None => return Ok(Next::After(AFTER_CONFLICT)),
-                Some(at) => {
-                    let told = observed.previous(&self.config.name).map(|status| &status.value);
-                    self.tell(told, &status, revision.as_ref());
-                    at
-                }
+            _ => match self.place(&observed, before).write(&status, revision.as_ref()).await {
+                Ok(at) => at,
+                Err(RecordError::FenceLost) => return Ok(Next::Interval),
+                Err(RecordError::Changed) => return Ok(Next::After(AFTER_CONFLICT)),
+                Err(error) => return Err(self.failed(error)),
             },
         };
-        let complete = outcome.applied.is_complete();
-        if let Some(why) = outcome.applied.stopped {
-            return Err(LoopError::new(format!("cannot apply source {}", self.config.name), why));
+        if !unchanged {
+            self.written = self.written.max(at);
+            let told = observed.before(&self.config.name).map(|(status, _)| status);
+            tell(&self.events, told, &status, revision.as_ref());
         }
-        if observed.problem.is_none() && complete && outcome.applied.done == 0 {
-            self.settle(&observed, at);
+        if let Some(why) = outcome.applied.stopped {
+            return Err(self.failed(why));
+        }
+        // Not planned because nothing changed, or planned and nothing left to do.
+        let rests = match &outcome.plan {
+            None => settled_before.is_some(),
+            Some(plan) => plan.steps.is_empty() && observed.problem.is_none(),
+        };
+        if let (true, Some(loaded)) = (rests, &observed.loaded) {
+            let objects = observed.world.objects.clone();
+            self.settled = Some(Settled { commit: loaded.head, objects, status: at });
         }
         Ok(Next::Interval)
     }
 }
 
 impl Observed {
-    fn previous(&self, source: &str) -> Option<&Versioned<SourceStatus>> {
-        self.world.sources.get(source).map(|status| &**status)
-    }
-
-    /// The status that a new one replaces, with its revision.
-    fn before<'a>(&'a self, source: &str, outcome: &'a Outcome) -> Option<(&'a SourceStatus, i64)> {
-        let ahead = outcome.ahead.as_ref().map(|(status, at)| (status, *at));
-        ahead.or_else(|| self.previous(source).map(|status| (&status.value, status.mod_revision)))
+    /// The status of the source as it was seen, with its revision.
+    fn before(&self, source: &str) -> Option<(&SourceStatus, i64)> {
+        let found: Option<&Versioned<SourceStatus>> = self.world.sources.get(source).map(|status| &**status);
+        found.map(|status| (&status.value, status.mod_revision))
     }
 }
 
@@ -362,75 +302,13 @@ impl SourceLoop {
         })
     }
 
-    /// There is nothing to do until the commit, an object or the status is another.
-    fn settle(&mut self, observed: &Observed, status: i64) {
-        if let Some(loaded) = &observed.loaded {
-            self.settled =
-                Some(Settled { commit: loaded.head, objects: observed.world.objects.clone(), status });
-        }
+    fn place<'a>(&'a self, observed: &'a Observed, before: Option<(&SourceStatus, i64)>) -> Place<'a> {
+        let before = before.map(|(_, at)| at);
+        Place { store: &self.store, fence: observed.fence, world: &observed.world, before }
     }
 
-    async fn write_ahead(
-        &mut self,
-        observed: &Observed,
-        status: SourceStatus,
-    ) -> Result<(SourceStatus, i64), Stopped> {
-        let before = observed.previous(&self.config.name).map(|status| status.mod_revision);
-        let key = Key::Source(self.config.name.clone()).to_string();
-        let guard = self.guard_of_status(observed, &key, before).await?;
-        let encoded = codec::encode(&status).map_err(|why| Stopped::EncodeStatus { why })?;
-        match apply::record(&self.store, observed.fence, vec![guard], vec![Op::put(key, encoded)]).await? {
-            Some(at) => {
-                self.written = self.written.max(at);
-                Ok((status, at))
-            }
-            None => Err(Stopped::StatusChanged),
-        }
-    }
-
-    async fn guard_of_status(
-        &self,
-        observed: &Observed,
-        key: &str,
-        before: Option<i64>,
-    ) -> Result<Guard, StoreError> {
-        match before {
-            Some(revision) => Ok(Guard::ModRevision(key.to_owned(), revision)),
-            None if observed.world.malformed.contains_key(key) => {
-                apply::guard_of_present(&self.store, key).await
-            }
-            None => Ok(Guard::Absent(key.to_owned())),
-        }
-    }
-
-    /// Writes the status, replacing the one of revision `before`, and the revision with it.
-    /// `None`: something changed meanwhile.
-    async fn record(
-        &mut self,
-        observed: &Observed,
-        before: Option<i64>,
-        status: &SourceStatus,
-        revision: Option<&Revision>,
-    ) -> Result<Option<i64>, LoopError> {
-        let name = &self.config.name;
-        let context = format!("cannot write the status of source {name}");
-        let key = Key::Source(name.clone()).to_string();
-        let guard = self.guard_of_status(observed, &key, before).await;
-        let mut guards = vec![guard.map_err(|error| LoopError::new(&context, error))?];
-        let encoded = codec::encode(status).map_err(|error| LoopError::new(&context, error))?;
-        let mut ops = vec![Op::put(&key, encoded)];
-        if let Some(revision) = revision {
-            let key = Key::Revision(name.clone(), revision.sequence).to_string();
-            let encoded = codec::encode(revision).map_err(|error| LoopError::new(&context, error))?;
-            guards.push(Guard::Absent(key.clone()));
-            ops.push(Op::put(key, encoded));
-            let expired = history::expired(&observed.world.revisions, name, EXPIRED_PER_RUN_MAX);
-            ops.extend(expired.into_iter().map(|sequence| Op::delete(Key::Revision(name.clone(), sequence))));
-        }
-        let recorded = apply::record(&self.store, observed.fence, guards, ops).await;
-        let at = recorded.map_err(|error| LoopError::new(&context, error))?;
-        self.written = self.written.max(at.unwrap_or_default());
-        Ok(at)
+    fn failed(&self, why: impl std::error::Error + Send + Sync + 'static) -> LoopError {
+        LoopError::new(format!("cannot apply source {}", self.config.name), why)
     }
 }
 

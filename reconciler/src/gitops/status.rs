@@ -72,7 +72,7 @@ pub fn fold(run: &Run<'_>) -> (SourceStatus, Option<Revision>) {
             _ => held,
         };
     }
-    let error = problem.clone().or_else(|| failed(run));
+    let error = problem.or_else(|| failed(run));
     status.error = error.map(|problem| since(problem, run));
     let revision = match (&status.error, run.plan, run.commit) {
         (None, Some(plan), Some(commit)) if status.applied_commit.as_deref() != Some(&commit.id) => {

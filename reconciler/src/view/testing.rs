@@ -47,7 +47,7 @@ pub(crate) fn source(observed: &str, applied: &str, revision: u64) -> SourceStat
     SourceStatus {
         name: "main".to_owned(),
         url: "/srv/repo.git".to_owned(),
-        reference: "main".to_owned(),
+        reference: "branch `main`".to_owned(),
         path: String::new(),
         state: SourceState::Synced,
         observed_commit: Some(observed.to_owned()),

@@ -9,7 +9,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
+use schema::records::Subnet;
 use schema::store::{LeaseId, SharedStore};
+use tokio::sync::watch;
 
 mod act;
 mod observe;
@@ -28,12 +30,29 @@ pub const HEARTBEAT_TTL: Duration = Duration::from_secs(15);
 /// Time between two signs: two may be lost.
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
+/// What the loop stands on.
+pub struct NodeDeps {
+    /// Name of the node.
+    pub node: String,
+    /// `http://address:port` at which its agent answers.
+    pub api: String,
+    /// Where record and heartbeat go.
+    pub store: SharedStore,
+    /// What the machine is.
+    pub machine: Arc<dyn Machine>,
+    /// The range of addresses that the node's pods have.
+    pub subnet: watch::Receiver<Option<Subnet>>,
+    /// When this process begins to beat.
+    pub since: Timestamp,
+}
+
 /// The loop.
 pub struct NodeLoop {
     node: String,
     api: String,
     store: SharedStore,
     machine: Arc<dyn Machine>,
+    subnet: watch::Receiver<Option<Subnet>>,
     lease: Option<LeaseId>,
     since: Timestamp,
     /// A rival is told of once, not every 5 s.
@@ -41,23 +60,10 @@ pub struct NodeLoop {
 }
 
 impl NodeLoop {
-    /// A loop for the node `node`, whose agent answers at `api`, that begins to beat at `since`.
-    pub fn new(
-        node: &str,
-        api: &str,
-        store: SharedStore,
-        machine: Arc<dyn Machine>,
-        since: Timestamp,
-    ) -> Self {
-        Self {
-            node: node.to_owned(),
-            api: api.to_owned(),
-            store,
-            machine,
-            lease: None,
-            since,
-            rival_told: false,
-        }
+    /// A loop that has not looked yet.
+    pub fn new(deps: NodeDeps) -> Self {
+        let NodeDeps { node, api, store, machine, subnet, since } = deps;
+        Self { node, api, store, machine, subnet, lease: None, since, rival_told: false }
     }
 }
 

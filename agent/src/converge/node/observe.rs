@@ -19,7 +19,8 @@ impl NodeLoop {
             node: self.node.clone(),
             facts: self.machine.facts().await,
             api: self.api.clone(),
-            record: record.map(versioned),
+            pod_cidr: self.subnet.borrow().as_ref().map(|subnet| subnet.cidr),
+            record: record.as_ref().map(versioned),
             // A heartbeat that can't be read is written anew, as one that is not there.
             heartbeat: heartbeat.and_then(|pair| decode::<Heartbeat>(&pair.value).ok()),
             lease: self.lease,
@@ -28,7 +29,7 @@ impl NodeLoop {
     }
 }
 
-fn versioned(pair: KeyValue) -> Result<Versioned<NodeRecord>, (String, i64)> {
+fn versioned(pair: &KeyValue) -> Result<Versioned<NodeRecord>, (String, i64)> {
     match decode(&pair.value) {
         Ok(value) => {
             Ok(Versioned { value, create_revision: pair.create_revision, mod_revision: pair.mod_revision })

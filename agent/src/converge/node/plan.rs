@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use ipnet::Ipv4Net;
 use jiff::Timestamp;
 use schema::keys::Key;
 use schema::records::{Heartbeat, NodeRecord};
@@ -25,6 +26,8 @@ pub struct Observed {
     pub facts: MachineFacts,
     /// `http://address:port` of the agent's API.
     pub api: String,
+    /// The range that the node's pods have.
+    pub pod_cidr: Option<Ipv4Net>,
     /// The record in etcd; the error's text if it can't be read.
     pub record: Option<Result<Versioned<NodeRecord>, (String, i64)>>,
     /// The heartbeat in etcd.
@@ -118,5 +121,6 @@ fn record(observed: &Observed, registered_at: Timestamp) -> NodeRecord {
         versions: facts.versions,
         api: observed.api.clone(),
         registered_at,
+        pod_cidr: observed.pod_cidr,
     }
 }

@@ -42,7 +42,14 @@ impl Rig {
     fn agent(&self, since: &str) -> NodeLoop {
         let store: SharedStore = self.store.clone();
         let machine: Arc<dyn Machine> = self.machine.clone();
-        NodeLoop::new("n1", "http://127.0.0.1:7071", store, machine, since.parse().unwrap())
+        NodeLoop::new(NodeDeps {
+            node: "n1".into(),
+            api: "http://127.0.0.1:7071".into(),
+            store,
+            machine,
+            subnet: watch::channel(None).1,
+            since: since.parse().unwrap(),
+        })
     }
 
     async fn record(&self) -> NodeRecord {

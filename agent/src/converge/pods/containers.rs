@@ -37,7 +37,10 @@ impl Needs<'_> {
             return Why::Finished;
         }
         let acts = |v: &Verdict| matches!(v, Verdict::Make { .. } | Verdict::Start { .. });
-        if self.turn.iter().any(|(_, v)| acts(v)) || !self.remove_first.is_empty() || !self.obsolete.is_empty() {
+        if self.turn.iter().any(|(_, v)| acts(v))
+            || !self.remove_first.is_empty()
+            || !self.obsolete.is_empty()
+        {
             Why::Containers
         } else if self.turn.iter().all(|(_, v)| matches!(v, Verdict::Runs | Verdict::Ended { .. })) {
             Why::UpToDate
@@ -54,11 +57,8 @@ pub fn needs<'a>(facts: &'a PodFacts, spec: &'a PodSpec, now: Timestamp) -> Need
     let at_home = |c: &Container| sandbox.is_some_and(|id| id == c.sandbox);
     let started = |c: &Container| matches!(c.state, State::Running { .. } | State::Exited(_));
     let ever_started = facts.containers.values().flatten().any(|c| at_home(c) && started(c));
-    let apps: Vec<_> = spec
-        .containers
-        .iter()
-        .map(|c| (c, verdict(history(c), sandbox, spec.restart_policy, now)))
-        .collect();
+    let apps: Vec<_> =
+        spec.containers.iter().map(|c| (c, verdict(history(c), sandbox, spec.restart_policy, now))).collect();
     let apps_ended = apps.iter().all(|(_, v)| matches!(v, Verdict::Ended { .. }));
     // A start of an app container in these namespaces proves that all init containers are done.
     let app_started = spec.containers.iter().flat_map(history).any(|c| at_home(c) && started(c));
@@ -165,7 +165,8 @@ pub fn steps(
             Verdict::Runs | Verdict::Ended { .. } => {}
             Verdict::Removing => look_again(decision, after(now, REMOVING_AGAIN)),
             Verdict::BackOff { until, delay } => {
-                let message = format!("back-off {}s restarting failed container {}", delay.as_secs(), spec.name);
+                let message =
+                    format!("back-off {}s restarting failed container {}", delay.as_secs(), spec.name);
                 wait(decision, &spec.name, "CrashLoopBackOff", message);
                 look_again(decision, *until);
             }
@@ -234,12 +235,7 @@ fn may_make(
 }
 
 /// Something of it failed lately and is not tried again yet.
-fn in_trouble(
-    memory: &Memory,
-    slot: &Slot,
-    now: Timestamp,
-    decision: &mut Decision,
-) -> bool {
+fn in_trouble(memory: &Memory, slot: &Slot, now: Timestamp, decision: &mut Decision) -> bool {
     let Some(trouble) = memory.trouble.get(slot).filter(|t| t.retry_at > now) else {
         return false;
     };

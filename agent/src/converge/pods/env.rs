@@ -26,8 +26,9 @@ pub fn variables(env: &[EnvVar], context: &FieldContext<'_>) -> Result<Vec<(Stri
         let value = match (&variable.value, &variable.value_from) {
             (_, None) => expand(variable.value.as_deref().unwrap_or_default(), &known),
             (_, Some(source)) => match (&source.field_ref, &source.secret_key_ref) {
-                (Some(field), _) => field_value(&field.field_path, context)
-                    .ok_or_else(|| format!("env {}: there is no field {}", variable.name, field.field_path))?,
+                (Some(field), _) => field_value(&field.field_path, context).ok_or_else(|| {
+                    format!("env {}: there is no field {}", variable.name, field.field_path)
+                })?,
                 (None, Some(secret)) => {
                     return Err(format!(
                         "env {} needs key {} of secret {}, and this version cannot read secrets yet; give the value in the manifest",
@@ -85,7 +86,8 @@ fn field_value(path: &str, context: &FieldContext<'_>) -> Option<String> {
         "spec.nodeName" => Some(context.node.to_owned()),
         "status.podIP" => Some(context.pod_ip.clone()),
         "status.hostIP" => Some(context.host_ip.clone()),
-        _ => in_map(&pod.labels, "metadata.labels").or_else(|| in_map(&pod.annotations, "metadata.annotations")),
+        _ => in_map(&pod.labels, "metadata.labels")
+            .or_else(|| in_map(&pod.annotations, "metadata.annotations")),
     }
 }
 

@@ -148,8 +148,8 @@ impl Container {
         let label = |key: &str| row.labels.get(key).map(String::as_str).unwrap_or_default();
         // A container of ours without a uid belongs to no pod at all: it is one by itself.
         let uid = if label(names::UID).is_empty() { row.id.clone() } else { label(names::UID).to_owned() };
-        let pod = (!label(names::POD).is_empty())
-            .then(|| PodRef::new(label(names::NAMESPACE), label(names::POD)));
+        let pod =
+            (!label(names::POD).is_empty()).then(|| PodRef::new(label(names::NAMESPACE), label(names::POD)));
         let container = Self {
             id: row.id.clone(),
             name: row.name.clone(),

@@ -54,12 +54,19 @@ pub enum Verdict {
 pub fn delay(level: u32) -> SignedDuration {
     match level.checked_sub(1) {
         None => SignedDuration::ZERO,
-        Some(doublings) => BACKOFF_FIRST.checked_mul(1 << doublings.min(10)).map_or(BACKOFF_MAX, |d| d.min(BACKOFF_MAX)),
+        Some(doublings) => {
+            BACKOFF_FIRST.checked_mul(1 << doublings.min(10)).map_or(BACKOFF_MAX, |d| d.min(BACKOFF_MAX))
+        }
     }
 }
 
 /// What becomes of a container with these starts (by attempt) in the pod whose pause container is `sandbox`.
-pub fn verdict(history: &[Container], sandbox: Option<&str>, policy: RestartPolicy, now: Timestamp) -> Verdict {
+pub fn verdict(
+    history: &[Container],
+    sandbox: Option<&str>,
+    policy: RestartPolicy,
+    now: Timestamp,
+) -> Verdict {
     let Some(current) = history.last() else { return Verdict::Make { attempt: 0, backoff: 0 } };
     let at_home = sandbox.is_some_and(|id| id == current.sandbox);
     let again = Verdict::Make { attempt: current.attempt + 1, backoff: current.backoff };
@@ -71,9 +78,7 @@ pub fn verdict(history: &[Container], sandbox: Option<&str>, policy: RestartPoli
         (State::Running { .. }, false) => again,
         (State::Created, true) => Verdict::Start { id: current.id.clone(), attempt: current.attempt },
         // Never ran: the same start in the new namespaces, once it is removed.
-        (State::Created, false) => {
-            Verdict::Make { attempt: current.attempt, backoff: current.backoff }
-        }
+        (State::Created, false) => Verdict::Make { attempt: current.attempt, backoff: current.backoff },
         (State::Exited(end), at_home) => {
             if !restarts(policy, end) {
                 return Verdict::Ended { success: end.code == 0 };

@@ -182,11 +182,8 @@ impl PodsLoop {
             }
             desired.current().clone()
         };
-        match tokio::task::spawn_blocking(take).await {
-            Ok(desired) => desired,
-            // Only when the runtime ends: plan nothing.
-            Err(_) => Desired::default(),
-        }
+        // It fails only when the runtime ends: then plan nothing.
+        tokio::task::spawn_blocking(take).await.unwrap_or_default()
     }
 }
 

@@ -133,7 +133,8 @@ impl Looker {
         for facts in pods.values_mut() {
             facts.pauses.sort_by(|a, b| (a.created_at, &a.id).cmp(&(b.created_at, &b.id)));
             for starts in facts.containers.values_mut() {
-                starts.sort_by(|a, b| (a.attempt, a.created_at, &a.id).cmp(&(b.attempt, b.created_at, &b.id)));
+                starts
+                    .sort_by(|a, b| (a.attempt, a.created_at, &a.id).cmp(&(b.attempt, b.created_at, &b.id)));
             }
         }
         pods

@@ -77,7 +77,7 @@ fn plan_unwanted(
         plan.pods.insert(uid.clone(), decision);
     }
     // With an unreadable binding nobody can tell whose folder it is.
-    if !observed.desired.unreadable.is_empty() {
+    if !observed.desired.unreadable.is_empty() || !observed.desired.is_settled() {
         return;
     }
     for uid in &observed.folders {

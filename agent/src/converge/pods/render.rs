@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use ipnet::Ipv4Net;
 use schema::kinds::pod::{
-    Container, EmptyDirVolume, HostPathType, HostPortStatus, PodSpec, PullPolicy, SecurityContext, StorageMedium, Volume,
+    Container, EmptyDirVolume, HostPathType, HostPortStatus, PodSpec, PullPolicy, SecurityContext,
+    StorageMedium, Volume,
 };
 use schema::records::{Binding, PodInstance};
 
@@ -149,7 +150,12 @@ fn volume_path(at: Placement<'_>, volume: &Volume) -> PathBuf {
 }
 
 /// One container of the pod; the error says what in the manifest can't be done.
-pub fn container(at: Placement<'_>, spec: &Container, attempt: u32, backoff: u32) -> Result<Rendered, String> {
+pub fn container(
+    at: Placement<'_>,
+    spec: &Container,
+    attempt: u32,
+    backoff: u32,
+) -> Result<Rendered, String> {
     let pod = &at.binding.pod;
     let context = FieldContext {
         pod,
@@ -225,7 +231,11 @@ fn host_name(pod: &PodInstance) -> String {
     name.trim_matches(['-', '.']).to_owned()
 }
 
-fn mounts(at: Placement<'_>, spec: &Container, attempt: u32) -> Result<(Vec<BindMount>, Vec<SubPath>), String> {
+fn mounts(
+    at: Placement<'_>,
+    spec: &Container,
+    attempt: u32,
+) -> Result<(Vec<BindMount>, Vec<SubPath>), String> {
     let pod = &at.binding.pod;
     let (mut mounts, mut sub_paths) = (Vec::new(), Vec::new());
     for (index, mount) in spec.volume_mounts.iter().enumerate() {
@@ -280,7 +290,11 @@ fn user(pod: &PodSpec, spec: &Container) -> Result<User, String> {
         return Err("runAsNonRoot is set and runAsUser is 0; change one of them".to_owned());
     }
     let text = user.map(|user| group.map_or_else(|| user.to_string(), |group| format!("{user}:{group}")));
-    Ok(User { check_non_root: non_root && user.is_none(), group_only: group.filter(|_| user.is_none()), text })
+    Ok(User {
+        check_non_root: non_root && user.is_none(),
+        group_only: group.filter(|_| user.is_none()),
+        text,
+    })
 }
 
 fn secure(new: &mut NewContainer, pod: &PodSpec, own: Option<&SecurityContext>) {

@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use schema::condition::{Condition, ConditionStatus, set_condition};
 use schema::kinds::pod::{
-    Container as ContainerSpec, ContainerState, ContainerStatus, PodPhase, PodStatus,
-    RestartPolicy, RunningState, TerminatedState, WaitingState,
+    Container as ContainerSpec, ContainerState, ContainerStatus, PodPhase, PodStatus, RestartPolicy,
+    RunningState, TerminatedState, WaitingState,
 };
 use schema::records::Binding;
 
@@ -58,7 +58,13 @@ pub fn wanted(seen: Seen<'_>, former: Option<&PodStatus>, now: Timestamp) -> Pod
 }
 
 /// Status of a pod that is being taken away.
-pub fn leaving(node: &NodeFacts, uid: &str, former: Option<&PodStatus>, facts: &PodFacts, now: Timestamp) -> PodStatus {
+pub fn leaving(
+    node: &NodeFacts,
+    uid: &str,
+    former: Option<&PodStatus>,
+    facts: &PodFacts,
+    now: Timestamp,
+) -> PodStatus {
     let pause = facts.live_pause().filter(|p| p.is_running());
     let mut status = former.cloned().unwrap_or_else(|| PodStatus {
         uid: uid.to_owned(),
@@ -181,7 +187,8 @@ fn phase(
     };
     let for_good = |c: &ContainerStatus| last_end(&c.name).is_some_and(|end| !restarts(policy, &end));
     if !initialized {
-        let failed = |c: &ContainerStatus| policy == RestartPolicy::Never && for_good(c) && !succeeded(&c.state);
+        let failed =
+            |c: &ContainerStatus| policy == RestartPolicy::Never && for_good(c) && !succeeded(&c.state);
         return if init.iter().any(failed) { PodPhase::Failed } else { PodPhase::Pending };
     }
     if !apps.is_empty() && apps.iter().all(for_good) {

@@ -89,6 +89,8 @@ pub enum Why {
     FormerPod,
     /// Nobody has said what should run; nothing is taken down.
     DesiredUnknown,
+    /// etcd may not hold all that the node should run; nothing is taken down for being absent.
+    Unsettled,
     /// Its binding can't be read; what runs of it stays as it is.
     Unreadable,
     /// A task is under way.
@@ -116,6 +118,7 @@ impl fmt::Display for Why {
             Why::NotDesired => f.write_str("no longer wanted on this node"),
             Why::FormerPod => f.write_str("waiting for the former pod of this name to end"),
             Why::DesiredUnknown => f.write_str("nobody has said yet what should run"),
+            Why::Unsettled => f.write_str("etcd has not been filled from Git yet"),
             Why::Unreadable => f.write_str("its binding cannot be read"),
             Why::InFlight => f.write_str("work is under way"),
             Why::NoSubnet => {

@@ -143,7 +143,8 @@ impl Worker {
             list.iter().try_for_each(volumes::prepare)?;
             sub_paths.iter().try_for_each(volumes::mount_sub_path)
         });
-        let failed = |e: &dyn fmt::Display| PodFailure::new("ContainerCreating", "FailedMount", e.to_string());
+        let failed =
+            |e: &dyn fmt::Display| PodFailure::new("ContainerCreating", "FailedMount", e.to_string());
         work.await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))
     }
 
@@ -181,7 +182,13 @@ impl Worker {
         join_all(each).await.into_iter().flatten().collect()
     }
 
-    async fn create(&self, id: &PodId, step: &ContainerStep, rendered: &Rendered, pause: &str) -> Option<String> {
+    async fn create(
+        &self,
+        id: &PodId,
+        step: &ContainerStep,
+        rendered: &Rendered,
+        pause: &str,
+    ) -> Option<String> {
         let mut new = rendered.new.clone();
         if let Namespaces::Join { pause: joined, .. } = &mut new.namespaces {
             pause.clone_into(joined);
@@ -292,7 +299,8 @@ impl Worker {
         if down.folder {
             let (node, uid) = (Arc::clone(&self.node), id.uid.clone());
             let work = tokio::task::spawn_blocking(move || volumes::remove_pod(&node.state_dir, &uid));
-            let failed = |e: &dyn fmt::Display| PodFailure::new("Terminating", "FailedUnmount", e.to_string());
+            let failed =
+                |e: &dyn fmt::Display| PodFailure::new("Terminating", "FailedUnmount", e.to_string());
             work.await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
         }
         Ok(())
@@ -321,7 +329,8 @@ impl Worker {
         match self.docker.remove(&target.id).await {
             Ok(()) | Err(DockerError::NotFound { .. }) => {}
             // Someone else removes it at this moment.
-            Err(DockerError::Refused { status: 409, message, .. }) if message.contains("already in progress") => {}
+            Err(DockerError::Refused { status: 409, message, .. })
+                if message.contains("already in progress") => {}
             Err(error) => return Err(PodFailure::new("Terminating", "FailedKillPod", error)),
         }
         let (node, uid, target) = (Arc::clone(&self.node), id.uid.clone(), target.clone());

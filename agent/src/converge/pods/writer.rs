@@ -142,8 +142,11 @@ impl StatusWriter {
                         self.written.remove(pod);
                     }
                     Some(status) => {
-                        let written =
-                            Written { status: Some(status), mod_revision: Some(at), at: Some(Instant::now()) };
+                        let written = Written {
+                            status: Some(status),
+                            mod_revision: Some(at),
+                            at: Some(Instant::now()),
+                        };
                         self.written.insert(pod.clone(), written);
                     }
                 }

@@ -229,7 +229,7 @@ impl FakeEngine {
         let now = self.now;
         if let Namespaces::Join { pause, .. } = &self.container(id)?.new.namespaces {
             let pause = pause.clone();
-            if !self.containers.get(&pause).is_some_and(|p| p.row.state == EngineState::Running) {
+            if self.containers.get(&pause).is_none_or(|p| p.row.state != EngineState::Running) {
                 let message = "cannot join network of a non running container".to_owned();
                 return Err(DockerError::Refused { act: "to start a container", status: 409, message });
             }

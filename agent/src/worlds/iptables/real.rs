@@ -36,6 +36,11 @@ impl RealIptables {
         Self { prefix }
     }
 
+    /// What `iptables --version` prints, the backend included.
+    pub async fn version(&self) -> Result<String, IptablesError> {
+        self.run("iptables", "iptables", &["--version"], "").await
+    }
+
     async fn run(
         &self,
         program: &'static str,
@@ -90,8 +95,7 @@ impl Iptables for RealIptables {
     }
 
     async fn has_random_fully(&self) -> Result<bool, IptablesError> {
-        let text = self.run("iptables", "iptables", &["--version"], "").await?;
-        Ok(version_of(&text).is_some_and(|version| version >= (1, 6, 2)))
+        Ok(version_of(&self.version().await?).is_some_and(|version| version >= (1, 6, 2)))
     }
 
     async fn forget_udp(&self, stale: &StaleUdp) -> Result<(), IptablesError> {

@@ -12,12 +12,14 @@ mod bridge;
 mod fake;
 mod namespace;
 mod pod_link;
+mod probe;
 mod real;
 mod socket;
 #[cfg(test)]
 mod tests;
 
 pub use fake::FakeNetlink;
+pub use probe::probe_features;
 pub use real::RealNetlink;
 
 /// Name of the link inside every pod.

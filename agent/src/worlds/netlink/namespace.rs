@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use nix::sched::{CloneFlags, setns};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::fstat;
 
 /// An open network namespace; it lives at least as long as this.
@@ -23,6 +23,15 @@ impl NetworkNamespace {
     /// The namespace that this file stands for.
     pub(super) fn at(path: &Path) -> io::Result<Self> {
         File::open(path).map(Self)
+    }
+
+    /// A new one, without a name: gone when the last who is in it or holds it is gone.
+    pub(super) fn fresh() -> io::Result<Self> {
+        let thread = std::thread::Builder::new().name("netns".into()).spawn(|| {
+            unshare(CloneFlags::CLONE_NEWNET)?;
+            Self::at(Path::new("/proc/thread-self/ns/net"))
+        })?;
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread in the namespace panicked")))
     }
 
     /// The same namespace as `other`.

@@ -162,7 +162,8 @@ async fn no_lost_history_or_remote_removes_an_object() {
 
 #[tokio::test]
 async fn a_broken_mirror_is_made_anew_and_removes_nothing() {
-    let damages: [(&str, fn(&Repo)); 7] = [
+    type Damage = (&'static str, fn(&Repo));
+    let damages: [Damage; 7] = [
         ("gone", |repo| fs::remove_dir_all(repo.mirror()).unwrap()),
         ("packs cut short", |repo| each_pack(repo, |bytes| bytes.truncate(bytes.len() / 2))),
         ("packs of garbage", |repo| each_pack(repo, |bytes| bytes.fill(7))),

@@ -68,14 +68,13 @@ async fn ten_thousand_files() {
 #[ignore = "measures; run by hand"]
 fn one_changed_file_by_parts() {
     use std::sync::Arc;
-    use std::sync::atomic::AtomicBool;
 
     use crate::git::{self, Listing, Mirror};
     use crate::gitops::load;
 
     let mut repo = Repo::new(fleet());
     let mirror = Mirror::new(Arc::new(repo.config()), &repo.state());
-    let go_on = Arc::new(AtomicBool::new(false));
+    let go_on = Arc::new(git::Transfer::default());
     let timed = |what: &str, begun: Instant| println!("{what}: {:?}", begun.elapsed());
     let (mut listing, mut manifests) = (Listing::default(), load::Manifests::new());
     for round in 0..4 {

@@ -37,6 +37,9 @@ impl Netlink for Gated {
     async fn ensure_bridge(&self, bridge: &Bridge) -> Result<bool, NetlinkError> {
         self.kernel.ensure_bridge(bridge).await
     }
+    async fn bridge_is_whole(&self, bridge: &Bridge) -> Result<bool, NetlinkError> {
+        self.kernel.bridge_is_whole(bridge).await
+    }
     async fn remove_bridge(&self, name: &str) -> Result<bool, NetlinkError> {
         self.kernel.remove_bridge(name).await
     }
@@ -111,7 +114,10 @@ impl Rig {
             mtu: 1500,
             docker: self.docker.clone(),
             netlink: self.netlink.clone(),
-            pause_image: PauseImage { reference: "pause:1".into(), archive: Arc::new(|| b"pause:1".to_vec()) },
+            pause_image: PauseImage {
+                reference: "pause:1".into(),
+                archive: Arc::new(|| b"pause:1".to_vec()),
+            },
             world: self.reader.clone(),
             store: Arc::new(MemoryStore::new()),
             events: EventRecorder::disabled(),
@@ -130,7 +136,12 @@ impl Rig {
         let in_time = tokio::time::timeout(Duration::from_secs(20), waiting).await;
         task.abort();
         let _ = task.await;
-        assert!(in_time.is_ok(), "not in time: {what}: {:?} {:?}", self.docker.running(), self.docker.engine().calls);
+        assert!(
+            in_time.is_ok(),
+            "not in time: {what}: {:?} {:?}",
+            self.docker.running(),
+            self.docker.engine().calls
+        );
     }
 
     fn complete(&self) -> bool {
@@ -166,7 +177,10 @@ async fn killed_after_any_call_of_a_creation_the_next_agent_makes_exactly_one_po
         rig.docker.revive();
         rig.agent_until(&format!("whole after a crash at {call}"), Rig::complete).await;
         let names: Vec<String> = rig.docker.running().into_keys().collect();
-        assert!(names.iter().all(|name| name.ends_with("_0")), "crash at {call} restarted something: {names:?}");
+        assert!(
+            names.iter().all(|name| name.ends_with("_0")),
+            "crash at {call} restarted something: {names:?}"
+        );
         assert_eq!(rig.netlink.kernel.kernel().links.len(), 1, "crash at {call}");
         if !crashed {
             break;

@@ -32,10 +32,14 @@ fn the_policy_and_the_exit_code_decide_who_runs_again() {
 
 #[test]
 fn later_crashes_wait_and_a_long_run_makes_the_next_crash_the_first() {
-    let crash = |level: u32, ran: i64| [Container { backoff: level, ..container("web", 4, exited(1, ran, 1000)) }];
+    let crash =
+        |level: u32, ran: i64| [Container { backoff: level, ..container("web", 4, exited(1, ran, 1000)) }];
     let look = |level, ran, now| verdict(&crash(level, ran), Some("POD-0"), Always, at(now));
     let make = |backoff| Verdict::Make { attempt: 5, backoff };
-    let wait = |seconds: i64| Verdict::BackOff { until: at(1000 + seconds), delay: SignedDuration::from_secs(seconds) };
+    let wait = |seconds: i64| Verdict::BackOff {
+        until: at(1000 + seconds),
+        delay: SignedDuration::from_secs(seconds),
+    };
     assert_eq!(look(0, 5, 1000), make(1));
     assert_eq!(look(1, 5, 1009), wait(10));
     assert_eq!(look(1, 5, 1010), make(2));

@@ -3,6 +3,7 @@
 mod crash;
 mod machine;
 mod plan;
+mod writer;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -34,11 +35,16 @@ fn node() -> NodeFacts {
 }
 
 fn subnet() -> Subnet {
-    Subnet { cidr: "10.244.3.0/24".parse().unwrap(), cluster_cidr: "10.244.0.0/16".parse().unwrap() }
+    Subnet {
+        cidr: "10.244.3.0/24".parse().unwrap(),
+        cluster_cidr: "10.244.0.0/16".parse().unwrap(),
+        settled: true,
+    }
 }
 
 fn spec(names: &[&str]) -> PodSpec {
-    let container = |name: &&str| ContainerSpec { name: (*name).into(), image: "app:1".into(), ..Default::default() };
+    let container =
+        |name: &&str| ContainerSpec { name: (*name).into(), image: "app:1".into(), ..Default::default() };
     PodSpec { containers: names.iter().map(container).collect(), ..PodSpec::default() }
 }
 

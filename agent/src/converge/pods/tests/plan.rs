@@ -72,7 +72,11 @@ fn addresses_wrap_around_and_spare_network_bridge_and_broadcast() {
 fn nothing_is_taken_down_while_nobody_knows_what_should_run() {
     let gone = binding("gone", spec(&["a"]));
     let mut observed = wants(&[]);
-    has(&mut observed, &gone, facts(&gone, vec![pause(running(), "10.244.3.2")], vec![container("a", 0, running())]));
+    has(
+        &mut observed,
+        &gone,
+        facts(&gone, vec![pause(running(), "10.244.3.2")], vec![container("a", 0, running())]),
+    );
     observed.links = Some(["mk8sv123456789".to_owned()].into());
     observed.folders = ["abc".to_owned()].into();
     observed.desired.source = Source::Unknown;
@@ -95,7 +99,11 @@ fn nothing_is_taken_down_while_nobody_knows_what_should_run() {
 fn another_uid_of_the_same_name_ends_before_the_new_one_begins() {
     let (old, new) = (binding("web", spec(&["a"])), binding("web", spec(&["a", "b"])));
     let mut observed = wants(std::slice::from_ref(&new));
-    has(&mut observed, &old, facts(&old, vec![pause(running(), "10.244.3.2")], vec![container("a", 0, running())]));
+    has(
+        &mut observed,
+        &old,
+        facts(&old, vec![pause(running(), "10.244.3.2")], vec![container("a", 0, running())]),
+    );
     assert_eq!(decide(&observed, &new, 0).why, Why::FormerPod);
     assert!(matches!(decide(&observed, &old, 0).task, Some(Task::Down(_))));
 }
@@ -137,7 +145,8 @@ fn a_restart_keeps_exactly_the_last_dead_start() {
 fn a_made_container_is_started_and_a_second_running_start_ends() {
     let web = binding("web", spec(&["a", "b"]));
     let mut observed = wants(std::slice::from_ref(&web));
-    let starts = vec![container("a", 0, running()), container("a", 1, running()), container("b", 0, State::Created)];
+    let starts =
+        vec![container("a", 0, running()), container("a", 1, running()), container("b", 0, State::Created)];
     has(&mut observed, &web, facts(&web, vec![pause(running(), "10.244.3.2")], starts));
     let up = up(decide(&observed, &web, 5));
     assert_eq!(up.down.stop.iter().map(|t| t.id.as_str()).collect::<Vec<_>>(), ["a-0"]);

@@ -1,0 +1,284 @@
+//! From what was seen to checks. Pure: every sentence that the doctor says is decided here.
+
+use ipnet::Ipv4Net;
+
+use super::Check;
+use super::probe::{DockerSeen, Seen};
+use crate::config::Config;
+use crate::converge::network::render::Names;
+
+/// Less free disk than this hinders images and logs soon, in bytes.
+const DISK_WARN: u64 = 2 << 30;
+
+/// With less than this an agent can't keep its state, in bytes.
+const DISK_FAIL: u64 = 100 << 20;
+
+/// All checks, in the order in which one would repair.
+pub(super) fn judge(config: &Config, cluster: Ipv4Net, seen: &Seen) -> Vec<Check> {
+    let mut checks = vec![root(seen), state_dir(config, seen), disk(seen)];
+    checks.extend(docker(config, seen));
+    checks.push(etcd(config, seen));
+    checks.push(port(config, seen));
+    checks.extend(features(seen));
+    checks.extend([iptables(seen), forward_policy(seen), ip_forward(seen), bridge_nf(seen), conntrack(seen)]);
+    checks.push(addresses(config, cluster, seen));
+    checks
+}
+
+fn root(seen: &Seen) -> Check {
+    match seen.is_root {
+        true => Check::ok("root", "runs as root"),
+        false => Check::fail("root", "does not run as root", "start the agent with sudo or by systemd"),
+    }
+}
+
+fn state_dir(config: &Config, seen: &Seen) -> Check {
+    let dir = config.machine.state_dir.display();
+    match (&seen.state_dir, seen.agent_runs) {
+        (_, true) => Check::ok("state directory", format!("{dir}, in use by a running agent")),
+        (Ok(()), false) => Check::ok("state directory", format!("{dir} can be written")),
+        (Err(why), false) => {
+            Check::fail("state directory", format!("{dir}: {why}"), "give a writable --state-dir")
+        }
+    }
+}
+
+fn disk(seen: &Seen) -> Check {
+    let Some(free) = seen.disk_free_bytes else {
+        return Check::warn("disk", "free space is unknown", "look with df -h");
+    };
+    let found = format!("{} MiB free", free >> 20);
+    match free {
+        _ if free < DISK_FAIL => Check::fail("disk", found, "free some space below --state-dir"),
+        _ if free < DISK_WARN => Check::warn("disk", found, "images and logs need more soon"),
+        _ => Check::ok("disk", found),
+    }
+}
+
+fn docker(config: &Config, seen: &Seen) -> Vec<Check> {
+    let docker = match &seen.docker {
+        Ok(docker) => docker,
+        Err(why) => {
+            let found = format!("{}: {why}", config.machine.docker);
+            return vec![Check::fail(
+                "docker",
+                found,
+                "install and start Docker, or give its socket by --docker",
+            )];
+        }
+    };
+    let DockerSeen { version, api, cgroup_driver, cgroup_version, storage_driver, live_restore } = docker;
+    let found =
+        format!("Docker {version}, API {api}, {storage_driver}, cgroup v{cgroup_version} by {cgroup_driver}");
+    let live = match live_restore {
+        true => Check::ok("live-restore", "on: pods outlive a restart of Docker"),
+        false => Check::warn(
+            "live-restore",
+            "off: a restart of Docker ends all pods",
+            "put {\"live-restore\": true} into /etc/docker/daemon.json and reload Docker with SIGHUP",
+        ),
+    };
+    vec![Check::ok("docker", found), live]
+}
+
+fn etcd(config: &Config, seen: &Seen) -> Check {
+    let endpoints = config.etcd.join(",");
+    match &seen.etcd {
+        Ok(()) => Check::ok("etcd", format!("{endpoints} answers")),
+        Err(why) => Check::fail("etcd", why, "start etcd or give its address by --etcd"),
+    }
+}
+
+fn port(config: &Config, seen: &Seen) -> Check {
+    let listen = config.listen;
+    match &seen.port {
+        Ok(()) => Check::ok("port", format!("{listen} is free")),
+        Err(_) if seen.agent_runs => Check::ok("port", format!("{listen}, in use by a running agent")),
+        Err(why) => {
+            Check::fail("port", format!("{listen}: {why}"), "stop what uses it or give another --listen")
+        }
+    }
+}
+
+fn features(seen: &Seen) -> Vec<Check> {
+    let check = |(name, result): &(&'static str, Result<(), String>)| match result {
+        Ok(()) => Check::ok(name, "the kernel makes such links"),
+        // Needed only between nodes.
+        Err(why) if *name == "vxlan" => {
+            Check::warn(name, why, "a single node works without; for several load the module vxlan")
+        }
+        Err(why) => Check::fail(name, why, format!("load the module {name}, for example by modprobe {name}")),
+    };
+    seen.features.iter().map(check).collect()
+}
+
+fn iptables(seen: &Seen) -> Check {
+    match (&seen.iptables_version, &seen.rules) {
+        (Ok(version), Ok(_)) => Check::ok("iptables", version.trim()),
+        (Err(why), _) | (_, Err(why)) => {
+            Check::fail("iptables", why, "install the package iptables and load the module ip_tables")
+        }
+    }
+}
+
+fn forward_policy(seen: &Seen) -> Check {
+    let rules = seen.rules.as_deref().unwrap_or_default();
+    let policy = rules.lines().find_map(|line| line.strip_prefix(":FORWARD "));
+    let policy = policy.and_then(|rest| rest.split(' ').next()).unwrap_or("ACCEPT");
+    match seen.firewalld {
+        true => Check::warn(
+            "forward policy",
+            format!("{policy}, and firewalld runs"),
+            "put the bridge into firewalld's trusted zone",
+        ),
+        false => Check::ok("forward policy", format!("{policy}; the agent's own rules let pods through")),
+    }
+}
+
+fn ip_forward(seen: &Seen) -> Check {
+    match seen.ip_forward.as_deref() {
+        Some("0") => Check::warn("ip_forward", "off", "the agent turns it on; see that nothing turns it off"),
+        Some(_) => Check::ok("ip_forward", "on"),
+        None => Check::fail("ip_forward", "can't be read", "mount /proc"),
+    }
+}
+
+fn bridge_nf(seen: &Seen) -> Check {
+    let found = match seen.bridge_nf.as_deref() {
+        Some("1") => "on: frames within a bridge pass the rules",
+        Some(_) => "off",
+        None => "the module br_netfilter is not loaded",
+    };
+    Check::ok("bridge-nf", format!("{found}; either way works"))
+}
+
+fn conntrack(seen: &Seen) -> Check {
+    match seen.has_conntrack {
+        true => Check::ok("conntrack", "installed"),
+        false => Check::warn(
+            "conntrack",
+            "not installed: UDP clients may stay with a pod that is gone for minutes",
+            "install the package conntrack",
+        ),
+    }
+}
+
+fn addresses(config: &Config, cluster: Ipv4Net, seen: &Seen) -> Check {
+    let own = Names::of(&config.machine.instance).bridge;
+    let routes = match &seen.routes {
+        Ok(routes) => routes,
+        Err(why) => return Check::fail("pod addresses", why, "see that the kernel answers netlink"),
+    };
+    let overlaps = |a: &Ipv4Net| {
+        a.prefix_len() > 0 && (a.contains(&cluster.network()) || cluster.contains(&a.network()))
+    };
+    let conflict = routes.iter().find(|route| route.interface != own && overlaps(&route.destination));
+    match conflict {
+        None => Check::ok("pod addresses", format!("{cluster} meets no route of this machine")),
+        Some(route) => Check::fail(
+            "pod addresses",
+            format!("{cluster} meets the route to {} through {}", route.destination, route.interface),
+            "give the reconciler another --cluster-cidr",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Level;
+    use super::*;
+    use crate::args::{Arguments, Command};
+    use crate::worlds::netlink::Route;
+    use clap::Parser as _;
+
+    fn config() -> Config {
+        let arguments = Arguments::try_parse_from(["minik8s-agent", "run", "--node", "n1"]).unwrap();
+        let Command::Run(run) = arguments.command else { panic!("run was given") };
+        run.check().unwrap()
+    }
+
+    fn healthy() -> Seen {
+        Seen {
+            is_root: true,
+            state_dir: Ok(()),
+            agent_runs: false,
+            disk_free_bytes: Some(10 << 30),
+            docker: Ok(DockerSeen {
+                version: "20.10.24".into(),
+                live_restore: true,
+                ..DockerSeen::default()
+            }),
+            etcd: Ok(()),
+            port: Ok(()),
+            features: vec![("veth", Ok(())), ("bridge", Ok(())), ("vxlan", Ok(()))],
+            iptables_version: Ok("iptables v1.8.9 (nf_tables)".into()),
+            rules: Ok(":FORWARD DROP [0:0]".into()),
+            firewalld: false,
+            ip_forward: Some("1".into()),
+            bridge_nf: Some("1".into()),
+            has_conntrack: true,
+            routes: Ok(vec![]),
+        }
+    }
+
+    fn route(destination: &str, interface: &str) -> Route {
+        Route { destination: destination.parse().unwrap(), interface: interface.into() }
+    }
+
+    fn levels(seen: &Seen) -> Vec<(&'static str, Level)> {
+        let checks = judge(&config(), "10.244.0.0/16".parse().unwrap(), seen);
+        for check in &checks {
+            let text = check.to_string();
+            assert!(!text.contains('\n'), "{text}");
+            assert_eq!(check.level == Level::Ok, check.remedy.is_empty(), "{text}");
+        }
+        checks.iter().filter(|c| c.level != Level::Ok).map(|c| (c.name, c.level)).collect()
+    }
+
+    #[test]
+    fn a_healthy_machine_has_nothing_to_repair() {
+        assert_eq!(levels(&healthy()), []);
+    }
+
+    #[test]
+    fn each_trouble_is_told_with_a_remedy() {
+        let bad = || Err::<(), _>("no".to_owned());
+        let cases: Vec<(Seen, &str, Level)> = vec![
+            (Seen { is_root: false, ..healthy() }, "root", Level::Fail),
+            (Seen { state_dir: bad(), ..healthy() }, "state directory", Level::Fail),
+            (Seen { disk_free_bytes: Some(1), ..healthy() }, "disk", Level::Fail),
+            (Seen { disk_free_bytes: Some(1 << 30), ..healthy() }, "disk", Level::Warn),
+            (Seen { docker: Err("no".into()), ..healthy() }, "docker", Level::Fail),
+            (Seen { docker: Ok(DockerSeen::default()), ..healthy() }, "live-restore", Level::Warn),
+            (Seen { etcd: bad(), ..healthy() }, "etcd", Level::Fail),
+            (Seen { port: bad(), ..healthy() }, "port", Level::Fail),
+            (Seen { features: vec![("veth", bad())], ..healthy() }, "veth", Level::Fail),
+            (Seen { features: vec![("vxlan", bad())], ..healthy() }, "vxlan", Level::Warn),
+            (Seen { rules: Err("no".into()), ..healthy() }, "iptables", Level::Fail),
+            (Seen { firewalld: true, ..healthy() }, "forward policy", Level::Warn),
+            (Seen { ip_forward: Some("0".into()), ..healthy() }, "ip_forward", Level::Warn),
+            (Seen { has_conntrack: false, ..healthy() }, "conntrack", Level::Warn),
+            (
+                Seen { routes: Ok(vec![route("10.244.7.0/24", "eth1")]), ..healthy() },
+                "pod addresses",
+                Level::Fail,
+            ),
+            (
+                Seen { routes: Ok(vec![route("10.0.0.0/8", "eth1")]), ..healthy() },
+                "pod addresses",
+                Level::Fail,
+            ),
+        ];
+        for (seen, name, level) in cases {
+            assert_eq!(levels(&seen), [(name, level)]);
+        }
+    }
+
+    #[test]
+    fn what_a_running_agent_uses_is_no_trouble() {
+        let routes = Ok(vec![route("10.244.3.0/24", "mk8s0"), route("0.0.0.0/0", "eth0")]);
+        let busy = Err("Address already in use".to_owned());
+        let seen = Seen { agent_runs: true, port: busy, state_dir: Err("busy".into()), routes, ..healthy() };
+        assert_eq!(levels(&seen), []);
+    }
+}

@@ -1,0 +1,142 @@
+//! Looks at the machine for the doctor. Judges nothing.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use schema::control::error_chain;
+use schema::store::etcd::EtcdStore;
+use tokio::net::TcpListener;
+
+use crate::config::Config;
+use crate::state_lock::{self, StateError};
+use crate::worlds::iptables::{Iptables as _, RealIptables};
+use crate::worlds::netlink::{Netlink as _, RealNetlink, Route, probe_features};
+
+/// Longest wait for etcd.
+const ETCD_MAX: Duration = Duration::from_secs(2);
+
+/// Longest wait for Docker, in seconds.
+const DOCKER_MAX_SECONDS: u64 = 10;
+
+/// What the engine says of itself.
+#[derive(Debug, Clone, Default)]
+pub(super) struct DockerSeen {
+    pub(super) version: String,
+    pub(super) api: String,
+    pub(super) cgroup_driver: String,
+    pub(super) cgroup_version: String,
+    pub(super) storage_driver: String,
+    pub(super) live_restore: bool,
+}
+
+/// What was seen; texts of errors where something can't be.
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    pub(super) is_root: bool,
+    pub(super) state_dir: Result<(), String>,
+    pub(super) agent_runs: bool,
+    pub(super) disk_free_bytes: Option<u64>,
+    pub(super) docker: Result<DockerSeen, String>,
+    pub(super) etcd: Result<(), String>,
+    pub(super) port: Result<(), String>,
+    pub(super) features: Vec<(&'static str, Result<(), String>)>,
+    pub(super) iptables_version: Result<String, String>,
+    pub(super) rules: Result<String, String>,
+    pub(super) firewalld: bool,
+    pub(super) ip_forward: Option<String>,
+    pub(super) bridge_nf: Option<String>,
+    pub(super) has_conntrack: bool,
+    pub(super) routes: Result<Vec<Route>, String>,
+}
+
+pub(super) async fn look(config: &Config) -> Seen {
+    let (state_dir, agent_runs) = state_dir(config);
+    let iptables = RealIptables::new();
+    Seen {
+        is_root: nix::unistd::geteuid().is_root(),
+        state_dir,
+        agent_runs,
+        disk_free_bytes: disk_free(&config.machine.state_dir),
+        docker: docker(&config.machine.docker).await.map_err(|error| error_chain(&error)),
+        etcd: etcd(config).await,
+        port: TcpListener::bind(config.listen).await.map(|_| ()).map_err(|error| error.to_string()),
+        features: features().await,
+        iptables_version: iptables.version().await.map_err(|error| error.to_string()),
+        rules: iptables.save().await.map_err(|error| error.to_string()),
+        firewalld: Path::new("/run/firewalld.pid").exists(),
+        ip_forward: setting("/proc/sys/net/ipv4/ip_forward"),
+        bridge_nf: setting("/proc/sys/net/bridge/bridge-nf-call-iptables"),
+        has_conntrack: is_installed("conntrack"),
+        routes: routes(config).await,
+    }
+}
+
+/// Whether the directory can be used, and whether an agent does. Leaves no directory behind.
+fn state_dir(config: &Config) -> (Result<(), String>, bool) {
+    let dir = config.machine.agent_dir();
+    let was_there = dir.exists();
+    let state_dir_was_there = config.machine.state_dir.exists();
+    let result = state_lock::take(&dir).map(|_| ());
+    if !was_there {
+        // What can't be removed was not made by us.
+        let _ = fs::remove_file(dir.join("lock"));
+        let _ = fs::remove_dir(&dir);
+    }
+    if !state_dir_was_there {
+        let _ = fs::remove_dir(&config.machine.state_dir);
+    }
+    let agent_runs = matches!(result, Err(StateError::Busy(_)));
+    (result.map_err(|error| error.to_string()), agent_runs)
+}
+
+/// Free bytes on the file system of `dir`, or of the nearest directory above that exists.
+fn disk_free(dir: &Path) -> Option<u64> {
+    let there = dir.ancestors().find(|ancestor| ancestor.exists())?;
+    let system = nix::sys::statvfs::statvfs(there).ok()?;
+    Some(system.blocks_available() * system.fragment_size())
+}
+
+async fn docker(host: &str) -> Result<DockerSeen, bollard::errors::Error> {
+    let path = host.strip_prefix("unix://").unwrap_or(host);
+    let client = bollard::Docker::connect_with_unix(path, DOCKER_MAX_SECONDS, bollard::API_DEFAULT_VERSION)?;
+    let client = client.negotiate_version().await?;
+    let info = client.info().await?;
+    let word = |value: Option<String>| value.unwrap_or_else(|| "?".to_owned());
+    Ok(DockerSeen {
+        version: word(info.server_version),
+        api: client.client_version().to_string(),
+        cgroup_driver: word(info.cgroup_driver.map(|driver| driver.to_string())),
+        cgroup_version: word(info.cgroup_version.map(|version| version.to_string())),
+        storage_driver: word(info.driver),
+        live_restore: info.live_restore_enabled.unwrap_or(false),
+    })
+}
+
+async fn etcd(config: &Config) -> Result<(), String> {
+    let connected = Box::pin(EtcdStore::connect(&config.etcd, ETCD_MAX)).await;
+    connected.map(|_| ()).map_err(|error| error.to_string())
+}
+
+async fn features() -> Vec<(&'static str, Result<(), String>)> {
+    match probe_features().await {
+        Ok(features) => {
+            features.into_iter().map(|(name, result)| (name, result.map_err(|e| e.to_string()))).collect()
+        }
+        Err(error) => vec![("network namespace", Err(error.to_string()))],
+    }
+}
+
+async fn routes(config: &Config) -> Result<Vec<Route>, String> {
+    let netlink = RealNetlink::open(&config.machine.instance).map_err(|error| error.to_string())?;
+    netlink.list_routes().await.map_err(|error| error.to_string())
+}
+
+fn setting(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+}

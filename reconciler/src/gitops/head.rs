@@ -1,0 +1,102 @@
+//! The newest commit of a remote, read and kept up to date.
+//!
+//! Reads the remote through its mirror; decides only when to fetch, to make the mirror anew and to
+//! repack. What it holds is a cache.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use git2::Oid;
+
+use super::prune::Lineage;
+use super::read::{Loaded, read_commit, read_lineage};
+use crate::git::{GitError, Remote, SourceConfig};
+
+/// A commit that a fresh mirror can't read either is broken at the remote: making the mirror anew
+/// at every poll would fetch it all again and again.
+const REBUILD_AGAIN: Duration = Duration::from_secs(600);
+
+/// The newest commit of one source.
+pub(super) struct Head {
+    remote: Remote,
+    /// The commit read last.
+    loaded: Option<Loaded>,
+    /// Something was fetched since the mirror was last looked after.
+    fetched: bool,
+    /// The commit that the mirror was last made anew for, and when.
+    rebuilt: Option<(Oid, Instant)>,
+}
+
+impl Head {
+    pub(super) fn new(config: Arc<SourceConfig>, state_dir: &Path) -> Self {
+        Self { remote: Remote::new(config, state_dir), loaded: None, fetched: false, rebuilt: None }
+    }
+
+    /// The commit read last, if any was.
+    pub(super) fn loaded(&self) -> Option<&Loaded> {
+        self.loaded.as_ref()
+    }
+
+    /// Asks the remote, and reads its commit if it is another one. `applied` is the commit in the
+    /// status.
+    pub(super) async fn look(&mut self, applied: Option<String>) -> Result<Oid, GitError> {
+        let head = self.remote.ls_remote().await?;
+        if self.loaded.as_ref().is_some_and(|loaded| loaded.head == head) {
+            if std::mem::take(&mut self.fetched) {
+                let mirror = self.remote.mirror().clone();
+                self.blocking(move || mirror.tidy(head)).await?;
+            }
+            return Ok(head);
+        }
+        self.fetched = true;
+        // What was fetched counts: the branch may have moved on since it was asked.
+        let head = self.remote.fetch().await?;
+        let loaded = match self.read(head, applied.clone()).await {
+            Err(error @ GitError::MirrorBroken { .. }) if self.may_rebuild(head) => {
+                tracing::warn!(source = %self.remote.mirror().config().name, %error, "making the mirror anew");
+                self.rebuilt = Some((head, Instant::now()));
+                self.loaded = None;
+                let head = self.remote.rebuild().await?;
+                self.read(head, applied).await?
+            }
+            other => other?,
+        };
+        let head = loaded.head;
+        self.loaded = Some(loaded);
+        Ok(head)
+    }
+
+    /// How `base` and `commits` stand to the commit read last.
+    pub(super) async fn lineage(
+        &self,
+        base: Option<String>,
+        commits: BTreeSet<String>,
+    ) -> Result<Lineage, GitError> {
+        let Some(loaded) = self.loaded.as_ref().filter(|_| !commits.is_empty()) else {
+            return Ok(Lineage::default());
+        };
+        let (mirror, head) = (self.remote.mirror().clone(), loaded.head);
+        self.blocking(move || read_lineage(&mirror, head, base, commits)).await
+    }
+
+    fn may_rebuild(&self, head: Oid) -> bool {
+        self.rebuilt.is_none_or(|(before, at)| before != head || at.elapsed() > REBUILD_AGAIN)
+    }
+
+    async fn read(&self, head: Oid, applied: Option<String>) -> Result<Loaded, GitError> {
+        let (mirror, before) = (self.remote.mirror().clone(), self.loaded.clone());
+        self.blocking(move || read_commit(&mirror, head, before.as_ref(), applied.as_deref())).await
+    }
+
+    async fn blocking<T: Send + 'static>(
+        &self,
+        read: impl FnOnce() -> Result<T, GitError> + Send + 'static,
+    ) -> Result<T, GitError> {
+        tokio::task::spawn_blocking(read).await.unwrap_or_else(|error| {
+            let why = format!("reading it panicked: {error}");
+            Err(GitError::RemoteUnreachable { url: self.remote.mirror().config().shown_url(), why })
+        })
+    }
+}

@@ -1,0 +1,95 @@
+//! Writes a source's status, its revisions and its events.
+//!
+//! Status and revision go in one transaction: a commit is applied with its revision or not at all.
+
+use schema::codec;
+use schema::keys::Key;
+use schema::records::{EventType, Revision, SourceStatus};
+use schema::store::election::Fence;
+use schema::store::events::{EventDraft, EventRecorder};
+use schema::store::{Guard, Op, SharedStore, StoreError};
+use schema::world::World;
+
+use super::{apply, history, status};
+
+/// Old revisions removed along with one new one.
+const EXPIRED_PER_RUN_MAX: usize = 50;
+
+/// Why a status was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// It does not fit under its key.
+    #[error("the status of the source cannot be written: {0}")]
+    Encode(#[from] codec::CodecError),
+    /// The store did not do it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The status is another than the one that was seen.
+    #[error("the status of the source changed meanwhile")]
+    Changed,
+    /// Another reconciler leads.
+    #[error("another reconciler leads now")]
+    FenceLost,
+}
+
+/// What a write of status replaces, and by what right.
+pub(super) struct Place<'a> {
+    pub(super) store: &'a SharedStore,
+    pub(super) fence: Fence,
+    pub(super) world: &'a World,
+    /// Revision of the status that is there; none if there is none.
+    pub(super) before: Option<i64>,
+}
+
+impl Place<'_> {
+    /// Writes status and revision; returns the store's revision.
+    pub(super) async fn write(
+        &self,
+        status: &SourceStatus,
+        revision: Option<&Revision>,
+    ) -> Result<i64, RecordError> {
+        let name = &status.name;
+        let key = Key::Source(name.clone()).to_string();
+        let mut guards = vec![self.guard(&key).await?];
+        let mut ops = vec![Op::put(&key, codec::encode(status)?)];
+        if let Some(revision) = revision {
+            let key = Key::Revision(name.clone(), revision.sequence).to_string();
+            guards.push(Guard::Absent(key.clone()));
+            ops.push(Op::put(key, codec::encode(revision)?));
+            let expired = history::expired(&self.world.revisions, name, EXPIRED_PER_RUN_MAX);
+            ops.extend(expired.into_iter().map(|sequence| Op::delete(Key::Revision(name.clone(), sequence))));
+        }
+        match apply::guarded(self.store, self.fence, guards, ops).await? {
+            Some(at) => Ok(at),
+            None if apply::fence_holds(self.store, self.fence).await? => Err(RecordError::Changed),
+            None => Err(RecordError::FenceLost),
+        }
+    }
+
+    async fn guard(&self, key: &str) -> Result<Guard, StoreError> {
+        match self.before {
+            Some(revision) => Ok(Guard::ModRevision(key.to_owned(), revision)),
+            None if self.world.malformed.contains_key(key) => apply::guard_of_present(self.store, key).await,
+            None => Ok(Guard::Absent(key.to_owned())),
+        }
+    }
+}
+
+/// Tells what is new between two statuses.
+pub(super) fn tell(
+    events: &EventRecorder,
+    before: Option<&SourceStatus>,
+    after: &SourceStatus,
+    revision: Option<&Revision>,
+) {
+    for news in status::news(before, after, revision) {
+        events.record(EventDraft {
+            kind: if news.warning { EventType::Warning } else { EventType::Normal },
+            object_kind: "Source".to_owned(),
+            namespace: String::new(),
+            name: after.name.clone(),
+            reason: news.reason.to_owned(),
+            message: news.message,
+        });
+    }
+}
