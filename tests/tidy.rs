@@ -142,7 +142,7 @@ fn modules_of_the_reconciler_know_only_what_they_may() {
         ("reconciler/src/controllers/", &["gitops", "git", "api", "cli", "view"]),
         ("reconciler/src/api/", &["controllers", "gitops", "git", "cli"]),
         ("reconciler/src/cli/", &["controllers", "gitops", "git", "api"]),
-        ("reconciler/src/view/", &["controllers", "gitops", "git", "api", "cli", "daemon"]),
+        ("reconciler/src/view/", &["gitops", "git", "api", "cli", "daemon"]),
         ("reconciler/src/git/", &["controllers", "gitops", "api", "cli", "view"]),
         ("reconciler/src/gitops/", &["controllers", "api", "cli", "view"]),
     ];
@@ -313,16 +313,17 @@ fn every_path_that_the_pages_name_exists() {
 #[test]
 fn no_file_names_the_machine_it_was_written_on() {
     // In parts, so that this file does not name them itself.
-    let places = [concat!("/wo", "rk/"), concat!("/tm", "p/w/"), concat!("/home", "/")];
+    let places = ["main", "wt", "shared"].map(|folder| format!("/{}/{folder}", "work"));
+    let places = places.into_iter().chain([concat!("/tm", "p/w/").to_owned()]).collect::<Vec<_>>();
     let mut complaints = Vec::new();
     for file in sources(&[".rs", ".sh", ".md", ".toml", ".yaml", ".yml", ".snap", "justfile", "run"]) {
         for (number, line) in file.text.lines().enumerate() {
-            for place in places {
+            for place in &places {
                 let starts_there = |at: usize| {
                     let before = line[..at].chars().next_back();
                     !before.is_some_and(|c| c.is_alphanumeric() || "_-.>}/".contains(c))
                 };
-                if line.match_indices(place).any(|(at, _)| starts_there(at)) {
+                if line.match_indices(place.as_str()).any(|(at, _)| starts_there(at)) {
                     complaints.push(format!("{}:{}: names {place}", file.path, number + 1));
                 }
             }

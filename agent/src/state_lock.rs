@@ -3,6 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -10,7 +11,28 @@ use nix::fcntl::{Flock, FlockArg};
 /// The held lock; let go when dropped.
 #[derive(Debug)]
 pub struct StateLock {
-    _file: Flock<File>,
+    file: Flock<File>,
+    path: PathBuf,
+}
+
+impl StateLock {
+    /// Lets go and takes the lock file away, with the folders that are empty then: for a start that
+    /// failed before it had anything to keep.
+    pub fn discard(self) {
+        // Removed while held: who opened it meanwhile finds that it is no longer there (`is_at`).
+        let _ = fs::remove_file(&self.path);
+        // The state directory and `agent` in it; one that holds something stays.
+        for folder in self.path.ancestors().skip(1).take(2) {
+            let _ = fs::remove_dir(folder);
+        }
+    }
+
+    /// The held file is still the one at its path.
+    fn is_at(&self) -> bool {
+        let inode = |metadata: io::Result<fs::Metadata>| metadata.map(|m| (m.dev(), m.ino())).ok();
+        let here = inode(self.file.metadata());
+        here.is_some() && here == inode(fs::metadata(&self.path))
+    }
 }
 
 /// Why the state directory can't be used.
@@ -43,14 +65,20 @@ pub fn take(agent_dir: &Path) -> Result<StateLock, StateError> {
         let path = path.to_owned();
         move |source| StateError::Write { path, source }
     };
-    fs::create_dir_all(agent_dir).map_err(cannot(agent_dir))?;
     let path = agent_dir.join("lock");
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
-    let file = file.map_err(cannot(&path))?;
-    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(file) => Ok(StateLock { _file: file }),
-        Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(StateError::Busy(agent_dir.to_owned())),
-        Err((_, errno)) => Err(cannot(&path)(errno.into())),
+    // A second round is needed only if another start failed and discarded the file in between.
+    loop {
+        fs::create_dir_all(agent_dir).map_err(cannot(agent_dir))?;
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        let file = file.map_err(cannot(&path))?;
+        let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(file) => StateLock { file, path: path.clone() },
+            Err((_, nix::errno::Errno::EWOULDBLOCK)) => return Err(StateError::Busy(agent_dir.to_owned())),
+            Err((_, errno)) => return Err(cannot(&path)(errno.into())),
+        };
+        if lock.is_at() {
+            return Ok(lock);
+        }
     }
 }
 
@@ -66,6 +94,19 @@ mod tests {
         let error = take(&agent_dir).unwrap_err();
         assert!(matches!(error, StateError::Busy(_)) && !error.to_string().contains('\n'), "{error}");
         drop(first);
+        take(&agent_dir).unwrap();
+    }
+
+    #[test]
+    fn a_discarded_lock_leaves_nothing_and_can_be_taken_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let agent_dir = dir.path().join("state/agent");
+        take(&agent_dir).unwrap().discard();
+        assert!(!dir.path().join("state").exists());
+        let lock = take(&agent_dir).unwrap();
+        fs::write(agent_dir.join("kept"), "").unwrap();
+        lock.discard();
+        assert!(agent_dir.join("kept").exists() && !agent_dir.join("lock").exists());
         take(&agent_dir).unwrap();
     }
 

@@ -36,6 +36,7 @@ fn cases(cluster: &Cluster, taken: &str) -> Result<Vec<Case>> {
     let serve = |flag: &str, value: &str| with(cluster.serve_command(0), flag, value);
     let etcd = cluster.etcd_for_nodes();
     let agent = |flag: &str, value: &str| with(cluster.node().agent_command("run", &etcd), flag, value);
+    let dead_etcd = agent("--etcd", "http://127.0.0.1:1");
     let file = cluster.dir("a-file");
     std::fs::write(&file, "in the way")?;
     let file = file.to_string_lossy().into_owned();
@@ -54,6 +55,11 @@ fn cases(cluster: &Cluster, taken: &str) -> Result<Vec<Case>> {
             &["no-such-branch", "--branch"],
         ),
         case("etcd that is not there", serve("--etcd", "http://127.0.0.1:1"), &["127.0.0.1:1", "etcd"]),
+        case(
+            "etcd that is not there, for an agent that knows nothing",
+            dead_etcd,
+            &["127.0.0.1:1", "--etcd"],
+        ),
         case("port of the API taken", serve("--listen", taken), &[taken, "--listen"]),
         case("port of the agent taken", agent("--listen", taken), &[taken, "--listen"]),
         case("no Docker socket", agent("--docker", &format!("unix://{socket}")), &["none.sock", "Docker"]),

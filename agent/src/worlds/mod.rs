@@ -1,7 +1,7 @@
 //! The outside worlds of the agent: one small trait each, with the real thing and a scripted fake.
 
 pub mod docker;
+pub mod host;
 pub mod iptables;
-pub mod machine;
 pub mod netlink;
 pub mod pause;

@@ -22,7 +22,7 @@ mod tests;
 pub use act::Outcome;
 
 use self::plan::{NodePlan, Observed};
-use crate::worlds::machine::Machine;
+use crate::worlds::host::Machine;
 
 /// How long a node counts as alive after its last sign.
 pub const HEARTBEAT_TTL: Duration = Duration::from_secs(15);

@@ -12,7 +12,7 @@ use schema::records::{Heartbeat, NodeRecord};
 use schema::store::{Guard, LeaseId};
 use schema::world::Versioned;
 
-use crate::worlds::machine::MachineFacts;
+use crate::worlds::host::MachineFacts;
 
 /// Most pods of a node, as in Kubernetes.
 pub const MAX_PODS: u32 = 110;

@@ -12,7 +12,7 @@ use schema::store::memory::MemoryStore;
 use schema::store::{Op, Store as _, TxnOutcome};
 
 use super::*;
-use crate::worlds::machine::MachineFacts;
+use crate::worlds::host::MachineFacts;
 
 struct FakeMachine(Mutex<MachineFacts>);
 
