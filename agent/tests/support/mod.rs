@@ -1,5 +1,5 @@
 //! A pods loop on the real Docker, under an instance name of its own, with everything removed at the end.
-#![allow(dead_code, missing_docs)]
+#![allow(dead_code, missing_docs, unreachable_pub)]
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -255,7 +255,7 @@ pub fn pod(containers: Vec<Container>) -> PodSpec {
     PodSpec { containers, termination_grace_period_seconds: 1, ..PodSpec::default() }
 }
 
-fn ensure_image() {
+pub fn ensure_image() {
     let there = Command::new("docker").args(["image", "inspect", IMAGE]).output().expect("docker runs");
     if there.status.success() {
         return;
