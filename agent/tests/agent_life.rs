@@ -1,5 +1,6 @@
 //! The agent's binary on the real engine and a real etcd: pods outlive it, it heals from its own
 //! disk, and a reset leaves the machine as it was.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

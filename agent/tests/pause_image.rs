@@ -1,4 +1,5 @@
 //! The pause image on the real engine: loads, runs, ends at once, reaps.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::fs;
 use std::io::Write as _;
