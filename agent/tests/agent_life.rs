@@ -200,7 +200,7 @@ async fn pods_outlive_agent_and_etcd_and_a_reset_leaves_nothing() {
     let mut rig = Rig::new();
     assert_eq!(rig.kernel_traces(), Vec::<String>::new());
     let etcd = rig.start_etcd();
-    rig.assign().await;
+    Box::pin(rig.assign()).await;
     let agent = rig.start_agent();
     assert!(rig.page().contains("hello"));
     let names = rig.containers("{{.Names}}");

@@ -1,5 +1,7 @@
 //! The pods loop beside the bare engine, in one run. Prints, asserts nothing; run with `--ignored --nocapture`.
 
+#![allow(clippy::unwrap_used)] // A panic is how a test fails.
+
 mod support;
 
 use std::collections::BTreeMap;

@@ -1,5 +1,7 @@
 //! The pods loop on a real engine. Fails where there is none.
 
+#![allow(clippy::unwrap_used)] // A panic is how a test fails.
+
 mod support;
 
 use std::time::Duration;

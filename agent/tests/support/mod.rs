@@ -1,5 +1,6 @@
 //! A pods loop on the real Docker, under an instance name of its own, with everything removed at the end.
-#![allow(dead_code, missing_docs, unreachable_pub)]
+// A panic is how a test fails.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -50,25 +51,42 @@ struct Running {
 /// Removes every container of the instance, also when the test panics.
 impl Drop for Node {
     fn drop(&mut self) {
-        let filter = format!("label=minik8s.io/instance={}", self.instance);
-        let ids = Command::new("docker").args(["ps", "-aq", "--filter", &filter]).output();
-        if let Ok(ids) = ids {
-            let ids = String::from_utf8_lossy(&ids.stdout).into_owned();
-            if !ids.trim().is_empty() {
-                let _ = Command::new("docker").arg("rm").arg("-f").args(ids.split_whitespace()).output();
-            }
+        if let Some(running) = self.running.take() {
+            running.task.abort();
+            running.shutdown.cancel();
         }
-        let _ = Command::new("sh")
-            .arg("-c")
-            .arg(format!(
-                "grep -o ' {}[^ ]*' /proc/self/mountinfo | sort -r | xargs -r umount -l",
-                self.state.path().display()
-            ))
-            .output();
+        // What the engine was asked for last may still appear: until it is quiet twice in a row.
+        let mut quiet = 0;
+        for _ in 0..40 {
+            quiet = if self.remove_all() { 0 } else { quiet + 1 };
+            if quiet == 2 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(250));
+        }
+        let mounted = format!(
+            "grep -o ' {}[^ ]*' /proc/self/mountinfo | sort -r | xargs -r umount -l",
+            self.state.path().display()
+        );
+        let _ = Command::new("sh").arg("-c").arg(mounted).output();
     }
 }
 
 impl Node {
+    /// Removes all containers of the instance; whether there were any.
+    fn remove_all(&self) -> bool {
+        let filter = format!("label=minik8s.io/instance={}", self.instance);
+        let Ok(ids) = Command::new("docker").args(["ps", "-aq", "--filter", &filter]).output() else {
+            return false;
+        };
+        let ids = String::from_utf8_lossy(&ids.stdout).into_owned();
+        if ids.trim().is_empty() {
+            return false;
+        }
+        let _ = Command::new("docker").args(["rm", "-f", "-v"]).args(ids.split_whitespace()).output();
+        true
+    }
+
     /// A node with an image made of busybox, and a bridge that is only in memory.
     pub async fn new() -> Self {
         ensure_image();

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::facts::{Busy, Memory};
 use super::ledger::Retry;
-use super::steps::{Decision, PodsPlan, Task};
+use super::steps::{Decision, PodsPlan, Task, Why};
 use super::task::{PodId, Worker};
 
 /// Begins everything in the plan.
@@ -20,6 +20,7 @@ pub fn begin(worker: &Worker, plan: &mut PodsPlan, memory: &Memory, shutdown: &C
         {
             busy.cancel.cancel();
         }
+        tell_why_it_waits(worker, &id, decision);
         pulls(worker, &id, decision, shutdown);
         if let Some(task) = decision.task.take() {
             tracing::debug!(pod = %id.pod, uid, why = %decision.why, ?task, "pod task");
@@ -33,6 +34,22 @@ pub fn begin(worker: &Worker, plan: &mut PodsPlan, memory: &Memory, shutdown: &C
                 tracing::warn!(link, %error, "could not remove a link without a pod");
             }
         });
+    }
+}
+
+/// What waits longer than a moment is told; the recorder holds repetitions back.
+fn tell_why_it_waits(worker: &Worker, id: &PodId, decision: &Decision) {
+    for waiting in decision.waiting.values() {
+        let reason = match waiting.reason.as_str() {
+            "CrashLoopBackOff" | "ImagePullBackOff" => "BackOff",
+            "CreateContainerConfigError" => "Failed",
+            "HostPortConflict" => "HostPortConflict",
+            _ => continue,
+        };
+        worker.tell(id, EventType::Warning, reason, waiting.message.clone());
+    }
+    if matches!(decision.why, Why::NoSubnet | Why::NoFreeAddress) {
+        worker.tell(id, EventType::Warning, "FailedCreatePodSandBox", decision.why.to_string());
     }
 }
 

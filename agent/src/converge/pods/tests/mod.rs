@@ -3,6 +3,7 @@
 mod crash;
 mod machine;
 mod plan;
+mod writer;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,0 +1,84 @@
+//! Statuses reach the store: the last one always, those of pods that are gone not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use schema::codec::encode;
+use schema::keys::Key;
+use schema::kinds::pod::{PodPhase, PodStatus};
+use schema::meta::PodRef;
+use schema::store::memory::MemoryStore;
+use schema::store::reflector::WorldReader;
+use schema::store::{Guard, Op, Store};
+use schema::world::{Change, World};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::super::report::Statuses;
+use super::super::writer::StatusWriter;
+
+fn statuses(list: &[(&str, PodPhase, &str)]) -> Statuses {
+    let one = |(name, phase, message): &(&str, PodPhase, &str)| {
+        let status = PodStatus { phase: *phase, message: (*message).into(), ..PodStatus::default() };
+        (PodRef::new("default", *name), Arc::new(status))
+    };
+    Statuses { pods: list.iter().map(one).collect(), complete: true }
+}
+
+fn key(name: &str) -> String {
+    Key::PodStatus("n1".into(), PodRef::new("default", name)).to_string()
+}
+
+async fn until(store: &MemoryStore, name: &str, message: Option<&str>) {
+    let reached = async {
+        loop {
+            let stored = store.get(&key(name)).await.unwrap();
+            let stored: Option<PodStatus> = stored.map(|kv| schema::codec::decode(&kv.value).unwrap());
+            if stored.as_ref().map(|s| s.message.as_str()) == message {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), reached).await.expect("the status is written");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_status_is_written_and_a_stale_key_removed() {
+    let store = Arc::new(MemoryStore::new());
+    let stale = encode(&PodStatus { message: "stale".into(), ..PodStatus::default() }).unwrap();
+    let _ = store.txn(vec![Guard::Absent(key("old"))], vec![Op::put(key("old"), stale)]).await.unwrap();
+    let mut world = World { synced: true, ..World::default() };
+    for stored in store.list("/minik8s/").await.unwrap().items {
+        world.apply(&Change::Put {
+            key: stored.key,
+            value: stored.value,
+            create_revision: stored.create_revision,
+            mod_revision: stored.mod_revision,
+        });
+    }
+    let (sender, receiver) = watch::channel(Statuses::default());
+    let writer = StatusWriter::new("n1".into(), store.clone(), WorldReader::fixed(world));
+    let shutdown = CancellationToken::new();
+    tokio::spawn(writer.run(receiver, shutdown.clone()));
+    sender.send_replace(statuses(&[("web", PodPhase::Pending, "0")]));
+    until(&store, "old", None).await;
+    until(&store, "web", Some("0")).await;
+    let before = store.list("/minik8s/").await.unwrap().revision;
+    // Many at once become few writes, and the last is among them.
+    for n in 1..=50 {
+        sender.send_replace(statuses(&[("web", PodPhase::Pending, &n.to_string())]));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    until(&store, "web", Some("50")).await;
+    let writes = store.list("/minik8s/").await.unwrap().revision - before;
+    assert!(writes <= 2, "{writes} writes within a second");
+    // Someone else wrote the key: the guard sees it, and the newest still wins.
+    let foreign = encode(&PodStatus::default()).unwrap();
+    let _ = store.txn(vec![], vec![Op::put(key("web"), foreign)]).await.unwrap();
+    sender.send_replace(statuses(&[("web", PodPhase::Running, "runs")]));
+    until(&store, "web", Some("runs")).await;
+    sender.send_replace(statuses(&[]));
+    until(&store, "web", None).await;
+    shutdown.cancel();
+}
