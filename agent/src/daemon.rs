@@ -63,13 +63,20 @@ const MTU_MIN: u32 = 576;
 pub async fn run(config: Config) -> anyhow::Result<()> {
     require_root()?;
     // Held until the last task has ended.
-    let _lock = state_lock::take(&config.machine.agent_dir())?;
-    let ground = prepare(&config).await?;
+    let lock = state_lock::take(&config.machine.agent_dir())?;
+    let ground = match prepare(&config).await {
+        Ok(ground) => ground,
+        Err(error) => {
+            lock.undo();
+            return Err(error);
+        }
+    };
     let mut tasks = Tasks::new();
     wire(&config, ground, &mut tasks)?;
     tracing::info!(node = %config.node, instance = %config.machine.instance, "the agent runs");
     tasks.run_until_signal().await?;
     tracing::info!("the agent stops; its pods go on");
+    drop(lock);
     Ok(())
 }
 

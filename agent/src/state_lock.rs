@@ -11,6 +11,23 @@ use nix::fcntl::{Flock, FlockArg};
 #[derive(Debug)]
 pub struct StateLock {
     _file: Flock<File>,
+    agent_dir: PathBuf,
+    /// Directories that were not there before, the innermost first.
+    made: Vec<PathBuf>,
+}
+
+impl StateLock {
+    /// Leaves the disk as it was before the lock was taken: for a start that came to nothing. What
+    /// was there before stays, all of it.
+    pub fn undo(self) {
+        if self.made.contains(&self.agent_dir) {
+            // Nothing is mounted in it yet. What can't be removed is told by the next start.
+            let _ = fs::remove_dir_all(&self.agent_dir);
+        }
+        for dir in &self.made {
+            let _ = fs::remove_dir(dir);
+        }
+    }
 }
 
 /// Why the state directory can't be used.
@@ -43,12 +60,13 @@ pub fn take(agent_dir: &Path) -> Result<StateLock, StateError> {
         let path = path.to_owned();
         move |source| StateError::Write { path, source }
     };
+    let made = agent_dir.ancestors().take_while(|dir| !dir.exists()).map(Path::to_owned).collect();
     fs::create_dir_all(agent_dir).map_err(cannot(agent_dir))?;
     let path = agent_dir.join("lock");
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
     let file = file.map_err(cannot(&path))?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(file) => Ok(StateLock { _file: file }),
+        Ok(file) => Ok(StateLock { _file: file, agent_dir: agent_dir.to_owned(), made }),
         Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(StateError::Busy(agent_dir.to_owned())),
         Err((_, errno)) => Err(cannot(&path)(errno.into())),
     }
@@ -67,6 +85,18 @@ mod tests {
         assert!(matches!(error, StateError::Busy(_)) && !error.to_string().contains('\n'), "{error}");
         drop(first);
         take(&agent_dir).unwrap();
+    }
+
+    #[test]
+    fn a_start_that_came_to_nothing_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let agent_dir = dir.path().join("state/agent");
+        take(&agent_dir).unwrap().undo();
+        assert!(!dir.path().join("state").exists());
+        fs::create_dir_all(&agent_dir).unwrap();
+        fs::write(agent_dir.join("subnet.json"), "{}").unwrap();
+        take(&agent_dir).unwrap().undo();
+        assert!(agent_dir.join("subnet.json").exists(), "an agent's earlier state stays");
     }
 
     #[test]
