@@ -67,7 +67,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let ground = match prepare(&config).await {
         Ok(ground) => ground,
         Err(error) => {
-            lock.discard();
+            lock.undo();
             return Err(error);
         }
     };

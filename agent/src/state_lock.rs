@@ -3,7 +3,6 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -11,27 +10,23 @@ use nix::fcntl::{Flock, FlockArg};
 /// The held lock; let go when dropped.
 #[derive(Debug)]
 pub struct StateLock {
-    file: Flock<File>,
-    path: PathBuf,
+    _file: Flock<File>,
+    agent_dir: PathBuf,
+    /// Directories that were not there before, the innermost first.
+    made: Vec<PathBuf>,
 }
 
 impl StateLock {
-    /// Lets go and takes the lock file away, with the folders that are empty then: for a start that
-    /// failed before it had anything to keep.
-    pub fn discard(self) {
-        // Removed while held: who opened it meanwhile finds that it is no longer there (`is_at`).
-        let _ = fs::remove_file(&self.path);
-        // The state directory and `agent` in it; one that holds something stays.
-        for folder in self.path.ancestors().skip(1).take(2) {
-            let _ = fs::remove_dir(folder);
+    /// Leaves the disk as it was before the lock was taken: for a start that came to nothing. What
+    /// was there before stays, all of it.
+    pub fn undo(self) {
+        if self.made.contains(&self.agent_dir) {
+            // Nothing is mounted in it yet. What can't be removed is told by the next start.
+            let _ = fs::remove_dir_all(&self.agent_dir);
         }
-    }
-
-    /// The held file is still the one at its path.
-    fn is_at(&self) -> bool {
-        let inode = |metadata: io::Result<fs::Metadata>| metadata.map(|m| (m.dev(), m.ino())).ok();
-        let here = inode(self.file.metadata());
-        here.is_some() && here == inode(fs::metadata(&self.path))
+        for dir in &self.made {
+            let _ = fs::remove_dir(dir);
+        }
     }
 }
 
@@ -65,20 +60,15 @@ pub fn take(agent_dir: &Path) -> Result<StateLock, StateError> {
         let path = path.to_owned();
         move |source| StateError::Write { path, source }
     };
+    let made = agent_dir.ancestors().take_while(|dir| !dir.exists()).map(Path::to_owned).collect();
+    fs::create_dir_all(agent_dir).map_err(cannot(agent_dir))?;
     let path = agent_dir.join("lock");
-    // A second round is needed only if another start failed and discarded the file in between.
-    loop {
-        fs::create_dir_all(agent_dir).map_err(cannot(agent_dir))?;
-        let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
-        let file = file.map_err(cannot(&path))?;
-        let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(file) => StateLock { file, path: path.clone() },
-            Err((_, nix::errno::Errno::EWOULDBLOCK)) => return Err(StateError::Busy(agent_dir.to_owned())),
-            Err((_, errno)) => return Err(cannot(&path)(errno.into())),
-        };
-        if lock.is_at() {
-            return Ok(lock);
-        }
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+    let file = file.map_err(cannot(&path))?;
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(file) => Ok(StateLock { _file: file, agent_dir: agent_dir.to_owned(), made }),
+        Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(StateError::Busy(agent_dir.to_owned())),
+        Err((_, errno)) => Err(cannot(&path)(errno.into())),
     }
 }
 
@@ -98,16 +88,15 @@ mod tests {
     }
 
     #[test]
-    fn a_discarded_lock_leaves_nothing_and_can_be_taken_again() {
+    fn a_start_that_came_to_nothing_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let agent_dir = dir.path().join("state/agent");
-        take(&agent_dir).unwrap().discard();
+        take(&agent_dir).unwrap().undo();
         assert!(!dir.path().join("state").exists());
-        let lock = take(&agent_dir).unwrap();
-        fs::write(agent_dir.join("kept"), "").unwrap();
-        lock.discard();
-        assert!(agent_dir.join("kept").exists() && !agent_dir.join("lock").exists());
-        take(&agent_dir).unwrap();
+        fs::create_dir_all(&agent_dir).unwrap();
+        fs::write(agent_dir.join("subnet.json"), "{}").unwrap();
+        take(&agent_dir).unwrap().undo();
+        assert!(agent_dir.join("subnet.json").exists(), "an agent's earlier state stays");
     }
 
     #[test]

@@ -72,22 +72,15 @@ pub(super) async fn look(config: &Config) -> Seen {
     }
 }
 
-/// Whether the directory can be used, and whether an agent does. Leaves no directory behind.
+/// Whether the directory can be used, and whether an agent does. Leaves the disk as it was.
 fn state_dir(config: &Config) -> (Result<(), String>, bool) {
-    let dir = config.machine.agent_dir();
-    let was_there = dir.exists();
-    let state_dir_was_there = config.machine.state_dir.exists();
-    let result = state_lock::take(&dir).map(|_| ());
-    if !was_there {
-        // What can't be removed was not made by us.
-        let _ = fs::remove_file(dir.join("lock"));
-        let _ = fs::remove_dir(&dir);
+    match state_lock::take(&config.machine.agent_dir()) {
+        Ok(lock) => {
+            lock.undo();
+            (Ok(()), false)
+        }
+        Err(error) => (Err(error.to_string()), matches!(error, StateError::Busy(_))),
     }
-    if !state_dir_was_there {
-        let _ = fs::remove_dir(&config.machine.state_dir);
-    }
-    let agent_runs = matches!(result, Err(StateError::Busy(_)));
-    (result.map_err(|error| error.to_string()), agent_runs)
 }
 
 /// Free bytes on the file system of `dir`, or of the nearest directory above that exists.

@@ -276,7 +276,7 @@ pub fn pod(containers: Vec<Container>) -> PodSpec {
     PodSpec { containers, termination_grace_period_seconds: 1, ..PodSpec::default() }
 }
 
-fn ensure_image() {
+pub fn ensure_image() {
     let there = Command::new("docker").args(["image", "inspect", IMAGE]).output().expect("docker runs");
     if there.status.success() {
         return;

@@ -13,7 +13,7 @@ use git2::{
     RepositoryInitOptions,
 };
 
-use super::config::{Reference, SourceConfig};
+use super::config::{Reference, SourceConfig, Transport};
 use super::error::{is_mirror_fault, remote_error};
 use super::remote::Transfer;
 use super::{GitError, compact, credentials};
@@ -62,7 +62,7 @@ impl Mirror {
             // A commit never moves; whether the remote has it shows at the fetch.
             return Oid::from_str(id).map_err(|error| remote_error(config, &error));
         }
-        credentials::check(config)?;
+        self.check_reachable()?;
         let (callbacks, refusal) = credentials::callbacks(config);
         let translate = |error: git2::Error| refusal.take().unwrap_or_else(|| remote_error(config, &error));
         let mut remote = git2::Remote::create_detached(config.url.as_str()).map_err(translate)?;
@@ -74,13 +74,13 @@ impl Mirror {
         let peeled = format!("{wanted}^{{}}");
         let find = |name: &str| heads.iter().find(|head| head.name() == name).map(git2::RemoteHead::oid);
         let names = || heads.iter().map(|head| head.name().to_owned()).collect::<Vec<_>>();
-        find(&peeled).or_else(|| find(&wanted)).ok_or_else(|| self.not_found(&names()))
+        find(&peeled).or_else(|| find(&wanted)).ok_or_else(|| self.not_found(Some(&names())))
     }
 
     /// Brings the mirror up to the remote and returns the reference's commit. A broken mirror is
     /// made anew. `transfer` can end it at its next packet.
     pub fn fetch(&self, transfer: &Arc<Transfer>) -> Result<Oid, GitError> {
-        credentials::check(&self.config)?;
+        self.check_reachable()?;
         let fetched = self.open().and_then(|repository| self.fetch_into(&repository, transfer));
         let broken = match fetched {
             Err(error) if error.is_mirror_broken() => error,
@@ -136,23 +136,46 @@ impl Mirror {
         GitError::MirrorUnwritable { directory: self.directory.clone(), why: why.to_owned() }
     }
 
-    fn fetch_into(&self, repository: &Repository, transfer: &Arc<Transfer>) -> Result<Oid, GitError> {
+    /// What can be told without dialling: libgit2 takes a path that is not there for an odd URL.
+    fn check_reachable(&self) -> Result<(), GitError> {
         let config = &*self.config;
-        if let Reference::Commit(id) = &config.reference {
-            return self.fetch_commit(repository, id, transfer);
+        credentials::check(config)?;
+        if config.transport()? != Transport::Local {
+            return Ok(());
         }
-        let name = config.reference.full_name();
+        let path = config.url.strip_prefix("file://").unwrap_or(&config.url);
+        let nothing = |why: String| GitError::NotARepository { url: config.shown_url(), why };
+        match fs::metadata(path) {
+            Ok(found) if found.is_dir() => Ok(()),
+            Ok(_) => Err(nothing("it is no folder".to_owned())),
+            Err(error) => Err(nothing(error.to_string())),
+        }
+    }
+
+    fn fetch_into(&self, repository: &Repository, transfer: &Arc<Transfer>) -> Result<Oid, GitError> {
+        let commit = match &self.config.reference {
+            Reference::Commit(id) => self.fetch_commit(repository, id, transfer)?,
+            named => self.fetch_named(repository, &named.full_name(), transfer)?,
+        };
+        // Only a hint for the next start: without it the remote is looked at first.
+        let _ = fs::write(repository.path().join(ADDRESS_FILE), self.config.shown_url());
+        Ok(commit)
+    }
+
+    fn fetch_named(
+        &self,
+        repository: &Repository,
+        name: &str,
+        transfer: &Arc<Transfer>,
+    ) -> Result<Oid, GitError> {
         // The same name on both sides: libgit2's local transport compares by it what is missing.
         self.transfer(repository, &[format!("+{name}:{name}")], transfer)?;
-        let reference = match repository.find_reference(&name) {
+        let reference = match repository.find_reference(name) {
             Ok(reference) => reference,
-            Err(error) if error.code() == ErrorCode::NotFound => return Err(self.not_found(&[])),
+            Err(error) if error.code() == ErrorCode::NotFound => return Err(self.not_found(None)),
             Err(error) => return Err(self.broken(&error)),
         };
-        let commit = reference.peel(ObjectType::Commit).map_err(|error| self.broken(&error))?.id();
-        // Only a hint for the next start: without it the remote is looked at first.
-        let _ = fs::write(repository.path().join(ADDRESS_FILE), config.shown_url());
-        Ok(commit)
+        Ok(reference.peel(ObjectType::Commit).map_err(|error| self.broken(&error))?.id())
     }
 
     /// A commit by id: from the mirror, else with all branches and tags, because not every server
@@ -170,7 +193,7 @@ impl Mirror {
         }
         match repository.find_commit(wanted) {
             Ok(_) => Ok(wanted),
-            Err(error) if error.code() == ErrorCode::NotFound => Err(self.not_found(&[])),
+            Err(error) if error.code() == ErrorCode::NotFound => Err(self.not_found(None)),
             Err(error) => Err(self.broken(&error)),
         }
     }
@@ -205,28 +228,23 @@ impl Mirror {
         repository.path().canonicalize().ok() == self.directory.canonicalize().ok()
     }
 
-    fn not_found(&self, names: &[String]) -> GitError {
+    /// `names`: the references that are there, if that is known.
+    fn not_found(&self, names: Option<&[String]>) -> GitError {
         let config = &*self.config;
         let prefix = match config.reference {
             Reference::Tag(_) => "refs/tags/",
             Reference::Branch(_) | Reference::Commit(_) => "refs/heads/",
         };
-        let mut short: Vec<&str> = names
-            .iter()
-            .filter_map(|name| name.strip_prefix(prefix))
-            .filter(|n| !n.ends_with("^{}"))
-            .collect();
-        short.truncate(NAMES_SHOWN_MAX);
-        let known = match (names.is_empty(), short.is_empty()) {
-            (true, _) => String::new(),
-            (false, true) => " (it has none)".to_owned(),
-            (false, false) => format!(" (it has {})", short.join(", ")),
-        };
-        GitError::ReferenceNotFound {
-            url: config.shown_url(),
-            reference: config.reference.to_string(),
-            known,
-        }
+        let known = names.map_or_else(String::new, |names| {
+            let short =
+                names.iter().filter_map(|name| name.strip_prefix(prefix)).filter(|n| !n.ends_with("^{}"));
+            match short.take(NAMES_SHOWN_MAX).collect::<Vec<_>>().join(", ") {
+                none if none.is_empty() => " (it has none)".to_owned(),
+                some => format!(" (it has {some})"),
+            }
+        });
+        let (url, reference) = (config.shown_url(), config.reference.to_string());
+        GitError::ReferenceNotFound { url, reference, known }
     }
 }
 

@@ -12,6 +12,8 @@ mod ignored;
 mod known_hosts;
 mod mirror;
 mod remote;
+#[cfg(test)]
+mod tests;
 mod tree;
 
 pub use commit::{CommitMeta, Relation, commit_meta, relation};

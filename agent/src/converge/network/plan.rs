@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use jiff::{SignedDuration, Timestamp};
 
 use super::parse::{SavedRules, Words, after, rule_of, words};
-use super::render::{ChainRef, HostPortProtocol, Model, RuleChange, rules};
+use super::render::{ChainRef, HostPort, HostPortProtocol, HostPortTarget, Model, Names, RuleChange, rules};
 use crate::worlds::iptables::StaleUdp;
 use crate::worlds::netlink::Bridge;
 
@@ -195,7 +195,7 @@ fn udp_targets(chain: Option<&Vec<Words>>) -> BTreeMap<u16, SocketAddrV4> {
 }
 
 /// What takes every trace of an instance out of the rules: jumps first, then the chains.
-pub fn removal(names: &super::render::Names, saved: &SavedRules) -> Vec<RuleChange> {
+pub fn removal(names: &Names, saved: &SavedRules) -> Vec<RuleChange> {
     let ours: BTreeSet<&ChainRef> = names.chains().into_iter().collect();
     let leads_to_ours = |base: &ChainRef, rule: &Words| {
         after(rule, "-j").is_some_and(|to| ours.contains(&ChainRef::new(base.table, to)))
@@ -211,13 +211,13 @@ pub fn removal(names: &super::render::Names, saved: &SavedRules) -> Vec<RuleChan
     changes
 }
 
-/// A target that two pods claim goes to the first; the others are told.
+/// Where each port leads. A port that two pods claim stays with the first of them.
 pub fn first_claims<'a>(
-    claims: impl Iterator<Item = (super::render::HostPort, Ipv4Addr, u16, &'a str)>,
-) -> BTreeMap<super::render::HostPort, super::render::HostPortTarget> {
+    claims: impl Iterator<Item = (HostPort, Ipv4Addr, u16, &'a str)>,
+) -> BTreeMap<HostPort, HostPortTarget> {
     let mut targets = BTreeMap::new();
     for (port, address, container_port, pod) in claims {
-        targets.entry(port).or_insert_with(|| super::render::HostPortTarget {
+        targets.entry(port).or_insert_with(|| HostPortTarget {
             target: SocketAddrV4::new(address, container_port),
             pod: pod.to_owned(),
         });

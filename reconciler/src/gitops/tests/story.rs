@@ -5,6 +5,8 @@ use schema::records::{SourceErrorKind, SourceState, Verdict};
 use schema::store::{Op, Store};
 
 use super::kit::{Cluster, Repo, many, pod, pods};
+use crate::git::{Reference, SourceConfig};
+use crate::gitops::preflight;
 
 #[tokio::test]
 async fn a_first_commit_is_applied_with_its_provenance_and_one_revision() {
@@ -317,4 +319,30 @@ async fn a_remote_that_comes_back_clears_its_error() {
     let status = cluster.status().await;
     assert_eq!((status.state, status.error), (SourceState::Synced, None));
     assert_eq!(cluster.names().await, ["b"]);
+}
+
+#[tokio::test]
+async fn preflight_tells_what_is_wrong_in_one_line() {
+    let mut repo = Repo::new(pods(["a"]));
+    repo.set("apps/b.yaml", pod("b", "one")).commit("Apps");
+    let empty = Repo::new(super::kit::Files::new());
+    type Wrong = (&'static str, fn(&mut SourceConfig));
+    let wrong: [Wrong; 4] = [
+        ("no Git repository at /nowhere", |config| config.url = "/nowhere".to_owned()),
+        ("has no branch `none`", |config| config.reference = Reference::Branch("none".to_owned())),
+        ("has no folder `none`", |config| config.path = "none".to_owned()),
+        ("source name `A b`", |config| config.name = "A b".to_owned()),
+    ];
+    for (says, spoil) in wrong {
+        let (state, mut config) = (tempfile::tempdir().unwrap(), repo.config());
+        spoil(&mut config);
+        let error = preflight(&config, state.path()).await.unwrap_err().to_string();
+        assert!(error.contains(says) && !error.contains('\n'), "{error}");
+    }
+    let error = preflight(&empty.config(), &empty.state()).await.unwrap_err().to_string();
+    assert!(error.contains("no branch `main` (it has none)"), "{error}");
+    assert!(preflight(&repo.config(), &repo.state()).await.is_ok());
+    // Seen once, the daemon starts without it.
+    std::fs::remove_dir_all(repo.path()).unwrap();
+    assert!(preflight(&repo.config(), &repo.state()).await.is_ok());
 }

@@ -1,0 +1,271 @@
+//! The agent's binary on the real engine and a real etcd: pods outlive it, it heals from its own
+//! disk, and a reset leaves the machine as it was.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use schema::codec::encode;
+use schema::keys::Key;
+use schema::kinds::Kind;
+use schema::meta::PodRef;
+use schema::records::{Binding, OwnerRef, PodInstance, Subnet};
+use schema::store::etcd::EtcdStore;
+use schema::store::{Op, Store as _, TxnOutcome};
+use serde_json::json;
+
+mod support;
+
+const WAIT: Duration = Duration::from_secs(60);
+
+/// A machine's share for one test: etcd, agent, state, all of an instance of its own.
+struct Rig {
+    dir: tempfile::TempDir,
+    instance: String,
+    etcd_port: u16,
+    peer_port: u16,
+    api_port: u16,
+    host_port: u16,
+    children: Vec<Child>,
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = self.agent(&["reset"]).output();
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+impl Rig {
+    fn new() -> Self {
+        support::ensure_image();
+        Self {
+            dir: tempfile::tempdir().unwrap(),
+            instance: format!("t{:05x}", rand::random::<u32>() & 0xf_ffff),
+            etcd_port: free_port(),
+            peer_port: free_port(),
+            api_port: free_port(),
+            host_port: free_port(),
+            children: Vec::new(),
+        }
+    }
+
+    fn etcd_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.etcd_port)
+    }
+
+    fn state_dir(&self) -> std::path::PathBuf {
+        self.dir.path().join("state")
+    }
+
+    fn start_etcd(&mut self) -> usize {
+        let (client, peer) = (self.etcd_url(), format!("http://127.0.0.1:{}", self.peer_port));
+        let mut command = Command::new("etcd");
+        command.arg("--data-dir").arg(self.dir.path().join("etcd"));
+        command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        command.args(["--initial-cluster", &format!("default={peer}")]);
+        self.start(command)
+    }
+
+    fn agent(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_minik8s-agent"));
+        command.args(words).arg("--state-dir").arg(self.state_dir()).args(["--instance", &self.instance]);
+        command
+    }
+
+    fn start_agent(&mut self) -> usize {
+        let mut command = self.agent(&["run", "--node", "n1", "--etcd", &self.etcd_url()]);
+        command.arg("--listen").arg(format!("127.0.0.1:{}", self.api_port));
+        self.start(command)
+    }
+
+    fn start(&mut self, mut command: Command) -> usize {
+        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        self.children.push(child);
+        self.children.len() - 1
+    }
+
+    fn kill(&mut self, child: usize) {
+        self.children[child].kill().unwrap();
+        self.children[child].wait().unwrap();
+    }
+
+    /// What a web server at the host port says; waits until it says something.
+    fn page(&self) -> String {
+        wait_for("the host port answers", || {
+            let mut stream = TcpStream::connect(("127.0.0.1", self.host_port)).ok()?;
+            stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
+            stream.write_all(b"GET / HTTP/1.0\r\n\r\n").ok()?;
+            let mut page = String::new();
+            stream.read_to_string(&mut page).ok()?;
+            page.contains("200 OK").then_some(page)
+        })
+    }
+
+    fn containers(&self, format: &str) -> Vec<String> {
+        let label = format!("label=minik8s.io/instance={}", self.instance);
+        let output =
+            Command::new("docker").args(["ps", "-a", "--filter", &label, "--format", format]).output();
+        let mut lines: Vec<String> =
+            String::from_utf8_lossy(&output.unwrap().stdout).lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    }
+
+    fn started_at(&self, container: &str) -> String {
+        let output =
+            Command::new("docker").args(["inspect", "-f", "{{.State.StartedAt}}", container]).output();
+        String::from_utf8_lossy(&output.unwrap().stdout).trim().to_owned()
+    }
+
+    /// What of this instance the kernel has: links and rules, one per line.
+    fn kernel_traces(&self) -> Vec<String> {
+        let prefixes = [
+            self.instance.to_uppercase(),
+            format!("{}0", self.instance),
+            format!("{}v", &self.instance[..4]),
+        ];
+        let texts = [run("iptables-save", &[]), run("ip", &["-o", "link"])]
+            .map(|o| String::from_utf8_lossy(&o.stdout).into_owned());
+        let ours = |line: &&str| prefixes.iter().any(|prefix| line.contains(prefix.as_str()));
+        texts.iter().flat_map(|text| text.lines()).filter(ours).map(str::to_owned).collect()
+    }
+
+    /// Assigns the node a range of addresses and a web server on it.
+    async fn assign(&self) {
+        let store = EtcdStore::connect(&[self.etcd_url()], WAIT).await.unwrap();
+        // A range that no other test has.
+        let third = self.host_port % 250;
+        let cidr = format!("10.{}.{third}.0/24", 100 + self.etcd_port % 100);
+        let subnet =
+            Subnet { cidr: cidr.parse().unwrap(), cluster_cidr: cidr.parse().unwrap(), settled: true };
+        let spec = json!({"containers": [{
+            "name": "web", "image": support::IMAGE, "imagePullPolicy": "Never",
+            "command": ["/bin/sh", "-c", "mkdir -p /tmp/www; echo hello > /tmp/www/index.html; exec httpd -f -p 80 -h /tmp/www"],
+            "ports": [{"containerPort": 80, "hostPort": self.host_port}],
+        }], "terminationGracePeriodSeconds": 1});
+        let owner = OwnerRef { kind: Kind::Pod, name: "web".into() };
+        let reference = PodRef::new("default", "web");
+        let pod = PodInstance {
+            namespace: "default".into(),
+            name: "web".into(),
+            uid: PodInstance::uid_of(&owner, &reference, &self.instance),
+            hash: self.instance.clone(),
+            labels: Default::default(),
+            annotations: Default::default(),
+            owner,
+            commit: "c".into(),
+            spec: serde_json::from_value(spec).unwrap(),
+        };
+        let binding = Binding { node: "n1".into(), pod, reason: "test".into() };
+        let ops = vec![
+            Op::put(Key::Subnet("n1".into()), encode(&subnet).unwrap()),
+            Op::put(Key::Binding("n1".into(), reference), encode(&binding).unwrap()),
+        ];
+        assert!(matches!(store.txn(vec![], ops).await.unwrap(), TxnOutcome::Committed(_)));
+    }
+}
+
+fn run(program: &str, arguments: &[&str]) -> Output {
+    Command::new(program).args(arguments).output().unwrap()
+}
+
+fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + WAIT;
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < deadline, "not within {WAIT:?}: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[output.stdout.as_slice(), &output.stderr].concat()).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_outlive_agent_and_etcd_and_a_reset_leaves_nothing() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.kernel_traces(), Vec::<String>::new());
+    let etcd = rig.start_etcd();
+    Box::pin(rig.assign()).await;
+    let agent = rig.start_agent();
+    assert!(rig.page().contains("hello"));
+    let names = rig.containers("{{.Names}}");
+    assert_eq!(names.len(), 2, "{names:?}");
+    let pause = names.iter().find(|name| name.contains("_POD_")).unwrap().clone();
+    let started_at = rig.started_at(&pause);
+
+    // Reset does not pull a running agent's pods away.
+    let refused = rig.agent(&["reset"]).output().unwrap();
+    assert!(!refused.status.success() && text(&refused).contains("another agent runs"), "{}", text(&refused));
+
+    // All at once: agent and etcd killed, a container removed, a chain emptied.
+    rig.kill(agent);
+    rig.kill(etcd);
+    let web = names.iter().find(|name| **name != pause).unwrap();
+    run("docker", &["rm", "-f", web]);
+    let chain = format!("{}-HOSTPORT", rig.instance.to_uppercase());
+    assert!(run("iptables", &["-t", "nat", "-F", &chain]).status.success());
+    let agent = rig.start_agent();
+    assert!(rig.page().contains("hello"), "healed from the node's own disk");
+    assert_eq!(rig.started_at(&pause), started_at, "what was right was left alone");
+
+    // A stop leaves pods and rules.
+    let pid = rig.children[agent].id().to_string();
+    run("kill", &["-TERM", &pid]);
+    assert!(rig.children[agent].wait().unwrap().success());
+    assert!(rig.page().contains("hello"));
+
+    let reset = rig.agent(&["reset"]).output().unwrap();
+    assert!(reset.status.success(), "{}", text(&reset));
+    assert_eq!(rig.containers("{{.Names}}"), Vec::<String>::new());
+    assert_eq!(rig.kernel_traces(), Vec::<String>::new());
+    assert!(!Path::new(&rig.state_dir()).exists());
+    let again = rig.agent(&["reset"]).output().unwrap();
+    assert!(again.status.success() && text(&again).starts_with("nothing of instance"), "{}", text(&again));
+}
+
+#[test]
+fn wrong_surroundings_are_told_in_one_line_and_leave_nothing_behind() {
+    let rig = Rig::new();
+    let dead = format!("http://127.0.0.1:{}", free_port());
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let cases: [(&[&str], i32, &str); 5] = [
+        (&["--etcd", &dead], 1, "check --etcd"),
+        (
+            &["--docker", "/nonexistent/docker.sock"],
+            1,
+            "cannot use Docker at unix:///nonexistent/docker.sock",
+        ),
+        (&["--listen", &taken], 1, "another --listen"),
+        (&["--state-dir", "/proc/nope"], 1, "writable --state-dir"),
+        (&["--node", "a/b"], 2, "--node a/b"),
+    ];
+    for (flags, code, part) in cases {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_minik8s-agent"));
+        command.args(["run", "--instance", &rig.instance]).args(flags);
+        command.env("MINIK8S_STATE_DIR", rig.state_dir()).env("MINIK8S_AGENT_LISTEN", "127.0.0.1:0");
+        let output = command.output().unwrap();
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(code), "{flags:?}: {said}");
+        assert!(said.contains(part) && said.trim_end().lines().count() == 1, "{flags:?}: {said}");
+        assert!(said.starts_with("minik8s-agent: "), "{said}");
+        assert_eq!(rig.kernel_traces(), Vec::<String>::new(), "{flags:?}");
+        assert!(!rig.state_dir().exists(), "{flags:?} leaves files behind");
+    }
+}
