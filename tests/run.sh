@@ -21,7 +21,12 @@ began=$SECONDS
 
 # Ends what this script started, whatever way it ends.
 finish() {
-	docker rmi minik8s-e2e/busybox:1 minik8s-e2e/busybox:2 >/dev/null 2>&1
+	# Only while no other test run uses them (tests/harness/image.rs holds the lock).
+	local tests=${TMPDIR:-/tmp}/minik8s-tests
+	if [ -e "$tests/images.lock" ]; then
+		flock --nonblock "$tests/images.lock" \
+			docker rmi minik8s-e2e/busybox:1 minik8s-e2e/busybox:2 >/dev/null 2>&1
+	fi
 	if [ -f "$scratch/dockerd.pid" ]; then
 		local pid
 		pid=$(cat "$scratch/dockerd.pid")
