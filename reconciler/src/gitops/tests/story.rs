@@ -122,7 +122,9 @@ async fn a_broken_file_keeps_its_objects_while_the_rest_of_the_commit_applies() 
     assert_eq!(quarantine.author, "Ada <ada@example.org>");
     let typo = quarantine.violations.iter().find(|violation| violation.rule == "unknown-field").unwrap();
     assert_eq!(typo.line, 6, "{typo}");
-    assert!(status.held_prune.is_some());
+    let held: Vec<String> =
+        status.held_prune.iter().flat_map(|held| &held.objects).map(|o| o.name.clone()).collect();
+    assert_eq!(held, ["c"], "what a.yaml held is kept with it, and no removal");
     assert!(
         matches!(&cluster.revisions().await[1].verdict, Verdict::Degraded { why } if why.contains("a.yaml"))
     );
