@@ -1,6 +1,6 @@
 //! The pods loop: makes this node's containers what its bindings say.
 //!
-//! Reads Docker, links, folders and [`Desired`](crate::desired::Desired); `plan.rs` decides for the
+//! Reads Docker, links, folders and [`Desired`]; `plan.rs` decides for the
 //! whole node; each pod's work runs as a task of its own, so that no slow pull or stop holds another
 //! pod up; writes `status/<node>/pods/…`.
 
