@@ -56,7 +56,7 @@ fn plan_unwanted(
     let memory = &observed.memory;
     for (uid, busy) in memory.busy.iter().filter(|(uid, _)| !wanted.contains_key(uid.as_str())) {
         let mut decision = Decision::idle(busy.pod.clone(), Why::InFlight);
-        decision.cancel = busy.up && !observed.desired.unreadable.contains_key(&busy.pod);
+        decision.cancel = busy.up && kept(observed, &busy.pod).is_none();
         plan.pods.insert(uid.clone(), decision);
     }
     for (uid, facts) in &observed.pods {
@@ -64,15 +64,9 @@ fn plan_unwanted(
             continue;
         }
         let pod = reference(uid, facts);
-        let decision = if observed.desired.unreadable.contains_key(&pod) {
-            Decision::idle(pod, Why::Unreadable)
-        } else if let Some(trouble) = memory.trouble.get(&(uid.clone(), String::new()))
-            && trouble.retry_at > now
-        {
-            Decision { next_at: Some(trouble.retry_at), ..Decision::idle(pod, Why::NotDesired) }
-        } else {
-            let task = Some(Task::Down(down(observed, uid, facts)));
-            Decision { task, ..Decision::idle(pod, Why::NotDesired) }
+        let decision = match kept(observed, &pod) {
+            Some(why) => Decision::idle(pod, why),
+            None => take_down(observed, uid, pod, down(observed, uid, facts), now),
         };
         plan.pods.insert(uid.clone(), decision);
     }
@@ -82,11 +76,34 @@ fn plan_unwanted(
     }
     for uid in &observed.folders {
         if !wanted.contains_key(uid.as_str()) && !plan.pods.contains_key(uid) {
-            let task = Some(Task::Down(Down { folder: true, ..Down::default() }));
-            let decision = Decision { task, ..Decision::idle(PodRef::new("", uid), Why::NotDesired) };
+            let folder = Down { folder: true, ..Down::default() };
+            let decision = take_down(observed, uid, PodRef::new("", uid), folder, now);
             plan.pods.insert(uid.clone(), decision);
         }
     }
+}
+
+/// Why a pod that is not among the wanted ones stays all the same. Its name being wanted with another
+/// uid is a word of its own: that one takes its place.
+fn kept(observed: &Observed, pod: &PodRef) -> Option<Why> {
+    let desired = &observed.desired;
+    if desired.unreadable.contains_key(pod) {
+        Some(Why::Unreadable)
+    } else if !desired.is_settled() && !desired.pods.contains_key(pod) {
+        Some(Why::Unsettled)
+    } else {
+        None
+    }
+}
+
+/// Takes away what nobody wants, unless that failed a moment ago.
+fn take_down(observed: &Observed, uid: &str, pod: PodRef, down: Down, now: Timestamp) -> Decision {
+    let mut decision = Decision::idle(pod, Why::NotDesired);
+    match observed.memory.trouble.get(&(uid.to_owned(), String::new())).filter(|t| t.retry_at > now) {
+        Some(trouble) => decision.next_at = Some(trouble.retry_at),
+        None => decision.task = Some(Task::Down(down)),
+    }
+    decision
 }
 
 /// Everything of a pod, in the order in which it goes.

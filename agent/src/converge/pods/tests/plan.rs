@@ -2,12 +2,12 @@
 
 use schema::kinds::pod::{ContainerPort, RestartPolicy};
 
-use super::super::facts::{Observed, State};
+use super::super::facts::{Observed, State, Trouble};
 use super::super::plan::plan;
 use super::super::steps::{ContainerAct, Decision, PauseStep, Task, Up, Why};
-use super::{at, binding, container, exited, facts, pause, running, spec, wants};
+use super::{at, binding, container, exited, facts, pause, running, spec, subnet, wants};
 use crate::desired::Source;
-use schema::records::Binding;
+use schema::records::{Binding, Subnet};
 
 fn decide(observed: &Observed, binding: &Binding, now: i64) -> Decision {
     plan(observed, at(now)).pods.remove(&binding.pod.uid).expect("a decision per pod")
@@ -93,6 +93,38 @@ fn nothing_is_taken_down_while_nobody_knows_what_should_run() {
     assert_eq!(down.stop.len(), 1);
     assert_eq!(down.remove.last().map(|t| t.container.as_str()), Some("POD"));
     assert!(matches!(&known.pods["abc"].task, Some(Task::Down(down)) if down.folder));
+}
+
+#[test]
+fn a_disk_that_was_lost_and_an_etcd_that_is_not_filled_again_take_nothing_down() {
+    let (old, new) = (binding("web", spec(&["a"])), binding("web", spec(&["a", "b"])));
+    let mut observed = wants(&[]);
+    let there = facts(&old, vec![pause(running(), "10.244.3.2")], vec![container("a", 0, running())]);
+    has(&mut observed, &old, there);
+    for subnet in [None, Some(Subnet { settled: false, ..subnet() })] {
+        observed.desired.subnet = subnet;
+        let decision = decide(&observed, &old, 0);
+        assert!(decision.task.is_none() && decision.why == Why::Unsettled, "{decision:?}");
+    }
+    // That the name is wanted in another form is said, not missing.
+    observed.desired.pods.insert(new.pod.reference(), new);
+    assert!(matches!(decide(&observed, &old, 0).task, Some(Task::Down(_))));
+}
+
+#[test]
+fn a_folder_that_could_not_be_removed_is_tried_again_later() {
+    let mut observed = wants(&[]);
+    observed.folders = ["abc".to_owned()].into();
+    observed.memory.trouble.insert(("abc".into(), String::new()), trouble(10));
+    let decision = plan(&observed, at(5)).pods.remove("abc").unwrap();
+    assert!(decision.task.is_none() && decision.next_at == Some(at(10)), "{decision:?}");
+    let decision = plan(&observed, at(10)).pods.remove("abc").unwrap();
+    assert!(decision.task.is_some(), "{decision:?}");
+}
+
+fn trouble(retry_at: i64) -> Trouble {
+    let (reason, message) = ("Terminating".into(), "busy".into());
+    Trouble { reason, message, failures: 1, at: at(0), retry_at: at(retry_at) }
 }
 
 #[test]
