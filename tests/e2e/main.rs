@@ -7,6 +7,7 @@ mod change_pod;
 mod cli;
 mod crash_rounds;
 mod docker_restart;
+mod etcd_lost;
 mod harness_itself;
 mod heal;
 mod push_pod;

@@ -1,7 +1,7 @@
 //! A private etcd, and what it holds as etcdctl tells it.
 
 use std::fmt::Display;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -17,6 +17,7 @@ pub struct Etcd {
     /// The process.
     pub daemon: Daemon,
     client: String,
+    data_dir: PathBuf,
 }
 
 /// A key as etcd keeps it.
@@ -75,7 +76,7 @@ impl Etcd {
         ] {
             command.push(format!("--{flag}={value}"));
         }
-        Self { daemon: Daemon::new("etcd", dir, command), client }
+        Self { daemon: Daemon::new("etcd", dir, command), client, data_dir: dir.join("etcd") }
     }
 
     /// Starts it and waits until it answers.
@@ -87,6 +88,11 @@ impl Etcd {
     /// Waits until it answers.
     pub fn wait_ready(&self) -> Result<()> {
         eventually("etcd answers", secs(20), || self.revision()).map(|_| ())
+    }
+
+    /// What it keeps on disk.
+    pub fn data_dir(&self) -> &Path {
+        &self.data_dir
     }
 
     /// `http://127.0.0.1:port`.

@@ -230,7 +230,9 @@ fn plan_removals(situation: &Situation, checked: &Checked<'_>, plan: &mut SyncPl
             continue;
         }
         owned += 1;
-        if checked.named.contains(object) {
+        // What a quarantined file held is kept with the file, not held back from removal.
+        let kept = checked.quarantined.contains_key(live.value.provenance.file.as_str());
+        if kept || checked.named.contains(object) {
             continue;
         }
         if live.value.metadata.annotations.get(PRUNE_ANNOTATION).is_some_and(|value| value == "false") {

@@ -48,7 +48,7 @@ fn tell_why_it_waits(worker: &Worker, id: &PodId, decision: &Decision) {
         };
         worker.tell(id, EventType::Warning, reason, waiting.message.clone());
     }
-    if matches!(decision.why, Why::NoSubnet | Why::NoFreeAddress) {
+    if matches!(decision.why, Why::NoSubnet | Why::NoFreeAddress | Why::PauseEndedEarly) {
         worker.tell(id, EventType::Warning, "FailedCreatePodSandBox", decision.why.to_string());
     }
 }

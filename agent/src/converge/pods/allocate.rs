@@ -81,6 +81,8 @@ impl Pool {
         for port in wanted {
             let Some(wanted) = port.host_port else { continue };
             let protocol = port.protocol;
+            // On the host's network there is no port but the container's own.
+            let wanted = if spec.host_network { port.container_port } else { wanted };
             let host_port = match wanted {
                 0 => former
                     .iter()

@@ -129,9 +129,14 @@ fn init_turn<'a, 'f>(
         RestartPolicy::Always => RestartPolicy::OnFailure,
         other => other,
     };
+    // First of all: once the pod failed, no success of another one is repeated.
+    let decided_of = |init: &ContainerSpec| verdict(history(init), sandbox, policy, now);
+    if spec.init_containers.iter().any(|init| decided_of(init) == Verdict::Ended { success: false }) {
+        return InitTurn::Failed;
+    }
     for init in &spec.init_containers {
         let starts = history(init);
-        let decided = verdict(starts, sandbox, policy, now);
+        let decided = decided_of(init);
         match (&decided, starts.last()) {
             (Verdict::Ended { success: true }, Some(last)) => {
                 // Success in former namespaces: once more, as in Kubernetes.
@@ -140,7 +145,6 @@ fn init_turn<'a, 'f>(
                     return InitTurn::Now(init, again);
                 }
             }
-            (Verdict::Ended { .. }, _) => return InitTurn::Failed,
             _ => return InitTurn::Now(init, decided),
         }
     }

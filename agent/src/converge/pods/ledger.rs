@@ -67,16 +67,22 @@ impl Ledger {
         InFlight { ledger: self.clone(), what: What::Pull(slot) }
     }
 
-    /// The image was not there at the start.
-    pub fn note_missing(&self, slot: Slot) {
-        self.lock().missing.insert(slot);
+    /// The image was not there at the start. False if it had been fetched for this very start: then
+    /// it must not be fetched again at once, or it would be for ever.
+    pub fn note_missing(&self, slot: &Slot, attempt: u32) -> bool {
+        let mut memory = self.lock();
+        memory.missing.insert(slot.clone());
+        let fetched = memory.pulled.get(slot) == Some(&attempt);
+        if fetched {
+            memory.pulled.remove(slot);
+        }
+        !fetched
     }
 
-    /// The image is there for this start.
+    /// The image is there for this start. Earlier failures count until the start succeeds.
     pub fn note_pulled(&self, slot: Slot, attempt: u32) {
         let mut memory = self.lock();
         memory.missing.remove(&slot);
-        memory.trouble.remove(&slot);
         memory.pulled.insert(slot, attempt);
     }
 
@@ -134,5 +140,28 @@ impl Drop for InFlight {
             }
         }
         self.ledger.nudge.nudge();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_that_is_fetched_and_still_missing_is_fetched_again_ever_later() {
+        let ledger = Ledger::new(Nudge::new().0);
+        let slot: Slot = ("uid".into(), "web".into());
+        assert!(ledger.note_missing(&slot, 0), "nobody has fetched it yet");
+        for failures in 1..=3 {
+            ledger.note_pulled(slot.clone(), 0);
+            assert!(!ledger.note_missing(&slot, 0));
+            ledger.fail(slot.clone(), "ErrImagePull", "of another name".into(), Retry::Image);
+            assert_eq!(ledger.snapshot().trouble[&slot].failures, failures);
+            assert!(ledger.snapshot().pulled.is_empty(), "with imagePullPolicy Always it is fetched again");
+        }
+        ledger.note_pulled(slot.clone(), 0);
+        assert!(ledger.note_missing(&slot, 1), "a later start may find it removed");
+        ledger.clear(&slot);
+        assert!(ledger.snapshot().trouble.is_empty());
     }
 }

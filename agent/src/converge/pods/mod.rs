@@ -1,6 +1,6 @@
 //! The pods loop: makes this node's containers what its bindings say.
 //!
-//! Reads Docker, links, folders and [`Desired`](crate::desired::Desired); `plan.rs` decides for the
+//! Reads Docker, links, folders and [`Desired`]; `plan.rs` decides for the
 //! whole node; each pod's work runs as a task of its own, so that no slow pull or stop holds another
 //! pod up; writes `status/<node>/pods/…`.
 
@@ -57,8 +57,9 @@ use task::Worker;
 
 /// Pods being made at once: more do not go faster on Docker, and hold each other up.
 const CREATIONS: usize = 4;
-/// Containers being stopped at once: most of a stop is waiting.
-const STOPS: usize = 32;
+/// Containers being stopped at once: a stop is waiting for the most part, up to its grace period, and
+/// no pod with a long one may hold the others up. More than two for each pod of a full node.
+const STOPS: usize = 256;
 /// Images being fetched at once.
 const PULLS: usize = 3;
 
@@ -173,7 +174,7 @@ impl PodsLoop {
     }
 
     /// What should run now: etcd's word is on disk before it is acted on.
-    async fn desired(&self) -> Desired {
+    fn desired(&self) -> impl Future<Output = Desired> + Send + 'static {
         let (desired, world) = (Arc::clone(&self.desired), self.world.current());
         let take = move || {
             let mut desired = desired.lock().unwrap_or_else(PoisonError::into_inner);
@@ -182,8 +183,9 @@ impl PodsLoop {
             }
             desired.current().clone()
         };
+        let taken = tokio::task::spawn_blocking(take);
         // It fails only when the runtime ends: then plan nothing.
-        tokio::task::spawn_blocking(take).await.unwrap_or_default()
+        async move { taken.await.unwrap_or_default() }
     }
 }
 
@@ -210,8 +212,10 @@ impl Loop for PodsLoop {
         };
         let netlink = Arc::clone(&self.netlink);
         let desired = self.desired();
-        let (desired, links, folders) = futures::join!(desired, netlink.list_pod_links(), folders);
-        let pods = self.looker.look().await?;
+        // Side by side: the disk takes its time to keep what is desired.
+        let (desired, links, folders, pods) =
+            futures::join!(desired, netlink.list_pod_links(), folders, self.looker.look());
+        let pods = pods?;
         observe::publish(&pods, &self.pod_table);
         if let Err(error) = &links {
             tracing::warn!(%error, "could not list the pods' links");

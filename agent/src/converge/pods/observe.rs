@@ -9,7 +9,7 @@ use schema::control::LoopError;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::facts::{Container, PodFacts, Uid};
+use super::facts::{Container, PodFacts, State, Uid};
 use super::names;
 use crate::converge::pod_table::{PodNet, PodTable};
 use crate::worlds::docker::{ContainerDetails, Docker, DockerError, EngineState, ListedContainer};
@@ -110,7 +110,9 @@ impl Looker {
                 }
                 // Gone since the listing: its event nudges.
                 Err(DockerError::NotFound { .. }) => {}
-                Err(other) => return Err(other),
+                Err(error @ DockerError::Unreachable { .. }) => return Err(error),
+                // One that Docker can't tell about hinders no other.
+                Err(error) => tracing::warn!(container = id, %error, "could not inspect a container"),
             }
         }
         Ok(())
@@ -120,8 +122,12 @@ impl Looker {
         let mut pods: BTreeMap<Uid, PodFacts> = BTreeMap::new();
         let nothing = ContainerDetails::default();
         for row in rows {
-            let details = self.known.get(&row.id).map_or(&nothing, |(_, details)| details);
-            let (uid, pod, container) = Container::read(row, details);
+            let details = self.known.get(&row.id).map(|(_, details)| details);
+            let (uid, pod, mut container) = Container::read(row, details.unwrap_or(&nothing));
+            // How it ended, and whether it was ever started, is not known: it must not pass for a success.
+            if details.is_none() && !container.is_running() {
+                container.state = State::Removing;
+            }
             let facts = pods.entry(uid).or_default();
             facts.pod = facts.pod.take().or(pod);
             if container.container == names::PAUSE {

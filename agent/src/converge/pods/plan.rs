@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ipnet::Ipv4Net;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use schema::kinds::pod::WaitingState;
 use schema::meta::PodRef;
 use schema::records::Binding;
@@ -18,6 +18,9 @@ use super::render::{self, Placement};
 use super::steps::{Decision, Down, LinkStep, PauseStep, PodsPlan, Target, Task, Up, Why};
 use crate::desired::Source;
 use crate::worlds::netlink::host_link_name;
+
+/// A pause container that lived shorter is made anew only when this has passed since its start.
+const PAUSE_LIFE_MIN: SignedDuration = SignedDuration::from_secs(5);
 
 /// Decides for the whole node.
 pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
@@ -56,7 +59,7 @@ fn plan_unwanted(
     let memory = &observed.memory;
     for (uid, busy) in memory.busy.iter().filter(|(uid, _)| !wanted.contains_key(uid.as_str())) {
         let mut decision = Decision::idle(busy.pod.clone(), Why::InFlight);
-        decision.cancel = busy.up && !observed.desired.unreadable.contains_key(&busy.pod);
+        decision.cancel = busy.up && kept(observed, &busy.pod).is_none();
         plan.pods.insert(uid.clone(), decision);
     }
     for (uid, facts) in &observed.pods {
@@ -64,15 +67,9 @@ fn plan_unwanted(
             continue;
         }
         let pod = reference(uid, facts);
-        let decision = if observed.desired.unreadable.contains_key(&pod) {
-            Decision::idle(pod, Why::Unreadable)
-        } else if let Some(trouble) = memory.trouble.get(&(uid.clone(), String::new()))
-            && trouble.retry_at > now
-        {
-            Decision { next_at: Some(trouble.retry_at), ..Decision::idle(pod, Why::NotDesired) }
-        } else {
-            let task = Some(Task::Down(down(observed, uid, facts)));
-            Decision { task, ..Decision::idle(pod, Why::NotDesired) }
+        let decision = match kept(observed, &pod) {
+            Some(why) => Decision::idle(pod, why),
+            None => take_down(observed, uid, pod, down(observed, uid, facts), now),
         };
         plan.pods.insert(uid.clone(), decision);
     }
@@ -82,11 +79,34 @@ fn plan_unwanted(
     }
     for uid in &observed.folders {
         if !wanted.contains_key(uid.as_str()) && !plan.pods.contains_key(uid) {
-            let task = Some(Task::Down(Down { folder: true, ..Down::default() }));
-            let decision = Decision { task, ..Decision::idle(PodRef::new("", uid), Why::NotDesired) };
+            let folder = Down { folder: true, ..Down::default() };
+            let decision = take_down(observed, uid, PodRef::new("", uid), folder, now);
             plan.pods.insert(uid.clone(), decision);
         }
     }
+}
+
+/// Why a pod that is not among the wanted ones stays all the same. Its name being wanted with another
+/// uid is a word of its own: that one takes its place.
+fn kept(observed: &Observed, pod: &PodRef) -> Option<Why> {
+    let desired = &observed.desired;
+    if desired.unreadable.contains_key(pod) {
+        Some(Why::Unreadable)
+    } else if !desired.is_settled() && !desired.pods.contains_key(pod) {
+        Some(Why::Unsettled)
+    } else {
+        None
+    }
+}
+
+/// Takes away what nobody wants, unless that failed a moment ago.
+fn take_down(observed: &Observed, uid: &str, pod: PodRef, down: Down, now: Timestamp) -> Decision {
+    let mut decision = Decision::idle(pod, Why::NotDesired);
+    match observed.memory.trouble.get(&(uid.to_owned(), String::new())).filter(|t| t.retry_at > now) {
+        Some(trouble) => decision.next_at = Some(trouble.retry_at),
+        None => decision.task = Some(Task::Down(down)),
+    }
+    decision
 }
 
 /// Everything of a pod, in the order in which it goes.
@@ -149,6 +169,9 @@ struct Look<'a> {
 fn keep_up(look: Look<'_>, pause: &Container) -> Decision {
     let Look { observed, binding, facts, needs, now } = look;
     let pod = &binding.pod;
+    if needs.finished {
+        return wind_up(look);
+    }
     let at = Placement { node: &observed.node, binding, address: pause.address, ports: &pause.ports };
     let mut decision = Decision::idle(pod.reference(), needs.why());
     let steps = containers::steps(&observed.memory, at, needs, now, &mut decision);
@@ -162,7 +185,7 @@ fn keep_up(look: Look<'_>, pause: &Container) -> Decision {
     let link = (link_gone || (fresh && !steps.is_empty()))
         .then(|| link_step(observed, binding, pause.address))
         .flatten();
-    let starts_pause = matches!(pause_step, PauseStep::Start(_)) && !needs.finished;
+    let starts_pause = matches!(pause_step, PauseStep::Start(_));
     if steps.is_empty() && needs.obsolete.is_empty() && needs.remove_first.is_empty() {
         if link.is_none() && !starts_pause {
             return decision;
@@ -192,6 +215,9 @@ fn keep_up(look: Look<'_>, pause: &Container) -> Decision {
 fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
     let Look { observed, binding, facts, needs, now } = look;
     let pod = &binding.pod;
+    if needs.finished {
+        return wind_up(look);
+    }
     let mut decision =
         Decision::idle(pod.reference(), if facts.all().next().is_none() { Why::New } else { Why::PauseGone });
     let down = Down {
@@ -200,11 +226,10 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
         grace: grace(binding),
         ..Down::default()
     };
-    if needs.finished {
-        decision.why = Why::Finished;
-        // What joined the old pause container ends with it; the policy starts nothing again.
-        decision.task = (!down.stop.is_empty()).then_some(Task::Down(down));
-        return decision;
+    if let Some(until) = rebuilt_at(facts, now).filter(|until| *until > now) {
+        decision.why = Why::PauseEndedEarly;
+        decision.next_at = Some(until);
+        return all_wait(decision, binding, "ContainerCreating");
     }
     let former = facts.pauses.last();
     pool.release(former.and_then(|p| p.address).map(|a| a.addr()), former.map_or(&[], |p| &p.ports));
@@ -235,6 +260,39 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
         ports,
     })));
     decision
+}
+
+/// When a pod may be made anew whose pause container ended: one that ends as soon as it starts must
+/// not be made in a loop.
+fn rebuilt_at(facts: &PodFacts, now: Timestamp) -> Option<Timestamp> {
+    let State::Exited(end) = &facts.pauses.last()?.state else { return None };
+    // A start in the future is a clock set back: it says nothing.
+    let started_at = end.started_at.filter(|at| *at <= now)?;
+    started_at.checked_add(PAUSE_LIFE_MIN).ok()
+}
+
+/// All containers ended for good: what holds the namespaces goes with its link, so that address and
+/// host ports are free, as Kubernetes stops such a sandbox. The ended containers stay for their logs.
+fn wind_up(look: Look<'_>) -> Decision {
+    let Look { observed, binding, facts, needs, .. } = look;
+    let pauses = facts.pauses.iter().filter(|p| p.state != State::Removing);
+    let down = Down {
+        // What joined an older pause container ends with it; the policy starts nothing again.
+        stop: facts.containers.values().flatten().filter(|c| c.is_running()).map(Target::from).collect(),
+        remove: needs
+            .remove_first
+            .iter()
+            .chain(&needs.obsolete)
+            .copied()
+            .chain(pauses)
+            .map(Target::from)
+            .collect(),
+        grace: grace(binding),
+        link: facts.live_pause().map(|_| host_link_name(&observed.node.instance, &binding.pod.uid)),
+        folder: false,
+    };
+    let task = (!down.stop.is_empty() || !down.remove.is_empty()).then_some(Task::Down(down));
+    Decision { task, ..Decision::idle(binding.pod.reference(), Why::Finished) }
 }
 
 fn grace(binding: &Binding) -> Duration {

@@ -10,7 +10,7 @@ use schema::world::World;
 
 use super::facts::{Observed, PodFacts};
 use super::status;
-use super::steps::PodsPlan;
+use super::steps::{PodsPlan, Why};
 use crate::desired::Source;
 
 /// What the status keys of this node should hold.
@@ -41,8 +41,9 @@ pub fn fold(
     let mut statuses = Statuses { complete: observed.desired.source == Source::Etcd, ..Statuses::default() };
     for (uid, facts) in &observed.pods {
         let Some(pod) = &facts.pod else { continue };
-        let waits = plan.pods.get(uid).is_none_or(|d| d.why == super::steps::Why::Unreadable);
-        if observed.desired.source == Source::Unknown || waits {
+        let stays = |why: &Why| matches!(why, Why::Unreadable | Why::Unsettled);
+        let stays = plan.pods.get(uid).is_none_or(|d| stays(&d.why));
+        if observed.desired.source == Source::Unknown || stays {
             // Nothing is known of it, so nothing new is said of it.
             if let Some(status) = last(pod, uid) {
                 statuses.pods.insert(pod.clone(), Arc::new(status));

@@ -46,7 +46,10 @@ pub fn wanted(seen: Seen<'_>, former: Option<&PodStatus>, now: Timestamp) -> Pod
         conditions: former.map(|f| f.conditions.clone()).unwrap_or_default(),
         pod_ip: pause.map(|p| p.address.map_or_else(|| node.node_ip.to_string(), |a| a.addr().to_string())),
         host_ip: Some(node.node_ip.to_string()),
-        start_time: pause.map(|p| started_at(p).unwrap_or(p.created_at)),
+        // Without a pause container, as of a pod that finished, it is what it was.
+        start_time: pause
+            .map(|p| started_at(p).unwrap_or(p.created_at))
+            .or_else(|| former.and_then(|f| f.start_time)),
         reason,
         message,
         init_container_statuses: init,

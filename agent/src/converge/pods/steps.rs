@@ -77,6 +77,8 @@ pub enum Why {
     Containers,
     /// Its pause container is gone or ended: everything is made anew.
     PauseGone,
+    /// Its pause container ended within seconds of its start, and is not made anew at once.
+    PauseEndedEarly,
     /// Its link is missing.
     LinkGone,
     /// Containers wait: a crash backoff, an image, a retry.
@@ -112,6 +114,9 @@ impl fmt::Display for Why {
             Why::New => f.write_str("new on this node"),
             Why::Containers => f.write_str("containers are to be started"),
             Why::PauseGone => f.write_str("its pause container is gone"),
+            Why::PauseEndedEarly => f.write_str(
+                "its pause container ended within seconds of its start and is made anew in a moment; see docker logs and the node's memory if it stays so",
+            ),
             Why::LinkGone => f.write_str("its link is gone"),
             Why::Waits => f.write_str("containers wait"),
             Why::Finished => f.write_str("all containers have ended"),

@@ -205,7 +205,7 @@ impl Worker {
                 Some(container)
             }
             Err(DockerError::NoSuchImage { image }) => {
-                self.missing(id, &step.container, &image, rendered);
+                self.missing(id, step, &image, rendered);
                 None
             }
             Err(error) => {
@@ -240,14 +240,19 @@ impl Worker {
         Ok(())
     }
 
-    fn missing(&self, id: &PodId, container: &str, image: &str, rendered: &Rendered) {
+    fn missing(&self, id: &PodId, step: &ContainerStep, image: &str, rendered: &Rendered) {
+        let (container, slot) = (step.container.as_str(), id.slot(&step.container));
         if rendered.never_pull {
             let why = format!(
                 "image {image} is not on this node and imagePullPolicy is Never; load it with docker load or change the policy"
             );
             self.trouble(id, container, "ErrImageNeverPull", &why);
-        } else {
-            self.ledger.note_missing(id.slot(container));
+        } else if !self.ledger.note_missing(&slot, step.attempt) {
+            let message = format!(
+                "image {image} was pulled, and Docker still has none of this name; check the image's name and what removes images on this node"
+            );
+            self.tell(id, EventType::Warning, "Failed", message.clone());
+            self.ledger.fail(slot, "ErrImagePull", message, Retry::Image);
         }
     }
 

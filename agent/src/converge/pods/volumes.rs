@@ -192,7 +192,7 @@ pub fn remove_sub_paths(state_dir: &Path, uid: &str, container: &str, attempt: u
 
 /// Takes a pod's folder away, with all that is mounted in it. Nothing is removed below a mount.
 pub fn remove_pod(state_dir: &Path, uid: &str) -> Result<(), VolumeError> {
-    if uid.is_empty() || uid.contains(['/', '.']) {
+    if !is_uid(uid) {
         return Ok(());
     }
     let folder = names::pods_dir(state_dir).join(uid);
@@ -236,8 +236,14 @@ fn unescape(text: &str) -> PathBuf {
     PathBuf::from(out)
 }
 
-/// Uids that have a folder.
+/// Uids that have a folder. What no pod made is not among them: it is not ours to remove.
 pub fn folders(state_dir: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(names::pods_dir(state_dir)) else { return Vec::new() };
-    entries.flatten().filter_map(|e| e.file_name().into_string().ok()).collect()
+    let folders = entries.flatten().filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders.filter_map(|e| e.file_name().into_string().ok()).filter(|name| is_uid(name)).collect()
+}
+
+/// Nothing that leads elsewhere on the disk.
+fn is_uid(name: &str) -> bool {
+    !name.is_empty() && !name.contains(['/', '.'])
 }

@@ -22,6 +22,10 @@ const SPACING: Duration = Duration::from_secs(1);
 /// Between two tries when the store does not answer.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// How often it is looked whether the keys still hold what was written, and how long the world may
+/// take to show a write.
+const AUDIT: Duration = Duration::from_secs(10);
+
 /// What is known of one key.
 #[derive(Debug, Default)]
 struct Written {
@@ -49,18 +53,13 @@ impl StatusWriter {
     pub async fn run(mut self, mut statuses: watch::Receiver<Statuses>, shutdown: CancellationToken) {
         loop {
             let newest = statuses.borrow_and_update().clone();
-            let next = self.write_all(&newest).await;
-            let wait = async {
-                match next {
-                    Some(at) => tokio::time::sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let audit = Instant::now() + AUDIT;
+            let next = self.write_all(&newest).await.map_or(audit, |at| at.min(audit));
             // All three are cancel-safe: nothing is taken out of a queue.
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 changed = statuses.changed() => if changed.is_err() { return },
-                () = wait => {}
+                () = tokio::time::sleep_until(next) => {}
             }
         }
     }
@@ -68,6 +67,7 @@ impl StatusWriter {
     /// Writes what may be written now; when to come again for the rest.
     async fn write_all(&mut self, newest: &Statuses) -> Option<Instant> {
         self.learn();
+        self.forget_lost();
         let mut next: Option<Instant> = None;
         let mut sooner = |at: Instant| next = Some(next.map_or(at, |n| n.min(at)));
         let gone: BTreeSet<PodRef> = if newest.complete && self.listed {
@@ -115,6 +115,21 @@ impl StatusWriter {
             }
         }
         self.listed = true;
+    }
+
+    /// A key that was written a while ago and is not there is written again: etcd was lost and began
+    /// anew, or somebody removed it.
+    fn forget_lost(&mut self) {
+        let world = self.world.current();
+        if !world.synced {
+            return;
+        }
+        for (pod, known) in self.written.iter_mut().filter(|(_, known)| known.status.is_some()) {
+            let shown = world.pod_status.contains_key(&(self.node.clone(), pod.clone()));
+            if !shown && known.at.is_none_or(|at| at.elapsed() >= AUDIT) {
+                *known = Written { at: known.at, ..Written::default() };
+            }
+        }
     }
 
     async fn write(&mut self, pod: &PodRef, status: Option<Arc<PodStatus>>) -> Result<(), StoreError> {

@@ -72,6 +72,8 @@ pub struct FakeEngine {
     pub calls: Vec<Call>,
     /// What goes wrong.
     pub fault: Option<Fault>,
+    /// Names of containers that inspect fails on.
+    pub opaque: BTreeSet<String>,
     /// Every call says that nobody answers.
     pub unreachable: bool,
     crashed: bool,
@@ -274,6 +276,10 @@ impl Docker for FakeDocker {
     async fn inspect(&self, id: &str) -> Result<ContainerDetails, DockerError> {
         self.read(|engine| {
             let container = engine.containers.get(id);
+            if container.is_some_and(|c| engine.opaque.contains(&c.row.name)) {
+                let (act, message) = ("to inspect a container", "broken".to_owned());
+                return Err(DockerError::Refused { act, status: 500, message });
+            }
             container.map(|c| c.details.clone()).ok_or_else(|| DockerError::NotFound { id: id.to_owned() })
         })
         .await

@@ -40,8 +40,8 @@ pub(super) fn containers(page: &mut Page, pod: &PodDetail, now: Timestamp) {
 
 fn wanted(page: &mut Page, container: &Container) {
     page.field(4, "Image", &container.image);
-    page.field(4, "Command", &container.command.join(" "));
-    page.field(4, "Args", &container.args.join(" "));
+    page.fields(4, "Command", container.command.join(" ").lines().map(str::to_owned));
+    page.fields(4, "Args", container.args.join(" ").lines().map(str::to_owned));
     page.field(4, "Dir", container.working_dir.as_deref().unwrap_or_default());
     let ports = container.ports.iter().map(|port| {
         let protocol = format!("{:?}", port.protocol).to_uppercase();

@@ -1,8 +1,9 @@
 //! What people do to a repository, and what becomes of it.
 
 use schema::control::Next;
+use schema::keys::Key;
 use schema::records::{SourceErrorKind, SourceState, Verdict};
-use schema::store::{Op, Store};
+use schema::store::{Op, Store, TxnOutcome};
 
 use super::kit::{Cluster, Repo, many, pod, pods};
 use crate::git::{Reference, SourceConfig};
@@ -122,7 +123,9 @@ async fn a_broken_file_keeps_its_objects_while_the_rest_of_the_commit_applies() 
     assert_eq!(quarantine.author, "Ada <ada@example.org>");
     let typo = quarantine.violations.iter().find(|violation| violation.rule == "unknown-field").unwrap();
     assert_eq!(typo.line, 6, "{typo}");
-    assert!(status.held_prune.is_some());
+    let held: Vec<String> =
+        status.held_prune.iter().flat_map(|held| &held.objects).map(|o| o.name.clone()).collect();
+    assert_eq!(held, ["c"], "what a.yaml held is kept with it, and no removal");
     assert!(
         matches!(&cluster.revisions().await[1].verdict, Verdict::Degraded { why } if why.contains("a.yaml"))
     );
@@ -319,6 +322,22 @@ async fn a_remote_that_comes_back_clears_its_error() {
     let status = cluster.status().await;
     assert_eq!((status.state, status.error), (SourceState::Synced, None));
     assert_eq!(cluster.names().await, ["b"]);
+}
+
+#[tokio::test]
+async fn an_etcd_that_was_lost_is_filled_again_by_the_same_process() {
+    let repo = Repo::new(pods(["a", "b"]));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    cluster.store.lose_everything();
+    // The new etcd counts from 1: the same process leads it under the same number.
+    let lead = cluster.store.txn(vec![], vec![Op::put(Key::Leader, "{}")]).await.unwrap();
+    assert_eq!(lead, TxnOutcome::Committed(cluster.fence.create_revision));
+    let waits = cluster.run().await.error.expect("it looks for its own writes first");
+    assert!(waits.contains("not seen yet"), "{waits}");
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["a", "b"]);
+    assert_eq!(cluster.status().await.state, SourceState::Synced);
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 mod crash;
 mod machine;
+mod observe;
 mod plan;
 mod writer;
 

@@ -2,12 +2,12 @@
 
 use schema::kinds::pod::{ContainerPort, RestartPolicy};
 
-use super::super::facts::{Observed, State};
+use super::super::facts::{Observed, State, Trouble};
 use super::super::plan::plan;
 use super::super::steps::{ContainerAct, Decision, PauseStep, Task, Up, Why};
-use super::{at, binding, container, exited, facts, pause, running, spec, wants};
+use super::{at, binding, container, exited, facts, pause, running, spec, subnet, wants};
 use crate::desired::Source;
-use schema::records::Binding;
+use schema::records::{Binding, Subnet};
 
 fn decide(observed: &Observed, binding: &Binding, now: i64) -> Decision {
     plan(observed, at(now)).pods.remove(&binding.pod.uid).expect("a decision per pod")
@@ -93,6 +93,38 @@ fn nothing_is_taken_down_while_nobody_knows_what_should_run() {
     assert_eq!(down.stop.len(), 1);
     assert_eq!(down.remove.last().map(|t| t.container.as_str()), Some("POD"));
     assert!(matches!(&known.pods["abc"].task, Some(Task::Down(down)) if down.folder));
+}
+
+#[test]
+fn a_disk_that_was_lost_and_an_etcd_that_is_not_filled_again_take_nothing_down() {
+    let (old, new) = (binding("web", spec(&["a"])), binding("web", spec(&["a", "b"])));
+    let mut observed = wants(&[]);
+    let there = facts(&old, vec![pause(running(), "10.244.3.2")], vec![container("a", 0, running())]);
+    has(&mut observed, &old, there);
+    for subnet in [None, Some(Subnet { settled: false, ..subnet() })] {
+        observed.desired.subnet = subnet;
+        let decision = decide(&observed, &old, 0);
+        assert!(decision.task.is_none() && decision.why == Why::Unsettled, "{decision:?}");
+    }
+    // That the name is wanted in another form is said, not missing.
+    observed.desired.pods.insert(new.pod.reference(), new);
+    assert!(matches!(decide(&observed, &old, 0).task, Some(Task::Down(_))));
+}
+
+#[test]
+fn a_folder_that_could_not_be_removed_is_tried_again_later() {
+    let mut observed = wants(&[]);
+    observed.folders = ["abc".to_owned()].into();
+    observed.memory.trouble.insert(("abc".into(), String::new()), trouble(10));
+    let decision = plan(&observed, at(5)).pods.remove("abc").unwrap();
+    assert!(decision.task.is_none() && decision.next_at == Some(at(10)), "{decision:?}");
+    let decision = plan(&observed, at(10)).pods.remove("abc").unwrap();
+    assert!(decision.task.is_some(), "{decision:?}");
+}
+
+fn trouble(retry_at: i64) -> Trouble {
+    let (reason, message) = ("Terminating".into(), "busy".into());
+    Trouble { reason, message, failures: 1, at: at(0), retry_at: at(retry_at) }
 }
 
 #[test]
@@ -195,6 +227,60 @@ fn a_finished_pod_is_not_rebuilt_when_its_pause_container_is_gone() {
     has(&mut observed, &job, facts(&job, vec![], vec![container("a", 0, running())]));
     let decision = decide(&observed, &job, 50);
     assert!(matches!(&decision.task, Some(Task::Down(down)) if down.stop.len() == 1 && !down.folder));
+}
+
+#[test]
+fn a_finished_pod_gives_its_namespaces_and_address_back_and_keeps_its_containers() {
+    let mut never = spec(&["a"]);
+    never.restart_policy = RestartPolicy::Never;
+    never.init_containers = spec(&["one", "two"]).containers;
+    let job = binding("job", never);
+    let mut observed = wants(std::slice::from_ref(&job));
+    let done = |name: &str, code| container(name, 0, exited(code, 1, 5));
+    for there in [
+        vec![done("one", 0), done("two", 0), done("a", 1)],
+        // An init container that failed ends the pod; the success before it is not repeated.
+        vec![done("one", 0), done("two", 1)],
+    ] {
+        has(&mut observed, &job, facts(&job, vec![pause(running(), "10.244.3.2")], there.clone()));
+        let decision = decide(&observed, &job, 50);
+        let Some(Task::Down(down)) = &decision.task else { panic!("{decision:?}") };
+        assert_eq!(down.remove.iter().map(|t| t.id.as_str()).collect::<Vec<_>>(), ["POD-0"]);
+        assert!(down.stop.is_empty() && down.link.is_some() && !down.folder, "{down:?}");
+        has(&mut observed, &job, facts(&job, vec![], there));
+        let decision = decide(&observed, &job, 50);
+        assert!(decision.task.is_none() && decision.why == Why::Finished, "{decision:?}");
+    }
+}
+
+#[test]
+fn a_pause_container_that_ends_at_once_is_not_made_anew_in_a_loop() {
+    let mut host = spec(&["a"]);
+    host.host_network = true;
+    let web = binding("web", host);
+    let mut observed = wants(std::slice::from_ref(&web));
+    let dead = |ran| vec![pause(exited(137, ran, 90), "10.244.3.9")];
+    has(&mut observed, &web, facts(&web, dead(1), vec![]));
+    let decision = decide(&observed, &web, 91);
+    assert!(decision.task.is_none() && decision.next_at == Some(at(94)), "{decision:?}");
+    assert_eq!(decision.waiting["a"].reason, "ContainerCreating");
+    assert!(decide(&observed, &web, 94).task.is_some());
+    // One that lived for a while, or whose start lies in the future, is replaced at once.
+    assert!(decide(&observed, &web, 80).task.is_some());
+    has(&mut observed, &web, facts(&web, dead(60), vec![]));
+    assert!(decide(&observed, &web, 91).task.is_some());
+}
+
+#[test]
+fn a_port_of_a_pod_on_the_hosts_network_is_the_containers_own() {
+    let mut host = spec(&["a"]);
+    host.host_network = true;
+    host.containers[0].ports =
+        vec![ContainerPort { container_port: 8080, host_port: Some(0), ..ContainerPort::default() }];
+    let web = binding("web", host);
+    let up = up(decide(&wants(std::slice::from_ref(&web)), &web, 0));
+    assert_eq!(up.ports.iter().map(|p| p.host_port).collect::<Vec<_>>(), [8080]);
+    assert!(up.link.is_none() && up.address.is_none());
 }
 
 #[test]

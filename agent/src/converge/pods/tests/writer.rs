@@ -44,6 +44,21 @@ async fn until(store: &MemoryStore, name: &str, message: Option<&str>) {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_etcd_that_begins_anew_gets_the_statuses_again() {
+    let store = Arc::new(MemoryStore::new());
+    let (sender, receiver) = watch::channel(Statuses::default());
+    let world = World { synced: true, ..World::default() };
+    let writer = StatusWriter::new("n1".into(), store.clone(), WorldReader::fixed(world));
+    let shutdown = CancellationToken::new();
+    tokio::spawn(writer.run(receiver, shutdown.clone()));
+    sender.send_replace(statuses(&[("web", PodPhase::Running, "runs")]));
+    until(&store, "web", Some("runs")).await;
+    let _ = store.txn(vec![], vec![Op::delete(key("web"))]).await.unwrap();
+    until(&store, "web", Some("runs")).await;
+    shutdown.cancel();
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_last_status_is_written_and_a_stale_key_removed() {
     let store = Arc::new(MemoryStore::new());
     let stale = encode(&PodStatus { message: "stale".into(), ..PodStatus::default() }).unwrap();
