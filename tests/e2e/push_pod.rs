@@ -3,7 +3,7 @@
 
 use harness::manifests::web;
 use harness::{
-    Change, Cluster, ClusterOptions, Context, NetWorld, Result, ensure, eventually, netns_of, secs,
+    Change, Cluster, ClusterOptions, Context, NetWorld, Outside, Result, ensure, eventually, netns_of, secs,
 };
 
 #[test]
@@ -65,6 +65,22 @@ fn a_host_port_leads_to_the_pod_and_two_pods_reach_each_other() -> Result<()> {
         let said = cluster.node().docker.exec(front.container("web")?, &["wget", "-qO-", &url])?;
         ensure!(said.trim() == "hello from back", "{said}");
         ensure!(front.address()? != back.address()?);
+        Ok(())
+    })
+}
+
+#[test]
+fn a_pod_reaches_the_outside_under_its_nodes_address() -> Result<()> {
+    Cluster::run(ClusterOptions::default(), |cluster| {
+        let outside = Outside::start(cluster.slot())?;
+        cluster.push(&[Change::write("shop.yaml", web("shop").to_string())], "Open")?;
+        let pod = cluster.serving("shop", "hello from shop")?;
+        let docker = &cluster.node().docker;
+        let said = docker.exec(pod.container("web")?, &["wget", "-qO-", &outside.url()])?;
+        ensure!(said == "from outside\n", "{said:?}");
+        let clients = outside.clients();
+        ensure!(clients.contains(outside.machine_address()), "{clients}");
+        ensure!(!clients.contains(pod.address()?), "the pod's own address left the cluster: {clients}");
         Ok(())
     })
 }

@@ -1,0 +1,65 @@
+//! A host beyond the cluster: a network namespace with one address on a link to the machine, and
+//! an HTTP server there that says who asked.
+
+use std::fs;
+
+use anyhow::Result;
+
+use crate::process::{Daemon, run};
+use crate::slot::Slot;
+use crate::wait::{eventually, secs};
+
+const PORT: u16 = 9000;
+
+/// The host with its server. The link and the namespace go with the slot.
+#[derive(Debug)]
+pub struct Outside {
+    server: Daemon,
+    address: String,
+    gateway: String,
+}
+
+impl Outside {
+    /// Makes the host and starts its server.
+    pub fn start(slot: &Slot) -> Result<Self> {
+        let name = format!("{}x", slot.instance());
+        let (gateway, address) = (slot.underlay(253), slot.underlay(254));
+        run("ip", &["netns", "add", &name])?;
+        run("ip", &["link", "add", &name, "type", "veth", "peer", "name", "eth0", "netns", &name])?;
+        run("ip", &["addr", "add", &format!("{gateway}/30"), "dev", &name])?;
+        run("ip", &["link", "set", &name, "up"])?;
+        run("ip", &["-n", &name, "addr", "add", &format!("{address}/30"), "dev", "eth0"])?;
+        run("ip", &["-n", &name, "link", "set", "eth0", "up"])?;
+        // No route back to the pods: an answer reaches them only if the machine asked for them.
+        let home = slot.dir().join("outside-www");
+        fs::create_dir_all(&home)?;
+        fs::write(home.join("index.html"), "from outside\n")?;
+        let listen = format!("{address}:{PORT}");
+        let namespace = format!("--net=/var/run/netns/{name}");
+        let command = ["nsenter", &namespace, "busybox", "httpd", "-f", "-v", "-p", &listen, "-h"];
+        let mut command: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
+        command.push(home.to_string_lossy().into_owned());
+        let mut server = Daemon::new("outside", slot.dir(), command);
+        server.start()?;
+        let outside = Self { server, address, gateway };
+        eventually("the host outside answers", secs(10), || {
+            run("curl", &["-sf", "-m", "1", &outside.url()]).map(|_| ())
+        })?;
+        Ok(outside)
+    }
+
+    /// Where its server answers `from outside`.
+    pub fn url(&self) -> String {
+        format!("http://{}:{PORT}/", self.address)
+    }
+
+    /// The machine's own address on the link.
+    pub fn machine_address(&self) -> &str {
+        &self.gateway
+    }
+
+    /// What the server wrote down of its clients.
+    pub fn clients(&self) -> String {
+        self.server.log_tail()
+    }
+}
