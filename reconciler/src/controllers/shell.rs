@@ -15,12 +15,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
-use schema::keys::{Key, ROOT, Writer};
+use schema::keys::{ROOT, Writer};
 use schema::records::EventType;
-use schema::store::SharedStore;
 use schema::store::election::{Fence, FenceReader};
 use schema::store::events::{EventDraft, EventRecorder};
 use schema::store::reflector::WorldReader;
+use schema::store::{SharedStore, newest_revision};
 use schema::world::World;
 use tokio::time::timeout;
 
@@ -104,12 +104,21 @@ impl<C: Controller> Shell<C> {
     /// as new as etcd is at this moment shows it. Guards catch what comes later still.
     async fn make_sure(&mut self) -> Result<(), LoopError> {
         if self.unsure {
-            let here = self.deps.store.list(&Key::Leader.to_string()).await;
+            let here = newest_revision(self.deps.store.as_ref()).await;
             let here = here.map_err(|error| LoopError::new("asking etcd how far it is", error))?;
-            self.floor = self.floor.max(here.revision);
+            self.floor = self.floor.max(here);
             self.unsure = false;
         }
         Ok(())
+    }
+
+    /// A floor above all that etcd has is that of another etcd, which was lost with everything that
+    /// this controller wrote: there is nothing to wait for.
+    async fn doubt_floor(&mut self) {
+        // Etcd may be away, too: the next run asks again.
+        if newest_revision(self.deps.store.as_ref()).await.is_ok_and(|newest| newest < self.floor) {
+            self.floor = 0;
+        }
     }
 
     /// The snapshot, once it is new enough.
@@ -185,7 +194,10 @@ impl<C: Controller> Loop for Shell<C> {
         self.make_sure().await?;
         let world = match self.caught_up().await {
             Ok(world) => world,
-            Err(why) => return Ok(Observation::NotReady(why)),
+            Err(why) => {
+                self.doubt_floor().await;
+                return Ok(Observation::NotReady(why));
+            }
         };
         let previous = self.previous.clone();
         Ok(Observation::Ready(Seen { world, previous, settings: self.deps.settings.clone() }))

@@ -232,6 +232,30 @@ async fn a_label_reaches_the_binding_with_the_uid_kept_and_an_image_with_the_nod
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_etcd_that_was_lost_is_filled_again_under_the_same_fence() {
+    let mut sim = Sim::with_nodes(2).await;
+    sim.push(&object("web", spec(100, 64))).await;
+    sim.settle().await;
+    let fence = sim.store.get(&Key::Leader.to_string()).await.unwrap().unwrap().create_revision;
+
+    sim.store.lose_everything();
+    assert_eq!(take_lead(&sim.store).await.create_revision, fence, "a new etcd counts from 1");
+    sim.put(&Key::Node("n1".into()), &node_record("n1")).await;
+    sim.put(&Key::Heartbeat("n1".into()), &heartbeat()).await;
+    sim.push(&object("web", spec(100, 64))).await;
+    while sim.world.current().revision != sim.store.revision() {
+        sim.world.changed().await;
+    }
+    for _ in 0..2 {
+        run(&mut sim.reconciler.nodes).await;
+        run(&mut sim.reconciler.workloads).await;
+        run(&mut sim.reconciler.scheduler).await;
+    }
+    sim.settle().await;
+    assert_eq!(sim.bound().await, ["n1/default/web"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_file_that_moved_writes_nothing_below_pods_and_bindings() {
     let mut sim = Sim::with_nodes(1).await;
     sim.push(&object("web", spec(100, 64))).await;

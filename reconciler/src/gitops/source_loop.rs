@@ -17,10 +17,10 @@ use schema::keys::Key;
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::records::{Revision, SourceStatus};
-use schema::store::SharedStore;
 use schema::store::election::{Fence, FenceReader};
 use schema::store::events::EventRecorder;
 use schema::store::reflector::WorldReader;
+use schema::store::{SharedStore, newest_revision};
 use schema::world::{Table, Versioned, World};
 
 use super::apply::{self, Applied, Stopped};
@@ -118,6 +118,15 @@ impl SourceLoop {
         }
     }
 
+    /// A write newer than all that etcd has went to another etcd, which was lost with it: there is
+    /// nothing to wait for.
+    async fn doubt_written(&mut self) {
+        // Etcd may be away, too: the next run asks again.
+        if newest_revision(self.store.as_ref()).await.is_ok_and(|newest| newest < self.written) {
+            self.written = 0;
+        }
+    }
+
     /// Nothing changed since all was as it should be; a problem that is gone is a change, too.
     fn is_settled(&self, world: &World, problem: bool) -> bool {
         let (Some(settled), Some(loaded)) = (&self.settled, self.head.loaded()) else { return false };
@@ -168,7 +177,10 @@ impl Loop for SourceLoop {
         };
         let world = match self.caught_up().await {
             Ok(world) => world,
-            Err(why) => return Ok(Observation::NotReady(why)),
+            Err(why) => {
+                self.doubt_written().await;
+                return Ok(Observation::NotReady(why));
+            }
         };
         let started = Instant::now();
         let applied =

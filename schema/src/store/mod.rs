@@ -11,6 +11,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 
+use crate::keys::Key;
+
 pub mod election;
 pub mod etcd;
 pub mod events;
@@ -187,6 +189,15 @@ pub trait Store: Send + Sync + 'static {
     async fn lease_keep_alive(&self, lease: LeaseId) -> Result<(), StoreError>;
     /// Ends a lease and removes its keys; no error if it has ended already.
     async fn lease_revoke(&self, lease: LeaseId) -> Result<(), StoreError>;
+}
+
+/// The newest revision of the store. Not less than that of any write whose answer has come, unless
+/// the store was lost since and made anew.
+///
+/// # Errors
+/// As [`Store::list`].
+pub async fn newest_revision(store: &dyn Store) -> Result<i64, StoreError> {
+    Ok(store.list(&Key::Leader.to_string()).await?.revision)
 }
 
 /// Most guards, and most operations, of one transaction. etcd's default limit is 128.

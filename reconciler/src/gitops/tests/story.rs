@@ -1,8 +1,9 @@
 //! What people do to a repository, and what becomes of it.
 
 use schema::control::Next;
+use schema::keys::Key;
 use schema::records::{SourceErrorKind, SourceState, Verdict};
-use schema::store::{Op, Store};
+use schema::store::{Op, Store, TxnOutcome};
 
 use super::kit::{Cluster, Repo, many, pod, pods};
 use crate::git::{Reference, SourceConfig};
@@ -319,6 +320,22 @@ async fn a_remote_that_comes_back_clears_its_error() {
     let status = cluster.status().await;
     assert_eq!((status.state, status.error), (SourceState::Synced, None));
     assert_eq!(cluster.names().await, ["b"]);
+}
+
+#[tokio::test]
+async fn an_etcd_that_was_lost_is_filled_again_by_the_same_process() {
+    let repo = Repo::new(pods(["a", "b"]));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    cluster.store.lose_everything();
+    // The new etcd counts from 1: the same process leads it under the same number.
+    let lead = cluster.store.txn(vec![], vec![Op::put(Key::Leader, "{}")]).await.unwrap();
+    assert_eq!(lead, TxnOutcome::Committed(cluster.fence.create_revision));
+    let waits = cluster.run().await.error.expect("it looks for its own writes first");
+    assert!(waits.contains("not seen yet"), "{waits}");
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["a", "b"]);
+    assert_eq!(cluster.status().await.state, SourceState::Synced);
 }
 
 #[tokio::test]

@@ -90,6 +90,15 @@ impl MemoryStore {
         self.shared.wake();
     }
 
+    /// Becomes a new etcd: empty, at revision 1, every lease gone, every watch ended.
+    pub fn lose_everything(&self) {
+        let mut inner = self.shared.lock();
+        inner.state = State::default();
+        inner.faults.cuts += 1;
+        drop(inner);
+        self.shared.wake();
+    }
+
     /// While `true`, every call fails; watches that are open end. Leases go on ending.
     pub fn refuse_everything(&self, refuse: bool) {
         let mut inner = self.shared.lock();
