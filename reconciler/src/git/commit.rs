@@ -7,6 +7,9 @@ use jiff::Timestamp;
 const ALLOW_PRUNE: &str = "Minik8s-Allow-Prune";
 /// Longest subject kept; the rest of a longer one is cut.
 const SUBJECT_CHARS_MAX: usize = 200;
+/// Longest author's name, and longest mail address, kept. Both go into every object: one that Git
+/// takes and no key of etcd holds would keep the whole commit out.
+const AUTHOR_CHARS_MAX: usize = 200;
 
 /// What of a commit is shown and decided on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +31,9 @@ pub fn commit_meta(repository: &Repository, id: Oid) -> Result<CommitMeta, git2:
     let commit = repository.find_commit(id)?;
     let message = String::from_utf8_lossy(commit.message_bytes()).into_owned();
     let author = commit.author();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    let text = |bytes: &[u8]| {
+        String::from_utf8_lossy(bytes).trim().chars().take(AUTHOR_CHARS_MAX).collect::<String>()
+    };
     Ok(CommitMeta {
         id: id.to_string(),
         author: format!("{} <{}>", text(author.name_bytes()), text(author.email_bytes())),
@@ -80,6 +85,18 @@ pub fn relation(repository: &Repository, older: &str, head: Oid) -> Result<Relat
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_author_too_long_for_any_key_is_cut() {
+        let dir = tempfile::tempdir().unwrap();
+        let git = Repository::init_bare(dir.path()).unwrap();
+        let author =
+            git2::Signature::new(&"A".repeat(70_000), &"b".repeat(70_000), &git2::Time::new(0, 0)).unwrap();
+        let tree = git.find_tree(git.treebuilder(None).unwrap().write().unwrap()).unwrap();
+        let id = git.commit(None, &author, &author, "x", &tree, &[]).unwrap();
+        let length = commit_meta(&git, id).unwrap().author.len();
+        assert!(length < 1024, "{length}");
+    }
 
     #[test]
     fn only_a_true_trailer_allows_a_prune() {
