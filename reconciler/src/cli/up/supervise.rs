@@ -106,6 +106,8 @@ fn start(command: &ChildCommand, log: &PathBuf, pid_file: &PathBuf) -> Result<to
         .stdout(out)
         .stderr(err)
         .process_group(0)
+        // Whoever lets go of a child ends it: one that nobody knows of would run beside the next.
+        .kill_on_drop(true)
         .spawn()
         .with_context(|| format!("cannot start {}", command.program.display()))?;
     let pid = process.id().ok_or_else(|| anyhow!("{} ended at once; see {}", command.name, log.display()))?;
@@ -191,4 +193,33 @@ pub(crate) async fn end_process(pid: i32, signal: Signal) {
 fn is_alive(pid: i32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Some process has `word` on its command line.
+    fn is_running(word: &str) -> bool {
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        let mut lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+        lines.any(|line| String::from_utf8_lossy(&line).split('\0').any(|part| part == word))
+    }
+
+    #[tokio::test]
+    async fn a_child_whose_number_cannot_be_kept_does_not_run_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("idle");
+        fs::write(&file, b"").unwrap();
+        let file = file.to_str().unwrap().to_owned();
+        let args = vec!["-f".to_owned(), file.clone()];
+        let command = ChildCommand { name: "idle", program: "/usr/bin/tail".into(), args };
+        let outcome = start(&command, &dir.path().join("log"), &dir.path().join("none/idle.pid"));
+        assert!(outcome.unwrap_err().to_string().contains("idle.pid"));
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while is_running(&file) {
+            assert!(Instant::now() < deadline, "it would run beside the one that is started next");
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
 }
