@@ -4,7 +4,9 @@
 //! children, so that a later `up` ends what a killed one left.
 
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -60,9 +62,9 @@ impl UpRecord {
             repo: absolute_if_path(&repo)?,
             branch: pick(&args.branch, e.map(|e| &e.branch), || "main".into()),
             path: args.path.clone().or_else(|| e.and_then(|e| e.path.clone())),
-            token_file: args.token_file.clone().or_else(|| e.and_then(|e| e.token_file.clone())),
-            ssh_key: args.ssh_key.clone().or_else(|| e.and_then(|e| e.ssh_key.clone())),
-            known_hosts: args.known_hosts.clone().or_else(|| e.and_then(|e| e.known_hosts.clone())),
+            token_file: file(&args.token_file, e.and_then(|e| e.token_file.as_ref()))?,
+            ssh_key: file(&args.ssh_key, e.and_then(|e| e.ssh_key.as_ref()))?,
+            known_hosts: file(&args.known_hosts, e.and_then(|e| e.known_hosts.as_ref()))?,
             poll: pick(&args.poll, e.map(|e| &e.poll), || "5s".into()),
             etcd: args.etcd.clone().or_else(|| e.and_then(|e| e.etcd.clone())),
             etcd_port: pick(&args.etcd_port, e.map(|e| &e.etcd_port), || 7079),
@@ -97,6 +99,13 @@ impl UpRecord {
 
 fn pick<T: Clone>(flag: &Option<T>, earlier: Option<&T>, default: impl FnOnce() -> T) -> T {
     flag.as_ref().or(earlier).cloned().unwrap_or_else(default)
+}
+
+/// Absolute, for the same reason as the repository's path.
+fn file(flag: &Option<PathBuf>, earlier: Option<&PathBuf>) -> Result<Option<PathBuf>> {
+    let Some(path) = flag.as_ref().or(earlier) else { return Ok(None) };
+    let absolute = std::path::absolute(path);
+    absolute.map(Some).with_context(|| format!("{} has no absolute path", path.display()))
 }
 
 /// The same port on loopback when the server listens on every address.
@@ -187,7 +196,12 @@ impl StateDir {
         let path = self.root.join(RECORD_FILE);
         let draft = path.with_extension("json.new");
         let text = serde_json::to_vec_pretty(record).context("the settings have no JSON form")?;
-        fs::write(&draft, text).with_context(|| format!("cannot write {}", draft.display()))?;
+        // For the owner only: the repository's address may hold a password. A draft that a crash left
+        // would keep its own mode.
+        let _ = fs::remove_file(&draft);
+        let file = File::options().create_new(true).write(true).mode(0o600).open(&draft);
+        file.and_then(|mut file| file.write_all(&text))
+            .with_context(|| format!("cannot write {}", draft.display()))?;
         fs::rename(&draft, &path).with_context(|| format!("cannot write {}", path.display()))
     }
 
@@ -248,5 +262,44 @@ impl StateDir {
         command_line
             .split(|byte| *byte == 0)
             .any(|word| String::from_utf8_lossy(word).starts_with(root.as_ref()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: UpArgs,
+    }
+
+    fn record(flags: &[&str]) -> UpRecord {
+        let always = ["up", "--repo", "https://ada:s3cret@git.example/a.git", "--node", "n1"];
+        UpRecord::merge(&Line::parse_from(always.iter().chain(flags)).args, None).unwrap()
+    }
+
+    #[test]
+    fn files_are_remembered_by_where_they_lie_not_by_how_they_were_named() {
+        let record = record(&["--token-file", "token", "--ssh-key", "key", "--known-hosts", "/etc/hosts"]);
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(record.token_file, Some(here.join("token")));
+        assert_eq!(record.ssh_key, Some(here.join("key")));
+        assert_eq!(record.known_hosts, Some("/etc/hosts".into()));
+    }
+
+    #[test]
+    fn what_up_was_told_is_for_its_owner_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(dir.path()).unwrap();
+        state.save(&record(&[])).unwrap();
+        let mode = fs::metadata(dir.path().join(RECORD_FILE)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{mode:o}: the address may hold a password");
+        assert_eq!(state.load().unwrap().unwrap().repo, "https://ada:s3cret@git.example/a.git");
     }
 }
