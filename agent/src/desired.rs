@@ -58,8 +58,8 @@ pub struct DesiredStore {
     node: String,
     disk: DesiredDisk,
     current: Desired,
-    /// Revision of the world that `current` holds.
-    revision: Option<i64>,
+    /// The world that `current` holds.
+    taken: Option<World>,
 }
 
 impl DesiredStore {
@@ -69,7 +69,7 @@ impl DesiredStore {
         let source = if loaded.complete { Source::Disk } else { Source::Unknown };
         let current =
             Desired { source, subnet: loaded.subnet, pods: loaded.pods, unreadable: loaded.unreadable };
-        Ok(Self { node: node.to_owned(), disk, current, revision: None })
+        Ok(Self { node: node.to_owned(), disk, current, taken: None })
     }
 
     /// What holds now.
@@ -80,13 +80,20 @@ impl DesiredStore {
     /// Takes a listed world in, disk first. On a disk error the former state stands, so that a
     /// full disk keeps what runs running and only delays changes.
     pub fn take(&mut self, world: &World) -> Result<(), DiskError> {
-        if !world.synced || (self.revision == Some(world.revision) && self.current.source == Source::Etcd) {
+        // Not by the revision: the watch of one prefix may be behind another's, and what comes late
+        // does not raise the newest revision any more.
+        let same = |taken: &World| {
+            taken.bindings.ptr_eq(&world.bindings)
+                && taken.subnets.ptr_eq(&world.subnets)
+                && taken.malformed.ptr_eq(&world.malformed)
+        };
+        if !world.synced || self.taken.as_ref().is_some_and(same) {
             return Ok(());
         }
         let next = self.read_world(world);
         self.disk.store(&next.pods, next.subnet.as_ref(), &next.unreadable.keys().cloned().collect())?;
         self.current = next;
-        self.revision = Some(world.revision);
+        self.taken = Some(world.clone());
         Ok(())
     }
 
