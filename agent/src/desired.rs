@@ -60,8 +60,8 @@ pub struct DesiredStore {
     node: String,
     disk: DesiredDisk,
     current: Desired,
-    /// Revision of the world that `current` holds.
-    revision: Option<i64>,
+    /// The world that `current` holds.
+    taken: Option<World>,
 }
 
 impl DesiredStore {
@@ -76,7 +76,7 @@ impl DesiredStore {
             unreadable: loaded.unreadable,
             settled: loaded.settled,
         };
-        Ok(Self { node: node.to_owned(), disk, current, revision: None })
+        Ok(Self { node: node.to_owned(), disk, current, taken: None })
     }
 
     /// What holds now.
@@ -87,13 +87,21 @@ impl DesiredStore {
     /// Takes a listed world in, disk first. On a disk error the former state stands, so that a
     /// full disk keeps what runs running and only delays changes.
     pub fn take(&mut self, world: &World) -> Result<(), DiskError> {
-        if !world.synced || (self.revision == Some(world.revision) && self.current.source == Source::Etcd) {
+        // Not by the revision: the watch of one prefix may be behind another's, and what comes late
+        // does not raise the newest revision any more.
+        let same = |taken: &World| {
+            taken.bindings.ptr_eq(&world.bindings)
+                && taken.settled.ptr_eq(&world.settled)
+                && taken.subnets.ptr_eq(&world.subnets)
+                && taken.malformed.ptr_eq(&world.malformed)
+        };
+        if !world.synced || self.taken.as_ref().is_some_and(same) {
             return Ok(());
         }
         let next = self.read_world(world);
         self.disk.store(&next)?;
         self.current = next;
-        self.revision = Some(world.revision);
+        self.taken = Some(world.clone());
         Ok(())
     }
 

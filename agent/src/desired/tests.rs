@@ -67,6 +67,15 @@ fn what_etcd_said_is_known_without_etcd() {
 }
 
 #[test]
+fn a_binding_that_comes_later_than_a_newer_revision_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = DesiredStore::open(folder.path(), "n1").unwrap();
+    store.take(&world(1000, &[binding("default", "web")])).unwrap();
+    store.take(&world(1000, &[binding("default", "web"), binding("default", "late")])).unwrap();
+    assert_eq!(store.current().pods.len(), 2);
+}
+
+#[test]
 fn an_unlisted_world_says_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let mut store = DesiredStore::open(folder.path(), "n1").unwrap();
