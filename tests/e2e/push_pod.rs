@@ -70,6 +70,26 @@ fn a_host_port_leads_to_the_pod_and_two_pods_reach_each_other() -> Result<()> {
 }
 
 #[test]
+fn a_pod_that_waited_for_a_node_runs_as_soon_as_there_is_one() -> Result<()> {
+    Cluster::prepare(ClusterOptions::default())?.tell(|cluster| {
+        cluster.etcd.start()?;
+        cluster.reconcilers[0].start()?;
+        cluster.push(&[Change::write("shop.yaml", web("shop").with_sidecar().to_string())], "Open")?;
+        eventually("status says what the pod waits for", secs(20), || {
+            let said = cluster.cli(&["get", "pods"])?.ok()?;
+            ensure!(said.contains("Pending") && said.contains("shop"), "{said}");
+            Ok(())
+        })?;
+        let described = cluster.cli(&["describe", "pod/shop"])?.ok()?;
+        ensure!(described.contains("no node has registered"), "{described}");
+
+        cluster.start_agent()?;
+        cluster.serving("shop", "hello from shop")?;
+        cluster.running("shop", &["files", "web"]).map(|_| ())
+    })
+}
+
+#[test]
 fn what_the_manifest_says_of_a_container_reaches_docker() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
         let outside = cluster.dir("outside");

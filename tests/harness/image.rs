@@ -1,8 +1,9 @@
 //! The two images of the tests, made from Debian's static busybox: there is no registry.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
 use nix::fcntl::{Flock, FlockArg};
@@ -16,11 +17,17 @@ pub const IMAGE: &str = "minik8s-e2e/busybox:1";
 /// The same, except that `/version` says 2.
 pub const IMAGE_TWO: &str = "minik8s-e2e/busybox:2";
 
+/// Held, shared, for as long as this process lives: run.sh removes the images only while nobody
+/// holds it, so never from under another run.
+static IN_USE: OnceLock<Flock<File>> = OnceLock::new();
+
 /// Makes both images in a daemon that lacks them; waits if another test is at it.
 pub fn ensure_images(docker: &DockerWorld) -> Result<()> {
     let root = slot::root()?;
-    let lock = fs::File::create(root.join("images.lock"))?;
-    let _held = Flock::lock(lock, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
+    if IN_USE.get().is_none() {
+        let _ = IN_USE.set(lock(&root.join("images.lock"), FlockArg::LockShared)?);
+    }
+    let _making = lock(&root.join("images.making.lock"), FlockArg::LockExclusive)?;
     for (image, version) in [(IMAGE, "1"), (IMAGE_TWO, "2")] {
         if !docker.has_image(image)? {
             let tar = archive(&root, version)?;
@@ -28,6 +35,12 @@ pub fn ensure_images(docker: &DockerWorld) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn lock(path: &Path, how: FlockArg) -> Result<Flock<File>> {
+    Flock::lock(File::create(path)?, how)
+        .map_err(|(_, errno)| errno)
+        .with_context(|| format!("cannot lock {}", path.display()))
 }
 
 fn archive(root: &Path, version: &str) -> Result<std::path::PathBuf> {
