@@ -42,13 +42,15 @@ pub struct Desired {
     pub pods: BTreeMap<PodRef, Binding>,
     /// Pods given to this node whose binding can't be read: what runs of them stays as it is.
     pub unreadable: BTreeMap<PodRef, String>,
+    /// etcd has said, now or once before what the disk holds, that it is complete.
+    pub settled: bool,
 }
 
 impl Desired {
     /// What is not in here is not wanted. Before, an etcd that was lost may not be filled from Git
     /// again yet, and nothing is taken down for being absent.
     pub fn is_settled(&self) -> bool {
-        self.source != Source::Unknown && self.subnet.as_ref().is_some_and(|subnet| subnet.settled)
+        self.source != Source::Unknown && self.settled
     }
 }
 
@@ -58,8 +60,8 @@ pub struct DesiredStore {
     node: String,
     disk: DesiredDisk,
     current: Desired,
-    /// Revision of the world that `current` holds.
-    revision: Option<i64>,
+    /// The world that `current` holds.
+    taken: Option<World>,
 }
 
 impl DesiredStore {
@@ -67,9 +69,14 @@ impl DesiredStore {
     pub fn open(state_dir: &Path, node: &str) -> Result<Self, DiskError> {
         let (disk, loaded) = DesiredDisk::open(&state_dir.join("agent"))?;
         let source = if loaded.complete { Source::Disk } else { Source::Unknown };
-        let current =
-            Desired { source, subnet: loaded.subnet, pods: loaded.pods, unreadable: loaded.unreadable };
-        Ok(Self { node: node.to_owned(), disk, current, revision: None })
+        let current = Desired {
+            source,
+            subnet: loaded.subnet,
+            pods: loaded.pods,
+            unreadable: loaded.unreadable,
+            settled: loaded.settled,
+        };
+        Ok(Self { node: node.to_owned(), disk, current, taken: None })
     }
 
     /// What holds now.
@@ -80,22 +87,30 @@ impl DesiredStore {
     /// Takes a listed world in, disk first. On a disk error the former state stands, so that a
     /// full disk keeps what runs running and only delays changes.
     pub fn take(&mut self, world: &World) -> Result<(), DiskError> {
-        if !world.synced || (self.revision == Some(world.revision) && self.current.source == Source::Etcd) {
+        // Not by the revision: the watch of one prefix may be behind another's, and what comes late
+        // does not raise the newest revision any more.
+        let same = |taken: &World| {
+            taken.bindings.ptr_eq(&world.bindings)
+                && taken.settled.ptr_eq(&world.settled)
+                && taken.subnets.ptr_eq(&world.subnets)
+                && taken.malformed.ptr_eq(&world.malformed)
+        };
+        if !world.synced || self.taken.as_ref().is_some_and(same) {
             return Ok(());
         }
         let next = self.read_world(world);
-        self.disk.store(&next.pods, next.subnet.as_ref(), &next.unreadable.keys().cloned().collect())?;
+        self.disk.store(&next)?;
         self.current = next;
-        self.revision = Some(world.revision);
+        self.taken = Some(world.clone());
         Ok(())
     }
 
     fn read_world(&self, world: &World) -> Desired {
-        let mut next = Desired { source: Source::Etcd, ..Desired::default() };
+        let settled = world.settled.contains_key(&self.node);
+        let mut next = Desired { source: Source::Etcd, settled, ..Desired::default() };
         next.subnet = world.subnets.get(&self.node).map(|s| s.value.clone()).or_else(|| {
-            // An unreadable or missing subnet never takes the addresses of what runs away. An etcd
-            // that has none for this node can't have all its pods either.
-            self.current.subnet.clone().map(|subnet| Subnet { settled: false, ..subnet })
+            // An unreadable or missing subnet never takes the addresses of what runs away.
+            self.current.subnet.clone()
         });
         let first = (self.node.clone(), PodRef::new("", ""));
         for ((node, pod), binding) in world.bindings.range(first..) {

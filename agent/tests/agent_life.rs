@@ -12,7 +12,7 @@ use schema::codec::encode;
 use schema::keys::Key;
 use schema::kinds::Kind;
 use schema::meta::PodRef;
-use schema::records::{Binding, OwnerRef, PodInstance, Subnet};
+use schema::records::{Binding, OwnerRef, PodInstance, Settled, Subnet};
 use schema::store::etcd::EtcdStore;
 use schema::store::{Op, Store as _, TxnOutcome};
 use serde_json::json;
@@ -148,8 +148,7 @@ impl Rig {
         // A range that no other test has.
         let third = self.host_port % 250;
         let cidr = format!("10.{}.{third}.0/24", 100 + self.etcd_port % 100);
-        let subnet =
-            Subnet { cidr: cidr.parse().unwrap(), cluster_cidr: cidr.parse().unwrap(), settled: true };
+        let subnet = Subnet { cidr: cidr.parse().unwrap(), cluster_cidr: cidr.parse().unwrap() };
         let spec = json!({"containers": [{
             "name": "web", "image": support::IMAGE, "imagePullPolicy": "Never",
             "command": ["/bin/sh", "-c", "mkdir -p /tmp/www; echo hello > /tmp/www/index.html; exec httpd -f -p 80 -h /tmp/www"],
@@ -171,6 +170,7 @@ impl Rig {
         let binding = Binding { node: "n1".into(), pod, reason: "test".into() };
         let ops = vec![
             Op::put(Key::Subnet("n1".into()), encode(&subnet).unwrap()),
+            Op::put(Key::Settled("n1".into()), encode(&Settled::default()).unwrap()),
             Op::put(Key::Binding("n1".into(), reference), encode(&binding).unwrap()),
         ];
         assert!(matches!(store.txn(vec![], ops).await.unwrap(), TxnOutcome::Committed(_)));

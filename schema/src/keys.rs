@@ -28,6 +28,8 @@ pub enum Key {
     Pod(PodRef),
     /// `bindings/<node>/<ns>/<pod>`.
     Binding(String, PodRef),
+    /// `bindings/<node>/settled`; two parts below the prefix, where a binding has three.
+    Settled(String),
     /// `services/<ns>/<name>`.
     Service(PodRef),
     /// `routes/<ns>/<name>`.
@@ -124,6 +126,12 @@ pub const CONTRACT: &[ContractRow] = &[
         Writer::Controller("scheduler"),
         "that node's agent",
     ),
+    row(
+        "bindings/<node>/settled",
+        "once all that Git says has become bindings; before, a missing one is no removal",
+        Writer::Controller("scheduler"),
+        "that node's agent",
+    ),
     row("services/<ns>/<name>", "cluster IP and ready endpoints", Writer::Controller("services"), "agents"),
     row("routes/<ns>/<name>", "host and paths to services", Writer::Controller("services"), "agents"),
     row("nodes/<node>", "capacity, addresses, versions", Writer::Agent, "scheduler"),
@@ -196,7 +204,7 @@ impl Key {
             Key::Source(_) | Key::Revision(..) | Key::Object(_) => Writer::Gitops,
             Key::Scale(_) => Writer::Controller("hpa"),
             Key::Pod(_) => Writer::Controller("workloads"),
-            Key::Binding(..) => Writer::Controller("scheduler"),
+            Key::Binding(..) | Key::Settled(_) => Writer::Controller("scheduler"),
             Key::Service(_) | Key::Route(_) => Writer::Controller("services"),
             Key::Subnet(_) => Writer::Controller("nodes"),
             Key::Node(_) | Key::Heartbeat(_) | Key::PodStatus(..) | Key::Usage(_) => Writer::Agent,
@@ -216,6 +224,7 @@ impl fmt::Display for Key {
             Key::Scale(workload) => write!(f, "scale/{workload}"),
             Key::Pod(pod) => write!(f, "pods/{pod}"),
             Key::Binding(node, pod) => write!(f, "bindings/{node}/{pod}"),
+            Key::Settled(node) => write!(f, "bindings/{node}/settled"),
             Key::Service(service) => write!(f, "services/{service}"),
             Key::Route(route) => write!(f, "routes/{route}"),
             Key::Node(node) => write!(f, "nodes/{node}"),
@@ -259,6 +268,7 @@ impl FromStr for Key {
             ["bindings", node, namespace, name] => {
                 Key::Binding((*node).to_owned(), PodRef::new(*namespace, *name))
             }
+            ["bindings", node, "settled"] => Key::Settled((*node).to_owned()),
             ["services", namespace, name] => Key::Service(PodRef::new(*namespace, *name)),
             ["routes", namespace, name] => Key::Route(PodRef::new(*namespace, *name)),
             ["nodes", node] => Key::Node((*node).to_owned()),
@@ -288,6 +298,7 @@ mod tests {
             Key::Scale(pod.clone()),
             Key::Pod(pod.clone()),
             Key::Binding("n1".into(), pod.clone()),
+            Key::Settled("n1".into()),
             Key::Service(pod.clone()),
             Key::Route(pod.clone()),
             Key::Node("n1".into()),

@@ -12,7 +12,7 @@ use crate::keys::Key;
 use crate::kinds::pod::PodStatus;
 use crate::meta::{ObjectRef, PodRef};
 use crate::object::Object;
-use crate::records::{Binding, Heartbeat, NodeRecord, PodInstance, Revision, SourceStatus, Subnet};
+use crate::records::{Binding, Heartbeat, NodeRecord, PodInstance, Revision, Settled, SourceStatus, Subnet};
 
 /// A decoded value with the revisions that guards refer to.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,6 +45,8 @@ pub struct World {
     pub pods: Table<PodRef, PodInstance>,
     /// `bindings/`, by node and pod.
     pub bindings: Table<(String, PodRef), Binding>,
+    /// `bindings/<node>/settled`.
+    pub settled: Table<String, Settled>,
     /// `nodes/`.
     pub nodes: Table<String, NodeRecord>,
     /// `subnets/`.
@@ -105,6 +107,7 @@ impl World {
                 self.bound.follow(&self.bindings, id);
                 outcome
             }
+            Key::Settled(id) => set(&mut self.settled, id, change),
             Key::Node(id) => set(&mut self.nodes, id, change),
             Key::Subnet(id) => set(&mut self.subnets, id, change),
             Key::Heartbeat(id) => set(&mut self.heartbeats, id, change),

@@ -3,7 +3,7 @@
 //! Every file is replaced as a whole (temporary file, fsync, rename). The marker `complete` says that
 //! the folder once held a full list of etcd's; without it the folder proves no removal.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -12,8 +12,11 @@ use schema::codec::{content_hash, decode, encode};
 use schema::meta::PodRef;
 use schema::records::{Binding, Subnet};
 
+use super::Desired;
+
 const FOLDER: &str = "desired";
 const MARKER: &str = "complete";
+const SETTLED: &str = "settled";
 const SUBNET: &str = "subnet.json";
 
 /// The disk did not take or give it.
@@ -60,6 +63,8 @@ pub enum DiskError {
 #[derive(Debug, Default)]
 pub(super) struct Loaded {
     pub(super) complete: bool,
+    /// etcd had said that it is complete before the folder was last written.
+    pub(super) settled: bool,
     pub(super) subnet: Option<Subnet>,
     pub(super) pods: BTreeMap<PodRef, Binding>,
     pub(super) unreadable: BTreeMap<PodRef, String>,
@@ -70,6 +75,7 @@ pub(super) struct Loaded {
 pub struct DesiredDisk {
     agent_dir: PathBuf,
     complete: bool,
+    settled: bool,
     subnet: Option<Subnet>,
     /// What each file holds; none for a file that can't be read.
     files: BTreeMap<PodRef, Option<Binding>>,
@@ -80,7 +86,11 @@ impl DesiredDisk {
         let folder = agent_dir.join(FOLDER);
         let in_folder = |source| DiskError::Folder { path: folder.clone(), source };
         fs::create_dir_all(&folder).map_err(in_folder)?;
-        let mut loaded = Loaded { complete: folder.join(MARKER).exists(), ..Loaded::default() };
+        let mut loaded = Loaded {
+            complete: folder.join(MARKER).exists(),
+            settled: folder.join(SETTLED).exists(),
+            ..Loaded::default()
+        };
         let mut files = BTreeMap::new();
         for entry in fs::read_dir(&folder).map_err(in_folder)? {
             let path = entry.map_err(in_folder)?.path();
@@ -110,19 +120,22 @@ impl DesiredDisk {
         let disk = Self {
             agent_dir: agent_dir.to_owned(),
             complete: loaded.complete,
+            settled: loaded.settled,
             subnet: loaded.subnet.clone(),
             files,
         };
         Ok((disk, loaded))
     }
 
-    /// Makes the folder hold exactly this; files of pods in `keep` stay whatever they hold.
-    pub(super) fn store(
-        &mut self,
-        pods: &BTreeMap<PodRef, Binding>,
-        subnet: Option<&Subnet>,
-        keep: &BTreeSet<PodRef>,
-    ) -> Result<(), DiskError> {
+    /// Makes the folder hold exactly this; files of unreadable pods stay whatever they hold.
+    pub(super) fn store(&mut self, desired: &Desired) -> Result<(), DiskError> {
+        let touched = self.store_pods(desired)?;
+        self.store_subnet(desired.subnet.as_ref())?;
+        self.store_markers(desired.settled, touched)
+    }
+
+    fn store_pods(&mut self, desired: &Desired) -> Result<bool, DiskError> {
+        let (pods, keep) = (&desired.pods, &desired.unreadable);
         let folder = self.agent_dir.join(FOLDER);
         let mut touched = false;
         for (pod, binding) in pods {
@@ -138,7 +151,7 @@ impl DesiredDisk {
         let gone: Vec<PodRef> = self
             .files
             .keys()
-            .filter(|pod| !pods.contains_key(*pod) && !keep.contains(*pod))
+            .filter(|pod| !pods.contains_key(*pod) && !keep.contains_key(*pod))
             .cloned()
             .collect();
         for pod in gone {
@@ -146,22 +159,38 @@ impl DesiredDisk {
             self.files.remove(&pod);
             touched = true;
         }
-        if subnet != self.subnet.as_ref() {
-            if let Some(subnet) = subnet {
-                let bytes = encode(subnet)
-                    .map_err(|e| DiskError::Encode { pod: SUBNET.to_owned(), message: e.to_string() })?;
-                replace(&self.agent_dir.join(SUBNET), &bytes)?;
-                sync(&self.agent_dir)?;
-            }
-            self.subnet = subnet.cloned();
+        Ok(touched)
+    }
+
+    fn store_subnet(&mut self, subnet: Option<&Subnet>) -> Result<(), DiskError> {
+        if subnet == self.subnet.as_ref() {
+            return Ok(());
         }
+        if let Some(subnet) = subnet {
+            let bytes = encode(subnet)
+                .map_err(|e| DiskError::Encode { pod: SUBNET.to_owned(), message: e.to_string() })?;
+            replace(&self.agent_dir.join(SUBNET), &bytes)?;
+            sync(&self.agent_dir)?;
+        }
+        self.subnet = subnet.cloned();
+        Ok(())
+    }
+
+    /// The markers come after what they vouch for. What was complete stays so: while etcd is not
+    /// settled nothing leaves the folder.
+    fn store_markers(&mut self, settled: bool, touched: bool) -> Result<(), DiskError> {
+        let folder = self.agent_dir.join(FOLDER);
         if touched {
             sync(&folder)?;
         }
-        if !self.complete {
-            replace(&folder.join(MARKER), b"")?;
-            sync(&folder)?;
-            self.complete = true;
+        for (marker, wanted, there) in
+            [(MARKER, true, &mut self.complete), (SETTLED, settled, &mut self.settled)]
+        {
+            if wanted && !*there {
+                replace(&folder.join(marker), b"")?;
+                sync(&folder)?;
+                *there = true;
+            }
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use schema::kinds::Kind;
 use schema::kinds::pod::PodSpec;
 use schema::meta::PodRef;
-use schema::records::{Binding, OwnerRef, PodInstance, Subnet};
+use schema::records::{Binding, OwnerRef, PodInstance, Settled, Subnet};
 use schema::world::{Versioned, World};
 
 use super::{DesiredStore, Source};
@@ -41,12 +41,10 @@ fn world(revision: i64, bindings: &[Binding]) -> World {
     other.node = "n0".into();
     world.bindings.insert(("n0".into(), other.pod.reference()), versioned(other.clone()));
     world.bindings.insert(("n2".into(), other.pod.reference()), versioned(other));
-    let subnet = Subnet {
-        cidr: "10.244.3.0/24".parse().unwrap(),
-        cluster_cidr: "10.244.0.0/16".parse().unwrap(),
-        settled: true,
-    };
+    let subnet =
+        Subnet { cidr: "10.244.3.0/24".parse().unwrap(), cluster_cidr: "10.244.0.0/16".parse().unwrap() };
     world.subnets.insert("n1".into(), versioned(subnet));
+    world.settled.insert("n1".into(), versioned(Settled::default()));
     world
 }
 
@@ -66,6 +64,15 @@ fn what_etcd_said_is_known_without_etcd() {
     // What etcd no longer has leaves the disk too.
     store.take(&world(2, &pods[..1])).unwrap();
     assert_eq!(DesiredStore::open(folder.path(), "n1").unwrap().current().pods.len(), 1);
+}
+
+#[test]
+fn a_binding_that_comes_later_than_a_newer_revision_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = DesiredStore::open(folder.path(), "n1").unwrap();
+    store.take(&world(1000, &[binding("default", "web")])).unwrap();
+    store.take(&world(1000, &[binding("default", "web"), binding("default", "late")])).unwrap();
+    assert_eq!(store.current().pods.len(), 2);
 }
 
 #[test]
@@ -126,8 +133,7 @@ fn an_etcd_that_was_lost_and_is_empty_removes_nothing_until_it_is_settled() {
     assert_eq!(store.current().pods.len(), 2);
     // Half filled: the range is back, one of the pods too.
     let mut half = world(2, &[binding("default", "web")]);
-    let unsettled = Subnet { settled: false, ..half.subnets["n1"].value.clone() };
-    half.subnets.insert("n1".into(), versioned(unsettled));
+    half.settled.remove("n1");
     store.take(&half).unwrap();
     assert_eq!(store.current().pods.len(), 2);
     // Complete: what is not there now is a removal.

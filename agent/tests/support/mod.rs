@@ -16,7 +16,7 @@ use schema::control::{Driver, Nudge};
 use schema::kinds::Kind;
 use schema::kinds::pod::{Container, PodPhase, PodSpec, PodStatus};
 use schema::meta::PodRef;
-use schema::records::{Binding, OwnerRef, PodInstance, Subnet};
+use schema::records::{Binding, OwnerRef, PodInstance, Settled, Subnet};
 use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
@@ -93,16 +93,14 @@ impl Node {
         let instance = format!("t{:05x}", rand::random::<u32>() & 0xf_ffff);
         let docker: Arc<dyn Docker> = Arc::new(RealDocker::connect(SOCKET).await.expect("Docker answers"));
         let netlink = Arc::new(FakeNetlink::default());
-        let subnet = Subnet {
-            cidr: "10.99.1.0/24".parse().unwrap(),
-            cluster_cidr: "10.99.0.0/16".parse().unwrap(),
-            settled: true,
-        };
+        let subnet =
+            Subnet { cidr: "10.99.1.0/24".parse().unwrap(), cluster_cidr: "10.99.0.0/16".parse().unwrap() };
         let bridge =
             Bridge { name: format!("{instance}0"), address: "10.99.1.1/24".parse().unwrap(), mtu: 1500 };
         netlink.ensure_bridge(&bridge).await.unwrap();
         let mut world = World { synced: true, revision: 1, ..World::default() };
         world.subnets.insert(NODE.into(), versioned(subnet));
+        world.settled.insert(NODE.into(), versioned(Settled::default()));
         let (publisher, reader) = WorldReader::channel(world.clone());
         let state = tempfile::tempdir().unwrap();
         let store: SharedStore = Arc::new(MemoryStore::new());

@@ -8,14 +8,45 @@ use crate::args::{EventsArgs, GetArgs, Resource, ResourceKind};
 pub(super) async fn run(args: &EventsArgs) -> Result<(), CliError> {
     // Wrong addresses are told before anything else, as everywhere.
     Client::new(&args.server.server)?;
-    let name = args.object.as_deref().map(|object| object.rsplit('/').next().unwrap_or(object).to_owned());
-    get::run(&GetArgs {
+    let (kind, name) = match args.object.as_deref() {
+        Some(object) => object_of(object).map(|(kind, name)| (kind, Some(name)))?,
+        None => (None, None),
+    };
+    let wanted = GetArgs {
         resource: Resource { kind: ResourceKind::Event, name: None },
         name,
         watch: args.watch,
         namespace: args.namespace.clone(),
         output: args.output,
         server: args.server.clone(),
-    })
-    .await
+    };
+    get::about(&wanted, kind).await
+}
+
+/// `KIND/NAME` or `NAME`.
+fn object_of(text: &str) -> Result<(Option<ResourceKind>, String), CliError> {
+    if !text.contains('/') {
+        return Ok((None, text.to_owned()));
+    }
+    match text.parse::<Resource>() {
+        Ok(Resource { kind, name: Some(name) }) => Ok((Some(kind), name)),
+        Ok(_) => Err(CliError::Usage(format!("--for {text}: a name is missing; write KIND/NAME"))),
+        Err(why) => Err(CliError::Usage(format!("--for {text}: {why}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kind_of_an_object_counts() {
+        assert_eq!(object_of("web").unwrap(), (None, "web".to_owned()));
+        assert_eq!(object_of("pod/web").unwrap(), (Some(ResourceKind::Pod), "web".to_owned()));
+        assert_eq!(object_of("no/n1").unwrap(), (Some(ResourceKind::Node), "n1".to_owned()));
+        for wrong in ["nonsense/web", "pod/"] {
+            let error = object_of(wrong).unwrap_err();
+            assert!(matches!(&error, CliError::Usage(line) if line.contains(wrong)), "{error}");
+        }
+    }
 }

@@ -15,6 +15,11 @@ use crate::view::{EventView, List, NodeDetail, NodeView, PodDetail, PodView, Rev
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(super) async fn run(args: &GetArgs) -> Result<(), CliError> {
+    about(args, None).await
+}
+
+/// As [`run`]; of events only those of objects of `kind`, if one is given.
+pub(super) async fn about(args: &GetArgs, kind: Option<ResourceKind>) -> Result<(), CliError> {
     let client = Client::new(&args.server.server)?;
     let name = match (&args.resource.name, &args.name) {
         (Some(_), Some(second)) => {
@@ -23,7 +28,7 @@ pub(super) async fn run(args: &GetArgs) -> Result<(), CliError> {
         (first, second) => first.as_deref().or(second.as_deref()),
     };
     let namespace = args.namespace.selected();
-    let what = What { client: &client, namespace, name, args };
+    let what = What { client: &client, namespace, name, about: kind, args };
     match args.resource.kind {
         ResourceKind::Pod => match (name, namespace) {
             (Some(_), None) => Err(CliError::Usage("a name needs one namespace; leave out -A".to_owned())),
@@ -58,6 +63,8 @@ struct What<'a> {
     client: &'a Client,
     namespace: Option<&'a str>,
     name: Option<&'a str>,
+    /// Events: of objects of this kind.
+    about: Option<ResourceKind>,
     args: &'a GetArgs,
 }
 
@@ -68,6 +75,16 @@ impl What<'_> {
             wide: self.args.output.output == Format::Wide,
             namespaces: namespaced && self.namespace.is_none(),
         }
+    }
+
+    /// What the server is to choose by: always for events, of which it gives only the newest.
+    fn query(&self) -> Vec<(&'static str, &str)> {
+        let kind = self.args.resource.kind;
+        let namespace = self.namespace.filter(|_| matches!(kind, ResourceKind::Pod | ResourceKind::Event));
+        let name = self.name.filter(|_| kind == ResourceKind::Event);
+        let about = self.about.map(ResourceKind::singular);
+        let all = [("namespace", namespace), ("name", name), ("kind", about)];
+        all.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
     }
 
     /// One object that has a page of its own: the page as JSON or YAML, its row as a table.
@@ -91,10 +108,7 @@ impl What<'_> {
     where
         T: DeserializeOwned,
     {
-        let namespaced = matches!(self.args.resource.kind, ResourceKind::Pod | ResourceKind::Event);
-        let query: Vec<(&str, &str)> =
-            self.namespace.filter(|_| namespaced).map(|n| ("namespace", n)).into_iter().collect();
-        let List { mut items } = self.client.get::<List<T>>(path, &query).await?;
+        let List { mut items } = self.client.get::<List<T>>(path, &self.query()).await?;
         if let Some(name) = self.name {
             items.retain(|item| named(item, name));
         }
@@ -201,4 +215,36 @@ pub(super) async fn history(args: &HistoryArgs) -> Result<(), CliError> {
         note("no commit is applied yet");
     }
     print_list(&items, format, Shape { wide: format == Format::Wide, namespaces: false })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    fn query(line: &[&str], about: Option<ResourceKind>) -> Vec<(&'static str, String)> {
+        let Command::Get(args) = Cli::parse_from(["minik8s", "get"].iter().chain(line)).command else {
+            panic!("get is typed")
+        };
+        let client = Client::new("localhost").unwrap();
+        let (namespace, name) = (args.namespace.selected(), args.name.as_deref());
+        let what = What { client: &client, namespace, name, about, args: &args };
+        what.query().into_iter().map(|(key, value)| (key, value.to_owned())).collect()
+    }
+
+    #[test]
+    fn events_are_chosen_by_the_server_because_it_gives_only_the_newest() {
+        let all = |rows: &[(&'static str, &str)]| -> Vec<(&'static str, String)> {
+            rows.iter().map(|(key, value)| (*key, (*value).to_owned())).collect()
+        };
+        assert_eq!(query(&["events", "-A"], None), all(&[]));
+        assert_eq!(
+            query(&["events", "web", "-n", "shop"], Some(ResourceKind::Pod)),
+            all(&[("namespace", "shop"), ("name", "web"), ("kind", "pod")])
+        );
+        assert_eq!(query(&["pods", "web"], None), all(&[("namespace", "default")]));
+        assert_eq!(query(&["nodes", "n1"], None), all(&[]));
+    }
 }

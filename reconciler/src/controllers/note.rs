@@ -128,9 +128,11 @@ pub(super) fn subject(key: &Key) -> (&'static str, String, String) {
         Key::Service(id) => ("Service", id.namespace.clone(), id.name.clone()),
         Key::Route(id) => ("Dns", id.namespace.clone(), id.name.clone()),
         Key::Scale(id) => ("Scale", id.namespace.clone(), id.name.clone()),
-        Key::Node(node) | Key::Subnet(node) | Key::Heartbeat(node) | Key::Usage(node) => {
-            ("Node", String::new(), node.clone())
-        }
+        Key::Node(node)
+        | Key::Settled(node)
+        | Key::Subnet(node)
+        | Key::Heartbeat(node)
+        | Key::Usage(node) => ("Node", String::new(), node.clone()),
         Key::Source(source) | Key::Revision(source, _) => ("Source", String::new(), source.clone()),
         Key::Leader => ("Leader", String::new(), "leader".to_owned()),
         Key::Event(namespace, id) => ("Event", namespace.clone(), id.clone()),

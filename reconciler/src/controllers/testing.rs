@@ -167,11 +167,7 @@ impl Worlds {
     /// A registered node with heartbeat and range.
     pub(super) fn node(self, record: &NodeRecord, range: &str) -> Self {
         let name = record.name.clone();
-        let subnet = Subnet {
-            cidr: range.parse().unwrap(),
-            cluster_cidr: CLUSTER_CIDR.parse().unwrap(),
-            settled: true,
-        };
+        let subnet = Subnet { cidr: range.parse().unwrap(), cluster_cidr: CLUSTER_CIDR.parse().unwrap() };
         self.put(&Key::Node(name.clone()), record)
             .put(&Key::Subnet(name.clone()), &subnet)
             .put(&Key::Heartbeat(name), &heartbeat())

@@ -31,16 +31,19 @@ pub fn commit_meta(repository: &Repository, id: Oid) -> Result<CommitMeta, git2:
     let commit = repository.find_commit(id)?;
     let message = String::from_utf8_lossy(commit.message_bytes()).into_owned();
     let author = commit.author();
-    let text = |bytes: &[u8]| {
-        String::from_utf8_lossy(bytes).trim().chars().take(AUTHOR_CHARS_MAX).collect::<String>()
-    };
+    let author_text = |bytes: &[u8]| shown(String::from_utf8_lossy(bytes).trim(), AUTHOR_CHARS_MAX);
     Ok(CommitMeta {
         id: id.to_string(),
-        author: format!("{} <{}>", text(author.name_bytes()), text(author.email_bytes())),
-        subject: message.lines().next().unwrap_or_default().chars().take(SUBJECT_CHARS_MAX).collect(),
+        author: format!("{} <{}>", author_text(author.name_bytes()), author_text(author.email_bytes())),
+        subject: shown(message.lines().next().unwrap_or_default(), SUBJECT_CHARS_MAX),
         committed_at: committed_at(&commit),
         allows_prune: allows_prune(&message),
     })
+}
+
+/// As it goes to terminals: whoever may commit must not move a reader's cursor.
+fn shown(text: &str, chars_max: usize) -> String {
+    text.chars().filter(|c| !c.is_control()).take(chars_max).collect()
 }
 
 fn committed_at(commit: &Commit<'_>) -> Timestamp {
@@ -96,6 +99,17 @@ mod tests {
         let id = git.commit(None, &author, &author, "x", &tree, &[]).unwrap();
         let length = commit_meta(&git, id).unwrap().author.len();
         assert!(length < 1024, "{length}");
+    }
+
+    #[test]
+    fn what_steers_a_terminal_is_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let git = Repository::init_bare(dir.path()).unwrap();
+        let author = git2::Signature::new("Ada\u{1b}[2J", "a@b\u{7}", &git2::Time::new(0, 0)).unwrap();
+        let tree = git.find_tree(git.treebuilder(None).unwrap().write().unwrap()).unwrap();
+        let id = git.commit(None, &author, &author, "One\u{1b}[31m two\n\nx", &tree, &[]).unwrap();
+        let meta = commit_meta(&git, id).unwrap();
+        assert_eq!((meta.author.as_str(), meta.subject.as_str()), ("Ada[2J <a@b>", "One[31m two"));
     }
 
     #[test]

@@ -86,8 +86,12 @@ pub fn list(
 
 /// The bytes of a file; `None` when it is too large to be a manifest.
 pub fn blob(repository: &Repository, id: Oid) -> Result<Option<Vec<u8>>, git2::Error> {
-    let blob = repository.find_blob(id)?;
-    Ok((blob.size() <= BLOB_BYTES_MAX).then(|| blob.content().to_vec()))
+    // Asked before it is read: a blob is read whole, and may be larger than memory.
+    let (size, _) = repository.odb()?.read_header(id)?;
+    if size > BLOB_BYTES_MAX {
+        return Ok(None);
+    }
+    Ok(Some(repository.find_blob(id)?.content().to_vec()))
 }
 
 /// The blob at `path` in `commit`, if both are there.

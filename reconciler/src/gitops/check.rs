@@ -9,17 +9,17 @@ use std::sync::Arc;
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::violation::{Severity, Violation};
-use schema::world::Table;
+use schema::world::{Table, Versioned};
 
-use super::load::{Draft, Manifests};
+use super::load::{Draft, ManifestFile, Manifests};
 
 /// What may be applied, and what not.
 #[derive(Debug, Default)]
 pub struct Checked<'a> {
     /// Objects of files without errors, in the order in which they are applied.
-    pub wanted: BTreeMap<&'a ObjectRef, Claim<'a>>,
-    /// Objects that any document names, also in quarantined files.
-    pub named: BTreeSet<&'a ObjectRef>,
+    pub wanted: Vec<(&'a ObjectRef, Claim<'a>)>,
+    /// Live objects of the source that no document names, not even in a quarantined file.
+    pub absent: Vec<Live<'a>>,
     /// Files that can't be applied, with everything found in them.
     pub quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
     /// How many files mean to be manifests.
@@ -33,50 +33,86 @@ pub struct Claim<'a> {
     pub file: &'a Arc<str>,
     /// The document.
     pub draft: &'a Draft,
+    /// The object as it is live, whoever owns it.
+    pub live: Option<&'a Versioned<Object>>,
 }
 
+/// An object as it is live.
+pub type Live<'a> = (&'a ObjectRef, &'a Versioned<Object>);
+
 /// Checks the files of `source` against each other and against what is live.
-pub fn check<'a>(source: &str, manifests: &'a Manifests, live: &Table<ObjectRef, Object>) -> Checked<'a> {
+///
+/// Runs over everything at each change, so documents and live objects are sorted once and walked
+/// side by side: looking each of 10,000 up in trees takes several times as long.
+pub fn check<'a>(source: &str, manifests: &'a Manifests, live: &'a Table<ObjectRef, Object>) -> Checked<'a> {
     let mut checked = Checked::default();
-    let mut claims: BTreeMap<&ObjectRef, Vec<Claim<'a>>> = BTreeMap::new();
     for (file, manifest) in manifests {
         checked.manifest_files += usize::from(manifest.is_manifest);
         if manifest.has_errors() {
             checked.quarantined.insert(Arc::clone(file), manifest.violations.clone());
         }
-        for draft in &manifest.documents {
-            claims.entry(&draft.reference).or_default().push(Claim { file, draft });
-        }
     }
-    for (object, rivals) in &claims {
-        let owner = live.get(*object).map(|live| &live.value);
-        for (loser, violation) in judge(source, rivals, owner, manifests) {
-            checked.quarantined.entry(Arc::clone(loser)).or_default().push(violation);
-        }
+    let claims = claims(manifests, live);
+    let rivals = || claims.chunk_by(|one, next| one.draft.reference == next.draft.reference);
+    for (loser, violation) in rivals().flat_map(|rivals| judge(source, rivals, manifests)) {
+        checked.quarantined.entry(Arc::clone(loser)).or_default().push(violation);
     }
-    for (file, violation) in vanished(source, manifests, &claims, live) {
+    checked.absent = absent(source, &claims, live);
+    for (file, violation) in vanished(manifests, &checked.absent) {
         checked.quarantined.entry(file).or_default().push(violation);
     }
     for violations in checked.quarantined.values_mut() {
         violations.sort();
     }
-    for (object, rivals) in claims {
-        checked.named.insert(object);
-        // The files of losers are quarantined by now, so at most one is left.
-        if let Some(claim) = rivals.into_iter().find(|claim| !checked.quarantined.contains_key(claim.file)) {
-            checked.wanted.insert(object, claim);
-        }
-    }
+    // The files of losers are quarantined by now, so at most one of the rivals is left.
+    let may_apply = |claim: &&Claim<'a>| !checked.quarantined.contains_key(claim.file);
+    let winners = rivals().filter_map(|rivals| rivals.iter().find(may_apply));
+    checked.wanted = winners.map(|claim| (&claim.draft.reference, *claim)).collect();
     checked
 }
 
-/// The claims that lose, and why.
-fn judge<'a>(
+/// Every document with its live object, by object; documents of one object in the order of files.
+fn claims<'a>(manifests: &'a Manifests, live: &'a Table<ObjectRef, Object>) -> Vec<Claim<'a>> {
+    let of_file = |(file, manifest): (&'a Arc<str>, &'a Arc<ManifestFile>)| {
+        manifest.documents.iter().map(move |draft| Claim { file, draft, live: None })
+    };
+    let mut claims: Vec<Claim<'a>> = manifests.iter().flat_map(of_file).collect();
+    claims.sort_by(|one, other| one.draft.reference.cmp(&other.draft.reference));
+    let mut live = live.iter().peekable();
+    for claim in &mut claims {
+        let object = &claim.draft.reference;
+        while live.next_if(|(id, _)| *id < object).is_some() {}
+        // Left there: the next claim may be for the same object.
+        claim.live = live.peek().filter(|(id, _)| *id == object).map(|(_, found)| &***found);
+    }
+    claims
+}
+
+/// Live objects of `source` that none of the sorted `claims` names.
+fn absent<'a>(source: &str, claims: &[Claim<'_>], live: &'a Table<ObjectRef, Object>) -> Vec<Live<'a>> {
+    let mut named = claims.iter().map(|claim| &claim.draft.reference).peekable();
+    let mut is_named = |object: &ObjectRef| {
+        while named.next_if(|id| *id < object).is_some() {}
+        named.peek().is_some_and(|id| *id == object)
+    };
+    let absent = live.iter().filter(|(object, _)| !is_named(object));
+    let absent = absent.filter(|(_, found)| found.value.provenance.source == source);
+    absent.map(|(object, found)| (object, &**found)).collect()
+}
+
+/// Commits whose relation to the head a prune will ask for: those that set what is absent.
+pub fn commits_in_question(
     source: &str,
-    rivals: &[Claim<'a>],
-    owner: Option<&Object>,
     manifests: &Manifests,
-) -> Vec<(&'a Arc<str>, Violation)> {
+    live: &Table<ObjectRef, Object>,
+) -> BTreeSet<String> {
+    let absent = absent(source, &claims(manifests, live), live);
+    absent.into_iter().map(|(_, found)| found.value.provenance.commit.clone()).collect()
+}
+
+/// The claims that lose, and why.
+fn judge<'a>(source: &str, rivals: &[Claim<'a>], manifests: &Manifests) -> Vec<(&'a Arc<str>, Violation)> {
+    let owner = rivals[0].live.map(|live| &live.value);
     if let Some(other) =
         owner.map(|object| &object.provenance).filter(|provenance| provenance.source != source)
     {
@@ -88,6 +124,10 @@ fn judge<'a>(
             .collect();
     }
     let home = owner.map(|object| object.provenance.file.as_str());
+    // Nearly all: nobody else wants it.
+    if rivals.len() == 1 && home.is_none_or(|home| home == &**rivals[0].file) {
+        return Vec::new();
+    }
     // A home that can't be read may still hold the object: nobody takes it over meanwhile.
     if let Some(home) = home.filter(|home| is_unreadable(home, manifests)) {
         let strangers = rivals.iter().filter(|claim| &**claim.file != home);
@@ -114,22 +154,11 @@ fn judge<'a>(
 
 /// Files that live objects came from, and that are still there but say nothing any more: cut short
 /// or emptied by mistake. Whoever means it removes the file.
-fn vanished(
-    source: &str,
-    manifests: &Manifests,
-    claims: &BTreeMap<&ObjectRef, Vec<Claim<'_>>>,
-    live: &Table<ObjectRef, Object>,
-) -> Vec<(Arc<str>, Violation)> {
+fn vanished(manifests: &Manifests, absent: &[Live<'_>]) -> Vec<(Arc<str>, Violation)> {
     let mut found = Vec::new();
-    for (object, live) in live {
-        let provenance = &live.value.provenance;
-        if provenance.source != source || claims.contains_key(object) {
-            continue;
-        }
-        let Some((file, _)) = manifests.get_key_value(&*provenance.file).filter(|(_, m)| !m.is_manifest)
-        else {
-            continue;
-        };
+    for (object, live) in absent {
+        let home = manifests.get_key_value(&*live.value.provenance.file);
+        let Some((file, _)) = home.filter(|(_, manifest)| !manifest.is_manifest) else { continue };
         let violation = Violation {
             file: file.to_string(),
             line: 0,

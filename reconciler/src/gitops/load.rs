@@ -14,6 +14,10 @@ use schema::violation::{Severity, Violation};
 
 use crate::git;
 
+/// Files are parsed as soon as so much of them is in memory: 10,000 pods are half of it, and a
+/// repository may hold gigabytes of JSON that is no manifest.
+const BATCH_MIN_BYTES: usize = 16 * 1024 * 1024;
+
 /// Parsed files by path. Clones share what did not change.
 pub type Manifests = OrdMap<Arc<str>, Arc<ManifestFile>>;
 
@@ -86,10 +90,19 @@ pub fn update(
             }
         }
     }
-    let files = changed.into_iter().map(|(path, id)| git::blob(repository, id).map(|bytes| (path, bytes)));
-    let files = files.collect::<Result<Vec<_>, _>>()?;
-    let count = files.len();
-    manifests.extend(parse_all(&files));
+    let count = changed.len();
+    let (mut batch, mut batch_bytes) = (Vec::new(), 0);
+    for (path, id) in changed {
+        let blob = git::blob(repository, id)?;
+        batch_bytes += blob.as_ref().map_or(0, Vec::len);
+        batch.push((path, blob));
+        if batch_bytes >= BATCH_MIN_BYTES {
+            manifests.extend(parse_all(&batch));
+            batch.clear();
+            batch_bytes = 0;
+        }
+    }
+    manifests.extend(parse_all(&batch));
     Ok((manifests, count))
 }
 
@@ -128,4 +141,25 @@ fn too_large(path: &str) -> ManifestFile {
         object: None,
     };
     ManifestFile { documents: Vec::new(), violations: vec![violation], is_manifest: true }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_several_batches_are_all_parsed_and_one_too_large_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let repository = Repository::init_bare(dir.path()).unwrap();
+        let blob = |bytes: usize| repository.blob(&vec![b'#'; bytes]).unwrap();
+        let mut now = OrdMap::new();
+        for number in 0..12 {
+            now.insert(Arc::from(format!("data{number}.yaml")), blob(3 * 1024 * 1024 + number));
+        }
+        now.insert(Arc::from("huge.yaml"), blob(5 * 1024 * 1024));
+        let (manifests, count) = update(&repository, &OrdMap::new(), &now, &Manifests::new()).unwrap();
+        assert_eq!((manifests.len(), count), (13, 13));
+        assert_eq!(manifests["huge.yaml"].violations[0].rule, "file-too-large");
+        assert_eq!(manifests["data0.yaml"].violations[0].rule, "too-large");
+    }
 }

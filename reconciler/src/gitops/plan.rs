@@ -181,14 +181,14 @@ fn put(situation: &Situation, object: &ObjectRef, claim: &Claim<'_>) -> Option<S
         line: claim.draft.line,
     };
     let here = || place(&situation.commit.id, &situation.commit.author);
-    let Some(live) = situation.live.get(object) else {
+    let Some(live) = claim.live else {
         let new = Act::Create(built(claim, here(), 1));
         return match situation.malformed.contains(object) {
             true => step(new, Over::Unreadable, Why::Unreadable),
             false => step(new, Over::Nothing, Why::Missing),
         };
     };
-    let Versioned { value: live, mod_revision, .. } = &**live;
+    let Versioned { value: live, mod_revision, .. } = live;
     let over = Over::Revision(*mod_revision);
     // Compared in full and not by the stored hash alone: a hand may have changed one without the other.
     let same_spec = live.hash == claim.draft.hash && live.resource == claim.draft.object.resource;
@@ -223,23 +223,19 @@ fn built(claim: &Claim<'_>, provenance: Provenance, generation: u64) -> Arc<Obje
 }
 
 fn plan_removals(situation: &Situation, checked: &Checked<'_>, plan: &mut SyncPlan) {
-    let mut owned: usize = 0;
+    let is_own = |live: &Versioned<Object>| live.value.provenance.source == situation.source;
+    let owned = situation.live.values().filter(|live| is_own(live)).count();
     let mut absent = BTreeMap::new();
-    for (object, live) in &situation.live {
-        if live.value.provenance.source != situation.source {
-            continue;
-        }
-        owned += 1;
+    for (object, live) in &checked.absent {
         // What a quarantined file held is kept with the file, not held back from removal.
-        let kept = checked.quarantined.contains_key(live.value.provenance.file.as_str());
-        if kept || checked.named.contains(object) {
+        if checked.quarantined.contains_key(live.value.provenance.file.as_str()) {
             continue;
         }
         if live.value.metadata.annotations.get(PRUNE_ANNOTATION).is_some_and(|value| value == "false") {
-            plan.protected.push(object.clone());
+            plan.protected.push((*object).clone());
             continue;
         }
-        absent.insert(object, live.value.provenance.commit.as_str());
+        absent.insert(*object, live.value.provenance.commit.as_str());
     }
     let empty = checked.manifest_files == 0;
     plan.empty = empty && owned > 0 && !situation.commit.allows_prune;
@@ -266,19 +262,4 @@ fn plan_removals(situation: &Situation, checked: &Checked<'_>, plan: &mut SyncPl
         let over = Over::Revision(live.mod_revision);
         plan.steps.push(Step { object: object.clone(), act: Act::Delete, over, why: Why::Removed });
     }
-}
-
-/// Commits whose relation to the head a prune will ask for: those of live objects that no document
-/// names. A superset will do.
-pub fn commits_in_question(
-    source: &str,
-    manifests: &Manifests,
-    live: &Table<ObjectRef, Object>,
-) -> BTreeSet<String> {
-    let named: BTreeSet<&ObjectRef> =
-        manifests.values().flat_map(|file| &file.documents).map(|draft| &draft.reference).collect();
-    let absent = live
-        .iter()
-        .filter(|(object, live)| live.value.provenance.source == source && !named.contains(object));
-    absent.map(|(_, live)| live.value.provenance.commit.clone()).collect()
 }

@@ -24,6 +24,7 @@ use schema::store::{SharedStore, newest_revision};
 use schema::world::{Table, Versioned, World};
 
 use super::apply::{self, Applied, Stopped};
+use super::check::commits_in_question;
 use super::head::Head;
 use super::history;
 use super::plan::{self, Situation, SyncPlan};
@@ -145,7 +146,7 @@ impl SourceLoop {
     ) -> Result<Option<Situation>, GitError> {
         let Some(loaded) = self.head.loaded() else { return Ok(None) };
         let source = &self.config.name;
-        let commits = plan::commits_in_question(source, &loaded.manifests, &world.objects);
+        let commits = commits_in_question(source, &loaded.manifests, &world.objects);
         let lineage = self.head.lineage(history::base(&world.revisions, source), commits).await?;
         let status = world.sources.get(source);
         Ok(Some(Situation {

@@ -103,11 +103,8 @@ pub(crate) fn put_node(world: &mut World, name: &str) {
     };
     world.nodes.insert(name.to_owned(), stored(record));
     world.heartbeats.insert(name.to_owned(), stored(Heartbeat { since: at(0) }));
-    let subnet = Subnet {
-        cidr: "10.244.0.0/24".parse().unwrap(),
-        cluster_cidr: "10.244.0.0/16".parse().unwrap(),
-        settled: true,
-    };
+    let subnet =
+        Subnet { cidr: "10.244.0.0/24".parse().unwrap(), cluster_cidr: "10.244.0.0/16".parse().unwrap() };
     world.subnets.insert(name.to_owned(), stored(subnet));
 }
 

@@ -7,7 +7,7 @@ mod sources;
 
 pub use events::{Event, EventType};
 pub use nodes::{Heartbeat, NodeRecord, NodeVersions, Subnet};
-pub use pods::{Binding, OwnerRef, PodInstance};
+pub use pods::{Binding, OwnerRef, PodInstance, Settled};
 pub use sources::{
     ChangeCounts, HeldPrune, Quarantine, Revision, SourceError, SourceErrorKind, SourceState, SourceStatus,
     Verdict,

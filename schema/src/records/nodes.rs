@@ -61,11 +61,6 @@ pub struct Subnet {
     pub cidr: Ipv4Net,
     /// The range of all nodes; masquerade leaves it alone.
     pub cluster_cidr: Ipv4Net,
-    /// This etcd holds all that the node should run: set once, when every source was applied whole
-    /// and every pod that fits has a node. Before, a binding that is not there is not a removal,
-    /// because the etcd may have been lost and not be filled from Git again yet.
-    #[serde(default)]
-    pub settled: bool,
 }
 
 /// Alive: lies on a 15 s lease of the agent.

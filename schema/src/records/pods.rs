@@ -1,5 +1,7 @@
 //! `pods/<ns>/<name>` and `bindings/<node>/<ns>/<pod>`.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::kinds::Kind;
@@ -54,6 +56,16 @@ pub struct OwnerRef {
     pub kind: Kind,
     /// Its name, in the pod's namespace.
     pub name: String,
+}
+
+/// This etcd holds all that a node should run: written once per node, when every source was applied
+/// whole and every pod that fits has a node. Before, a binding that is not there is not a removal: the
+/// etcd may have been lost and not be filled from Git again yet. Lies among the bindings, so that
+/// whoever watches them sees it after them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settled {
+    /// The commit of each source that had become bindings by then.
+    pub commits: BTreeMap<String, String>,
 }
 
 /// A pod given to a node: written by the scheduler, read by that node's agent.

@@ -1,5 +1,5 @@
-//! Carries the plan of the node's network out: bridge, rules, connections, links. A step that fails
-//! hinders no other.
+//! Carries the plan of the node's network out: bridge, rules, connections. A step that fails hinders
+//! no other.
 
 use super::NetworkLoop;
 use super::plan::NetworkPlan;
@@ -27,18 +27,14 @@ impl Outcome {
 }
 
 impl NetworkLoop {
-    pub(super) async fn carry_out(&mut self, plan: NetworkPlan) -> Outcome {
+    pub(super) async fn carry_out(&mut self, plan: &NetworkPlan) -> Outcome {
         let mut outcome = Outcome::default();
         if let Some(bridge) = &plan.bridge {
             let result = self.netlink.ensure_bridge(bridge).await;
             outcome.note(format!("bridge {} with {}", bridge.name, bridge.address), result);
         }
         if !plan.rules.is_empty() {
-            self.change_rules(&plan, &mut outcome).await;
-        }
-        for link in &plan.remove_links {
-            let result = self.netlink.remove_link(link).await;
-            outcome.note(format!("removal of link {link}, which belongs to no pod"), result);
+            self.change_rules(plan, &mut outcome).await;
         }
         outcome
     }

@@ -1,4 +1,4 @@
-//! The network loop: the bridge, the rules of this instance, links that belong to nobody.
+//! The network loop: the bridge and the rules of this instance.
 //!
 //! Reads the node's range of addresses, the table of pods, the kernel's links and rules; decides in
 //! `plan.rs`; writes bridge and rules. It never empties what it did not make, and plans nothing
@@ -24,7 +24,7 @@ mod tests;
 pub use act::Outcome;
 
 use self::parse::Words;
-use self::plan::{NetworkPlan, Observed, Orphan};
+use self::plan::{NetworkPlan, Observed};
 use self::render::{ChainRef, Names};
 use crate::converge::pod_table::PodTable;
 use crate::worlds::iptables::Iptables;
@@ -60,7 +60,6 @@ pub struct NetworkLoop {
     /// Chains written in the last run, to see how iptables prints them.
     written: BTreeMap<ChainRef, Vec<String>>,
     spellings: BTreeMap<ChainRef, (Vec<Words>, Vec<Words>)>,
-    orphans: BTreeMap<String, Orphan>,
 }
 
 impl NetworkLoop {
@@ -81,7 +80,6 @@ impl NetworkLoop {
             random_fully: None,
             written: BTreeMap::new(),
             spellings: BTreeMap::new(),
-            orphans: BTreeMap::new(),
         }
     }
 }
@@ -104,15 +102,15 @@ impl Loop for NetworkLoop {
         let Some(pods) = self.pods.borrow_and_update().clone() else {
             return Ok(Observation::NotReady("the pods of this node have not been listed yet".to_owned()));
         };
-        self.look(&subnet, &pods, Timestamp::now()).await.map(Observation::Ready)
+        self.look(&subnet, &pods).await.map(Observation::Ready)
     }
 
-    fn plan(observed: &Observed, now: Timestamp) -> NetworkPlan {
-        plan::plan(observed, now)
+    fn plan(observed: &Observed, _now: Timestamp) -> NetworkPlan {
+        plan::plan(observed)
     }
 
     async fn act(&mut self, _observed: &Observed, plan: NetworkPlan) -> Outcome {
-        self.carry_out(plan).await
+        self.carry_out(&plan).await
     }
 
     async fn report(&mut self, _observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {

@@ -2,23 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
 use schema::control::LoopError;
 use schema::records::Subnet;
 
 use super::NetworkLoop;
 use super::parse::{SavedRules, Words, saved_rules, words};
-use super::plan::{Observed, Orphan, first_claims};
+use super::plan::{Observed, first_claims};
 use super::render::{ChainRef, Model, gateway_of};
 use crate::converge::pod_table::PodNet;
-use crate::worlds::netlink::{Bridge, host_link_name};
+use crate::worlds::netlink::Bridge;
 
 impl NetworkLoop {
     pub(super) async fn look(
         &mut self,
         subnet: &Subnet,
         pods: &BTreeMap<String, PodNet>,
-        now: Timestamp,
     ) -> Result<Observed, LoopError> {
         let model = self.model(subnet, pods).await?;
         let bridge = Bridge {
@@ -34,17 +32,7 @@ impl NetworkLoop {
         let ours: BTreeSet<ChainRef> = model.names.chains().into_iter().cloned().collect();
         let saved = saved_rules(&text, |chain| bases.contains(chain) || ours.contains(chain));
         self.learn_spellings(&saved);
-        let links = self.netlink.list_pod_links().await;
-        let links = links.map_err(|e| LoopError::new("cannot list the pods' links", e))?;
-        self.sight_orphans(links, pods, now);
-        Ok(Observed {
-            model,
-            bridge,
-            bridge_is_whole,
-            saved,
-            spellings: self.spellings.clone(),
-            orphans: self.orphans.clone(),
-        })
+        Ok(Observed { model, bridge, bridge_is_whole, saved, spellings: self.spellings.clone() })
     }
 
     async fn model(&mut self, subnet: &Subnet, pods: &BTreeMap<String, PodNet>) -> Result<Model, LoopError> {
@@ -84,19 +72,5 @@ impl NetworkLoop {
                 self.spellings.insert(chain, (written, printed.clone()));
             }
         }
-    }
-
-    fn sight_orphans(&mut self, links: Vec<String>, pods: &BTreeMap<String, PodNet>, now: Timestamp) {
-        let owned: BTreeSet<String> =
-            pods.values().map(|pod| host_link_name(&self.settings.instance, &pod.uid)).collect();
-        let former = std::mem::take(&mut self.orphans);
-        self.orphans = links
-            .into_iter()
-            .filter(|link| !owned.contains(link))
-            .map(|link| {
-                let seen = former.get(&link).copied().unwrap_or(Orphan { since: now, sightings: 0 });
-                (link, Orphan { sightings: seen.sightings.saturating_add(1), ..seen })
-            })
-            .collect();
     }
 }

@@ -1,5 +1,5 @@
-//! Decides how the node's network comes to what it should be: the bridge, our rules, links that
-//! belong to nobody, UDP connections that lead to where a pod was.
+//! Decides how the node's network comes to what it should be: the bridge, our rules, UDP
+//! connections that lead to where a pod was.
 //!
 //! Reads what was observed; writes nothing. Chains of others are only looked at for the place of our
 //! jumps.
@@ -8,28 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use jiff::{SignedDuration, Timestamp};
-
 use super::parse::{SavedRules, Words, after, rule_of, words};
 use super::render::{ChainRef, HostPort, HostPortProtocol, HostPortTarget, Model, Names, RuleChange, rules};
 use crate::worlds::iptables::StaleUdp;
 use crate::worlds::netlink::Bridge;
-
-/// Observations in a row in which a link belongs to no pod before it goes.
-pub const ORPHAN_SIGHTINGS: u32 = 2;
-
-/// And for how long it must have belonged to no pod. A pod's link is made before its pod is listed;
-/// starting one container takes a fraction of this even on a slow disk.
-pub const ORPHAN_AGE: SignedDuration = SignedDuration::from_secs(30);
-
-/// Since when a link belongs to no pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Orphan {
-    /// First seen.
-    pub since: Timestamp,
-    /// In how many observations in a row.
-    pub sightings: u32,
-}
 
 /// What the loop saw.
 #[derive(Debug, Clone)]
@@ -45,8 +27,6 @@ pub struct Observed {
     /// Rules that this iptables prints otherwise than they were written: by chain, what was written
     /// and what it prints then.
     pub spellings: BTreeMap<ChainRef, (Vec<Words>, Vec<Words>)>,
-    /// Links of this instance that belong to no pod.
-    pub orphans: BTreeMap<String, Orphan>,
 }
 
 /// Why a rule changes.
@@ -82,23 +62,16 @@ pub struct NetworkPlan {
     pub rules: Vec<(RuleChange, Why)>,
     /// Connections to forget once the rules stand.
     pub stale_udp: BTreeSet<StaleUdp>,
-    /// Links that go.
-    pub remove_links: Vec<String>,
-    /// Links that belong to no pod and stay for now: not seen so for long enough.
-    pub watched_links: Vec<String>,
 }
 
 impl schema::control::Plan for NetworkPlan {
     fn is_empty(&self) -> bool {
-        self.bridge.is_none()
-            && self.rules.is_empty()
-            && self.stale_udp.is_empty()
-            && self.remove_links.is_empty()
+        self.bridge.is_none() && self.rules.is_empty() && self.stale_udp.is_empty()
     }
 }
 
 /// Decides.
-pub fn plan(observed: &Observed, now: Timestamp) -> NetworkPlan {
+pub fn plan(observed: &Observed) -> NetworkPlan {
     let mut plan = NetworkPlan {
         bridge: (!observed.bridge_is_whole).then(|| observed.bridge.clone()),
         stale_udp: stale_udp(observed),
@@ -106,13 +79,6 @@ pub fn plan(observed: &Observed, now: Timestamp) -> NetworkPlan {
     };
     plan_chains(observed, &mut plan.rules);
     plan_jumps(observed, &mut plan.rules);
-    for (name, orphan) in &observed.orphans {
-        let old = now.duration_since(orphan.since) >= ORPHAN_AGE;
-        match old && orphan.sightings >= ORPHAN_SIGHTINGS {
-            true => plan.remove_links.push(name.clone()),
-            false => plan.watched_links.push(name.clone()),
-        }
-    }
     plan
 }
 

@@ -22,7 +22,7 @@ mod tests;
 pub use act::Outcome;
 
 use self::plan::{NodePlan, Observed};
-use crate::worlds::host::Machine;
+use crate::worlds::host::{Machine, MachineFacts};
 
 /// How long a node counts as alive after its last sign.
 pub const HEARTBEAT_TTL: Duration = Duration::from_secs(15);
@@ -53,6 +53,8 @@ pub struct NodeLoop {
     store: SharedStore,
     machine: Arc<dyn Machine>,
     subnet: watch::Receiver<Option<Subnet>>,
+    /// What the machine said last.
+    facts: Option<MachineFacts>,
     lease: Option<LeaseId>,
     since: Timestamp,
     /// A rival is told of once, not every 5 s.
@@ -63,7 +65,7 @@ impl NodeLoop {
     /// A loop that has not looked yet.
     pub fn new(deps: NodeDeps) -> Self {
         let NodeDeps { node, api, store, machine, subnet, since } = deps;
-        Self { node, api, store, machine, subnet, lease: None, since, rival_told: false }
+        Self { node, api, store, machine, subnet, facts: None, lease: None, since, rival_told: false }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Reads what this node says of itself in etcd, and what the machine is.
 
+use std::time::Duration;
+
 use schema::codec::decode;
 use schema::control::LoopError;
 use schema::keys::Key;
@@ -9,15 +11,20 @@ use schema::world::Versioned;
 
 use super::NodeLoop;
 use super::plan::Observed;
+use crate::worlds::host::MachineFacts;
+
+/// Longest wait for what the machine is. Docker is asked among others, and one that hangs must not
+/// cost the heartbeat.
+const FACTS_MAX: Duration = Duration::from_secs(3);
 
 impl NodeLoop {
-    pub(super) async fn look(&self) -> Result<Observed, LoopError> {
+    pub(super) async fn look(&mut self) -> Result<Observed, LoopError> {
         let read = |error| LoopError::new("cannot read this node's record", error);
         let record = self.store.get(&Key::Node(self.node.clone()).to_string()).await.map_err(read)?;
         let heartbeat = self.store.get(&Key::Heartbeat(self.node.clone()).to_string()).await.map_err(read)?;
         Ok(Observed {
             node: self.node.clone(),
-            facts: self.machine.facts().await,
+            facts: self.facts().await?,
             api: self.api.clone(),
             pod_cidr: self.subnet.borrow().as_ref().map(|subnet| subnet.cidr),
             record: record.as_ref().map(versioned),
@@ -26,6 +33,14 @@ impl NodeLoop {
             lease: self.lease,
             since: self.since,
         })
+    }
+
+    async fn facts(&mut self) -> Result<MachineFacts, LoopError> {
+        if let Ok(facts) = tokio::time::timeout(FACTS_MAX, self.machine.facts()).await {
+            self.facts = Some(facts);
+        }
+        let unknown = || LoopError::message("cannot tell what this machine is: Docker does not answer");
+        self.facts.clone().ok_or_else(unknown)
     }
 }
 

@@ -19,7 +19,11 @@ struct FakeMachine(Mutex<MachineFacts>);
 #[async_trait]
 impl Machine for FakeMachine {
     async fn facts(&self) -> MachineFacts {
-        self.0.lock().unwrap().clone()
+        let facts = self.0.lock().unwrap().clone();
+        if facts.versions.docker == "hangs" {
+            std::future::pending::<()>().await;
+        }
+        facts
     }
 }
 
@@ -132,6 +136,17 @@ async fn what_is_unknown_for_a_moment_is_kept() {
     rig.machine.0.lock().unwrap().versions.docker.clear();
     rig.machine.0.lock().unwrap().addresses.clear();
     assert!(run(&mut node, FIRST).await.unwrap().record.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_hangs_does_not_cost_the_heartbeat() {
+    let rig = Rig::new();
+    let mut node = rig.agent(FIRST);
+    run(&mut node, FIRST).await.unwrap();
+    rig.machine.0.lock().unwrap().versions.docker = "hangs".into();
+    let beat = tokio::time::timeout(HEARTBEAT_INTERVAL, run(&mut node, FIRST)).await;
+    assert!(beat.expect("in time").unwrap().record.is_none());
+    assert!(rig.heartbeat().await.is_some());
 }
 
 #[tokio::test(start_paused = true)]

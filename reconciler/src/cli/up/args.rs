@@ -16,8 +16,8 @@ pub struct UpArgs {
     /// Manifest repository: path, file://, https:// or ssh:// address. Remembered for the next `up`.
     #[arg(long, env = "MINIK8S_REPO", value_name = "URL")]
     pub repo: Option<String>,
-    /// Branch, tag or commit to follow [default: main].
-    #[arg(long, env = "MINIK8S_BRANCH", value_name = "REF")]
+    /// Branch to follow [default: main].
+    #[arg(long, env = "MINIK8S_BRANCH", value_name = "NAME")]
     pub branch: Option<String>,
     /// Folder of the repository that holds the manifests.
     #[arg(long, env = "MINIK8S_PATH", value_name = "DIR")]

@@ -31,15 +31,13 @@ pub(super) fn etcd(state: &StateDir, record: &UpRecord) -> Result<ChildCommand> 
         ("--log-level", "warn".to_owned()),
     ];
     let args = args.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect();
-    Ok(ChildCommand { name: "etcd", program: etcd_program()?, args })
+    Ok(ChildCommand { name: "etcd", program: etcd_program()?, args, env: Vec::new() })
 }
 
 /// `minik8s serve`.
 pub(super) fn reconciler(state: &StateDir, record: &UpRecord) -> Result<ChildCommand> {
     let mut args = vec![
         "serve".to_owned(),
-        "--repo".to_owned(),
-        record.repo.clone(),
         "--branch".to_owned(),
         record.branch.clone(),
         "--poll".to_owned(),
@@ -67,7 +65,9 @@ pub(super) fn reconciler(state: &StateDir, record: &UpRecord) -> Result<ChildCom
         args.extend(["--path".to_owned(), path.clone()]);
     }
     let program = env::current_exe().context("cannot find the path of this program")?;
-    Ok(ChildCommand { name: "reconciler", program, args })
+    // Not on the command line, which everyone may read: an address may hold a password.
+    let env = vec![("MINIK8S_REPO", record.repo.clone())];
+    Ok(ChildCommand { name: "reconciler", program, args, env })
 }
 
 /// `minik8s-agent run`.
@@ -90,7 +90,7 @@ pub(super) fn agent(state: &StateDir, record: &UpRecord) -> Result<ChildCommand>
     if let Some(address) = record.node_ip {
         args.extend(["--node-ip".to_owned(), address.to_string()]);
     }
-    Ok(ChildCommand { name: "agent", program: agent_program()?, args })
+    Ok(ChildCommand { name: "agent", program: agent_program()?, args, env: Vec::new() })
 }
 
 /// `minik8s-agent`: beside this program, else on the PATH.

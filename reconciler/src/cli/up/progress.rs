@@ -12,7 +12,10 @@ use super::record::StateDir;
 /// Marks, in `run/`, that the repository was healthy once since this `up` began. Its content is the
 /// last thing that was waited for, or empty.
 pub(super) const HEALTHY_FILE: &str = "healthy";
+/// Time between two looks while something is awaited.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
+/// Time between two looks while all is well.
+const LOOK_EVERY_HEALTHY: Duration = Duration::from_secs(3);
 
 /// Answer of `/v1/wait-state`.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
@@ -42,7 +45,7 @@ pub(super) async fn show(api_url: String, state: StateDir, shutdown: Cancellatio
         tokio::select! {
             // Cancel-safe: both are plain waits.
             () = shutdown.cancelled() => {}
-            () = sleep(LOOK_EVERY) => {}
+            () = sleep(if last.healthy { LOOK_EVERY_HEALTHY } else { LOOK_EVERY }) => {}
         }
     }
 }

@@ -3,9 +3,11 @@
 //! `up.json` holds the settings, so that a later `up` or `down` needs no flags; `run/*.pid` the
 //! children, so that a later `up` ends what a killed one left.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -258,10 +260,9 @@ impl StateDir {
     /// The process runs with this state directory on its command line: the number was not reused.
     fn is_our_child(&self, pid: i32) -> bool {
         let command_line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let root = self.root.to_string_lossy();
         command_line
             .split(|byte| *byte == 0)
-            .any(|word| String::from_utf8_lossy(word).starts_with(root.as_ref()))
+            .any(|word| Path::new(OsStr::from_bytes(word)).starts_with(&self.root))
     }
 }
 

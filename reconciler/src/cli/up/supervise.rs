@@ -24,8 +24,10 @@ const END_WITHIN: Duration = Duration::from_secs(20);
 const RESTART_AFTER: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 /// A child that ran this long has recovered: the next restart waits the shortest time again.
 const RECOVERED_AFTER: Duration = Duration::from_secs(60);
-/// A log larger than this is moved to `<name>.log.1` before the child starts.
+/// A log larger than this goes to `<name>.log.1`.
 const LOG_MAX_BYTES: u64 = 16 << 20;
+/// How often the size of the logs is looked at.
+const LOG_LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// Program and arguments of a child.
 #[derive(Debug, Clone)]
@@ -33,6 +35,7 @@ pub(super) struct ChildCommand {
     pub(super) name: &'static str,
     pub(super) program: PathBuf,
     pub(super) args: Vec<String>,
+    pub(super) env: Vec<(&'static str, String)>,
 }
 
 /// A child that runs, or will again.
@@ -93,15 +96,24 @@ impl Child {
     }
 }
 
-fn start(command: &ChildCommand, log: &PathBuf, pid_file: &PathBuf) -> Result<tokio::process::Child> {
-    if fs::metadata(log).is_ok_and(|meta| meta.len() > LOG_MAX_BYTES) {
-        let _ = fs::rename(log, log.with_extension("log.1"));
+/// Keeps a log in bounds while the child goes on writing to it: copied, then cut. The child appends,
+/// so it goes on at the new end. Lines written in between are lost.
+fn rotate(log: &PathBuf) {
+    if fs::metadata(log).is_ok_and(|meta| meta.len() > LOG_MAX_BYTES)
+        && let Err(error) = fs::copy(log, log.with_extension("log.1"))
+            .and_then(|_| File::options().write(true).open(log)?.set_len(0))
+    {
+        eprintln!("cannot keep {} in bounds: {error}", log.display());
     }
+}
+
+fn start(command: &ChildCommand, log: &PathBuf, pid_file: &PathBuf) -> Result<tokio::process::Child> {
     let out = File::options().create(true).append(true).open(log);
     let out = out.with_context(|| format!("cannot write {}", log.display()))?;
     let err = out.try_clone().with_context(|| format!("cannot write {}", log.display()))?;
     let process = Command::new(&command.program)
         .args(&command.args)
+        .envs(command.env.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(out)
         .stderr(err)
@@ -148,6 +160,13 @@ impl Children {
         if self.0.is_empty() {
             std::future::pending::<()>().await;
         }
+        let logs: Vec<PathBuf> = self.0.iter().map(|child| child.log.clone()).collect();
+        let rotation = async {
+            loop {
+                sleep(LOG_LOOK_EVERY).await;
+                logs.iter().for_each(rotate);
+            }
+        };
         // Each child is watched on its own, so one in backoff does not hold up another.
         let watches = self.0.iter_mut().map(|child| {
             Box::pin(async move {
@@ -156,7 +175,7 @@ impl Children {
                 }
             })
         });
-        join_all(watches).await;
+        tokio::join!(join_all(watches), rotation);
     }
 
     /// Ends all, the last one first, and removes their pid files.
@@ -213,7 +232,7 @@ mod tests {
         fs::write(&file, b"").unwrap();
         let file = file.to_str().unwrap().to_owned();
         let args = vec!["-f".to_owned(), file.clone()];
-        let command = ChildCommand { name: "idle", program: "/usr/bin/tail".into(), args };
+        let command = ChildCommand { name: "idle", program: "/usr/bin/tail".into(), args, env: Vec::new() };
         let outcome = start(&command, &dir.path().join("log"), &dir.path().join("none/idle.pid"));
         assert!(outcome.unwrap_err().to_string().contains("idle.pid"));
         let deadline = Instant::now() + Duration::from_secs(5);

@@ -9,14 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::Ipv4Net;
 use schema::keys::{Key, prefix};
-use schema::records::{SourceState, Subnet};
+use schema::records::Subnet;
 use schema::world::World;
 
 use crate::controllers::Seen;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Expect, Writes};
-use crate::controllers::{scheduler, workloads};
 
 /// Prefix length of a node's range: 254 addresses, of which the first is the bridge's.
 pub(crate) const NODE_PREFIX_LEN: u8 = 24;
@@ -38,7 +37,6 @@ pub(super) fn plan(seen: &Seen) -> Writes {
         let mut pool = Pool::new(cluster, seen.world.subnets.values().map(|subnet| subnet.value.cidr));
         move_rivals(seen, &rivals, &mut pool, &mut out);
         assign(seen, &mut pool, &mut out);
-        settle(seen, &mut out);
     }
     out
 }
@@ -122,7 +120,7 @@ fn move_rivals(seen: &Seen, rivals: &BTreeMap<&str, &str>, pool: &mut Pool, out:
             out.note(exhausted(seen, node));
             continue;
         };
-        let value = Subnet { cidr, cluster_cidr: pool.cluster, settled: present.value.settled };
+        let value = Subnet { cidr, cluster_cidr: pool.cluster };
         let reason = Reason::SubnetReassigned { holder: (*holder).to_owned(), cidr };
         let expect = Expect::ModRevision(present.mod_revision);
         out.put(Key::Subnet((*node).to_owned()), &value, expect, reason);
@@ -149,31 +147,9 @@ fn assign(seen: &Seen, pool: &mut Pool, out: &mut Writes) {
                 }
             },
         };
-        let value = Subnet { cidr, cluster_cidr: pool.cluster, settled: false };
+        let value = Subnet { cidr, cluster_cidr: pool.cluster };
         out.put(Key::Subnet(node.clone()), &value, Expect::Absent, reason);
     }
-}
-
-/// Tells every node once that this etcd is complete. Waits for a run with nothing else to write.
-fn settle(seen: &Seen, out: &mut Writes) {
-    let unsettled = || seen.world.subnets.iter().filter(|(_, subnet)| !subnet.value.settled);
-    if !out.writes.is_empty() || unsettled().next().is_none() || !is_complete(&seen.world) {
-        return;
-    }
-    for (node, subnet) in unsettled() {
-        let value = Subnet { settled: true, ..subnet.value.clone() };
-        let expect = Expect::ModRevision(subnet.mod_revision);
-        out.put(Key::Subnet(node.clone()), &value, expect, Reason::Settled);
-    }
-}
-
-/// All that Git says has become bindings, as far as nodes fit. A quarantined file or a held prune
-/// leaves it open: what they hold may run on a node and be in this etcd not at all.
-fn is_complete(world: &World) -> bool {
-    !world.sources.is_empty()
-        && world.sources.values().all(|source| source.value.state == SourceState::Synced)
-        && workloads::plan(world).writes.is_empty()
-        && scheduler::plan(world).writes.is_empty()
 }
 
 fn exhausted(seen: &Seen, node: &str) -> Note {
@@ -192,7 +168,7 @@ fn follow_cluster(seen: &Seen, rivals: &BTreeMap<&str, &str>, out: &mut Writes) 
         }
         if cluster_cidr.contains(&cidr) {
             let expect = Expect::ModRevision(subnet.mod_revision);
-            let value = Subnet { cidr, cluster_cidr, settled: subnet.value.settled };
+            let value = Subnet { cidr, cluster_cidr };
             let reason = Reason::ClusterCidrChanged { cluster_cidr };
             out.put(Key::Subnet(node.clone()), &value, expect, reason);
         } else {

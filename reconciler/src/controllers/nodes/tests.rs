@@ -20,8 +20,7 @@ fn record(worlds: Worlds, name: &str) -> Worlds {
 
 fn subnet(worlds: Worlds, name: &str, range: &str) -> Worlds {
     let cluster_cidr = CLUSTER_CIDR.parse().unwrap();
-    worlds
-        .put(&Key::Subnet(name.into()), &Subnet { cidr: range.parse().unwrap(), cluster_cidr, settled: true })
+    worlds.put(&Key::Subnet(name.into()), &Subnet { cidr: range.parse().unwrap(), cluster_cidr })
 }
 
 #[test]
@@ -155,59 +154,4 @@ fn a_range_that_is_another_nodes_or_not_the_clusters_is_not_given_back() {
         "put subnets/b if absent: 10.244.1.0/24 is the lowest free range\n\
          put subnets/c if absent: 10.244.2.0/24 is the lowest free range\n"
     );
-}
-
-mod settling {
-    use schema::records::{Binding, SourceState};
-
-    use super::*;
-    use crate::controllers::testing::{instance, object, object_key, pod_ref, source, spec};
-
-    fn fresh() -> Worlds {
-        let cidr = "10.244.0.0/24".parse().unwrap();
-        let subnet = Subnet { cidr, cluster_cidr: CLUSTER_CIDR.parse().unwrap(), settled: false };
-        record(Worlds::new(), "a").put(&Key::Subnet("a".into()), &subnet)
-    }
-
-    const SETTLED: &str = "put subnets/a if unchanged: etcd holds all that Git says\n";
-
-    fn settles(worlds: &Worlds) -> bool {
-        let plan = planned(&seen(&worlds.world));
-        assert!(plan.is_empty() || plan.contains("etcd holds all that Git says"), "{plan}{SETTLED}");
-        !plan.is_empty()
-    }
-
-    #[test]
-    fn not_before_a_source_was_applied() {
-        assert!(!settles(&fresh()));
-        let pending = fresh().put(&Key::Source("main".into()), &source(SourceState::Pending));
-        assert!(!settles(&pending));
-    }
-
-    #[test]
-    fn not_while_a_file_is_quarantined_because_its_pods_may_run() {
-        let degraded = fresh().put(&Key::Source("main".into()), &source(SourceState::Degraded));
-        assert!(!settles(&degraded));
-    }
-
-    #[test]
-    fn not_before_every_pod_has_a_node() {
-        let worlds = fresh().put(&Key::Source("main".into()), &source(SourceState::Synced));
-        let worlds = worlds.put(&object_key("web"), &object("web", spec(100, 64)));
-        assert!(!settles(&worlds), "the object has no pod yet");
-        let pod = instance("web", spec(100, 64));
-        let worlds = worlds.put(&Key::Pod(pod_ref("web")), &pod);
-        assert!(!settles(&worlds), "the pod has no node yet");
-        let binding = Binding { node: "a".into(), pod, reason: String::new() };
-        let worlds = worlds.put(&Key::Binding("a".into(), pod_ref("web")), &binding);
-        assert!(settles(&worlds));
-    }
-
-    #[test]
-    fn a_pod_that_fits_nowhere_does_not_hold_it_up() {
-        let worlds = fresh().put(&Key::Source("main".into()), &source(SourceState::Synced));
-        let worlds = worlds.put(&object_key("huge"), &object("huge", spec(100_000, 64)));
-        let worlds = worlds.put(&Key::Pod(pod_ref("huge")), &instance("huge", spec(100_000, 64)));
-        assert!(settles(&worlds));
-    }
 }

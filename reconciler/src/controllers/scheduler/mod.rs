@@ -13,8 +13,6 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-pub(super) use plan::plan;
-
 pub use explain::{Explainer, explain};
 pub use fit::{Demand, Failure, Unfit};
 
@@ -25,6 +23,6 @@ impl Controller for Scheduler {
     const NAME: &'static str = "scheduler";
 
     fn plan(seen: &Seen, _now: Timestamp) -> Writes {
-        plan(&seen.world)
+        plan::plan(&seen.world)
     }
 }

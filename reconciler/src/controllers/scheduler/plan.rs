@@ -2,20 +2,21 @@
 //!
 //! One binding per pod, always: a pod that moves does so in one transaction. A pod stays where it
 //! is as long as it fits; where its new version fits nowhere the old one goes on running. A pod on
-//! a node that is not ready stays bound to it.
+//! a node that is not ready stays bound to it. Last of all it tells each node, once, that etcd is complete.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use schema::keys::{Key, prefix};
 use schema::meta::PodRef;
-use schema::records::{Binding, PodInstance};
+use schema::records::{Binding, PodInstance, Settled, SourceState};
 use schema::world::{Versioned, World};
 
 use super::cluster::{Cluster, has_ended};
 use super::fit::{Demand, Unfit};
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
+use crate::controllers::workloads;
 use crate::controllers::writes::{Expect, Writes};
 
 /// A binding with its place in the store.
@@ -42,7 +43,7 @@ struct Planner<'a> {
 }
 
 /// What should be written below `bindings/`.
-pub(in crate::controllers) fn plan(world: &World) -> Writes {
+pub(super) fn plan(world: &World) -> Writes {
     let unreadable = unreadable_pods(world);
     let mut planner = Planner {
         world,
@@ -57,7 +58,34 @@ pub(in crate::controllers) fn plan(world: &World) -> Writes {
         planner.place(&pod);
     }
     planner.note_unreadable();
-    planner.out
+    let mut out = planner.out;
+    settle(world, &mut out);
+    out
+}
+
+/// Tells every node once that this etcd is complete. Waits for a run with nothing else to write.
+fn settle(world: &World, out: &mut Writes) {
+    let unsettled = || world.nodes.keys().filter(|node| !world.settled.contains_key(*node));
+    if !out.writes.is_empty() || unsettled().next().is_none() || !is_complete(world) {
+        return;
+    }
+    let commits = world.sources.iter().filter_map(|(source, status)| {
+        status.value.applied_commit.clone().map(|commit| (source.clone(), commit))
+    });
+    let value = Settled { commits: commits.collect() };
+    for node in unsettled() {
+        out.put(Key::Settled(node.clone()), &value, Expect::Absent, Reason::Settled);
+    }
+}
+
+/// All that Git says has become pods; the caller has seen that these have become bindings, as far
+/// as nodes fit. A quarantined file or a held prune leaves it open: what they hold may run on a node
+/// and be in this etcd not at all.
+fn is_complete(world: &World) -> bool {
+    !world.sources.is_empty()
+        && world.malformed.is_empty()
+        && world.sources.values().all(|source| source.value.state == SourceState::Synced)
+        && workloads::plan(world).writes.is_empty()
 }
 
 fn unreadable_pods(world: &World) -> BTreeMap<PodRef, String> {

@@ -344,3 +344,49 @@ fn plans_of_a_large_world_take_less_than_a_tenth_of_a_second() {
     eprintln!("explainer: {:?}", started.elapsed());
     assert!(explainer.explain(&pod_ref("zz-00000")).is_some());
 }
+
+mod settling {
+    use schema::records::{SourceState, SourceStatus};
+
+    use super::*;
+    use crate::controllers::testing::{object, object_key, source};
+
+    /// One node and a source in that state.
+    fn worlds(state: SourceState) -> Worlds {
+        let source: SourceStatus = source(state);
+        Worlds::new().nodes(1).put(&Key::Source("main".into()), &source)
+    }
+
+    fn settles(worlds: &Worlds) -> bool {
+        planned(&worlds.world).contains("put bindings/n1/settled if absent: etcd holds all that Git says")
+    }
+
+    #[test]
+    fn not_before_a_source_was_applied_whole() {
+        assert!(!settles(&Worlds::new().nodes(1)));
+        assert!(!settles(&worlds(SourceState::Pending)));
+        // What a quarantined file held may run, and be in this etcd not at all.
+        assert!(!settles(&worlds(SourceState::Degraded)));
+        assert!(settles(&worlds(SourceState::Synced)));
+    }
+
+    #[test]
+    fn not_before_every_pod_has_a_node_and_then_once() {
+        let there = worlds(SourceState::Synced).put(&object_key("web"), &object("web", spec(100, 64)));
+        assert!(!settles(&there), "the object has no pod yet");
+        let there = there.pod(&instance("web", spec(100, 64)));
+        assert!(!settles(&there), "the pod has no node yet");
+        let pod = instance("web", spec(100, 64));
+        let binding = Binding { node: "n1".into(), pod, reason: String::new() };
+        let there = there.put(&Key::Binding("n1".into(), pod_ref("web")), &binding);
+        assert!(settles(&there));
+        let there = there.put(&Key::Settled("n1".into()), &schema::records::Settled::default());
+        assert!(!settles(&there));
+    }
+
+    #[test]
+    fn a_pod_that_fits_nowhere_does_not_hold_it_up() {
+        let there = worlds(SourceState::Synced).put(&object_key("huge"), &object("huge", spec(100_000, 64)));
+        assert!(settles(&there.pod(&instance("huge", spec(100_000, 64)))));
+    }
+}

@@ -105,8 +105,8 @@ fn one_changed_file_by_parts() {
 #[ignore = "measures; run by hand"]
 fn a_plan_of_ten_thousand_by_parts() {
     use super::proofs::{applied, situation};
-    use crate::gitops::check::check;
-    use crate::gitops::plan::{commits_in_question, plan};
+    use crate::gitops::check::{check, commits_in_question};
+    use crate::gitops::plan::plan;
 
     let none = schema::world::Table::new();
     let first = situation(&fleet(), &none);

@@ -26,6 +26,8 @@ pub(super) struct Fold {
     seen: Vec<Option<BTreeMap<String, Seen>>>,
     /// Newest revision heard of, by number of the prefix.
     revisions: Vec<i64>,
+    /// By number of the prefix: it was listed before etcd was made anew, and not since.
+    outdated: Vec<bool>,
 }
 
 /// Enough of a value to know it again. Revisions alone do not do: an etcd that was made anew
@@ -41,7 +43,12 @@ impl Fold {
     /// An empty world that waits for the first list of so many prefixes.
     pub(super) fn new(prefixes: usize) -> Self {
         let world = World { synced: prefixes == 0, ..World::default() };
-        Self { world, seen: vec![None; prefixes], revisions: vec![0; prefixes] }
+        Self {
+            world,
+            seen: vec![None; prefixes],
+            revisions: vec![0; prefixes],
+            outdated: vec![false; prefixes],
+        }
     }
 
     /// The world so far.
@@ -79,9 +86,15 @@ impl Fold {
         // Down as well as up: an etcd that was made anew counts from 1. News by itself: a reader may
         // wait for the revision of a write of its own that another one has undone since.
         let moved_on = self.revisions[prefix] != listing.revision;
+        // Half of one etcd and half of another is no world: nobody may plan on it.
+        let made_anew = listing.revision < self.revisions[prefix] && !self.outdated[prefix];
+        if made_anew {
+            self.outdated.fill(true);
+        }
+        self.outdated[prefix] = false;
         self.revisions[prefix] = listing.revision;
         self.world.revision = self.newest_revision();
-        let synced = self.seen.iter().all(Option::is_some);
+        let synced = self.seen.iter().all(Option::is_some) && !self.outdated.contains(&true);
         let newly_synced = synced && !self.world.synced;
         self.world.synced = synced;
         touched || newly_synced || moved_on

@@ -101,6 +101,23 @@ fn an_etcd_made_anew_replaces_values_of_equal_revisions_and_counts_down() {
 }
 
 #[test]
+fn half_of_a_former_etcd_and_half_of_the_one_made_anew_are_no_world() {
+    let mut fold = Fold::new(3);
+    for (prefix, revision) in [(0, 90), (1, 80), (2, 70)] {
+        fold.take(listed(prefix, vec![], revision));
+    }
+    fold.take(listed(1, vec![], 5));
+    assert!(!fold.world().synced, "two of three speak of what is gone");
+    fold.take(listed(0, vec![], 6));
+    assert!(!fold.world().synced);
+    fold.take(listed(2, vec![], 7));
+    assert!(fold.world().synced && fold.world().revision == 7);
+    // And once more.
+    fold.take(listed(2, vec![], 1));
+    assert!(!fold.world().synced);
+}
+
+#[test]
 fn events_are_taken_in_order() {
     let mut fold = Fold::new(1);
     fold.take(listed(0, vec![], 1));

@@ -7,7 +7,7 @@ use super::super::render::restore_input;
 use super::*;
 
 fn input(observed: &Observed) -> String {
-    let plan = plan(observed, "2026-01-01T00:00:00Z".parse().unwrap());
+    let plan = plan(observed);
     let changes: Vec<_> = plan.rules.into_iter().map(|(change, _)| change).collect();
     restore_input(&changes)
 }

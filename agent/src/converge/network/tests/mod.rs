@@ -33,7 +33,6 @@ fn observed(model: Model, saved: &str) -> Observed {
         bridge_is_whole: true,
         saved: saved_rules(saved, |chain| bases.contains(chain) || ours.contains(chain)),
         spellings: BTreeMap::new(),
-        orphans: BTreeMap::new(),
         model,
     }
 }

@@ -10,16 +10,12 @@ use schema::meta::PodRef;
 use schema::records::Subnet;
 use tokio::sync::watch;
 
-use super::super::plan::{Orphan, Why, plan};
+use super::super::plan::{Why, plan};
 use super::super::{NetworkLoop, NetworkSettings};
 use super::*;
 use crate::converge::pod_table::{PodNet, PodTable};
 use crate::worlds::iptables::{FakeIptables, StaleUdp};
-use crate::worlds::netlink::{FakeNetlink, host_link_name};
-
-fn at(seconds: i64) -> Timestamp {
-    Timestamp::from_second(1_800_000_000 + seconds).unwrap()
-}
+use crate::worlds::netlink::FakeNetlink;
 
 #[test]
 fn udp_connections_are_forgotten_only_where_the_target_changes() {
@@ -34,24 +30,11 @@ fn udp_connections_are_forgotten_only_where_the_target_changes() {
         (Udp, 4, "10.244.3.4", 9, "a/new"),
         (Tcp, 5, "10.244.3.5", 9, "a/tcp"),
     ]);
-    let stale = plan(&observed(model, &saved), at(0)).stale_udp;
+    let stale = plan(&observed(model, &saved)).stale_udp;
     let expected = [(2, Some("10.244.3.2")), (3, Some("10.244.3.3")), (4, None)];
     let expected =
         expected.map(|(port, to)| StaleUdp { port, former_target: to.map(|a| a.parse().unwrap()) });
     assert_eq!(stale.into_iter().collect::<Vec<_>>(), expected);
-}
-
-#[test]
-fn an_orphan_goes_after_two_sightings_and_half_a_minute() {
-    let mut observed = observed(model(&[]), "");
-    let mut case = |sightings, age| {
-        observed.orphans = BTreeMap::from([("mk8sv1".to_owned(), Orphan { since: at(0), sightings })]);
-        let plan = plan(&observed, at(age));
-        (plan.remove_links.len(), plan.watched_links.len())
-    };
-    assert_eq!(case(1, 60), (0, 1), "one sighting is none");
-    assert_eq!(case(9, 29), (0, 1), "a pod may be starting");
-    assert_eq!(case(2, 30), (1, 0));
 }
 
 #[test]
@@ -65,7 +48,7 @@ fn a_port_that_two_pods_claim_goes_to_the_first() {
 #[test]
 fn every_change_says_why() {
     let saved = "*filter\n:MK8S-FORWARD - [0:0]\n-A MK8S-FORWARD -j DROP\nCOMMIT\n";
-    let plan = plan(&observed(model(&[]), saved), at(0));
+    let plan = plan(&observed(model(&[]), saved));
     let sentences: Vec<String> = plan.rules.iter().map(|(change, why)| format!("{change} {why}")).collect();
     assert!(sentences.contains(&"filter/MK8S-FORWARD differed".to_owned()), "{sentences:?}");
     assert!(sentences.contains(&"filter/FORWARD -j MK8S-FORWARD was missing".to_owned()), "{sentences:?}");
@@ -91,7 +74,7 @@ fn rig() -> Rig {
 
 fn subnet() -> Option<Subnet> {
     let (cidr, cluster_cidr) = ("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
-    Some(Subnet { cidr, cluster_cidr, settled: true })
+    Some(Subnet { cidr, cluster_cidr })
 }
 
 fn pod(uid: &str, port: u16) -> (String, PodNet) {
@@ -144,23 +127,6 @@ async fn what_is_printed_in_another_spelling_is_written_once() {
     assert_eq!(run(&mut rig).await, Ok(false), "{:?}", rig.iptables.rules().restored);
     rig.tables.send_replace(Some(Arc::new(BTreeMap::from([pod("u1", 9090)]))));
     assert_eq!(run(&mut rig).await, Ok(true), "another port is another rule");
-}
-
-#[tokio::test]
-async fn a_link_of_a_listed_pod_is_no_orphan() {
-    let mut rig = rig();
-    rig.subnets.send_replace(subnet());
-    rig.tables.send_replace(Some(Arc::new(BTreeMap::from([pod("u1", 8080)]))));
-    let strays = [host_link_name("mk8s", "u1"), host_link_name("mk8s", "u2")];
-    rig.netlink.kernel().strays.extend(strays.clone());
-    for sightings in 1..4 {
-        let Observation::Ready(observed) = rig.network.observe().await.unwrap() else { panic!("ready") };
-        assert_eq!(observed.orphans.keys().collect::<Vec<_>>(), [&strays[1]]);
-        assert_eq!(observed.orphans[&strays[1]].sightings, sightings);
-    }
-    rig.netlink.kernel().strays.remove(&strays[1]);
-    let Observation::Ready(observed) = rig.network.observe().await.unwrap() else { panic!("ready") };
-    assert!(observed.orphans.is_empty(), "what went by itself is forgotten");
 }
 
 #[tokio::test]

@@ -86,6 +86,7 @@ impl Rig {
         netlink.kernel.kernel().bridges.insert("mk8s0".into(), bridge);
         let mut world = World { synced: true, revision: 1, ..World::default() };
         world.subnets.insert("n1".into(), versioned(subnet()));
+        world.settled.insert("n1".into(), versioned(schema::records::Settled::default()));
         let (publisher, reader) = WorldReader::channel(world.clone());
         Self { docker, netlink, state: tempfile::tempdir().unwrap(), world, publisher, reader }
     }

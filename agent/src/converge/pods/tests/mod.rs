@@ -36,11 +36,7 @@ fn node() -> NodeFacts {
 }
 
 fn subnet() -> Subnet {
-    Subnet {
-        cidr: "10.244.3.0/24".parse().unwrap(),
-        cluster_cidr: "10.244.0.0/16".parse().unwrap(),
-        settled: true,
-    }
+    Subnet { cidr: "10.244.3.0/24".parse().unwrap(), cluster_cidr: "10.244.0.0/16".parse().unwrap() }
 }
 
 fn spec(names: &[&str]) -> PodSpec {
@@ -72,7 +68,13 @@ fn wants(bindings: &[Binding]) -> Observed {
     let pods = bindings.iter().map(|b| (b.pod.reference(), b.clone())).collect();
     Observed {
         node: node(),
-        desired: Desired { source: Source::Etcd, subnet: Some(subnet()), pods, ..Desired::default() },
+        desired: Desired {
+            source: Source::Etcd,
+            subnet: Some(subnet()),
+            pods,
+            settled: true,
+            ..Desired::default()
+        },
         pods: BTreeMap::new(),
         links: None,
         folders: std::collections::BTreeSet::new(),

@@ -7,7 +7,7 @@ use super::super::plan::plan;
 use super::super::steps::{ContainerAct, Decision, PauseStep, Task, Up, Why};
 use super::{at, binding, container, exited, facts, pause, running, spec, subnet, wants};
 use crate::desired::Source;
-use schema::records::{Binding, Subnet};
+use schema::records::Binding;
 
 fn decide(observed: &Observed, binding: &Binding, now: i64) -> Decision {
     plan(observed, at(now)).pods.remove(&binding.pod.uid).expect("a decision per pod")
@@ -101,7 +101,8 @@ fn a_disk_that_was_lost_and_an_etcd_that_is_not_filled_again_take_nothing_down()
     let mut observed = wants(&[]);
     let there = facts(&old, vec![pause(running(), "10.244.3.2")], vec![container("a", 0, running())]);
     has(&mut observed, &old, there);
-    for subnet in [None, Some(Subnet { settled: false, ..subnet() })] {
+    observed.desired.settled = false;
+    for subnet in [None, Some(subnet())] {
         observed.desired.subnet = subnet;
         let decision = decide(&observed, &old, 0);
         assert!(decision.task.is_none() && decision.why == Why::Unsettled, "{decision:?}");
