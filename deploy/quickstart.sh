@@ -14,6 +14,10 @@ image=minik8s-sample/busybox:1
 bin=$here/target/release
 
 remove() {
+	if [ ! -d "$home" ] && [ ! -d /var/lib/minik8s ]; then
+		say "nothing to remove"
+		return 0
+	fi
 	if [ -x "$bin/minik8s" ]; then "$bin/minik8s" down; fi
 	if [ -f "$home/dockerd.pid" ]; then
 		say "ending the Docker that this script started"
@@ -46,7 +50,7 @@ make_repository() {
 
 build() {
 	say "building (a few minutes the first time)"
-	(cd "$here" && cargo build --release --locked --quiet --bin minik8s --bin minik8s-agent) ||
+	(cd "$here" && cargo build --release --locked --bin minik8s --bin minik8s-agent) ||
 		die "the build failed; see above"
 }
 
@@ -68,14 +72,19 @@ To take everything away again: $here/deploy/quickstart.sh --remove
 TEXT
 }
 
-require_root_and_apt
+case "${1:-}" in
+-h | --help)
+	sed -n '2,3s/^# //p' "${BASH_SOURCE[0]}"
+	exit 0
+	;;
+"" | --remove) require_root_and_apt ;;
+*) die "unknown option $1; use none, --remove or --help" ;;
+esac
 case "${1:-}" in
 --remove)
 	remove
 	exit 0
 	;;
-"") ;;
-*) die "unknown option $1; use none, or --remove" ;;
 esac
 
 want_build_and_node

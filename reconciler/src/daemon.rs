@@ -32,6 +32,7 @@ use crate::controllers::workloads::Workloads;
 use crate::controllers::{Deps, Shell};
 use crate::gitops::{self, SourceLoop};
 use crate::logging;
+use crate::seat::Seat;
 
 /// How long etcd may take to answer at the start: it is often started at the same time.
 const ETCD_PATIENCE: Duration = Duration::from_secs(5);
@@ -65,6 +66,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
     let listener = listen(config.listen).await?;
     let store = connect(&config.etcd).await?;
     check_state_dir(&config.own_dir())?;
+    let seat = Seat::take(&config.own_dir())?;
     gitops::preflight(&config.source, &config.state_dir).await?;
 
     let mut tasks = Tasks::new();
@@ -73,7 +75,15 @@ async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
 
     // What everything stands on. One watch on all of etcd, so that the world's revision says that
     // everything up to it is in: whoever waits for a write of its own relies on that.
+    seat.end_former_term(store.as_ref()).await;
     let fence = stand_for_election(&mut tasks, &store, &config.name, all_done);
+    tasks.spawn_critical("seat", {
+        let (fence, token) = (fence.clone(), token.clone());
+        async move {
+            // Cancel-safe: a note that is not written costs the next start a wait.
+            token.run_until_cancelled(seat.note_terms(fence)).await;
+        }
+    });
     let (world, reflector) = reflector::spawn(Arc::clone(&store), vec![ROOT.to_owned()], token.clone());
     tasks.adopt_critical("reflector", reflector);
     let events = EventRecorder::spawn(Arc::clone(&store), "reconciler", token.clone());

@@ -9,4 +9,5 @@ pub mod daemon;
 pub mod git;
 pub mod gitops;
 pub mod logging;
+pub mod seat;
 pub mod view;

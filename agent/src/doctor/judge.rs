@@ -85,7 +85,11 @@ fn etcd(config: &Config, seen: &Seen) -> Check {
     let endpoints = config.etcd.join(",");
     match &seen.etcd {
         Ok(()) => Check::ok("etcd", format!("{endpoints} answers")),
-        Err(why) => Check::fail("etcd", why, "start etcd or give its address by --etcd"),
+        Err(why) => Check::warn(
+            "etcd",
+            why,
+            "'minik8s up' brings its own; else start etcd, or give its address by --etcd",
+        ),
     }
 }
 
@@ -250,7 +254,7 @@ mod tests {
             (Seen { disk_free_bytes: Some(1 << 30), ..healthy() }, "disk", Level::Warn),
             (Seen { docker: Err("no".into()), ..healthy() }, "docker", Level::Fail),
             (Seen { docker: Ok(DockerSeen::default()), ..healthy() }, "live-restore", Level::Warn),
-            (Seen { etcd: bad(), ..healthy() }, "etcd", Level::Fail),
+            (Seen { etcd: bad(), ..healthy() }, "etcd", Level::Warn),
             (Seen { port: bad(), ..healthy() }, "port", Level::Fail),
             (Seen { features: vec![("veth", bad())], ..healthy() }, "veth", Level::Fail),
             (Seen { features: vec![("vxlan", bad())], ..healthy() }, "vxlan", Level::Warn),

@@ -221,7 +221,9 @@ pub(super) fn json<T: Serialize>(value: &T) -> Result<String, CliError> {
 
 /// YAML.
 pub(super) fn yaml<T: Serialize>(value: &T) -> Result<String, CliError> {
-    serde_yaml::to_string(value).map_err(|e| CliError::Write(io::Error::other(e)))
+    // Through JSON: YAML would write an enum's variant as a tag, which few parsers take.
+    let value = serde_json::to_value(value).map_err(|e| CliError::Write(io::Error::other(e)))?;
+    serde_yaml::to_string(&value).map_err(|e| CliError::Write(io::Error::other(e)))
 }
 
 /// Writes to stdout at once.

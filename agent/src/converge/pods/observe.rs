@@ -1,5 +1,6 @@
 //! Sees the node: one Docker listing, inspect only where it says more than is known, links, folders.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -123,7 +124,8 @@ impl Looker {
         let nothing = ContainerDetails::default();
         for row in rows {
             let details = self.known.get(&row.id).map(|(_, details)| details);
-            let (uid, pod, mut container) = Container::read(row, details.unwrap_or(&nothing));
+            let (uid, pod, mut container) =
+                Container::read(&caught_up(row, details), details.unwrap_or(&nothing));
             // How it ended, and whether it was ever started, is not known: it must not pass for a success.
             if details.is_none() && !container.is_running() {
                 container.state = State::Removing;
@@ -144,6 +146,20 @@ impl Looker {
             }
         }
         pods
+    }
+}
+
+/// The row, with the state that the details know better: Docker tells of an end before its listing
+/// shows it (seen with 20.10), and whoever looks at that moment would not look again for long.
+fn caught_up<'a>(row: &'a ListedContainer, details: Option<&ContainerDetails>) -> Cow<'a, ListedContainer> {
+    let ended = details.is_some_and(|details| {
+        details.pid == 0 && details.finished_at.is_some() && details.finished_at >= details.started_at
+    });
+    match row.state {
+        EngineState::Running if ended => {
+            Cow::Owned(ListedContainer { state: EngineState::Exited, ..row.clone() })
+        }
+        _ => Cow::Borrowed(row),
     }
 }
 

@@ -79,6 +79,15 @@ impl PodId {
     }
 }
 
+/// Which start of which incarnation: the same words within a minute would be told once.
+fn start_of(id: &PodId, step: &ContainerStep) -> String {
+    let uid = id.uid.get(..8).unwrap_or(&id.uid);
+    match step.attempt {
+        0 => format!(" of pod {uid}"),
+        again => format!(" of pod {uid}, restart {again}"),
+    }
+}
+
 impl Worker {
     /// Tells of something about a pod.
     pub fn tell(&self, id: &PodId, kind: EventType, reason: &str, message: String) {
@@ -200,7 +209,7 @@ impl Worker {
         }
         match self.create_or_adopt(&new).await {
             Ok(container) => {
-                let message = format!("Created container {}", step.container);
+                let message = format!("Created container {}{}", step.container, start_of(id, step));
                 self.tell(id, EventType::Normal, "Created", message);
                 Some(container)
             }
@@ -260,7 +269,7 @@ impl Worker {
         match self.docker.start(container).await {
             Ok(()) => {
                 self.ledger.clear(&id.slot(&step.container));
-                let message = format!("Started container {}", step.container);
+                let message = format!("Started container {}{}", step.container, start_of(id, step));
                 self.tell(id, EventType::Normal, "Started", message);
             }
             Err(error) => self.trouble(id, &step.container, "RunContainerError", &error.to_string()),

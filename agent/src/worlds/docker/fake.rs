@@ -74,6 +74,8 @@ pub struct FakeEngine {
     pub fault: Option<Fault>,
     /// Names of containers that inspect fails on.
     pub opaque: BTreeSet<String>,
+    /// Names of containers whose end the listing does not show yet.
+    pub behind: BTreeSet<String>,
     /// Every call says that nobody answers.
     pub unreachable: bool,
     crashed: bool,
@@ -268,7 +270,11 @@ impl Docker for FakeDocker {
             let ours = |row: &&ListedContainer| {
                 row.labels.get(INSTANCE_LABEL).is_some_and(|label| label == instance)
             };
-            Ok(engine.containers.values().map(|c| &c.row).filter(ours).cloned().collect())
+            let mut rows: Vec<_> = engine.containers.values().map(|c| &c.row).filter(ours).cloned().collect();
+            for row in rows.iter_mut().filter(|row| engine.behind.contains(&row.name)) {
+                row.state = EngineState::Running;
+            }
+            Ok(rows)
         })
         .await
     }

@@ -15,23 +15,32 @@ pub struct DownArgs {
     /// The directory that 'minik8s up' was given.
     #[arg(long, env = "MINIK8S_STATE_DIR", value_name = "DIR", default_value = "/var/lib/minik8s")]
     pub state_dir: PathBuf,
+    /// Ends only the daemons: pods, rules and files stay, and the next 'minik8s up' adopts them.
+    #[arg(long)]
+    pub keep_pods: bool,
 }
 
 /// Runs `minik8s down`. Running it again is harmless.
 pub async fn run(args: DownArgs) -> Result<ExitCode> {
+    if !nix::unistd::geteuid().is_root() {
+        bail!(
+            "cannot end daemons and take away containers of this machine: not root; run 'sudo minik8s down'"
+        );
+    }
     let state = StateDir::open(&args.state_dir)?;
     let Some(record) = state.load()? else {
         println!("nothing to take away: no 'minik8s up' was run on {}", state.root().display());
         return Ok(ExitCode::SUCCESS);
     };
-    if !nix::unistd::geteuid().is_root() {
-        bail!("cannot take away containers and rules of this machine: not root; run 'sudo minik8s down'");
-    }
     if let Some(pid) = state.running() {
         println!("ending process {pid}");
         end_process(pid, Signal::SIGTERM).await;
     }
     state.end_leftovers().await?;
+    if args.keep_pods {
+        println!("the pods keep running; 'minik8s up' takes them over again");
+        return Ok(ExitCode::SUCCESS);
+    }
     reset_node(&record, Stdio::inherit()).await?;
     remove_state(state.root());
     println!("removed {}", state.root().display());

@@ -69,11 +69,16 @@ pub struct UpArgs {
     pub detach: bool,
 }
 
-/// Root, Docker and the programs that `up` starts.
-pub(super) fn check_machine(record: &UpRecord) -> Result<()> {
+/// Root, before anything is looked at that others may not see.
+pub(super) fn check_root() -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         bail!("cannot manage containers and the network of this machine: not root; run 'sudo minik8s up'");
     }
+    Ok(())
+}
+
+/// Docker and the programs that `up` starts.
+pub(super) fn check_machine(record: &UpRecord) -> Result<()> {
     let socket = record.docker.strip_prefix("unix://").unwrap_or(&record.docker);
     if let Err(error) = UnixStream::connect(socket) {
         bail!(

@@ -50,6 +50,7 @@ enum Outcome {
 }
 
 async fn start(args: &UpArgs) -> Result<Outcome> {
+    args::check_root()?;
     let state = StateDir::create(&args.state_dir)?;
     let record = UpRecord::merge(args, state.load()?.as_ref())?;
     args::check_machine(&record)?;

@@ -1,6 +1,7 @@
 //! What `up` shows while it runs: each change of what the cluster waits for, once.
 
 use std::fs;
+use std::io::IsTerminal as _;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -59,8 +60,12 @@ async fn look(client: &reqwest::Client, api_url: &str) -> Option<WaitState> {
 fn line(state: &WaitState) -> String {
     match state {
         WaitState { healthy: true, .. } => {
-            "healthy     everything the repository asks for runs; Ctrl-C ends the daemons and leaves the pods"
-                .into()
+            // In the background there is no Ctrl-C.
+            let hint = match std::io::stdout().is_terminal() {
+                true => "; Ctrl-C ends the daemons and leaves the pods",
+                false => "",
+            };
+            format!("healthy     everything the repository asks for runs{hint}")
         }
         WaitState { failed: true, why, .. } => format!("failed      {why}"),
         WaitState { synced: true, why, .. } => format!("starting    {why}"),

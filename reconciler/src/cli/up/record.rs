@@ -215,7 +215,7 @@ impl StateDir {
         let file = file.with_context(|| format!("cannot open {}", path.display()))?;
         let Ok(lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else {
             bail!(
-                "another 'minik8s up' (process {}) runs on {}; end it first, or choose another --state-dir \
+                "another 'minik8s up' (process {}) runs on {}; end it with 'minik8s down --keep-pods', or choose another --state-dir \
                  and --instance",
                 fs::read_to_string(&path).unwrap_or_default().trim(),
                 self.root.display()

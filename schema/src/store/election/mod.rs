@@ -55,6 +55,7 @@ impl Fence {
 #[derive(Debug, Clone, Copy)]
 struct Held {
     fence: Fence,
+    lease: Option<LeaseId>,
     /// `None`: for ever, in tests.
     until: Option<Instant>,
 }
@@ -68,7 +69,7 @@ pub struct FenceReader {
 impl FenceReader {
     /// A reader of a fence that never changes, for tests.
     pub fn fixed(fence: Option<Fence>) -> Self {
-        let (_, held) = watch::channel(fence.map(|fence| Held { fence, until: None }));
+        let (_, held) = watch::channel(fence.map(|fence| Held { fence, lease: None, until: None }));
         Self { held }
     }
 
@@ -78,6 +79,11 @@ impl FenceReader {
         let held = (*self.held.borrow())?;
         let over = held.until.is_some_and(|until| Instant::now() >= until);
         (!over).then_some(held.fence)
+    }
+
+    /// The lease on which leadership hangs, while this process leads.
+    pub fn lease(&self) -> Option<LeaseId> {
+        (*self.held.borrow())?.lease
     }
 
     /// Returns when leadership was won or lost since the last return. Never returns once the
@@ -203,7 +209,11 @@ impl Candidate {
     /// Leads until shutdown, or until the lease can't be believed any more.
     async fn lead(&self, mut term: Term, shutdown: &CancellationToken) {
         tracing::info!(id = %self.id, fence = term.fence.create_revision, "leading");
-        self.held.send_replace(Some(Held { fence: term.fence, until: Some(term.until) }));
+        self.held.send_replace(Some(Held {
+            fence: term.fence,
+            lease: Some(term.lease),
+            until: Some(term.until),
+        }));
         let why = loop {
             tokio::select! {
                 // Cancel-safe: the token stays cancelled.
@@ -214,7 +224,7 @@ impl Candidate {
                         term.until = until;
                         // Nobody waits for this: only gaining and losing is news.
                         self.held.send_if_modified(|held| {
-                            *held = Some(Held { fence: term.fence, until: Some(until) });
+                            *held = Some(Held { fence: term.fence, lease: Some(term.lease), until: Some(until) });
                             false
                         });
                     }

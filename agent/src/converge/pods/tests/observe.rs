@@ -5,24 +5,37 @@ use std::sync::Arc;
 use super::super::facts::State;
 use super::super::names;
 use super::super::observe::{Looker, Stale};
-use crate::worlds::docker::{Docker, Exit, FakeDocker, NewContainer};
+use crate::worlds::docker::{Docker as _, Exit, FakeDocker, NewContainer};
 
 #[tokio::test]
 async fn a_container_that_docker_cannot_tell_about_hinders_no_other_and_passes_for_no_success() {
     let docker = Arc::new(FakeDocker::with_images(&["app:1"]));
     for name in ["broken", "whole"] {
-        let labels =
-            [(names::INSTANCE, "mk8s"), (names::UID, name), (names::CONTAINER, "a"), (names::POD, name)];
-        let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-        let new =
-            NewContainer { name: name.into(), image: "app:1".into(), labels, ..NewContainer::default() };
-        let id = docker.create(&new).await.unwrap();
-        docker.start(&id).await.unwrap();
-        docker.end(name, Exit::default());
+        ended(&docker, name).await;
     }
     docker.engine().opaque.insert("broken".into());
     let mut looker = Looker::new(docker, "mk8s".into(), Stale::default());
     let pods = looker.look().await.unwrap();
     assert_eq!(pods["broken"].containers["a"][0].state, State::Removing);
     assert!(matches!(&pods["whole"].containers["a"][0].state, State::Exited(end) if end.code == 0));
+}
+
+#[tokio::test]
+async fn an_end_that_the_listing_does_not_show_yet_is_seen() {
+    let docker = Arc::new(FakeDocker::with_images(&["app:1"]));
+    ended(&docker, "web").await;
+    docker.engine().behind.insert("web".into());
+    let mut looker = Looker::new(docker, "mk8s".into(), Stale::default());
+    let pods = looker.look().await.unwrap();
+    assert!(matches!(&pods["web"].containers["a"][0].state, State::Exited(_)), "{pods:?}");
+}
+
+/// A container of the pod `name` that was started and ended.
+async fn ended(docker: &FakeDocker, name: &str) {
+    let labels = [(names::INSTANCE, "mk8s"), (names::UID, name), (names::CONTAINER, "a"), (names::POD, name)];
+    let labels = labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    let new = NewContainer { name: name.into(), image: "app:1".into(), labels, ..NewContainer::default() };
+    let id = docker.create(&new).await.unwrap();
+    docker.start(&id).await.unwrap();
+    docker.end(name, Exit::default());
 }

@@ -1,0 +1,120 @@
+//! The seat of a reconciler: its state directory, and the lease of its last term in it.
+//!
+//! A reconciler that was killed leaves its leadership in etcd until the lease ends, and would wait
+//! for its own ghost. Whoever holds the directory's lock knows that the process which wrote the
+//! lease there is dead, and ends the lease.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use nix::fcntl::{Flock, FlockArg};
+use schema::store::election::FenceReader;
+use schema::store::{LeaseId, Store};
+use tokio::time::timeout;
+
+const LOCK_FILE: &str = "lock";
+const LEASE_FILE: &str = "lease";
+/// Longest that ending the former lease may hold up the start; it ends by itself later.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Held for as long as the process lives.
+#[derive(Debug)]
+pub struct Seat {
+    _lock: Flock<File>,
+    lease: PathBuf,
+}
+
+impl Seat {
+    /// Takes the directory, which must exist.
+    ///
+    /// # Errors
+    /// One line: another reconciler has it, or it can't be written.
+    pub fn take(dir: &Path) -> anyhow::Result<Self> {
+        let path = dir.join(LOCK_FILE);
+        let file = File::options().create(true).truncate(false).write(true).open(&path);
+        let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Self { _lock: lock, lease: dir.join(LEASE_FILE) }),
+            Err(_) => bail!(
+                "another reconciler runs on {}; end it, or give this one a --state-dir of its own",
+                dir.display()
+            ),
+        }
+    }
+
+    /// Ends the lease of the process that had the seat before, so that its leadership is over now.
+    pub async fn end_former_term(&self, store: &dyn Store) {
+        let former = fs::read_to_string(&self.lease).ok().and_then(|text| text.trim().parse().ok());
+        let Some(former) = former.map(LeaseId) else { return };
+        // A lease that is over already is no error, and neither is an etcd that knows nothing of it.
+        let ended = timeout(RELEASE_TIMEOUT, store.lease_revoke(former)).await;
+        tracing::debug!(?former, ?ended, "ended the term of the process before");
+        let _ = fs::remove_file(&self.lease);
+    }
+
+    /// Notes the lease of every term of this process, for the next one.
+    pub async fn note_terms(self, mut fence: FenceReader) {
+        loop {
+            if let Some(lease) = fence.lease()
+                && let Err(error) = self.note(lease)
+            {
+                // Only costs the next start a wait.
+                tracing::warn!(path = %self.lease.display(), %error, "cannot note the leader's lease");
+            }
+            fence.changed().await;
+        }
+    }
+
+    fn note(&self, lease: LeaseId) -> std::io::Result<()> {
+        let draft = self.lease.with_extension("new");
+        File::create(&draft)?.write_all(lease.0.to_string().as_bytes())?;
+        fs::rename(&draft, &self.lease)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use schema::store::election;
+    use schema::store::memory::MemoryStore;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(15);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reconciler_that_was_killed_leads_again_without_waiting_for_its_own_lease() {
+        let (dir, store) = (tempfile::tempdir().unwrap(), MemoryStore::new());
+        let seat = Seat::take(dir.path()).unwrap();
+        let (mut fence, election) =
+            election::spawn(Arc::new(store.clone()), "r".into(), TTL, CancellationToken::new());
+        fence.changed().await;
+        let first = fence.current().unwrap();
+        seat.note(fence.lease().unwrap()).unwrap();
+        // Killed: nothing is revoked.
+        election.abort();
+        drop(seat);
+
+        let seat = Seat::take(dir.path()).unwrap();
+        let began = tokio::time::Instant::now();
+        seat.end_former_term(&store).await;
+        let (mut fence, _election) =
+            election::spawn(Arc::new(store.clone()), "r".into(), TTL, CancellationToken::new());
+        fence.changed().await;
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        assert_ne!(fence.current().unwrap(), first);
+    }
+
+    #[test]
+    fn a_directory_seats_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let _first = Seat::take(dir.path()).unwrap();
+        let error = Seat::take(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("another reconciler runs on"), "{error}");
+    }
+}
