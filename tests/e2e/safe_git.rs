@@ -1,5 +1,8 @@
 //! Whatever happens to the repository, nothing is deleted; and when it is well again, the
 //! cluster follows it.
+//!
+//! Red, one story each, without a hold of `reconciler/src/gitops/prune.rs`: empty and everything,
+//! unrelated history, budget.
 
 use std::collections::BTreeMap;
 
