@@ -1,4 +1,6 @@
 //! An agent that starts while etcd is gone heals its pods from its own disk.
+//!
+//! Red when `DesiredStore::open` does not take what the disk holds: the agent ends, as it knows nothing.
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Result, ensure};

@@ -1,4 +1,6 @@
 //! What a change does to a running pod: a label nothing, image and env a new pod.
+//!
+//! Red when the pod's uid takes the labels in (`PodInstance::uid_of`): the label restarts it.
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, IMAGE_TWO, Result, ensure, eventually, secs};

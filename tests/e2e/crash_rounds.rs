@@ -1,5 +1,7 @@
 //! `kill -9` of every process, in turn and together: containers never notice, and a push
 //! converges after each return. `MINIK8S_ROUNDS` says how often (4 by default, 20 in a soak).
+//!
+//! Red when the agent takes its containers away as it starts.
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Result, ensure};

@@ -1,4 +1,6 @@
 //! Docker restarts with live-restore: the pods go on, and the agent goes on with them.
+//!
+//! Red when the harness starts dockerd without `--live-restore`.
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Result, Where, ensure};

@@ -1,4 +1,6 @@
 //! What someone removes by hand comes back.
+//!
+//! The rules' story is red when the network loop looks every 300 s (`NETWORK_INTERVAL`).
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Result, ensure, eventually, run, secs};

@@ -1,5 +1,7 @@
 //! A push becomes a pod: one network, shared volume, own address, host port, the container's
 //! settings as the manifest has them.
+//!
+//! The outside's story is red without the first rule of `postrouting_rules`.
 
 use harness::manifests::web;
 use harness::{

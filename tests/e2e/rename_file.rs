@@ -1,4 +1,6 @@
 //! A renamed file is no change of what runs.
+//!
+//! Red when a moved object takes the commit of its move (`gitops/plan.rs`, `moved`).
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Result, ensure};

@@ -1,4 +1,7 @@
 //! One leads. Paused past its lease, it is replaced; resumed, its late writes are refused.
+//!
+//! The second story is red without `Guard::CreateRevision` in `Fence::guard`. The first stays green
+//! then: a leader that was away for its whole lease also finds out by its own clock.
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, EtcdKey, Result, ensure, eventually, holds, secs};
@@ -60,5 +63,35 @@ fn a_paused_leader_is_replaced_and_its_late_writes_are_refused() -> Result<()> {
         // Both still answer readers.
         cluster.wait_reconciler(0)?;
         cluster.wait_reconciler(1)
+    })
+}
+
+#[test]
+fn a_leader_that_does_not_know_that_it_lost_its_lease_writes_nothing() -> Result<()> {
+    let options = ClusterOptions { reconcilers: 2, ..ClusterOptions::default() };
+    Cluster::run(options, |cluster| {
+        cluster.push(&[Change::write("shop.yaml", web("shop").to_string())], "Open")?;
+        cluster.serving("shop", "hello from shop")?;
+        let first = leader_is(cluster, "r0")?;
+
+        // Its lease ends while it sleeps for a moment only: by its own clock it leads on for
+        // seconds, so nothing but the fence in its writes stands between it and the keys.
+        cluster.reconcilers[0].signal(Signal::SIGSTOP)?;
+        cluster.etcd.end_lease_of(&first)?;
+        let second = leader_is(cluster, "r1")?;
+        ensure!(second.create_revision > first.create_revision);
+        cluster.reconcilers[1].signal(Signal::SIGSTOP)?;
+        let before = written_by_leader(cluster)?;
+        let commit = cluster.repo.push(&[Change::write("blog.yaml", web("blog").to_string())], "Another")?;
+        cluster.reconcilers[0].signal(Signal::SIGCONT)?;
+        let refused = holds("the old leader writes nothing", secs(4), || {
+            let now = written_by_leader(cluster)?;
+            ensure!(now == before, "it wrote: {:?}", now.iter().find(|key| !before.contains(key)));
+            Ok(())
+        });
+        cluster.reconcilers[1].signal(Signal::SIGCONT)?;
+        refused?;
+        cluster.applied(&commit)?;
+        cluster.serving("blog", "hello from blog").map(|_| ())
     })
 }

@@ -1,4 +1,6 @@
 //! Wrong inputs: one line that says what, where and what to do; exit code not 0; nothing left.
+//!
+//! Red when a start that failed does not undo its lock (`StateLock::undo`).
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;

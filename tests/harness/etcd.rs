@@ -31,6 +31,8 @@ pub struct EtcdKey {
     pub create_revision: i64,
     /// When it was last written.
     pub mod_revision: i64,
+    /// The lease that it lies on; 0 is none.
+    pub lease: i64,
 }
 
 #[derive(Deserialize)]
@@ -52,6 +54,8 @@ struct RawKey {
     value: String,
     create_revision: i64,
     mod_revision: i64,
+    #[serde(default)]
+    lease: i64,
 }
 
 impl Etcd {
@@ -121,6 +125,13 @@ impl Etcd {
         self.ask(&["get", "--prefix", prefix])?.kvs.iter().map(decode).collect()
     }
 
+    /// Ends the lease that a key lies on, as if its owner had been away for its whole length.
+    pub fn end_lease_of(&self, key: &EtcdKey) -> Result<()> {
+        let lease = format!("{:x}", key.lease);
+        let args = ["ETCDCTL_API=3", "etcdctl", "--endpoints", &self.client, "lease", "revoke", &lease];
+        run("env", &args).map(|_| ())
+    }
+
     fn ask(&self, args: &[&str]) -> Result<Answer> {
         let mut words = vec!["ETCDCTL_API=3", "etcdctl", "--endpoints", self.client.as_str()];
         words.extend(["--command-timeout=3s", "--dial-timeout=1s", "-w", "json"]);
@@ -140,5 +151,6 @@ fn decode(raw: &RawKey) -> Result<EtcdKey> {
         value: text(&raw.value)?,
         create_revision: raw.create_revision,
         mod_revision: raw.mod_revision,
+        lease: raw.lease,
     })
 }
