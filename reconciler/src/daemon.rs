@@ -66,8 +66,8 @@ async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
     let listener = listen(config.listen).await?;
     let store = connect(&config.etcd).await?;
     check_state_dir(&config.own_dir())?;
-    let seat = Seat::take(&config.own_dir())?;
     gitops::preflight(&config.source, &config.state_dir).await?;
+    let seat = Seat::take(&config.own_dir())?;
 
     let mut tasks = Tasks::new();
     let token = tasks.token();

@@ -334,10 +334,10 @@ impl Cluster {
     /// Waits until the pod runs and answers `text` at its own address, port 8080.
     pub fn serving(&self, name: &str, text: &str) -> Result<PodView> {
         eventually(&format!("pod {name} says {text:?}"), PATIENCE, || {
-            let pod = self.pod(name)?;
-            let (code, body) = self.get_from_node(pod.address()?, 8080, "/")?;
+            let (code, body) = self.get_from_node(self.pod(name)?.address()?, 8080, "/")?;
             ensure!(code == 200 && body.trim() == text, "it says {code} {body:?}");
-            Ok(pod)
+            // As it is after the answer: whoever gave it may have started just before.
+            self.pod(name)
         })
     }
 
