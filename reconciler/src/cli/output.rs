@@ -221,9 +221,12 @@ pub(super) fn json<T: Serialize>(value: &T) -> Result<String, CliError> {
 
 /// YAML.
 pub(super) fn yaml<T: Serialize>(value: &T) -> Result<String, CliError> {
-    // Through JSON: YAML would write an enum's variant as a tag, which few parsers take.
-    let value = serde_json::to_value(value).map_err(|e| CliError::Write(io::Error::other(e)))?;
-    serde_yaml::to_string(&value).map_err(|e| CliError::Write(io::Error::other(e)))
+    // As maps: an enum's variant would be written as a tag, which few parsers take.
+    let failed = |e| CliError::Write(io::Error::other(e));
+    let mut text = Vec::new();
+    serde_yaml::with::singleton_map_recursive::serialize(value, &mut serde_yaml::Serializer::new(&mut text))
+        .map_err(failed)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// Writes to stdout at once.
