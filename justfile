@@ -14,10 +14,26 @@ test:
 e2e *FILTER:
     cargo test -p minik8s-tests --test e2e -- --test-threads=2 {{FILTER}}
 
-# The long tests in full.
+# The long tests in full. MINIK8S_SEED=… walks the same walk again.
 soak:
     MINIK8S_ROUNDS=20 cargo test -p minik8s-tests --test e2e -- --test-threads=1
+    MINIK8S_ROUNDS=1000 MINIK8S_SEED=${MINIK8S_SEED:-$(date +%s)} \
+        cargo test -p minik8s-reconciler --lib -- --nocapture gitops::tests::walk gitops::tests::any_kind
+    MINIK8S_FUZZ_ROUNDS=20000 cargo test -p minik8s-schema --all-features --test fuzz_smoke
+    MINIK8S_FUZZ_ROUNDS=20000 cargo test -p minik8s-reconciler --lib fuzz_smoke
     cargo bench -p minik8s-tests --bench spine
+
+# Fuzzes each target for SECONDS. Needs `cargo install cargo-fuzz` and a C++ compiler. The toolchain is the
+# stable one, so RUSTC_BOOTSTRAP lets it take the fuzzer's flags, and there is no sanitizer: all code is safe
+# Rust, in which a panic is what there is to find.
+fuzz SECONDS="60":
+    for target in manifest_load dialects webhook; do \
+        seeds=tests/fuzz/seeds; [ $target != webhook ] || seeds=tests/fuzz/requests; \
+        mkdir -p tests/fuzz/corpus/$target; \
+        RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir tests/fuzz --sanitizer none $target \
+            tests/fuzz/corpus/$target $seeds -- \
+            -max_total_time={{SECONDS}} -max_len=8192 -timeout=10 -rss_limit_mb=1024 || exit 1; \
+    done
 
 # Our figures beside the bare engine's.
 bench:

@@ -62,6 +62,14 @@ want_build_and_node() {
 	want_file /bin/busybox busybox-static
 }
 
+# What the tests need besides: an SSH server of their own, and the programs that sign commits.
+want_tests() {
+	want_for tar tar
+	want_file /usr/sbin/sshd openssh-server
+	want_for ssh-keygen openssh-client
+	want_for gpg gnupg
+}
+
 rust_minor() { rustc --version 2>/dev/null | sed -n 's/^rustc 1\.\([0-9]*\).*/\1/p'; }
 
 # Rust from Debian where it is absent or too old: rustup where packaged, else the newest rustc.

@@ -6,15 +6,18 @@ use std::time::Duration;
 
 use clap::builder::styling::Styles;
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use crate::cli::down::DownArgs;
 use crate::cli::up::UpArgs;
 use crate::config::{ServeArgs, parse_duration};
+use crate::view::Selector;
 
+mod offline;
 mod resource;
 
+pub use offline::{ExplainArgs, ReportFormat, SchemaArgs, ValidateArgs};
 pub use resource::{Resource, ResourceKind};
 
 /// Where the reconciler's API is when nobody says otherwise.
@@ -45,16 +48,25 @@ pub enum Command {
     /// Remove everything that `up` made on this machine
     #[command(after_help = "Example: minik8s down")]
     Down(DownArgs),
+    /// What a revision would change: the plan that a reviewer reads
+    #[command(after_help = "Examples: minik8s plan --base origin/main --head HEAD\n          \
+                            minik8s plan --head HEAD --server http://127.0.0.1:7070\n\n\
+                            Exit code: 0 nothing changes, 2 something does, 1 error.")]
+    Plan(PlanArgs),
+    /// For CI: reads a forge's list of comments (JSON) and prints the id of the account's newest plan,
+    /// if it is there
+    #[command(hide = true, after_help = "Example: minik8s find-comment --by ada < comments.json")]
+    FindComment(FindCommentArgs),
     /// The cluster on one page
     #[command(after_help = "Example: minik8s status")]
     Status(StatusArgs),
-    /// List pods, nodes, sources, revisions or events
+    /// List pods, nodes, objects of any kind, sources, revisions, deliveries or events
     #[command(
         after_help = "Examples: minik8s get pods -A\n          minik8s get pod web -o yaml\n          \
                             minik8s get nodes -w"
     )]
     Get(GetArgs),
-    /// One pod or node in full, with why it is as it is
+    /// One pod, node or object in full, with why it is as it is
     #[command(after_help = "Example: minik8s describe pod/web")]
     Describe(DescribeArgs),
     /// The commits that were applied, the newest first
@@ -75,6 +87,29 @@ pub enum Command {
     /// Look at the repository now instead of at the next poll
     #[command(after_help = "Example: minik8s sync --wait")]
     Sync(SyncArgs),
+    /// Check a folder of manifests as a push of it would be checked
+    #[command(after_help = "Examples: minik8s validate\n          minik8s validate apps -o github\n\n\
+                            Paths in the output are relative to the Git repository around PATH, if there is one.\n\
+                            Exit code: 0 no errors, 1 errors (with --strict also warnings), 2 PATH can't be read.")]
+    Validate(ValidateArgs),
+    /// The JSON Schema of a kind's manifest, for editors
+    #[command(
+        after_help = "Examples: minik8s schema pod > pod.json\n          minik8s schema > manifest.json\n          \
+                            minik8s schema --list"
+    )]
+    Schema(SchemaArgs),
+    /// What a kind or a field is, and the fields in it
+    #[command(
+        after_help = "Examples: minik8s explain pod.spec.containers\n          minik8s explain hpa --recursive"
+    )]
+    Explain(ExplainArgs),
+    /// Not here: what runs is what the repository says
+    #[command(
+        hide = true,
+        aliases = ["delete", "edit", "create", "patch", "replace", "scale", "label", "annotate", "rollout"],
+        after_help = "Example, which only says so: minik8s apply"
+    )]
+    Apply(ByHandArgs),
     /// Versions of this program and of the reconciler
     #[command(after_help = "Example: minik8s version")]
     Version(VersionArgs),
@@ -132,6 +167,59 @@ pub struct OutputArgs {
     pub output: Format,
 }
 
+/// How a plan is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PlanFormat {
+    /// For a terminal.
+    Text,
+    /// For a comment on a pull request.
+    Markdown,
+    /// For programs.
+    Json,
+    /// The Markdown as `{"body": …}`, as GitHub, GitLab and Gitea take a comment
+    Comment,
+}
+
+/// Flags of `plan`.
+#[derive(Debug, Args)]
+pub struct PlanArgs {
+    /// What is changed from, and merged into: a commit, branch or tag; not needed with --server
+    #[arg(long, value_name = "REV", required_unless_present = "server")]
+    pub base: Option<String>,
+    /// What is changed to; HEAD with --server
+    #[arg(long, value_name = "REV", required_unless_present = "server")]
+    pub head: Option<String>,
+    /// The local repository, or a folder in it; only its objects are read, never its files
+    #[arg(long, value_name = "PATH", default_value = ".")]
+    pub repo: String,
+    /// Folder of the repository that the source reads
+    #[arg(long, value_name = "DIR")]
+    pub path: Option<String>,
+    /// Name of the source
+    #[arg(long, value_name = "NAME")]
+    pub source: Option<String>,
+    /// As a strict source: one file that can't be applied keeps all others from it
+    #[arg(long)]
+    pub strict: bool,
+    /// Against what this reconciler has applied now, instead of a base
+    #[arg(long, value_name = "URL")]
+    pub server: Option<String>,
+    /// How to print it
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    pub output: PlanFormat,
+}
+
+/// Flags of `find-comment`.
+#[derive(Debug, Args)]
+pub struct FindCommentArgs {
+    /// The account whose newest comment is looked for
+    #[arg(long, value_name = "LOGIN", required_unless_present = "whoami")]
+    pub by: Option<String>,
+    /// Print the account in the forge's answer instead
+    #[arg(long, conflicts_with = "by")]
+    pub whoami: bool,
+}
+
 /// Flags of `status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
@@ -146,12 +234,20 @@ pub struct StatusArgs {
 /// Flags of `get`.
 #[derive(Debug, Args)]
 pub struct GetArgs {
-    /// What to list: pods (po), nodes (no), sources (src), revisions (rev), events (ev); or KIND/NAME
+    /// What to list: pods (po), nodes (no), services (svc), replicasets (rs), hpa, dns, functions (fn),
+    /// workflows (wf), jobs, cluster, all, sources (src), revisions (rev), deliveries (dlv), events (ev); or
+    /// KIND/NAME
     #[arg(value_name = "KIND")]
     pub resource: Resource,
-    /// Only the one of this name
+    /// Only those of these names
     #[arg(value_name = "NAME")]
-    pub name: Option<String>,
+    pub names: Vec<String>,
+    /// Only those with these labels: app=web,tier!=back,env in (a,b),new,!old
+    #[arg(short = 'l', long, value_name = "LABELS")]
+    pub selector: Option<Selector>,
+    /// Leave the header of the table out
+    #[arg(long)]
+    pub no_headers: bool,
     /// Print again whenever something changes
     #[arg(short, long)]
     pub watch: bool,
@@ -169,7 +265,7 @@ pub struct GetArgs {
 /// Flags of `describe`.
 #[derive(Debug, Args)]
 pub struct DescribeArgs {
-    /// KIND/NAME, or KIND followed by NAME; kinds: pod, node
+    /// KIND/NAME, or KIND followed by NAME; any kind that 'get' knows and that Git can have, or node
     #[arg(value_name = "KIND[/NAME]")]
     pub resource: Resource,
     /// The name, if not given with the kind
@@ -275,6 +371,9 @@ pub struct WaitArgs {
 /// Flags of `sync`.
 #[derive(Debug, Args)]
 pub struct SyncArgs {
+    /// Only this source; by default all of the reconciler that is asked
+    #[arg(value_name = "SOURCE")]
+    pub source: Option<String>,
     /// Wait until it is done, and print the commit that is applied then
     #[arg(long)]
     pub wait: bool,
@@ -284,6 +383,14 @@ pub struct SyncArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub server: ServerArgs,
+}
+
+/// What someone tried to do by hand.
+#[derive(Debug, Args)]
+pub struct ByHandArgs {
+    /// Whatever was written
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    pub words: Vec<OsString>,
 }
 
 /// Flags of `version`.
@@ -312,7 +419,8 @@ where
     I: IntoIterator<Item = T>,
     T: Into<OsString> + Clone,
 {
-    Cli::try_parse_from(arguments).map_err(|error| match error.kind() {
+    let arguments = flags_last(arguments);
+    Cli::try_parse_from(&arguments).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // Nobody is left to tell if stdout is closed.
             let _ = error.print();
@@ -323,17 +431,48 @@ where
             ExitCode::from(2)
         }
         _ => {
-            eprintln!("minik8s: {}", one_line(&error.render().to_string()));
+            eprintln!("minik8s: {}", one_line(&error.render().to_string(), &command_of(&arguments)));
             ExitCode::from(2)
         }
     })
 }
 
-/// clap's message without its usage block, as one line.
-fn one_line(message: &str) -> String {
+/// Flags that many subcommands have may stand in front of the subcommand, as people write them:
+/// `minik8s -n shop get pods`. They are moved behind it, where clap looks for them.
+fn flags_last<I, T>(arguments: I) -> Vec<OsString>
+where
+    I: IntoIterator<Item = T>,
+    T: Into<OsString>,
+{
+    const WITH_VALUE: [&str; 5] = ["--server", "-n", "--namespace", "-o", "--output"];
+    const WITHOUT: [&str; 2] = ["-A", "--all-namespaces"];
+    let mut arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+    let mut at = 1;
+    while let Some(word) = arguments.get(at).and_then(|word| word.to_str()) {
+        let (flag, value) = word.split_once('=').map_or((word, None), |(flag, value)| (flag, Some(value)));
+        at += match (WITH_VALUE.contains(&flag), WITHOUT.contains(&word)) {
+            (true, _) if value.is_some() => 1,
+            (true, _) => 2,
+            (false, true) => 1,
+            (false, false) => break,
+        };
+    }
+    if at > 1 && at < arguments.len() {
+        // The subcommand goes in front of the flags that stood before it.
+        arguments[1..=at].rotate_right(1);
+    }
+    arguments
+}
+
+/// clap's message without its usage block, as one line that points to the help of `command`.
+fn one_line(message: &str, command: &str) -> String {
     let useful = message.split("\n\nUsage:").next().unwrap_or(message);
     let mut line = String::new();
     for part in useful.lines().map(str::trim).filter(|p| !p.is_empty() && !p.starts_with("For more info")) {
+        // Nobody who mistyped a flag means it as a value.
+        if part.starts_with("tip: to pass '-") {
+            continue;
+        }
         let (separator, part) = match part.strip_prefix("tip: ") {
             Some(tip) => ("; ", tip),
             None => (" ", part),
@@ -344,7 +483,15 @@ fn one_line(message: &str) -> String {
         line.push_str(part);
     }
     let line = line.strip_prefix("error: ").unwrap_or(&line).to_owned();
-    if line.contains("; ") { line } else { format!("{line}; see 'minik8s --help'") }
+    if line.contains("; ") { line } else { format!("{line}; see '{command} --help'") }
+}
+
+/// `minik8s wait` when `wait` was meant, else `minik8s`.
+fn command_of(arguments: &[OsString]) -> String {
+    let first = arguments.get(1).and_then(|word| word.to_str()).unwrap_or_default();
+    let known =
+        <Cli as CommandFactory>::command().get_subcommands().any(|command| command.get_name() == first);
+    if known { format!("minik8s {first}") } else { "minik8s".to_owned() }
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 //! Starts in the order in which things fail: whatever a user got wrong ends in one line before
 //! anything has an effect. Afterwards every task is critical: the death of one ends the process.
 
+mod sources;
+
 use std::future::IntoFuture as _;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -30,9 +32,11 @@ use crate::controllers::nodes::Nodes;
 use crate::controllers::scheduler::Scheduler;
 use crate::controllers::workloads::Workloads;
 use crate::controllers::{Deps, Shell};
-use crate::gitops::{self, SourceLoop};
+use crate::git::{self, SourceConfig};
+use crate::gitops::{self, SourceLoop, VerdictLoop};
 use crate::logging;
 use crate::seat::Seat;
+use crate::webhooks::{self, Door, Follower, Hooks, Intake};
 
 /// How long etcd may take to answer at the start: it is often started at the same time.
 const ETCD_PATIENCE: Duration = Duration::from_secs(5);
@@ -63,10 +67,17 @@ pub async fn serve(config: ServeConfig, shutdown: CancellationToken) -> anyhow::
 /// The table.
 async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
     // What may be wrong, least effect first.
-    let listener = listen(config.listen).await?;
+    let listener = listen("--listen", config.listen).await?;
+    let hooks = match &config.webhooks {
+        None => None,
+        Some(hooks) => {
+            webhooks::read_secrets(&hooks.secret_file)?;
+            Some((listen("--webhook-listen", hooks.listen).await?, hooks.secret_file.clone()))
+        }
+    };
     let store = connect(&config.etcd).await?;
     check_state_dir(&config.own_dir())?;
-    gitops::preflight(&config.source, &config.state_dir).await?;
+    look_ahead(&config).await?;
     let seat = Seat::take(&config.own_dir())?;
 
     let mut tasks = Tasks::new();
@@ -96,29 +107,76 @@ async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
         events: events.clone(),
         settings: config.settings,
     };
-    let source = SourceLoop::new(
-        config.source.clone(),
-        config.state_dir,
+    let mut loops = Loops { tasks: &mut tasks, working };
+    let sources: Vec<_> = config
+        .sources
+        .iter()
+        .map(|source| {
+            let (store, events) = (Arc::clone(&store), events.clone());
+            let state_dir = config.state_dir.clone();
+            let source_loop =
+                SourceLoop::new(source.clone(), state_dir, store, world.clone(), fence.clone(), events);
+            loops.drive("gitops", source.poll, source_loop)
+        })
+        .collect();
+    let (nudges, last_runs): (Vec<_>, Vec<_>) = sources.into_iter().unzip();
+    // One door for "look now": it wakes every source, and its last run is the last of any.
+    let (sync, asked) = Nudge::new();
+    let verdicts = VerdictLoop::new(
+        config.sources.iter().map(|source| source.name.clone()).zip(nudges.iter().cloned()).collect(),
         Arc::clone(&store),
         world.clone(),
         fence.clone(),
-        events,
+        &deps.events,
     );
-    let mut loops = Loops { tasks: &mut tasks, working };
-    let (sync, last_sync) = loops.drive("gitops", config.source.poll, source);
     let controllers = [
+        loops.drive("verdicts", CONTROLLER_INTERVAL, verdicts).0,
         loops.drive("nodes", CONTROLLER_INTERVAL, Shell::<Nodes>::new(deps.clone())).0,
         loops.drive("workloads", CONTROLLER_INTERVAL, Shell::<Workloads>::new(deps.clone())).0,
         loops.drive("scheduler", CONTROLLER_INTERVAL, Shell::<Scheduler>::new(deps)).0,
     ];
     drop(loops);
-    tasks.spawn_critical("nudges", pass_on(world.clone(), fence, controllers, sync.clone(), token.clone()));
+    let doors = config.sources.iter().zip(&nudges);
+    let doors = doors.map(|(source, nudge)| Door {
+        source: source.name.clone(),
+        follows: source.reference.clone(),
+        nudge: nudge.clone(),
+    });
+    let intake = Intake::new(doors.collect(), world.clone(), Arc::clone(&store), config.name.clone());
+    let intake = Arc::new(intake);
+    let follower = Follower {
+        world: world.clone(),
+        fence: fence.clone(),
+        store: Arc::clone(&store),
+        intake: Arc::clone(&intake),
+        runs: last_runs.clone(),
+        identity: config.name.clone(),
+    };
+    tasks.spawn_critical("deliveries", follower.run(token.clone()));
+    let (last_run, last_sync) = watch::channel(None);
+    tasks.spawn_critical("sources", {
+        let token = token.clone();
+        async move {
+            // Cancel-safe: both only wait, and hold nothing when they are dropped.
+            token.run_until_cancelled(sources::fan_out(asked, nudges, last_runs, last_run)).await;
+        }
+    });
+    tasks.spawn_critical("nudges", pass_on(world.clone(), fence, controllers, sync, token.clone()));
+
+    // Who asks.
+    let counts = hooks.map(|(listener, secret_file)| {
+        let counts = Arc::new(webhooks::Counts::default());
+        let hooks = Hooks::new(Arc::clone(&intake), secret_file, Arc::clone(&counts));
+        tasks.spawn_critical("webhooks", webhooks::serve(listener, hooks, token.clone()));
+        counts
+    });
 
     // Who looks.
     let api = api::router(ApiDeps {
         world,
         store,
-        sync,
+        intake,
+        hooks: counts,
         last_sync: Some(last_sync),
         identity: config.name.clone(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -128,18 +186,34 @@ async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
         name = config.name,
         listen = %config.listen,
         etcd = config.etcd.join(","),
-        repo = config.source.shown_url(),
-        reference = %config.source.reference,
+        sources = config.sources.iter().map(described).collect::<Vec<_>>().join(", "),
         "reconciler started"
     );
     Ok(tasks)
 }
 
-async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
+/// A mistake in what `serve` was told is best told at once. Of several repositories one may well be
+/// away: that is no reason not to run the others, and each tells its own trouble in its status.
+async fn look_ahead(config: &ServeConfig) -> anyhow::Result<()> {
+    for source in &config.sources {
+        let checked = match config.sources.len() {
+            1 => gitops::preflight(source, &config.state_dir).await,
+            _ => source.check().and_then(|()| git::check_keys(source)),
+        };
+        checked.with_context(|| format!("source {}", source.name))?;
+    }
+    Ok(())
+}
+
+fn described(source: &SourceConfig) -> String {
+    format!("{}: {} {}", source.name, source.shown_url(), source.reference)
+}
+
+async fn listen(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
     match TcpListener::bind(address).await {
         Ok(listener) => Ok(listener),
         Err(error) => bail!(
-            "cannot listen on {address}: {}; stop what listens there, or give --listen another address",
+            "cannot listen on {address}: {}; stop what listens there, or give {flag} another address",
             text_of(&error)
         ),
     }

@@ -1,7 +1,7 @@
 //! JSON in and out of etcd, and the content hash.
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
 
 /// Largest value that may be written under one key; bigger things travel by digest.
@@ -37,6 +37,13 @@ pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, CodecError> {
 /// neighbouring versions can read each other.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
     serde_json::from_slice(bytes).map_err(CodecError::Decode)
+}
+
+/// A list without room to grow: objects are kept for long, and a list of one begins with room for four.
+pub(crate) fn exact<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    let mut list = Vec::deserialize(from)?;
+    list.shrink_to_fit();
+    Ok(list)
 }
 
 /// SHA-256 of the value's JSON, as 64 hex digits. Maps are ordered, so equal values hash equal.

@@ -44,6 +44,8 @@ pub enum Key {
     PodStatus(String, PodRef),
     /// `status/<node>/usage`.
     Usage(String),
+    /// `deliveries/<id>`.
+    Delivery(String),
     /// `events/<ns>/<id>`; the id begins with the time in microseconds, so keys sort by it.
     Event(String, String),
 }
@@ -59,6 +61,8 @@ pub enum Writer {
     Controller(&'static str),
     /// The agent of the node in the key.
     Agent,
+    /// The reconciler that took the request, leading or not; then the leading one's gitops.
+    Receiver,
     /// Whoever saw it happen.
     Anyone,
 }
@@ -70,6 +74,7 @@ impl fmt::Display for Writer {
             Writer::Gitops => f.write_str("gitops"),
             Writer::Controller(name) => write!(f, "{name} controller"),
             Writer::Agent => f.write_str("that node's agent"),
+            Writer::Receiver => f.write_str("the reconciler that took it, then gitops"),
             Writer::Anyone => f.write_str("who saw it"),
         }
     }
@@ -139,6 +144,12 @@ pub const CONTRACT: &[ContractRow] = &[
     row("heartbeats/<node>", "alive, on a 15 s lease", Writer::Agent, "nodes"),
     row("status/<node>/pods/<ns>/<name>", "what the pod is", Writer::Agent, "controllers, CLI"),
     row("status/<node>/usage", "CPU and memory in use", Writer::Agent, "hpa, CLI"),
+    row(
+        "deliveries/<id>",
+        "receipt of a webhook or of `minik8s sync`, and what came of it, on a lease of 24 h",
+        Writer::Receiver,
+        "gitops, CLI",
+    ),
     row("events/<ns>/<id>", "what happened, on a lease of 1 h", Writer::Anyone, "CLI"),
 ];
 
@@ -177,6 +188,8 @@ pub mod prefix {
     pub const HEARTBEATS: &str = "/minik8s/heartbeats/";
     /// `status/`.
     pub const STATUS: &str = "/minik8s/status/";
+    /// `deliveries/`.
+    pub const DELIVERIES: &str = "/minik8s/deliveries/";
     /// `events/`.
     pub const EVENTS: &str = "/minik8s/events/";
 
@@ -208,6 +221,7 @@ impl Key {
             Key::Service(_) | Key::Route(_) => Writer::Controller("services"),
             Key::Subnet(_) => Writer::Controller("nodes"),
             Key::Node(_) | Key::Heartbeat(_) | Key::PodStatus(..) | Key::Usage(_) => Writer::Agent,
+            Key::Delivery(_) => Writer::Receiver,
             Key::Event(..) => Writer::Anyone,
         }
     }
@@ -232,6 +246,7 @@ impl fmt::Display for Key {
             Key::Heartbeat(node) => write!(f, "heartbeats/{node}"),
             Key::PodStatus(node, pod) => write!(f, "status/{node}/pods/{pod}"),
             Key::Usage(node) => write!(f, "status/{node}/usage"),
+            Key::Delivery(id) => write!(f, "deliveries/{id}"),
             Key::Event(namespace, id) => write!(f, "events/{namespace}/{id}"),
         }
     }
@@ -278,6 +293,7 @@ impl FromStr for Key {
                 Key::PodStatus((*node).to_owned(), PodRef::new(*namespace, *name))
             }
             ["status", node, "usage"] => Key::Usage((*node).to_owned()),
+            ["deliveries", id] => Key::Delivery((*id).to_owned()),
             ["events", namespace, id] => Key::Event((*namespace).to_owned(), (*id).to_owned()),
             _ => return Err(not_a_key()),
         })
@@ -306,6 +322,7 @@ mod tests {
             Key::Heartbeat("n1".into()),
             Key::PodStatus("n1".into(), pod),
             Key::Usage("n1".into()),
+            Key::Delivery("github-1".into()),
             Key::Event("default".into(), "0001-ab".into()),
         ]
     }

@@ -3,18 +3,23 @@
 //! Without the features `store` and `control` this crate is pure: no clock, no I/O, no runtime.
 #![warn(missing_docs)]
 
+#[cfg(feature = "arbitrary")]
+pub mod arbitrary;
 pub mod backoff;
 pub mod codec;
 pub mod condition;
 #[cfg(feature = "control")]
 pub mod control;
+pub mod explain;
 pub mod keys;
 pub mod kinds;
 pub mod manifest;
 pub mod meta;
 pub mod object;
+pub mod pool;
 pub mod quantity;
 pub mod records;
+pub mod secrets;
 pub mod selector;
 #[cfg(feature = "store")]
 pub mod store;

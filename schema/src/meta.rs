@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::kinds::Kind;
+use crate::violation::OwnedStep;
 
 /// The namespace of objects whose manifest names none.
 pub const DEFAULT_NAMESPACE: &str = "default";
@@ -30,6 +31,23 @@ pub struct ObjectMeta {
     /// Non-identifying pairs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: StringMap,
+    /// Objects that must be healthy before this one is applied: `Kind/name` in the same namespace, or
+    /// `Kind/namespace/name`. Removals go the other way round.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub depends_on: Vec<String>,
+}
+
+impl ObjectMeta {
+    /// Paths whose lines the checks across objects need.
+    pub fn places(&self) -> Vec<Vec<OwnedStep>> {
+        let list = || ["metadata", "dependsOn"].map(|field| OwnedStep::Field(field.to_owned())).to_vec();
+        let item = |index| {
+            let mut path = list();
+            path.push(OwnedStep::Index(index));
+            path
+        };
+        (0..self.depends_on.len()).map(item).collect()
+    }
 }
 
 fn default_namespace() -> String {

@@ -12,7 +12,10 @@ use crate::keys::Key;
 use crate::kinds::pod::PodStatus;
 use crate::meta::{ObjectRef, PodRef};
 use crate::object::Object;
-use crate::records::{Binding, Heartbeat, NodeRecord, PodInstance, Revision, Settled, SourceStatus, Subnet};
+use crate::pool;
+use crate::records::{
+    Binding, Delivery, Heartbeat, NodeRecord, PodInstance, Revision, Settled, SourceStatus, Subnet,
+};
 
 /// A decoded value with the revisions that guards refer to.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,6 +58,8 @@ pub struct World {
     pub heartbeats: Table<String, Heartbeat>,
     /// `status/<node>/pods/`, by node and pod.
     pub pod_status: Table<(String, PodRef), PodStatus>,
+    /// `deliveries/`, by id.
+    pub deliveries: Table<String, Delivery>,
     /// Keys whose value could not be decoded, and why: one bad value blinds nobody.
     pub malformed: OrdMap<String, Arc<str>>,
     /// Where each pod is bound; follows from `bindings`, see [`World::binding_of`].
@@ -99,11 +104,17 @@ impl World {
         let outcome = match key {
             Key::Source(id) => set(&mut self.sources, id, change),
             Key::Revision(source, sequence) => set(&mut self.revisions, (source, sequence), change),
-            Key::Object(id) => set(&mut self.objects, id, change),
-            Key::Pod(id) => set(&mut self.pods, id, change),
+            Key::Object(id) => set_as(&mut self.objects, id, change, |mut object: Object| {
+                object.resource = pool::share(&object.hash, object.resource);
+                object
+            }),
+            Key::Pod(id) => set_as(&mut self.pods, id, change, shared),
             Key::Binding(node, pod) => {
                 let id = (node, pod);
-                let outcome = set(&mut self.bindings, id.clone(), change);
+                let outcome = set_as(&mut self.bindings, id.clone(), change, |mut binding: Binding| {
+                    binding.pod = shared(binding.pod);
+                    binding
+                });
                 self.bound.follow(&self.bindings, id);
                 outcome
             }
@@ -112,6 +123,7 @@ impl World {
             Key::Subnet(id) => set(&mut self.subnets, id, change),
             Key::Heartbeat(id) => set(&mut self.heartbeats, id, change),
             Key::PodStatus(node, pod) => set(&mut self.pod_status, (node, pod), change),
+            Key::Delivery(id) => set(&mut self.deliveries, id, change),
             Key::Leader
             | Key::Scale(_)
             | Key::Service(_)
@@ -195,7 +207,25 @@ fn below<'a, V>(
         .map(|((_, pod), value)| (pod, value))
 }
 
+fn shared(mut pod: PodInstance) -> PodInstance {
+    pod.spec = pool::share_pod(&pod.hash, pod.spec);
+    pod
+}
+
 fn set<K, V>(table: &mut Table<K, V>, id: K, change: &Change) -> Result<(), String>
+where
+    K: Ord + Clone,
+    V: DeserializeOwned,
+{
+    set_as(table, id, change, |value| value)
+}
+
+fn set_as<K, V>(
+    table: &mut Table<K, V>,
+    id: K,
+    change: &Change,
+    kept: impl FnOnce(V) -> V,
+) -> Result<(), String>
 where
     K: Ord + Clone,
     V: DeserializeOwned,
@@ -206,8 +236,8 @@ where
         }
         Change::Put { value, create_revision, mod_revision, .. } => match decode(value) {
             Ok(value) => {
-                let versioned =
-                    Versioned { value, create_revision: *create_revision, mod_revision: *mod_revision };
+                let (create_revision, mod_revision) = (*create_revision, *mod_revision);
+                let versioned = Versioned { value: kept(value), create_revision, mod_revision };
                 table.insert(id, Arc::new(versioned));
             }
             Err(error) => {

@@ -17,7 +17,7 @@ fn binding(node: &str, pod: &PodRef) -> Binding {
         annotations: StringMap::new(),
         owner: OwnerRef { kind: Kind::Pod, name: pod.name.clone() },
         commit: "c".repeat(40),
-        spec: PodSpec::default(),
+        spec: PodSpec::default().into(),
     };
     Binding { node: node.to_owned(), pod: instance, reason: "least pods".into() }
 }

@@ -1,12 +1,15 @@
 //! Our figures beside the bare engine's, taken in the same run on the same machine, printed as
 //! one table. Nothing here is asserted: the budgets stand in the table to be read.
 //!
-//! `MINIK8S_BENCH=short` takes small samples, so that a check stays short.
+//! `MINIK8S_BENCH=short` takes small samples, so that a check stays short. Words after `--` name the
+//! parts to measure: `cargo bench -p minik8s-tests -- files plans`.
 
 mod engine;
 mod figures;
 mod files;
+mod hooks;
 mod idle;
+mod plans;
 mod pods;
 
 use harness::Result;
@@ -51,6 +54,17 @@ const SHORT: Scale = Scale {
     idle_objects: 1_000,
 };
 
+/// A part of the figures, and what takes them.
+type Part = (&'static str, fn(Scale, &mut Table) -> Result<()>);
+
+const PARTS: [Part; 5] = [
+    ("plans", plans::measure),
+    ("pods", pods::measure),
+    ("files", files::measure),
+    ("hooks", hooks::measure),
+    ("idle", idle::measure),
+];
+
 fn main() -> Result<()> {
     if !std::env::args().any(|arg| arg == "--bench") {
         println!("run it with `cargo bench -p minik8s-tests`: figures of a debug build say nothing");
@@ -59,9 +73,12 @@ fn main() -> Result<()> {
     let short = std::env::var("MINIK8S_BENCH").is_ok_and(|value| value == "short");
     let scale = if short { SHORT } else { FULL };
     let mut table = Table::default();
-    pods::measure(scale, &mut table)?;
-    files::measure(scale, &mut table)?;
-    idle::measure(scale, &mut table)?;
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    for (name, measure) in PARTS {
+        if wanted.is_empty() || wanted.iter().any(|part| part == name) {
+            measure(scale, &mut table)?;
+        }
+    }
     println!("{table}");
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! Git over HTTP with a token, as a forge serves it: `git http-backend` behind a few lines of
-//! HTTP, so that a story can take the token away.
+//! Git over HTTP or HTTPS with a token, as a forge serves it: `git http-backend` behind a few lines
+//! of HTTP, so that a story can take the token away or send the client elsewhere.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,8 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, ensure};
+use openssl::ssl::SslAcceptor;
 
 use crate::base64;
+use crate::tls;
 use crate::wait::secs;
 
 /// Bodies of a fetch are a few kilobytes.
@@ -25,12 +27,21 @@ pub struct GitHttp {
     accept: Option<JoinHandle<()>>,
 }
 
-#[derive(Debug)]
 struct Shared {
     root: PathBuf,
     token: Mutex<String>,
     ended: AtomicBool,
     polls: AtomicUsize,
+    tls: Option<SslAcceptor>,
+    redirect: Mutex<Option<String>>,
+    /// Every `Authorization` header that came.
+    shown: Mutex<Vec<String>>,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("root", &self.root).finish_non_exhaustive()
+    }
 }
 
 struct Request {
@@ -44,6 +55,17 @@ struct Request {
 impl GitHttp {
     /// Serves the repositories below `root` on a loopback port to whoever shows `token` as password.
     pub fn serve(root: &Path, port: u16, token: &str) -> Result<Self> {
+        Self::start(root, port, token, None)
+    }
+
+    /// The same over TLS, with a certificate for `localhost` and 127.0.0.1 of the CA at
+    /// [`GitHttp::ca_file`].
+    pub fn serve_tls(root: &Path, port: u16, token: &str) -> Result<Self> {
+        let acceptor = tls::acceptor(&ca_file(root))?;
+        Self::start(root, port, token, Some(acceptor))
+    }
+
+    fn start(root: &Path, port: u16, token: &str, tls: Option<SslAcceptor>) -> Result<Self> {
         let listener =
             TcpListener::bind(("127.0.0.1", port)).with_context(|| format!("port {port} is taken"))?;
         let shared = Arc::new(Shared {
@@ -51,6 +73,9 @@ impl GitHttp {
             token: Mutex::new(token.to_owned()),
             ended: AtomicBool::new(false),
             polls: AtomicUsize::new(0),
+            tls,
+            redirect: Mutex::default(),
+            shown: Mutex::default(),
         });
         let seen = Arc::clone(&shared);
         let accept = std::thread::spawn(move || {
@@ -69,7 +94,23 @@ impl GitHttp {
 
     /// URL of a repository below the root.
     pub fn url(&self, repository: &str) -> String {
-        format!("http://127.0.0.1:{}/{repository}", self.port)
+        let scheme = if self.shared.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://127.0.0.1:{}/{repository}", self.port)
+    }
+
+    /// The CA that signed the server's certificate.
+    pub fn ca_file(&self) -> PathBuf {
+        ca_file(&self.shared.root)
+    }
+
+    /// From now on every request is sent to `base` instead, or to none.
+    pub fn redirect(&self, base: Option<&str>) {
+        *self.shared.redirect.lock().unwrap_or_else(PoisonError::into_inner) = base.map(str::to_owned);
+    }
+
+    /// How many requests showed a login.
+    pub fn logins(&self) -> usize {
+        self.shared.shown.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     /// How often someone with the right token asked what the branches are.
@@ -93,10 +134,27 @@ impl Drop for GitHttp {
     }
 }
 
+fn ca_file(root: &Path) -> PathBuf {
+    root.join("ca.pem")
+}
+
 /// One request; a broken one is the client's trouble.
-fn answer(shared: &Shared, mut stream: TcpStream) {
+fn answer(shared: &Shared, stream: TcpStream) {
     let _ = stream.set_read_timeout(Some(secs(10)));
-    let response = match read(&stream).and_then(|request| respond(shared, &request)) {
+    match &shared.tls {
+        None => answer_on(shared, stream),
+        Some(tls) => {
+            // A client that does not like the certificate is gone.
+            if let Ok(mut stream) = tls.accept(stream) {
+                answer_on(shared, &mut stream);
+                let _ = stream.shutdown();
+            }
+        }
+    }
+}
+
+fn answer_on(shared: &Shared, mut stream: impl Read + Write) {
+    let response = match read(&mut stream).and_then(|request| respond(shared, &request)) {
         Ok(response) => response,
         Err(error) => format!("HTTP/1.1 500 Error\r\nConnection: close\r\n\r\n{error:#}").into_bytes(),
     };
@@ -104,6 +162,15 @@ fn answer(shared: &Shared, mut stream: TcpStream) {
 }
 
 fn respond(shared: &Shared, request: &Request) -> Result<Vec<u8>> {
+    if let Some(login) = header(request, "authorization") {
+        shared.shown.lock().unwrap_or_else(PoisonError::into_inner).push(login.to_owned());
+    }
+    let redirect = shared.redirect.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    if let Some(base) = redirect {
+        let to = format!("{base}{}?{}", request.path, request.query);
+        let head = format!("HTTP/1.1 301 Moved Permanently\r\nLocation: {to}\r\n");
+        return Ok(format!("{head}Content-Length: 0\r\nConnection: close\r\n\r\n").into_bytes());
+    }
     let token = shared.token.lock().unwrap_or_else(PoisonError::into_inner).clone();
     if password(request).as_deref() != Some(token.as_str()) {
         let head = "HTTP/1.1 401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"git\"\r\n";
@@ -167,7 +234,7 @@ fn backend(root: &Path, request: &Request) -> Result<Vec<u8>> {
     Ok(child.wait_with_output()?.stdout)
 }
 
-fn read(stream: &TcpStream) -> Result<Request> {
+fn read(stream: &mut (impl Read + Write)) -> Result<Request> {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     reader.read_line(&mut line)?;
@@ -189,8 +256,7 @@ fn read(stream: &TcpStream) -> Result<Request> {
         request.headers.push((name.to_lowercase(), value.trim().to_owned()));
     }
     if header(&request, "expect").is_some() {
-        let mut stream = stream;
-        stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
+        reader.get_mut().write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
     }
     request.body = if header(&request, "transfer-encoding") == Some("chunked") {
         read_chunks(&mut reader)?

@@ -113,6 +113,38 @@ impl GitRepo {
         fs::rename(from, to).with_context(|| format!("cannot move {}", from.display()))
     }
 
+    /// Runs git in the working clone.
+    pub fn git(&self, args: &[&str]) -> Result<String> {
+        git(&self.work, args)
+    }
+
+    /// Commits the index as it is and pushes it to `main`; the commit's id.
+    pub fn commit_index(&self, message: &str) -> Result<String> {
+        git(&self.work, &["commit", "-q", "-m", message])?;
+        self.push_head()
+    }
+
+    /// Makes the bare repository empty, as if someone had made it anew.
+    pub fn make_anew(&self) -> Result<()> {
+        for dir in [self.bare.clone(), self.bare.with_extension("away")] {
+            if dir.exists() {
+                fs::remove_dir_all(&dir)?;
+            }
+        }
+        git(&self.work, &["init", "-q", "--bare", "-b", "main", &self.bare.to_string_lossy()])?;
+        git(&self.bare, &["config", "receive.denyDeleteCurrent", "ignore"]).map(|_| ())
+    }
+
+    /// Whatever was done to either: the bare repository is made anew, and `main` is a new commit upon
+    /// `commit` with the same files; its id.
+    pub fn restore(&self, commit: &str, message: &str) -> Result<String> {
+        self.make_anew()?;
+        git(&self.work, &["checkout", "-q", "-f", "-B", "main", commit])?;
+        git(&self.work, &["clean", "-qfdx"])?;
+        git(&self.work, &["commit", "-q", "--allow-empty", "-m", message])?;
+        self.push_head()
+    }
+
     fn push_head(&self) -> Result<String> {
         git(&self.work, &["push", "-q", "--force", "origin", "HEAD:refs/heads/main"])?;
         Ok(git(&self.work, &["rev-parse", "HEAD"])?.trim().to_owned())

@@ -18,6 +18,19 @@ pub fn http_post(address: &str, path: &str) -> Result<(u16, String)> {
     request(address, &format!("POST {path} HTTP/1.0\r\nHost: {address}\r\nContent-Length: 0\r\n\r\n"))
 }
 
+/// POST with headers and a body; status code and body.
+pub fn http_post_body(
+    address: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> Result<(u16, String)> {
+    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let length = body.len();
+    let head = format!("POST {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{headers}");
+    request(address, &format!("{head}Content-Length: {length}\r\n\r\n{body}"))
+}
+
 fn request(address: &str, head: &str) -> Result<(u16, String)> {
     let socket: SocketAddr = address.parse().with_context(|| format!("{address} is no address"))?;
     let mut stream =

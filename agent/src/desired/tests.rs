@@ -23,7 +23,7 @@ fn binding(namespace: &str, name: &str) -> Binding {
         annotations: BTreeMap::new(),
         owner,
         commit: "c".into(),
-        spec: PodSpec::default(),
+        spec: PodSpec::default().into(),
     };
     Binding { node: "n1".into(), pod, reason: "test".into() }
 }

@@ -255,7 +255,7 @@ pub fn instance_of(name: &str, spec: PodSpec) -> PodInstance {
         annotations: BTreeMap::new(),
         owner,
         commit: "c0ffee".into(),
-        spec,
+        spec: spec.into(),
     }
 }
 

@@ -4,6 +4,7 @@ use axum::extract::Query;
 use axum::extract::rejection::QueryRejection;
 
 use super::error::ApiError;
+use crate::view::Selector;
 
 /// Longest name, as in Kubernetes.
 const NAME_MAX_CHARS: usize = 253;
@@ -32,6 +33,14 @@ pub(super) fn name(what: &str, text: &str) -> Result<(), ApiError> {
         format!("`{}` is no name of a {what}", shown.escape_debug()),
         "write letters, digits, '-', '_' and '.', 253 at most, with a letter or digit first",
     ))
+}
+
+/// A label selector.
+pub(super) fn selector(text: Option<&str>) -> Result<Option<Selector>, ApiError> {
+    let parsed = text.map(str::parse).transpose();
+    parsed.map_err(|why| {
+        ApiError::bad_request(format!("the selector can't be read: {why}"), "write it as app=web,tier!=back")
+    })
 }
 
 /// A commit: 7 to 64 hex digits.

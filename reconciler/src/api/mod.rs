@@ -1,7 +1,7 @@
 //! The read-only HTTP API: views of the world as JSON, events from etcd, logs through the nodes.
 //!
 //! Reads the snapshot, etcd (events, leader) and the agents' APIs; decides status codes; writes
-//! nothing but the nudge of `POST /v1/sync`. Every error is `{"error", "help"}`.
+//! nothing but the receipt of `POST /v1/sync`. Every error is `{"error", "help"}`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,15 +11,18 @@ use axum::extract::{DefaultBodyLimit, Request};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use schema::control::{LastRun, Nudge};
+use schema::control::LastRun;
 use schema::store::SharedStore;
 use schema::store::reflector::WorldReader;
 use tokio::sync::{Semaphore, watch};
+
+use crate::webhooks::{Counts, Intake};
 
 mod error;
 mod events;
 mod input;
 mod logs;
+mod objects;
 mod read;
 mod sync;
 #[cfg(test)]
@@ -42,8 +45,10 @@ pub struct ApiDeps {
     pub world: WorldReader,
     /// etcd, for events and the leader.
     pub store: SharedStore,
-    /// Wakes the sync loop.
-    pub sync: Nudge,
+    /// The door of `POST /v1/sync`.
+    pub intake: Arc<Intake>,
+    /// What webhooks came to; none where they stay out.
+    pub hooks: Option<Arc<Counts>>,
     /// The sync loop's last run; none where no such loop runs.
     pub last_sync: Option<watch::Receiver<Option<LastRun>>>,
     /// Name of this reconciler.
@@ -73,11 +78,16 @@ pub fn router(deps: ApiDeps) -> Router {
         .route("/v1/pods/{namespace}/{name}", get(read::pod))
         .route("/v1/nodes", get(read::nodes))
         .route("/v1/nodes/{name}", get(read::node))
+        .route("/v1/objects", get(objects::stored))
+        .route("/v1/objects/{kind}", get(objects::of_kind))
+        .route("/v1/objects/{kind}/{namespace}/{name}", get(objects::one))
         .route("/v1/sources", get(read::sources))
         .route("/v1/history", get(read::history))
         .route("/v1/wait-state", get(read::wait_state))
         .route("/v1/events", get(events::events))
         .route("/v1/logs/{namespace}/{pod}", get(logs::logs))
+        .route("/v1/deliveries", get(sync::deliveries))
+        .route("/v1/deliveries/{id}", get(sync::delivery))
         .route("/v1/sync", post(sync::sync))
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(no_such_route)

@@ -18,18 +18,26 @@ use crate::view::{self, List};
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
-/// Which namespace; all of them if none.
+/// Which namespace and labels; all of them if none.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct InNamespace {
     namespace: Option<String>,
+    selector: Option<String>,
+}
+
+/// Which labels.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WithLabels {
+    selector: Option<String>,
 }
 
 /// Which source; all of them if none.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OfSource {
-    source: Option<String>,
+    pub(super) source: Option<String>,
 }
 
 /// Which commit; the newest if none.
@@ -70,15 +78,28 @@ pub(super) async fn status(State(app): App) -> Answer<view::ClusterStatus> {
         Err(error) => (None, Some(error.to_string())),
     };
     let page = view::cluster_status(&world, leader, Timestamp::now());
-    Ok(Json(view::ClusterStatus { etcd_error, last_sync: app.last_sync(), ..page }))
+    Ok(Json(view::ClusterStatus {
+        etcd_error,
+        last_sync: app.last_sync(),
+        webhooks: app.deps.hooks.as_ref().map(|counts| counts.now()),
+        ..page
+    }))
 }
 
 pub(super) async fn pods(State(app): App, query: Queried<InNamespace>) -> Answer<List<view::PodView>> {
-    let InNamespace { namespace } = input::query(query)?;
+    let InNamespace { namespace, selector } = input::query(query)?;
     if let Some(namespace) = &namespace {
         input::name("namespace", namespace)?;
     }
-    let items = view::pods(&*app.world()?, namespace.as_deref(), Timestamp::now());
+    let selector = input::selector(selector.as_deref())?;
+    let world = app.world()?;
+    let mut items = view::pods(&world, namespace.as_deref(), Timestamp::now());
+    if let Some(selector) = selector {
+        items.retain(|pod| {
+            let found = world.pods.get(&PodRef::new(&pod.namespace, &pod.name));
+            found.is_some_and(|pod| selector.matches(&pod.value.labels))
+        });
+    }
     Ok(Json(List { items }))
 }
 
@@ -107,8 +128,11 @@ pub(super) fn no_such_pod(pod: &PodRef) -> ApiError {
     )
 }
 
-pub(super) async fn nodes(State(app): App) -> Answer<List<view::NodeView>> {
-    Ok(Json(List { items: view::nodes(&*app.world()?, Timestamp::now()) }))
+pub(super) async fn nodes(State(app): App, query: Queried<WithLabels>) -> Answer<List<view::NodeView>> {
+    let selector = input::selector(input::query(query)?.selector.as_deref())?;
+    let mut items = view::nodes(&*app.world()?, Timestamp::now());
+    items.retain(|node| selector.as_ref().is_none_or(|selector| selector.matches(&node.labels)));
+    Ok(Json(List { items }))
 }
 
 pub(super) async fn node(State(app): App, Path(name): Path<String>) -> Answer<view::NodeDetail> {

@@ -1,17 +1,70 @@
-//! "Look at the repository now": wakes the sync loop, changes no intent.
+//! "Look at the repository now": the same door as webhooks, for whoever reaches the API. Changes no
+//! intent.
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use jiff::Timestamp;
+use schema::records::Provider;
 
+use super::error::ApiError;
+use super::input::{self, Queried};
+use super::read::OfSource;
 use super::{App, Shared};
-use crate::view::{SyncAccepted, SyncRun};
+use crate::view::{self, List, SyncAccepted, SyncRun};
+use crate::webhooks::{Arrival, Door, payload::Hint};
 
-pub(super) async fn sync(State(app): App) -> (StatusCode, Json<SyncAccepted>) {
+pub(super) async fn sync(
+    State(app): App,
+    query: Queried<OfSource>,
+) -> Result<(StatusCode, Json<SyncAccepted>), ApiError> {
+    let OfSource { source } = input::query(query)?;
+    if let Some(source) = &source {
+        input::name("source", source)?;
+    }
     let at = Timestamp::now();
-    app.deps.sync.nudge();
-    (StatusCode::ACCEPTED, Json(SyncAccepted { accepted: true, at }))
+    let all = app.deps.intake.doors().iter();
+    let wanted: Vec<&Door> =
+        all.filter(|door| source.as_ref().is_none_or(|name| *name == door.source)).collect();
+    if wanted.is_empty() {
+        let name = source.unwrap_or_default();
+        let error = format!("this reconciler has no source {name}");
+        return Err(ApiError::not_found(error, "see 'minik8s get sources'"));
+    }
+    let (mut deliveries, mut note) = (Vec::new(), None);
+    for door in wanted {
+        let taken = app.deps.intake.take(door, by_hand(at)).await;
+        match taken.note {
+            None => deliveries.push(taken.delivery),
+            some => note = some,
+        }
+    }
+    Ok((StatusCode::ACCEPTED, Json(SyncAccepted { accepted: true, at, deliveries, note })))
+}
+
+/// Someone at the command line; each is one of its own.
+fn by_hand(at: Timestamp) -> Arrival {
+    Arrival {
+        provider: Provider::Cli,
+        event: "push".to_owned(),
+        id: Some(format!("{:016}-{:08x}", at.as_microsecond(), rand::random::<u32>())),
+        hint: Hint::default(),
+        body: String::new(),
+        peer: String::new(),
+    }
+}
+
+pub(super) async fn deliveries(State(app): App) -> Result<Json<List<view::DeliveryView>>, ApiError> {
+    Ok(Json(List { items: view::deliveries(&*app.world()?, Timestamp::now()) }))
+}
+
+pub(super) async fn delivery(
+    State(app): App,
+    Path(id): Path<String>,
+) -> Result<Json<view::DeliveryView>, ApiError> {
+    view::delivery(&*app.world()?, &id, Timestamp::now())
+        .map(Json)
+        .ok_or_else(|| ApiError::not_found("there is no such delivery", "see 'minik8s get deliveries'"))
 }
 
 impl Shared {

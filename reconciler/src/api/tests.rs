@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use futures::StreamExt;
 use jiff::Timestamp;
 use schema::codec::encode;
-use schema::control::Nudged;
+use schema::control::{Nudge, Nudged};
 use schema::keys::Key;
 use schema::records::{Event, EventType, NodeRecord};
 use schema::store::memory::MemoryStore;
@@ -16,6 +16,9 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::view::testing::*;
+use crate::webhooks::Door;
+
+mod objects;
 
 struct Api {
     address: SocketAddr,
@@ -27,10 +30,12 @@ impl Api {
     async fn over(world: World) -> Self {
         let store = Arc::new(MemoryStore::new());
         let (sync, nudged) = Nudge::new();
+        let world = WorldReader::fixed(world);
         let deps = ApiDeps {
-            world: WorldReader::fixed(world),
+            intake: intake(sync, &world, &store),
+            hooks: None,
+            world,
             store: Arc::clone(&store) as SharedStore,
-            sync,
             last_sync: None,
             identity: "host-1".to_owned(),
             version: "9.9.9".to_owned(),
@@ -52,6 +57,12 @@ impl Api {
     async fn put(&self, key: Key, value: Vec<u8>) {
         let _ = self.store.txn(Vec::new(), vec![Op::put(key, value)]).await.unwrap();
     }
+}
+
+fn intake(nudge: Nudge, world: &WorldReader, store: &Arc<MemoryStore>) -> Arc<Intake> {
+    let door = Door::of_branch("main", "main", nudge);
+    let store = Arc::clone(store) as SharedStore;
+    Arc::new(Intake::new(vec![door], world.clone(), store, "host-1"))
 }
 
 async fn bind_and_serve(router: Router) -> SocketAddr {
@@ -185,13 +196,26 @@ async fn the_leader_is_shown_and_a_dead_etcd_leaves_the_page_standing() {
 }
 
 #[tokio::test]
-async fn sync_wakes_the_loop_and_changes_nothing() {
+async fn sync_wakes_the_loop_and_leaves_a_receipt_and_nothing_else() {
     let api = Api::over(with_web()).await;
-    let before = api.store.revision();
     let (status, body) = api.answer(reqwest::Method::POST, "/v1/sync").await;
     assert_eq!((status, &body["accepted"]), (202, &Value::Bool(true)));
     tokio::time::timeout(Duration::from_secs(5), api.nudged.wait()).await.unwrap();
-    assert_eq!(api.store.revision(), before);
+    let id = body["deliveries"][0].as_str().unwrap();
+    let keys = api.store.list(schema::keys::ROOT).await.unwrap().items;
+    let keys: Vec<&str> = keys.iter().map(|item| item.key.as_str()).collect();
+    assert_eq!(keys, [Key::Delivery(id.to_owned()).to_string()]);
+    assert_eq!(api.answer(reqwest::Method::POST, "/v1/sync?source=other").await.0, 404);
+}
+
+#[tokio::test]
+async fn without_etcd_sync_wakes_the_loop_all_the_same_and_says_so() {
+    let api = Api::over(with_web()).await;
+    api.store.refuse_everything(true);
+    let (status, body) = api.answer(reqwest::Method::POST, "/v1/sync").await;
+    assert_eq!((status, &body["deliveries"]), (202, &Value::Array(Vec::new())));
+    assert!(body["note"].as_str().unwrap().contains("cannot write the receipt"), "{body}");
+    tokio::time::timeout(Duration::from_secs(5), api.nudged.wait()).await.unwrap();
 }
 
 /// A node whose API answers with what it was asked, in two parts.
@@ -262,10 +286,12 @@ async fn the_last_sync_is_shown_where_it_is_known() {
         not_ready: None,
     };
     let (_keep, last_sync) = watch::channel(Some(last));
+    let (world, store) = (WorldReader::fixed(with_web()), Arc::new(MemoryStore::new()));
     let deps = ApiDeps {
-        world: WorldReader::fixed(with_web()),
-        store: Arc::new(MemoryStore::new()),
-        sync: Nudge::default(),
+        intake: intake(Nudge::default(), &world, &store),
+        hooks: None,
+        world,
+        store,
         last_sync: Some(last_sync),
         identity: "host-1".to_owned(),
         version: "9.9.9".to_owned(),

@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use schema::kinds::Kind;
+
 /// What can be listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResourceKind {
@@ -13,28 +15,61 @@ pub enum ResourceKind {
     Source,
     /// Applied commits.
     Revision,
+    /// Webhooks and syncs that came in.
+    Delivery,
     /// What happened.
     Event,
+    /// Desired objects of another kind.
+    Object(Kind),
+    /// Desired objects of every kind.
+    All,
 }
 
 impl ResourceKind {
     /// Every spelling, the plural first.
-    const SPELLINGS: [(ResourceKind, &'static [&'static str]); 5] = [
+    const SPELLINGS: &'static [(ResourceKind, &'static [&'static str])] = &[
         (ResourceKind::Pod, &["pods", "pod", "po"]),
         (ResourceKind::Node, &["nodes", "node", "no"]),
         (ResourceKind::Source, &["sources", "source", "src"]),
         (ResourceKind::Revision, &["revisions", "revision", "rev"]),
+        (ResourceKind::Delivery, &["deliveries", "delivery", "dlv"]),
         (ResourceKind::Event, &["events", "event", "ev"]),
+        (ResourceKind::Object(Kind::Service), &["services", "service", "svc"]),
+        (ResourceKind::Object(Kind::ReplicaSet), &["replicasets", "replicaset", "rs"]),
+        (
+            ResourceKind::Object(Kind::HorizontalPodAutoscaler),
+            &["horizontalpodautoscalers", "horizontalpodautoscaler", "hpa"],
+        ),
+        (ResourceKind::Object(Kind::Dns), &["dns"]),
+        (ResourceKind::Object(Kind::Function), &["functions", "function", "fn"]),
+        (ResourceKind::Object(Kind::Workflow), &["workflows", "workflow", "wf"]),
+        (ResourceKind::Object(Kind::Job), &["jobs", "job"]),
+        (ResourceKind::Object(Kind::Cluster), &["clusters", "cluster"]),
+        (ResourceKind::All, &["all"]),
     ];
 
     /// The word before the slash in `-o name`.
     pub fn singular(self) -> &'static str {
+        let words = self.words();
+        words.get(1).or_else(|| words.first()).copied().unwrap_or_default()
+    }
+
+    /// The word for several.
+    pub fn plural(self) -> &'static str {
+        self.words().first().copied().unwrap_or_default()
+    }
+
+    fn words(self) -> &'static [&'static str] {
+        let found = Self::SPELLINGS.iter().find(|(kind, _)| *kind == self);
+        found.map(|(_, words)| *words).unwrap_or_default()
+    }
+
+    /// Its objects belong to namespaces.
+    pub fn is_namespaced(self) -> bool {
         match self {
-            ResourceKind::Pod => "pod",
-            ResourceKind::Node => "node",
-            ResourceKind::Source => "source",
-            ResourceKind::Revision => "revision",
-            ResourceKind::Event => "event",
+            ResourceKind::Pod | ResourceKind::Event | ResourceKind::All => true,
+            ResourceKind::Object(kind) => !kind.is_cluster_scoped(),
+            _ => false,
         }
     }
 }
@@ -48,15 +83,15 @@ impl FromStr for ResourceKind {
         if let Some((kind, _)) = all().find(|(_, word)| *word == typed) {
             return Ok(kind);
         }
-        // Words as far apart as this are no slip of the finger.
-        const SIMILAR_MIN: f64 = 0.7;
+        // A third of the word may be wrong: `podz` is `pods`, `jib` is nothing.
+        let allowed = (typed.chars().count() / 3).max(1);
         let nearest = all()
-            .map(|(kind, word)| (strsim::jaro_winkler(word, &typed), kind))
-            .filter(|(similarity, _)| *similarity >= SIMILAR_MIN)
-            .max_by(|a, b| a.0.total_cmp(&b.0));
+            .map(|(kind, word)| (strsim::damerau_levenshtein(word, &typed), kind))
+            .filter(|(distance, _)| *distance <= allowed && typed.chars().count() > 2)
+            .min_by_key(|(distance, _)| *distance);
         let names: Vec<&str> = Self::SPELLINGS.iter().map(|(_, words)| words[0]).collect();
         Err(match nearest {
-            Some((_, kind)) => format!("no kind is called so; did you mean '{}s'?", kind.singular()),
+            Some((_, kind)) => format!("no kind is called so; did you mean '{}'?", kind.plural()),
             None => format!("no kind is called so; kinds are {}", names.join(", ")),
         })
     }

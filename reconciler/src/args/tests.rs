@@ -6,7 +6,8 @@ use super::*;
 
 fn refusal(arguments: &[&str]) -> String {
     let error = Cli::try_parse_from(arguments).expect_err("these arguments must be refused");
-    one_line(&error.render().to_string())
+    let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+    one_line(&error.render().to_string(), &command_of(&arguments))
 }
 
 #[test]
@@ -27,11 +28,18 @@ fn wrong_words_are_answered_in_one_line_with_the_nearest() {
     for (arguments, words) in [
         (&["minik8s", "stauts"][..], &["unrecognized subcommand 'stauts'", "'status'"][..]),
         (&["minik8s", "get", "podz"], &["'podz'", "did you mean 'pods'?"]),
-        (&["minik8s", "get", "xyzzy"], &["kinds are pods, nodes, sources, revisions, events"]),
+        (&["minik8s", "get", "secrets"], &["called so; kinds are"]),
+        (&["minik8s", "get", "xyzzy"], &["kinds are pods, nodes, sources, revisions, deliveries, events"]),
         (&["minik8s", "get", "pods", "--wach"], &["'--wach'", "'--watch'"]),
         (&["minik8s", "get", "pods", "-o", "ymal"], &["'ymal'", "'yaml'"]),
-        (&["minik8s", "wait"], &["--for <GOAL>", "see 'minik8s --help'"]),
+        (&["minik8s", "wait"], &["--for <GOAL>", "see 'minik8s wait --help'"]),
         (&["minik8s", "wait", "--for", "synced", "--timeout", "5"], &["for example 5s"]),
+        (&["minik8s", "explain", "--xyzzy"], &["argument '--xyzzy' found; see 'minik8s explain --help'"]),
+        (
+            &["minik8s", "validate", "-o", "xyzzy"],
+            &["possible values: text", "see 'minik8s validate --help'"],
+        ),
+        (&["minik8s", "validate", "a", "b"], &["unexpected argument 'b'", "see 'minik8s validate --help'"]),
         (&["minik8s", "get", "pods", "-A", "-n", "x"], &["cannot be used with"]),
     ] {
         let line = refusal(arguments);

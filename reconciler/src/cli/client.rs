@@ -55,8 +55,12 @@ impl Client {
     }
 
     /// `POST /v1/<path>` without a body, decoded.
-    pub(super) async fn post<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, CliError> {
-        let url = self.url(path, &[]);
+    pub(super) async fn post<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+    ) -> Result<T, CliError> {
+        let url = self.url(path, query);
         self.whole(self.send(Method::POST, url.clone()), &url).await
     }
 

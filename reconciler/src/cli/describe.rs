@@ -4,9 +4,9 @@ use jiff::Timestamp;
 
 use super::client::Client;
 use super::error::CliError;
-use super::output::{Layout, Screen, Shape, column, cuttable, memory, plain, table, write_out};
+use super::output::{Layout, Screen, Shape, column, cuttable, memory, plain, table, write_out, yaml};
 use crate::args::{DescribeArgs, ResourceKind};
-use crate::view::{NodeDetail, PodDetail, PodView, age};
+use crate::view::{NodeDetail, ObjectDetail, PodDetail, PodView, age};
 
 mod containers;
 
@@ -32,11 +32,38 @@ pub(super) async fn run(args: &DescribeArgs) -> Result<(), CliError> {
             let detail: NodeDetail = client.get(&["nodes", name], &[]).await?;
             write_out(&node_page(&detail, screen))
         }
+        ResourceKind::Object(kind) => {
+            let detail: ObjectDetail =
+                client.get(&["objects", kind.as_str(), &args.namespace, name], &[]).await?;
+            write_out(&object_page(&detail, screen)?)
+        }
         kind => {
-            let kind = kind.singular();
-            Err(CliError::Usage(format!("no page for a {kind}; see 'minik8s get {kind}s -o yaml'")))
+            let (kind, plural) = (kind.singular(), kind.plural());
+            Err(CliError::Usage(format!("no page for a {kind}; see 'minik8s get {plural} -o yaml'")))
         }
     }
+}
+
+/// The page of a kind that has none of its own.
+fn object_page(object: &ObjectDetail, screen: Screen) -> Result<String, CliError> {
+    let mut page = Page::default();
+    let row = &object.row;
+    page.field(0, "Name", &row.name);
+    if !row.kind.is_cluster_scoped() {
+        page.field(0, "Namespace", &row.namespace);
+    }
+    page.field(0, "Kind", &format!("{} ({})", row.kind, object.api_version));
+    page.field(0, "Health", &screen.paint(&row.health));
+    page.field(0, "Note", &row.note);
+    page.field(0, "Age", &row.age);
+    page.field(0, "Set by", &format!("{}:{} of source {}", row.file, row.line, row.source));
+    page.field(0, "Commit", &format!("{} by {}", row.commit, row.author));
+    page.field(0, "Generation", &object.generation.to_string());
+    page.field(0, "Hash", &object.hash);
+    page.fields(0, "Labels", pairs(&row.labels));
+    page.fields(0, "Annotations", pairs(&object.annotations));
+    page.block("Spec:", &yaml(&object.spec)?);
+    Ok(page.0)
 }
 
 /// Lines `Key:   value`, further lines indented below.
@@ -120,8 +147,12 @@ pub(super) fn pod_page(pod: &PodDetail, screen: Screen, now: Timestamp) -> Strin
     containers::volumes(&mut page, pod);
     conditions(&mut page, pod, screen, now);
     let events: Vec<_> = pod.events.iter().collect();
-    let text =
-        table(&events, Shape { wide: true, namespaces: false }, indented(screen), &mut Layout::default());
+    let text = table(
+        &events,
+        Shape { wide: true, namespaces: false, ..Shape::default() },
+        indented(screen),
+        &mut Layout::default(),
+    );
     page.block("Events:", if text.is_empty() { "none in the last hour" } else { &text });
     page.0
 }
@@ -159,8 +190,12 @@ pub(super) fn node_page(node: &NodeDetail, screen: Screen) -> String {
     page.field(0, "Memory", &format!("{requested} requested of {all}"));
     page.fields(0, "Labels", pairs(&row.labels));
     let pods: Vec<&PodView> = node.pod_list.iter().collect();
-    let text =
-        table(&pods, Shape { wide: false, namespaces: true }, indented(screen), &mut Layout::default());
+    let text = table(
+        &pods,
+        Shape { wide: false, namespaces: true, ..Shape::default() },
+        indented(screen),
+        &mut Layout::default(),
+    );
     page.block("Pod list:", &text);
     page.0
 }

@@ -36,6 +36,9 @@ pub enum CliError {
         /// What is wrong with it.
         why: String,
     },
+    /// There is no plan.
+    #[error("{0}")]
+    Plan(String),
     /// The command line can't be meant so.
     #[error("{0}")]
     Usage(String),

@@ -14,7 +14,9 @@ pub(super) async fn run(args: &EventsArgs) -> Result<(), CliError> {
     };
     let wanted = GetArgs {
         resource: Resource { kind: ResourceKind::Event, name: None },
-        name,
+        names: name.into_iter().collect(),
+        selector: None,
+        no_headers: false,
         watch: args.watch,
         namespace: args.namespace.clone(),
         output: args.output,

@@ -3,13 +3,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use schema::meta::DEFAULT_NAMESPACE;
 use serde::de::DeserializeOwned;
 
 use super::client::Client;
 use super::error::CliError;
 use super::output::{Layout, Listed, Screen, Shape, json, names, note, print_list, table, write_out, yaml};
 use crate::args::{Format, GetArgs, HistoryArgs, ResourceKind};
-use crate::view::{EventView, List, NodeDetail, NodeView, PodDetail, PodView, RevisionView, SourceView};
+use crate::view::{
+    DeliveryView, EventView, List, NodeDetail, NodeView, ObjectDetail, ObjectView, PodDetail, PodView,
+    RevisionView, Selector, SourceView,
+};
 
 /// Between two looks of `-w`.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
@@ -19,34 +23,52 @@ pub(super) async fn run(args: &GetArgs) -> Result<(), CliError> {
 }
 
 /// As [`run`]; of events only those of objects of `kind`, if one is given.
-pub(super) async fn about(args: &GetArgs, kind: Option<ResourceKind>) -> Result<(), CliError> {
+pub(super) async fn about(args: &GetArgs, kind_of_events: Option<ResourceKind>) -> Result<(), CliError> {
     let client = Client::new(&args.server.server)?;
-    let name = match (&args.resource.name, &args.name) {
-        (Some(_), Some(second)) => {
-            return Err(CliError::Usage(format!("two names are given; leave out {second}")));
-        }
-        (first, second) => first.as_deref().or(second.as_deref()),
-    };
+    let kind = args.resource.kind;
+    let names: Vec<&str> = args.resource.name.iter().chain(&args.names).map(String::as_str).collect();
+    if let (Some(_), Some(second)) = (&args.resource.name, args.names.first()) {
+        return Err(CliError::Usage(format!("two names are given; leave out {second}")));
+    }
     let namespace = args.namespace.selected();
-    let what = What { client: &client, namespace, name, about: kind, args };
-    match args.resource.kind {
-        ResourceKind::Pod => match (name, namespace) {
-            (Some(_), None) => Err(CliError::Usage("a name needs one namespace; leave out -A".to_owned())),
-            (Some(name), Some(namespace)) if !args.watch => {
+    if !names.is_empty() && namespace.is_none() && kind.is_namespaced() && kind != ResourceKind::Event {
+        return Err(CliError::Usage("a name needs one namespace; leave out -A".to_owned()));
+    }
+    let labelled = !matches!(kind, ResourceKind::Source | ResourceKind::Revision | ResourceKind::Event);
+    if args.selector.is_some() && !labelled {
+        return Err(CliError::Usage(format!("{} have no labels; leave out -l", kind.plural())));
+    }
+    let what = What { client: &client, namespace, names, about: kind_of_events, args };
+    match kind {
+        ResourceKind::Pod => match (what.only(), namespace) {
+            (Some(name), Some(namespace)) => {
                 what.one::<PodDetail, PodView>(&["pods", namespace, name], |detail| &detail.row).await
             }
             _ => what.list::<PodView>(&["pods"], |pod, name| pod.name == name).await,
         },
-        ResourceKind::Node => match name {
-            Some(name) if !args.watch => {
-                what.one::<NodeDetail, NodeView>(&["nodes", name], |detail| &detail.row).await
-            }
-            _ => what.list::<NodeView>(&["nodes"], |node, name| node.name == name).await,
+        ResourceKind::Node => match what.only() {
+            Some(name) => what.one::<NodeDetail, NodeView>(&["nodes", name], |detail| &detail.row).await,
+            None => what.list::<NodeView>(&["nodes"], |node, name| node.name == name).await,
         },
+        ResourceKind::Object(of) => match what.only() {
+            Some(name) => {
+                let path = ["objects", of.as_str(), namespace.unwrap_or(DEFAULT_NAMESPACE), name];
+                what.one::<ObjectDetail, ObjectView>(&path, |detail| &detail.row).await
+            }
+            None => {
+                what.list::<ObjectView>(&["objects", of.as_str()], |object, name| object.name == name).await
+            }
+        },
+        ResourceKind::All => {
+            what.list::<ObjectView>(&["objects", "all"], |object, name| object.name == name).await
+        }
         ResourceKind::Source => {
             what.list::<SourceView>(&["sources"], |source, name| source.status.name == name).await
         }
         ResourceKind::Revision => what.list::<RevisionView>(&["history"], names_revision).await,
+        ResourceKind::Delivery => {
+            what.list::<DeliveryView>(&["deliveries"], |row, name| row.delivery.id == name).await
+        }
         ResourceKind::Event => {
             what.list::<EventView>(&["events"], |event, name| event.event.name == name).await
         }
@@ -62,28 +84,43 @@ fn names_revision(revision: &RevisionView, name: &str) -> bool {
 struct What<'a> {
     client: &'a Client,
     namespace: Option<&'a str>,
-    name: Option<&'a str>,
+    /// All if there are none.
+    names: Vec<&'a str>,
     /// Events: of objects of this kind.
     about: Option<ResourceKind>,
     args: &'a GetArgs,
 }
 
 impl What<'_> {
+    /// The one name, if the page of one is asked for.
+    fn only(&self) -> Option<&str> {
+        match self.names.as_slice() {
+            [only] if !self.args.watch && self.args.selector.is_none() => Some(only),
+            _ => None,
+        }
+    }
+
     fn shape(&self) -> Shape {
-        let namespaced = matches!(self.args.resource.kind, ResourceKind::Pod | ResourceKind::Event);
+        let kind = self.args.resource.kind;
         Shape {
             wide: self.args.output.output == Format::Wide,
-            namespaces: namespaced && self.namespace.is_none(),
+            namespaces: kind.is_namespaced() && self.namespace.is_none(),
+            kinds: kind == ResourceKind::All,
+            bare: self.args.no_headers,
         }
     }
 
     /// What the server is to choose by: always for events, of which it gives only the newest.
     fn query(&self) -> Vec<(&'static str, &str)> {
         let kind = self.args.resource.kind;
-        let namespace = self.namespace.filter(|_| matches!(kind, ResourceKind::Pod | ResourceKind::Event));
-        let name = self.name.filter(|_| kind == ResourceKind::Event);
+        let namespace = self.namespace.filter(|_| kind.is_namespaced());
+        let name = match self.names.as_slice() {
+            [only] if kind == ResourceKind::Event => Some(*only),
+            _ => None,
+        };
         let about = self.about.map(ResourceKind::singular);
-        let all = [("namespace", namespace), ("name", name), ("kind", about)];
+        let selector = self.args.selector.as_ref().map(Selector::as_str);
+        let all = [("namespace", namespace), ("name", name), ("kind", about), ("selector", selector)];
         all.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
     }
 
@@ -109,8 +146,8 @@ impl What<'_> {
         T: DeserializeOwned,
     {
         let List { mut items } = self.client.get::<List<T>>(path, &self.query()).await?;
-        if let Some(name) = self.name {
-            items.retain(|item| named(item, name));
+        if !self.names.is_empty() {
+            items.retain(|item| self.names.iter().any(|name| named(item, name)));
         }
         Ok(items)
     }
@@ -119,29 +156,38 @@ impl What<'_> {
     where
         T: Listed + DeserializeOwned,
     {
-        let kind = self.args.resource.kind.singular();
+        let kind = self.args.resource.kind;
         let items = self.fetch::<T>(path, &named).await?;
         if self.args.watch {
             return self.watch(path, named, items).await;
         }
-        match (self.name, items.as_slice()) {
-            (Some(name), []) => {
-                return Err(CliError::NotFound(format!(
-                    "there is no {kind} {name}; see 'minik8s get {kind}s'"
-                )));
+        let missing: Vec<&str> =
+            self.names.iter().copied().filter(|name| !items.iter().any(|item| named(item, name))).collect();
+        if !missing.is_empty() {
+            // Those that are there are shown all the same, as kubectl does.
+            if !items.is_empty() {
+                print_list(&items, self.args.output.output, self.shape())?;
             }
-            (Some(_), [only]) if self.args.output.output == Format::Json => return write_out(&json(only)?),
-            (Some(_), [only]) if self.args.output.output == Format::Yaml => return write_out(&yaml(only)?),
+            let (word, plural) = (kind.singular(), kind.plural());
+            let missing = missing.join(", ");
+            return Err(CliError::NotFound(format!(
+                "there is no {word} {missing}; see 'minik8s get {plural}'"
+            )));
+        }
+        match (self.names.as_slice(), items.as_slice()) {
+            ([_], [only]) if self.args.output.output == Format::Json => return write_out(&json(only)?),
+            ([_], [only]) if self.args.output.output == Format::Yaml => return write_out(&yaml(only)?),
             _ => {}
         }
         if items.is_empty() && matches!(self.args.output.output, Format::Table | Format::Wide) {
+            let plural = if kind == ResourceKind::All { "objects" } else { kind.plural() };
             let place = match self.namespace {
-                Some(namespace) if matches!(self.args.resource.kind, ResourceKind::Pod) => {
+                Some(namespace) if kind.is_namespaced() && kind != ResourceKind::Event => {
                     format!(" in namespace {namespace}; -A shows all namespaces")
                 }
                 _ => String::new(),
             };
-            note(&format!("no {kind}s{place}"));
+            note(&format!("no {plural}{place}"));
         }
         print_list(&items, self.args.output.output, self.shape())
     }
@@ -189,7 +235,7 @@ fn only_changed<'a, T: Listed>(
         if let Some(fields) = value.as_object_mut() {
             fields.remove("age");
             // One name may have two rows: a pod that moves, events of one object.
-            for field in ["source", "sequence", "namespace", "name", "node", "time", "reason"] {
+            for field in ["id", "source", "sequence", "kind", "namespace", "name", "node", "time", "reason"] {
                 key.push_str(&fields.get(field).map(ToString::to_string).unwrap_or_default());
             }
         }
@@ -214,7 +260,7 @@ pub(super) async fn history(args: &HistoryArgs) -> Result<(), CliError> {
     if items.is_empty() && matches!(format, Format::Table | Format::Wide) {
         note("no commit is applied yet");
     }
-    print_list(&items, format, Shape { wide: format == Format::Wide, namespaces: false })
+    print_list(&items, format, Shape { wide: format == Format::Wide, namespaces: false, ..Shape::default() })
 }
 
 #[cfg(test)]
@@ -229,8 +275,9 @@ mod tests {
             panic!("get is typed")
         };
         let client = Client::new("localhost").unwrap();
-        let (namespace, name) = (args.namespace.selected(), args.name.as_deref());
-        let what = What { client: &client, namespace, name, about, args: &args };
+        let namespace = args.namespace.selected();
+        let names = args.names.iter().map(String::as_str).collect();
+        let what = What { client: &client, namespace, names, about, args: &args };
         what.query().into_iter().map(|(key, value)| (key, value.to_owned())).collect()
     }
 

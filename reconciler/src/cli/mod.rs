@@ -14,9 +14,11 @@ mod describe;
 pub mod down;
 mod error;
 mod events;
+mod explain;
 mod get;
 mod logs;
 mod output;
+mod preview;
 mod serve;
 mod status;
 mod sync;
@@ -24,6 +26,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 pub mod up;
+mod validate;
 mod wait;
 
 pub use error::CliError;
@@ -31,12 +34,21 @@ pub use error::CliError;
 use client::Client;
 use output::write_out;
 
+/// What is said to those who look for kubectl's commands that change something.
+const BY_HAND: &str = "nothing is changed by hand here: what runs is what the repository says; commit the change and \
+                       push it, then 'minik8s wait --for healthy'; 'minik8s plan' shows beforehand what it would do";
+
 /// Runs one command; what goes wrong is one line on stderr.
 pub async fn run(cli: Cli) -> ExitCode {
     let outcome = match cli.command {
         Command::Up(args) => return exit(up::run(*args).await),
         Command::Down(args) => return exit(down::run(args).await),
         Command::Serve(args) => return exit(Box::pin(serve::run(*args)).await),
+        Command::Plan(args) => return code(preview::run(&args).await),
+        Command::FindComment(args) => preview::find_comment(&args),
+        Command::Validate(args) => return validate::run(&args),
+        Command::Schema(args) => explain::schema(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Status(args) => status::run(&args).await,
         Command::Get(args) => get::run(&args).await,
         Command::Describe(args) => describe::run(&args).await,
@@ -45,11 +57,17 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Logs(args) => logs::run(&args).await,
         Command::Wait(args) => wait::run(&args).await,
         Command::Sync(args) => sync::run(&args).await,
+        Command::Apply(_) => Err(CliError::Usage(BY_HAND.to_owned())),
         Command::Version(args) => version(&args).await,
         Command::Completion(args) => completion(&args),
     };
+    code(outcome.map(|()| ExitCode::SUCCESS))
+}
+
+/// The exit code; what went wrong is one line on stderr.
+fn code(outcome: Result<ExitCode, CliError>) -> ExitCode {
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         // Nobody reads any more: `minik8s get pods | head -1` is no failure.
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {

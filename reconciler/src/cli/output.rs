@@ -79,6 +79,10 @@ pub(super) struct Shape {
     pub(super) wide: bool,
     /// Rows of several namespaces.
     pub(super) namespaces: bool,
+    /// Rows of several kinds.
+    pub(super) kinds: bool,
+    /// No header.
+    pub(super) bare: bool,
 }
 
 /// A list as text. `header` is left out when a table goes on.
@@ -96,6 +100,7 @@ pub(super) fn table<T: Listed>(items: &[&T], shape: Shape, screen: Screen, layou
         return String::new();
     };
     layout.remarks = remarks;
+    layout.bare = shape.bare;
     let rows: Vec<Vec<String>> =
         rows.into_iter().map(|row| row.into_iter().map(|(_, text)| text).collect()).collect();
     plain(&columns, &rows, screen, layout)
@@ -107,6 +112,7 @@ pub(super) struct Layout {
     /// Widths of the columns so far; empty before the header is printed.
     widths: Vec<usize>,
     remarks: bool,
+    bare: bool,
 }
 
 /// Rows under upper-case headers, without lines around them.
@@ -121,7 +127,7 @@ pub(super) fn plain(columns: &[Column], rows: &[Vec<String>], screen: Screen, la
     if screen.colour {
         table.enforce_styling();
     }
-    if !goes_on {
+    if !goes_on && !layout.bare {
         table.set_header(columns.iter().map(|column| Cell::new(column.header)).collect::<Vec<_>>());
     }
     for row in rows {
@@ -147,7 +153,8 @@ impl Layout {
     /// Widths of the columns: what the longest text needs, and on a terminal the cuttable ones
     /// shortened, the longest first, until a line fits.
     fn widths_for(&mut self, columns: &[Column], rows: &[Vec<String>], screen: Screen) -> Vec<usize> {
-        let mut widths: Vec<usize> = columns.iter().map(|column| column.header.chars().count()).collect();
+        let header = |column: &Column| if self.bare { 0 } else { column.header.chars().count() };
+        let mut widths: Vec<usize> = columns.iter().map(header).collect();
         for row in rows {
             for (width, text) in widths.iter_mut().zip(row) {
                 *width = (*width).max(text.chars().count()).max(EMPTY.len());

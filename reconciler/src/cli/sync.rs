@@ -7,47 +7,95 @@ use tokio::time::Instant;
 use super::client::Client;
 use super::error::CliError;
 use super::output::write_out;
-use super::wait;
-use crate::args::{Goal, SyncArgs};
-use crate::view::{ClusterStatus, SourceView, SyncAccepted, short};
+use crate::args::SyncArgs;
+use crate::view::{ClusterStatus, DeliveryView, SourceView, SyncAccepted, short};
 
 /// Between two questions.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// How long a receipt may take to be seen by the reconciler that wrote it.
+const RECEIPT_SEEN_MAX: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(args: &SyncArgs) -> Result<(), CliError> {
     let client = Client::new(&args.server.server)?;
-    let accepted: SyncAccepted = client.post(&["sync"]).await?;
+    let query: Vec<(&str, &str)> = args.source.as_deref().map(|name| ("source", name)).into_iter().collect();
+    let accepted: SyncAccepted = client.post(&["sync"], &query).await?;
     if !args.wait {
         return write_out("the reconciler looks at the repository now\n");
     }
-    let deadline = Instant::now() + args.timeout;
-    let status = loop {
-        let status: ClusterStatus = client.get(&["status"], &[]).await?;
-        match &status.last_sync {
-            Some(run) if run.started_at >= accepted.at => {
-                if let Some(error) = &run.error {
-                    return Err(CliError::NotReached(format!("the sync failed: {error}")));
-                }
-                break status;
-            }
-            Some(_) => {}
-            // Another reconciler leads, or this one tells nothing of its runs: the state must do.
-            None => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                wait::until(&client, Goal::Synced, None, left).await?;
-                break client.get(&["status"], &[]).await?;
+    let asked = Asked { client: &client, deadline: Instant::now() + args.timeout, timeout: args.timeout };
+    match (&accepted.note, accepted.deliveries.as_slice()) {
+        // etcd is away: all that can be seen is the loop of the reconciler that was asked.
+        (Some(note), _) => asked.until_looked(accepted.at, note).await?,
+        (None, ids) => {
+            for id in ids {
+                asked.until_answered(id).await?;
             }
         }
-        if Instant::now() >= deadline {
-            let seconds = args.timeout.as_secs_f64();
-            return Err(CliError::NotReached(format!("the sync did not end within {seconds}s")));
-        }
-        tokio::time::sleep(POLL_INTERVAL).await;
-    };
-    status.sources.iter().try_for_each(|source| write_out(&line(source)))?;
-    match status.sources.iter().find_map(|source| source.status.error.as_ref()) {
+    }
+    let status: ClusterStatus = client.get(&["status"], &[]).await?;
+    let named = |source: &&SourceView| args.source.as_ref().is_none_or(|name| *name == source.status.name);
+    status.sources.iter().filter(named).try_for_each(|source| write_out(&line(source)))?;
+    match status.sources.iter().filter(named).find_map(|source| source.status.error.as_ref()) {
         Some(error) => Err(CliError::NotReached(error.message.clone())),
         None => Ok(()),
+    }
+}
+
+/// A sync that is waited for.
+struct Asked<'a> {
+    client: &'a Client,
+    deadline: Instant,
+    timeout: Duration,
+}
+
+impl Asked<'_> {
+    /// Until whoever leads has looked, and has said so at the receipt.
+    async fn until_answered(&self, id: &str) -> Result<(), CliError> {
+        let seen_by = Instant::now() + RECEIPT_SEEN_MAX;
+        loop {
+            let why = match self.client.get::<DeliveryView>(&["deliveries", id], &[]).await {
+                Ok(delivery) if delivery.status != "Waiting" => return Ok(()),
+                // The source says why, and a failed look is the end of this one.
+                Ok(delivery) if self.has_failed(&delivery).await? => return Ok(()),
+                Ok(delivery) => delivery.why,
+                Err(CliError::Refused { status: 404, .. }) if Instant::now() < seen_by => String::new(),
+                Err(error) => return Err(error),
+            };
+            self.pause(&why).await?;
+        }
+    }
+
+    /// The source could not be looked at since it was asked for.
+    async fn has_failed(&self, delivery: &DeliveryView) -> Result<bool, CliError> {
+        let status: ClusterStatus = self.client.get(&["status"], &[]).await?;
+        let ran = status
+            .last_sync
+            .is_some_and(|run| run.started_at >= delivery.delivery.received_at && run.error.is_none());
+        let source = status.sources.iter().find(|source| source.status.name == delivery.delivery.source);
+        Ok(ran && source.is_some_and(|source| source.status.error.is_some()))
+    }
+
+    async fn until_looked(&self, at: jiff::Timestamp, note: &str) -> Result<(), CliError> {
+        loop {
+            let status: ClusterStatus = self.client.get(&["status"], &[]).await?;
+            if let Some(run) = status.last_sync.filter(|run| run.started_at >= at) {
+                return match run.error {
+                    None => Ok(()),
+                    Some(error) => Err(CliError::NotReached(format!("the sync failed: {error}"))),
+                };
+            }
+            self.pause(note).await?;
+        }
+    }
+
+    async fn pause(&self, why: &str) -> Result<(), CliError> {
+        if Instant::now() >= self.deadline {
+            let why = if why.is_empty() { String::new() } else { format!(": {why}") };
+            let seconds = self.timeout.as_secs_f64();
+            return Err(CliError::NotReached(format!("the sync did not end within {seconds}s{why}")));
+        }
+        tokio::time::sleep(POLL_INTERVAL).await;
+        Ok(())
     }
 }
 

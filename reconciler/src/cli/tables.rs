@@ -1,9 +1,9 @@
 //! The columns of each kind: kubectl's, and what only Minik8s knows.
 
-use schema::records::ChangeCounts;
+use schema::records::{ChangeCounts, PlanRecord};
 
 use super::output::{Column, Listed, Shape, column, cuttable, memory};
-use crate::view::{EventView, NodeView, PodView, RevisionView, SourceView, short};
+use crate::view::{DeliveryView, EventView, NodeView, ObjectView, PodView, RevisionView, SourceView, short};
 
 type Cells = Vec<(Column, String)>;
 
@@ -77,6 +77,40 @@ impl Listed for NodeView {
     }
 }
 
+impl Listed for ObjectView {
+    fn id(&self) -> String {
+        format!("{}/{}", self.kind.as_str().to_lowercase(), self.name)
+    }
+
+    fn cells(&self, shape: Shape) -> Cells {
+        let mut cells = Cells::new();
+        if shape.namespaces {
+            let namespace = if self.kind.is_cluster_scoped() { "" } else { &self.namespace };
+            cells.push((column("NAMESPACE"), namespace.to_owned()));
+        }
+        cells.extend([
+            (column("NAME"), if shape.kinds { self.id() } else { self.name.clone() }),
+            (column("HEALTH"), self.health.clone()),
+            (column("SOURCE"), self.source.clone()),
+            (column("COMMIT"), short(&self.commit).to_owned()),
+            (cuttable("FILE"), format!("{}:{}", self.file, self.line)),
+            (column("AGE"), self.age.clone()),
+        ]);
+        if shape.wide {
+            let labels = self.labels.iter().map(|(key, value)| format!("{key}={value}"));
+            cells.extend([
+                (cuttable("AUTHOR"), self.author.clone()),
+                (cuttable("LABELS"), labels.collect::<Vec<_>>().join(",")),
+            ]);
+        }
+        cells
+    }
+
+    fn remark(&self) -> (Column, String) {
+        (cuttable("NOTE"), self.note.clone())
+    }
+}
+
 impl Listed for SourceView {
     fn id(&self) -> String {
         format!("source/{}", self.status.name)
@@ -123,6 +157,7 @@ impl Listed for RevisionView {
             (column("COMMIT"), short(&revision.commit).to_owned()),
             (column("VERDICT"), self.status.clone()),
             (column("CHANGES"), changes(&revision.counts)),
+            (column("PLAN"), plan(revision.plan.as_ref()).to_owned()),
             (column("AGE"), self.age.clone()),
             (cuttable("AUTHOR"), revision.author.clone()),
             (cuttable("SUBJECT"), revision.subject.clone()),
@@ -141,12 +176,56 @@ impl Listed for RevisionView {
     }
 }
 
+/// Whether what was applied is what was reviewed; nothing when no review is known.
+fn plan(plan: Option<&PlanRecord>) -> &'static str {
+    match plan.and_then(|plan| plan.matches) {
+        Some(true) => "as reviewed",
+        Some(false) => "differs",
+        None => "",
+    }
+}
+
 /// `+1 ~2 -3`: made, changed, removed; `!4` held back.
 fn changes(counts: &ChangeCounts) -> String {
     let changed = counts.update + counts.replace;
     let text = format!("+{} ~{changed} -{}", counts.create, counts.delete);
     let back = counts.quarantined + counts.held;
     if back > 0 { format!("{text} !{back}") } else { text }
+}
+
+impl Listed for DeliveryView {
+    fn id(&self) -> String {
+        format!("delivery/{}", self.delivery.id)
+    }
+
+    fn cells(&self, shape: Shape) -> Cells {
+        let delivery = &self.delivery;
+        let commit = delivery.answer.as_ref().and_then(|answer| answer.commit.as_deref());
+        let mut cells = vec![
+            (column("ID"), delivery.id.clone()),
+            (column("PROVIDER"), delivery.provider.to_string()),
+            (column("EVENT"), delivery.event.clone()),
+            (column("SOURCE"), delivery.source.clone()),
+            (column("AGE"), self.age.clone()),
+            (column("OUTCOME"), self.status.clone()),
+            (column("COMMIT"), commit.map(short).unwrap_or_default().to_owned()),
+        ];
+        if shape.wide {
+            cells.extend([
+                (column("TOOK"), self.took_ms.map(|took| format!("{took}ms")).unwrap_or_default()),
+                (column("REPEATS"), delivery.repeats.to_string()),
+                (column("BY"), delivery.by.clone()),
+                (column("PEER"), delivery.peer.clone()),
+                (cuttable("REPOSITORY"), some(delivery.repository.as_ref())),
+                (cuttable("REF"), some(delivery.reference.as_ref())),
+            ]);
+        }
+        cells
+    }
+
+    fn remark(&self) -> (Column, String) {
+        (cuttable("WHY"), self.why.clone())
+    }
 }
 
 impl Listed for EventView {

@@ -11,8 +11,8 @@ use crate::view::{self, LeaderView};
 const NARROW: Screen = Screen { width: Some(80), colour: false };
 const BROAD: Screen = Screen { width: Some(120), colour: false };
 const PIPE: Screen = Screen { width: None, colour: false };
-const WIDE: Shape = Shape { wide: true, namespaces: false };
-const ALL: Shape = Shape { wide: false, namespaces: true };
+const WIDE: Shape = Shape { wide: true, namespaces: false, kinds: false, bare: false };
+const ALL: Shape = Shape { wide: false, namespaces: true, kinds: false, bare: false };
 
 fn drawn<T: Listed>(items: &[T], shape: Shape, screen: Screen) -> String {
     let text = table(&items.iter().collect::<Vec<_>>(), shape, screen, &mut Layout::default());
@@ -134,14 +134,14 @@ fn sources_and_revisions_as_tables() {
     main   Degraded   2222222   Ada <ada@example.org>   14        40s   RemoteUnreachable: cannot fetch /srv/repo.git: no s…
     ");
     insta::assert_snapshot!(drawn(&view::history(&world, None, at(100)), Shape::default(), NARROW), @r"
-    REVISION   COMMIT    VERDICT   CHANGES    AGE   AUTHOR                  SUBJECT
-    2          2222222   Applied   +1 ~0 -0   40s   Ada <ada@example.org>   Change 2
-    1          1111111   Applied   +1 ~0 -0   70s   Ada <ada@example.org>   Change 1
+    REVISION   COMMIT    VERDICT   CHANGES    PLAN   AGE   AUTHOR           SUBJECT
+    2          2222222   Applied   +1 ~0 -0   -      40s   Ada <ada@exam…   Change 2
+    1          1111111   Applied   +1 ~0 -0   -      70s   Ada <ada@exam…   Change 1
     ");
     insta::assert_snapshot!(drawn(&view::history(&world, None, at(100)), WIDE, PIPE), @r"
-    REVISION   COMMIT    VERDICT   CHANGES    AGE   AUTHOR                  SUBJECT    SOURCE   TOOK
-    2          2222222   Applied   +1 ~0 -0   40s   Ada <ada@example.org>   Change 2   main     120ms
-    1          1111111   Applied   +1 ~0 -0   70s   Ada <ada@example.org>   Change 1   main     120ms
+    REVISION   COMMIT    VERDICT   CHANGES    PLAN   AGE   AUTHOR                  SUBJECT    SOURCE   TOOK
+    2          2222222   Applied   +1 ~0 -0   -      40s   Ada <ada@example.org>   Change 2   main     120ms
+    1          1111111   Applied   +1 ~0 -0   -      70s   Ada <ada@example.org>   Change 1   main     120ms
     ");
 }
 

@@ -3,6 +3,7 @@
 //! Reads the [`World`], decides what should be written, writes only the keys that
 //! [`schema::keys::Key::writer`] gives to it. Knows nothing of Git.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use ipnet::Ipv4Net;
@@ -56,4 +57,6 @@ pub struct Seen {
 pub struct Settings {
     /// The range from which every node gets its own.
     pub cluster_cidr: Ipv4Net,
+    /// Every configured source: etcd holds all that Git says once each of them was applied.
+    pub sources: BTreeSet<String>,
 }

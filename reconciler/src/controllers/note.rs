@@ -135,6 +135,7 @@ pub(super) fn subject(key: &Key) -> (&'static str, String, String) {
         | Key::Usage(node) => ("Node", String::new(), node.clone()),
         Key::Source(source) | Key::Revision(source, _) => ("Source", String::new(), source.clone()),
         Key::Leader => ("Leader", String::new(), "leader".to_owned()),
+        Key::Delivery(id) => ("Delivery", String::new(), id.clone()),
         Key::Event(namespace, id) => ("Event", namespace.clone(), id.clone()),
     }
 }

@@ -21,7 +21,7 @@ pub(super) const CLUSTER_CIDR: &str = "10.244.0.0/16";
 pub(super) const COMMIT: &str = "1111111111111111111111111111111111111111";
 
 pub(super) fn settings() -> Settings {
-    Settings { cluster_cidr: CLUSTER_CIDR.parse().unwrap() }
+    Settings { cluster_cidr: CLUSTER_CIDR.parse().unwrap(), sources: ["main".to_owned()].into() }
 }
 
 pub(super) fn seen(world: &World) -> Seen {
@@ -48,7 +48,7 @@ pub(super) fn with_host_port(mut spec: PodSpec, port: u16) -> PodSpec {
 
 /// A Pod object as gitops writes it.
 pub(super) fn object(name: &str, spec: PodSpec) -> Object {
-    let resource = Resource::Pod(spec);
+    let resource = Resource::Pod(Arc::new(spec));
     Object {
         api_version: "v1".into(),
         metadata: ObjectMeta {
@@ -76,7 +76,8 @@ pub(super) fn object_key(name: &str) -> Key {
 
 /// The pod of [`object`] as workloads writes it.
 pub(super) fn instance(name: &str, spec: PodSpec) -> PodInstance {
-    let hash = Object::hash_of(&Resource::Pod(spec.clone()));
+    let spec = Arc::new(spec);
+    let hash = Object::hash_of(&Resource::Pod(Arc::clone(&spec)));
     let owner = OwnerRef { kind: Kind::Pod, name: name.into() };
     PodInstance {
         namespace: DEFAULT_NAMESPACE.into(),
@@ -196,6 +197,9 @@ pub(super) fn source(state: SourceState) -> SourceStatus {
         objects: 0,
         quarantined: Vec::new(),
         held_prune: None,
+        waiting: Vec::new(),
+        waiting_total: 0,
+        released_at: None,
         error: None,
     }
 }

@@ -5,6 +5,10 @@ use jiff::Timestamp;
 
 /// The trailer that releases a held prune.
 const ALLOW_PRUNE: &str = "Minik8s-Allow-Prune";
+/// The trailer that names the plan that was reviewed.
+const PLAN: &str = "Minik8s-Plan";
+/// So many commits are looked through for it.
+const PLAN_COMMITS_MAX: usize = 256;
 /// Longest subject kept; the rest of a longer one is cut.
 const SUBJECT_CHARS_MAX: usize = 200;
 /// Longest author's name, and longest mail address, kept. Both go into every object: one that Git
@@ -30,15 +34,20 @@ pub struct CommitMeta {
 pub fn commit_meta(repository: &Repository, id: Oid) -> Result<CommitMeta, git2::Error> {
     let commit = repository.find_commit(id)?;
     let message = String::from_utf8_lossy(commit.message_bytes()).into_owned();
-    let author = commit.author();
-    let author_text = |bytes: &[u8]| shown(String::from_utf8_lossy(bytes).trim(), AUTHOR_CHARS_MAX);
     Ok(CommitMeta {
         id: id.to_string(),
-        author: format!("{} <{}>", author_text(author.name_bytes()), author_text(author.email_bytes())),
+        author: author_of(&commit),
         subject: shown(message.lines().next().unwrap_or_default(), SUBJECT_CHARS_MAX),
         committed_at: committed_at(&commit),
         allows_prune: allows_prune(&message),
     })
+}
+
+/// `Name <mail>`.
+pub(super) fn author_of(commit: &Commit<'_>) -> String {
+    let author = commit.author();
+    let text = |bytes: &[u8]| shown(String::from_utf8_lossy(bytes).trim(), AUTHOR_CHARS_MAX);
+    format!("{} <{}>", text(author.name_bytes()), text(author.email_bytes()))
 }
 
 /// As it goes to terminals: whoever may commit must not move a reader's cursor.
@@ -55,6 +64,36 @@ fn allows_prune(message: &str) -> bool {
     trailers.iter().any(|(key, value)| {
         key.eq_ignore_ascii_case(ALLOW_PRUNE) && value.trim().eq_ignore_ascii_case("true")
     })
+}
+
+/// The hash of the plan that was reviewed, from the newest commit that has one: of `head` and all
+/// that it brings along since `applied`.
+pub fn plan_trailer(
+    repository: &Repository,
+    head: Oid,
+    applied: &str,
+) -> Result<Option<String>, git2::Error> {
+    let mut walk = repository.revwalk()?;
+    walk.set_sorting(git2::Sort::TOPOLOGICAL)?;
+    walk.push(head)?;
+    if let Ok(applied) = Oid::from_str(applied) {
+        // Gone after a rewritten history: then only the bound holds.
+        let _ = walk.hide(applied);
+    }
+    for id in walk.take(PLAN_COMMITS_MAX) {
+        let commit = repository.find_commit(id?)?;
+        if let Some(hash) = plan_of(&String::from_utf8_lossy(commit.message_bytes())) {
+            return Ok(Some(hash));
+        }
+    }
+    Ok(None)
+}
+
+fn plan_of(message: &str) -> Option<String> {
+    const DIGITS: std::ops::RangeInclusive<usize> = 16..=64;
+    let trailers = git2::message_trailers_strs(message).ok()?;
+    let hash = trailers.iter().find(|(key, _)| key.eq_ignore_ascii_case(PLAN))?.1.trim().to_ascii_lowercase();
+    (DIGITS.contains(&hash.len()) && hash.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(hash)
 }
 
 /// How an older commit stands to the head.

@@ -1,7 +1,7 @@
 //! Keeps a mirror from growing a pack per fetch: many packs become one.
 //!
-//! libgit2 has no `git gc`. What can't be reached from the reference stays in the old packs only
-//! as far as it is still needed to compare histories, so the last head is kept reachable too.
+//! libgit2 has no `git gc`. Of what can't be reached from the reference only the commits stay that the
+//! caller names: after a force push, the applied one is needed to compare histories.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,12 +12,12 @@ use git2::{Oid, Repository};
 const PACKS_MAX: usize = 50;
 
 /// Repacks when it is due. A failure costs speed only: it is logged and tried at the next fetch.
-pub(super) fn when_due(repository: &Repository, head: Oid) {
+pub(super) fn when_due(repository: &Repository, head: Oid, kept: &[Oid]) {
     let packs = packs_of(repository);
     if packs.len() <= PACKS_MAX {
         return;
     }
-    if let Err(error) = compact(repository, head, &packs) {
+    if let Err(error) = compact(repository, head, kept, &packs) {
         tracing::warn!(%error, "the mirror could not be repacked");
     }
 }
@@ -28,9 +28,13 @@ fn packs_of(repository: &Repository) -> Vec<PathBuf> {
     entries.filter_map(|entry| Some(entry.ok()?.path())).filter(is_pack).collect()
 }
 
-fn compact(repository: &Repository, head: Oid, old: &[PathBuf]) -> Result<(), git2::Error> {
+fn compact(repository: &Repository, head: Oid, kept: &[Oid], old: &[PathBuf]) -> Result<(), git2::Error> {
     let mut walk = repository.revwalk()?;
     walk.push(head)?;
+    // One that is gone already can't be kept.
+    for commit in kept.iter().filter(|commit| repository.find_commit(**commit).is_ok()) {
+        walk.push(*commit)?;
+    }
     let mut builder = repository.packbuilder()?;
     builder.insert_walk(&mut walk)?;
     builder.write(&repository.path().join("objects/pack"), 0)?;

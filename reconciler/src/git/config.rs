@@ -21,6 +21,10 @@ pub struct SourceConfig {
     pub credentials: Credentials,
     /// Time between two looks at the remote.
     pub poll: Duration,
+    /// A commit with a violation anywhere is not applied at all.
+    pub strict: bool,
+    /// Only commits that a known key signed; `None`: any commit.
+    pub signatures: Option<SignaturePolicy>,
 }
 
 /// What of the repository is followed.
@@ -34,15 +38,53 @@ pub enum Reference {
     Commit(String),
 }
 
-/// Files with credentials; each is read anew at every use, so it can be rotated in place.
+/// Which commits must be signed, and by whom. A file that can't be read, or holds no key, lets no
+/// commit pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SignaturePolicy {
+    /// Which commits.
+    pub mode: SignatureMode,
+    /// Keys for SSH signatures, in OpenSSH's allowed_signers format.
+    pub allowed_signers: Option<PathBuf>,
+    /// Public keys for OpenPGP signatures, armored or binary.
+    pub gpg_keys: Option<PathBuf>,
+}
+
+impl SignaturePolicy {
+    /// None when no file of keys is named.
+    pub fn of(allowed_signers: Option<PathBuf>, gpg_keys: Option<PathBuf>) -> Option<Self> {
+        let any = allowed_signers.is_some() || gpg_keys.is_some();
+        any.then_some(Self { mode: SignatureMode::Head, allowed_signers, gpg_keys })
+    }
+}
+
+/// Which commits must be signed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SignatureMode {
+    /// The commit that is applied: its tree is what runs, whatever came before it.
+    #[default]
+    Head,
+}
+
+/// What lets a source in. Files and variables are read anew at every use, so they can be rotated in
+/// place. Holds no secret itself, except what an address of a proxy may have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
     /// A token for `http(s)://`, alone in the file.
     pub token_file: Option<PathBuf>,
+    /// The environment variable with such a token.
+    pub token_env: Option<String>,
+    /// The user that goes with the token; the provider's usual one when not named.
+    pub username: Option<String>,
     /// A private key without passphrase for ssh.
     pub ssh_key: Option<PathBuf>,
     /// Host keys, in OpenSSH's format; ssh does not go without.
     pub known_hosts: Option<PathBuf>,
+    /// The only CA certificates to trust for `https://`, PEM; those of the machine when not named.
+    pub ca_file: Option<PathBuf>,
+    /// The proxy for `http(s)://`; `none`: no proxy. When not named, the environment says.
+    pub proxy: Option<String>,
 }
 
 /// How the address is reached.
@@ -63,6 +105,8 @@ impl SourceConfig {
             path: String::new(),
             credentials: Credentials::default(),
             poll: Duration::from_secs(5),
+            strict: false,
+            signatures: None,
         }
     }
 
@@ -80,6 +124,15 @@ impl SourceConfig {
             return Err(GitError::InvalidSource {
                 what: format!("path `{}`", self.path),
                 why: "not a folder relative to the repository's root, like `clusters/lab`".into(),
+            });
+        }
+        self.check_proxy()?;
+        if self.url.contains("://") && self.transport()? != Transport::Local && has_late_at(&self.url) {
+            return Err(GitError::InvalidSource {
+                what: format!("repository `{}`", self.shown_url()),
+                why: "its address has an @ after a slash, so where a password would end is not clear; write %40 for it, \
+                      and %2F for a / in a password"
+                    .into(),
             });
         }
         let name = match &self.reference {
@@ -101,6 +154,24 @@ impl SourceConfig {
             });
         }
         self.transport().map(drop)
+    }
+
+    fn check_proxy(&self) -> Result<(), GitError> {
+        let Some(proxy) = &self.credentials.proxy else { return Ok(()) };
+        let known = match proxy.split_once("://") {
+            Some((scheme, _)) => matches!(scheme, "http" | "https"),
+            None => true,
+        };
+        let odd = |c: char| c.is_control() || c.is_whitespace();
+        if known && !proxy.is_empty() && !proxy.contains(odd) && !has_late_at(proxy) {
+            return Ok(());
+        }
+        Err(GitError::InvalidSource {
+            what: format!("proxy `{}`", without_login(proxy)),
+            why: "not http://USER:PASSWORD@HOST:PORT, https://HOST:PORT or none; in a password, write %2F for / and \
+                  %40 for @"
+                .into(),
+        })
     }
 
     /// The address without user, password and token.
@@ -144,11 +215,47 @@ impl SourceConfig {
         after_host.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(22)
     }
 
+    /// The port of an `http(s)://` address.
+    pub(super) fn http_port(&self) -> u16 {
+        let (scheme, rest) = self.url.split_once("://").unwrap_or_default();
+        let authority = rest.split('/').next().unwrap_or_default();
+        let after_host = authority.rsplit_once(']').map_or(authority, |(_, rest)| rest);
+        let after_host = after_host.rsplit_once('@').map_or(after_host, |(_, rest)| rest);
+        let default = if scheme == "http" { 80 } else { 443 };
+        after_host.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(default)
+    }
+
     /// What the address itself holds of credentials: to be struck from any message.
     pub(super) fn secret_of_url(&self) -> Option<&str> {
-        let (_, rest) = self.url.split_once("://")?;
-        let (user_info, _) = rest.split('/').next()?.rsplit_once('@')?;
+        let user_info = user_info(&self.url)?;
         (user_info.contains(':') || !matches!(self.transport(), Ok(Transport::Ssh))).then_some(user_info)
+    }
+
+    /// A password or token stands in the address, or one is to be sent with it.
+    pub(super) fn sends_secret(&self) -> bool {
+        let named = &self.credentials;
+        named.token_file.is_some() || named.token_env.is_some() || self.secret_of_url().is_some()
+    }
+}
+
+/// `user:password` of an address: all before its last `@`, also where a slash would end it by the
+/// book. A password typed as it is may hold one.
+pub(super) fn user_info(url: &str) -> Option<&str> {
+    let rest = url.split_once("://").map(|(_, rest)| rest)?;
+    rest.rsplit_once('@').map(|(user_info, _)| user_info)
+}
+
+/// An `@` that belongs to no login by the book: after the first slash of what follows the scheme.
+fn has_late_at(url: &str) -> bool {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    rest.split_once('/').is_some_and(|(_, path)| path.contains('@'))
+}
+
+/// The address of a proxy, which needs no scheme.
+fn without_login(proxy: &str) -> String {
+    match proxy.split_once("://") {
+        Some(_) => shown(proxy),
+        None => proxy.rsplit_once('@').map_or(proxy, |(_, host)| host).to_owned(),
     }
 }
 
@@ -159,25 +266,34 @@ fn is_scp(url: &str) -> bool {
 }
 
 fn shown(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
-    let host = match authority.rsplit_once('@') {
-        // The user of an ssh address is no secret, and part of the address.
-        Some((user, host)) if scheme.contains("ssh") => {
-            let user = user.split(':').next().unwrap_or_default();
-            return format!("{scheme}://{user}@{host}{path}");
-        }
-        Some((_, host)) => host,
-        None => authority,
-    };
+    let Some((scheme, rest)) = url.split_once("://") else { return shown_without_scheme(url) };
+    // A file's name may hold anything, and no login.
+    if scheme == "file" {
+        return url.to_owned();
+    }
+    let (login, place) = rest.rsplit_once('@').map_or((None, rest), |(login, place)| (Some(login), place));
     // A query may carry a token as well.
-    let path = path.split('?').next().unwrap_or_default();
-    format!("{scheme}://{host}{path}")
+    let place = place.split('?').next().unwrap_or_default();
+    match login.map(|login| login.split([':', '/']).next().unwrap_or_default()) {
+        // The user of an ssh address is no secret, and part of the address.
+        Some(user) if scheme.contains("ssh") => format!("{scheme}://{user}@{place}"),
+        _ => format!("{scheme}://{place}"),
+    }
+}
+
+/// A path, or `user@host:path`; `user:password@host` is neither, and is not shown either.
+fn shown_without_scheme(url: &str) -> String {
+    let is_login =
+        |(login, _): &(&str, &str)| login.split_once(':').is_some_and(|(user, _)| !user.contains(['@', '/']));
+    match url.rsplit_once('@').filter(is_login) {
+        Some((login, place)) => format!("{}@{place}", login.split(':').next().unwrap_or_default()),
+        None => url.to_owned(),
+    }
 }
 
 impl Reference {
     /// The name in the repository; for a commit, the name that the mirror gives it.
-    pub(super) fn full_name(&self) -> String {
+    pub fn full_name(&self) -> String {
         match self {
             Reference::Branch(name) => format!("refs/heads/{name}"),
             Reference::Tag(name) => format!("refs/tags/{name}"),
@@ -213,8 +329,37 @@ mod tests {
             ("git@git.example:a.git", "git@git.example:a.git"),
             ("/srv/a.git", "/srv/a.git"),
             ("file:///srv/a.git", "file:///srv/a.git"),
+            ("file:///srv/a@b/c.git", "file:///srv/a@b/c.git"),
+            ("/srv/a:b@c.git", "/srv/a:b@c.git"),
+            ("https://user:pa/ss@git.example/a.git", "https://git.example/a.git"),
+            ("https://user:p@a/s@s@git.example/a.git", "https://git.example/a.git"),
+            ("ssh://git:p/w@git.example/a.git", "ssh://git@git.example/a.git"),
+            ("user:pa/ss@git.example:a.git", "user@git.example:a.git"),
+            ("git@git.example:a@b.git", "git@git.example:a@b.git"),
         ] {
             assert_eq!(at(url).shown_url(), shown);
+        }
+    }
+
+    #[test]
+    fn an_address_whose_password_has_no_clear_end_is_refused_and_not_repeated() {
+        for (url, proxy) in [
+            ("https://user:s3c/r3t@git.example/a.git", None),
+            ("http://s3c/r3t@git.example/a.git", None),
+            ("ssh://git:s3c/r3t@git.example/a.git", None),
+            ("https://git.example/a.git", Some("http://user:s3c/r3t@proxy:3128")),
+            ("https://git.example/a.git", Some("user:s3c/r3t@proxy:3128")),
+            ("https://git.example/a.git", Some("user:s3c r3t@proxy:3128")),
+        ] {
+            let mut config = at(url);
+            config.credentials.proxy = proxy.map(str::to_owned);
+            let error = config.check().expect_err(url).to_string();
+            assert!(!error.contains("s3c") && !error.contains("r3t"), "{error}");
+            assert!(error.contains("%2F"), "{error}");
+            assert!(proxy.is_some() || config.secret_of_url().is_some_and(|s| s.contains("r3t")), "{url}");
+        }
+        for url in ["file:///srv/a@b.git", "/srv/a@b.git", "git@h:a@b.git", "https://u:p%2Fw@h/a.git"] {
+            assert!(at(url).check().is_ok(), "{url}");
         }
     }
 

@@ -10,9 +10,9 @@ use std::rc::Rc;
 
 use git2::{CertificateCheckStatus, Cred, CredentialType, RemoteCallbacks};
 
-use super::GitError;
 use super::config::{SourceConfig, Transport};
 use super::known_hosts::{HostKey, look_up};
+use super::{GitError, certificate, proxy};
 
 /// Larger files hold no token and no list of hosts.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
@@ -46,7 +46,10 @@ pub(super) fn callbacks(config: &SourceConfig) -> (RemoteCallbacks<'static>, Ref
         answer.map_err(|error| kept.set(error))
     });
     let (owner, kept) = (config.clone(), refusal.clone());
-    callbacks.certificate_check(move |certificate, _host| {
+    callbacks.certificate_check(move |certificate, host| {
+        if let Some(certificate) = certificate.as_x509() {
+            return check_certificate(&owner, certificate.data(), host).map_err(|error| kept.set(error));
+        }
         let Some(key) = certificate.as_hostkey() else {
             return Ok(CertificateCheckStatus::CertificatePassthrough);
         };
@@ -71,12 +74,80 @@ pub(super) fn check(config: &SourceConfig) -> Result<(), GitError> {
             };
             read(config, file).map(drop)
         }
-        Transport::Http { encrypted: false }
-            if config.credentials.token_file.is_some() && !is_loopback(config.host()) =>
-        {
+        Transport::Http { encrypted: false } if config.sends_secret() && !is_loopback(config.host()) => {
             Err(failed(config, "a token would travel unencrypted over http://", "use an https:// address"))
         }
-        Transport::Http { .. } | Transport::Local => Ok(()),
+        Transport::Http { .. } => config.credentials.ca_file.as_deref().map_or(Ok(()), |file| {
+            let pem = read(config, file)?;
+            if pem.contains("-----BEGIN CERTIFICATE-----") {
+                return Ok(());
+            }
+            let why = format!("{} holds no certificate in PEM", file.display());
+            Err(failed(config, &why, "give --ca-file a file that does"))
+        }),
+        Transport::Local => Ok(()),
+    }
+}
+
+/// The server's certificate: against the source's own CA file, else as the machine has it. Another
+/// host than the source's or its proxy's is not to be talked to at all.
+fn check_certificate(
+    config: &SourceConfig,
+    certificate: &[u8],
+    host: &str,
+) -> Result<CertificateCheckStatus, GitError> {
+    if !host.eq_ignore_ascii_case(config.host()) {
+        let proxy = proxy::from_environment(config).unwrap_or_default();
+        let proxy = SourceConfig::branch("proxy", &proxy, "main");
+        if host.eq_ignore_ascii_case(proxy.host()) {
+            return Ok(CertificateCheckStatus::CertificatePassthrough);
+        }
+        return Err(GitError::Redirected { url: config.shown_url() });
+    }
+    let Some(file) = &config.credentials.ca_file else {
+        return Ok(CertificateCheckStatus::CertificatePassthrough);
+    };
+    match certificate::verify(certificate, host, read(config, file)?.as_bytes()) {
+        Ok(()) => Ok(CertificateCheckStatus::CertificateOk),
+        Err(why) => Err(failed(
+            config,
+            &format!("its certificate is not one of {}: {why}", file.display()),
+            "put the CA that signed it, and those in between, into the --ca-file",
+        )),
+    }
+}
+
+/// The token, read now.
+fn token(config: &SourceConfig) -> Result<Option<String>, GitError> {
+    let (text, place) = match (&config.credentials.token_file, &config.credentials.token_env) {
+        (Some(file), _) => (read(config, file)?, file.display().to_string()),
+        (None, Some(name)) => match std::env::var(name) {
+            Ok(text) => (text, format!("variable {name}")),
+            Err(_) => {
+                let why = format!("the environment variable {name} of --token-env is not set");
+                return Err(failed(config, &why, "set it for minik8s serve, or give --token-file FILE"));
+            }
+        },
+        (None, None) => return Ok(None),
+    };
+    let token = text.trim();
+    if token.is_empty() || token.contains(|c: char| c.is_control()) {
+        let why = format!("the token in {place} is empty or more than one line");
+        return Err(failed(config, &why, "put the token there, and nothing else"));
+    }
+    Ok(Some(token.to_owned()))
+}
+
+/// The user that the provider wants beside a token, as its documentation has it. GitHub wants one
+/// for tokens of apps; Gitea and Forgejo take any.
+fn default_user(host: &str) -> &'static str {
+    let host = host.to_ascii_lowercase();
+    if host.contains("gitlab") {
+        "oauth2"
+    } else if host.contains("bitbucket") {
+        "x-token-auth"
+    } else {
+        "x-access-token"
     }
 }
 
@@ -102,15 +173,15 @@ fn credential(
         return made(Cred::ssh_key(user.unwrap_or("git"), None, key, None));
     }
     if allowed.contains(CredentialType::USER_PASS_PLAINTEXT) {
-        let Some(file) = &config.credentials.token_file else {
-            return Err(failed(config, "it wants a login and none is given", "give --token-file FILE"));
+        let Some(token) = token(config)? else {
+            let help = "give --token-file FILE or --token-env NAME";
+            return Err(failed(config, "it wants a login and none is given", help));
         };
         if tries > 1 {
             return Err(refused(config));
         }
-        let token = read(config, file)?;
-        // GitHub wants this user for app tokens; GitLab, Gitea and Forgejo take any.
-        return made(Cred::userpass_plaintext(user.unwrap_or("x-access-token"), token.trim()));
+        let user = config.credentials.username.as_deref().or(user);
+        return made(Cred::userpass_plaintext(user.unwrap_or_else(|| default_user(config.host())), &token));
     }
     Err(refused(config))
 }
@@ -132,6 +203,11 @@ fn check_host_key(config: &SourceConfig, key: &[u8]) -> Result<(), GitError> {
             config,
             &format!("host {host}:{port} shows another key than {shown} has"),
             "someone may be in between; put the new key in only if the host's owner confirms it",
+        )),
+        HostKey::OtherType => Err(failed(
+            config,
+            &format!("host {host}:{port} shows a key of a kind that {shown} has none of for it"),
+            "add all its keys after comparing them (ssh-keyscan HOST gives them)",
         )),
         HostKey::Revoked => Err(failed(
             config,
@@ -161,7 +237,9 @@ fn refused(config: &SourceConfig) -> GitError {
         Ok(Transport::Ssh) => {
             "check --ssh-key (without passphrase) and that its public half may read the repository"
         }
-        _ => "check --token-file and that the token may read the repository",
+        _ => {
+            "check the token and that it may read the repository (--token-file, --token-env, --git-username)"
+        }
     };
     failed(config, "the login was not accepted", help)
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use git2::{ErrorClass, ErrorCode};
 use schema::records::SourceErrorKind;
 
-use super::config::{SourceConfig, Transport};
+use super::config::{SourceConfig, Transport, user_info};
+use super::proxy;
 
 /// A source could not be read. No variant carries a credential.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -45,6 +46,14 @@ pub enum GitError {
         /// What Git said.
         why: String,
     },
+    /// The server sends elsewhere: what was meant for one host is not carried to another.
+    #[error(
+        "repository {url} is said to be elsewhere by a redirect, which is not followed; put its new address into --repo"
+    )]
+    Redirected {
+        /// Address without credentials.
+        url: String,
+    },
     /// The credentials, or their absence, were refused.
     #[error("repository {url} refused access: {why}; {help}")]
     AuthenticationFailed {
@@ -75,6 +84,40 @@ pub enum GitError {
         /// First 12 digits.
         commit: String,
     },
+    /// Not all of the commit can be read; nothing of it is applied, and nothing removed.
+    #[error("commit {commit} of {url} is not applied: {why}")]
+    CommitUnreadable {
+        /// Address without credentials.
+        url: String,
+        /// First 12 digits.
+        commit: String,
+        /// What is wrong with it, and what to do.
+        why: String,
+    },
+    /// The commit is not signed as the source wants it; nothing of it is applied.
+    #[error("commit {commit} of {author} in {url} is not applied: {why}; {help}")]
+    SignatureInvalid {
+        /// Address without credentials.
+        url: String,
+        /// First 12 digits.
+        commit: String,
+        /// `Name <mail>`.
+        author: String,
+        /// What is wrong with the signature.
+        why: String,
+        /// What to do.
+        help: &'static str,
+    },
+    /// The keys that may sign can't be read: no commit is believed.
+    #[error("no commit of {url} is applied: signers in {}: {why}; mend the file", file.display())]
+    SignersUnusable {
+        /// Address without credentials.
+        url: String,
+        /// The file of keys.
+        file: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The local mirror can't be read.
     #[error("mirror {} is broken: {why}; it is made anew from the remote", directory.display())]
     MirrorBroken {
@@ -93,18 +136,47 @@ pub enum GitError {
     },
 }
 
+/// The files of a commit could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The object database.
+    #[error("{0}")]
+    Git(#[from] git2::Error),
+    /// More than a repository of manifests has.
+    #[error("it holds more than {most} {what}; name the folder of the manifests with --path, or split it")]
+    TooMuch {
+        /// Of what.
+        what: &'static str,
+        /// How many there may be.
+        most: usize,
+    },
+    /// What an ignore file keeps out is not known.
+    #[error("{file} {why}, so what it keeps out is not known; make it a file of its own")]
+    IgnoreFile {
+        /// Which.
+        file: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+}
+
 impl GitError {
     /// Its word in the source's status.
     pub fn kind(&self) -> SourceErrorKind {
         match self {
             GitError::RemoteUnreachable { .. }
             | GitError::RemoteTimeout { .. }
+            | GitError::Redirected { .. }
             | GitError::NotARepository { .. } => SourceErrorKind::RemoteUnreachable,
             GitError::AuthenticationFailed { .. } => SourceErrorKind::AuthenticationFailed,
             GitError::ReferenceNotFound { .. } | GitError::InvalidSource { .. } => {
                 SourceErrorKind::ReferenceNotFound
             }
             GitError::PathNotFound { .. } => SourceErrorKind::PathNotFound,
+            GitError::CommitUnreadable { .. } => SourceErrorKind::CommitUnreadable,
+            GitError::SignatureInvalid { .. } | GitError::SignersUnusable { .. } => {
+                SourceErrorKind::SignatureInvalid
+            }
             GitError::MirrorBroken { .. } | GitError::MirrorUnwritable { .. } => {
                 SourceErrorKind::MirrorBroken
             }
@@ -127,9 +199,14 @@ pub(super) fn remote_error(config: &SourceConfig, error: &git2::Error) -> GitErr
         let help = "make its owner the user that runs minik8s, or run `git config --global --add safe.directory PATH` as that user".into();
         return GitError::AuthenticationFailed { url, why, help };
     }
-    if error.code() == ErrorCode::Certificate {
-        let help = "check the server's certificate, and the CA certificates of this machine".into();
+    // libgit2 gives the code to some of its TLS streams only.
+    if error.code() == ErrorCode::Certificate || says(&["certificate is invalid"]) {
+        let help =
+            "give --ca-file FILE with the CA that signed the server's certificate, if it is yours".into();
         return GitError::AuthenticationFailed { url, why, help };
+    }
+    if says(&["redirect"]) {
+        return GitError::Redirected { url };
     }
     if error.code() == ErrorCode::Auth
         || says(&["authentication", "401", "403", "permission denied", "access denied"])
@@ -175,7 +252,9 @@ pub(super) fn is_mirror_fault(error: &git2::Error) -> bool {
 /// One line, with what the address holds of credentials struck out.
 fn cleaned(config: &SourceConfig, message: &str) -> String {
     let mut text = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    if let Some(secret) = config.secret_of_url() {
+    let proxy = proxy::from_environment(config);
+    let of_proxy = proxy.as_deref().and_then(user_info);
+    for secret in config.secret_of_url().into_iter().chain(of_proxy) {
         for part in std::iter::once(secret).chain(secret.split(':')).filter(|p| p.len() > 2) {
             text = text.replace(part, "***");
         }

@@ -6,15 +6,15 @@ use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 /// The file's name.
-pub(super) const FILE_NAME: &str = ".minik8signore";
+pub const FILE_NAME: &str = ".minik8signore";
 
 /// All rules of a commit, by folder (without a slash at the end; empty for the root).
 #[derive(Debug, Clone, Default)]
-pub(super) struct IgnoreRules(BTreeMap<String, Gitignore>);
+pub struct IgnoreRules(BTreeMap<String, Gitignore>);
 
 impl IgnoreRules {
     /// Rules from (folder, text); a line that can't be read is passed over, as Git does.
-    pub(super) fn new<'a>(files: impl Iterator<Item = (&'a str, String)>) -> Self {
+    pub fn new<'a>(files: impl Iterator<Item = (&'a str, String)>) -> Self {
         let compile = |(folder, text): (&str, String)| {
             let mut builder = GitignoreBuilder::new("");
             for line in text.lines() {
@@ -26,7 +26,7 @@ impl IgnoreRules {
     }
 
     /// Whether the file at `path` is to be left alone.
-    pub(super) fn ignores(&self, path: &str) -> bool {
+    pub fn ignores(&self, path: &str) -> bool {
         if self.0.is_empty() {
             return false;
         }

@@ -15,6 +15,8 @@ pub(super) enum HostKey {
     Known,
     /// The host has other keys.
     Changed,
+    /// The host has keys of other kinds only: it may well have this one, too.
+    OtherType,
     /// The host is not in the file.
     Unknown,
     /// It must not be used any more.
@@ -32,7 +34,7 @@ pub(super) fn look_up(file: &str, host: &str, port: u16, key: &[u8]) -> HostKey 
     for line in file.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let mut words = line.split_whitespace().peekable();
         let marker = words.next_if(|word| word.starts_with('@'));
-        let (Some(patterns), Some(_type), Some(encoded)) = (words.next(), words.next(), words.next()) else {
+        let (Some(patterns), Some(kind), Some(encoded)) = (words.next(), words.next(), words.next()) else {
             continue;
         };
         if marker == Some("@cert-authority") || !matches_host(patterns, &name) {
@@ -43,11 +45,22 @@ pub(super) fn look_up(file: &str, host: &str, port: u16, key: &[u8]) -> HostKey 
             (Some("@revoked"), true) => return HostKey::Revoked,
             (Some(_), _) => {}
             (None, true) => found = HostKey::Known,
-            (None, false) if found == HostKey::Unknown => found = HostKey::Changed,
-            (None, false) => {}
+            (None, false) if found == HostKey::Known => {}
+            (None, false) if kind_of(key).is_some_and(|shown| shown != kind.as_bytes()) => {
+                if found == HostKey::Unknown {
+                    found = HostKey::OtherType;
+                }
+            }
+            (None, false) => found = HostKey::Changed,
         }
     }
     found
+}
+
+/// The kind that a key says it is of: its first string.
+fn kind_of(key: &[u8]) -> Option<&[u8]> {
+    let (length, rest) = key.split_first_chunk::<4>()?;
+    rest.get(..usize::try_from(u32::from_be_bytes(*length)).ok()?)
 }
 
 fn matches_host(patterns: &str, name: &str) -> bool {
@@ -55,11 +68,11 @@ fn matches_host(patterns: &str, name: &str) -> bool {
         return matches_hash(hashed, name).unwrap_or(false);
     }
     let mut matched = false;
-    for pattern in patterns.split(',') {
+    for pattern in patterns.to_ascii_lowercase().split(',') {
         match pattern.strip_prefix('!') {
             Some(negated) if matches_pattern(negated.as_bytes(), name.as_bytes()) => return false,
             Some(_) => {}
-            None => matched |= matches_pattern(pattern.to_ascii_lowercase().as_bytes(), name.as_bytes()),
+            None => matched |= matches_pattern(pattern.as_bytes(), name.as_bytes()),
         }
     }
     matched
@@ -74,7 +87,7 @@ fn matches_hash(hashed: &str, name: &str) -> Option<bool> {
 }
 
 /// `*` is any text, `?` any one character. Backtracks to the last star only: linear in practice.
-fn matches_pattern(pattern: &[u8], text: &[u8]) -> bool {
+pub(super) fn matches_pattern(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
     let mut star = None;
     while t < text.len() {
@@ -115,6 +128,8 @@ mod tests {
             ("[git.example]:2222", "git.example", 2222, HostKey::Known),
             ("a,*.example,!bad.example", "git.example", 22, HostKey::Known),
             ("a,*.example,!bad.example", "bad.example", 22, HostKey::Unknown),
+            ("*.example,!BAD.example", "bad.example", 22, HostKey::Unknown),
+            ("*.EXAMPLE,!Bad.example", "git.example", 22, HostKey::Known),
             ("g?t.example", "git.example", 22, HostKey::Known),
             ("@cert-authority git.example", "git.example", 22, HostKey::Unknown),
             ("@revoked git.example", "git.example", 22, HostKey::Revoked),
@@ -129,6 +144,21 @@ mod tests {
         assert_eq!(look_up(&file, "git.example", 22, KEY), HostKey::Known);
         assert_eq!(look_up(&file, "git.example", 22, b"other"), HostKey::Changed);
         assert_eq!(look_up("git.example\nbroken |1|x\n", "git.example", 22, KEY), HostKey::Unknown);
+    }
+
+    #[test]
+    fn a_key_of_another_kind_is_told_from_a_changed_one() {
+        let key = |kind: &str, rest: &[u8]| {
+            let length = u32::try_from(kind.len()).unwrap().to_be_bytes();
+            [&length[..], kind.as_bytes(), rest].concat()
+        };
+        let (shown, other) = (key("ssh-ed25519", b"1"), key("ssh-rsa", b"2"));
+        let listed = format!("h ssh-rsa {}\n", BASE64.encode(&other));
+        assert_eq!(look_up(&listed, "h", 22, &shown), HostKey::OtherType);
+        let changed = format!("{listed}h ssh-ed25519 {}\n", BASE64.encode(key("ssh-ed25519", b"3")));
+        assert_eq!(look_up(&changed, "h", 22, &shown), HostKey::Changed);
+        let known = format!("{changed}h ssh-ed25519 {}\n", BASE64.encode(&shown));
+        assert_eq!(look_up(&known, "h", 22, &shown), HostKey::Known);
     }
 
     /// From `ssh-keygen -H` on a file with the name `localhost`.

@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use git2::{
-    AutotagOption, Direction, ErrorCode, FetchOptions, FetchPrune, ObjectType, Oid, Repository,
-    RepositoryInitOptions,
+    AutotagOption, Direction, ErrorCode, FetchOptions, FetchPrune, ObjectType, Oid, ProxyOptions,
+    RemoteRedirect, Repository, RepositoryInitOptions,
 };
 
 use super::config::{Reference, SourceConfig, Transport};
 use super::error::{is_mirror_fault, remote_error};
 use super::remote::Transfer;
-use super::{GitError, compact, credentials};
+use super::{GitError, ReadError, compact, credentials, proxy};
 
 /// How many branch names an error lists.
 const NAMES_SHOWN_MAX: usize = 8;
@@ -65,9 +65,16 @@ impl Mirror {
         self.check_reachable()?;
         let (callbacks, refusal) = credentials::callbacks(config);
         let translate = |error: git2::Error| refusal.take().unwrap_or_else(|| remote_error(config, &error));
-        let mut remote = git2::Remote::create_detached(config.url.as_str()).map_err(translate)?;
+        let asking = self.asking_place()?;
+        let mut remote = match &asking {
+            Some(place) => place.remote_anonymous(&config.url),
+            None => git2::Remote::create_detached(config.url.as_str()),
+        }
+        .map_err(translate)?;
         let translate = |error: git2::Error| refusal.take().unwrap_or_else(|| remote_error(config, &error));
-        let connection = remote.connect_auth(Direction::Fetch, Some(callbacks), None).map_err(translate)?;
+        let connection = remote
+            .connect_auth(Direction::Fetch, Some(callbacks), Some(proxy_options(config)))
+            .map_err(translate)?;
         let heads = connection.list().map_err(|error| remote_error(config, &error))?;
         let wanted = config.reference.full_name();
         // An annotated tag is listed twice; the second is the commit it stands for.
@@ -106,9 +113,10 @@ impl Mirror {
         Ok(head)
     }
 
-    /// Repacks when fetches have left too many packs. Best called when there is nothing else to do.
-    pub fn tidy(&self, head: Oid) -> Result<(), GitError> {
-        compact::when_due(&self.open()?, head);
+    /// Repacks when fetches have left too many packs; keeps what `head` and `kept` hold, as far as it is
+    /// there. Best called when there is nothing else to do.
+    pub fn tidy(&self, head: Oid, kept: &[Oid]) -> Result<(), GitError> {
+        compact::when_due(&self.open()?, head, kept);
         Ok(())
     }
 
@@ -124,6 +132,38 @@ impl Mirror {
     /// The mirror's own fault.
     pub fn broken(&self, error: &git2::Error) -> GitError {
         GitError::MirrorBroken { directory: self.directory.clone(), why: error.message().to_owned() }
+    }
+
+    /// The files of `commit` can't be read: the mirror's own fault, or the commit's.
+    pub fn unread(&self, commit: Oid, error: ReadError) -> GitError {
+        match error {
+            ReadError::Git(error) => self.broken(&error),
+            refused => GitError::CommitUnreadable {
+                url: self.config.shown_url(),
+                commit: commit.to_string().chars().take(12).collect(),
+                why: refused.to_string(),
+            },
+        }
+    }
+
+    /// An empty repository to ask from, for `http(s)://` only. libgit2 follows redirects unless a
+    /// repository's configuration says no; the mirror itself may be broken.
+    fn asking_place(&self) -> Result<Option<Repository>, GitError> {
+        const FOLLOW: &str = "http.followRedirects";
+        if !matches!(self.config.transport()?, Transport::Http { .. }) {
+            return Ok(None);
+        }
+        let directory = self.directory.with_extension("ask");
+        if let Ok(place) = Repository::open_bare(&directory)
+            && place.config().and_then(|config| config.get_bool(FOLLOW)).is_ok_and(|follow| !follow)
+        {
+            return Ok(Some(place));
+        }
+        remove_all(&directory).map_err(|error| self.unwritable(&error.to_string()))?;
+        let place = self.init(&directory)?;
+        let written = place.config().and_then(|mut config| config.set_bool(FOLLOW, false));
+        written.map_err(|error| self.unwritable(error.message()))?;
+        Ok(Some(place))
     }
 
     fn init(&self, directory: &Path) -> Result<Repository, GitError> {
@@ -175,7 +215,14 @@ impl Mirror {
             Err(error) if error.code() == ErrorCode::NotFound => return Err(self.not_found(None)),
             Err(error) => return Err(self.broken(&error)),
         };
-        Ok(reference.peel(ObjectType::Commit).map_err(|error| self.broken(&error))?.id())
+        match reference.peel(ObjectType::Commit) {
+            Ok(commit) => Ok(commit.id()),
+            // A tag may name a file or a folder: no fetch and no fresh mirror makes a commit of it.
+            Err(error) if matches!(error.code(), ErrorCode::Peel | ErrorCode::InvalidSpec) => {
+                Err(self.not_a_commit())
+            }
+            Err(error) => Err(self.broken(&error)),
+        }
     }
 
     /// A commit by id: from the mirror, else with all branches and tags, because not every server
@@ -212,6 +259,8 @@ impl Mirror {
         let mut options = FetchOptions::new();
         options.remote_callbacks(callbacks);
         // Nothing here removes a reference: a branch gone at the remote is an error to show.
+        // A token is for one host: whoever moves a repository says so in the source.
+        options.proxy_options(proxy_options(config)).follow_redirects(RemoteRedirect::None);
         options.prune(FetchPrune::Off).download_tags(AutotagOption::None).update_fetchhead(false);
         let mut remote =
             repository.remote_anonymous(&config.url).map_err(|error| remote_error(config, &error))?;
@@ -219,13 +268,26 @@ impl Mirror {
             Some(refused) => refused,
             // The same classes come from a broken repository at the other end; a fresh mirror
             // fails on those again, and then they are the remote's.
-            None if is_mirror_fault(&error) && self.is_ours(repository) => self.broken(&error),
+            None if self.is_ours(repository) && (is_mirror_fault(&error) || self.names_us(&error)) => {
+                self.broken(&error)
+            }
             None => remote_error(config, &error),
         })
     }
 
     fn is_ours(&self, repository: &Repository) -> bool {
         repository.path().canonicalize().ok() == self.directory.canonicalize().ok()
+    }
+
+    /// What went wrong went wrong with a file of this mirror, such as a lock that a crash left.
+    fn names_us(&self, error: &git2::Error) -> bool {
+        error.message().contains(&*self.directory.to_string_lossy())
+    }
+
+    fn not_a_commit(&self) -> GitError {
+        let (url, reference) = (self.config.shown_url(), self.config.reference.to_string());
+        let known = " that names a commit (it names a file or a folder)".to_owned();
+        GitError::ReferenceNotFound { url, reference, known }
     }
 
     /// `names`: the references that are there, if that is known.
@@ -246,6 +308,14 @@ impl Mirror {
         let (url, reference) = (config.shown_url(), config.reference.to_string());
         GitError::ReferenceNotFound { url, reference, known }
     }
+}
+
+fn proxy_options(config: &SourceConfig) -> ProxyOptions<'static> {
+    let mut options = ProxyOptions::new();
+    if let Some(proxy) = proxy::from_environment(config) {
+        options.url(&proxy);
+    }
+    options
 }
 
 fn remove_all(directory: &Path) -> io::Result<()> {

@@ -3,6 +3,7 @@
 //! Everything here blocks; `remote` is the one place that bounds a call in time. Nothing of a
 //! credential leaves `credentials`: errors and logs carry the address without them.
 
+mod certificate;
 mod commit;
 mod compact;
 mod config;
@@ -11,14 +12,22 @@ mod error;
 mod ignored;
 mod known_hosts;
 mod mirror;
+mod proxy;
 mod remote;
+mod signatures;
 #[cfg(test)]
 mod tests;
 mod tree;
+#[cfg(test)]
+mod tree_tests;
+mod walk;
 
-pub use commit::{CommitMeta, Relation, commit_meta, relation};
-pub use config::{Credentials, Reference, SourceConfig};
-pub use error::GitError;
+pub use commit::{CommitMeta, Relation, commit_meta, plan_trailer, relation};
+pub use config::{Credentials, Reference, SignatureMode, SignaturePolicy, SourceConfig};
+pub use error::{GitError, ReadError};
+pub use ignored::{FILE_NAME as IGNORE_FILE, IgnoreRules};
 pub use mirror::Mirror;
 pub use remote::{Remote, Transfer};
-pub use tree::{Listing, blob, blob_at, list};
+pub use signatures::{check_commit, check_keys};
+pub use tree::{BLOB_BYTES_MAX, Listing, PassedOver, blob, blob_at, list};
+pub use walk::DEPTH_MAX;

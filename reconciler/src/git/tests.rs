@@ -11,12 +11,12 @@ use schema::records::SourceErrorKind;
 use super::*;
 
 /// A bare repository with one commit of these `(path, content, mode)`.
-fn repository(dir: &Path, files: &[(&str, &str, i32)]) -> Oid {
+pub(super) fn repository(dir: &Path, files: &[(&str, &str, i32)]) -> Oid {
     let git = Repository::init_bare(dir).unwrap();
     commit(&git, files)
 }
 
-fn commit(git: &Repository, files: &[(&str, &str, i32)]) -> Oid {
+pub(super) fn commit(git: &Repository, files: &[(&str, &str, i32)]) -> Oid {
     let mut builder = git2::build::TreeUpdateBuilder::new();
     for (path, content, mode) in files {
         let (id, mode) = match mode {
@@ -36,13 +36,13 @@ fn commit(git: &Repository, files: &[(&str, &str, i32)]) -> Oid {
     git.commit(Some("refs/heads/main"), &author, &author, "x", &tree, &parents).unwrap()
 }
 
-fn mirror(url: &str, reference: Reference, state: &Path) -> Mirror {
+pub(super) fn mirror(url: &str, reference: Reference, state: &Path) -> Mirror {
     let config = SourceConfig { reference, ..SourceConfig::branch("main", url, "main") };
     config.check().unwrap();
     Mirror::new(Arc::new(config), state)
 }
 
-fn look(mirror: &Mirror) -> Result<Oid, GitError> {
+pub(super) fn look(mirror: &Mirror) -> Result<Oid, GitError> {
     mirror.ls_remote()?;
     mirror.fetch(&Arc::default())
 }
@@ -90,6 +90,25 @@ fn an_absent_reference_names_those_that_are_there() {
     let error =
         look(&mirror(at.to_str().unwrap(), Reference::Branch("mian".into()), dir.path())).unwrap_err();
     assert!(error.to_string().contains("branch `mian` (it has main)"), "{error}");
+}
+
+#[test]
+fn a_tag_of_a_file_or_folder_is_no_broken_mirror() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("repo.git");
+    let head = repository(&at, &[("a.yaml", "a", 0)]);
+    let git = Repository::open_bare(&at).unwrap();
+    let signature = Signature::now("Ada", "ada@example.org").unwrap();
+    let tree = git.find_commit(head).unwrap().tree().unwrap();
+    let blob = git.find_blob(git.blob(b"a").unwrap()).unwrap();
+    git.tag_lightweight("folder", tree.as_object(), false).unwrap();
+    git.tag_lightweight("file", blob.as_object(), false).unwrap();
+    git.tag("signed", blob.as_object(), &signature, "annotated", false).unwrap();
+    for name in ["folder", "file", "signed"] {
+        let error = look(&mirror(at.to_str().unwrap(), Reference::Tag(name.into()), dir.path())).unwrap_err();
+        assert_eq!(error.kind(), SourceErrorKind::ReferenceNotFound, "{name}: {error}");
+        assert!(error.to_string().contains(&format!("no tag `{name}` that names a commit")), "{error}");
+    }
 }
 
 #[test]
@@ -212,7 +231,7 @@ fn many_fetches_leave_few_packs_and_a_mirror_that_reads() {
         commit(&git, &[("a.yaml", &number.to_string(), 0)]);
         head = look(&mirror).unwrap();
     }
-    mirror.tidy(head).unwrap();
+    mirror.tidy(head, &[]).unwrap();
     let mirrored = mirror.open().unwrap();
     let packs = std::fs::read_dir(mirrored.path().join("objects/pack")).unwrap().count();
     assert_eq!(packs, 2, "one pack and its index");
@@ -221,4 +240,77 @@ fn many_fetches_leave_few_packs_and_a_mirror_that_reads() {
     assert_eq!(blob(&mirrored, id).unwrap().unwrap(), b"59");
     commit(&git, &[("a.yaml", "more", 0)]);
     assert!(look(&mirror).is_ok());
+}
+
+#[test]
+fn the_applied_commit_outlives_a_force_push_and_a_repack() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("repo.git");
+    let root = repository(&at, &[("a.yaml", "root", 0)]);
+    let git = Repository::open_bare(&at).unwrap();
+    let applied = commit(&git, &[("a.yaml", "applied", 0)]);
+    let mirror = mirror(at.to_str().unwrap(), Reference::Branch("main".into()), dir.path());
+    look(&mirror).unwrap();
+    git.reference("refs/heads/main", root, true, "force").unwrap();
+    let mut head = root;
+    for number in 0..60 {
+        head = commit(&git, &[("a.yaml", &number.to_string(), 0)]);
+        assert_eq!(look(&mirror).unwrap(), head);
+    }
+    let gone = Oid::from_str("0123456789012345678901234567890123456789").unwrap();
+    mirror.tidy(head, &[applied, gone]).unwrap();
+    let mirrored = mirror.open().unwrap();
+    let packs = std::fs::read_dir(mirrored.path().join("objects/pack")).unwrap().count();
+    assert_eq!(packs, 2, "one pack and its index");
+    assert_eq!(relation(&mirrored, &applied.to_string(), head).unwrap(), Relation::Related);
+    assert!(list(&mirrored, applied, "", &Listing::default()).unwrap().is_some());
+}
+
+#[test]
+fn a_mirror_that_broke_in_any_way_is_made_anew_and_reads_as_before() {
+    type Harm = fn(&Path);
+    let each = |folder: &Path, act: &dyn Fn(&Path)| {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            act(&entry.path());
+        }
+    };
+    let harms: [(&str, Harm); 7] = [
+        ("no objects", |mirror| std::fs::remove_dir_all(mirror.join("objects")).unwrap()),
+        ("no HEAD", |mirror| std::fs::remove_file(mirror.join("HEAD")).unwrap()),
+        ("garbage in HEAD", |mirror| std::fs::write(mirror.join("HEAD"), [0xff; 64]).unwrap()),
+        ("garbage in a reference", |mirror| {
+            std::fs::write(mirror.join("refs/heads/main"), "no commit\n").unwrap();
+        }),
+        ("a reference to nothing", |mirror| {
+            std::fs::write(mirror.join("refs/heads/main"), format!("{}\n", "1".repeat(40))).unwrap();
+        }),
+        ("a lock left behind", |mirror| std::fs::write(mirror.join("refs/heads/main.lock"), "").unwrap()),
+        ("garbage in config", |mirror| std::fs::write(mirror.join("config"), "[core\n= x").unwrap()),
+    ];
+    for (what, harm) in harms {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("repo.git");
+        repository(&at, &[("a.yaml", "one", 0)]);
+        let mirror = mirror(at.to_str().unwrap(), Reference::Branch("main".into()), dir.path());
+        look(&mirror).unwrap();
+        harm(&dir.path().join("reconciler/mirrors/main"));
+        let git = Repository::open_bare(&at).unwrap();
+        let head = commit(&git, &[("a.yaml", "two", 0)]);
+        assert_eq!(look(&mirror).unwrap_or_else(|error| panic!("{what}: {error}")), head, "{what}");
+        let mirrored = mirror.open().unwrap();
+        let listing = list(&mirrored, head, "", &Listing::default()).unwrap().unwrap();
+        assert_eq!(blob(&mirrored, listing.files["a.yaml"]).unwrap().unwrap(), b"two", "{what}");
+    }
+    // Objects that can't be read any more show when the commit is read, and a rebuild mends them.
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("repo.git");
+    let head = repository(&at, &[("a.yaml", "one", 0)]);
+    let mirror = mirror(at.to_str().unwrap(), Reference::Branch("main".into()), dir.path());
+    look(&mirror).unwrap();
+    let objects = dir.path().join("reconciler/mirrors/main/objects");
+    each(&objects, &|folder| each(folder, &|file| std::fs::write(file, "cut").unwrap_or_default()));
+    let broken = mirror.open().and_then(|git| commit_meta(&git, head).map_err(|error| mirror.broken(&error)));
+    assert_eq!(broken.unwrap_err().kind(), SourceErrorKind::MirrorBroken);
+    assert_eq!(mirror.rebuild(&Arc::default()).unwrap(), head);
+    assert!(commit_meta(&mirror.open().unwrap(), head).is_ok());
 }

@@ -1,20 +1,21 @@
 //! A commit's manifest files by blob id; from the last listing, only what changed is walked.
 //!
 //! Two trees of one id hold the same files, so a subtree that did not change is never opened.
-//! Symlinks and submodules are passed over with a note: what they point to is not in the commit.
+//! Symlinks and submodules are passed over with a note: what they point to is not in the commit. A
+//! manifest whose name can't be read is an error, and an ignore file that can't be read refuses all.
 
 use std::sync::Arc;
 
 use git2::{ErrorCode, Oid, Repository, Tree};
 use imbl::OrdMap;
-use schema::violation::{Severity, Violation};
+use schema::violation::{Violation, rules};
 
+use super::error::ReadError;
 use super::ignored::{self, IgnoreRules};
+use super::walk::{At, Entry, Limits, Walk, entry_of};
 
-/// Deeper folders are passed over with a note.
-const DEPTH_MAX: usize = 64;
 /// A larger file can't be a manifest.
-const BLOB_BYTES_MAX: usize = 4 * 1024 * 1024;
+pub const BLOB_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// What one commit holds below the source's folder.
 #[derive(Debug, Clone, Default)]
@@ -30,15 +31,8 @@ pub struct Listing {
     /// Ignore files of the folders that the source's folder lies in.
     above: Vec<(String, Oid)>,
     rules: IgnoreRules,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Entry {
-    Manifest(Oid),
-    Ignore(Oid),
-    Link,
-    Submodule,
-    TooDeep,
+    /// Some names are not UTF-8, so that two paths may look the same: nothing is built on this.
+    has_odd_names: bool,
 }
 
 /// Lists `commit` below `folder`, from `previous` where that helps. `None`: no such folder.
@@ -47,41 +41,76 @@ pub fn list(
     commit: Oid,
     folder: &str,
     previous: &Listing,
-) -> Result<Option<Listing>, git2::Error> {
+) -> Result<Option<Listing>, ReadError> {
+    list_within(repository, commit, folder, previous, Limits::DEFAULT)
+}
+
+pub(super) fn list_within(
+    repository: &Repository,
+    commit: Oid,
+    folder: &str,
+    previous: &Listing,
+    limits: Limits,
+) -> Result<Option<Listing>, ReadError> {
     let Some(root) = folder_tree(repository, commit, folder)? else { return Ok(None) };
     let above = ignore_files_above(repository, commit, folder)?;
     if previous.root == Some(root.id()) && previous.above == above {
         return Ok(Some(previous.clone()));
     }
     let prefix = if folder.is_empty() { String::new() } else { format!("{folder}/") };
-    let mut walk = Walk { repository, changes: Vec::new() };
     // A tree that is gone from a rebuilt mirror only means that all of the new one is walked.
-    let old = previous.root.and_then(|id| repository.find_tree(id).ok());
-    let mut entries = if old.is_some() { previous.entries.clone() } else { OrdMap::new() };
-    let mut listing = if old.is_some() { previous.clone() } else { Listing::default() };
-    walk.compare(old.as_ref(), Some(&root), &prefix, 0)?;
+    let old = previous.root.filter(|_| !previous.has_odd_names);
+    if let Some(old) = old.and_then(|id| repository.find_tree(id).ok()) {
+        match from(repository, (Some(&old), previous), (&root, &prefix), above.clone(), limits) {
+            // Both sides together were too much, or can't be told apart by their paths.
+            Err(ReadError::TooMuch { .. }) => {}
+            Ok(listing) if listing.has_odd_names => {}
+            other => return other.map(Some),
+        }
+    }
+    from(repository, (None, &Listing::default()), (&root, &prefix), above, limits).map(Some)
+}
+
+/// The listing of `root`, made from that of `old`.
+fn from(
+    repository: &Repository,
+    (old, previous): (Option<&Tree<'_>>, &Listing),
+    (root, prefix): (&Tree<'_>, &str),
+    above: Vec<(String, Oid)>,
+    limits: Limits,
+) -> Result<Listing, ReadError> {
+    let mut walk = Walk::new(repository, limits);
+    let mut listing = previous.clone();
+    walk.compare(old, Some(root), At { prefix, depth: 0, odd: false })?;
     let rules_changed = old.is_none()
         || listing.above != above
         || walk.changes.iter().any(|(path, _)| path.ends_with(ignored::FILE_NAME));
+    // Odd names last: where one looks like another file's, the error is what counts.
+    walk.changes.sort_by_key(|(_, entry)| *entry == Some(Entry::OddName));
     for (path, entry) in &walk.changes {
         match entry {
-            Some(entry) => entries.insert(Arc::clone(path), *entry),
-            None => entries.remove(path),
+            Some(entry) => listing.entries.insert(Arc::clone(path), *entry),
+            None => listing.entries.remove(path),
         };
     }
     if rules_changed {
-        listing.rules = read_rules(repository, &above, &entries)?;
-        let all = entries.iter().map(|(path, entry)| (path, Some(entry)));
+        listing.rules = read_rules(repository, &above, &listing.entries)?;
+        let all = listing.entries.iter().map(|(path, entry)| (path, Some(entry)));
         listing.files = select(OrdMap::new(), &listing.rules, all);
     } else {
         let changed = walk.changes.iter().map(|(path, entry)| (path, entry.as_ref()));
         listing.files = select(listing.files, &listing.rules, changed);
     }
-    listing.notes = entries.iter().filter_map(|(path, entry)| note(path, *entry)).collect();
+    let notes = listing.entries.iter().filter_map(|(path, entry)| note(path, *entry, &listing.rules));
+    // One more than there may be is enough to know.
+    listing.notes = notes.take(limits.files + 1).collect();
+    if listing.files.len() + listing.notes.len() > limits.files {
+        return Err(ReadError::TooMuch { what: "manifest files", most: limits.files });
+    }
     listing.root = Some(root.id());
-    listing.entries = entries;
     listing.above = above;
-    Ok(Some(listing))
+    listing.has_odd_names = walk.has_odd_names;
+    Ok(listing)
 }
 
 /// The bytes of a file; `None` when it is too large to be a manifest.
@@ -124,107 +153,21 @@ fn folder_tree<'r>(
     }
 }
 
-struct Walk<'r> {
-    repository: &'r Repository,
-    /// Path and what is there now.
-    changes: Vec<(Arc<str>, Option<Entry>)>,
-}
-
-impl<'r> Walk<'r> {
-    fn compare(
-        &mut self,
-        old: Option<&Tree<'_>>,
-        new: Option<&Tree<'_>>,
-        prefix: &str,
-        depth: usize,
-    ) -> Result<(), git2::Error> {
-        if depth > DEPTH_MAX {
-            self.changes.push((prefix.trim_end_matches('/').into(), new.map(|_| Entry::TooDeep)));
-            return Ok(());
-        }
-        for side in [Side::Old, Side::New] {
-            let (tree, other) = if side == Side::Old { (old, new) } else { (new, old) };
-            for item in tree.into_iter().flat_map(Tree::iter) {
-                let twin = other.and_then(|tree| by_name(tree, item.name_bytes()));
-                let unchanged =
-                    twin.as_ref().is_some_and(|t| t.id() == item.id() && t.filemode() == item.filemode());
-                // Names that are no UTF-8 can't be shown or kept as keys.
-                let Ok(name) = std::str::from_utf8(item.name_bytes()) else { continue };
-                if unchanged {
-                    continue;
-                }
-                let path = format!("{prefix}{name}");
-                let twin_tree = self.subtree(twin.as_ref())?;
-                match (side, self.subtree(Some(&item))?) {
-                    // Folders on both sides are compared once, from the new side.
-                    (Side::Old, Some(_)) if twin_tree.is_some() => {}
-                    (Side::Old, Some(tree)) => {
-                        self.compare(Some(&tree), None, &format!("{path}/"), depth + 1)?;
-                    }
-                    (Side::New, Some(tree)) => {
-                        self.compare(twin_tree.as_ref(), Some(&tree), &format!("{path}/"), depth + 1)?;
-                    }
-                    (Side::Old, None) => self.changes.push((path.into(), None)),
-                    (Side::New, None) => {
-                        if let Some(entry) = entry_of(name, &item) {
-                            self.changes.push((path.into(), Some(entry)));
-                        }
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn subtree(&self, item: Option<&git2::TreeEntry<'_>>) -> Result<Option<Tree<'r>>, git2::Error> {
-        match item {
-            Some(item) if item.kind() == Some(git2::ObjectType::Tree) => {
-                self.repository.find_tree(item.id()).map(Some)
-            }
-            _ => Ok(None),
-        }
-    }
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
-    Old,
-    New,
-}
-
-fn by_name<'t>(tree: &'t Tree<'_>, name: &[u8]) -> Option<git2::TreeEntry<'t>> {
-    tree.get_name_bytes(name)
-}
-
-fn entry_of(name: &str, item: &git2::TreeEntry<'_>) -> Option<Entry> {
-    const LINK: i32 = 0o120_000;
-    match item.kind() {
-        Some(git2::ObjectType::Commit) => Some(Entry::Submodule),
-        Some(git2::ObjectType::Blob) if item.filemode() == LINK => Some(Entry::Link),
-        Some(git2::ObjectType::Blob) if name == ignored::FILE_NAME => Some(Entry::Ignore(item.id())),
-        Some(git2::ObjectType::Blob) if is_manifest_name(name) => Some(Entry::Manifest(item.id())),
-        _ => None,
-    }
-}
-
-fn is_manifest_name(name: &str) -> bool {
-    let extension = name.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
-    matches!(extension.as_deref(), Some("yaml" | "yml" | "json"))
-}
-
 /// The ignore files of the folders around `folder`, outermost first.
 fn ignore_files_above(
     repository: &Repository,
     commit: Oid,
     folder: &str,
-) -> Result<Vec<(String, Oid)>, git2::Error> {
+) -> Result<Vec<(String, Oid)>, ReadError> {
     let mut found = Vec::new();
     let mut tree = repository.find_commit(commit)?.tree()?;
     let mut at = String::new();
     for part in folder.split('/').filter(|part| !part.is_empty()) {
         let rules = tree.get_name(ignored::FILE_NAME).and_then(|item| entry_of(ignored::FILE_NAME, &item));
-        if let Some(Entry::Ignore(id)) = rules {
-            found.push((at.clone(), id));
+        match rules {
+            Some(Entry::Ignore(id)) => found.push((at.clone(), id)),
+            Some(Entry::IgnoreLink) => return Err(is_link(&joined(&at))),
+            _ => {}
         }
         let Some(below) = tree.get_name(part).map(|item| item.id()) else { break };
         tree = repository.find_tree(below)?;
@@ -237,20 +180,45 @@ fn read_rules(
     repository: &Repository,
     above: &[(String, Oid)],
     entries: &OrdMap<Arc<str>, Entry>,
-) -> Result<IgnoreRules, git2::Error> {
+) -> Result<IgnoreRules, ReadError> {
     let mut files = Vec::new();
+    let mut unreadable = Vec::new();
     for (folder, id) in above {
-        let text = blob(repository, *id)?.unwrap_or_default();
-        files.push((folder.as_str(), String::from_utf8_lossy(&text).into_owned()));
-    }
-    for (path, entry) in entries {
-        if let Entry::Ignore(id) = entry {
-            let text = blob(repository, *id)?.unwrap_or_default();
-            let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
-            files.push((folder, String::from_utf8_lossy(&text).into_owned()));
+        match blob(repository, *id)? {
+            Some(text) => files.push((folder.as_str(), String::from_utf8_lossy(&text).into_owned())),
+            None => return Err(is_too_large(&joined(folder))),
         }
     }
-    Ok(IgnoreRules::new(files.into_iter()))
+    for (path, entry) in entries {
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        match entry {
+            Entry::Ignore(id) => match blob(repository, *id)? {
+                Some(text) => files.push((folder, String::from_utf8_lossy(&text).into_owned())),
+                None => unreadable.push((path, is_too_large(path))),
+            },
+            Entry::IgnoreLink => unreadable.push((path, is_link(path))),
+            _ => {}
+        }
+    }
+    let rules = IgnoreRules::new(files.into_iter());
+    // Where another file keeps everything out, it matters to nobody.
+    match unreadable.into_iter().find(|(path, _)| !rules.ignores(path)) {
+        Some((_, error)) => Err(error),
+        None => Ok(rules),
+    }
+}
+
+fn joined(folder: &str) -> String {
+    let name = ignored::FILE_NAME;
+    if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }
+}
+
+fn is_link(file: &str) -> ReadError {
+    ReadError::IgnoreFile { file: file.to_owned(), why: "is a symbolic link" }
+}
+
+fn is_too_large(file: &str) -> ReadError {
+    ReadError::IgnoreFile { file: file.to_owned(), why: "is larger than 4 MiB" }
 }
 
 fn select<'a>(
@@ -267,21 +235,42 @@ fn select<'a>(
     files
 }
 
-fn note(path: &str, entry: Entry) -> Option<Violation> {
-    let (rule, message) = match entry {
-        Entry::Link => ("symlink", "symbolic link passed over: only files of the commit itself are read"),
-        Entry::Submodule => ("submodule", "submodule passed over: make it a source of its own"),
-        Entry::TooDeep => ("too-deep", "folder passed over: more than 64 levels deep"),
-        Entry::Manifest(_) | Entry::Ignore(_) => return None,
-    };
-    Some(Violation {
-        file: path.to_owned(),
-        line: 0,
-        column: 0,
-        severity: Severity::Note,
-        rule: rule.to_owned(),
-        message: message.to_owned(),
-        help: String::new(),
-        object: None,
-    })
+fn note(path: &str, entry: Entry, rules: &IgnoreRules) -> Option<Violation> {
+    match entry {
+        Entry::Link => Some(PassedOver::Link.note(path)),
+        Entry::Submodule => Some(PassedOver::Submodule.note(path)),
+        Entry::TooDeep => Some(PassedOver::TooDeep.note(path)),
+        Entry::OddName if !rules.ignores(path) => Some(PassedOver::OddName.note(path)),
+        Entry::OddName | Entry::Manifest(_) | Entry::Ignore(_) | Entry::IgnoreLink => None,
+    }
+}
+
+/// What is not read, wherever files come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PassedOver {
+    /// A symbolic link.
+    Link,
+    /// A Git repository within the repository.
+    Submodule,
+    /// A folder more than [`super::DEPTH_MAX`] levels down.
+    TooDeep,
+    /// A manifest whose path is not UTF-8.
+    OddName,
+}
+
+impl PassedOver {
+    /// The note that says so.
+    pub fn note(self, path: &str) -> Violation {
+        let (rule, message) = match self {
+            Self::Link => {
+                (&rules::SYMLINK, "symbolic link passed over: only files of the commit itself are read")
+            }
+            Self::Submodule => (&rules::SUBMODULE, "submodule passed over: make it a source of its own"),
+            Self::TooDeep => (&rules::FOLDER_TOO_DEEP, "folder passed over: more than 64 levels deep"),
+            Self::OddName => {
+                (&rules::FILE_NAME, "the name is not UTF-8, so the file can't be read: rename it")
+            }
+        };
+        Violation::of(rule, path, (0, 0), message)
+    }
 }

@@ -4,7 +4,6 @@
 //! one key is found that changed meanwhile; it is left to the next plan. A lost fence ends it all.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _};
@@ -12,11 +11,10 @@ use schema::codec;
 use schema::keys::Key;
 use schema::kinds::Kind;
 use schema::meta::ObjectRef;
-use schema::object::Object;
 use schema::store::election::Fence;
 use schema::store::{Guard, Op, SharedStore, StoreError, TXN_OPS_MAX, TxnOutcome};
 
-use super::plan::{Act, Over, Step};
+use super::plan::{Act, Over, Step, waves};
 
 /// Transactions under way at once. More gain nothing on a single etcd, which writes in order.
 const IN_FLIGHT_MAX: usize = 8;
@@ -30,6 +28,10 @@ pub struct Applied {
     pub done: usize,
     /// Objects that changed meanwhile; the next plan sees them as they are.
     pub conflicts: Vec<ObjectRef>,
+    /// Objects that can't be written as they are, and why; the others are.
+    pub failed: Vec<(ObjectRef, codec::CodecError)>,
+    /// Removals were not begun, because of these.
+    pub removals_left: bool,
     /// Why it ended early.
     pub stopped: Option<Stopped>,
     /// Newest revision of the store that was written.
@@ -45,28 +47,46 @@ pub enum Stopped {
     /// The store did not do it.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// What the source owns could not be written down ahead of it.
+    #[error("what the source owns can't be written beside its mirror: {0}")]
+    Memory(std::io::Error),
     /// The status that the plan rests on could not be written ahead of it.
     #[error(transparent)]
     Ahead(super::record::RecordError),
-    /// An object does not fit under its key.
-    #[error("{object} cannot be written: {why}")]
-    Encode {
-        /// Which.
-        object: ObjectRef,
-        /// Why.
-        why: codec::CodecError,
-    },
 }
 
 impl Applied {
     /// Every step is done.
     pub fn is_complete(&self) -> bool {
-        self.stopped.is_none() && self.conflicts.is_empty()
+        self.stopped.is_none() && self.conflicts.is_empty() && self.failed.is_empty()
+    }
+
+    /// What of it was not done, in a sentence that names no object that was.
+    pub fn failure(&self) -> Option<String> {
+        const NAMED_MAX: usize = 5;
+        if let Some(why) = &self.stopped {
+            return Some(format!("cannot apply to etcd: {why}; it is tried again"));
+        }
+        let named = self.failed.iter().take(NAMED_MAX).map(|(object, why)| format!("{object}: {why}"));
+        let named: Vec<String> = named.collect();
+        let more = self.failed.len().saturating_sub(NAMED_MAX);
+        let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+        (!named.is_empty())
+            .then(|| format!("cannot apply to etcd: {}{more}; {}", named.join("; "), self.besides()))
+    }
+
+    fn besides(&self) -> &'static str {
+        if self.removals_left {
+            "all other changes are applied, but nothing is removed before these are"
+        } else {
+            "all others are applied"
+        }
     }
 
     fn take(&mut self, other: Applied) {
         self.done += other.done;
         self.conflicts.extend(other.conflicts);
+        self.failed.extend(other.failed);
         self.revision = self.revision.max(other.revision);
         self.stopped = self.stopped.take().or(other.stopped);
     }
@@ -80,13 +100,13 @@ struct Write {
     op: Op,
 }
 
-/// Does `steps`: kind by kind, removals only once everything else is done.
+/// Does `steps` wave by wave, removals only once everything else is done.
 pub async fn apply(store: &SharedStore, fence: Fence, steps: &[Step]) -> Applied {
     let mut applied = Applied::default();
-    let wave_of = |step: &Step| (step.object.kind, matches!(step.act, Act::Delete));
-    for wave in steps.chunk_by(|one, next| wave_of(one) == wave_of(next)) {
+    for wave in waves(steps) {
         let removes = wave.first().is_some_and(|step| matches!(step.act, Act::Delete));
         if removes && !applied.is_complete() {
+            applied.removals_left = true;
             break;
         }
         applied.take(apply_wave(store, fence, wave).await);
@@ -103,14 +123,17 @@ async fn apply_wave(store: &SharedStore, fence: Fence, wave: &[Step]) -> Applied
     for step in wave {
         match write_of(store, step).await {
             Ok(write) => writes.push(write),
-            Err(stopped) => {
-                applied.stopped = Some(stopped);
+            Err(Unwritten::Encode(why)) => applied.failed.push((step.object.clone(), why)),
+            Err(Unwritten::Store(error)) => {
+                applied.stopped = Some(error.into());
                 return applied;
             }
         }
     }
+    let removes = wave.first().is_some_and(|step| matches!(step.act, Act::Delete));
+    let in_flight = if removes { 1 } else { IN_FLIGHT_MAX };
     let batches = stream::iter(batches(writes)).map(|batch| apply_batch(store, fence, batch));
-    let mut outcomes = batches.buffer_unordered(IN_FLIGHT_MAX);
+    let mut outcomes = batches.buffer_unordered(in_flight);
     while let Some(outcome) = outcomes.next().await {
         applied.take(outcome);
         if applied.stopped.is_some() {
@@ -121,7 +144,16 @@ async fn apply_wave(store: &SharedStore, fence: Fence, wave: &[Step]) -> Applied
     applied
 }
 
-async fn write_of(store: &SharedStore, step: &Step) -> Result<Write, Stopped> {
+/// Why a step did not become a write.
+#[derive(Debug, thiserror::Error)]
+enum Unwritten {
+    #[error(transparent)]
+    Encode(#[from] codec::CodecError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+async fn write_of(store: &SharedStore, step: &Step) -> Result<Write, Unwritten> {
     let key = Key::Object(step.object.clone()).to_string();
     let guard = match step.over {
         Over::Nothing => Guard::Absent(key.clone()),
@@ -130,7 +162,7 @@ async fn write_of(store: &SharedStore, step: &Step) -> Result<Write, Stopped> {
     };
     let op = match &step.act {
         Act::Create(object) | Act::Update(object) | Act::Replace(object) => {
-            Op::put(&key, encode(&step.object, object)?)
+            Op::put(&key, Bytes::from(codec::encode(&**object)?))
         }
         Act::Delete => Op::delete(&key),
     };
@@ -144,11 +176,6 @@ pub(super) async fn guard_of_present(store: &SharedStore, key: &str) -> Result<G
         || Guard::Absent(key.to_owned()),
         |item| Guard::ModRevision(item.key, item.mod_revision),
     ))
-}
-
-fn encode(reference: &ObjectRef, object: &Arc<Object>) -> Result<Bytes, Stopped> {
-    let encoded = codec::encode(&**object);
-    encoded.map(Bytes::from).map_err(|why| Stopped::Encode { object: reference.clone(), why })
 }
 
 /// As few transactions as their limits allow; one guard each is the fence.

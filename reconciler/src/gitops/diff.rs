@@ -1,47 +1,98 @@
 //! What changed between two versions of an object, field by field. Pure.
+//!
+//! Reads both versions, decides which fields to name and what of them to show: secrets only as
+//! changed, so that no log, event or comment carries one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use schema::kinds::Resource;
+use schema::kinds::function::FunctionSpec;
 use schema::meta::ObjectMeta;
+use schema::violation::{OwnedStep, Path};
 use serde_json::{Map, Value};
 
-/// One field that differs. `None` is absent.
+use schema::secrets::is_secret_text;
+
+use super::secrets::{entry_is_secret, item_is_secret, shown};
+
+/// One field that differs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FieldChange {
-    /// JSON pointer (RFC 6901) into the object: `/spec/containers/0/image`.
-    pub path: String,
-    /// Before.
+    /// Where, from the document's root. Items of lists by their number after the change, items that
+    /// go by their number before it.
+    pub steps: Vec<OwnedStep>,
+    /// Before; `None` is absent. What is secret is hidden.
     pub from: Option<Value>,
     /// After.
     pub to: Option<Value>,
+    /// Both values are hidden.
+    pub hidden: bool,
 }
 
 /// A longer value is cut when shown.
 const SHOWN_CHARS_MAX: usize = 60;
 
+impl FieldChange {
+    /// `spec.containers[0].image`.
+    pub fn path(&self) -> String {
+        dotted(&self.steps, &Path::ROOT)
+    }
+}
+
+fn dotted(steps: &[OwnedStep], at: &Path<'_>) -> String {
+    match steps.split_first() {
+        None => at.to_string(),
+        Some((OwnedStep::Field(name), rest)) => dotted(rest, &at.field(name)),
+        Some((OwnedStep::Index(index), rest)) => dotted(rest, &at.index(*index)),
+    }
+}
+
 impl fmt::Display for FieldChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = |value: &Option<Value>| match value {
-            None => "nothing".to_owned(),
-            Some(value) => {
-                let text = value.to_string();
-                match text.char_indices().nth(SHOWN_CHARS_MAX) {
-                    Some((at, _)) => format!("{}…", &text[..at]),
-                    None => text,
-                }
-            }
-        };
-        write!(f, "{}: {} -> {}", self.path, shown(&self.from), shown(&self.to))
+        if self.hidden {
+            return write!(f, "{}: changed, not shown", self.path());
+        }
+        write!(f, "{}: {} -> {}", self.path(), brief(self.from.as_ref()), brief(self.to.as_ref()))
+    }
+}
+
+/// A value in one line, cut where it is long.
+pub fn brief(value: Option<&Value>) -> String {
+    let Some(value) = value else { return "nothing".to_owned() };
+    let text = value.to_string();
+    match text.char_indices().nth(SHOWN_CHARS_MAX) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text,
     }
 }
 
 /// All fields in which two versions differ, in order of their paths.
 pub fn changes(before: (&ObjectMeta, &Resource), after: (&ObjectMeta, &Resource)) -> Vec<FieldChange> {
-    let mut found = Vec::new();
-    compare(&mut String::new(), Some(&as_json(before)), Some(&as_json(after)), &mut found);
-    found
+    let mut walk = Walk { steps: Vec::new(), found: Vec::new() };
+    walk.compare(Some(&as_json(before)), Some(&as_json(after)), false);
+    walk.found
+}
+
+/// What runs of `before` is stopped and started anew as `after` says; else it goes on.
+pub fn is_replaced(before: &Resource, after: &Resource) -> bool {
+    match (before, after) {
+        (Resource::Pod(before), Resource::Pod(after)) => before != after,
+        (Resource::ReplicaSet(before), Resource::ReplicaSet(after)) => before.template != after.template,
+        (Resource::Function(before), Resource::Function(after)) => {
+            is_rebuilt(before, after)
+                || (&before.env, &before.resources, &before.sandbox)
+                    != (&after.env, &after.resources, &after.sandbox)
+        }
+        (Resource::Job(before), Resource::Job(after)) => before != after,
+        (Resource::Workflow(before), Resource::Workflow(after)) => before != after,
+        _ => false,
+    }
+}
+
+/// The function's image is made anew.
+pub fn is_rebuilt(before: &FunctionSpec, after: &FunctionSpec) -> bool {
+    (&before.source, &before.runtime, &before.handler) != (&after.source, &after.runtime, &after.handler)
 }
 
 fn as_json((metadata, resource): (&ObjectMeta, &Resource)) -> Value {
@@ -53,38 +104,94 @@ fn as_json((metadata, resource): (&ObjectMeta, &Resource)) -> Value {
     Value::Object(object)
 }
 
-fn compare(path: &mut String, from: Option<&Value>, to: Option<&Value>, found: &mut Vec<FieldChange>) {
-    if from == to {
-        return;
+struct Walk {
+    steps: Vec<OwnedStep>,
+    found: Vec<FieldChange>,
+}
+
+impl Walk {
+    /// `secret`: the place says that what is here is one.
+    fn compare(&mut self, from: Option<&Value>, to: Option<&Value>, secret: bool) {
+        if from == to {
+            return;
+        }
+        match (from, to) {
+            (Some(Value::Object(old)), Some(Value::Object(new))) => {
+                for key in old.keys().chain(new.keys()).collect::<BTreeSet<_>>() {
+                    let secret = entry_is_secret(old, key) || entry_is_secret(new, key);
+                    self.below(OwnedStep::Field(key.clone()), old.get(key), new.get(key), secret);
+                }
+            }
+            (Some(Value::Array(old)), Some(Value::Array(new))) => {
+                for (step, before, after) in pairs(old, new) {
+                    let secret = before.is_some_and(|index| item_is_secret(old, index))
+                        || after.is_some_and(|index| item_is_secret(new, index));
+                    let value =
+                        |list: &'_ [Value], at: Option<usize>| at.and_then(|at| list.get(at).cloned());
+                    let (before, after) = (value(old, before), value(new, after));
+                    self.below(OwnedStep::Index(step), before.as_ref(), after.as_ref(), secret);
+                }
+            }
+            _ => self.found.push(self.change(from, to, secret)),
+        }
     }
-    match (from, to) {
-        (Some(Value::Object(old)), Some(Value::Object(new))) => {
-            for key in old.keys().chain(new.keys()).collect::<BTreeSet<_>>() {
-                let part = key.replace('~', "~0").replace('/', "~1");
-                descend(path, &part, old.get(key), new.get(key), found);
-            }
+
+    fn below(&mut self, step: OwnedStep, from: Option<&Value>, to: Option<&Value>, secret: bool) {
+        self.steps.push(step);
+        self.compare(from, to, secret);
+        self.steps.pop();
+    }
+
+    fn change(&self, from: Option<&Value>, to: Option<&Value>, secret: bool) -> FieldChange {
+        let scalar = |value: Option<&Value>| value.is_none_or(|v| !v.is_object() && !v.is_array());
+        let text = |value: Option<&Value>| value.and_then(Value::as_str).is_some_and(is_secret_text);
+        // One side that is secret by its look makes the other so.
+        let secret = secret || scalar(from) && scalar(to) && (text(from) || text(to));
+        FieldChange {
+            steps: self.steps.clone(),
+            from: from.map(|value| shown(value, secret)),
+            to: to.map(|value| shown(value, secret)),
+            hidden: secret && scalar(from) && scalar(to),
         }
-        (Some(Value::Array(old)), Some(Value::Array(new))) => {
-            for index in 0..old.len().max(new.len()) {
-                descend(path, &index.to_string(), old.get(index), new.get(index), found);
-            }
-        }
-        _ => found.push(FieldChange { path: path.clone(), from: from.cloned(), to: to.cloned() }),
     }
 }
 
-fn descend(
-    path: &mut String,
-    part: &str,
-    from: Option<&Value>,
-    to: Option<&Value>,
-    found: &mut Vec<FieldChange>,
-) {
-    let length = path.len();
-    path.push('/');
-    path.push_str(part);
-    compare(path, from, to, found);
-    path.truncate(length);
+/// Which item of two lists is which: by name where all have one and those that stay keep their
+/// order, so that one more in front does not make all others differ; else by number.
+fn pairs(old: &[Value], new: &[Value]) -> Vec<(usize, Option<usize>, Option<usize>)> {
+    let by_number = || {
+        let there = |index: usize, list: &[Value]| (index < list.len()).then_some(index);
+        (0..old.len().max(new.len())).map(|i| (i, there(i, old), there(i, new))).collect()
+    };
+    let (Some(old_names), Some(new_names)) = (by_name(old), by_name(new)) else { return by_number() };
+    let stay = |list: &[Value], other: &BTreeMap<&str, usize>| -> Vec<String> {
+        let names = list.iter().filter_map(name);
+        names.filter(|name| other.contains_key(name)).map(str::to_owned).collect()
+    };
+    let both = stay(old, &new_names);
+    if both.is_empty() || both != stay(new, &old_names) {
+        return by_number();
+    }
+    let gone =
+        old.iter().enumerate().filter(|(_, item)| name(item).is_none_or(|n| !new_names.contains_key(n)));
+    let gone = gone.map(|(index, _)| (index, Some(index), None));
+    let here = new
+        .iter()
+        .enumerate()
+        .map(|(index, item)| (index, name(item).and_then(|name| old_names.get(name)).copied(), Some(index)));
+    let mut all: Vec<_> = gone.chain(here).collect();
+    all.sort_by_key(|(step, _, after)| (*step, after.is_some()));
+    all
+}
+
+fn name(item: &Value) -> Option<&str> {
+    item.get("name").and_then(Value::as_str)
+}
+
+fn by_name(list: &[Value]) -> Option<BTreeMap<&str, usize>> {
+    let names: BTreeMap<&str, usize> =
+        list.iter().enumerate().filter_map(|(index, item)| Some((name(item)?, index))).collect();
+    (names.len() == list.len()).then_some(names)
 }
 
 #[cfg(test)]
@@ -97,7 +204,7 @@ mod tests {
         (metadata, serde_json::from_value(serde_json::json!({ "kind": "Pod", "spec": spec })).unwrap())
     }
 
-    fn shown(before: &(ObjectMeta, Resource), after: &(ObjectMeta, Resource)) -> Vec<String> {
+    fn lines(before: &(ObjectMeta, Resource), after: &(ObjectMeta, Resource)) -> Vec<String> {
         changes((&before.0, &before.1), (&after.0, &after.1)).iter().map(FieldChange::to_string).collect()
     }
 
@@ -108,16 +215,49 @@ mod tests {
             "containers": [{ "name": "a", "image": "two" }, { "name": "b", "image": "x" }],
         }));
         after.0.labels.insert("app/tier".into(), "front".into());
-        let all = shown(&before, &after);
-        assert!(all.contains(&"/spec/containers/0/image: \"one\" -> \"two\"".to_owned()), "{all:?}");
-        assert!(all.iter().any(|line| line.starts_with("/spec/containers/1: nothing -> {")), "{all:?}");
-        assert!(all.contains(&"/metadata/labels: nothing -> {\"app/tier\":\"front\"}".to_owned()), "{all:?}");
+        let all = lines(&before, &after);
+        assert!(all.contains(&"spec.containers[0].image: \"one\" -> \"two\"".to_owned()), "{all:?}");
+        assert!(all.iter().any(|line| line.starts_with("spec.containers[1]: nothing -> {")), "{all:?}");
+        assert!(all.contains(&"metadata.labels: nothing -> {\"app/tier\":\"front\"}".to_owned()), "{all:?}");
         assert_eq!(all.len(), 3, "{all:?}");
     }
 
     #[test]
     fn equal_objects_have_no_changes() {
         let one = object(&serde_json::json!({ "containers": [{ "name": "a", "image": "one" }] }));
-        assert!(shown(&one, &one.clone()).is_empty());
+        assert!(lines(&one, &one.clone()).is_empty());
+    }
+
+    fn env(names: &[(&str, &str)]) -> (ObjectMeta, Resource) {
+        let env: Vec<Value> =
+            names.iter().map(|(name, value)| serde_json::json!({"name": name, "value": value})).collect();
+        object(&serde_json::json!({ "containers": [{ "name": "a", "image": "one", "env": env }] }))
+    }
+
+    #[test]
+    fn an_item_in_front_of_named_ones_is_the_only_change() {
+        let all = lines(&env(&[("B", "1"), ("C", "1")]), &env(&[("A", "1"), ("B", "1"), ("C", "2")]));
+        assert_eq!(
+            all,
+            [
+                "spec.containers[0].env[0]: nothing -> {\"name\":\"A\",\"value\":\"1\"}",
+                "spec.containers[0].env[2].value: \"1\" -> \"2\""
+            ]
+        );
+    }
+
+    #[test]
+    fn another_order_is_a_change() {
+        assert!(!lines(&env(&[("A", "1"), ("B", "1")]), &env(&[("B", "1"), ("A", "1")])).is_empty());
+    }
+
+    #[test]
+    fn a_secret_is_only_told_to_have_changed() {
+        let all = lines(&env(&[("DB_PASSWORD", "canary-1")]), &env(&[("DB_PASSWORD", "canary-2")]));
+        assert_eq!(all, ["spec.containers[0].env[0].value: changed, not shown"]);
+        let all = lines(&env(&[]), &env(&[("DB_PASSWORD", "canary-2")]));
+        assert!(!all.concat().contains("canary"), "{all:?}");
+        let all = lines(&env(&[("DB", "x")]), &env(&[("DB", "pg://a:canary@b/c")]));
+        assert_eq!(all, ["spec.containers[0].env[0].value: changed, not shown"]);
     }
 }

@@ -9,9 +9,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use git2::Oid;
+use schema::records::PlanRecord;
 
+use super::plan::Situation;
 use super::prune::Lineage;
 use super::read::{Loaded, read_commit, read_lineage};
+use super::reviewed;
 use crate::git::{GitError, Remote, SourceConfig};
 
 /// A commit that a fresh mirror can't read either is broken at the remote: making the mirror anew
@@ -46,7 +49,8 @@ impl Head {
         if self.loaded.as_ref().is_some_and(|loaded| loaded.head == head) {
             if std::mem::take(&mut self.fetched) {
                 let mirror = self.remote.mirror().clone();
-                self.blocking(move || mirror.tidy(head)).await?;
+                let applied = applied.and_then(|commit| Oid::from_str(&commit).ok());
+                self.blocking(move || mirror.tidy(head, applied.as_slice())).await?;
             }
             return Ok(head);
         }
@@ -79,6 +83,20 @@ impl Head {
         };
         let (mirror, head) = (self.remote.mirror().clone(), loaded.head);
         self.blocking(move || read_lineage(&mirror, head, base, commits)).await
+    }
+
+    /// The plan that the commit read last was begun with, beside its review. `applied` is the
+    /// commit before.
+    pub(super) async fn plan_record(
+        &self,
+        begun: Situation,
+        applied: Option<String>,
+    ) -> Option<Result<PlanRecord, GitError>> {
+        let loaded = self.loaded.clone()?;
+        let mirror = self.remote.mirror().clone();
+        let source = mirror.config().name.clone();
+        let read = move || reviewed::record(&mirror, &source, &loaded, &begun, applied.as_deref());
+        Some(self.blocking(read).await)
     }
 
     fn may_rebuild(&self, head: Oid) -> bool {

@@ -59,6 +59,8 @@ mod tests {
                 duration_ms: 0,
                 counts,
                 verdict: Verdict::Applied,
+                decided_at: None,
+                plan: None,
             };
             let versioned = Versioned { value, create_revision: 1, mod_revision: 1 };
             table.insert((source.to_owned(), sequence), Arc::new(versioned));

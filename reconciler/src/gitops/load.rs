@@ -2,21 +2,34 @@
 //!
 //! Reads blobs, decides nothing: what is wrong in a file rides along as its violations.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread;
 
 use git2::{Oid, Repository};
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
-use schema::manifest::{DraftObject, load_file};
+use schema::manifest::{DraftObject, Place, load_file};
 use schema::meta::ObjectRef;
-use schema::violation::{Severity, Violation};
+use schema::pool;
+use schema::violation::{OwnedStep, Severity, Violation, rules};
 
-use crate::git;
+use crate::git::{self, ReadError};
 
 /// Files are parsed as soon as so much of them is in memory: 10,000 pods are half of it, and a
 /// repository may hold gigabytes of JSON that is no manifest.
 const BATCH_MIN_BYTES: usize = 16 * 1024 * 1024;
+
+/// How much of a commit is kept in memory.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// Documents of all files.
+    documents: usize,
+    /// What is wrong or noteworthy in all files.
+    violations: usize,
+}
+
+const LIMITS: Limits = Limits { documents: 100_000, violations: 250_000 };
 
 /// Parsed files by path. Clones share what did not change.
 pub type Manifests = OrdMap<Arc<str>, Arc<ManifestFile>>;
@@ -43,6 +56,16 @@ pub struct Draft {
     pub hash: String,
     /// 1-based line of the document's first key.
     pub line: u32,
+    /// Where the fields are that name other objects.
+    pub places: Vec<Place>,
+}
+
+impl Draft {
+    /// Line and column of a field that the kind keeps the place of; of the document for others.
+    pub fn place(&self, path: &[OwnedStep]) -> (u32, u32) {
+        let found = self.places.iter().find(|place| place.path == path);
+        found.map_or((self.line, 1), |place| (place.line, place.column))
+    }
 }
 
 impl ManifestFile {
@@ -52,16 +75,38 @@ impl ManifestFile {
     }
 }
 
+/// Adds what a commit's listing passed over as files that say nothing: an object whose file became a
+/// link, or whose folder a submodule, is not known to be gone. `before` are the notes that `manifests`
+/// already has.
+pub fn with_passed_over(mut manifests: Manifests, before: &[Violation], now: &[Violation]) -> Manifests {
+    let still: BTreeSet<&Violation> = now.iter().collect();
+    for note in before.iter().filter(|note| !still.contains(note)) {
+        if manifests.get(&*note.file).is_some_and(|file| file.violations == [(*note).clone()]) {
+            manifests.remove(&*note.file);
+        }
+    }
+    for note in now {
+        if !manifests.contains_key(&*note.file) {
+            let file = ManifestFile { violations: vec![note.clone()], ..ManifestFile::default() };
+            manifests.insert(Arc::from(&*note.file), Arc::new(file));
+        }
+    }
+    manifests
+}
+
 /// Parses one file.
 pub fn parse(path: &str, bytes: &[u8]) -> ManifestFile {
     let loaded = load_file(path, bytes);
     let documents = loaded.documents.into_iter().map(|document| {
-        let object = document.object;
+        let mut object = document.object;
+        let hash = object.hash();
+        object.resource = pool::share(&hash, object.resource);
         Draft {
             reference: object.reference(),
-            hash: object.hash(),
+            hash,
             object: Arc::new(object),
             line: document.line,
+            places: document.places,
         }
     });
     ManifestFile {
@@ -71,18 +116,31 @@ pub fn parse(path: &str, bytes: &[u8]) -> ManifestFile {
     }
 }
 
+/// Blob ids by path.
+type Blobs = OrdMap<Arc<str>, Oid>;
+
 /// Brings `parsed`, which belongs to `before`, up to `now`. Returns how many files were parsed.
 pub fn update(
     repository: &Repository,
-    before: &OrdMap<Arc<str>, Oid>,
-    now: &OrdMap<Arc<str>, Oid>,
+    before: &Blobs,
+    now: &Blobs,
     parsed: &Manifests,
-) -> Result<(Manifests, usize), git2::Error> {
+) -> Result<(Manifests, usize), ReadError> {
+    update_within(repository, (before, now), parsed, LIMITS)
+}
+
+fn update_within(
+    repository: &Repository,
+    (before, now): (&Blobs, &Blobs),
+    parsed: &Manifests,
+    limits: Limits,
+) -> Result<(Manifests, usize), ReadError> {
     let mut manifests = parsed.clone();
     let mut changed = Vec::new();
     for item in before.diff(now) {
         match item {
             DiffItem::Add(path, id) | DiffItem::Update { new: (path, id), .. } => {
+                manifests.remove(path);
                 changed.push((Arc::clone(path), *id));
             }
             DiffItem::Remove(path, _) => {
@@ -91,25 +149,65 @@ pub fn update(
         }
     }
     let count = changed.len();
+    // One blob may stand under many paths: what is kept is bounded by itself, not by what is fetched.
+    let mut kept = Kept::default();
+    kept.count(manifests.values(), limits)?;
     let (mut batch, mut batch_bytes) = (Vec::new(), 0);
     for (path, id) in changed {
         let blob = git::blob(repository, id)?;
         batch_bytes += blob.as_ref().map_or(0, Vec::len);
         batch.push((path, blob));
         if batch_bytes >= BATCH_MIN_BYTES {
-            manifests.extend(parse_all(&batch));
+            kept.add(&mut manifests, parse_all(&batch), limits)?;
             batch.clear();
             batch_bytes = 0;
         }
     }
-    manifests.extend(parse_all(&batch));
+    kept.add(&mut manifests, parse_all(&batch), limits)?;
     Ok((manifests, count))
 }
 
-type Blob = (Arc<str>, Option<Vec<u8>>);
+/// How much there is already.
+#[derive(Default)]
+struct Kept {
+    documents: usize,
+    violations: usize,
+}
+
+impl Kept {
+    fn add(&mut self, to: &mut Manifests, files: Vec<Parsed>, limits: Limits) -> Result<(), ReadError> {
+        self.count(files.iter().map(|(_, file)| file), limits)?;
+        to.extend(files);
+        Ok(())
+    }
+
+    fn count<'a>(
+        &mut self,
+        files: impl Iterator<Item = &'a Arc<ManifestFile>>,
+        limits: Limits,
+    ) -> Result<(), ReadError> {
+        for file in files {
+            self.documents += file.documents.len();
+            self.violations += file.violations.len();
+        }
+        if self.documents > limits.documents {
+            return Err(ReadError::TooMuch { what: "objects", most: limits.documents });
+        }
+        if self.violations > limits.violations {
+            return Err(ReadError::TooMuch { what: "errors and notes", most: limits.violations });
+        }
+        Ok(())
+    }
+}
+
+/// A file, parsed, under its path.
+type Parsed = (Arc<str>, Arc<ManifestFile>);
+
+/// A file and its bytes; none when it is too large.
+pub(super) type Blob = (Arc<str>, Option<Vec<u8>>);
 
 /// Parses on all cores when that pays.
-fn parse_all(files: &[Blob]) -> Vec<(Arc<str>, Arc<ManifestFile>)> {
+pub(super) fn parse_all(files: &[Blob]) -> Vec<Parsed> {
     const PER_THREAD_MIN: usize = 64;
     const THREADS_MAX: usize = 8;
     let parse_one = |(path, bytes): &Blob| {
@@ -129,17 +227,11 @@ fn parse_all(files: &[Blob]) -> Vec<(Arc<str>, Arc<ManifestFile>)> {
     })
 }
 
-fn too_large(path: &str) -> ManifestFile {
-    let violation = Violation {
-        file: path.to_owned(),
-        line: 0,
-        column: 0,
-        severity: Severity::Error,
-        rule: "file-too-large".to_owned(),
-        message: "the file is too large to be a manifest".to_owned(),
-        help: "split it, or list it in .minik8signore".to_owned(),
-        object: None,
-    };
+/// A file that was not read: nothing of its size is a manifest.
+pub(super) fn too_large(path: &str) -> ManifestFile {
+    let message = "the file is too large to be a manifest";
+    let violation = Violation::of(&rules::FILE_TOO_LARGE, path, (0, 0), message)
+        .with_help("split it, or list it in .minik8signore");
     ManifestFile { documents: Vec::new(), violations: vec![violation], is_manifest: true }
 }
 
@@ -161,5 +253,31 @@ mod tests {
         assert_eq!((manifests.len(), count), (13, 13));
         assert_eq!(manifests["huge.yaml"].violations[0].rule, "file-too-large");
         assert_eq!(manifests["data0.yaml"].violations[0].rule, "too-large");
+    }
+
+    #[test]
+    fn one_blob_under_many_paths_is_bounded_by_what_it_makes() {
+        let dir = tempfile::tempdir().unwrap();
+        let repository = Repository::init_bare(dir.path()).unwrap();
+        let pod =
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: a, image: b}]}\n";
+        let (pod, broken) =
+            (repository.blob(pod.as_bytes()).unwrap(), repository.blob(b"kind: Pdo\n").unwrap());
+        let files = |id: Oid, count: usize| -> OrdMap<Arc<str>, Oid> {
+            (0..count).map(|n| (Arc::from(format!("{n:03}.yaml")), id)).collect()
+        };
+        let limits = Limits { documents: 10, violations: 10 };
+        let (none, nothing) = (OrdMap::new(), Manifests::new());
+        for id in [pod, broken] {
+            let read = |before, now, parsed| update_within(&repository, (before, now), parsed, limits);
+            let ten = files(id, 10);
+            let (parsed, _) = read(&none, &ten, &nothing).unwrap();
+            // What is parsed anew takes the place of what was there.
+            assert_eq!(read(&ten, &ten, &parsed).unwrap().1, 0);
+            let eleven = files(id, 11);
+            for (before, parsed) in [(&none, &nothing), (&ten, &parsed)] {
+                assert!(matches!(read(before, &eleven, parsed), Err(ReadError::TooMuch { most: 10, .. })));
+            }
+        }
     }
 }

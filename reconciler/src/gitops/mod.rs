@@ -1,22 +1,34 @@
 //! From a commit to desired state: load, check, plan, apply; one loop per source.
 //!
-//! `check diff prune plan status history` are pure. `source_loop` observes and reports, `apply`
-//! alone writes `objects/`, `record` alone `sources/` and `revisions/`.
+//! `bounds check diff prune plan gate health review secrets status history` are pure. `source_loop` observes and reports, `apply`
+//! alone writes `objects/`. `record` writes the status of a configured source and its new revisions; `verdict` writes
+//! what became of a revision, once, and that a source is not configured any more.
 
 pub mod apply;
+pub mod bounds;
 pub mod check;
 pub mod diff;
+pub mod folder;
+pub mod gate;
 mod head;
+pub mod health;
 pub mod history;
 pub mod load;
+mod memory;
+pub mod offline;
 pub mod plan;
 pub mod prune;
 mod read;
 pub mod record;
+pub mod review;
+mod reviewed;
+pub mod secrets;
 pub mod source_loop;
 pub mod status;
 #[cfg(test)]
 mod tests;
+pub mod verdict;
 
 pub use read::preflight;
 pub use source_loop::SourceLoop;
+pub use verdict::VerdictLoop;

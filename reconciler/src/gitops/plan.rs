@@ -7,16 +7,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use schema::meta::ObjectRef;
+use jiff::Timestamp;
+use schema::kinds::cluster::{CLUSTER_NAME, PrunePolicy};
+use schema::kinds::{Kind, Resource};
+use schema::meta::{DEFAULT_NAMESPACE, ObjectRef};
 use schema::object::{Object, Provenance};
-use schema::records::ChangeCounts;
+use schema::records::{ChangeCounts, Waiting};
 use schema::violation::Violation;
 use schema::world::{Table, Versioned};
 
-use super::check::{Checked, Claim, check};
-use super::diff::{FieldChange, changes};
+use super::check::{Checked, Claim, Found, check, dependencies, removed};
+use super::diff::{FieldChange, changes, is_replaced};
 use super::load::Manifests;
-use super::prune::{Evidence, Lineage, PRUNE_ANNOTATION, Prune, prune};
+use super::prune::{Evidence, Lineage, Prune, is_protected, prune};
 use crate::git::CommitMeta;
 
 /// All that a plan is made from.
@@ -36,8 +39,19 @@ pub struct Situation {
     pub lineage: Lineage,
     /// How many objects the source owned when the prune that is still held was first held.
     pub held_of: Option<u64>,
+    /// Objects that the source owned in an etcd that was lost, and that may still run.
+    pub lost: BTreeMap<ObjectRef, Kept>,
     /// Why the files may not be all there is, for example a remote that can't be reached.
     pub incomplete: Option<String>,
+}
+
+/// An object that a lost etcd held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// The commit that set it.
+    pub commit: String,
+    /// Its annotation keeps it whatever Git says.
+    pub is_protected: bool,
 }
 
 /// The decision for one source.
@@ -57,8 +71,20 @@ pub struct SyncPlan {
     pub owned: u64,
     /// Objects that the decision on removals was measured against.
     pub prune_of: u64,
-    /// The commit holds no manifest, although the source owns objects.
+    /// Those of them that a lost etcd held, while their removal is held.
+    pub lost: BTreeSet<ObjectRef>,
+    /// The commit holds no manifest, and does not say that this is meant.
     pub empty: bool,
+    /// Warnings and notes of the checks across objects.
+    pub remarks: Vec<Violation>,
+    /// Objects that wait for others; see [`super::gate`].
+    pub waiting: Vec<Waiting>,
+    /// Objects that waited until their deadline, and are written now.
+    pub overdue: Vec<Waiting>,
+    /// When the first deadline of a wait is over.
+    pub due: Option<Timestamp>,
+    /// The source is strict and a file can't be applied, so nothing is.
+    pub refused: bool,
 }
 
 /// One write.
@@ -79,9 +105,9 @@ pub struct Step {
 pub enum Act {
     /// Writes a new object.
     Create(Arc<Object>),
-    /// Writes an object whose pods live on: labels, annotations, place in the repository.
+    /// Writes an object while what runs goes on: labels, a number of replicas, ports of a service.
     Update(Arc<Object>),
-    /// Writes an object with another spec: pods are replaced.
+    /// Writes an object so that what runs is stopped and started anew.
     Replace(Arc<Object>),
     /// Removes the object.
     Delete,
@@ -152,13 +178,62 @@ impl SyncPlan {
                 Prune::Held { objects, .. } => objects.len() as u64,
                 Prune::Nothing | Prune::Remove(_) => 0,
             },
+            waiting: self.waiting.len() as u64,
+        }
+    }
+
+    /// All or nothing: a single file that can't be applied keeps the whole commit from it.
+    #[must_use]
+    pub fn strictly(mut self) -> Self {
+        if !self.quarantined.is_empty() {
+            let created = self.steps.iter().filter(|step| matches!(step.act, Act::Create(_))).count();
+            self.owned -= created as u64;
+            self.steps.clear();
+            self.refused = true;
+        }
+        self
+    }
+}
+
+impl Step {
+    /// The object as the step writes it; none for a removal.
+    pub fn object_after(&self) -> Option<&Arc<Object>> {
+        match &self.act {
+            Act::Create(object) | Act::Update(object) | Act::Replace(object) => Some(object),
+            Act::Delete => None,
         }
     }
 }
 
+/// Steps that may be done side by side, one such group after the other: of one kind, and none that
+/// depends on another of its group. Removals come one by one, as they are in order.
+pub fn waves(steps: &[Step]) -> Vec<&[Step]> {
+    let mut waves = Vec::new();
+    let mut first = 0;
+    let mut in_wave: BTreeSet<&ObjectRef> = BTreeSet::new();
+    let sort = |step: &Step| (step.object.kind, matches!(step.act, Act::Delete));
+    for (at, step) in steps.iter().enumerate() {
+        let waits_for = |object: &Arc<Object>| {
+            dependencies(&object.metadata).any(|dependency| in_wave.contains(&dependency))
+        };
+        let another = at > first && sort(&steps[at - 1]) != sort(step);
+        if another || step.object_after().is_some_and(waits_for) {
+            waves.push(&steps[first..at]);
+            first = at;
+            in_wave.clear();
+        }
+        in_wave.insert(&step.object);
+    }
+    if first < steps.len() {
+        waves.push(&steps[first..]);
+    }
+    waves
+}
+
 /// Decides.
 pub fn plan(situation: &Situation) -> SyncPlan {
-    let checked = check(&situation.source, &situation.manifests, &situation.live);
+    let holds = |found: &Found<'_, '_>| matches!(removals(situation, found).prune, Prune::Held { .. });
+    let checked = check(&situation.source, &situation.manifests, &situation.live, holds);
     let mut plan = SyncPlan::default();
     for (object, claim) in &checked.wanted {
         match put(situation, object, claim) {
@@ -168,6 +243,7 @@ pub fn plan(situation: &Situation) -> SyncPlan {
     }
     plan_removals(situation, &checked, &mut plan);
     plan.quarantined = checked.quarantined;
+    plan.remarks = checked.remarks;
     plan
 }
 
@@ -199,7 +275,10 @@ fn put(situation: &Situation, object: &ObjectRef, claim: &Claim<'_>) -> Option<S
         let fields = changes((&live.metadata, &live.resource), (&draft.metadata, &draft.resource));
         let another = live.hash != claim.draft.hash;
         let object = built(claim, here(), live.generation + u64::from(another));
-        let act = if same_spec { Act::Update(object) } else { Act::Replace(object) };
+        // A hash that is not the resource's was changed by a hand, and pods go by the hash.
+        let replaced =
+            is_replaced(&live.resource, &draft.resource) || live.resource == draft.resource && another;
+        let act = if replaced { Act::Replace(object) } else { Act::Update(object) };
         return step(act, over, Why::Changed(fields));
     }
     let (file, line) = (&live.provenance.file, live.provenance.line);
@@ -222,44 +301,107 @@ fn built(claim: &Claim<'_>, provenance: Provenance, generation: u64) -> Arc<Obje
     })
 }
 
-fn plan_removals(situation: &Situation, checked: &Checked<'_>, plan: &mut SyncPlan) {
+/// What the Cluster object says that is live. A commit can't loosen the policy that it is held by:
+/// once its own Cluster object is live, what was held stays so until another commit comes.
+fn prune_policy(situation: &Situation) -> Option<PrunePolicy> {
+    let object = ObjectRef {
+        kind: Kind::Cluster,
+        namespace: DEFAULT_NAMESPACE.to_owned(),
+        name: CLUSTER_NAME.to_owned(),
+    };
+    let Some(live) = situation.live.get(&object) else { return Some(PrunePolicy::default()) };
+    if situation.held_of.is_some() && live.value.provenance.commit == situation.commit.id {
+        return None;
+    }
+    match &live.value.resource {
+        Resource::Cluster(cluster) => Some(cluster.prune.clone()),
+        _ => Some(PrunePolicy::default()),
+    }
+}
+
+/// What is decided on removals.
+struct Removals {
+    prune: Prune,
+    protected: Vec<ObjectRef>,
+    /// Objects that the source has live.
+    owned: usize,
+    prune_of: usize,
+    lost: BTreeSet<ObjectRef>,
+    empty: bool,
+}
+
+fn removals(situation: &Situation, found: &Found<'_, '_>) -> Removals {
     let is_own = |live: &Versioned<Object>| live.value.provenance.source == situation.source;
     let owned = situation.live.values().filter(|live| is_own(live)).count();
-    let mut absent = BTreeMap::new();
-    for (object, live) in &checked.absent {
+    let (mut absent, mut protected) = (BTreeMap::new(), Vec::new());
+    for (object, live) in found.absent {
         // What a quarantined file held is kept with the file, not held back from removal.
-        if checked.quarantined.contains_key(live.value.provenance.file.as_str()) {
+        if found.quarantined.contains_key(live.value.provenance.file.as_str()) {
             continue;
         }
-        if live.value.metadata.annotations.get(PRUNE_ANNOTATION).is_some_and(|value| value == "false") {
-            plan.protected.push((*object).clone());
+        if is_protected(&live.value.metadata) {
+            protected.push((*object).clone());
             continue;
         }
         absent.insert(*object, live.value.provenance.commit.as_str());
     }
-    let empty = checked.manifest_files == 0;
-    plan.empty = empty && owned > 0 && !situation.commit.allows_prune;
+    let is_lost = |object: &ObjectRef| !situation.live.contains_key(object);
+    let was_lost = situation.lost.keys().filter(|object| is_lost(object)).count();
+    let lost = lost(situation);
+    absent.extend(lost.iter().map(|(object, kept)| (*object, kept.commit.as_str())));
+    let empty = found.manifest_files == 0;
     // What the commit itself adds must not make its removals look few: not in the next run, nor
     // under the next commit. So a held prune is measured against what there was when it began.
-    let prune_of =
-        situation.held_of.map_or(owned, |held_of| owned.min(usize::try_from(held_of).unwrap_or(owned)));
-    plan.prune_of = prune_of as u64;
-    plan.prune = prune(&Evidence {
+    let all = owned + was_lost;
+    let prune_of = situation.held_of.map_or(all, |held_of| all.min(usize::try_from(held_of).unwrap_or(all)));
+    let prune = prune(&Evidence {
         owned: prune_of,
         absent,
-        quarantined: checked.quarantined.keys().map(|file| &**file).collect(),
+        quarantined: found.quarantined.keys().map(|file| &**file).collect(),
         incomplete: situation.incomplete.as_deref(),
+        lost_protected: lost.values().filter(|kept| kept.is_protected).count(),
         empty,
         released: situation.commit.allows_prune,
         lineage: &situation.lineage,
+        policy: prune_policy(situation),
     });
+    let is_held = matches!(prune, Prune::Held { .. });
+    let lost = lost.into_keys().filter(|_| is_held).cloned().collect();
+    let empty = empty && !situation.commit.allows_prune;
+    Removals { prune, protected, owned, prune_of, lost, empty }
+}
+
+/// What etcd lost, and no document names: it may still run.
+fn lost(situation: &Situation) -> BTreeMap<&ObjectRef, &Kept> {
+    let mut lost: BTreeMap<&ObjectRef, &Kept> = situation.lost.iter().collect();
+    lost.retain(|object, _| !situation.live.contains_key(*object));
+    if !lost.is_empty() {
+        for draft in situation.manifests.values().flat_map(|manifest| &manifest.documents) {
+            lost.remove(&draft.reference);
+        }
+    }
+    lost
+}
+
+fn plan_removals(situation: &Situation, checked: &Checked<'_>, plan: &mut SyncPlan) {
+    let Checked { absent, quarantined, manifest_files, .. } = checked;
+    let found = Found { absent, quarantined, manifest_files: *manifest_files };
+    let removals = removals(situation, &found);
+    plan.protected = removals.protected;
+    plan.empty = removals.empty;
+    plan.prune_of = removals.prune_of as u64;
+    plan.prune = removals.prune;
+    plan.lost = removals.lost;
     let created = plan.steps.iter().filter(|step| matches!(step.act, Act::Create(_))).count();
-    plan.owned = (owned + created) as u64;
+    plan.owned = (removals.owned + created) as u64;
+    if let Prune::Remove(objects) | Prune::Held { objects, .. } = &mut plan.prune {
+        removed(objects, &situation.live);
+    }
     let Prune::Remove(objects) = &plan.prune else { return };
-    plan.owned -= objects.len() as u64;
     for object in objects {
         let Some(live) = situation.live.get(object) else { continue };
         let over = Over::Revision(live.mod_revision);
         plan.steps.push(Step { object: object.clone(), act: Act::Delete, over, why: Why::Removed });
+        plan.owned -= 1;
     }
 }

@@ -6,16 +6,24 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use schema::meta::ObjectRef;
+use schema::kinds::cluster::PrunePolicy;
+use schema::meta::{ObjectMeta, ObjectRef};
+use schema::violation::shortened;
 
 use crate::git::Relation;
 
-/// Removals up to this many are never too many.
-pub const BUDGET_OBJECTS: usize = 10;
-/// Above [`BUDGET_OBJECTS`], this share of what the source owns is the most that goes.
-pub const BUDGET_PERCENT: usize = 30;
 /// `"false"` keeps an object whatever Git says.
 pub const PRUNE_ANNOTATION: &str = "minik8s.io/prune";
+/// The object stays whatever Git says.
+pub fn is_protected(metadata: &ObjectMeta) -> bool {
+    metadata.annotations.get(PRUNE_ANNOTATION).is_some_and(|value| value == "false")
+}
+
+/// So many files are named in a reason; there may be thousands.
+const FILES_SHOWN_MAX: usize = 5;
+/// A longer path is cut there.
+const PATH_CHARS_MAX: usize = 150;
+
 /// How a held prune is released, for messages.
 pub const RELEASE_HELP: &str =
     "if it is meant, push a commit (an empty one will do) with the trailer `Minik8s-Allow-Prune: true`";
@@ -31,12 +39,17 @@ pub struct Evidence<'a> {
     pub quarantined: Vec<&'a str>,
     /// Why the picture is not complete, if it is not.
     pub incomplete: Option<&'a str>,
+    /// Of the absent, objects of a lost etcd that their annotation keeps.
+    pub lost_protected: usize,
     /// No file means to be a manifest.
     pub empty: bool,
     /// The head commit has the trailer.
     pub released: bool,
     /// How older commits stand to the head.
     pub lineage: &'a Lineage,
+    /// How much may go, as it is applied. `None`: the prune was held by a policy that the commit has
+    /// replaced meanwhile, and its own does not release it.
+    pub policy: Option<PrunePolicy>,
 }
 
 /// How the history of what is live stands to the head commit.
@@ -72,6 +85,8 @@ pub enum Hold {
     Incomplete(String),
     /// Files can't be read.
     Quarantine(Vec<String>),
+    /// Etcd was lost, and with it objects that only their annotation kept.
+    Protected(usize),
     /// The commit holds no manifest.
     Empty,
     /// The commit has no history in common with what is applied.
@@ -90,6 +105,8 @@ pub enum Hold {
         removals: usize,
         /// Of so many.
         owned: usize,
+        /// What the budget is, if it is known.
+        policy: Option<PrunePolicy>,
     },
 }
 
@@ -98,8 +115,19 @@ impl fmt::Display for Hold {
         match self {
             Hold::Incomplete(why) => write!(f, "the source can't be read whole: {why}"),
             Hold::Quarantine(files) => {
-                write!(f, "{} can't be applied, so what it held is not known; mend it", files.join(", "))
+                let shown = files.iter().take(FILES_SHOWN_MAX);
+                let shown: Vec<_> = shown.map(|file| shortened(file.clone(), PATH_CHARS_MAX)).collect();
+                f.write_str(&shown.join(", "))?;
+                if let more @ 1.. = files.len().saturating_sub(FILES_SHOWN_MAX) {
+                    write!(f, " and {more} more")?;
+                }
+                f.write_str(" can't be applied, so what it held is not known; mend it")
             }
+            Hold::Protected(count) => write!(
+                f,
+                "etcd was lost with {count} object(s) that `{PRUNE_ANNOTATION}: \"false\"` kept and that may still \
+                 run; name them in a commit again, and take them out without the annotation if they are to go"
+            ),
             Hold::Empty => write!(f, "the commit holds no manifest at all; {RELEASE_HELP}"),
             Hold::UnrelatedHistory { base } => {
                 let base = base.get(..12).unwrap_or(base);
@@ -108,11 +136,18 @@ impl fmt::Display for Hold {
             Hold::Everything { owned } => {
                 write!(f, "it would remove every object of the source ({owned}); {RELEASE_HELP}")
             }
-            Hold::Budget { removals, owned } => write!(
-                f,
-                "it would remove {removals} of {owned} objects, more than {BUDGET_OBJECTS} and more than \
-                 {BUDGET_PERCENT} %; {RELEASE_HELP}"
-            ),
+            Hold::Budget { removals, owned, policy } => {
+                write!(f, "it would remove {removals} of {owned} objects, ")?;
+                match policy {
+                    Some(PrunePolicy { max_objects, max_percent }) => {
+                        write!(f, "more than {max_objects} and more than {max_percent} %")?;
+                    }
+                    None => {
+                        f.write_str("more than the Cluster object let it before this commit changed it")?;
+                    }
+                }
+                write!(f, "; {RELEASE_HELP}")
+            }
         }
     }
 }
@@ -139,6 +174,10 @@ fn hold(evidence: &Evidence<'_>) -> Option<Hold> {
     if !evidence.quarantined.is_empty() {
         return Some(Hold::Quarantine(evidence.quarantined.iter().map(|file| (*file).to_owned()).collect()));
     }
+    // A trailer never removed these either.
+    if evidence.lost_protected > 0 {
+        return Some(Hold::Protected(evidence.lost_protected));
+    }
     if evidence.released {
         return None;
     }
@@ -152,8 +191,13 @@ fn hold(evidence: &Evidence<'_>) -> Option<Hold> {
     if removals >= owned {
         return Some(Hold::Everything { owned });
     }
-    (removals > BUDGET_OBJECTS && removals * 100 > owned * BUDGET_PERCENT)
-        .then_some(Hold::Budget { removals, owned })
+    let over = |policy: &PrunePolicy| {
+        let most = usize::try_from(policy.max_objects).unwrap_or(usize::MAX);
+        let percent = usize::try_from(policy.max_percent).unwrap_or(usize::MAX);
+        removals > most && removals.saturating_mul(100) > owned.saturating_mul(percent)
+    };
+    let policy = &evidence.policy;
+    policy.as_ref().is_none_or(over).then(|| Hold::Budget { removals, owned, policy: policy.clone() })
 }
 
 /// The commit that the head has nothing in common with. Unrelated is only what neither the last
@@ -196,9 +240,11 @@ mod tests {
             absent,
             quarantined,
             incomplete,
+            lost_protected: 0,
             empty: false,
             released: false,
             lineage: &lineage,
+            policy: Some(PrunePolicy::default()),
         };
         change(&mut evidence);
         prune(&evidence)
@@ -230,6 +276,26 @@ mod tests {
     }
 
     #[test]
+    fn the_budget_is_what_the_cluster_says() {
+        for (max_objects, max_percent, owned, removals, allowed) in [
+            (0, 0, 100, 1, false),
+            (1, 0, 100, 1, true),
+            (1, 0, 100, 2, false),
+            (0, 50, 100, 50, true),
+            (0, 50, 100, 51, false),
+            (u32::MAX, 0, 100, 99, true),
+            (u32::MAX, 100, 100, 100, false),
+        ] {
+            let policy = PrunePolicy { max_objects, max_percent };
+            let decided = decide(owned, removals, |e| e.policy = Some(policy.clone()));
+            assert_eq!(goes(&decided), allowed, "{policy:?} {removals} of {owned}");
+        }
+        let policy = PrunePolicy { max_objects: 3, max_percent: 7 };
+        let Prune::Held { why, .. } = decide(20, 4, |e| e.policy = Some(policy)) else { panic!("not held") };
+        assert!(why.to_string().contains("4 of 20 objects, more than 3 and more than 7 %"), "{why}");
+    }
+
+    #[test]
     fn what_is_not_known_to_be_gone_is_not_released_either() {
         for released in [false, true] {
             let held = decide(20, 1, |e| (e.incomplete, e.released) = (Some("no answer"), released));
@@ -239,6 +305,14 @@ mod tests {
         }
         let held = decide(20, 1, |e| e.empty = true);
         assert!(matches!(held, Prune::Held { why: Hold::Empty, .. }), "{held:?}");
+    }
+
+    #[test]
+    fn a_hold_names_few_of_many_broken_files() {
+        let many: Vec<String> = (0..1_500).map(|n| format!("apps/{n:04}/{}.yaml", "x".repeat(90))).collect();
+        let why = Hold::Quarantine(many).to_string();
+        assert!(why.starts_with("apps/0000/") && why.contains(" and 1495 more can't be applied"), "{why}");
+        assert!(why.len() < 1_000, "{} bytes", why.len());
     }
 
     #[test]
@@ -263,9 +337,11 @@ mod tests {
                 absent,
                 quarantined,
                 incomplete,
+                lost_protected: 0,
                 empty: false,
                 released: false,
                 lineage: &lineage,
+                policy: Some(PrunePolicy::default()),
             };
             assert_eq!(goes(&prune(&evidence)), allowed, "{base:?} {object:?}");
         }

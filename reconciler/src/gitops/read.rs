@@ -8,11 +8,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use git2::{Oid, Repository};
+use jiff::Timestamp;
+use schema::violation::Violation;
 
 use super::load::{self, Manifests};
 use super::prune::Lineage;
 use super::status::short;
-use crate::git::{self, CommitMeta, GitError, Listing, Mirror, Relation, Remote, SourceConfig};
+use crate::git::{self, CommitMeta, GitError, Listing, Mirror, ReadError, Relation, Remote, SourceConfig};
 
 /// More commits than this are not looked up; unknown ones only ever hold a prune.
 const LINEAGE_COMMITS_MAX: usize = 256;
@@ -33,13 +35,27 @@ pub(super) fn read_commit(
     before: Option<&Loaded>,
     applied: Option<&str>,
 ) -> Result<Loaded, GitError> {
+    // Before anything else of the commit is looked at.
+    git::check_commit(mirror, head, Timestamp::now())?;
+    read_unchecked(mirror, head, before, applied)
+}
+
+/// Reads a commit that is only compared with, whoever signed it. What is applied goes through
+/// [`read_commit`].
+pub(super) fn read_unchecked(
+    mirror: &Mirror,
+    head: Oid,
+    before: Option<&Loaded>,
+    applied: Option<&str>,
+) -> Result<Loaded, GitError> {
     let repository = mirror.open()?;
     let broken = |error: git2::Error| mirror.broken(&error);
     let commit = git::commit_meta(&repository, head).map_err(broken)?;
     let folder = mirror.config().path.as_str();
     let (old_listing, old_manifests) =
         before.map_or_else(Default::default, |before| (before.listing.clone(), before.manifests.clone()));
-    let listing = match git::list(&repository, head, folder, &old_listing).map_err(broken)? {
+    let unread = |error: ReadError| mirror.unread(head, error);
+    let listing = match git::list(&repository, head, folder, &old_listing).map_err(unread)? {
         Some(listing) => listing,
         // Git keeps no empty folder: the last file's removal takes it along. Believed only from a
         // commit that says so, and only of a folder that was there.
@@ -50,8 +66,10 @@ pub(super) fn read_commit(
         }
     };
     let (manifests, parsed) =
-        load::update(&repository, &old_listing.files, &listing.files, &old_manifests).map_err(broken)?;
-    for note in listing.notes.iter().filter(|note| !old_listing.notes.contains(note)) {
+        load::update(&repository, &old_listing.files, &listing.files, &old_manifests).map_err(unread)?;
+    let manifests = load::with_passed_over(manifests, &old_listing.notes, &listing.notes);
+    let told: BTreeSet<&Violation> = old_listing.notes.iter().collect();
+    for note in listing.notes.iter().filter(|note| !told.contains(note)) {
         tracing::info!(source = %mirror.config().name, %note, "passed over");
     }
     tracing::debug!(source = %mirror.config().name, commit = short(&commit.id), files = listing.files.len(), parsed, "read");
@@ -83,6 +101,7 @@ pub(super) fn read_lineage(
 /// ends the start of the daemon with one line. A source seen before may be away: it starts anyway.
 pub async fn preflight(config: &SourceConfig, state_dir: &Path) -> Result<(), GitError> {
     config.check()?;
+    git::check_keys(config)?;
     let remote = Remote::new(Arc::new(config.clone()), state_dir);
     if remote.mirror().was_fetched() {
         return Ok(());
@@ -91,9 +110,11 @@ pub async fn preflight(config: &SourceConfig, state_dir: &Path) -> Result<(), Gi
     let head = remote.fetch().await?;
     let mirror = remote.mirror().clone();
     let read = tokio::task::spawn_blocking(move || {
+        // An unsigned commit is refused before its files are listed, here as in every run.
+        git::check_commit(&mirror, head, Timestamp::now())?;
         let repository = mirror.open()?;
         let listed = git::list(&repository, head, &mirror.config().path, &Listing::default());
-        match listed.map_err(|error| mirror.broken(&error))? {
+        match listed.map_err(|error| mirror.unread(head, error))? {
             Some(_) => Ok(()),
             None => Err(GitError::PathNotFound {
                 url: mirror.config().shown_url(),

@@ -4,13 +4,13 @@
 
 use schema::codec;
 use schema::keys::Key;
-use schema::records::{EventType, Revision, SourceStatus};
+use schema::records::{EventType, Revision, SourceStatus, Waiting};
 use schema::store::election::Fence;
 use schema::store::events::{EventDraft, EventRecorder};
 use schema::store::{Guard, Op, SharedStore, StoreError};
 use schema::world::World;
 
-use super::{apply, history, status};
+use super::{apply, bounds, history, status};
 
 /// Old revisions removed along with one new one.
 const EXPIRED_PER_RUN_MAX: usize = 50;
@@ -55,7 +55,7 @@ impl Place<'_> {
         if let Some(revision) = revision {
             let key = Key::Revision(name.clone(), revision.sequence).to_string();
             guards.push(Guard::Absent(key.clone()));
-            ops.push(Op::put(key, codec::encode(revision)?));
+            ops.push(Op::put(key, codec::encode(&bounds::revision(revision.clone()))?));
             let expired = history::expired(&self.world.revisions, name, EXPIRED_PER_RUN_MAX);
             ops.extend(expired.into_iter().map(|sequence| Op::delete(Key::Revision(name.clone(), sequence))));
         }
@@ -72,6 +72,22 @@ impl Place<'_> {
             None if self.world.malformed.contains_key(key) => apply::guard_of_present(self.store, key).await,
             None => Ok(Guard::Absent(key.to_owned())),
         }
+    }
+}
+
+/// Tells which objects were written although what they depend on is not healthy.
+pub(super) fn tell_overdue(events: &EventRecorder, source: &str, overdue: &[Waiting]) {
+    for Waiting { object, on, why, .. } in overdue {
+        events.record(EventDraft {
+            kind: EventType::Warning,
+            object_kind: "Source".to_owned(),
+            namespace: String::new(),
+            name: source.to_owned(),
+            reason: "WaitOver".to_owned(),
+            message: format!(
+                "{object} waits no longer for {on}, which did not become healthy in time: {why}"
+            ),
+        });
     }
 }
 

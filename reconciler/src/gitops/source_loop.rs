@@ -14,9 +14,10 @@ use git2::Oid;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
 use schema::keys::Key;
-use schema::meta::ObjectRef;
+use schema::kinds::pod::PodStatus;
+use schema::meta::{ObjectRef, PodRef};
 use schema::object::Object;
-use schema::records::{Revision, SourceStatus};
+use schema::records::{Binding, Heartbeat, PlanRecord, PodInstance, Revision, SourceStatus};
 use schema::store::election::{Fence, FenceReader};
 use schema::store::events::EventRecorder;
 use schema::store::reflector::WorldReader;
@@ -25,11 +26,14 @@ use schema::world::{Table, Versioned, World};
 
 use super::apply::{self, Applied, Stopped};
 use super::check::commits_in_question;
+use super::gate::gate;
 use super::head::Head;
 use super::history;
+use super::memory::Memory;
 use super::plan::{self, Situation, SyncPlan};
 use super::read::Loaded;
-use super::record::{Place, RecordError, tell};
+use super::record::{Place, RecordError, tell, tell_overdue};
+use super::reviewed::Planned;
 use super::status::{self, Problem, Run, short};
 use crate::git::{GitError, SourceConfig};
 
@@ -42,14 +46,20 @@ const AFTER_CONFLICT: Duration = Duration::from_millis(200);
 pub struct SourceLoop {
     config: Arc<SourceConfig>,
     head: Head,
+    memory: Memory,
     store: SharedStore,
     world: WorldReader,
     fence: FenceReader,
     events: EventRecorder,
     /// What the last plan found to be as it should.
     settled: Option<Settled>,
+    /// What the newest commit was begun with.
+    planned: Planned,
     /// Newest revision of the store that this loop wrote.
     written: i64,
+    /// How far the clock of a test is ahead.
+    #[cfg(test)]
+    pub(super) ahead: jiff::SignedDuration,
 }
 
 /// A state of the world in which there is nothing to do.
@@ -57,6 +67,38 @@ struct Settled {
     commit: Oid,
     objects: Table<ObjectRef, Object>,
     status: i64,
+    /// What kept the remote from being read, if anything did.
+    problem: Option<Problem>,
+    /// What was reported, if objects wait for its getting better.
+    reports: Option<Reports>,
+    /// When the first of these has waited long enough.
+    due: Option<Timestamp>,
+}
+
+/// All that the health of objects follows from.
+struct Reports {
+    pods: Table<PodRef, PodInstance>,
+    bindings: Table<(String, PodRef), Binding>,
+    heartbeats: Table<String, Heartbeat>,
+    pod_status: Table<(String, PodRef), PodStatus>,
+}
+
+impl Reports {
+    fn of(world: &World) -> Self {
+        Self {
+            pods: world.pods.clone(),
+            bindings: world.bindings.clone(),
+            heartbeats: world.heartbeats.clone(),
+            pod_status: world.pod_status.clone(),
+        }
+    }
+
+    fn are_of(&self, world: &World) -> bool {
+        self.pods.ptr_eq(&world.pods)
+            && self.bindings.ptr_eq(&world.bindings)
+            && self.heartbeats.ptr_eq(&world.heartbeats)
+            && self.pod_status.ptr_eq(&world.pod_status)
+    }
 }
 
 /// What one run saw.
@@ -67,6 +109,10 @@ pub struct Observed {
     /// Newest commit at the remote.
     head: Option<String>,
     problem: Option<Problem>,
+    /// Nothing changed since nothing was left to do.
+    rests: bool,
+    /// A file that can't be applied keeps the whole commit from it.
+    strict: bool,
     /// None: nothing was ever read.
     loaded: Option<Loaded>,
     /// None: nothing changed since all was as it should be.
@@ -98,8 +144,35 @@ impl SourceLoop {
     ) -> Self {
         let config = Arc::new(config);
         let head = Head::new(Arc::clone(&config), &state_dir);
+        let memory = Memory::new(&state_dir, &config.name);
         let events = events.reporting_as("gitops");
-        Self { config, head, store, world, fence, events, settled: None, written: 0 }
+        Self {
+            config,
+            head,
+            memory,
+            store,
+            world,
+            fence,
+            events,
+            settled: None,
+            planned: Planned::default(),
+            written: 0,
+            #[cfg(test)]
+            ahead: jiff::SignedDuration::ZERO,
+        }
+    }
+
+    /// The next run is no later than the first deadline of a wait.
+    fn until(&self, due: Option<Timestamp>) -> Next {
+        let left = |due: Timestamp| Duration::try_from(due.duration_since(self.now())).unwrap_or_default();
+        due.map_or(Next::Interval, |due| Next::After(left(due)))
+    }
+
+    fn now(&self) -> Timestamp {
+        #[cfg(test)]
+        return Timestamp::now() + self.ahead;
+        #[cfg(not(test))]
+        Timestamp::now()
     }
 
     /// The world, once it has this loop's own writes.
@@ -128,15 +201,16 @@ impl SourceLoop {
         }
     }
 
-    /// Nothing changed since all was as it should be; a problem that is gone is a change, too.
-    fn is_settled(&self, world: &World, problem: bool) -> bool {
+    /// Nothing changed since nothing was left to do; a problem that comes or goes is a change.
+    fn is_settled(&self, world: &World, problem: Option<&Problem>) -> bool {
         let (Some(settled), Some(loaded)) = (&self.settled, self.head.loaded()) else { return false };
         let status = world.sources.get(&self.config.name);
-        let cleared = !problem && status.is_some_and(|status| status.value.error.is_some());
         settled.commit == loaded.head
             && settled.status == status.map_or(0, |status| status.mod_revision)
             && settled.objects.ptr_eq(&world.objects)
-            && !cleared
+            && settled.problem.as_ref() == problem
+            && settled.due.is_none_or(|due| self.now() < due)
+            && settled.reports.as_ref().is_none_or(|reports| reports.are_of(world))
     }
 
     async fn situation(
@@ -146,9 +220,13 @@ impl SourceLoop {
     ) -> Result<Option<Situation>, GitError> {
         let Some(loaded) = self.head.loaded() else { return Ok(None) };
         let source = &self.config.name;
-        let commits = commits_in_question(source, &loaded.manifests, &world.objects);
-        let lineage = self.head.lineage(history::base(&world.revisions, source), commits).await?;
+        let mut commits = commits_in_question(source, &loaded.manifests, &world.objects);
+        commits.extend(self.memory.lost.values().map(|kept| kept.commit.clone()));
+        let base = history::base(&world.revisions, source);
+        let base = base.or_else(|| self.memory.base.clone().filter(|_| !self.memory.lost.is_empty()));
+        let lineage = self.head.lineage(base, commits).await?;
         let status = world.sources.get(source);
+        let held_of = status.and_then(|status| status.value.held_prune.as_ref()).map(|held| held.owned);
         Ok(Some(Situation {
             source: source.clone(),
             commit: Arc::clone(&loaded.commit),
@@ -156,7 +234,8 @@ impl SourceLoop {
             live: world.objects.clone(),
             malformed: malformed_objects(world),
             lineage,
-            held_of: status.and_then(|status| status.value.held_prune.as_ref()).map(|held| held.owned),
+            held_of: held_of.or(self.memory.held_of.filter(|_| !self.memory.lost.is_empty())),
+            lost: self.memory.lost.clone(),
             incomplete,
         }))
     }
@@ -194,7 +273,14 @@ impl Loop for SourceLoop {
         // Looking may have taken long: the plan is for what is there now.
         let world = self.world.current();
         let mut situation = None;
-        if !self.is_settled(&world, problem.is_some()) {
+        let rests = self.is_settled(&world, problem.as_ref());
+        if !rests {
+            let is_new = !world.sources.contains_key(&self.config.name);
+            // With no commit in memory nothing is planned, and why is told as the remote's problem.
+            if self.head.loaded().is_some() {
+                let recalled = self.memory.recall(is_new, &world.objects).await;
+                recalled.map_err(|error| LoopError::new("cannot read what the source owned", error))?;
+            }
             let incomplete = problem.as_ref().map(|problem| problem.message.clone());
             match self.situation(&world, incomplete).await {
                 Ok(found) => situation = found,
@@ -202,20 +288,39 @@ impl Loop for SourceLoop {
             }
         }
         let loaded = self.head.loaded().cloned();
-        Ok(Observation::Ready(Observed { started, fence, world, head, problem, loaded, situation }))
+        let strict = self.config.strict;
+        Ok(Observation::Ready(Observed {
+            started,
+            fence,
+            world,
+            head,
+            problem,
+            rests,
+            strict,
+            loaded,
+            situation,
+        }))
     }
 
-    fn plan(observed: &Observed, _now: Timestamp) -> SyncPlan {
-        observed.situation.as_ref().map(plan::plan).unwrap_or_default()
+    fn plan(observed: &Observed, now: Timestamp) -> SyncPlan {
+        let Some(situation) = &observed.situation else { return SyncPlan::default() };
+        let decided = plan::plan(situation);
+        let decided = if observed.strict { decided.strictly() } else { decided };
+        gate(decided, &observed.world, &situation.source, now)
     }
 
     async fn act(&mut self, observed: &Observed, plan: SyncPlan) -> Outcome {
-        let (Some(_), Some(loaded)) = (&observed.situation, &observed.loaded) else {
+        let (Some(situation), Some(loaded)) = (&observed.situation, &observed.loaded) else {
             return Outcome { plan: None, ahead: None, applied: Applied::default() };
         };
+        self.planned.begin(loaded.head, situation);
         if !plan.steps.is_empty() {
             let steps = apply::summary(&plan.steps);
             tracing::info!(source = %self.config.name, commit = short(&loaded.commit.id), ?steps, "applying");
+        }
+        if let Err(error) = self.memory.keep(situation, &plan).await {
+            let applied = Applied { stopped: Some(Stopped::Memory(error)), ..Applied::default() };
+            return Outcome { plan: Some(plan), ahead: None, applied };
         }
         let previous = observed.before(&self.config.name).map(|(status, _)| status);
         let ahead = match status::hold_ahead(&self.config, previous, &loaded.commit, &plan) {
@@ -246,13 +351,17 @@ impl Loop for SourceLoop {
             None if !outcome.applied.conflicts.is_empty() => return Ok(Next::After(AFTER_CONFLICT)),
             _ => {}
         }
-        if outcome.plan.is_none() && observed.problem.is_none() {
-            // Nothing was planned because nothing changed: the status stands as it is.
+        if observed.rests {
+            // The status stands as it is.
+            let due = settled_before.as_ref().and_then(|settled| settled.due);
             self.settled = settled_before;
-            return Ok(Next::Interval);
+            return Ok(self.until(due));
         }
         let before = ahead.or_else(|| observed.before(&self.config.name));
-        let (status, revision) = self.fold(&observed, &outcome, before.map(|(status, _)| status));
+        let (status, mut revision) = self.fold(&observed, &outcome, before.map(|(status, _)| status));
+        if let Some(revision) = &mut revision {
+            revision.plan = self.plan_record(&observed).await;
+        }
         let unchanged = revision.is_none() && before.is_some_and(|(before, _)| *before == status);
         let at = match before {
             Some((_, at)) if unchanged => at,
@@ -271,20 +380,30 @@ impl Loop for SourceLoop {
         if let Some(why) = outcome.applied.stopped {
             return Err(self.failed(why));
         }
-        // Not planned because nothing changed, or planned and nothing left to do.
-        let rests = match &outcome.plan {
-            None => settled_before.is_some(),
-            Some(plan) => plan.steps.is_empty() && observed.problem.is_none(),
-        };
-        if let (true, Some(loaded)) = (rests, &observed.loaded) {
-            let objects = observed.world.objects.clone();
-            self.settled = Some(Settled { commit: loaded.head, objects, status: at });
+        if let Some(plan) = &outcome.plan {
+            tell_overdue(&self.events, &self.config.name, &plan.overdue);
         }
-        Ok(Next::Interval)
+        let nothing_left = outcome.plan.as_ref().filter(|plan| plan.steps.is_empty());
+        if let (Some(plan), Some(loaded)) = (nothing_left, &observed.loaded) {
+            self.settled = Some(Settled {
+                commit: loaded.head,
+                objects: observed.world.objects.clone(),
+                status: at,
+                problem: observed.problem.clone(),
+                due: plan.due,
+                reports: (!plan.waiting.is_empty()).then(|| Reports::of(&observed.world)),
+            });
+        }
+        Ok(self.until(outcome.plan.as_ref().and_then(|plan| plan.due)))
     }
 }
 
 impl Observed {
+    #[cfg(test)]
+    pub(super) fn is_planned(&self) -> bool {
+        self.situation.is_some()
+    }
+
     /// The status of the source as it was seen, with its revision.
     fn before(&self, source: &str) -> Option<(&SourceStatus, i64)> {
         let found: Option<&Versioned<SourceStatus>> = self.world.sources.get(source).map(|status| &**status);
@@ -299,7 +418,6 @@ impl SourceLoop {
         outcome: &Outcome,
         previous: Option<&SourceStatus>,
     ) -> (SourceStatus, Option<Revision>) {
-        let stopped = outcome.applied.stopped.as_ref();
         let last = previous.map_or(0, |status| status.revision);
         status::fold(&Run {
             config: &self.config,
@@ -308,11 +426,24 @@ impl SourceLoop {
             commit: observed.loaded.as_ref().map(|loaded| &*loaded.commit),
             plan: outcome.plan.as_ref(),
             problem: observed.problem.clone(),
-            failure: stopped.map(|why| format!("cannot apply to etcd: {why}; it is tried again")),
+            failure: outcome.applied.failure(),
             next_sequence: history::next_sequence(&observed.world.revisions, &self.config.name, last),
             duration_ms: u64::try_from(observed.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-            now: Timestamp::now(),
+            now: self.now(),
         })
+    }
+
+    /// What was carried out beside what was reviewed; unknown if Git can't be read.
+    async fn plan_record(&self, observed: &Observed) -> Option<PlanRecord> {
+        let begun = self.planned.of(observed.loaded.as_ref()?.head)?.clone();
+        let before = observed.before(&self.config.name);
+        let applied = before.and_then(|(status, _)| status.applied_commit.clone());
+        let record = self.head.plan_record(begun, applied).await?;
+        record
+            .inspect_err(
+                |error| tracing::warn!(source = %self.config.name, %error, "no review can be looked for"),
+            )
+            .ok()
     }
 
     fn place<'a>(&'a self, observed: &'a Observed, before: Option<(&SourceStatus, i64)>) -> Place<'a> {

@@ -1,14 +1,14 @@
 //! The status of a source, its revisions and its events, folded from what was seen and done. Pure.
 
 use jiff::Timestamp;
-use schema::codec;
 use schema::meta::ObjectRef;
 use schema::records::{
     ChangeCounts, HeldPrune, Quarantine, Revision, SourceError, SourceErrorKind, SourceState, SourceStatus,
-    Verdict,
+    Verdict, Waiting,
 };
 use schema::violation::Severity;
 
+use super::bounds;
 use super::plan::SyncPlan;
 use super::prune::{Prune, RELEASE_HELP};
 use crate::git::{CommitMeta, SourceConfig};
@@ -61,9 +61,15 @@ pub fn fold(run: &Run<'_>) -> (SourceStatus, Option<Revision>) {
     if run.head.is_some() {
         status.observed_commit.clone_from(&run.head);
     }
-    let problem = run.problem.clone().or_else(|| empty(run));
+    let problem = run.problem.clone().or_else(|| empty(run)).or_else(|| refused(run));
     if let (Some(plan), Some(commit)) = (run.plan, run.commit) {
         status.objects = plan.owned;
+        let goes_on = |waited: &Waiting| plan.waiting.iter().all(|waiting| waiting.object != waited.object);
+        if status.waiting.iter().any(goes_on) {
+            status.released_at = Some(run.now);
+        }
+        status.waiting = plan.waiting.iter().take(SHOWN_MAX).cloned().collect();
+        status.waiting_total = plan.waiting.len() as u64;
         status.quarantined = quarantined(plan, commit, run.previous);
         let held = held(plan, commit, run.previous);
         // While the remote can't be read whole, what was held before is still what is held.
@@ -89,9 +95,10 @@ pub fn fold(run: &Run<'_>) -> (SourceStatus, Option<Revision>) {
         Some(_) => SourceState::Failed,
         None if status.applied_commit.is_none() => SourceState::Pending,
         None if !status.quarantined.is_empty() || status.held_prune.is_some() => SourceState::Degraded,
+        None if !status.waiting.is_empty() => SourceState::Waiting,
         None => SourceState::Synced,
     };
-    (bounded(status), revision)
+    (bounds::status(status), revision)
 }
 
 fn fresh(config: &SourceConfig) -> SourceStatus {
@@ -108,6 +115,9 @@ fn fresh(config: &SourceConfig) -> SourceStatus {
         objects: 0,
         quarantined: Vec::new(),
         held_prune: None,
+        waiting: Vec::new(),
+        waiting_total: 0,
+        released_at: None,
         error: None,
     }
 }
@@ -122,6 +132,22 @@ fn empty(run: &Run<'_>) -> Option<Problem> {
         run.config.shown_url()
     );
     Some(Problem { kind: SourceErrorKind::Empty, message })
+}
+
+/// A strict source with a file that can't be applied. Which file has what wrong is told with the file.
+fn refused(run: &Run<'_>) -> Option<Problem> {
+    let (plan, commit) = (run.plan.filter(|plan| plan.refused)?, run.commit?);
+    let files: Vec<&str> = plan.quarantined.keys().map(|file| &**file).collect();
+    let shown = files.iter().take(SHOWN_MAX).copied().collect::<Vec<_>>().join(", ");
+    let more = files.len().saturating_sub(SHOWN_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let message = format!(
+        "nothing of commit {} is applied, because the source is strict and {} file(s) can't be applied: \
+         {shown}{more}; mend them in a new commit",
+        short(&commit.id),
+        files.len(),
+    );
+    Some(Problem { kind: SourceErrorKind::Refused, message })
 }
 
 fn failed(run: &Run<'_>) -> Option<Problem> {
@@ -172,7 +198,7 @@ pub fn hold_ahead(
     }
     let held = held(plan, commit, previous)?;
     let status = previous.cloned().unwrap_or_else(|| fresh(config));
-    Some(bounded(SourceStatus { held_prune: Some(held), ..status }))
+    Some(bounds::status(SourceStatus { held_prune: Some(held), ..status }))
 }
 
 fn held(plan: &SyncPlan, commit: &CommitMeta, previous: Option<&SourceStatus>) -> Option<HeldPrune> {
@@ -203,7 +229,9 @@ fn revision(run: &Run<'_>, plan: &SyncPlan, commit: &CommitMeta) -> Revision {
         applied_at: run.now,
         duration_ms: run.duration_ms,
         verdict: verdict(plan, &counts),
+        decided_at: None,
         counts,
+        plan: None,
     }
 }
 
@@ -217,20 +245,6 @@ fn verdict(plan: &SyncPlan, counts: &ChangeCounts) -> Verdict {
         parts.push(format!("{} removal(s) held: {why}", objects.len()));
     }
     if parts.is_empty() { Verdict::Applied } else { Verdict::Degraded { why: parts.join("; ") } }
-}
-
-/// Cuts detail until the status fits under its key; the counts of a revision stay whole.
-fn bounded(mut status: SourceStatus) -> SourceStatus {
-    for (files, violations) in [(usize::MAX, 5), (200, 1), (50, 1), (10, 1)] {
-        if codec::encode(&status).is_ok() {
-            break;
-        }
-        status.quarantined.truncate(files);
-        for quarantine in &mut status.quarantined {
-            quarantine.violations.truncate(violations);
-        }
-    }
-    status
 }
 
 /// Something to tell about a source.
@@ -256,6 +270,12 @@ pub fn news(before: Option<&SourceStatus>, after: &SourceStatus, revision: Optio
         );
         news.push(News { warning: false, reason: "Synced", message });
     }
+    if let Some(plan) =
+        revision.and_then(|revision| revision.plan.as_ref()).filter(|plan| plan.matches == Some(false))
+    {
+        let message = format!("what was applied is not what was reviewed: {}", plan.why);
+        news.push(News { warning: true, reason: "PlanDiffers", message });
+    }
     for quarantine in &after.quarantined {
         if before.is_some_and(|before| before.quarantined.contains(quarantine)) {
             continue;
@@ -271,9 +291,19 @@ pub fn news(before: Option<&SourceStatus>, after: &SourceStatus, revision: Optio
             format!("{} removals of commit {} wait: {}", held.deletes, short(&held.commit), held.why);
         news.push(News { warning: true, reason: "PruneHeld", message });
     }
+    let waited = |object| before.is_some_and(|before| before.waiting.iter().any(|w| w.object == object));
+    for waiting in after.waiting.iter().filter(|waiting| !waited(waiting.object.clone())) {
+        news.push(News { warning: false, reason: "Waiting", message: waiting.to_string() });
+    }
     let kind = |status: &SourceStatus| status.error.as_ref().map(|error| error.kind);
     if let Some(error) = after.error.as_ref().filter(|error| before.and_then(kind) != Some(error.kind)) {
-        news.push(News { warning: true, reason: "FetchFailed", message: error.message.clone() });
+        let reason = match error.kind {
+            SourceErrorKind::ApplyFailed => "ApplyFailed",
+            SourceErrorKind::Refused => "Refused",
+            SourceErrorKind::NotConfigured => "NotConfigured",
+            _ => "FetchFailed",
+        };
+        news.push(News { warning: true, reason, message: error.message.clone() });
     }
     news
 }

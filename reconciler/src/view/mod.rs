@@ -7,12 +7,15 @@
 use serde::{Deserialize, Serialize};
 
 mod age;
+mod deliveries;
 mod events;
 mod index;
 mod nodes;
+mod objects;
 mod pod_status;
 mod pods;
 mod problem;
+mod selector;
 mod sources;
 mod status;
 #[cfg(test)]
@@ -21,10 +24,13 @@ mod unbound;
 mod wait;
 
 pub use age::{age, human_duration};
+pub use deliveries::{DeliveryView, deliveries, delivery};
 pub use events::{EventView, event_view, event_views};
 pub use nodes::{NodeDetail, NodeView, node, nodes};
+pub use objects::{ObjectDetail, ObjectView, Selection, StoredObject, object, objects, stored_objects};
 pub use pods::{PodDetail, PodView, pod, pods};
 pub use problem::{Problem, root_cause};
+pub use selector::Selector;
 pub use sources::{RevisionView, SourceView, history, sources};
 pub use status::{
     ClusterStatus, LeaderView, Malformed, NodeCounts, PodCounts, SyncAccepted, SyncRun, VersionView,

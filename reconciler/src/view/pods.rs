@@ -1,5 +1,7 @@
 //! Pods as a person sees them: what Git wants, where it is bound, what the node reports, in one row.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 use schema::condition::Condition;
 use schema::kinds::Kind;
@@ -90,7 +92,7 @@ pub struct PodDetail {
     pub container_statuses: Vec<ContainerStatus>,
     /// What should run; none when only a report is left of it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub spec: Option<PodSpec>,
+    pub spec: Option<Arc<PodSpec>>,
     /// What happened to it, oldest first.
     pub events: Vec<EventView>,
 }
@@ -129,7 +131,7 @@ pub fn pod(world: &World, pod: &PodRef, events: Vec<EventView>, now: Timestamp) 
         conditions: status.conditions,
         init_container_statuses: status.init_container_statuses,
         container_statuses: status.container_statuses,
-        spec: wanted.map(|p| p.spec.clone()),
+        spec: wanted.map(|p| Arc::clone(&p.spec)),
         events,
     })
 }

@@ -34,7 +34,7 @@ pub struct RevisionView {
     /// What gitops wrote down.
     #[serde(flatten)]
     pub revision: Revision,
-    /// Applied, Degraded, Good or Bad.
+    /// Applied, Degraded, Good, Bad or Superseded.
     pub status: String,
     /// Why it is degraded or bad.
     pub why: String,
@@ -67,10 +67,14 @@ fn revision_view(revision: &Revision, now: Timestamp) -> RevisionView {
         Verdict::Degraded { why } => ("Degraded", why.as_str()),
         Verdict::Good => ("Good", ""),
         Verdict::Bad { why } => ("Bad", why.as_str()),
+        Verdict::Superseded => ("Superseded", ""),
     };
+    let differs = revision.plan.as_ref().filter(|plan| plan.matches == Some(false));
+    let differs = differs.map(|plan| format!("not as reviewed: {}", plan.why));
+    let why = [Some(why.to_owned()).filter(|why| !why.is_empty()), differs].into_iter().flatten();
     RevisionView {
         status: status.to_owned(),
-        why: why.to_owned(),
+        why: why.collect::<Vec<_>>().join("; "),
         age: age(revision.applied_at, now),
         revision: revision.clone(),
     }
@@ -111,6 +115,11 @@ fn problems(status: &SourceStatus) -> Vec<String> {
         let commit = short(&held.commit);
         let (deletes, owned) = (held.deletes, held.owned);
         lines.push(format!("prune of {deletes} of {owned} objects by commit {commit} is held: {}", held.why));
+    }
+    lines.extend(status.waiting.iter().map(ToString::to_string));
+    let more = status.waiting_total.saturating_sub(status.waiting.len() as u64);
+    if more > 0 {
+        lines.push(format!("and {more} more objects wait"));
     }
     if lines.is_empty() && status.state == SourceState::Pending {
         lines.push("nothing is fetched yet".to_owned());

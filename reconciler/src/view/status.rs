@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::index::Index;
 use super::pods::row;
 use super::sources::{SourceView, sources};
+use crate::webhooks::HookCounts;
 
 /// Most waiting pods, and most unreadable keys, that the page names.
 const NAMED_MAX: usize = 10;
@@ -39,6 +40,9 @@ pub struct ClusterStatus {
     /// The last run of the answering reconciler's sync loop; none where it does not lead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_sync: Option<SyncRun>,
+    /// What webhooks came to at the answering reconciler; none where they stay out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub webhooks: Option<HookCounts>,
 }
 
 /// Who leads.
@@ -106,6 +110,12 @@ pub struct SyncAccepted {
     pub accepted: bool,
     /// When, by the reconciler's clock.
     pub at: Timestamp,
+    /// Ids of the receipts, one per source.
+    #[serde(default)]
+    pub deliveries: Vec<String>,
+    /// What is odd about it: a receipt that could not be written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// What answers.
@@ -130,6 +140,7 @@ pub fn cluster_status(world: &World, leader: Option<LeaderView>, now: Timestamp)
         malformed: malformed.map(|(key, why)| Malformed { key: key.clone(), why: why.to_string() }).collect(),
         etcd_error: None,
         last_sync: None,
+        webhooks: None,
     }
 }
 

@@ -57,6 +57,9 @@ pub(crate) fn source(observed: &str, applied: &str, revision: u64) -> SourceStat
         objects: 1,
         quarantined: Vec::new(),
         held_prune: None,
+        waiting: Vec::new(),
+        waiting_total: 0,
+        released_at: None,
         error: None,
     }
 }
@@ -78,6 +81,8 @@ pub(crate) fn revision(sequence: u64, commit: &str) -> Revision {
         duration_ms: 120,
         counts: ChangeCounts { create: 1, ..ChangeCounts::default() },
         verdict: Verdict::Applied,
+        decided_at: None,
+        plan: None,
     }
 }
 
@@ -119,7 +124,7 @@ pub(crate) fn spec(containers: &[&str]) -> PodSpec {
 
 /// The object of a bare pod, as gitops writes it.
 pub(crate) fn put_object(world: &mut World, name: &str, commit: &str) -> Object {
-    let resource = Resource::Pod(spec(&["app"]));
+    let resource = Resource::Pod(Arc::new(spec(&["app"])));
     let object = Object {
         api_version: "v1".to_owned(),
         metadata: ObjectMeta {
@@ -144,7 +149,7 @@ pub(crate) fn put_object(world: &mut World, name: &str, commit: &str) -> Object 
 
 /// Its pod, as the workloads controller writes it.
 pub(crate) fn put_instance(world: &mut World, object: &Object) -> PodInstance {
-    let Resource::Pod(spec) = &object.resource;
+    let Resource::Pod(spec) = &object.resource else { panic!("a pod") };
     let owner = OwnerRef { kind: Kind::Pod, name: object.metadata.name.clone() };
     let pod = PodRef::new(&object.metadata.namespace, &object.metadata.name);
     let instance = PodInstance {
@@ -156,7 +161,7 @@ pub(crate) fn put_instance(world: &mut World, object: &Object) -> PodInstance {
         annotations: StringMap::new(),
         owner,
         commit: object.provenance.commit.clone(),
-        spec: spec.clone(),
+        spec: Arc::clone(spec),
     };
     world.pods.insert(pod, stored(instance.clone()));
     instance

@@ -134,7 +134,8 @@ impl<'a> Target<'a> {
             Some(Verdict::Bad { why }) => {
                 Some(format!("source {name}: commit {}: {why}", short(self.commit)))
             }
-            Some(Verdict::Degraded { .. } | Verdict::Applied | Verdict::Good) | None => None,
+            Some(Verdict::Degraded { .. } | Verdict::Applied | Verdict::Good | Verdict::Superseded)
+            | None => None,
         }
     }
 
@@ -161,9 +162,13 @@ fn history_of<'a>(world: &'a World, source: &str) -> impl DoubleEndedIterator<It
 /// Waiting alone does not help against these.
 fn needs_a_change(kind: SourceErrorKind) -> bool {
     match kind {
-        SourceErrorKind::AuthenticationFailed | SourceErrorKind::PathNotFound | SourceErrorKind::Empty => {
-            true
-        }
+        SourceErrorKind::AuthenticationFailed
+        | SourceErrorKind::PathNotFound
+        | SourceErrorKind::CommitUnreadable
+        | SourceErrorKind::SignatureInvalid
+        | SourceErrorKind::Empty
+        | SourceErrorKind::Refused
+        | SourceErrorKind::NotConfigured => true,
         SourceErrorKind::RemoteUnreachable
         | SourceErrorKind::ReferenceNotFound
         | SourceErrorKind::MirrorBroken
@@ -196,6 +201,10 @@ fn judge(world: &World, targets: &[Target<'_>]) -> WaitState {
     // What can't be read may hold an object or a pod: nothing is healthy before it can.
     if let Some((key, why)) = world.malformed.iter().find(|(key, _)| holds_intent(key)) {
         return waiting(format!("etcd's {key} can't be read: {why}"));
+    }
+    let waits = targets.iter().find_map(|target| Some((target, target.source.waiting.first()?)));
+    if let Some((target, first)) = waits {
+        return waiting(format!("source {}: {first}", target.source.name));
     }
     let index = Index::new(world);
     let mut state = WaitState { healthy: true, ..WaitState::default() };

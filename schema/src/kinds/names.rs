@@ -19,6 +19,17 @@ pub fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_dns_label)
 }
 
+/// Longest name of an object that Kubernetes wants to be a DNS subdomain.
+pub const SUBDOMAIN_MAX_CHARS: usize = 253;
+
+/// The name of an object as Kubernetes checks most: DNS labels joined by dots, at most 253 characters in
+/// all. One label may be that long too.
+pub fn is_subdomain_name(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    text.len() <= SUBDOMAIN_MAX_CHARS
+        && text.split('.').all(|label| label.bytes().all(fits) && starts_and_ends_alphanumeric(label))
+}
+
 /// `[A-Za-z0-9]([-_.A-Za-z0-9]*[A-Za-z0-9])?`, at most 63 characters: object names, and names of labels.
 pub fn is_name(text: &str) -> bool {
     text.len() <= NAME_MAX_CHARS
@@ -88,6 +99,13 @@ mod tests {
         }
         for bad in ["", "/a", "a/", "A.com/a", "a b", "-a", "a/b/c"] {
             assert!(check_qualified_name(bad).is_err(), "{bad}");
+        }
+        let longest = "a".repeat(253);
+        for good in ["web.v1", "a-b.c-d", longest.as_str()] {
+            assert!(is_subdomain_name(good), "{good}");
+        }
+        for bad in ["", "a..b", ".a", "a.", "a.-b", "A", "a_b", &format!("{longest}a")] {
+            assert!(!is_subdomain_name(bad), "{bad}");
         }
         assert!(is_port_name("http-1") && !is_port_name("80") && !is_port_name("a--b"));
         assert!(is_env_name("_A.b-1") && !is_env_name("1A") && !is_env_name("a=b"));

@@ -3,8 +3,10 @@
 //! A manifest with a typo must never pass for a file of another sort: its objects would be pruned.
 //! So any document with `kind`, or with two of the four words that every manifest has, is one.
 
+use std::collections::BTreeSet;
+
 use super::nearest::nearest;
-use super::node::{Entry, Mark, Node, Problem, Value};
+use super::node::{Entry, Mark, Node, Parsed, Problem, Value};
 use super::shape;
 use crate::kinds::Kind;
 use crate::violation::rules;
@@ -74,22 +76,49 @@ pub(crate) fn stands_for(key: &str) -> Option<&'static str> {
 }
 
 /// A one-line manifest that became a comment or a `%` directive: with its first brace replaced, a whole object would be
-/// gone without a word. (Text in other shapes is caught by [`meaning`].)
-pub(crate) fn vanished_manifest(text: &str) -> Option<Problem> {
-    for (number, line) in (1u32..).zip(text.lines()) {
-        let line = line.strip_prefix("---").unwrap_or(line).trim_start();
-        let gone = line.starts_with(['#', '%']);
-        let text = line.trim_start_matches(|c: char| !c.is_alphanumeric());
-        let starts_so = TOP_LEVEL.iter().any(|word| text.starts_with(word));
-        if gone && starts_so && words_in(text) >= 3 {
-            let message = "this line reads like a whole manifest, but is a comment or directive";
-            return Some(
-                Problem::new(Mark { line: number, column: 1 }, &rules::COMMENTED_MANIFEST, message)
-                    .help("remove the line to delete the object, or repair it"),
-            );
-        }
+/// gone without a word. (Text in other shapes is caught by [`meaning`].) Comments that only speak of
+/// manifests have no braces and no colons; what stands in a block of text is no comment.
+pub(crate) fn vanished_manifest(text: &str, parsed: &Parsed) -> Option<Problem> {
+    let mut suspects = (1u32..).zip(text.lines()).filter(|(_, line)| is_gone(line)).peekable();
+    suspects.peek()?;
+    let mut in_blocks = BTreeSet::new();
+    parsed.roots.iter().for_each(|root| lines_of_blocks(&root.node, &mut in_blocks));
+    let (number, _) = suspects.find(|(_, line)| !in_blocks.contains(line.trim()))?;
+    let message = "this line reads like a whole manifest, but is a comment or directive";
+    Some(
+        Problem::new(Mark { line: number, column: 1 }, &rules::COMMENTED_MANIFEST, message)
+            .help("remove the line to delete the object, or repair it"),
+    )
+}
+
+/// Whether a line is a comment or directive that would be a manifest in flow style with another first character.
+fn is_gone(line: &str) -> bool {
+    let line = line.strip_prefix("---").unwrap_or(line).trim_start();
+    let text = line.trim_start_matches(|c: char| !c.is_alphanumeric());
+    line.starts_with(['#', '%'])
+        && line[1..].contains('{')
+        && TOP_LEVEL.iter().any(|word| text.starts_with(word))
+        && words_in(text) >= 3
+        && TOP_LEVEL.iter().filter(|word| has_key(text, word)).count() >= 2
+}
+
+/// Whether `word` is somewhere followed by a colon, maybe with the end of its quotes before it.
+fn has_key(text: &str, word: &str) -> bool {
+    text.match_indices(word).any(|(at, _)| {
+        let rest = text[at + word.len()..].trim_start();
+        let rest = rest.strip_prefix(['"', '\'']).unwrap_or(rest);
+        rest.trim_start().starts_with(':')
+    })
+}
+
+/// The lines of all texts of several lines.
+fn lines_of_blocks<'a>(node: &'a Node, lines: &mut BTreeSet<&'a str>) {
+    match &node.value {
+        Value::Scalar { text, .. } if text.contains('\n') => lines.extend(text.lines().map(str::trim)),
+        Value::Scalar { .. } => {}
+        Value::Sequence(items) => items.iter().for_each(|item| lines_of_blocks(item, lines)),
+        Value::Mapping(entries) => entries.iter().for_each(|entry| lines_of_blocks(&entry.value, lines)),
     }
-    None
 }
 
 /// A document without any mark of a manifest, in a file that has manifests.
@@ -104,8 +133,10 @@ pub(crate) fn stray(node: &Node) -> Problem {
 
 /// A document that is a list or a text.
 pub(crate) fn not_an_object(node: &Node) -> Problem {
-    let message =
-        format!("an object with apiVersion, kind, metadata and spec is wanted, found {}", shape::found(node));
+    let message = format!(
+        "an object with apiVersion, kind, metadata and spec is wanted, found {}",
+        shape::found(node, false)
+    );
     let help = match node.value {
         Value::Sequence(_) => "separate objects with `---`, or write `kind: List` with `items`",
         _ => "",

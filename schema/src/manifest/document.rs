@@ -1,37 +1,61 @@
 //! One document to one object: envelope, schema walk, serde, defaults, `validate`.
 
-use std::sync::OnceLock;
-
 use serde::de::DeserializeOwned;
 
+use super::budget::Budget;
 use super::classify::{self, TOP_LEVEL, stands_for};
-use super::foreign;
 use super::nearest::{nearest, suggestion};
 use super::node::{Entry, Mark, Node, Problem, Root, Value};
-use super::shape::{Here, Shapes, Walk};
-use super::{Document, DraftObject, LoadedFile, limits, object_too_large, violation};
-use crate::kinds::pod::PodSpec;
-use crate::kinds::{Kind, Resource, metadata};
+use super::problems::{Faults, Problems};
+use super::shape::{Here, Shapes, Walk, shapes};
+use super::{Document, DraftObject, LoadedFile, Place, limits, object_too_large, violation};
+use super::{dialects, foreign};
+use crate::kinds::{
+    Kind, KindSpec, cluster, dns, function, horizontal_pod_autoscaler, job, metadata, node as node_kind, pod,
+    replica_set, service, workflow,
+};
 use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta};
-use crate::violation::{Finding, Findings, OwnedStep, Path, Severity, rules};
+use crate::violation::{Finding, Findings, OwnedStep, Path, rules};
 
-/// Loads a document of `file` that is meant as a manifest into `loaded`.
-pub(crate) fn load(file: &str, root: Root, loaded: &mut LoadedFile) {
-    let Root { node, mut problems } = root;
+/// Longest part of an object's name that is told with each of its violations: what Kubernetes takes.
+const NAME_SHOWN: usize = 253;
+
+/// Loads a document of `file` that is meant as a manifest into `loaded`. Gives the number of violations
+/// that are too many to be kept.
+pub(crate) fn load(file: &str, root: Root, left: &mut Budget, loaded: &mut LoadedFile) -> usize {
+    let Root { mut node, problems } = root;
+    let mut problems = Problems::from(problems);
+    // Before the rewrite: it may move what was written first.
+    let line = node.first_mark().line;
+    let is_rewritten = dialects::rewrite(&mut node, left, &mut problems);
     let object = object_name(&node);
-    let draft = read(&node, &mut problems);
-    let has_errors = problems.iter().any(|problem| problem.rule.severity == Severity::Error);
-    if let (Some(object), false) = (draft, has_errors) {
-        loaded.documents.push(Document { object, line: node.first_mark().line });
+    let draft = read(&node, is_rewritten, &mut problems);
+    if let (Some(object), false) = (draft, problems.has_errors()) {
+        let places = places(&node, &object);
+        loaded.documents.push(Document { object, line, places });
     }
+    let (problems, left_out) = problems.into_parts();
     let violations = problems.into_iter().map(|problem| violation(file, problem, object.as_deref()));
     loaded.violations.extend(violations);
+    left_out
+}
+
+/// Where the fields are that the checks across objects point at.
+fn places(node: &Node, object: &DraftObject) -> Vec<Place> {
+    let mut paths = object.metadata.places();
+    paths.extend(object.resource.places());
+    let place = |path: Vec<OwnedStep>| {
+        let Mark { line, column } = node.locate(&path, false);
+        Place { path, line, column }
+    };
+    paths.into_iter().map(place).collect()
 }
 
 /// `Kind/namespace/name` as far as the document says it readably.
 fn object_name(node: &Node) -> Option<String> {
     let text = |node: &Node, key: &str| {
-        node.entry(key)?.value.text().filter(|text| !text.is_empty()).map(str::to_owned)
+        let text = node.entry(key)?.value.text().filter(|text| !text.is_empty())?;
+        Some(text.chars().take(NAME_SHOWN).collect::<String>())
     };
     let metadata = &node.entry("metadata")?.value;
     let kind = text(node, "kind")?;
@@ -39,25 +63,33 @@ fn object_name(node: &Node) -> Option<String> {
     Some(format!("{kind}/{namespace}/{}", text(metadata, "name")?))
 }
 
-fn read(node: &Node, problems: &mut Vec<Problem>) -> Option<DraftObject> {
+/// `is_rewritten`: the older spellings could all be carried over.
+fn read(node: &Node, is_rewritten: bool, problems: &mut Problems) -> Option<DraftObject> {
     let Value::Mapping(entries) = &node.value else {
         problems.push(classify::not_an_object(node));
         return None;
     };
-    let kind = kind_of(node, entries, problems)?;
-    match kind {
-        Kind::Pod => read_pod(node, entries, problems),
-        other => {
-            let mark = node.entry("kind").map_or(node.mark, |entry| entry.value.mark);
-            let message = format!("kind {other} is not run by this version of Minik8s yet");
-            problems.push(Problem::new(mark, &rules::UNSUPPORTED_KIND, message).help("supported: `Pod`"));
-            None
-        }
+    match kind_of(node, entries, problems)? {
+        Kind::Cluster => read_as::<cluster::ClusterSpec>(node, entries, is_rewritten, problems),
+        Kind::Node => read_as::<node_kind::NodeSpec>(node, entries, is_rewritten, problems),
+        Kind::Function => read_as::<function::FunctionSpec>(node, entries, is_rewritten, problems),
+        Kind::Service => read_as::<service::ServiceSpec>(node, entries, is_rewritten, problems),
+        Kind::Pod => read_as::<pod::PodSpec>(node, entries, is_rewritten, problems),
+        Kind::ReplicaSet => read_as::<replica_set::ReplicaSetSpec>(node, entries, is_rewritten, problems),
+        Kind::HorizontalPodAutoscaler => read_as::<horizontal_pod_autoscaler::HorizontalPodAutoscalerSpec>(
+            node,
+            entries,
+            is_rewritten,
+            problems,
+        ),
+        Kind::Dns => read_as::<dns::DnsSpec>(node, entries, is_rewritten, problems),
+        Kind::Workflow => read_as::<workflow::WorkflowSpec>(node, entries, is_rewritten, problems),
+        Kind::Job => read_as::<job::JobSpec>(node, entries, is_rewritten, problems),
     }
 }
 
 /// The document's kind, if it names a known one.
-fn kind_of(node: &Node, entries: &[Entry], problems: &mut Vec<Problem>) -> Option<Kind> {
+fn kind_of(node: &Node, entries: &[Entry], problems: &mut Problems) -> Option<Kind> {
     let Some(entry) = node.entry("kind") else {
         let typo = entries.iter().find(|entry| nearest(&entry.key, ["kind"]).is_some());
         let mark = typo.map_or(node.first_mark(), |entry| entry.mark);
@@ -86,14 +118,25 @@ fn kind_of(node: &Node, entries: &[Entry], problems: &mut Vec<Problem>) -> Optio
     }
 }
 
-fn read_pod(node: &Node, entries: &[Entry], problems: &mut Vec<Problem>) -> Option<DraftObject> {
-    check_envelope(node, entries, Kind::Pod, "v1", problems);
-    let mut faults = Vec::new();
-    let metadata: Option<ObjectMeta> = section(node, "metadata", metadata_shapes(), problems, &mut faults);
-    let spec: Option<PodSpec> = section(node, "spec", pod_shapes(), problems, &mut faults);
+fn read_as<S: KindSpec>(
+    node: &Node,
+    entries: &[Entry],
+    is_rewritten: bool,
+    problems: &mut Problems,
+) -> Option<DraftObject> {
+    let api_version = S::KIND.api_version();
+    check_envelope(node, entries, S::KIND, api_version, problems);
+    note_not_run(node, S::KIND, problems);
+    // Of a spec that could not be carried over, what `validate` finds would only follow from that.
+    let mut faults = Faults::default();
+    if !is_rewritten {
+        faults.push(Path::ROOT.field("spec").steps());
+    }
+    let metadata: Option<ObjectMeta> = section(node, "metadata", shapes::metadata(), problems, &mut faults);
+    let spec: Option<S> = section(node, "spec", shapes::of(S::KIND), problems, &mut faults);
     let mut findings = Findings::default();
     if let Some(metadata) = &metadata {
-        metadata::validate(Kind::Pod, metadata, &Path::ROOT.field("metadata"), &mut findings);
+        metadata::validate(S::KIND, metadata, &Path::ROOT.field("metadata"), &mut findings);
     }
     let spec = spec.map(|mut spec| {
         spec.validate(&Path::ROOT.field("spec"), &mut findings);
@@ -101,21 +144,23 @@ fn read_pod(node: &Node, entries: &[Entry], problems: &mut Vec<Problem>) -> Opti
         spec
     });
     let told = findings.into_vec().into_iter().filter(|finding| !follows_from(&faults, finding));
-    problems.extend(told.map(|finding| located(node, finding)));
+    told.for_each(|finding| problems.push(located(node, finding)));
     let draft =
-        DraftObject { api_version: "v1".to_owned(), metadata: metadata?, resource: Resource::Pod(spec?) };
+        DraftObject { api_version: api_version.to_owned(), metadata: metadata?, resource: spec?.into() };
     check_size(node, &draft, problems);
     Some(draft)
 }
 
+/// Says on `kind` that nothing will come of the object yet.
+fn note_not_run(node: &Node, kind: Kind, problems: &mut Problems) {
+    if let (true, Some(entry)) = (!kind.is_run(), node.entry("kind")) {
+        let message = format!("kind: {kind} objects are checked and stored, but not run by this version");
+        problems.push(Problem::new(entry.value.mark, &rules::NOT_EXECUTED_YET, message));
+    }
+}
+
 /// Top-level fields and apiVersion.
-fn check_envelope(
-    node: &Node,
-    entries: &[Entry],
-    kind: Kind,
-    api_version: &str,
-    problems: &mut Vec<Problem>,
-) {
+fn check_envelope(node: &Node, entries: &[Entry], kind: Kind, api_version: &str, problems: &mut Problems) {
     for entry in entries.iter().filter(|entry| !TOP_LEVEL.contains(&entry.key.as_str())) {
         let is_empty = entry.value.is_null() || entry.value.entries().is_some_and(<[_]>::is_empty);
         if entry.key == "status" {
@@ -159,8 +204,8 @@ fn section<T: DeserializeOwned>(
     node: &Node,
     name: &str,
     shapes: &Shapes,
-    problems: &mut Vec<Problem>,
-    faults: &mut Vec<Vec<OwnedStep>>,
+    problems: &mut Problems,
+    faults: &mut Faults,
 ) -> Option<T> {
     let entry = match node.entry(name) {
         Some(entry) if !entry.value.is_null() => entry,
@@ -171,11 +216,11 @@ fn section<T: DeserializeOwned>(
             return None;
         }
     };
-    let mut walk = Walk { shapes, problems: Vec::new(), faults: Vec::new() };
+    let mut walk = Walk { shapes, problems: Problems::default(), faults: Faults::default() };
     let json =
         walk.value(shapes.root, &entry.value, Here { path: &Path::ROOT.field(name), mark: entry.mark });
-    problems.append(&mut walk.problems);
-    faults.append(&mut walk.faults);
+    problems.append(walk.problems);
+    faults.append(walk.faults);
     serde_json::from_value(json?)
         .map_err(|error| {
             // The walk knows all that serde checks; should it miss something, the file is still held.
@@ -185,11 +230,10 @@ fn section<T: DeserializeOwned>(
 }
 
 /// Whether a finding is only the echo of a mistake that was told already: it speaks of the same value,
-/// of one around or inside it, or misses a name that may have been mistyped.
-fn follows_from(faults: &[Vec<OwnedStep>], finding: &Finding) -> bool {
-    let at = finding.at.as_slice();
-    let near = faults.iter().any(|fault| fault.starts_with(at) || at.starts_with(fault));
-    near || (finding.rule == &rules::NOT_FOUND && !faults.is_empty())
+/// of one around or inside it, or misses a name, or a way to it, that may have been mistyped.
+fn follows_from(faults: &Faults, finding: &Finding) -> bool {
+    let misses = [&rules::NOT_FOUND, &rules::UNREACHABLE_STATE, &rules::NO_END].contains(&finding.rule);
+    faults.are_near(&finding.at) || (misses && !faults.is_empty())
 }
 
 /// A finding by path as a problem by line.
@@ -198,24 +242,9 @@ fn located(node: &Node, finding: Finding) -> Problem {
     Problem { mark: node.locate(&at, on_key), rule, message, help }
 }
 
-fn check_size(node: &Node, draft: &DraftObject, problems: &mut Vec<Problem>) {
+fn check_size(node: &Node, draft: &DraftObject, problems: &mut Problems) {
     let bytes = serde_json::to_vec(&(&draft.metadata, &draft.resource)).map_or(usize::MAX, |json| json.len());
     if bytes > limits::OBJECT_MAX_BYTES {
         problems.push(object_too_large(Mark { column: 0, ..node.first_mark() }, bytes));
     }
-}
-
-fn metadata_shapes() -> &'static Shapes {
-    static SHAPES: OnceLock<Shapes> = OnceLock::new();
-    SHAPES.get_or_init(|| {
-        Shapes::compile("ObjectMeta", &schemars::schema_for!(ObjectMeta))
-            .expect("a test compiles this schema")
-    })
-}
-
-fn pod_shapes() -> &'static Shapes {
-    static SHAPES: OnceLock<Shapes> = OnceLock::new();
-    SHAPES.get_or_init(|| {
-        Shapes::compile("PodSpec", &schemars::schema_for!(PodSpec)).expect("a test compiles this schema")
-    })
 }

@@ -3,6 +3,7 @@
 use crate::kinds::Resource;
 use crate::meta::{ObjectMeta, ObjectRef};
 use crate::object::{Object, Provenance};
+use crate::violation::OwnedStep;
 
 /// One object of a file.
 #[derive(Debug, Clone, PartialEq)]
@@ -11,6 +12,19 @@ pub struct Document {
     pub object: DraftObject,
     /// 1-based line of the document's first key.
     pub line: u32,
+    /// Where the fields are that name other objects: what [`crate::kinds::KindSpec::places`] asks for.
+    pub places: Vec<Place>,
+}
+
+/// Where a field is in the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Which field, from the document's root.
+    pub path: Vec<OwnedStep>,
+    /// 1-based.
+    pub line: u32,
+    /// 1-based, in characters.
+    pub column: u32,
 }
 
 /// An object without provenance and generation: all that its manifest says.

@@ -12,7 +12,13 @@ const BY_NODE: &str = "choose nodes with nodeName, nodeSelector and tolerations"
 const NO_ACCOUNTS: &str = "Minik8s has no service accounts; remove it";
 const PLAIN_ENV: &str = "list each variable under env";
 const VOLUMES: &str = "volumes can be emptyDir, hostPath, repo (files of this repository) or secret";
+const BATCH_JOB: &str =
+    "this is a Slurm job: for containers that run to their end, write a Pod with restartPolicy: OnFailure";
 const PROBES: &str = "use exec, httpGet or tcpSocket";
+const ONE_ADDRESS: &str = "a service has one IPv4 address; remove it";
+const NO_BALANCER: &str = "use type NodePort, which answers on every node, or externalIPs";
+const NO_EXTERNAL_NAME: &str = "pods can use the external name itself; for addresses write `addresses`";
+const METRICS: &str = "metrics are of type Resource: cpu and memory";
 const RESOURCES: &str = "resources are cpu and memory";
 
 /// Type, fields of Kubernetes' type of the same role, what to do.
@@ -108,6 +114,74 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
     ),
     ("PodSecurityContext", &["sysctls", "fsGroupChangePolicy", "seLinuxChangePolicy"], REMOVE),
     ("PodSecurityContext", &["supplementalGroupsPolicy"], REMOVE),
+    ("NodeSpec", &["podCIDR", "podCIDRs"], "the cluster gives each node its range; remove it"),
+    ("NodeSpec", &["providerID", "externalID", "configSource"], REMOVE),
+    ("Taint", &["timeAdded"], BY_SERVER),
+    (
+        "JobSpec",
+        &["template", "selector", "manualSelector", "podFailurePolicy", "podReplacementPolicy"],
+        BATCH_JOB,
+    ),
+    (
+        "JobSpec",
+        &["parallelism", "completions", "completionMode", "successPolicy"],
+        "this is a Slurm job: use nTasks or array",
+    ),
+    ("JobSpec", &["activeDeadlineSeconds"], "this is a Slurm job: use timeLimit"),
+    (
+        "JobSpec",
+        &["backoffLimit", "backoffLimitPerIndex", "maxFailedIndexes", "suspend", "managedBy"],
+        REMOVE,
+    ),
+    ("JobSpec", &["ttlSecondsAfterFinished"], "a job stays until its manifest is removed; remove it"),
+    ("ServiceSpec", &["clusterIPs", "ipFamilies", "ipFamilyPolicy"], ONE_ADDRESS),
+    (
+        "ServiceSpec",
+        &[
+            "allocateLoadBalancerNodePorts",
+            "healthCheckNodePort",
+            "loadBalancerClass",
+            "loadBalancerIP",
+            "loadBalancerSourceRanges",
+        ],
+        NO_BALANCER,
+    ),
+    ("ServiceSpec", &["externalName"], NO_EXTERNAL_NAME),
+    ("ServiceSpec", &["trafficDistribution", "topologyKeys"], "use internalTrafficPolicy: Local"),
+    ("ServicePort", &["appProtocol"], "it has no effect; remove it"),
+    ("ReplicaSetSpec", &["revisionHistoryLimit"], "the history is that of the repository; remove it"),
+    ("ReplicaSetSpec", &["paused"], "a commit is rolled out when it is pushed; remove it"),
+    ("ReplicaSetSpec", &["serviceName", "volumeClaimTemplates", "podManagementPolicy"], REMOVE),
+    ("ReplicaSetSpec", &["updateStrategy"], "write it as strategy"),
+    (
+        "TemplateMeta",
+        &["creationTimestamp", "deletionTimestamp", "generation", "managedFields", "resourceVersion", "uid"],
+        BY_SERVER,
+    ),
+    ("TemplateMeta", &["generateName", "finalizers", "ownerReferences"], REMOVE),
+    ("Metric", &["pods", "object", "external", "containerResource"], METRICS),
+    ("MetricTarget", &["value"], "use averageValue: it is per pod"),
+    ("ScalingRules", &["tolerance"], "the tolerance is 0.1, as Kubernetes' default; remove it"),
+    ("DnsSpec", &["rules", "defaultBackend"], "write host and paths; one Dns object per host"),
+    ("DnsSpec", &["tls", "ingressClassName"], REMOVE),
+    ("DnsPath", &["pathType"], "a path matches itself and everything below it; remove it"),
+    ("DnsPath", &["backend"], "write service with name and port"),
+    ("ServiceReference", &["namespace"], "the service is one of the same namespace; remove it"),
+];
+
+/// One word of those a field takes in Minik8s, one that only Kubernetes has, what to do.
+const VALUES: &[(&str, &str, &str)] = &[
+    ("ClusterIP", "LoadBalancer", NO_BALANCER),
+    ("ClusterIP", "ExternalName", NO_EXTERNAL_NAME),
+    ("TCP", "SCTP", "use TCP or UDP"),
+    ("Resource", "Pods", METRICS),
+    ("Resource", "Object", METRICS),
+    ("Resource", "External", METRICS),
+    ("Resource", "ContainerResource", METRICS),
+    ("AverageValue", "Value", "use AverageValue: it is per pod"),
+    ("ReplicaSet", "Deployment", "use a ReplicaSet: Minik8s rolls its template itself"),
+    ("ReplicaSet", "StatefulSet", "autoscalers scale a ReplicaSet or a Pod"),
+    ("ReplicaSet", "ReplicationController", "use a ReplicaSet"),
 ];
 
 /// Kinds of Kubernetes that people try, and what to use.
@@ -131,6 +205,12 @@ const KINDS: &[(&str, &str)] = &[
 pub(crate) fn field(record: &str, name: &str) -> Option<ForeignField> {
     let (_, _, help) = FIELDS.iter().find(|(owner, names, _)| *owner == record && names.contains(&name))?;
     Some(ForeignField { help })
+}
+
+/// What to use instead of Kubernetes' value `value`, where Minik8s takes `words`.
+pub(crate) fn value(words: &[String], value: &str) -> Option<&'static str> {
+    let takes = |known: &str| words.iter().any(|word| word == known);
+    VALUES.iter().find(|(known, foreign, _)| *foreign == value && takes(known)).map(|(.., help)| *help)
 }
 
 /// What to use instead of Kubernetes' kind `name`.

@@ -3,14 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use super::limits::{DEPTH_MAX, DOCUMENTS_MAX, NODES_MAX};
-use super::node::{Entry, Mark, Node, Parsed, Problem, Root, Value};
+use super::budget::{Budget, Size};
+use super::limits::{DEPTH_MAX, DOCUMENTS_MAX};
+use super::node::{Entry, Mark, Node, Parsed, Problem, Root, Value, cut_key};
 use crate::violation::rules;
 
 /// Reads the JSON values that follow each other in `text`, up to the first place that is no JSON.
-pub(crate) fn parse(text: &str) -> Parsed {
-    let mut reader = Reader { rest: text, mark: Mark { line: 1, column: 1 }, nodes: 0, problems: Vec::new() };
-    let mut parsed = Parsed::default();
+pub(crate) fn parse(text: &str, budget: Budget) -> Parsed {
+    let mut reader = Reader { rest: text, mark: Mark { line: 1, column: 1 }, budget, problems: Vec::new() };
+    let mut parsed = Parsed { roots: Vec::new(), failure: None, left: budget };
     reader.skip_space();
     while !reader.rest.is_empty() {
         let outcome = match reader.value(0) {
@@ -29,13 +30,14 @@ pub(crate) fn parse(text: &str) -> Parsed {
         }
         reader.skip_space();
     }
+    parsed.left = reader.budget;
     parsed
 }
 
 struct Reader<'a> {
     rest: &'a str,
     mark: Mark,
-    nodes: usize,
+    budget: Budget,
     problems: Vec<Problem>,
 }
 
@@ -71,12 +73,8 @@ impl<'a> Reader<'a> {
     }
 
     fn value(&mut self, depth: usize) -> Result<Node, Problem> {
-        self.nodes += 1;
-        if self.nodes > NODES_MAX {
-            let message = format!("the file holds more than {NODES_MAX} values");
-            return Err(Problem::new(self.mark, &rules::TOO_MANY_NODES, message));
-        }
         let mark = self.mark;
+        self.budget.spend(Size::EMPTY, mark)?;
         let value = match self.peek() {
             Some('{' | '[') if depth >= DEPTH_MAX => {
                 let message = format!("values are nested more than {DEPTH_MAX} levels deep");
@@ -104,7 +102,8 @@ impl<'a> Reader<'a> {
             if self.peek() != Some('"') {
                 return Err(self.wrong("a key in double quotes"));
             }
-            let key = self.string()?;
+            let mut key = self.string()?;
+            cut_key(&mut key, mark, &mut self.problems);
             if let Some(line) = seen.insert(key.clone(), mark.line) {
                 let message = format!("`{key}` is written twice in one mapping, first in line {line}");
                 self.problems
@@ -176,6 +175,7 @@ impl<'a> Reader<'a> {
         }
         self.bump();
         let literal = &start[..start.len() - self.rest.len()];
+        self.budget.spend(Size { values: 0, ..Size::of_text(literal) }, mark)?;
         serde_json::from_str(literal)
             .map_err(|error| Problem::new(mark, &rules::JSON_SYNTAX, format!("not valid JSON: {error}")))
     }

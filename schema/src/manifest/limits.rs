@@ -6,12 +6,23 @@ pub const FILE_MAX_BYTES: usize = 1024 * 1024;
 /// Deepest nesting. The deepest path of any kind has under 12 steps.
 pub const DEPTH_MAX: usize = 64;
 
-/// Most values in a file, aliases expanded. A pod has about 50; a file of [`FILE_MAX_BYTES`] full of
-/// short list items has half a million, which is no manifest.
+/// Most values in a file, aliases expanded, together with those of texts that are read as YAML or JSON
+/// themselves. A pod has about 50; a file of [`FILE_MAX_BYTES`] full of short list items has half a
+/// million, which is no manifest.
 pub const NODES_MAX: usize = 250_000;
+
+/// Most bytes of keys and values in a file, counted as [`NODES_MAX`] is: a value that aliases repeat may
+/// be a megabyte long. Four times what a file without aliases can hold.
+pub const TEXT_MAX_BYTES: usize = 4 * FILE_MAX_BYTES;
+
+/// Longest key of a manifest, in characters. The longest that means something, a label's, has 317.
+pub const KEY_MAX_CHARS: usize = 512;
 
 /// Most documents in a file.
 pub const DOCUMENTS_MAX: usize = 4096;
+
+/// Most violations that are told of a file; more help nobody, and all of a large file would be many.
+pub const VIOLATIONS_MAX: usize = 1000;
 
 /// Largest object as JSON, in bytes: 64 KiB go under one key of etcd, less the room for provenance,
 /// owner and binding.

@@ -4,24 +4,32 @@
 //! One direction: bytes, text, nodes that know their line, documents meant as manifests, the walk along
 //! the kind's schema, the typed spec, its defaults, its `validate`. All violations come in one run.
 
+mod budget;
 mod classify;
+mod dialects;
 mod document;
 mod draft;
+mod flow_indent;
 mod foreign;
 mod json;
+pub mod json_schema;
 pub mod limits;
-mod nearest;
+pub(crate) mod nearest;
 mod node;
+mod problems;
 mod scalar;
 mod shape;
+mod states_language;
 mod text;
 mod yaml;
 
-pub use draft::{Document, DraftObject};
+pub use draft::{Document, DraftObject, Place};
 
-use crate::violation::{Severity, Violation, rules};
+use crate::violation::{OwnedStep, Severity, TEXT_MAX_CHARS, Violation, rules, shortened};
+use budget::Budget;
 use classify::Meaning;
 use node::{Mark, Parsed, Problem, Root, Value};
+use problems::{KEPT_MAX, Problems};
 
 /// What a file holds.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -74,13 +82,33 @@ pub fn load_file(path: &str, bytes: &[u8]) -> LoadedFile {
         Ok(text) => text,
         Err(problem) => return broken(path, problem),
     };
-    let parsed = match format {
-        Format::Yaml => yaml::parse(text),
-        Format::Json => json::parse(text),
-    };
-    match (format, classify::vanished_manifest(text)) {
+    let parsed = parse(format, text);
+    match (format, classify::vanished_manifest(text, &parsed)) {
         (Format::Yaml, Some(problem)) => broken(path, problem),
         _ => load_parsed(path, parsed),
+    }
+}
+
+/// The place of a field in a file: 1-based line and column, in characters. `line` is the line of the
+/// document's first key, as [`Document::line`] has it. None if the file can't be read or has no
+/// document there; the nearest place that is written if the field is a default.
+///
+/// For messages about few fields: it reads the whole file again.
+pub fn locate(path: &str, bytes: &[u8], line: u32, field: &[OwnedStep]) -> Option<(u32, u32)> {
+    let text = text::read(bytes).ok()?;
+    let parsed = parse(Format::of(path)?, text);
+    let mut left = parsed.left;
+    let mut roots = parsed.roots.into_iter().flat_map(expand_list);
+    let mut node = roots.find(|root| root.node.first_mark().line == line)?.node;
+    dialects::rewrite(&mut node, &mut left, &mut Problems::default());
+    let Mark { line, column } = node.locate(field, false);
+    Some((line, column))
+}
+
+fn parse(format: Format, text: &str) -> Parsed {
+    match format {
+        Format::Yaml => yaml::parse(text, Budget::of_file()),
+        Format::Json => json::parse(text, Budget::of_file()),
     }
 }
 
@@ -92,10 +120,11 @@ fn load_parsed(path: &str, parsed: Parsed) -> LoadedFile {
         return LoadedFile::default();
     }
     let mut loaded = LoadedFile { is_manifest: true, ..LoadedFile::default() };
+    let (mut left, mut left_out) = (parsed.left, 0);
     for (root, meaning) in roots.into_iter().zip(meanings) {
         match meaning {
             Meaning::Empty => {}
-            Meaning::Manifest => document::load(path, root, &mut loaded),
+            Meaning::Manifest => left_out += document::load(path, root, &mut left, &mut loaded),
             // Beside manifests, a document of another sort is one whose kind was lost.
             Meaning::Other if any_manifest => {
                 let problem = classify::stray(&root.node);
@@ -103,10 +132,30 @@ fn load_parsed(path: &str, parsed: Parsed) -> LoadedFile {
             }
             Meaning::Other => {}
         }
+        if loaded.violations.len() > 2 * KEPT_MAX {
+            left_out += keep_first(&mut loaded.violations);
+        }
     }
     loaded.violations.extend(parsed.failure.map(|problem| violation(path, problem, None)));
+    left_out += keep_first(&mut loaded.violations);
+    if left_out > 0 {
+        let message = format!("{left_out} more violations of this file are not told");
+        let problem = Problem::new(Mark::default(), &rules::MORE_VIOLATIONS, message);
+        loaded.violations.push(violation(path, problem, None));
+    }
     loaded.violations.sort_by(|a, b| (a.line, a.column, &a.rule).cmp(&(b.line, b.column, &b.rule)));
     loaded
+}
+
+/// Keeps the first of very many, errors before all: what is left out never lets a file pass. Gives how
+/// many are left out.
+fn keep_first(violations: &mut Vec<Violation>) -> usize {
+    let left_out = violations.len().saturating_sub(limits::VIOLATIONS_MAX);
+    if left_out > 0 {
+        violations.sort_by_key(|violation| (violation.severity, violation.line, violation.column));
+        violations.truncate(limits::VIOLATIONS_MAX);
+    }
+    left_out
 }
 
 /// A file of which nothing can be used.
@@ -137,9 +186,9 @@ fn violation(file: &str, problem: Problem, object: Option<&str>) -> Violation {
         column,
         severity: rule.severity,
         rule: rule.id.to_owned(),
-        message,
-        help,
-        object: object.map(str::to_owned),
+        message: shortened(message, TEXT_MAX_CHARS),
+        help: shortened(help, TEXT_MAX_CHARS),
+        object: object.map(|object| shortened(object.to_owned(), TEXT_MAX_CHARS)),
     }
 }
 

@@ -5,8 +5,11 @@ pub(crate) fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a s
     let lower = word.to_lowercase();
     // A third of the word may be wrong: `conatiners` is `containers`, `foo` is nothing.
     let allowed = (word.chars().count() / 3).clamp(1, 4);
+    let length = lower.chars().count();
     candidates
         .into_iter()
+        // The distance is at least that of the lengths, and comparing long words takes long.
+        .filter(|candidate| candidate.to_lowercase().chars().count().abs_diff(length) <= allowed)
         .map(|candidate| (strsim::damerau_levenshtein(&lower, &candidate.to_lowercase()), candidate))
         .filter(|(distance, _)| *distance <= allowed)
         .min()
@@ -25,8 +28,14 @@ pub(crate) fn suggestion<'a>(word: &str, candidates: impl IntoIterator<Item = &'
 pub(crate) fn list<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     // Twelve fit one line of a terminal; the longest enum has eight.
     const SHOWN: usize = 12;
+    // The longest name that is none by mistake.
+    const WORD_SHOWN: usize = 63;
     let words: Vec<&str> = words.into_iter().collect();
-    let mut text = words.iter().take(SHOWN).map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ");
+    let shown = |word: &&str| match word.char_indices().nth(WORD_SHOWN) {
+        None => format!("`{word}`"),
+        Some((end, _)) => format!("`{}…`", &word[..end]),
+    };
+    let mut text = words.iter().take(SHOWN).map(shown).collect::<Vec<_>>().join(", ");
     if words.len() > SHOWN {
         text.push_str(", …");
     }

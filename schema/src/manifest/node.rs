@@ -1,6 +1,8 @@
 //! The tree of a document in which every key and value knows its line and column.
 
-use crate::violation::{OwnedStep, Rule};
+use super::budget::Budget;
+use super::limits::KEY_MAX_CHARS;
+use crate::violation::{OwnedStep, Rule, rules};
 
 /// A place in a file: line and column, both from 1, the column in characters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,11 +67,21 @@ pub(crate) struct Root {
 }
 
 /// What a file's text holds.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Parsed {
     pub(crate) roots: Vec<Root>,
     /// What kept the rest of the file from being read.
     pub(crate) failure: Option<Problem>,
+    /// What the file may hold besides.
+    pub(crate) left: Budget,
+}
+
+/// Cuts a key that is too long for any manifest: every message about something below it names it.
+pub(crate) fn cut_key(key: &mut String, mark: Mark, problems: &mut Vec<Problem>) {
+    let Some((end, _)) = key.char_indices().nth(KEY_MAX_CHARS) else { return };
+    key.truncate(end);
+    let message = format!("a key has more than {KEY_MAX_CHARS} characters");
+    problems.push(Problem::new(mark, &rules::TOO_LARGE, message));
 }
 
 impl Node {

@@ -1,58 +1,75 @@
-//! YAML text to trees of nodes: reads parser events, expands aliases and merge keys within bounds.
+//! YAML text to trees of nodes: reads parser events, expands aliases and merge keys within the bounds on
+//! values and on text.
 
 use std::collections::{BTreeMap, HashSet};
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, StrInput, Tag};
 
-use super::limits::{DEPTH_MAX, DOCUMENTS_MAX, NODES_MAX};
-use super::node::{Entry, Mark, Node, Parsed, Problem, Root, Value};
+use super::budget::{Budget, Size};
+use super::flow_indent::Indented;
+use super::limits::{DEPTH_MAX, DOCUMENTS_MAX};
+use super::node::{Entry, Mark, Node, Parsed, Problem, Root, Value, cut_key};
 use crate::violation::rules;
 
-/// Reads all documents of `text`, up to the first place that is no YAML.
-pub(crate) fn parse(text: &str) -> Parsed {
+/// Reads all documents of `text`, up to the first place that is no YAML, or where more is than `budget`.
+pub(crate) fn parse(text: &str, budget: Budget) -> Parsed {
     // The parser has invariants of its own that it checks by panicking. None was seen to break, but
     // one file must never take the reconciler down, so one that does is a file that can't be read.
-    std::panic::catch_unwind(|| read_events(text)).unwrap_or_else(|_| {
+    std::panic::catch_unwind(|| read_events(text, budget)).unwrap_or_else(|_| {
         let message = "not valid YAML: the parser gave up";
         Parsed {
             roots: Vec::new(),
             failure: Some(Problem::new(Mark::default(), &rules::YAML_SYNTAX, message)),
+            left: budget,
         }
     })
 }
 
-fn read_events(text: &str) -> Parsed {
-    let mut builder = Builder::default();
-    let mut parser: Parser<'_, StrInput<'_>> = Parser::new_from_str(text);
+fn read_events(text: &str, budget: Budget) -> Parsed {
+    let mut indented = Indented::new(text);
+    loop {
+        let (mut parsed, error) = read_once(&indented, budget);
+        let Some(error) = error else { return parsed };
+        let mark = mark_of(*error.marker());
+        if !indented.move_line(&error, mark) {
+            parsed.failure = Some(syntax_problem(&error, indented.written(mark), text));
+            return parsed;
+        }
+    }
+}
+
+/// Reads until the end, or until a place that is no YAML: what was read before it, and the error.
+fn read_once(indented: &Indented<'_>, budget: Budget) -> (Parsed, Option<ScanError>) {
+    let mut builder = Builder::new(budget);
+    let mut parser: Parser<'_, StrInput<'_>> = Parser::new_from_str(&indented.text);
     while let Some(event) = parser.next_event() {
-        let step = match event {
-            Ok((event, span)) => builder.event(event, mark_of(span.start)),
-            Err(error) => Err(syntax_problem(&error, text)),
+        let (event, span) = match event {
+            Ok(read) => read,
+            Err(error) => return (builder.parsed, Some(error)),
         };
-        if let Err(problem) = step {
+        if let Err(problem) = builder.event(event, indented.written(mark_of(span.start))) {
             builder.parsed.failure = Some(problem);
             break;
         }
     }
-    builder.parsed
+    (builder.parsed, None)
 }
 
 /// Builds one document at a time from its events.
-#[derive(Default)]
 struct Builder {
+    /// With what the file may hold besides.
     parsed: Parsed,
     problems: Vec<Problem>,
     open: Vec<Frame>,
     root: Option<Node>,
     anchors: BTreeMap<usize, Anchor>,
-    nodes: usize,
 }
 
 /// A collection whose end has not come yet.
 struct Frame {
     mark: Mark,
     anchor: usize,
-    size: usize,
+    size: Size,
     height: usize,
     items: Items,
 }
@@ -71,11 +88,17 @@ struct Key {
 /// A value that aliases may repeat.
 struct Anchor {
     node: Node,
-    size: usize,
+    size: Size,
     height: usize,
 }
 
 impl Builder {
+    fn new(left: Budget) -> Self {
+        let parsed = Parsed { roots: Vec::new(), failure: None, left };
+        let (problems, open, anchors) = (Vec::new(), Vec::new(), BTreeMap::new());
+        Self { parsed, problems, open, root: None, anchors }
+    }
+
     fn event(&mut self, event: Event<'_>, mark: Mark) -> Result<(), Problem> {
         match event {
             Event::Nothing | Event::StreamStart | Event::StreamEnd => Ok(()),
@@ -87,8 +110,10 @@ impl Builder {
             Event::DocumentEnd => self.document_end(mark),
             Event::Scalar(text, style, anchor, tag) => {
                 let plain = style == ScalarStyle::Plain && !self.tag(tag.as_deref(), mark);
+                let size = Size::of_text(&text);
+                self.parsed.left.spend(size, mark)?;
                 let node = Node { mark, value: Value::Scalar { text: text.into_owned(), plain } };
-                self.complete(node, anchor, 1, 0)
+                self.complete(node, anchor, size, 0)
             }
             Event::Alias(anchor) => self.alias(anchor, mark),
             Event::SequenceStart(anchor, tag) => {
@@ -137,7 +162,8 @@ impl Builder {
         if self.open.len() >= DEPTH_MAX {
             return Err(too_deep(mark));
         }
-        self.open.push(Frame { mark, anchor, size: 1, height: 0, items });
+        self.parsed.left.spend(Size::EMPTY, mark)?;
+        self.open.push(Frame { mark, anchor, size: Size::EMPTY, height: 0, items });
         Ok(())
     }
 
@@ -155,11 +181,9 @@ impl Builder {
             return Err(too_deep(mark));
         }
         // Before the copy is made: its size is what the bound is about.
-        if self.nodes + found.size > NODES_MAX {
-            return Err(too_many_nodes(mark));
-        }
+        self.parsed.left.spend(found.size, mark)?;
         let (node, size, height) = (found.node.clone(), found.size, found.height);
-        self.complete(node, 0, size, height)
+        self.attach(node, size, height)
     }
 
     fn end(&mut self) -> Result<(), Problem> {
@@ -168,32 +192,35 @@ impl Builder {
             Items::Sequence(items) => Value::Sequence(items),
             Items::Mapping { entries, merges, .. } => self.mapping(entries, merges),
         };
-        // Its parts were counted when they were completed.
-        self.nodes -= frame.size - 1;
         self.complete(Node { mark: frame.mark, value }, frame.anchor, frame.size, frame.height + 1)
     }
 
-    /// A finished value goes to the collection around it, or is the document.
-    fn complete(&mut self, node: Node, anchor: usize, size: usize, height: usize) -> Result<(), Problem> {
-        self.nodes += size;
-        if self.nodes > NODES_MAX {
-            return Err(too_many_nodes(node.mark));
-        }
+    /// A value is finished; all of its parts were paid for.
+    fn complete(&mut self, node: Node, anchor: usize, size: Size, height: usize) -> Result<(), Problem> {
         if anchor > 0 {
             // Kept copies count as well: they take memory even if no alias follows.
-            self.nodes += size;
+            self.parsed.left.spend(size, node.mark)?;
             self.anchors.insert(anchor, Anchor { node: node.clone(), size, height });
         }
+        self.attach(node, size, height)
+    }
+
+    /// A finished value goes to the collection around it, or is the document.
+    fn attach(&mut self, node: Node, size: Size, height: usize) -> Result<(), Problem> {
         let Some(frame) = self.open.last_mut() else {
             self.root = Some(node);
             return Ok(());
         };
-        frame.size += size;
+        frame.size.add(size);
         frame.height = frame.height.max(height);
         match &mut frame.items {
             Items::Sequence(items) => items.push(node),
             Items::Mapping { entries, key, merges } => match key.take() {
-                None => *key = Some(key_of(node)?),
+                None => {
+                    let mut next = key_of(node)?;
+                    cut_key(&mut next.text, next.mark, &mut self.problems);
+                    *key = Some(next);
+                }
                 Some(Key { is_merge: true, mark, .. }) => merges.push((mark, node)),
                 Some(Key { text, mark, .. }) => entries.push(Entry { key: text, mark, value: node }),
             },
@@ -247,19 +274,13 @@ fn too_deep(mark: Mark) -> Problem {
     Problem::new(mark, &rules::TOO_DEEP, format!("values are nested more than {DEPTH_MAX} levels deep"))
 }
 
-fn too_many_nodes(mark: Mark) -> Problem {
-    Problem::new(mark, &rules::TOO_MANY_NODES, format!("the file holds more than {NODES_MAX} values"))
-        .help("aliases count as often as they are used; split the file, or write less")
-}
-
 fn mark_of(marker: Marker) -> Mark {
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     Mark { line: count(marker.line()).max(1), column: count(marker.col()).saturating_add(1) }
 }
 
 /// The parser's error, with the usual cause where the text shows it.
-fn syntax_problem(error: &ScanError, text: &str) -> Problem {
-    let mark = mark_of(*error.marker());
+fn syntax_problem(error: &ScanError, mark: Mark, text: &str) -> Problem {
     if error.info().contains("recursion limit") {
         return too_deep(mark);
     }

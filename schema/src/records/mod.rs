@@ -1,14 +1,18 @@
 //! Values of the etcd keys that are not desired objects: pods, nodes, sources, events.
 
+mod deliveries;
 mod events;
 mod nodes;
 mod pods;
 mod sources;
 
+pub use deliveries::{
+    CLI_DELIVERIES_MAX, DELIVERIES_MAX, DELIVERY_ID_MAX, Delivery, DeliveryAnswer, DeliveryOutcome, Provider,
+};
 pub use events::{Event, EventType};
 pub use nodes::{Heartbeat, NodeRecord, NodeVersions, Subnet};
 pub use pods::{Binding, OwnerRef, PodInstance, Settled};
 pub use sources::{
-    ChangeCounts, HeldPrune, Quarantine, Revision, SourceError, SourceErrorKind, SourceState, SourceStatus,
-    Verdict,
+    ChangeCounts, HeldPrune, PlanRecord, Quarantine, Revision, SourceError, SourceErrorKind, SourceState,
+    SourceStatus, Verdict, Waiting,
 };

@@ -1,6 +1,7 @@
 //! `pods/<ns>/<name>` and `bindings/<node>/<ns>/<pod>`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +33,7 @@ pub struct PodInstance {
     /// Commit that last changed that object.
     pub commit: String,
     /// What should run.
-    pub spec: PodSpec,
+    pub spec: Arc<PodSpec>,
 }
 
 impl PodInstance {

@@ -1,5 +1,7 @@
 //! `sources/<source>` and `revisions/<source>/<seq>`.
 
+use std::fmt;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -43,9 +45,23 @@ pub struct SourceStatus {
     /// Removals that wait for a release.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_prune: Option<HeldPrune>,
+    /// Objects that wait for others before they are applied, at most the first 20.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<Waiting>,
+    /// How many there are in all.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub waiting_total: u64,
+    /// When an object last stopped waiting.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub released_at: Option<Timestamp>,
     /// What keeps the source from being read or applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<SourceError>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// One word for the state of a source.
@@ -55,6 +71,8 @@ pub enum SourceState {
     Pending,
     /// The newest commit is applied whole.
     Synced,
+    /// The newest commit is applied but for objects that wait for others to become healthy.
+    Waiting,
     /// The newest commit is applied in part: quarantined files or a held prune.
     Degraded,
     /// The remote or the commit can't be read; the last applied state stands.
@@ -93,6 +111,27 @@ pub struct HeldPrune {
     pub objects: Vec<ObjectRef>,
 }
 
+/// An object that is not applied before another one is healthy.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Waiting {
+    /// Which waits.
+    pub object: ObjectRef,
+    /// For which; the first of them if it waits for several.
+    pub on: ObjectRef,
+    /// Why that one is not healthy.
+    pub why: String,
+    /// Since when its deadline counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+}
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} waits for {}: {}", self.object, self.on, self.why)
+    }
+}
+
 /// What keeps a source from being read or applied.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -116,12 +155,20 @@ pub enum SourceErrorKind {
     ReferenceNotFound,
     /// The folder is not in the commit.
     PathNotFound,
+    /// Not all of the commit can be read: too much of it, or an ignore file that is a link.
+    CommitUnreadable,
     /// The commit holds no manifest at all.
     Empty,
+    /// The commit is not signed as the source wants it, or the keys that may sign can't be read.
+    SignatureInvalid,
     /// The local mirror is broken and is made anew.
     MirrorBroken,
     /// etcd took not all of it.
     ApplyFailed,
+    /// A file can't be applied, and the source is strict: nothing of the commit is.
+    Refused,
+    /// No reconciler is configured with the source any more; its objects stay.
+    NotConfigured,
 }
 
 /// One applied commit.
@@ -148,6 +195,29 @@ pub struct Revision {
     pub counts: ChangeCounts,
     /// What became of it.
     pub verdict: Verdict,
+    /// When the verdict became final; none while its objects are on their way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decided_at: Option<Timestamp>,
+    /// The plan that was carried out, and whether it is the one that was reviewed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<PlanRecord>,
+}
+
+/// The plan of a revision beside the one that was reviewed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlanRecord {
+    /// SHA-256 of what was done.
+    pub hash: String,
+    /// Hash of the plan that was reviewed, whole or its first 16 digits; none if none is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reviewed: Option<String>,
+    /// Both are of one plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matches: Option<bool>,
+    /// What differs, or why no review is known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
 }
 
 /// How many objects a commit changed, and how.
@@ -168,6 +238,9 @@ pub struct ChangeCounts {
     pub quarantined: u64,
     /// Removals that wait.
     pub held: u64,
+    /// Objects that wait for others.
+    #[serde(default)]
+    pub waiting: u64,
 }
 
 /// What became of a revision.
@@ -181,11 +254,13 @@ pub enum Verdict {
         /// Which part was not, and why.
         why: String,
     },
-    /// Its workloads became healthy.
+    /// All that it changed became healthy.
     Good,
-    /// Its workloads did not become healthy in time.
+    /// Something that it changed did not become healthy in time.
     Bad {
         /// Which, and why.
         why: String,
     },
+    /// A newer commit was applied before it was known.
+    Superseded,
 }

@@ -35,6 +35,41 @@ pub struct Violation {
     pub object: Option<String>,
 }
 
+impl Violation {
+    /// A violation of `rule` in `file`, at line and column; both 0 when the whole file is meant.
+    pub fn of(
+        rule: &Rule,
+        file: impl Into<String>,
+        (line, column): (u32, u32),
+        message: impl Into<String>,
+    ) -> Self {
+        Self {
+            file: file.into(),
+            line,
+            column,
+            severity: rule.severity,
+            rule: rule.id.to_owned(),
+            message: message.into(),
+            help: String::new(),
+            object: None,
+        }
+    }
+
+    /// The same with what to do.
+    #[must_use]
+    pub fn with_help(mut self, help: impl Into<String>) -> Self {
+        self.help = help.into();
+        self
+    }
+
+    /// The same with its object.
+    #[must_use]
+    pub fn about(mut self, object: impl fmt::Display) -> Self {
+        self.object = Some(object.to_string());
+        self
+    }
+}
+
 /// How bad a violation is. Only errors keep a file from being applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -45,6 +80,19 @@ pub enum Severity {
     Warning,
     /// Worth knowing.
     Note,
+}
+
+/// Longest message, help or object's name of a violation, in characters: a message may quote a text
+/// of the manifest that has no end.
+pub const TEXT_MAX_CHARS: usize = 500;
+
+/// The first `chars` characters of a text.
+pub fn shortened(mut text: String, chars: usize) -> String {
+    if let Some((at, _)) = text.char_indices().nth(chars) {
+        text.truncate(at);
+        text.push('…');
+    }
+    text
 }
 
 impl fmt::Display for Severity {

@@ -20,7 +20,7 @@ enum Step<'a> {
 }
 
 /// One step of a [`Path`] that owns its text.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OwnedStep {
     /// A key of a mapping.
     Field(String),
@@ -40,6 +40,12 @@ impl<'a> Path<'a> {
     /// Item `index` of the list that is here.
     pub fn index(&'a self, index: usize) -> Path<'a> {
         Path { above: Some(self), step: Step::Index(index) }
+    }
+
+    /// Whether the name of any field on the way here passes `test`.
+    pub fn any_field(&self, test: fn(&str) -> bool) -> bool {
+        matches!(self.step, Step::Field(name) if test(name))
+            || self.above.is_some_and(|above| above.any_field(test))
     }
 
     /// The steps from the root.

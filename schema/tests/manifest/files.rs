@@ -107,7 +107,49 @@ fn every_bound_is_named() {
 }
 
 #[test]
+fn of_very_many_violations_the_first_errors_are_told() {
+    let text = format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\n{}x: 1\n", "x: 1\n".repeat(5000));
+    let loaded = load(&text);
+    assert_eq!(loaded.violations.len(), limits::VIOLATIONS_MAX + 1);
+    assert_eq!(loaded.violations[0].rule, "more-violations");
+    assert!(loaded.violations[0].message.starts_with("9002 more"), "{}", loaded.violations[0].message);
+    assert!(loaded.has_errors());
+}
+
+#[test]
 fn an_object_must_fit_under_one_key() {
     let text = container(&format!("args: [\"{}\"]", "x".repeat(limits::OBJECT_MAX_BYTES)));
     assert_eq!(rules(&load(&text)), ["too-large 1:0"]);
+}
+
+#[test]
+fn brackets_may_end_at_the_column_of_their_key() {
+    let text = "apiVersion: v1\nkind: Pod\nmetadata: {\n  name: web\n}\nspec:\n  containers: [\n    {\n    name: web, image: nginx, args: [\n  \"--a\",\n  b\n  ], tty: maybe\n  }\n  ]\n  hostNetwork: perhaps\n";
+    // Columns are those of the file.
+    assert_eq!(rules(&load(text)), ["wrong-type 12:11", "wrong-type 15:16"]);
+    let text = text.replace("maybe", "true").replace("perhaps", "true");
+    assert_eq!(load(&text).documents.len(), 1);
+    // Each line costs a reading of the whole file: there is an end to it.
+    let long = format!("a:\n  b:\n{}", "    - [\n1\n  ]\n".repeat(1000));
+    assert_eq!(rules(&load(&long)).len(), 1);
+    // Outside brackets, space in front of a line says where it belongs.
+    assert_eq!(rules(&load("a:\n    b: c\n  d: e\n")), ["yaml-syntax 3:3"]);
+}
+
+#[test]
+fn a_comment_that_speaks_of_manifests_is_a_comment() {
+    for comment in [
+        "# kind, metadata and spec are as in Kubernetes",
+        "# apiVersion, kind and metadata: see {docs}",
+        "--- # kind: Pod; of metadata and spec see below",
+        "# spec (see metadata and kind) is {whole}",
+    ] {
+        let loaded = load(&format!("{comment}\n{}", container("")));
+        assert_eq!((rules(&loaded), loaded.documents.len()), (vec![], 1), "{comment}");
+    }
+    let gone = r#"#"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}"#;
+    assert_eq!(rules(&load(&format!("{gone}\n{}", container("")))), ["commented-manifest 1:1"]);
+    // Text of a block is no comment of the file.
+    let loaded = load(&container(&format!("args:\n- |\n  cat > a.yaml\n  {gone}")));
+    assert_eq!((rules(&loaded), loaded.documents.len()), (vec![], 1));
 }

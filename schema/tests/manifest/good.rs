@@ -8,7 +8,7 @@ use schema::object::Provenance;
 use super::{container, load, rules, with};
 
 fn spec(document: &Document) -> &PodSpec {
-    let Resource::Pod(spec) = &document.object.resource;
+    let Resource::Pod(spec) = &document.object.resource else { panic!("a pod") };
     spec
 }
 

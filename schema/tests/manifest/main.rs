@@ -1,9 +1,23 @@
 //! The manifest loader from outside: good files, bad files, broken bytes.
 
+mod autoscalers;
 mod bad;
 mod broken_bytes;
+mod cases;
+mod compute;
+mod compute_bad;
+mod dns;
 mod files;
 mod good;
+mod hostile;
+mod kubernetes;
+mod older;
+mod quoting;
+mod replica_sets;
+mod round_trip;
+mod sample;
+mod services;
+mod workflow;
 
 use schema::manifest::{LoadedFile, load_file};
 use schema::violation::Severity;

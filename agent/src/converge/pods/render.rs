@@ -188,7 +188,7 @@ pub fn container(
     };
     let user = user(&pod.spec, spec)?;
     new.user = user.text;
-    secure(&mut new, &pod.spec, spec.security_context.as_ref());
+    secure(&mut new, &pod.spec, spec.security_context.as_deref());
     Ok(Rendered {
         new,
         sub_paths,

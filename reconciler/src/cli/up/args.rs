@@ -9,31 +9,15 @@ use ipnet::Ipv4Net;
 
 use super::children::{agent_program, etcd_program};
 use super::record::UpRecord;
+use crate::config::RepoArgs;
+use crate::webhooks::WebhookArgs;
 
 /// Runs everything on this machine: etcd, the reconciler and the agent.
 #[derive(Debug, Clone, clap::Args)]
 pub struct UpArgs {
-    /// Manifest repository: path, file://, https:// or ssh:// address. Remembered for the next `up`.
-    #[arg(long, env = "MINIK8S_REPO", value_name = "URL")]
-    pub repo: Option<String>,
-    /// Branch to follow [default: main].
-    #[arg(long, env = "MINIK8S_BRANCH", value_name = "NAME")]
-    pub branch: Option<String>,
-    /// Folder of the repository that holds the manifests.
-    #[arg(long, env = "MINIK8S_PATH", value_name = "DIR")]
-    pub path: Option<String>,
-    /// File with the token for an https repository.
-    #[arg(long, env = "MINIK8S_TOKEN_FILE", value_name = "FILE")]
-    pub token_file: Option<PathBuf>,
-    /// Private key for an ssh repository.
-    #[arg(long, env = "MINIK8S_SSH_KEY", value_name = "FILE")]
-    pub ssh_key: Option<PathBuf>,
-    /// Host keys that an ssh repository may show.
-    #[arg(long, env = "MINIK8S_KNOWN_HOSTS", value_name = "FILE")]
-    pub known_hosts: Option<PathBuf>,
-    /// Time between two looks at the repository [default: 5s].
-    #[arg(long, env = "MINIK8S_POLL", value_name = "TIME")]
-    pub poll: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub repo: RepoArgs,
     /// Uses this etcd instead of running a private one.
     #[arg(long, env = "MINIK8S_ETCD", value_name = "URL")]
     pub etcd: Option<String>,
@@ -61,6 +45,9 @@ pub struct UpArgs {
     /// Address of the agent's read-only API [default: 127.0.0.1:7071].
     #[arg(long, env = "MINIK8S_AGENT_LISTEN", value_name = "ADDR:PORT")]
     pub agent_listen: Option<SocketAddr>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub webhooks: WebhookArgs,
     /// Addresses of all pods [default: 10.244.0.0/16].
     #[arg(long, env = "MINIK8S_CLUSTER_CIDR", value_name = "CIDR")]
     pub cluster_cidr: Option<Ipv4Net>,
@@ -96,6 +83,7 @@ pub(super) fn check_machine(record: &UpRecord) -> Result<()> {
 /// The ports are free. Checked after an earlier `up`'s children are gone.
 pub(super) fn check_ports(record: &UpRecord) -> Result<()> {
     let mut wanted = vec![("--listen", record.listen), ("--agent-listen", record.agent_listen)];
+    wanted.extend(record.webhook_listen.map(|address| ("--webhook-listen", address)));
     if record.etcd.is_none() {
         wanted.push(("--etcd-port", loopback(record.etcd_port)));
         wanted.push(("--etcd-port", loopback(record.etcd_port.saturating_add(1))));

@@ -38,10 +38,6 @@ pub(super) fn etcd(state: &StateDir, record: &UpRecord) -> Result<ChildCommand> 
 pub(super) fn reconciler(state: &StateDir, record: &UpRecord) -> Result<ChildCommand> {
     let mut args = vec![
         "serve".to_owned(),
-        "--branch".to_owned(),
-        record.branch.clone(),
-        "--poll".to_owned(),
-        record.poll.clone(),
         "--etcd".to_owned(),
         record.etcd_url(),
         "--state-dir".to_owned(),
@@ -51,22 +47,13 @@ pub(super) fn reconciler(state: &StateDir, record: &UpRecord) -> Result<ChildCom
         "--cluster-cidr".to_owned(),
         record.cluster_cidr.to_string(),
     ];
-    let files = [
-        ("--token-file", &record.token_file),
-        ("--ssh-key", &record.ssh_key),
-        ("--known-hosts", &record.known_hosts),
-    ];
-    for (flag, file) in files {
-        if let Some(file) = file {
-            args.extend([flag.to_owned(), path_text(file)?]);
-        }
-    }
-    if let Some(path) = &record.path {
-        args.extend(["--path".to_owned(), path.clone()]);
+    if let (Some(address), Some(file)) = (record.webhook_listen, &record.webhook_secret_file) {
+        args.extend(["--webhook-listen".to_owned(), address.to_string()]);
+        args.extend(["--webhook-secret-file".to_owned(), path_text(file)?]);
     }
     let program = env::current_exe().context("cannot find the path of this program")?;
     // Not on the command line, which everyone may read: an address may hold a password.
-    let env = vec![("MINIK8S_REPO", record.repo.clone())];
+    let env = record.repo.environment();
     Ok(ChildCommand { name: "reconciler", program, args, env })
 }
 

@@ -52,10 +52,15 @@ enum Outcome {
 async fn start(args: &UpArgs) -> Result<Outcome> {
     args::check_root()?;
     let state = StateDir::create(&args.state_dir)?;
-    let record = UpRecord::merge(args, state.load()?.as_ref())?;
+    let earlier = state.load()?;
+    let record = UpRecord::merge(args, earlier.as_ref())?;
+    let left_behind = UpRecord::left_behind(args, earlier.as_ref())?;
     args::check_machine(&record)?;
     if args.detach {
         return detach::run(&state).await;
+    }
+    if let Some(line) = left_behind {
+        eprintln!("minik8s: {line}");
     }
     let lock = state.lock()?;
     state.end_leftovers().await?;

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::args::UpArgs;
 use super::supervise::end_process;
+use crate::config::RepoArgs;
 
 /// Settings file in the state directory.
 pub(crate) const RECORD_FILE: &str = "up.json";
@@ -30,13 +31,8 @@ const LOCK_FILE: &str = "run/up.lock";
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct UpRecord {
-    pub(crate) repo: String,
-    pub(crate) branch: String,
-    pub(crate) path: Option<String>,
-    pub(crate) token_file: Option<PathBuf>,
-    pub(crate) ssh_key: Option<PathBuf>,
-    pub(crate) known_hosts: Option<PathBuf>,
-    pub(crate) poll: String,
+    #[serde(flatten)]
+    pub(crate) repo: RepoArgs,
     pub(crate) etcd: Option<String>,
     pub(crate) etcd_port: u16,
     pub(crate) state_dir: PathBuf,
@@ -46,6 +42,10 @@ pub(crate) struct UpRecord {
     pub(crate) docker: String,
     pub(crate) listen: SocketAddr,
     pub(crate) agent_listen: SocketAddr,
+    #[serde(default)]
+    pub(crate) webhook_listen: Option<SocketAddr>,
+    #[serde(default)]
+    pub(crate) webhook_secret_file: Option<PathBuf>,
     pub(crate) cluster_cidr: Ipv4Net,
 }
 
@@ -53,21 +53,24 @@ impl UpRecord {
     /// Flags win over what an earlier `up` recorded, that wins over the defaults.
     pub(super) fn merge(args: &UpArgs, earlier: Option<&UpRecord>) -> Result<Self> {
         let e = earlier;
-        let repo = args.repo.clone().or_else(|| e.map(|e| e.repo.clone())).ok_or_else(|| {
-            anyhow!("no manifest repository is named; say which with --repo URL (a path or an address)")
-        })?;
+        // Absolute before they are compared: the recorded one is, and the same path is the same repository.
+        let repo = args.repo.clone().absolute()?;
+        let repo = e.map_or_else(|| repo.clone(), |e| repo.clone().over(&e.repo));
+        if repo.repo.is_none() && repo.sources.is_none() {
+            bail!("no manifest repository is named; say which with --repo URL (a path or an address)");
+        }
         let node = match args.node.clone().or_else(|| e.map(|e| e.node.clone())) {
             Some(node) => node,
             None => host_name()?,
         };
+        let earlier_file = || e.and_then(|e| e.webhook_secret_file.clone());
+        // Absolute: a relative path would mean something else to a child, and to the next `up`.
+        let secret_file = match args.webhooks.webhook_secret_file.clone().or_else(earlier_file) {
+            Some(file) => Some(std::path::absolute(file).context("the webhook secret's file has no path")?),
+            None => None,
+        };
         Ok(Self {
-            repo: absolute_if_path(&repo)?,
-            branch: pick(&args.branch, e.map(|e| &e.branch), || "main".into()),
-            path: args.path.clone().or_else(|| e.and_then(|e| e.path.clone())),
-            token_file: file(&args.token_file, e.and_then(|e| e.token_file.as_ref()))?,
-            ssh_key: file(&args.ssh_key, e.and_then(|e| e.ssh_key.as_ref()))?,
-            known_hosts: file(&args.known_hosts, e.and_then(|e| e.known_hosts.as_ref()))?,
-            poll: pick(&args.poll, e.map(|e| &e.poll), || "5s".into()),
+            repo,
             etcd: args.etcd.clone().or_else(|| e.and_then(|e| e.etcd.clone())),
             etcd_port: pick(&args.etcd_port, e.map(|e| &e.etcd_port), || 7079),
             state_dir: std::path::absolute(&args.state_dir)
@@ -80,10 +83,24 @@ impl UpRecord {
             agent_listen: pick(&args.agent_listen, e.map(|e| &e.agent_listen), || {
                 SocketAddr::from(([127, 0, 0, 1], 7071))
             }),
+            webhook_listen: args.webhooks.webhook_listen.or_else(|| e.and_then(|e| e.webhook_listen)),
+            webhook_secret_file: secret_file,
             cluster_cidr: pick(&args.cluster_cidr, e.map(|e| &e.cluster_cidr), || {
                 Ipv4Net::new_assert([10, 244, 0, 0].into(), 16)
             }),
         })
+    }
+
+    /// What `up` says of flags that an earlier one was given for another repository.
+    pub(super) fn left_behind(args: &UpArgs, earlier: Option<&UpRecord>) -> Result<Option<String>> {
+        let Some(earlier) = earlier else { return Ok(None) };
+        let flags = args.repo.clone().absolute()?.not_carried_over(&earlier.repo);
+        let line = format!(
+            "the repository is another one than before: {} of the earlier one no longer count; give them again if they \
+             are meant",
+            flags.join(", ")
+        );
+        Ok((!flags.is_empty()).then_some(line))
     }
 
     pub(crate) fn etcd_url(&self) -> String {
@@ -103,26 +120,9 @@ fn pick<T: Clone>(flag: &Option<T>, earlier: Option<&T>, default: impl FnOnce() 
     flag.as_ref().or(earlier).cloned().unwrap_or_else(default)
 }
 
-/// Absolute, for the same reason as the repository's path.
-fn file(flag: &Option<PathBuf>, earlier: Option<&PathBuf>) -> Result<Option<PathBuf>> {
-    let Some(path) = flag.as_ref().or(earlier) else { return Ok(None) };
-    let absolute = std::path::absolute(path);
-    absolute.map(Some).with_context(|| format!("{} has no absolute path", path.display()))
-}
-
 /// The same port on loopback when the server listens on every address.
 fn reachable(address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() { SocketAddr::from(([127, 0, 0, 1], address.port())) } else { address }
-}
-
-/// A relative path would mean something else to a child, and to the next `up`.
-fn absolute_if_path(repo: &str) -> Result<String> {
-    let is_path = !repo.contains("://") && (!repo.contains(':') || Path::new(repo).exists());
-    if !is_path {
-        return Ok(repo.to_owned());
-    }
-    let path = std::path::absolute(repo).with_context(|| format!("{repo} has no absolute path"))?;
-    path.into_os_string().into_string().map_err(|path| anyhow!("{} is not UTF-8", path.display()))
 }
 
 fn host_name() -> Result<String> {
@@ -289,9 +289,9 @@ mod tests {
     fn files_are_remembered_by_where_they_lie_not_by_how_they_were_named() {
         let record = record(&["--token-file", "token", "--ssh-key", "key", "--known-hosts", "/etc/hosts"]);
         let here = std::env::current_dir().unwrap();
-        assert_eq!(record.token_file, Some(here.join("token")));
-        assert_eq!(record.ssh_key, Some(here.join("key")));
-        assert_eq!(record.known_hosts, Some("/etc/hosts".into()));
+        assert_eq!(record.repo.token_file, Some(here.join("token")));
+        assert_eq!(record.repo.ssh_key, Some(here.join("key")));
+        assert_eq!(record.repo.known_hosts, Some("/etc/hosts".into()));
     }
 
     #[test]
@@ -301,6 +301,25 @@ mod tests {
         state.save(&record(&[])).unwrap();
         let mode = fs::metadata(dir.path().join(RECORD_FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o077, 0, "{mode:o}: the address may hold a password");
-        assert_eq!(state.load().unwrap().unwrap().repo, "https://ada:s3cret@git.example/a.git");
+        assert_eq!(state.load().unwrap().unwrap().repo.repo.unwrap(), "https://ada:s3cret@git.example/a.git");
+    }
+
+    #[test]
+    fn another_repository_does_not_get_the_token_of_the_one_before() {
+        let earlier = record(&["--token-file", "/t", "--path", "apps"]);
+        let merge = |flags: &[&str]| {
+            let args = Line::parse_from(["up"].iter().chain(flags)).args;
+            let line = UpRecord::left_behind(&args, Some(&earlier)).unwrap();
+            (UpRecord::merge(&args, Some(&earlier)).unwrap().repo, line)
+        };
+        let (other, line) = merge(&["--repo", "https://other.example/a.git"]);
+        assert_eq!((other.token_file, other.path), (None, None));
+        assert!(line.is_some_and(|line| line.contains("--path, --token-file of the earlier")));
+        let (same, line) = merge(&["--repo", "https://ada:s3cret@git.example/a.git"]);
+        assert_eq!((same.token_file.as_deref(), line), (Some(Path::new("/t")), None));
+        let repo = RepoArgs { repo: Some("repo".into()), ..same }.absolute().unwrap();
+        let here = UpRecord { repo, ..earlier.clone() };
+        let args = Line::parse_from(["up", "--repo", "./repo"]).args;
+        assert_eq!(UpRecord::merge(&args, Some(&here)).unwrap().repo, here.repo);
     }
 }

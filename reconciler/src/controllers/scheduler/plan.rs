@@ -4,7 +4,7 @@
 //! is as long as it fits; where its new version fits nowhere the old one goes on running. A pod on
 //! a node that is not ready stays bound to it. Last of all it tells each node, once, that etcd is complete.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use schema::keys::{Key, prefix};
@@ -42,8 +42,8 @@ struct Planner<'a> {
     out: Writes,
 }
 
-/// What should be written below `bindings/`.
-pub(super) fn plan(world: &World) -> Writes {
+/// What should be written below `bindings/`. `sources`: names of all configured sources.
+pub(super) fn plan(world: &World, sources: &BTreeSet<String>) -> Writes {
     let unreadable = unreadable_pods(world);
     let mut planner = Planner {
         world,
@@ -59,14 +59,14 @@ pub(super) fn plan(world: &World) -> Writes {
     }
     planner.note_unreadable();
     let mut out = planner.out;
-    settle(world, &mut out);
+    settle(world, sources, &mut out);
     out
 }
 
 /// Tells every node once that this etcd is complete. Waits for a run with nothing else to write.
-fn settle(world: &World, out: &mut Writes) {
+fn settle(world: &World, sources: &BTreeSet<String>, out: &mut Writes) {
     let unsettled = || world.nodes.keys().filter(|node| !world.settled.contains_key(*node));
-    if !out.writes.is_empty() || unsettled().next().is_none() || !is_complete(world) {
+    if !out.writes.is_empty() || unsettled().next().is_none() || !is_complete(world, sources) {
         return;
     }
     let commits = world.sources.iter().filter_map(|(source, status)| {
@@ -79,12 +79,17 @@ fn settle(world: &World, out: &mut Writes) {
 }
 
 /// All that Git says has become pods; the caller has seen that these have become bindings, as far
-/// as nodes fit. A quarantined file or a held prune leaves it open: what they hold may run on a node
-/// and be in this etcd not at all.
-fn is_complete(world: &World) -> bool {
-    !world.sources.is_empty()
+/// as nodes fit. A quarantined file, a held prune, an object that waits or a source that was never
+/// read leaves it open: what they hold may run on a node and be in this etcd not at all. A source
+/// that is configured no more holds nothing up: nobody will ever read it.
+fn is_complete(world: &World, sources: &BTreeSet<String>) -> bool {
+    let is_whole = |source: &String| {
+        let status = world.sources.get(source).map(|status| &status.value);
+        status.is_some_and(|status| status.state == SourceState::Synced && status.applied_commit.is_some())
+    };
+    !sources.is_empty()
         && world.malformed.is_empty()
-        && world.sources.values().all(|source| source.value.state == SourceState::Synced)
+        && sources.iter().all(is_whole)
         && workloads::plan(world).writes.is_empty()
 }
 

@@ -8,9 +8,13 @@ use schema::records::Binding;
 use schema::world::World;
 
 use super::explain;
-use super::plan::plan;
-use crate::controllers::Change;
-use crate::controllers::testing::{Worlds, instance, node_record, pod_ref, spec, with_host_port};
+use crate::controllers::testing::{Worlds, instance, node_record, pod_ref, settings, spec, with_host_port};
+use crate::controllers::{Change, Writes};
+
+/// With the one source `main` configured.
+fn plan(world: &World) -> Writes {
+    super::plan::plan(world, &settings().sources)
+}
 
 fn planned(world: &World) -> String {
     plan(world).to_string()
@@ -368,6 +372,22 @@ mod settling {
         // What a quarantined file held may run, and be in this etcd not at all.
         assert!(!settles(&worlds(SourceState::Degraded)));
         assert!(settles(&worlds(SourceState::Synced)));
+    }
+
+    #[test]
+    fn not_before_each_configured_source_was_applied_and_no_other_holds_it_up() {
+        let there = worlds(SourceState::Synced).world;
+        let settles = |names: &[&str], world: &World| {
+            let sources = names.iter().map(|name| (*name).to_owned()).collect();
+            super::super::plan::plan(world, &sources).to_string().contains("bindings/n1/settled")
+        };
+        assert!(settles(&["main"], &there));
+        assert!(!settles(&["main", "second"], &there), "the second was never read");
+        let removed =
+            worlds(SourceState::Synced).put(&Key::Source("second".into()), &source(SourceState::Failed));
+        assert!(settles(&["main"], &removed.world), "the second is configured no more");
+        assert!(!settles(&["main", "second"], &removed.world));
+        assert!(!settles(&["main"], &worlds(SourceState::Waiting).world));
     }
 
     #[test]

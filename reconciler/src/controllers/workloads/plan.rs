@@ -4,6 +4,7 @@
 //! write: file, line and generation of the object are not part of the pod.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use schema::keys::{Key, prefix};
 use schema::kinds::pod::PodSpec;
@@ -29,8 +30,9 @@ pub(in crate::controllers) fn plan(world: &World) -> Writes {
         }
     }
     for object in world.objects.values() {
-        match &object.value.resource {
-            Resource::Pod(spec) => bare_pod(world, &unreadable, &object.value, spec, &mut out),
+        // Other kinds are stored, not run yet.
+        if let Resource::Pod(spec) = &object.value.resource {
+            bare_pod(world, &unreadable, &object.value, spec, &mut out);
         }
     }
     for key in &unreadable.keys {
@@ -73,7 +75,7 @@ fn has_object(world: &World, pod: &PodRef) -> bool {
     world.objects.contains_key(&id)
 }
 
-fn bare_pod(world: &World, unreadable: &Unreadable, object: &Object, spec: &PodSpec, out: &mut Writes) {
+fn bare_pod(world: &World, unreadable: &Unreadable, object: &Object, spec: &Arc<PodSpec>, out: &mut Writes) {
     let id = PodRef::new(&object.metadata.namespace, &object.metadata.name);
     if unreadable.pods.contains(&id) {
         return;
@@ -101,7 +103,7 @@ fn bare_pod(world: &World, unreadable: &Unreadable, object: &Object, spec: &PodS
 
 /// The pod is what the object asks for. Compares in place: hashing a uid for each of 30,000
 /// unchanged pods would take most of the time that a plan has.
-fn is_as_wanted(pod: &PodInstance, object: &Object, spec: &PodSpec) -> bool {
+fn is_as_wanted(pod: &PodInstance, object: &Object, spec: &Arc<PodSpec>) -> bool {
     pod.hash == object.hash
         && pod.owner.name == object.metadata.name
         && pod.labels == object.metadata.labels
@@ -110,7 +112,7 @@ fn is_as_wanted(pod: &PodInstance, object: &Object, spec: &PodSpec) -> bool {
         && pod.spec == *spec
 }
 
-fn instance(object: &Object, spec: &PodSpec, id: &PodRef) -> PodInstance {
+fn instance(object: &Object, spec: &Arc<PodSpec>, id: &PodRef) -> PodInstance {
     let owner = OwnerRef { kind: Kind::Pod, name: object.metadata.name.clone() };
     PodInstance {
         namespace: id.namespace.clone(),
@@ -121,6 +123,6 @@ fn instance(object: &Object, spec: &PodSpec, id: &PodRef) -> PodInstance {
         annotations: object.metadata.annotations.clone(),
         owner,
         commit: object.provenance.commit.clone(),
-        spec: spec.clone(),
+        spec: Arc::clone(spec),
     }
 }

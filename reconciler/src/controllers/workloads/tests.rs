@@ -107,7 +107,7 @@ fn a_pod_too_large_for_a_key_is_told_and_not_written() {
     let mut big = spec(1, 1);
     big.containers[0].args = vec!["x".repeat(70_000)];
     let mut object = object("web", spec(1, 1));
-    object.resource = schema::kinds::Resource::Pod(big);
+    object.resource = schema::kinds::Resource::Pod(big.into());
     let mut world = World::default();
     let versioned = schema::world::Versioned { value: object, create_revision: 1, mod_revision: 1 };
     world.objects.insert(versioned.value.reference(), versioned.into());

@@ -75,8 +75,26 @@ fn content_cases() -> Vec<Case> {
         case("a misspelt apiVersion and kind", Degraded, FIRST, |repo| { let text = repo.files[FIRST].replace("apiVersion", "piVersion").replace("kind: Pod", "kind: Pood"); repo.set(FIRST, text).commit("x"); }),
         case("one object twice", Degraded, "apps/p1.yaml", |repo| { let text = repo.files[FIRST].clone(); repo.set("apps/p1.yaml", text).commit("x"); }),
         case("a huge file", Degraded, FIRST, |repo| { repo.set(FIRST, format!("# {}\n", "x".repeat(5 << 20))).commit("x"); }),
+        case("one file renamed to a name that is not UTF-8", Degraded, "file-name", |repo| rename_bytes(repo, b"p0.yaml", b"p0-\xe9.yaml")),
+        case("an ignore file that is too large to be one", Failed, "4 MiB", |repo| { repo.set("apps/.minik8signore", format!("{}\n/p1*\n", "#".repeat(5 << 20))).commit("x"); }),
         case("aliases that expand for ever", Degraded, FIRST, |repo| { repo.set(FIRST, alias_bomb()).commit("x"); }),
     ]
+}
+
+/// Renames a file below `apps`; the names are bytes, and stay at their place in the tree's order.
+fn rename_bytes(repo: &Repo, from: &[u8], to: &[u8]) {
+    let git = repo.git();
+    let head = git.find_reference("refs/heads/main").unwrap().peel_to_commit().unwrap();
+    let apps = head.tree().unwrap().get_name("apps").unwrap().id();
+    let bytes = git.odb().unwrap().read(apps).unwrap().data().to_vec();
+    let at = bytes.windows(from.len()).position(|part| part == from).unwrap();
+    let renamed = [&bytes[..at], to, &bytes[at + from.len()..]].concat();
+    let renamed = git.odb().unwrap().write(git2::ObjectType::Tree, &renamed).unwrap();
+    let mut root = git.treebuilder(Some(&head.tree().unwrap())).unwrap();
+    root.insert("apps", renamed, 0o040_000).unwrap();
+    let root = git.find_tree(root.write().unwrap()).unwrap();
+    let author = head.author();
+    git.commit(Some("refs/heads/main"), &author, &author, "x", &root, &[&head]).unwrap();
 }
 
 fn alias_bomb() -> String {
@@ -257,4 +275,35 @@ async fn a_state_directory_that_cannot_be_written_is_an_error_that_says_so() {
     let error = other.status().await.error.unwrap();
     assert_eq!(error.kind, SourceErrorKind::MirrorBroken);
     assert!(error.message.contains("--state-dir"), "{}", error.message);
+}
+
+fn cluster_file(max_objects: u32) -> String {
+    format!(
+        "apiVersion: v1\nkind: Cluster\nmetadata: {{name: cluster}}\n\
+         spec:\n  prune: {{maxObjects: {max_objects}, maxPercent: 0}}\n"
+    )
+}
+
+#[tokio::test]
+async fn the_prune_policy_counts_that_was_applied_and_not_the_one_that_comes_along() {
+    let mut repo = Repo::new(pods(many(20)));
+    repo.set("cluster.yaml", cluster_file(2)).commit("x");
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    repo.remove("p0.yaml").remove("p1.yaml").commit("two");
+    cluster.settle().await;
+    assert_eq!(cluster.names().await.len(), 19);
+    for name in ["p2.yaml", "p3.yaml", "p4.yaml"] {
+        repo.remove(name);
+    }
+    repo.set("cluster.yaml", cluster_file(5)).commit("three, and a looser policy");
+    cluster.settle().await;
+    cluster.restart();
+    cluster.settle().await;
+    assert_eq!(cluster.names().await.len(), 19);
+    let text = serde_json::to_string(&cluster.status().await).unwrap();
+    assert!(text.contains("before this commit changed it"), "{text}");
+    repo.set("README.md", "x").commit("by now it is the policy");
+    cluster.settle().await;
+    assert_eq!(cluster.names().await.len(), 16);
 }

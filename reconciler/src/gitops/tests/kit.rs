@@ -5,11 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use git2::{Oid, Repository, Signature, Time};
+use jiff::Timestamp;
 use schema::codec;
+use schema::condition::Condition;
 use schema::control::{Loop, Next, Observation, Plan as _};
 use schema::keys::Key;
+use schema::kinds::pod::{PodPhase, PodStatus};
+use schema::kinds::{Kind, Resource};
+use schema::meta::PodRef;
 use schema::object::Object;
-use schema::records::{Revision, SourceStatus};
+use schema::records::{Binding, Heartbeat, OwnerRef, PodInstance, Revision, SourceStatus};
 use schema::store::election::{Fence, FenceReader};
 use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
@@ -21,37 +26,38 @@ use tempfile::TempDir;
 use super::crash::CrashingStore;
 use crate::git::SourceConfig;
 use crate::gitops::SourceLoop;
+use crate::gitops::verdict::plan::Verdicts;
 
 /// Path and content of all files.
-pub(super) type Files = BTreeMap<String, String>;
+pub(in crate::gitops) type Files = BTreeMap<String, String>;
 
 /// A pod's manifest.
-pub(super) fn pod(name: &str, image: &str) -> String {
+pub(in crate::gitops) fn pod(name: &str, image: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\nspec:\n  containers:\n  - name: main\n    image: {image}\n"
     )
 }
 
 /// One pod per file, `a.yaml` and so on.
-pub(super) fn pods(names: impl IntoIterator<Item = impl ToString>) -> Files {
+pub(in crate::gitops) fn pods(names: impl IntoIterator<Item = impl ToString>) -> Files {
     let file = |name: String| (format!("{name}.yaml"), pod(&name, "one"));
     names.into_iter().map(|name| file(name.to_string())).collect()
 }
 
 /// `p0`, `p1`, ….
-pub(super) fn many(count: usize) -> impl Iterator<Item = String> {
+pub(in crate::gitops) fn many(count: usize) -> impl Iterator<Item = String> {
     (0..count).map(|n| format!("p{n}"))
 }
 
 /// A bare repository that tests commit to.
-pub(super) struct Repo {
+pub(in crate::gitops) struct Repo {
     dir: TempDir,
-    pub(super) files: Files,
+    pub(in crate::gitops) files: Files,
     commits: i64,
 }
 
 impl Repo {
-    pub(super) fn new(files: Files) -> Self {
+    pub(in crate::gitops) fn new(files: Files) -> Self {
         let dir = tempfile::tempdir().unwrap();
         Repository::init_bare(dir.path().join("repo.git")).unwrap();
         let mut repo = Self { dir, files, commits: 0 };
@@ -61,45 +67,45 @@ impl Repo {
         repo
     }
 
-    pub(super) fn path(&self) -> PathBuf {
+    pub(in crate::gitops) fn path(&self) -> PathBuf {
         self.dir.path().join("repo.git")
     }
 
-    pub(super) fn state(&self) -> PathBuf {
+    pub(in crate::gitops) fn state(&self) -> PathBuf {
         self.dir.path().join("state")
     }
 
-    pub(super) fn mirror(&self) -> PathBuf {
+    pub(in crate::gitops) fn mirror(&self) -> PathBuf {
         self.state().join("reconciler/mirrors/main")
     }
 
-    pub(super) fn git(&self) -> Repository {
+    pub(in crate::gitops) fn git(&self) -> Repository {
         Repository::open_bare(self.path()).unwrap()
     }
 
-    pub(super) fn set(&mut self, path: &str, text: impl Into<String>) -> &mut Self {
+    pub(in crate::gitops) fn set(&mut self, path: &str, text: impl Into<String>) -> &mut Self {
         self.files.insert(path.to_owned(), text.into());
         self
     }
 
-    pub(super) fn remove(&mut self, path: &str) -> &mut Self {
+    pub(in crate::gitops) fn remove(&mut self, path: &str) -> &mut Self {
         self.files.remove(path).unwrap();
         self
     }
 
     /// Commits `files` on `main`.
-    pub(super) fn commit(&mut self, message: &str) -> String {
+    pub(in crate::gitops) fn commit(&mut self, message: &str) -> String {
         let git = self.git();
         let parent = git.find_reference("refs/heads/main").ok().and_then(|head| head.target());
         self.commit_on(parent, message)
     }
 
     /// Commits `files` with no parent, and moves `main` there.
-    pub(super) fn commit_orphan(&mut self, message: &str) -> String {
+    pub(in crate::gitops) fn commit_orphan(&mut self, message: &str) -> String {
         self.commit_on(None, message)
     }
 
-    pub(super) fn commit_on(&mut self, parent: Option<Oid>, message: &str) -> String {
+    pub(in crate::gitops) fn commit_on(&mut self, parent: Option<Oid>, message: &str) -> String {
         self.commits += 1;
         let git = self.git();
         let tree = write_tree(&git, &self.files);
@@ -113,13 +119,13 @@ impl Repo {
         id.to_string()
     }
 
-    pub(super) fn config(&self) -> SourceConfig {
+    pub(in crate::gitops) fn config(&self) -> SourceConfig {
         SourceConfig::branch("main", self.path().to_str().unwrap(), "main")
     }
 }
 
 /// Writes files as nested trees.
-pub(super) fn write_tree(git: &Repository, files: &Files) -> Oid {
+pub(in crate::gitops) fn write_tree(git: &Repository, files: &Files) -> Oid {
     let mut builder = git.treebuilder(None).unwrap();
     let mut folders: BTreeMap<&str, Files> = BTreeMap::new();
     for (path, text) in files {
@@ -139,33 +145,33 @@ pub(super) fn write_tree(git: &Repository, files: &Files) -> Oid {
 }
 
 /// A store, what a reflector would show of it, and the loop.
-pub(super) struct Cluster {
-    pub(super) store: MemoryStore,
-    pub(super) fence: Fence,
+pub(in crate::gitops) struct Cluster {
+    pub(in crate::gitops) store: MemoryStore,
+    pub(in crate::gitops) fence: Fence,
     crashing: CrashingStore,
     world: World,
     known: BTreeMap<String, i64>,
     publisher: WorldPublisher,
     reader: WorldReader,
-    pub(super) sync: SourceLoop,
+    pub(in crate::gitops) sync: SourceLoop,
     config: SourceConfig,
     state: PathBuf,
 }
 
 /// What one run came to.
 #[derive(Debug)]
-pub(super) struct Ran {
-    pub(super) steps: usize,
-    pub(super) error: Option<String>,
-    pub(super) next: Option<Next>,
+pub(in crate::gitops) struct Ran {
+    pub(in crate::gitops) steps: usize,
+    pub(in crate::gitops) error: Option<String>,
+    pub(in crate::gitops) next: Option<Next>,
 }
 
 impl Cluster {
-    pub(super) async fn new(repo: &Repo) -> Self {
+    pub(in crate::gitops) async fn new(repo: &Repo) -> Self {
         Self::with(repo.config(), &repo.state(), MemoryStore::new()).await
     }
 
-    pub(super) async fn with(config: SourceConfig, state: &Path, store: MemoryStore) -> Self {
+    pub(in crate::gitops) async fn with(config: SourceConfig, state: &Path, store: MemoryStore) -> Self {
         let leader = Key::Leader.to_string();
         let fence = match store.get(&leader).await.unwrap() {
             Some(found) => found.create_revision,
@@ -195,22 +201,22 @@ impl Cluster {
     }
 
     /// The same store with a loop that remembers nothing: the process was started anew.
-    pub(super) fn restart(&mut self) {
+    pub(in crate::gitops) fn restart(&mut self) {
         self.sync = new_loop(&self.config, &self.state, &self.crashing, &self.reader, self.fence);
     }
 
     /// The loop's process dies at the write after `writes` more; `lost`: that one is still done.
-    pub(super) fn crash_after(&self, writes: u32, lost: bool) {
+    pub(in crate::gitops) fn crash_after(&self, writes: u32, lost: bool) {
         self.crashing.set(Some((writes + 1, lost)));
     }
 
     /// The loop can write again.
-    pub(super) fn heal(&self) {
+    pub(in crate::gitops) fn heal(&self) {
         self.crashing.set(None);
     }
 
     /// What a reflector does.
-    pub(super) async fn reflect(&mut self) -> &World {
+    pub(in crate::gitops) async fn reflect(&mut self) -> &World {
         let listing = self.store.list("/minik8s/").await.unwrap();
         let mut gone: BTreeSet<String> = self.known.keys().cloned().collect();
         for item in listing.items {
@@ -232,19 +238,19 @@ impl Cluster {
     }
 
     /// One run of the loop.
-    pub(super) async fn run(&mut self) -> Ran {
+    pub(in crate::gitops) async fn run(&mut self) -> Ran {
         self.reflect().await;
         self.step().await
     }
 
     /// One run of the loop on the world as it was last reflected.
-    pub(super) async fn step(&mut self) -> Ran {
+    pub(in crate::gitops) async fn step(&mut self) -> Ran {
         let observed = match self.sync.observe().await {
             Ok(Observation::Ready(observed)) => observed,
             Ok(Observation::NotReady(why)) => return Ran { steps: 0, error: Some(why), next: None },
             Err(error) => return Ran { steps: 0, error: Some(error.to_string()), next: None },
         };
-        let plan = SourceLoop::plan(&observed, jiff::Timestamp::now());
+        let plan = SourceLoop::plan(&observed, Timestamp::now() + self.sync.ahead);
         let steps = plan.steps.len();
         assert_eq!(plan.is_empty(), steps == 0);
         let outcome = self.sync.act(&observed, plan).await;
@@ -254,8 +260,17 @@ impl Cluster {
         }
     }
 
+    /// The next run makes a plan, and does not find that nothing changed.
+    pub(in crate::gitops) async fn plans(&mut self) -> bool {
+        self.reflect().await;
+        match self.sync.observe().await.unwrap() {
+            Observation::Ready(observed) => observed.is_planned(),
+            Observation::NotReady(why) => panic!("{why}"),
+        }
+    }
+
     /// Runs until nothing is left to do.
-    pub(super) async fn settle(&mut self) {
+    pub(in crate::gitops) async fn settle(&mut self) {
         for _ in 0..10 {
             let before = self.store.revision();
             let ran = self.run().await;
@@ -267,12 +282,63 @@ impl Cluster {
         panic!("the loop does not come to rest: {:#?}", self.status().await);
     }
 
-    pub(super) async fn status(&self) -> SourceStatus {
+    /// The pod of an object is there, and its node says this of it; written as if by the others.
+    pub(in crate::gitops) async fn report(&mut self, name: &str, phase: PodPhase, ready: bool) {
+        let object = self.objects().await.remove(name).expect("the object is live");
+        let Resource::Pod(spec) = object.resource else { panic!("{name} is no pod") };
+        let owner = OwnerRef { kind: Kind::Pod, name: name.to_owned() };
+        let pod = PodRef::new("default", name);
+        let instance = PodInstance {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: PodInstance::uid_of(&owner, &pod, &object.hash),
+            hash: object.hash,
+            labels: object.metadata.labels,
+            annotations: object.metadata.annotations,
+            owner,
+            commit: object.provenance.commit,
+            spec,
+        };
+        let ready = Condition {
+            kind: "Ready".to_owned(),
+            status: ready.into(),
+            reason: String::new(),
+            message: String::new(),
+            last_transition_time: Timestamp::UNIX_EPOCH,
+        };
+        let status = PodStatus {
+            uid: instance.uid.clone(),
+            hash: instance.hash.clone(),
+            phase,
+            conditions: vec![ready],
+            ..PodStatus::default()
+        };
+        let binding = Binding { node: "n1".into(), pod: instance.clone(), reason: String::new() };
+        let writes = vec![
+            put(&Key::Heartbeat("n1".into()), &Heartbeat { since: Timestamp::UNIX_EPOCH }),
+            put(&Key::Pod(pod.clone()), &instance),
+            put(&Key::Binding("n1".into(), pod.clone()), &binding),
+            put(&Key::PodStatus("n1".into(), pod), &status),
+        ];
+        let written = self.store.txn(vec![], writes).await.unwrap();
+        assert!(matches!(written, TxnOutcome::Committed(_)));
+    }
+
+    /// Writes down what was decided on revisions and sources.
+    pub(in crate::gitops) async fn write_verdicts(&mut self, verdicts: &Verdicts) {
+        let revision = |r: &Revision| put(&Key::Revision(r.source.clone(), r.sequence), r);
+        let mut writes: Vec<Op> = verdicts.decided.iter().map(|(r, _)| revision(r)).collect();
+        writes.extend(verdicts.orphaned.iter().map(|(s, _)| put(&Key::Source(s.name.clone()), s)));
+        let written = self.store.txn(vec![], writes).await.unwrap();
+        assert!(matches!(written, TxnOutcome::Committed(_)));
+    }
+
+    pub(in crate::gitops) async fn status(&self) -> SourceStatus {
         let found = self.store.get("/minik8s/sources/main").await.unwrap().expect("a status");
         codec::decode(&found.value).unwrap()
     }
 
-    pub(super) async fn objects(&self) -> BTreeMap<String, Object> {
+    pub(in crate::gitops) async fn objects(&self) -> BTreeMap<String, Object> {
         let items = self.store.list("/minik8s/objects/").await.unwrap().items;
         let object = |value: &[u8]| codec::decode::<Object>(value).unwrap();
         items
@@ -281,14 +347,18 @@ impl Cluster {
             .collect()
     }
 
-    pub(super) async fn names(&self) -> Vec<String> {
+    pub(in crate::gitops) async fn names(&self) -> Vec<String> {
         self.objects().await.into_keys().collect()
     }
 
-    pub(super) async fn revisions(&self) -> Vec<Revision> {
+    pub(in crate::gitops) async fn revisions(&self) -> Vec<Revision> {
         let items = self.store.list("/minik8s/revisions/main/").await.unwrap().items;
         items.iter().map(|item| codec::decode(&item.value).unwrap()).collect()
     }
+}
+
+fn put(key: &Key, value: &impl serde::Serialize) -> Op {
+    Op::put(key, codec::encode(value).unwrap())
 }
 
 fn new_loop(

@@ -39,6 +39,7 @@ pub(super) fn situation(files: &Files, live: &Table<schema::meta::ObjectRef, Obj
         malformed: std::collections::BTreeSet::new(),
         lineage: Lineage::default(),
         held_of: None,
+        lost: BTreeMap::new(),
         incomplete: None,
     }
 }
@@ -62,7 +63,7 @@ pub(super) fn applied(
 }
 
 /// Steps without the place of their document.
-fn without_place(steps: &[Step]) -> Vec<String> {
+pub(super) fn without_place(steps: &[Step]) -> Vec<String> {
     let shown = |step: &Step| {
         let act = match &step.act {
             Act::Create(object) => format!("create {}", object.hash),
@@ -181,7 +182,7 @@ fn edit(repo: &mut Repo, random: &mut impl FnMut(u32) -> u32) {
 }
 
 /// A small generator (xorshift), so that a failure is told by its seed.
-fn generator(seed: u64) -> impl FnMut(u32) -> u32 {
+pub(super) fn generator(seed: u64) -> impl FnMut(u32) -> u32 {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     move |below| {
         state ^= state << 13;
@@ -282,4 +283,77 @@ fn the_generator_is_no_constant() -> Result<(), TestCaseError> {
     let drawn: std::collections::BTreeSet<u32> = (0..100).map(|_| random(12)).collect();
     prop_assert!(drawn.len() == 12);
     Ok(())
+}
+
+/// Every manifest of `sample-repo`, which has every kind.
+fn sample() -> Files {
+    fn walk(dir: &std::path::Path, root: &std::path::Path, files: &mut Files) {
+        for entry in std::fs::read_dir(dir).unwrap().flatten() {
+            let path = entry.path();
+            let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                // What is there on purpose to be found wrong.
+                if name != "broken" {
+                    walk(&path, root, files);
+                }
+            } else if name.ends_with(".yaml") || name.ends_with(".json") {
+                files.insert(name, std::fs::read_to_string(&path).unwrap());
+            }
+        }
+    }
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("sample-repo");
+    let mut files = Files::new();
+    walk(&root, &root, &mut files);
+    files
+}
+
+#[test]
+fn the_sample_is_applied_once_and_then_as_it_should_be() {
+    let (files, none) = (sample(), Table::new());
+    let first = plan(&situation(&files, &none));
+    assert!(first.quarantined.is_empty(), "{:?}", first.quarantined);
+    let kinds: std::collections::BTreeSet<_> = first.steps.iter().map(|step| step.object.kind).collect();
+    assert_eq!(kinds.len(), schema::kinds::Kind::ALL.len(), "{kinds:?}");
+    let again = plan(&situation(&files, &applied(&none, &first.steps)));
+    assert!(again.steps.is_empty(), "{:?}", without_place(&again.steps));
+}
+
+proptest! {
+    #![proptest_config(Config { cases: 128, failure_persistence: None, ..Config::default() })]
+
+    #[test]
+    fn a_file_of_any_kind_broken_at_any_byte_removes_nothing(
+        victim in any::<prop::sample::Index>(),
+        at in any::<prop::sample::Index>(),
+        how in 0_usize..4,
+    ) {
+        let (mut files, none) = (sample(), Table::new());
+        let live = applied(&none, &plan(&situation(&files, &none)).steps);
+        let victim = victim.index(files.len());
+        let text = files.values_mut().nth(victim).unwrap();
+        let at = (0..=at.index(text.len() + 1)).rev().find(|at| text.is_char_boundary(*at)).unwrap();
+        // Cut between two documents, a file is whole: what follows was taken out of it.
+        let whole = text[..at].trim_end().ends_with("---") || text[at..].trim_start().starts_with("---");
+        prop_assume!(how != 0 || !whole);
+        let before = text.clone();
+        match how {
+            0 => text.truncate(at),
+            1 => text.insert(at, '\0'),
+            2 => text.insert(at, '\u{7}'),
+            _ => text.insert_str(at, "\n\t- }{"),
+        }
+        let after = text.clone();
+        let mut cut = situation(&files, &live);
+        cut.commit = Arc::new(CommitMeta { allows_prune: false, ..(*cut.commit).clone() });
+        let steps = plan(&cut).steps;
+        let removed: Vec<_> = steps.iter().filter(|step| matches!(step.act, Act::Delete)).collect();
+        // A document cut after its last needed field is a valid other one; a name cut in two is
+        // another name. Neither comes from a break within the first document's envelope.
+        let names = |text: &str| -> Vec<_> {
+            parse("x.yaml", text.as_bytes()).documents.iter().map(|d| d.reference.clone()).collect()
+        };
+        let kept = names(&before).iter().all(|name| names(&after).contains(name));
+        prop_assert!(removed.is_empty() || !kept, "{:?}", without_place(&steps));
+        prop_assert!(removed.is_empty() || how == 0, "{:?}", without_place(&steps));
+    }
 }

@@ -365,3 +365,18 @@ async fn preflight_tells_what_is_wrong_in_one_line() {
     std::fs::remove_dir_all(repo.path()).unwrap();
     assert!(preflight(&repo.config(), &repo.state()).await.is_ok());
 }
+
+#[tokio::test]
+async fn a_daemon_does_not_start_on_an_unsigned_commit() {
+    const SIGNER: &str =
+        "* ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHZW0yWgHQbuBE0WLWJcyy46HpY3wQEo0Hk+Ug5Tnbn2\n";
+    let repo = Repo::new(pods(["a"]));
+    let signers = repo.state().with_extension("signers");
+    std::fs::write(&signers, SIGNER).unwrap();
+    let mut config = repo.config();
+    config.signatures = crate::git::SignaturePolicy::of(Some(signers), None);
+    // The folder is not there either: who may say so is asked first.
+    config.path = "none".to_owned();
+    let error = preflight(&config, &repo.state()).await.unwrap_err();
+    assert_eq!(error.kind(), SourceErrorKind::SignatureInvalid, "{error}");
+}

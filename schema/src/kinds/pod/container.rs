@@ -8,7 +8,7 @@ use super::volume::VolumeMount;
 use crate::quantity::{Cpu, Memory};
 
 /// One container.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct Container {
@@ -17,44 +17,44 @@ pub struct Container {
     /// Image, as `docker pull` takes it.
     pub image: String,
     /// Replaces the image's ENTRYPOINT.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::codec::exact")]
     pub command: Vec<String>,
     /// Replaces the image's CMD.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::codec::exact")]
     pub args: Vec<String>,
     /// Environment variables; a later one of the same name wins.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::codec::exact")]
     pub env: Vec<EnvVar>,
     /// Working directory; the image's when none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_dir: Option<String>,
     /// Ports that the container serves.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::codec::exact")]
     pub ports: Vec<ContainerPort>,
     /// What it needs and what it may use.
     #[serde(default, skip_serializing_if = "ResourceRequirements::is_empty")]
     pub resources: ResourceRequirements,
     /// Where volumes appear.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::codec::exact")]
     pub volume_mounts: Vec<VolumeMount>,
     /// When the image is pulled; by default `Always` for the tag `latest` or none, else `IfNotPresent`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image_pull_policy: Option<PullPolicy>,
     /// Restarts the container when it fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub liveness_probe: Option<Probe>,
+    pub liveness_probe: Option<Box<Probe>>,
     /// Takes the pod out of its services when it fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub readiness_probe: Option<Probe>,
+    pub readiness_probe: Option<Box<Probe>>,
     /// Holds the other probes back until it succeeds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub startup_probe: Option<Probe>,
+    pub startup_probe: Option<Box<Probe>>,
     /// What to do before the container is stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lifecycle: Option<Lifecycle>,
+    pub lifecycle: Option<Box<Lifecycle>>,
     /// User, capabilities and the like.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub security_context: Option<SecurityContext>,
+    pub security_context: Option<Box<SecurityContext>>,
     /// Keeps standard input open.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stdin: bool,
@@ -189,6 +189,28 @@ impl ResourceRequirements {
         self.requests.is_empty() && self.limits.is_empty()
     }
 
+    /// These amounts, and those of `defaults` for what is absent. What is written wins: a default limit
+    /// rises to a written request, a default request sinks to a written limit.
+    pub fn or(&self, defaults: &Self) -> Self {
+        fn amounts<T: Ord + Copy>(
+            own: (Option<T>, Option<T>),
+            default: (Option<T>, Option<T>),
+        ) -> (Option<T>, Option<T>) {
+            let (request, limit) = own;
+            let raised = |limit| request.map_or(limit, |request: T| request.max(limit));
+            let limit = limit.or(default.1.map(raised));
+            let request = request.or(default.0).or(limit);
+            (request.map(|request| limit.map_or(request, |limit| request.min(limit))), limit)
+        }
+        let cpu = |of: &Self| (of.requests.cpu, of.limits.cpu);
+        let memory = |of: &Self| (of.requests.memory, of.limits.memory);
+        let (cpu, memory) = (amounts(cpu(self), cpu(defaults)), amounts(memory(self), memory(defaults)));
+        Self {
+            requests: ResourceList { cpu: cpu.0, memory: memory.0 },
+            limits: ResourceList { cpu: cpu.1, memory: memory.1 },
+        }
+    }
+
     /// CPU set aside by the scheduler.
     pub fn requested_cpu(&self) -> Cpu {
         self.requests.cpu.or(self.limits.cpu).unwrap_or_default()
@@ -236,7 +258,7 @@ pub struct Probe {
     /// Seconds after the start before the first check.
     #[serde(default)]
     pub initial_delay_seconds: u32,
-    /// Seconds between checks.
+    /// Seconds between checks; 0 is the default, here and below.
     #[serde(default = "ten")]
     pub period_seconds: u32,
     /// Seconds after which a check has failed.
@@ -250,13 +272,13 @@ pub struct Probe {
     pub failure_threshold: u32,
 }
 
-fn one() -> u32 {
+pub(super) fn one() -> u32 {
     1
 }
-fn three() -> u32 {
+pub(super) fn three() -> u32 {
     3
 }
-fn ten() -> u32 {
+pub(super) fn ten() -> u32 {
     10
 }
 

@@ -1,8 +1,9 @@
 //! The effective spec: what Kubernetes' API server fills in, and one spelling for equal meanings, so
 //! that the hash changes only when the meaning does.
 
+use super::container::{one, ten, three};
 use super::{Container, HttpGetAction, HttpScheme, PodSpec, Probe};
-use super::{HostPathType, StorageMedium};
+use super::{EmptyDirVolume, HostPathType, StorageMedium};
 
 impl PodSpec {
     /// Fills in the defaults that follow from other fields. Doing it twice changes nothing.
@@ -18,6 +19,9 @@ impl PodSpec {
             }
         }
         for volume in &mut self.volumes {
+            if !volume.has_source() {
+                volume.empty_dir = Some(EmptyDirVolume::default());
+            }
             if let Some(empty_dir) = &mut volume.empty_dir {
                 empty_dir.medium = empty_dir.medium.filter(|medium| *medium != StorageMedium::Disk);
             }
@@ -58,6 +62,7 @@ impl Container {
         for probe in probes.into_iter().flatten() {
             probe.fill_defaults();
         }
+        drop_if_default(&mut self.lifecycle);
         let pre_stop = self.lifecycle.as_mut().and_then(|lifecycle| lifecycle.pre_stop.as_mut());
         if let Some(action) = pre_stop.and_then(|handler| handler.http_get.as_mut()) {
             action.fill_defaults();
@@ -67,6 +72,18 @@ impl Container {
 
 impl Probe {
     fn fill_defaults(&mut self) {
+        // Kubernetes takes 0 for a field that is not there.
+        let default_of_zero = [
+            (&mut self.period_seconds, ten()),
+            (&mut self.timeout_seconds, one()),
+            (&mut self.success_threshold, one()),
+            (&mut self.failure_threshold, three()),
+        ];
+        for (number, default) in default_of_zero {
+            if *number == 0 {
+                *number = default;
+            }
+        }
         if let Some(action) = &mut self.http_get {
             action.fill_defaults();
         }

@@ -15,16 +15,20 @@ mod status;
 mod validate;
 mod volume;
 
+use super::{Kind, KindSpec, field_path};
+use crate::violation::{Findings, OwnedStep, Path};
 pub use container::{
     Container, ContainerPort, EnvVar, EnvVarSource, ExecAction, FieldRef, HttpGetAction, HttpHeader,
     HttpScheme, Lifecycle, LifecycleHandler, PortReference, Probe, Protocol, PullPolicy, ResourceList,
     ResourceRequirements, SecretKeyRef, TcpSocketAction,
 };
+
 pub use security::{Capabilities, PodSecurityContext, SecurityContext};
 pub use status::{
     ContainerState, ContainerStatus, HostPortStatus, PodPhase, PodStatus, RunningState, TerminatedState,
     WaitingState,
 };
+pub(crate) use validate::{check_env, check_image, check_resources};
 pub use volume::{
     EmptyDirVolume, HostPathType, HostPathVolume, RepoVolume, SecretVolume, StorageMedium, Volume,
     VolumeMount,
@@ -34,17 +38,18 @@ pub use volume::{
 pub const DEFAULT_GRACE_SECONDS: u32 = 30;
 
 /// What a pod should be.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
 pub struct PodSpec {
     /// Containers that run side by side; at least one.
+    #[serde(deserialize_with = "crate::codec::exact")]
     pub containers: Vec<Container>,
     /// Containers that run one after the other, each to success, before `containers` start.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub init_containers: Vec<Container>,
     /// Volumes that containers may mount.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::codec::exact")]
     pub volumes: Vec<Volume>,
     /// When an ended container is started again.
     #[serde(default)]
@@ -72,16 +77,42 @@ pub struct PodSpec {
     pub dns_policy: DnsPolicy,
     /// Changes to the resolver configuration that `dnsPolicy` gives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dns_config: Option<DnsConfig>,
+    pub dns_config: Option<Box<DnsConfig>>,
     /// All containers see each other's processes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub share_process_namespace: bool,
     /// Security settings for all containers; a container's own settings win.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub security_context: Option<PodSecurityContext>,
+    pub security_context: Option<Box<PodSecurityContext>>,
     /// Secrets with registry logins.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub image_pull_secrets: Vec<LocalReference>,
+}
+
+impl KindSpec for PodSpec {
+    const KIND: Kind = Kind::Pod;
+
+    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
+        Self::validate(self, at, findings);
+    }
+
+    fn fill_defaults(&mut self) {
+        Self::fill_defaults(self);
+    }
+
+    fn places(&self) -> Vec<Vec<OwnedStep>> {
+        let mut places: Vec<_> = self.node_name.iter().map(|_| field_path(&["spec", "nodeName"])).collect();
+        for (index, container) in self.containers.iter().enumerate() {
+            let ports = container.ports.iter().enumerate().filter(|(_, port)| port.host_port.is_some());
+            places.extend(ports.map(|(port, _)| {
+                let mut path = field_path(&["spec", "containers"]);
+                path.extend([OwnedStep::Index(index), OwnedStep::Field("ports".to_owned())]);
+                path.extend([OwnedStep::Index(port), OwnedStep::Field("hostPort".to_owned())]);
+                path
+            }));
+        }
+        places
+    }
 }
 
 fn default_grace() -> u32 {

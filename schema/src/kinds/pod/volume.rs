@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::quantity::Memory;
 
-/// A volume: a name and exactly one source.
+/// A volume: a name and one source; an empty `emptyDir` when none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(deny_unknown_fields)]
@@ -24,6 +24,14 @@ pub struct Volume {
     /// A secret's keys as files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<SecretVolume>,
+}
+
+impl Volume {
+    /// Whether it names where its files come from.
+    pub(super) fn has_source(&self) -> bool {
+        let Self { name: _, empty_dir, host_path, repo, secret } = self;
+        empty_dir.is_some() || host_path.is_some() || repo.is_some() || secret.is_some()
+    }
 }
 
 /// A directory that lives as long as the pod.

@@ -2,17 +2,14 @@
 
 use serde_json::{Map, Value as Json};
 
-use super::{Range, Record, Shape, Shapes};
-use crate::manifest::foreign;
+use super::words::{found, list_of_states, shown, type_help, wanted};
+use super::{Field, Record, Shape, Shapes, Tagged};
 use crate::manifest::nearest::{list, nearest, suggestion};
 use crate::manifest::node::{Entry, Mark, Node, Problem, Value};
-use crate::manifest::scalar::{Plain, resolve};
-use crate::quantity::{Cpu, Memory, QuantityError};
-use crate::violation::{OwnedStep, Path, rules};
-
-/// A plain `cpu` number from here on is nano-CPUs: no machine has a million cores, and older
-/// Minik8s manifests wrote billionths.
-const NANO_CPU_MIN: i128 = 1_000_000;
+use crate::manifest::problems::{Faults, Problems};
+use crate::manifest::{foreign, states_language};
+use crate::secrets::is_secret_place;
+use crate::violation::{Path, rules};
 
 /// Where the walk is: the path, and the place to show for it.
 #[derive(Clone, Copy)]
@@ -24,9 +21,9 @@ pub(crate) struct Here<'a> {
 /// One walk over one document.
 pub(crate) struct Walk<'a> {
     pub(crate) shapes: &'a Shapes,
-    pub(crate) problems: Vec<Problem>,
+    pub(crate) problems: Problems,
     /// Where the value is not what the author meant: findings there would only follow from these.
-    pub(crate) faults: Vec<Vec<OwnedStep>>,
+    pub(crate) faults: Faults,
 }
 
 impl Walk<'_> {
@@ -37,7 +34,12 @@ impl Walk<'_> {
         match (shapes.get(shape), &node.value) {
             (Shape::Record(record), Value::Mapping(entries)) => Some(self.record(record, entries, here)),
             (Shape::Map(values), Value::Mapping(entries)) => Some(self.map(*values, entries, here.path)),
-            (Shape::List(items), Value::Sequence(nodes)) => {
+            (Shape::Tagged(tagged), Value::Mapping(entries)) => {
+                let value = self.tagged(tagged, entries, here);
+                Some(value.unwrap_or_else(|| shapes.stand_in(shape)))
+            }
+            (Shape::Any, _) => self.any(node, here),
+            (Shape::List(items) | Shape::TextOrList(items), Value::Sequence(nodes)) => {
                 let mut item = |(index, item): (usize, &Node)| {
                     let path = here.path.index(index);
                     let value = self.value(*items, item, Here { path: &path, mark: item.mark });
@@ -46,7 +48,9 @@ impl Walk<'_> {
                 };
                 Some(Json::Array(nodes.iter().enumerate().map(&mut item).collect()))
             }
-            (Shape::List(_) | Shape::Map(_) | Shape::Record(_), _) => self.wrong_type(shape, node, here),
+            (Shape::List(_) | Shape::Map(_) | Shape::Record(_) | Shape::Tagged(_), _) => {
+                self.wrong_type(shape, node, here)
+            }
             _ => self.scalar(shape, node, here),
         }
     }
@@ -56,8 +60,9 @@ impl Walk<'_> {
         for entry in entries {
             let path = at.field(&entry.key);
             match record.fields.get(&entry.key) {
-                // Null is absence, as in Kubernetes; a required field is then missed below.
-                Some(_) if entry.value.is_null() => {}
+                Some(field) if entry.value.is_null() => {
+                    object.extend(self.null(field, entry, &path).map(|value| (entry.key.clone(), value)));
+                }
                 Some(field) => {
                     let value = self.value(field.shape, &entry.value, Here { path: &path, mark: entry.mark });
                     let stand_in = || field.required.then(|| self.shapes.stand_in(field.shape));
@@ -74,6 +79,62 @@ impl Walk<'_> {
             self.missing_field(record, name, entries, here);
         }
         Json::Object(object)
+    }
+
+    /// Null is absence, as in Kubernetes (a required field is then missed), except where it has a meaning
+    /// of its own. There it must be written: an empty place may be a forgotten value.
+    fn null(&mut self, field: &Field, entry: &Entry, path: &Path<'_>) -> Option<Json> {
+        if !self.shapes.takes_null(field.shape) {
+            return None;
+        }
+        if entry.value.is_blank() {
+            let message = format!("{path}: Required value: the field is there but has no value");
+            let problem = Problem::new(entry.mark, &rules::MISSING_FIELD, message);
+            self.fault(path, problem.help("write null if that is meant, or remove the field"));
+        }
+        Some(Json::Null)
+    }
+
+    /// A mapping whose fields depend on its tag; none if the tag says nothing usable.
+    fn tagged(&mut self, tagged: &Tagged, entries: &[Entry], here: Here<'_>) -> Option<Json> {
+        let path = here.path.field(&tagged.tag);
+        let names = || tagged.variants.iter().map(|(name, _)| name.as_str());
+        let Some(entry) = entries.iter().find(|entry| entry.key == tagged.tag) else {
+            let typo = entries.iter().find(|entry| nearest(&entry.key, [tagged.tag.as_str()]).is_some());
+            let (mark, message, help) = match typo {
+                Some(entry) => (
+                    entry.mark,
+                    format!("{}: unknown field `{}`", here.path.field(&entry.key), entry.key),
+                    format!("did you mean `{}`?", tagged.tag),
+                ),
+                None => (
+                    here.mark,
+                    format!("{path}: Required value: the field is missing"),
+                    format!("one of {}", list(names())),
+                ),
+            };
+            let rule = if typo.is_some() { &rules::UNKNOWN_FIELD } else { &rules::MISSING_FIELD };
+            self.fault(here.path, Problem::new(mark, rule, message).help(help));
+            return None;
+        };
+        let tag_here = Here { path: &path, mark: entry.mark };
+        let Some(text) = entry.value.text().filter(|_| !entry.value.is_null()) else {
+            let found = found(&entry.value, is_secret_place(&path));
+            let message = format!("{path}: text is wanted, found {found}");
+            let problem = Problem::new(shown(&entry.value, tag_here), &rules::WRONG_TYPE, message);
+            self.fault(here.path, problem.help(format!("one of {}", list(names()))));
+            return None;
+        };
+        let Some(index) = tagged.variant(text) else {
+            let words: Vec<String> = names().map(str::to_owned).collect();
+            let mark = shown(&entry.value, tag_here);
+            self.faults.push(here.path.steps());
+            return self.one_of(&words, text, Here { mark, ..tag_here });
+        };
+        match self.shapes.get(index) {
+            Shape::Record(record) => Some(self.record(record, entries, here)),
+            _ => None,
+        }
     }
 
     fn missing_field(&mut self, record: &Record, name: &str, entries: &[Entry], here: Here<'_>) {
@@ -104,9 +165,23 @@ impl Walk<'_> {
             let problem = Problem::new(entry.mark, &rules::UNSUPPORTED_FIELD, message);
             return self.fault(&path, problem.help(field.help));
         }
+        if let Some(help) = states_language::unsupported(&record.name, &entry.key) {
+            let message = format!("{path}: Minik8s does not have this part of the Amazon States Language");
+            let problem = Problem::new(entry.mark, &rules::WORKFLOW_UNSUPPORTED, message);
+            return self.fault(&path, problem.help(help));
+        }
+        if let Some(variant) = &record.variant
+            && let Some(others) = variant.of_others.get(&entry.key)
+            && states_language::other_name(&record.name, &entry.key).is_none()
+        {
+            let message = format!("{path}: unknown field `{}` of a {} state", entry.key, variant.tag);
+            let help = format!("only {} states have it", list_of_states(others));
+            return self.fault(&path, Problem::new(entry.mark, &rules::UNKNOWN_FIELD, message).help(help));
+        }
         let message = format!("{path}: unknown field `{}`", entry.key);
         let names = record.fields.keys().map(String::as_str);
-        let help = suggestion(&entry.key, names);
+        let help = states_language::other_name(&record.name, &entry.key)
+            .map_or_else(|| suggestion(&entry.key, names), str::to_owned);
         self.fault(&path, Problem::new(entry.mark, &rules::UNKNOWN_FIELD, message).help(help));
     }
 
@@ -114,9 +189,13 @@ impl Walk<'_> {
         let mut object = Map::new();
         for entry in entries {
             let path = at.field(&entry.key);
-            let value = if entry.value.is_null() {
+            let value = if entry.value.is_null() && !self.shapes.takes_null(values) {
                 // `disk:` without a value is the empty text, as for Kubernetes.
-                Json::String(String::new())
+                if !matches!(self.shapes.get(values), Shape::Text) {
+                    let message = format!("{path}: Required value: the field is there but has no value");
+                    self.fault(&path, Problem::new(entry.mark, &rules::MISSING_FIELD, message));
+                }
+                self.shapes.stand_in(values)
             } else {
                 let value = self.value(values, &entry.value, Here { path: &path, mark: entry.mark });
                 value.unwrap_or_else(|| self.shapes.stand_in(values))
@@ -126,169 +205,18 @@ impl Walk<'_> {
         Json::Object(object)
     }
 
-    fn scalar(&mut self, shape: usize, node: &Node, here: Here<'_>) -> Option<Json> {
-        let Value::Scalar { text, plain } = &node.value else { return self.wrong_type(shape, node, here) };
-        let meaning = if *plain { resolve(text) } else { Plain::Text };
-        let here = Here { mark: shown(node, here), ..here };
-        let (shapes, at) = (self.shapes, here.path);
-        match (shapes.get(shape), meaning) {
-            (Shape::Text, Plain::Text) => Some(Json::from(text.as_str())),
-            (Shape::Text, Plain::OldBool(_)) => {
-                let message = format!("{at}: `{text}` is taken as text; older YAML reads it as a boolean");
-                let problem = Problem::new(here.mark, &rules::AMBIGUOUS_SCALAR, message);
-                self.problems.push(problem.help(format!("write \"{text}\" in quotes")));
-                Some(Json::from(text.as_str()))
-            }
-            (Shape::OneOf(words), _) => self.one_of(words, text, here),
-            (Shape::Bool, Plain::Bool(value)) => Some(Json::from(value)),
-            (Shape::Integer(range) | Shape::IntegerOrText(range), Plain::Integer(number)) => {
-                self.integer(number, *range, here)
-            }
-            (Shape::IntegerOrText(_), Plain::Text) => Some(Json::from(text.as_str())),
-            (Shape::Cpu, Plain::Integer(number)) if number >= NANO_CPU_MIN => self.nano_cpu(number, here),
-            (Shape::Cpu, Plain::Text | Plain::Integer(_) | Plain::Float) => {
-                self.quantity(text, text.parse::<Cpu>().err(), here)
-            }
-            (Shape::Memory, Plain::Text | Plain::Integer(_) | Plain::Float) => {
-                self.quantity(text, text.parse::<Memory>().err(), here)
-            }
-            _ => self.wrong_type(shape, node, here),
-        }
-    }
-
-    fn one_of(&mut self, words: &[String], text: &str, here: Here<'_>) -> Option<Json> {
-        if words.iter().any(|word| word == text) {
-            return Some(Json::from(text));
-        }
-        let known = || words.iter().map(String::as_str).filter(|word| !word.is_empty());
-        let help = match nearest(text, known()) {
-            Some(word) => format!("did you mean `{word}`? supported values: {}", list(known())),
-            None => format!("supported values: {}", list(known())),
-        };
-        let message = format!("{}: Unsupported value: `{text}`", here.path);
-        self.fault(here.path, Problem::new(here.mark, &rules::UNKNOWN_VALUE, message).help(help));
-        None
-    }
-
-    fn integer(&mut self, number: i128, range: Range, here: Here<'_>) -> Option<Json> {
-        let json = i64::try_from(number).map(Json::from).or_else(|_| u64::try_from(number).map(Json::from));
-        let Range { min, max } = range;
-        match json {
-            Ok(json) if (min..=max).contains(&number) => Some(json),
-            _ => {
-                let path = here.path;
-                let message =
-                    format!("{path}: Invalid value: {number}: must be between {min} and {max}, inclusive");
-                self.fault(path, Problem::new(here.mark, &rules::OUT_OF_RANGE, message));
-                None
-            }
-        }
-    }
-
-    fn nano_cpu(&mut self, number: i128, here: Here<'_>) -> Option<Json> {
-        let text = format!("{number}n");
-        match text.parse::<Cpu>() {
-            Err(error) => self.quantity(&text, Some(error), here),
-            Ok(cpu) => {
-                let message =
-                    format!("{}: {number} is read as billionths of a core, which is `{cpu}`", here.path);
-                let problem = Problem::new(here.mark, &rules::NANO_CPU, message);
-                self.problems.push(problem.help(format!("write `{cpu}`")));
-                Some(Json::from(text))
-            }
-        }
-    }
-
-    fn quantity(&mut self, text: &str, error: Option<QuantityError>, here: Here<'_>) -> Option<Json> {
-        let Some(error) = error else { return Some(Json::from(text)) };
-        let message = format!("{}: Invalid value: {error}", here.path);
-        self.fault(here.path, Problem::new(here.mark, &rules::QUANTITY, message));
-        None
-    }
-
-    fn wrong_type(&mut self, shape: usize, node: &Node, here: Here<'_>) -> Option<Json> {
-        let message =
-            format!("{}: {} is wanted, found {}", here.path, wanted(self.shapes, shape), found(node));
-        let help = type_help(self.shapes.get(shape), node);
+    pub(super) fn wrong_type(&mut self, shape: usize, node: &Node, here: Here<'_>) -> Option<Json> {
+        let hidden = is_secret_place(here.path);
+        let (wanted, found) = (wanted(self.shapes, shape), found(node, hidden));
+        let message = format!("{}: {wanted} is wanted, found {found}", here.path);
+        let help = type_help(self.shapes.get(shape), node, hidden);
         self.fault(here.path, Problem::new(shown(node, here), &rules::WRONG_TYPE, message).help(help));
         None
     }
 
     /// Notes a mistake after which the value at `at` is not the author's.
-    fn fault(&mut self, at: &Path<'_>, problem: Problem) {
+    pub(super) fn fault(&mut self, at: &Path<'_>, problem: Problem) {
         self.faults.push(at.steps());
         self.problems.push(problem);
     }
-}
-
-/// A value that is not written has no place of its own: its key is shown.
-fn shown(node: &Node, here: Here<'_>) -> Mark {
-    if node.is_blank() { here.mark } else { node.mark }
-}
-
-/// What the schema wants, in words.
-fn wanted(shapes: &Shapes, shape: usize) -> &'static str {
-    match shapes.get(shape) {
-        Shape::Text | Shape::OneOf(_) => "text",
-        Shape::Bool => "`true` or `false`",
-        Shape::Integer(_) => "an integer",
-        Shape::IntegerOrText(_) => "a port's number or name",
-        Shape::Cpu | Shape::Memory => "a quantity",
-        Shape::List(_) => "a list",
-        Shape::Map(_) | Shape::Record(_) => "a mapping",
-    }
-}
-
-/// What is written, in words.
-pub(crate) fn found(node: &Node) -> String {
-    match &node.value {
-        Value::Sequence(_) => "a list".to_owned(),
-        Value::Mapping(_) => "a mapping".to_owned(),
-        Value::Scalar { text, plain: false } => format!("the text \"{}\"", shortened(text)),
-        Value::Scalar { text, plain: true } => match resolve(text) {
-            Plain::Null => "null".to_owned(),
-            Plain::Bool(_) => format!("the boolean `{text}`"),
-            Plain::Integer(_) | Plain::Float | Plain::LeadingZero => format!("the number `{text}`"),
-            Plain::Text | Plain::OldBool(_) => format!("the text `{}`", shortened(text)),
-        },
-    }
-}
-
-/// What to write instead.
-fn type_help(shape: &Shape, node: &Node) -> String {
-    let Value::Scalar { text, plain } = &node.value else {
-        return match (shape, &node.value) {
-            (Shape::List(_), Value::Mapping(_)) => "begin each item with `- `".to_owned(),
-            (Shape::Record(_) | Shape::Map(_), Value::Sequence(_)) => "leave out the `- `".to_owned(),
-            _ => String::new(),
-        };
-    };
-    match (shape, resolve(text), *plain) {
-        (Shape::Text, Plain::Null, _) => "write \"\" for empty text".to_owned(),
-        (Shape::Text, _, true) => format!("write \"{text}\" in quotes"),
-        (Shape::Bool, Plain::Bool(value) | Plain::OldBool(value), _) => {
-            format!("write {value} without quotes")
-        }
-        (Shape::Integer(_) | Shape::IntegerOrText(_), Plain::Integer(number), false) => {
-            format!("write {number} without quotes")
-        }
-        (_, Plain::LeadingZero, true) => {
-            format!(
-                "a leading zero makes it octal in older YAML and decimal in newer: write {} or 0o{}",
-                text.trim_start_matches('0'),
-                text.trim_start_matches('0')
-            )
-        }
-        _ => String::new(),
-    }
-}
-
-fn shortened(text: &str) -> String {
-    // Enough to recognise the value, short enough for one line of a terminal.
-    const SHOWN: usize = 40;
-    let line = text.lines().next().unwrap_or_default();
-    if line.chars().count() <= SHOWN && line.len() == text.trim_end().len() {
-        return line.to_owned();
-    }
-    format!("{}…", line.chars().take(SHOWN).collect::<String>())
 }

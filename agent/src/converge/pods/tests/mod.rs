@@ -58,7 +58,7 @@ fn binding(name: &str, spec: PodSpec) -> Binding {
         annotations: BTreeMap::new(),
         owner,
         commit: "c0ffee".into(),
-        spec,
+        spec: spec.into(),
     };
     Binding { node: "n1".into(), pod, reason: "test".into() }
 }

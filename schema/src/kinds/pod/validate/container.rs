@@ -47,15 +47,8 @@ fn one(pod: &PodSpec, container: &Container, at: &Path<'_>, findings: &mut Findi
     if let Some(lifecycle) = &container.lifecycle {
         let here = at.field("lifecycle");
         let here = here.field("preStop");
-        match &lifecycle.pre_stop {
-            Some(handler) => pre_stop(container, handler, &here, findings),
-            None => {
-                findings.add(
-                    &rules::EXCLUSIVE,
-                    &at.field("lifecycle"),
-                    "Required value: must specify `preStop`",
-                );
-            }
+        if let Some(handler) = &lifecycle.pre_stop {
+            pre_stop(container, handler, &here, findings);
         }
     }
 }

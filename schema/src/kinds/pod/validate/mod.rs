@@ -13,7 +13,7 @@ mod volume;
 
 use std::collections::BTreeSet;
 
-use super::{PodSpec, not_executed};
+use super::{EnvVar, PodSpec, ResourceRequirements, not_executed};
 use crate::kinds::names::{DNS_LABEL, is_dns_label};
 use crate::violation::{Findings, Path, rules};
 
@@ -27,6 +27,21 @@ impl PodSpec {
         scheduling::validate(self, at, findings);
         not_executed::note(self, at, findings);
     }
+}
+
+/// Checks the environment of something that becomes a container.
+pub(crate) fn check_env(env: &[EnvVar], at: &Path<'_>, findings: &mut Findings) {
+    env::validate(env, at, findings);
+}
+
+/// Checks the requests and limits of something that becomes a container.
+pub(crate) fn check_resources(resources: &ResourceRequirements, at: &Path<'_>, findings: &mut Findings) {
+    resources::validate(resources, at, findings);
+}
+
+/// Says what is wrong with an image reference.
+pub(crate) fn check_image(image: &str) -> Result<(), String> {
+    image::check(image)
 }
 
 /// A DNS label that no other of its list has.

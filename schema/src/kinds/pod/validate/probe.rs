@@ -2,6 +2,7 @@
 
 use super::super::{Container, ExecAction, HttpGetAction, PortReference, Probe};
 use super::exactly_one;
+use crate::manifest::nearest;
 use crate::violation::{Findings, Path, rules};
 
 /// Checks the three probes of the container at `at`.
@@ -39,15 +40,6 @@ fn handlers(container: &Container, probe: &Probe, at: &Path<'_>, findings: &mut 
 }
 
 fn numbers(probe: &Probe, one_success: bool, at: &Path<'_>, findings: &mut Findings) {
-    let at_least_one = [
-        ("periodSeconds", probe.period_seconds),
-        ("timeoutSeconds", probe.timeout_seconds),
-        ("successThreshold", probe.success_threshold),
-        ("failureThreshold", probe.failure_threshold),
-    ];
-    for (field, _) in at_least_one.into_iter().filter(|(_, number)| *number == 0) {
-        findings.add(&rules::PROBE, &at.field(field), "Invalid value: 0: must be greater than or equal to 1");
-    }
     if one_success && probe.success_threshold > 1 {
         let message = format!("Invalid value: {}: must be 1", probe.success_threshold);
         findings.add(&rules::PROBE, &at.field("successThreshold"), message);
@@ -107,7 +99,7 @@ fn port(container: &Container, port: &PortReference, at: &Path<'_>, findings: &m
             let known: Vec<&str> = names().collect();
             let help = match known.as_slice() {
                 [] => "the container has no named port; write the port's number".to_owned(),
-                _ => format!("its named ports: {}", known.join(", ")),
+                known => format!("its named ports: {}", nearest::list(known.iter().copied())),
             };
             findings.add(&rules::NOT_FOUND, at, format!("Not found: `{name}`")).help(help);
         }

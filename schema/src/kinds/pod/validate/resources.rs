@@ -33,8 +33,4 @@ pub(super) fn validate(resources: &ResourceRequirements, at: &Path<'_>, findings
             .add(&rules::RESOURCES, &limit_path.field("memory"), message)
             .help("`m` is a thousandth: write `128Mi` for 128 mebibytes");
     }
-    if limits.cpu.is_some_and(|limit| limit.millis == 0) {
-        let message = "Invalid value: `0`: a container can't run without CPU time";
-        findings.add(&rules::RESOURCES, &limit_path.field("cpu"), message).help("leave it out for no limit");
-    }
 }

@@ -6,6 +6,7 @@ use super::super::{DnsConfig, DnsPolicy, PodSpec, TaintEffect, Toleration, Toler
 use crate::kinds::metadata;
 use crate::kinds::names::{
     DNS_LABEL, check_qualified_name, is_dns_label, is_dns_subdomain, is_label_value, is_name,
+    is_subdomain_name,
 };
 use crate::violation::{Findings, Path, rules};
 
@@ -19,7 +20,7 @@ const GRACE_MAX_SECONDS: u32 = 24 * 60 * 60;
 
 /// Checks node choice, host name, DNS and grace.
 pub(super) fn validate(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
-    if let Some(node) = pod.node_name.as_deref().filter(|node| !is_name(node)) {
+    if let Some(node) = pod.node_name.as_deref().filter(|node| !is_name(node) && !is_subdomain_name(node)) {
         let message = format!("Invalid value: `{node}`: not the name of a node");
         findings.add(&rules::INVALID_NAME, &at.field("nodeName"), message);
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::super::{Container, PodSpec, StorageMedium, Volume, VolumeMount};
 use super::{exactly_one, unique_label};
 use crate::kinds::names::is_name;
+use crate::manifest::nearest;
 use crate::violation::{Findings, Path, rules};
 
 /// Checks the pod's volumes.
@@ -24,7 +25,10 @@ fn source(volume: &Volume, at: &Path<'_>, findings: &mut Findings) {
     set.extend(volume.host_path.as_ref().map(|_| "hostPath"));
     set.extend(volume.repo.as_ref().map(|_| "repo"));
     set.extend(volume.secret.as_ref().map(|_| "secret"));
-    exactly_one(&set, &["emptyDir: {}", "hostPath", "repo", "secret"], "a volume type", at, findings);
+    // None is an emptyDir, as in Kubernetes.
+    if !set.is_empty() {
+        exactly_one(&set, &["emptyDir", "hostPath", "repo", "secret"], "a volume type", at, findings);
+    }
     if let Some(limit) = volume.empty_dir.as_ref().and_then(|dir| dir.size_limit)
         && limit.bytes == 0
         && volume.empty_dir.as_ref().and_then(|dir| dir.medium) == Some(StorageMedium::Memory)
@@ -89,7 +93,7 @@ fn reference(pod: &PodSpec, mount: &VolumeMount, at: &Path<'_>, findings: &mut F
     let names: Vec<&str> = pod.volumes.iter().map(|volume| volume.name.as_str()).collect();
     let help = match names.as_slice() {
         [] => "the pod has no volumes; add it under spec.volumes".to_owned(),
-        _ => format!("the pod's volumes: {}", names.join(", ")),
+        names => format!("the pod's volumes: {}", nearest::list(names.iter().copied())),
     };
     findings.add(&rules::NOT_FOUND, &at.field("name"), format!("Not found: `{}`", mount.name)).help(help);
 }

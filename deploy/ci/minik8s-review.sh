@@ -1,0 +1,194 @@
+#!/bin/sh
+# Checks a pull request of a manifest repository and keeps one comment on it up to date: what is
+# wrong (minik8s validate) and what would change (minik8s plan). Needs sh, git, curl and minik8s.
+#
+# Nothing that the pull request brings along is run: manifests are read, never executed. Take this
+# script from the base branch, not from the pull request (the templates do).
+#
+# Only a comment that the token's own account wrote is ever changed: anybody can write one that
+# looks like it.
+#
+# Exit code: 0 good (with or without changes), 1 manifests have errors or the comment can't be
+# written with the token that was given.
+#
+# Known by themselves in GitHub Actions, GitLab CI, Gitea and Forgejo Actions; else set:
+#   MINIK8S_FORGE    github, gitlab or gitea (Forgejo: gitea)
+#   MINIK8S_API      address of the API, for example https://git.example.org/api/v1
+#   MINIK8S_PROJECT  owner/name; for GitLab the project's id
+#   MINIK8S_PR       number of the pull request
+#   MINIK8S_BASE, MINIK8S_HEAD   revisions
+# Always set by you:
+#   MINIK8S_TOKEN    a token that may write comments; without one the plan is only printed
+# Optional:
+#   MINIK8S_BIN      the program (minik8s)
+#   MINIK8S_PATH     folder of the repository that the source reads (all of it)
+#   MINIK8S_STRICT   true for a source that is strict: one bad file keeps all others from it
+#   MINIK8S_LOGIN    the account that the token belongs to, where the forge does not tell: tokens of
+#                    GitHub Apps ("name[bot]"), Gitea's tokens without the scope read:user
+set -eu
+
+say() { printf 'minik8s-review: %s\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+
+bin=${MINIK8S_BIN:-minik8s}
+folder=${MINIK8S_PATH:-}
+strict=
+[ "${MINIK8S_STRICT:-false}" != true ] || strict=--strict
+account=${MINIK8S_LOGIN:-}
+command -v "$bin" >/dev/null 2>&1 || die "there is no program $bin; name it with MINIK8S_BIN"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' HUP INT TERM
+
+# Which forge, and where in it.
+forge=${MINIK8S_FORGE:-}
+if [ -z "$forge" ]; then
+    if [ -n "${GITEA_ACTIONS:-}${FORGEJO_ACTIONS:-}" ]; then forge=gitea
+    elif [ -n "${GITHUB_ACTIONS:-}" ]; then forge=github
+    elif [ -n "${GITLAB_CI:-}" ]; then forge=gitlab
+    fi
+fi
+case $forge in
+    github | gitea)
+        api=${MINIK8S_API:-${GITHUB_API_URL:-}}
+        project=${MINIK8S_PROJECT:-${GITHUB_REPOSITORY:-}}
+        # refs/pull/7/merge
+        ref=${GITHUB_REF:-}; ref=${ref#refs/pull/}
+        number=${MINIK8S_PR:-${ref%%/*}}
+        base=${MINIK8S_BASE:-${GITHUB_BASE_REF:+origin/$GITHUB_BASE_REF}}
+        list="$api/repos/$project/issues/$number/comments"
+        one="$api/repos/$project/issues/comments"
+        change=PATCH
+        ;;
+    gitlab)
+        api=${MINIK8S_API:-${CI_API_V4_URL:-}}
+        project=${MINIK8S_PROJECT:-${CI_PROJECT_ID:-}}
+        number=${MINIK8S_PR:-${CI_MERGE_REQUEST_IID:-}}
+        base=${MINIK8S_BASE:-${CI_MERGE_REQUEST_TARGET_BRANCH_NAME:+origin/$CI_MERGE_REQUEST_TARGET_BRANCH_NAME}}
+        list="$api/projects/$project/merge_requests/$number/notes"
+        one=$list
+        change=PUT
+        ;;
+    '') base=${MINIK8S_BASE:-}; api='' project='' number='' ;;
+    *) die "MINIK8S_FORGE=$forge is not known; write github, gitlab or gitea" ;;
+esac
+head=${MINIK8S_HEAD:-HEAD}
+[ -n "$base" ] || die "no base is known; name the target branch with MINIK8S_BASE"
+
+# What is wrong, at the place where it is.
+format=text
+[ "$forge" != github ] || format=github
+failed=0
+"$bin" validate -o "$format" "./$folder" || failed=1
+
+# What would change. The plan is printed also for manifests with errors.
+# $strict is one word or none.
+# shellcheck disable=SC2086
+plan() { "$bin" plan --base "$base" --head "$head" --path "$folder" $strict -o "$1"; }
+code=0
+plan markdown >"$work/plan.md" || code=$?
+case $code in
+    0 | 2) ;;
+    *) failed=1 ;;
+esac
+[ -s "$work/plan.md" ] || die "there is no plan; see the line above"
+[ -z "${GITHUB_STEP_SUMMARY:-}" ] || cat "$work/plan.md" >>"$GITHUB_STEP_SUMMARY"
+
+print() {
+    plan text || true
+    [ "$failed" = 0 ] || say "the manifests have errors"
+    exit "$failed"
+}
+if [ -z "$forge" ] || [ -z "$api" ] || [ -z "$project" ] || [ -z "$number" ]; then
+    say "this is no pull request of a known forge: the plan is only printed"
+    print
+fi
+if [ -z "${MINIK8S_TOKEN:-}" ]; then
+    say "no MINIK8S_TOKEN, as in a pull request of a fork: the plan is only printed"
+    print
+fi
+
+case $forge in
+    github) login="Authorization: Bearer $MINIK8S_TOKEN" ;;
+    gitea) login="Authorization: token $MINIK8S_TOKEN" ;;
+    gitlab) login="PRIVATE-TOKEN: $MINIK8S_TOKEN" ;;
+esac
+# ask METHOD URL ANSWER [BODY]: sets $status. The token goes in by a pipe, so that no list of
+# processes shows it.
+ask() {
+    method=$1 url=$2 answer=$3
+    shift 3
+    if [ $# -gt 0 ]; then set -- --data-binary "@$1"; else set -- --retry 3; fi
+    status=$(printf 'header = "%s"\n' "$login" | curl --config - --silent --show-error \
+        --max-time 60 --request "$method" --header 'Content-Type: application/json' \
+        --header 'Accept: application/json' --output "$answer" --write-out '%{http_code}' \
+        "$@" "$url") || die "cannot reach $api"
+}
+# As ask, and ends for every answer but success.
+call() {
+    ask "$@"
+    succeed
+}
+succeed() {
+    case $status in
+        2??) return 0 ;;
+        401) die "$forge refused the token (HTTP 401): see whether MINIK8S_TOKEN is right and not expired" ;;
+        403)
+            say "the token may not write comments (HTTP 403), as in a pull request of a fork: the plan is only printed"
+            say "else give it the right to: 'pull-requests: write' in GitHub, scope 'api' in GitLab, 'write:issue' in Gitea"
+            print
+            ;;
+        404) die "$forge knows no such pull request, or hides it from this token (HTTP 404): $project, $number" ;;
+        *) die "$forge answered with HTTP $status to $method $url" ;;
+    esac
+}
+
+# Whose comments are ours. The token of GitHub Actions is no user's, so it may not ask.
+if [ -z "$account" ]; then
+    ask GET "$api/user" "$work/user"
+    case $forge:$status in
+        github:403 | github:404) account='github-actions[bot]' ;;
+        *:403) die "$forge does not say whose the token is (HTTP 403): give it the scope read:user, or set MINIK8S_LOGIN" ;;
+        *)
+            succeed
+            account=$("$bin" find-comment --whoami <"$work/user") || die "cannot read whose token it is"
+            ;;
+    esac
+fi
+
+# The newest comment of an earlier run, on whichever page it is.
+id=
+page=1
+pages_max=50
+: >"$work/before"
+while [ "$page" -le "$pages_max" ]; do
+    call GET "$list?per_page=100&limit=100&page=$page" "$work/page"
+    # The last page, or a forge that knows no pages.
+    if [ "$(tr -d ' \t\r\n' <"$work/page")" = '[]' ] || cmp -s "$work/page" "$work/before"; then break; fi
+    found=$("$bin" find-comment --by "$account" <"$work/page") || die "cannot read the comments of $forge"
+    if [ -n "$found" ] && [ "$found" -gt "${id:-0}" ]; then id=$found; fi
+    mv "$work/page" "$work/before"
+    page=$((page + 1))
+done
+
+plan comment >"$work/body" || true
+if [ -n "$id" ]; then
+    ask "$change" "$one/$id" "$work/answer" "$work/body"
+    case $status in
+        # Locked, or removed meanwhile. Whether the token may write at all, a new one tells.
+        403 | 404)
+            say "comment $id can't be changed (HTTP $status): a new one is written"
+            id=
+            ;;
+        *)
+            succeed
+            say "comment $id is up to date"
+            ;;
+    esac
+fi
+if [ -z "$id" ]; then
+    call POST "$list" "$work/answer" "$work/body"
+    say "the plan is a comment now"
+fi
+[ "$failed" = 0 ] || say "the manifests have errors"
+exit "$failed"

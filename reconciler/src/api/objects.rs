@@ -1,0 +1,83 @@
+//! Desired objects: as they lie in etcd, which is what a plan is made against, and as rows.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use jiff::Timestamp;
+use schema::kinds::Kind;
+use schema::meta::{DEFAULT_NAMESPACE, ObjectRef};
+use serde::Deserialize;
+
+use super::App;
+use super::error::ApiError;
+use super::input::{self, Queried};
+use crate::view::{self, List, Selection};
+
+type Answer<T> = Result<Json<T>, ApiError>;
+
+/// Which objects; all of them if nothing is said.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Which {
+    source: Option<String>,
+    namespace: Option<String>,
+    selector: Option<String>,
+}
+
+impl Which {
+    fn checked(query: Queried<Self>) -> Result<Self, ApiError> {
+        let which = input::query(query)?;
+        for (what, name) in [("source", &which.source), ("namespace", &which.namespace)] {
+            name.as_deref().map_or(Ok(()), |name| input::name(what, name))?;
+        }
+        Ok(which)
+    }
+
+    fn selection(&self, kind: Option<Kind>) -> Result<Selection<'_>, ApiError> {
+        let labels = input::selector(self.selector.as_deref())?;
+        Ok(Selection { source: self.source.as_deref(), kind, namespace: self.namespace.as_deref(), labels })
+    }
+}
+
+pub(super) async fn stored(State(app): App, query: Queried<Which>) -> Answer<List<view::StoredObject>> {
+    let which = Which::checked(query)?;
+    Ok(Json(List { items: view::stored_objects(&*app.world()?, &which.selection(None)?) }))
+}
+
+/// Rows of one kind, or of `all`.
+pub(super) async fn of_kind(
+    State(app): App,
+    Path(kind): Path<String>,
+    query: Queried<Which>,
+) -> Answer<List<view::ObjectView>> {
+    let which = Which::checked(query)?;
+    let kind = if kind == "all" { None } else { Some(kind_of(&kind)?) };
+    Ok(Json(List { items: view::objects(&*app.world()?, &which.selection(kind)?, Timestamp::now()) }))
+}
+
+pub(super) async fn one(
+    State(app): App,
+    Path((kind, namespace, name)): Path<(String, String, String)>,
+) -> Answer<view::ObjectDetail> {
+    let kind = kind_of(&kind)?;
+    input::name("namespace", &namespace)?;
+    input::name("object", &name)?;
+    // Objects that belong to no namespace lie under the default one.
+    let namespace = if kind.is_cluster_scoped() { DEFAULT_NAMESPACE.to_owned() } else { namespace };
+    let id = ObjectRef { kind, namespace, name };
+    view::object(&*app.world()?, &id, Timestamp::now()).map(Json).ok_or_else(|| {
+        let place =
+            if kind.is_cluster_scoped() { String::new() } else { format!(" in namespace {}", id.namespace) };
+        ApiError::not_found(format!("there is no {kind} {}{place}", id.name), "see 'minik8s get all -A'")
+    })
+}
+
+fn kind_of(text: &str) -> Result<Kind, ApiError> {
+    Kind::ALL.into_iter().find(|kind| kind.as_str().eq_ignore_ascii_case(text)).ok_or_else(|| {
+        let shown: String = text.chars().take(60).collect();
+        let kinds: Vec<&str> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
+        ApiError::not_found(
+            format!("no kind is called `{}`", shown.escape_debug()),
+            format!("kinds are {}", kinds.join(", ")),
+        )
+    })
+}

@@ -1,0 +1,52 @@
+//! Flags of the commands that ask no server: `validate`, `schema`, `explain`.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+/// How violations are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ReportFormat {
+    /// For people: each with the line it speaks of.
+    Text,
+    /// For programs.
+    Json,
+    /// Workflow commands, which GitHub, Gitea and Forgejo show beside the lines of a pull request.
+    Github,
+}
+
+/// Flags of `validate`.
+#[derive(Debug, Args)]
+pub struct ValidateArgs {
+    /// A folder, read as its commit would be, or one file
+    #[arg(value_name = "PATH", default_value = ".")]
+    pub path: PathBuf,
+    /// How to print it
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    pub output: ReportFormat,
+    /// Fail on warnings too
+    #[arg(long)]
+    pub strict: bool,
+}
+
+/// Flags of `schema`.
+#[derive(Debug, Args)]
+pub struct SchemaArgs {
+    /// The kind, or its short name; without it one schema that takes a manifest of any kind
+    #[arg(value_name = "KIND")]
+    pub kind: Option<String>,
+    /// Only list the kinds
+    #[arg(long, conflicts_with = "kind")]
+    pub list: bool,
+}
+
+/// Flags of `explain`.
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    /// A kind, and a path of fields in it: pod.spec.containers
+    #[arg(value_name = "KIND[.FIELD]...")]
+    pub path: String,
+    /// All fields below it, as a tree
+    #[arg(short, long)]
+    pub recursive: bool,
+}

@@ -1,0 +1,297 @@
+//! What `minik8s serve` is told: flags as typed ([`ServeArgs`]) and checked ([`ServeConfig`]).
+//!
+//! Reads flags and `MINIK8S_*`; checks all that can be checked without looking at the world.
+
+mod repo;
+mod sources;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use ipnet::Ipv4Net;
+
+use crate::controllers::Settings;
+use crate::git::SourceConfig;
+use crate::logging::LogArgs;
+use crate::webhooks::{WebhookArgs, WebhookConfig};
+
+pub use repo::RepoArgs;
+pub use sources::{SignatureEntry, SourceEntry, read_sources};
+
+/// Where a private etcd listens when nobody says otherwise.
+pub const DEFAULT_ETCD: &str = "http://127.0.0.1:7079";
+/// Where the API listens when nobody says otherwise.
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:7070";
+/// Where state lies when nobody says otherwise.
+pub const DEFAULT_STATE_DIR: &str = "/var/lib/minik8s";
+/// The range of all pods when nobody says otherwise.
+pub const DEFAULT_CLUSTER_CIDR: &str = "10.244.0.0/16";
+
+/// A larger range than 10.0.0.0/8 does not exist in private address space.
+const CLUSTER_PREFIX_MIN: u8 = 8;
+/// A smaller one does not hold the /24 of a single node.
+const CLUSTER_PREFIX_MAX: u8 = 24;
+
+/// Flags of `minik8s serve`.
+#[derive(Debug, Clone, Args)]
+pub struct ServeArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub repo: RepoArgs,
+    /// etcd's client addresses
+    #[arg(long, env = "MINIK8S_ETCD", value_name = "URL", default_value = DEFAULT_ETCD, value_delimiter = ',')]
+    pub etcd: Vec<String>,
+    /// Directory for the mirror of the repository and other state
+    #[arg(long, env = "MINIK8S_STATE_DIR", value_name = "DIR", default_value = DEFAULT_STATE_DIR)]
+    pub state_dir: PathBuf,
+    /// Address of the read-only API
+    #[arg(long, env = "MINIK8S_LISTEN", value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
+    pub listen: SocketAddr,
+    /// Range of pod addresses; every node gets a /24 of it
+    #[arg(long, env = "MINIK8S_CLUSTER_CIDR", value_name = "CIDR", default_value = DEFAULT_CLUSTER_CIDR)]
+    pub cluster_cidr: Ipv4Net,
+    /// Name of this reconciler among several; by default the host's name
+    #[arg(long, env = "MINIK8S_NAME", value_name = "ID")]
+    pub name: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub webhooks: WebhookArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub log: LogArgs,
+}
+
+/// What `serve` runs with.
+#[derive(Debug, Clone)]
+pub struct ServeConfig {
+    /// The repositories, at least one; no two of one name.
+    pub sources: Vec<SourceConfig>,
+    /// etcd's client addresses, at least one.
+    pub etcd: Vec<String>,
+    /// Directory below which this daemon keeps `reconciler/`.
+    pub state_dir: PathBuf,
+    /// Address of the API.
+    pub listen: SocketAddr,
+    /// What controllers need to know.
+    pub settings: Settings,
+    /// Where webhooks are let in; none if they stay out.
+    pub webhooks: Option<WebhookConfig>,
+    /// Name in the election.
+    pub name: String,
+    /// How to log.
+    pub log: LogArgs,
+}
+
+impl ServeConfig {
+    /// The part of the state directory that is this daemon's own.
+    pub fn own_dir(&self) -> PathBuf {
+        self.state_dir.join("reconciler")
+    }
+}
+
+/// A flag that can't be. One line: what, why, what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{flag} {value}: {why}; {help}")]
+pub struct ConfigError {
+    flag: &'static str,
+    value: String,
+    why: String,
+    help: String,
+}
+
+impl ConfigError {
+    fn new(
+        flag: &'static str,
+        value: impl fmt::Display,
+        why: impl Into<String>,
+        help: impl Into<String>,
+    ) -> Self {
+        Self { flag, value: value.to_string(), why: why.into(), help: help.into() }
+    }
+}
+
+impl TryFrom<ServeArgs> for ServeConfig {
+    type Error = ConfigError;
+
+    fn try_from(args: ServeArgs) -> Result<Self, ConfigError> {
+        let sources = sources_of(args.repo)?;
+        let names: BTreeSet<String> = sources.iter().map(|source| source.name.clone()).collect();
+        Ok(Self {
+            sources,
+            etcd: endpoints(args.etcd)?,
+            state_dir: absolute(&args.state_dir)?,
+            listen: args.listen,
+            settings: Settings { cluster_cidr: cluster_cidr(args.cluster_cidr)?, sources: names },
+            webhooks: args.webhooks.config(),
+            name: name(args.name)?,
+            log: args.log,
+        })
+    }
+}
+
+/// The one of the flags, or those of the file.
+fn sources_of(args: RepoArgs) -> Result<Vec<SourceConfig>, ConfigError> {
+    let Some(file) = &args.sources else { return Ok(vec![args.try_into()?]) };
+    if let Some(flag) = args.flag_of_single() {
+        let help =
+            format!("keep one of them; for a repository of the file, write it there instead of {flag}");
+        return Err(ConfigError::new("--sources", file.display(), format!("stands beside {flag}"), help));
+    }
+    read_sources(file)
+}
+
+fn endpoints(etcd: Vec<String>) -> Result<Vec<String>, ConfigError> {
+    let etcd: Vec<String> =
+        etcd.into_iter().map(|url| url.trim().to_owned()).filter(|u| !u.is_empty()).collect();
+    if etcd.is_empty() {
+        return Err(ConfigError::new(
+            "--etcd",
+            "",
+            "names no endpoint",
+            format!("for example {DEFAULT_ETCD}"),
+        ));
+    }
+    for url in &etcd {
+        let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+        if rest.is_none_or(str::is_empty) {
+            let help = format!("write it as {DEFAULT_ETCD}");
+            return Err(ConfigError::new("--etcd", url, "is no http:// or https:// address", help));
+        }
+    }
+    Ok(etcd)
+}
+
+fn absolute(dir: &Path) -> Result<PathBuf, ConfigError> {
+    std::path::absolute(dir).map_err(|error| {
+        ConfigError::new("--state-dir", dir.display(), error.to_string(), "name a directory")
+    })
+}
+
+fn cluster_cidr(cidr: Ipv4Net) -> Result<Ipv4Net, ConfigError> {
+    let bad = |why: &str, help: String| Err(ConfigError::new("--cluster-cidr", cidr, why, help));
+    if cidr.addr() != cidr.network() {
+        return bad("has bits set after its prefix", format!("write {}", cidr.trunc()));
+    }
+    if cidr.prefix_len() > CLUSTER_PREFIX_MAX {
+        return bad("does not hold a /24 for a node", format!("for example {DEFAULT_CLUSTER_CIDR}"));
+    }
+    if cidr.prefix_len() < CLUSTER_PREFIX_MIN {
+        return bad("is larger than any private range", format!("for example {DEFAULT_CLUSTER_CIDR}"));
+    }
+    Ok(cidr)
+}
+
+fn name(name: Option<String>) -> Result<String, ConfigError> {
+    let name = match name {
+        Some(name) => name,
+        None => nix::unistd::gethostname()
+            .ok()
+            .and_then(|host| host.into_string().ok())
+            .unwrap_or_else(|| "minik8s".to_owned()),
+    };
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > 64 || !name.chars().all(allowed) {
+        let help = "use 1 to 64 letters, digits, `-`, `_` and `.`";
+        return Err(ConfigError::new("--name", name, "is no name", help));
+    }
+    Ok(name)
+}
+
+/// Reads `500ms`, `5s`, `2m`, `1h`; fractions as `1.5s`.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is no time; write a number with ms, s, m or h, for example 5s");
+    let digits_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
+    let (number, unit) = text.split_at(digits_end);
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    let seconds = match unit {
+        "ms" => number / 1000.0,
+        "s" => number,
+        "m" => number * 60.0,
+        "h" => number * 3600.0,
+        _ => return Err(wrong()),
+    };
+    Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use crate::git::Reference;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        serve: ServeArgs,
+    }
+
+    fn config(flags: &[&str]) -> Result<ServeConfig, String> {
+        let flags = ["minik8s", "--repo", "/srv/cluster.git"].iter().chain(flags);
+        let cli = Cli::try_parse_from(flags).map_err(|error| error.to_string())?;
+        ServeConfig::try_from(cli.serve).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_repository_is_enough() {
+        let config = config(&["--name", "r1"]).unwrap();
+        assert_eq!(config.sources, [SourceConfig::branch("main", "/srv/cluster.git", "main")]);
+        assert_eq!(config.settings.sources, BTreeSet::from(["main".to_owned()]));
+        assert_eq!(config.etcd, ["http://127.0.0.1:7079"]);
+        assert_eq!(config.listen.to_string(), "127.0.0.1:7070");
+        assert_eq!(config.own_dir(), Path::new("/var/lib/minik8s/reconciler"));
+        assert_eq!(config.settings.cluster_cidr.to_string(), "10.244.0.0/16");
+    }
+
+    #[test]
+    fn every_wrong_value_says_what_why_and_what_to_do_in_one_line() {
+        let table: &[(&[&str], &str)] = &[
+            (
+                &["--etcd", "localhost:2379"],
+                "--etcd localhost:2379: is no http:// or https:// address; write it",
+            ),
+            (&["--etcd", ","], "--etcd : names no endpoint; for example http"),
+            (&["--cluster-cidr", "10.244.0.0/26"], "--cluster-cidr 10.244.0.0/26: does not hold a /24"),
+            (&["--cluster-cidr", "10.244.1.0/16"], "has bits set after its prefix; write 10.244.0.0/16"),
+            (&["--cluster-cidr", "0.0.0.0/0"], "is larger than any private range"),
+            (&["--name", "a/b"], "--name a/b: is no name; use 1 to 64"),
+            (&["--poll", "1ms"], "--poll 1ms: is out of bounds; give a time from"),
+            (&["--source", "Main"], "source name `Main`"),
+            (&["--path", "../x"], "path `../x`"),
+        ];
+        for (flags, wanted) in table {
+            let error = config(flags).unwrap_err();
+            assert!(error.contains(wanted), "{error}");
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
+    }
+
+    #[test]
+    fn tag_and_commit_take_the_place_of_the_branch() {
+        assert_eq!(
+            config(&["--tag", "v1"]).unwrap().sources[0].reference.clone(),
+            Reference::Tag("v1".into())
+        );
+        let commit = "a".repeat(40);
+        let pinned = config(&["--commit", &commit]).unwrap().sources[0].reference.clone();
+        assert_eq!(pinned, Reference::Commit(commit));
+        assert!(config(&["--tag", "v1", "--commit", "abc"]).is_err());
+    }
+
+    #[test]
+    fn durations_have_units() {
+        for (text, millis) in
+            [("500ms", 500), ("5s", 5000), ("1.5s", 1500), ("2m", 120_000), ("1h", 3_600_000)]
+        {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["", "5", "s", "-5s", "5 s", "5d", "1.2.3s", "99999999999999999999h"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! Flags that name a repository, shared by every command that needs one, and what they mean.
+//!
+//! All are optional: `up` fills what is absent from what an earlier `up` recorded, `serve` from the
+//! defaults below.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+
+use super::{ConfigError, parse_duration};
+use crate::git::{Credentials, Reference, SignaturePolicy, SourceConfig};
+
+/// More often is a load on the Git server that a webhook spares it.
+const POLL_MIN: Duration = Duration::from_millis(100);
+/// Less often is more likely a mistyped unit.
+const POLL_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Time between two looks when nobody says otherwise.
+pub(super) const POLL_DEFAULT: Duration = Duration::from_secs(5);
+/// Branch when nobody says otherwise.
+pub(super) const BRANCH_DEFAULT: &str = "main";
+/// Name of the source when nobody says otherwise.
+const SOURCE_DEFAULT: &str = "main";
+
+/// One repository by flags, or several by a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RepoArgs {
+    /// Repository with the manifests: a path, file://, https://, ssh:// or user@host:path
+    #[arg(long, env = "MINIK8S_REPO", value_name = "URL")]
+    pub repo: Option<String>,
+    /// File with a list of several repositories, instead of --repo and the flags that go with it
+    #[arg(long, env = "MINIK8S_SOURCES", value_name = "FILE")]
+    pub sources: Option<PathBuf>,
+    /// Branch to follow [default: main]
+    #[arg(long, env = "MINIK8S_BRANCH", value_name = "NAME")]
+    pub branch: Option<String>,
+    /// Tag to follow instead of a branch
+    #[arg(long, env = "MINIK8S_TAG", value_name = "NAME", conflicts_with = "commit")]
+    pub tag: Option<String>,
+    /// Commit to stay at instead of a branch
+    #[arg(long, env = "MINIK8S_COMMIT", value_name = "SHA")]
+    pub commit: Option<String>,
+    /// Folder of the repository with the manifests [default: its root]
+    #[arg(long, env = "MINIK8S_PATH", value_name = "DIR")]
+    pub path: Option<String>,
+    /// Name of this source in status and history [default: main]
+    #[arg(long, env = "MINIK8S_SOURCE", value_name = "NAME")]
+    pub source: Option<String>,
+    /// Time between two looks at the repository [default: 5s]
+    #[arg(long, env = "MINIK8S_POLL", value_name = "TIME", value_parser = parse_duration)]
+    #[serde(with = "duration_text")]
+    pub poll: Option<Duration>,
+    /// Apply a commit whole or not at all, instead of leaving out the files that are wrong
+    #[arg(long, env = "MINIK8S_STRICT", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub strict: Option<bool>,
+    /// File with a token for https://
+    #[arg(long, env = "MINIK8S_TOKEN_FILE", value_name = "FILE", conflicts_with = "token_env")]
+    pub token_file: Option<PathBuf>,
+    /// Environment variable with a token for https://
+    #[arg(long, env = "MINIK8S_TOKEN_ENV", value_name = "NAME")]
+    pub token_env: Option<String>,
+    /// User that goes with the token; by default what GitHub, GitLab, Gitea and Bitbucket take
+    #[arg(long, env = "MINIK8S_GIT_USERNAME", value_name = "NAME")]
+    pub git_username: Option<String>,
+    /// File with the only CA certificates to trust for https://
+    #[arg(long, env = "MINIK8S_CA_FILE", value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
+    /// File with a private key for ssh://
+    #[arg(long, env = "MINIK8S_SSH_KEY", value_name = "FILE")]
+    pub ssh_key: Option<PathBuf>,
+    /// File with the host keys for ssh://
+    #[arg(long, env = "MINIK8S_KNOWN_HOSTS", value_name = "FILE")]
+    pub known_hosts: Option<PathBuf>,
+    /// Apply only commits that one of these signed by SSH; OpenSSH's allowed_signers format
+    #[arg(long, env = "MINIK8S_ALLOWED_SIGNERS", value_name = "FILE")]
+    pub allowed_signers: Option<PathBuf>,
+    /// Apply only commits that one of these public keys signed by GPG; armored or binary
+    #[arg(long, env = "MINIK8S_GPG_KEYS", value_name = "FILE")]
+    pub gpg_keys: Option<PathBuf>,
+}
+
+/// Takes one flag back.
+type Forget = fn(&mut RepoArgs);
+
+impl RepoArgs {
+    /// What is absent here is taken from `earlier`, unless that would contradict: a repository by
+    /// flags and a file of sources, one reference and another, one kind of token and another. Of
+    /// another repository, see [`RepoArgs::not_carried_over`]. Both are [`RepoArgs::absolute`].
+    #[must_use]
+    pub fn over(self, earlier: &RepoArgs) -> Self {
+        let mut earlier = earlier.clone();
+        if self.sources.is_some() {
+            return self;
+        }
+        if self.repo.is_some() {
+            earlier.sources = None;
+        }
+        if self.is_another_repo(&earlier) {
+            earlier.of_that_repo().into_iter().for_each(|(_, forget)| forget(&mut earlier));
+        }
+        if self.branch.is_some() || self.tag.is_some() || self.commit.is_some() {
+            (earlier.branch, earlier.tag, earlier.commit) = (None, None, None);
+        }
+        if self.token_file.is_some() || self.token_env.is_some() {
+            (earlier.token_file, earlier.token_env) = (None, None);
+        }
+        Self {
+            repo: self.repo.or(earlier.repo),
+            sources: earlier.sources,
+            branch: self.branch.or(earlier.branch),
+            tag: self.tag.or(earlier.tag),
+            commit: self.commit.or(earlier.commit),
+            path: self.path.or(earlier.path),
+            source: self.source.or(earlier.source),
+            poll: self.poll.or(earlier.poll),
+            strict: self.strict.or(earlier.strict),
+            token_file: self.token_file.or(earlier.token_file),
+            token_env: self.token_env.or(earlier.token_env),
+            git_username: self.git_username.or(earlier.git_username),
+            ca_file: self.ca_file.or(earlier.ca_file),
+            ssh_key: self.ssh_key.or(earlier.ssh_key),
+            known_hosts: self.known_hosts.or(earlier.known_hosts),
+            allowed_signers: self.allowed_signers.or(earlier.allowed_signers),
+            gpg_keys: self.gpg_keys.or(earlier.gpg_keys),
+        }
+    }
+
+    /// Flags of `earlier` that [`RepoArgs::over`] leaves behind because the repository is another: a
+    /// token or key is for the host that it was given for, and a folder or reference for what it is
+    /// in. Who may sign stays: without it, more would be let in than before.
+    pub fn not_carried_over(&self, earlier: &RepoArgs) -> Vec<&'static str> {
+        if self.sources.is_some() || !self.is_another_repo(earlier) {
+            return Vec::new();
+        }
+        let now: Vec<_> = self.of_that_repo().into_iter().map(|(flag, _)| flag).collect();
+        let before = earlier.of_that_repo().into_iter().map(|(flag, _)| flag);
+        before.filter(|flag| !now.contains(flag)).collect()
+    }
+
+    fn is_another_repo(&self, earlier: &RepoArgs) -> bool {
+        self.repo.is_some() && earlier.repo.is_some() && self.repo != earlier.repo
+    }
+
+    /// Flags that are given and mean something for one repository only, and how to forget each.
+    fn of_that_repo(&self) -> Vec<(&'static str, Forget)> {
+        let all: [(&'static str, bool, Forget); 8] = [
+            ("--branch", self.branch.is_some(), |args| args.branch = None),
+            ("--tag", self.tag.is_some(), |args| args.tag = None),
+            ("--commit", self.commit.is_some(), |args| args.commit = None),
+            ("--path", self.path.is_some(), |args| args.path = None),
+            ("--token-file", self.token_file.is_some(), |args| args.token_file = None),
+            ("--token-env", self.token_env.is_some(), |args| args.token_env = None),
+            ("--git-username", self.git_username.is_some(), |args| args.git_username = None),
+            ("--ssh-key", self.ssh_key.is_some(), |args| args.ssh_key = None),
+        ];
+        all.into_iter().filter(|(_, given, _)| *given).map(|(flag, _, forget)| (flag, forget)).collect()
+    }
+
+    /// Files by where they lie, not by how they were named: a relative path would mean something
+    /// else to a child, and to the next `up`.
+    ///
+    /// # Errors
+    /// A path that has no absolute form or is not UTF-8.
+    pub fn absolute(mut self) -> anyhow::Result<Self> {
+        self.repo = self.repo.map(|repo| absolute_if_path(&repo)).transpose()?;
+        let files = [
+            &mut self.sources,
+            &mut self.token_file,
+            &mut self.ca_file,
+            &mut self.ssh_key,
+            &mut self.known_hosts,
+            &mut self.allowed_signers,
+            &mut self.gpg_keys,
+        ];
+        for file in files.into_iter().flatten() {
+            *file = std::path::absolute(&*file)
+                .with_context(|| format!("{} has no absolute path", file.display()))?;
+        }
+        Ok(self)
+    }
+
+    /// The same as variables of the environment for a child. Not as flags: everyone may read a
+    /// command line, and an address may hold a password.
+    pub fn environment(&self) -> Vec<(&'static str, String)> {
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.to_string_lossy().into_owned());
+        let pairs = [
+            ("MINIK8S_REPO", self.repo.clone()),
+            ("MINIK8S_SOURCES", path(&self.sources)),
+            ("MINIK8S_BRANCH", self.branch.clone()),
+            ("MINIK8S_TAG", self.tag.clone()),
+            ("MINIK8S_COMMIT", self.commit.clone()),
+            ("MINIK8S_PATH", self.path.clone()),
+            ("MINIK8S_SOURCE", self.source.clone()),
+            ("MINIK8S_POLL", self.poll.map(duration_text::text)),
+            ("MINIK8S_STRICT", self.strict.map(|strict| strict.to_string())),
+            ("MINIK8S_TOKEN_FILE", path(&self.token_file)),
+            ("MINIK8S_TOKEN_ENV", self.token_env.clone()),
+            ("MINIK8S_GIT_USERNAME", self.git_username.clone()),
+            ("MINIK8S_CA_FILE", path(&self.ca_file)),
+            ("MINIK8S_SSH_KEY", path(&self.ssh_key)),
+            ("MINIK8S_KNOWN_HOSTS", path(&self.known_hosts)),
+            ("MINIK8S_ALLOWED_SIGNERS", path(&self.allowed_signers)),
+            ("MINIK8S_GPG_KEYS", path(&self.gpg_keys)),
+        ];
+        pairs.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    }
+
+    /// The flag that only makes sense for a single repository, if one is given.
+    pub(super) fn flag_of_single(&self) -> Option<&'static str> {
+        // The sources file itself is the one that may stand beside nothing.
+        let alone = RepoArgs { sources: None, ..self.clone() };
+        alone.environment().first().map(|(name, _)| match *name {
+            "MINIK8S_REPO" => "--repo",
+            "MINIK8S_BRANCH" => "--branch",
+            "MINIK8S_TAG" => "--tag",
+            "MINIK8S_COMMIT" => "--commit",
+            "MINIK8S_PATH" => "--path",
+            "MINIK8S_SOURCE" => "--source",
+            "MINIK8S_POLL" => "--poll",
+            "MINIK8S_STRICT" => "--strict",
+            "MINIK8S_TOKEN_FILE" => "--token-file",
+            "MINIK8S_TOKEN_ENV" => "--token-env",
+            "MINIK8S_GIT_USERNAME" => "--git-username",
+            "MINIK8S_CA_FILE" => "--ca-file",
+            "MINIK8S_SSH_KEY" => "--ssh-key",
+            "MINIK8S_KNOWN_HOSTS" => "--known-hosts",
+            "MINIK8S_ALLOWED_SIGNERS" => "--allowed-signers",
+            _ => "--gpg-keys",
+        })
+    }
+}
+
+impl TryFrom<RepoArgs> for SourceConfig {
+    type Error = ConfigError;
+
+    fn try_from(args: RepoArgs) -> Result<Self, ConfigError> {
+        let Some(repo) = args.repo else {
+            let help = "say which repository to follow: --repo URL, or --sources FILE for several";
+            return Err(ConfigError::new("--repo", "", "is not given", help));
+        };
+        let poll = args.poll.unwrap_or(POLL_DEFAULT);
+        check_poll(poll).map_err(|(why, help)| ConfigError::new("--poll", format!("{poll:?}"), why, help))?;
+        let config = SourceConfig {
+            name: args.source.unwrap_or_else(|| SOURCE_DEFAULT.to_owned()),
+            url: repo,
+            reference: reference(args.branch, args.tag, args.commit),
+            path: args.path.unwrap_or_default().trim_matches('/').to_owned(),
+            credentials: Credentials {
+                token_file: args.token_file,
+                token_env: args.token_env,
+                username: args.git_username,
+                ssh_key: args.ssh_key,
+                known_hosts: args.known_hosts,
+                ca_file: args.ca_file,
+                proxy: None,
+            },
+            poll,
+            strict: args.strict.unwrap_or(false),
+            signatures: SignaturePolicy::of(args.allowed_signers, args.gpg_keys),
+        };
+        match config.check() {
+            Ok(()) => Ok(config),
+            Err(error) => Err(ConfigError::new(
+                "--repo",
+                config.shown_url(),
+                error.to_string(),
+                "see minik8s serve --help",
+            )),
+        }
+    }
+}
+
+/// The one that is given; the default branch when none is.
+pub(super) fn reference(branch: Option<String>, tag: Option<String>, commit: Option<String>) -> Reference {
+    match (commit, tag, branch) {
+        (Some(commit), ..) => Reference::Commit(commit),
+        (None, Some(tag), _) => Reference::Tag(tag),
+        (None, None, branch) => Reference::Branch(branch.unwrap_or_else(|| BRANCH_DEFAULT.to_owned())),
+    }
+}
+
+/// What is wrong with a time between looks, and what to do.
+pub(super) fn check_poll(poll: Duration) -> Result<(), (&'static str, &'static str)> {
+    if (POLL_MIN..=POLL_MAX).contains(&poll) {
+        return Ok(());
+    }
+    Err(("is out of bounds", "give a time from 100ms to 24h, for example 5s"))
+}
+
+fn absolute_if_path(repo: &str) -> anyhow::Result<String> {
+    let is_path = !repo.contains("://") && (!repo.contains(':') || Path::new(repo).exists());
+    if !is_path {
+        return Ok(repo.to_owned());
+    }
+    let path = std::path::absolute(repo).with_context(|| format!("{repo} has no absolute path"))?;
+    path.into_os_string().into_string().map_err(|path| anyhow!("{} is not UTF-8", path.display()))
+}
+
+/// Times in the record of `up` as they are typed.
+mod duration_text {
+    use std::time::Duration;
+
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    pub(super) fn text(duration: Duration) -> String {
+        format!("{}ms", duration.as_millis())
+    }
+
+    pub(super) fn serialize<S: Serializer>(value: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+        value.map(text).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+        let text = Option::<String>::deserialize(from)?;
+        text.map(|text| super::parse_duration(&text).map_err(serde::de::Error::custom)).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(repo: &str) -> RepoArgs {
+        RepoArgs { repo: Some(repo.to_owned()), ..RepoArgs::default() }
+    }
+
+    #[test]
+    fn what_is_said_anew_takes_the_place_of_what_contradicts_it() {
+        let earlier = RepoArgs { branch: Some("main".into()), token_file: Some("/t".into()), ..args("/a") };
+        let now = RepoArgs { tag: Some("v1".into()), token_env: Some("T".into()), ..RepoArgs::default() };
+        let both = now.over(&earlier);
+        assert_eq!((both.repo.as_deref(), both.branch, both.token_file), (Some("/a"), None, None));
+        assert_eq!(both.tag.as_deref(), Some("v1"));
+        let file = RepoArgs { sources: Some("/s.yaml".into()), ..RepoArgs::default() };
+        assert_eq!(file.clone().over(&earlier), file);
+        assert_eq!(args("/b").over(&file), args("/b"));
+    }
+
+    #[test]
+    fn nothing_that_was_for_one_repository_goes_to_another() {
+        let one = RepoArgs {
+            branch: Some("b".into()),
+            path: Some("apps".into()),
+            token_file: Some("/t".into()),
+            git_username: Some("u".into()),
+            ssh_key: Some("/k".into()),
+            known_hosts: Some("/hosts".into()),
+            ca_file: Some("/ca".into()),
+            allowed_signers: Some("/signers".into()),
+            gpg_keys: Some("/gpg".into()),
+            strict: Some(true),
+            ..args("https://one.example/a.git")
+        };
+        let other = args("https://other.example/a.git");
+        let both = other.clone().over(&one);
+        let forgotten = (&both.branch, &both.path, &both.token_file, &both.git_username, &both.ssh_key);
+        assert_eq!(forgotten, (&None, &None, &None, &None, &None));
+        let kept = (both.allowed_signers, both.gpg_keys, both.known_hosts, both.strict);
+        assert_eq!(
+            kept,
+            (one.allowed_signers.clone(), one.gpg_keys.clone(), one.known_hosts.clone(), Some(true))
+        );
+        let flags = ["--branch", "--path", "--token-file", "--git-username", "--ssh-key"];
+        assert_eq!(other.not_carried_over(&one), flags);
+        let env = RepoArgs { token_env: Some("T".into()), ..args("https://one.example/a.git") };
+        assert_eq!(other.clone().over(&env).token_env, None);
+        // What is given anew is for the new one.
+        let given = RepoArgs { ssh_key: Some("/k2".into()), ..other };
+        assert_eq!(given.not_carried_over(&one), flags[..4]);
+        assert_eq!(given.over(&one).ssh_key, Some("/k2".into()));
+        // The same one again, or none: all stays.
+        for same in [args("https://one.example/a.git"), RepoArgs::default()] {
+            assert!(same.not_carried_over(&one).is_empty());
+            assert_eq!(same.over(&one), one);
+        }
+    }
+
+    #[test]
+    fn a_record_is_read_back_as_it_was_written() {
+        let before = RepoArgs { poll: Some(Duration::from_millis(1500)), strict: Some(true), ..args("/a") };
+        let text = serde_json::to_string(&before).unwrap();
+        assert_eq!(serde_json::from_str::<RepoArgs>(&text).unwrap(), before);
+        let old = r#"{"repo": "/a", "branch": "main", "path": null, "poll": "5s", "etcdPort": 1}"#;
+        assert_eq!(serde_json::from_str::<RepoArgs>(old).unwrap().poll, Some(Duration::from_secs(5)));
+    }
+}

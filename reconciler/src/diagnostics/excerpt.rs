@@ -1,0 +1,237 @@
+//! The line that a message speaks of, and the part of it to underline. Pure.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::ops::Range;
+
+use super::redact::redacted;
+use super::visible::is_invisible;
+
+/// Longer lines are cut around what is underlined: a file may be one line of a megabyte.
+const LINE_CHARS_MAX: usize = 1_000;
+/// What is kept of a longer line before and after the column.
+const AROUND_CHARS: usize = 400;
+
+/// A part of a file to show.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Excerpt {
+    /// The line, or what is left of a long one.
+    pub line: String,
+    /// The bytes of it to underline.
+    pub span: Range<usize>,
+    /// The line is not whole, so that columns can't be counted in it.
+    pub is_cut: bool,
+}
+
+/// A text by lines, so that many messages about one file read it once.
+#[derive(Debug)]
+pub struct Lines<'a> {
+    lines: Vec<&'a str>,
+    /// The last line shown, without what may be secret: a file of one line has many messages.
+    last: RefCell<Option<(usize, Cow<'a, str>)>>,
+}
+
+impl<'a> Lines<'a> {
+    /// The lines as YAML counts them: a carriage return alone ends one too.
+    pub fn of(text: &'a str) -> Self {
+        let parts = text.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
+        Self { lines: parts.flat_map(|line| line.split('\r')).collect(), last: RefCell::new(None) }
+    }
+
+    /// The excerpt for a 1-based line and column; a column of 0 means the whole line. Values that may
+    /// be secret are not in it.
+    pub fn excerpt(&self, line: u32, column: u32) -> Option<Excerpt> {
+        let index = usize::try_from(line).ok()?.checked_sub(1)?;
+        self.lines.get(index)?;
+        let mut last = self.last.borrow_mut();
+        let known = last.take().filter(|(at, _)| *at == index);
+        let (_, text) = last.insert(known.unwrap_or_else(|| (index, redacted(&self.lines, index))));
+        Some(excerpt(text, usize::try_from(column).ok()?))
+    }
+}
+
+fn excerpt(line: &str, column: usize) -> Excerpt {
+    // Cut before anything is measured: what follows costs as much as the line is long.
+    let skipped = if column > AROUND_CHARS { column - AROUND_CHARS - 1 } else { 0 };
+    let kept: usize = AROUND_CHARS * 2;
+    let is_long = line.len() > LINE_CHARS_MAX && line.chars().nth(LINE_CHARS_MAX).is_some();
+    if !is_long {
+        let line = pictured(line);
+        return Excerpt { span: span(&line, column), line, is_cut: false };
+    }
+    let start = byte_of(line, skipped);
+    let end = start + byte_of(&line[start..], kept);
+    let middle = pictured(&line[start..end]);
+    let mut part = String::from(if start > 0 { "…" } else { "" });
+    let shift = part.len();
+    part.push_str(&middle);
+    let marked = span(&middle, column.saturating_sub(skipped));
+    if end < line.len() {
+        part.push('…');
+    }
+    Excerpt { line: part, span: marked.start + shift..marked.end + shift, is_cut: true }
+}
+
+/// The line with a picture for each character that would drive a terminal; one for one, so that
+/// columns stay.
+fn pictured(line: &str) -> String {
+    let picture = |c: char| match c {
+        '\t' => '\t',
+        '\u{0}'..='\u{1f}' => char::from_u32(0x2400 + u32::from(c)).unwrap_or('\u{fffd}'),
+        c if is_invisible(c) => '\u{fffd}',
+        c => c,
+    };
+    line.chars().map(picture).collect()
+}
+
+/// Where the character with this index begins; the end when there are fewer.
+fn byte_of(text: &str, index: usize) -> usize {
+    text.char_indices().nth(index).map_or(text.len(), |(at, _)| at)
+}
+
+/// The key or value that begins at the 1-based column; the whole line without its indent for 0.
+fn span(line: &str, column: usize) -> Range<usize> {
+    let Some(index) = column.checked_sub(1) else {
+        return line.len() - line.trim_start().len()..line.trim_end().len().max(1).min(line.len());
+    };
+    let start = byte_of(line, index);
+    let rest = &line[start..];
+    let end = match rest.chars().next() {
+        Some(quote @ ('"' | '\'')) => quoted_end(rest, quote),
+        Some('[' | ']' | '{' | '}' | ',') => 1,
+        _ => plain_end(rest),
+    };
+    start..start + end
+}
+
+fn quoted_end(rest: &str, quote: char) -> usize {
+    let mut escaped = false;
+    for (at, c) in rest.char_indices().skip(1) {
+        if c == quote && !escaped {
+            return at + 1;
+        }
+        escaped = c == '\\' && quote == '"' && !escaped;
+    }
+    rest.trim_end().len()
+}
+
+/// The end of a plain key or value: at `: `, at ` #`, at what ends it within brackets, or with the line.
+fn plain_end(rest: &str) -> usize {
+    let mut end = rest.len();
+    let mut before = ' ';
+    for (at, c) in rest.char_indices() {
+        let next = rest[at + c.len_utf8()..].chars().next();
+        let ends = match c {
+            ':' => next.is_none_or(char::is_whitespace),
+            '#' => before.is_whitespace() && at > 0,
+            ',' | ']' | '}' => at > 0,
+            _ => false,
+        };
+        if ends {
+            end = at;
+            break;
+        }
+        before = c;
+    }
+    rest[..end].trim_end().len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The line with what is underlined in brackets.
+    fn marked(line: &str, column: usize) -> String {
+        let Excerpt { line, span, .. } = excerpt(line, column);
+        format!("{}⟦{}⟧{}", &line[..span.start], &line[span.clone()], &line[span.end..])
+    }
+
+    #[test]
+    fn the_key_or_value_at_the_column_is_underlined() {
+        for (line, column, wanted) in [
+            ("  imagee: nginx", 3, "  ⟦imagee⟧: nginx"),
+            ("  image: nginx:1.2 # old", 10, "  image: ⟦nginx:1.2⟧ # old"),
+            ("  - a b  ", 5, "  - ⟦a b⟧  "),
+            ("{\"a b\": [1, 22]}", 2, "{⟦\"a b\"⟧: [1, 22]}"),
+            ("{\"a\": [1, 22]}", 11, "{\"a\": [1, ⟦22⟧]}"),
+            ("x: \"a\\\"b\" # c", 4, "x: ⟦\"a\\\"b\"⟧ # c"),
+            ("x: 'a", 4, "x: ⟦'a⟧"),
+            ("x: [", 4, "x: ⟦[⟧"),
+            ("ä: ö", 4, "ä: ⟦ö⟧"),
+            ("ab", 3, "ab⟦⟧"),
+            ("ab", 99, "ab⟦⟧"),
+            ("  whole line ", 0, "  ⟦whole line⟧ "),
+            ("a: \u{1b}[3\u{9b}x", 4, "a: ⟦␛[3\u{fffd}x⟧"),
+            ("", 0, "⟦⟧"),
+            ("", 1, "⟦⟧"),
+        ] {
+            assert_eq!(marked(line, column), wanted, "{line:?} {column}");
+        }
+    }
+
+    #[test]
+    fn a_long_line_is_cut_around_the_column() {
+        let line = format!("{}key: value{}", "ü".repeat(5_000), " z".repeat(500_000));
+        let excerpt = excerpt(&line, 5_001);
+        assert!(excerpt.is_cut && excerpt.line.chars().count() <= 2 * AROUND_CHARS + 2);
+        assert_eq!(&excerpt.line[excerpt.span.clone()], "key");
+        assert!(excerpt.line.starts_with("…ü") && excerpt.line.ends_with('…'));
+        assert!(super::excerpt(&line, 1).line.starts_with('ü'));
+    }
+
+    #[test]
+    fn lines_are_counted_as_yaml_counts_them() {
+        let lines = Lines::of("a\r\nb\rc\nd");
+        let line = |number| lines.excerpt(number, 1).map(|excerpt| excerpt.line);
+        assert_eq!([line(1), line(2), line(3), line(4)], ["a", "b", "c", "d"].map(|l| Some(l.to_owned())));
+        assert_eq!((line(0), line(5)), (None, None));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_line_and_column_has_an_excerpt(line in "\\PC{0,1500}", column in 0usize..2000) {
+            let excerpt = excerpt(&line, column);
+            proptest::prop_assert!(excerpt.line.get(excerpt.span).is_some());
+        }
+    }
+
+    #[test]
+    fn a_line_that_may_hold_a_secret_is_shown_without_its_values() {
+        const CANARY: &str = "canary12345678";
+        for text in [
+            "spec:\n  password: canary12345678",
+            "spec:\n  sshKey: |\n    canary12345678",
+            "spec:\n  env:\n  - name: A\n    vlaue: canary12345678",
+            "spec:\n  env:\n    - {name: DB_PASSWORD, value: canary12345678}",
+            "spec:\n  env:\n    - {name: A, vlaue: canary12345678}",
+            "spec:\n  args:\n  - --pin\n  # told\n\n  - canary12345678",
+            "spec:\n  command: [sh, -c, canary12345678]",
+            "  \"password\": \"canary12345678\",",
+            "{\"env\":[{\"name\":\"A\",\"value\":\"canary12345678\"}]}",
+            "spec:\n  image: postgres://app:canary12345678@db/x",
+        ] {
+            let lines = Lines::of(text);
+            let last = u32::try_from(text.lines().count()).unwrap();
+            for column in 0..60 {
+                let excerpt = lines.excerpt(last, column).unwrap();
+                assert!(!excerpt.line.contains(CANARY), "{text}\n{excerpt:?}");
+                assert!(excerpt.line.get(excerpt.span.clone()).is_some(), "{excerpt:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_may_not_be_a_secret_is_shown() {
+        for text in [
+            "spec:\n  env:\n  - name: A\n    value: x\n  image: nginx",
+            "spec:\n  password: x\nkind: Pod",
+            "spec:\n  env:\n  - name: DB PASSWORD",
+            "spec:\n  ports: [{port: 80}]",
+            "  imagee: nginx # later",
+        ] {
+            let last = u32::try_from(text.lines().count()).unwrap();
+            let line = Lines::of(text).excerpt(last, 3).map(|excerpt| excerpt.line);
+            assert_eq!(line.as_deref(), text.lines().last());
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The report for programs. Every key is always there. Pure.
+
+use schema::violation::{Severity, Violation};
+use serde::Serialize;
+
+use super::Report;
+
+/// What `-o json` prints.
+#[derive(Debug, Serialize)]
+pub struct JsonReport<'a> {
+    /// No errors.
+    pub ok: bool,
+    /// Objects that could be read.
+    pub objects: usize,
+    /// By file, line and column.
+    pub violations: Vec<JsonViolation<'a>>,
+}
+
+/// One violation.
+#[derive(Debug, Serialize)]
+pub struct JsonViolation<'a> {
+    severity: Severity,
+    rule: &'a str,
+    message: &'a str,
+    /// Empty when the message says it.
+    help: &'a str,
+    file: &'a str,
+    /// 1-based; 0 for the whole file.
+    line: u32,
+    /// 1-based; 0 for the whole line.
+    column: u32,
+    /// `Kind/namespace/name`, or null.
+    object: Option<&'a str>,
+}
+
+impl<'a> From<&'a Report> for JsonReport<'a> {
+    fn from(report: &'a Report) -> Self {
+        let violations = report.violations.iter().map(JsonViolation::from).collect();
+        Self { ok: report.is_ok(), objects: report.objects, violations }
+    }
+}
+
+impl<'a> From<&'a Violation> for JsonViolation<'a> {
+    fn from(violation: &'a Violation) -> Self {
+        Self {
+            severity: violation.severity,
+            rule: &violation.rule,
+            message: &violation.message,
+            help: &violation.help,
+            file: &violation.file,
+            line: violation.line,
+            column: violation.column,
+            object: violation.object.as_deref(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_is_there_in_a_fixed_order() {
+        let violation = Violation {
+            file: "a.yaml".to_owned(),
+            line: 0,
+            column: 0,
+            severity: Severity::Warning,
+            rule: "quantity".to_owned(),
+            message: "m".to_owned(),
+            help: String::new(),
+            object: None,
+        };
+        let report = Report::new([violation], 2, 1);
+        assert_eq!(
+            serde_json::to_string(&JsonReport::from(&report)).unwrap(),
+            "{\"ok\":true,\"objects\":2,\"violations\":[{\"severity\":\"warning\",\"rule\":\"quantity\",\
+             \"message\":\"m\",\"help\":\"\",\"file\":\"a.yaml\",\"line\":0,\"column\":0,\"object\":null}]}"
+        );
+    }
+}

@@ -1,0 +1,83 @@
+//! A line of a manifest without the values that may be secret. Pure.
+//!
+//! Reads the line and those above it, as far as their indentation says what it belongs to: the file
+//! may be broken, so there need not be a document. Rather too much than too little is hidden.
+
+use std::borrow::Cow;
+
+use schema::secrets::{is_secret_field, is_secret_text};
+
+/// Stands for what is not shown.
+const HIDDEN: &str = "(hidden)";
+/// So far up is looked; what is deeper in a list is hidden.
+const LINES_UP_MAX: usize = 500;
+/// So much of a line above is read.
+const HEAD_BYTES: usize = 400;
+
+/// Line `index` with its keys alone, if a value in it may be a secret.
+pub(super) fn redacted<'a>(lines: &[&'a str], index: usize) -> Cow<'a, str> {
+    let line = lines[index];
+    let is_secret = is_secret_text(line) || keys(line).any(is_secret_field) || is_below_secret(lines, index);
+    if is_secret { keys_only(line) } else { Cow::Borrowed(line) }
+}
+
+/// One of the fields that the line is below may hold secrets.
+fn is_below_secret(lines: &[&str], index: usize) -> bool {
+    let (mut indent, mut is_item) = place(lines[index]);
+    for (far, line) in lines[..index].iter().rev().enumerate() {
+        let (at, item) = place(line);
+        // `env:` may stand right above `- name`, at the same column.
+        let is_above = at < indent || at == indent && is_item && !item;
+        if line.trim().is_empty() || line.trim_start().starts_with('#') || !is_above {
+            continue;
+        }
+        if far >= LINES_UP_MAX || keys(head(line)).any(is_secret_field) {
+            return true;
+        }
+        (indent, is_item) = (at, item);
+        if at == 0 && !item {
+            return false;
+        }
+    }
+    false
+}
+
+/// Where the line begins, and whether it begins an item.
+fn place(line: &str) -> (usize, bool) {
+    let text = line.trim_start();
+    (line.len() - text.len(), text == "-" || text.starts_with("- "))
+}
+
+fn head(line: &str) -> &str {
+    let end = (0..=HEAD_BYTES.min(line.len())).rev().find(|at| line.is_char_boundary(*at));
+    &line[..end.unwrap_or(0)]
+}
+
+/// All words that a colon follows.
+fn keys(line: &str) -> impl Iterator<Item = &str> {
+    let parts = line.split([' ', '\t', '{', '}', '[', ']', ',']);
+    parts.filter_map(|part| part.split_once(':').map(|(key, _)| key.trim_matches(['"', '\''])))
+}
+
+/// The line up to the end of its first key; a name is shown with what it names.
+fn keys_only(line: &str) -> Cow<'_, str> {
+    let start = line.len() - line.trim_start_matches([' ', '\t', '-']).len();
+    let (before, text) = line.split_at(start);
+    let is_key = |key: &str| {
+        let key = key.trim_matches(['"', '\'']);
+        !key.is_empty() && key.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/'))
+    };
+    let Some((key, rest)) = text.split_once(':').filter(|(key, _)| is_key(key)) else {
+        return Cow::Owned(format!("{before}{HIDDEN}"));
+    };
+    let value = rest.trim_start();
+    let is_name = key == "name" && !value.contains([',', ':', '}']) && !is_secret_text(value);
+    if is_name || matches!(value, "" | "|" | "|-" | ">" | ">-" | "{" | "[") {
+        return Cow::Borrowed(line);
+    }
+    let blank = &rest[..rest.len() - value.len()];
+    if blank.is_empty() && !key.ends_with('"') {
+        return Cow::Owned(format!("{before}{HIDDEN}"));
+    }
+    Cow::Owned(format!("{before}{key}:{blank}{HIDDEN}"))
+}

@@ -1,0 +1,95 @@
+//! All that a check found, in order, with its totals.
+
+use std::collections::BTreeSet;
+
+use schema::violation::{Severity, Violation};
+
+/// The outcome of a check.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// By file, line and column.
+    pub violations: Vec<Violation>,
+    /// Objects that could be read.
+    pub objects: usize,
+    /// Files that mean to be manifests.
+    pub files: usize,
+}
+
+impl Report {
+    /// A report of these violations; each is told once, whoever found it.
+    pub fn new(violations: impl IntoIterator<Item = Violation>, objects: usize, files: usize) -> Self {
+        let violations: BTreeSet<Violation> = violations.into_iter().collect();
+        Self { violations: violations.into_iter().collect(), objects, files }
+    }
+
+    /// How many are of a severity.
+    pub fn count(&self, severity: Severity) -> usize {
+        self.violations.iter().filter(|violation| violation.severity == severity).count()
+    }
+
+    /// Nothing keeps a file from being applied.
+    pub fn is_ok(&self) -> bool {
+        self.count(Severity::Error) == 0
+    }
+
+    /// `3 errors, 1 warning in 2 files; 14 objects`.
+    pub fn summary(&self) -> String {
+        let total = format!("{} in {}", plural(self.objects, "object"), plural(self.files, "file"));
+        if self.violations.is_empty() {
+            return format!("no errors, no warnings; {total}");
+        }
+        let counts = [(Severity::Error, "error"), (Severity::Warning, "warning"), (Severity::Note, "note")];
+        let told = counts.map(|(severity, word)| (self.count(severity), word));
+        let told: Vec<String> = told
+            .into_iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, word)| plural(count, word))
+            .collect();
+        let places: BTreeSet<&str> =
+            self.violations.iter().map(|violation| violation.file.as_str()).collect();
+        format!("{} in {}; {}", told.join(", "), plural(places.len(), "file"), plural(self.objects, "object"))
+    }
+}
+
+fn plural(count: usize, word: &str) -> String {
+    if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn violation(file: &str, line: u32, severity: Severity) -> Violation {
+        Violation {
+            file: file.to_owned(),
+            line,
+            column: 1,
+            severity,
+            rule: "quantity".to_owned(),
+            message: "m".to_owned(),
+            help: String::new(),
+            object: None,
+        }
+    }
+
+    #[test]
+    fn the_summary_counts_what_there_is() {
+        assert_eq!(Report::new([], 14, 9).summary(), "no errors, no warnings; 14 objects in 9 files");
+        let found = [
+            violation("b.yaml", 1, Severity::Error),
+            violation("a.yaml", 9, Severity::Warning),
+            violation("a.yaml", 2, Severity::Error),
+            violation("a.yaml", 2, Severity::Error),
+        ];
+        let report = Report::new(found, 1, 9);
+        assert_eq!(report.summary(), "2 errors, 1 warning in 2 files; 1 object");
+        let order: Vec<_> = report.violations.iter().map(|v| (v.file.as_str(), v.line)).collect();
+        assert_eq!(order, [("a.yaml", 2), ("a.yaml", 9), ("b.yaml", 1)], "in order, and each once");
+        assert!(!report.is_ok());
+    }
+
+    #[test]
+    fn warnings_and_notes_alone_are_no_failure() {
+        assert!(Report::new([violation("a.yaml", 1, Severity::Warning)], 1, 1).is_ok());
+    }
+}

@@ -1,0 +1,165 @@
+//! Who signed a commit, decided before anything else of it is read; every doubt is a refusal.
+//!
+//! Reads the files of keys anew at each check, so a key can be added or taken away in place. A file
+//! that is missing, unreadable, empty or not understood lets no commit pass. The commit is what was
+//! signed: its tree and therefore everything in it, its parents, its message and its dates.
+
+mod allowed_signers;
+mod openpgp;
+mod ssh;
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::path::Path;
+
+use git2::{ErrorCode, Oid};
+use jiff::Timestamp;
+
+use self::allowed_signers::AllowedSigners;
+use self::openpgp::Keyring;
+use super::config::{SignaturePolicy, SourceConfig};
+use super::{GitError, Mirror};
+
+/// Larger files hold no list of keys that a person keeps.
+const KEYS_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// The largest signature there is takes a tenth of it; a longer one is only work.
+const SIGNATURE_BYTES_MAX: usize = 64 * 1024;
+/// A commit object is a few lines; what is signed is hashed whole.
+const COMMIT_BYTES_MAX: usize = 1024 * 1024;
+
+/// Why a commit is not believed: what is wrong, and what to do about it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Doubt {
+    why: String,
+    help: &'static str,
+}
+
+impl Doubt {
+    fn new(why: impl Into<String>, help: &'static str) -> Self {
+        Self { why: why.into(), help }
+    }
+}
+
+const HELP_SIGN: &str = "sign it (git commit --amend -S) with a key that the source allows, and push";
+const HELP_KEYS: &str = "mend the file of keys; until then no commit is applied";
+
+/// The keys of a policy, read and understood.
+struct Keys {
+    ssh: Option<AllowedSigners>,
+    openpgp: Option<Keyring>,
+}
+
+/// Looks only whether the files of keys of `config` can be used.
+///
+/// # Errors
+/// [`GitError::SignersUnusable`].
+pub fn check_keys(config: &SourceConfig) -> Result<(), GitError> {
+    config.signatures.as_ref().map_or(Ok(()), |policy| read_keys(config, policy).map(drop))
+}
+
+/// Passes a commit that a known key signed, and any commit where no signature is asked for.
+///
+/// # Errors
+/// [`GitError::SignatureInvalid`] and [`GitError::SignersUnusable`]; [`GitError::MirrorBroken`] if
+/// the commit can't be read.
+pub fn check_commit(mirror: &Mirror, commit: Oid, now: Timestamp) -> Result<(), GitError> {
+    let config = mirror.config();
+    let Some(policy) = &config.signatures else { return Ok(()) };
+    let keys = read_keys(config, policy)?;
+    let repository = mirror.open()?;
+    let broken = |error: git2::Error| mirror.broken(&error);
+    let found = repository.find_commit(commit).map_err(broken)?;
+    let refuse = |doubt: Doubt| GitError::SignatureInvalid {
+        url: config.shown_url(),
+        commit: commit.to_string().chars().take(12).collect(),
+        author: super::commit::author_of(&found),
+        why: doubt.why,
+        help: doubt.help,
+    };
+    let (size, _) = repository.odb().and_then(|odb| odb.read_header(commit)).map_err(broken)?;
+    if size > COMMIT_BYTES_MAX {
+        return Err(refuse(Doubt::new("the commit object is larger than 1 MiB", HELP_SIGN)));
+    }
+    let (signature, content) = match repository.extract_signature(&commit, None) {
+        Ok(parts) => parts,
+        Err(error) if error.code() == ErrorCode::NotFound => {
+            return Err(refuse(Doubt::new("it is not signed", HELP_SIGN)));
+        }
+        Err(error) => return Err(broken(error)),
+    };
+    if signature.len() > SIGNATURE_BYTES_MAX {
+        return Err(refuse(Doubt::new("its signature is larger than 64 KiB", HELP_SIGN)));
+    }
+    let committer = found.committer();
+    let signed = Signed {
+        content: &content,
+        signature: &signature,
+        email: &String::from_utf8_lossy(committer.email_bytes()),
+        committed_at: Timestamp::from_second(found.time().seconds()).unwrap_or(Timestamp::UNIX_EPOCH),
+        now,
+    };
+    judge(&keys, &signed).map_err(refuse)
+}
+
+/// A commit taken apart.
+struct Signed<'a> {
+    /// What the signature is over.
+    content: &'a [u8],
+    signature: &'a [u8],
+    /// The committer's address.
+    email: &'a str,
+    committed_at: Timestamp,
+    now: Timestamp,
+}
+
+fn judge(keys: &Keys, signed: &Signed<'_>) -> Result<(), Doubt> {
+    let armor = String::from_utf8_lossy(signed.signature);
+    let armor = armor.trim_start();
+    if armor.starts_with("-----BEGIN SSH SIGNATURE-----") {
+        let Some(signers) = &keys.ssh else {
+            return Err(Doubt::new(
+                "it is signed by SSH, and the source names no allowed signers",
+                HELP_SIGN,
+            ));
+        };
+        ssh::verify(signers, armor, signed)
+    } else if armor.starts_with("-----BEGIN PGP") {
+        let Some(keyring) = &keys.openpgp else {
+            return Err(Doubt::new("it is signed by GPG, and the source names no GPG keys", HELP_SIGN));
+        };
+        openpgp::verify(keyring, armor, signed)
+    } else {
+        Err(Doubt::new("its signature is neither of SSH nor of GPG", HELP_SIGN))
+    }
+}
+
+fn read_keys(config: &SourceConfig, policy: &SignaturePolicy) -> Result<Keys, GitError> {
+    let unusable = |file: &Path, why: String| GitError::SignersUnusable {
+        url: config.shown_url(),
+        file: file.to_owned(),
+        why,
+    };
+    let read = |file: &Path| {
+        let size = fs::metadata(file).map_err(|error| unusable(file, error.to_string()))?.len();
+        if size > KEYS_BYTES_MAX {
+            return Err(unusable(file, "larger than 4 MiB".to_owned()));
+        }
+        fs::read(file).map_err(|error| unusable(file, error.to_string()))
+    };
+    let ssh = policy.allowed_signers.as_deref().map(|file| {
+        let bytes = read(file)?;
+        let text = String::from_utf8(bytes).map_err(|_| unusable(file, "it is not text".to_owned()))?;
+        AllowedSigners::parse(&text).map_err(|why| unusable(file, why))
+    });
+    let openpgp = policy
+        .gpg_keys
+        .as_deref()
+        .map(|file| Keyring::parse(&read(file)?).map_err(|why| unusable(file, why)));
+    let keys = Keys { ssh: ssh.transpose()?, openpgp: openpgp.transpose()? };
+    if keys.ssh.is_none() && keys.openpgp.is_none() {
+        // A policy without keys can't be configured; if it ever could, it must not mean "anyone".
+        return Err(unusable(Path::new(""), "no file of keys is named".to_owned()));
+    }
+    Ok(keys)
+}

@@ -1,0 +1,170 @@
+//! The difference of two trees: what of it matters to a source, and bounds on how much that is.
+//!
+//! Trees may name each other many times over: a few kilobytes of them can stand for more paths than
+//! any memory holds. So what is walked is counted, and too much of it is an error of the commit.
+
+use std::sync::Arc;
+
+use git2::{Oid, Repository, Tree};
+use schema::manifest::is_manifest_path;
+
+use super::error::ReadError;
+use super::ignored;
+
+/// Deeper folders are passed over with a note.
+pub const DEPTH_MAX: usize = 64;
+
+/// How much of a commit is looked at, before it is called no repository of manifests.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Files and folders.
+    pub(super) entries: usize,
+    /// Bytes of all their paths.
+    pub(super) path_bytes: usize,
+    /// Manifest files, and what is passed over with a note.
+    pub(super) files: usize,
+}
+
+impl Limits {
+    pub(super) const DEFAULT: Self =
+        Self { entries: 1_000_000, path_bytes: 256 * 1024 * 1024, files: 100_000 };
+}
+
+/// What is of interest at a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Entry {
+    Manifest(Oid),
+    Ignore(Oid),
+    /// An ignore file that is a link: what it keeps out is not in the commit.
+    IgnoreLink,
+    /// A manifest whose path is not UTF-8; kept under what can be shown of it.
+    OddName,
+    Link,
+    Submodule,
+    TooDeep,
+}
+
+/// One walk over two trees, side by side.
+pub(super) struct Walk<'r> {
+    repository: &'r Repository,
+    limits: Limits,
+    entries: usize,
+    path_bytes: usize,
+    /// Path and what is there now.
+    pub(super) changes: Vec<(Arc<str>, Option<Entry>)>,
+    /// A name on either side is not UTF-8, so that two paths may look the same.
+    pub(super) has_odd_names: bool,
+}
+
+/// A folder on the way.
+#[derive(Clone, Copy)]
+pub(super) struct At<'p> {
+    /// Its path with a slash at the end; empty for the root.
+    pub(super) prefix: &'p str,
+    pub(super) depth: usize,
+    /// A name on the way to it is not UTF-8.
+    pub(super) odd: bool,
+}
+
+impl<'r> Walk<'r> {
+    pub(super) fn new(repository: &'r Repository, limits: Limits) -> Self {
+        Self { repository, limits, entries: 0, path_bytes: 0, changes: Vec::new(), has_odd_names: false }
+    }
+
+    /// Adds what differs between the trees.
+    pub(super) fn compare(
+        &mut self,
+        old: Option<&Tree<'_>>,
+        new: Option<&Tree<'_>>,
+        at: At<'_>,
+    ) -> Result<(), ReadError> {
+        if at.depth > DEPTH_MAX {
+            self.changes.push((at.prefix.trim_end_matches('/').into(), new.map(|_| Entry::TooDeep)));
+            return Ok(());
+        }
+        for side in [Side::Old, Side::New] {
+            let (tree, other) = if side == Side::Old { (old, new) } else { (new, old) };
+            for item in tree.into_iter().flat_map(Tree::iter) {
+                let twin = other.and_then(|tree| tree.get_name_bytes(item.name_bytes()));
+                let unchanged =
+                    twin.as_ref().is_some_and(|t| t.id() == item.id() && t.filemode() == item.filemode());
+                if !unchanged {
+                    self.item(side, &item, twin.as_ref(), at)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn item(
+        &mut self,
+        side: Side,
+        item: &git2::TreeEntry<'_>,
+        twin: Option<&git2::TreeEntry<'_>>,
+        at: At<'_>,
+    ) -> Result<(), ReadError> {
+        let name = String::from_utf8_lossy(item.name_bytes());
+        let odd = at.odd || matches!(name, std::borrow::Cow::Owned(_));
+        self.has_odd_names |= odd;
+        let path = format!("{}{name}", at.prefix);
+        self.count(&path)?;
+        let twin_tree = self.subtree(twin)?;
+        let prefix = format!("{path}/");
+        let below = At { prefix: &prefix, depth: at.depth + 1, odd };
+        match (side, self.subtree(Some(item))?) {
+            // Folders on both sides are compared once, from the new side.
+            (Side::Old, Some(_)) if twin_tree.is_some() => {}
+            (Side::Old, Some(tree)) => self.compare(Some(&tree), None, below)?,
+            (Side::New, Some(tree)) => self.compare(twin_tree.as_ref(), Some(&tree), below)?,
+            (Side::Old, None) => self.changes.push((path.into(), None)),
+            (Side::New, None) => match entry_of(&name, item) {
+                Some(Entry::Manifest(_)) if odd => self.changes.push((path.into(), Some(Entry::OddName))),
+                Some(entry) => self.changes.push((path.into(), Some(entry))),
+                None => {}
+            },
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, path: &str) -> Result<(), ReadError> {
+        self.entries += 1;
+        self.path_bytes += path.len();
+        if self.entries > self.limits.entries {
+            return Err(ReadError::TooMuch { what: "files and folders", most: self.limits.entries });
+        }
+        if self.path_bytes > self.limits.path_bytes {
+            return Err(ReadError::TooMuch { what: "bytes of file names", most: self.limits.path_bytes });
+        }
+        Ok(())
+    }
+
+    fn subtree(&self, item: Option<&git2::TreeEntry<'_>>) -> Result<Option<Tree<'r>>, git2::Error> {
+        match item {
+            Some(item) if item.kind() == Some(git2::ObjectType::Tree) => {
+                self.repository.find_tree(item.id()).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Old,
+    New,
+}
+
+/// What an item that is no folder is.
+pub(super) fn entry_of(name: &str, item: &git2::TreeEntry<'_>) -> Option<Entry> {
+    const LINK: i32 = 0o120_000;
+    match item.kind() {
+        Some(git2::ObjectType::Commit) => Some(Entry::Submodule),
+        Some(git2::ObjectType::Blob) if item.filemode() == LINK && name == ignored::FILE_NAME => {
+            Some(Entry::IgnoreLink)
+        }
+        Some(git2::ObjectType::Blob) if item.filemode() == LINK => Some(Entry::Link),
+        Some(git2::ObjectType::Blob) if name == ignored::FILE_NAME => Some(Entry::Ignore(item.id())),
+        Some(git2::ObjectType::Blob) if is_manifest_path(name) => Some(Entry::Manifest(item.id())),
+        _ => None,
+    }
+}

@@ -1,0 +1,330 @@
+//! Tables of commits whose objects do not fit together.
+
+use schema::object::{Object, Provenance};
+use schema::violation::rules;
+use schema::world::{Table, Versioned};
+
+use super::super::load::{Manifests, parse};
+use super::*;
+
+fn load(files: &[(&str, &str)]) -> Manifests {
+    files.iter().map(|(path, text)| (Arc::from(*path), Arc::new(parse(path, text.as_bytes())))).collect()
+}
+
+/// Live objects of `source`, as these files say.
+fn live(source: &str, files: &[(&str, &str)]) -> Table<ObjectRef, Object> {
+    let mut table = Table::new();
+    for (file, manifest) in load(files) {
+        assert!(!manifest.has_errors(), "{file}: {:?}", manifest.violations);
+        for draft in &manifest.documents {
+            let file = file.to_string();
+            let place =
+                Provenance { source: source.to_owned(), file, line: draft.line, ..Provenance::default() };
+            let value = (*draft.object).clone().into_object(place, 1);
+            let versioned = Versioned { value, create_revision: 1, mod_revision: 1 };
+            table.insert(draft.reference.clone(), Arc::new(versioned));
+        }
+    }
+    table
+}
+
+/// `file: rule: message` of all that cross checks find.
+fn found(files: &[(&str, &str)], live: &Table<ObjectRef, Object>) -> Vec<String> {
+    let manifests = load(files);
+    let checked = check("main", &manifests, live, |_| false);
+    let all = checked.quarantined.values().flatten().chain(&checked.remarks);
+    let shown = |v: &Violation| format!("{}: {}: {}", v.file, v.rule, v.message);
+    let own = |v: &&Violation| v.rule != rules::NOT_EXECUTED_YET.id;
+    all.filter(own).map(shown).collect()
+}
+
+fn order(files: &[(&str, &str)]) -> Vec<String> {
+    let manifests = load(files);
+    let none = Table::new();
+    check("main", &manifests, &none, |_| false).wanted.iter().map(|(object, _)| object.to_string()).collect()
+}
+
+fn pod(name: &str, more: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n{more}spec: {{containers: [{{name: m, image: i}}]}}\n"
+    )
+}
+
+fn after(name: &str, dependencies: &str) -> String {
+    pod(name, &format!("  dependsOn: [{dependencies}]\n"))
+}
+
+fn service(name: &str, port: u16) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec:\n  type: NodePort\n  selector: {{app: web}}\n  ports:\n  - port: 80\n    name: http\n    nodePort: {port}\n"
+    )
+}
+
+fn set(name: &str, app: &str) -> String {
+    format!(
+        "apiVersion: apps/v1\nkind: ReplicaSet\nmetadata: {{name: {name}}}\nspec:\n  selector: {{matchLabels: {{app: {app}}}}}\n  template:\n    metadata: {{labels: {{app: {app}}}}}\n    spec: {{containers: [{{name: m, image: i, resources: {{requests: {{cpu: 100m}}}}}}]}}\n"
+    )
+}
+
+fn hpa(name: &str, target: &str) -> String {
+    format!(
+        "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {{name: {name}}}\nspec:\n  scaleTargetRef:\n    apiVersion: apps/v1\n    kind: ReplicaSet\n    name: {target}\n  maxReplicas: 3\n"
+    )
+}
+
+fn dns(name: &str, host: &str, service: &str, port: &str) -> String {
+    format!(
+        "apiVersion: minik8s.io/v1\nkind: Dns\nmetadata: {{name: {name}}}\nspec:\n  host: {host}\n  paths:\n  - path: /\n    service:\n      name: {service}\n      port: {port}\n"
+    )
+}
+
+const BROKEN: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {selector: {app: web}, ports: [{port: 80, nodPort: 1}]}\n";
+
+#[test]
+fn what_is_named_must_be_there() {
+    let none = Table::new();
+    let web = set("web", "web");
+    assert_eq!(found(&[("a.yaml", &web), ("h.yaml", &hpa("h", "web"))], &none), [""; 0]);
+    assert_eq!(
+        found(&[("a.yaml", &web), ("h.yaml", &hpa("h", "wbe"))], &none),
+        ["h.yaml: dangling-target: spec.scaleTargetRef.name: there is no ReplicaSet/default/wbe"]
+    );
+    let pair = service("web", 30001);
+    let with = |dns: &str| found(&[("a.yaml", &web), ("s.yaml", &pair), ("d.yaml", dns)], &none);
+    assert_eq!(with(&dns("d", "a.example", "web", "http")), [""; 0]);
+    assert_eq!(with(&dns("d", "a.example", "web", "80")), [""; 0]);
+    assert_eq!(
+        with(&dns("d", "a.example", "web", "81")),
+        ["d.yaml: dangling-target: spec.paths[0].service.port: Service/default/web has no port 81"]
+    );
+    assert_eq!(
+        found(&[("p.yaml", &after("p", "Pod/q, Service/other/x"))], &none),
+        [
+            "p.yaml: dangling-target: metadata.dependsOn[0]: there is no Pod/default/q",
+            "p.yaml: dangling-target: metadata.dependsOn[1]: there is no Service/other/x",
+        ]
+    );
+}
+
+#[test]
+fn what_another_source_has_or_a_held_removal_keeps_is_there() {
+    let web = [("s.yaml", service("web", 30001)), ("w.yaml", pod("w", "  labels: {app: web}\n"))];
+    let web: Vec<_> = web.iter().map(|(path, text)| (*path, text.as_str())).collect();
+    let route = dns("d", "a.example", "web", "80");
+    assert_eq!(found(&[("d.yaml", &route)], &live("other", &web)), [""; 0]);
+    // Its own service goes with this very commit.
+    let gone = found(&[("d.yaml", &route)], &live("main", &web));
+    assert_eq!(
+        gone,
+        [
+            "d.yaml: dangling-target: spec.paths[0].service.name: Service/default/web is removed by this commit"
+        ]
+    );
+    // It does not go while some file can't be read.
+    let held = found(&[("d.yaml", &route), ("x.yaml", "kind: Pod\n")], &live("main", &web));
+    assert!(held.iter().all(|violation| violation.starts_with("x.yaml")), "{held:?}");
+    // Nor if it is protected.
+    let kept = service("web", 30001)
+        .replace("{name: web}", "{name: web, annotations: {minik8s.io/prune: \"false\"}}");
+    assert_eq!(found(&[("d.yaml", &route)], &live("main", &[("s.yaml", &kept)])), [""; 0]);
+}
+
+#[test]
+fn dependants_of_what_is_quarantined_and_not_live_are_quarantined_with_it() {
+    let web = pod("w", "  labels: {app: web}\n");
+    let chain = [
+        ("w.yaml", web.as_str()),
+        ("a.yaml", BROKEN),
+        ("b.yaml", &dns("d", "a.example", "web", "80")),
+        ("c.yaml", &after("p", "Dns/d")),
+        ("e.yaml", &after("q", "Pod/p")),
+        ("f.yaml", &after("r", "Pod/w")),
+    ];
+    let rules = |all: Vec<String>| {
+        all.iter().map(|v| v.splitn(3, ": ").take(2).collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
+    };
+    let none = rules(found(&chain, &Table::new()));
+    assert_eq!(
+        none,
+        [
+            "a.yaml unknown-field",
+            "b.yaml depends-on-quarantined",
+            "c.yaml depends-on-quarantined",
+            "e.yaml depends-on-quarantined",
+        ]
+    );
+    // What is live can be counted on.
+    let service = live("main", &[("a.yaml", &service("web", 30001))]);
+    assert_eq!(rules(found(&chain, &service)), ["a.yaml unknown-field"]);
+}
+
+#[test]
+fn the_newcomer_loses_what_only_one_can_have() {
+    let none = Table::new();
+    let w = pod("w", "  labels: {app: web}\n");
+    let (a, b) = (service("a", 30001), service("b", 30001));
+    let both: [(&str, &str); 3] = [("a.yaml", &a), ("b.yaml", &b), ("w.yaml", &w)];
+    assert_eq!(
+        found(&both, &none),
+        [
+            "b.yaml: port-clash: spec.ports[0].nodePort: the node port 30001/TCP belongs to Service/default/a (a.yaml:1)"
+        ]
+    );
+    assert_eq!(
+        found(&both, &live("main", &[("b.yaml", &b)])),
+        [
+            "a.yaml: port-clash: spec.ports[0].nodePort: the node port 30001/TCP belongs to Service/default/b (b.yaml:1)"
+        ]
+    );
+    let other = found(&[("a.yaml", &a), ("w.yaml", &w)], &live("other", &[("z.yaml", &b)]));
+    assert_eq!(
+        other,
+        [
+            "a.yaml: port-clash: spec.ports[0].nodePort: the node port 30001/TCP belongs to Service/default/b of source `other` (z.yaml:1)"
+        ]
+    );
+}
+
+#[test]
+fn a_swap_in_one_commit_is_no_clash_unless_one_side_stays() {
+    let w = pod("w", "  labels: {app: web}\n");
+    let before = live("main", &[("a.yaml", &service("a", 30001)), ("b.yaml", &service("b", 30002))]);
+    let (a, b) = (service("a", 30002), service("b", 30001));
+    assert_eq!(found(&[("a.yaml", &a), ("b.yaml", &b), ("w.yaml", &w)], &before), [""; 0]);
+    // A new name for the same port, too.
+    assert_eq!(
+        found(
+            &[("c.yaml", &service("c", 30001)), ("b.yaml", &b.replace("30001", "30002")), ("w.yaml", &w)],
+            &before
+        ),
+        [""; 0]
+    );
+    // One of the two can't be applied: it stays, and so does the other.
+    let broken = b.replace("spec:", "spce:");
+    let all = found(&[("a.yaml", &a), ("b.yaml", &broken), ("w.yaml", &w)], &before);
+    let clash = "a.yaml: port-clash: spec.ports[0].nodePort: the node port 30002/TCP belongs to Service/default/b, which stays as it was (b.yaml:1)";
+    assert_eq!(all[0], clash);
+    // The same if that is found only here.
+    let dangling = b.replace("metadata: {name: b}", "metadata: {name: b, dependsOn: [Pod/x]}");
+    let all = found(&[("a.yaml", &a), ("b.yaml", &dangling), ("w.yaml", &w)], &before);
+    assert_eq!((all.len(), all[0].as_str()), (2, clash), "{all:?}");
+}
+
+#[test]
+fn autoscalers_swap_their_targets() {
+    let sets = [("w.yaml", set("w", "w")), ("v.yaml", set("v", "v"))];
+    let before = [("h.yaml", hpa("h", "w")), ("i.yaml", hpa("i", "v"))];
+    let after = [("h.yaml", hpa("h", "v")), ("i.yaml", hpa("i", "w"))];
+    let as_files = |parts: [&[(&'static str, String)]; 2]| -> Vec<(&'static str, String)> { parts.concat() };
+    let (before, after) = (as_files([&sets, &before]), as_files([&sets, &after]));
+    let shown = |files: &[(&'static str, String)]| -> Vec<(&'static str, &'static str)> {
+        files.iter().map(|(path, text)| (*path, &*text.clone().leak())).collect()
+    };
+    assert_eq!(found(&shown(&after), &live("main", &shown(&before))), [""; 0]);
+}
+
+#[test]
+fn every_sort_of_clash_is_found() {
+    let none = Table::new();
+    let sets = [set("w", "w"), set("v", "v")];
+    let port = |name: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  nodeName: n1\n  containers: [{{name: m, image: i, ports: [{{containerPort: 80, hostPort: 8080}}]}}]\n"
+        )
+    };
+    let address = |name: &str| {
+        format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec:\n  clusterIP: 10.96.0.77\n  selector: {{app: w}}\n  ports: [{{port: 80}}]\n"
+        )
+    };
+    let cases = [
+        ("autoscaler-clash", hpa("h", "w"), hpa("i", "w")),
+        ("selector-clash", set("x", "same"), set("y", "same")),
+        ("port-clash", port("p"), port("q")),
+        ("address-clash", address("s"), address("t")),
+    ];
+    for (rule, one, two) in cases {
+        let files: [(&str, &str); 4] =
+            [("a.yaml", &one), ("b.yaml", &two), ("v.yaml", &sets[0]), ("w.yaml", &sets[1])];
+        let all = found(&files, &none);
+        assert!(
+            all.len() == 1 && all[0].starts_with("b.yaml") && all[0].contains(&format!(" {rule}: ")),
+            "{rule}: {all:?}"
+        );
+    }
+    let routes = [dns("d", "a.example", "s", "80"), dns("e", "a.example", "s", "80")];
+    let all = found(
+        &[("a.yaml", &routes[0]), ("b.yaml", &routes[1]), ("s.yaml", &address("s")), ("w.yaml", &sets[0])],
+        &none,
+    );
+    assert!(all.len() == 1 && all[0].starts_with("b.yaml: route-clash"), "{all:?}");
+}
+
+#[test]
+fn circles_are_told_with_the_whole_way() {
+    let none = Table::new();
+    let files = [
+        ("a.yaml", after("a", "Pod/b")),
+        ("b.yaml", after("b", "Pod/c")),
+        ("c.yaml", after("c", "Pod/a")),
+        ("e.yaml", pod("e", "")),
+    ];
+    let files: Vec<_> = files.iter().map(|(path, text)| (*path, text.as_str())).collect();
+    let all = found(&files, &none);
+    assert_eq!(
+        all[0],
+        "a.yaml: dependency-cycle: metadata.dependsOn[0]: \
+         Pod/default/a → Pod/default/b → Pod/default/c → Pod/default/a wait for each other"
+    );
+    assert!(all[1].contains("Pod/default/b → Pod/default/c → Pod/default/a → Pod/default/b"), "{all:?}");
+    assert_eq!(all.len(), 3);
+}
+
+#[test]
+fn a_selector_that_matches_nothing_is_a_warning_and_applies() {
+    let alone = service("web", 30001);
+    let none = Table::new();
+    assert_eq!(
+        found(&[("s.yaml", &alone)], &none),
+        ["s.yaml: selector-matches-nothing: spec.selector: no pod in namespace default has app=web"]
+    );
+    let manifests = load(&[("s.yaml", &alone)]);
+    let checked = check("main", &manifests, &none, |_| false);
+    assert_eq!((checked.wanted.len(), checked.quarantined.len()), (1, 0));
+    let template = set("w", "web");
+    assert_eq!(found(&[("s.yaml", &alone), ("w.yaml", &template)], &none), [""; 0]);
+    assert_eq!(found(&[("s.yaml", &alone)], &live("other", &[("w.yaml", &template)])), [""; 0]);
+}
+
+#[test]
+fn what_an_object_depends_on_comes_before_it_whatever_the_kinds() {
+    let job = "apiVersion: v1\nkind: Pod\nmetadata: {name: z}\nspec: {containers: [{name: m, image: i}]}\n";
+    let early = service("s", 30001).replace("{name: s}", "{name: s, dependsOn: [Pod/z]}");
+    let files = [("a.yaml", after("a", "Pod/m, Service/s")), ("m.yaml", pod("m", "  labels: {app: web}\n"))];
+    let all =
+        [("s.yaml", early.as_str()), ("z.yaml", job), (files[0].0, &files[0].1), (files[1].0, &files[1].1)];
+    assert_eq!(order(&all), ["Pod/default/m", "Pod/default/z", "Service/default/s", "Pod/default/a"]);
+}
+
+#[test]
+fn what_the_cluster_object_forbids_is_found_in_pods_and_templates() {
+    let none = Table::new();
+    let cluster = "apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {name: cluster}\nspec: {podSecurity: {forbidHostNetwork: true}}\n";
+    let bare = pod("p", "").replace("spec: {", "spec: {hostNetwork: true, ");
+    let many = set("w", "w").replace("spec: {containers", "spec: {hostNetwork: true, containers");
+    assert_eq!(found(&[("p.yaml", &bare), ("w.yaml", &many)], &none), [""; 0]);
+    let all = found(&[("c.yaml", cluster), ("p.yaml", &bare), ("w.yaml", &many)], &none);
+    assert!(all[0].starts_with("p.yaml: forbidden-by-cluster: spec.hostNetwork: Forbidden"), "{all:?}");
+    assert!(all[1].starts_with("w.yaml: forbidden-by-cluster: spec.template.spec.hostNetwork"), "{all:?}");
+    assert_eq!(found(&[("p.yaml", &bare)], &live("other", &[("c.yaml", cluster)])).len(), 1);
+}
+
+#[test]
+fn violations_point_at_the_field() {
+    let files = [("a.yaml", after("a", "Pod/b, Pod/c")), ("b.yaml", pod("b", ""))];
+    let manifests = load(&[(files[0].0, &files[0].1), (files[1].0, &files[1].1)]);
+    let none = Table::new();
+    let checked = check("main", &manifests, &none, |_| false);
+    let violation = &checked.quarantined["a.yaml"][0];
+    assert_eq!((violation.line, violation.column), (5, 22));
+}

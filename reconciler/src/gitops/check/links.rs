@@ -1,0 +1,324 @@
+//! Whether what objects name is there, and whether each has to itself what only one can have. Pure.
+//!
+//! A finding puts a file into quarantine, and then its objects are not what other files count on.
+//! So findings are followed until there are no more: each file is put there once, which bounds it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use schema::kinds::Resource;
+use schema::kinds::pod::PortReference;
+use schema::kinds::service::ServicePort;
+use schema::meta::ObjectRef;
+use schema::violation::{OwnedStep, rules};
+
+use super::Claim;
+use super::cycles::{self, chain};
+use super::exclusive::{Exclusive, exclusives};
+use super::reference::{Reference, references};
+use super::scene::{Fault, Present, Scene};
+
+/// So many names are listed in a message.
+const NAMED_MAX: usize = 5;
+
+/// Someone who has, or wants, what only one can have.
+#[derive(Debug, Clone)]
+struct Holder<'a> {
+    object: &'a ObjectRef,
+    /// None: as the object is live, and will stay.
+    claim: Option<&'a Claim<'a>>,
+    /// The live object has it already.
+    has_it: bool,
+    path: Vec<OwnedStep>,
+}
+
+/// A field that names an object.
+#[derive(Debug)]
+struct Link<'a> {
+    from: &'a Claim<'a>,
+    reference: Reference<'a>,
+}
+
+#[derive(Default)]
+struct Links<'a> {
+    by_target: BTreeMap<ObjectRef, Vec<Link<'a>>>,
+    holders: BTreeMap<Exclusive, Vec<Holder<'a>>>,
+    /// Files newly in quarantine.
+    fallen: Vec<Arc<str>>,
+    /// Objects by file, once some file has fallen.
+    named_in: BTreeMap<&'a str, Vec<&'a ObjectRef>>,
+}
+
+/// Finds what does not fit together.
+pub(super) fn check(scene: &mut Scene<'_>) {
+    let mut links = Links::default();
+    links.gather(scene);
+    let targets: Vec<ObjectRef> = links.by_target.keys().cloned().collect();
+    let wished: Vec<Exclusive> = links.holders.keys().cloned().collect();
+    for target in &targets {
+        links.follow(scene, target);
+    }
+    for exclusive in &wished {
+        links.decide(scene, exclusive, false);
+    }
+    links.settle(scene);
+}
+
+/// Looks again who has what only one can have, now that nothing leaves. Other findings stand: taking
+/// one back could release the very removals that it holds.
+pub(super) fn check_staying(scene: &mut Scene<'_>) {
+    scene.nothing_leaves();
+    let mut links = Links::default();
+    links.gather(scene);
+    let wished: Vec<Exclusive> = links.holders.keys().cloned().collect();
+    for exclusive in &wished {
+        links.decide(scene, exclusive, true);
+    }
+    links.settle(scene);
+}
+
+impl<'a> Links<'a> {
+    fn settle(&mut self, scene: &mut Scene<'a>) {
+        loop {
+            while let Some(file) = self.fallen.pop() {
+                self.fall(scene, &file);
+            }
+            for cycle in cycles::find(scene) {
+                self.blame_cycle(scene, &cycle);
+            }
+            if self.fallen.is_empty() {
+                break;
+            }
+        }
+    }
+
+    fn gather(&mut self, scene: &Scene<'a>) {
+        for claim in scene.claims {
+            let (metadata, resource) = (&claim.draft.object.metadata, &claim.draft.object.resource);
+            let found = references(metadata, resource);
+            for reference in found {
+                self.by_target
+                    .entry(reference.target.clone())
+                    .or_default()
+                    .push(Link { from: claim, reference });
+            }
+        }
+        for claim in scene.claims.iter().filter(|claim| !scene.is_quarantined(claim)) {
+            let (metadata, resource) = (&claim.draft.object.metadata, &claim.draft.object.resource);
+            let wishes = exclusives(metadata, resource);
+            if wishes.is_empty() {
+                continue;
+            }
+            let live = claim.live.map(|live| exclusives(&live.value.metadata, &live.value.resource));
+            for (exclusive, path) in wishes {
+                let has_it = live.iter().flatten().any(|(live, _)| *live == exclusive);
+                let holder = Holder { object: &claim.draft.reference, claim: Some(claim), has_it, path };
+                self.holders.entry(exclusive).or_default().push(holder);
+            }
+        }
+        for (object, live) in scene.live {
+            let has = exclusives(&live.value.metadata, &live.value.resource);
+            if !has.is_empty() && matches!(scene.present(object), Some(Present::Stays(_))) {
+                self.stays(object, has);
+            }
+        }
+    }
+
+    fn stays(&mut self, object: &'a ObjectRef, has: Vec<(Exclusive, Vec<OwnedStep>)>) {
+        for (exclusive, path) in has {
+            let holder = Holder { object, claim: None, has_it: true, path };
+            self.holders.entry(exclusive).or_default().push(holder);
+        }
+    }
+
+    fn blame(&mut self, scene: &mut Scene<'a>, claim: &'a Claim<'a>, fault: &Fault<'_>) {
+        if scene.blame(claim, fault) {
+            self.fallen.push(Arc::clone(claim.file));
+        }
+    }
+
+    /// Looks whether all that name `target` find it.
+    fn follow(&mut self, scene: &mut Scene<'a>, target: &ObjectRef) {
+        let Some(links) = self.by_target.remove(target) else { return };
+        let present = scene.present(target);
+        for link in &links {
+            let Some(missing) = missing(scene, target, present, &link.reference) else { continue };
+            // What else is wrong with a file that can't be applied anyway is told as far as it is its own.
+            if scene.is_quarantined(link.from) && missing.home.is_some() {
+                continue;
+            }
+            let rule =
+                if missing.home.is_some() { &rules::DEPENDS_ON_QUARANTINED } else { &rules::DANGLING_TARGET };
+            let path =
+                if missing.is_port { port_of(&link.reference.path) } else { link.reference.path.clone() };
+            let fault = Fault { rule, path: &path, message: &missing.message, help: &missing.help };
+            self.blame(scene, link.from, &fault);
+        }
+        self.by_target.insert(target.clone(), links);
+    }
+
+    /// Who has what only one can have: who stays as he is, else who has it live, else the first.
+    /// `again`: what is in quarantine already has been told.
+    fn decide(&mut self, scene: &mut Scene<'a>, exclusive: &Exclusive, again: bool) {
+        let Some(holders) = self.holders.remove(exclusive) else { return };
+        let place = |holder: &Holder<'a>| holder.claim.map(|claim| (claim.file, claim.draft.line));
+        let rank = |holder: &Holder<'a>| (holder.claim.is_some(), !holder.has_it, place(holder));
+        if let Some(winner) = holders.iter().min_by_key(|holder| rank(holder)).cloned() {
+            let owner = owner(scene, &winner);
+            for loser in holders.iter().filter(|holder| holder.object != winner.object) {
+                let Some(claim) = loser.claim.filter(|claim| !again || !scene.is_quarantined(claim)) else {
+                    continue;
+                };
+                let message = format!("the {exclusive} belongs to {owner}");
+                let (rule, help) = (exclusive.rule(), exclusive.help());
+                let fault = Fault { rule, path: &loser.path, message: &message, help };
+                self.blame(scene, claim, &fault);
+            }
+        }
+        self.holders.insert(exclusive.clone(), holders);
+    }
+
+    /// A file is in quarantine: its objects stay as they are live, or are not there.
+    fn fall(&mut self, scene: &mut Scene<'a>, file: &str) {
+        if self.named_in.is_empty() {
+            for claim in scene.claims {
+                self.named_in.entry(claim.file).or_default().push(&claim.draft.reference);
+            }
+        }
+        let of_file = self.named_in.get(file).into_iter().chain(scene.absent_of.get(file));
+        let objects: BTreeSet<&'a ObjectRef> = of_file.flatten().copied().collect();
+        for object in objects {
+            self.follow(scene, object);
+            let Some((object, live)) = scene.live.get_key_value(object) else { continue };
+            let has = exclusives(&live.value.metadata, &live.value.resource);
+            let names: Vec<Exclusive> = has.iter().map(|(exclusive, _)| exclusive.clone()).collect();
+            self.stays(object, has);
+            for exclusive in &names {
+                self.decide(scene, exclusive, true);
+            }
+        }
+    }
+
+    fn blame_cycle(&mut self, scene: &mut Scene<'a>, cycle: &[ObjectRef]) {
+        for (at, object) in cycle.iter().enumerate() {
+            let Some(Present::Wanted(claim)) = scene.present(object) else { continue };
+            let next = &cycle[(at + 1) % cycle.len()];
+            let found = references(&claim.draft.object.metadata, &claim.draft.object.resource);
+            let is_it = |reference: &&Reference<'_>| cycles::is_dependency(reference, next);
+            let path = found.iter().find(is_it).map(|reference| reference.path.clone()).unwrap_or_default();
+            let message = format!("{} wait for each other", chain(cycle, at));
+            let help = "take one of them out of `dependsOn`";
+            let fault = Fault { rule: &rules::DEPENDENCY_CYCLE, path: &path, message: &message, help };
+            self.blame(scene, claim, &fault);
+        }
+    }
+}
+
+fn owner(scene: &Scene<'_>, winner: &Holder<'_>) -> String {
+    let object = winner.object;
+    match (winner.claim, scene.live.get(object).map(|live| &live.value.provenance)) {
+        (Some(claim), _) => format!("{object} ({}:{})", claim.file, claim.draft.line),
+        (None, Some(place)) if place.source != scene.source => {
+            format!("{object} of source `{}` ({}:{})", place.source, place.file, place.line)
+        }
+        (None, Some(place)) => format!("{object}, which stays as it was ({}:{})", place.file, place.line),
+        (None, None) => object.to_string(),
+    }
+}
+
+/// A target that is not there.
+struct Missing<'s> {
+    message: String,
+    help: String,
+    /// The file that would have it, if that is why.
+    home: Option<&'s str>,
+    /// The target is there, its port is not.
+    is_port: bool,
+}
+
+/// `….service.port` beside `….service.name`.
+fn port_of(path: &[OwnedStep]) -> Vec<OwnedStep> {
+    let mut path = path.to_vec();
+    path.pop();
+    path.push(OwnedStep::Field("port".to_owned()));
+    path
+}
+
+fn missing<'s>(
+    scene: &'s Scene<'_>,
+    target: &ObjectRef,
+    present: Option<Present<'_>>,
+    reference: &Reference<'_>,
+) -> Option<Missing<'s>> {
+    let home = || scene.quarantined_home(target);
+    let Some(present) = present else {
+        return Some(match home() {
+            Some(file) => Missing {
+                message: format!("{target} is in {file}, which can't be applied, and is not there yet"),
+                help: format!("mend {file} first"),
+                home: Some(file),
+                is_port: false,
+            },
+            None if scene.live.contains_key(target) => Missing {
+                message: format!("{target} is removed by this commit"),
+                help: format!("keep {target}, or take this reference out, too"),
+                home: None,
+                is_port: false,
+            },
+            None => Missing {
+                message: format!("there is no {target}"),
+                help: others(scene, target),
+                home: None,
+                is_port: false,
+            },
+        });
+    };
+    let (Some(port), Resource::Service(service)) = (reference.port, present.resource()) else { return None };
+    if service.ports.iter().any(|served| serves(served, port)) {
+        return None;
+    }
+    // It may have the port as its file has it, which can't be applied.
+    let comes = scene.claim(target).filter(|claim| scene.is_quarantined(claim)).is_some_and(|claim| {
+        matches!(&claim.draft.object.resource, Resource::Service(s) if s.ports.iter().any(|p| serves(p, port)))
+    });
+    let ports: Vec<String> = service.ports.iter().take(NAMED_MAX).map(shown_port).collect();
+    let port = match port {
+        PortReference::Number(number) => number.to_string(),
+        PortReference::Name(name) => format!("`{name}`"),
+    };
+    let help = if ports.is_empty() { String::new() } else { format!("it has {}", ports.join(", ")) };
+    Some(Missing {
+        message: format!("{target} has no port {port}"),
+        help,
+        home: if comes { home() } else { None },
+        is_port: true,
+    })
+}
+
+fn serves(served: &ServicePort, port: &PortReference) -> bool {
+    match port {
+        PortReference::Number(number) => served.port == *number,
+        PortReference::Name(name) => served.name.as_ref() == Some(name),
+    }
+}
+
+fn shown_port(port: &ServicePort) -> String {
+    match &port.name {
+        Some(name) => format!("{} (`{name}`)", port.port),
+        None => port.port.to_string(),
+    }
+}
+
+/// What could have been meant: objects of the kind in the namespace.
+fn others(scene: &Scene<'_>, target: &ObjectRef) -> String {
+    let alike = |object: &&ObjectRef| object.kind == target.kind && object.namespace == target.namespace;
+    let first = ObjectRef { name: String::new(), ..target.clone() };
+    let at = scene.claims.partition_point(|claim| claim.draft.reference < first);
+    let names = scene.claims[at..].iter().map(|claim| &claim.draft.reference).take_while(alike);
+    let names: Vec<&str> = names.take(NAMED_MAX + 1).map(|object| object.name.as_str()).collect();
+    match names.len() {
+        0 => format!("the repository has no {} in namespace {}", target.kind, target.namespace),
+        1..=NAMED_MAX => format!("there is {}", names.join(", ")),
+        _ => format!("there is {}, …", names[..NAMED_MAX].join(", ")),
+    }
+}

@@ -1,0 +1,182 @@
+//! Checks across files and sources: who may have an object, and whether objects fit together. Pure.
+//!
+//! Reads parsed files and the live objects, decides which documents are wanted, in which order, and
+//! which files are quarantined. Who is there keeps what he has; the error is the newcomer's. A file
+//! in quarantine keeps its live objects, so no finding of these checks ever removes one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use schema::meta::ObjectRef;
+use schema::object::Object;
+use schema::violation::{Rule, Violation};
+use schema::world::{Table, Versioned};
+
+pub(super) use exclusive::exclusives;
+pub(super) use order::removed;
+pub(super) use reference::dependencies;
+
+use super::load::{Draft, ManifestFile, Manifests};
+use scene::Scene;
+
+mod cycles;
+mod exclusive;
+#[cfg(test)]
+mod link_tests;
+mod links;
+mod order;
+mod owners;
+mod policy;
+mod reference;
+mod scene;
+mod selectors;
+#[cfg(test)]
+mod tests;
+
+/// What may be applied, and what not.
+#[derive(Debug, Default)]
+pub struct Checked<'a> {
+    /// Objects of files without errors, in the order in which they are applied: by kind, and what an
+    /// object depends on before it.
+    pub wanted: Vec<(&'a ObjectRef, Claim<'a>)>,
+    /// Live objects of the source that no document names, not even in a quarantined file.
+    pub absent: Vec<Live<'a>>,
+    /// Files that can't be applied, with everything found in them.
+    pub quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
+    /// Warnings and notes of the checks across objects; they keep nothing from being applied.
+    pub remarks: Vec<Violation>,
+    /// How many files mean to be manifests.
+    pub manifest_files: usize,
+}
+
+/// What a decision on removals is made on.
+#[derive(Debug, Clone, Copy)]
+pub struct Found<'f, 'a> {
+    /// As in [`Checked`].
+    pub absent: &'f [Live<'a>],
+    /// As in [`Checked`].
+    pub quarantined: &'f BTreeMap<Arc<str>, Vec<Violation>>,
+    /// As in [`Checked`].
+    pub manifest_files: usize,
+}
+
+/// A document that names an object.
+#[derive(Debug, Clone, Copy)]
+pub struct Claim<'a> {
+    /// The file.
+    pub file: &'a Arc<str>,
+    /// The document.
+    pub draft: &'a Draft,
+    /// The object as it is live, whoever owns it.
+    pub live: Option<&'a Versioned<Object>>,
+}
+
+/// An object as it is live.
+pub type Live<'a> = (&'a ObjectRef, &'a Versioned<Object>);
+
+/// Checks the files of `source` against each other and against what is live.
+///
+/// Runs over everything at each change, so documents and live objects are sorted once and walked
+/// side by side: looking each of 10,000 up in trees takes several times as long.
+///
+/// `holds` says whether the removals are held, as far as is known. If so, nothing leaves, and what
+/// only one can have is looked at once more: nobody gets what its holder keeps.
+pub fn check<'a>(
+    source: &str,
+    manifests: &'a Manifests,
+    live: &'a Table<ObjectRef, Object>,
+    holds: impl FnOnce(&Found<'_, 'a>) -> bool,
+) -> Checked<'a> {
+    let mut quarantined: BTreeMap<Arc<str>, Vec<Violation>> = BTreeMap::new();
+    for (file, manifest) in manifests.iter().filter(|(_, manifest)| manifest.has_errors()) {
+        quarantined.insert(Arc::clone(file), manifest.violations.clone());
+    }
+    let claims = claims(manifests, live);
+    let rivals = || claims.chunk_by(|one, next| one.draft.reference == next.draft.reference);
+    for (loser, violation) in rivals().flat_map(|rivals| owners::judge(source, rivals, manifests)) {
+        quarantined.entry(Arc::clone(loser)).or_default().push(violation);
+    }
+    let absent = absent(source, &claims, live);
+    for (file, violation) in owners::vanished(manifests, &absent) {
+        quarantined.entry(file).or_default().push(violation);
+    }
+    // The files of losers are quarantined by now, so at most one of the rivals is in a good file.
+    let is_good = |claim: &&Claim<'a>| !quarantined.contains_key(claim.file);
+    let of_object = |rivals: &[Claim<'a>]| *rivals.iter().find(is_good).unwrap_or(&rivals[0]);
+    let claims: Vec<Claim<'a>> = rivals().map(of_object).collect();
+    let mut scene = Scene::new(source, &claims, &absent, live, quarantined);
+    policy::check(&mut scene);
+    links::check(&mut scene);
+    let manifest_files = manifests.values().filter(|manifest| manifest.is_manifest).count();
+    let found = Found { absent: &absent, quarantined: &scene.quarantined, manifest_files };
+    if !absent.is_empty() && holds(&found) {
+        links::check_staying(&mut scene);
+    }
+    let remarks = selectors::check(&scene);
+    let mut quarantined = scene.quarantined;
+    for violations in quarantined.values_mut() {
+        violations.sort();
+    }
+    let wanted: Vec<_> =
+        claims.iter().filter(|claim| !quarantined.contains_key(claim.file)).copied().collect();
+    Checked { wanted: order::applied(&wanted), absent, quarantined, remarks, manifest_files }
+}
+
+/// Every document with its live object, by object; documents of one object in the order of files.
+fn claims<'a>(manifests: &'a Manifests, live: &'a Table<ObjectRef, Object>) -> Vec<Claim<'a>> {
+    let of_file = |(file, manifest): (&'a Arc<str>, &'a Arc<ManifestFile>)| {
+        manifest.documents.iter().map(move |draft| Claim { file, draft, live: None })
+    };
+    let mut claims: Vec<Claim<'a>> = manifests.iter().flat_map(of_file).collect();
+    claims.sort_by(|one, other| one.draft.reference.cmp(&other.draft.reference));
+    let mut live = live.iter().peekable();
+    for claim in &mut claims {
+        let object = &claim.draft.reference;
+        while live.next_if(|(id, _)| *id < object).is_some() {}
+        // Left there: the next claim may be for the same object.
+        claim.live = live.peek().filter(|(id, _)| *id == object).map(|(_, found)| &***found);
+    }
+    claims
+}
+
+/// Live objects of `source` that none of the sorted `claims` names.
+fn absent<'a>(source: &str, claims: &[Claim<'_>], live: &'a Table<ObjectRef, Object>) -> Vec<Live<'a>> {
+    let mut named = claims.iter().map(|claim| &claim.draft.reference).peekable();
+    let mut is_named = |object: &ObjectRef| {
+        while named.next_if(|id| *id < object).is_some() {}
+        named.peek().is_some_and(|id| *id == object)
+    };
+    let absent = live.iter().filter(|(object, _)| !is_named(object));
+    let absent = absent.filter(|(_, found)| found.value.provenance.source == source);
+    absent.map(|(object, found)| (object, &**found)).collect()
+}
+
+/// Commits whose relation to the head a prune will ask for: those that set what is absent.
+pub fn commits_in_question(
+    source: &str,
+    manifests: &Manifests,
+    live: &Table<ObjectRef, Object>,
+) -> BTreeSet<String> {
+    let absent = absent(source, &claims(manifests, live), live);
+    absent.into_iter().map(|(_, found)| found.value.provenance.commit.clone()).collect()
+}
+
+/// A violation of `rule` in the document of `claim`, at line and column.
+fn problem(
+    claim: &Claim<'_>,
+    rule: &'static Rule,
+    (line, column): (u32, u32),
+    message: String,
+    help: impl Into<String>,
+) -> Violation {
+    Violation {
+        file: claim.file.to_string(),
+        line,
+        column,
+        severity: rule.severity,
+        rule: rule.id.to_owned(),
+        message,
+        help: help.into(),
+        object: Some(claim.draft.reference.to_string()),
+    }
+}

@@ -1,0 +1,145 @@
+//! What will be there once a commit is applied, as far as is known yet. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use schema::kinds::Resource;
+use schema::meta::{ObjectMeta, ObjectRef};
+use schema::object::Object;
+use schema::violation::{OwnedStep, Rule, Violation};
+use schema::world::{Table, Versioned};
+
+use super::super::prune::is_protected;
+use super::reference::shown;
+use super::{Claim, Live, problem};
+
+/// The objects of a commit beside those that are live. Files may still be put into quarantine:
+/// their objects then stay as they are live.
+pub(super) struct Scene<'a> {
+    pub(super) source: &'a str,
+    /// One document per object, in the order of objects.
+    pub(super) claims: &'a [Claim<'a>],
+    pub(super) live: &'a Table<ObjectRef, Object>,
+    pub(super) quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
+    /// Live objects of the source that no document names, by the file that they came from.
+    pub(super) absent_of: BTreeMap<&'a str, Vec<&'a ObjectRef>>,
+    /// Those of them that go if their file is not quarantined.
+    leaving: BTreeSet<&'a ObjectRef>,
+    /// Where violations say that an object is, also one whose document can't be read.
+    spoken_of: BTreeMap<String, Arc<str>>,
+}
+
+/// Something wrong at a field.
+pub(super) struct Fault<'f> {
+    pub(super) rule: &'static Rule,
+    pub(super) path: &'f [OwnedStep],
+    pub(super) message: &'f str,
+    pub(super) help: &'f str,
+}
+
+/// An object as it will be.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Present<'a> {
+    /// As this document says.
+    Wanted(&'a Claim<'a>),
+    /// As it is live.
+    Stays(&'a Versioned<Object>),
+}
+
+impl<'a> Present<'a> {
+    pub(super) fn metadata(self) -> &'a ObjectMeta {
+        match self {
+            Present::Wanted(claim) => &claim.draft.object.metadata,
+            Present::Stays(live) => &live.value.metadata,
+        }
+    }
+
+    pub(super) fn resource(self) -> &'a Resource {
+        match self {
+            Present::Wanted(claim) => &claim.draft.object.resource,
+            Present::Stays(live) => &live.value.resource,
+        }
+    }
+}
+
+impl<'a> Scene<'a> {
+    pub(super) fn new(
+        source: &'a str,
+        claims: &'a [Claim<'a>],
+        absent: &[Live<'a>],
+        live: &'a Table<ObjectRef, Object>,
+        quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
+    ) -> Self {
+        // A file that is unreadable already holds every removal, so what is absent stays. Whatever
+        // these checks add to it comes too late for that: a finding must not take back its own cause.
+        let held = !quarantined.is_empty();
+        let goes = |(_, live): &&Live<'a>| !held && !is_protected(&live.value.metadata);
+        let leaving = absent.iter().filter(goes).map(|(object, _)| *object).collect();
+        let mut absent_of: BTreeMap<&str, Vec<&ObjectRef>> = BTreeMap::new();
+        for (object, live) in absent {
+            absent_of.entry(&live.value.provenance.file).or_default().push(object);
+        }
+        let mut spoken_of = BTreeMap::new();
+        for (file, violation) in quarantined.iter().flat_map(|(file, all)| all.iter().map(move |v| (file, v)))
+        {
+            if let Some(object) = &violation.object {
+                spoken_of.insert(object.clone(), Arc::clone(file));
+            }
+        }
+        Self { source, claims, live, quarantined, absent_of, leaving, spoken_of }
+    }
+
+    /// The document of an object, in a good file or not.
+    pub(super) fn claim(&self, object: &ObjectRef) -> Option<&'a Claim<'a>> {
+        let at = self.claims.binary_search_by(|claim| claim.draft.reference.cmp(object)).ok()?;
+        Some(&self.claims[at])
+    }
+
+    pub(super) fn is_quarantined(&self, claim: &Claim<'_>) -> bool {
+        self.quarantined.contains_key(claim.file)
+    }
+
+    /// The object as it will be; none if it won't be there.
+    pub(super) fn present(&self, object: &ObjectRef) -> Option<Present<'a>> {
+        match self.claim(object).filter(|claim| !self.is_quarantined(claim)) {
+            Some(claim) => Some(Present::Wanted(claim)),
+            None => self.live.get(object).filter(|live| self.stays(object, live)).map(|l| Present::Stays(l)),
+        }
+    }
+
+    /// The removals are held: all that is live stays.
+    pub(super) fn nothing_leaves(&mut self) {
+        self.leaving.clear();
+    }
+
+    fn stays(&self, object: &ObjectRef, live: &Versioned<Object>) -> bool {
+        !self.leaving.contains(object) || self.quarantined.contains_key(live.value.provenance.file.as_str())
+    }
+
+    /// The quarantined file that has the object, even if only by the name of a document that can't
+    /// be read.
+    pub(super) fn quarantined_home(&self, object: &ObjectRef) -> Option<&str> {
+        if let Some(claim) = self.claim(object).filter(|claim| self.is_quarantined(claim)) {
+            return Some(claim.file);
+        }
+        self.spoken_of.get(&object.to_string()).map(|file| &**file)
+    }
+
+    /// Finds something wrong at a field of a document. Returns whether that newly put its file
+    /// into quarantine.
+    pub(super) fn blame(&mut self, claim: &Claim<'a>, fault: &Fault<'_>) -> bool {
+        let Fault { rule, path, message, help } = fault;
+        let message = format!("{}: {message}", shown(path));
+        self.add(claim, problem(claim, rule, claim.draft.place(path), message, *help))
+    }
+
+    /// Takes a violation of a document. Returns whether its file is newly in quarantine.
+    pub(super) fn add(&mut self, claim: &Claim<'a>, violation: Violation) -> bool {
+        let newly = !self.quarantined.contains_key(claim.file);
+        let found = self.quarantined.entry(Arc::clone(claim.file)).or_default();
+        if !found.contains(&violation) {
+            found.push(violation);
+        }
+        newly
+    }
+}

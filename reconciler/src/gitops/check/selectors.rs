@@ -1,0 +1,78 @@
+//! Services whose selector matches nothing: they work, but answer nobody. Pure.
+
+use std::collections::BTreeMap;
+
+use schema::kinds::{Resource, field_path};
+use schema::meta::{ObjectMeta, StringMap};
+use schema::selector::matches;
+use schema::violation::{Violation, rules};
+
+use super::scene::Scene;
+use super::{Claim, problem};
+
+/// Namespace, label, value.
+type Pair<'a> = (&'a str, &'a str, &'a str);
+
+/// Warns of selectors that match no pod and no template, in Git or live.
+pub(super) fn check(scene: &Scene<'_>) -> Vec<Violation> {
+    let selecting: Vec<(&Claim<'_>, &StringMap)> =
+        scene.claims.iter().filter_map(|claim| Some((claim, selector(claim)?))).collect();
+    if selecting.is_empty() {
+        return Vec::new();
+    }
+    // Only labels that some selector asks for are remembered: pods are many, services few.
+    let mut labelled: BTreeMap<Pair<'_>, Vec<&StringMap>> = BTreeMap::new();
+    for (claim, selector) in &selecting {
+        let namespace = claim.draft.reference.namespace.as_str();
+        for (key, value) in *selector {
+            labelled.entry((namespace, key, value)).or_default();
+        }
+    }
+    let documents = scene.claims.iter().map(|claim| &claim.draft.object);
+    let documents = documents.map(|object| (&object.metadata, &object.resource));
+    let live = scene.live.values().map(|live| (&live.value.metadata, &live.value.resource));
+    for (namespace, labels) in
+        documents.chain(live).filter_map(|(metadata, resource)| of_pods(metadata, resource))
+    {
+        for (key, value) in labels {
+            if let Some(found) = labelled.get_mut(&(namespace, key.as_str(), value.as_str())) {
+                found.push(labels);
+            }
+        }
+    }
+    let answers = |(claim, selector): &&(&Claim<'_>, &StringMap)| {
+        let namespace = claim.draft.reference.namespace.as_str();
+        let candidates = selector
+            .iter()
+            .filter_map(|(key, value)| labelled.get(&(namespace, key.as_str(), value.as_str())));
+        // Whoever has all labels has the rarest one.
+        let fewest = candidates.min_by_key(|found| found.len());
+        fewest.is_some_and(|found| found.iter().any(|labels| matches(selector, labels)))
+    };
+    selecting.iter().filter(|one| !answers(one)).map(|(claim, selector)| remark(claim, selector)).collect()
+}
+
+fn selector<'a>(claim: &Claim<'a>) -> Option<&'a StringMap> {
+    match &claim.draft.object.resource {
+        Resource::Service(service) => Some(&service.selector).filter(|selector| !selector.is_empty()),
+        _ => None,
+    }
+}
+
+/// Namespace and labels of the pods that an object is, or makes.
+fn of_pods<'a>(metadata: &'a ObjectMeta, resource: &'a Resource) -> Option<(&'a str, &'a StringMap)> {
+    let labels = match resource {
+        Resource::Pod(_) => &metadata.labels,
+        Resource::ReplicaSet(set) => &set.template.metadata.labels,
+        _ => return None,
+    };
+    Some((&metadata.namespace, labels))
+}
+
+fn remark(claim: &Claim<'_>, selector: &StringMap) -> Violation {
+    let pairs: Vec<String> = selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let namespace = &claim.draft.reference.namespace;
+    let message = format!("spec.selector: no pod in namespace {namespace} has {}", pairs.join(","));
+    let place = claim.draft.place(&field_path(&["spec", "selector"]));
+    problem(claim, &rules::SELECTOR_MATCHES_NOTHING, place, message, "check the labels of pods and templates")
+}

@@ -1,0 +1,96 @@
+//! Who has an object, and what a check of a commit finds.
+
+use schema::object::Provenance;
+use schema::world::Versioned;
+
+use super::*;
+use crate::gitops::load::parse;
+
+fn pod(name: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{{name: m, image: i}}]}}\n"
+    )
+}
+
+fn load(files: &[(&str, String)]) -> Manifests {
+    files.iter().map(|(path, text)| (Arc::from(*path), Arc::new(parse(path, text.as_bytes())))).collect()
+}
+
+/// `(name, source, file)`.
+fn live(objects: &[(&str, &str, &str)]) -> Table<ObjectRef, Object> {
+    let mut table = Table::new();
+    for (name, source, file) in objects {
+        let parsed = parse("x.yaml", pod(name).as_bytes());
+        let draft = (*parsed.documents[0].object).clone();
+        let (source, file) = ((*source).to_owned(), (*file).to_owned());
+        let value = draft.into_object(Provenance { source, file, line: 1, ..Provenance::default() }, 1);
+        table.insert(value.reference(), Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 }));
+    }
+    table
+}
+
+/// `(files, live objects, files wanted with their objects, quarantined files with their rules)`.
+type Row<'a> = (&'a [(&'a str, String)], &'a [(&'a str, &'a str, &'a str)], &'a [&'a str], &'a [&'a str]);
+
+fn check_row((files, objects, wanted, quarantined): Row<'_>) {
+    let (manifests, live) = (load(files), live(objects));
+    let checked = check("main", &manifests, &live, |_| false);
+    let found: Vec<_> =
+        checked.wanted.iter().map(|(o, claim)| format!("{}:{}", claim.file, o.name)).collect();
+    assert_eq!(found, wanted, "{files:?}");
+    let rules =
+        |violations: &Vec<Violation>| violations.iter().map(|v| v.rule.clone()).collect::<Vec<_>>().join(",");
+    let found: Vec<_> = checked.quarantined.iter().map(|(file, v)| format!("{file}:{}", rules(v))).collect();
+    assert_eq!(found, quarantined, "{files:?}");
+}
+
+#[test]
+fn the_first_of_two_new_files_has_the_object() {
+    let both = [("a.yaml", pod("x")), ("b.yaml", pod("x"))];
+    check_row((&both, &[], &["a.yaml:x"], &["b.yaml:duplicate-object"]));
+}
+
+#[test]
+fn the_present_file_of_an_object_keeps_it() {
+    let both = [("a.yaml", pod("x")), ("b.yaml", pod("x"))];
+    check_row((&both, &[("x", "main", "b.yaml")], &["b.yaml:x"], &["a.yaml:duplicate-object"]));
+}
+
+#[test]
+fn an_object_twice_in_one_file_quarantines_it_with_all_it_holds() {
+    let twice = [("a.yaml", format!("{}---\n{}---\n{}", pod("x"), pod("y"), pod("x"))), ("b.yaml", pod("z"))];
+    check_row((&twice, &[], &["b.yaml:z"], &["a.yaml:duplicate-object"]));
+}
+
+#[test]
+fn an_object_may_move_to_another_file() {
+    let moved = [("b.yaml", pod("x"))];
+    check_row((&moved, &[("x", "main", "a.yaml")], &["b.yaml:x"], &[]));
+}
+
+#[test]
+fn nobody_takes_an_object_from_a_file_that_cannot_be_read() {
+    let broken = [("a.yaml", "kind: Pod\nspec: [".to_owned()), ("b.yaml", pod("x"))];
+    let (manifests, live) = (load(&broken), live(&[("x", "main", "a.yaml")]));
+    let checked = check("main", &manifests, &live, |_| false);
+    assert!(checked.wanted.is_empty());
+    assert_eq!(checked.quarantined.keys().map(|file| &**file).collect::<Vec<_>>(), ["a.yaml", "b.yaml"]);
+    assert_eq!(checked.quarantined["b.yaml"][0].rule, "owner-unreadable");
+}
+
+#[test]
+fn an_object_of_another_source_is_refused() {
+    let files = [("a.yaml", pod("x")), ("b.yaml", pod("y"))];
+    let row: Row<'_> =
+        (&files, &[("x", "other", "z.yaml")], &["b.yaml:y"], &["a.yaml:owned-by-other-source"]);
+    check_row(row);
+}
+
+#[test]
+fn a_file_that_stops_being_a_manifest_is_no_removal() {
+    let emptied = [("a.yaml", String::new()), ("b.yaml", pod("y"))];
+    let row: Row<'_> = (&emptied, &[("x", "main", "a.yaml")], &["b.yaml:y"], &["a.yaml:manifest-vanished"]);
+    check_row(row);
+    let of_another = [("x", "other", "a.yaml")];
+    check_row((&emptied, &of_another, &["b.yaml:y"], &[]));
+}

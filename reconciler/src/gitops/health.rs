@@ -1,0 +1,76 @@
+//! How well an object is, as far as its dependants and the verdict on its commit ask for it. Pure.
+
+use schema::kinds::pod::{ContainerState, PodPhase, PodStatus};
+use schema::kinds::{Health, Resource};
+use schema::meta::PodRef;
+use schema::object::Object;
+use schema::world::World;
+
+/// The health of a live object. Kinds that this version does not run are content with being stored.
+pub fn health(world: &World, object: &Object) -> Health {
+    match &object.resource {
+        Resource::Pod(_) => bare_pod(world, object),
+        // Settings are in force as soon as they are stored.
+        Resource::Cluster(_) => Health::Healthy,
+        resource if !resource.kind().is_run() => Health::NotRun,
+        resource => Health::Unknown { why: format!("nobody reports on a {}", resource.kind()) },
+    }
+}
+
+/// What keeps an object from being healthy, if anything does.
+pub fn trouble(health: &Health) -> Option<&str> {
+    match health {
+        Health::Healthy | Health::NotRun => None,
+        Health::Progressing { why } | Health::Degraded { why } | Health::Unknown { why } => Some(why),
+    }
+}
+
+/// Only what is said of the very pod that the object asks for counts, and only from a node that is
+/// alive.
+fn bare_pod(world: &World, object: &Object) -> Health {
+    let progressing = |why: &str| Health::Progressing { why: why.to_owned() };
+    let pod = PodRef::new(&object.metadata.namespace, &object.metadata.name);
+    let Some(instance) = world.pods.get(&pod).filter(|instance| instance.value.hash == object.hash) else {
+        return progressing("its pod is not made yet");
+    };
+    let Some(binding) = world.binding_of(&pod) else {
+        return progressing("its pod has no node yet");
+    };
+    let node = &binding.value.node;
+    if !world.node_is_ready(node) {
+        return Health::Unknown { why: format!("its node {node} does not answer") };
+    }
+    let reported = world.pod_status.get(&(node.clone(), pod));
+    let Some(status) = reported.map(|found| &found.value).filter(|s| s.uid == instance.value.uid) else {
+        return progressing("its node has not reported the pod yet");
+    };
+    match status.phase {
+        PodPhase::Succeeded => Health::Healthy,
+        PodPhase::Failed => Health::Degraded { why: reason(status) },
+        PodPhase::Running if status.is_ready() => Health::Healthy,
+        PodPhase::Pending | PodPhase::Running | PodPhase::Unknown => {
+            Health::Progressing { why: reason(status) }
+        }
+    }
+}
+
+/// One stable line: it lies in statuses, which are written when they change.
+fn reason(status: &PodStatus) -> String {
+    if !status.reason.is_empty() {
+        return status.reason.clone();
+    }
+    let mut containers = status.init_container_statuses.iter().chain(&status.container_statuses);
+    let found = containers.find_map(|container| match &container.state {
+        ContainerState::Waiting(waiting) if !waiting.reason.is_empty() => {
+            Some(format!("container {}: {}", container.name, waiting.reason))
+        }
+        ContainerState::Terminated(ended) if ended.exit_code != 0 => {
+            Some(format!("container {} ended with code {}", container.name, ended.exit_code))
+        }
+        ContainerState::Running(_) if !container.ready => {
+            Some(format!("container {} is not ready", container.name))
+        }
+        ContainerState::Waiting(_) | ContainerState::Running(_) | ContainerState::Terminated(_) => None,
+    });
+    found.unwrap_or_else(|| "it is not ready".to_owned())
+}

@@ -1,0 +1,388 @@
+//! A plan between two revisions of a local repository: what `minik8s plan` shows. Blocking.
+//!
+//! Reads the object database and nothing else: no checkout, no hook, no filter, nothing that a
+//! pull request could bring along is run. Decides what stands for "live": what the base gives if
+//! it is applied whole, or what a server says is applied. The plan is the reconciler's own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use git2::{ErrorCode, MergeOptions, Oid, Repository};
+use imbl::OrdMap;
+use schema::manifest;
+use schema::meta::ObjectRef;
+use schema::object::Object;
+use schema::violation::{OwnedStep, Severity, Violation};
+use schema::world::{Table, Versioned};
+
+use super::check::commits_in_question;
+use super::load::{self, Manifests};
+use super::plan::{Act, Situation, SyncPlan, plan};
+use super::prune::Lineage;
+use super::review::{Frame, Review, Room, review};
+use super::status::short;
+use crate::git::{self, CommitMeta, Listing, ReadError, Relation};
+
+/// Files that may be read again to find the lines of fields, in bytes; further fields have no line.
+const LOCATE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// So many files of a conflict are named.
+const CONFLICTS_SHOWN_MAX: usize = 10;
+
+/// What is to be compared.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// The repository, or a folder in it.
+    pub repo: &'a Path,
+    /// What is changed from; with `live` the applied commit if none is given.
+    pub base: Option<&'a str>,
+    /// What is changed to.
+    pub head: &'a str,
+    /// Folder of the repository that the source reads; empty for all of it.
+    pub folder: &'a str,
+    /// Name of the source.
+    pub source: &'a str,
+    /// A single file that can't be applied keeps all of the source from it.
+    pub strict: bool,
+    /// What is applied now; none: what `base` gives.
+    pub live: Option<Live>,
+}
+
+/// What a server says of the present.
+#[derive(Debug, Clone, Default)]
+pub struct Live {
+    /// Objects of all sources.
+    pub objects: Table<ObjectRef, Object>,
+    /// Commit of the source that is applied.
+    pub applied: Option<String>,
+    /// Newest commit whose removals were all done.
+    pub whole: Option<String>,
+    /// How many objects the source owned when the prune that is still held was first held.
+    pub held_of: Option<u64>,
+    /// Nodes that live.
+    pub nodes: Vec<Room>,
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum OfflineError {
+    /// No repository.
+    #[error("no Git repository at {path}: {why}; name one with --repo")]
+    Open {
+        /// Where.
+        path: String,
+        /// What Git said.
+        why: String,
+    },
+    /// The repository belongs to somebody else.
+    #[error(
+        "the repository at {path} belongs to another user; allow it with 'git config --global --add safe.directory {path}'"
+    )]
+    Owner {
+        /// Where.
+        path: String,
+    },
+    /// No such revision.
+    #[error("the repository has no revision {revision}: {help}")]
+    Revision {
+        /// As it was typed.
+        revision: String,
+        /// What to do.
+        help: String,
+    },
+    /// The clone ends before the revisions meet.
+    #[error(
+        "this is a shallow clone, and {base} and {head} do not meet in it; fetch the whole history: 'git fetch --unshallow', \
+         or 'fetch-depth: 0' of actions/checkout, or 'GIT_DEPTH: 0' in GitLab"
+    )]
+    Shallow {
+        /// As it was typed.
+        base: String,
+        /// As it was typed.
+        head: String,
+    },
+    /// The head can't be merged.
+    #[error("{head} does not merge into {base}: both change {files}; bring it up to date first")]
+    Conflict {
+        /// As it was typed.
+        base: String,
+        /// As it was typed.
+        head: String,
+        /// Which files.
+        files: String,
+    },
+    /// The folder is not there.
+    #[error("commit {commit} has no folder {folder}; name the source's folder with --path")]
+    Folder {
+        /// Commit.
+        commit: String,
+        /// Folder.
+        folder: String,
+    },
+    /// Not all of the commit can be read.
+    #[error("commit {commit} can't be read: {why}")]
+    Commit {
+        /// Commit.
+        commit: String,
+        /// What is wrong with it, and what to do.
+        why: ReadError,
+    },
+    /// The object database can't be read.
+    #[error("cannot read the repository: {0}; 'git fsck' says what is wrong with it")]
+    Read(#[source] git2::Error),
+}
+
+/// The review of `head` against `base`, or against what is live.
+pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
+    let repository = open(request.repo)?;
+    // What a merge makes stays in memory.
+    let odb = repository.odb().map_err(OfflineError::Read)?;
+    let _memory = odb.add_new_mempack_backend(1000).map_err(OfflineError::Read)?;
+    let applied = request.live.as_ref().and_then(|live| live.applied.as_deref());
+    let mut notes = Vec::new();
+    let typed_base = request.base.or(applied);
+    let base = typed_base.map(|base| resolve(&repository, base)).transpose();
+    // What is applied may be newer than the clone; only what is missing from it is not known then.
+    let base =
+        if request.live.is_some() && request.base.is_none() { base.unwrap_or_default() } else { base? };
+    let head = resolve(&repository, request.head)?;
+    let effective = match base {
+        Some(base) => {
+            merged(&repository, (base, typed_base.unwrap_or_default()), (head, request.head), &mut notes)?
+        }
+        None => head,
+    };
+    let before = match (&request.live, base) {
+        (None, Some(base)) => Some(read(&repository, base, request.folder, None)?),
+        _ => None,
+    };
+    let after = read(&repository, effective, request.folder, base)?;
+    let (live, nodes, base_name) = match (&request.live, &before) {
+        (Some(live), _) => {
+            (live.objects.clone(), Some(live.nodes.as_slice()), applied.unwrap_or("nothing").to_owned())
+        }
+        (None, before) => {
+            let before = before.as_ref();
+            let (live, broken) = before.map(|before| as_applied(request.source, before)).unwrap_or_default();
+            notes.extend(broken.iter().map(|(file, rule)| {
+                format!("the base's file {file} can't be applied ({rule}): what it holds counts as new")
+            }));
+            (live, None, base.map(|base| base.to_string()).unwrap_or_default())
+        }
+    };
+    if let (Some(_), Some(applied)) = (&request.live, applied) {
+        notes.push(format!("against what is applied now: commit {}", short(applied)));
+    }
+    let situation = Situation {
+        source: request.source.to_owned(),
+        commit: Arc::new(CommitMeta { id: head.to_string(), ..(*after.commit).clone() }),
+        manifests: after.manifests.clone(),
+        lineage: lineage(&repository, request, &live, &after, base),
+        live,
+        malformed: BTreeSet::new(),
+        held_of: request.live.as_ref().and_then(|live| live.held_of),
+        lost: BTreeMap::new(),
+        incomplete: None,
+    };
+    let mut decided = plan(&situation);
+    if request.strict {
+        decided = decided.strictly();
+    }
+    if decided.refused {
+        let files = decided.quarantined.len();
+        notes.push(format!(
+            "the source is strict and {files} file(s) can't be applied, so nothing of it would be applied"
+        ));
+    }
+    let frame = Frame { base: &base_name, nodes, notes: &notes };
+    let mut review = review(&situation, &decided, &frame);
+    review.violations.extend(after.listing.notes.iter().cloned());
+    review.violations.sort();
+    // A name that can't be read is among the quarantined files as well.
+    review.violations.dedup();
+    locate(&repository, &after, &mut review);
+    Ok(review)
+}
+
+fn open(path: &Path) -> Result<Repository, OfflineError> {
+    Repository::discover(path).map_err(|error| {
+        let path = path.display().to_string();
+        match error.code() {
+            ErrorCode::Owner => OfflineError::Owner { path },
+            _ => OfflineError::Open { path, why: error.message().to_owned() },
+        }
+    })
+}
+
+fn resolve(repository: &Repository, revision: &str) -> Result<Oid, OfflineError> {
+    let found = repository.revparse_single(revision).and_then(|object| object.peel_to_commit());
+    found.map(|commit| commit.id()).map_err(|_| {
+        let help = match repository.is_shallow() {
+            true => "this is a shallow clone; fetch the whole history ('fetch-depth: 0' of actions/checkout, 'GIT_DEPTH: 0' in GitLab)",
+            false => "fetch it first, or write it as origin/NAME",
+        };
+        OfflineError::Revision { revision: revision.to_owned(), help: help.to_owned() }
+    })
+}
+
+/// The commit that is there after a merge: `head` itself if it holds all of `base`.
+fn merged(
+    repository: &Repository,
+    (base, base_typed): (Oid, &str),
+    (head, head_typed): (Oid, &str),
+    notes: &mut Vec<String>,
+) -> Result<Oid, OfflineError> {
+    let read = OfflineError::Read;
+    match repository.merge_base(base, head) {
+        Ok(common) if common == base => return Ok(head),
+        Ok(common) if common == head => {
+            notes.push(format!("{head_typed} is behind {base_typed}: a merge would change nothing"));
+            return Ok(base);
+        }
+        Ok(_) => {}
+        Err(error) if error.code() == ErrorCode::NotFound && repository.is_shallow() => {
+            return Err(OfflineError::Shallow { base: base_typed.to_owned(), head: head_typed.to_owned() });
+        }
+        Err(error) if error.code() == ErrorCode::NotFound => {
+            notes.push(format!("{base_typed} and {head_typed} have no common history: this is the plan of {head_typed} in its place"));
+            return Ok(head);
+        }
+        Err(error) => return Err(read(error)),
+    }
+    let (ours, theirs) =
+        (repository.find_commit(base).map_err(read)?, repository.find_commit(head).map_err(read)?);
+    let mut index = repository.merge_commits(&ours, &theirs, Some(&MergeOptions::new())).map_err(read)?;
+    if index.has_conflicts() {
+        let (base, head) = (base_typed.to_owned(), head_typed.to_owned());
+        return Err(OfflineError::Conflict { base, head, files: conflicts(&index) });
+    }
+    let tree = index.write_tree_to(repository).and_then(|tree| repository.find_tree(tree)).map_err(read)?;
+    notes.push(format!("{base_typed} has moved on: this is the plan of {head_typed} merged into it"));
+    let message = String::from_utf8_lossy(theirs.message_bytes());
+    repository
+        .commit(None, &theirs.author(), &theirs.committer(), &message, &tree, &[&ours, &theirs])
+        .map_err(read)
+}
+
+fn conflicts(index: &git2::Index) -> String {
+    let mut files = BTreeSet::new();
+    for conflict in index.conflicts().into_iter().flatten().flatten() {
+        let entry = conflict.our.or(conflict.their).or(conflict.ancestor);
+        files.extend(entry.map(|entry| String::from_utf8_lossy(&entry.path).into_owned()));
+    }
+    let more = files.len().saturating_sub(CONFLICTS_SHOWN_MAX);
+    let mut shown: Vec<String> = files.into_iter().take(CONFLICTS_SHOWN_MAX).collect();
+    if more > 0 {
+        shown.push(format!("{more} more"));
+    }
+    shown.join(", ")
+}
+
+/// A commit's files, parsed.
+struct Read {
+    commit: Arc<CommitMeta>,
+    listing: Listing,
+    manifests: Manifests,
+}
+
+/// Reads a commit. `base`: a folder that was there and is gone by a commit that says so is empty.
+fn read(repository: &Repository, commit: Oid, folder: &str, base: Option<Oid>) -> Result<Read, OfflineError> {
+    let unread = |error| match error {
+        ReadError::Git(error) => OfflineError::Read(error),
+        why => OfflineError::Commit { commit: short(&commit.to_string()).to_owned(), why },
+    };
+    let listed = |commit| git::list(repository, commit, folder, &Listing::default()).map_err(unread);
+    let meta = git::commit_meta(repository, commit).map_err(OfflineError::Read)?;
+    let listing = match (listed(commit)?, base) {
+        (Some(listing), _) => listing,
+        // A base without the folder is one in which the source is yet to begin.
+        (None, None) => Listing::default(),
+        (None, Some(base)) if meta.allows_prune && listed(base)?.is_some() => Listing::default(),
+        (None, Some(_)) => {
+            return Err(OfflineError::Folder {
+                commit: short(&meta.id).to_owned(),
+                folder: folder.to_owned(),
+            });
+        }
+    };
+    let (manifests, _) =
+        load::update(repository, &OrdMap::new(), &listing.files, &Manifests::new()).map_err(unread)?;
+    let manifests = load::with_passed_over(manifests, &[], &listing.notes);
+    Ok(Read { commit: Arc::new(meta), listing, manifests })
+}
+
+fn as_applied(source: &str, read: &Read) -> (Table<ObjectRef, Object>, Broken) {
+    objects_of(source, &read.commit, &read.manifests)
+}
+
+/// Files that can't be applied, and by which rule.
+type Broken = BTreeMap<Arc<str>, String>;
+
+/// What etcd holds if a commit is applied whole where nothing was, and the files that are not in it.
+pub(super) fn objects_of(
+    source: &str,
+    commit: &Arc<CommitMeta>,
+    manifests: &Manifests,
+) -> (Table<ObjectRef, Object>, Broken) {
+    let situation = Situation {
+        source: source.to_owned(),
+        commit: Arc::clone(commit),
+        manifests: manifests.clone(),
+        live: Table::new(),
+        malformed: BTreeSet::new(),
+        lineage: Lineage::default(),
+        held_of: None,
+        lost: BTreeMap::new(),
+        incomplete: None,
+    };
+    let SyncPlan { steps, quarantined, .. } = plan(&situation);
+    let objects = steps.into_iter().filter_map(|step| match step.act {
+        Act::Create(object) | Act::Update(object) | Act::Replace(object) => {
+            let value = Arc::unwrap_or_clone(object);
+            Some((step.object, Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 })))
+        }
+        Act::Delete => None,
+    });
+    let rule = |violations: &[Violation]| {
+        let error = violations.iter().find(|violation| violation.severity == Severity::Error);
+        error.map(|violation| violation.rule.clone()).unwrap_or_default()
+    };
+    let broken = quarantined.iter().map(|(file, violations)| (Arc::clone(file), rule(violations)));
+    (objects.collect(), broken.collect())
+}
+
+fn lineage(
+    repository: &Repository,
+    request: &Request<'_>,
+    live: &Table<ObjectRef, Object>,
+    after: &Read,
+    base: Option<Oid>,
+) -> Lineage {
+    let mut commits = commits_in_question(request.source, &after.manifests, live);
+    let whole = match &request.live {
+        Some(live) => live.whole.clone(),
+        None => base.map(|base| base.to_string()),
+    };
+    commits.extend(whole.clone());
+    let Ok(head) = Oid::from_str(&after.commit.id) else { return Lineage::default() };
+    let relation = |commit: String| {
+        let relation = git::relation(repository, &commit, head).unwrap_or(Relation::Unknown);
+        (commit, relation)
+    };
+    Lineage { base: whole, relations: commits.into_iter().map(relation).collect() }
+}
+
+/// Finds the lines of changed fields, as far as that costs little.
+fn locate(repository: &Repository, after: &Read, review: &mut Review) {
+    let mut texts: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+    let mut budget = LOCATE_BYTES_MAX;
+    review.locate(|file, line, steps: &[OwnedStep]| {
+        if !texts.contains_key(file) {
+            let id = *after.listing.files.get(file)?;
+            texts.insert(file.to_owned(), git::blob(repository, id).ok()??);
+        }
+        let bytes = texts.get(file)?;
+        budget = budget.checked_sub(bytes.len())?;
+        manifest::locate(file, bytes, line, steps).map(|(line, _)| line)
+    });
+}

@@ -1,0 +1,91 @@
+//! Whether the nodes that live have room for all that is wanted. Pure.
+
+use schema::kinds::Resource;
+use schema::kinds::pod::PodSpec;
+use schema::quantity::{Cpu, Memory};
+
+use super::effects::Worlds;
+
+/// What one node has for pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Room {
+    /// Its name.
+    pub name: String,
+    /// CPU for pods.
+    pub cpu: Cpu,
+    /// Memory for pods.
+    pub memory: Memory,
+    /// Most pods at once.
+    pub max_pods: u64,
+}
+
+#[derive(Default)]
+struct Need {
+    millis: u64,
+    bytes: u64,
+    pods: u64,
+}
+
+/// What is missing, one sentence each. Sums are compared: what fits in sum may still fit no node,
+/// but what does not fit in sum never will.
+pub(super) fn missing(worlds: &Worlds<'_>, nodes: &[Room]) -> Vec<String> {
+    let mut need = Need::default();
+    let mut lines = Vec::new();
+    let largest = |of: fn(&Room) -> u64| nodes.iter().map(of).max().unwrap_or_default();
+    let (largest_cpu, largest_memory) = (largest(|node| node.cpu.millis), largest(|node| node.memory.bytes));
+    for (object, resource) in worlds.after() {
+        let (spec, count): (&PodSpec, u64) = match resource {
+            Resource::Pod(spec) => (spec, 1),
+            Resource::ReplicaSet(set) => (&set.template.spec, u64::from(set.replicas)),
+            _ => continue,
+        };
+        let (millis, bytes) = request(spec);
+        if count > 0 && !nodes.is_empty() && (millis > largest_cpu || bytes > largest_memory) {
+            lines.push(format!("{object}: a pod requests more than the largest node has"));
+        }
+        need.millis = need.millis.saturating_add(millis.saturating_mul(count));
+        need.bytes = need.bytes.saturating_add(bytes.saturating_mul(count));
+        need.pods = need.pods.saturating_add(count);
+    }
+    if nodes.is_empty() {
+        if need.pods > 0 {
+            lines.push(format!("no node lives: {} pods would wait", need.pods));
+        }
+        return lines;
+    }
+    let sum = |of: fn(&Room) -> u64| nodes.iter().map(of).fold(0, u64::saturating_add);
+    let (millis, bytes, pods) = (sum(|n| n.cpu.millis), sum(|n| n.memory.bytes), sum(|n| n.max_pods));
+    if need.millis > millis {
+        let (wanted, there) = (Cpu { millis: need.millis }, Cpu { millis });
+        let short = Cpu { millis: need.millis - millis };
+        lines.push(format!("CPU: {wanted} requested, live nodes have {there}; {short} missing"));
+    }
+    if need.bytes > bytes {
+        let (wanted, there) = (Memory { bytes: need.bytes }, Memory { bytes });
+        let short = Memory { bytes: need.bytes - bytes };
+        lines.push(format!("memory: {wanted} requested, live nodes have {there}; {short} missing"));
+    }
+    if need.pods > pods {
+        lines.push(format!(
+            "pods: {} wanted, live nodes take {pods}; {} would wait",
+            need.pods,
+            need.pods - pods
+        ));
+    }
+    lines
+}
+
+/// What a pod asks for: all containers at once, or the largest of the init containers.
+fn request(spec: &PodSpec) -> (u64, u64) {
+    let of = |c: &schema::kinds::pod::Container| {
+        (c.resources.requested_cpu().millis, c.resources.requested_memory().bytes)
+    };
+    let (mut millis, mut bytes) = (0_u64, 0_u64);
+    for (cpu, memory) in spec.containers.iter().map(of) {
+        (millis, bytes) = (millis.saturating_add(cpu), bytes.saturating_add(memory));
+    }
+    for (cpu, memory) in spec.init_containers.iter().map(of) {
+        (millis, bytes) = (millis.max(cpu), bytes.max(memory));
+    }
+    (millis, bytes)
+}

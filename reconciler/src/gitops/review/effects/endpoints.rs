@@ -1,0 +1,78 @@
+//! Services that lose their last pod: the one effect that no step has alone.
+
+use std::collections::BTreeMap;
+
+use schema::kinds::{Kind, Resource};
+use schema::meta::{ObjectRef, StringMap};
+use schema::object::Object;
+
+use super::{Effect, Worlds};
+use crate::gitops::plan::Step;
+
+/// By the step that causes it.
+pub(in crate::gitops::review) fn lost(
+    worlds: &Worlds<'_>,
+    steps: &[Step],
+) -> BTreeMap<ObjectRef, Vec<Effect>> {
+    let mut found: BTreeMap<ObjectRef, Vec<Effect>> = BTreeMap::new();
+    let gone: Vec<&Step> =
+        steps.iter().filter(|step| labels(worlds.before(&step.object)).is_some()).collect();
+    let changed = |service: &ObjectRef| worlds.changed.contains_key(service);
+    let services = worlds.live.iter().filter(|(object, _)| object.kind == Kind::Service);
+    for (service, live) in services {
+        let selector_before = selector(Some(&live.value));
+        let Some(selector_after) = selector(worlds.now(service)) else { continue };
+        let Some(selector_before) = selector_before else { continue };
+        let same_namespace = |object: &ObjectRef| object.namespace == service.namespace;
+        let causes: Vec<&ObjectRef> = gone
+            .iter()
+            .map(|step| &step.object)
+            .filter(|object| {
+                same_namespace(object) && matches(selector_before, labels(worlds.before(object)))
+            })
+            .filter(|object| !matches(selector_after, labels(worlds.now(object))))
+            .collect();
+        if causes.is_empty() && !changed(service) {
+            continue;
+        }
+        let had = worlds.live.iter().any(|(object, live)| {
+            same_namespace(object) && matches(selector_before, labels(Some(&live.value)))
+        });
+        let has = worlds
+            .after()
+            .any(|(object, _)| same_namespace(object) && matches(selector_after, labels(worlds.now(object))));
+        if !had || has {
+            continue;
+        }
+        let effect = Effect::EndpointsLost { service: format!("{}/{}", service.namespace, service.name) };
+        if changed(service) {
+            found.entry(service.clone()).or_default().push(effect.clone());
+        }
+        for cause in causes {
+            found.entry(cause.clone()).or_default().push(effect.clone());
+        }
+    }
+    found
+}
+
+/// What a service with a selector selects by.
+fn selector(object: Option<&Object>) -> Option<&StringMap> {
+    match &object?.resource {
+        Resource::Service(service) if !service.selector.is_empty() => Some(&service.selector),
+        _ => None,
+    }
+}
+
+/// Labels of the pods that an object makes, if it makes any.
+fn labels(object: Option<&Object>) -> Option<&StringMap> {
+    let object = object?;
+    match &object.resource {
+        Resource::Pod(_) => Some(&object.metadata.labels),
+        Resource::ReplicaSet(set) if set.replicas > 0 => Some(&set.template.metadata.labels),
+        _ => None,
+    }
+}
+
+fn matches(selector: &StringMap, labels: Option<&StringMap>) -> bool {
+    labels.is_some_and(|labels| selector.iter().all(|(key, value)| labels.get(key) == Some(value)))
+}

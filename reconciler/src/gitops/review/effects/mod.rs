@@ -1,0 +1,279 @@
+//! What a change does to what runs, in words. One small function per kind. Pure.
+//!
+//! Reads an object before and after, decides which effects it has. Order of effects is that of
+//! the functions, so the same change always reads the same.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use schema::kinds::cluster::DEFAULT_ZONE;
+use schema::kinds::pod::Protocol;
+use schema::kinds::{Kind, Resource};
+use schema::meta::ObjectRef;
+use schema::object::Object;
+use schema::world::Table;
+use serde::{Serialize, Serializer};
+
+use super::{Action, Field};
+use crate::gitops::plan::{Act, Step, Why};
+
+pub(super) mod endpoints;
+mod other;
+mod service;
+mod workload;
+
+/// One thing that happens when a change is applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Pods that were not there start.
+    Start {
+        /// How many.
+        pods: u32,
+        /// Their containers.
+        containers: Vec<String>,
+    },
+    /// Pods are stopped and started anew.
+    Restart {
+        /// How many.
+        pods: u32,
+        /// Their containers.
+        containers: Vec<String>,
+        /// Fields that cause it.
+        because: Vec<String>,
+    },
+    /// Pods are stopped for good.
+    Stop {
+        /// How many.
+        pods: u32,
+        /// Their containers.
+        containers: Vec<String>,
+    },
+    /// Nothing that runs is touched.
+    InPlace,
+    /// Only where the object stands in the repository changes.
+    Moved,
+    /// More or fewer pods.
+    Replicas {
+        /// Before.
+        from: u32,
+        /// After.
+        to: u32,
+    },
+    /// A port answers that did not.
+    PortOpens(Port),
+    /// A port does not answer any more.
+    PortCloses(Port),
+    /// A name can be looked up that could not.
+    NameAppears(String),
+    /// A name can't be looked up any more.
+    NameVanishes(String),
+    /// Other pods are behind the service.
+    Selects,
+    /// No pod is behind this service any more.
+    EndpointsLost {
+        /// `namespace/name`.
+        service: String,
+    },
+    /// The kind is only stored so far: none of the other effects happens yet.
+    NotRun(Kind),
+    /// Anything that is said best as a sentence.
+    Says(String),
+}
+
+/// A port and where it is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Port {
+    /// Where it is: `host port`, `node port`, `service port`.
+    pub place: &'static str,
+    /// The number.
+    pub number: u16,
+    /// Protocol.
+    pub protocol: Protocol,
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let protocol = match self.protocol {
+            Protocol::Tcp => "TCP",
+            Protocol::Udp => "UDP",
+        };
+        match self.number {
+            0 => write!(f, "{} (any free)/{protocol}", self.place),
+            number => write!(f, "{} {number}/{protocol}", self.place),
+        }
+    }
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Effect::Start { pods, containers } => write!(f, "starts {}", many(*pods, containers)),
+            Effect::Restart { pods, containers, because } => {
+                write!(f, "restarts {}", many(*pods, containers))?;
+                if because.is_empty() { Ok(()) } else { write!(f, ", because of {}", because.join(", ")) }
+            }
+            Effect::Stop { pods, containers } => write!(f, "stops {}", many(*pods, containers)),
+            Effect::InPlace => f.write_str("changed in place, nothing restarts"),
+            Effect::Moved => f.write_str("nothing runs differently"),
+            Effect::Replicas { from, to } if to > from => {
+                write!(f, "replicas {from} -> {to}: {} more", plural(to - from, "pod"))
+            }
+            Effect::Replicas { from, to } => {
+                write!(f, "replicas {from} -> {to}: {} fewer", plural(from - to, "pod"))
+            }
+            Effect::PortOpens(port) => write!(f, "opens {port}"),
+            Effect::PortCloses(port) => write!(f, "closes {port}"),
+            Effect::NameAppears(name) => write!(f, "name appears: {name}"),
+            Effect::NameVanishes(name) => write!(f, "name vanishes: {name}"),
+            Effect::Selects => f.write_str("other pods may be behind it"),
+            Effect::EndpointsLost { service } => {
+                write!(f, "service {service} loses its last endpoint: nothing answers there")
+            }
+            Effect::NotRun(kind) => {
+                write!(f, "not yet: this version stores a {kind} and does not run it")
+            }
+            Effect::Says(text) => f.write_str(text),
+        }
+    }
+}
+
+impl Serialize for Effect {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+fn plural(count: u32, word: &str) -> String {
+    if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
+}
+
+fn many(pods: u32, containers: &[String]) -> String {
+    let word = if containers.len() == 1 { "container" } else { "containers" };
+    format!("{} ({word} {})", plural(pods, "pod"), containers.join(", "))
+}
+
+/// Live objects, and what of them the plan changes.
+pub(super) struct Worlds<'a> {
+    live: &'a Table<ObjectRef, Object>,
+    changed: BTreeMap<&'a ObjectRef, Option<&'a Object>>,
+    /// The zone of the cluster's own names once all is applied.
+    zone: String,
+}
+
+impl<'a> Worlds<'a> {
+    pub(super) fn new(live: &'a Table<ObjectRef, Object>, steps: &'a [Step]) -> Self {
+        let changed = steps.iter().map(|step| {
+            let after = match &step.act {
+                Act::Create(object) | Act::Update(object) | Act::Replace(object) => Some(&**object),
+                Act::Delete => None,
+            };
+            (&step.object, after)
+        });
+        let mut worlds = Self { live, changed: changed.collect(), zone: DEFAULT_ZONE.to_owned() };
+        let zone = worlds.after().find_map(|(_, resource)| match resource {
+            Resource::Cluster(cluster) => Some(cluster.dns.zone.clone()),
+            _ => None,
+        });
+        worlds.zone = zone.unwrap_or(worlds.zone);
+        worlds
+    }
+
+    pub(super) fn before(&self, object: &ObjectRef) -> Option<&'a Object> {
+        self.live.get(object).map(|live| &live.value)
+    }
+
+    fn now(&self, object: &ObjectRef) -> Option<&'a Object> {
+        match self.changed.get(object) {
+            Some(changed) => *changed,
+            None => self.before(object),
+        }
+    }
+
+    /// Every object once the plan is carried out.
+    pub(super) fn after(&self) -> impl Iterator<Item = (&'a ObjectRef, &'a Resource)> {
+        let kept = self.live.iter().filter(|(object, _)| !self.changed.contains_key(*object));
+        let kept = kept.map(|(object, live)| (object, &live.value.resource));
+        let changed =
+            self.changed.iter().filter_map(|(object, after)| Some((*object, &after.as_ref()?.resource)));
+        kept.chain(changed)
+    }
+}
+
+/// One kind's function: the object, before, after, the fields that differ.
+struct Case<'a> {
+    object: &'a ObjectRef,
+    before: Option<&'a Resource>,
+    after: Option<&'a Resource>,
+    fields: &'a [Field],
+    action: Action,
+    /// The zone of the cluster's own names.
+    zone: &'a str,
+}
+
+impl Case<'_> {
+    /// Fields of the spec that differ, the first few.
+    fn because(&self) -> Vec<String> {
+        const NAMED_MAX: usize = 5;
+        let spec = self.fields.iter().filter(|field| field.path.starts_with("spec"));
+        let mut named: Vec<String> = spec.clone().take(NAMED_MAX).map(|field| field.path.clone()).collect();
+        let more = spec.count().saturating_sub(NAMED_MAX);
+        if more > 0 {
+            named.push(format!("{more} more"));
+        }
+        named
+    }
+}
+
+/// The effects of one step, but for those that only all steps together have.
+pub(super) fn of(worlds: &Worlds<'_>, step: &Step, fields: &[Field]) -> Vec<Effect> {
+    if matches!(step.why, Why::Moved { .. }) {
+        return vec![Effect::Moved];
+    }
+    let (before, after) = (worlds.before(&step.object), worlds.now(&step.object));
+    let case = Case {
+        object: &step.object,
+        before: before.map(|object| &object.resource),
+        after: after.map(|object| &object.resource),
+        fields,
+        action: Action::of(&step.act),
+        zone: &worlds.zone,
+    };
+    let mut effects = match step.object.kind {
+        Kind::Pod => workload::pod(&case),
+        Kind::ReplicaSet => workload::replica_set(&case),
+        Kind::HorizontalPodAutoscaler => workload::autoscaler(&case),
+        Kind::Service => service::service(&case),
+        Kind::Dns => service::dns(&case),
+        Kind::Function => other::function(&case),
+        Kind::Workflow => other::workflow(&case),
+        Kind::Job => other::job(&case),
+        Kind::Node => other::node(&case),
+        Kind::Cluster => other::cluster(&case),
+    };
+    if effects.is_empty() && case.action == Action::Update {
+        effects.push(Effect::InPlace);
+    }
+    if !step.object.kind.is_run() {
+        effects.push(Effect::NotRun(step.object.kind));
+    }
+    effects
+}
+
+/// What is only in `after` appears, what is only in `before` goes: first those that go.
+fn appear_and_go<T: Ord>(
+    before: impl IntoIterator<Item = T>,
+    after: impl IntoIterator<Item = T>,
+    goes: fn(T) -> Effect,
+    appears: fn(T) -> Effect,
+) -> Vec<Effect> {
+    let before: std::collections::BTreeSet<T> = before.into_iter().collect();
+    let mut after: std::collections::BTreeSet<T> = after.into_iter().collect();
+    let mut effects = Vec::new();
+    for item in before {
+        if !after.remove(&item) {
+            effects.push(goes(item));
+        }
+    }
+    effects.extend(after.into_iter().map(appears));
+    effects
+}

@@ -1,0 +1,80 @@
+//! Functions, workflows, jobs, nodes, the cluster's settings.
+
+use schema::kinds::Resource;
+use schema::kinds::node::NodeSpec;
+use schema::kinds::pod::TaintEffect;
+
+use super::{Case, Effect};
+use crate::gitops::diff::is_rebuilt;
+use crate::gitops::review::Action;
+
+fn says<const N: usize>(lines: [&str; N]) -> Vec<Effect> {
+    lines.into_iter().map(|line| Effect::Says(line.to_owned())).collect()
+}
+
+pub(super) fn function(case: &Case<'_>) -> Vec<Effect> {
+    match case.action {
+        Action::Create => says(["the function is built"]),
+        Action::Replace => match (case.before, case.after) {
+            (Some(Resource::Function(before)), Some(Resource::Function(after)))
+                if !is_rebuilt(before, after) =>
+            {
+                says(["the function's instances are replaced, its image stays"])
+            }
+            _ => says(["the function is built anew, its instances are replaced"]),
+        },
+        Action::Delete => says(["the function answers no more, its instances stop"]),
+        Action::Update => Vec::new(),
+    }
+}
+
+pub(super) fn workflow(case: &Case<'_>) -> Vec<Effect> {
+    match case.action {
+        Action::Create => says(["the workflow is started"]),
+        Action::Replace => says(["the workflow is started again as it is written now"]),
+        Action::Delete => says(["runs of the workflow that are under way end"]),
+        Action::Update => Vec::new(),
+    }
+}
+
+pub(super) fn job(case: &Case<'_>) -> Vec<Effect> {
+    match case.action {
+        Action::Create => says(["the Slurm job is submitted"]),
+        Action::Replace => says(["the Slurm job is cancelled if it runs, and submitted again"]),
+        Action::Delete => says(["the Slurm job is cancelled if it runs"]),
+        Action::Update => Vec::new(),
+    }
+}
+
+pub(super) fn node(case: &Case<'_>) -> Vec<Effect> {
+    fn spec(resource: Option<&Resource>) -> Option<&NodeSpec> {
+        match resource? {
+            Resource::Node(spec) => Some(spec),
+            _ => None,
+        }
+    }
+    let (before, after) = (spec(case.before), spec(case.after));
+    let cordoned = |node: Option<&NodeSpec>| node.is_some_and(|node| node.unschedulable);
+    let mut effects = match (cordoned(before), cordoned(after)) {
+        (false, true) => says(["the node takes no new pods"]),
+        (true, false) => says(["the node takes new pods again"]),
+        _ => Vec::new(),
+    };
+    let drives_out = |node: Option<&NodeSpec>| {
+        let taints = node.map(|node| node.taints.clone()).unwrap_or_default();
+        taints.into_iter().filter(|taint| taint.effect == TaintEffect::NoExecute).collect::<Vec<_>>()
+    };
+    let old = drives_out(before);
+    if drives_out(after).iter().any(|taint| !old.contains(taint)) {
+        effects.extend(says(["pods that do not tolerate the new taint leave the node"]));
+    }
+    effects
+}
+
+pub(super) fn cluster(case: &Case<'_>) -> Vec<Effect> {
+    match case.action {
+        Action::Create => says(["these settings hold for the whole cluster"]),
+        Action::Delete => says(["the whole cluster goes back to default settings"]),
+        Action::Update | Action::Replace => says(["settings of the whole cluster change"]),
+    }
+}

@@ -1,0 +1,126 @@
+//! Pods, replica sets and what scales them.
+
+use schema::kinds::Resource;
+use schema::kinds::horizontal_pod_autoscaler::HorizontalPodAutoscalerSpec;
+use schema::kinds::pod::PodSpec;
+use schema::kinds::replica_set::ReplicaSetSpec;
+
+use super::{Case, Effect, Port, appear_and_go};
+
+pub(super) fn pod(case: &Case<'_>) -> Vec<Effect> {
+    fn spec(resource: Option<&Resource>) -> Option<&PodSpec> {
+        match resource? {
+            Resource::Pod(spec) => Some(spec),
+            _ => None,
+        }
+    }
+    let (before, after) = (spec(case.before), spec(case.after));
+    let mut effects = match (before, after) {
+        (None, Some(after)) => vec![Effect::Start { pods: 1, containers: containers(after) }],
+        (Some(before), None) => vec![Effect::Stop { pods: 1, containers: containers(before) }],
+        (Some(before), Some(after)) if before != after => {
+            vec![Effect::Restart { pods: 1, containers: containers(after), because: case.because() }]
+        }
+        _ => Vec::new(),
+    };
+    effects.extend(host_ports(before, after));
+    effects
+}
+
+pub(super) fn replica_set(case: &Case<'_>) -> Vec<Effect> {
+    fn spec(resource: Option<&Resource>) -> Option<&ReplicaSetSpec> {
+        match resource? {
+            Resource::ReplicaSet(spec) => Some(spec),
+            _ => None,
+        }
+    }
+    let (before, after) = (spec(case.before), spec(case.after));
+    let names = |set: &ReplicaSetSpec| containers(&set.template.spec);
+    let mut effects = Vec::new();
+    match (before, after) {
+        (None, Some(after)) => effects.push(Effect::Start { pods: after.replicas, containers: names(after) }),
+        (Some(before), None) => {
+            effects.push(Effect::Stop { pods: before.replicas, containers: names(before) });
+        }
+        (Some(before), Some(after)) => {
+            if before.template != after.template {
+                let pods = before.replicas.min(after.replicas);
+                effects.push(Effect::Restart { pods, containers: names(after), because: template(case) });
+            }
+            if before.replicas != after.replicas {
+                effects.push(Effect::Replicas { from: before.replicas, to: after.replicas });
+            }
+        }
+        (None, None) => {}
+    }
+    let pod = |set: Option<&'_ ReplicaSetSpec>| {
+        set.filter(|set| set.replicas > 0).map(|set| set.template.spec.clone())
+    };
+    effects.extend(host_ports(pod(before).as_ref(), pod(after).as_ref()));
+    effects
+}
+
+/// Only the template's fields restart pods.
+fn template(case: &Case<'_>) -> Vec<String> {
+    let mut because = case.because();
+    because.retain(|path| !path.starts_with("spec.") || path.starts_with("spec.template"));
+    because
+}
+
+pub(super) fn autoscaler(case: &Case<'_>) -> Vec<Effect> {
+    fn spec(resource: Option<&Resource>) -> Option<&HorizontalPodAutoscalerSpec> {
+        match resource? {
+            Resource::HorizontalPodAutoscaler(spec) => Some(spec),
+            _ => None,
+        }
+    }
+    let target = |hpa: &HorizontalPodAutoscalerSpec| {
+        format!(
+            "{} {}/{}",
+            hpa.scale_target_ref.kind.kind(),
+            case.object.namespace,
+            hpa.scale_target_ref.name
+        )
+    };
+    let range =
+        |hpa: &HorizontalPodAutoscalerSpec| format!("{} to {} pods", hpa.min_replicas, hpa.max_replicas);
+    let says = match (spec(case.before), spec(case.after)) {
+        (None, Some(after)) => vec![format!("scales {} by its use: {}", target(after), range(after))],
+        (Some(before), None) => {
+            vec![format!("{} is not scaled any more: it goes back to its own replicas", target(before))]
+        }
+        (Some(before), Some(after)) => {
+            let mut says = Vec::new();
+            if target(before) != target(after) {
+                says.push(format!("scales {} instead of {}", target(after), target(before)));
+            }
+            if range(before) != range(after) {
+                says.push(format!(
+                    "{} may have {} instead of {}",
+                    target(after),
+                    range(after),
+                    range(before)
+                ));
+            }
+            says
+        }
+        (None, None) => Vec::new(),
+    };
+    says.into_iter().map(Effect::Says).collect()
+}
+
+fn containers(pod: &PodSpec) -> Vec<String> {
+    pod.containers.iter().map(|container| container.name.clone()).collect()
+}
+
+fn host_ports(before: Option<&PodSpec>, after: Option<&PodSpec>) -> Vec<Effect> {
+    let ports = |pod: Option<&PodSpec>| -> Vec<Port> {
+        let containers = pod.into_iter().flat_map(|pod| &pod.containers);
+        let ports = containers.flat_map(|container| &container.ports);
+        let host = |port: &schema::kinds::pod::ContainerPort| {
+            Some(Port { place: "host port", number: port.host_port?, protocol: port.protocol })
+        };
+        ports.filter_map(host).collect()
+    };
+    appear_and_go(ports(before), ports(after), Effect::PortCloses, Effect::PortOpens)
+}

@@ -1,0 +1,83 @@
+//! Untrusted text in terminals and in Markdown. Pure.
+//!
+//! Whoever opens a pull request writes names, values and messages that end up here. In Markdown
+//! all of it stands in code, where neither HTML nor links nor mentions work; what steers a
+//! terminal or turns the direction of writing is left out everywhere.
+
+/// The text in one line, without what steers a terminal or can't be seen.
+pub(super) fn plain(text: &str) -> String {
+    let breaks = |c: char| if matches!(c, '\n' | '\r' | '\t') { ' ' } else { c };
+    text.chars().map(breaks).filter(|c| !c.is_control() && !is_invisible(*c)).collect()
+}
+
+/// Zero-width characters, and those that turn the direction of writing.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// The text as inline code, cut to `chars_max` characters.
+pub(super) fn code(text: &str, chars_max: usize) -> String {
+    let text = cut(&plain(text), chars_max);
+    if text.trim().is_empty() {
+        return "``` ```".to_owned();
+    }
+    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or_default();
+    let fence = "`".repeat(longest + 1);
+    // A backtick at an end would join the fence; a space there is not shown.
+    let pad = if text.starts_with('`') || text.ends_with('`') { " " } else { "" };
+    format!("{fence}{pad}{text}{pad}{fence}")
+}
+
+/// The text as HTML code, for places where Markdown is not read.
+pub(super) fn html(text: &str, chars_max: usize) -> String {
+    let mut escaped = String::new();
+    for c in cut(&plain(text), chars_max).chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            // Some readers look for Markdown here after all.
+            '`' => escaped.push_str("&#96;"),
+            '*' => escaped.push_str("&#42;"),
+            '_' => escaped.push_str("&#95;"),
+            '[' => escaped.push_str("&#91;"),
+            ']' => escaped.push_str("&#93;"),
+            c => escaped.push(c),
+        }
+    }
+    format!("<code>{escaped}</code>")
+}
+
+fn cut(text: &str, chars_max: usize) -> String {
+    match text.char_indices().nth(chars_max) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_can_not_be_left() {
+        assert_eq!(code("a", 9), "`a`");
+        assert_eq!(code("a`b", 9), "``a`b``");
+        assert_eq!(code("``` @ada", 99), "```` ``` @ada ````");
+        assert_eq!(code("x\n\n# Title", 99), "`x  # Title`");
+        assert_eq!(code("abcdef", 3), "`abc…`");
+        assert_eq!(code("", 3), "``` ```");
+    }
+
+    #[test]
+    fn html_can_not_be_written() {
+        assert_eq!(html("</code><img src=x>", 99), "<code>&lt;/code&gt;&lt;img src=x&gt;</code>");
+    }
+
+    #[test]
+    fn what_can_not_be_seen_is_left_out() {
+        assert_eq!(plain("a\u{202e}b\u{200b}c\u{1b}[2Jd\u{9b}"), "abc[2Jd");
+    }
+}

@@ -1,0 +1,182 @@
+//! A review as a comment on a pull request. Pure.
+//!
+//! Reads a review, decides what fits: what must be seen first, with every removal and replacement
+//! by name, then object by object, the most dangerous first, as long as there is room. All text
+//! that a manifest can choose stands in code; see `escape.rs`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use schema::violation::{Severity, Violation};
+
+use super::escape::{code, html};
+use super::text::field_line;
+use super::{Action, Change, Review, removals, short_hash};
+use crate::gitops::status::short;
+
+/// By this first line the comment is found again.
+pub const MARKER: &str = "<!-- minik8s-plan -->";
+/// Longest comment. GitHub takes 65,536 characters, others more.
+pub const BYTES_MAX: usize = 60_000;
+/// Kept free for the note on what is not shown.
+const RESERVE_BYTES: usize = 600;
+/// Longest text of one value or message.
+const TEXT_CHARS_MAX: usize = 300;
+/// So many lines of one sort are shown.
+const LINES_MAX: usize = 50;
+/// So many bytes of one sort are shown; the head has seven of them and must leave room.
+const LIST_BYTES_MAX: usize = 4_000;
+/// So many removals, and so many replacements, are named.
+const NAMED_MAX: usize = 200;
+/// So many bytes the names of either take.
+const NAMED_BYTES_MAX: usize = 10_000;
+
+/// The order in which changes want to be read.
+const BY_DANGER: [Action; 4] = [Action::Delete, Action::Replace, Action::Update, Action::Create];
+
+/// The review as Markdown, at most [`BYTES_MAX`] bytes.
+pub fn markdown(review: &Review) -> String {
+    let mut out = head(review);
+    let mut missing = BTreeMap::new();
+    for action in BY_DANGER {
+        for change in review.changes.iter().filter(|change| change.action == action) {
+            let section = details(change);
+            if out.len() + section.len() + RESERVE_BYTES <= BYTES_MAX {
+                out.push_str(&section);
+            } else {
+                *missing.entry(action).or_insert(0_usize) += 1;
+            }
+        }
+    }
+    if !missing.is_empty() {
+        let (base, head) = (short(&review.base), short(&review.head));
+        let of: Vec<String> = missing.iter().map(|(action, count)| format!("{count} {action}")).collect();
+        // A string takes every write.
+        let _ = writeln!(
+            out,
+            "**{} more objects are not shown here** ({}). All of them: \
+             `minik8s plan --base {base} --head {head}`\n",
+            missing.values().sum::<usize>(),
+            of.join(", ")
+        );
+    }
+    let _ = writeln!(
+        out,
+        "<sub>Plan hash `{0}`. After the merge the reconciler compares it with what it applies; see \
+         `minik8s history`. A commit can carry it as the trailer `Minik8s-Plan: {0}`.</sub>",
+        short_hash(&review.hash)
+    );
+    out
+}
+
+/// What must be seen first.
+fn head(review: &Review) -> String {
+    let mut out = format!("{MARKER}\n### Minik8s plan: {}\n\n", review.headline());
+    if review.prune.held {
+        let _ = writeln!(
+            out,
+            "**⚠ {} would be held:** {}\n",
+            removals(review.prune.deletes),
+            code(&review.prune.why, TEXT_CHARS_MAX)
+        );
+        list(&mut out, review.prune.objects.iter().map(|object| code(object, TEXT_CHARS_MAX)));
+    }
+    let of = |severity| review.violations.iter().filter(move |violation| violation.severity == severity);
+    if review.has_errors() {
+        let _ = writeln!(out, "**⚠ These files can't be applied; their objects stay as they are:**\n");
+        list(&mut out, of(Severity::Error).map(violation));
+    }
+    if !review.capacity.is_empty() {
+        let _ = writeln!(out, "**⚠ The nodes have no room for all of it:**\n");
+        list(&mut out, review.capacity.iter().map(|line| code(line, TEXT_CHARS_MAX)));
+    }
+    let summary = &review.summary;
+    let _ = writeln!(
+        out,
+        "| create | update in place | replace | delete | unchanged | quarantined |\n\
+         |---|---|---|---|---|---|\n| {} | {} | {} | {} | {} | {} |\n",
+        summary.create,
+        summary.update,
+        summary.replace,
+        summary.delete,
+        summary.unchanged,
+        summary.quarantined
+    );
+    let _ = writeln!(out, "`{}` → `{}`\n", short(&review.base), short(&review.head));
+    list(&mut out, review.notes.iter().map(|note| code(note, TEXT_CHARS_MAX)));
+    named(&mut out, review, Action::Delete, "Deleted");
+    named(&mut out, review, Action::Replace, "Stopped and started anew");
+    let warnings = of(Severity::Warning).count();
+    if warnings > 0 {
+        let _ = writeln!(out, "<details><summary>{warnings} warnings</summary>\n");
+        list(&mut out, of(Severity::Warning).map(violation));
+        out.push_str("</details>\n\n");
+    }
+    if !review.prune.held && !review.prune.why.is_empty() {
+        let _ = writeln!(out, "Removals: {}\n", code(&review.prune.why, TEXT_CHARS_MAX));
+    }
+    out
+}
+
+/// Every object to which this happens, whatever becomes of its details.
+fn named(out: &mut String, review: &Review, action: Action, what: &str) {
+    let objects: Vec<&Change> = review.changes.iter().filter(|change| change.action == action).collect();
+    if objects.is_empty() {
+        return;
+    }
+    let _ = writeln!(out, "**{what} ({}):**\n", objects.len());
+    let names = objects.iter().map(|change| code(&change.title(), TEXT_CHARS_MAX));
+    bounded_list(out, names, NAMED_MAX, NAMED_BYTES_MAX);
+}
+
+fn list(out: &mut String, lines: impl Iterator<Item = String>) {
+    bounded_list(out, lines, LINES_MAX, LIST_BYTES_MAX);
+}
+
+fn bounded_list(
+    out: &mut String,
+    lines: impl Iterator<Item = String>,
+    lines_max: usize,
+    mut bytes_left: usize,
+) {
+    let (mut shown, mut more) = (0, 0);
+    for line in lines {
+        let line = format!("- {line}\n");
+        if shown < lines_max && line.len() <= bytes_left {
+            out.push_str(&line);
+            bytes_left -= line.len();
+            shown += 1;
+        } else {
+            more += 1;
+        }
+    }
+    if more > 0 {
+        let _ = writeln!(out, "- and {more} more");
+    }
+    if shown + more > 0 {
+        out.push('\n');
+    }
+}
+
+fn violation(violation: &Violation) -> String {
+    code(&violation.to_string(), TEXT_CHARS_MAX)
+}
+
+/// One object, folded up.
+fn details(change: &Change) -> String {
+    let place = format!("{}:{}", change.file, change.line);
+    let mut out = format!(
+        "<details><summary><b>{}</b> {} {}</summary>\n\n",
+        change.action,
+        html(&change.title(), TEXT_CHARS_MAX),
+        html(&place, TEXT_CHARS_MAX)
+    );
+    let _ = writeln!(out, "Why: {}\n", code(&change.reason, TEXT_CHARS_MAX));
+    list(&mut out, change.effects.iter().map(|effect| code(&effect.to_string(), TEXT_CHARS_MAX)));
+    if !change.fields.is_empty() {
+        out.push_str("Fields:\n\n");
+        list(&mut out, change.fields.iter().map(|field| code(&field_line(field), TEXT_CHARS_MAX)));
+    }
+    out.push_str("</details>\n\n");
+    out
+}

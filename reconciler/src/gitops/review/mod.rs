@@ -1,0 +1,371 @@
+//! What a reviewer reads of a plan: each change with its fields and what it does to what runs.
+//!
+//! Reads a plan and the situation that it was made from, decides the words and the order. The
+//! same for a pull request and for what the reconciler applies. Pure: same input, same bytes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use schema::kinds::Kind;
+use schema::meta::ObjectRef;
+use schema::violation::{OwnedStep, Severity, Violation};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::plan::{Act, Situation, Step, SyncPlan, Why};
+use super::prune::Prune;
+
+mod capacity;
+mod digest;
+mod effects;
+mod escape;
+mod markdown;
+#[cfg(test)]
+mod tests;
+mod text;
+
+pub use capacity::Room;
+pub use digest::{Digest, same_hash, short_hash};
+pub use effects::Effect;
+pub use markdown::{BYTES_MAX, MARKER, markdown};
+pub use text::text;
+
+/// So many removals that are held are named.
+const HELD_SHOWN_MAX: usize = 100;
+
+/// A plan as it is read.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Review {
+    /// Commit that is changed from, or the name of its revision.
+    pub base: String,
+    /// Commit that is changed to.
+    pub head: String,
+    /// SHA-256 of what the plan does.
+    pub hash: String,
+    /// How many there are of each.
+    pub summary: Summary,
+    /// In the order in which they are applied.
+    pub changes: Vec<Change>,
+    /// What is wrong or noteworthy in the head's files.
+    pub violations: Vec<Violation>,
+    /// What becomes of objects that the head has no more.
+    pub prune: PruneView,
+    /// What is missing on the nodes; nothing is known without a server.
+    pub capacity: Vec<String>,
+    /// What to know about how the plan was made.
+    pub notes: Vec<String>,
+}
+
+/// How many objects change, and how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// New objects.
+    pub create: u64,
+    /// Changed while what runs goes on.
+    pub update: u64,
+    /// What runs is stopped and started anew.
+    pub replace: u64,
+    /// Removed.
+    pub delete: u64,
+    /// As before.
+    pub unchanged: u64,
+    /// Files that can't be applied.
+    pub quarantined: u64,
+}
+
+/// What happens to an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// It is new.
+    Create,
+    /// It changes while what runs goes on.
+    Update,
+    /// What runs is stopped and started anew.
+    Replace,
+    /// It goes.
+    Delete,
+}
+
+impl Action {
+    fn of(act: &Act) -> Self {
+        match act {
+            Act::Create(_) => Action::Create,
+            Act::Update(_) => Action::Update,
+            Act::Replace(_) => Action::Replace,
+            Act::Delete => Action::Delete,
+        }
+    }
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Action::Create => "create",
+            Action::Update => "update",
+            Action::Replace => "replace",
+            Action::Delete => "delete",
+        })
+    }
+}
+
+/// One object that changes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Change {
+    /// How.
+    pub action: Action,
+    /// Its kind.
+    pub kind: Kind,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Where it is; where it was for one that goes.
+    pub file: String,
+    /// 1-based line of the document.
+    pub line: u32,
+    /// Fields that differ; none for a new object or one that goes.
+    pub fields: Vec<Field>,
+    /// What it does to what runs, one sentence each.
+    pub effects: Vec<Effect>,
+    /// Why it changes.
+    pub reason: String,
+}
+
+/// One field that differs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Field {
+    /// `spec.containers[0].image`.
+    pub path: String,
+    /// Before; null is absent.
+    pub from: Option<Value>,
+    /// After.
+    pub to: Option<Value>,
+    /// 1-based line in the head's file, where it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub line: Option<u32>,
+    /// It changes, but is a secret.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub hidden: bool,
+    #[serde(skip)]
+    steps: Vec<OwnedStep>,
+}
+
+/// What becomes of objects that the head has no more.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct PruneView {
+    /// How many there are, held or not.
+    pub deletes: u64,
+    /// They stay until released.
+    pub held: bool,
+    /// Why, and what releases them.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub why: String,
+    /// Those that are held, the first of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub objects: Vec<String>,
+    /// Kept by their annotation.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub protected: Vec<String>,
+}
+
+/// Where a plan goes from, and what is known of the cluster besides its objects.
+#[derive(Debug, Clone, Copy)]
+pub struct Frame<'a> {
+    /// Commit that is live, or that is taken to be.
+    pub base: &'a str,
+    /// Nodes that live; `None` if nobody was asked.
+    pub nodes: Option<&'a [Room]>,
+    /// What to know about how the plan was made.
+    pub notes: &'a [String],
+}
+
+/// The plan as a person reads it.
+pub fn review(situation: &Situation, plan: &SyncPlan, frame: &Frame<'_>) -> Review {
+    let worlds = effects::Worlds::new(&situation.live, &plan.steps);
+    let mut endpoints = effects::endpoints::lost(&worlds, &plan.steps);
+    let changes = plan.steps.iter().map(|step| change(situation, &worlds, step, &mut endpoints)).collect();
+    let counts = plan.counts();
+    let summary = Summary {
+        create: counts.create,
+        update: counts.update,
+        replace: counts.replace,
+        delete: counts.delete,
+        unchanged: counts.unchanged,
+        quarantined: counts.quarantined,
+    };
+    Review {
+        base: frame.base.to_owned(),
+        head: situation.commit.id.clone(),
+        hash: Digest::of(plan, &situation.live).hash(),
+        summary,
+        changes,
+        violations: violations(situation, plan),
+        prune: prune(situation, plan),
+        capacity: frame.nodes.map(|nodes| capacity::missing(&worlds, nodes)).unwrap_or_default(),
+        notes: frame.notes.to_vec(),
+    }
+}
+
+fn change(
+    situation: &Situation,
+    worlds: &effects::Worlds<'_>,
+    step: &Step,
+    endpoints: &mut BTreeMap<ObjectRef, Vec<Effect>>,
+) -> Change {
+    let ObjectRef { kind, namespace, name } = step.object.clone();
+    let place = match &step.act {
+        Act::Create(object) | Act::Update(object) | Act::Replace(object) => Some(&object.provenance),
+        Act::Delete => situation.live.get(&step.object).map(|live| &live.value.provenance),
+    };
+    let fields: Vec<Field> = match &step.why {
+        Why::Changed(fields) => fields
+            .iter()
+            .map(|field| Field {
+                path: field.path(),
+                from: field.from.clone(),
+                to: field.to.clone(),
+                line: None,
+                hidden: field.hidden,
+                steps: field.steps.clone(),
+            })
+            .collect(),
+        _ => Vec::new(),
+    };
+    let reason = match &step.why {
+        Why::Changed(_) => reason(&fields),
+        other => other.to_string(),
+    };
+    let mut effects = effects::of(worlds, step, &fields);
+    effects.extend(endpoints.remove(&step.object).unwrap_or_default());
+    Change {
+        action: Action::of(&step.act),
+        kind,
+        namespace,
+        name,
+        file: place.map(|place| place.file.clone()).unwrap_or_default(),
+        line: place.map_or(0, |place| place.line),
+        fields,
+        effects,
+        reason,
+    }
+}
+
+/// `spec.replicas changed`; the fields themselves stand beside it.
+fn reason(fields: &[Field]) -> String {
+    const NAMED_MAX: usize = 3;
+    let named: Vec<&str> = fields.iter().take(NAMED_MAX).map(|field| field.path.as_str()).collect();
+    match (named.is_empty(), fields.len().saturating_sub(NAMED_MAX)) {
+        (true, _) => "what etcd holds was changed by hand".to_owned(),
+        (false, 0) => format!("{} changed", named.join(", ")),
+        (false, more) => format!("{} and {more} more changed", named.join(", ")),
+    }
+}
+
+/// Those of quarantined files with what was found across files, and those of all others.
+fn violations(situation: &Situation, plan: &SyncPlan) -> Vec<Violation> {
+    let good = situation.manifests.iter().filter(|(file, _)| !plan.quarantined.contains_key(*file));
+    let mut all: Vec<Violation> =
+        good.flat_map(|(_, manifest)| manifest.violations.iter().cloned()).collect();
+    all.extend(plan.quarantined.values().flatten().cloned());
+    all.extend(plan.remarks.iter().cloned());
+    all.sort();
+    all.dedup();
+    all
+}
+
+fn prune(situation: &Situation, plan: &SyncPlan) -> PruneView {
+    let protected = plan.protected.iter().map(ToString::to_string).collect();
+    if plan.refused {
+        return PruneView { protected, ..PruneView::default() };
+    }
+    match &plan.prune {
+        Prune::Nothing => PruneView { protected, ..PruneView::default() },
+        Prune::Remove(objects) => {
+            let why = match situation.commit.allows_prune {
+                true => {
+                    "released by the trailer Minik8s-Allow-Prune of this commit; the commit of a merge must carry it, too"
+                }
+                false => "",
+            };
+            PruneView {
+                deletes: objects.len() as u64,
+                why: why.to_owned(),
+                protected,
+                ..PruneView::default()
+            }
+        }
+        Prune::Held { why, objects } => PruneView {
+            deletes: objects.len() as u64,
+            held: true,
+            why: why.to_string(),
+            objects: objects.iter().take(HELD_SHOWN_MAX).map(ToString::to_string).collect(),
+            protected,
+        },
+    }
+}
+
+impl Review {
+    /// Nothing changes and nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.prune.deletes == 0
+    }
+
+    /// Some file of the head can't be applied.
+    pub fn has_errors(&self) -> bool {
+        self.violations.iter().any(|violation| violation.severity == Severity::Error)
+    }
+
+    /// Fills in the lines of fields. `line` finds one by file, line of the document and field.
+    pub fn locate(&mut self, mut line: impl FnMut(&str, u32, &[OwnedStep]) -> Option<u32>) {
+        for change in &mut self.changes {
+            for field in change.fields.iter_mut().filter(|field| field.to.is_some()) {
+                field.line = line(&change.file, change.line, &field.steps);
+            }
+        }
+    }
+
+    /// The review as JSON, indented.
+    pub fn json(&self) -> Result<String, serde_json::Error> {
+        serde_json::to_string_pretty(self).map(|text| text + "\n")
+    }
+
+    /// `2 to create, 1 to delete`.
+    fn headline(&self) -> String {
+        let Summary { create, update, replace, delete, quarantined, .. } = self.summary;
+        let counts = [
+            (create, "to create"),
+            (update, "to update in place"),
+            (replace, "to replace"),
+            (delete, "to delete"),
+        ];
+        let mut parts: Vec<String> = counts
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!("{count} {what}"))
+            .collect();
+        if parts.is_empty() {
+            parts.push("no changes".to_owned());
+        }
+        if self.prune.held {
+            parts.push(format!("{} held", removals(self.prune.deletes)));
+        }
+        if quarantined > 0 {
+            let plural = if quarantined == 1 { "" } else { "s" };
+            parts.push(format!("{quarantined} file{plural} quarantined"));
+        }
+        parts.join(", ")
+    }
+}
+
+/// `2 removals`.
+fn removals(count: u64) -> String {
+    if count == 1 { "1 removal".to_owned() } else { format!("{count} removals") }
+}
+
+impl Change {
+    /// `Pod default/web`.
+    fn title(&self) -> String {
+        format!("{} {}/{}", self.kind, self.namespace, self.name)
+    }
+}

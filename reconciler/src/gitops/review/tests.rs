@@ -1,0 +1,402 @@
+//! Reviews of small repositories: golden text, the words for each kind, and what a hash is of.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use insta::assert_snapshot;
+use proptest::prelude::*;
+use schema::meta::ObjectRef;
+use schema::object::Object;
+use schema::world::Table;
+
+use super::*;
+use crate::git::{CommitMeta, Relation};
+use crate::gitops::load::{Manifests, parse};
+use crate::gitops::offline::objects_of;
+use crate::gitops::plan::plan;
+use crate::gitops::prune::Lineage;
+
+type Files = BTreeMap<String, String>;
+
+fn files<const N: usize>(all: [(&str, &str); N]) -> Files {
+    all.map(|(path, text)| (path.to_owned(), text.to_owned())).into()
+}
+
+fn load(files: &Files) -> Manifests {
+    let parsed =
+        |(path, text): (&String, &String)| (Arc::from(path.as_str()), Arc::new(parse(path, text.as_bytes())));
+    files.iter().map(parsed).collect()
+}
+
+fn commit(id: &str) -> Arc<CommitMeta> {
+    Arc::new(CommitMeta {
+        id: id.repeat(40),
+        author: "Ada <ada@example.org>".into(),
+        subject: "x".into(),
+        committed_at: jiff::Timestamp::UNIX_EPOCH,
+        allows_prune: false,
+    })
+}
+
+fn situation(base: &Files, head: &Files) -> Situation {
+    let (before, after) = (commit("a"), commit("b"));
+    let live: Table<ObjectRef, Object> = objects_of("main", &before, &load(base)).0;
+    let base = before.id.clone();
+    Situation {
+        source: "main".into(),
+        manifests: load(head),
+        lineage: Lineage { base: Some(base.clone()), relations: [(base, Relation::Related)].into() },
+        commit: after,
+        live,
+        malformed: std::collections::BTreeSet::new(),
+        held_of: None,
+        lost: std::collections::BTreeMap::new(),
+        incomplete: None,
+    }
+}
+
+fn reviewed_with(base: &Files, head: &Files, nodes: Option<&[Room]>) -> Review {
+    let situation = situation(base, head);
+    let decided = plan(&situation);
+    review(&situation, &decided, &Frame { base: &"a".repeat(40), nodes, notes: &[] })
+}
+
+fn reviewed(base: &Files, head: &Files) -> Review {
+    reviewed_with(base, head, None)
+}
+
+/// The effects of the only change.
+#[track_caller]
+fn effects(base: &str, head: &str) -> String {
+    let of = |text: &str| if text.is_empty() { Files::new() } else { files([("a.yaml", text)]) };
+    let keep = ("keep.yaml", POD_KEEP);
+    let with = |mut all: Files| {
+        all.insert(keep.0.to_owned(), keep.1.to_owned());
+        all
+    };
+    let review = reviewed(&with(of(base)), &with(of(head)));
+    let found: Vec<String> = review.violations.iter().map(ToString::to_string).collect();
+    assert!(!review.has_errors(), "{found:?}");
+    let mut text = String::new();
+    for change in &review.changes {
+        writeln!(text, "{} {}", change.action, change.title()).unwrap();
+        for effect in change.effects.iter().filter(|effect| !matches!(effect, Effect::NotRun(_))) {
+            writeln!(text, "  {effect}").unwrap();
+        }
+    }
+    text
+}
+
+const POD_KEEP: &str =
+    "apiVersion: v1\nkind: Pod\nmetadata: {name: keep}\nspec: {containers: [{name: m, image: 'i:1'}]}\n";
+
+fn pod(name: &str, image: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{app: {name}}}}}\nspec: {{containers: [{{name: main, image: '{image}'}}]}}\n"
+    )
+}
+
+fn replica_set(replicas: u32, image: &str) -> String {
+    format!(
+        "apiVersion: apps/v1\nkind: ReplicaSet\nmetadata: {{name: api}}\nspec:\n  replicas: {replicas}\n  \
+         selector: {{matchLabels: {{app: api}}}}\n  template:\n    metadata: {{labels: {{app: api}}}}\n    \
+         spec: {{containers: [{{name: main, image: '{image}', resources: {{requests: {{cpu: 500m, memory: 1Gi}}}}}}]}}\n"
+    )
+}
+
+const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata: {name: api}\nspec:\n  type: NodePort\n  selector: {app: api}\n  ports: [{port: 80, nodePort: 30080}]\n";
+
+/// What a comment on a pull request has to carry.
+fn example() -> (Files, Files) {
+    let base = files([
+        ("apps/api.yaml", &replica_set(2, "api:1")),
+        ("apps/service.yaml", SERVICE),
+        ("apps/old.yaml", &pod("old", "old:1")),
+        (
+            "apps/web.yaml",
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - name: app\n    image: web:1\n    env: [{name: API_TOKEN, value: canary-1}]\n",
+        ),
+    ]);
+    let mut head = base.clone();
+    head.remove("apps/old.yaml");
+    head.insert("apps/api.yaml".into(), replica_set(3, "api:1"));
+    head.insert("apps/new.yaml".into(), pod("new", "new:1"));
+    head.insert(
+        "apps/broken.yaml".into(),
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {contaners: []}\n".into(),
+    );
+    let web = base["apps/web.yaml"].replace("web:1", "web:2").replace("canary-1", "canary-2");
+    head.insert("apps/web.yaml".into(), web);
+    (base, head)
+}
+
+#[test]
+fn a_review_reads_so_on_a_terminal() {
+    let (base, head) = example();
+    assert_snapshot!(text(&reviewed(&base, &head), false));
+}
+
+#[test]
+fn a_review_reads_so_in_a_comment() {
+    let (base, head) = example();
+    assert_snapshot!(markdown(&reviewed(&base, &head)));
+}
+
+#[test]
+fn a_review_is_this_json() {
+    let (base, head) = example();
+    assert_snapshot!(reviewed(&base, &head).json().unwrap());
+}
+
+#[test]
+fn no_form_carries_a_secret() {
+    let (base, head) = example();
+    let review = reviewed(&base, &head);
+    for form in [text(&review, true), markdown(&review), review.json().unwrap()] {
+        assert!(!form.contains("canary"), "{form}");
+    }
+}
+
+#[test]
+fn each_kind_says_what_its_change_does() {
+    let set = |replicas| replica_set(replicas, "api:1");
+    let with_service = |set: &str| format!("{set}---\n{SERVICE}");
+    let moved = with_service(&set(3)).replace("30080", "30081");
+    let cases = [
+        ("a new set", String::new(), set(3)),
+        ("fewer of a set", set(3), set(1)),
+        ("another template", set(3), replica_set(3, "api:2")),
+        ("a new service", set(3), with_service(&set(3))),
+        ("no service any more", with_service(&set(3)), set(3)),
+        ("nobody behind a service", with_service(&set(3)), with_service(&set(0))),
+        ("another node port", with_service(&set(3)), moved),
+    ];
+    let mut all = String::new();
+    for (what, base, head) in &cases {
+        write!(all, "# {what}\n{}", effects(base, head)).unwrap();
+    }
+    assert_snapshot!(all);
+}
+
+#[test]
+fn labels_are_changed_in_place() {
+    let labelled = pod("a", "i:1").replace("labels: {app: a}", "labels: {app: a, tier: front}");
+    let told = effects(&pod("a", "i:1"), &labelled);
+    assert_eq!(told, "update Pod default/a\n  changed in place, nothing restarts\n");
+}
+
+#[test]
+fn what_does_not_fit_on_the_nodes_is_said() {
+    let head = files([("a.yaml", &replica_set(5, "api:1"))]);
+    let room =
+        Room { name: "n1".into(), cpu: "2".parse().unwrap(), memory: "4Gi".parse().unwrap(), max_pods: 110 };
+    let review = reviewed_with(&Files::new(), &head, Some(&[room]));
+    assert_eq!(
+        review.capacity,
+        [
+            "CPU: 2500m requested, live nodes have 2; 500m missing",
+            "memory: 5Gi requested, live nodes have 4Gi; 1Gi missing"
+        ]
+    );
+    assert_eq!(reviewed_with(&Files::new(), &head, Some(&[])).capacity, ["no node lives: 5 pods would wait"]);
+}
+
+#[test]
+fn a_removal_that_would_be_held_is_said_first() {
+    let many: Files = (0..12).map(|n| (format!("p{n}.yaml"), pod(&format!("p{n}"), "i:1"))).collect();
+    let one = files([("p0.yaml", &pod("p0", "i:1"))]);
+    let review = reviewed(&many, &one);
+    assert_eq!((review.prune.deletes, review.prune.held, review.summary.delete), (11, true, 0));
+    assert!(!review.is_empty());
+    assert!(markdown(&review).lines().nth(3).unwrap().starts_with("**⚠ 11 removals would be held:**"));
+}
+
+#[test]
+fn a_manifest_can_not_write_markdown() {
+    let evil = "</summary></details> @ada <img src=x onerror=alert(1)> ![x](http://x) `code` # Title";
+    let text = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: web, annotations: {{note: {evil:?}}}}}\nspec: {{containers: [{{name: main, image: 'i:1'}}]}}\n"
+    );
+    let base = files([("a.yaml", &pod("web", "i:1")), ("k.yaml", POD_KEEP)]);
+    let broken = format!("apiVersion: v1\nkind: {evil:?}\nmetadata: {{name: x}}\n");
+    let head = files([("a.yaml", &text), ("k.yaml", POD_KEEP), ("@ada <b>.yaml", &broken)]);
+    let comment = markdown(&reviewed(&base, &head));
+    let outside = without_code(&comment);
+    for word in ["@ada", "<img", "![x]", "<b>.yaml"] {
+        assert!(comment.contains(word) || comment.contains("&lt;"), "{word} is not in it at all");
+        assert!(!outside.contains(word), "{word} stands outside of code: {outside}");
+    }
+    assert_eq!(outside.matches("<details>").count(), outside.matches("</details>").count());
+}
+
+/// The comment without its code spans, read as CommonMark reads them.
+fn without_code(markdown: &str) -> String {
+    let mut outside = String::new();
+    for line in markdown.lines() {
+        let mut rest = line;
+        while let Some(at) = rest.find('`') {
+            outside.push_str(&rest[..at]);
+            let fence = rest[at..].len() - rest[at..].trim_start_matches('`').len();
+            let inner = &rest[at + fence..];
+            let mut from = 0;
+            let close = loop {
+                let Some(next) = inner[from..].find('`') else { panic!("a fence is open: {line}") };
+                let start = from + next;
+                let run = inner[start..].len() - inner[start..].trim_start_matches('`').len();
+                if run == fence {
+                    break start + run;
+                }
+                from = start + run;
+            };
+            rest = &inner[close..];
+        }
+        outside.push_str(rest);
+        outside.push('\n');
+    }
+    outside
+}
+
+#[test]
+fn a_comment_stays_within_its_bound_and_says_what_it_leaves_out() {
+    let many: Files = (0..1000).map(|n| (format!("p{n}.yaml"), pod(&format!("p{n}"), "i:1"))).collect();
+    let comment = markdown(&reviewed(&Files::new(), &many));
+    assert!(comment.len() <= BYTES_MAX, "{}", comment.len());
+    assert!(comment.contains("more objects are not shown here"), "{}", &comment[comment.len() - 600..]);
+    assert!(comment.contains("Plan hash"));
+}
+
+#[test]
+fn no_number_of_creations_hides_what_is_deleted_or_replaced() {
+    let base =
+        files([("k.yaml", POD_KEEP), ("old.yaml", &pod("old", "i:1")), ("web.yaml", &pod("web", "i:1"))]);
+    let mut head: Files = (0..1000).map(|n| (format!("p{n}.yaml"), pod(&format!("p{n}"), "i:1"))).collect();
+    head.insert("k.yaml".into(), POD_KEEP.into());
+    head.insert("web.yaml".into(), pod("web", "i:2"));
+    let review = reviewed(&base, &head);
+    assert_eq!((review.summary.delete, review.summary.replace, review.summary.create), (1, 1, 1000));
+    let comment = markdown(&review);
+    assert!(comment.len() <= BYTES_MAX, "{}", comment.len());
+    let at = |text: &str| comment.find(text).unwrap_or_else(|| panic!("no {text} in {}", &comment[..2000]));
+    let first_created = at("<b>create</b>");
+    assert!(at("`Pod default/old`") < first_created && at("`Pod default/web`") < first_created);
+    assert!(at("<b>delete</b>") < at("<b>replace</b>") && at("<b>replace</b>") < first_created);
+}
+
+#[test]
+fn an_object_that_does_not_fit_hides_none_after_it() {
+    let base = files([("a.yaml", &pod("a", "i:1")), ("b.yaml", &pod("b", "i:1"))]);
+    let head = files([("a.yaml", &pod("a", "i:2")), ("b.yaml", &pod("b", "i:2"))]);
+    let mut review = reviewed(&base, &head);
+    let last = review.changes.pop().unwrap();
+    let mut large = review.changes.pop().unwrap();
+    large.fields[0].path = "x".repeat(250);
+    large.fields = large.fields.iter().cycle().take(100).cloned().collect();
+    review.changes = std::iter::repeat_n(large, 40).chain([last]).collect();
+    let comment = markdown(&review);
+    assert!(comment.len() <= BYTES_MAX, "{}", comment.len());
+    assert!(comment.contains("more objects are not shown here"));
+    assert!(comment.contains("<b>replace</b> <code>Pod default/b</code>"), "the small one fits");
+}
+
+#[test]
+fn the_head_of_a_comment_is_bounded_whatever_is_in_it() {
+    let base = files([("k.yaml", POD_KEEP)]);
+    let mut review = reviewed(&base, &base);
+    let long = "\u{1f600}".repeat(400);
+    let lines: Vec<String> = (0..1000).map(|n| format!("{n} {long}")).collect();
+    review.capacity = lines.clone();
+    review.notes = lines.clone();
+    review.prune =
+        PruneView { deletes: 1000, held: true, why: long, objects: lines.clone(), protected: vec![] };
+    let violation = |(severity, line): (Severity, &String)| Violation {
+        file: line.clone(),
+        line: 1,
+        column: 1,
+        severity,
+        rule: "unknown-field".into(),
+        message: line.clone(),
+        help: line.clone(),
+        object: None,
+    };
+    review.violations = [Severity::Error, Severity::Warning]
+        .into_iter()
+        .flat_map(|severity| lines.iter().map(move |line| (severity, line)))
+        .map(violation)
+        .collect();
+    let mut changes = Vec::new();
+    for (action, line) in [Action::Delete, Action::Replace]
+        .into_iter()
+        .flat_map(|action| lines.iter().map(move |line| (action, line)))
+    {
+        changes.push(Change {
+            action,
+            kind: Kind::Pod,
+            namespace: "default".into(),
+            name: line.clone(),
+            file: line.clone(),
+            line: 1,
+            fields: vec![],
+            effects: vec![],
+            reason: line.clone(),
+        });
+    }
+    review.changes = changes;
+    let comment = markdown(&review);
+    assert!(comment.len() <= BYTES_MAX, "{}", comment.len());
+    assert!(comment.contains("Plan hash") && comment.contains("more objects are not shown here"));
+    assert!(
+        comment.contains("**Deleted (1000):**") && comment.contains("**Stopped and started anew (1000):**")
+    );
+}
+
+#[test]
+fn the_hash_is_of_content_alone() {
+    let (base, head) = example();
+    let review = reviewed(&base, &head);
+    // The same documents in one file, with other lines, comments and order.
+    let one = |files: &Files| -> Files {
+        let good = files.iter().filter(|(path, _)| !path.contains("broken"));
+        let text: Vec<String> = good.rev().map(|(_, text)| format!("# moved\n{text}")).collect();
+        Files::from([("all.yaml".to_owned(), text.join("---\n"))])
+    };
+    let moved = reviewed(&one(&base), &one(&head));
+    let mut without_broken = head;
+    without_broken.remove("apps/broken.yaml");
+    assert_eq!(moved.hash, reviewed(&base, &without_broken).hash);
+    // The quarantined file holds the removal back.
+    assert_ne!(review.hash, moved.hash);
+    let mut other = without_broken.clone();
+    other.insert("apps/web.yaml".into(), base["apps/web.yaml"].replace("canary-1", "canary-3"));
+    assert_ne!(reviewed(&base, &other).hash, moved.hash);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_plan_is_the_same_however_documents_lie_in_files(
+        base in proptest::collection::btree_map(0..12_u8, 0..3_u8, 1..12),
+        head in proptest::collection::btree_map(0..12_u8, 0..3_u8, 1..12),
+        places in proptest::collection::vec(0..4_u8, 24),
+    ) {
+        let document = |(name, image): (&u8, &u8)| pod(&format!("p{name}"), &format!("i:{image}"));
+        let apart = |all: &BTreeMap<u8, u8>| -> Files {
+            all.iter().map(|(name, image)| (format!("p{name}.yaml"), document((name, image)))).collect()
+        };
+        let together = |all: &BTreeMap<u8, u8>, places: &[u8]| -> Files {
+            let mut files = Files::new();
+            for (name, image) in all.iter().rev() {
+                let text = files.entry(format!("f{}.yaml", places[usize::from(*name)])).or_default();
+                text.push_str("---\n");
+                text.push_str(&document((name, image)));
+            }
+            files
+        };
+        let one = reviewed(&apart(&base), &apart(&head));
+        let other = reviewed(&together(&base, &places[..12]), &together(&head, &places[12..]));
+        prop_assert_eq!(&one.hash, &other.hash);
+        let again = reviewed(&apart(&base), &apart(&head));
+        prop_assert_eq!(one.json().unwrap(), again.json().unwrap());
+    }
+}

@@ -1,0 +1,97 @@
+//! A review for a terminal. Pure.
+
+use std::fmt::Write as _;
+
+use schema::violation::Severity;
+
+use super::escape::plain;
+use super::{Action, Change, Field, Review, removals, short_hash};
+use crate::gitops::diff::brief;
+use crate::gitops::status::short;
+
+/// The review as text; `colour` for a terminal.
+pub fn text(review: &Review, colour: bool) -> String {
+    let paint = |code: &str, text: &str| match colour {
+        true => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
+        false => text.to_owned(),
+    };
+    let mut out = String::new();
+    // A string takes every write.
+    let _ = writeln!(out, "plan {} -> {}: {}", short(&review.base), short(&review.head), review.headline());
+    let _ = writeln!(out, "hash {}", short_hash(&review.hash));
+    for note in &review.notes {
+        let _ = writeln!(out, "note {}", plain(note));
+    }
+    let mut loud = Vec::new();
+    if review.prune.held {
+        loud.push(format!("held: {}: {}", removals(review.prune.deletes), review.prune.why));
+        loud.extend(review.prune.objects.iter().map(|object| format!("  {object}")));
+    }
+    loud.extend(review.capacity.iter().map(|line| format!("no room: {line}")));
+    if !loud.is_empty() {
+        out.push('\n');
+    }
+    for line in loud {
+        let _ = writeln!(out, "{}", paint("33", &plain(&line)));
+    }
+    let (problems, notes): (Vec<_>, Vec<_>) =
+        review.violations.iter().partition(|violation| violation.severity != Severity::Note);
+    if !problems.is_empty() {
+        out.push('\n');
+    }
+    for violation in problems {
+        let code = if violation.severity == Severity::Error { "31" } else { "33" };
+        let _ = writeln!(out, "{}", paint(code, &plain(&violation.to_string())));
+    }
+    for change in &review.changes {
+        out.push('\n');
+        lines_of(&mut out, change, &paint);
+    }
+    let mut last = Vec::new();
+    if !review.prune.held && !review.prune.why.is_empty() {
+        last.push(format!("removals: {}", review.prune.why));
+    }
+    last.extend(review.prune.protected.iter().map(|object| format!("kept by its annotation: {object}")));
+    if !notes.is_empty() {
+        last.push(format!("{} notes on manifests; see 'minik8s validate'", notes.len()));
+    }
+    last.push(format!("{} unchanged", review.summary.unchanged));
+    out.push('\n');
+    for line in last {
+        let _ = writeln!(out, "{}", plain(&line));
+    }
+    out
+}
+
+fn lines_of(out: &mut String, change: &Change, paint: &impl Fn(&str, &str) -> String) {
+    let (sign, code) = match change.action {
+        Action::Create => ("+", "32"),
+        Action::Update => ("~", "33"),
+        Action::Replace => ("±", "35"),
+        Action::Delete => ("-", "31"),
+    };
+    let title = format!("{sign} {} {}", change.action, plain(&change.title()));
+    let _ = writeln!(
+        out,
+        "{} ({}:{}): {}",
+        paint(code, &title),
+        plain(&change.file),
+        change.line,
+        plain(&change.reason)
+    );
+    for field in &change.fields {
+        let _ = writeln!(out, "    {}", plain(&field_line(field)));
+    }
+    for effect in &change.effects {
+        let _ = writeln!(out, "    => {}", plain(&effect.to_string()));
+    }
+}
+
+/// `12: spec.replicas: 1 -> 2`.
+pub(super) fn field_line(field: &Field) -> String {
+    let line = field.line.map(|line| format!(":{line} ")).unwrap_or_default();
+    if field.hidden {
+        return format!("{line}{}: changed, not shown", field.path);
+    }
+    format!("{line}{}: {} -> {}", field.path, brief(field.from.as_ref()), brief(field.to.as_ref()))
+}

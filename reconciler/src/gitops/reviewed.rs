@@ -1,0 +1,187 @@
+//! Whether what is applied is what was reviewed.
+//!
+//! Reads the history between the applied commit and the head, decides which hash the reviewer saw:
+//! the one in a trailer, or what Git alone says that a merge changes; of several at once, what they
+//! change together. Blocking where it reads Git.
+
+use std::sync::Arc;
+
+use git2::{Oid, Repository};
+use schema::records::PlanRecord;
+
+use super::offline::objects_of;
+use super::plan::{Situation, plan};
+use super::prune::Lineage;
+use super::read::{Loaded, read_unchecked};
+use super::review::{Digest, same_hash, short_hash};
+use super::status::short;
+use crate::git::{self, GitError, Mirror, Relation};
+
+/// So many commits that are applied at once are looked at.
+const LINE_MAX: usize = 50;
+
+/// What a source's newest commit was begun with.
+#[derive(Debug, Default)]
+pub(super) struct Planned {
+    first: Option<(Oid, Situation)>,
+}
+
+impl Planned {
+    /// Keeps what was there before a commit: after a conflict, or while objects wait for others, a
+    /// later plan is only what is left.
+    pub(super) fn begin(&mut self, commit: Oid, situation: &Situation) {
+        if self.first.as_ref().is_none_or(|(known, _)| *known != commit) {
+            self.first = Some((commit, situation.clone()));
+        }
+    }
+
+    /// What `commit` was begun with.
+    pub(super) fn of(&self, commit: Oid) -> Option<&Situation> {
+        self.first.as_ref().filter(|(known, _)| *known == commit).map(|(_, situation)| situation)
+    }
+}
+
+/// The record of a plan that was carried out, beside the review that is found for it. `applied` is
+/// the commit before it. Only what was seen in full is called another plan than the reviewed one.
+pub(super) fn record(
+    mirror: &Mirror,
+    source: &str,
+    loaded: &Loaded,
+    begun: &Situation,
+    applied: Option<&str>,
+) -> Result<PlanRecord, GitError> {
+    let planned = Digest::of(&plan(begun), &begun.live);
+    let hash = planned.hash();
+    let unknown = |why: String| PlanRecord { hash: hash.clone(), reviewed: None, matches: None, why };
+    let Some(applied) = applied else {
+        return Ok(unknown("the first commit that is applied here".to_owned()));
+    };
+    let repository = mirror.open()?;
+    let broken = |error: git2::Error| mirror.broken(&error);
+    let trailer = git::plan_trailer(&repository, loaded.head, applied).map_err(broken)?;
+    if trailer.as_ref().is_some_and(|trailer| same_hash(trailer, &hash)) {
+        return Ok(PlanRecord { hash, reviewed: trailer, matches: Some(true), why: String::new() });
+    }
+    let line = match first_parents(&repository, loaded.head, applied).map_err(broken)? {
+        Ok(line) => line,
+        Err(why) => return Ok(unknown(why)),
+    };
+    let mut other_trailer = None;
+    for step in &line {
+        match (&step.trailer, step.is_merge) {
+            (None, true) => {}
+            (None, false) if line.len() == 1 => {
+                return Ok(unknown("no review is known: neither a merge nor a trailer".to_owned()));
+            }
+            (None, false) => {
+                let id = step.commit.to_string();
+                let why =
+                    format!("no review of commit {} is known: neither a merge nor a trailer", short(&id));
+                return Ok(unknown(why));
+            }
+            (Some(trailer), _) => {
+                let after = read_unchecked(mirror, step.commit, Some(loaded), None)?;
+                if !same_hash(trailer, &between(mirror, source, step.parent, &after)?.hash()) {
+                    other_trailer.get_or_insert_with(|| trailer.clone());
+                }
+            }
+        }
+    }
+    let Ok(base) = Oid::from_str(applied) else { return Ok(unknown("no applied commit".to_owned())) };
+    let from_git = between(mirror, source, base, loaded)?;
+    let git_hash = from_git.hash();
+    let is_all = git_hash == hash;
+    if other_trailer.is_none() && is_all {
+        return Ok(PlanRecord { hash, reviewed: Some(git_hash), matches: Some(true), why: String::new() });
+    }
+    let reviewed = other_trailer.clone().or(trailer.filter(|_| line.len() == 1)).or(Some(git_hash));
+    if !is_all && (began_before(source, loaded, begun) || planned.is_rest_of(&from_git, &begun.live)) {
+        let why = "a part of it was already so when this run of the reconciler first saw it".to_owned();
+        return Ok(PlanRecord { hash, reviewed, matches: None, why });
+    }
+    let since = (line.len() > 1).then_some(applied);
+    let why = why(&planned, &from_git, other_trailer.as_deref(), since);
+    Ok(PlanRecord { hash, reviewed, matches: Some(false), why })
+}
+
+/// One commit of those that were applied at once.
+struct FirstParent {
+    commit: Oid,
+    parent: Oid,
+    is_merge: bool,
+    /// In it, or in what it brings along.
+    trailer: Option<String>,
+}
+
+/// The commits from `applied` to `head` by first parents, each of them reviewed by itself, the
+/// newest first; or why there are none.
+fn first_parents(
+    repository: &Repository,
+    head: Oid,
+    applied: &str,
+) -> Result<Result<Vec<FirstParent>, String>, git2::Error> {
+    let mut line = Vec::new();
+    let mut at = head;
+    while at.to_string() != applied {
+        if line.len() == LINE_MAX {
+            return Ok(Err(format!(
+                "commit {} lies more than {LINE_MAX} first parents back, or is none of them",
+                short(applied)
+            )));
+        }
+        let parents: Vec<Oid> = repository.find_commit(at)?.parent_ids().collect();
+        let Some(&parent) = parents.first() else {
+            return Ok(Err(format!("commit {} is none of its first parents", short(applied))));
+        };
+        let trailer = git::plan_trailer(repository, at, &parent.to_string())?;
+        line.push(FirstParent { commit: at, parent, is_merge: parents.len() == 2, trailer });
+        at = parent;
+    }
+    Ok(Ok(line))
+}
+
+/// Something of the commit was written before `begun`: by a run that ended, or by another leader.
+fn began_before(source: &str, loaded: &Loaded, begun: &Situation) -> bool {
+    begun.live.values().any(|live| {
+        let provenance = &live.value.provenance;
+        provenance.source == source && provenance.commit == loaded.commit.id
+    })
+}
+
+/// What differs, in one line.
+fn why(planned: &Digest, from_git: &Digest, trailer: Option<&str>, since: Option<&str>) -> String {
+    let mut parts = Vec::new();
+    if let Some(applied) = since {
+        parts.push(format!("several commits were applied at once, since {}", short(applied)));
+    }
+    if let Some(trailer) = trailer {
+        parts.push(format!("the plan {} was made for another base or head", short_hash(trailer)));
+    }
+    parts.extend(planned.differences(from_git));
+    parts.join("; ")
+}
+
+/// What Git alone says that commit `after` changes in commit `before`. Neither is applied here, so
+/// nothing is asked of the signature of `before`.
+fn between(mirror: &Mirror, source: &str, before: Oid, after: &Loaded) -> Result<Digest, GitError> {
+    let live = match read_unchecked(mirror, before, Some(after), None) {
+        Ok(before) => objects_of(source, &before.commit, &before.manifests).0,
+        // The source's folder begins with this commit.
+        Err(GitError::PathNotFound { .. }) => schema::world::Table::new(),
+        Err(other) => return Err(other),
+    };
+    let before = before.to_string();
+    let situation = Situation {
+        source: source.to_owned(),
+        commit: Arc::clone(&after.commit),
+        manifests: after.manifests.clone(),
+        lineage: Lineage { base: Some(before.clone()), relations: [(before, Relation::Related)].into() },
+        live,
+        malformed: std::collections::BTreeSet::new(),
+        held_of: None,
+        lost: std::collections::BTreeMap::new(),
+        incomplete: None,
+    };
+    let decided = plan(&situation);
+    Ok(Digest::of(&decided, &situation.live))
+}

@@ -1,0 +1,299 @@
+//! What was reviewed against what is applied, and plans between revisions of a repository.
+
+use git2::{Oid, Signature, Time};
+use schema::kinds::Kind;
+use schema::meta::ObjectRef;
+use schema::records::PlanRecord;
+use schema::store::{Op, Store as _};
+
+use super::kit::{Cluster, Repo, pod, pods, write_tree};
+use crate::gitops::offline::{OfflineError, Request, compare};
+use crate::gitops::review::{Review, short_hash};
+
+/// Commits `repo.files` as a merge of `second` into `first`, on `main`.
+fn merge(repo: &Repo, first: &str, second: &str, message: &str) -> String {
+    let git = repo.git();
+    let author = Signature::new("Ada", "ada@example.org", &Time::new(1_800_000_000, 0)).unwrap();
+    let parents = [first, second].map(|id| git.find_commit(Oid::from_str(id).unwrap()).unwrap());
+    let tree = git.find_tree(write_tree(&git, &repo.files)).unwrap();
+    let id = git.commit(None, &author, &author, message, &tree, &parents.each_ref()).unwrap();
+    git.reference("refs/heads/main", id, true, "test").unwrap();
+    id.to_string()
+}
+
+/// A proposal on a branch of its own; `main` stays.
+fn propose(repo: &mut Repo, base: &str) -> String {
+    let head = repo.commit_on(Some(Oid::from_str(base).unwrap()), "Propose");
+    repo.git().reference("refs/heads/main", Oid::from_str(base).unwrap(), true, "test").unwrap();
+    head
+}
+
+fn reviewed(repo: &Repo, base: &str, head: &str) -> Result<Review, OfflineError> {
+    reviewed_as(repo, base, head, false)
+}
+
+fn reviewed_as(repo: &Repo, base: &str, head: &str, strict: bool) -> Result<Review, OfflineError> {
+    let path = repo.path();
+    compare(&Request { repo: &path, base: Some(base), head, folder: "", source: "main", strict, live: None })
+}
+
+async fn record(cluster: &Cluster) -> PlanRecord {
+    let status = cluster.status().await;
+    let key = format!("/minik8s/revisions/main/{:020}", status.revision);
+    let found = match cluster.store.get(&key).await.unwrap() {
+        Some(found) => found,
+        None => {
+            let all = cluster.store.list("/minik8s/revisions/main/").await.unwrap().items;
+            all.into_iter().max_by_key(|item| item.mod_revision).unwrap()
+        }
+    };
+    let revision: schema::records::Revision = schema::codec::decode(&found.value).unwrap();
+    revision.plan.expect("every revision has a plan")
+}
+
+#[tokio::test]
+async fn a_merge_of_what_was_reviewed_is_as_reviewed() {
+    let mut repo = Repo::new(pods(["a", "b", "c"]));
+    let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    repo.set("a.yaml", pod("a", "two")).set("d.yaml", pod("d", "one")).remove("b.yaml");
+    let head = propose(&mut repo, &base);
+    let review = reviewed(&repo, &base, &head).unwrap();
+    assert_eq!(
+        (review.summary.create, review.summary.replace, review.summary.delete, review.summary.unchanged),
+        (1, 1, 1, 1)
+    );
+    merge(&repo, &base, &head, "Merge the proposal");
+    cluster.settle().await;
+    let record = record(&cluster).await;
+    assert_eq!((record.hash.as_str(), record.matches), (review.hash.as_str(), Some(true)), "{record:?}");
+}
+
+#[tokio::test]
+async fn a_trailer_binds_a_squashed_change_to_its_review() {
+    let mut repo = Repo::new(pods(["a", "b"]));
+    let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    repo.set("a.yaml", pod("a", "two"));
+    let head = propose(&mut repo, &base);
+    let hash = reviewed(&repo, &base, &head).unwrap().hash;
+    repo.commit(&format!("Squashed\n\nMinik8s-Plan: {}\n", short_hash(&hash)));
+    cluster.settle().await;
+    assert_eq!(record(&cluster).await.matches, Some(true));
+
+    repo.set("a.yaml", pod("a", "three"));
+    repo.commit("Straight to main");
+    cluster.settle().await;
+    assert_eq!(record(&cluster).await.matches, None);
+
+    repo.set("a.yaml", pod("a", "four"));
+    repo.commit(&format!("Another\n\nMinik8s-Plan: {}\n", short_hash(&hash)));
+    cluster.settle().await;
+    let record = record(&cluster).await;
+    assert_eq!(record.matches, Some(false));
+    assert!(record.why.contains("another base or head"), "{}", record.why);
+}
+
+#[tokio::test]
+async fn what_changed_in_etcd_since_the_review_is_named() {
+    let mut repo = Repo::new(pods(["a", "b", "c"]));
+    let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    repo.set("a.yaml", pod("a", "two"));
+    let head = propose(&mut repo, &base);
+    // Somebody removes an object by hand in the moment of the merge.
+    merge(&repo, &base, &head, "Merge");
+    let gone = ObjectRef { kind: Kind::Pod, namespace: "default".into(), name: "c".into() };
+    let _ = cluster.store.txn(vec![], vec![Op::delete(schema::keys::Key::Object(gone))]).await.unwrap();
+    cluster.settle().await;
+    let record = record(&cluster).await;
+    assert_eq!(record.matches, Some(false));
+    assert_eq!(record.why, "Pod/default/c: create was not in the review");
+}
+
+#[tokio::test]
+async fn several_merges_between_two_looks_are_as_reviewed_if_each_was() {
+    let mut repo = Repo::new(pods(["a", "b", "c"]));
+    let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    repo.set("a.yaml", pod("a", "two"));
+    let first = propose(&mut repo, &base);
+    let merged = merge(&repo, &base, &first, "Merge one");
+    repo.set("b.yaml", pod("b", "two"));
+    let second = propose(&mut repo, &merged);
+    let merged = merge(&repo, &merged, &second, "Merge another");
+    cluster.settle().await;
+    let found = record(&cluster).await;
+    assert_eq!((found.matches, found.why.as_str()), (Some(true), ""), "{found:?}");
+
+    // One of several that nobody reviewed.
+    repo.set("c.yaml", pod("c", "two"));
+    let direct = repo.commit("Straight to main");
+    repo.set("a.yaml", pod("a", "three"));
+    let third = propose(&mut repo, &direct);
+    let last = merge(&repo, &direct, &third, "Merge a third");
+    cluster.settle().await;
+    let found = record(&cluster).await;
+    assert_eq!(found.matches, None, "{found:?}");
+    assert!(found.why.contains(&direct[..7]) && found.why.contains("neither a merge"), "{found:?}");
+
+    // And one whose trailer is of another plan.
+    repo.set("b.yaml", pod("b", "three"));
+    let wrong = repo.commit(&format!("Squashed\n\nMinik8s-Plan: {}\n", "ab".repeat(16)));
+    repo.set("a.yaml", pod("a", "four"));
+    let fourth = propose(&mut repo, &wrong);
+    merge(&repo, &wrong, &fourth, "Merge a fourth");
+    cluster.settle().await;
+    let found = record(&cluster).await;
+    assert_eq!(found.matches, Some(false), "{merged} {last} {found:?}");
+    assert!(found.why.contains("another base or head"), "{found:?}");
+}
+
+#[tokio::test]
+async fn a_restart_in_the_midst_of_a_merge_is_not_called_another_plan() {
+    // Before the removal, and after all writes but the revision.
+    for writes in 1..=2 {
+        let mut repo = Repo::new(pods(["a", "b", "c"]));
+        let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
+        let mut cluster = Cluster::new(&repo).await;
+        cluster.settle().await;
+        repo.set("a.yaml", pod("a", "two")).set("d.yaml", pod("d", "one")).remove("b.yaml");
+        let head = propose(&mut repo, &base);
+        merge(&repo, &base, &head, "Merge the proposal");
+        cluster.crash_after(writes, false);
+        cluster.run().await;
+        assert_ne!(cluster.names().await, ["a", "b", "c"], "something was written before the end");
+        cluster.heal();
+        cluster.restart();
+        cluster.settle().await;
+        assert_eq!(cluster.names().await, ["a", "c", "d"]);
+        let record = record(&cluster).await;
+        assert_eq!(record.matches, None, "after {writes} writes: {record:?}");
+        assert!(record.why.contains("already so"), "{}", record.why);
+    }
+}
+
+#[tokio::test]
+async fn a_restart_in_the_midst_of_removals_is_not_called_another_plan() {
+    let mut repo = Repo::new(pods(["a", "b", "c"]));
+    let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    repo.remove("b.yaml");
+    let head = propose(&mut repo, &base);
+    merge(&repo, &base, &head, "Merge the proposal");
+    // The removal is done, and the revision is not written.
+    cluster.crash_after(1, false);
+    cluster.run().await;
+    assert_eq!(cluster.names().await, ["a", "c"]);
+    cluster.heal();
+    cluster.restart();
+    cluster.settle().await;
+    let record = record(&cluster).await;
+    assert_eq!(record.matches, None, "{record:?}");
+}
+
+#[test]
+fn a_strict_source_is_planned_strictly() {
+    let mut repo = Repo::new(pods(["a", "b"]));
+    let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
+    repo.set("a.yaml", pod("a", "two")).set("b.yaml", pod("b", "two").replace("image", "imgae"));
+    repo.set("c.yaml", pod("c", "one"));
+    let head = propose(&mut repo, &base);
+    assert_eq!(reviewed_as(&repo, &base, &head, false).unwrap().changes.len(), 2);
+    let strict = reviewed_as(&repo, &base, &head, true).unwrap();
+    assert_eq!((strict.changes.len(), strict.summary.create, strict.summary.quarantined), (0, 0, 1));
+    assert!(strict.has_errors());
+    let said = |note: &String| note.contains("strict") && note.contains("nothing of it would be applied");
+    assert!(strict.notes.iter().any(said), "{:?}", strict.notes);
+    // Where nothing is wrong, strict or not is one.
+    repo.set("b.yaml", pod("b", "two"));
+    let head = propose(&mut repo, &base);
+    let plain = reviewed_as(&repo, &base, &head, false).unwrap();
+    assert_eq!(reviewed_as(&repo, &base, &head, true).unwrap(), plain);
+}
+
+#[test]
+fn every_file_of_the_base_that_can_not_be_applied_is_named() {
+    let mut repo = Repo::new(pods(["a"]));
+    for number in 0..7 {
+        repo.set(&format!("x{number}.yaml"), pod(&format!("x{number}"), "one").replace("image", "imgae"));
+    }
+    // Wrong only together with what is not there.
+    let lost =
+        pod("lost", "one").replace("  name: lost\nspec", "  name: lost\n  dependsOn: [Pod/nope]\nspec");
+    repo.set("lost.yaml", lost);
+    let base = repo.commit("Break them");
+    repo.set("a.yaml", pod("a", "two"));
+    let head = propose(&mut repo, &base);
+    let review = reviewed(&repo, &base, &head).unwrap();
+    for file in (0..7).map(|number| format!("x{number}.yaml")).chain(["lost.yaml".to_owned()]) {
+        let named = review.notes.iter().any(|note| note.contains("the base") && note.contains(&file));
+        assert!(named, "{file}: {:?}", review.notes);
+    }
+}
+
+#[test]
+fn a_base_that_has_moved_on_is_merged_in_memory_and_nothing_is_written() {
+    let mut repo = Repo::new(pods(["a", "b"]));
+    let first = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
+    repo.set("b.yaml", pod("b", "two"));
+    let head = propose(&mut repo, &first);
+    repo.files = pods(["a", "b", "c"]);
+    let base = repo.commit("Meanwhile");
+    let objects = || walk(&repo.path().join("objects"));
+    let before = objects();
+    let review = reviewed(&repo, &base, &head).unwrap();
+    assert_eq!((review.summary.replace, review.summary.delete, review.changes.len()), (1, 0, 1));
+    assert!(review.notes[0].contains("has moved on"), "{:?}", review.notes);
+    assert_eq!(objects(), before, "the merge is written nowhere");
+    assert_eq!(reviewed(&repo, &base, &head).unwrap(), review);
+}
+
+fn walk(dir: &std::path::Path) -> usize {
+    let entries = std::fs::read_dir(dir).unwrap().flatten();
+    entries.map(|entry| if entry.path().is_dir() { walk(&entry.path()) } else { 1 }).sum()
+}
+
+#[test]
+fn a_conflict_and_an_unknown_revision_are_told() {
+    let mut repo = Repo::new(pods(["a", "b"]));
+    let first = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
+    repo.set("b.yaml", pod("b", "two"));
+    let head = propose(&mut repo, &first);
+    repo.set("b.yaml", pod("b", "three"));
+    let base = repo.commit("Meanwhile");
+    let error = reviewed(&repo, &base, &head).unwrap_err().to_string();
+    assert!(error.contains("both change b.yaml"), "{error}");
+    let error = reviewed(&repo, "nope", &head).unwrap_err().to_string();
+    assert!(error.contains("no revision nope"), "{error}");
+}
+
+#[test]
+fn a_shallow_clone_is_told_what_to_fetch() {
+    let mut repo = Repo::new(pods(["a", "b"]));
+    let first = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
+    repo.set("b.yaml", pod("b", "two"));
+    let head = propose(&mut repo, &first);
+    repo.files = pods(["a", "b", "c"]);
+    let base = repo.commit("Meanwhile");
+    // What CI leaves of a history that is cut above both.
+    std::fs::write(repo.path().join("shallow"), format!("{base}\n{head}\n")).unwrap();
+    let error = reviewed(&repo, &base, &head).unwrap_err().to_string();
+    assert!(error.contains("fetch-depth: 0"), "{error}");
+}
+
+#[test]
+fn all_lines_of_changed_fields_are_found() {
+    let mut repo = Repo::new(pods(["a", "b"]));
+    let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
+    repo.set("a.yaml", format!("# one more line\n{}", pod("a", "two")));
+    let head = repo.commit("Change");
+    let review = reviewed(&repo, &base, &head).unwrap();
+    let field = &review.changes[0].fields[0];
+    assert_eq!((field.path.as_str(), field.line), ("spec.containers[0].image", Some(9)));
+}

@@ -1,0 +1,145 @@
+//! The loop that follows what was applied: verdicts on commits, sources nobody configures any more,
+//! and a nudge for a source whose objects may stop waiting.
+//!
+//! Reads the world, decides in `plan.rs`, writes `revisions/` and the statuses of sources that have
+//! no loop of their own. Nudged by every change of the world; a change of nothing costs no write.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use schema::codec;
+use schema::control::{Loop, LoopError, Next, Nudge, Observation};
+use schema::keys::Key;
+use schema::records::{EventType, Revision, Verdict};
+use schema::store::election::{Fence, FenceReader};
+use schema::store::events::{EventDraft, EventRecorder};
+use schema::store::reflector::WorldReader;
+use schema::store::{Guard, Op, SharedStore};
+use schema::world::World;
+
+use super::status::short;
+use super::{apply, bounds};
+
+pub mod plan;
+#[cfg(test)]
+mod tests;
+pub mod wake;
+
+use plan::Verdicts;
+use wake::Woken;
+
+/// Follows what was applied.
+pub struct VerdictLoop {
+    /// The configured sources, and what wakes their loops.
+    sources: BTreeMap<String, Nudge>,
+    store: SharedStore,
+    world: WorldReader,
+    fence: FenceReader,
+    events: EventRecorder,
+    woken: Woken,
+}
+
+/// What one run saw.
+pub struct Seen {
+    fence: Fence,
+    world: Arc<World>,
+    configured: BTreeSet<String>,
+    now: Timestamp,
+}
+
+impl VerdictLoop {
+    /// The loop for the sources of these names, and what wakes their loops.
+    pub fn new(
+        sources: BTreeMap<String, Nudge>,
+        store: SharedStore,
+        world: WorldReader,
+        fence: FenceReader,
+        events: &EventRecorder,
+    ) -> Self {
+        let events = events.reporting_as("gitops");
+        Self { sources, store, world, fence, events, woken: Woken::default() }
+    }
+
+    /// Writes a value over the version that was seen. A conflict is left to the next run, which
+    /// sees what is there now.
+    async fn write(&self, fence: Fence, key: Key, value: Vec<u8>, over: i64) -> Result<bool, LoopError> {
+        let key = key.to_string();
+        let guards = vec![Guard::ModRevision(key.clone(), over)];
+        let written = apply::guarded(&self.store, fence, guards, vec![Op::put(&key, value)]).await;
+        let done = written.map_err(|error| LoopError::new("cannot write a verdict", error))?;
+        Ok(done.is_some())
+    }
+
+    fn tell(&self, revision: &Revision) {
+        let commit = short(&revision.commit);
+        let (kind, reason, message) = match &revision.verdict {
+            Verdict::Good => (EventType::Normal, "Healthy", format!("all of commit {commit} is healthy")),
+            Verdict::Bad { why } => (EventType::Warning, "Bad", format!("commit {commit}: {why}")),
+            Verdict::Applied | Verdict::Degraded { .. } | Verdict::Superseded => return,
+        };
+        self.events.record(EventDraft {
+            kind,
+            object_kind: "Source".to_owned(),
+            namespace: String::new(),
+            name: revision.source.clone(),
+            reason: reason.to_owned(),
+            message,
+        });
+    }
+}
+
+#[async_trait]
+impl Loop for VerdictLoop {
+    type Observed = Seen;
+    type Plan = Verdicts;
+    type Outcome = Result<Option<Timestamp>, LoopError>;
+
+    fn name(&self) -> &'static str {
+        "verdicts"
+    }
+
+    async fn observe(&mut self) -> Result<Observation<Seen>, LoopError> {
+        let Some(fence) = self.fence.current() else {
+            return Ok(Observation::NotReady("another reconciler leads".to_owned()));
+        };
+        let world = self.world.current();
+        if !world.synced {
+            return Ok(Observation::NotReady("etcd is not listed yet".to_owned()));
+        }
+        let configured = self.sources.keys().cloned().collect();
+        Ok(Observation::Ready(Seen { fence, world, configured, now: Timestamp::now() }))
+    }
+
+    fn plan(seen: &Seen, now: Timestamp) -> Verdicts {
+        plan::plan(&seen.world, &seen.configured, now)
+    }
+
+    async fn act(&mut self, seen: &Seen, verdicts: Verdicts) -> Self::Outcome {
+        for (revision, over) in &verdicts.decided {
+            let key = Key::Revision(revision.source.clone(), revision.sequence);
+            let value = encoded(&bounds::revision(revision.clone()))?;
+            if self.write(seen.fence, key, value, *over).await? {
+                self.tell(revision);
+            }
+        }
+        for (status, over) in &verdicts.orphaned {
+            let value = encoded(&bounds::status(status.clone()))?;
+            self.write(seen.fence, Key::Source(status.name.clone()), value, *over).await?;
+        }
+        let (wake, wake_again_at) = self.woken.next(&verdicts.released, seen.now);
+        wake.iter().filter_map(|name| self.sources.get(name)).for_each(Nudge::nudge);
+        Ok(verdicts.again_at.into_iter().chain(wake_again_at).min())
+    }
+
+    async fn report(&mut self, seen: Seen, outcome: Self::Outcome) -> Result<Next, LoopError> {
+        let left = |at: Timestamp| Duration::try_from(at.duration_since(seen.now)).unwrap_or_default();
+        Ok(outcome?.map_or(Next::Interval, |at| Next::After(left(at))))
+    }
+}
+
+fn encoded<T: serde::Serialize>(value: &T) -> Result<Vec<u8>, LoopError> {
+    codec::encode(value).map_err(|error| LoopError::new("cannot write a verdict", error))
+}

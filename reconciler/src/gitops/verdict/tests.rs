@@ -1,0 +1,137 @@
+//! Verdicts over time.
+
+use jiff::{SignedDuration, Timestamp};
+use schema::kinds::pod::PodPhase;
+use schema::records::{SourceErrorKind, SourceState, Verdict};
+
+use super::plan::{Verdicts, plan};
+use crate::gitops::tests::kit::{Cluster, Repo, pod, pods};
+
+async fn decided(cluster: &mut Cluster, after: i64) -> Verdicts {
+    let applied = cluster.revisions().await.last().map_or(Timestamp::UNIX_EPOCH, |r| r.applied_at);
+    let now = applied + SignedDuration::from_secs(after);
+    plan(cluster.reflect().await, &["main".to_owned()].into(), now)
+}
+
+fn verdicts(verdicts: &Verdicts) -> Vec<(u64, Verdict)> {
+    verdicts.decided.iter().map(|(revision, _)| (revision.sequence, revision.verdict.clone())).collect()
+}
+
+#[tokio::test]
+async fn a_commit_is_good_once_all_that_it_changed_is_healthy() {
+    let repo = Repo::new(pods(["a", "b"]));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    cluster.report("a", PodPhase::Running, true).await;
+    let early = decided(&mut cluster, 1).await;
+    assert_eq!((verdicts(&early), early.again_at.is_some()), (vec![], true));
+    cluster.report("b", PodPhase::Succeeded, false).await;
+    assert_eq!(verdicts(&decided(&mut cluster, 300).await), [(1, Verdict::Good)]);
+}
+
+#[tokio::test]
+async fn a_commit_is_bad_after_its_deadline_and_stays_so_until_another_comes() {
+    let mut repo = Repo::new(pods(["a", "b"]));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    cluster.report("a", PodPhase::Running, true).await;
+    cluster.report("b", PodPhase::Pending, false).await;
+    assert!(decided(&mut cluster, 119).await.decided.is_empty());
+    let late = decided(&mut cluster, 120).await;
+    let bad = Verdict::Bad { why: "not healthy within 120 s: Pod/default/b: it is not ready".to_owned() };
+    assert_eq!(verdicts(&late), [(1, bad.clone())]);
+    cluster.write_verdicts(&late).await;
+    // It is remembered: no later look changes it, and no fresh process forgets it.
+    cluster.report("b", PodPhase::Running, true).await;
+    cluster.restart();
+    cluster.settle().await;
+    assert!(decided(&mut cluster, 500).await.decided.is_empty());
+    assert_eq!(cluster.revisions().await[0].verdict, bad);
+    // Another commit is judged by what it changes itself.
+    repo.set("a.yaml", pod("a", "two")).commit("Next");
+    cluster.settle().await;
+    assert!(decided(&mut cluster, 1).await.decided.is_empty());
+    cluster.report("a", PodPhase::Running, true).await;
+    assert_eq!(verdicts(&decided(&mut cluster, 2).await), [(2, Verdict::Good)]);
+}
+
+#[tokio::test]
+async fn a_newer_commit_ends_the_watch_of_an_older() {
+    let mut repo = Repo::new(pods(["a"]));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    repo.set("a.yaml", pod("a", "two")).commit("Next");
+    cluster.settle().await;
+    assert_eq!(verdicts(&decided(&mut cluster, 1).await), [(1, Verdict::Superseded)]);
+}
+
+#[tokio::test]
+async fn what_waits_keeps_a_commit_from_being_good_and_turns_it_bad() {
+    let mut repo = Repo::new(pods(["db"]));
+    repo.set(
+        "web.yaml",
+        pod("web", "one").replace("  name: web\nspec", "  name: web\n  dependsOn: [Pod/db]\nspec"),
+    );
+    repo.commit("Both");
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    cluster.report("db", PodPhase::Running, true).await;
+    let ready = decided(&mut cluster, 1).await;
+    assert!(!ready.released.is_empty() && ready.decided.is_empty());
+    cluster.report("db", PodPhase::Running, false).await;
+    assert!(decided(&mut cluster, 200).await.decided.is_empty(), "the wait has its own deadline first");
+    let stuck = decided(&mut cluster, 241).await;
+    assert!(stuck.released.is_empty());
+    let why = format!("{:?}", verdicts(&stuck));
+    assert!(why.contains("Pod/default/web waits for Pod/default/db"), "{why}");
+}
+
+#[tokio::test]
+async fn no_source_is_woken_for_what_waits_itself_or_by_the_waits_of_others() {
+    let after = |name: &str, on: &str| {
+        let text = format!("  name: {name}\n  dependsOn: [Pod/{on}]\nspec");
+        pod(name, "two").replace(&format!("  name: {name}\nspec"), &text)
+    };
+    let mut repo = Repo::new(pods(["a", "b", "c"]));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    for name in ["a", "b", "c"] {
+        cluster.report(name, PodPhase::Running, true).await;
+    }
+    repo.set("a.yaml", pod("a", "two")).set("b.yaml", after("b", "a")).set("c.yaml", after("c", "b"));
+    repo.commit("A chain");
+    cluster.settle().await;
+    cluster.report("a", PodPhase::Running, false).await;
+    cluster.settle().await;
+    let waiting: Vec<_> = cluster.status().await.waiting.iter().map(ToString::to_string).collect();
+    assert_eq!(waiting.len(), 2, "{waiting:?}");
+    // The old b is well, but the new one is still to come.
+    assert_eq!(decided(&mut cluster, 1).await.released, [].into());
+    cluster.report("a", PodPhase::Running, true).await;
+    let ready = decided(&mut cluster, 1).await.released;
+    assert_eq!(ready["main"].iter().map(|(object, _)| object.name.as_str()).collect::<Vec<_>>(), ["b"]);
+    let none = std::collections::BTreeSet::new();
+    assert_eq!(plan(cluster.reflect().await, &none, Timestamp::UNIX_EPOCH).released, [].into());
+}
+
+#[tokio::test]
+async fn a_source_that_is_not_configured_any_more_says_so_and_keeps_its_objects() {
+    let repo = Repo::new(pods(["a"]));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    let none = std::collections::BTreeSet::new();
+    let told = plan(cluster.reflect().await, &none, Timestamp::UNIX_EPOCH);
+    assert_eq!(told.orphaned.len(), 1);
+    cluster.write_verdicts(&told).await;
+    let status = cluster.status().await;
+    assert_eq!(
+        (status.state, status.error.unwrap().kind),
+        (SourceState::Failed, SourceErrorKind::NotConfigured)
+    );
+    assert!(plan(cluster.reflect().await, &none, Timestamp::UNIX_EPOCH).orphaned.is_empty(), "told once");
+    assert_eq!(cluster.names().await, ["a"]);
+    // Configured again, its loop takes over.
+    cluster.restart();
+    cluster.settle().await;
+    assert_eq!(cluster.status().await.state, SourceState::Synced);
+}

@@ -1,0 +1,124 @@
+//! Which sources are to look again because something of theirs need not wait any longer. Pure.
+//!
+//! A look costs a question to the remote. So a source is woken once for each wait that is over, and
+//! not more often than `GAP`; should it not go on then (its remote is away), its poll does it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use schema::meta::ObjectRef;
+use schema::world::World;
+
+use super::super::health::{health, trouble};
+
+/// Least time between two times that a source is woken.
+const GAP: SignedDuration = SignedDuration::from_secs(2);
+
+/// By source: what may go on, and what it waited for.
+pub type Released = BTreeMap<String, BTreeSet<(ObjectRef, ObjectRef)>>;
+
+/// The waits of the configured sources that are over: what they are for is well, and does not wait
+/// for anything itself.
+pub fn released(world: &World, configured: &BTreeSet<String>) -> Released {
+    let statuses = || configured.iter().filter_map(|name| Some((name, &world.sources.get(name)?.value)));
+    let waiting: BTreeSet<&ObjectRef> =
+        statuses().flat_map(|(_, status)| status.waiting.iter().map(|waiting| &waiting.object)).collect();
+    let well = |on: &ObjectRef| {
+        !waiting.contains(on)
+            && world.objects.get(on).is_some_and(|live| trouble(&health(world, &live.value)).is_none())
+    };
+    let mut out = Released::new();
+    for (name, status) in statuses() {
+        for wait in status.waiting.iter().filter(|wait| well(&wait.on)) {
+            out.entry(name.clone()).or_default().insert((wait.object.clone(), wait.on.clone()));
+        }
+    }
+    out
+}
+
+/// What sources were woken for, as long as it lasts.
+#[derive(Debug, Default)]
+pub struct Woken {
+    released: Released,
+    at: BTreeMap<String, Timestamp>,
+}
+
+impl Woken {
+    /// The sources to wake, and when to ask again if some have to wait for that.
+    pub fn next(&mut self, released: &Released, now: Timestamp) -> (Vec<String>, Option<Timestamp>) {
+        let (mut wake, mut again_at) = (Vec::new(), None::<Timestamp>);
+        // What waits again is news when it is over again.
+        self.released.retain(|source, waits| {
+            waits.retain(|wait| released.get(source).is_some_and(|now| now.contains(wait)));
+            !waits.is_empty()
+        });
+        for (source, waits) in released {
+            if self.released.get(source).is_some_and(|before| waits.is_subset(before)) {
+                continue;
+            }
+            let earliest = self.at.get(source).and_then(|at| at.checked_add(GAP).ok());
+            match earliest.filter(|earliest| now < *earliest) {
+                Some(earliest) => again_at = Some(again_at.map_or(earliest, |at| at.min(earliest))),
+                None => {
+                    self.released.insert(source.clone(), waits.clone());
+                    self.at.insert(source.clone(), now);
+                    wake.push(source.clone());
+                }
+            }
+        }
+        (wake, again_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn released(waits: &[(&str, &str, &str)]) -> Released {
+        let reference = |name: &str| ObjectRef {
+            kind: schema::kinds::Kind::Pod,
+            namespace: "default".to_owned(),
+            name: name.to_owned(),
+        };
+        let mut out = Released::new();
+        for (source, object, on) in waits {
+            out.entry((*source).to_owned()).or_default().insert((reference(object), reference(on)));
+        }
+        out
+    }
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millisecond(1_700_000_000_000 + ms).unwrap()
+    }
+
+    #[test]
+    fn a_source_is_woken_once_for_each_wait_that_is_over() {
+        let mut woken = Woken::default();
+        let (one, two) = (released(&[("a", "x", "db")]), released(&[("a", "x", "db"), ("b", "y", "db")]));
+        assert_eq!(woken.next(&one, at(0)).0, ["a"]);
+        for second in 1..100 {
+            assert_eq!(woken.next(&one, at(second * 1_000)), (vec![], None), "stale for {second} s");
+        }
+        assert_eq!(woken.next(&two, at(100_000)).0, ["b"], "the other is not asked for it");
+        // It was not well in between.
+        assert_eq!(woken.next(&released(&[]), at(103_000)).0, [""; 0]);
+        assert_eq!(woken.next(&one, at(104_000)).0, ["a"]);
+    }
+
+    #[test]
+    fn what_comes_and_goes_quickly_does_not_wake_more_often_than_the_gap_and_is_not_forgotten() {
+        let mut woken = Woken::default();
+        let over = released(&[("a", "x", "db")]);
+        let mut times = Vec::new();
+        for ms in (0..10_000).step_by(100) {
+            let (wake, again_at) =
+                woken.next(&if ms % 200 == 0 { over.clone() } else { released(&[]) }, at(ms));
+            if !wake.is_empty() {
+                times.push(ms);
+            } else if ms % 200 == 0 {
+                assert!(again_at.is_some_and(|again| again > at(ms)), "it would be forgotten");
+            }
+        }
+        assert_eq!(times, [0, 2_000, 4_000, 6_000, 8_000]);
+    }
+}

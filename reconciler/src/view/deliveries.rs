@@ -1,0 +1,123 @@
+//! Receipts of webhooks and of `minik8s sync` as a person sees them.
+
+use jiff::Timestamp;
+use schema::records::{Delivery, DeliveryOutcome};
+use schema::world::World;
+use serde::{Deserialize, Serialize};
+
+use super::age::age;
+
+/// One receipt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeliveryView {
+    /// What was written down.
+    #[serde(flatten)]
+    pub delivery: Delivery,
+    /// Synced, Waiting or Ignored.
+    pub status: String,
+    /// What it waits for, or why it is ignored.
+    pub why: String,
+    /// Time from its coming to the end of the look, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub took_ms: Option<u64>,
+    /// Time since it came.
+    pub age: String,
+}
+
+/// All receipts, the newest first.
+pub fn deliveries(world: &World, now: Timestamp) -> Vec<DeliveryView> {
+    let mut all: Vec<DeliveryView> =
+        world.deliveries.values().map(|known| view(world, &known.value, now)).collect();
+    all.sort_by(|a, b| (b.delivery.last_at(), &b.delivery.id).cmp(&(a.delivery.last_at(), &a.delivery.id)));
+    all
+}
+
+/// One receipt by its id.
+pub fn delivery(world: &World, id: &str, now: Timestamp) -> Option<DeliveryView> {
+    world.deliveries.get(id).map(|known| view(world, &known.value, now))
+}
+
+fn view(world: &World, delivery: &Delivery, now: Timestamp) -> DeliveryView {
+    let (status, why) = match (&delivery.outcome, &delivery.answer) {
+        (DeliveryOutcome::Ignored { why }, _) => ("Ignored", why.clone()),
+        (DeliveryOutcome::Accepted, Some(_)) => ("Synced", String::new()),
+        (DeliveryOutcome::Accepted, None) => ("Waiting", waits_for(world, delivery)),
+    };
+    let took = delivery.answer.as_ref().map(|answer| answer.at.duration_since(delivery.last_at()));
+    DeliveryView {
+        status: status.to_owned(),
+        why,
+        took_ms: took.map(|took| u64::try_from(took.as_millis()).unwrap_or_default()),
+        age: age(delivery.last_at(), now),
+        delivery: delivery.clone(),
+    }
+}
+
+fn waits_for(world: &World, delivery: &Delivery) -> String {
+    match world.sources.get(&delivery.source) {
+        None => format!("source {} was never looked at", delivery.source),
+        Some(source) => match &source.value.error {
+            Some(error) => error.message.clone(),
+            None => format!("source {} is looked at next", delivery.source),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use schema::keys::Key;
+    use schema::records::{DeliveryAnswer, Provider, SourceError, SourceErrorKind};
+
+    use super::*;
+    use crate::view::testing::{C1, at, world};
+
+    fn receipt(id: &str, second: i64) -> Delivery {
+        Delivery {
+            id: id.to_owned(),
+            provider: Provider::GitHub,
+            event: "push".to_owned(),
+            source: "main".to_owned(),
+            repository: None,
+            reference: None,
+            commit_hint: None,
+            received_at: at(second),
+            repeated_at: None,
+            repeats: 0,
+            peer: "192.0.2.1".to_owned(),
+            body: String::new(),
+            by: "r0".to_owned(),
+            outcome: DeliveryOutcome::Accepted,
+            answer: None,
+        }
+    }
+
+    #[test]
+    fn a_receipt_tells_what_it_waits_for_and_what_came_of_it() {
+        let mut world = world();
+        let answer = DeliveryAnswer { at: at(12), commit: Some(C1.to_owned()) };
+        let synced = Delivery { answer: Some(answer), ..receipt("a", 10) };
+        let why = "another branch".to_owned();
+        let ignored = Delivery { outcome: DeliveryOutcome::Ignored { why }, ..receipt("b", 20) };
+        for delivery in [&synced, &ignored, &receipt("c", 30)] {
+            world.put(&Key::Delivery(delivery.id.clone()), delivery, 9);
+        }
+        let rows = |world: &World| -> Vec<(String, String, Option<u64>)> {
+            deliveries(world, at(40)).into_iter().map(|row| (row.status, row.why, row.took_ms)).collect()
+        };
+        let row = |status: &str, why: &str, took| (status.to_owned(), why.to_owned(), took);
+        assert_eq!(
+            rows(&world),
+            [
+                row("Waiting", "source main is looked at next", None),
+                row("Ignored", "another branch", None),
+                row("Synced", "", Some(2_000))
+            ]
+        );
+        let mut source = world.sources["main"].value.clone();
+        let message = "no route to host".to_owned();
+        source.error = Some(SourceError { kind: SourceErrorKind::RemoteUnreachable, message, since: at(5) });
+        world.put(&Key::Source("main".to_owned()), &source, 10);
+        assert_eq!(rows(&world)[0].1, "no route to host");
+    }
+}

@@ -1,0 +1,191 @@
+//! Desired objects as a person sees them, and as they lie in etcd.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use schema::kinds::{Health, Kind, Resource};
+use schema::meta::{ObjectRef, PodRef, StringMap};
+use schema::object::Object;
+use schema::world::World;
+use serde::{Deserialize, Serialize};
+
+use super::Selector;
+use super::age::age;
+use super::pods::{PodView, pods};
+
+/// One object as it lies in etcd, with its revisions.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoredObject {
+    /// The object.
+    pub object: Object,
+    /// Revision at which it appeared.
+    pub create_revision: i64,
+    /// Revision of its last write.
+    pub mod_revision: i64,
+}
+
+/// One object in a list.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ObjectView {
+    /// Kind.
+    pub kind: Kind,
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Source that owns it.
+    pub source: String,
+    /// Commit that last changed it.
+    pub commit: String,
+    /// Its author.
+    pub author: String,
+    /// File.
+    pub file: String,
+    /// 1-based line in it.
+    pub line: u32,
+    /// Time since the commit was applied; empty when that is not known any more.
+    pub age: String,
+    /// Healthy, Progressing, Degraded, Unknown or NotRun.
+    pub health: String,
+    /// Why it is not simply well.
+    pub note: String,
+    /// Labels.
+    pub labels: StringMap,
+}
+
+/// One object in full.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ObjectDetail {
+    /// The row.
+    #[serde(flatten)]
+    pub row: ObjectView,
+    /// `v1` and so on.
+    pub api_version: String,
+    /// Annotations.
+    pub annotations: StringMap,
+    /// Hash of the spec.
+    pub hash: String,
+    /// Counts the changes of the spec.
+    pub generation: u64,
+    /// The effective spec, defaults filled in.
+    pub spec: serde_json::Value,
+}
+
+/// Which objects.
+#[derive(Debug, Clone, Default)]
+pub struct Selection<'a> {
+    /// Of this source.
+    pub source: Option<&'a str>,
+    /// Of this kind.
+    pub kind: Option<Kind>,
+    /// Of this namespace; objects that belong to none are always in it.
+    pub namespace: Option<&'a str>,
+    /// With these labels.
+    pub labels: Option<Selector>,
+}
+
+impl Selection<'_> {
+    fn takes(&self, id: &ObjectRef, object: &Object) -> bool {
+        self.source.is_none_or(|source| object.provenance.source == source)
+            && self.labels.as_ref().is_none_or(|labels| labels.matches(&object.metadata.labels))
+            && self.kind.is_none_or(|kind| id.kind == kind)
+            && (id.kind.is_cluster_scoped()
+                || self.namespace.is_none_or(|namespace| id.namespace == namespace))
+    }
+}
+
+/// Objects as they lie in etcd.
+pub fn stored_objects(world: &World, selection: &Selection<'_>) -> Vec<StoredObject> {
+    let chosen = world.objects.iter().filter(|(id, found)| selection.takes(id, &found.value));
+    let stored = chosen.map(|(_, found)| StoredObject {
+        object: found.value.clone(),
+        create_revision: found.create_revision,
+        mod_revision: found.mod_revision,
+    });
+    stored.collect()
+}
+
+/// Objects as rows.
+pub fn objects(world: &World, selection: &Selection<'_>, now: Timestamp) -> Vec<ObjectView> {
+    let context = Context::new(world, now);
+    let chosen = world.objects.iter().filter(|(id, found)| selection.takes(id, &found.value));
+    chosen.map(|(id, found)| context.row(id, &found.value)).collect()
+}
+
+/// One object in full.
+pub fn object(world: &World, id: &ObjectRef, now: Timestamp) -> Option<ObjectDetail> {
+    let object = &world.objects.get(id)?.value;
+    let resource = serde_json::to_value(&object.resource).unwrap_or_default();
+    Some(ObjectDetail {
+        row: Context::new(world, now).row(id, object),
+        api_version: object.api_version.clone(),
+        annotations: object.metadata.annotations.clone(),
+        hash: object.hash.clone(),
+        generation: object.generation,
+        spec: resource.get("spec").cloned().unwrap_or_default(),
+    })
+}
+
+/// What several rows need, read once.
+struct Context<'a> {
+    now: Timestamp,
+    pods: BTreeMap<PodRef, PodView>,
+    applied_at: BTreeMap<&'a str, Timestamp>,
+}
+
+impl<'a> Context<'a> {
+    fn new(world: &'a World, now: Timestamp) -> Self {
+        let all = pods(world, None, now).into_iter();
+        let revisions = world.revisions.values().map(|revision| &revision.value);
+        Self {
+            now,
+            pods: all.map(|pod| (PodRef::new(&pod.namespace, &pod.name), pod)).collect(),
+            applied_at: revisions.map(|revision| (revision.commit.as_str(), revision.applied_at)).collect(),
+        }
+    }
+
+    fn row(&self, id: &ObjectRef, object: &Object) -> ObjectView {
+        let from = &object.provenance;
+        let since = self.applied_at.get(from.commit.as_str());
+        let health = self.health(id, object);
+        let note = match &health {
+            Health::Progressing { why } | Health::Degraded { why } | Health::Unknown { why } => why.clone(),
+            Health::NotRun => "stored; this version does not run the kind yet".to_owned(),
+            Health::Healthy => String::new(),
+        };
+        ObjectView {
+            kind: id.kind,
+            namespace: id.namespace.clone(),
+            name: id.name.clone(),
+            source: from.source.clone(),
+            commit: from.commit.clone(),
+            author: from.author.clone(),
+            file: from.file.clone(),
+            line: from.line,
+            age: since.map(|then| age(*then, self.now)).unwrap_or_default(),
+            health: health.to_string(),
+            note,
+            labels: object.metadata.labels.clone(),
+        }
+    }
+
+    fn health(&self, id: &ObjectRef, object: &Object) -> Health {
+        match &object.resource {
+            Resource::Pod(_) => {}
+            Resource::Cluster(_) => return Health::Healthy,
+            _ => return Health::NotRun,
+        }
+        let pod = PodRef::new(&id.namespace, &id.name);
+        let Some(view) = self.pods.get(&pod) else {
+            return Health::Progressing { why: "its pod is not made yet".to_owned() };
+        };
+        match (view.is_ready || view.status == "Completed", view.why.is_empty()) {
+            (true, _) => Health::Healthy,
+            (false, true) => Health::Progressing { why: view.status.clone() },
+            (false, false) => Health::Degraded { why: format!("{}: {}", view.status, view.why) },
+        }
+    }
+}

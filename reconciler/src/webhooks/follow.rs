@@ -1,0 +1,155 @@
+//! The leader's side of the receipts: looks because of those that others took in, and answers all
+//! of them once it has looked.
+//!
+//! Reads `deliveries/` in the world, the last run of each source's loop, `sources/<source>`;
+//! decides in `decide.rs`; writes the answers. It holds nothing that a new process would not find.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{pending, select_all};
+use jiff::{SignedDuration, Timestamp};
+use schema::codec::decode;
+use schema::control::LastRun;
+use schema::keys::Key;
+use schema::records::{Delivery, DeliveryAnswer, SourceStatus};
+use schema::store::election::{Fence, FenceReader};
+use schema::store::reflector::WorldReader;
+use schema::store::{Guard, SharedStore};
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::decide::{self, Look, Waiting};
+use super::intake::{Door, Intake};
+
+/// Least time between two passes.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// The last run of a source's loop.
+pub type LastRuns = watch::Receiver<Option<LastRun>>;
+
+/// What it stands on.
+pub struct Follower {
+    /// The snapshot.
+    pub world: WorldReader,
+    /// Whether this process leads.
+    pub fence: FenceReader,
+    /// etcd, for the status that a run has just written.
+    pub store: SharedStore,
+    /// The door, for sources and receipts.
+    pub intake: Arc<Intake>,
+    /// The last run of each source's loop, in the order of the doors.
+    pub runs: Vec<LastRuns>,
+    /// Name of this reconciler.
+    pub identity: String,
+}
+
+impl Follower {
+    /// Follows the receipts until `shutdown`.
+    pub async fn run(mut self, shutdown: CancellationToken) {
+        let mut waiting = Waiting::new();
+        // By source: a run that answers nothing, and is not asked again.
+        let mut said: Vec<Option<Timestamp>> = vec![None; self.runs.len()];
+        loop {
+            let world = self.world.current();
+            if world.synced {
+                let sources = decide::notice(&mut waiting, &world, &self.identity, Timestamp::now());
+                let doors = self.intake.doors().iter();
+                doors.filter(|door| sources.contains(&door.source)).for_each(|door| door.nudge.nudge());
+            }
+            if let (true, Some(fence)) = (world.synced, self.fence.current()) {
+                for (at, said) in said.iter_mut().enumerate() {
+                    let Some(look) = look(&self.runs[at].borrow_and_update()) else { continue };
+                    let door = &self.intake.doors()[at];
+                    let answered: Vec<_> = decide::answered(&waiting, &world, &door.source, look).collect();
+                    if !answered.is_empty() && *said != Some(look.began) {
+                        match self.commit_after(door, look).await {
+                            Seen::Commit(commit) => self.answer(fence, look, &commit, &answered).await,
+                            Seen::Nothing => *said = Some(look.began),
+                            Seen::Half => {
+                                *said = Some(look.began);
+                                door.nudge.nudge();
+                            }
+                            Seen::NotNow => {}
+                        }
+                    }
+                }
+            }
+            tokio::select! {
+                // Cancel-safe: a cancelled token stays so.
+                () = shutdown.cancelled() => return,
+                // Cancel-safe: a change that nobody was told of is told at the next call.
+                () = self.world.changed() => {}
+                () = self.fence.changed() => {}
+                () = any_ran(&mut self.runs) => {}
+            }
+            sleep(PAUSE).await;
+        }
+    }
+}
+
+/// What a run saw of the repository.
+enum Seen {
+    /// All of it; this commit is applied since.
+    Commit(Option<String>),
+    /// Nothing, the status says why.
+    Nothing,
+    /// It wrote, but not to the end: something changed under it.
+    Half,
+    /// etcd does not say now.
+    NotNow,
+}
+
+impl Follower {
+    /// From etcd: the snapshot may not have what the run has just written.
+    async fn commit_after(&self, door: &Door, look: Look) -> Seen {
+        let status = match self.store.get(&Key::Source(door.source.clone()).to_string()).await {
+            Ok(status) => status.and_then(|status| decode::<SourceStatus>(&status.value).ok()),
+            Err(_) => return Seen::NotNow,
+        };
+        match status {
+            Some(status) if status.error.is_none() => {
+                let noted = status.applied_at.is_some_and(|at| at >= look.began);
+                if look.wrote && !noted { Seen::Half } else { Seen::Commit(status.applied_commit) }
+            }
+            _ => Seen::Nothing,
+        }
+    }
+
+    async fn answer(&self, fence: Fence, look: Look, commit: &Option<String>, all: &[(&Delivery, i64)]) {
+        for (delivery, revision) in all {
+            let answer = DeliveryAnswer { at: look.over, commit: commit.clone() };
+            let delivery = Delivery { answer: Some(answer), ..(*delivery).clone() };
+            let key = Key::Delivery(delivery.id.clone()).to_string();
+            let guards = vec![fence.guard(), Guard::ModRevision(key, *revision)];
+            // Repeated or answered meanwhile: then the next pass sees it as it is.
+            if let Err(error) = self.intake.receipts.write(&delivery, guards, &[]).await {
+                tracing::debug!(%error, id = delivery.id, "an answer is not written down");
+                return;
+            }
+        }
+    }
+}
+
+/// Returns when a loop has ended a run. Cancel-safe.
+async fn any_ran(runs: &mut [LastRuns]) {
+    let changed = runs.iter_mut().map(|run| {
+        Box::pin(async move {
+            if run.changed().await.is_err() {
+                // The loop has ended, and with it soon the process.
+                pending::<()>().await;
+            }
+        })
+    });
+    let changed: Vec<_> = changed.collect();
+    if changed.is_empty() { pending().await } else { drop(select_all(changed).await) }
+}
+
+/// The look that a run was; none if it came to none.
+fn look(run: &Option<LastRun>) -> Option<Look> {
+    let run = run.as_ref().filter(|run| run.error.is_none() && run.not_ready.is_none())?;
+    let took = SignedDuration::try_from(run.took).ok()?;
+    let over = run.started_at.checked_add(took).ok()?;
+    Some(Look { began: run.started_at, over, wrote: run.did_something })
+}

@@ -1,0 +1,220 @@
+//! The one door for whoever asks for a look at a repository: hooks and `minik8s sync`.
+//!
+//! First the loop of this process is nudged, then the receipt is written: a nudge during a run is
+//! kept for the next, and the receipt wakes the loop of whoever leads, also if that is another
+//! process. If etcd is away the nudge stands alone.
+
+use jiff::Timestamp;
+use schema::control::Nudge;
+use schema::records::{Delivery, DeliveryOutcome, Provider};
+use schema::store::reflector::WorldReader;
+use schema::store::{Guard, SharedStore, TxnOutcome};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+use super::decide::{self, Decision};
+use super::payload::{self, Hint};
+use super::provider::{EventKind, event_kind};
+use super::receipts::{ReceiptError, Receipts};
+use crate::git::Reference;
+
+/// Tries to count a repetition while others write the same receipt.
+const ATTEMPTS: u32 = 3;
+
+/// A source that can be asked for.
+#[derive(Debug, Clone)]
+pub struct Door {
+    /// Name of the source.
+    pub source: String,
+    /// What it follows.
+    pub follows: Reference,
+    /// Wakes its loop.
+    pub nudge: Nudge,
+}
+
+impl Door {
+    /// The door of a source that follows a branch.
+    pub fn of_branch(source: &str, branch: &str, nudge: Nudge) -> Self {
+        Self { source: source.to_owned(), follows: Reference::Branch(branch.to_owned()), nudge }
+    }
+}
+
+/// The door for all sources.
+pub struct Intake {
+    doors: Vec<Door>,
+    world: WorldReader,
+    pub(super) receipts: Receipts,
+    identity: String,
+}
+
+/// Someone who asks, let in already.
+#[derive(Debug, Clone)]
+pub struct Arrival {
+    /// Who asks.
+    pub provider: Provider,
+    /// The provider's word for what has happened.
+    pub event: String,
+    /// The provider's id for it.
+    pub id: Option<String>,
+    /// What its body says.
+    pub hint: Hint,
+    /// SHA-256 of its body in hex; empty without a body.
+    pub body: String,
+    /// Where it came from.
+    pub peer: String,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Taken {
+    /// Id of the receipt.
+    pub delivery: String,
+    /// What happens now.
+    pub outcome: Outcome,
+    /// What is odd about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// What happens now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Outcome {
+    /// The repository is looked at.
+    Accepted,
+    /// Likewise, and the receipt was there before.
+    Repeated,
+    /// This very delivery came before.
+    Duplicate,
+    /// Nothing.
+    Ignored,
+}
+
+impl Intake {
+    /// The door for `doors`, of the reconciler `identity`.
+    pub fn new(
+        doors: Vec<Door>,
+        world: WorldReader,
+        store: SharedStore,
+        identity: impl Into<String>,
+    ) -> Self {
+        Self { doors, world, receipts: Receipts::new(store), identity: identity.into() }
+    }
+
+    /// The sources that can be asked for.
+    pub fn doors(&self) -> &[Door] {
+        &self.doors
+    }
+
+    /// The source of that name; without a name, the only one.
+    pub fn door(&self, source: Option<&str>) -> Option<&Door> {
+        match (source, self.doors.as_slice()) {
+            (Some(name), doors) => doors.iter().find(|door| door.source == name),
+            (None, [only]) => Some(only),
+            (None, _) => None,
+        }
+    }
+
+    /// Lets someone in. Never fails: whatever cannot be written down is done all the same.
+    pub async fn take(&self, door: &Door, arrival: Arrival) -> Taken {
+        let ignored = match event_kind(&arrival.event) {
+            EventKind::Push => payload::not_followed(&door.follows, &arrival.hint),
+            EventKind::Ping => Some("a ping asks for nothing".to_owned()),
+            EventKind::Other => Some(format!("`{}` moves no branch or tag", arrival.event)),
+        };
+        if ignored.is_none() {
+            // Before anything that may take time, and whether or not it came before.
+            door.nudge.nudge();
+        }
+        let own_id = arrival.id.clone();
+        let new = self.receipt(door, arrival, ignored);
+        let taken = match self.note(&new, own_id.is_some()).await {
+            Ok(taken) => taken,
+            Err(error) => {
+                tracing::warn!(%error, source = door.source, "a hook has no receipt");
+                let outcome = if new.waits() { Outcome::Accepted } else { Outcome::Ignored };
+                let note = format!("{error}; this reconciler looks all the same, if it leads");
+                Taken { delivery: new.id.clone(), outcome, note: Some(note) }
+            }
+        };
+        tracing::info!(
+            id = taken.delivery, provider = %new.provider, event = new.event, source = new.source,
+            peer = new.peer, outcome = ?taken.outcome, "took a hook in"
+        );
+        taken
+    }
+
+    fn receipt(&self, door: &Door, arrival: Arrival, ignored: Option<String>) -> Delivery {
+        let mut new = Delivery {
+            id: String::new(),
+            provider: arrival.provider,
+            event: arrival.event,
+            source: door.source.clone(),
+            repository: arrival.hint.repository,
+            reference: arrival.hint.reference,
+            commit_hint: arrival.hint.commit,
+            received_at: Timestamp::now(),
+            repeated_at: None,
+            repeats: 0,
+            peer: arrival.peer,
+            body: arrival.body,
+            by: self.identity.clone(),
+            outcome: ignored.map_or(DeliveryOutcome::Accepted, |why| DeliveryOutcome::Ignored { why }),
+            answer: None,
+        };
+        new.id = decide::id(&new, arrival.id.as_deref());
+        new
+    }
+
+    /// Writes the receipt, or counts the request at the one that is there.
+    async fn note(&self, new: &Delivery, has_own_id: bool) -> Result<Taken, ReceiptError> {
+        let mut decision = decide::decide(&self.world.current().deliveries, new, has_own_id);
+        for _ in 0..ATTEMPTS {
+            let (id, outcome) = match &decision {
+                Decision::Duplicate { id } => (id, Some(Outcome::Duplicate)),
+                Decision::Write { remove } => {
+                    let absent = Guard::Absent(schema::keys::Key::Delivery(new.id.clone()).to_string());
+                    let written = self.receipts.write(new, vec![absent], remove).await?;
+                    (&new.id, is_done(written).then_some(Outcome::Accepted))
+                }
+                Decision::Repeat { id } => (id, self.repeat(id, new).await?.then_some(Outcome::Repeated)),
+            };
+            if let Some(outcome) = outcome {
+                let outcome = if new.waits() { outcome } else { ignored(outcome) };
+                let note = match &new.outcome {
+                    DeliveryOutcome::Ignored { why } => Some(why.clone()),
+                    DeliveryOutcome::Accepted => None,
+                };
+                return Ok(Taken { delivery: id.clone(), outcome, note });
+            }
+            // Someone else was faster; etcd knows more than the snapshot.
+            decision = match self.receipts.read(id).await? {
+                Some((known, _)) => decide::again(&known, new, has_own_id),
+                None => Decision::Write { remove: Vec::new() },
+            };
+        }
+        // Others count it at this moment, again and again: it is counted.
+        Ok(Taken { delivery: new.id.clone(), outcome: Outcome::Repeated, note: None })
+    }
+
+    /// Counts a repetition. Not done if the receipt is gone or was written meanwhile.
+    async fn repeat(&self, id: &str, new: &Delivery) -> Result<bool, ReceiptError> {
+        let Some((known, revision)) = self.receipts.read(id).await? else { return Ok(false) };
+        let key = schema::keys::Key::Delivery(id.to_owned()).to_string();
+        let guards = vec![Guard::ModRevision(key, revision)];
+        Ok(is_done(self.receipts.write(&decide::repeated(&known, new), guards, &[]).await?))
+    }
+}
+
+fn is_done(outcome: TxnOutcome) -> bool {
+    matches!(outcome, TxnOutcome::Committed(_))
+}
+
+fn ignored(outcome: Outcome) -> Outcome {
+    if outcome == Outcome::Duplicate { outcome } else { Outcome::Ignored }
+}
+
+/// SHA-256 in hex, as receipts hold it.
+pub(super) fn digest(hash: Sha256) -> String {
+    hex::encode(hash.finalize())
+}

@@ -1,0 +1,94 @@
+//! Webhooks: a push at the Git server wakes the loop of its source at once.
+//!
+//! `verify provider payload limit decide` are pure; `server` reads requests from the network and
+//! decides status codes; `intake` nudges and writes the receipt; `follow` answers it.
+
+mod decide;
+mod follow;
+mod intake;
+pub mod limit;
+pub mod payload;
+pub mod provider;
+mod receipts;
+mod server;
+#[cfg(test)]
+mod tests;
+pub mod verify;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+pub use follow::{Follower, LastRuns};
+pub use intake::{Arrival, Door, Intake, Outcome, Taken};
+pub use server::{Counts, HookCounts, Hooks, serve};
+use verify::{SECRET_FILE_BYTES_MAX, SecretError, Secrets};
+
+/// Flags that let webhooks in.
+#[derive(Debug, Clone, Default, Args)]
+pub struct WebhookArgs {
+    /// Address for webhooks alone; the rest of the API is not to be seen there
+    #[arg(long, env = "MINIK8S_WEBHOOK_LISTEN", value_name = "ADDR:PORT", requires = "webhook_secret_file")]
+    pub webhook_listen: Option<SocketAddr>,
+    /// File with the secret that webhooks are signed with; a second line is valid as well
+    #[arg(long, env = "MINIK8S_WEBHOOK_SECRET_FILE", value_name = "FILE", requires = "webhook_listen")]
+    pub webhook_secret_file: Option<PathBuf>,
+}
+
+/// Where webhooks are let in, and what they must be signed with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WebhookConfig {
+    /// Address of the listener.
+    pub listen: SocketAddr,
+    /// The secret; read anew for every request, so it can be changed in place.
+    pub secret_file: PathBuf,
+}
+
+impl WebhookArgs {
+    /// What was told; none if webhooks stay out.
+    pub fn config(self) -> Option<WebhookConfig> {
+        Some(WebhookConfig { listen: self.webhook_listen?, secret_file: self.webhook_secret_file? })
+    }
+}
+
+/// Why there is no secret.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadSecretError {
+    /// The file can't be read.
+    #[error(
+        "cannot read the webhook secret in {path}: {why}; give --webhook-secret-file a file with 16 bytes or more"
+    )]
+    Read {
+        /// The file.
+        path: String,
+        /// What the system says.
+        why: std::io::Error,
+    },
+    /// It holds none.
+    #[error(
+        "cannot use the webhook secret in {path}: {why}; write a line of 16 bytes or more, for example with \
+         'openssl rand -hex 32'"
+    )]
+    Use {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        why: SecretError,
+    },
+}
+
+/// Reads the secret file as it is now.
+///
+/// # Errors
+/// If it can't be read or holds no secret.
+pub fn read_secrets(file: &Path) -> Result<Secrets, ReadSecretError> {
+    use std::io::Read as _;
+    let path = || file.display().to_string();
+    let mut content = Vec::new();
+    let limit = SECRET_FILE_BYTES_MAX as u64 + 1;
+    std::fs::File::open(file)
+        .and_then(|opened| opened.take(limit).read_to_end(&mut content))
+        .map_err(|why| ReadSecretError::Read { path: path(), why })?;
+    Secrets::parse(&content).map_err(|why| ReadSecretError::Use { path: path(), why })
+}

@@ -1,0 +1,181 @@
+//! Who sent a request and how it claims to be authentic, from its headers alone. Pure, and total
+//! over any headers.
+//!
+//! One signature is considered: the first of [`SCHEMES`] that is there. The others are not looked
+//! at, right or wrong: Forgejo and Gitea send those of their ancestors along. SHA-1 counts never.
+
+use axum::http::HeaderMap;
+use schema::records::Provider;
+
+/// A claim to be authentic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// Whose scheme it is.
+    pub provider: Provider,
+    /// What is to be checked.
+    pub proof: Proof,
+}
+
+/// What is to be checked.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Proof {
+    /// HMAC-SHA256 of the body.
+    HmacSha256(Vec<u8>),
+    /// HMAC-SHA512 of the body.
+    HmacSha512(Vec<u8>),
+    /// HMAC-SHA256 of `<id>.<timestamp>.<body>`; one of several suffices.
+    Standard {
+        /// `webhook-id`.
+        id: String,
+        /// `webhook-timestamp`, in seconds since 1970.
+        timestamp: i64,
+        /// Those of version 1.
+        signatures: Vec<Vec<u8>>,
+    },
+    /// The secret itself.
+    Token(Vec<u8>),
+}
+
+impl std::fmt::Debug for Proof {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Proof::HmacSha256(_) => "HMAC-SHA256",
+            Proof::HmacSha512(_) => "HMAC-SHA512",
+            Proof::Standard { .. } => "Standard Webhooks",
+            Proof::Token(_) => "token",
+        })
+    }
+}
+
+/// No claim that could be checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoClaim {
+    /// No header of [`SCHEMES`].
+    #[error("the request is not signed")]
+    Missing,
+    /// The same header twice, or in no form that its provider sends.
+    #[error("the signature is malformed")]
+    Malformed,
+}
+
+/// Headers that carry a signature, in the order in which they are considered, and whose they are.
+pub const SCHEMES: [(&str, Provider); 7] = [
+    ("x-forgejo-signature", Provider::Forgejo),
+    ("x-gitea-signature", Provider::Gitea),
+    ("x-gogs-signature", Provider::Gogs),
+    ("x-hub-signature-256", Provider::GitHub),
+    ("webhook-signature", Provider::GitLab),
+    ("x-gitlab-token", Provider::GitLab),
+    ("x-signature", Provider::Generic),
+];
+
+const SHA256_BYTES: usize = 32;
+const SHA512_BYTES: usize = 64;
+/// Signatures of one request; a sender that changes its key sends two.
+const SIGNATURES_MAX: usize = 4;
+/// Longest id or event name that is kept, in bytes.
+const NAME_BYTES_MAX: usize = 64;
+
+/// The claim of a request.
+///
+/// # Errors
+/// If there is none that could be checked.
+pub fn claim(headers: &HeaderMap) -> Result<Claim, NoClaim> {
+    let (header, provider) =
+        SCHEMES.into_iter().find(|(header, _)| headers.contains_key(*header)).ok_or(NoClaim::Missing)?;
+    let value = only(headers, header).ok_or(NoClaim::Malformed)?;
+    let proof = match header {
+        "webhook-signature" => standard(headers, value),
+        "x-gitlab-token" => Some(Proof::Token(value.to_vec())),
+        "x-hub-signature-256" => value.strip_prefix(b"sha256=").and_then(sha256),
+        "x-signature" => match value.strip_prefix(b"sha512=") {
+            Some(hex) => unhex(hex, SHA512_BYTES).map(Proof::HmacSha512),
+            None => value.strip_prefix(b"sha256=").and_then(sha256),
+        },
+        _ => sha256(value),
+    };
+    Ok(Claim { provider, proof: proof.ok_or(NoClaim::Malformed)? })
+}
+
+/// The one value of a header; none if it is there twice.
+fn only<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a [u8]> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next()?;
+    values.next().is_none().then(|| first.as_bytes().trim_ascii())
+}
+
+fn sha256(hex: &[u8]) -> Option<Proof> {
+    unhex(hex, SHA256_BYTES).map(Proof::HmacSha256)
+}
+
+fn unhex(text: &[u8], bytes: usize) -> Option<Vec<u8>> {
+    (text.len() == 2 * bytes).then(|| hex::decode(text).ok())?
+}
+
+fn standard(headers: &HeaderMap, value: &[u8]) -> Option<Proof> {
+    use base64::Engine as _;
+    let id = std::str::from_utf8(only(headers, "webhook-id")?).ok()?;
+    let timestamp = std::str::from_utf8(only(headers, "webhook-timestamp")?).ok()?.parse().ok()?;
+    let decode = |text: &[u8]| base64::engine::general_purpose::STANDARD.decode(text).ok();
+    let versions = value.split(|byte| *byte == b' ').filter_map(|one| one.strip_prefix(b"v1,"));
+    let signatures: Vec<Vec<u8>> = versions.take(SIGNATURES_MAX).filter_map(decode).collect();
+    let whole = !id.is_empty() && !signatures.is_empty();
+    whole.then(|| Proof::Standard { id: id.to_owned(), timestamp, signatures })
+}
+
+/// What a request says of itself beside its body. Not signed: good for words and for telling
+/// deliveries apart, for nothing else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Envelope {
+    /// The provider's word for what has happened; `push` if it has none.
+    pub event: String,
+    /// The provider's id of the delivery, the same when it is sent again.
+    pub id: Option<String>,
+}
+
+/// What a request of this provider says of itself.
+pub fn envelope(provider: Provider, headers: &HeaderMap) -> Envelope {
+    let (event, ids): (&str, &[&str]) = match provider {
+        Provider::GitHub => ("x-github-event", &["x-github-delivery"]),
+        Provider::Gitea => ("x-gitea-event", &["x-gitea-delivery"]),
+        Provider::Forgejo => ("x-forgejo-event", &["x-forgejo-delivery"]),
+        Provider::Gogs => ("x-gogs-event", &["x-gogs-delivery"]),
+        // The key is the same when it is sent again; the UUID is one of an event and all its hooks.
+        Provider::GitLab => ("x-gitlab-event", &["webhook-id", "idempotency-key", "x-gitlab-event-uuid"]),
+        Provider::Generic | Provider::Cli => ("x-event", &["x-delivery-id"]),
+    };
+    let word = |name: &str| only(headers, name).map(plain).filter(|text| !text.is_empty());
+    Envelope {
+        event: word(event).unwrap_or_else(|| "push".to_owned()),
+        id: ids.iter().find_map(|name| word(name)),
+    }
+}
+
+/// Letters, digits and `-_. `, cut: fit for a key, a table and a log.
+fn plain(text: &[u8]) -> String {
+    let kept = text.iter().take(NAME_BYTES_MAX).map(|byte| char::from(*byte));
+    let fit = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | ' ') { c } else { '_' };
+    kept.map(fit).collect()
+}
+
+/// What an event is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventKind {
+    /// A branch or tag moved.
+    Push,
+    /// A test of the hook itself.
+    Ping,
+    /// Anything else.
+    Other,
+}
+
+/// What an event is about.
+pub fn event_kind(event: &str) -> EventKind {
+    match event.to_ascii_lowercase().as_str() {
+        // A tag that is made is a `create` at Gitea, Forgejo and Gogs; GitLab's system hooks hold
+        // pushes, too. One look too many harms nobody.
+        "push" | "create" | "push hook" | "tag push hook" | "system hook" => EventKind::Push,
+        "ping" => EventKind::Ping,
+        _ => EventKind::Other,
+    }
+}

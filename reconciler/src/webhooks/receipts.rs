@@ -1,0 +1,88 @@
+//! Writes `deliveries/`: receipts on a lease that all of an hour share.
+
+use std::time::Duration;
+
+use schema::codec::{CodecError, decode, encode};
+use schema::keys::Key;
+use schema::records::Delivery;
+use schema::store::{Guard, LeaseId, Op, SharedStore, StoreError, TxnOutcome};
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
+
+/// A receipt lives a day at least: a lease takes new ones for [`LEASE_SHARED`].
+const LEASE_TTL: Duration = Duration::from_secs(25 * 3600);
+/// How long one lease is given to new receipts.
+const LEASE_SHARED: Duration = Duration::from_secs(3600);
+/// Longest that a write may take: the sender waits for it, and most wait 10 s.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Why a receipt was not written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ReceiptError {
+    #[error("cannot write the receipt as JSON")]
+    Encode(#[source] CodecError),
+    #[error("cannot write the receipt: {0}")]
+    Store(#[from] StoreError),
+    #[error("cannot write the receipt: etcd did not answer within {}s", WRITE_TIMEOUT.as_secs())]
+    Slow,
+}
+
+/// The receipts in etcd, and the lease of new ones.
+#[derive(Clone)]
+pub(super) struct Receipts {
+    store: SharedStore,
+    lease: std::sync::Arc<Mutex<Option<(LeaseId, Instant)>>>,
+}
+
+impl Receipts {
+    pub(super) fn new(store: SharedStore) -> Self {
+        Self { store, lease: std::sync::Arc::default() }
+    }
+
+    /// Writes a receipt if the guards hold, and removes others with it.
+    pub(super) async fn write(
+        &self,
+        delivery: &Delivery,
+        guards: Vec<Guard>,
+        remove: &[String],
+    ) -> Result<TxnOutcome, ReceiptError> {
+        let value = encode(delivery).map_err(ReceiptError::Encode)?;
+        let key = Key::Delivery(delivery.id.clone()).to_string();
+        let written = timeout(WRITE_TIMEOUT, async {
+            // A lease may end with an etcd that was made anew: then once more with a new one.
+            for last in [false, true] {
+                let lease = self.lease().await?;
+                let put = Op::Put { key: key.clone(), value: value.clone().into(), lease: Some(lease) };
+                let removed = remove.iter().map(|id| Op::delete(Key::Delivery(id.clone())));
+                let ops = std::iter::once(put).chain(removed).collect();
+                match self.store.txn(guards.clone(), ops).await {
+                    Err(StoreError::LeaseLost(_)) if !last => *self.lease.lock().await = None,
+                    outcome => return Ok(outcome?),
+                }
+            }
+            Ok(TxnOutcome::Conflict)
+        });
+        written.await.unwrap_or(Err(ReceiptError::Slow))
+    }
+
+    /// A receipt as it is in etcd now, with the revision of its last write; none if there is none
+    /// that can be read.
+    pub(super) async fn read(&self, id: &str) -> Result<Option<(Delivery, i64)>, ReceiptError> {
+        let key = Key::Delivery(id.to_owned()).to_string();
+        let found = timeout(WRITE_TIMEOUT, self.store.get(&key)).await.map_err(|_| ReceiptError::Slow)??;
+        Ok(found.and_then(|found| Some((decode(&found.value).ok()?, found.mod_revision))))
+    }
+
+    async fn lease(&self) -> Result<LeaseId, StoreError> {
+        let mut held = self.lease.lock().await;
+        if let Some((lease, since)) = *held
+            && since.elapsed() < LEASE_SHARED
+        {
+            return Ok(lease);
+        }
+        let since = Instant::now();
+        let lease = self.store.lease_grant(LEASE_TTL).await?;
+        *held = Some((lease, since));
+        Ok(lease)
+    }
+}

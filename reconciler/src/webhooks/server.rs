@@ -1,0 +1,447 @@
+//! The listener for webhooks: HTTP/1.1, one request per connection, everything bounded.
+//!
+//! A request passes these gates in this order, the cheap ones first: its length (413), the secret
+//! can be read (503), there is one well-formed signature (401), there is room (503), its body comes
+//! in time (408) and within the limit (413), the signature is right (401), the source exists (404).
+//! Only then is the body read as JSON. Bodies are hashed as they come; of each no more than
+//! [`KEPT_BYTES_MAX`] stays. An address that failed too often has less room (429): one small and
+//! quick body at a time.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::body::BodyDataStream;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
+use futures::StreamExt as _;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use jiff::Timestamp;
+use schema::records::Provider;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::intake::{Arrival, Intake, Outcome, Taken, digest};
+use super::limit::{Failures, Narrow};
+use super::provider::{self, EventKind};
+use super::verify::Verifier;
+use super::{payload, read_secrets};
+use crate::view::Problem;
+
+/// Largest body: GitHub sends no larger ones.
+pub(super) const BODY_BYTES_MAX: u64 = 25 * 1024 * 1024;
+/// So much of a body is kept until its signature is checked. A larger one is not read as JSON:
+/// then the repository is looked at, whatever it says.
+const KEPT_BYTES_MAX: usize = 1024 * 1024;
+/// Bodies that are read at once; times [`KEPT_BYTES_MAX`] it is the memory that hooks may take.
+const BODIES_MAX: usize = 16;
+/// Connections at once, each with buffers of [`HEAD_BYTES_MAX`].
+const CONNECTIONS_MAX: usize = 256;
+/// Largest head of a request, and largest piece of a body.
+const HEAD_BYTES_MAX: usize = 32 * 1024;
+/// Longest that a head may take.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest that a body may take.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Largest body of an address that failed too often; most hooks of pushes have a tenth of it.
+pub(super) const NARROW_BYTES_MAX: u64 = 256 * 1024;
+/// Longest that such a body may take, for the next one waits.
+const NARROW_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest wait for a turn among those.
+const TURN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest that a connection may last, its answer included.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long requests under way may go on after shutdown.
+const DRAIN: Duration = Duration::from_secs(2);
+/// What a sender is told to wait when there is no room.
+const RETRY_AFTER_S: u64 = 5;
+/// Between two tries to accept when the system has no descriptors left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How many hooks came to what, since the start.
+#[derive(Debug, Default)]
+pub struct Counts([AtomicU64; 7]);
+
+/// What a request came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Count {
+    Accepted,
+    Duplicate,
+    Ignored,
+    Refused,
+    TooLarge,
+    Busy,
+    Slow,
+}
+
+/// How many hooks came to what, since the start of the answering reconciler.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HookCounts {
+    /// Woke a source.
+    pub accepted: u64,
+    /// Were there before.
+    pub duplicate: u64,
+    /// Were about nothing that is followed.
+    pub ignored: u64,
+    /// Not signed with the secret, or from an address that sent too many of those.
+    pub refused: u64,
+    /// Too large.
+    pub too_large: u64,
+    /// Came when there was no room.
+    pub busy: u64,
+    /// Did not come in time.
+    pub slow: u64,
+}
+
+impl Counts {
+    fn add(&self, count: Count) {
+        self.0[count as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// As they are now.
+    pub fn now(&self) -> HookCounts {
+        let of = |count: Count| self.0[count as usize].load(Ordering::Relaxed);
+        HookCounts {
+            accepted: of(Count::Accepted),
+            duplicate: of(Count::Duplicate),
+            ignored: of(Count::Ignored),
+            refused: of(Count::Refused),
+            too_large: of(Count::TooLarge),
+            busy: of(Count::Busy),
+            slow: of(Count::Slow),
+        }
+    }
+}
+
+/// What bodies of one address that guesses queue at: one at a time.
+#[derive(Debug)]
+struct Turn(Semaphore);
+
+impl Default for Turn {
+    fn default() -> Self {
+        Self(Semaphore::new(1))
+    }
+}
+
+/// What the listener stands on.
+pub struct Hooks {
+    intake: Arc<Intake>,
+    secret_file: PathBuf,
+    bodies: Semaphore,
+    failures: Mutex<Failures<Turn>>,
+    begun: Instant,
+    counts: Arc<Counts>,
+}
+
+impl Hooks {
+    /// Hooks signed with what is in `secret_file`, let in at `intake`.
+    pub fn new(intake: Arc<Intake>, secret_file: PathBuf, counts: Arc<Counts>) -> Self {
+        Self {
+            intake,
+            secret_file,
+            bodies: Semaphore::new(BODIES_MAX),
+            failures: Mutex::default(),
+            begun: Instant::now(),
+            counts,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Peer(IpAddr);
+
+/// Serves webhooks until shutdown, and those under way a little longer.
+///
+/// # Errors
+/// Never by itself; the type is that of a critical task.
+pub async fn serve(
+    listener: TcpListener,
+    hooks: Hooks,
+    shutdown: CancellationToken,
+) -> Result<(), Infallible> {
+    let router = router(Arc::new(hooks));
+    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let accepted = tokio::select! {
+            // Cancel-safe: a cancelled token stays so.
+            () = shutdown.cancelled() => break,
+            // Cancel-safe: a permit or a connection that was not taken is there for the next.
+            accepted = async {
+                let permit = Arc::clone(&room).acquire_owned().await;
+                (permit, listener.accept().await)
+            } => accepted,
+        };
+        let (Ok(permit), accepted) = accepted else { break };
+        let Ok((stream, peer)) = accepted else {
+            sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let router = router.clone().layer(Extension(Peer(peer.ip())));
+        tokio::spawn(async move {
+            let _ = timeout(CONNECTION_TIMEOUT, connection(stream, router)).await;
+            drop(permit);
+        });
+    }
+    let all = u32::try_from(CONNECTIONS_MAX).unwrap_or(u32::MAX);
+    let _ = timeout(DRAIN, room.acquire_many(all)).await;
+    Ok(())
+}
+
+async fn connection(stream: TcpStream, router: Router) {
+    // A small answer that is to leave at once.
+    let _ = stream.set_nodelay(true);
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    if let Err(error) = served.await {
+        tracing::debug!(%error, "a connection for webhooks broke");
+    }
+}
+
+fn router(hooks: Arc<Hooks>) -> Router {
+    Router::new()
+        .route("/v1/healthz", get(|| async { Json(serde_json::json!({"ok": true})) }))
+        .route("/v1/webhooks", post(only_source))
+        .route("/v1/webhooks/{source}", post(one_source))
+        .with_state(hooks)
+}
+
+type App = State<Arc<Hooks>>;
+
+async fn only_source(State(hooks): App, Extension(peer): Extension<Peer>, request: Request) -> Response {
+    hooks.receive(peer.0, None, request).await
+}
+
+async fn one_source(
+    State(hooks): App,
+    Extension(peer): Extension<Peer>,
+    Path(source): Path<String>,
+    request: Request,
+) -> Response {
+    hooks.receive(peer.0, Some(&source), request).await
+}
+
+/// Why a request is not taken in. A stranger learns nothing from it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Refusal {
+    TooOften(Duration),
+    TooLarge,
+    NoSecret,
+    Unauthorized,
+    Busy,
+    Slow,
+    Broken,
+    NoSuchSource,
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let (status, error, help) = match &self {
+            Refusal::TooOften(_) => (
+                StatusCode::TOO_MANY_REQUESTS,
+                "too many wrong requests of this address",
+                "send it again later",
+            ),
+            Refusal::TooLarge => {
+                (StatusCode::PAYLOAD_TOO_LARGE, "the body is too large", "25 MiB is the most")
+            }
+            Refusal::NoSecret => {
+                (StatusCode::SERVICE_UNAVAILABLE, "not ready", "see the reconciler's log, and send it again")
+            }
+            Refusal::Unauthorized => {
+                (StatusCode::UNAUTHORIZED, "unauthorized", "sign it with the secret of this reconciler")
+            }
+            Refusal::Busy => (StatusCode::SERVICE_UNAVAILABLE, "too many webhooks at once", "send it again"),
+            Refusal::Slow => (StatusCode::REQUEST_TIMEOUT, "the body did not come in time", "send it again"),
+            Refusal::Broken => (StatusCode::BAD_REQUEST, "the body broke off", "send it again"),
+            Refusal::NoSuchSource => {
+                let help = "send it to /v1/webhooks/SOURCE; see 'minik8s get sources'";
+                (StatusCode::NOT_FOUND, "there is no such source", help)
+            }
+        };
+        let problem = Problem { error: error.to_owned(), help: help.to_owned() };
+        let mut answer = (status, Json(problem)).into_response();
+        let wait = match self {
+            Refusal::TooOften(wait) => Some(wait.as_secs() + 1),
+            Refusal::Busy | Refusal::NoSecret => Some(RETRY_AFTER_S),
+            _ => None,
+        };
+        if let Some(wait) = wait {
+            answer.headers_mut().insert(header::RETRY_AFTER, wait.into());
+        }
+        answer
+    }
+}
+
+/// How large a body may be, and how long it may take.
+struct Room {
+    bytes: u64,
+    time: Duration,
+    too_large: Refusal,
+}
+
+impl Room {
+    fn of(narrow: Option<&Narrow<Turn>>) -> Self {
+        match narrow {
+            None => Self { bytes: BODY_BYTES_MAX, time: BODY_TIMEOUT, too_large: Refusal::TooLarge },
+            // It is not too large later.
+            Some(narrow) => {
+                let too_large = Refusal::TooOften(narrow.left);
+                Self { bytes: NARROW_BYTES_MAX, time: NARROW_TIMEOUT, too_large }
+            }
+        }
+    }
+}
+
+/// Where a request came from, and where it is to go.
+struct Sent<'a> {
+    peer: IpAddr,
+    source: Option<&'a str>,
+    headers: &'a HeaderMap,
+}
+
+impl Hooks {
+    /// The answer to a request of `peer`.
+    pub(super) async fn receive(&self, peer: IpAddr, source: Option<&str>, request: Request) -> Response {
+        let taken = self.authenticated(peer, source, request).await;
+        match &taken {
+            Ok((_, count)) => self.counts.add(*count),
+            Err(refusal) => self.count_refused(peer, refusal),
+        }
+        taken.map_or_else(Refusal::into_response, |(response, _)| response)
+    }
+
+    async fn authenticated(
+        &self,
+        peer: IpAddr,
+        source: Option<&str>,
+        request: Request,
+    ) -> Result<(Response, Count), Refusal> {
+        let narrow = self.failures().narrow(peer, self.begun.elapsed());
+        let room = Room::of(narrow.as_ref());
+        let (head, body) = request.into_parts();
+        if length(&head.headers).is_some_and(|length| length > room.bytes) {
+            return Err(room.too_large);
+        }
+        let secrets = read_secrets(&self.secret_file).map_err(|error| {
+            tracing::error!(%error, "webhooks stay out");
+            Refusal::NoSecret
+        })?;
+        let claim = provider::claim(&head.headers).map_err(|_| Refusal::Unauthorized)?;
+        let now = Timestamp::now().as_second();
+        let verifier = Verifier::begin(&claim, &secrets, now).map_err(|_| Refusal::Unauthorized)?;
+        let _turn = match &narrow {
+            None => None,
+            Some(Narrow { left, turn }) => {
+                let waited = timeout(TURN_TIMEOUT, turn.0.acquire()).await;
+                Some(waited.map_err(|_| Refusal::TooOften(*left))?)
+            }
+        };
+        let _place = self.bodies.try_acquire().map_err(|_| Refusal::Busy)?;
+        let read = read_body(body.into_data_stream(), verifier, &room);
+        let (kept, hash) = timeout(room.time, read).await.map_err(|_| Refusal::Slow)??;
+        self.let_in(Sent { peer, source, headers: &head.headers }, claim.provider, &kept, hash).await
+    }
+
+    /// What is done with a request whose signature is right.
+    async fn let_in(
+        &self,
+        Sent { peer, source, headers }: Sent<'_>,
+        provider: Provider,
+        body: &[u8],
+        hash: String,
+    ) -> Result<(Response, Count), Refusal> {
+        let door = self.intake.door(source).ok_or(Refusal::NoSuchSource)?;
+        let envelope = provider::envelope(provider, headers);
+        if provider::event_kind(&envelope.event) == EventKind::Ping {
+            let pong = Json(serde_json::json!({"ok": true, "source": door.source}));
+            return Ok((pong.into_response(), Count::Ignored));
+        }
+        let arrival = Arrival {
+            provider,
+            event: envelope.event,
+            id: envelope.id,
+            hint: payload::read(body),
+            body: hash,
+            peer: peer.to_canonical().to_string(),
+        };
+        let taken: Taken = self.intake.take(door, arrival).await;
+        let (status, count) = match taken.outcome {
+            Outcome::Accepted | Outcome::Repeated => (StatusCode::ACCEPTED, Count::Accepted),
+            Outcome::Ignored => (StatusCode::ACCEPTED, Count::Ignored),
+            Outcome::Duplicate => (StatusCode::OK, Count::Duplicate),
+        };
+        Ok(((status, Json(taken)).into_response(), count))
+    }
+
+    fn failures(&self) -> std::sync::MutexGuard<'_, Failures<Turn>> {
+        // Nothing panics while it is held; if something did, the counts are still counts.
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count_refused(&self, peer: IpAddr, refusal: &Refusal) {
+        self.counts.add(match refusal {
+            Refusal::TooLarge => Count::TooLarge,
+            Refusal::Busy | Refusal::NoSecret => Count::Busy,
+            Refusal::Slow | Refusal::Broken => Count::Slow,
+            Refusal::TooOften(_) | Refusal::Unauthorized | Refusal::NoSuchSource => Count::Refused,
+        });
+        let is_wrong = matches!(refusal, Refusal::Unauthorized | Refusal::TooLarge | Refusal::Slow);
+        if is_wrong && self.failures().count(peer, self.begun.elapsed()) {
+            tracing::warn!(%peer, ?refusal, "refused a webhook; more of this address are counted only");
+        }
+    }
+}
+
+fn length(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// Reads a body through the verifier; what is kept of it, and its SHA-256, if it is authentic.
+async fn read_body(
+    mut pieces: BodyDataStream,
+    mut verifier: Verifier,
+    room: &Room,
+) -> Result<(Vec<u8>, String), Refusal> {
+    let (mut kept, mut hash, mut total) = (Vec::new(), Sha256::new(), 0_u64);
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(|_| Refusal::Broken)?;
+        total = total.saturating_add(piece.len() as u64);
+        if total > room.bytes {
+            return Err(room.too_large.clone());
+        }
+        verifier.update(&piece);
+        hash.update(&piece);
+        let left = KEPT_BYTES_MAX.saturating_sub(kept.len());
+        kept.extend_from_slice(&piece[..piece.len().min(left)]);
+    }
+    verifier.finish().map_err(|_| Refusal::Unauthorized)?;
+    if total > kept.len() as u64 {
+        // A part of a JSON text is none.
+        kept = Vec::new();
+    }
+    Ok((kept, digest(hash)))
+}
+
+#[cfg(test)]
+impl Hooks {
+    /// Takes all room for bodies, until it is dropped.
+    pub(super) fn full(&self) -> tokio::sync::SemaphorePermit<'_> {
+        self.bodies.try_acquire_many(u32::try_from(BODIES_MAX).unwrap()).unwrap()
+    }
+}

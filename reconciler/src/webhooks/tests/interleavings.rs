@@ -1,0 +1,259 @@
+//! Two reconcilers, one of which leads, a remote that moves, hooks that come at either in any
+//! order: all ends on the last commit, long before the next poll. Real doors, followers, drivers,
+//! elections and reflectors over a store in memory; the loop between them stands for gitops.
+//!
+//! Time is paused: a run takes as long as its seed says, and hooks come in the middle of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use schema::codec::{decode, encode};
+use schema::control::{Driver, Loop, LoopError, Next, Nudge, Observation, Plan};
+use schema::keys::{Key, ROOT, prefix};
+use schema::records::{Delivery, Provider, SourceState, SourceStatus};
+use schema::store::election::{self, Fence, FenceReader};
+use schema::store::memory::MemoryStore;
+use schema::store::reflector;
+use schema::store::{Op, SharedStore, Store};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::webhooks::payload::Hint;
+use crate::webhooks::{Arrival, Door, Follower, Intake};
+
+/// Orders that are tried.
+const SEEDS: u64 = 1_000;
+/// Time between two polls: none comes within a story.
+const POLL: Duration = Duration::from_secs(24 * 3600);
+/// Within it everything must have come to rest; a lead that is lost for good takes 15 s.
+const REST_MAX: Duration = Duration::from_secs(120);
+
+/// Splitmix64: the same numbers for the same seed, for ever.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % limit
+    }
+}
+
+/// Stands for gitops: sees the remote, takes its time, writes what it saw.
+struct Sync {
+    remote: Arc<AtomicU64>,
+    store: SharedStore,
+    fence: FenceReader,
+    chance: Chance,
+}
+
+#[derive(Debug)]
+struct Move(Option<u64>);
+
+impl Plan for Move {
+    fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+async fn applied(store: &SharedStore) -> Option<u64> {
+    let found = store.get(&Key::Source("main".into()).to_string()).await.unwrap()?;
+    decode::<SourceStatus>(&found.value).unwrap().applied_commit?.parse().ok()
+}
+
+#[async_trait]
+impl Loop for Sync {
+    type Observed = (u64, Option<u64>, Fence);
+    type Plan = Move;
+    type Outcome = ();
+
+    fn name(&self) -> &'static str {
+        "sync"
+    }
+
+    async fn observe(&mut self) -> Result<Observation<Self::Observed>, LoopError> {
+        let Some(fence) = self.fence.current() else {
+            return Ok(Observation::NotReady("another leads".into()));
+        };
+        let head = self.remote.load(Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(self.chance.below(40))).await;
+        Ok(Observation::Ready((head, applied(&self.store).await, fence)))
+    }
+
+    fn plan((head, applied, _): &Self::Observed, _: Timestamp) -> Move {
+        Move((Some(*head) != *applied).then_some(*head))
+    }
+
+    async fn act(&mut self, (_, _, fence): &Self::Observed, plan: Move) {
+        tokio::time::sleep(Duration::from_millis(self.chance.below(40))).await;
+        let Some(head) = plan.0 else { return };
+        let status = encode(&status(head)).unwrap();
+        let put = Op::put(Key::Source("main".into()), status);
+        let _ = self.store.txn(vec![fence.guard()], vec![put]).await;
+    }
+
+    async fn report(&mut self, _: Self::Observed, (): ()) -> Result<Next, LoopError> {
+        Ok(Next::Interval)
+    }
+}
+
+fn status(head: u64) -> SourceStatus {
+    SourceStatus {
+        name: "main".into(),
+        url: "/srv/cluster.git".into(),
+        reference: "branch `main`".into(),
+        path: String::new(),
+        state: SourceState::Synced,
+        observed_commit: Some(head.to_string()),
+        applied_commit: Some(head.to_string()),
+        applied_at: Some(Timestamp::now()),
+        revision: head,
+        objects: 0,
+        quarantined: Vec::new(),
+        held_prune: None,
+        waiting: Vec::new(),
+        waiting_total: 0,
+        released_at: None,
+        error: None,
+    }
+}
+
+struct Reconciler {
+    intake: Arc<Intake>,
+    nudge: Nudge,
+    fence: FenceReader,
+}
+
+impl Reconciler {
+    fn start(name: &str, store: &MemoryStore, remote: &Arc<AtomicU64>, seed: u64) -> Self {
+        let (shared, token): (SharedStore, _) = (Arc::new(store.clone()), CancellationToken::new());
+        let (world, _) = reflector::spawn(Arc::clone(&shared), vec![ROOT.to_owned()], token.clone());
+        let ttl = Duration::from_secs(15);
+        let (fence, _) = election::spawn(Arc::clone(&shared), name.to_owned(), ttl, token.clone());
+        let (nudge, nudged) = Nudge::new();
+        let door = Door::of_branch("main", "main", nudge.clone());
+        let intake = Arc::new(Intake::new(vec![door], world.clone(), Arc::clone(&shared), name));
+        let (last_run, runs) = watch::channel(None);
+        let remote = Arc::clone(remote);
+        let sync = Sync { remote, store: Arc::clone(&shared), fence: fence.clone(), chance: Chance(seed) };
+        tokio::spawn(Driver::every(POLL).run(sync, nudged, token.clone(), last_run));
+        let follower = Follower {
+            world,
+            fence: fence.clone(),
+            store: shared,
+            intake: Arc::clone(&intake),
+            runs: vec![runs],
+            identity: name.to_owned(),
+        };
+        tokio::spawn(follower.run(token));
+        // As the daemon does it: whoever begins to lead looks.
+        let (mut changes, look) = (fence.clone(), nudge.clone());
+        tokio::spawn(async move {
+            loop {
+                changes.changed().await;
+                look.nudge();
+            }
+        });
+        Self { intake, nudge, fence }
+    }
+
+    async fn hook(&self, id: u64) {
+        let arrival = Arrival {
+            provider: Provider::GitHub,
+            event: "push".into(),
+            id: Some(id.to_string()),
+            hint: Hint::default(),
+            body: format!("{id:064}"),
+            peer: "192.0.2.1".into(),
+        };
+        self.intake.take(self.intake.door(None).unwrap(), arrival).await;
+    }
+}
+
+/// What the story of a seed ended on: the remote's commit, the applied one, receipts that wait.
+async fn story(seed: u64) -> Result<(), String> {
+    let (store, remote) = (MemoryStore::new(), Arc::new(AtomicU64::new(1)));
+    let all = [1, 2].map(|n| Reconciler::start(&format!("r{n}"), &store, &remote, seed ^ n));
+    let mut chance = Chance(seed);
+    let (mut owed, mut told) = (Vec::new(), vec![1]);
+    for _ in 0..4 + chance.below(12) {
+        let at = &all[usize::try_from(chance.below(2)).unwrap()];
+        match chance.below(8) {
+            0..=2 => owed.push(remote.fetch_add(1, Ordering::SeqCst) + 1),
+            3 | 4 if !owed.is_empty() => {
+                // In any order, and not at once: hooks overtake each other.
+                let next = owed.remove(usize::try_from(chance.below(owed.len() as u64)).unwrap());
+                at.hook(next).await;
+                told.push(next);
+            }
+            3 | 4 => at.hook(told[usize::try_from(chance.below(told.len() as u64)).unwrap()]).await,
+            5 => at.nudge.nudge(),
+            6 => {
+                if let Some(lease) = all.iter().find_map(|one| one.fence.lease()) {
+                    store.lease_revoke(lease).await.unwrap();
+                }
+            }
+            _ => store.cut_watches(),
+        }
+        tokio::time::sleep(Duration::from_millis(chance.below(60))).await;
+    }
+    for id in owed {
+        all[usize::try_from(chance.below(2)).unwrap()].hook(id).await;
+    }
+    rest(&store, remote.load(Ordering::SeqCst)).await
+}
+
+async fn rest(store: &MemoryStore, head: u64) -> Result<(), String> {
+    let shared: SharedStore = Arc::new(store.clone());
+    let deadline = tokio::time::Instant::now() + REST_MAX;
+    loop {
+        let items = store.list(prefix::DELIVERIES).await.unwrap().items;
+        let receipts = items.iter().map(|item| decode::<Delivery>(&item.value).unwrap());
+        let waiting: Vec<_> = receipts.filter(Delivery::waits).map(|receipt| receipt.id).collect();
+        let applied = applied(&shared).await;
+        if applied == Some(head) && waiting.is_empty() {
+            return Ok(());
+        }
+        if tokio::time::Instant::now() >= deadline {
+            return Err(format!("remote {head}, applied {applied:?}, without answer {waiting:?}"));
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[test]
+fn any_order_of_pushes_hooks_polls_and_leaders_ends_on_the_last_commit() {
+    let one = std::env::var("MINIK8S_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seeds = one.map_or(0..SEEDS, |seed| seed..seed + 1);
+    let failed: Vec<String> = seeds
+        .filter_map(|seed| {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+            let ended = runtime.block_on(story(seed));
+            ended.err().map(|why| format!("MINIK8S_SEED={seed}: {why}"))
+        })
+        .collect();
+    assert!(failed.is_empty(), "{} of {SEEDS} failed:\n{}", failed.len(), failed.join("\n"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_in_the_middle_of_a_sync_is_looked_at_after_it() {
+    let (store, remote) = (MemoryStore::new(), Arc::new(AtomicU64::new(1)));
+    let leader = Reconciler::start("r1", &store, &remote, 7);
+    rest(&store, 1).await.unwrap();
+    let shared: SharedStore = Arc::new(store.clone());
+    for head in 2..30 {
+        leader.nudge.nudge();
+        // The run has looked at the remote already, or has not; its write is still to come.
+        tokio::time::sleep(Duration::from_millis(head)).await;
+        remote.store(head, Ordering::SeqCst);
+        leader.hook(head).await;
+        rest(&store, head).await.unwrap();
+        assert_eq!(applied(&shared).await, Some(head));
+    }
+}

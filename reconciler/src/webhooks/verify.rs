@@ -1,0 +1,172 @@
+//! Whether a request was signed by someone who knows the secret. Pure, and total over any bytes.
+//!
+//! The signature is over the bytes as they came, fed piece by piece, so that a body of any size
+//! takes the same memory. All comparisons are `Mac::verify_slice`: constant in time.
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Sha256, Sha512};
+
+use super::provider::{Claim, Proof};
+
+/// Shortest secret: 16 bytes of chance can't be guessed.
+pub const SECRET_BYTES_MIN: usize = 16;
+/// Longest secret; a larger file is another file.
+pub const SECRET_FILE_BYTES_MAX: usize = 4 * 1024;
+/// How far the sender's clock may be off, in seconds; the Standard Webhooks specification's value.
+pub const CLOCK_SKEW_MAX_S: i64 = 300;
+
+/// The secrets that are valid: one, or the old and the new one while it is changed.
+#[derive(Clone)]
+pub struct Secrets(Vec<Vec<u8>>);
+
+/// The file holds no secret. Says nothing of what it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SecretError {
+    /// Nothing in it.
+    #[error("it is empty")]
+    Empty,
+    /// Could be guessed.
+    #[error("line {0} has fewer than {SECRET_BYTES_MIN} bytes")]
+    Short(usize),
+    /// More than an old and a new one.
+    #[error("it has more than two lines")]
+    TooMany,
+    /// Something else altogether.
+    #[error("it is larger than {SECRET_FILE_BYTES_MAX} bytes")]
+    TooLarge,
+}
+
+impl Secrets {
+    /// Reads the secret file's content: one secret per line, two at most.
+    ///
+    /// # Errors
+    /// If that is not what it holds.
+    pub fn parse(file: &[u8]) -> Result<Self, SecretError> {
+        if file.len() > SECRET_FILE_BYTES_MAX {
+            return Err(SecretError::TooLarge);
+        }
+        let lines = file.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+        let lines: Vec<&[u8]> = lines.filter(|line| !line.is_empty()).collect();
+        if lines.is_empty() {
+            return Err(SecretError::Empty);
+        }
+        if lines.len() > 2 {
+            return Err(SecretError::TooMany);
+        }
+        match lines.iter().position(|line| line.len() < SECRET_BYTES_MIN) {
+            Some(at) => Err(SecretError::Short(at + 1)),
+            None => Ok(Self(lines.into_iter().map(<[u8]>::to_vec).collect())),
+        }
+    }
+}
+
+impl std::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} secrets", self.0.len())
+    }
+}
+
+/// The request is not from someone who knows the secret. Why is nobody's business.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the request is not signed with the secret")]
+pub struct Forged;
+
+/// Takes the body in and says whether the signature is right.
+pub struct Verifier(State);
+
+enum State {
+    Sha256 {
+        macs: Vec<Hmac<Sha256>>,
+        signatures: Vec<Vec<u8>>,
+    },
+    Sha512 {
+        macs: Vec<Hmac<Sha512>>,
+        signature: Vec<u8>,
+    },
+    /// Proven by its headers alone.
+    Proven,
+}
+
+impl Verifier {
+    /// Begins to check `claim`, at `now` in seconds since 1970. What the headers alone can disprove
+    /// is refused at once, before a byte of the body is read.
+    ///
+    /// # Errors
+    /// If the token is wrong or the signature is too old.
+    pub fn begin(claim: &Claim, secrets: &Secrets, now: i64) -> Result<Self, Forged> {
+        let sha256 = |keys: Vec<Vec<u8>>, head: &[u8], signatures: Vec<Vec<u8>>| {
+            let macs = keys.iter().map(|key| mac::<Hmac<Sha256>>(key).chain_update(head)).collect();
+            Self(State::Sha256 { macs, signatures })
+        };
+        match &claim.proof {
+            Proof::HmacSha256(signature) => Ok(sha256(secrets.0.clone(), b"", vec![signature.clone()])),
+            Proof::HmacSha512(signature) => {
+                let macs = secrets.0.iter().map(|secret| mac::<Hmac<Sha512>>(secret)).collect();
+                Ok(Self(State::Sha512 { macs, signature: signature.clone() }))
+            }
+            Proof::Standard { id, timestamp, signatures } => {
+                if now.checked_sub(*timestamp).is_none_or(|age| age.abs() > CLOCK_SKEW_MAX_S) {
+                    return Err(Forged);
+                }
+                let keys = secrets.0.iter().map(|secret| standard_key(secret)).collect();
+                Ok(sha256(keys, format!("{id}.{timestamp}.").as_bytes(), signatures.clone()))
+            }
+            Proof::Token(token) => is_known(secrets, token).then_some(Self(State::Proven)).ok_or(Forged),
+        }
+    }
+
+    /// The next piece of the body.
+    pub fn update(&mut self, piece: &[u8]) {
+        match &mut self.0 {
+            State::Sha256 { macs, .. } => macs.iter_mut().for_each(|mac| mac.update(piece)),
+            State::Sha512 { macs, .. } => macs.iter_mut().for_each(|mac| mac.update(piece)),
+            State::Proven => {}
+        }
+    }
+
+    /// The body is whole.
+    ///
+    /// # Errors
+    /// If no secret makes the signature.
+    pub fn finish(self) -> Result<(), Forged> {
+        // All are compared, so that the time does not tell which secret is the right one.
+        let right = match self.0 {
+            State::Proven => true,
+            State::Sha512 { macs, signature } => macs.into_iter().fold(false, |right, mac| {
+                let same = mac.verify_slice(&signature).is_ok();
+                right | same
+            }),
+            State::Sha256 { macs, signatures } => macs.into_iter().fold(false, |right, mac| {
+                signatures.iter().fold(right, |right, signature| {
+                    let same = mac.clone().verify_slice(signature).is_ok();
+                    right | same
+                })
+            }),
+        };
+        if right { Ok(()) } else { Err(Forged) }
+    }
+}
+
+fn mac<M: KeyInit + Mac>(key: &[u8]) -> M {
+    <M as KeyInit>::new_from_slice(key).expect("HMAC takes keys of any length")
+}
+
+/// The token is one of the secrets. Digests are compared, not texts: neither the time nor the
+/// length tells how much of it is right.
+fn is_known(secrets: &Secrets, token: &[u8]) -> bool {
+    let digest = |text: &[u8]| mac::<Hmac<Sha256>>(b"minik8s webhook token").chain_update(text);
+    let given = digest(token).finalize().into_bytes();
+    secrets.0.iter().fold(false, |known, secret| {
+        let same = digest(secret).verify_slice(&given).is_ok();
+        known | same
+    })
+}
+
+/// The key that a Standard Webhooks secret stands for: base64 after `whsec_`, else the text itself.
+fn standard_key(secret: &[u8]) -> Vec<u8> {
+    use base64::Engine as _;
+    let encoded = secret.strip_prefix(b"whsec_");
+    encoded
+        .and_then(|encoded| base64::engine::general_purpose::STANDARD.decode(encoded).ok())
+        .unwrap_or_else(|| secret.to_vec())
+}

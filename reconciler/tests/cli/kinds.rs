@@ -1,0 +1,166 @@
+//! Objects of every kind on the command line, and the words of people who come from kubectl.
+
+use schema::keys::Key;
+use schema::manifest::load_file;
+use schema::object::Provenance;
+
+use super::*;
+
+const SHOP: &str = "\
+apiVersion: v1
+kind: Service
+metadata: {name: shop, labels: {tier: front}}
+spec: {selector: {app: web}, ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: store, labels: {tier: back}, annotations: {note: hers}}
+spec: {selector: {app: db}, ports: [{port: 81}]}
+---
+apiVersion: minik8s.io/v1
+kind: Function
+metadata: {name: greet, namespace: lab}
+spec: {source: functions/greet}
+---
+apiVersion: minik8s.io/v1
+kind: Cluster
+metadata: {name: cluster}
+spec: {schedulerStrategy: spread}
+";
+
+/// The world of the others, with two services, a function in `lab` and the Cluster object.
+async fn with_kinds() -> String {
+    let mut world = world();
+    let loaded = load_file("shop.yaml", SHOP.as_bytes());
+    assert!(!loaded.has_errors() && loaded.documents.len() == 4, "{:#?}", loaded.violations);
+    for document in loaded.documents {
+        let (source, commit, author) = ("main".to_owned(), C2.to_owned(), "Ada <a@b>".to_owned());
+        let from = Provenance { source, commit, author, file: "shop.yaml".to_owned(), line: document.line };
+        let object = document.object.into_object(from, 1);
+        let key = Key::Object(object.reference()).to_string();
+        put(&mut world, key.strip_prefix("/minik8s/").unwrap(), &serde_json::to_value(&object).unwrap());
+    }
+    assert!(world.malformed.is_empty(), "{:?}", world.malformed);
+    format!("http://{}", serve(world).await)
+}
+
+#[tokio::test]
+async fn get_lists_every_kind_and_all_of_them() {
+    let server = with_kinds().await;
+    for (arguments, lines) in [
+        (&["get", "svc", "-o", "name"][..], "service/shop\nservice/store\n"),
+        (&["get", "services", "store", "-o", "name"], "service/store\n"),
+        (&["get", "service/shop", "-o", "name"], "service/shop\n"),
+        (&["get", "fn", "-A", "-o", "name"], "function/greet\n"),
+        (&["get", "cluster", "-o", "name"], "cluster/cluster\n"),
+        (&["get", "all", "-o", "name"], "cluster/cluster\nservice/shop\nservice/store\npod/db\npod/web\n"),
+        (&["get", "all", "-n", "lab", "-o", "name"], "cluster/cluster\nfunction/greet\n"),
+    ] {
+        check(&run(&server, arguments).await, 0, lines, "");
+    }
+    check(
+        &run(&server, &["get", "rs"]).await,
+        0,
+        "",
+        "no replicasets in namespace default; -A shows all namespaces\n",
+    );
+    let wide = run(&server, &["get", "svc", "-o", "wide"]).await;
+    let text = String::from_utf8_lossy(&wide.stdout).into_owned();
+    let mut lines = text.lines();
+    let header: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
+    assert_eq!(header, ["NAME", "HEALTH", "SOURCE", "COMMIT", "FILE", "AGE", "AUTHOR", "LABELS", "NOTE"]);
+    assert!(
+        lines.next().is_some_and(|row| row.contains("shop.yaml:1") && row.contains("tier=front")),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn labels_choose_and_headers_can_be_left_out() {
+    let server = with_kinds().await;
+    for (labels, lines) in [
+        ("tier=front", "service/shop\n"),
+        ("tier!=front", "service/store\n"),
+        ("tier in (front,back)", "service/shop\nservice/store\n"),
+        ("!tier", ""),
+    ] {
+        check(&run(&server, &["get", "svc", "-l", labels, "-o", "name"]).await, 0, lines, "");
+    }
+    let wrong = run(&server, &["get", "svc", "-l", "tier in front"]).await;
+    assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+    let line = "minik8s: sources have no labels; leave out -l\n";
+    check(&run(&server, &["get", "sources", "-l", "a=b"]).await, 2, "", line);
+
+    let with = run(&server, &["get", "svc"]).await;
+    let (header, rows) = std::str::from_utf8(&with.stdout).unwrap().split_once('\n').unwrap();
+    assert!(header.starts_with("NAME "), "{header}");
+    let without = run(&server, &["get", "svc", "--no-headers"]).await;
+    let columns = |text: &str| -> Vec<Vec<String>> {
+        text.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+    };
+    assert_eq!(columns(std::str::from_utf8(&without.stdout).unwrap()), columns(rows));
+    assert_eq!(columns(rows).len(), 2);
+}
+
+#[tokio::test]
+async fn describe_has_a_page_for_every_kind() {
+    let server = with_kinds().await;
+    for (arguments, words) in [
+        (
+            &["describe", "svc/store"][..],
+            &[
+                "Name:          store",
+                "Kind:          Service (v1)",
+                "Health:        NotRun",
+                "Set by:        shop.yaml:6 of source main",
+                "Labels:        tier=back",
+                "Annotations:   note=hers",
+                "    targetPort: 81",
+            ][..],
+        ),
+        (&["describe", "fn", "greet", "-n", "lab"], &["Namespace:     lab", "functions/greet"]),
+        (&["describe", "cluster", "cluster"], &["schedulerStrategy: spread"]),
+    ] {
+        let output = run(&server, arguments).await;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {output:?}");
+        for word in words {
+            assert!(text.contains(word), "{arguments:?}: no {word:?} in {text}");
+        }
+    }
+    let missing = run(&server, &["describe", "svc/nobody"]).await;
+    let line = "minik8s: there is no Service nobody in namespace default; see 'minik8s get all -A'\n";
+    check(&missing, 1, "", line);
+    let page = run(&server, &["describe", "sources", "main"]).await;
+    check(&page, 2, "", "minik8s: no page for a source; see 'minik8s get sources -o yaml'\n");
+}
+
+#[tokio::test]
+async fn flags_may_stand_before_the_subcommand() {
+    let server = with_kinds().await;
+    for arguments in [
+        &["-n", "lab", "get", "fn", "-o", "name"][..],
+        &["--namespace=lab", "-o", "name", "get", "fn"],
+        &["-A", "get", "fn", "-o=name"],
+    ] {
+        check(&run(&server, arguments).await, 0, "function/greet\n", "");
+    }
+    let output = run("http://127.0.0.1:1", &["--server", &server, "-o", "name", "get", "po", "web"]).await;
+    check(&output, 0, "pod/web\n", "");
+}
+
+#[tokio::test]
+async fn verbs_that_change_something_by_hand_say_how_it_is_done_here() {
+    for arguments in [
+        &["apply", "-f", "web.yaml"][..],
+        &["delete", "pod", "web", "--force"],
+        &["scale", "--replicas=3", "rs/web"],
+        &["edit", "svc/shop"],
+        &["rollout", "restart", "rs/web"],
+    ] {
+        let output = run("http://127.0.0.1:1", arguments).await;
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1), "{arguments:?}: {text}");
+        assert!(output.stdout.is_empty() && text.contains("commit the change and push it"), "{text}");
+    }
+}

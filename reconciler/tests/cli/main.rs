@@ -1,0 +1,283 @@
+//! The program as a person runs it, against the API over a world made of etcd's JSON:
+//! what it prints, in how many lines, with which exit code.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking, as tests do.
+
+use std::net::SocketAddr;
+use std::process::{Output, Stdio};
+use std::sync::Arc;
+
+use futures::StreamExt;
+use reconciler::api::{ApiDeps, router};
+use reconciler::webhooks::{Door, Intake};
+use schema::control::Nudge;
+use schema::keys::prefix;
+use schema::records::{Delivery, DeliveryAnswer};
+use schema::store::memory::MemoryStore;
+use schema::store::reflector::{WorldPublisher, WorldReader};
+use schema::store::{Store, WatchEvent};
+use schema::world::{Change, World};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::process::Command;
+
+mod kinds;
+
+const C1: &str = "1111111111111111111111111111111111111111";
+const C2: &str = "2222222222222222222222222222222222222222";
+
+fn put(world: &mut World, key: &str, value: &Value) {
+    world.apply(&Change::Put {
+        key: format!("/minik8s/{key}"),
+        value: value.to_string().into_bytes().into(),
+        create_revision: 1,
+        mod_revision: 1,
+    });
+}
+
+fn source(applied: &str) -> Value {
+    json!({
+        "name": "main", "url": "/srv/repo.git", "reference": "main", "state": "Synced",
+        "observedCommit": C2, "appliedCommit": applied, "revision": 1, "objects": 2,
+    })
+}
+
+/// Pod `web` runs with two containers, pod `db` waits for its image.
+fn world() -> World {
+    let mut world = World { synced: true, ..World::default() };
+    put(&mut world, "sources/main", &source(C2));
+    put(
+        &mut world,
+        "nodes/n1",
+        &json!({
+            "name": "n1", "addresses": ["192.0.2.7"], "cpu": "2", "memory": "4Gi", "maxPods": 110,
+            "versions": {"agent": "0.1.0", "docker": "20.10.24", "kernel": "6.1", "os": "Debian", "arch": "amd64"},
+            "api": "http://127.0.0.1:1", "registeredAt": "2026-01-01T00:00:00Z",
+        }),
+    );
+    put(&mut world, "heartbeats/n1", &json!({"since": "2026-01-01T00:00:00Z"}));
+    let provenance =
+        |file: &str| json!({"source": "main", "commit": C2, "author": "Ada <a@b>", "file": file, "line": 1});
+    let waits = json!({"waiting": {"reason": "ErrImagePull", "message": "no such image"}});
+    let runs = json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
+    for (name, containers, ready, state) in
+        [("web", vec!["app", "side"], "True", runs), ("db", vec!["app"], "False", waits)]
+    {
+        let spec: Vec<Value> = containers.iter().map(|c| json!({"name": c, "image": "i:1"})).collect();
+        let spec = json!({"containers": spec});
+        let pod = json!({
+            "namespace": "default", "name": name, "uid": name, "hash": "h", "commit": C2, "spec": spec,
+            "owner": {"kind": "Pod", "name": name},
+        });
+        let statuses: Vec<Value> = containers
+            .iter()
+            .map(|c| {
+                json!({"name": c, "image": "i:1", "ready": ready == "True", "restartCount": 0, "state": state})
+            })
+            .collect();
+        let object = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec, "hash": "h",
+            "generation": 1, "provenance": provenance(&format!("apps/{name}.yaml")),
+        });
+        put(&mut world, &format!("objects/Pod/default/{name}"), &object);
+        put(&mut world, &format!("pods/default/{name}"), &pod);
+        put(
+            &mut world,
+            &format!("bindings/n1/default/{name}"),
+            &json!({"node": "n1", "pod": pod, "reason": "only node"}),
+        );
+        put(
+            &mut world,
+            &format!("status/n1/pods/default/{name}"),
+            &json!({
+                "uid": name, "hash": "h", "phase": "Pending", "containerStatuses": statuses,
+                "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+            }),
+        );
+    }
+    assert!(world.malformed.is_empty(), "{:?}", world.malformed);
+    world
+}
+
+/// Stands for the reflector and for whoever leads: every receipt is seen, and answered at once.
+async fn answer_all(mut world: World, publisher: WorldPublisher, store: Arc<MemoryStore>) {
+    let mut changes = store.watch(prefix::DELIVERIES, 1).await.unwrap();
+    while let Some(Ok(batch)) = changes.next().await {
+        for event in batch.events {
+            let WatchEvent::Put(put) = event else { continue };
+            let mut delivery: Delivery = serde_json::from_slice(&put.value).unwrap();
+            delivery.answer = Some(DeliveryAnswer { at: delivery.received_at, commit: None });
+            world.put(&put.key.parse().unwrap(), &delivery, put.mod_revision);
+        }
+        publisher.publish(world.clone());
+    }
+}
+
+async fn serve(world: World) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let store = Arc::new(MemoryStore::new());
+    let (publisher, reader) = WorldReader::channel(world.clone());
+    tokio::spawn(answer_all(world, publisher, Arc::clone(&store)));
+    let world = reader;
+    let door = Door::of_branch("main", "main", Nudge::default());
+    let deps = ApiDeps {
+        intake: Arc::new(Intake::new(vec![door], world.clone(), store.clone(), "host-1")),
+        hooks: None,
+        world,
+        store,
+        last_sync: None,
+        identity: "host-1".to_owned(),
+        version: "9.9.9".to_owned(),
+    };
+    tokio::spawn(async move { axum::serve(listener, router(deps)).await });
+    address
+}
+
+async fn run(server: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_minik8s"));
+    command.args(arguments).env("MINIK8S_SERVER", server).stdin(Stdio::null()).kill_on_drop(true);
+    tokio::time::timeout(std::time::Duration::from_secs(30), command.output()).await.unwrap().unwrap()
+}
+
+#[track_caller]
+fn check(output: &Output, code: i32, stdout: &str, stderr: &str) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let got = (output.status.code(), text(&output.stdout), text(&output.stderr));
+    assert_eq!(got, (Some(code), stdout.to_owned(), stderr.to_owned()));
+}
+
+#[tokio::test]
+async fn an_unreachable_reconciler_is_one_line_that_says_what_to_do() {
+    // Nobody listens on port 1 of loopback.
+    let line = "minik8s: cannot reach the reconciler at http://127.0.0.1:1: connection refused; \
+                start it with 'minik8s up' or name it with --server\n";
+    for arguments in [&["status"][..], &["get", "pods"], &["logs", "web"], &["sync"], &["events"]] {
+        check(&run("http://127.0.0.1:1", arguments).await, 1, "", line);
+    }
+}
+
+#[tokio::test]
+async fn wrong_usage_is_one_line_and_code_2() {
+    for (arguments, line) in [
+        (
+            &["get", "podz"][..],
+            "minik8s: invalid value 'podz' for '<KIND>': no kind is called so; did you mean 'pods'?\n",
+        ),
+        (&["describe", "pod"], "minik8s: a name is missing; write pod/NAME\n"),
+        (&["get", "pod/a", "b"], "minik8s: two names are given; leave out b\n"),
+        (&["logs", "node/n1"], "minik8s: node/n1: only pods have logs; write pod/NAME\n"),
+        (
+            &["status", "--server", "https://x"],
+            "minik8s: --server https://x: only http is spoken here; write it as http://127.0.0.1:7070\n",
+        ),
+    ] {
+        check(&run("http://127.0.0.1:1", arguments).await, 2, "", line);
+    }
+}
+
+#[tokio::test]
+async fn get_prints_tables_names_json_and_yaml() {
+    let server = format!("http://{}", serve(world()).await);
+    let table = "NAME   READY   STATUS         RESTARTS   AGE   WHY\n\
+                 db     0/1     ErrImagePull   0          -     container app: no such image\n\
+                 web    2/2     Pending        0          -     -\n";
+    check(&run(&server, &["get", "po"]).await, 0, table, "");
+    check(&run(&server, &["get", "pods", "-A", "-o", "name"]).await, 0, "pod/db\npod/web\n", "");
+    let nobody = "no pods in namespace other; -A shows all namespaces\n";
+    check(&run(&server, &["get", "pods", "-n", "other"]).await, 0, "", nobody);
+    let missing = "minik8s: there is no pod nobody in namespace default; see 'minik8s get pods -A'\n";
+    check(&run(&server, &["get", "pod", "nobody"]).await, 1, "", missing);
+
+    let list: Value =
+        serde_json::from_slice(&run(&server, &["get", "pods", "-o", "json"]).await.stdout).unwrap();
+    assert_eq!(list["items"].as_array().map(Vec::len), Some(2));
+    let one: Value =
+        serde_json::from_slice(&run(&server, &["get", "pod/web", "-o", "json"]).await.stdout).unwrap();
+    assert_eq!((&one["name"], &one["file"]), (&json!("web"), &json!("apps/web.yaml:1")));
+    let yaml = run(&server, &["get", "node", "n1", "-o", "yaml"]).await;
+    assert!(String::from_utf8_lossy(&yaml.stdout).starts_with("name: n1\nstatus: Ready\n"));
+}
+
+#[tokio::test]
+async fn wait_ends_with_0_when_reached_and_1_when_not() {
+    let server = format!("http://{}", serve(world()).await);
+    let synced = &["wait", "--for", "synced", "--commit", C2];
+    check(&run(&server, synced).await, 0, "commit 2222222 is applied\n", "");
+    let healthy = &["wait", "--for", "healthy", "--timeout", "300ms"];
+    let line =
+        "minik8s: not healthy after 0.3s: pod default/db: ErrImagePull: container app: no such image\n";
+    check(&run(&server, healthy).await, 1, "", line);
+    let unseen = &["wait", "--for", "synced", "--commit", C1, "--timeout", "300ms"];
+    let line =
+        "minik8s: not synced after 0.3s: commit 1111111 is not seen yet: source main has shown 2222222\n";
+    check(&run(&server, unseen).await, 1, "", line);
+    let wrong = run(&server, &["wait", "--for", "synced", "--commit", "HEAD"]).await;
+    assert_eq!(wrong.status.code(), Some(1));
+}
+
+#[tokio::test]
+async fn wait_gives_up_at_once_when_only_a_change_can_help() {
+    let mut failing = world();
+    let mut status = source(C1);
+    status["error"] =
+        json!({"kind": "PathNotFound", "message": "no folder prod", "since": "2026-01-01T00:00:00Z"});
+    put(&mut failing, "sources/main", &status);
+    let server = format!("http://{}", serve(failing).await);
+    // An hour, were it not given up.
+    let output = run(&server, &["wait", "--for", "healthy", "--commit", C2, "--timeout", "1h"]).await;
+    check(&output, 1, "", "minik8s: not healthy: source main: PathNotFound: no folder prod\n");
+}
+
+#[tokio::test]
+async fn logs_say_which_containers_there_are() {
+    let server = format!("http://{}", serve(world()).await);
+    let line = "minik8s: pod default/web has 2 containers; name one with -c (container=): app, side\n";
+    check(&run(&server, &["logs", "pod/web"]).await, 1, "", line);
+}
+
+#[tokio::test]
+async fn status_version_sync_describe_and_completion_answer() {
+    let server = format!("http://{}", serve(world()).await);
+    for (arguments, words) in [
+        (
+            &["status"][..],
+            &["source   main: Synced at 2222222", "pods     1/2 ready", "nodes    1/1 ready"][..],
+        ),
+        (&["version"], &["client  0.1.0", "server  9.9.9 (host-1 at http://127.0.0.1:"]),
+        (&["sync"], &["looks at the repository now"]),
+        (&["sync", "--wait"], &["source main: Synced at commit 2222222"]),
+        (
+            &["describe", "pod/web"],
+            &["Set by:        apps/web.yaml:1 of source main", "none in the last hour"],
+        ),
+        (&["describe", "no", "n1"], &["Pods:          2 of 110"]),
+        (&["completion", "bash"], &["_minik8s"]),
+        (&["completion", "fish"], &["complete -c minik8s"]),
+        (&["get", "sources"], &["main   Synced   2222222"]),
+    ] {
+        let output = run(&server, arguments).await;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {output:?}");
+        for word in words {
+            assert!(text.contains(word), "{arguments:?}: {text}");
+        }
+        assert!(!text.contains('\u{1b}'), "colours in a pipe: {text:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_goes_away_is_no_failure() {
+    let server = format!("http://{}", serve(world()).await);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_minik8s"))
+        .args(["get", "pods"])
+        .env("MINIK8S_SERVER", server)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().await.unwrap();
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+}

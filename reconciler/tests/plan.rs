@@ -1,0 +1,113 @@
+//! `minik8s plan` as a person or CI runs it: what it prints, with which exit code.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking, as tests do.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn git(dir: &Path, args: &[&str]) {
+    let mut command = Command::new("git");
+    command.current_dir(dir).args(args).env("GIT_CONFIG_GLOBAL", "/dev/null");
+    for role in ["AUTHOR", "COMMITTER"] {
+        command.env(format!("GIT_{role}_NAME"), "Ada").env(format!("GIT_{role}_EMAIL"), "a@b");
+    }
+    assert!(command.status().unwrap().success(), "git {args:?}");
+}
+
+fn pod(image: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec:\n  containers:\n  - name: app\n    image: {image}\n"
+    )
+}
+
+/// Branches: `main`, `change` (another image), `broken` (a file that can't be applied).
+fn repository() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let commit = |branch: &str, file: &str, text: &str| {
+        git(dir.path(), &["checkout", "-q", "-B", branch, "main"]);
+        std::fs::write(dir.path().join(file), text).unwrap();
+        git(dir.path(), &["add", "-A"]);
+        git(dir.path(), &["commit", "-q", "-m", "x"]);
+    };
+    git(dir.path(), &["init", "-q", "-b", "main", "."]);
+    git(dir.path(), &["commit", "-q", "--allow-empty", "-m", "begin"]);
+    commit("main", "web.yaml", &pod("web:1"));
+    commit("change", "web.yaml", &pod("web:2"));
+    commit("broken", "b.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {contaners: []}\n");
+    dir
+}
+
+fn plan(dir: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_minik8s"));
+    command.current_dir(dir).arg("plan").args(args).env_remove("MINIK8S_SERVER").output().unwrap()
+}
+
+#[track_caller]
+fn check(output: &Output, code: i32, words: &str) -> String {
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{text}");
+    assert!(text.contains(words), "{text}");
+    text
+}
+
+#[test]
+fn exit_codes_tell_nothing_changes_and_errors_apart() {
+    let repo = repository();
+    let dir = repo.path();
+    check(&plan(dir, &["--base", "main", "--head", "main"]), 0, "no changes");
+    check(
+        &plan(dir, &["--base", "main", "--head", "change"]),
+        2,
+        "spec.containers[0].image: \"web:1\" -> \"web:2\"",
+    );
+    check(&plan(dir, &["--base", "main", "--head", "broken"]), 1, "1 file quarantined");
+    check(&plan(dir, &["--base", "main", "--head", "nope"]), 1, "no revision nope");
+    check(&plan(dir, &["--base", "main"]), 2, "--head");
+    check(&plan(Path::new("/"), &["--base", "a", "--head", "b"]), 1, "--repo");
+}
+
+#[test]
+fn the_same_revisions_give_the_same_bytes_in_every_form() {
+    let repo = repository();
+    for form in ["text", "markdown", "json", "comment"] {
+        let once = || plan(repo.path(), &["--base", "main", "--head", "change", "-o", form]);
+        let (one, other) = (once(), once());
+        assert_eq!(one.stdout, other.stdout);
+        check(&one, 2, "web");
+    }
+}
+
+#[test]
+fn json_has_the_fields_that_programs_read() {
+    let repo = repository();
+    let output = plan(repo.path(), &["--base", "main", "--head", "change", "-o", "json"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for pointer in [
+        "/base",
+        "/head",
+        "/hash",
+        "/summary/create",
+        "/summary/update",
+        "/summary/replace",
+        "/summary/delete",
+        "/summary/unchanged",
+        "/summary/quarantined",
+        "/changes/0/action",
+        "/changes/0/kind",
+        "/changes/0/namespace",
+        "/changes/0/name",
+        "/changes/0/file",
+        "/changes/0/line",
+        "/changes/0/fields/0/path",
+        "/changes/0/fields/0/from",
+        "/changes/0/fields/0/to",
+        "/changes/0/effects/0",
+        "/changes/0/reason",
+        "/violations",
+        "/prune/deletes",
+        "/prune/held",
+    ] {
+        assert!(json.pointer(pointer).is_some(), "{pointer}: {json}");
+    }
+}

@@ -1,0 +1,136 @@
+//! Random manifests that are valid, for property tests: the same seed gives the same text, on every
+//! machine and in every version of this crate's dependencies.
+
+use serde_json::{Value as Json, json};
+
+use crate::kinds::Kind;
+
+mod chance;
+mod compute;
+mod emit;
+mod network;
+mod workloads;
+
+use chance::Chance;
+
+/// Kinds that [`arbitrary_object`] gives: all but Cluster, of which there may be one only.
+const KINDS: [Kind; 9] = [
+    Kind::Node,
+    Kind::Function,
+    Kind::Service,
+    Kind::Pod,
+    Kind::ReplicaSet,
+    Kind::HorizontalPodAutoscaler,
+    Kind::Dns,
+    Kind::Workflow,
+    Kind::Job,
+];
+
+/// YAML of one object of any kind but Cluster, with the objects that it refers to: the text is valid on
+/// its own, and texts of different seeds can lie in one repository.
+pub fn arbitrary_object(seed: u64) -> String {
+    let mut chance = Chance::new(seed);
+    let kind = chance.pick(&KINDS);
+    arbitrary_object_of(kind, &format!("x{seed:x}"), seed)
+}
+
+/// YAML of an object of this kind and name, with the objects that it refers to (their names begin with
+/// this one). Another seed is another content under the same names.
+pub fn arbitrary_object_of(kind: Kind, name: &str, seed: u64) -> String {
+    let mut chance = Chance::new(seed);
+    // The kind is drawn from the first number elsewhere; contents must not follow from it.
+    chance.below(2);
+    let objects = match kind {
+        Kind::Cluster => vec![object(kind, "cluster", compute::cluster(&mut chance), &mut chance)],
+        Kind::Node => vec![object(kind, name, compute::node(&mut chance), &mut chance)],
+        Kind::Function => vec![object(kind, name, compute::function(&mut chance), &mut chance)],
+        Kind::Job => vec![object(kind, name, compute::job(&mut chance), &mut chance)],
+        Kind::Pod => vec![object(kind, name, workloads::pod(&mut chance), &mut chance)],
+        Kind::ReplicaSet => vec![object(kind, name, workloads::replica_set(name, &mut chance), &mut chance)],
+        Kind::Service => vec![object(kind, name, network::service(name, &mut chance), &mut chance)],
+        Kind::HorizontalPodAutoscaler => {
+            let target =
+                object(Kind::ReplicaSet, name, workloads::replica_set(name, &mut chance), &mut chance);
+            vec![object(kind, name, workloads::autoscaler(name, &mut chance), &mut chance), target]
+        }
+        Kind::Dns => {
+            let service = object(Kind::Service, name, network::service(name, &mut chance), &mut chance);
+            vec![object(kind, name, network::dns(name, &mut chance), &mut chance), service]
+        }
+        Kind::Workflow => {
+            let (flow, functions) = compute::workflow(name, &mut chance);
+            let mut objects = vec![object(kind, name, flow, &mut chance)];
+            for function in functions {
+                let spec = compute::function(&mut chance);
+                objects.push(object(Kind::Function, &function, spec, &mut chance));
+            }
+            objects
+        }
+    };
+    let documents: Vec<String> = objects.iter().map(|object| emit::yaml(object, &mut chance)).collect();
+    documents.join("---\n")
+}
+
+/// The envelope, with labels and annotations as chance has it.
+fn object(kind: Kind, name: &str, spec: impl Into<Json>, chance: &mut Chance) -> Json {
+    let mut metadata = json!({"name": name});
+    if chance.one_in(2) {
+        metadata["labels"] = json!({"app": chance.word(), "example.com/tier": chance.word()});
+    }
+    if chance.one_in(3) {
+        metadata["annotations"] = json!({"note": chance.text()});
+    }
+    if chance.one_in(4) {
+        metadata["namespace"] = json!("default");
+    }
+    json!({"apiVersion": kind.api_version(), "kind": kind.as_str(), "metadata": metadata, "spec": spec.into()})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::load_file;
+    use crate::violation::Severity;
+
+    #[test]
+    fn every_arbitrary_manifest_is_valid_and_the_same_for_the_same_seed() {
+        for seed in 0..300 {
+            for kind in Kind::ALL {
+                let text = arbitrary_object_of(kind, "one", seed);
+                assert_eq!(text, arbitrary_object_of(kind, "one", seed));
+                let loaded = load_file("a.yaml", text.as_bytes());
+                let told: Vec<_> =
+                    loaded.violations.iter().filter(|one| one.severity != Severity::Note).collect();
+                assert!(told.is_empty(), "seed {seed}: {told:#?}\n{text}");
+                assert_eq!(loaded.documents[0].object.resource.kind(), kind);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_written_out_again_loads_as_the_same() {
+        for seed in 0..300 {
+            for document in load_file("a.yaml", arbitrary_object(seed).as_bytes()).documents {
+                let draft = document.object;
+                let mut json = serde_json::to_value(&draft.resource).unwrap();
+                json["apiVersion"] = draft.api_version.clone().into();
+                json["metadata"] = serde_json::to_value(&draft.metadata).unwrap();
+                let again = load_file("a.json", json.to_string().as_bytes());
+                assert_eq!(again.documents.len(), 1, "{json} {:#?}", again.violations);
+                assert_eq!(again.documents[0].object, draft, "seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn seeds_differ_and_all_kinds_come_up() {
+        let texts: std::collections::BTreeSet<String> = (0..200).map(arbitrary_object).collect();
+        assert_eq!(texts.len(), 200);
+        for kind in KINDS {
+            assert!(texts.iter().any(|text| text.contains(&format!("kind: \"{kind}\""))), "{kind}");
+        }
+        let same_name: std::collections::BTreeSet<String> =
+            (0..50).map(|seed| arbitrary_object_of(Kind::Pod, "one", seed)).collect();
+        assert!(same_name.len() > 40, "{}", same_name.len());
+    }
+}

@@ -1,0 +1,187 @@
+//! What a kind or a field of it is, as text: `minik8s explain pod.spec.containers`. Pure.
+//!
+//! Reads the kind's JSON Schema, so that it can say nothing that the loader does not do.
+
+mod fields;
+mod page;
+mod tree;
+
+use std::fmt::Write as _;
+
+pub use page::manifests_page;
+
+use serde_json::Value as Json;
+
+use crate::kinds::Kind;
+use crate::manifest::json_schema;
+use crate::manifest::nearest::{list, nearest};
+use fields::{Field, Shape};
+use tree::{tree, wrapped};
+
+/// Nothing is called so.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExplainError {
+    /// No kind.
+    #[error("no kind is called `{word}`; {help}")]
+    Kind {
+        /// What was asked for.
+        word: String,
+        /// The nearest, or all.
+        help: String,
+    },
+    /// No field.
+    #[error("`{path}` has no field `{word}`; {help}")]
+    Field {
+        /// The object.
+        path: String,
+        /// What was asked for.
+        word: String,
+        /// The nearest, or all.
+        help: String,
+    },
+    /// Nothing lies below a plain value.
+    #[error("`{path}` is a value of type {type_name}: it has no fields")]
+    Value {
+        /// The value.
+        path: String,
+        /// Its type.
+        type_name: String,
+    },
+}
+
+/// The kind's short name, as in kubectl where it has the kind.
+pub fn short_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Cluster => "cluster",
+        Kind::Node => "no",
+        Kind::Function => "fn",
+        Kind::Service => "svc",
+        Kind::Pod => "po",
+        Kind::ReplicaSet => "rs",
+        Kind::HorizontalPodAutoscaler => "hpa",
+        Kind::Dns => "dns",
+        Kind::Workflow => "wf",
+        Kind::Job => "job",
+    }
+}
+
+/// The kind that a person means: by name, short name or plural, in any case.
+pub fn kind_named(word: &str) -> Result<Kind, ExplainError> {
+    let typed = word.to_ascii_lowercase();
+    let names = |kind: Kind| {
+        let name = kind.as_str().to_ascii_lowercase();
+        [format!("{name}s"), format!("{name}es"), name, short_name(kind).to_owned()]
+    };
+    if let Some(kind) = Kind::ALL.into_iter().find(|kind| names(*kind).contains(&typed)) {
+        return Ok(kind);
+    }
+    let all = || Kind::ALL.into_iter().map(Kind::as_str);
+    let help = match nearest(word, all()) {
+        Some(name) => format!("did you mean `{}`?", name.to_ascii_lowercase()),
+        None => format!("kinds are {}", list(all())),
+    };
+    Err(ExplainError::Kind { word: word.to_owned(), help })
+}
+
+/// The text for a path such as `pod.spec.containers`; with `recursive` all fields below as a tree.
+pub fn explain(path: &str, recursive: bool) -> Result<String, ExplainError> {
+    let (kind, fields) = path.split_once('.').unwrap_or((path, ""));
+    let kind = kind_named(kind)?;
+    explain_in(&json_schema::of(kind), kind, fields, recursive)
+}
+
+fn explain_in(schema: &Json, kind: Kind, fields: &str, recursive: bool) -> Result<String, ExplainError> {
+    let (mut shape, mut field, mut at) = (Shape::root(schema), None, kind.as_str().to_lowercase());
+    let mut words =
+        fields.split('.').map(|word| word.split('[').next().unwrap_or(word)).filter(|word| !word.is_empty());
+    while let Some(mut word) = words.next() {
+        let Some((object, is_map)) = shape.object() else {
+            return Err(ExplainError::Value { path: at, type_name: shape.type_name() });
+        };
+        let known = object.fields();
+        // Below a map one may name a key, or go on as if there were none.
+        if is_map && !known.iter().any(|field| field.name.eq_ignore_ascii_case(word)) {
+            at = format!("{at}.{word}");
+            let Some(next) = words.next() else {
+                shape = object;
+                break;
+            };
+            word = next;
+        }
+        let found = known.iter().find(|field| field.name == word);
+        let found = found.or_else(|| known.iter().find(|field| field.name.eq_ignore_ascii_case(word)));
+        let Some(found) = found else {
+            let names = || known.iter().map(|field| field.name);
+            let help = match nearest(word, names()) {
+                Some(name) => format!("did you mean `{name}`?"),
+                None => format!("known: {}", list(names())),
+            };
+            return Err(ExplainError::Field { path: at, word: word.to_owned(), help });
+        };
+        at = format!("{at}.{}", found.name);
+        shape = found.shape;
+        field = Some(found.clone());
+    }
+    let below = at.split_once('.').map(|(_, below)| below.to_owned());
+    Ok(page_of(kind, below.as_deref(), field.as_ref(), shape, recursive))
+}
+
+fn page_of(
+    kind: Kind,
+    at: Option<&str>,
+    field: Option<&Field<'_>>,
+    shape: Shape<'_>,
+    recursive: bool,
+) -> String {
+    let mut text = format!("KIND:        {kind}\nAPI VERSION: {}\n", kind.api_version());
+    if let Some(at) = at {
+        let required = field.filter(|field| field.required).map_or("", |_| " required");
+        let _ = writeln!(text, "FIELD:       {at} <{}>{required}", shape.type_name());
+    }
+    if let Some(default) = shape.default() {
+        let _ = writeln!(text, "DEFAULT:     {default}");
+    }
+    let _ = write!(text, "\n{}", wrapped(shape.description(), ""));
+    if at.is_none() && !kind.is_run() {
+        text.push_str("\nThis version checks and stores objects of this kind, and does not run them yet.\n");
+    }
+    let values = shape.values();
+    if !values.is_empty() {
+        text.push_str("\nVALUES:\n");
+        for (word, meaning) in values {
+            let _ = writeln!(text, "{}", format!("  {word:<20} {meaning}").trim_end());
+        }
+    }
+    let Some((object, _)) = shape.object() else { return text };
+    text.push_str("\nFIELDS:\n");
+    if recursive {
+        text.push_str(&tree(object));
+        return text;
+    }
+    for field in object.fields() {
+        let required = if field.required { " required" } else { "" };
+        let default = field.shape.default().map(|default| format!(", default {default}")).unwrap_or_default();
+        let _ = writeln!(text, "  {} <{}>{required}{default}", field.name, field.shape.type_name());
+        text.push_str(&wrapped(&described(&field), "      "));
+    }
+    text
+}
+
+/// The field's description, with the words that it may be.
+fn described(field: &Field<'_>) -> String {
+    let mut text = field.shape.description().to_owned();
+    let mut values: Vec<&str> = field.shape.values().into_iter().map(|(word, _)| word).collect();
+    if !field.sorts.is_empty() {
+        (text, values) = ("Which sort it is.".to_owned(), field.sorts.clone());
+    }
+    if values.len() > 1 {
+        let _ = write!(text, " One of {}.", values.join(", "));
+    }
+    if !field.only_in.is_empty() {
+        let _ = write!(text, " Only for {}.", field.only_in.join(", "));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! What `explain` prints.
+
+use super::*;
+
+fn why(path: &str) -> String {
+    explain(path, false).unwrap_err().to_string()
+}
+
+#[test]
+fn kinds_are_known_by_name_short_name_and_plural_in_any_case() {
+    for (word, kind) in [
+        ("pod", Kind::Pod),
+        ("PODS", Kind::Pod),
+        ("po", Kind::Pod),
+        ("ReplicaSet", Kind::ReplicaSet),
+        ("rs", Kind::ReplicaSet),
+        ("svc", Kind::Service),
+        ("hpa", Kind::HorizontalPodAutoscaler),
+        ("HorizontalPodAutoscalers", Kind::HorizontalPodAutoscaler),
+        ("dns", Kind::Dns),
+        ("fn", Kind::Function),
+        ("wf", Kind::Workflow),
+        ("jobs", Kind::Job),
+        ("no", Kind::Node),
+    ] {
+        assert_eq!(kind_named(word), Ok(kind), "{word}");
+    }
+}
+
+#[test]
+fn an_unknown_word_is_answered_with_the_nearest() {
+    assert_eq!(why("pdo.spec"), "no kind is called `pdo`; did you mean `pod`?");
+    assert_eq!(why("pod.spec.contaners"), "`pod.spec` has no field `contaners`; did you mean `containers`?");
+    assert!(why("deployment").contains("kinds are `Cluster`, `Node`"), "{}", why("deployment"));
+    assert!(why("pod.spec.xyzzy").contains("known: `containers`"), "{}", why("pod.spec.xyzzy"));
+    assert_eq!(why("pod.spec.nodeName.x"), "`pod.spec.nodeName` is a value of type string: it has no fields");
+}
+
+#[test]
+fn a_field_says_its_type_its_default_and_what_it_may_be() {
+    insta::assert_snapshot!(explain("po.spec.restartpolicy", false).unwrap(), @r"
+    KIND:        Pod
+    API VERSION: v1
+    FIELD:       spec.restartPolicy <string>
+    DEFAULT:     Always
+
+    When an ended container is started again.
+
+    VALUES:
+      Always               Whatever its exit code.
+      OnFailure            If its exit code is not 0.
+      Never                Not at all.
+    ");
+}
+
+#[test]
+fn an_object_lists_its_fields() {
+    insta::assert_snapshot!(explain("pod.spec.containers[0].ports", false).unwrap(), @r"
+    KIND:        Pod
+    API VERSION: v1
+    FIELD:       spec.containers.ports <[]ContainerPort>
+
+    Ports that the container serves.
+
+    FIELDS:
+      containerPort <integer> required
+          The port in the pod, 1 to 65535.
+      hostPort <integer>
+          The port on the node that leads here; 0 is any free one, shown in status.
+      name <string>
+          A name that services can use.
+      protocol <string>, default TCP
+          TCP or UDP. One of TCP, UDP.
+    ");
+}
+
+#[test]
+fn a_tree_has_all_fields_below() {
+    insta::assert_snapshot!(explain("pod.spec.dnsConfig", true).unwrap(), @r"
+    KIND:        Pod
+    API VERSION: v1
+    FIELD:       spec.dnsConfig <DnsConfig>
+
+    Changes to the resolver configuration that `dnsPolicy` gives.
+
+    FIELDS:
+      nameservers <[]string>
+      options <[]DnsOption>
+        name <string> required
+        value <string>
+      searches <[]string>
+    ");
+    for kind in Kind::ALL {
+        let tree = explain(kind.as_str(), true).unwrap();
+        assert!(tree.contains("\n    name <string> required\n"), "{tree}");
+    }
+}
+
+#[test]
+fn every_field_of_every_kind_can_be_asked_for() {
+    let mut asked = 0;
+    for kind in Kind::ALL {
+        let schema = json_schema::of(kind);
+        let mut open = vec![(Shape::root(&schema), String::new())];
+        while let Some((shape, path)) = open.pop() {
+            let page = explain_in(&schema, kind, &path, false);
+            assert!(page.is_ok(), "{kind} {path}: {page:?}");
+            asked += 1;
+            if let Some((object, _)) = shape.object().filter(|_| path.matches('.').count() < 6) {
+                open.extend(object.fields().into_iter().map(|f| (f.shape, format!("{path}.{}", f.name))));
+            }
+        }
+    }
+    assert!(asked > 300, "{asked}");
+}

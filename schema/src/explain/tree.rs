@@ -1,0 +1,53 @@
+//! All fields below an object as a tree, and lines of a bearable length.
+
+use std::fmt::Write as _;
+
+use super::fields::Shape;
+
+/// Columns of a line of prose.
+const WIDTH: usize = 96;
+/// Levels of a tree: types may hold themselves.
+const DEPTH_MAX: usize = 16;
+
+/// Fields with their types, indented by level. A type within itself is named and not opened again.
+pub(super) fn tree(object: Shape<'_>) -> String {
+    let mut text = String::new();
+    branch(object, &mut Vec::new(), &mut text);
+    text
+}
+
+fn branch<'a>(object: Shape<'a>, above: &mut Vec<&'a str>, text: &mut String) {
+    let name = object.object_name().unwrap_or_default();
+    if above.len() >= DEPTH_MAX || (!name.is_empty() && above.contains(&name)) {
+        return;
+    }
+    above.push(name);
+    for field in object.fields() {
+        let required = if field.required { " required" } else { "" };
+        let indent = "  ".repeat(above.len());
+        let _ = writeln!(text, "{indent}{} <{}>{required}", field.name, field.shape.type_name());
+        if let Some((below, _)) = field.shape.object() {
+            branch(below, above, text);
+        }
+    }
+    above.pop();
+}
+
+/// Words in lines of at most [`WIDTH`] columns behind `indent`; nothing for no words.
+pub(super) fn wrapped(text: &str, indent: &str) -> String {
+    let (mut lines, mut line) = (String::new(), String::new());
+    for word in text.split_whitespace() {
+        if !line.is_empty() && indent.len() + line.chars().count() + 1 + word.chars().count() > WIDTH {
+            let _ = writeln!(lines, "{indent}{line}");
+            line.clear();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    if !line.is_empty() {
+        let _ = writeln!(lines, "{indent}{line}");
+    }
+    lines
+}

@@ -1,0 +1,46 @@
+//! What functions get that name nothing of their own.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::kinds::pod::{ResourceList, ResourceRequirements};
+use crate::quantity::{Cpu, Memory};
+
+/// What functions get that name nothing of their own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(deny_unknown_fields)]
+pub struct FunctionDefaults {
+    /// What one replica needs and may use.
+    pub resources: ResourceRequirements,
+    /// Seconds that a call may run.
+    #[schemars(range(min = 1, max = 600))]
+    pub timeout_seconds: u32,
+    /// Most replicas of one function.
+    #[schemars(range(min = 1, max = 1000))]
+    pub max_scale: u32,
+    /// Seconds without a call after which the last replica ends.
+    #[schemars(range(min = 1, max = 86400))]
+    pub scale_to_zero_after_seconds: u32,
+    /// Most calls per minute to all functions of one namespace on one node; more are answered with 429.
+    /// No bound when none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub calls_per_minute: Option<u32>,
+}
+
+impl Default for FunctionDefaults {
+    /// Timeout and memory are OpenWhisk's (60 s, 256 MB); Knative waits 30 s at most before zero. Ten
+    /// replicas are what one small node holds.
+    fn default() -> Self {
+        let limits =
+            ResourceList { cpu: Some(Cpu { millis: 500 }), memory: Some(Memory { bytes: 256 << 20 }) };
+        Self {
+            resources: ResourceRequirements { requests: ResourceList::default(), limits },
+            timeout_seconds: 60,
+            max_scale: 10,
+            scale_to_zero_after_seconds: 30,
+            calls_per_minute: None,
+        }
+    }
+}

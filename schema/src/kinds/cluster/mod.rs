@@ -1,0 +1,240 @@
+//! Cluster: settings of the whole cluster. There is one object, called `cluster`, or none: then
+//! everything is as its default says. Settings that a daemon needs before it can reach etcd (addresses,
+//! ranges, sources) are arguments of the daemon, not part of it.
+
+use std::net::IpAddr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+mod functions;
+mod not_executed;
+mod pod_security;
+mod validate;
+
+pub use functions::FunctionDefaults;
+pub use pod_security::PodSecurity;
+
+use super::job::SlurmLogin;
+use super::pod::{LocalReference, ResourceRequirements};
+use super::{Health, Kind, KindSpec};
+use crate::violation::{Findings, Path};
+
+/// The name of the one object: two sources that both bring one then claim the same object.
+pub const CLUSTER_NAME: &str = "cluster";
+/// The DNS zone of services and pods, as in Kubernetes.
+pub const DEFAULT_ZONE: &str = "cluster.local";
+
+/// Settings of the whole cluster.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(deny_unknown_fields)]
+pub struct ClusterSpec {
+    /// How the scheduler chooses among the nodes that fit.
+    pub scheduler_strategy: SchedulerStrategy,
+    /// When a commit that deletes much is held.
+    pub prune: PrunePolicy,
+    /// Where images of functions are pushed to and pulled from; without one, each node builds its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub registry: Option<Registry>,
+    /// Names of services, and where all other names are looked up.
+    pub dns: ClusterDns,
+    /// What workloads get that name nothing of their own.
+    pub defaults: Defaults,
+    /// What happens to a node that is gone.
+    pub nodes: NodePolicy,
+    /// What no pod of the cluster may ask for.
+    pub pod_security: PodSecurity,
+    /// What functions get that name nothing of their own.
+    pub functions: FunctionDefaults,
+    /// Where jobs run.
+    #[serde(skip_serializing_if = "Slurm::is_empty")]
+    pub slurm: Slurm,
+}
+
+/// How the scheduler chooses among the nodes that fit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum SchedulerStrategy {
+    /// Fewest pods of the same owner, then the least requested.
+    #[default]
+    Spread,
+    /// Any of them.
+    Random,
+    /// One after the other.
+    RoundRobin,
+    /// Fewest pods.
+    MinPods,
+    /// Most pods: fills a node before the next.
+    MaxPods,
+    /// Least CPU requested.
+    MinCpu,
+    /// Least memory requested.
+    MinMemory,
+}
+
+/// When a commit that deletes much is held: if it would delete more than `maxObjects` objects and also
+/// more than `maxPercent` of its source's objects, or all of them. A commit message with the trailer
+/// `Minik8s-Allow-Prune: true` releases it. The policy that is applied counts, not the one that the
+/// same commit brings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(deny_unknown_fields)]
+pub struct PrunePolicy {
+    /// Objects that a commit may delete whatever their share.
+    pub max_objects: u32,
+    /// Share of the objects, in percent, that a commit may delete whatever their number.
+    #[schemars(range(max = 100))]
+    pub max_percent: u32,
+}
+
+impl Default for PrunePolicy {
+    /// The numbers of the design, section 6.
+    fn default() -> Self {
+        Self { max_objects: 10, max_percent: 30 }
+    }
+}
+
+/// A container registry.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct Registry {
+    /// `host`, `host:port`, maybe with a path in front of all images: `registry.lan:5000/minik8s`.
+    pub address: String,
+    /// Speaks HTTP instead of HTTPS.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub insecure: bool,
+    /// Secret with the registry's login (a Docker `config.json`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub login_secret: Option<LocalReference>,
+}
+
+/// Names of services, and where all other names are looked up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(deny_unknown_fields)]
+pub struct ClusterDns {
+    /// The zone of services and pods.
+    pub zone: String,
+    /// Servers for all other names, at most 3; those of each node when none. IP addresses.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub upstreams: Vec<String>,
+}
+
+impl Default for ClusterDns {
+    fn default() -> Self {
+        Self { zone: DEFAULT_ZONE.to_owned(), upstreams: Vec::new() }
+    }
+}
+
+/// What workloads get that name nothing of their own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(deny_unknown_fields)]
+pub struct Defaults {
+    /// Requests and limits of each container, amount by amount, that it does not name itself.
+    #[serde(skip_serializing_if = "ResourceRequirements::is_empty")]
+    pub resources: ResourceRequirements,
+    /// Seconds within which a rollout or a commit must make progress before it is called bad.
+    #[schemars(range(min = 1, max = 86400))]
+    pub progress_deadline_seconds: u32,
+}
+
+impl Default for Defaults {
+    fn default() -> Self {
+        Self { resources: ResourceRequirements::default(), progress_deadline_seconds: 120 }
+    }
+}
+
+/// What happens to a node that is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(deny_unknown_fields)]
+pub struct NodePolicy {
+    /// Seconds after which the pods of a node that is not ready are replaced elsewhere; at most 86400.
+    #[schemars(range(max = 86400))]
+    pub evict_after_seconds: u32,
+}
+
+impl Default for NodePolicy {
+    fn default() -> Self {
+        Self { evict_after_seconds: 30 }
+    }
+}
+
+/// Where jobs run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(deny_unknown_fields)]
+pub struct Slurm {
+    /// Login host and account of jobs that name none; each field that a job leaves out is this one's.
+    #[serde(skip_serializing_if = "SlurmLogin::is_empty")]
+    pub login: SlurmLogin,
+}
+
+impl Slurm {
+    fn is_empty(&self) -> bool {
+        self.login.is_empty()
+    }
+}
+
+/// How far the settings are: which generation the reconciler works by.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterStatus {
+    /// Generation of the object that is in force.
+    pub observed_generation: u64,
+}
+
+impl ClusterSpec {
+    /// How well the object is: well once its generation is in force.
+    pub fn health(&self, generation: u64, status: &ClusterStatus) -> Health {
+        if status.observed_generation >= generation {
+            Health::Healthy
+        } else {
+            Health::Progressing { why: "the settings are not in force yet".to_owned() }
+        }
+    }
+}
+
+impl Defaults {
+    /// The resources of a container that names `own`: amount by amount, its own before the Cluster's.
+    pub fn resources_of(&self, own: &ResourceRequirements) -> ResourceRequirements {
+        own.or(&self.resources)
+    }
+}
+
+impl ClusterDns {
+    /// The addresses of `upstreams`.
+    pub fn upstream_addresses(&self) -> Vec<IpAddr> {
+        self.upstreams.iter().filter_map(|address| address.parse().ok()).collect()
+    }
+}
+
+impl KindSpec for ClusterSpec {
+    const KIND: Kind = Kind::Cluster;
+
+    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
+        validate::validate(self, at, findings);
+        not_executed::note(self, at, findings);
+    }
+
+    fn fill_defaults(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_well_once_they_are_in_force() {
+        let cluster = ClusterSpec::default();
+        assert_eq!(cluster.health(2, &ClusterStatus { observed_generation: 2 }), Health::Healthy);
+        assert!(matches!(
+            cluster.health(3, &ClusterStatus { observed_generation: 2 }),
+            Health::Progressing { .. }
+        ));
+        assert!(matches!(cluster.health(1, &ClusterStatus::default()), Health::Progressing { .. }));
+    }
+}

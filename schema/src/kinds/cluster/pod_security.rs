@@ -1,0 +1,127 @@
+//! What no pod of the cluster may ask for. Nothing is forbidden by default.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::kinds::pod::PodSpec;
+use crate::violation::{Findings, Path, rules};
+
+/// What no pod of the cluster may ask for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(deny_unknown_fields)]
+pub struct PodSecurity {
+    /// No `securityContext.privileged: true`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub forbid_privileged: bool,
+    /// No `hostNetwork: true`.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub forbid_host_network: bool,
+    /// No hostPath volume at or below one of these directories of the node, nor at one above, from which
+    /// they can be reached: `/` forbids all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub forbid_host_paths: Vec<String>,
+}
+
+impl PodSecurity {
+    /// Adds an error for each thing that the pod at the path `at` asks for and may not have.
+    pub fn check(&self, pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
+        if self.forbid_host_network && pod.host_network {
+            let message = "Forbidden: the Cluster object says podSecurity.forbidHostNetwork";
+            findings.add(&rules::FORBIDDEN_BY_CLUSTER, &at.field("hostNetwork"), message);
+        }
+        let volumes = at.field("volumes");
+        for (index, volume) in pod.volumes.iter().enumerate() {
+            let Some(path) = volume.host_path.as_ref().map(|host_path| host_path.path.as_str()) else {
+                continue;
+            };
+            if let Some(prefix) = self.forbid_host_paths.iter().find(|prefix| reaches(path, prefix)) {
+                let here = volumes.index(index);
+                let here = here.field("hostPath");
+                let message = format!(
+                    "Forbidden: `{path}`: the Cluster object says podSecurity.forbidHostPaths: {prefix}"
+                );
+                findings.add(&rules::FORBIDDEN_BY_CLUSTER, &here.field("path"), message);
+            }
+        }
+        if !self.forbid_privileged {
+            return;
+        }
+        for (field, containers) in [("initContainers", &pod.init_containers), ("containers", &pod.containers)]
+        {
+            let list = at.field(field);
+            for (index, container) in containers.iter().enumerate() {
+                let is_privileged = container
+                    .security_context
+                    .as_ref()
+                    .is_some_and(|context| context.privileged == Some(true));
+                if is_privileged {
+                    let here = list.index(index);
+                    let here = here.field("securityContext");
+                    let message = "Forbidden: the Cluster object says podSecurity.forbidPrivileged";
+                    findings.add(&rules::FORBIDDEN_BY_CLUSTER, &here.field("privileged"), message);
+                }
+            }
+        }
+    }
+}
+
+/// Whether one path lies at, below or above the other. Links on the node are the agent's to resolve.
+fn reaches(path: &str, forbidden: &str) -> bool {
+    let parts = |path: &'_ str| -> Vec<String> {
+        path.split('/').filter(|part| !matches!(*part, "" | ".")).map(str::to_owned).collect()
+    };
+    let (path, forbidden) = (parts(path), parts(forbidden));
+    path.starts_with(&forbidden) || forbidden.starts_with(&path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kinds::pod::{Container, HostPathVolume, SecurityContext, Volume};
+
+    #[test]
+    fn a_forbidden_directory_is_reached_from_below_and_from_above_but_not_from_beside() {
+        for path in ["/etc", "/etc/", "/etc/ssl", "//etc/./ssl", "/"] {
+            assert!(reaches(path, "/etc"), "{path}");
+        }
+        for path in ["/etcetera", "/srv", "/srv/etc"] {
+            assert!(!reaches(path, "/etc"), "{path}");
+        }
+        assert!(reaches("/anything", "/"));
+    }
+
+    #[test]
+    fn each_forbidden_thing_is_told_at_its_place() {
+        let privileged = Box::new(SecurityContext { privileged: Some(true), ..SecurityContext::default() });
+        let pod = PodSpec {
+            host_network: true,
+            containers: vec![Container { security_context: Some(privileged), ..Container::default() }],
+            volumes: vec![Volume {
+                host_path: Some(HostPathVolume { path: "/etc/ssl".to_owned(), kind: None }),
+                ..Volume::default()
+            }],
+            ..PodSpec::default()
+        };
+        let told = |security: &PodSecurity| -> Vec<String> {
+            let mut findings = Findings::default();
+            security.check(&pod, &Path::ROOT.field("spec"), &mut findings);
+            let message = |message: String| message.split(": Forbidden").next().unwrap().to_owned();
+            findings.into_vec().into_iter().map(|finding| message(finding.message)).collect()
+        };
+        assert_eq!(told(&PodSecurity::default()), Vec::<String>::new());
+        let strict = PodSecurity {
+            forbid_privileged: true,
+            forbid_host_network: true,
+            forbid_host_paths: vec!["/etc".to_owned()],
+        };
+        assert_eq!(
+            told(&strict),
+            [
+                "spec.hostNetwork",
+                "spec.volumes[0].hostPath.path",
+                "spec.containers[0].securityContext.privileged"
+            ]
+        );
+    }
+}

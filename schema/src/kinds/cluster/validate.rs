@@ -1,0 +1,72 @@
+//! What the schema can't say about the Cluster object.
+
+use std::net::IpAddr;
+
+use super::{ClusterSpec, Registry};
+use crate::kinds::names::{is_dns_subdomain, is_name};
+use crate::kinds::pod;
+use crate::violation::{Findings, Path, rules};
+
+/// Resolvers ask no more servers than this (resolv.conf(5)).
+const UPSTREAMS_MAX: usize = 3;
+
+/// Checks a spec as it is written.
+pub(super) fn validate(cluster: &ClusterSpec, at: &Path<'_>, findings: &mut Findings) {
+    if let Some(registry) = &cluster.registry {
+        validate_registry(registry, &at.field("registry"), findings);
+    }
+    dns(cluster, &at.field("dns"), findings);
+    let defaults = at.field("defaults");
+    pod::check_resources(&cluster.defaults.resources, &defaults.field("resources"), findings);
+    let functions = at.field("functions");
+    pod::check_resources(&cluster.functions.resources, &functions.field("resources"), findings);
+    let security = at.field("podSecurity");
+    let prefixes = security.field("forbidHostPaths");
+    for (index, prefix) in cluster.pod_security.forbid_host_paths.iter().enumerate() {
+        if !prefix.starts_with('/') || prefix.split('/').any(|part| part == "..") {
+            let message = format!("Invalid value: `{prefix}`: must be an absolute path without '..'");
+            findings.add(&rules::INVALID_PATH, &prefixes.index(index), message);
+        }
+    }
+    let slurm = at.field("slurm");
+    cluster.slurm.login.validate(&slurm.field("login"), findings);
+}
+
+fn validate_registry(registry: &Registry, at: &Path<'_>, findings: &mut Findings) {
+    // An address is what can stand in front of an image's name.
+    let has_host = registry
+        .address
+        .split('/')
+        .next()
+        .is_some_and(|host| host.contains(['.', ':']) || host == "localhost");
+    let checked = pod::check_image(&format!("{}/image", registry.address));
+    if registry.address.is_empty() || !has_host || checked.is_err() {
+        let message = format!("Invalid value: `{}`: not the address of a registry", registry.address);
+        findings
+            .add(&rules::INVALID_IMAGE, &at.field("address"), message)
+            .help("write `host:port`, for example `registry.lan:5000`, without `https://`");
+    }
+    if let Some(secret) = registry.login_secret.as_ref().filter(|secret| !is_name(&secret.name)) {
+        let here = at.field("loginSecret");
+        let message = format!("Invalid value: `{}`: not the name of a secret", secret.name);
+        findings.add(&rules::INVALID_NAME, &here.field("name"), message);
+    }
+}
+
+fn dns(cluster: &ClusterSpec, at: &Path<'_>, findings: &mut Findings) {
+    if !is_dns_subdomain(&cluster.dns.zone) {
+        let message = format!("Invalid value: `{}`: must be a DNS domain in lower case", cluster.dns.zone);
+        findings.add(&rules::DNS_CONFIG, &at.field("zone"), message);
+    }
+    let upstreams = at.field("upstreams");
+    if cluster.dns.upstreams.len() > UPSTREAMS_MAX {
+        let message = format!("Invalid value: must not have more than {UPSTREAMS_MAX} servers");
+        findings.add(&rules::DNS_CONFIG, &upstreams, message);
+    }
+    for (index, address) in cluster.dns.upstreams.iter().enumerate() {
+        if address.parse::<IpAddr>().is_err() {
+            let message = format!("Invalid value: `{address}`: must be an IP address");
+            findings.add(&rules::DNS_CONFIG, &upstreams.index(index), message);
+        }
+    }
+}

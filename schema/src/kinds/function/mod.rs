@@ -1,0 +1,209 @@
+//! Function: a folder of the repository that answers calls.
+//!
+//! The contract of a Python function is Apache OpenWhisk's (`main(params) -> dict`), the scaling is
+//! Knative's (KPA). Fields without a value of their own take the Cluster object's; see
+//! [`FunctionSpec::with_defaults`].
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+mod sandbox;
+mod status;
+mod validate;
+
+pub use sandbox::Sandbox;
+pub use status::{FunctionStatus, ImageState};
+
+use super::cluster::FunctionDefaults;
+use super::pod::{EnvVar, ResourceRequirements};
+use super::{Kind, KindSpec, repo_path};
+use crate::quantity::Memory;
+use crate::violation::{Findings, Path};
+
+/// Calls that one replica runs at once: OpenWhisk's runs do not overlap either.
+pub const DEFAULT_CONCURRENCY: u32 = 1;
+/// Share of `concurrency` at which replicas are added, in percent: Knative's default.
+pub const DEFAULT_TARGET_UTILIZATION_PERCENTAGE: u32 = 70;
+/// Calls that may wait for a replica. Knative queues 10,000; with bodies of 1 MiB that is more memory
+/// than small nodes have.
+pub const DEFAULT_QUEUE_LENGTH: u32 = 1_000;
+/// Seconds that a call may wait for its first replica.
+pub const DEFAULT_COLD_START_TIMEOUT_SECONDS: u32 = 60;
+/// Largest body of a call and of an answer: OpenWhisk's 1 MB.
+pub const DEFAULT_BODY_LIMIT: Memory = Memory { bytes: 1 << 20 };
+/// Name of the entry point when the manifest names none.
+pub const DEFAULT_HANDLER: &str = "main";
+
+/// What a function should be.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct FunctionSpec {
+    /// Folder of the repository, from its root, with `main.py` or `func.py` (and maybe
+    /// `requirements.txt`), or with a `Dockerfile`. Its content decides when the image is built anew.
+    pub source: String,
+    /// How the folder becomes an image. By default what it holds decides: a `Dockerfile` before
+    /// `main.py` before `func.py`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<Runtime>,
+    /// The Python function that answers, `name` or `module.name`; by default `main` of `main.py` or
+    /// `func.py`. Not with the runtime `dockerfile`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handler: Option<String>,
+    /// Environment variables; a later one of the same name wins.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<EnvVar>,
+    /// What one replica needs and may use. What it leaves out is the Cluster's
+    /// `functions.resources`: limits of 500m CPU and 256Mi memory.
+    #[serde(default, skip_serializing_if = "ResourceRequirements::is_empty")]
+    pub resources: ResourceRequirements,
+    /// Seconds that a call may run before it is ended and answered with 504, at most 600; by default
+    /// the Cluster's `functions.timeoutSeconds`: 60.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 600))]
+    pub timeout_seconds: Option<u32>,
+    /// Seconds that a call may wait for a replica to start before it is answered with 503.
+    #[serde(default = "cold_start_timeout_seconds")]
+    #[schemars(range(min = 1, max = 600))]
+    pub cold_start_timeout_seconds: u32,
+    /// Calls that one replica runs at once, at most 1000 (Knative's `containerConcurrency`).
+    #[serde(default = "concurrency")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub concurrency: u32,
+    /// Share of `concurrency` in use, in percent, from which replicas are added.
+    #[serde(default = "target_utilization_percentage")]
+    #[schemars(range(min = 1, max = 100))]
+    pub target_utilization_percentage: u32,
+    /// Calls that may wait for a replica, at most 10000; more are answered with 503.
+    #[serde(default = "queue_length")]
+    #[schemars(range(max = 10000))]
+    pub queue_length: u32,
+    /// Replicas that run also without calls.
+    #[serde(default)]
+    #[schemars(range(max = 1000))]
+    pub min_scale: u32,
+    /// Most replicas, at most 1000; by default the Cluster's `functions.maxScale`: 10.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub max_scale: Option<u32>,
+    /// Seconds without a call after which the last replica ends, if `minScale` is 0; at most 86400. By
+    /// default the Cluster's `functions.scaleToZeroAfterSeconds`: 30.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 86400))]
+    pub scale_to_zero_after_seconds: Option<u32>,
+    /// Largest body of a call, at most 64Mi; a larger one is answered with 413.
+    #[serde(default = "body_limit")]
+    pub request_body_limit: Memory,
+    /// Largest answer, at most 64Mi; a larger one is replaced by 502.
+    #[serde(default = "body_limit")]
+    pub response_body_limit: Memory,
+    /// What a replica may do to its node; strict by default.
+    #[serde(default)]
+    pub sandbox: Sandbox,
+}
+
+/// How a folder becomes an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Runtime {
+    /// `main.py` or `func.py` on Minik8s' Python base, with `requirements.txt` installed.
+    Python,
+    /// The folder's `Dockerfile`; the container serves the HTTP contract on port 8080.
+    Dockerfile,
+}
+
+fn cold_start_timeout_seconds() -> u32 {
+    DEFAULT_COLD_START_TIMEOUT_SECONDS
+}
+
+fn concurrency() -> u32 {
+    DEFAULT_CONCURRENCY
+}
+
+fn target_utilization_percentage() -> u32 {
+    DEFAULT_TARGET_UTILIZATION_PERCENTAGE
+}
+
+fn queue_length() -> u32 {
+    DEFAULT_QUEUE_LENGTH
+}
+
+fn body_limit() -> Memory {
+    DEFAULT_BODY_LIMIT
+}
+
+impl Default for FunctionSpec {
+    fn default() -> Self {
+        Self {
+            source: String::new(),
+            runtime: None,
+            handler: None,
+            env: Vec::new(),
+            resources: ResourceRequirements::default(),
+            timeout_seconds: None,
+            cold_start_timeout_seconds: DEFAULT_COLD_START_TIMEOUT_SECONDS,
+            concurrency: DEFAULT_CONCURRENCY,
+            target_utilization_percentage: DEFAULT_TARGET_UTILIZATION_PERCENTAGE,
+            queue_length: DEFAULT_QUEUE_LENGTH,
+            min_scale: 0,
+            max_scale: None,
+            scale_to_zero_after_seconds: None,
+            request_body_limit: DEFAULT_BODY_LIMIT,
+            response_body_limit: DEFAULT_BODY_LIMIT,
+            sandbox: Sandbox::default(),
+        }
+    }
+}
+
+impl FunctionSpec {
+    /// The spec with what it leaves open taken from the Cluster object: no field that has a default is
+    /// none after it. Not part of the stored object, so that a change of the Cluster reaches all functions.
+    pub fn with_defaults(&self, cluster: &FunctionDefaults) -> Self {
+        let mut effective = self.clone();
+        effective.resources = self.resources.or(&cluster.resources);
+        effective.timeout_seconds.get_or_insert(cluster.timeout_seconds);
+        effective.max_scale.get_or_insert(cluster.max_scale.max(self.min_scale));
+        effective.scale_to_zero_after_seconds.get_or_insert(cluster.scale_to_zero_after_seconds);
+        effective
+    }
+}
+
+impl KindSpec for FunctionSpec {
+    const KIND: Kind = Kind::Function;
+
+    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
+        validate::validate(self, at, findings);
+    }
+
+    fn fill_defaults(&mut self) {
+        repo_path::normalize(&mut self.source);
+        if self.runtime != Some(Runtime::Dockerfile) {
+            self.handler.get_or_insert_with(|| DEFAULT_HANDLER.to_owned());
+        }
+        for variable in &mut self.env {
+            match variable.value_from {
+                None => _ = variable.value.get_or_insert_default(),
+                Some(_) => variable.value = None,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quantity::Cpu;
+
+    #[test]
+    fn what_a_function_leaves_open_is_the_clusters() {
+        let mut function = FunctionSpec { min_scale: 20, ..FunctionSpec::default() };
+        function.resources.limits.memory = Some(Memory { bytes: 64 << 20 });
+        let effective = function.with_defaults(&FunctionDefaults::default());
+        assert_eq!((effective.timeout_seconds, effective.scale_to_zero_after_seconds), (Some(60), Some(30)));
+        assert_eq!(effective.max_scale, Some(20), "never below minScale");
+        assert_eq!(effective.resources.limits.cpu, Some(Cpu { millis: 500 }));
+        assert_eq!(effective.resources.limits.memory, Some(Memory { bytes: 64 << 20 }));
+        assert!(effective.resources.requests.memory <= effective.resources.limits.memory);
+        assert_eq!(effective.with_defaults(&FunctionDefaults::default()), effective);
+    }
+}

@@ -1,0 +1,65 @@
+//! What the schema can't say about a function.
+
+use super::{FunctionSpec, Runtime};
+use crate::kinds::{pod, repo_path};
+use crate::quantity::Memory;
+use crate::violation::{Findings, Path, rules};
+
+/// Largest body of a call or answer: the gateway holds it in memory.
+const BODY_LIMIT_MAX: Memory = Memory { bytes: 64 << 20 };
+/// Largest `/tmp`: it lies in memory.
+const TMP_SIZE_MAX: Memory = Memory { bytes: 16 << 30 };
+
+/// Checks a spec as it is written.
+pub(super) fn validate(function: &FunctionSpec, at: &Path<'_>, findings: &mut Findings) {
+    repo_path::check(&function.source, &at.field("source"), findings);
+    handler(function, &at.field("handler"), findings);
+    pod::check_env(&function.env, &at.field("env"), findings);
+    pod::check_resources(&function.resources, &at.field("resources"), findings);
+    if let Some(most) = function.max_scale
+        && function.min_scale > most
+    {
+        let message = format!(
+            "Invalid value: {}: must be less than or equal to maxScale of {most}",
+            function.min_scale
+        );
+        findings.add(&rules::SCALING, &at.field("minScale"), message);
+    }
+    let sizes = [
+        ("requestBodyLimit", function.request_body_limit),
+        ("responseBodyLimit", function.response_body_limit),
+    ];
+    for (field, size) in sizes {
+        size_between(size, BODY_LIMIT_MAX, &at.field(field), findings);
+    }
+    let sandbox = at.field("sandbox");
+    size_between(function.sandbox.tmp_size_limit, TMP_SIZE_MAX, &sandbox.field("tmpSizeLimit"), findings);
+}
+
+fn size_between(size: Memory, most: Memory, at: &Path<'_>, findings: &mut Findings) {
+    if size.bytes == 0 || size > most {
+        let message = format!("Invalid value: `{size}`: must be more than 0 and at most {most}");
+        findings.add(&rules::OUT_OF_RANGE, at, message);
+    }
+}
+
+/// `name` or `module.name`, in Python's spelling.
+fn handler(function: &FunctionSpec, at: &Path<'_>, findings: &mut Findings) {
+    let Some(handler) = &function.handler else { return };
+    if function.runtime == Some(Runtime::Dockerfile) {
+        let message =
+            "Forbidden: may not be set with the runtime `dockerfile`, whose image answers by itself";
+        findings.add(&rules::EXCLUSIVE, at, message).on_key();
+    } else if handler.len() > 255 || !handler.split('.').all(is_identifier) {
+        let message = format!(
+            "Invalid value: `{handler}`: must be a Python name, or module names and a name joined by '.'"
+        );
+        findings.add(&rules::INVALID_NAME, at, message).help("for example `main`, or `handlers.on_order`");
+    }
+}
+
+fn is_identifier(text: &str) -> bool {
+    !text.is_empty()
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        && !text.starts_with(|c: char| c.is_ascii_digit())
+}

@@ -1,0 +1,42 @@
+//! How well an object is: one word for all kinds.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// How well an object is, with the reason where it is not simply well.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "state")]
+pub enum Health {
+    /// It does what its manifest says.
+    Healthy,
+    /// It is on its way, or waits for something.
+    Progressing {
+        /// What it waits for.
+        why: String,
+    },
+    /// It does not, and won't without help.
+    Degraded {
+        /// What is wrong.
+        why: String,
+    },
+    /// Nobody reports on it.
+    Unknown {
+        /// Why not.
+        why: String,
+    },
+    /// Its kind is stored, but this version does not run it.
+    NotRun,
+}
+
+impl fmt::Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Health::Healthy => "Healthy",
+            Health::Progressing { .. } => "Progressing",
+            Health::Degraded { .. } => "Degraded",
+            Health::Unknown { .. } => "Unknown",
+            Health::NotRun => "NotRun",
+        })
+    }
+}

@@ -1,0 +1,53 @@
+//! The effective spec: Kubernetes' defaults (`pkg/apis/autoscaling/v2/defaults.go`), and one spelling for
+//! equal meanings.
+//!
+//! As there, a `behavior` that is absent stays absent: without it the limits of a step are others.
+
+use super::{
+    Behavior, DEFAULT_CPU_UTILIZATION, HorizontalPodAutoscalerSpec, Metric, MetricTarget, MetricType,
+    PolicyType, ResourceMetric, ResourceName, ScalingPolicy, ScalingRules, SelectPolicy, TargetType,
+};
+
+/// Seconds over which a recommendation to go down must hold, as Kubernetes' controller has it.
+const STABILIZATION_DOWN_SECONDS: u32 = 300;
+
+/// Seconds of each default policy.
+const POLICY_SECONDS: u32 = 15;
+
+/// Fills in what follows from other fields. Doing it twice changes nothing.
+pub(super) fn fill(spec: &mut HorizontalPodAutoscalerSpec) {
+    let target = &mut spec.scale_target_ref;
+    target.api_version = Some(target.kind.kind().api_version().to_owned());
+    if spec.metrics.is_empty() {
+        spec.metrics.push(default_metric());
+    }
+    for metric in spec.metrics.iter_mut().filter_map(|metric| metric.resource.as_mut()) {
+        if let Some(value) = &mut metric.target.average_value {
+            value.normalize(metric.name);
+        }
+    }
+    if let Some(Behavior { scale_up, scale_down }) = &mut spec.behavior {
+        let double = ScalingPolicy { kind: PolicyType::Percent, value: 100, period_seconds: POLICY_SECONDS };
+        let four = ScalingPolicy { kind: PolicyType::Pods, value: 4, period_seconds: POLICY_SECONDS };
+        fill_rules(scale_up.get_or_insert_default(), 0, vec![four, double.clone()]);
+        fill_rules(scale_down.get_or_insert_default(), STABILIZATION_DOWN_SECONDS, vec![double]);
+    }
+}
+
+fn default_metric() -> Metric {
+    let target = MetricTarget {
+        kind: TargetType::Utilization,
+        average_utilization: Some(DEFAULT_CPU_UTILIZATION),
+        average_value: None,
+    };
+    let resource = ResourceMetric { name: ResourceName::Cpu, target };
+    Metric { kind: MetricType::Resource, resource: Some(resource) }
+}
+
+fn fill_rules(rules: &mut ScalingRules, stabilization: u32, policies: Vec<ScalingPolicy>) {
+    rules.stabilization_window_seconds.get_or_insert(stabilization);
+    rules.select_policy.get_or_insert(SelectPolicy::Max);
+    if rules.policies.is_empty() {
+        rules.policies = policies;
+    }
+}

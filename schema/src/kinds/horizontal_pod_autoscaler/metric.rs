@@ -1,0 +1,129 @@
+//! What an autoscaler goes by.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+use crate::quantity::{Cpu, Memory, QuantityError};
+
+/// One thing that an autoscaler goes by.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct Metric {
+    /// Always `Resource`.
+    #[serde(rename = "type")]
+    pub kind: MetricType,
+    /// Which resource.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resource: Option<ResourceMetric>,
+}
+
+/// Where a metric comes from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum MetricType {
+    /// CPU or memory of the pods.
+    #[default]
+    Resource,
+}
+
+/// CPU or memory, and how much of it there should be per pod.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct ResourceMetric {
+    /// Which.
+    pub name: ResourceName,
+    /// How much.
+    pub target: MetricTarget,
+}
+
+/// A resource of pods.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ResourceName {
+    /// CPU.
+    #[default]
+    Cpu,
+    /// Memory.
+    Memory,
+}
+
+/// How much of a resource there should be per pod.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct MetricTarget {
+    /// How it is said.
+    #[serde(rename = "type")]
+    pub kind: TargetType,
+    /// For `Utilization`: per cent of what the pods request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub average_utilization: Option<u32>,
+    /// For `AverageValue`: a quantity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub average_value: Option<AverageValue>,
+}
+
+/// How a target is said.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum TargetType {
+    /// In per cent of the requests.
+    #[default]
+    Utilization,
+    /// As a quantity per pod.
+    AverageValue,
+}
+
+/// An amount of CPU or memory, as the metric's resource has it: `500m`, `128Mi`, `2`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct AverageValue(pub String);
+
+impl AverageValue {
+    /// The amount in thousandths of a core, or in bytes.
+    ///
+    /// # Errors
+    /// The text is no quantity.
+    pub fn amount(&self, resource: ResourceName) -> Result<u64, QuantityError> {
+        match resource {
+            ResourceName::Cpu => self.0.parse::<Cpu>().map(|cpu| cpu.millis),
+            ResourceName::Memory => self.0.parse::<Memory>().map(|memory| memory.bytes),
+        }
+    }
+
+    /// One spelling for equal amounts.
+    pub(super) fn normalize(&mut self, resource: ResourceName) {
+        let canonical = match resource {
+            ResourceName::Cpu => self.0.parse::<Cpu>().map(|cpu| cpu.to_string()),
+            ResourceName::Memory => self.0.parse::<Memory>().map(|memory| memory.to_string()),
+        };
+        if let Ok(canonical) = canonical {
+            self.0 = canonical;
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for AverageValue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match serde_json::Value::deserialize(deserializer)? {
+            serde_json::Value::String(text) => Ok(Self(text)),
+            serde_json::Value::Number(number) => Ok(Self(number.to_string())),
+            other => Err(de::Error::custom(format!("`{other}` is not a quantity"))),
+        }
+    }
+}
+
+impl JsonSchema for AverageValue {
+    fn schema_name() -> Cow<'static, str> {
+        "AverageValue".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "CPU in cores or memory in bytes: `500m`, `128Mi`, `2`.",
+            "anyOf": [{"type": "string", "format": "quantity"}, {"type": "number", "minimum": 0}]
+        })
+    }
+}

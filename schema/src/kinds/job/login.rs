@@ -1,0 +1,198 @@
+//! Where jobs are submitted, and as whom: of one job, or of the Cluster for all.
+
+use std::net::IpAddr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::kinds::names::is_name;
+use crate::kinds::pod::SecretKeyRef;
+use crate::violation::{Findings, Path, rules};
+
+/// sshd's port when neither the job nor the Cluster names one.
+pub const DEFAULT_SSH_PORT: u16 = 22;
+
+/// A login host of a Slurm cluster. Keys and passwords are named, never written: they lie age-encrypted
+/// in the repository.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(deny_unknown_fields)]
+pub struct SlurmLogin {
+    /// Name or IP address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Port of its SSH server; 22 when none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub port: Option<u16>,
+    /// User who submits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub username: Option<String>,
+    /// Secret with the private key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ssh_key: Option<SecretKeyRef>,
+    /// Secret with the password, for hosts that take no key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub password: Option<SecretKeyRef>,
+    /// The host's public keys as `ssh-keyscan` prints them, without the host: `ssh-ed25519 AAAA…`. No
+    /// other host is talked to. Those of the agent's `known_hosts` when none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub host_keys: Vec<String>,
+}
+
+impl SlurmLogin {
+    /// Says nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// This login, with what it leaves out taken from `cluster`. Host keys belong to their host, and
+    /// credentials to each other: they are only taken over where the job names no host, or no
+    /// credential, of its own.
+    pub fn or(&self, cluster: &Self) -> Self {
+        let own_host = self.host.is_some();
+        let own_credentials = self.ssh_key.is_some() || self.password.is_some();
+        let of_host = if own_host { self } else { cluster };
+        let of_user = if own_credentials { self } else { cluster };
+        Self {
+            host: of_host.host.clone(),
+            port: self.port.or(of_host.port),
+            username: self.username.clone().or_else(|| cluster.username.clone()),
+            ssh_key: of_user.ssh_key.clone(),
+            password: of_user.password.clone(),
+            host_keys: if self.host_keys.is_empty() {
+                of_host.host_keys.clone()
+            } else {
+                self.host_keys.clone()
+            },
+        }
+    }
+
+    /// Checks what is written.
+    pub(crate) fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
+        if let Some(host) = self.host.as_deref().filter(|host| !is_host(host)) {
+            let message =
+                format!("Invalid value: `{}`: must be a host name or an IP address", host.escape_debug());
+            findings
+                .add(&rules::SLURM_OPTION, &at.field("host"), message)
+                .help("user and port are fields of their own: username, port");
+        }
+        if let Some(user) = self.username.as_deref().filter(|user| !is_user(user)) {
+            let message = format!("Invalid value: `{}`: not the name of a user", user.escape_debug());
+            findings.add(&rules::SLURM_OPTION, &at.field("username"), message);
+        }
+        for (field, secret) in [("sshKey", &self.ssh_key), ("password", &self.password)] {
+            let Some(secret) = secret else { continue };
+            let here = at.field(field);
+            for (part, value) in [("name", &secret.name), ("key", &secret.key)] {
+                if !is_name(value) {
+                    let message = format!(
+                        "Invalid value: `{}`: letters, digits, '-', '_' and '.' make a name",
+                        value.escape_debug()
+                    );
+                    findings.add(&rules::INVALID_NAME, &here.field(part), message);
+                }
+            }
+        }
+        if self.ssh_key.is_some() && self.password.is_some() {
+            let message = "Forbidden: may not be set besides `sshKey`";
+            findings.add(&rules::EXCLUSIVE, &at.field("password"), message).on_key();
+        }
+        let keys = at.field("hostKeys");
+        for (index, key) in self.host_keys.iter().enumerate() {
+            if !is_public_key(key) {
+                let message =
+                    format!("Invalid value: `{}`: not a public key of an SSH server", key.escape_debug());
+                findings
+                    .add(&rules::SLURM_OPTION, &keys.index(index), message)
+                    .help("write type and key as `ssh-keyscan HOST` prints them, without the host");
+            }
+        }
+    }
+}
+
+/// Labels of letters, digits and inner dashes, in any case, or an IP address. Never an option of ssh.
+fn is_host(text: &str) -> bool {
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    text.parse::<IpAddr>().is_ok() || (text.len() <= 253 && text.split('.').all(is_label))
+}
+
+/// A login name as Linux and directories have them; never an option of ssh.
+fn is_user(text: &str) -> bool {
+    (1..=64).contains(&text.len())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'@' | b'+'))
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// `type base64 [comment]`, of the types that OpenSSH has for hosts.
+fn is_public_key(text: &str) -> bool {
+    const TYPES: [&str; 7] = [
+        "ssh-ed25519",
+        "ssh-rsa",
+        "ecdsa-sha2-nistp256",
+        "ecdsa-sha2-nistp384",
+        "ecdsa-sha2-nistp521",
+        "sk-ssh-ed25519@openssh.com",
+        "sk-ecdsa-sha2-nistp256@openssh.com",
+    ];
+    let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=');
+    let mut words = text.split(' ');
+    !text.contains(char::is_control)
+        && words.next().is_some_and(|kind| TYPES.contains(&kind))
+        && words.next().is_some_and(|key| key.len() >= 16 && key.bytes().all(is_base64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_with_a_host_of_its_own_does_not_take_the_clusters_host_keys() {
+        let cluster = SlurmLogin {
+            host: Some("login.example.edu".to_owned()),
+            port: Some(2222),
+            username: Some("alice".to_owned()),
+            ssh_key: Some(SecretKeyRef { name: "hpc".to_owned(), key: "id".to_owned() }),
+            host_keys: vec!["ssh-ed25519 AAAAC3NzaC1lZDI1NTE5".to_owned()],
+            password: None,
+        };
+        assert_eq!(SlurmLogin::default().or(&cluster), cluster);
+        let own = SlurmLogin { host: Some("other".to_owned()), ..SlurmLogin::default() };
+        let both = own.or(&cluster);
+        assert_eq!((both.host, both.port, both.host_keys), (own.host, None, vec![]));
+        assert_eq!(both.ssh_key, cluster.ssh_key);
+        let password = SecretKeyRef { name: "hpc".to_owned(), key: "password".to_owned() };
+        let own = SlurmLogin { password: Some(password), ..SlurmLogin::default() };
+        assert_eq!(own.or(&cluster).ssh_key, None, "one credential, the job's");
+    }
+
+    #[test]
+    fn hosts_and_users_are_never_options_or_commands() {
+        for good in ["login", "a.b-c.example.edu", "10.0.0.1", "fe80::1", "pi_1"] {
+            assert!(is_host(good), "{good}");
+        }
+        for bad in ["", "-oProxyCommand=x", "a b", "a;b", "alice@host", "host:22", "a..b", "a\nb", "$(x)"] {
+            assert!(!is_host(bad), "{bad}");
+        }
+        assert!(
+            is_user("alice") && is_user("_a.b-c@ex") && !is_user("-l") && !is_user("a b") && !is_user("")
+        );
+        assert!(is_public_key("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAA root@host"));
+        for bad in [
+            "",
+            "ssh-ed25519",
+            "host ssh-ed25519 AAAAC3NzaC1lZDI1NTE5",
+            "ssh-rsa a$b\n",
+            "ssh-dss AAAAC3NzaC1lZDI1NTE5",
+        ] {
+            assert!(!is_public_key(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Job: a batch job of a Slurm cluster.
+//!
+//! The words are those of sbatch(1). Everything that becomes a line of the script or a word of a command
+//! is checked here, so that no value can become more than a value.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+mod login;
+pub mod slurm;
+mod status;
+mod validate;
+
+pub use login::{DEFAULT_SSH_PORT, SlurmLogin};
+pub use status::{JobPhase, JobStatus};
+
+use super::{Kind, KindSpec, repo_path};
+use crate::quantity::Memory;
+use crate::violation::{Findings, Path};
+
+/// What to run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct JobSpec {
+    /// Where it is submitted, and as whom; each field that is left out is the Cluster's `slurm.login`.
+    #[serde(default, skip_serializing_if = "SlurmLogin::is_empty")]
+    pub login: SlurmLogin,
+    /// Folder of the repository, from its root, that is uploaded; the job starts in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub files: Option<String>,
+    /// Partition, or several joined by commas (`--partition`); Slurm's default when none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<String>,
+    /// Account that is charged (`--account`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
+    /// Quality of service (`--qos`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qos: Option<String>,
+    /// Nodes (`--nodes`); as many as the tasks need when none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub nodes: Option<u32>,
+    /// Tasks in all (`--ntasks`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub n_tasks: Option<u32>,
+    /// Most tasks on one node (`--ntasks-per-node`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub n_tasks_per_node: Option<u32>,
+    /// Cores for each task (`--cpus-per-task`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub cpus_per_task: Option<u32>,
+    /// GPUs on each node (`--gres=gpu:N`); 0 is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus_per_node: Option<u32>,
+    /// Type of the GPUs (`--gres=gpu:TYPE:N`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_type: Option<String>,
+    /// Memory on each node (`--mem`), rounded up to whole mebibytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
+    /// Time after which Slurm ends the job (`--time`): `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM` or
+    /// `D-HH:MM:SS`; the partition's default when none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_limit: Option<String>,
+    /// Runs the job once for each index (`--array`): `0-15`, `1,3,5-7`, `0-15:4`, `0-15%4` for at most 4
+    /// at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub array: Option<String>,
+    /// Shell commands that run before `runCommands`, in order; the first that fails ends the job. They
+    /// run within the job, so on a node of the partition.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub compile_commands: Vec<String>,
+    /// Shell commands that are the job, in order; the first that fails ends it.
+    pub run_commands: Vec<String>,
+    /// File for standard output, below the job's folder (`--output`); Slurm's patterns such as `%j` may be
+    /// used. `slurm-%j.out`, or `slurm-%A_%a.out` for an array, when none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_file: Option<String>,
+    /// File for standard error (`--error`); `outputFile` when none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_file: Option<String>,
+    /// Files and folders below the job's folder that are fetched at its end, besides standard output
+    /// and error; `*` and `?` match within a name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outputs: Vec<String>,
+}
+
+impl KindSpec for JobSpec {
+    const KIND: Kind = Kind::Job;
+
+    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
+        validate::validate(self, at, findings);
+    }
+
+    fn fill_defaults(&mut self) {
+        if let Some(files) = &mut self.files {
+            repo_path::normalize(files);
+        }
+        self.gpus_per_node = self.gpus_per_node.filter(|gpus| *gpus > 0);
+        let default = if self.array.is_some() { "slurm-%A_%a.out" } else { "slurm-%j.out" };
+        self.output_file.get_or_insert_with(|| default.to_owned());
+    }
+}

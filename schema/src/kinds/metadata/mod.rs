@@ -1,0 +1,100 @@
+//! Names, labels, annotations and `dependsOn`: what every kind checks alike.
+
+mod depends_on;
+
+pub use depends_on::{ReferenceError, parse_reference};
+
+use super::Kind;
+use super::cluster::CLUSTER_NAME;
+use super::names::{
+    DNS_LABEL, NAME_MAX_CHARS, SUBDOMAIN_MAX_CHARS, check_qualified_name, is_dns_label, is_label_value,
+    is_name, is_subdomain_name,
+};
+use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta, StringMap};
+use crate::violation::{Findings, Path, rules};
+
+/// Most bytes of annotations on one object. Kubernetes takes 256 KiB, but here the whole object lies
+/// under one key of etcd: see [`crate::manifest::limits::OBJECT_MAX_BYTES`].
+const ANNOTATIONS_MAX_BYTES: usize = 32 * 1024;
+
+/// Checks an object's metadata at `at`.
+pub fn validate(kind: Kind, metadata: &ObjectMeta, at: &Path<'_>, findings: &mut Findings) {
+    name(kind, &metadata.name, &at.field("name"), findings);
+    namespace(kind, &metadata.namespace, &at.field("namespace"), findings);
+    labels(&metadata.labels, &at.field("labels"), findings);
+    annotations(&metadata.annotations, &at.field("annotations"), findings);
+    depends_on::validate(kind, metadata, &at.field("dependsOn"), findings);
+}
+
+/// A DNS label; `default`, which is also what it is when none is written, for objects of the whole cluster.
+fn namespace(kind: Kind, namespace: &str, at: &Path<'_>, findings: &mut Findings) {
+    if !is_dns_label(namespace) {
+        let message = format!("Invalid value: `{namespace}`: {DNS_LABEL}");
+        findings.add(&rules::INVALID_NAME, at, message);
+    } else if kind.is_cluster_scoped() && namespace != DEFAULT_NAMESPACE {
+        let message = format!(
+            "Invalid value: `{namespace}`: a {kind} belongs to the whole cluster, not to a namespace"
+        );
+        findings.add(&rules::CLUSTER_SCOPED, at, message).help("remove it");
+    }
+}
+
+/// An object's name: a DNS label where it becomes a DNS name. Else what Kubernetes takes, for the kinds that
+/// it names so long, and up to the length of a label also upper case and `_`.
+fn name(kind: Kind, name: &str, at: &Path<'_>, findings: &mut Findings) {
+    let must_be_dns = matches!(kind, Kind::Service | Kind::Dns);
+    let may_be_long = matches!(kind, Kind::Pod | Kind::ReplicaSet);
+    let longest = if may_be_long { SUBDOMAIN_MAX_CHARS } else { NAME_MAX_CHARS };
+    if name.is_empty() {
+        findings.add(&rules::INVALID_NAME, at, "Required value: the name is empty");
+    } else if name.chars().count() > longest {
+        let message = format!("Invalid value: must be no more than {longest} characters");
+        findings.add(&rules::INVALID_NAME, at, message);
+    } else if kind == Kind::Cluster && name != CLUSTER_NAME {
+        let message = format!("Invalid value: `{name}`: the one Cluster object is called `{CLUSTER_NAME}`");
+        findings.add(&rules::INVALID_NAME, at, message).help(format!("write `name: {CLUSTER_NAME}`"));
+    } else if is_dns_label(name) || (!must_be_dns && is_subdomain_name(name)) {
+    } else if must_be_dns || !is_name(name) {
+        findings.add(&rules::INVALID_NAME, at, format!("Invalid value: `{name}`: {DNS_LABEL}"));
+    } else {
+        findings
+            .add(&rules::NAME_STYLE, at, format!("`{name}` is no DNS name; Kubernetes would refuse it"))
+            .help("use lower case letters, digits, `-` and `.`");
+    }
+}
+
+/// Keys and values of labels, also of selectors.
+pub fn labels(labels: &StringMap, at: &Path<'_>, findings: &mut Findings) {
+    for (key, value) in labels {
+        let here = at.field(key);
+        if let Err(why) = check_qualified_name(key) {
+            findings.add(&rules::INVALID_LABEL, &here, format!("Invalid value: `{key}`: {why}")).on_key();
+        }
+        if !is_label_value(value) {
+            let why = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', \
+and must start and end with an alphanumeric character, at most 63 characters";
+            findings.add(&rules::INVALID_LABEL, &here, format!("Invalid value: `{value}`: {why}"));
+        }
+    }
+}
+
+/// Labels and annotations of the pods of a workload, at the template's metadata.
+pub fn template(labels: &StringMap, annotations: &StringMap, at: &Path<'_>, findings: &mut Findings) {
+    self::labels(labels, &at.field("labels"), findings);
+    self::annotations(annotations, &at.field("annotations"), findings);
+}
+
+fn annotations(annotations: &StringMap, at: &Path<'_>, findings: &mut Findings) {
+    for key in annotations.keys() {
+        // As Kubernetes: keys of annotations may be written in any case.
+        if let Err(why) = check_qualified_name(&key.to_lowercase()) {
+            let message = format!("Invalid value: `{key}`: {why}");
+            findings.add(&rules::INVALID_LABEL, &at.field(key), message).on_key();
+        }
+    }
+    let bytes: usize = annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if bytes > ANNOTATIONS_MAX_BYTES {
+        let message = format!("Too long: {bytes} bytes; may not be more than {ANNOTATIONS_MAX_BYTES} bytes");
+        findings.add(&rules::ANNOTATIONS_SIZE, at, message);
+    }
+}

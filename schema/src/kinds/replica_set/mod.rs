@@ -1,0 +1,97 @@
+//! ReplicaSet: a number of equal pods. Fields and defaults are Kubernetes' (apps/v1), those of its
+//! Deployment for rolling out, because a push must deploy.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+mod defaults;
+mod rollout;
+mod selector;
+mod status;
+mod validate;
+
+use super::pod::PodSpec;
+use super::{Kind, KindSpec, field_path};
+use crate::violation::{Findings, OwnedStep, Path};
+pub use rollout::{IntOrPercent, RollingUpdate, Strategy, StrategyType};
+pub use selector::{LabelRequirement, LabelSelector, SelectorOperator};
+pub use status::ReplicaSetStatus;
+
+/// What a replica set should be.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct ReplicaSetSpec {
+    /// How many pods; only the seed when an autoscaler scales it.
+    #[serde(default = "one")]
+    #[schemars(range(max = 10000))]
+    pub replicas: u32,
+    /// Which pods are its own; must match the labels of `template`.
+    pub selector: LabelSelector,
+    /// What each pod is.
+    pub template: PodTemplate,
+    /// Seconds for which a new pod must be ready to count as available.
+    #[serde(default)]
+    pub min_ready_seconds: u32,
+    /// Seconds after which a rollout that gets nowhere has failed; 120, on top of a `minReadySeconds`
+    /// that is not less.
+    #[serde(default = "default_deadline")]
+    pub progress_deadline_seconds: u32,
+    /// How a changed template is rolled out.
+    #[serde(default)]
+    pub strategy: Strategy,
+}
+
+/// Seconds after which a rollout that gets nowhere has failed, when the manifest names none.
+pub const DEFAULT_PROGRESS_DEADLINE_SECONDS: u32 = 120;
+
+fn one() -> u32 {
+    1
+}
+
+fn default_deadline() -> u32 {
+    DEFAULT_PROGRESS_DEADLINE_SECONDS
+}
+
+/// What each pod of a workload is.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct PodTemplate {
+    /// Labels and annotations of the pods.
+    #[serde(default)]
+    pub metadata: TemplateMeta,
+    /// Spec of the pods.
+    pub spec: PodSpec,
+}
+
+/// Labels and annotations of a workload's pods.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct TemplateMeta {
+    /// Identifying pairs.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Non-identifying pairs.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+}
+
+impl KindSpec for ReplicaSetSpec {
+    const KIND: Kind = Kind::ReplicaSet;
+
+    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
+        validate::validate(self, at, findings);
+    }
+
+    fn fill_defaults(&mut self) {
+        defaults::fill(self);
+    }
+
+    fn places(&self) -> Vec<Vec<OwnedStep>> {
+        vec![field_path(&["spec", "selector"]), field_path(&["spec", "replicas"])]
+    }
+}

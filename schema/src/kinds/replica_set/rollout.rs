@@ -1,0 +1,91 @@
+//! How a changed template is rolled out: Kubernetes' Deployment strategy.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How a changed template is rolled out.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct Strategy {
+    /// Step by step, or all at once.
+    #[serde(default, rename = "type")]
+    pub kind: StrategyType,
+    /// For `RollingUpdate`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rolling_update: Option<RollingUpdate>,
+}
+
+/// Step by step, or all at once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum StrategyType {
+    /// New pods come up before old ones go.
+    #[default]
+    RollingUpdate,
+    /// All old pods go before new ones come.
+    Recreate,
+}
+
+/// How far a rollout may stray from the wanted number.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct RollingUpdate {
+    /// Pods above it, a number or per cent; 25 % when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_surge: Option<IntOrPercent>,
+    /// Pods below it, a number or per cent; 25 % when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_unavailable: Option<IntOrPercent>,
+}
+
+/// A number, or a share of the wanted pods such as `25%`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum IntOrPercent {
+    /// A number of pods.
+    Number(u32),
+    /// Per cent of the wanted pods, with the sign: `25%`.
+    Percent(String),
+}
+
+impl IntOrPercent {
+    /// `25%`, Kubernetes' default for both.
+    pub fn quarter() -> Self {
+        Self::Percent("25%".to_owned())
+    }
+
+    /// The per cent, if it is a share and well-formed.
+    pub fn percent(&self) -> Option<u32> {
+        let Self::Percent(text) = self else { return None };
+        let digits = text.strip_suffix('%')?;
+        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        digits.parse().ok().filter(|_| is_number)
+    }
+
+    /// How many of `wanted` pods it is, if it is well-formed. Kubernetes rounds up for `maxSurge` and
+    /// down for `maxUnavailable`.
+    pub fn of(&self, wanted: u32, round_up: bool) -> Option<u32> {
+        if let Self::Number(number) = self {
+            return Some(*number);
+        }
+        let hundredths = u64::from(wanted) * u64::from(self.percent()?);
+        let pods = if round_up { hundredths.div_ceil(100) } else { hundredths / 100 };
+        Some(u32::try_from(pods).unwrap_or(u32::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_round_as_in_kubernetes() {
+        let quarter = IntOrPercent::quarter();
+        assert_eq!((quarter.of(10, true), quarter.of(10, false)), (Some(3), Some(2)));
+        assert_eq!(IntOrPercent::Number(7).of(3, true), Some(7));
+        for text in ["25", "%", "+5%", "-5%", "5 %", "99999999999%"] {
+            assert_eq!(IntOrPercent::Percent(text.to_owned()).of(10, true), None, "{text}");
+        }
+    }
+}

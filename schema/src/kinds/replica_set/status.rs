@@ -1,0 +1,97 @@
+//! What a replica set is, as the workloads controller finds it.
+
+use serde::{Deserialize, Serialize};
+
+use super::ReplicaSetSpec;
+use crate::condition::{Condition, ConditionStatus};
+use crate::kinds::Health;
+
+/// What a replica set is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReplicaSetStatus {
+    /// Generation of the object that this speaks of.
+    #[serde(default)]
+    pub observed_generation: u64,
+    /// Pods that there should be: by the spec, or by the autoscaler.
+    #[serde(default)]
+    pub desired_replicas: u32,
+    /// Pods that there are.
+    #[serde(default)]
+    pub replicas: u32,
+    /// Those of today's template.
+    #[serde(default)]
+    pub updated_replicas: u32,
+    /// Those that are ready.
+    #[serde(default)]
+    pub ready_replicas: u32,
+    /// Those that have been ready for `minReadySeconds`.
+    #[serde(default)]
+    pub available_replicas: u32,
+    /// `Progressing`, `Available`, `ReplicaFailure`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+impl ReplicaSetSpec {
+    /// How well the object of generation `generation` is, as `kubectl rollout status` decides it.
+    pub fn health(&self, generation: u64, status: &ReplicaSetStatus) -> Health {
+        let ReplicaSetStatus { desired_replicas: wanted, replicas, updated_replicas: updated, .. } = *status;
+        let progressing = |why: String| Health::Progressing { why };
+        if status.observed_generation < generation {
+            return progressing("its change has not been seen yet".to_owned());
+        }
+        let failed = status
+            .conditions
+            .iter()
+            .find(|condition| condition.kind == "Progressing" && condition.status == ConditionStatus::False);
+        if let Some(condition) = failed {
+            let why = if condition.message.is_empty() { &condition.reason } else { &condition.message };
+            return Health::Degraded { why: why.clone() };
+        }
+        if updated < wanted {
+            progressing(format!("{updated} of {wanted} pods are updated"))
+        } else if replicas > updated {
+            progressing(format!("{} old pods are to go", replicas - updated))
+        } else if status.available_replicas < wanted {
+            progressing(format!("{} of {wanted} pods are available", status.available_replicas))
+        } else {
+            Health::Healthy
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use jiff::Timestamp;
+
+    #[test]
+    fn health_follows_the_rollout() {
+        let spec = ReplicaSetSpec::default();
+        let mut status =
+            ReplicaSetStatus { observed_generation: 1, desired_replicas: 3, ..Default::default() };
+        let why = |health: Health| match health {
+            Health::Progressing { why } => why,
+            other => other.to_string(),
+        };
+        assert_eq!(why(spec.health(2, &status)), "its change has not been seen yet");
+        status.observed_generation = 2;
+        (status.updated_replicas, status.replicas) = (2, 4);
+        assert_eq!(why(spec.health(2, &status)), "2 of 3 pods are updated");
+        status.updated_replicas = 3;
+        assert_eq!(why(spec.health(2, &status)), "1 old pods are to go");
+        (status.replicas, status.available_replicas) = (3, 2);
+        assert_eq!(why(spec.health(2, &status)), "2 of 3 pods are available");
+        status.available_replicas = 3;
+        assert_eq!(spec.health(2, &status), Health::Healthy);
+        status.conditions.push(Condition {
+            kind: "Progressing".to_owned(),
+            status: ConditionStatus::False,
+            reason: "ProgressDeadlineExceeded".to_owned(),
+            message: String::new(),
+            last_transition_time: Timestamp::UNIX_EPOCH,
+        });
+        assert_eq!(spec.health(2, &status), Health::Degraded { why: "ProgressDeadlineExceeded".to_owned() });
+    }
+}

@@ -1,0 +1,97 @@
+//! What the schema can't say about a replica set, in Kubernetes' words where people search for them.
+
+use super::defaults::has_short_default_deadline;
+use super::{IntOrPercent, ReplicaSetSpec, StrategyType};
+use crate::kinds::metadata;
+use crate::kinds::pod::RestartPolicy;
+use crate::violation::{Findings, Path, rules};
+
+/// Checks a spec as it is written, before the defaults, at the path `at`.
+pub(super) fn validate(spec: &ReplicaSetSpec, at: &Path<'_>, findings: &mut Findings) {
+    let template = at.field("template");
+    selector(spec, at, findings);
+    metadata::template(
+        &spec.template.metadata.labels,
+        &spec.template.metadata.annotations,
+        &template.field("metadata"),
+        findings,
+    );
+    let pod = template.field("spec");
+    spec.template.spec.validate(&pod, findings);
+    let policy = spec.template.spec.restart_policy;
+    if policy != RestartPolicy::Always {
+        let message = format!("Unsupported value: `{policy:?}`: supported values: `Always`");
+        findings
+            .add(&rules::RESTART_POLICY, &pod.field("restartPolicy"), message)
+            .help("the pods of a ReplicaSet are meant to run on");
+    }
+    strategy(spec, &at.field("strategy"), findings);
+    if has_short_default_deadline(spec) {
+        // Raised with the defaults.
+    } else if spec.min_ready_seconds > 0 && spec.progress_deadline_seconds <= spec.min_ready_seconds {
+        let message = format!(
+            "Invalid value: {}: must be greater than minReadySeconds, which is {}",
+            spec.progress_deadline_seconds, spec.min_ready_seconds
+        );
+        findings.add(&rules::ROLLOUT, &at.field("progressDeadlineSeconds"), message);
+    } else if spec.progress_deadline_seconds == 0 {
+        let message = "Invalid value: 0: must be greater than 0";
+        findings.add(&rules::ROLLOUT, &at.field("progressDeadlineSeconds"), message);
+    }
+}
+
+fn selector(spec: &ReplicaSetSpec, at: &Path<'_>, findings: &mut Findings) {
+    let here = at.field("selector");
+    if spec.selector.is_empty() {
+        let message = "Invalid value: empty selector is invalid for ReplicaSet";
+        findings
+            .add(&rules::SELECTOR, &here, message)
+            .help("write matchLabels with the labels of the template");
+        return;
+    }
+    let before = findings.count();
+    spec.selector.validate(&here, findings);
+    let is_well_formed = findings.count() == before;
+    if is_well_formed && !spec.selector.matches(&spec.template.metadata.labels) {
+        let template = at.field("template");
+        let metadata = template.field("metadata");
+        let message = "Invalid value: `selector` does not match template `labels`";
+        findings
+            .add(&rules::SELECTOR, &metadata.field("labels"), message)
+            .help("give the template the labels that the selector asks for");
+    }
+}
+
+fn strategy(spec: &ReplicaSetSpec, at: &Path<'_>, findings: &mut Findings) {
+    let Some(update) = &spec.strategy.rolling_update else { return };
+    let here = at.field("rollingUpdate");
+    if spec.strategy.kind == StrategyType::Recreate {
+        let message = "Forbidden: may not be specified when strategy `type` is 'Recreate'";
+        findings.add(&rules::EXCLUSIVE, &here, message).on_key();
+        return;
+    }
+    percent(update.max_surge.as_ref(), &here.field("maxSurge"), findings);
+    let unavailable_here = here.field("maxUnavailable");
+    let unavailable = percent(update.max_unavailable.as_ref(), &unavailable_here, findings);
+    if unavailable.is_some_and(|percent| percent > 100) {
+        let message = "Invalid value: must not be greater than 100%";
+        findings.add(&rules::ROLLOUT, &unavailable_here, message);
+    }
+    let is_zero =
+        |amount: &Option<IntOrPercent>| amount.as_ref().is_some_and(|amount| amount.of(100, true) == Some(0));
+    if is_zero(&update.max_surge) && is_zero(&update.max_unavailable) {
+        let message = "Invalid value: may not be 0 when `maxSurge` is 0";
+        findings.add(&rules::ROLLOUT, &unavailable_here, message).help("no pod could ever be replaced");
+    }
+}
+
+/// The per cent, if it is a share; a share that can't be read is told.
+fn percent(amount: Option<&IntOrPercent>, at: &Path<'_>, findings: &mut Findings) -> Option<u32> {
+    let IntOrPercent::Percent(text) = amount? else { return None };
+    let percent = amount?.percent();
+    if percent.is_none() {
+        let message = format!("Invalid value: `{text}`: must be an integer or percentage (e.g '5%')");
+        findings.add(&rules::ROLLOUT, at, message);
+    }
+    percent
+}

@@ -1,0 +1,50 @@
+//! A folder or file of the manifest repository, as functions and jobs name it.
+
+use crate::violation::{Findings, Path, rules};
+
+/// Longest path, as Linux' PATH_MAX.
+const PATH_MAX_BYTES: usize = 4096;
+
+/// Checks a path that starts at the root of the repository and stays in it.
+pub(super) fn check(path: &str, at: &Path<'_>, findings: &mut Findings) {
+    const HELP: &str =
+        "put the folder into this repository and write its path from the root, for example `functions/hello`";
+    let why = if path.is_empty() {
+        "Required value: the path is empty".to_owned()
+    } else if path.len() > PATH_MAX_BYTES {
+        format!("Too long: may not be more than {PATH_MAX_BYTES} bytes")
+    } else if path.chars().any(char::is_control) {
+        "Invalid value: must not contain control characters".to_owned()
+    } else if path.starts_with(['/', '~']) || path.contains('\\') || path.contains("://") {
+        format!("Invalid value: `{path}`: must be a path within the repository")
+    } else if path.split('/').any(|part| part == "..") {
+        format!("Invalid value: `{path}`: must not contain '..'")
+    } else if path.split('/').any(|part| part == ".git") {
+        format!("Invalid value: `{path}`: Git's own files are no content")
+    } else {
+        return;
+    };
+    findings.add(&rules::INVALID_PATH, at, why).help(HELP);
+}
+
+/// One spelling for equal paths: `./a//b/` is `a/b`, the whole repository is `.`.
+pub(super) fn normalize(path: &mut String) {
+    let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
+    *path = if parts.is_empty() { ".".to_owned() } else { parts.join("/") };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_paths_are_spelled_alike_and_stay_so() {
+        for (written, wanted) in [("./a//b/", "a/b"), (".", "."), ("a", "a"), ("./", ".")] {
+            let mut path = written.to_owned();
+            normalize(&mut path);
+            assert_eq!(path, wanted);
+            normalize(&mut path);
+            assert_eq!(path, wanted);
+        }
+    }
+}

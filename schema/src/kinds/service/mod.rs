@@ -1,0 +1,170 @@
+//! Service: a stable address in front of pods. Fields, defaults and meaning are Kubernetes' (core/v1);
+//! `addresses` is our own.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+mod defaults;
+mod status;
+mod validate;
+
+use super::pod::{PortReference, Protocol};
+use super::{Kind, KindSpec, field_path};
+use crate::violation::{Findings, OwnedStep, Path};
+pub use status::{ServicePortStatus, ServiceStatus};
+
+/// The `clusterIP` of a service without address: its name leads to the pods themselves.
+pub const HEADLESS: &str = "None";
+
+/// The ports that nodes keep for services, as in Kubernetes.
+pub const NODE_PORTS: std::ops::RangeInclusive<u16> = 30000..=32767;
+
+/// Seconds for which a client stays with one pod when the manifest names none, as in Kubernetes.
+pub const DEFAULT_AFFINITY_SECONDS: u32 = 3 * 60 * 60;
+
+/// What a service should be.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct ServiceSpec {
+    /// How it can be reached.
+    #[serde(default, rename = "type")]
+    pub kind: ServiceType,
+    /// Labels of the pods behind it; none: `addresses` are behind it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub selector: BTreeMap<String, String>,
+    /// Its ports.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<ServicePort>,
+    /// Its address: `None` for a headless service; chosen by the cluster when absent.
+    #[serde(default, rename = "clusterIP", skip_serializing_if = "Option::is_none")]
+    pub cluster_ip: Option<String>,
+    /// Further addresses of nodes at which it answers.
+    #[serde(default, rename = "externalIPs", skip_serializing_if = "Vec::is_empty")]
+    pub external_ips: Vec<String>,
+    /// Whether a client's connections stay with one pod.
+    #[serde(default)]
+    pub session_affinity: SessionAffinity,
+    /// How long they do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_affinity_config: Option<SessionAffinityConfig>,
+    /// Which endpoints serve clients within the cluster.
+    #[serde(default)]
+    pub internal_traffic_policy: TrafficPolicy,
+    /// Which endpoints serve clients from outside.
+    #[serde(default)]
+    pub external_traffic_policy: TrafficPolicy,
+    /// Pods count as endpoints before they are ready.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub publish_not_ready_addresses: bool,
+    /// Addresses behind a service without selector.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
+}
+
+/// How a service can be reached.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ServiceType {
+    /// At its cluster IP.
+    #[default]
+    ClusterIP,
+    /// Also at a port of every node.
+    NodePort,
+}
+
+/// One port of a service.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct ServicePort {
+    /// Name; needed when there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Protocol.
+    #[serde(default)]
+    pub protocol: Protocol,
+    /// Port of the service.
+    #[schemars(range(min = 1))]
+    pub port: u16,
+    /// Port of the pods, by number or name; `port` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_port: Option<PortReference>,
+    /// Port of every node, for type NodePort; chosen by the cluster when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_port: Option<u16>,
+}
+
+/// Whether a client's connections stay with one pod.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SessionAffinity {
+    /// They do not.
+    #[default]
+    None,
+    /// Those from one address do.
+    ClientIP,
+}
+
+/// How long a client's connections stay with one pod.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct SessionAffinityConfig {
+    /// For `ClientIP`.
+    #[serde(default, rename = "clientIP", skip_serializing_if = "Option::is_none")]
+    pub client_ip: Option<ClientIpConfig>,
+}
+
+/// How long the connections of one address stay with one pod.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct ClientIpConfig {
+    /// Seconds, 1 to 86400; 10800 when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<u32>,
+}
+
+/// Which endpoints serve a client.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum TrafficPolicy {
+    /// All.
+    #[default]
+    Cluster,
+    /// Those on the same node.
+    Local,
+}
+
+impl ServiceSpec {
+    /// Without an address of its own.
+    pub fn is_headless(&self) -> bool {
+        self.cluster_ip.as_deref() == Some(HEADLESS)
+    }
+}
+
+impl KindSpec for ServiceSpec {
+    const KIND: Kind = Kind::Service;
+
+    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
+        validate::validate(self, at, findings);
+    }
+
+    fn fill_defaults(&mut self) {
+        defaults::fill(self);
+    }
+
+    fn places(&self) -> Vec<Vec<OwnedStep>> {
+        let mut places = vec![field_path(&["spec", "selector"])];
+        if self.cluster_ip.is_some() {
+            places.push(field_path(&["spec", "clusterIP"]));
+        }
+        let ports = self.ports.iter().enumerate().filter(|(_, port)| port.node_port.is_some());
+        places.extend(ports.map(|(index, _)| {
+            let mut path = field_path(&["spec", "ports"]);
+            path.extend([OwnedStep::Index(index), OwnedStep::Field("nodePort".to_owned())]);
+            path
+        }));
+        places
+    }
+}

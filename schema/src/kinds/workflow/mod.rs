@@ -1,0 +1,148 @@
+//! Workflow: a state machine over functions.
+//!
+//! The meaning of every field is that of the Amazon States Language with JSONPath; names are ours, in
+//! lower camel case. What of the language is not here, and what to do instead, is a table of the
+//! manifest loader (`manifest/states_language.rs`); other spellings are read by `manifest/dialects/workflow`.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+
+use super::{Kind, KindSpec};
+use crate::violation::{Findings, OwnedStep, Path};
+
+mod defaults;
+mod handler;
+mod operator;
+mod path;
+mod rule;
+mod state;
+mod status;
+mod validate;
+
+pub use handler::{Catcher, JitterStrategy, Retrier};
+pub use operator::{Operand, Operator};
+pub use path::{JsonPath, PathError, PathRoot, Segment};
+pub use rule::Rule;
+pub use state::{
+    ChoiceState, FailState, MapState, NullablePath, ParallelState, PassState, State, SucceedState, TaskState,
+    WaitState,
+};
+pub use status::{RunPhase, RunSummary, WorkflowStatus};
+
+/// Most seconds, attempts and so on that a field takes: the language's own bound.
+pub const COUNT_MAX: u32 = 99_999_999;
+
+/// Longest name of a state, in characters: the language's own bound.
+pub const STATE_NAME_MAX_CHARS: usize = 80;
+
+/// How deep machines may lie in each other (in branches and maps), and rules in `and`, `or`, `not`.
+/// People write two; each level costs four levels of YAML, of which there are
+/// [`crate::manifest::limits::DEPTH_MAX`].
+pub const NESTING_MAX: usize = 8;
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+/// The state machine, and what a push runs it with.
+pub struct WorkflowSpec {
+    /// For people; has no effect and is not stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comment: Option<String>,
+    /// Name of the state that a run begins with.
+    pub start_at: String,
+    /// The states by name.
+    pub states: BTreeMap<String, State>,
+    /// The input of the run that a push starts, once for each change of this spec. No run is started
+    /// when absent.
+    #[serde(default, deserialize_with = "state::written", skip_serializing_if = "Option::is_none")]
+    pub params: Option<Json>,
+    /// Seconds after which a run fails with `States.Timeout`; no limit when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 99_999_999))]
+    pub timeout_seconds: Option<u32>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+/// A state machine inside a state: a branch of a Parallel, or what a Map does with each item.
+pub struct Machine {
+    /// For people; has no effect and is not stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comment: Option<String>,
+    /// Name of the state that it begins with.
+    pub start_at: String,
+    /// The states by name. They lead to each other only.
+    pub states: BTreeMap<String, State>,
+}
+
+/// The states of a workflow, a branch or a map, wherever they are written.
+#[derive(Debug, Clone, Copy)]
+pub struct MachineRef<'a> {
+    /// Where it begins.
+    pub start_at: &'a str,
+    /// The states by name.
+    pub states: &'a BTreeMap<String, State>,
+}
+
+impl Machine {
+    /// Its states.
+    pub fn as_ref(&self) -> MachineRef<'_> {
+        MachineRef { start_at: &self.start_at, states: &self.states }
+    }
+}
+
+impl WorkflowSpec {
+    /// The outermost states.
+    pub fn machine(&self) -> MachineRef<'_> {
+        MachineRef { start_at: &self.start_at, states: &self.states }
+    }
+
+    /// Every function that it calls, also in branches and maps, by the path of the field that names it.
+    /// The functions are of the workflow's own namespace.
+    pub fn functions(&self) -> Vec<(Vec<OwnedStep>, &str)> {
+        let mut found = Vec::new();
+        functions_of(self.machine(), &Path::ROOT.field("spec"), &mut found);
+        found
+    }
+}
+
+fn functions_of<'a>(machine: MachineRef<'a>, at: &Path<'_>, found: &mut Vec<(Vec<OwnedStep>, &'a str)>) {
+    let states = at.field("states");
+    for (name, state) in machine.states {
+        let here = states.field(name);
+        match state {
+            State::Task(task) => found.push((here.field("function").steps(), task.function.as_str())),
+            State::Parallel(parallel) => {
+                let branches = here.field("branches");
+                for (index, branch) in parallel.branches.iter().enumerate() {
+                    functions_of(branch.as_ref(), &branches.index(index), found);
+                }
+            }
+            State::Map(map) => {
+                functions_of(map.item_processor.as_ref(), &here.field("itemProcessor"), found);
+            }
+            State::Choice(_) | State::Pass(_) | State::Wait(_) | State::Succeed(_) | State::Fail(_) => {}
+        }
+    }
+}
+
+impl KindSpec for WorkflowSpec {
+    const KIND: Kind = Kind::Workflow;
+
+    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
+        validate::workflow(self, at, findings);
+    }
+
+    fn fill_defaults(&mut self) {
+        self.comment = None;
+        defaults::states(&mut self.states);
+    }
+
+    fn places(&self) -> Vec<Vec<OwnedStep>> {
+        self.functions().into_iter().map(|(path, _)| path).collect()
+    }
+}

@@ -1,0 +1,276 @@
+//! The JSONPaths of workflows: a bounded parser.
+//!
+//! Not the crate `serde_json_path`: it reads RFC 9535, in which `$.input-foo` is no path, but state
+//! machines are full of such names. Wildcards, filters, `..` and unions are not read: where a run would
+//! need them, a function does it better.
+
+use std::fmt;
+
+/// Longest path, in bytes, and most steps. Real ones have under ten steps.
+const PATH_MAX_BYTES: usize = 1024;
+
+/// A path into a state's data, or into what the run knows about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JsonPath {
+    /// Where it begins.
+    pub root: PathRoot,
+    /// The steps from there.
+    pub segments: Vec<Segment>,
+}
+
+/// Where a path begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PathRoot {
+    /// `$`: the state's input.
+    Data,
+    /// `$$`: the context object: `$$.Execution.Id`, `$$.State.Name`, `$$.Map.Item.Value` and so on.
+    Context,
+}
+
+/// One step of a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Segment {
+    /// `.name` or `['name']`.
+    Name(String),
+    /// `[3]`; from the end if negative.
+    Index(i64),
+    /// `[1:3]`, `[1:]`, `[:3]`: a part of a list; gives a list.
+    Slice(Option<i64>, Option<i64>),
+}
+
+/// The text is no path.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    /// It does not start as a path does.
+    #[error("a path begins with `$`")]
+    NoRoot,
+    /// An intrinsic function.
+    #[error("intrinsic functions are not supported")]
+    Intrinsic,
+    /// A part of JSONPath that is not read.
+    #[error("{0} are not supported in paths")]
+    Unsupported(&'static str),
+    /// Not a path, from this character on, counted from 1.
+    #[error("{wanted} is wanted at character {at}")]
+    Syntax {
+        /// What could come there.
+        wanted: &'static str,
+        /// Where.
+        at: usize,
+    },
+    /// Too long.
+    #[error("the path is longer than {PATH_MAX_BYTES} bytes")]
+    TooLong,
+}
+
+impl JsonPath {
+    /// Reads a path.
+    pub fn parse(text: &str) -> Result<Self, PathError> {
+        if text.len() > PATH_MAX_BYTES {
+            return Err(PathError::TooLong);
+        }
+        if text.starts_with("States.") {
+            return Err(PathError::Intrinsic);
+        }
+        let (root, rest) = match (text.strip_prefix("$$"), text.strip_prefix('$')) {
+            (Some(rest), _) => (PathRoot::Context, rest),
+            (None, Some(rest)) => (PathRoot::Data, rest),
+            (None, None) => return Err(PathError::NoRoot),
+        };
+        let mut reader = Reader { text, rest };
+        let mut segments = Vec::new();
+        while !reader.rest.is_empty() {
+            segments.push(reader.segment()?);
+        }
+        Ok(Self { root, segments })
+    }
+
+    /// The path of a field of the data.
+    pub fn of_field(name: &str) -> Self {
+        Self { root: PathRoot::Data, segments: vec![Segment::Name(name.to_owned())] }
+    }
+
+    /// Whether it leads to at most one place of the state's data: only such a place can be written to.
+    pub fn is_reference(&self) -> bool {
+        let is_single = |segment: &Segment| match segment {
+            Segment::Name(_) => true,
+            Segment::Index(index) => *index >= 0,
+            Segment::Slice(..) => false,
+        };
+        self.segments.iter().all(is_single)
+    }
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    rest: &'a str,
+}
+
+impl<'a> Reader<'a> {
+    fn wrong(&self, wanted: &'static str) -> PathError {
+        let before = &self.text[..self.text.len() - self.rest.len()];
+        PathError::Syntax { wanted, at: before.chars().count() + 1 }
+    }
+
+    fn eat(&mut self, prefix: char) -> bool {
+        let rest = self.rest.strip_prefix(prefix);
+        self.rest = rest.unwrap_or(self.rest);
+        rest.is_some()
+    }
+
+    fn segment(&mut self) -> Result<Segment, PathError> {
+        if self.eat('.') {
+            if self.rest.starts_with('.') {
+                return Err(PathError::Unsupported("`..` steps"));
+            }
+            if self.rest.starts_with('*') {
+                return Err(PathError::Unsupported("wildcards"));
+            }
+            let name = self.until(|c| !(c.is_alphanumeric() || matches!(c, '_' | '-' | '$' | '@')));
+            return match name {
+                "" => Err(self.wrong("a name")),
+                name => Ok(Segment::Name(name.to_owned())),
+            };
+        }
+        if !self.eat('[') {
+            return Err(self.wrong("`.` or `[`"));
+        }
+        let segment = match self.rest.chars().next() {
+            Some(quote @ ('\'' | '"')) => Segment::Name(self.quoted(quote)?),
+            Some('*') => return Err(PathError::Unsupported("wildcards")),
+            Some('?' | '(') => return Err(PathError::Unsupported("filters")),
+            _ => self.index()?,
+        };
+        if self.rest.starts_with(',') {
+            return Err(PathError::Unsupported("unions"));
+        }
+        if self.eat(']') { Ok(segment) } else { Err(self.wrong("`]`")) }
+    }
+
+    fn until(&mut self, is_end: impl Fn(char) -> bool) -> &'a str {
+        let end = self.rest.find(is_end).unwrap_or(self.rest.len());
+        let (word, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        word
+    }
+
+    fn quoted(&mut self, quote: char) -> Result<String, PathError> {
+        let mut name = String::new();
+        self.eat(quote);
+        loop {
+            let mut chars = self.rest.chars();
+            match (chars.next(), chars.clone().next()) {
+                (None, _) => return Err(self.wrong("the closing quote")),
+                (Some('\\'), Some(escaped)) => {
+                    chars.next();
+                    name.push(escaped);
+                }
+                (Some(end), _) if end == quote => {
+                    self.rest = chars.as_str();
+                    return Ok(name);
+                }
+                (Some(other), _) => name.push(other),
+            }
+            self.rest = chars.as_str();
+        }
+    }
+
+    fn index(&mut self) -> Result<Segment, PathError> {
+        let first = self.number()?;
+        if self.eat(':') {
+            let last = self.number()?;
+            if self.rest.starts_with(':') {
+                return Err(PathError::Unsupported("steps of slices"));
+            }
+            return Ok(Segment::Slice(first, last));
+        }
+        first.map(Segment::Index).ok_or_else(|| self.wrong("an index or a name in quotes"))
+    }
+
+    fn number(&mut self) -> Result<Option<i64>, PathError> {
+        let before = self.rest;
+        let digits = self.until(|c| !(c.is_ascii_digit() || c == '-'));
+        if digits.is_empty() {
+            return Ok(None);
+        }
+        digits.parse().map(Some).map_err(|_| {
+            self.rest = before;
+            self.wrong("an index")
+        })
+    }
+}
+
+impl fmt::Display for JsonPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.root == PathRoot::Context { "$$" } else { "$" })?;
+        let bound = |bound: &Option<i64>| bound.map(|bound| bound.to_string()).unwrap_or_default();
+        for segment in &self.segments {
+            match segment {
+                Segment::Name(name) if is_bare(name) => write!(f, ".{name}")?,
+                Segment::Name(name) => {
+                    write!(f, "['{}']", name.replace('\\', "\\\\").replace('\'', "\\'"))?;
+                }
+                Segment::Index(index) => write!(f, "[{index}]")?,
+                Segment::Slice(first, last) => write!(f, "[{}:{}]", bound(first), bound(last))?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a name can follow a dot.
+fn is_bare(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '$' | '@'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_real_machines_are_read_and_written_back() {
+        for (text, is_reference) in [
+            ("$", true),
+            ("$.guid", true),
+            ("$.input-foo-bar", true),
+            ("$.items[0].name", true),
+            ("$['a b'].c", true),
+            ("$['it\\'s']", true),
+            ("$.fooList[1:]", false),
+            ("$.a[-1]", false),
+            ("$$.Execution.Id", true),
+            ("$.größe", true),
+        ] {
+            let path = JsonPath::parse(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert_eq!(path.to_string(), text);
+            assert_eq!(path.is_reference(), is_reference, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_path_is_told() {
+        for (text, error) in [
+            ("", "a path begins with `$`"),
+            (".guid", "a path begins with `$`"),
+            ("bug$.x", "a path begins with `$`"),
+            ("$foo", "`.` or `[` is wanted at character 2"),
+            ("$.", "a name is wanted at character 3"),
+            ("$...", "`..` steps are not supported in paths"),
+            ("$.a[", "an index or a name in quotes is wanted at character 5"),
+            ("$.a[1", "`]` is wanted at character 6"),
+            ("$.a['b", "the closing quote is wanted at character 7"),
+            ("$.a[--]", "an index is wanted at character 5"),
+            ("$.a[*]", "wildcards are not supported in paths"),
+            ("$.a[?(@.b)]", "filters are not supported in paths"),
+            ("$.a[1,2]", "unions are not supported in paths"),
+            ("$.a b", "`.` or `[` is wanted at character 4"),
+            ("States.UUID()", "intrinsic functions are not supported"),
+        ] {
+            assert_eq!(
+                JsonPath::parse(text).map_err(|error| error.to_string()),
+                Err(error.to_owned()),
+                "{text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The graph of one machine: where it starts, where each state leads, that it can end.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::state;
+use crate::kinds::workflow::{MachineRef, NESTING_MAX, STATE_NAME_MAX_CHARS, State};
+use crate::manifest::nearest::suggestion;
+use crate::violation::{Findings, Path, rules};
+
+/// Names of states that were seen, in the whole workflow, and where.
+pub(super) type Names = BTreeMap<String, String>;
+
+/// Checks the machine at `at` and those inside; `depth` others are around it.
+pub(super) fn check(
+    machine: MachineRef<'_>,
+    at: &Path<'_>,
+    names: &mut Names,
+    depth: usize,
+    findings: &mut Findings,
+) {
+    let states = at.field("states");
+    if depth >= NESTING_MAX {
+        let message = format!("machines lie in each other more than {NESTING_MAX} deep");
+        findings.add(&rules::TOO_DEEP, at, message).help("move the inner ones into a workflow of their own");
+        return;
+    }
+    if machine.states.is_empty() {
+        findings.add(&rules::REQUIRED, &states, "Required value: at least one state").on_key();
+    }
+    for (name, state) in machine.states {
+        let here = states.field(name);
+        self::name(name, &here, names, findings);
+        state::check(state, &here, names, depth, findings);
+    }
+    let leads_on = transitions(machine, at, findings);
+    if leads_on && !machine.states.is_empty() {
+        reach(machine, at, findings);
+    }
+}
+
+fn name(name: &str, at: &Path<'_>, names: &mut Names, findings: &mut Findings) {
+    if name.is_empty() || name.chars().count() > STATE_NAME_MAX_CHARS {
+        let message = format!("Invalid value: a state's name has 1 to {STATE_NAME_MAX_CHARS} characters");
+        findings.add(&rules::INVALID_NAME, at, message).on_key();
+    }
+    match names.get(name) {
+        Some(first) => {
+            let message = format!("Duplicate value: a state `{name}` is also at {first}");
+            findings
+                .add(&rules::DUPLICATE_NAME, at, message)
+                .on_key()
+                .help("names are unique in the whole workflow, so that a run's history is");
+        }
+        None => drop(names.insert(name.to_owned(), at.to_string())),
+    }
+}
+
+/// Checks that whatever is named exists. False if something does not.
+fn transitions(machine: MachineRef<'_>, at: &Path<'_>, findings: &mut Findings) -> bool {
+    let mut all_exist = true;
+    let mut target = |at: &Path<'_>, name: &str| {
+        if !machine.states.contains_key(name) {
+            all_exist = false;
+            let help = suggestion(name, machine.states.keys().map(String::as_str));
+            findings
+                .add(&rules::NOT_FOUND, at, format!("no state of this machine is called `{name}`"))
+                .help(help);
+        }
+    };
+    target(&at.field("startAt"), machine.start_at);
+    let states = at.field("states");
+    for (name, state) in machine.states {
+        each_target(state, &states.field(name), &mut target);
+    }
+    all_exist
+}
+
+/// Calls `visit` with each field that names a state to go to.
+fn each_target(state: &State, at: &Path<'_>, visit: &mut dyn FnMut(&Path<'_>, &str)) {
+    if let Some((Some(next), _)) = state.onward() {
+        visit(&at.field("next"), next);
+    }
+    let catch = at.field("catch");
+    for (index, catcher) in state.handlers().1.iter().enumerate() {
+        visit(&catch.index(index).field("next"), &catcher.next);
+    }
+    let State::Choice(choice) = state else { return };
+    let choices = at.field("choices");
+    for (index, rule) in choice.choices.iter().enumerate() {
+        if let Some(next) = &rule.next {
+            visit(&choices.index(index).field("next"), next);
+        }
+    }
+    if let Some(default) = &choice.default {
+        visit(&at.field("default"), default);
+    }
+}
+
+/// Checks that each state can be reached and that the machine can end.
+fn reach(machine: MachineRef<'_>, at: &Path<'_>, findings: &mut Findings) {
+    let mut reached: BTreeSet<&str> = BTreeSet::new();
+    let mut open = vec![machine.start_at.to_owned()];
+    while let Some(name) = open.pop() {
+        let Some((name, state)) = machine.states.get_key_value(&name) else { continue };
+        if reached.insert(name) {
+            each_target(state, &Path::ROOT, &mut |_, target| open.push(target.to_owned()));
+        }
+    }
+    let states = at.field("states");
+    for name in machine.states.keys().filter(|name| !reached.contains(name.as_str())) {
+        findings
+            .add(&rules::UNREACHABLE_STATE, &states.field(name), format!("no state leads to `{name}`"))
+            .on_key()
+            .help("name it in a next, a default or a choice, or remove it");
+    }
+    let ends = |name: &&&str| machine.states.get(**name).is_some_and(State::is_terminal);
+    // A state that leads nowhere, or both on and out, was told already.
+    let is_open = |state: &State| state.onward().is_some_and(|(next, end)| next.is_some() == end);
+    if !reached.iter().any(|name| ends(&name)) && !machine.states.values().any(is_open) {
+        findings
+            .add(&rules::NO_END, &states, "no state that can be reached ends the machine")
+            .on_key()
+            .help("give one `end: true`, or add a Succeed or Fail");
+    }
+}

@@ -1,0 +1,56 @@
+//! Fields that hold a path.
+
+use crate::kinds::workflow::{JsonPath, NullablePath, PathError, PathRoot};
+use crate::violation::{Findings, Path, rules};
+
+/// What a field's path may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sort {
+    /// Any, also into the context object.
+    Any,
+    /// One that leads to one place, also of the context object.
+    Single,
+    /// One that leads to one place of the state's data.
+    Reference,
+}
+
+/// Checks a field that may be null.
+pub(super) fn nullable(path: Option<&NullablePath>, sort: Sort, at: &Path<'_>, findings: &mut Findings) {
+    optional(path.and_then(|path| path.0.as_deref()), sort, at, findings);
+}
+
+/// Checks a field that may be absent.
+pub(super) fn optional(path: Option<&str>, sort: Sort, at: &Path<'_>, findings: &mut Findings) {
+    if let Some(path) = path {
+        check(path, sort, at, findings);
+    }
+}
+
+/// Checks a path.
+pub(super) fn check(text: &str, sort: Sort, at: &Path<'_>, findings: &mut Findings) {
+    match JsonPath::parse(text) {
+        Err(PathError::Intrinsic) => intrinsic(text, at, findings),
+        Err(error) => {
+            let message = format!("Invalid value: `{text}` is no path: {error}");
+            findings.add(&rules::JSON_PATH, at, message).help("for example `$.items[0].name`");
+        }
+        Ok(path) if sort != Sort::Any && !path.is_reference() => {
+            let message = format!("Invalid value: `{text}`: a path to exactly one place is wanted");
+            findings.add(&rules::JSON_PATH, at, message).help("use names and indices only");
+        }
+        Ok(path) if sort == Sort::Reference && path.root == PathRoot::Context => {
+            let message = format!("Invalid value: `{text}`: a path into the state's own data is wanted");
+            findings.add(&rules::JSON_PATH, at, message).help("begin it with a single `$`");
+        }
+        Ok(_) => {}
+    }
+}
+
+fn intrinsic(text: &str, at: &Path<'_>, findings: &mut Findings) {
+    let name = text.split('(').next().unwrap_or(text);
+    let message =
+        format!("Minik8s does not have the intrinsic functions of the Amazon States Language (`{name}`)");
+    findings
+        .add(&rules::WORKFLOW_UNSUPPORTED, at, message)
+        .help("let a function work the value out, and write its path here");
+}

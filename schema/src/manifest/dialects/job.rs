@@ -1,0 +1,116 @@
+//! Job: older names of options, and the login's fields directly under `spec`. Passwords and keys in clear
+//! are errors, also where today's spelling is used; their text is taken out of the tree, so that no
+//! later message repeats it. A Job of Kubernetes is told what it is.
+
+use super::tree::{below, entry, list, mapping, put, rename, take, text};
+use super::{Mark, Node, Notes, Value};
+use crate::kinds::Kind;
+use crate::violation::rules;
+
+/// Fields of `spec` that have another name today.
+const RENAMED: [(&str, &str); 2] = [("gpuNums", "gpusPerNode"), ("submitDirectory", "files")];
+/// Fields of `spec` that are fields of `spec.login` today.
+const OF_LOGIN: [(&str, &str); 2] = [("submitHost", "host"), ("username", "username")];
+/// Names under which people write secrets, and what holds a reference to one.
+const SECRETS: [(&str, &str); 6] = [
+    ("password", "password"),
+    ("passwd", "password"),
+    ("sshKey", "sshKey"),
+    ("privateKey", "sshKey"),
+    ("identityFile", "sshKey"),
+    ("passphrase", "sshKey"),
+];
+
+pub(super) fn rewrite(node: &mut Node, notes: &mut Notes<'_>) {
+    if is_of_kubernetes(node) {
+        return not_a_batch_job(node, notes);
+    }
+    let Some(spec) = below(node, &["spec"]) else { return };
+    secrets_in_clear(spec, "spec", notes);
+    for (old, new) in RENAMED {
+        if let Some(mark) = rename(spec, old, new) {
+            notes.older(mark, &format!("spec.{old}"), &format!("spec.{new}"));
+        }
+    }
+    for (old, new) in OF_LOGIN {
+        let Some(written) = spec.entry(old) else { continue };
+        let mark = written.mark;
+        let of_login = spec.entry("login").map(|login| &login.value);
+        // A login that says it already, or is no mapping, leaves the older field to be told as unknown.
+        if of_login.is_some_and(|login| login.entries().is_none() || login.entry(new).is_some()) {
+            continue;
+        }
+        let Some(written) = take(spec, old) else { continue };
+        put(spec, entry("login", mark, mapping(mark, [])));
+        if let Some(login) = below(spec, &["login"]) {
+            put(login, entry(new, mark, written.value));
+        }
+        notes.older(mark, &format!("spec.{old}"), &format!("spec.login.{new}"));
+    }
+    if let Some(login) = below(spec, &["login"]) {
+        secrets_in_clear(login, "spec.login", notes);
+    }
+}
+
+/// The same for the login that the Cluster object gives to all jobs.
+pub(super) fn rewrite_cluster(node: &mut Node, notes: &mut Notes<'_>) {
+    if let Some(login) = below(node, &["spec", "slurm", "login"]) {
+        secrets_in_clear(login, "spec.slurm.login", notes);
+    }
+}
+
+/// Takes secrets in clear out of the mapping at `path`.
+fn secrets_in_clear(node: &mut Node, path: &str, notes: &mut Notes<'_>) {
+    let login = if path.ends_with("login") { path.to_owned() } else { format!("{path}.login") };
+    for (field, reference) in SECRETS {
+        let is_clear = |value: &Node| {
+            matches!(value.value, Value::Scalar { .. } | Value::Sequence(_)) && !value.is_null()
+        };
+        if !node.entry(field).is_some_and(|entry| is_clear(&entry.value)) {
+            continue;
+        }
+        let Some(written) = take(node, field) else { continue };
+        if written.value.text().is_some_and(str::is_empty) {
+            notes.dropped(written.mark, &format!("{path}.{field}"), "it is empty");
+            continue;
+        }
+        notes.error(
+            written.mark,
+            &rules::LITERAL_SECRET,
+            format!("{path}.{field}: a secret in clear: all who can read the repository have it, also after it is removed"),
+            &format!(
+                "change it at its host, encrypt the new one with `age` into a file of the repository, and write \
+`{login}.{reference}: {{name: SECRET, key: KEY}}`"
+            ),
+        );
+    }
+}
+
+/// A Job that runs pods.
+fn is_of_kubernetes(node: &Node) -> bool {
+    let is_batch = node
+        .entry("apiVersion")
+        .and_then(|entry| entry.value.text())
+        .is_some_and(|text| text.starts_with("batch/"));
+    let has_template = node.entry("spec").is_some_and(|spec| spec.value.entry("template").is_some());
+    is_batch && has_template
+}
+
+/// One error in place of one for each field; what stands in for the rest is right and never stored.
+fn not_a_batch_job(node: &mut Node, notes: &mut Notes<'_>) {
+    let mark = |key: &str| node.entry(key).map_or(node.first_mark(), |entry| entry.value.mark);
+    let (version, spec): (Mark, Mark) = (mark("apiVersion"), mark("spec"));
+    let message =
+        "apiVersion `batch/v1` is that of Kubernetes' Job, which runs pods; a Job of Minik8s is a Slurm job";
+    notes.error(
+        version,
+        &rules::API_VERSION,
+        message.to_owned(),
+        "for containers that run to their end, write a Pod with `restartPolicy: OnFailure` (or Never)",
+    );
+    take(node, "apiVersion");
+    take(node, "spec");
+    put(node, entry("apiVersion", version, text(version, Kind::Job.api_version())));
+    let commands = list(spec, vec![text(spec, "true")]);
+    put(node, entry("spec", spec, mapping(spec, [("runCommands", commands)])));
+}

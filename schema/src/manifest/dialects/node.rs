@@ -1,0 +1,15 @@
+//! Node: older manifests name an address at top level and have no spec.
+
+use super::tree::{entry, mapping, put, take};
+use super::{Node, Notes};
+
+pub(super) fn rewrite(node: &mut Node, notes: &mut Notes<'_>) {
+    if let Some(ip) = take(node, "ip") {
+        notes.dropped(ip.mark, "ip", "the node's agent says where it is reached");
+    }
+    // As in Kubernetes: a node may have labels and nothing else.
+    if node.entry("spec").is_none_or(|spec| spec.value.is_null()) {
+        let mark = take(node, "spec").map_or(node.first_mark(), |spec| spec.mark);
+        put(node, entry("spec", mark, mapping(mark, [])));
+    }
+}

@@ -1,0 +1,43 @@
+//! ReplicaSet: `ImagePullPolicy`, named templates, selectors without `matchLabels`.
+
+use super::tree::{below, entry, items_mut, rename, take};
+use super::{Node, Notes, Value};
+
+pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
+    let Some(spec) = below(document, &["spec"]) else { return };
+    flat_selector(spec, notes);
+    template_name(spec, notes);
+    for field in ["initContainers", "containers"] {
+        let list = below(spec, &["template", "spec", field]).and_then(items_mut);
+        for container in list.into_iter().flatten() {
+            if let Some(mark) = rename(container, "ImagePullPolicy", "imagePullPolicy") {
+                notes.older(mark, "ImagePullPolicy", "imagePullPolicy");
+            }
+        }
+    }
+}
+
+/// `selector: {app: web}` is `selector: {matchLabels: {app: web}}`.
+fn flat_selector(spec: &mut Node, notes: &mut Notes<'_>) {
+    let Some(selector) = below(spec, &["selector"]) else { return };
+    let Some(entries) = selector.entries().filter(|entries| !entries.is_empty()) else { return };
+    let is_pair = |one: &super::Entry| one.value.text().is_some() && !one.key.starts_with("match");
+    if !entries.iter().all(is_pair) {
+        return;
+    }
+    let mark = selector.first_mark();
+    let labels = std::mem::replace(selector, Node { mark: selector.mark, value: Value::Mapping(Vec::new()) });
+    selector.value = Value::Mapping(vec![entry("matchLabels", mark, labels)]);
+    notes.older(mark, "selector with labels", "selector.matchLabels");
+}
+
+/// A template's own name says nothing, in Kubernetes neither.
+fn template_name(spec: &mut Node, notes: &mut Notes<'_>) {
+    let Some(metadata) = below(spec, &["template", "metadata"]) else { return };
+    for field in ["name", "namespace"] {
+        if let Some(name) = take(metadata, field) {
+            let why = "pods have the namespace of their ReplicaSet, and names after its name";
+            notes.dropped(name.mark, &format!("template.metadata.{field}"), why);
+        }
+    }
+}

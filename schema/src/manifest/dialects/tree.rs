@@ -1,0 +1,90 @@
+//! Small acts on the tree of a document that the rewrites share. Each keeps the place of what was written.
+
+use super::{Entry, Mark, Node, Value};
+use crate::manifest::scalar::{Plain, resolve};
+
+/// The value below `keys`, if every step is a mapping that has it.
+pub(crate) fn below<'a>(node: &'a mut Node, keys: &[&str]) -> Option<&'a mut Node> {
+    let Some((first, rest)) = keys.split_first() else { return Some(node) };
+    let next = entries_mut(node)?.iter_mut().find(|entry| entry.key == *first)?;
+    below(&mut next.value, rest)
+}
+
+/// The entries, if this is a mapping.
+pub(crate) fn entries_mut(node: &mut Node) -> Option<&mut Vec<Entry>> {
+    match &mut node.value {
+        Value::Mapping(entries) => Some(entries),
+        _ => None,
+    }
+}
+
+/// The items, if this is a list.
+pub(crate) fn items_mut(node: &mut Node) -> Option<&mut Vec<Node>> {
+    match &mut node.value {
+        Value::Sequence(items) => Some(items),
+        _ => None,
+    }
+}
+
+/// Takes the entry `key` out of a mapping.
+pub(crate) fn take(node: &mut Node, key: &str) -> Option<Entry> {
+    let entries = entries_mut(node)?;
+    let index = entries.iter().position(|entry| entry.key == key)?;
+    Some(entries.remove(index))
+}
+
+/// Adds an entry to a mapping at its end. An entry of the same key stays, and the new one is dropped:
+/// today's spelling wins.
+pub(crate) fn put(node: &mut Node, entry: Entry) {
+    if node.entry(&entry.key).is_none()
+        && let Some(entries) = entries_mut(node)
+    {
+        entries.push(entry);
+    }
+}
+
+/// Calls the entry `old` of a mapping `new`, in its place; gives the mark of the key. Does nothing if
+/// `new` is there as well: then `old` stays and is told as unknown.
+pub(crate) fn rename(node: &mut Node, old: &str, new: &str) -> Option<Mark> {
+    if node.entry(new).is_some() {
+        return None;
+    }
+    let entry = entries_mut(node)?.iter_mut().find(|entry| entry.key == old)?;
+    entry.key = new.to_owned();
+    Some(entry.mark)
+}
+
+/// A key at `mark` with its value.
+pub(crate) fn entry(key: &str, mark: Mark, value: Node) -> Entry {
+    Entry { key: key.to_owned(), mark, value }
+}
+
+/// Text, as if in quotes.
+pub(crate) fn text(mark: Mark, text: &str) -> Node {
+    Node { mark, value: Value::Scalar { text: text.to_owned(), plain: false } }
+}
+
+/// A plain scalar: a number, `true`, `null`.
+pub(crate) fn plain(mark: Mark, value: impl ToString + Copy) -> Node {
+    Node { mark, value: Value::Scalar { text: value.to_string(), plain: true } }
+}
+
+/// A mapping; all keys stand at `mark`.
+pub(crate) fn mapping<const N: usize>(mark: Mark, entries: [(&str, Node); N]) -> Node {
+    let entries = entries.into_iter().map(|(key, value)| entry(key, mark, value)).collect();
+    Node { mark, value: Value::Mapping(entries) }
+}
+
+/// A list.
+pub(crate) fn list(mark: Mark, items: Vec<Node>) -> Node {
+    Node { mark, value: Value::Sequence(items) }
+}
+
+/// The number that a plain scalar is. Numbers in quotes count as well: older tools read both.
+pub(crate) fn number(node: &Node) -> Option<f64> {
+    let text = node.text()?;
+    match resolve(text) {
+        Plain::Integer(_) | Plain::Float => text.parse().ok().filter(|number: &f64| number.is_finite()),
+        _ => None,
+    }
+}

@@ -1,0 +1,114 @@
+//! `spec.definition`: a state machine as text, JSON or YAML, as AWS templates hold it; or as a mapping.
+
+use super::super::tree::{entry, mapping, put, take, text};
+use super::{Mark, Node, Notes, Value, emptied, merge};
+use crate::manifest::budget::Budget;
+use crate::manifest::{json, yaml};
+use crate::violation::rules;
+
+/// Puts the fields of the definition in its place.
+pub(super) fn splice(spec: &mut Node, notes: &mut Notes<'_>) {
+    if spec.entry("definition").is_none() && spec.entry("Definition").is_none() {
+        return;
+    }
+    let Some(definition) = take(spec, "definition").or_else(|| take(spec, "Definition")) else { return };
+    let key = definition.key.clone();
+    let machine = match &definition.value.value {
+        Value::Scalar { text, .. } => {
+            let read = read(text, definition.mark, definition.value.mark, notes);
+            if read.as_ref().is_some_and(|node| node.entries().is_none()) {
+                not_a_machine(&key, definition.mark, notes);
+            }
+            read
+        }
+        Value::Sequence(_) => {
+            not_a_machine(&key, definition.mark, notes);
+            None
+        }
+        Value::Mapping(_) => Some(definition.value),
+    };
+    let Some(machine) = machine.filter(|machine| machine.entries().is_some()) else {
+        // In place of what was not read, so that its lack is not told as well.
+        let nothing = mapping(definition.mark, []);
+        let machine = mapping(definition.mark, [("startAt", text(definition.mark, "")), ("states", nothing)]);
+        merge(emptied(machine), spec);
+        return;
+    };
+    notes.older(definition.mark, &key, "its fields in spec");
+    let twice = merge(emptied(machine), spec);
+    if let Some(first) = twice.first() {
+        // The walk tells that there is no such field beside the others.
+        let (mark, twice) = (first.mark, Node { mark: first.mark, value: Value::Mapping(twice) });
+        put(spec, entry(&key, mark, twice));
+    }
+}
+
+fn not_a_machine(key: &str, mark: Mark, notes: &mut Notes<'_>) {
+    let message = format!("spec.{key}: a state machine is wanted");
+    let help = "write its JSON or YAML here, or its fields into spec";
+    notes.error(mark, &rules::WRONG_TYPE, message, help);
+}
+
+fn read(text: &str, key: Mark, value: Mark, notes: &mut Notes<'_>) -> Option<Node> {
+    let is_json = text.trim_start().starts_with('{');
+    let parse = if is_json { json::parse } else { yaml::parse };
+    let mut parsed = parse(text, *notes.budget);
+    *notes.budget = parsed.left;
+    let place = |mark: Mark| placed(mark, key, value);
+    let roots = parsed.roots.len();
+    if let Some(failure) = parsed.failure {
+        notes.error(place(failure.mark), failure.rule, failure.message, &failure.help);
+        return None;
+    }
+    let mut root = (roots == 1).then(|| parsed.roots.pop()).flatten().or_else(|| {
+        let message = format!("spec.definition: one state machine is wanted, found {roots} documents");
+        notes.error(value, &rules::WRONG_TYPE, message, "");
+        None
+    })?;
+    for problem in root.problems {
+        notes.error(place(problem.mark), problem.rule, problem.message, &problem.help);
+    }
+    shift(&mut root.node, &place);
+    Some(root.node)
+}
+
+/// The place in the file of a place in the text. A block of text begins below its key, and its lines and
+/// columns are known; text in quotes may hold escapes, so that only its beginning is.
+fn placed(inner: Mark, key: Mark, value: Mark) -> Mark {
+    if value.line == key.line || inner.line == 0 {
+        return value;
+    }
+    Mark { line: value.line + inner.line - 1, column: value.column + inner.column - 1 }
+}
+
+fn shift(node: &mut Node, place: &dyn Fn(Mark) -> Mark) {
+    node.mark = place(node.mark);
+    match &mut node.value {
+        Value::Scalar { .. } => {}
+        Value::Sequence(items) => items.iter_mut().for_each(|item| shift(item, place)),
+        Value::Mapping(entries) => {
+            for entry in entries {
+                entry.mark = place(entry.mark);
+                shift(&mut entry.value, place);
+            }
+        }
+    }
+}
+
+/// The one JSON value that a text in quotes is; all of it stands at `mark`.
+pub(super) fn parse_json(text: &str, mark: Mark, budget: &mut Budget) -> Result<Node, String> {
+    let parsed = json::parse(text, *budget);
+    *budget = parsed.left;
+    if let Some(failure) = parsed.failure {
+        return Err(failure.message);
+    }
+    let Ok([root]) = <[_; 1]>::try_from(parsed.roots) else {
+        return Err("one JSON value is wanted".to_owned());
+    };
+    if let Some(problem) = root.problems.into_iter().next() {
+        return Err(problem.message);
+    }
+    let mut node = root.node;
+    shift(&mut node, &|_| mark);
+    Ok(node)
+}

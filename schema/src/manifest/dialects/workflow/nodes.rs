@@ -1,0 +1,204 @@
+//! Form B: `spec.{entryParams, entryNodeName, workflowNodes}`. A node without a next one ends the run.
+
+use super::super::tree::{entry, list, mapping, number, plain, put, rename, take, text};
+use super::definition::parse_json;
+use super::{End, Entry, Mark, Node, Notes, Value, emptied, merge, take_written, target};
+use crate::violation::rules;
+
+/// `checkType`, the operator, and whether the rule is turned around. `Then` is how older ones spell it.
+const CHECKS: &[(&[&str], &str, bool)] = &[
+    (&["numEqual"], "numericEquals", false),
+    (&["numNotEqual"], "numericEquals", true),
+    (&["numGreaterThan", "numGreaterThen"], "numericGreaterThan", false),
+    (&["numLessThan", "numLessThen"], "numericLessThan", false),
+    (&["numGreaterAndEqualThan", "numGreaterAndEqualThen"], "numericGreaterThanEquals", false),
+    (&["numLessAndEqualThan", "numLessAndEqualThen"], "numericLessThanEquals", false),
+    (&["strEqual"], "stringEquals", false),
+    (&["strNotEqual"], "stringEquals", true),
+    (&["strGreaterThan", "strGreaterThen"], "stringGreaterThan", false),
+    (&["strLessThan", "strLessThen"], "stringLessThan", false),
+    (&["strGreaterAndEqualThan", "strGreaterAndEqualThen"], "stringGreaterThanEquals", false),
+    (&["strLessAndEqualThan", "strLessAndEqualThen"], "stringLessThanEquals", false),
+    // Without `num` or `str`, the value decides.
+    (&["equal"], "Equals", false),
+    (&["notEqual"], "Equals", true),
+];
+
+/// Rewrites the spec of form B.
+pub(super) fn convert(spec: &mut Node, namespace: &str, notes: &mut Notes<'_>) {
+    let Some(mark) = ["workflowNodes", "entryNodeName", "entryParams"]
+        .iter()
+        .find_map(|key| spec.entry(key).map(|entry| entry.mark))
+    else {
+        return;
+    };
+    notes.older(mark, "entryParams, entryNodeName, workflowNodes", "params, startAt, states");
+    rename(spec, "entryNodeName", "startAt");
+    if let Some(written) = take(spec, "entryParams").filter(target) {
+        let value = params(written.value, notes);
+        put(spec, Entry { key: "params".to_owned(), value, ..written });
+    }
+    if let Some(nodes) = take_written(spec, "workflowNodes") {
+        let Value::Sequence(items) = nodes.value.value else {
+            let message = "spec.workflowNodes: a list is wanted".to_owned();
+            put(spec, entry("states", nodes.mark, mapping(nodes.mark, [])));
+            return notes.error(nodes.mark, &rules::WRONG_TYPE, message, "begin each node with `- `");
+        };
+        let value = Node { mark: nodes.value.mark, value: Value::Mapping(states(items, namespace, notes)) };
+        put(spec, entry("states", nodes.mark, value));
+    }
+}
+
+/// JSON in a text, or already a mapping.
+fn params(value: Node, notes: &mut Notes<'_>) -> Node {
+    let Some(text) = value.text() else { return value };
+    parse_json(text, value.mark, notes.budget).unwrap_or_else(|why| {
+        let message = format!("spec.entryParams: {why}");
+        notes.error(value.mark, &rules::JSON_SYNTAX, message, "for example '{\"x\": 1}'");
+        value
+    })
+}
+
+fn states(items: Vec<Node>, namespace: &str, notes: &mut Notes<'_>) -> Vec<Entry> {
+    let name_of = |item: &Node| item.entry("name").and_then(|entry| entry.value.text()).map(str::to_owned);
+    let names: Vec<String> = items.iter().filter_map(name_of).collect();
+    let mut end = End::new(&names.iter().map(String::as_str));
+    let mut states: Vec<Entry> = Vec::new();
+    for (index, mut item) in items.into_iter().enumerate() {
+        let mark = item.first_mark();
+        let name = take_written(&mut item, "name")
+            .and_then(|name| Some((name.value.mark, name.value.text()?.to_owned())));
+        let Some((name_mark, name)) = name else {
+            let message = format!("spec.workflowNodes[{index}].name: Required value: the node has no name");
+            notes.error(mark, &rules::MISSING_FIELD, message, "others lead to it by its name");
+            continue;
+        };
+        if states.iter().any(|state| state.key == name) {
+            let message = format!("spec.workflowNodes[{index}].name: Duplicate value: `{name}`");
+            notes.error(name_mark, &rules::DUPLICATE_NAME, message, "each node has a name of its own");
+            continue;
+        }
+        match item.entry("type").and_then(|entry| entry.value.text()) {
+            Some("func") => func(&mut item, mark, namespace, notes),
+            Some("choice") => choice(&mut item, mark, &mut end, notes),
+            _ => {}
+        }
+        states.push(entry(&name, mark, item));
+    }
+    end.add_to(&mut states);
+    states
+}
+
+/// Takes the fields of `data` into the node itself, and says its type in today's word.
+fn unfold(node: &mut Node, data: &str, unused: &str, kind: &str) {
+    let is_empty =
+        |entry: &Entry| entry.value.is_null() || entry.value.entries().is_some_and(<[_]>::is_empty);
+    if node.entry(unused).is_some_and(is_empty) {
+        take(node, unused);
+    }
+    if let Some(entry) = take_written(node, data) {
+        // What is there twice goes back, so that the walk tells it.
+        let (mark, twice) = (entry.mark, merge(emptied(entry.value), node));
+        if !twice.is_empty() {
+            put(node, super::super::tree::entry(data, mark, Node { mark, value: Value::Mapping(twice) }));
+        }
+    }
+    if let Some(entry) = take(node, "type") {
+        let mark = entry.value.mark;
+        put(node, Entry { value: text(mark, kind), ..entry });
+    }
+}
+
+fn func(node: &mut Node, mark: Mark, namespace: &str, notes: &mut Notes<'_>) {
+    unfold(node, "funcData", "choiceData", "Task");
+    rename(node, "funcName", "function");
+    if let Some(other) = take_written(node, "funcNamespace")
+        && let Some(text) = other.value.text()
+        && !text.is_empty()
+        && text != namespace
+    {
+        let message =
+            format!("funcNamespace: the function is of namespace `{text}`, the workflow of `{namespace}`");
+        let help = "a workflow calls functions of its own namespace: move one of them";
+        notes.error(other.value.mark, &rules::WORKFLOW_UNSUPPORTED, message, help);
+    }
+    match take_written(node, "nextNodeName").filter(target) {
+        // Beside a `next` it stays what it is, and is told as unknown.
+        Some(next) if node.entry("next").is_some() => put(node, next),
+        Some(next) => put(node, Entry { key: "next".to_owned(), ..next }),
+        None => put(node, entry("end", mark, plain(mark, true))),
+    }
+}
+
+fn choice(node: &mut Node, mark: Mark, end: &mut End, notes: &mut Notes<'_>) {
+    unfold(node, "choiceData", "funcData", "Choice");
+    let mut towards = |node: &mut Node, key: &str| match take_written(node, key).filter(target) {
+        Some(written) => written.value,
+        None => text(mark, end.name(mark)),
+    };
+    let (fits, default) = (towards(node, "trueNextNodeName"), towards(node, "falseNextNodeName"));
+    put(node, entry("default", mark, default));
+    let mut wanted = |key: &str, help: &str| {
+        let found = take_written(node, key);
+        if found.is_none() {
+            let message = format!("choiceData.{key}: Required value: the field is missing");
+            notes.error(mark, &rules::MISSING_FIELD, message, help);
+        }
+        found
+    };
+    let (check, variable, value) = (
+        wanted("checkType", "for example `numEqual`"),
+        wanted("checkVarName", "the name of a field of the last result"),
+        wanted("compareValue", "what the field is compared with"),
+    );
+    let rule = match (check, variable, value) {
+        (Some(check), Some(variable), Some(value)) => rule(&check, &variable, &value, notes),
+        _ => None,
+    };
+    let rules = rule.into_iter().map(|mut rule| {
+        put(&mut rule, entry("next", fits.mark, fits.clone()));
+        rule
+    });
+    put(node, entry("choices", mark, list(mark, rules.collect())));
+}
+
+fn rule(check: &Entry, variable: &Entry, value: &Entry, notes: &mut Notes<'_>) -> Option<Node> {
+    let word = check.value.text().unwrap_or_default();
+    let Some((_, operator, is_negated)) = CHECKS.iter().find(|(words, _, _)| words.contains(&word)) else {
+        let message = format!("checkType: Unsupported value: `{word}`");
+        let words = CHECKS.iter().flat_map(|(words, _, _)| words.first().copied());
+        let help = crate::manifest::nearest::suggestion(word, words);
+        notes.error(check.value.mark, &rules::UNKNOWN_VALUE, message, &help);
+        return None;
+    };
+    let operator = match (*operator, number(&value.value).is_some()) {
+        ("Equals", true) => "numericEquals",
+        ("Equals", false) => "stringEquals",
+        (operator, _) => operator,
+    };
+    let value_mark = value.value.mark;
+    let Some(written) = value.value.text() else {
+        let message = "compareValue: a number or text is wanted".to_owned();
+        notes.error(value_mark, &rules::WRONG_TYPE, message, "");
+        return None;
+    };
+    let operand = if operator.starts_with("string") {
+        text(value_mark, written)
+    } else if number(&value.value).is_some() {
+        plain(value_mark, written)
+    } else {
+        let message = format!("compareValue: `{written}` is no number, but checkType is `{word}`");
+        notes.error(
+            value_mark,
+            &rules::WRONG_TYPE,
+            message,
+            "write a number, or a checkType that begins with `str`",
+        );
+        return None;
+    };
+    let path =
+        crate::kinds::workflow::JsonPath::of_field(variable.value.text().unwrap_or_default()).to_string();
+    let comparison =
+        mapping(check.mark, [("variable", text(variable.value.mark, &path)), (operator, operand)]);
+    Some(if *is_negated { mapping(check.mark, [("not", comparison)]) } else { comparison })
+}

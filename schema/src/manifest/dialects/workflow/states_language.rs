@@ -1,0 +1,172 @@
+//! The Amazon States Language as AWS writes it: `StartAt` is `startAt`, `Resource` names a function.
+//!
+//! Which keys are names of the language and which are data says the kind's own shape: what is under
+//! `Parameters` or `Result` stays as it is.
+
+use std::collections::HashSet;
+
+use super::super::tree::{below, entry, put, rename, take, text};
+use super::{Mark, Node, Notes, Value, each_state, entries_mut};
+use crate::kinds::{Kind, names};
+use crate::manifest::shape::{Record, Shape, Shapes, shapes};
+use crate::manifest::states_language::{other_name, unsupported};
+use crate::violation::rules;
+
+/// Rewrites the spec.
+pub(super) fn respell(spec: &mut Node, notes: &mut Notes<'_>) {
+    let shapes = shapes::of(Kind::Workflow);
+    let mut first = None;
+    lower_keys(spec, shapes, shapes.root, &mut first);
+    if let Some(mark) = first {
+        notes.older(mark, "StartAt, States, Type and so on", "startAt, states, type and so on");
+    }
+    leave_out(spec);
+    each_state(spec, &mut |_, state| {
+        // Innermost machines are reached through today's name, so the outer state comes first.
+        let kind = state.entry("type").and_then(|entry| entry.value.text()).unwrap_or_default().to_owned();
+        leave_out(state);
+        match kind.as_str() {
+            "Task" => resource(state, notes),
+            "Map" => map(state, notes),
+            _ => {}
+        }
+    });
+}
+
+/// Writes each name of the language as ours; `first` is the first that was another.
+fn lower_keys(node: &mut Node, shapes: &Shapes, shape: usize, first: &mut Option<Mark>) {
+    match (shapes.get(shape), &mut node.value) {
+        (Shape::Record(record), Value::Mapping(_)) => lower_record(node, shapes, record, first),
+        (Shape::Tagged(tagged), Value::Mapping(_)) => {
+            if let Some(mark) = rename(node, "Type", &tagged.tag) {
+                first.get_or_insert(mark);
+            }
+            let tag = node.entry(&tagged.tag).and_then(|entry| tagged.variant(entry.value.text()?));
+            if let Some(Shape::Record(record)) = tag.map(|index| shapes.get(index)) {
+                lower_record(node, shapes, record, first);
+            }
+        }
+        (Shape::List(items), Value::Sequence(nodes)) => {
+            nodes.iter_mut().for_each(|node| lower_keys(node, shapes, *items, first));
+        }
+        (Shape::Map(values), Value::Mapping(entries)) => {
+            entries.iter_mut().for_each(|entry| lower_keys(&mut entry.value, shapes, *values, first));
+        }
+        _ => {}
+    }
+}
+
+fn lower_record(node: &mut Node, shapes: &Shapes, record: &Record, first: &mut Option<Mark>) {
+    let Some(entries) = entries_mut(node) else { return };
+    let mut there = HashSet::new();
+    // Written twice: that was told when the text was read.
+    entries.retain(|entry| there.insert(entry.key.clone()));
+    for entry in entries {
+        let lower = lowered(&entry.key).filter(|lower| !there.contains(lower) && is_of(record, lower));
+        if let Some(lower) = lower {
+            entry.key.clone_from(&lower);
+            there.insert(lower);
+            first.get_or_insert(entry.mark);
+        }
+    }
+    for entry in entries_mut(node).into_iter().flatten() {
+        // Older names of fields have the shape of today's.
+        let today = match (record.name.as_str(), entry.key.as_str()) {
+            ("MapState", "iterator") => "itemProcessor",
+            (_, key) => key,
+        };
+        if let Some(field) = record.fields.get(today) {
+            lower_keys(&mut entry.value, shapes, field.shape, first);
+        }
+    }
+}
+
+/// A key in upper camel case with a small first letter.
+fn lowered(key: &str) -> Option<String> {
+    let first = key.chars().next().filter(char::is_ascii_uppercase)?;
+    Some(format!("{}{}", first.to_ascii_lowercase(), &key[1..]))
+}
+
+fn is_of(record: &Record, key: &str) -> bool {
+    let of_others = || record.variant.as_ref().is_some_and(|variant| variant.of_others.contains_key(key));
+    let is_not_equals = record.name == "Rule" && key.ends_with("NotEquals");
+    record.fields.contains_key(key)
+        || unsupported(&record.name, key).is_some()
+        || of_others()
+        || is_not_equals
+        || other_name(&record.name, key).is_some()
+}
+
+/// What says only what is so anyway.
+fn leave_out(node: &mut Node) {
+    for (key, value) in [("queryLanguage", "JSONPath"), ("version", "1.0")] {
+        if node.entry(key).and_then(|entry| entry.value.text()) == Some(value) {
+            take(node, key);
+        }
+    }
+}
+
+fn map(state: &mut Node, notes: &mut Notes<'_>) {
+    for (old, new) in [("iterator", "itemProcessor"), ("parameters", "itemSelector")] {
+        if let Some(mark) = rename(state, old, new) {
+            notes.older(mark, old, new);
+        }
+    }
+    let Some(processor) = below(state, &["itemProcessor"]) else { return };
+    let is_inline = |config: &Node| {
+        let word =
+            |upper, lower| config.entry(upper).or(config.entry(lower)).and_then(|entry| entry.value.text());
+        config.entries().is_some_and(|entries| entries.len() <= 1)
+            && word("Mode", "mode").unwrap_or("INLINE") == "INLINE"
+    };
+    if processor.entry("processorConfig").is_some_and(|entry| is_inline(&entry.value)) {
+        take(processor, "processorConfig");
+    }
+}
+
+/// `resource` is `function`, if it names one.
+fn resource(state: &mut Node, notes: &mut Notes<'_>) {
+    if state.entry("function").is_some() {
+        return;
+    }
+    let Some(written) = take(state, "resource") else { return };
+    let mark = if written.value.is_blank() { written.mark } else { written.value.mark };
+    let function = match named(&written.value) {
+        Ok(function) => {
+            notes.older(mark, "resource", &format!("function: {function}"));
+            function
+        }
+        Err((rule, message)) => {
+            let help = "write `function: name`, the name of a Function of this namespace";
+            notes.mistake(mark, rule, format!("resource: {message}"), help);
+            "not-named".to_owned()
+        }
+    };
+    put(state, entry("function", written.mark, text(mark, &function)));
+}
+
+/// The function that a resource names.
+fn named(resource: &Node) -> Result<String, (&'static crate::violation::Rule, String)> {
+    let Some(text) = resource.text() else {
+        let message = "references of CloudFormation are not supported".to_owned();
+        return Err((&rules::WORKFLOW_UNSUPPORTED, message));
+    };
+    let parts: Vec<&str> = text.split(':').collect();
+    let is_alias = |alias: &str| alias == "$LATEST" || names::is_name(alias);
+    let wrong = || (&rules::TASK_RESOURCE, format!("`{text}` names no function"));
+    match parts.as_slice() {
+        [name] if names::is_name(name) => Ok((*name).to_owned()),
+        ["arn", _, "lambda", _, _, "function", name, alias @ ..] => match alias {
+            [] if names::is_name(name) => Ok((*name).to_owned()),
+            [alias] if names::is_name(name) && is_alias(alias) => Ok((*name).to_owned()),
+            _ => Err(wrong()),
+        },
+        ["arn", _, service, ..] => {
+            let message = format!(
+                "`{text}` is no function but an integration of AWS (`{service}`), which Minik8s does not have"
+            );
+            Err((&rules::WORKFLOW_UNSUPPORTED, message))
+        }
+        _ => Err(wrong()),
+    }
+}

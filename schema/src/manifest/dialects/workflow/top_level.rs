@@ -1,0 +1,109 @@
+//! Form A: `startAt`, `params` and `nodes` beside `metadata`, and no `spec`. A task is named like its
+//! function; a node without `next`, and a choice that nothing fits, end the run.
+
+use super::super::tree::{below, entries_mut, entry, items_mut, number, plain, put, text};
+use super::{End, Entry, Mark, Node, Notes, Value, take_written, target};
+
+/// What belongs under `spec`.
+const MACHINE_FIELDS: [&str; 10] = [
+    "startAt",
+    "params",
+    "nodes",
+    "states",
+    "comment",
+    "timeoutSeconds",
+    "StartAt",
+    "States",
+    "Comment",
+    "TimeoutSeconds",
+];
+
+/// Moves the machine of a document without `spec` there.
+pub(super) fn move_down(node: &mut Node, notes: &mut Notes<'_>) {
+    let Some(entries) = entries_mut(node).filter(|entries| !entries.iter().any(|entry| entry.key == "spec"))
+    else {
+        return;
+    };
+    let is_machine = |entry: &mut Entry| MACHINE_FIELDS.contains(&entry.key.as_str());
+    let moved: Vec<Entry> = entries.extract_if(.., is_machine).collect();
+    let Some(mark) = moved.first().map(|entry| entry.mark) else { return };
+    let old: Vec<&str> = moved.iter().map(|entry| entry.key.as_str()).collect();
+    notes.older(mark, &format!("{} at the top level", old.join(", ")), "spec: {startAt, params, states}");
+    let mut spec = Node { mark, value: Value::Mapping(moved) };
+    if let Some(params) = take_written(&mut spec, "params") {
+        put(&mut spec, params);
+    }
+    if let Some(nodes) = take_written(&mut spec, "nodes") {
+        put(&mut spec, Entry { key: "states".to_owned(), value: states(nodes.value), ..nodes });
+    }
+    entries.push(entry("spec", mark, spec));
+}
+
+fn states(mut nodes: Node) -> Node {
+    let names: Vec<String> = nodes.entries().into_iter().flatten().map(|entry| entry.key.clone()).collect();
+    let mut end = End::new(&names.iter().map(String::as_str));
+    let Some(entries) = entries_mut(&mut nodes) else { return nodes };
+    for Entry { key, mark, value } in entries.iter_mut() {
+        match lower_type(value).as_deref() {
+            Some("task") => task(key, *mark, value),
+            Some("choice") => choice(*mark, value, &mut end),
+            _ => {}
+        }
+    }
+    end.add_to(entries);
+    nodes
+}
+
+/// The type of a node in lower case; writes it as today's.
+fn lower_type(node: &mut Node) -> Option<String> {
+    let Value::Scalar { text, .. } = &mut below(node, &["type"])?.value else { return None };
+    let lower = text.to_lowercase();
+    match lower.as_str() {
+        "task" => *text = "Task".to_owned(),
+        "choice" => *text = "Choice".to_owned(),
+        _ => {}
+    }
+    Some(lower)
+}
+
+fn task(name: &str, mark: Mark, node: &mut Node) {
+    put(node, entry("function", mark, text(mark, name)));
+    match take_written(node, "next").filter(target) {
+        Some(next) => put(node, next),
+        None => put(node, entry("end", mark, plain(mark, true))),
+    }
+}
+
+fn choice(mark: Mark, node: &mut Node, end: &mut End) {
+    match take_written(node, "default").filter(target) {
+        Some(default) => put(node, default),
+        None => put(node, entry("default", mark, text(mark, end.name(mark)))),
+    }
+    for rule in below(node, &["choices"]).and_then(items_mut).into_iter().flatten() {
+        let mark = rule.first_mark();
+        match take_written(rule, "next").filter(target) {
+            Some(next) => put(rule, next),
+            None => put(rule, entry("next", mark, text(mark, end.name(mark)))),
+        }
+        for entry in entries_mut(rule).into_iter().flatten() {
+            match entry.key.as_str() {
+                "variable" => prefix(&mut entry.value),
+                key if key.starts_with("numeric") && number(&entry.value).is_some() => {
+                    let Value::Scalar { plain, .. } = &mut entry.value.value else { continue };
+                    *plain = true;
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// `x` is `$.x`.
+fn prefix(variable: &mut Node) {
+    if let Value::Scalar { text, .. } = &mut variable.value
+        && !text.is_empty()
+        && !text.starts_with('$')
+    {
+        *text = format!("$.{text}");
+    }
+}

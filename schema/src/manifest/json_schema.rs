@@ -1,0 +1,251 @@
+//! JSON Schema (draft 2020-12) of whole manifests, for editors, `minik8s schema` and `minik8s explain`.
+//!
+//! The Rust types say it all; here their schemas are put together and made plain. They describe what one
+//! should write: the loader also takes older spellings, numbers where text is wanted, and null for absent.
+
+use schemars::{Schema, SchemaGenerator, schema_for};
+use serde_json::{Map, Value as Json, json};
+
+use super::shape::shapes;
+use crate::kinds::Kind;
+use crate::meta::ObjectMeta;
+
+/// A number with an optional suffix, as [`crate::quantity`] reads it.
+const QUANTITY: &str = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][0-9]+)?$";
+
+/// The schema of a kind's manifest.
+pub fn of(kind: Kind) -> Json {
+    let mut generator = SchemaGenerator::default();
+    let mut whole = manifest(kind, &mut generator);
+    finish(&mut whole, generator);
+    sorted(whole)
+}
+
+/// The schema of a manifest of any kind.
+pub fn any() -> Json {
+    let mut generator = SchemaGenerator::default();
+    let manifests: Vec<(Kind, Json)> =
+        Kind::ALL.into_iter().map(|kind| (kind, manifest(kind, &mut generator))).collect();
+    let refs = manifests.iter().map(|(kind, _)| json!({"$ref": format!("#/$defs/{}", definition(*kind))}));
+    let mut whole = json!({
+        "title": "Manifest",
+        "description": "An object of Minik8s of any kind.",
+        "oneOf": refs.collect::<Vec<_>>(),
+    });
+    finish(&mut whole, generator);
+    for (kind, mut manifest) in manifests {
+        plain(&mut manifest);
+        whole["$defs"][definition(kind)] = manifest;
+    }
+    sorted(whole)
+}
+
+/// A schema as text: keywords in the order in which people read them, the rest in the order of names.
+pub fn text(schema: &Json) -> String {
+    let schema = Schema::try_from(schema.clone()).expect("a schema is an object");
+    serde_json::to_string_pretty(&schema).expect("JSON has only text keys") + "\n"
+}
+
+/// What a kind is, in a sentence.
+pub fn description(kind: Kind) -> String {
+    let kinds = schema_for!(Kind);
+    let branches = kinds.get("oneOf").and_then(Json::as_array);
+    let branch = branches.and_then(|all| all.iter().find(|branch| branch["const"] == kind.as_str()));
+    branch.and_then(|branch| branch["description"].as_str()).unwrap_or_default().to_owned()
+}
+
+/// Name of a kind's whole manifest among the definitions; no type is called so.
+fn definition(kind: Kind) -> String {
+    format!("{kind}Manifest")
+}
+
+fn manifest(kind: Kind, generator: &mut SchemaGenerator) -> Json {
+    let metadata = generator.subschema_for::<ObjectMeta>();
+    let spec = shapes::schema_within(kind, generator);
+    let described = |schema: Schema, text: &str| {
+        let mut schema = schema.to_value();
+        schema["description"] = Json::from(text);
+        schema
+    };
+    json!({
+        "title": kind.as_str(),
+        "description": description(kind),
+        "type": "object",
+        "properties": {
+            "apiVersion": {"const": kind.api_version(), "description": "Version of the kind."},
+            "kind": {"const": kind.as_str(), "description": "The kind."},
+            "metadata": described(metadata, "Name, namespace, labels and the like."),
+            "spec": described(spec, "What the object should be."),
+        },
+        "required": ["apiVersion", "kind", "metadata", "spec"],
+        "additionalProperties": false,
+    })
+}
+
+/// Adds what all of it needs: the dialect and the definitions.
+fn finish(whole: &mut Json, mut generator: SchemaGenerator) {
+    whole["$schema"] = Json::from("https://json-schema.org/draft/2020-12/schema");
+    whole["$defs"] = Json::Object(generator.take_definitions(true));
+    plain(whole);
+}
+
+/// Rewrites what schemars writes for Rust types into what says the same to a person and to any
+/// validator.
+fn plain(schema: &mut Json) {
+    match schema {
+        Json::Array(items) => items.iter_mut().for_each(plain),
+        Json::Object(keys) => {
+            without_null(keys);
+            without_formats(keys);
+            let is_empty =
+                |value: &Json| value.is_null() || value == "" || *value == json!([]) || *value == json!({});
+            // The field by which variants are told apart has no place for a comment in Rust.
+            if let Some(word) = keys.get("const").cloned() {
+                let text = format!("Which sort it is: `{}`.", word.as_str().unwrap_or_default());
+                keys.entry("description").or_insert(Json::from(text));
+            }
+            // "Nothing" is what absence says anyway.
+            if keys.get("default").is_some_and(is_empty) {
+                keys.remove("default");
+            }
+            keys.iter_mut()
+                .filter(|(key, _)| *key != "default" && *key != "const")
+                .for_each(|(_, below)| plain(below));
+        }
+        _ => {}
+    }
+}
+
+/// `Option<T>` is T: one leaves the field out.
+fn without_null(keys: &mut Map<String, Json>) {
+    if keys.get("format").and_then(Json::as_str) == Some("nullable") {
+        // Here null says something: Amazon's `"ResultPath": null`.
+        keys.remove("format");
+        return;
+    }
+    if let Some(Json::Array(types)) = keys.get_mut("type") {
+        types.retain(|name| name != "null");
+        if let [only] = types.as_slice() {
+            let only = only.clone();
+            keys.insert("type".to_owned(), only);
+        }
+    }
+    let Some(Json::Array(branches)) = keys.get("anyOf") else { return };
+    if let [Json::Object(value), null] = branches.as_slice()
+        && null["type"] == "null"
+    {
+        let value = value.clone();
+        keys.remove("anyOf");
+        for (key, below) in value {
+            // The field's own description says more than its type's.
+            keys.entry(key).or_insert(below);
+        }
+    }
+}
+
+/// Formats of Rust's integers and of our quantities as bounds and patterns.
+fn without_formats(keys: &mut Map<String, Json>) {
+    let bounds = match keys.get("format").and_then(Json::as_str) {
+        Some("cpu-quantity" | "memory-quantity") => {
+            keys.remove("format");
+            keys.insert("pattern".to_owned(), Json::from(QUANTITY));
+            return;
+        }
+        Some("uint8") => (Some(0), Some(i64::from(u8::MAX))),
+        Some("uint16") => (Some(0), Some(i64::from(u16::MAX))),
+        Some("uint32") => (Some(0), Some(i64::from(u32::MAX))),
+        Some("int32") => (Some(i64::from(i32::MIN)), Some(i64::from(i32::MAX))),
+        Some("uint64" | "uint") => (Some(0), None),
+        Some("int64" | "int" | "double" | "float") => (None, None),
+        _ => return,
+    };
+    keys.remove("format");
+    for (key, bound) in [("minimum", bounds.0), ("maximum", bounds.1)] {
+        if let Some(bound) = bound {
+            keys.entry(key).or_insert(Json::from(bound));
+        }
+    }
+}
+
+/// The same in the order of names, whatever map serde_json was built with.
+fn sorted(value: Json) -> Json {
+    match value {
+        Json::Object(keys) => {
+            let mut keys: Vec<(String, Json)> = keys.into_iter().collect();
+            keys.sort_by(|one, other| one.0.cmp(&other.0));
+            Json::Object(keys.into_iter().map(|(key, value)| (key, sorted(value))).collect())
+        }
+        Json::Array(items) => Json::Array(items.into_iter().map(sorted).collect()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Calls `look` on every schema within, with the way to it.
+    fn each(schema: &Json, at: &str, look: &mut impl FnMut(&str, &Map<String, Json>)) {
+        match schema {
+            Json::Object(keys) => {
+                look(at, keys);
+                for (key, below) in keys.iter().filter(|(key, _)| *key != "default") {
+                    each(below, &format!("{at}/{key}"), look);
+                }
+            }
+            Json::Array(items) => {
+                items.iter().enumerate().for_each(|(i, item)| each(item, &format!("{at}/{i}"), look));
+            }
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_field_says_what_it_is_for() {
+        let mut silent = Vec::new();
+        let any = any();
+        each(&any, "", &mut |at, keys| {
+            for (name, field) in keys.get("properties").and_then(Json::as_object).into_iter().flatten() {
+                let text = field["description"].as_str().unwrap_or_default();
+                // What rustdoc alone understands is no text for people.
+                if text.is_empty() || text.contains("::") || text.contains("[`") {
+                    silent.push(format!("{at}/{name}: {text:?}"));
+                }
+            }
+        });
+        assert!(silent.is_empty(), "{silent:#?}");
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere_and_every_definition_is_used() {
+        for schema in Kind::ALL.into_iter().map(of).chain([any()]) {
+            let mut used = std::collections::BTreeSet::new();
+            each(&schema, "", &mut |at, keys| {
+                if let Some(Json::String(reference)) = keys.get("$ref") {
+                    let name = reference.strip_prefix("#/$defs/").unwrap();
+                    assert!(schema["$defs"].get(name).is_some(), "{at}: {reference}");
+                    used.insert(name.to_owned());
+                }
+            });
+            let all: Vec<&String> = schema["$defs"].as_object().unwrap().keys().collect();
+            assert_eq!(all, used.iter().collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn nothing_of_rust_is_left_in_it() {
+        let text = text(&any());
+        for word in ["\"uint", "\"int3", "-quantity", "\"double\"", "\"nullable\""] {
+            assert!(!text.contains(word), "{word}");
+        }
+        let replicas = &of(Kind::ReplicaSet)["$defs"]["ReplicaSetSpec"]["properties"]["replicas"];
+        assert_eq!(replicas["minimum"], 0, "{replicas}");
+    }
+
+    #[test]
+    fn quantities_are_told_from_other_text() {
+        let cpu = &of(Kind::Pod)["$defs"]["Cpu"];
+        assert_eq!(cpu["anyOf"][0], json!({"type": "string", "pattern": QUANTITY}));
+        assert_eq!(cpu["anyOf"][1]["type"], "number");
+    }
+}

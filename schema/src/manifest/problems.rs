@@ -1,0 +1,145 @@
+//! What was found wrong in one document, bounded: a file may be nothing but mistakes.
+
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
+use super::limits::VIOLATIONS_MAX;
+use super::node::Problem;
+use crate::violation::{OwnedStep, Severity};
+
+/// Most problems that are kept of a document, of errors and of others each: more than are told, since the
+/// first of the file are told, and they are found in another order.
+pub(crate) const KEPT_MAX: usize = 2 * VIOLATIONS_MAX;
+
+/// Problems in the order in which they were found. Of very many, the first are kept and the others
+/// counted; others than errors never take the place of one.
+#[derive(Debug, Default)]
+pub(crate) struct Problems {
+    kept: Vec<Problem>,
+    errors: usize,
+    others: usize,
+}
+
+impl Problems {
+    pub(crate) fn push(&mut self, problem: Problem) {
+        let is_error = problem.rule.severity == Severity::Error;
+        let count = if is_error { &mut self.errors } else { &mut self.others };
+        *count += 1;
+        if *count <= KEPT_MAX {
+            self.kept.push(problem);
+        }
+    }
+
+    /// Takes over all of `from`, also what it has only counted.
+    pub(crate) fn append(&mut self, from: Problems) {
+        let (errors, others) = (self.errors + from.errors, self.others + from.others);
+        from.kept.into_iter().for_each(|problem| self.push(problem));
+        (self.errors, self.others) = (errors, others);
+    }
+
+    pub(crate) fn has_errors(&self) -> bool {
+        self.errors > 0
+    }
+
+    /// Those that were kept, and how many were not.
+    pub(crate) fn into_parts(self) -> (Vec<Problem>, usize) {
+        let left_out = (self.errors + self.others).saturating_sub(self.kept.len());
+        (self.kept, left_out)
+    }
+}
+
+impl From<Vec<Problem>> for Problems {
+    fn from(found: Vec<Problem>) -> Self {
+        let mut problems = Self::default();
+        found.into_iter().for_each(|problem| problems.push(problem));
+        problems
+    }
+}
+
+/// Where mistakes are: what is found near one only follows from it.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    at: BTreeSet<Vec<OwnedStep>>,
+    is_full: bool,
+}
+
+impl Faults {
+    pub(crate) fn push(&mut self, at: Vec<OwnedStep>) {
+        if self.at.len() < KEPT_MAX {
+            self.at.insert(at);
+        } else {
+            self.is_full = true;
+        }
+    }
+
+    pub(crate) fn append(&mut self, from: Faults) {
+        self.is_full |= from.is_full;
+        from.at.into_iter().for_each(|at| self.push(at));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.at.is_empty()
+    }
+
+    /// Whether a mistake is at this place, around it or inside it. So many mistakes that not all of their
+    /// places are known are everywhere.
+    pub(crate) fn are_near(&self, place: &[OwnedStep]) -> bool {
+        let inside = || {
+            let from = (Bound::Included(place), Bound::Unbounded);
+            self.at.range::<[OwnedStep], _>(from).next().is_some_and(|fault| fault.starts_with(place))
+        };
+        let around = || (0..place.len()).any(|steps| self.at.contains(&place[..steps]));
+        self.is_full || inside() || around()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::node::Mark;
+    use super::*;
+    use crate::violation::rules;
+
+    fn steps(text: &str) -> Vec<OwnedStep> {
+        text.split('.')
+            .filter(|step| !step.is_empty())
+            .map(|step| OwnedStep::Field(step.to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn near_is_the_same_place_one_around_and_one_inside() {
+        let mut faults = Faults::default();
+        for at in ["spec.a.b", "spec.b", "spec.c.d.e"] {
+            faults.push(steps(at));
+        }
+        for (place, is_near) in [
+            ("", true),
+            ("spec", true),
+            ("spec.a", true),
+            ("spec.a.b.c", true),
+            ("spec.a.c", false),
+            ("spec.ab", false),
+            ("spec.b", true),
+            ("spec.c.d", true),
+            ("spec.c.dd", false),
+            ("metadata", false),
+        ] {
+            assert_eq!(faults.are_near(&steps(place)), is_near, "{place}");
+        }
+        assert!(!Faults::default().are_near(&steps("")));
+    }
+
+    #[test]
+    fn very_many_problems_are_counted_and_an_error_is_among_those_kept() {
+        let problem = |rule| Problem::new(Mark::default(), rule, "");
+        let many = || vec![problem(&rules::NAME_STYLE); 3 * KEPT_MAX];
+        let mut problems = Problems::from(many());
+        assert!(!problems.has_errors());
+        problems.append(Problems::from(many()));
+        problems.push(problem(&rules::REQUIRED));
+        assert!(problems.has_errors());
+        let (kept, left_out) = problems.into_parts();
+        assert_eq!((kept.len(), left_out), (KEPT_MAX + 1, 5 * KEPT_MAX));
+        assert!(kept.iter().any(|problem| problem.rule == &rules::REQUIRED));
+    }
+}

@@ -1,0 +1,116 @@
+//! The words of the walk's messages.
+
+use super::{Shape, Shapes, walk::Here};
+use crate::manifest::node::{Mark, Node, Value};
+use crate::manifest::scalar::{Plain, resolve};
+use crate::secrets::is_secret_text;
+
+/// A value that is not written has no place of its own: its key is shown.
+pub(super) fn shown(node: &Node, here: Here<'_>) -> Mark {
+    if node.is_blank() { here.mark } else { node.mark }
+}
+
+/// What the schema wants, in words.
+pub(super) fn wanted(shapes: &Shapes, shape: usize) -> &'static str {
+    match shapes.get(shape) {
+        Shape::Text | Shape::OneOf(_) => "text",
+        Shape::TextOrList(_) => "text or a list",
+        Shape::NullableText => "text or null",
+        Shape::Number(_) => "a number",
+        Shape::Any => "a value",
+        Shape::Bool => "`true` or `false`",
+        Shape::Integer(_) => "an integer",
+        Shape::IntegerOrText(range) if range.max > i128::from(u16::MAX) => "an integer or text",
+        Shape::IntegerOrText(_) => "a port's number or name",
+        Shape::Cpu | Shape::Memory => "a quantity",
+        Shape::List(_) => "a list",
+        Shape::Map(_) | Shape::Record(_) | Shape::Tagged(_) => "a mapping",
+    }
+}
+
+/// What is written, in words. `hidden`: its place says that it may be a secret.
+pub(crate) fn found(node: &Node, hidden: bool) -> String {
+    let Value::Scalar { text, plain } = &node.value else {
+        return if node.entries().is_some() { "a mapping" } else { "a list" }.to_owned();
+    };
+    let hidden = hidden || is_secret_text(text);
+    let meaning = if *plain { resolve(text) } else { Plain::Text };
+    match meaning {
+        Plain::Null => "null".to_owned(),
+        Plain::Bool(_) if hidden => "a boolean".to_owned(),
+        Plain::Integer(_) | Plain::Float | Plain::LeadingZero if hidden => "a number".to_owned(),
+        Plain::Text | Plain::OldBool(_) if hidden => "text that is not shown".to_owned(),
+        Plain::Bool(_) => format!("the boolean `{text}`"),
+        Plain::Integer(_) | Plain::Float | Plain::LeadingZero => {
+            format!("the number `{}`", shortened(text))
+        }
+        Plain::Text | Plain::OldBool(_) if *plain => format!("the text `{}`", shortened(text)),
+        Plain::Text | Plain::OldBool(_) => format!("the text \"{}\"", shortened(text)),
+    }
+}
+
+/// What to write instead. `hidden`: the value's place says that it may be a secret.
+pub(super) fn type_help(shape: &Shape, node: &Node, hidden: bool) -> String {
+    let Value::Scalar { text, plain } = &node.value else {
+        return match (shape, &node.value) {
+            (Shape::List(_), Value::Mapping(_)) => "begin each item with `- `".to_owned(),
+            (Shape::Record(_) | Shape::Map(_) | Shape::Tagged(_), Value::Sequence(_)) => {
+                "leave out the `- `".to_owned()
+            }
+            _ => String::new(),
+        };
+    };
+    let hidden = hidden || is_secret_text(text);
+    match (shape, resolve(text), *plain) {
+        (Shape::Text, Plain::Null, _) => "write \"\" for empty text".to_owned(),
+        (Shape::Text | Shape::TextOrList(_) | Shape::NullableText, _, true) if hidden => {
+            "write it in quotes".to_owned()
+        }
+        (Shape::Text | Shape::TextOrList(_) | Shape::NullableText, _, true) => {
+            format!("write \"{text}\" in quotes")
+        }
+        (Shape::Bool, Plain::Bool(value) | Plain::OldBool(value), _) => {
+            format!("write {value} without quotes")
+        }
+        (
+            Shape::Integer(_) | Shape::IntegerOrText(_) | Shape::Number(_),
+            Plain::Integer(_) | Plain::Float,
+            false,
+        ) if hidden => "write it without quotes".to_owned(),
+        (Shape::Integer(_) | Shape::IntegerOrText(_) | Shape::Number(_), Plain::Integer(number), false) => {
+            format!("write {number} without quotes")
+        }
+        (Shape::Number(_), Plain::Float, false) => format!("write {text} without quotes"),
+        (_, Plain::LeadingZero, true) if hidden => {
+            "a leading zero makes it octal in older YAML and decimal in newer: write it without, or with 0o"
+                .to_owned()
+        }
+        (_, Plain::LeadingZero, true) => {
+            format!(
+                "a leading zero makes it octal in older YAML and decimal in newer: write {} or 0o{}",
+                text.trim_start_matches('0'),
+                text.trim_start_matches('0')
+            )
+        }
+        _ => String::new(),
+    }
+}
+
+fn shortened(text: &str) -> String {
+    // Enough to recognise the value, short enough for one line of a terminal.
+    const SHOWN: usize = 40;
+    let line = text.lines().next().unwrap_or_default();
+    if line.chars().count() <= SHOWN && line.len() == text.trim_end().len() {
+        return line.to_owned();
+    }
+    format!("{}…", line.chars().take(SHOWN).collect::<String>())
+}
+
+/// `Task, Parallel and Map`.
+pub(super) fn list_of_states(names: &[String]) -> String {
+    match names {
+        [] => String::new(),
+        [only] => only.clone(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}

@@ -1,0 +1,56 @@
+//! What the Amazon States Language has and Minik8s does not, and what to do without it.
+
+const ONLY_JSON_PATH: &str =
+    "JSONata is not read: write JSONPaths in inputPath, parameters, resultPath and so on";
+const NO_VARIABLES: &str =
+    "keep the value in the state's data: put it there with resultPath, read it with a path";
+const INLINE_MAP: &str = "a Map runs its items inline: let a task read the items, and use itemsPath";
+const NUMBER: &str = "write the number itself, without `Path`";
+
+/// Any of these records, fields, what to do.
+const FIELDS: &Table = &[
+    (&[], &["queryLanguage", "arguments", "output", "items", "condition"], ONLY_JSON_PATH),
+    (&[], &["assign"], NO_VARIABLES),
+    (&["TaskState"], &["credentials"], "a function is called as the workflow's own; remove it"),
+    (&["MapState"], &["itemReader", "itemBatcher", "resultWriter", "label"], INLINE_MAP),
+    (&["Machine"], &["processorConfig"], "remove it: a Map runs its items inline"),
+    (
+        &["MapState"],
+        &["maxConcurrencyPath", "toleratedFailureCountPath", "toleratedFailurePercentagePath"],
+        NUMBER,
+    ),
+];
+
+/// Names that the rewriting of older spellings replaces, unless today's stands beside them.
+const OTHER_NAMES: &Table = &[
+    (&["MapState"], &["iterator"], "it is another name of itemProcessor: keep one of them"),
+    (&["MapState"], &["parameters"], "it is another name of itemSelector: keep one of them"),
+    (&["TaskState"], &["resource"], "it is another name of function: keep one of them"),
+    (&["WorkflowSpec"], &["version"], "the version of the language is 1.0: remove it"),
+];
+
+/// The records of workflows: the tables above speak of no others.
+const RECORDS: &[&str] = &["WorkflowSpec", "Machine", "Rule", "Retrier", "Catcher"];
+
+type Table = [(&'static [&'static str], &'static [&'static str], &'static str)];
+
+/// What to do instead of the field `name` of the record, if it is a part of the language that is not here.
+pub(crate) fn unsupported(record: &str, name: &str) -> Option<&'static str> {
+    find(FIELDS, record, name)
+}
+
+/// What to do about the field `name` of the record, if it is another name of one that is here.
+pub(crate) fn other_name(record: &str, name: &str) -> Option<&'static str> {
+    find(OTHER_NAMES, record, name)
+}
+
+fn find(table: &Table, record: &str, name: &str) -> Option<&'static str> {
+    let is_state = record.ends_with("State") && record.len() > "State".len();
+    if !is_state && !RECORDS.contains(&record) {
+        return None;
+    }
+    let fits = |records: &[&str], names: &[&str]| {
+        (records.is_empty() || records.contains(&record)) && names.contains(&name)
+    };
+    table.iter().find(|(records, names, _)| fits(records, names)).map(|(_, _, help)| *help)
+}

@@ -1,0 +1,163 @@
+//! `deliveries/<id>`: receipts of webhooks and of `minik8s sync`.
+//!
+//! Whoever took the request in writes the receipt; the leading reconciler adds the answer once it
+//! has looked at the repository after it. Both guard the write, and both put it on a lease.
+
+use std::fmt;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// Receipts of webhooks that are kept; older ones are removed with the next write.
+pub const DELIVERIES_MAX: usize = 1_000;
+
+/// Receipts of `minik8s sync` that are kept, beside those of webhooks: who may ask for a look can ask
+/// often, and must not push out what tells a replayed webhook from a new one.
+pub const CLI_DELIVERIES_MAX: usize = 50;
+
+/// Longest id of a receipt, in bytes.
+pub const DELIVERY_ID_MAX: usize = 128;
+
+/// Who asks for a look at a repository.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Provider {
+    /// GitHub.
+    GitHub,
+    /// GitLab.
+    GitLab,
+    /// Gitea.
+    Gitea,
+    /// Forgejo.
+    Forgejo,
+    /// Gogs.
+    Gogs,
+    /// Whoever signs with `X-Signature`.
+    Generic,
+    /// `minik8s sync`.
+    Cli,
+}
+
+impl Provider {
+    /// As it is written in receipts.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Provider::GitHub => "github",
+            Provider::GitLab => "gitlab",
+            Provider::Gitea => "gitea",
+            Provider::Forgejo => "forgejo",
+            Provider::Gogs => "gogs",
+            Provider::Generic => "generic",
+            Provider::Cli => "cli",
+        }
+    }
+}
+
+impl fmt::Display for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// One request to look at a repository.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Delivery {
+    /// As in the key.
+    pub id: String,
+    /// Who sent it.
+    pub provider: Provider,
+    /// What it says has happened, in the provider's word: `push`.
+    pub event: String,
+    /// Name of the source that it is for.
+    pub source: String,
+    /// The repository that it names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repository: Option<String>,
+    /// The branch or tag that it names, in full: `refs/heads/main`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reference: Option<String>,
+    /// The commit that it names. A hint: what is applied is what the repository shows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit_hint: Option<String>,
+    /// When it came first.
+    pub received_at: Timestamp,
+    /// When it came last, if it came again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeated_at: Option<Timestamp>,
+    /// How often it came again.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub repeats: u32,
+    /// Address that it came from.
+    pub peer: String,
+    /// SHA-256 of its body in hex; empty without a body.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub body: String,
+    /// Name of the reconciler that took it last.
+    pub by: String,
+    /// What was decided when it came.
+    pub outcome: DeliveryOutcome,
+    /// What came of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<DeliveryAnswer>,
+}
+
+impl Delivery {
+    /// When it came last.
+    pub fn last_at(&self) -> Timestamp {
+        self.repeated_at.unwrap_or(self.received_at)
+    }
+
+    /// It waits for a look at the repository.
+    pub fn waits(&self) -> bool {
+        self.outcome == DeliveryOutcome::Accepted && self.answer.is_none()
+    }
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
+/// What was decided when it came.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "state")]
+pub enum DeliveryOutcome {
+    /// The source is looked at.
+    Accepted,
+    /// It is nothing that the source follows.
+    Ignored {
+        /// Why.
+        why: String,
+    },
+}
+
+/// The look at the repository that came after the request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeliveryAnswer {
+    /// When the look was over.
+    pub at: Timestamp,
+    /// The commit that is applied since; none before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receipt_reads_back_as_it_was_written_and_older_ones_need_no_new_fields() {
+        let text = r#"{"id":"d1","provider":"github","event":"push","source":"main","receivedAt":"2026-01-02T03:04:05Z","peer":"192.0.2.1","by":"r0","outcome":{"state":"accepted"}}"#;
+        let delivery: Delivery = serde_json::from_str(text).unwrap();
+        assert!(delivery.waits());
+        assert_eq!(serde_json::to_string(&delivery).unwrap(), text);
+    }
+
+    #[test]
+    fn a_provider_is_written_as_it_is_shown() {
+        for provider in [Provider::GitHub, Provider::GitLab, Provider::Forgejo, Provider::Cli] {
+            assert_eq!(serde_json::to_string(&provider).unwrap(), format!("\"{provider}\""));
+        }
+    }
+}

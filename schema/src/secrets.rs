@@ -1,0 +1,293 @@
+//! Which names, texts and places hold secrets. Pure.
+//!
+//! Reads names and texts, decides whether a value may be shown. Used by whatever quotes a manifest:
+//! the loader's messages, excerpts, plans. Rather too much than too little is hidden: a message can
+//! do without the value, and what was once in a comment or a log is known.
+
+use crate::violation::Path;
+
+/// Parts of names whose values are secret.
+const SECRET_PARTS: [&str; 13] = [
+    "password",
+    "passwd",
+    "passphrase",
+    "pwd",
+    "secret",
+    "token",
+    "apikey",
+    "credential",
+    "privatekey",
+    "accesskey",
+    "authorization",
+    "cookie",
+    "connectionstring",
+];
+/// Words of names whose values are secret; as parts they are in too many others.
+const SECRET_WORDS: [&str; 10] =
+    ["pass", "pw", "auth", "jwt", "otp", "cred", "creds", "dsn", "salt", "webhookurl"];
+/// Names that end so are of secrets: `ENCRYPTION_KEY`, `masterkey`. `key` alone is not.
+const SECRET_ENDINGS: [&str; 3] = ["key", "pass", "auth"];
+/// Names that end so say where a secret is, not what it is.
+const REFERENCE_ENDINGS: [&str; 5] = ["name", "ref", "file", "path", "dir"];
+/// Texts that begin so, or have words that do, are keys, tokens or ciphertext.
+const SECRET_BEGINNINGS: [&str; 29] = [
+    "-----BEGIN",
+    "AGE-SECRET-KEY-",
+    "age-encryption.org/",
+    "ENC[",
+    "ghp_",
+    "gho_",
+    "ghs_",
+    "ghu_",
+    "ghr_",
+    "github_pat_",
+    "glpat-",
+    "gldt-",
+    "AKIA",
+    "ASIA",
+    "AIza",
+    "xoxb-",
+    "xoxp-",
+    "xoxa-",
+    "xoxr-",
+    "xapp-",
+    "sk-",
+    "sk_live_",
+    "rk_live_",
+    "npm_",
+    "pypi-",
+    "hvs.",
+    "$2b$",
+    "$argon2",
+    "eyJ",
+];
+/// Fields below which any text may be a secret.
+const SECRET_PLACES: [&str; 8] =
+    ["env", "value", "args", "command", "runCommands", "httpHeaders", "annotations", "parameters"];
+
+/// A variable, header, flag or field of this name holds a secret, as far as the name tells.
+pub fn is_secret_name(name: &str) -> bool {
+    let plain = plain(name);
+    speaks_of_secret(name, &plain) && !REFERENCE_ENDINGS.iter().any(|ending| plain.ends_with(ending))
+}
+
+/// What stands under this name is a secret. A name that says where one is must have a value that
+/// looks like a place.
+pub fn holds_secret(name: &str, value: &str) -> bool {
+    is_secret_name(name) || speaks_of_secret(name, &plain(name)) && !is_reference(value)
+}
+
+fn plain(name: &str) -> String {
+    name.chars().filter(|c| c.is_alphanumeric()).collect::<String>().to_ascii_lowercase()
+}
+
+fn speaks_of_secret(name: &str, plain: &str) -> bool {
+    SECRET_PARTS.iter().any(|part| plain.contains(part))
+        || SECRET_ENDINGS.iter().any(|ending| plain != "key" && plain.ends_with(ending))
+        || words(name).iter().any(|word| SECRET_WORDS.contains(&word.as_str()))
+}
+
+/// `dbPass`, `DB_PASS` and `db-pass` are `db` and `pass`.
+fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut was_lower = false;
+    for c in name.chars() {
+        if !c.is_alphanumeric() || was_lower && c.is_uppercase() {
+            words.push(String::new());
+        }
+        was_lower = c.is_lowercase();
+        if let Some(word) = words.last_mut().filter(|_| c.is_alphanumeric()) {
+            word.extend(c.to_lowercase());
+        }
+    }
+    words
+}
+
+/// A path, or the name of an object or key.
+fn is_reference(value: &str) -> bool {
+    let rest = value.trim_start_matches(['.', '/']);
+    let is_path = rest.len() < value.len();
+    rest.split('/').all(|part| is_name(part) || is_path && part.len() <= 24 && is_name(&part.to_lowercase()))
+}
+
+/// `web-1`, `redis-0.redis.default`, `ca-bundle.crt`: short words, as people write them.
+fn is_name(text: &str) -> bool {
+    let is_word = |word: &str| {
+        let letters = word.bytes().all(|b| b.is_ascii_lowercase());
+        let digits = word.bytes().all(|b| b.is_ascii_digit());
+        let mixed = word.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+        letters && word.len() <= 16 || digits && word.len() <= 4 || mixed && word.len() <= 4
+    };
+    text.len() <= 63 && text.split(['.', '-', '_']).all(is_word)
+}
+
+/// A value of a shape that no secret has: numbers of few digits, booleans, names, levels, addresses,
+/// paths. What an environment sets to anything else is not shown.
+pub fn is_plain_value(value: &str) -> bool {
+    let digits = value.bytes().filter(u8::is_ascii_digit).count();
+    let is_number = value.strip_prefix(['-', '+']).unwrap_or(value);
+    let is_number = is_number.bytes().all(|b| b.is_ascii_digit() || b == b'.') && digits <= 6;
+    let unit = value.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    let is_quantity = digits <= 6 && unit.len() <= 2 && unit.bytes().all(|b| b.is_ascii_alphabetic());
+    let is_level = value.len() <= 8
+        && value.bytes().all(|b| b.is_ascii_alphabetic())
+        && (value == value.to_uppercase() || value[1..] == value[1..].to_lowercase());
+    value.is_empty() || is_number || is_quantity || is_level || is_name(value) || is_address(value)
+}
+
+/// `web:8080`, `http://web:8080/path`, `/var/lib/data`, `10.0.0.1:80`: no login, no query.
+fn is_address(value: &str) -> bool {
+    let rest = match value.split_once("://") {
+        Some((scheme, rest)) if is_name(scheme) => rest,
+        Some(_) => return false,
+        None => value,
+    };
+    let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (host, port) = host.split_once(':').unwrap_or((host, ""));
+    let is_port = port.len() <= 5 && port.bytes().all(|b| b.is_ascii_digit());
+    let is_path = path.split('/').all(|part| part.is_empty() || is_name(part));
+    (host.is_empty() || is_name(host)) && is_port && is_path
+}
+
+/// The text itself is a secret, or holds one: `--password=x`, `scheme://user:x@host`.
+pub fn is_secret_text(text: &str) -> bool {
+    let words = || text.split(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | ';' | ','));
+    words().any(|word| {
+        SECRET_BEGINNINGS.iter().any(|beginning| word.starts_with(beginning))
+            || word.split_once(['=', ':']).is_some_and(|(name, value)| {
+                !value.is_empty()
+                    && !value.starts_with('$')
+                    && !value.starts_with("//")
+                    && is_secret_name(name)
+            })
+            || has_login(word)
+    })
+}
+
+/// `scheme://user:password@host`, and the same without a scheme, as database drivers have it.
+fn has_login(word: &str) -> bool {
+    let rest = word.split_once("://").map_or(word, |(_, rest)| rest);
+    let Some((login, host)) = rest.rsplit_once('@') else { return false };
+    // `registry:5000/app@sha256:…` is an image.
+    !host.starts_with("sha256:") && login.split_once(':').is_some_and(|(_, password)| !password.is_empty())
+}
+
+/// Any text at this place may be a secret: by a field on the way, or by its own name.
+pub fn is_secret_place(path: &Path<'_>) -> bool {
+    path.any_field(is_secret_field)
+}
+
+/// Any text below a field of this name may be a secret.
+pub fn is_secret_field(name: &str) -> bool {
+    SECRET_PLACES.contains(&name) || is_secret_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_secrets_are_told_from_names_of_their_places() {
+        for name in [
+            "DB_PASSWORD",
+            "apiKey",
+            "API_KEY",
+            "--auth-token",
+            "Authorization",
+            "AWS_SECRET_ACCESS_KEY",
+            "DB_PASS",
+            "dbPass",
+            "ENCRYPTION_KEY",
+            "JWT_SIGNING_KEY",
+            "MASTER_KEY",
+            "masterkey",
+            "REDIS_AUTH",
+            "DATABASE_DSN",
+        ] {
+            assert!(is_secret_name(name), "{name}");
+        }
+        for name in [
+            "secretName",
+            "POSTGRES_PASSWORD_FILE",
+            "secretKeyRef",
+            "AUTHOR",
+            "KEYBOARD",
+            "image",
+            "key",
+            "PATH",
+            "passenger",
+        ] {
+            assert!(!is_secret_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_name_of_a_place_hides_what_is_no_place() {
+        for value in ["/run/secrets/db", "db-login", "./keys/Main.pem"] {
+            assert!(!holds_secret("DB_PASSWORD_FILE", value), "{value}");
+        }
+        for value in ["Tr0ub4dor&3", "hunter2hunter2", "9f86d081884c7d659a2feaa0c55ad015"] {
+            assert!(holds_secret("DB_PASSWORD_FILE", value), "{value}");
+        }
+    }
+
+    #[test]
+    fn texts_that_are_secrets_are_known_by_their_look() {
+        for text in [
+            "ghu_16C7e42F292c6912E7",
+            "ghr_16C7e42F292c6912E7",
+            "sk-proj-abcdef",
+            "npm_abcdef",
+            "xoxp-1-2-3",
+            "AIzaSyA-abc",
+            "app:hunter2@tcp(db:3306)/shop",
+            "postgres://app:hunter2@db/shop",
+            "run --db-pass=hunter2",
+        ] {
+            assert!(is_secret_text(text), "{text}");
+        }
+        for text in ["registry.example:5000/app@sha256:ab", "git@github.com:org/repo", "http://web:8080/x"] {
+            assert!(!is_secret_text(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_values_of_plain_shapes_are_plain() {
+        for value in [
+            "",
+            "3",
+            "8080",
+            "-1",
+            "0.5",
+            "30s",
+            "128Mi",
+            "true",
+            "INFO",
+            "Debug",
+            "web",
+            "eu-west-1",
+            "redis-0.redis.default",
+            "web:8080",
+            "http://web:8080/path",
+            "/var/lib/data",
+            "10.0.0.1:80",
+            "v2",
+        ] {
+            assert!(is_plain_value(value), "{value}");
+        }
+        for value in [
+            "12345678",
+            "hunter2",
+            "Tr0ub4dor&3",
+            "9f86d081884c7d65",
+            "a b",
+            "postgres://a:b@db/x",
+            "https://hooks.example/T024/B0AbCd",
+            "http://web/?token=x",
+            "Zm9vYmFyCg==",
+            "ABCDEFGHIJKL",
+        ] {
+            assert!(!is_plain_value(value), "{value}");
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Bad manifests as a table: each breaks one rule at one place. `§` marks the place and is taken out.
+
+use super::{load, rules};
+
+/// Rule, and the text with its mark.
+pub(crate) type Case = (&'static str, String);
+
+/// Takes the mark out: the text, and `line:column` of the mark.
+pub(crate) fn unmarked(marked: &str) -> (String, String) {
+    let before = marked.split('§').next().unwrap_or_default();
+    assert!(before.len() < marked.len(), "no mark in {marked}");
+    let (line, column) = (
+        before.matches('\n').count() + 1,
+        before.rsplit('\n').next().unwrap_or_default().chars().count() + 1,
+    );
+    (marked.replacen('§', "", 1), format!("{line}:{column}"))
+}
+
+/// Each case breaks exactly its rule at its place.
+#[track_caller]
+pub(crate) fn check(cases: &[Case]) {
+    let mut wrong = String::new();
+    for (rule, marked) in cases {
+        let (text, place) = unmarked(marked);
+        let (found, wanted) = (rules(&load(&text)), vec![format!("{rule} {place}")]);
+        if found != wanted {
+            wrong.push_str(&format!("{text}wanted {wanted:?}\nfound  {found:?}\n\n"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// What is said of each case, notes left out, one line each.
+pub(crate) fn messages(cases: &[Case]) -> String {
+    let told = |(_, marked): &Case| load(&unmarked(marked).0).violations;
+    let told = cases.iter().flat_map(told);
+    let told = told.filter(|violation| violation.severity != schema::violation::Severity::Note);
+    told.map(|violation| format!("{violation}\n")).collect()
+}
+
+/// A document of `kind` and `api_version` whose spec is `spec`, indented by two.
+pub(crate) fn document(api_version: &str, kind: &str, spec: &str) -> String {
+    let indented: String = spec.lines().map(|line| format!("  {line}\n")).collect();
+    format!("apiVersion: {api_version}\nkind: {kind}\nmetadata:\n  name: web\nspec:\n{indented}")
+}

@@ -1,0 +1,226 @@
+//! Manifests of older Minik8s systems load unchanged, each older spelling with a note at its place.
+
+use schema::manifest::{DraftObject, load_file, locate};
+use schema::violation::{Severity, rules as known};
+
+use super::cases::check;
+use super::{load, rules};
+
+/// The object, and `line:column: message` of each note on an older spelling.
+fn loaded(text: &str) -> (DraftObject, Vec<String>) {
+    let loaded = load(text);
+    assert!(!loaded.has_errors(), "{:#?}", loaded.violations);
+    let notes = loaded.violations.iter().filter(|one| one.rule == known::OLDER_SPELLING.id);
+    let notes = notes.map(|one| format!("{}:{}: {}", one.line, one.column, one.message)).collect();
+    (loaded.documents[0].object.clone(), notes)
+}
+
+const REPLICASET: &str = "apiVersion: v1
+kind: Replicaset
+metadata:
+  name: greeter
+spec:
+  replicas: 3
+  selector:
+    matchLabels:
+      app: greeter
+  template:
+    metadata:
+      name: greeter-pod
+      labels:
+        app: greeter
+    spec:
+      containers:
+      - name: greeter
+        image: greeter:1
+        ImagePullPolicy: Never
+        resources: {limits: {cpu: 500000000, memory: 104857600}}
+";
+
+const REPLICASET_TODAY: &str = "apiVersion: apps/v1
+kind: ReplicaSet
+metadata: {name: greeter}
+spec:
+  replicas: 3
+  selector: {matchLabels: {app: greeter}}
+  template:
+    metadata: {labels: {app: greeter}}
+    spec:
+      containers:
+      - name: greeter
+        image: greeter:1
+        imagePullPolicy: Never
+        resources: {limits: {cpu: 500m, memory: 100Mi}}
+";
+
+fn autoscaler(api_version: &str, kind: &str, target: &str, rest: &str) -> String {
+    format!(
+        "apiVersion: {api_version}\nkind: {kind}\nmetadata:\n  name: busy\nspec:\n  minReplicas: 2\n  maxReplicas: 5\n{target}{rest}"
+    )
+}
+
+/// What the older autoscalers below mean.
+fn autoscaler_today(kind: &str, cpu: u32, memory: Option<u32>, seconds: Option<u32>) -> String {
+    let metric = |name: &str, percent: u32| {
+        format!(
+            "  - type: Resource\n    resource: {{name: {name}, target: {{type: Utilization, averageUtilization: {percent}}}}}\n"
+        )
+    };
+    let memory = memory.map(|percent| metric("memory", percent)).unwrap_or_default();
+    let rules = |seconds| {
+        format!(
+            "{{stabilizationWindowSeconds: 0, policies: [{{type: Pods, value: 1, periodSeconds: {seconds}}}]}}"
+        )
+    };
+    let behavior =
+        seconds.map(rules).map(|rules| format!("  behavior: {{scaleUp: {rules}, scaleDown: {rules}}}\n"));
+    autoscaler(
+        "autoscaling/v2",
+        "HorizontalPodAutoscaler",
+        &format!("  scaleTargetRef: {{kind: {kind}, name: busy-1}}\n"),
+        &format!("  metrics:\n{}{memory}{}", metric("cpu", cpu), behavior.unwrap_or_default()),
+    )
+}
+
+/// Older manifests, and what they are today.
+fn pairs() -> Vec<(String, String)> {
+    let workload = autoscaler(
+        "v1",
+        "Hpa",
+        "  workload:\n    kind: Pod\n    metadata:\n      name: busy-1\n      namespace: default\n",
+        "  adjustInterval: 15s\n  selector:\n    matchLabels:\n      app: busy\n  metrics:\n    cpuPercent: 0.35\n    memPercent: 0.5\n",
+    );
+    let percentages = autoscaler(
+        "autoscaling/v1",
+        "HorizontalPodAutoscaler",
+        "  scaleTargetRef:\n    apiVersion: v1\n    kind: ReplicaSet\n    metadata:\n      name: busy-1\n",
+        "  metrics:\n    CPUUtilizationPercentage: 25\n    MemoryUtilizationPercentage: 0.4\n  scaleInterval: 10\n",
+    );
+    let version_1 = autoscaler(
+        "autoscaling/v1",
+        "HPA",
+        "  scaleTargetRef: {apiVersion: apps/v1, kind: Replicaset, name: busy-1}\n",
+        "  targetCPUUtilizationPercentage: 50\n",
+    );
+    let sub_paths = "apiVersion: v1\nkind: Dns\nmetadata:\n  name: shop\nspec:\n  host: shop.test\n  paths:\n  - subPath: /cart\n    \
+                     svcName: cart\n    svcPort: \"88\"\n";
+    let dns = "apiVersion: minik8s.io/v1\nkind: Dns\nmetadata: {name: shop}\nspec:\n  host: shop.test\n  paths:\n  \
+               - {path: /cart, service: {name: cart, port: 88}}\n";
+    let lower_case = "kind: Service\napiVersion: v1\nmetadata: {name: web}\nspec:\n  type: nodePort\n  ports:\n  \
+                      - {name: http, port: 88, targetPort: 80, nodePort: 30088, protocol: tcp}\n  selector: {app: web}\n";
+    vec![
+        (REPLICASET.to_owned(), REPLICASET_TODAY.to_owned()),
+        (
+            REPLICASET_TODAY.replace("{matchLabels: {app: greeter}}", "{app: greeter}"),
+            REPLICASET_TODAY.to_owned(),
+        ),
+        (workload, autoscaler_today("Pod", 35, Some(50), Some(15))),
+        (percentages, autoscaler_today("ReplicaSet", 25, Some(1), Some(10))),
+        (version_1, autoscaler_today("ReplicaSet", 50, None, None)),
+        (sub_paths.to_owned(), dns.to_owned()),
+        (dns.replace("apiVersion: minik8s.io/v1\nkind: Dns", "kind: DNS"), dns.to_owned()),
+        (lower_case.to_owned(), lower_case.replace("tcp", "TCP").replace("nodePort\n", "NodePort\n")),
+    ]
+}
+
+#[test]
+fn older_manifests_load_unchanged_and_mean_what_today_s_do() {
+    for (older, today) in pairs() {
+        let ((found, _), (wanted, notes)) = (loaded(&older), loaded(&today));
+        assert_eq!(found, wanted, "{older}");
+        assert_eq!(notes, Vec::<String>::new(), "{today}");
+    }
+}
+
+#[test]
+fn each_older_spelling_is_noted_at_its_place() {
+    let notes: Vec<String> = pairs().iter().map(|(older, _)| loaded(older).1.join("\n")).collect();
+    insta::assert_snapshot!(notes.join("\n\n"));
+}
+
+#[test]
+fn no_byte_of_an_older_manifest_brings_the_loader_down_or_hides_the_object() {
+    for (older, _) in pairs() {
+        for at in 0..older.len() {
+            for byte in b"\n :{0x" {
+                let mut broken = older.clone().into_bytes();
+                broken[at] = *byte;
+                let loaded = load_file("a.yaml", &broken);
+                let shown = String::from_utf8_lossy(&broken);
+                assert!(loaded.has_errors() || loaded.documents.len() == 1, "byte {at}:\n{shown}");
+            }
+        }
+    }
+}
+
+#[test]
+fn places_of_older_spellings_are_where_they_are_written() {
+    let (older, _) = &pairs()[5];
+    let document = load(older).documents.remove(0);
+    let places: Vec<_> = document.places.iter().map(|place| (place.line, place.column)).collect();
+    assert_eq!(places, [(6, 9), (8, 14), (9, 14), (10, 14)]);
+    for place in &document.places {
+        let found = locate("a.yaml", older.as_bytes(), document.line, &place.path);
+        assert_eq!(found, Some((place.line, place.column)), "{place:?}");
+    }
+}
+
+#[test]
+fn an_autoscaler_follows_its_target_into_another_namespace() {
+    let older =
+        autoscaler("v1", "Hpa", "  workload: {kind: Pod, metadata: {name: busy-1, namespace: night}}\n", "");
+    assert_eq!(loaded(&older).0.reference().to_string(), "HorizontalPodAutoscaler/night/busy");
+}
+
+#[test]
+fn what_cannot_be_carried_over_is_an_error_at_its_place() {
+    let hpa =
+        |rest: &str| autoscaler("v1", "Hpa", "  workload: {kind: Pod, metadata: {name: busy-1}}\n", rest);
+    let target = |target: &str| autoscaler("v1", "Hpa", target, "");
+    check(&[
+        (
+            "scaling",
+            target("  workload: {kind: Pod, metadata: {name: busy-1, namespace: §other}}\n")
+                .replace("name: busy\n", "name: busy\n  namespace: own\n"),
+        ),
+        ("unknown-field", target("  workload: {kind: Pod, metadata: {name: busy-1, §lables: {a: b}}}\n")),
+        ("missing-field", target("  §workload: {kind: Pod, metadata: {}}\n")),
+        ("scaling", hpa("  metrics: {cpuPercent: §50}\n")),
+        ("scaling", hpa("  metrics: {cpuPercent: §0}\n")),
+        ("wrong-type", hpa("  metrics: {cpuPercent: §half}\n")),
+        ("unknown-field", hpa("  metrics: {cpuPercent: 0.5, §diskPercent: 0.5}\n")),
+        ("wrong-type", hpa("  adjustInterval: §soon\n")),
+        ("unknown-field", hpa("  behavior: {}\n  §adjustInterval: 15s\n")),
+        ("scaling", hpa("  adjustInterval: 15s\n  scaleInterval: §10\n")),
+        ("unknown-field", hpa("  metrics: []\n  §targetCPUUtilizationPercentage: 50\n")),
+        ("api-version", autoscaler_today("Pod", 1, None, None).replace("autoscaling/v2", "§autoscaling/v3")),
+        (
+            "unknown-field",
+            REPLICASET_TODAY.replace("imagePullPolicy", "imagePullPolicy: Never\n        §ImagePullPolicy"),
+        ),
+    ]);
+    // Ten pods in one period of no seconds, or of an hour: both directions say so.
+    let told = rules(&load(&hpa("  adjustInterval: 1h\n")));
+    assert_eq!(told, ["scaling 9:19", "scaling 9:19"]);
+}
+
+#[test]
+fn older_spellings_are_notes_only() {
+    let violations = load(REPLICASET).violations;
+    let worst = violations.iter().map(|one| one.severity).min();
+    assert_eq!(worst, Some(Severity::Warning), "{violations:#?}");
+    assert_eq!(rules(&load(REPLICASET)), ["nano-cpu 20:35"]);
+}
+
+#[test]
+fn the_same_interval_under_both_older_names_is_one() {
+    let hpa = |fields: &str| {
+        let target = "  scaleTargetRef: {kind: Pod, name: busy-1}\n";
+        autoscaler("autoscaling/v2", "HorizontalPodAutoscaler", target, fields)
+    };
+    let both = load(&hpa("  adjustInterval: 15s\n  scaleInterval: 15\n"));
+    assert_eq!(rules(&both), Vec::<String>::new());
+    assert_eq!(both.documents[0].object, load(&hpa("  adjustInterval: 15s\n")).documents[0].object);
+    let message = "`scaleInterval` is an older spelling and is left out: adjustInterval says the same";
+    assert!(both.violations.iter().any(|note| note.message == message), "{:?}", both.violations);
+}

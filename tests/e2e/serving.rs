@@ -1,0 +1,102 @@
+//! One reconciler after another on a cluster's etcd, each with its own flags: for stories about
+//! how a repository is reached, which need no node.
+
+use std::fs;
+use std::process::Command;
+
+use harness::{Cluster, Daemon, Outcome, Result, ensure, eventually, minik8s_binary, outcome, secs};
+use nix::sys::signal::Signal;
+use schema::keys::Key;
+use schema::records::SourceStatus;
+
+/// The command line of a reconciler with a state directory of its own.
+pub(crate) fn command(cluster: &Cluster, name: &str, flags: &[String]) -> Vec<String> {
+    let mut command = vec![minik8s_binary().to_string_lossy().into_owned(), "serve".to_owned()];
+    for (flag, value) in [
+        ("--etcd", cluster.etcd.endpoint().to_owned()),
+        ("--state-dir", cluster.dir(&format!("state-{name}")).to_string_lossy().into_owned()),
+        ("--listen", cluster.api(0)),
+        ("--cluster-cidr", cluster.slot().cluster_cidr()),
+        ("--name", "r0".to_owned()),
+    ] {
+        command.extend([flag.to_owned(), value]);
+    }
+    command.extend(flags.iter().cloned());
+    command
+}
+
+/// Runs one that can't start; what it said.
+pub(crate) fn refused(cluster: &Cluster, name: &str, flags: &[String], says: &[&str]) -> Result<()> {
+    let words = command(cluster, name, flags);
+    let said: Outcome = outcome(Command::new(&words[0]).args(&words[1..]), secs(60))?;
+    ensure!(said.code != 0, "{name}: it started");
+    let line = said.stderr.lines().last().unwrap_or_default();
+    for word in says {
+        ensure!(line.contains(word), "{name}: {word:?} is not in {line:?}");
+    }
+    Ok(())
+}
+
+/// Runs one until `story` is told, then ends it so that the next one may lead at once.
+pub(crate) fn with(
+    cluster: &Cluster,
+    name: &str,
+    flags: &[String],
+    story: impl FnOnce(&Daemon) -> Result<()>,
+) -> Result<()> {
+    let mut daemon = Daemon::new(format!("serve-{name}"), &cluster.dir(""), command(cluster, name, flags));
+    daemon.start()?;
+    let told = story(&daemon);
+    if told.is_err() {
+        eprintln!("---- {name} ----\n{}", daemon.log_tail());
+    }
+    daemon.end(Signal::SIGTERM, secs(30))?;
+    told
+}
+
+/// Waits until the status of `source` is as wanted.
+pub(crate) fn source(
+    cluster: &Cluster,
+    name: &str,
+    wanted: impl Fn(&SourceStatus) -> bool,
+) -> Result<SourceStatus> {
+    eventually(&format!("source {name} is as it should"), secs(45), || {
+        let status: SourceStatus = cluster.etcd.value(Key::Source(name.to_owned()))?;
+        ensure!(wanted(&status), "{status:?}");
+        Ok(status)
+    })
+}
+
+/// The word stands in no log of the cluster.
+pub(crate) fn nowhere_in_logs(cluster: &Cluster, word: &str) -> Result<()> {
+    for entry in fs::read_dir(cluster.dir(""))?.flatten() {
+        if entry.path().extension().is_some_and(|extension| extension == "log") {
+            let text = String::from_utf8_lossy(&fs::read(entry.path())?).into_owned();
+            ensure!(!text.contains(word), "{word} stands in {}", entry.path().display());
+        }
+    }
+    Ok(())
+}
+
+/// The word stands nowhere: no log, no key or value of etcd, no answer of the CLI, no command line.
+pub(crate) fn nowhere(cluster: &Cluster, word: &str) -> Result<()> {
+    nowhere_in_logs(cluster, word)?;
+    let all = Command::new("etcdctl")
+        .args(["--endpoints", cluster.etcd.endpoint(), "get", "--prefix", ""])
+        .output()?;
+    ensure!(!String::from_utf8_lossy(&all.stdout).contains(word), "{word} stands in etcd");
+    for args in [&["status"] as &[&str], &["get", "sources", "-o", "json"], &["events", "-A"]] {
+        let said = cluster.cli(args)?;
+        ensure!(!format!("{}{}", said.stdout, said.stderr).contains(word), "{word} is said by {args:?}");
+    }
+    for process in fs::read_dir("/proc")?.flatten() {
+        let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        ensure!(!String::from_utf8_lossy(&line).contains(word), "{word} is on a command line");
+    }
+    Ok(())
+}
+
+/// Flags as they are written.
+pub(crate) fn flags(pairs: &[(&str, &str)]) -> Vec<String> {
+    pairs.iter().flat_map(|(flag, value)| [(*flag).to_owned(), (*value).to_owned()]).collect()
+}

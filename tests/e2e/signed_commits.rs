@@ -1,0 +1,76 @@
+//! Only signed commits: an unsigned one on the branch changes nothing, and the next signed one does.
+//!
+//! Red when `check_commit` is not asked in `reconciler/src/gitops/read.rs`.
+
+use std::fs;
+use std::process::Command;
+
+use harness::manifests::sleeper;
+use harness::{Change, Cluster, ClusterOptions, Result, ensure, run};
+use schema::keys::prefix;
+use schema::records::{SourceErrorKind, SourceState};
+
+use crate::serving::{self, flags};
+
+#[test]
+fn an_unsigned_commit_changes_nothing_until_a_signed_one_follows() -> Result<()> {
+    let mut cluster = Cluster::prepare(ClusterOptions::default())?;
+    cluster.etcd.start()?;
+    let key = cluster.dir("signer").display().to_string();
+    run("ssh-keygen", &["-q", "-N", "", "-C", "", "-t", "ed25519", "-f", &key])?;
+    let public = fs::read_to_string(format!("{key}.pub"))?;
+    let signers = cluster.dir("signers").display().to_string();
+    fs::write(&signers, format!("ada@example.test namespaces=\"git\" {public}"))?;
+    let sign = |on: &str| -> Result<()> {
+        for (name, value) in
+            [("gpg.format", "ssh"), ("user.signingkey", key.as_str()), ("commit.gpgsign", on)]
+        {
+            let done = Command::new("git")
+                .arg("-C")
+                .arg(cluster.repo.work())
+                .args(["config", name, value])
+                .status()?;
+            ensure!(done.success());
+        }
+        Ok(())
+    };
+    let push = |file: &str, name: &str| {
+        cluster.repo.push(&[Change::write(file, sleeper(name))], &format!("Add {name}"))
+    };
+    sign("true")?;
+    let first = push("a.yaml", "a")?;
+    let url = format!("file://{}", cluster.repo.bare().display());
+    let all = flags(&[("--repo", &url), ("--poll", "500ms"), ("--allowed-signers", &signers)]);
+    serving::with(&cluster, "signed", &all, |_| {
+        serving::source(&cluster, "main", |s| s.applied_commit.as_deref() == Some(&first))?;
+        sign("false")?;
+        let unsigned = push("b.yaml", "b")?;
+        let invalid = |s: &schema::records::SourceStatus| {
+            s.state == SourceState::Failed
+                && s.error.as_ref().is_some_and(|e| e.kind == SourceErrorKind::SignatureInvalid)
+        };
+        let status = serving::source(&cluster, "main", invalid)?;
+        let message = status.error.map(|error| error.message).unwrap_or_default();
+        for word in
+            [&unsigned[..12], "Ada Tester <ada@example.test>", "it is not signed", "commit --amend -S"]
+        {
+            ensure!(message.contains(word), "{word} is not in {message}");
+        }
+        ensure!(status.applied_commit.as_ref() == Some(&first));
+        ensure!(cluster.etcd.list(prefix::OBJECTS)?.len() == 1);
+
+        sign("true")?;
+        let signed = push("c.yaml", "c")?;
+        serving::source(&cluster, "main", |s| {
+            s.applied_commit.as_deref() == Some(&signed) && s.error.is_none()
+        })?;
+        ensure!(cluster.etcd.list(prefix::OBJECTS)?.len() == 3);
+
+        // Without its signers no commit is believed, not even a signed one; what was applied stands.
+        fs::write(&signers, "")?;
+        push("d.yaml", "d")?;
+        serving::source(&cluster, "main", invalid)?;
+        ensure!(cluster.etcd.list(prefix::OBJECTS)?.len() == 3);
+        Ok(())
+    })
+}

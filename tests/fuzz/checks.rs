@@ -1,0 +1,58 @@
+//! What must hold for any bytes. The fuzz targets and a plain test (`schema/tests/fuzz_smoke.rs`) share it.
+
+use schema::kinds::Resource;
+use schema::manifest::{Document, LoadedFile, load_file, locate};
+
+/// Loads the bytes as YAML and as JSON: no panic, and every place that is named lies in the file.
+pub(crate) fn manifest_load(bytes: &[u8]) {
+    for path in ["a.yaml", "a.json"] {
+        let loaded = load_file(path, bytes);
+        assert!(loaded.is_manifest || loaded == LoadedFile::default(), "no manifest, but {loaded:?}");
+        let lines = bytes.iter().filter(|byte| **byte == b'\n' || **byte == b'\r').count() + 1;
+        for violation in &loaded.violations {
+            assert!(violation.line as usize <= lines + 1, "beyond the file: {violation}");
+            assert!(!violation.message.is_empty(), "{violation:?}");
+        }
+        for document in &loaded.documents {
+            places(path, bytes, document);
+        }
+    }
+}
+
+/// The place of a field is found again from the file alone. (Documents on one line can't be told apart.)
+fn places(path: &str, bytes: &[u8], document: &Document) {
+    for place in &document.places {
+        let found = locate(path, bytes, document.line, &place.path);
+        assert!(found.is_some(), "{:?} is lost", place.path);
+    }
+}
+
+/// Whatever loads without errors, written as today's manifest, is the same object, without a note of an
+/// older spelling.
+pub(crate) fn dialects(bytes: &[u8]) {
+    for path in ["a.yaml", "a.json"] {
+        let loaded = load_file(path, bytes);
+        for document in loaded.documents {
+            let today = today(&document);
+            let again = load_file("a.json", today.as_bytes());
+            let older = again.violations.iter().find(|note| note.rule == "older-spelling");
+            assert_eq!(older, None, "{today}");
+            assert!(!again.has_errors(), "{today}\n{:#?}", again.violations);
+            let [same] = again.documents.as_slice() else { panic!("{today}\n{again:#?}") };
+            assert_eq!(same.object, document.object, "{today}");
+            assert_eq!(same.object.hash(), document.object.hash(), "{today}");
+        }
+    }
+}
+
+/// The object as a manifest in today's spelling.
+fn today(document: &Document) -> String {
+    let object = &document.object;
+    let Ok(serde_json::Value::Object(mut manifest)) = serde_json::to_value::<&Resource>(&object.resource)
+    else {
+        panic!("a resource is a mapping");
+    };
+    manifest.insert("apiVersion".to_owned(), object.api_version.as_str().into());
+    manifest.insert("metadata".to_owned(), serde_json::to_value(&object.metadata).expect("metadata is JSON"));
+    serde_json::Value::Object(manifest).to_string()
+}

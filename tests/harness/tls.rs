@@ -1,0 +1,67 @@
+//! A CA and a server certificate for loopback, made anew for each server.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+
+use anyhow::Result;
+use openssl::asn1::Asn1Time;
+use openssl::bn::BigNum;
+use openssl::ec::{EcGroup, EcKey};
+use openssl::hash::MessageDigest;
+use openssl::nid::Nid;
+use openssl::pkey::{PKey, Private};
+use openssl::ssl::{SslAcceptor, SslMethod};
+use openssl::x509::extension::{BasicConstraints, ExtendedKeyUsage, SubjectAlternativeName};
+use openssl::x509::{X509, X509Builder, X509Name, X509NameBuilder};
+
+/// What a server needs; the CA's certificate goes to `ca_file`.
+pub(crate) fn acceptor(ca_file: &Path) -> Result<SslAcceptor> {
+    let ca_key = key()?;
+    let mut ca = builder("minik8s test CA", &ca_key)?;
+    ca.append_extension(BasicConstraints::new().critical().ca().build()?)?;
+    let ca_name = name("minik8s test CA")?;
+    ca.set_issuer_name(&ca_name)?;
+    ca.sign(&ca_key, MessageDigest::sha256())?;
+    let ca: X509 = ca.build();
+    std::fs::write(ca_file, ca.to_pem()?)?;
+
+    let own_key = key()?;
+    let mut own = builder("localhost", &own_key)?;
+    own.set_issuer_name(ca.subject_name())?;
+    let names = SubjectAlternativeName::new()
+        .dns("localhost")
+        .ip(&IpAddr::V4(Ipv4Addr::LOCALHOST).to_string())
+        .build(&own.x509v3_context(Some(&ca), None))?;
+    own.append_extension(names)?;
+    own.append_extension(ExtendedKeyUsage::new().server_auth().build()?)?;
+    own.sign(&ca_key, MessageDigest::sha256())?;
+
+    let mut acceptor = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls())?;
+    acceptor.set_private_key(&own_key)?;
+    acceptor.set_certificate(&own.build())?;
+    Ok(acceptor.build())
+}
+
+fn key() -> Result<PKey<Private>> {
+    let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1)?;
+    Ok(PKey::from_ec_key(EcKey::generate(&group)?)?)
+}
+
+fn name(common: &str) -> Result<X509Name> {
+    let mut name = X509NameBuilder::new()?;
+    name.append_entry_by_text("CN", common)?;
+    Ok(name.build())
+}
+
+fn builder(common: &str, key: &PKey<Private>) -> Result<X509Builder> {
+    let mut builder = X509::builder()?;
+    builder.set_version(2)?;
+    let serial = BigNum::from_u32(u32::try_from(common.len())?)?.to_asn1_integer()?;
+    builder.set_serial_number(&serial)?;
+    let subject = name(common)?;
+    builder.set_subject_name(&subject)?;
+    builder.set_pubkey(key)?;
+    builder.set_not_before(&*Asn1Time::days_from_now(0)?)?;
+    builder.set_not_after(&*Asn1Time::days_from_now(2)?)?;
+    Ok(builder)
+}
