@@ -118,18 +118,23 @@ impl Walk {
         match (from, to) {
             (Some(Value::Object(old)), Some(Value::Object(new))) => {
                 for key in old.keys().chain(new.keys()).collect::<BTreeSet<_>>() {
-                    let secret = entry_is_secret(old, key) || entry_is_secret(new, key);
-                    self.below(OwnedStep::Field(key.clone()), old.get(key), new.get(key), secret);
+                    let (before, after) = (old.get(key), new.get(key));
+                    // Most fields did not change, and to look whether one is a secret takes long.
+                    if before != after {
+                        let secret = entry_is_secret(old, key) || entry_is_secret(new, key);
+                        self.below(OwnedStep::Field(key.clone()), before, after, secret);
+                    }
                 }
             }
             (Some(Value::Array(old)), Some(Value::Array(new))) => {
                 for (step, before, after) in pairs(old, new) {
-                    let secret = before.is_some_and(|index| item_is_secret(old, index))
-                        || after.is_some_and(|index| item_is_secret(new, index));
-                    let value =
-                        |list: &'_ [Value], at: Option<usize>| at.and_then(|at| list.get(at).cloned());
-                    let (before, after) = (value(old, before), value(new, after));
-                    self.below(OwnedStep::Index(step), before.as_ref(), after.as_ref(), secret);
+                    let from = before.and_then(|at| old.get(at));
+                    let to = after.and_then(|at| new.get(at));
+                    if from != to {
+                        let secret = before.is_some_and(|index| item_is_secret(old, index))
+                            || after.is_some_and(|index| item_is_secret(new, index));
+                        self.below(OwnedStep::Index(step), from, to, secret);
+                    }
                 }
             }
             _ => self.found.push(self.change(from, to, secret)),
