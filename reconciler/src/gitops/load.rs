@@ -4,7 +4,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::thread;
 
 use git2::{Oid, Repository};
 use imbl::OrdMap;
@@ -14,6 +13,7 @@ use schema::meta::ObjectRef;
 use schema::pool;
 use schema::violation::{OwnedStep, Severity, Violation, rules};
 
+use super::spread::spread;
 use crate::git::{self, ReadError};
 
 /// Files are parsed as soon as so much of them is in memory: 10,000 pods are half of it, and a
@@ -152,18 +152,10 @@ fn update_within(
     // One blob may stand under many paths: what is kept is bounded by itself, not by what is fetched.
     let mut kept = Kept::default();
     kept.count(manifests.values(), limits)?;
-    let (mut batch, mut batch_bytes) = (Vec::new(), 0);
-    for (path, id) in changed {
-        let blob = git::blob(repository, id)?;
-        batch_bytes += blob.as_ref().map_or(0, Vec::len);
-        batch.push((path, blob));
-        if batch_bytes >= BATCH_MIN_BYTES {
-            kept.add(&mut manifests, parse_all(&batch), limits)?;
-            batch.clear();
-            batch_bytes = 0;
-        }
+    let mut changed = changed.into_iter();
+    while changed.len() > 0 {
+        kept.add(&mut manifests, read_batch(repository, &mut changed)?, limits)?;
     }
-    kept.add(&mut manifests, parse_all(&batch), limits)?;
     Ok((manifests, count))
 }
 
@@ -206,25 +198,32 @@ type Parsed = (Arc<str>, Arc<ManifestFile>);
 /// A file and its bytes; none when it is too large.
 pub(super) type Blob = (Arc<str>, Option<Vec<u8>>);
 
+/// Reads the next files, so many that parsing them takes a bounded part of memory, and parses each as
+/// soon as it is read.
+fn read_batch(
+    repository: &Repository,
+    files: &mut std::vec::IntoIter<(Arc<str>, Oid)>,
+) -> Result<Vec<Parsed>, ReadError> {
+    let (mut bytes, mut failure) = (0, None);
+    let expected = files.len();
+    let feed = std::iter::from_fn(|| {
+        let (path, id) = if bytes < BATCH_MIN_BYTES { files.next()? } else { return None };
+        let blob = git::blob(repository, id).map_err(|error| failure = Some(error)).ok()?;
+        bytes += blob.as_ref().map_or(0, Vec::len);
+        Some((path, blob))
+    });
+    let parsed = spread(expected, feed, |blob: Blob| parse_one(&blob));
+    failure.map_or(Ok(parsed), |error| Err(error.into()))
+}
+
 /// Parses on all cores when that pays.
 pub(super) fn parse_all(files: &[Blob]) -> Vec<Parsed> {
-    const PER_THREAD_MIN: usize = 64;
-    const THREADS_MAX: usize = 8;
-    let parse_one = |(path, bytes): &Blob| {
-        let file = bytes.as_ref().map_or_else(|| too_large(path), |bytes| parse(path, bytes));
-        (Arc::clone(path), Arc::new(file))
-    };
-    let cores = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
-    let threads = cores.min(files.len() / PER_THREAD_MIN).max(1);
-    if threads == 1 {
-        return files.iter().map(parse_one).collect();
-    }
-    let chunks: Vec<&[Blob]> = files.chunks(files.len().div_ceil(threads)).collect();
-    thread::scope(|scope| {
-        let run = |chunk: &'_ [Blob]| chunk.iter().map(parse_one).collect::<Vec<_>>();
-        let workers: Vec<_> = chunks.into_iter().map(|chunk| scope.spawn(move || run(chunk))).collect();
-        workers.into_iter().flat_map(|worker| worker.join().expect("the loader does not panic")).collect()
-    })
+    spread(files.len(), files.iter(), parse_one)
+}
+
+fn parse_one((path, bytes): &Blob) -> Parsed {
+    let file = bytes.as_ref().map_or_else(|| too_large(path), |bytes| parse(path, bytes));
+    (Arc::clone(path), Arc::new(file))
 }
 
 /// A file that was not read: nothing of its size is a manifest.

@@ -24,6 +24,7 @@ pub mod review;
 mod reviewed;
 pub mod secrets;
 pub mod source_loop;
+mod spread;
 pub mod status;
 #[cfg(test)]
 mod tests;
