@@ -9,7 +9,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use git2::{ErrorCode, MergeOptions, Oid, Repository};
-use imbl::OrdMap;
 use schema::manifest;
 use schema::meta::ObjectRef;
 use schema::object::Object;
@@ -21,6 +20,7 @@ use super::load::{self, Manifests};
 use super::plan::{Act, Situation, SyncPlan, plan};
 use super::prune::Lineage;
 use super::review::{Frame, Review, Room, review};
+use super::spread::spread;
 use super::status::short;
 use crate::git::{self, CommitMeta, Listing, ReadError, Relation};
 
@@ -153,10 +153,10 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
         None => head,
     };
     let before = match (&request.live, base) {
-        (None, Some(base)) => Some(read(&repository, base, request.folder, None)?),
+        (None, Some(base)) => Some(read(&repository, base, request.folder, None, None)?),
         _ => None,
     };
-    let after = read(&repository, effective, request.folder, base)?;
+    let after = read(&repository, effective, request.folder, base, before.as_ref())?;
     let (live, nodes, base_name) = match (&request.live, &before) {
         (Some(live), _) => {
             (live.objects.clone(), Some(live.nodes.as_slice()), applied.unwrap_or("nothing").to_owned())
@@ -286,12 +286,21 @@ struct Read {
 }
 
 /// Reads a commit. `base`: a folder that was there and is gone by a commit that says so is empty.
-fn read(repository: &Repository, commit: Oid, folder: &str, base: Option<Oid>) -> Result<Read, OfflineError> {
+/// `before`: another commit of which most files may be the same; those are not read again.
+fn read(
+    repository: &Repository,
+    commit: Oid,
+    folder: &str,
+    base: Option<Oid>,
+    before: Option<&Read>,
+) -> Result<Read, OfflineError> {
     let unread = |error| match error {
         ReadError::Git(error) => OfflineError::Read(error),
         why => OfflineError::Commit { commit: short(&commit.to_string()).to_owned(), why },
     };
-    let listed = |commit| git::list(repository, commit, folder, &Listing::default()).map_err(unread);
+    let (old_listing, old_manifests) =
+        before.map_or_else(Default::default, |before| (before.listing.clone(), before.manifests.clone()));
+    let listed = |commit| git::list(repository, commit, folder, &old_listing).map_err(unread);
     let meta = git::commit_meta(repository, commit).map_err(OfflineError::Read)?;
     let listing = match (listed(commit)?, base) {
         (Some(listing), _) => listing,
@@ -306,8 +315,8 @@ fn read(repository: &Repository, commit: Oid, folder: &str, base: Option<Oid>) -
         }
     };
     let (manifests, _) =
-        load::update(repository, &OrdMap::new(), &listing.files, &Manifests::new()).map_err(unread)?;
-    let manifests = load::with_passed_over(manifests, &[], &listing.notes);
+        load::update(repository, &old_listing.files, &listing.files, &old_manifests).map_err(unread)?;
+    let manifests = load::with_passed_over(manifests, &old_listing.notes, &listing.notes);
     Ok(Read { commit: Arc::new(meta), listing, manifests })
 }
 
@@ -374,15 +383,26 @@ fn lineage(
 
 /// Finds the lines of changed fields, as far as that costs little.
 fn locate(repository: &Repository, after: &Read, review: &mut Review) {
-    let mut texts: BTreeMap<String, Vec<u8>> = BTreeMap::new();
-    let mut budget = LOCATE_BYTES_MAX;
-    review.locate(|file, line, steps: &[OwnedStep]| {
-        if !texts.contains_key(file) {
-            let id = *after.listing.files.get(file)?;
-            texts.insert(file.to_owned(), git::blob(repository, id).ok()??);
-        }
-        let bytes = texts.get(file)?;
-        budget = budget.checked_sub(bytes.len())?;
-        manifest::locate(file, bytes, line, steps).map(|(line, _)| line)
+    let mut asked: Vec<(String, u32, Vec<OwnedStep>)> = Vec::new();
+    review.locate(|file, line, steps| {
+        asked.push((file.to_owned(), line, steps.to_vec()));
+        None
     });
+    let mut texts: BTreeMap<&str, Arc<Vec<u8>>> = BTreeMap::new();
+    let mut budget = LOCATE_BYTES_MAX;
+    let with_text = asked.iter().map(|(file, line, steps)| {
+        if !texts.contains_key(file.as_str()) {
+            let id = *after.listing.files.get(file.as_str())?;
+            texts.insert(file, Arc::new(git::blob(repository, id).ok()??));
+        }
+        let text = texts.get(file.as_str())?;
+        budget = budget.checked_sub(text.len())?;
+        Some((file, Arc::clone(text), *line, steps))
+    });
+    let lines = spread(asked.len(), with_text, |found| {
+        let (file, text, line, steps) = found?;
+        manifest::locate(file, &text, line, steps).map(|(line, _)| line)
+    });
+    let mut lines = lines.into_iter();
+    review.locate(|_, _, _| lines.next().flatten());
 }
