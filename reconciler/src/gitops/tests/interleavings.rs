@@ -6,11 +6,11 @@
 //! loop, in paused time; Git takes real time. `MINIK8S_ROUNDS` is the number of stories,
 //! `MINIK8S_SEED` another first one.
 //!
-//! Seen red: with a leader that plans on a world older than its own term, and with a receipt that is
-//! dated after the nudge that its hook gave (both were so when this test was written); and, broken on
-//! purpose, with a `Nudge` that only wakes who waits already (`notify_waiters`: a hint during a run
-//! is dropped), with a follower that does not look because of receipts that others took in, and with
-//! a new leader that does not look (`pass_on` without its nudge).
+//! Seen red with a leader that plans on a world older than its own term, and with a receipt that is
+//! dated after the nudge that its hook gave: both were so when this test was written. Broken on purpose,
+//! with a `Nudge` that wakes only who waits already (`notify_waiters`: a hint during a run is dropped),
+//! 26 of 30 stories did not end; with a follower that does not look because of receipts that others took
+//! in, 24.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
@@ -47,13 +47,13 @@ use crate::webhooks::{Arrival, Door, Follower, Intake};
 /// Stories in a plain `cargo test`.
 const STORIES: u64 = 30;
 /// Stories at a time: most of one is waiting.
-const AT_ONCE: usize = 6;
+const AT_ONCE: usize = 15;
 /// Time between two polls: none comes within a story.
 const POLL: Duration = Duration::from_secs(24 * 3600);
 /// A leader that is gone without a word is waited for so long.
-const LEADER_TTL: Duration = Duration::from_secs(3);
-/// Within it everything must have come to rest.
-const REST_MAX: Duration = Duration::from_secs(15);
+const LEADER_TTL: Duration = Duration::from_secs(2);
+/// Within it everything must have come to rest: mostly a second, on a busy machine far more.
+const REST_MAX: Duration = Duration::from_secs(60);
 /// Between two looks whether it has.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Names of the sources.
