@@ -87,10 +87,13 @@ pub enum Command {
     /// Look at the repository now instead of at the next poll
     #[command(after_help = "Example: minik8s sync --wait")]
     Sync(SyncArgs),
-    /// Check a folder of manifests as a push of it would be checked
-    #[command(after_help = "Examples: minik8s validate\n          minik8s validate apps -o github\n\n\
+    /// Check manifests as a push of them would be checked
+    #[command(
+        after_help = "Examples: minik8s validate\n          minik8s validate apps -o github\n          \
+                            minik8s validate apps/web.yaml jobs\n\n\
                             Paths in the output are relative to the Git repository around PATH, if there is one.\n\
-                            Exit code: 0 no errors, 1 errors (with --strict also warnings), 2 PATH can't be read.")]
+                            Exit code: 0 no errors, 1 errors (with --strict also warnings), 2 PATH can't be read."
+    )]
     Validate(ValidateArgs),
     /// The JSON Schema of a kind's manifest, for editors
     #[command(
@@ -419,7 +422,7 @@ where
     I: IntoIterator<Item = T>,
     T: Into<OsString> + Clone,
 {
-    let arguments = flags_last(arguments);
+    let arguments = help_as_flag(flags_last(arguments));
     Cli::try_parse_from(&arguments).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             // Nobody is left to tell if stdout is closed.
@@ -460,6 +463,18 @@ where
     if at > 1 && at < arguments.len() {
         // The subcommand goes in front of the flags that stood before it.
         arguments[1..=at].rotate_right(1);
+    }
+    arguments
+}
+
+/// `minik8s help` and `minik8s help get`, as people write them, mean `--help`. Not a subcommand of clap's:
+/// that one would stand in every list of subcommands.
+fn help_as_flag(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    if arguments.get(1).is_some_and(|word| word == "help") {
+        arguments.remove(1);
+        // Whatever follows the subcommand could only be in the way.
+        arguments.truncate(2);
+        arguments.push("--help".into());
     }
     arguments
 }

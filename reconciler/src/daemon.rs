@@ -297,7 +297,7 @@ impl Loops<'_> {
 }
 
 /// A change of the world is looked at by every controller; a change of the lead by all.
-async fn pass_on<const N: usize>(
+pub(crate) async fn pass_on<const N: usize>(
     mut world: WorldReader,
     mut fence: FenceReader,
     controllers: [Nudge; N],

@@ -55,7 +55,7 @@ fn broken_rules(path: &Path) -> BTreeSet<String> {
     if path.is_file() {
         fs::copy(path, folder.path().join(path.file_name().unwrap())).unwrap();
     }
-    inspect(if path.is_file() { folder.path() } else { path })
+    inspect(&[if path.is_file() { folder.path() } else { path }])
         .unwrap()
         .report
         .violations
@@ -123,7 +123,7 @@ fn annotations_may_not_be_too_large() {
 
 #[test]
 fn the_samples_are_left_out_when_the_sample_repository_is_read() {
-    let report = inspect(&root().join("sample-repo")).unwrap().report;
+    let report = inspect(&[root().join("sample-repo")]).unwrap().report;
     assert!(report.violations.iter().all(|violation| !violation.file.contains("broken/")));
     assert!(report.objects > 0);
 }
@@ -134,7 +134,7 @@ fn page() -> String {
         "# Rules\n\n\
          Made from `schema/src/violation/rules.rs` by `reconciler/tests/rules.rs`; `MINIK8S_UPDATE=1 cargo test -p \
          minik8s-reconciler --test rules` writes it anew.\n\n\
-         `minik8s validate [PATH]` finds what a push would be told, without a cluster; `-o json` is for programs, \
+         `minik8s validate [PATH]...` finds what a push would be told, without a cluster; `-o json` is for programs, \
          `-o github` puts each\nviolation beside its line of a pull request. Exit code: 0 without errors, 1 with \
          errors (with `--strict` also with warnings),\n2 when PATH can't be read.\n\n\
          An error keeps its file from being applied (its live objects stay as they are); a warning works, but is \

@@ -94,6 +94,28 @@ fn json_has_these_keys_and_no_others() {
 }
 
 #[test]
+fn several_paths_are_checked_as_one_and_a_file_without_a_manifest_is_named() {
+    let dir = folder(&[
+        ("apps/a.yaml", POD.as_bytes()),
+        ("jobs/b.yaml", POD.as_bytes()),
+        ("jobs/values.yaml", b"replicas: 2\n"),
+        ("other.yaml", POD.replace("image:", "imagee:").as_bytes()),
+    ]);
+    let output = minik8s(dir.path(), &["validate", "-o", "json", "apps/a.yaml", "jobs", "jobs/values.yaml"]);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let told: Vec<_> =
+        report["violations"].as_array().unwrap().iter().map(|v| (&v["file"], &v["rule"])).collect();
+    let (file, rule) = (json!("jobs/b.yaml"), json!("duplicate-object"));
+    assert_eq!((output.status.code(), told), (Some(1), vec![(&file, &rule)]));
+    let note = "jobs/values.yaml: no document in it has a `kind`, so it is no manifest and is left alone\n";
+    assert_eq!(text(&output.stderr), note);
+    let output = minik8s(dir.path(), &["validate", "jobs/values.yaml"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(text(&output.stderr), note.replace("jobs/", ""));
+    assert_eq!(minik8s(dir.path(), &["validate", "apps", "nowhere"]).status.code(), Some(2));
+}
+
+#[test]
 fn annotations_for_a_pull_request_are_commands() {
     let dir = folder(&[("a,b.yaml", POD.replace("image:", "imagee:").as_bytes())]);
     let output = minik8s(dir.path(), &["validate", "-o", "github"]);

@@ -234,7 +234,10 @@ impl fmt::Display for Key {
             Key::Leader => f.write_str("leader"),
             Key::Source(source) => write!(f, "sources/{source}"),
             Key::Revision(source, sequence) => write!(f, "revisions/{source}/{sequence:010}"),
-            Key::Object(object) => write!(f, "objects/{object}"),
+            // As it always was, and not as objects are shown to people.
+            Key::Object(ObjectRef { kind, namespace, name }) => {
+                write!(f, "objects/{kind}/{namespace}/{name}")
+            }
             Key::Scale(workload) => write!(f, "scale/{workload}"),
             Key::Pod(pod) => write!(f, "pods/{pod}"),
             Key::Binding(node, pod) => write!(f, "bindings/{node}/{pod}"),
@@ -332,6 +335,10 @@ mod tests {
         for key in samples() {
             assert_eq!(key.to_string().parse::<Key>(), Ok(key));
         }
+        let node = ObjectRef { kind: Kind::Node, namespace: "default".into(), name: "n1".into() };
+        let key = Key::Object(node);
+        assert_eq!(key.to_string(), "/minik8s/objects/Node/default/n1");
+        assert_eq!(key.to_string().parse::<Key>(), Ok(key));
     }
 
     #[test]

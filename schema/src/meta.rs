@@ -66,7 +66,11 @@ pub struct ObjectRef {
 }
 
 impl fmt::Display for ObjectRef {
+    /// `Kind/namespace/name`; `Kind/name` of a kind that belongs to no namespace.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.kind.is_cluster_scoped() {
+            return write!(f, "{}/{}", self.kind, self.name);
+        }
         write!(f, "{}/{}/{}", self.kind, self.namespace, self.name)
     }
 }

@@ -81,6 +81,25 @@ impl fmt::Display for Memory {
     }
 }
 
+impl Memory {
+    /// For people, in three digits or so: `15.5Gi` for what the kernel counts in bytes. What is short as it
+    /// is stays exact.
+    pub fn readable(self) -> String {
+        const EXACT_MAX_CHARS: usize = 6;
+        const UNITS: [(&str, u64); 4] = [("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
+        let exact = self.to_string();
+        let fits = UNITS.into_iter().find(|(_, bytes)| self.bytes >= *bytes);
+        match fits {
+            Some((unit, bytes)) if exact.len() > EXACT_MAX_CHARS => {
+                // Tenths, rounded down: a node never seems to have more than it has.
+                let tenths = u128::from(self.bytes) * 10 / u128::from(bytes);
+                format!("{}.{}{unit}", tenths / 10, tenths % 10)
+            }
+            _ => exact,
+        }
+    }
+}
+
 /// The quantity in thousandths, rounded up.
 fn thousandths(text: &str) -> Result<u128, QuantityError> {
     let syntax = || QuantityError::Syntax(text.to_owned());
@@ -190,6 +209,20 @@ mod tests {
             [("128Mi", 128 << 20), ("1G", 1_000_000_000), ("42", 42), ("1.5Ki", 1536), ("1m", 1)]
         {
             assert_eq!(text.parse::<Memory>().map(|m| m.bytes), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn memory_is_short_where_it_is_not_round() {
+        for (bytes, text) in [
+            (0, "0"),
+            (128 << 20, "128Mi"),
+            (16_654_266_368, "15.5Gi"),
+            (16_264_908 << 10, "15.5Gi"),
+            (1_000_000_000, "953.6Mi"),
+            (u64::MAX, "16777215.9Ti"),
+        ] {
+            assert_eq!(Memory { bytes }.readable(), text);
         }
     }
 

@@ -18,9 +18,9 @@ pub enum ReportFormat {
 /// Flags of `validate`.
 #[derive(Debug, Args)]
 pub struct ValidateArgs {
-    /// A folder, read as its commit would be, or one file
+    /// Folders, read as their commit would be, and single files
     #[arg(value_name = "PATH", default_value = ".")]
-    pub path: PathBuf,
+    pub paths: Vec<PathBuf>,
     /// How to print it
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub output: ReportFormat,

@@ -39,7 +39,7 @@ fn wrong_words_are_answered_in_one_line_with_the_nearest() {
             &["minik8s", "validate", "-o", "xyzzy"],
             &["possible values: text", "see 'minik8s validate --help'"],
         ),
-        (&["minik8s", "validate", "a", "b"], &["unexpected argument 'b'", "see 'minik8s validate --help'"]),
+        (&["minik8s", "schema", "a", "b"], &["unexpected argument 'b'", "see 'minik8s schema --help'"]),
         (&["minik8s", "get", "pods", "-A", "-n", "x"], &["cannot be used with"]),
     ] {
         let line = refusal(arguments);
@@ -54,7 +54,21 @@ fn wrong_words_are_answered_in_one_line_with_the_nearest() {
 fn wrong_usage_ends_with_code_2_and_help_with_0() {
     let code = |arguments: &[&str]| format!("{:?}", parse(arguments).map(|_| ()).unwrap_err());
     assert_eq!(code(&["minik8s", "get", "podz"]), format!("{:?}", ExitCode::from(2)));
+    for arguments in
+        [&["minik8s", "help"][..], &["minik8s", "help", "get"], &["minik8s", "help", "get", "pods"]]
+    {
+        assert_eq!(code(arguments), format!("{:?}", ExitCode::SUCCESS), "{arguments:?}");
+    }
+    assert_eq!(code(&["minik8s", "help", "gte"]), format!("{:?}", ExitCode::from(2)));
     assert_eq!(code(&["minik8s", "--version"]), format!("{:?}", ExitCode::SUCCESS));
+}
+
+#[test]
+fn help_is_that_of_the_subcommand() {
+    let typed = |words: &[&str]| help_as_flag(words.iter().map(OsString::from).collect());
+    assert_eq!(typed(&["minik8s", "help"]), ["minik8s", "--help"]);
+    assert_eq!(typed(&["minik8s", "help", "get", "pods"]), ["minik8s", "get", "--help"]);
+    assert_eq!(typed(&["minik8s", "get", "help"]), ["minik8s", "get", "help"]);
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! `minik8s describe`: one object in full, as a page.
 
 use jiff::Timestamp;
+use schema::kinds::Kind;
+use schema::meta::DEFAULT_NAMESPACE;
 
 use super::client::Client;
 use super::error::CliError;
-use super::output::{Layout, Screen, Shape, column, cuttable, memory, plain, table, write_out, yaml};
+use super::output::{Layout, Screen, Shape, column, cuttable, plain, table, write_out, yaml};
 use crate::args::{DescribeArgs, ResourceKind};
 use crate::view::{NodeDetail, ObjectDetail, PodDetail, PodView, age};
 
@@ -29,8 +31,17 @@ pub(super) async fn run(args: &DescribeArgs) -> Result<(), CliError> {
             write_out(&pod_page(&detail, screen, now))
         }
         ResourceKind::Node => {
-            let detail: NodeDetail = client.get(&["nodes", name], &[]).await?;
-            write_out(&node_page(&detail, screen))
+            let path = ["objects", Kind::Node.as_str(), DEFAULT_NAMESPACE, name.as_str()];
+            let page = match client.get::<NodeDetail>(&["nodes", name], &[]).await {
+                Ok(detail) => node_page(&detail, screen),
+                // No agent of this name has come yet: all there is to show is what Git says of it.
+                Err(error) if error.is_not_found() => match client.get::<ObjectDetail>(&path, &[]).await {
+                    Ok(wanted) => object_page(&wanted, screen)?,
+                    Err(second) => return Err(if second.is_not_found() { error } else { second }),
+                },
+                Err(error) => return Err(error),
+            };
+            write_out(&page)
         }
         ResourceKind::Object(kind) => {
             let detail: ObjectDetail =
@@ -186,7 +197,7 @@ pub(super) fn node_page(node: &NodeDetail, screen: Screen) -> String {
     page.field(0, "System", &format!("{}, Linux {}, {}", row.os, row.kernel, row.arch));
     page.field(0, "Pods", &format!("{} of {}", row.pods, row.max_pods));
     page.field(0, "CPU", &format!("{} requested of {}", row.cpu_requested, row.cpu));
-    let (requested, all) = (memory(row.memory_requested), memory(row.memory));
+    let (requested, all) = (row.memory_requested.readable(), row.memory.readable());
     page.field(0, "Memory", &format!("{requested} requested of {all}"));
     page.fields(0, "Labels", pairs(&row.labels));
     let pods: Vec<&PodView> = node.pod_list.iter().collect();

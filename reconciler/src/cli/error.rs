@@ -67,6 +67,11 @@ impl CliError {
         matches!(self, Self::Write(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
+    /// The reconciler knows no such thing.
+    pub(super) fn is_not_found(&self) -> bool {
+        matches!(self, Self::Refused { status: 404, .. })
+    }
+
     /// Trying again may help: nobody answers, or the reconciler itself waits for something.
     pub(super) fn may_pass(&self) -> bool {
         matches!(self, Self::Reach { .. } | Self::Refused { status: 500.., .. })

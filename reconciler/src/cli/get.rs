@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use schema::kinds::Kind;
 use schema::meta::DEFAULT_NAMESPACE;
 use serde::de::DeserializeOwned;
 
@@ -47,7 +48,7 @@ pub(super) async fn about(args: &GetArgs, kind_of_events: Option<ResourceKind>) 
             _ => what.list::<PodView>(&["pods"], |pod, name| pod.name == name).await,
         },
         ResourceKind::Node => match what.only() {
-            Some(name) => what.one::<NodeDetail, NodeView>(&["nodes", name], |detail| &detail.row).await,
+            Some(name) => what.node(name).await,
             None => what.list::<NodeView>(&["nodes"], |node, name| node.name == name).await,
         },
         ResourceKind::Object(of) => match what.only() {
@@ -138,6 +139,20 @@ impl What<'_> {
             Format::Table | Format::Wide => {
                 write_out(&table(&[row(&detail)], self.shape(), Screen::stdout(), &mut Layout::default()))
             }
+        }
+    }
+
+    /// A node, or what Git says of one whose agent has not come yet.
+    async fn node(&self, name: &str) -> Result<(), CliError> {
+        let registered = self.one::<NodeDetail, NodeView>(&["nodes", name], |detail| &detail.row).await;
+        match registered {
+            Err(error) if error.is_not_found() => {
+                let path = ["objects", Kind::Node.as_str(), DEFAULT_NAMESPACE, name];
+                let wanted = self.one::<ObjectDetail, ObjectView>(&path, |detail| &detail.row).await;
+                // If it is not there either, the node is what was asked for.
+                wanted.map_err(|second| if second.is_not_found() { error } else { second })
+            }
+            other => other,
         }
     }
 

@@ -84,6 +84,11 @@ fn exit<E: Into<anyhow::Error>>(outcome: Result<ExitCode, E>) -> ExitCode {
     })
 }
 
+/// A line on stderr for each of the message's.
+fn complain_each(message: &str) {
+    message.lines().for_each(complain);
+}
+
 /// One line on stderr.
 fn complain(message: &str) {
     let line = message.split('\n').map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");

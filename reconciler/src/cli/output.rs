@@ -3,7 +3,6 @@
 use std::io::{self, IsTerminal, Write};
 
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Width};
-use schema::quantity::Memory;
 use serde::Serialize;
 
 use super::error::CliError;
@@ -251,38 +250,4 @@ pub(super) fn write_bytes(bytes: &[u8]) -> Result<(), CliError> {
 pub(super) fn note(text: &str) {
     // With stderr closed there is nobody to tell.
     let _ = writeln!(io::stderr(), "{text}");
-}
-
-/// Memory in three digits or so: `15.5Gi` for what the kernel counts in bytes.
-pub(super) fn memory(memory: Memory) -> String {
-    let exact = memory.to_string();
-    const EXACT_MAX_CHARS: usize = 6;
-    if exact.len() <= EXACT_MAX_CHARS {
-        return exact;
-    }
-    const UNITS: [(&str, u64); 4] = [("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
-    let fits = UNITS.into_iter().find(|(_, bytes)| memory.bytes >= *bytes);
-    fits.map_or(exact, |(unit, bytes)| {
-        // Tenths, rounded down: a node never seems to have more than it has.
-        let tenths = u128::from(memory.bytes) * 10 / u128::from(bytes);
-        format!("{}.{}{unit}", tenths / 10, tenths % 10)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_is_short_where_it_is_not_round() {
-        for (bytes, text) in [
-            (0, "0"),
-            (128 << 20, "128Mi"),
-            (16_654_266_368, "15.5Gi"),
-            (1_000_000_000, "953.6Mi"),
-            (u64::MAX, "16777215.9Ti"),
-        ] {
-            assert_eq!(memory(Memory { bytes }), text);
-        }
-    }
 }

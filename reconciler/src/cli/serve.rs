@@ -11,7 +11,7 @@ pub(super) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let config = match ServeConfig::try_from(args) {
         Ok(config) => config,
         Err(error) => {
-            super::complain(&error.to_string());
+            super::complain_each(&error.to_string());
             return Ok(ExitCode::from(2));
         }
     };

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use schema::records::SourceState;
 use tokio::time::Instant;
 
 use super::client::Client;
@@ -35,10 +36,24 @@ pub(super) async fn run(args: &SyncArgs) -> Result<(), CliError> {
     let status: ClusterStatus = client.get(&["status"], &[]).await?;
     let named = |source: &&SourceView| args.source.as_ref().is_none_or(|name| *name == source.status.name);
     status.sources.iter().filter(named).try_for_each(|source| write_out(&line(source)))?;
-    match status.sources.iter().filter(named).find_map(|source| source.status.error.as_ref()) {
-        Some(error) => Err(CliError::NotReached(error.message.clone())),
-        None => Ok(()),
-    }
+    let whys: Vec<String> = status.sources.iter().filter(named).filter_map(not_whole).collect();
+    if whys.is_empty() { Ok(()) } else { Err(CliError::NotReached(whys.join("; "))) }
+}
+
+/// Why what the source shows is not applied whole, if it is not.
+fn not_whole(source: &SourceView) -> Option<String> {
+    let (name, status) = (&source.status.name, &source.status);
+    let what = match status.state {
+        SourceState::Synced => return None,
+        _ if status.error.is_some() || status.applied_commit.is_none() => "is not applied",
+        // Objects that wait for others count as well: they are not written yet.
+        _ => "is applied in part",
+    };
+    let commit = status.observed_commit.as_deref().map_or("the commit", short);
+    let more = source.problems.len().saturating_sub(1);
+    let first = source.problems.first().map_or("see 'minik8s status'", String::as_str);
+    let more = if more > 0 { format!(" (and {more} more; see 'minik8s status')") } else { String::new() };
+    Some(format!("source {name}: {commit} {what}: {first}{more}"))
 }
 
 /// A sync that is waited for.

@@ -2,7 +2,7 @@
 
 use schema::records::{ChangeCounts, PlanRecord};
 
-use super::output::{Column, Listed, Shape, column, cuttable, memory};
+use super::output::{Column, Listed, Shape, column, cuttable};
 use crate::view::{DeliveryView, EventView, NodeView, ObjectView, PodView, RevisionView, SourceView, short};
 
 type Cells = Vec<(Column, String)>;
@@ -57,7 +57,7 @@ impl Listed for NodeView {
             (column("VERSION"), self.version.clone()),
             (column("PODS"), format!("{}/{}", self.pods, self.max_pods)),
             (column("CPU"), format!("{}/{}", self.cpu_requested, self.cpu)),
-            (column("MEMORY"), format!("{}/{}", memory(self.memory_requested), memory(self.memory))),
+            (column("MEMORY"), format!("{}/{}", self.memory_requested.readable(), self.memory.readable())),
         ];
         if shape.wide {
             cells.extend([

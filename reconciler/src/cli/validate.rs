@@ -1,4 +1,4 @@
-//! `minik8s validate`: reads a folder, prints what is wrong with it. Asks no server.
+//! `minik8s validate`: reads folders and files, prints what is wrong with them. Asks no server.
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use schema::violation::Severity;
 
 use super::complain;
-use super::output::Screen;
+use super::output::{Screen, note};
 use crate::args::{ReportFormat, ValidateArgs};
 use crate::diagnostics::excerpt::Lines;
 use crate::diagnostics::inspect::Inspection;
@@ -14,15 +14,22 @@ use crate::diagnostics::json::JsonReport;
 use crate::diagnostics::text::Style;
 use crate::diagnostics::{github, inspect, text, visible};
 
-/// 0 without errors, 1 with, 2 when the path can't be read.
+/// 0 without errors, 1 with, 2 when a path can't be read.
 pub(super) fn run(args: &ValidateArgs) -> ExitCode {
-    let inspection = match inspect(&args.path) {
+    let inspection = match inspect(&args.paths) {
         Ok(inspection) => inspection,
         Err(error) => {
             complain(&format!("{error}; see 'minik8s validate --help'"));
             return ExitCode::from(2);
         }
     };
+    // Beside the report, which a program may read.
+    for file in &inspection.not_manifests {
+        note(&format!(
+            "{}: no document in it has a `kind`, so it is no manifest and is left alone",
+            visible(file)
+        ));
+    }
     // Messages are written one by one: all of them as one text could be large.
     let mut out = BufWriter::new(io::stdout().lock());
     let written = match args.output {

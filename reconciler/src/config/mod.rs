@@ -20,7 +20,7 @@ use crate::logging::LogArgs;
 use crate::webhooks::{WebhookArgs, WebhookConfig};
 
 pub use repo::RepoArgs;
-pub use sources::{SignatureEntry, SourceEntry, read_sources};
+pub use sources::read_sources;
 
 /// Where a private etcd listens when nobody says otherwise.
 pub const DEFAULT_ETCD: &str = "http://127.0.0.1:7079";
@@ -93,14 +93,19 @@ impl ServeConfig {
     }
 }
 
-/// A flag that can't be. One line: what, why, what to do.
+/// A flag that can't be. One line: what, why, what to do; a file may have several mistakes, a line each.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{flag} {value}: {why}; {help}")]
+#[error("{flag} {value}: {why}; {help}{}", lines(.more))]
 pub struct ConfigError {
     flag: &'static str,
     value: String,
     why: String,
     help: String,
+    more: Vec<ConfigError>,
+}
+
+fn lines(errors: &[ConfigError]) -> String {
+    errors.iter().map(|error| format!("\n{error}")).collect()
 }
 
 impl ConfigError {
@@ -110,7 +115,14 @@ impl ConfigError {
         why: impl Into<String>,
         help: impl Into<String>,
     ) -> Self {
-        Self { flag, value: value.to_string(), why: why.into(), help: help.into() }
+        Self { flag, value: value.to_string(), why: why.into(), help: help.into(), more: Vec::new() }
+    }
+
+    /// All of these; there must be one.
+    fn all(errors: impl IntoIterator<Item = Self>) -> Self {
+        let mut errors = errors.into_iter();
+        let first = errors.next().expect("something is wrong");
+        Self { more: errors.collect(), ..first }
     }
 }
 
@@ -131,6 +143,14 @@ impl TryFrom<ServeArgs> for ServeConfig {
             log: args.log,
         })
     }
+}
+
+/// Checks what names repositories, as `serve` will, before anything is started for them.
+///
+/// # Errors
+/// All that is wrong.
+pub fn check_repo(args: &RepoArgs) -> Result<(), ConfigError> {
+    sources_of(args.clone()).map(drop)
 }
 
 /// The one of the flags, or those of the file.

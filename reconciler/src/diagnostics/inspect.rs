@@ -1,4 +1,4 @@
-//! A folder or file of the disk to a report: what a push of it would be told, without a cluster.
+//! Folders and files of the disk to a report: what a push of them would be told, without a cluster.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use schema::world::Table;
 
 use super::Report;
 use crate::gitops::check::check;
-use crate::gitops::folder::{self, FolderError};
+use crate::gitops::folder::{self, Folder, FolderError};
 
 /// A report, and where its files are.
 #[derive(Debug)]
@@ -16,6 +16,8 @@ pub struct Inspection {
     pub report: Report,
     /// What the report's paths are relative to.
     pub root: PathBuf,
+    /// Files that were named, and hold no manifest.
+    pub not_manifests: Vec<String>,
 }
 
 impl Inspection {
@@ -32,18 +34,23 @@ fn of_others(violation: &Violation) -> bool {
         .any(|rule| rule.id == violation.rule)
 }
 
-/// Reads and checks. Fails only when `path` itself can't be read.
-pub fn inspect(path: &Path) -> Result<Inspection, FolderError> {
-    let folder = folder::read(path)?;
+/// Reads and checks all of `paths` as one. Fails only when one of them itself can't be read.
+pub fn inspect(paths: &[impl AsRef<Path>]) -> Result<Inspection, FolderError> {
+    let folder = folder::read_all(paths)?;
     // Nothing is live: only what the files say of each other is checked.
     let live = Table::new();
     let checked = check("", &folder.manifests, &live, |_| false);
     let own = folder.manifests.values().flat_map(|file| &file.violations);
-    // Of one file alone nobody knows what the others hold.
-    let is_known = |violation: &&Violation| !path.is_file() || !of_others(violation);
+    // Of single files alone nobody knows what the others hold.
+    let only_files = paths.iter().all(|path| path.as_ref().is_file());
+    let is_known = |violation: &&Violation| !only_files || !of_others(violation);
     let across = checked.quarantined.values().flatten().chain(&checked.remarks).filter(is_known);
     let violations = own.chain(across).chain(&folder.passed_over).cloned();
     let objects = folder.manifests.values().map(|file| file.documents.len()).sum();
     let report = Report::new(violations, objects, checked.manifest_files);
-    Ok(Inspection { report, root: folder.root })
+    let Folder { root, manifests, named, .. } = folder;
+    let is_none = |file: &String| {
+        manifests.get(file.as_str()).is_some_and(|file| !file.is_manifest && file.violations.is_empty())
+    };
+    Ok(Inspection { report, root, not_manifests: named.into_iter().filter(is_none).collect() })
 }

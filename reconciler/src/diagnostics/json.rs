@@ -29,7 +29,7 @@ pub struct JsonViolation<'a> {
     line: u32,
     /// 1-based; 0 for the whole line.
     column: u32,
-    /// `Kind/namespace/name`, or null.
+    /// `Kind/namespace/name`, `Kind/name` of a kind that belongs to no namespace, or null.
     object: Option<&'a str>,
 }
 

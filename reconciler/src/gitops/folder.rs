@@ -3,7 +3,7 @@
 //! Reads files and `.minik8signore`, decides which files a commit would hold, writes nothing. Links
 //! are never followed, and no more than the loader takes is read of any file. Paths are relative to
 //! the Git repository around the folder, so that annotations of a pull request fit; without one, to
-//! the folder itself. What `.gitignore` keeps out of commits is left out, unless the folder that was
+//! the folder itself. Several folders and files are read as one. What `.gitignore` keeps out of commits is left out, unless the folder that was
 //! asked for is itself kept out.
 
 use std::fs::{self, File, OpenOptions};
@@ -34,6 +34,8 @@ pub struct Folder {
     pub manifests: Manifests,
     /// What was passed over, and why.
     pub passed_over: Vec<Violation>,
+    /// Files that were asked for by name.
+    pub named: Vec<String>,
 }
 
 /// The folder can't be read at all.
@@ -59,20 +61,49 @@ pub enum FolderError {
 }
 
 /// Reads a folder with all below it, or one file.
-pub fn read(path: &Path) -> Result<Folder, FolderError> {
+#[cfg(test)]
+fn read(path: &Path) -> Result<Folder, FolderError> {
+    read_all(&[path])
+}
+
+/// Reads folders with all below them, and single files, as one. Paths are relative to what they have in
+/// common: their repository, or without one the nearest folder that holds them all.
+pub fn read_all(paths: &[impl AsRef<Path>]) -> Result<Folder, FolderError> {
+    let mut homes = Vec::new();
+    for path in paths {
+        let open = |source| FolderError::Open { path: path.as_ref().display().to_string(), source };
+        let at = fs::canonicalize(path).map_err(open)?;
+        let home = if at.is_dir() { at.as_path() } else { at.parent().unwrap_or(&at) };
+        homes.push(repository_around(home).unwrap_or_else(|| home.to_owned()));
+    }
+    let root = homes.into_iter().reduce(|one, other| common(&one, &other)).unwrap_or_default();
+    let mut all = Folder { root: root.clone(), ..Folder::default() };
+    for path in paths {
+        let Folder { manifests, passed_over, named, .. } = read_below(path.as_ref(), root.clone())?;
+        all.manifests.extend(manifests);
+        all.passed_over.extend(passed_over);
+        all.named.extend(named);
+    }
+    Ok(all)
+}
+
+/// The nearest folder that holds both.
+fn common(one: &Path, other: &Path) -> PathBuf {
+    one.ancestors().find(|folder| other.starts_with(folder)).unwrap_or(Path::new("/")).to_owned()
+}
+
+fn read_below(path: &Path, root: PathBuf) -> Result<Folder, FolderError> {
     let asked = path.display().to_string();
     let open = |source| FolderError::Open { path: asked.clone(), source };
     let at = fs::canonicalize(path).map_err(open)?;
     let kind = fs::metadata(&at).map_err(open)?;
-    let home = if kind.is_dir() { at.as_path() } else { at.parent().unwrap_or(&at) };
-    let root = repository_around(home).unwrap_or_else(|| home.to_owned());
     let below = relative(&root, &at);
     if kind.is_file() {
         if !is_manifest_path(&at.to_string_lossy()) {
             return Err(FolderError::NoManifest(asked));
         }
-        let (manifests, passed_over) = parse(vec![below], &root);
-        return Ok(Folder { root, manifests, passed_over });
+        let (manifests, passed_over) = parse(vec![below.clone()], &root);
+        return Ok(Folder { root, manifests, passed_over, named: vec![below] });
     }
     if !kind.is_dir() {
         return Err(FolderError::Special(asked));
@@ -95,7 +126,7 @@ pub fn read(path: &Path) -> Result<Folder, FolderError> {
     let (manifests, unreadable) = parse(files, &root);
     passed_over.extend(unreadable);
     passed_over.sort();
-    Ok(Folder { root, manifests, passed_over })
+    Ok(Folder { root, manifests, passed_over, named: Vec::new() })
 }
 
 /// The text of one of the folder's files, for excerpts; none when it can't be read any more.

@@ -55,7 +55,8 @@ pub struct SourceLoop {
     settled: Option<Settled>,
     /// What the newest commit was begun with.
     planned: Planned,
-    /// Newest revision of the store that this loop wrote.
+    /// Newest revision of the store that this loop wrote, or at which it came to lead: by then the leader
+    /// before it had written its last.
     written: i64,
     /// How far the clock of a test is ahead.
     #[cfg(test)]
@@ -255,6 +256,8 @@ impl Loop for SourceLoop {
         let Some(fence) = self.fence.current() else {
             return Ok(Observation::NotReady("another reconciler leads".to_owned()));
         };
+        // Without what the leader before it wrote, what that one made would not be known to be too much.
+        self.written = self.written.max(fence.create_revision);
         let world = match self.caught_up().await {
             Ok(world) => world,
             Err(why) => {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use schema::kinds::node::NodeStatus;
 use schema::kinds::{Health, Kind, Resource};
 use schema::meta::{ObjectRef, PodRef, StringMap};
 use schema::object::Object;
@@ -132,6 +133,7 @@ pub fn object(world: &World, id: &ObjectRef, now: Timestamp) -> Option<ObjectDet
 /// What several rows need, read once.
 struct Context<'a> {
     now: Timestamp,
+    world: &'a World,
     pods: BTreeMap<PodRef, PodView>,
     applied_at: BTreeMap<&'a str, Timestamp>,
 }
@@ -142,6 +144,7 @@ impl<'a> Context<'a> {
         let revisions = world.revisions.values().map(|revision| &revision.value);
         Self {
             now,
+            world,
             pods: all.map(|pod| (PodRef::new(&pod.namespace, &pod.name), pod)).collect(),
             applied_at: revisions.map(|revision| (revision.commit.as_str(), revision.applied_at)).collect(),
         }
@@ -176,6 +179,10 @@ impl<'a> Context<'a> {
         match &object.resource {
             Resource::Pod(_) => {}
             Resource::Cluster(_) => return Health::Healthy,
+            // No heartbeat, no record: all that there is of the node is its manifest.
+            Resource::Node(node) if !self.world.nodes.contains_key(&id.name) => {
+                return node.health(&NodeStatus::default());
+            }
             _ => return Health::NotRun,
         }
         let pod = PodRef::new(&id.namespace, &id.name);

@@ -122,12 +122,14 @@ impl Intake {
             EventKind::Ping => Some("a ping asks for nothing".to_owned()),
             EventKind::Other => Some(format!("`{}` moves no branch or tag", arrival.event)),
         };
+        // Before the nudge: the run that it wakes begins later than the receipt says, and answers it.
+        let received_at = Timestamp::now();
         if ignored.is_none() {
             // Before anything that may take time, and whether or not it came before.
             door.nudge.nudge();
         }
         let own_id = arrival.id.clone();
-        let new = self.receipt(door, arrival, ignored);
+        let new = self.receipt(door, arrival, ignored, received_at);
         let taken = match self.note(&new, own_id.is_some()).await {
             Ok(taken) => taken,
             Err(error) => {
@@ -144,7 +146,13 @@ impl Intake {
         taken
     }
 
-    fn receipt(&self, door: &Door, arrival: Arrival, ignored: Option<String>) -> Delivery {
+    fn receipt(
+        &self,
+        door: &Door,
+        arrival: Arrival,
+        ignored: Option<String>,
+        received_at: Timestamp,
+    ) -> Delivery {
         let mut new = Delivery {
             id: String::new(),
             provider: arrival.provider,
@@ -153,7 +161,7 @@ impl Intake {
             repository: arrival.hint.repository,
             reference: arrival.hint.reference,
             commit_hint: arrival.hint.commit,
-            received_at: Timestamp::now(),
+            received_at,
             repeated_at: None,
             repeats: 0,
             peer: arrival.peer,

@@ -26,13 +26,21 @@ apiVersion: minik8s.io/v1
 kind: Cluster
 metadata: {name: cluster}
 spec: {schedulerStrategy: spread}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: n1}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: n2, labels: {disk: fast}}
 ";
 
-/// The world of the others, with two services, a function in `lab` and the Cluster object.
+/// The world of the others, with two services, a function in `lab`, the Cluster object, and Nodes of which `n1` is registered.
 async fn with_kinds() -> String {
     let mut world = world();
     let loaded = load_file("shop.yaml", SHOP.as_bytes());
-    assert!(!loaded.has_errors() && loaded.documents.len() == 4, "{:#?}", loaded.violations);
+    assert!(!loaded.has_errors() && loaded.documents.len() == 6, "{:#?}", loaded.violations);
     for document in loaded.documents {
         let (source, commit, author) = ("main".to_owned(), C2.to_owned(), "Ada <a@b>".to_owned());
         let from = Provenance { source, commit, author, file: "shop.yaml".to_owned(), line: document.line };
@@ -53,8 +61,11 @@ async fn get_lists_every_kind_and_all_of_them() {
         (&["get", "service/shop", "-o", "name"], "service/shop\n"),
         (&["get", "fn", "-A", "-o", "name"], "function/greet\n"),
         (&["get", "cluster", "-o", "name"], "cluster/cluster\n"),
-        (&["get", "all", "-o", "name"], "cluster/cluster\nservice/shop\nservice/store\npod/db\npod/web\n"),
-        (&["get", "all", "-n", "lab", "-o", "name"], "cluster/cluster\nfunction/greet\n"),
+        (
+            &["get", "all", "-o", "name"],
+            "cluster/cluster\nnode/n1\nnode/n2\nservice/shop\nservice/store\npod/db\npod/web\n",
+        ),
+        (&["get", "all", "-n", "lab", "-o", "name"], "cluster/cluster\nnode/n1\nnode/n2\nfunction/greet\n"),
     ] {
         check(&run(&server, arguments).await, 0, lines, "");
     }
@@ -133,6 +144,32 @@ async fn describe_has_a_page_for_every_kind() {
     check(&missing, 1, "", line);
     let page = run(&server, &["describe", "sources", "main"]).await;
     check(&page, 2, "", "minik8s: no page for a source; see 'minik8s get sources -o yaml'\n");
+}
+
+#[tokio::test]
+async fn a_node_that_only_git_knows_is_shown_as_not_registered() {
+    let server = with_kinds().await;
+    check(&run(&server, &["get", "node/n2", "-o", "name"]).await, 0, "node/n2\n", "");
+    for (arguments, words) in [
+        (&["get", "node", "n2"][..], &["HEALTH", "Unknown", "no agent of this name has registered"][..]),
+        (
+            &["describe", "node/n2"],
+            &["Kind:          Node (v1)", "no agent of this name has registered", "disk=fast"],
+        ),
+        (&["get", "node/n1"], &["STATUS", "Ready"]),
+        (&["describe", "node/n1"], &["Status:        Ready"]),
+    ] {
+        let output = run(&server, arguments).await;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {output:?}");
+        for word in words {
+            assert!(text.contains(word), "{arguments:?}: no {word:?} in {text}");
+        }
+    }
+    for arguments in [["get", "node/n3"], ["describe", "node/n3"]] {
+        let line = "minik8s: there is no node n3; see 'minik8s get nodes'\n";
+        check(&run(&server, &arguments).await, 1, "", line);
+    }
 }
 
 #[tokio::test]

@@ -177,6 +177,32 @@ async fn wrong_usage_is_one_line_and_code_2() {
 }
 
 #[tokio::test]
+async fn all_mistakes_of_a_list_of_sources_are_told_before_anything_is_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, state) = (dir.path().join("sources.yaml"), dir.path().join("state"));
+    std::fs::write(
+        &file,
+        "- name: apps\n  rpo: /srv/apps.git\n- name: base\n  repo: /srv/base.git\n  poll: 1\n",
+    )
+    .unwrap();
+    let [file, state] = [&file, &state].map(|path| path.to_str().unwrap());
+    let lines = format!(
+        "minik8s: --sources {file}:1: source `apps`: has no `repo`; add repo: …\n\
+         minik8s: --sources {file}:2: source `apps`: no field is called `rpo`; did you mean `repo`?\n\
+         minik8s: --sources {file}:5: source `base`: poll: `1` is no time; write a number with ms, s, m or h, for \
+         example 5s\n"
+    );
+    let serve = ["serve", "--sources", file, "--state-dir", state];
+    check(&run("http://127.0.0.1:1", &serve).await, 2, "", &lines);
+    // Only root may go further than the first look at who runs it.
+    if nix::unistd::geteuid().is_root() {
+        let up = ["up", "--sources", file, "--state-dir", state, "--detach"];
+        check(&run("http://127.0.0.1:1", &up).await, 1, "", &lines);
+    }
+    assert!(!std::path::Path::new(state).exists());
+}
+
+#[tokio::test]
 async fn get_prints_tables_names_json_and_yaml() {
     let server = format!("http://{}", serve(world()).await);
     let table = "NAME   READY   STATUS         RESTARTS   AGE   WHY\n\
@@ -227,6 +253,23 @@ async fn wait_gives_up_at_once_when_only_a_change_can_help() {
     // An hour, were it not given up.
     let output = run(&server, &["wait", "--for", "healthy", "--commit", C2, "--timeout", "1h"]).await;
     check(&output, 1, "", "minik8s: not healthy: source main: PathNotFound: no folder prod\n");
+}
+
+#[tokio::test]
+async fn a_sync_that_is_waited_for_fails_unless_the_commit_is_applied_whole() {
+    let mut degraded = world();
+    let mut status = source(C2);
+    status["state"] = json!("Degraded");
+    status["quarantined"] = json!([{"file": "apps/db.yaml", "commit": C2, "author": "Bob", "violations": [{
+        "file": "apps/db.yaml", "line": 7, "column": 3, "severity": "error", "rule": "unknown-field",
+        "message": "unknown field `imagee`", "help": "did you mean `image`?"}], "violationsTotal": 1}]);
+    put(&mut degraded, "sources/main", &status);
+    assert!(degraded.malformed.is_empty(), "{:?}", degraded.malformed);
+    let server = format!("http://{}", serve(degraded).await);
+    let line = "minik8s: source main: 2222222 is applied in part: apps/db.yaml:7:3: error[unknown-field]: unknown \
+                field `imagee` (did you mean `image`?) (commit 2222222, Bob)\n";
+    let output = run(&server, &["sync", "--wait"]).await;
+    check(&output, 1, "source main: Degraded at commit 2222222\n", line);
 }
 
 #[tokio::test]

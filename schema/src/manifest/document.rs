@@ -51,7 +51,7 @@ fn places(node: &Node, object: &DraftObject) -> Vec<Place> {
     paths.into_iter().map(place).collect()
 }
 
-/// `Kind/namespace/name` as far as the document says it readably.
+/// The object as [`ObjectRef`](crate::meta::ObjectRef) shows it, as far as the document says it readably.
 fn object_name(node: &Node) -> Option<String> {
     let text = |node: &Node, key: &str| {
         let text = node.entry(key)?.value.text().filter(|text| !text.is_empty())?;
@@ -59,6 +59,9 @@ fn object_name(node: &Node) -> Option<String> {
     };
     let metadata = &node.entry("metadata")?.value;
     let kind = text(node, "kind")?;
+    if kind.parse().is_ok_and(Kind::is_cluster_scoped) {
+        return Some(format!("{kind}/{}", text(metadata, "name")?));
+    }
     let namespace = text(metadata, "namespace").unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
     Some(format!("{kind}/{namespace}/{}", text(metadata, "name")?))
 }

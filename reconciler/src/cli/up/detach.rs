@@ -1,4 +1,5 @@
-//! `up --detach`: the same `up` in the background; this process shows its output until it is healthy.
+//! `up --detach`: the same `up` in the background; this process shows its output until the repository is
+//! healthy, or can't become so.
 
 use std::env;
 use std::fs::File;
@@ -11,13 +12,14 @@ use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 
 use super::Outcome;
-use super::progress::HEALTHY_FILE;
+use super::progress::{Marked, marked, unmark};
 use super::record::StateDir;
 
 /// How long the background process may take until the repository is healthy.
 const HEALTHY_WITHIN: Duration = Duration::from_secs(180);
 
-/// Starts this program again without `--detach`, and returns once the repository is healthy.
+/// Starts this program again without `--detach`, and returns once the repository is healthy, or
+/// can't become so without a change.
 pub(super) async fn run(state: &StateDir) -> Result<Outcome> {
     if let Some(pid) = state.running() {
         println!("already running as process {pid} on {}", state.root().display());
@@ -27,7 +29,7 @@ pub(super) async fn run(state: &StateDir) -> Result<Outcome> {
     let out = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
     let err = out.try_clone().with_context(|| format!("cannot write {}", log.display()))?;
     let mut shown = File::open(&log).with_context(|| format!("cannot read {}", log.display()))?;
-    let _ = std::fs::remove_file(state.run_file(HEALTHY_FILE));
+    unmark(state);
     let args: Vec<_> = env::args_os().skip(1).filter(|arg| arg != "--detach").collect();
     let mut child = Command::new(env::current_exe().context("cannot find the path of this program")?)
         .args(args)
@@ -40,14 +42,23 @@ pub(super) async fn run(state: &StateDir) -> Result<Outcome> {
     let deadline = Instant::now() + HEALTHY_WITHIN;
     loop {
         let ended = child.try_wait().context("cannot wait for 'minik8s up'")?;
-        let healthy = state.run_file(HEALTHY_FILE).exists();
+        let marked = marked(state);
         show_new(&mut shown)?;
         if let Some(status) = ended {
             // Its own error is on the screen by now.
             return Ok(if status.success() { Outcome::Ended } else { Outcome::Failed });
         }
-        if healthy {
-            return Ok(Outcome::Running);
+        match marked {
+            Marked::Healthy => return Ok(Outcome::Running),
+            Marked::Failed(why) => {
+                eprintln!(
+                    "minik8s: {why}; push a commit that mends it; the daemons go on in the background: see 'minik8s \
+                     status' and {}",
+                    log.display()
+                );
+                return Ok(Outcome::Unhealthy);
+            }
+            Marked::Nothing => {}
         }
         if Instant::now() >= deadline {
             eprintln!(

@@ -25,6 +25,8 @@ use record::{StateDir, UpRecord};
 pub(crate) use supervise::end_process;
 use supervise::{Child, Children};
 
+use crate::config;
+
 /// Runs `minik8s up` until Ctrl-C or SIGTERM.
 pub async fn run(args: UpArgs) -> Result<ExitCode> {
     let fresh = !args.state_dir.exists();
@@ -43,9 +45,9 @@ enum Outcome {
     Ended,
     /// It goes on in the background.
     Running,
-    /// It goes on in the background, but not all pods became healthy in time.
+    /// It goes on in the background, but the repository did not become healthy, or can't without a change.
     Unhealthy,
-    /// The background process did not come up, and said why.
+    /// It did not come up, and said why.
     Failed,
 }
 
@@ -55,6 +57,10 @@ async fn start(args: &UpArgs) -> Result<Outcome> {
     let earlier = state.load()?;
     let record = UpRecord::merge(args, earlier.as_ref())?;
     let left_behind = UpRecord::left_behind(args, earlier.as_ref())?;
+    if let Err(error) = config::check_repo(&record.repo) {
+        super::complain_each(&error.to_string());
+        return Ok(Outcome::Failed);
+    }
     args::check_machine(&record)?;
     if args.detach {
         return detach::run(&state).await;

@@ -317,6 +317,7 @@ fn others(scene: &Scene<'_>, target: &ObjectRef) -> String {
     let names = scene.claims[at..].iter().map(|claim| &claim.draft.reference).take_while(alike);
     let names: Vec<&str> = names.take(NAMED_MAX + 1).map(|object| object.name.as_str()).collect();
     match names.len() {
+        0 if target.kind.is_cluster_scoped() => format!("the repository has no {}", target.kind),
         0 => format!("the repository has no {} in namespace {}", target.kind, target.namespace),
         1..=NAMED_MAX => format!("there is {}", names.join(", ")),
         _ => format!("there is {}, …", names[..NAMED_MAX].join(", ")),

@@ -61,8 +61,8 @@ pub(super) fn missing(worlds: &Worlds<'_>, nodes: &[Room]) -> Vec<String> {
         lines.push(format!("CPU: {wanted} requested, live nodes have {there}; {short} missing"));
     }
     if need.bytes > bytes {
-        let (wanted, there) = (Memory { bytes: need.bytes }, Memory { bytes });
-        let short = Memory { bytes: need.bytes - bytes };
+        let readable = |bytes| Memory { bytes }.readable();
+        let (wanted, there, short) = (readable(need.bytes), readable(bytes), readable(need.bytes - bytes));
         lines.push(format!("memory: {wanted} requested, live nodes have {there}; {short} missing"));
     }
     if need.pods > pods {

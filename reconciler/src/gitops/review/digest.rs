@@ -56,10 +56,10 @@ impl Digest {
         let or_none = |hash: &Option<String>| hash.clone().unwrap_or_else(|| "-".to_owned());
         for (object, entry) in &self.entries {
             let (before, after) = (or_none(&entry.before), or_none(&entry.after));
-            lines.push(format!("{} {object} {before} {after}", entry.action));
+            lines.push(format!("{} {} {before} {after}", entry.action, in_hash(object)));
         }
         if let Some((why, objects)) = &self.held {
-            let objects: Vec<String> = objects.iter().map(ToString::to_string).collect();
+            let objects: Vec<String> = objects.iter().map(in_hash).collect();
             lines.push(format!("held {why} {}", objects.join(" ")));
         }
         content_hash(&lines)
@@ -116,6 +116,11 @@ impl Digest {
         }
         lines
     }
+}
+
+/// Not as it is shown: how objects are shown must not change the hash of a plan.
+fn in_hash(ObjectRef { kind, namespace, name }: &ObjectRef) -> String {
+    format!("{kind}/{namespace}/{name}")
 }
 
 /// Only the place in the repository changes.

@@ -364,8 +364,11 @@ fn removals(count: u64) -> String {
 }
 
 impl Change {
-    /// `Pod default/web`.
+    /// `Pod default/web`; `Node n1` of a kind that belongs to no namespace.
     fn title(&self) -> String {
+        if self.kind.is_cluster_scoped() {
+            return format!("{} {}", self.kind, self.name);
+        }
         format!("{} {}/{}", self.kind, self.namespace, self.name)
     }
 }

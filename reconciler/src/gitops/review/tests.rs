@@ -189,14 +189,18 @@ fn labels_are_changed_in_place() {
 #[test]
 fn what_does_not_fit_on_the_nodes_is_said() {
     let head = files([("a.yaml", &replica_set(5, "api:1"))]);
-    let room =
-        Room { name: "n1".into(), cpu: "2".parse().unwrap(), memory: "4Gi".parse().unwrap(), max_pods: 110 };
+    let room = Room {
+        name: "n1".into(),
+        cpu: "2".parse().unwrap(),
+        memory: "4194000Ki".parse().unwrap(),
+        max_pods: 110,
+    };
     let review = reviewed_with(&Files::new(), &head, Some(&[room]));
     assert_eq!(
         review.capacity,
         [
             "CPU: 2500m requested, live nodes have 2; 500m missing",
-            "memory: 5Gi requested, live nodes have 4Gi; 1Gi missing"
+            "memory: 5Gi requested, live nodes have 3.9Gi; 1.0Gi missing"
         ]
     );
     assert_eq!(reviewed_with(&Files::new(), &head, Some(&[])).capacity, ["no node lives: 5 pods would wait"]);

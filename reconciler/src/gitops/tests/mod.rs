@@ -3,6 +3,7 @@
 mod any_kind;
 mod crash;
 mod dangerous;
+mod interleavings;
 pub(super) mod kit;
 mod lost;
 mod numbers;

@@ -1,6 +1,7 @@
 //! Two reconcilers, one of which leads, a remote that moves, hooks that come at either in any
 //! order: all ends on the last commit, long before the next poll. Real doors, followers, drivers,
-//! elections and reflectors over a store in memory; the loop between them stands for gitops.
+//! elections and reflectors over a store in memory; the loop between them stands for gitops, which
+//! `gitops/tests/interleavings.rs` tries on real repositories.
 //!
 //! Time is paused: a run takes as long as its seed says, and hooks come in the middle of it.
 

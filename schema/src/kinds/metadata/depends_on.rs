@@ -90,7 +90,7 @@ mod tests {
         let read = |text| parse_reference(text, "shop").map(|reference| reference.to_string());
         assert_eq!(read("Pod/web"), Ok("Pod/shop/web".to_owned()));
         assert_eq!(read("Pod/other/web"), Ok("Pod/other/web".to_owned()));
-        assert_eq!(read("Node/one"), Ok("Node/default/one".to_owned()));
+        assert_eq!(read("Node/one"), Ok("Node/one".to_owned()));
         for bad in ["", "web", "Pod/", "/web", "Pod//web", "pod/web", "Pod/a/b/c", "Pod/A/b", "Pod/a b"] {
             assert!(read(bad).is_err(), "{bad}");
         }
