@@ -21,6 +21,7 @@ use schema::store::etcd::EtcdStore;
 use schema::store::events::EventRecorder;
 use schema::store::reflector::{self, WorldReader};
 use schema::store::{SharedStore, StoreError};
+use schema::world::World;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
@@ -305,6 +306,7 @@ async fn pass_on<const N: usize>(
     token: CancellationToken,
 ) {
     let mut synced = false;
+    let mut planned: Option<Arc<World>> = None;
     loop {
         let lead_changed = tokio::select! {
             // Cancel-safe: a cancelled token stays so.
@@ -314,7 +316,13 @@ async fn pass_on<const N: usize>(
             // Cancel-safe, likewise.
             () = fence.changed() => true,
         };
-        let newly_synced = !synced && world.current().synced;
+        let now = world.current();
+        // Each node writes its usage every 15 s: with many nodes that is all the time.
+        let same = planned.replace(Arc::clone(&now)).is_some_and(|before| now.plans_as(&before));
+        if same && !lead_changed {
+            continue;
+        }
+        let newly_synced = !synced && now.synced;
         synced |= newly_synced;
         if lead_changed || newly_synced {
             sync.nudge();

@@ -204,6 +204,7 @@ impl Docker for RealDocker {
             stdout: true,
             stderr: true,
             since,
+            timestamps: options.timestamps,
             tail: options.tail.map_or_else(|| "all".to_owned(), |n| n.to_string()),
             ..Default::default()
         };

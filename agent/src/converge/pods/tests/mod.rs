@@ -32,6 +32,7 @@ fn node() -> NodeFacts {
         state_dir: PathBuf::from("/nonexistent/state"),
         pause_image: "pause:1".into(),
         mtu: 1500,
+        container_limits: super::ContainerLimits::default(),
     }
 }
 
