@@ -234,4 +234,36 @@ mod tests {
             ask("default/gone/web", LogQuery::default()).await.1.contains("has no containers on this node")
         );
     }
+
+    #[tokio::test]
+    async fn bytes_that_are_no_text_pass_unchanged_and_in_order() {
+        let api = api().await;
+        let pieces: Vec<bytes::Bytes> = vec![vec![0xff, 0xc3].into(), vec![0x28, 0, b'\n', 0xfe].into()];
+        let docker = FakeDocker::with_images(&["i"]);
+        docker.engine().written.insert("web-4".into(), pieces.clone());
+        let all = pieces.concat();
+        for row in api.docker.list("mk8s").await.unwrap() {
+            let new = NewContainer {
+                name: row.name.clone(),
+                image: "i".into(),
+                labels: row.labels.clone(),
+                ..NewContainer::default()
+            };
+            docker.create(&new).await.unwrap();
+        }
+        let api = Api { docker: Arc::new(docker), ..api };
+        let path = Path(("default".into(), "front".into(), "web".into()));
+        let answer = logs(State(api), path, Query(LogQuery::default())).await.into_response();
+        assert_eq!(axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap(), all);
+    }
+
+    #[tokio::test]
+    async fn a_wrong_since_or_flag_is_a_400_that_says_what_to_write() {
+        let since = LogQuery { since: Some("soon".into()), ..LogQuery::default() };
+        let (status, body) = ask("default/front/web", since).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+        assert!(body.contains("write an age (90s"), "{body}");
+        let flag = LogQuery { timestamps: Some("perhaps".into()), ..LogQuery::default() };
+        assert_eq!(ask("default/front/web", flag).await.0, StatusCode::BAD_REQUEST);
+    }
 }

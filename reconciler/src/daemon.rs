@@ -418,6 +418,44 @@ mod tests {
         );
     }
 
+    /// Red without the comparison in `pass_on`.
+    #[tokio::test(start_paused = true)]
+    async fn what_nodes_use_wakes_no_controller() {
+        let mut world = World { synced: true, ..World::default() };
+        let (publisher, reader) = WorldReader::channel(world.clone());
+        let store: SharedStore = Arc::new(schema::store::memory::MemoryStore::new());
+        let token = CancellationToken::new();
+        let (fence, _election) =
+            election::spawn(Arc::clone(&store), "r1".to_owned(), LEADER_TTL, token.clone());
+        let (controller, nudged) = Nudge::new();
+        let passing = tokio::spawn(pass_on(reader, fence, [controller], Nudge::new().0, token.clone()));
+        let write = |world: &mut World, key: schema::keys::Key, revision: i64| {
+            world.put(&key, &schema::records::Settled::default(), revision);
+            publisher.publish(world.clone());
+        };
+        let usage = schema::records::NodeUsage {
+            at: jiff::Timestamp::UNIX_EPOCH,
+            window_seconds: 15,
+            cpu: 0,
+            memory: 0,
+            pods: Default::default(),
+            left_out: String::new(),
+        };
+        // The lead, and the first world: looked at once each, at most.
+        write(&mut world, schema::keys::Key::Settled("n1".to_owned()), 1);
+        while tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await.is_ok() {}
+        for revision in 2..5 {
+            world.put(&schema::keys::Key::Usage("n1".to_owned()), &usage, revision);
+            publisher.publish(world.clone());
+            let woken = tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await;
+            assert!(woken.is_err(), "a write of usage woke a controller");
+        }
+        write(&mut world, schema::keys::Key::Settled("n2".to_owned()), 5);
+        tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await.unwrap();
+        token.cancel();
+        passing.await.unwrap();
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_lead_is_given_up_only_after_the_last_loop_has_ended() {
         let store: SharedStore = Arc::new(schema::store::memory::MemoryStore::new());

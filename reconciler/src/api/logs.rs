@@ -88,9 +88,12 @@ fn log_url(world: &World, pod: &PodRef, wanted: &WantedLog) -> Result<NodeUrl, A
     };
     let base = record.value.api.trim_end_matches('/');
     let mut url = format!(
-        "{base}/v1/logs/{}/{}/{container}?follow={}&previous={}&timestamps={}",
-        pod.namespace, pod.name, wanted.follow, wanted.previous, wanted.timestamps
+        "{base}/v1/logs/{}/{}/{container}?follow={}&previous={}",
+        pod.namespace, pod.name, wanted.follow, wanted.previous
     );
+    if wanted.timestamps {
+        url.push_str("&timestamps=true");
+    }
     if let Some(since) = since {
         url.push_str(&format!("&since={since}"));
     }

@@ -78,7 +78,7 @@ impl Page {
     pub(super) fn field(&mut self, indent: usize, key: &str, value: &str) {
         if !value.is_empty() {
             let key = format!("{:indent$}{key}:", "");
-            self.line(&format!("{key:<15}{value}"));
+            self.line(&format!("{key:<14} {value}"));
         }
     }
 

@@ -227,7 +227,12 @@ mod tests {
     fn pods_by_cpu_with_the_unknown_last() {
         let mut rows = pods();
         sort(&mut rows, Some(SortBy::Cpu), |pod| &pod.total);
-        insta::assert_snapshot!(drawn(&rows), @"");
+        insta::assert_snapshot!(drawn(&rows), @r"
+        NAME   CPU    REQ/LIM     CPU%   MEMORY   REQ/LIM   MEM%   SAMPLE   WHY
+        busy   498m   100m/500m   24%    11.7Mi   -/-       1%     7s       -
+        idle   3m     100m/500m   0%     900Mi    -/-       1%     7s       -
+        new    -      -/-         -      -        -/-       -      -        started after the last sample
+        ");
         sort(&mut rows, Some(SortBy::Memory), |pod| &pod.total);
         assert_eq!(rows.iter().map(|row| row.name.as_str()).collect::<Vec<_>>(), ["idle", "busy", "new"]);
     }
@@ -235,6 +240,11 @@ mod tests {
     #[test]
     fn containers_are_rows_of_their_own() {
         let rows: Vec<ContainerRow> = pods().into_iter().flat_map(containers).collect();
-        insta::assert_snapshot!(drawn(&rows), @"");
+        insta::assert_snapshot!(drawn(&rows), @r"
+        POD    NAME   CPU    REQ/LIM     CPU%   MEMORY   REQ/LIM   MEM%   SAMPLE   WHY
+        idle   app    3m     100m/500m   0%     900Mi    -/-       1%     7s       -
+        new    app    -      -/-         -      -        -/-       -      -        started after the last s…
+        busy   app    498m   100m/500m   24%    11.7Mi   -/-       1%     7s       -
+        ");
     }
 }
