@@ -12,7 +12,8 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures::StreamExt;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
+use schema::since::Since;
 use serde::Deserialize;
 use serde_json::json;
 
@@ -28,7 +29,7 @@ pub struct Api {
     pub instance: String,
 }
 
-/// `GET /v1/healthz` and `GET /v1/logs/<ns>/<pod>/<container>?follow=&tail=&previous=&since=`.
+/// `GET /v1/healthz` and `GET /v1/logs/<ns>/<pod>/<container>?follow=&tail=&previous=&since=&timestamps=`.
 pub fn router(api: Api) -> Router {
     Router::new()
         .route("/v1/healthz", get(healthz))
@@ -51,6 +52,8 @@ struct LogQuery {
     tail: Option<String>,
     #[serde(default)]
     since: Option<String>,
+    #[serde(default)]
+    timestamps: Option<String>,
 }
 
 /// A refusal: status, what, and what to do.
@@ -103,14 +106,15 @@ fn options(query: &LogQuery, now: Timestamp) -> Result<LogOptions, Refusal> {
         None => None,
         Some(text) => Some(text.parse().map_err(|_| wrong("tail", "write a number of lines"))?),
     };
-    let since =
-        match query.since.as_deref().filter(|t| !t.is_empty()) {
-            None => None,
-            Some(text) => Some(since(text, now).ok_or_else(|| {
-                wrong("since", "write a time (2030-01-31T12:00:00Z) or an age (90s, 10m, 2h)")
-            })?),
-        };
-    Ok(LogOptions { follow: flag("follow", query.follow.as_deref())?, tail, since })
+    let since = match query.since.as_deref().filter(|t| !t.is_empty()) {
+        None => None,
+        Some(text) => {
+            let since = text.parse::<Since>().map_err(|why| wrong("since", &why))?;
+            Some(since.time(now).unwrap_or(Timestamp::UNIX_EPOCH))
+        }
+    };
+    let timestamps = flag("timestamps", query.timestamps.as_deref())?;
+    Ok(LogOptions { follow: flag("follow", query.follow.as_deref())?, tail, since, timestamps })
 }
 
 fn flag(name: &str, text: Option<&str>) -> Result<bool, Refusal> {
@@ -123,22 +127,6 @@ fn flag(name: &str, text: Option<&str>) -> Result<bool, Refusal> {
             "write true or false".to_owned(),
         )),
     }
-}
-
-fn since(text: &str, now: Timestamp) -> Option<Timestamp> {
-    if let Ok(time) = text.parse() {
-        return Some(time);
-    }
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let number: i64 = digits.parse().ok().filter(|n| *n >= 0)?;
-    let unit = match &text[digits.len()..] {
-        "" | "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86_400,
-        _ => return None,
-    };
-    now.checked_sub(SignedDuration::from_secs(number.checked_mul(unit)?)).ok()
 }
 
 /// The id of the newest start of a container, or of the one before it.
@@ -247,17 +235,35 @@ mod tests {
         );
     }
 
-    #[test]
-    fn since_takes_times_and_ages() {
-        let now: Timestamp = "2030-01-01T00:10:00Z".parse().unwrap();
-        for (text, expected) in [
-            ("10m", Some("2030-01-01T00:00:00Z")),
-            ("60", Some("2030-01-01T00:09:00Z")),
-            ("2029-12-31T00:00:00Z", Some("2029-12-31T00:00:00Z")),
-            ("10x", None),
-            ("-5s", None),
-        ] {
-            assert_eq!(since(text, now), expected.map(|t| t.parse().unwrap()), "{text}");
+    #[tokio::test]
+    async fn bytes_that_are_no_text_pass_unchanged_and_in_order() {
+        let api = api().await;
+        let pieces: Vec<bytes::Bytes> = vec![vec![0xff, 0xc3].into(), vec![0x28, 0, b'\n', 0xfe].into()];
+        let docker = FakeDocker::with_images(&["i"]);
+        docker.engine().written.insert("web-4".into(), pieces.clone());
+        let all = pieces.concat();
+        for row in api.docker.list("mk8s").await.unwrap() {
+            let new = NewContainer {
+                name: row.name.clone(),
+                image: "i".into(),
+                labels: row.labels.clone(),
+                ..NewContainer::default()
+            };
+            docker.create(&new).await.unwrap();
         }
+        let api = Api { docker: Arc::new(docker), ..api };
+        let path = Path(("default".into(), "front".into(), "web".into()));
+        let answer = logs(State(api), path, Query(LogQuery::default())).await.into_response();
+        assert_eq!(axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap(), all);
+    }
+
+    #[tokio::test]
+    async fn a_wrong_since_or_flag_is_a_400_that_says_what_to_write() {
+        let since = LogQuery { since: Some("soon".into()), ..LogQuery::default() };
+        let (status, body) = ask("default/front/web", since).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+        assert!(body.contains("write an age (90s"), "{body}");
+        let flag = LogQuery { timestamps: Some("perhaps".into()), ..LogQuery::default() };
+        assert_eq!(ask("default/front/web", flag).await.0, StatusCode::BAD_REQUEST);
     }
 }

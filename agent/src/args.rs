@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::converge::pods::facts::DEFAULT_PIDS;
+
 /// Where Minik8s keeps its files.
 pub const DEFAULT_STATE_DIR: &str = "/var/lib/minik8s";
 /// Where Docker listens.
@@ -68,6 +70,16 @@ pub struct RunArguments {
     /// Address under which other nodes reach this one; by default that of the default route
     #[arg(long, env = "MINIK8S_NODE_IP", value_name = "ADDR")]
     pub node_ip: Option<IpAddr>,
+    /// Most processes and threads of a container; -1 is no limit
+    #[arg(long, env = "MINIK8S_POD_PIDS_LIMIT", value_name = "N", default_value_t = DEFAULT_PIDS)]
+    #[arg(allow_negative_numbers = true)]
+    pub pod_pids_limit: i64,
+    /// Largest file of a container's log, before the next one is begun
+    #[arg(long, env = "MINIK8S_CONTAINER_LOG_MAX_SIZE", value_name = "QUANTITY", default_value = "10Mi")]
+    pub container_log_max_size: String,
+    /// Most files of a container's log
+    #[arg(long, env = "MINIK8S_CONTAINER_LOG_MAX_FILES", value_name = "N", default_value_t = 5)]
+    pub container_log_max_files: u32,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub machine: MachineArguments,

@@ -3,7 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use schema::quantity::Memory;
+
 use crate::args::{MachineArguments, RunArguments};
+use crate::converge::pods::ContainerLimits;
+use crate::worlds::docker::LogLimits;
 
 /// Longest instance name: it is part of link and chain names, which the kernel bounds.
 const INSTANCE_MAX: usize = 6;
@@ -42,6 +46,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Address of the node, if given by hand.
     pub node_ip: Option<IpAddr>,
+    /// What every container gets.
+    pub container_limits: ContainerLimits,
 }
 
 /// A flag that can't be.
@@ -98,7 +104,35 @@ impl RunArguments {
             node: node_name(self.node.as_deref())?,
             listen: self.listen,
             node_ip: self.node_ip,
+            container_limits: self.container_limits()?,
         })
+    }
+}
+
+/// Smallest log file: less than one line of Docker's (16 KiB) would be no log.
+const LOG_MIN_BYTES: u64 = 64 << 10;
+
+impl RunArguments {
+    fn container_limits(&self) -> Result<ContainerLimits, ConfigError> {
+        let (size, files) = (&self.container_log_max_size, self.container_log_max_files);
+        let max_bytes = match size.parse::<Memory>() {
+            Ok(size) if size.bytes >= LOG_MIN_BYTES => size.bytes,
+            Ok(_) => return wrong("--container-log-max-size", size, "give 64Ki or more, for example 10Mi"),
+            Err(error) => return wrong("--container-log-max-size", size, error.to_string()),
+        };
+        if files < 2 {
+            let why = "give 2 or more, as in Kubernetes: with one, each new file would lose all of the log";
+            return wrong("--container-log-max-files", files.to_string(), why);
+        }
+        let pids = match self.pod_pids_limit {
+            -1 => 0,
+            pids if pids > 0 => pids,
+            other => {
+                let why = "give how many processes and threads a container may have, or -1 for no limit";
+                return wrong("--pod-pids-limit", other.to_string(), why);
+            }
+        };
+        Ok(ContainerLimits { pids, log: LogLimits { max_bytes, max_files: files } })
     }
 }
 
@@ -147,6 +181,15 @@ mod tests {
     }
 
     #[test]
+    fn container_limits_are_the_kubelets_unless_given() {
+        let limits = check(&[]).unwrap().container_limits;
+        assert_eq!((limits.pids, limits.log.max_bytes, limits.log.max_files), (4096, 10 << 20, 5));
+        let flags = "--pod-pids-limit -1 --container-log-max-size 1Mi --container-log-max-files 2";
+        let limits = check(&flags.split_whitespace().collect::<Vec<_>>()).unwrap().container_limits;
+        assert_eq!((limits.pids, limits.log.max_bytes, limits.log.max_files), (0, 1 << 20, 2));
+    }
+
+    #[test]
     fn wrong_flags_say_what_to_give() {
         for (flags, part) in [
             (["--instance", "Mk"], "lower-case letter"),
@@ -157,6 +200,10 @@ mod tests {
             (["--etcd", "127.0.0.1:1"], "give URLs"),
             (["--docker", "tcp://1.2.3.4:1"], "only local sockets"),
             (["--state-dir", "/"], "directory of its own"),
+            (["--pod-pids-limit", "0"], "-1 for no limit"),
+            (["--container-log-max-size", "ten"], "not a quantity"),
+            (["--container-log-max-size", "1Ki"], "64Ki or more"),
+            (["--container-log-max-files", "1"], "2 or more"),
         ] {
             let error = check(&flags).unwrap_err();
             assert!(error.contains(part) && !error.contains('\n'), "{flags:?}: {error}");

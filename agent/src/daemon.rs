@@ -27,9 +27,11 @@ use crate::converge::network::{NetworkLoop, NetworkSettings};
 use crate::converge::node::{HEARTBEAT_INTERVAL, NodeDeps, NodeLoop};
 use crate::converge::pod_table::PodTable;
 use crate::converge::pods::{PauseImage, PodsDeps, PodsLoop};
+use crate::converge::usage::{self, UsageDeps, UsageLoop};
 use crate::desired::{DesiredStore, Source};
 use crate::lazy_store::LazyStore;
 use crate::state_lock;
+use crate::worlds::cgroups::RealCgroups;
 use crate::worlds::docker::{Docker, RealDocker};
 use crate::worlds::host::RealMachine;
 use crate::worlds::iptables::{Iptables, RealIptables};
@@ -140,6 +142,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
         instance: instance.to_owned(),
         state_dir: config.machine.state_dir.clone(),
         mtu: pod_mtu,
+        container_limits: config.container_limits,
         docker: Arc::clone(&docker),
         netlink: Arc::clone(&netlink),
         pause_image: PauseImage { reference: pause::image_reference(), archive: Arc::new(pause::image_tar) },
@@ -150,6 +153,17 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
         pod_table: pod_tables,
     })?;
     drive(tasks, pods, PODS_INTERVAL, nudged);
+
+    let usage = UsageLoop::new(UsageDeps {
+        node: node.to_owned(),
+        instance: instance.to_owned(),
+        state_dir: config.machine.state_dir.clone(),
+        docker: Arc::clone(&docker),
+        cgroups: Arc::new(RealCgroups::new()),
+        store: Arc::clone(&store),
+    });
+    let (_, never) = Nudge::new();
+    drive(tasks, usage, usage::INTERVAL, never);
 
     let machine = RealMachine::new(docker, Arc::clone(&netlink), config.node_ip);
     let url = api_url(config.listen, node_ip);

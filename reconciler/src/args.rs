@@ -13,12 +13,15 @@ use crate::cli::down::DownArgs;
 use crate::cli::up::UpArgs;
 use crate::config::{ServeArgs, parse_duration};
 use crate::view::Selector;
+use schema::since::Since;
 
 mod offline;
 mod resource;
+mod top;
 
 pub use offline::{ExplainArgs, ReportFormat, SchemaArgs, ValidateArgs};
 pub use resource::{Resource, ResourceKind};
+pub use top::{SortBy, TopArgs, TopKind};
 
 /// Where the reconciler's API is when nobody says otherwise.
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:7070";
@@ -76,8 +79,17 @@ pub enum Command {
     #[command(after_help = "Example: minik8s events -A -w")]
     Events(EventsArgs),
     /// What a container wrote
-    #[command(after_help = "Example: minik8s logs -f --tail 20 pod/web -c app")]
+    #[command(after_help = "Examples: minik8s logs -f --tail 20 pod/web -c app\n          \
+                            minik8s logs --previous --since 10m --timestamps web")]
     Logs(LogsArgs),
+    /// What pods or nodes use, beside what they asked for
+    #[command(
+        after_help = "Examples: minik8s top pods -A --sort-by cpu\n          minik8s top pods --containers\n          \
+                            minik8s top nodes\n\n\
+                            CPU is the mean of the last 15 seconds, memory the working set, as the kubelet counts it.\n\
+                            CPU% and MEM% are shares of the node. -o wide shows what emptyDir volumes hold."
+    )]
+    Top(TopArgs),
     /// Wait until a commit is applied, or all that it wants is running
     #[command(
         after_help = "Example: git push && minik8s wait --for healthy --commit $(git rev-parse HEAD)\n\n\
@@ -334,7 +346,13 @@ pub struct LogsArgs {
     /// Begin with so many of the last lines
     #[arg(long, value_name = "N")]
     pub tail: Option<u64>,
-    /// The container before its last restart
+    /// Begin with what is not older: an age (90s, 10m, 1h30m) or a time (2030-01-31T12:00:00Z)
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<Since>,
+    /// Begin each line with when it was written
+    #[arg(long)]
+    pub timestamps: bool,
+    /// What it wrote before its last restart
     #[arg(short, long)]
     pub previous: bool,
     /// The namespace

@@ -21,6 +21,7 @@ pub mod quantity;
 pub mod records;
 pub mod secrets;
 pub mod selector;
+pub mod since;
 #[cfg(feature = "store")]
 pub mod store;
 pub mod violation;

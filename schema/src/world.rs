@@ -14,7 +14,7 @@ use crate::meta::{ObjectRef, PodRef};
 use crate::object::Object;
 use crate::pool;
 use crate::records::{
-    Binding, Delivery, Heartbeat, NodeRecord, PodInstance, Revision, Settled, SourceStatus, Subnet,
+    Binding, Delivery, Heartbeat, NodeRecord, NodeUsage, PodInstance, Revision, Settled, SourceStatus, Subnet,
 };
 
 /// A decoded value with the revisions that guards refer to.
@@ -58,6 +58,8 @@ pub struct World {
     pub heartbeats: Table<String, Heartbeat>,
     /// `status/<node>/pods/`, by node and pod.
     pub pod_status: Table<(String, PodRef), PodStatus>,
+    /// `status/<node>/usage`.
+    pub usage: Table<String, NodeUsage>,
     /// `deliveries/`, by id.
     pub deliveries: Table<String, Delivery>,
     /// Keys whose value could not be decoded, and why: one bad value blinds nobody.
@@ -124,12 +126,8 @@ impl World {
             Key::Heartbeat(id) => set(&mut self.heartbeats, id, change),
             Key::PodStatus(node, pod) => set(&mut self.pod_status, (node, pod), change),
             Key::Delivery(id) => set(&mut self.deliveries, id, change),
-            Key::Leader
-            | Key::Scale(_)
-            | Key::Service(_)
-            | Key::Route(_)
-            | Key::Usage(_)
-            | Key::Event(..) => Ok(()),
+            Key::Usage(id) => set(&mut self.usage, id, change),
+            Key::Leader | Key::Scale(_) | Key::Service(_) | Key::Route(_) | Key::Event(..) => Ok(()),
         };
         if let Err(why) = outcome {
             self.malformed.insert(text.clone(), why.into());
@@ -145,6 +143,30 @@ impl World {
         let key = key.to_string();
         self.apply(&Change::Put { key, value, create_revision: revision, mod_revision: revision });
         self.revision = self.revision.max(revision);
+    }
+
+    /// A plan made of `other` holds for this world too: they differ in nothing but what changes all the
+    /// time and decides nothing by itself (usage, events). May say no although they are equal.
+    pub fn plans_as(&self, other: &Self) -> bool {
+        // Taken apart, so that a new table can't be forgotten here. `bound` follows from `bindings`.
+        #[rustfmt::skip]
+        let Self {
+            revision: _, usage: _, bound: _, synced, malformed, sources, revisions, objects, pods, bindings,
+            settled, nodes, subnets, heartbeats, pod_status, deliveries,
+        } = self;
+        *synced == other.synced
+            && *malformed == other.malformed
+            && sources.ptr_eq(&other.sources)
+            && revisions.ptr_eq(&other.revisions)
+            && objects.ptr_eq(&other.objects)
+            && pods.ptr_eq(&other.pods)
+            && bindings.ptr_eq(&other.bindings)
+            && settled.ptr_eq(&other.settled)
+            && nodes.ptr_eq(&other.nodes)
+            && subnets.ptr_eq(&other.subnets)
+            && heartbeats.ptr_eq(&other.heartbeats)
+            && pod_status.ptr_eq(&other.pod_status)
+            && deliveries.ptr_eq(&other.deliveries)
     }
 
     /// A heartbeat of the node is there: its lease has not expired.

@@ -135,3 +135,27 @@ fn measure_30_000_bindings() {
     let clones: Vec<World> = (0..1_000).map(|_| world.clone()).collect();
     println!("{} clones: {:?}", clones.len(), started.elapsed());
 }
+
+/// Red when `usage` is among the tables that `plans_as` compares.
+#[test]
+fn usage_and_revisions_change_no_plan_and_everything_else_does() {
+    use crate::records::NodeUsage;
+    let mut world = World { synced: true, ..World::default() };
+    let pod = PodRef::new("default", "web");
+    world.put(&Key::Binding("n1".into(), pod.clone()), &binding("n1", &pod), 1);
+    let before = world.clone();
+    let at = jiff::Timestamp::UNIX_EPOCH;
+    let usage = NodeUsage {
+        at,
+        window_seconds: 15,
+        cpu: 1,
+        memory: 2,
+        pods: Default::default(),
+        left_out: String::new(),
+    };
+    world.put(&Key::Usage("n1".into()), &usage, 2);
+    assert_eq!(world.usage["n1"].value, usage);
+    assert!(world.plans_as(&before));
+    world.put(&Key::Binding("n1".into(), pod.clone()), &binding("n1", &pod), 3);
+    assert!(!world.plans_as(&before));
+}

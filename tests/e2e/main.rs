@@ -24,5 +24,6 @@ mod signed_commits;
 mod two_reconcilers;
 mod two_sources;
 mod up_down;
+mod usage;
 mod webhook;
 mod wrong_inputs;

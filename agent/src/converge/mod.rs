@@ -4,3 +4,4 @@ pub mod network;
 pub mod node;
 pub mod pod_table;
 pub mod pods;
+pub mod usage;

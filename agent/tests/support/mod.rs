@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use agent::converge::pods::{PauseImage, PodsDeps, PodsLoop, Statuses};
+use agent::converge::pods::{ContainerLimits, PauseImage, PodsDeps, PodsLoop, Statuses};
 use agent::worlds::docker::{Docker, RealDocker};
 use agent::worlds::netlink::{Bridge, FakeNetlink, Netlink};
 use agent::worlds::pause;
@@ -40,6 +40,8 @@ pub struct Node {
     publisher: WorldPublisher,
     reader: WorldReader,
     running: Option<Running>,
+    /// What the loop gives to every container.
+    pub container_limits: ContainerLimits,
 }
 
 struct Running {
@@ -104,7 +106,18 @@ impl Node {
         let (publisher, reader) = WorldReader::channel(world.clone());
         let state = tempfile::tempdir().unwrap();
         let store: SharedStore = Arc::new(MemoryStore::new());
-        Self { instance, docker, netlink, store, state, world, publisher, reader, running: None }
+        Self {
+            instance,
+            docker,
+            netlink,
+            store,
+            state,
+            world,
+            publisher,
+            reader,
+            running: None,
+            container_limits: ContainerLimits::default(),
+        }
     }
 
     /// Starts the loop; a former one is ended first.
@@ -118,6 +131,7 @@ impl Node {
             instance: self.instance.clone(),
             state_dir: self.state.path().to_owned(),
             mtu: 1500,
+            container_limits: self.container_limits,
             docker: Arc::clone(&self.docker),
             netlink: self.netlink.clone(),
             pause_image: PauseImage {

@@ -3,6 +3,8 @@
 use axum::extract::Query;
 use axum::extract::rejection::QueryRejection;
 
+use schema::since::Since;
+
 use super::error::ApiError;
 use crate::view::Selector;
 
@@ -40,6 +42,14 @@ pub(super) fn selector(text: Option<&str>) -> Result<Option<Selector>, ApiError>
     let parsed = text.map(str::parse).transpose();
     parsed.map_err(|why| {
         ApiError::bad_request(format!("the selector can't be read: {why}"), "write it as app=web,tier!=back")
+    })
+}
+
+/// From when on: an age or a time.
+pub(super) fn since(text: Option<&str>) -> Result<Option<Since>, ApiError> {
+    let parsed = text.map(str::parse).transpose();
+    parsed.map_err(|why: String| {
+        ApiError::bad_request(format!("since: {why}"), "leave it out for all of the log")
     })
 }
 

@@ -9,6 +9,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use jiff::Timestamp;
+use schema::kinds::pod::ContainerState;
 use schema::meta::PodRef;
 use schema::world::World;
 use serde::Deserialize;
@@ -36,6 +37,9 @@ pub(super) struct WantedLog {
     tail: Option<u64>,
     #[serde(default)]
     previous: bool,
+    since: Option<String>,
+    #[serde(default)]
+    timestamps: bool,
 }
 
 pub(super) fn client() -> reqwest::Client {
@@ -72,6 +76,8 @@ pub(super) async fn logs(
 fn log_url(world: &World, pod: &PodRef, wanted: &WantedLog) -> Result<NodeUrl, ApiError> {
     let detail = view::pod(world, pod, Vec::new(), Timestamp::UNIX_EPOCH).ok_or_else(|| no_such_pod(pod))?;
     let container = choose_container(&detail, wanted.container.as_deref())?;
+    let since = input::since(wanted.since.as_deref())?;
+    not_started(&detail, &container)?;
     let Some(node) = detail.row.node else {
         let error = format!("pod {pod} is on no node yet: {}", detail.row.why);
         return Err(ApiError::not_found(error, "logs begin when a node has started it"));
@@ -85,6 +91,12 @@ fn log_url(world: &World, pod: &PodRef, wanted: &WantedLog) -> Result<NodeUrl, A
         "{base}/v1/logs/{}/{}/{container}?follow={}&previous={}",
         pod.namespace, pod.name, wanted.follow, wanted.previous
     );
+    if wanted.timestamps {
+        url.push_str("&timestamps=true");
+    }
+    if let Some(since) = since {
+        url.push_str(&format!("&since={since}"));
+    }
     if let Some(tail) = wanted.tail {
         url.push_str(&format!("&tail={tail}"));
     }
@@ -107,6 +119,20 @@ impl NodeUrl {
             "see whether minik8s-agent runs there and the reconciler can reach it",
         )
     }
+}
+
+/// What a container waits for that was never started: there is no log to read.
+fn not_started(detail: &PodDetail, container: &str) -> Result<(), ApiError> {
+    let mut reported = detail.init_container_statuses.iter().chain(&detail.container_statuses);
+    let status = reported.find(|status| status.name == container);
+    let Some(status) = status.filter(|s| s.container_id.is_empty() && s.last_state.is_none()) else {
+        return Ok(());
+    };
+    let ContainerState::Waiting(waiting) = &status.state else { return Ok(()) };
+    let why = if waiting.message.is_empty() { String::new() } else { format!(": {}", waiting.message) };
+    let pod = format!("{}/{}", detail.row.namespace, detail.row.name);
+    let error = format!("container {container} of pod {pod} is waiting to start: {}{why}", waiting.reason);
+    Err(ApiError::bad_request(error, "its log begins when it has started"))
 }
 
 /// The container by name, or the only one.

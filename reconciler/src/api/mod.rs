@@ -78,6 +78,8 @@ pub fn router(deps: ApiDeps) -> Router {
         .route("/v1/pods/{namespace}/{name}", get(read::pod))
         .route("/v1/nodes", get(read::nodes))
         .route("/v1/nodes/{name}", get(read::node))
+        .route("/v1/usage/pods", get(read::pod_usage))
+        .route("/v1/usage/nodes", get(read::node_usage))
         .route("/v1/objects", get(objects::stored))
         .route("/v1/objects/{kind}", get(objects::of_kind))
         .route("/v1/objects/{kind}/{namespace}/{name}", get(objects::one))

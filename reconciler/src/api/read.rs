@@ -26,6 +26,13 @@ pub(super) struct InNamespace {
     selector: Option<String>,
 }
 
+/// Which namespace; all of them if none.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct OfNamespace {
+    namespace: Option<String>,
+}
+
 /// Which labels.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -126,6 +133,21 @@ pub(super) fn no_such_pod(pod: &PodRef) -> ApiError {
         format!("there is no pod {} in namespace {}", pod.name, pod.namespace),
         "see 'minik8s get pods -A'",
     )
+}
+
+pub(super) async fn pod_usage(
+    State(app): App,
+    query: Queried<OfNamespace>,
+) -> Answer<List<view::PodUsageView>> {
+    let OfNamespace { namespace } = input::query(query)?;
+    if let Some(namespace) = &namespace {
+        input::name("namespace", namespace)?;
+    }
+    Ok(Json(List { items: view::pod_usage(&*app.world()?, namespace.as_deref(), Timestamp::now()) }))
+}
+
+pub(super) async fn node_usage(State(app): App) -> Answer<List<view::NodeUsageView>> {
+    Ok(Json(List { items: view::node_usage(&*app.world()?, Timestamp::now()) }))
 }
 
 pub(super) async fn nodes(State(app): App, query: Queried<WithLabels>) -> Answer<List<view::NodeView>> {

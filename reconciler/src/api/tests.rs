@@ -265,6 +265,39 @@ async fn logs_are_streamed_from_the_node_of_the_pod() {
     assert_eq!((status, &body["help"]), (404, &Value::from("its containers are app")));
 }
 
+/// Red without `not_started`: the node would say that there is no such container.
+#[tokio::test]
+async fn logs_take_since_and_timestamps_and_one_that_waits_says_for_what() {
+    let node = node_api().await;
+    let mut world = with_node_api(format!("http://{node}"));
+    let mut waits = pod_waiting("ErrImagePull", "no such image");
+    waits.container_statuses[0].container_id.clear();
+    put_pod(&mut world, "waits", waits);
+    let api = Api::over(world).await;
+    let query = "since=1h30m&timestamps=true";
+    let answer = reqwest::get(format!("http://{}/v1/logs/default/web?{query}", api.address)).await.unwrap();
+    let text = answer.text().await.unwrap();
+    let path = "/v1/logs/default/web/app?follow=false&previous=false&timestamps=true&since=5400s";
+    assert_eq!(text, format!("asked {path}\n"));
+    let (status, body) = api.get("/v1/logs/default/web?since=soon").await;
+    assert_eq!(status, 400);
+    assert!(body["error"].as_str().unwrap().contains("write an age (90s, 10m"), "{body}");
+    let (status, body) = api.get("/v1/logs/default/waits").await;
+    assert_eq!(status, 400);
+    let error = body["error"].as_str().unwrap();
+    assert_eq!(error, "container app of pod default/waits is waiting to start: ErrImagePull: no such image");
+}
+
+#[tokio::test]
+async fn usage_is_served_for_pods_and_nodes() {
+    let api = Api::over(with_web()).await;
+    let (status, body) = api.get("/v1/usage/pods?namespace=default").await;
+    assert_eq!((status, &body["items"][0]["name"]), (200, &Value::from("web")));
+    assert!(body["items"][0]["why"].as_str().unwrap().contains("has not reported"), "{body}");
+    assert_eq!(api.get("/v1/usage/nodes").await.1["items"][0]["cpuCapacity"], Value::from("2"));
+    assert_eq!(api.get("/v1/usage/pods?namespace=a/b").await.0, 400);
+}
+
 #[tokio::test]
 async fn logs_of_an_unreachable_node_are_a_502_that_names_it() {
     // Port 1 of loopback: nobody listens there.

@@ -8,9 +8,12 @@ use super::client::Client;
 use super::error::CliError;
 use super::output::{Layout, Screen, Shape, column, cuttable, plain, table, write_out, yaml};
 use crate::args::{DescribeArgs, ResourceKind};
-use crate::view::{NodeDetail, ObjectDetail, PodDetail, PodView, age};
+use crate::view::{EventGroup, NodeDetail, ObjectDetail, PodDetail, PodView, age, event_groups};
 
 mod containers;
+
+/// Most lines of events on a page, the newest.
+const EVENTS_MAX: usize = 20;
 
 pub(super) async fn run(args: &DescribeArgs) -> Result<(), CliError> {
     let client = Client::new(&args.server.server)?;
@@ -86,7 +89,7 @@ impl Page {
     pub(super) fn field(&mut self, indent: usize, key: &str, value: &str) {
         if !value.is_empty() {
             let key = format!("{:indent$}{key}:", "");
-            self.line(&format!("{key:<15}{value}"));
+            self.line(&format!("{key:<14} {value}"));
         }
     }
 
@@ -142,6 +145,7 @@ pub(super) fn pod_page(pod: &PodDetail, screen: Screen, now: Timestamp) -> Strin
         format!("{} -> {}/{protocol}", port.host_port, port.container_port)
     });
     page.fields(0, "Host ports", ports);
+    page.field(0, "Uses", &uses(pod));
     page.field(0, "Owner", &row.owner);
     match &pod.provenance {
         Some(from) => {
@@ -157,15 +161,36 @@ pub(super) fn pod_page(pod: &PodDetail, screen: Screen, now: Timestamp) -> Strin
     containers::containers(&mut page, pod, now);
     containers::volumes(&mut page, pod);
     conditions(&mut page, pod, screen, now);
-    let events: Vec<_> = pod.events.iter().collect();
-    let text = table(
-        &events,
-        Shape { wide: true, namespaces: false, ..Shape::default() },
-        indented(screen),
-        &mut Layout::default(),
-    );
+    let text = events(pod, screen, now);
     page.block("Events:", if text.is_empty() { "none in the last hour" } else { &text });
     page.0
+}
+
+/// The last events, like ones as one.
+fn events(pod: &PodDetail, screen: Screen, now: Timestamp) -> String {
+    let columns = [column("TYPE"), column("REASON"), column("AGE"), column("FROM"), cuttable("MESSAGE")];
+    let rows = event_groups(&pod.events, EVENTS_MAX, now).into_iter().map(|group| {
+        let EventGroup { last, age, .. } = group;
+        vec![format!("{:?}", last.kind), last.reason, age, last.reporter, last.message]
+    });
+    let rows: Vec<Vec<String>> = rows.collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    plain(&columns, &rows, indented(screen), &mut Layout::default())
+}
+
+/// What all its containers use, or why nobody knows.
+fn uses(pod: &PodDetail) -> String {
+    let (used, why) = (&pod.usage.total, &pod.usage.why);
+    match (used.cpu, used.memory) {
+        (Some(cpu), Some(bytes)) => {
+            let remark = if why.is_empty() { String::new() } else { format!(" ({why})") };
+            format!("cpu {}m, memory {}, {} ago{remark}", cpu.millis, memory(bytes), pod.usage.sample_age)
+        }
+        // A pod that does not run says so above.
+        _ => String::new(),
+    }
 }
 
 fn conditions(page: &mut Page, pod: &PodDetail, screen: Screen, now: Timestamp) {

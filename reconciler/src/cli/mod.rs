@@ -25,6 +25,7 @@ mod sync;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod top;
 pub mod up;
 mod validate;
 mod wait;
@@ -55,6 +56,7 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::History(args) => get::history(&args).await,
         Command::Events(args) => events::run(&args).await,
         Command::Logs(args) => logs::run(&args).await,
+        Command::Top(args) => top::run(&args).await,
         Command::Wait(args) => wait::run(&args).await,
         Command::Sync(args) => sync::run(&args).await,
         Command::Apply(_) => Err(CliError::Usage(BY_HAND.to_owned())),

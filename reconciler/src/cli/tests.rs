@@ -1,6 +1,9 @@
 //! How pages and tables look at 80 and 120 columns, and what the program as a whole answers.
 
-use schema::records::{Event, EventType, HeldPrune, Quarantine, SourceError, SourceErrorKind, SourceState};
+use schema::records::{
+    ContainerUsage, Event, EventType, HeldPrune, NodeUsage, PodUsage, Quarantine, SourceError,
+    SourceErrorKind, SourceState,
+};
 use schema::violation::{Severity, Violation};
 use schema::world::World;
 
@@ -267,8 +270,112 @@ fn a_pod_described() {
         Ready:     no
         Restarts:  0
     Events:
-      LAST SEEN   TYPE      REASON    OBJECT    FROM       MESSAGE
-      30s         Warning   BackOff   pod/web   agent/n1   container app ends again…
+      TYPE      REASON    AGE   FROM       MESSAGE
+      Warning   BackOff   30s   agent/n1   container app ends again and again; next…
+    ");
+}
+
+/// A pod with everything a page can show. Red when `env` shows what `is_plain_value` does not allow.
+#[test]
+fn a_pod_that_crashes_described() {
+    let spec = serde_json::json!({
+        "volumes": [
+            {"name": "data", "emptyDir": {"sizeLimit": "1Gi"}}, {"name": "fast", "emptyDir": {"medium": "Memory"}},
+            {"name": "logs", "hostPath": {"path": "/var/log"}}
+        ],
+        "containers": [{
+            "name": "app", "image": "app:1", "command": ["serve", "--token", "Tr0ub4dor"],
+            "env": [
+                {"name": "LOG_LEVEL", "value": "INFO"}, {"name": "DB_PASSWORD", "value": "Tr0ub4dor"},
+                {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+            ],
+            "resources": {"requests": {"cpu": "100m"}, "limits": {"cpu": "500m", "memory": "128Mi"}},
+            "livenessProbe": {"httpGet": {"path": "/healthz", "port": "web"}},
+            "readinessProbe": {"tcpSocket": {"port": 80}, "periodSeconds": 5},
+            "startupProbe": {"exec": {"command": ["test", "-e", "/up"]}, "failureThreshold": 30},
+            "volumeMounts": [{"name": "data", "mountPath": "/data", "subPath": "a", "readOnly": true}]
+        }]
+    });
+    let mut status = pod_waiting("CrashLoopBackOff", "back-off 40s restarting failed container app, until …");
+    status.container_statuses[0].restart_count = 3;
+    status.container_statuses[0].last_state = Some(schema::kinds::pod::TerminatedState {
+        exit_code: 137,
+        reason: "OOMKilled".to_owned(),
+        message: String::new(),
+        started_at: Some(at(70)),
+        finished_at: Some(at(80)),
+    });
+    let mut world = world();
+    let pod = put_pod(&mut world, "web", status);
+    let containers = [("app".to_owned(), ContainerUsage { cpu: 250, memory: 64 << 20 })].into();
+    let volumes = [("data".to_owned(), 12 << 20), ("fast".to_owned(), 5000)].into();
+    let usage = PodUsage { uid: pod.uid.clone(), containers, volumes, at_least: vec!["fast".to_owned()] };
+    let pods = [("default/web".to_owned(), usage)].into();
+    let left_out = String::new();
+    let usage = NodeUsage { at: at(90), window_seconds: 15, cpu: 1000, memory: 1 << 30, pods, left_out };
+    world.usage.insert("n1".to_owned(), stored(usage));
+    let mut detail = view::pod(&world, &pod.reference(), Vec::new(), at(100)).unwrap();
+    detail.spec = Some(std::sync::Arc::new(serde_json::from_value(spec).unwrap()));
+    detail.row.uid = "abc".to_owned();
+    detail.hash = "def".to_owned();
+    let event = |second: i64, reason: &str| Event {
+        time: at(second),
+        kind: EventType::Warning,
+        object_kind: "Pod".to_owned(),
+        namespace: "default".to_owned(),
+        name: "web".to_owned(),
+        reason: reason.to_owned(),
+        message: format!("it says {reason}"),
+        reporter: "agent/n1".to_owned(),
+    };
+    let all = [(10, "BackOff"), (20, "Started"), (30, "BackOff"), (95, "BackOff")];
+    let all = all.into_iter().map(|(second, reason)| event(second, reason)).collect();
+    detail.events = view::event_views(all, 10, at(100));
+    let page = super::describe::pod_page(&detail, PIPE, at(100));
+    assert!(!page.contains("Tr0ub4dor"), "{page}");
+    insta::assert_snapshot!(page, @r"
+    Name:          web
+    Namespace:     default
+    Status:        CrashLoopBackOff
+    Why:           container app: back-off 40s restarting failed container app, until …
+    Ready:         0/1
+    Age:           39s
+    Node:          n1
+    Chosen for:    fewest pods of 1 node
+    Uses:          cpu 250m, memory 64Mi, 10s ago
+    Owner:         Pod/web
+    Set by:        apps/web.yaml:3 of source main
+    Commit:        2222222222222222222222222222222222222222 by Ada <ada@example.org>
+    Hash:          def
+    UID:           abc
+    Containers:
+      app:
+        Image:     app:1
+        Command:   serve --token (hidden)
+        Requests:  cpu 100m
+        Limits:    cpu 500m, memory 128Mi
+        Liveness:  http-get http://:web/healthz delay=0s timeout=1s period=10s #success=1 #failure=3
+        Readiness: tcp-socket :80 delay=0s timeout=1s period=5s #success=1 #failure=3
+        Startup:   exec test -e /up delay=0s timeout=1s period=10s #success=1 #failure=30
+        Env:       LOG_LEVEL=INFO
+                   DB_PASSWORD=(hidden)
+                   IP from status.podIP
+        Mounts:    /data from data/a (read-only)
+        Uses:      cpu 250m (13%), memory 64Mi (2%)
+        Image ID:  sha256:aa
+        Container: c0ffee
+        State:     Waiting: CrashLoopBackOff: back-off 40s restarting failed container app, until …
+        Last state: Terminated: OOMKilled with code 137, 20s ago (ran 2026-01-01T00:01:10Z to 2026-01-01T00:01:20Z)
+        Ready:     no
+        Restarts:  3
+    Volumes:
+      data:        emptyDir, 12Mi in use of 1Gi
+      fast:        emptyDir in memory, at least 5000 in use
+      logs:        hostPath /var/log
+    Events:
+      TYPE      REASON    AGE                FROM       MESSAGE
+      Warning   Started   80s                agent/n1   it says Started
+      Warning   BackOff   5s (x3 over 90s)   agent/n1   it says BackOff
     ");
 }
 

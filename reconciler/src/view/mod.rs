@@ -21,11 +21,12 @@ mod status;
 #[cfg(test)]
 pub(crate) mod testing;
 mod unbound;
+mod usage;
 mod wait;
 
 pub use age::{age, human_duration};
 pub use deliveries::{DeliveryView, deliveries, delivery};
-pub use events::{EventView, event_view, event_views};
+pub use events::{EventGroup, EventView, event_groups, event_view, event_views};
 pub use nodes::{NodeDetail, NodeView, node, nodes};
 pub use objects::{ObjectDetail, ObjectView, Selection, StoredObject, object, objects, stored_objects};
 pub use pods::{PodDetail, PodView, pod, pods};
@@ -36,6 +37,7 @@ pub use status::{
     ClusterStatus, LeaderView, Malformed, NodeCounts, PodCounts, SyncAccepted, SyncRun, VersionView,
     cluster_status,
 };
+pub use usage::{NodeUsageView, PodUsageView, Use, node_usage, pod_usage};
 pub use wait::{WaitState, wait_state};
 
 /// A list as the API sends it and `-o json` prints it.

@@ -16,6 +16,7 @@ use super::age::age;
 use super::events::EventView;
 use super::index::Index;
 use super::pod_status::{Word, reported};
+use super::usage::{PodUsageView, usage_of};
 
 /// One pod in a list.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -93,6 +94,9 @@ pub struct PodDetail {
     /// What should run; none when only a report is left of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spec: Option<Arc<PodSpec>>,
+    /// What it uses.
+    #[serde(default)]
+    pub usage: PodUsageView,
     /// What happened to it, oldest first.
     pub events: Vec<EventView>,
 }
@@ -119,8 +123,10 @@ pub fn pod(world: &World, pod: &PodRef, events: Vec<EventView>, now: Timestamp) 
     }
     let status = facts.status.cloned().unwrap_or_default();
     let wanted = facts.wanted();
+    let row = facts.view(&index, now);
     Some(PodDetail {
-        row: facts.view(&index, now),
+        usage: usage_of(world, &row, now),
+        row,
         labels: wanted.map(|p| p.labels.clone()).unwrap_or_default(),
         annotations: wanted.map(|p| p.annotations.clone()).unwrap_or_default(),
         hash: wanted.map_or(status.hash, |p| p.hash.clone()),

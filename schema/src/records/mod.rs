@@ -5,6 +5,7 @@ mod events;
 mod nodes;
 mod pods;
 mod sources;
+mod usage;
 
 pub use deliveries::{
     CLI_DELIVERIES_MAX, DELIVERIES_MAX, DELIVERY_ID_MAX, Delivery, DeliveryAnswer, DeliveryOutcome, Provider,
@@ -16,3 +17,4 @@ pub use sources::{
     ChangeCounts, HeldPrune, PlanRecord, Quarantine, Revision, SourceError, SourceErrorKind, SourceState,
     SourceStatus, Verdict, Waiting,
 };
+pub use usage::{ContainerUsage, NodeUsage, PodUsage};

@@ -169,8 +169,9 @@ pub fn steps(
             Verdict::Runs | Verdict::Ended { .. } => {}
             Verdict::Removing => look_again(decision, after(now, REMOVING_AGAIN)),
             Verdict::BackOff { until, delay } => {
-                let message =
-                    format!("back-off {}s restarting failed container {}", delay.as_secs(), spec.name);
+                let (delay, name) = (delay.as_secs(), &spec.name);
+                let at = until.strftime("%Y-%m-%dT%H:%M:%SZ");
+                let message = format!("back-off {delay}s restarting failed container {name}, until {at}");
                 wait(decision, &spec.name, "CrashLoopBackOff", message);
                 look_again(decision, *until);
             }

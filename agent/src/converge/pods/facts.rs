@@ -11,7 +11,7 @@ use schema::meta::PodRef;
 
 use super::names;
 use crate::desired::Desired;
-use crate::worlds::docker::{ContainerDetails, EngineState, ListedContainer};
+use crate::worlds::docker::{ContainerDetails, EngineState, ListedContainer, LogLimits};
 
 /// A pod's uid.
 pub type Uid = String;
@@ -33,6 +33,27 @@ pub struct NodeFacts {
     pub pause_image: String,
     /// MTU of the pods' links.
     pub mtu: u32,
+    /// What every container gets, whatever its manifest says.
+    pub container_limits: ContainerLimits,
+}
+
+/// What every container gets, whatever its manifest says. A change is for new containers: none is
+/// replaced because of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContainerLimits {
+    /// Processes and threads; 0 is no limit.
+    pub pids: i64,
+    /// How much of what it writes is kept.
+    pub log: LogLimits,
+}
+
+/// Most processes and threads of a container: a fork bomb stays in it, and no server comes near.
+pub const DEFAULT_PIDS: i64 = 4096;
+
+impl Default for ContainerLimits {
+    fn default() -> Self {
+        Self { pids: DEFAULT_PIDS, log: LogLimits::default() }
+    }
 }
 
 /// The whole world of the pods loop.

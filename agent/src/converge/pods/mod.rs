@@ -46,7 +46,7 @@ pub mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use facts::{NodeFacts, Observed};
+pub use facts::{ContainerLimits, NodeFacts, Observed};
 pub use report::Statuses;
 pub use steps::PodsPlan;
 pub use task::PauseArchive;
@@ -84,6 +84,8 @@ pub struct PodsDeps {
     pub state_dir: PathBuf,
     /// MTU of the pods' links.
     pub mtu: u32,
+    /// What every container gets.
+    pub container_limits: ContainerLimits,
     /// The engine.
     pub docker: Arc<dyn Docker>,
     /// The kernel.
@@ -133,6 +135,7 @@ impl PodsLoop {
             state_dir: deps.state_dir,
             pause_image: deps.pause_image.reference,
             mtu: deps.mtu,
+            container_limits: deps.container_limits,
         });
         let (statuses, newest) = watch::channel(Statuses::default());
         let writer = writer::StatusWriter::new(deps.node, deps.store, deps.world.clone());

@@ -115,6 +115,7 @@ pub fn pause(at: Placement<'_>) -> NewContainer {
         // A pod on the host's network has the host's name.
         hostname: (!pod.spec.host_network).then_some(hostname),
         namespaces: if pod.spec.host_network { Namespaces::HostNetwork } else { Namespaces::Own },
+        log: at.node.container_limits.log,
         extra_hosts,
         ..NewContainer::default()
     }
@@ -181,7 +182,8 @@ pub fn container(
             pid: pod.spec.share_process_namespace,
             host_network: pod.spec.host_network,
         },
-        limits: limits(spec),
+        limits: Limits { pids: at.node.container_limits.pids, ..limits(spec) },
+        log: at.node.container_limits.log,
         stdin: spec.stdin,
         tty: spec.tty,
         ..NewContainer::default()
@@ -259,7 +261,8 @@ fn mounts(
     Ok((mounts, sub_paths))
 }
 
-/// Requests become shares (1024 a core), limits become quota and memory. A container that requests
+/// Requests become shares (1024 a core), limits become quota and memory, by the kubelet's arithmetic
+/// (`MilliCPUToShares` and `MilliCPUToQuota` in pkg/kubelet/cm/helpers_linux.go). A container that requests
 /// nothing keeps the engine's own weight: Kubernetes' 2 of 1024 would starve it while it starts.
 fn limits(spec: &Container) -> Limits {
     let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
@@ -270,6 +273,7 @@ fn limits(spec: &Container) -> Limits {
         // Thousandths of 100 ms; the kernel takes no less than 1 ms.
         cpu_quota_us: limit.cpu.map(|cpu| number((cpu.millis * 100).max(1000))).unwrap_or_default(),
         memory_bytes: limit.memory.map(|memory| number(memory.bytes)).unwrap_or_default(),
+        pids: 0,
     }
 }
 

@@ -11,9 +11,6 @@ use super::spec::{BindMount, Limits, Namespaces, NewContainer};
 
 /// Period of the CPU quota, as Kubernetes sets it.
 const CPU_PERIOD_US: i64 = 100_000;
-/// Size and number of log files per container: Kubernetes keeps 10 MiB × 5.
-const LOG_MAX_SIZE: &str = "10m";
-const LOG_MAX_FILES: &str = "5";
 
 /// The body of a create request.
 pub(super) fn create_body(new: &NewContainer) -> ContainerCreateBody {
@@ -46,10 +43,11 @@ fn host_config(new: &NewContainer) -> HostConfig {
             (network, join.clone(), pid.then_some(join))
         }
     };
-    let Limits { cpu_shares, cpu_quota_us, memory_bytes } = new.limits;
+    let Limits { cpu_shares, cpu_quota_us, memory_bytes, pids } = new.limits;
     let log = HashMap::from([
-        ("max-size".to_owned(), LOG_MAX_SIZE.to_owned()),
-        ("max-file".to_owned(), LOG_MAX_FILES.to_owned()),
+        // In bytes: Docker's `10m` is a decimal 10,000,000.
+        ("max-size".to_owned(), new.log.max_bytes.to_string()),
+        ("max-file".to_owned(), new.log.max_files.to_string()),
     ]);
     HostConfig {
         network_mode: Some(network),
@@ -67,6 +65,7 @@ fn host_config(new: &NewContainer) -> HostConfig {
         memory: non_zero(memory_bytes),
         // The same as `memory`: the limit counts swap, so a pod can't hide in it.
         memory_swap: non_zero(memory_bytes),
+        pids_limit: non_zero(pids),
         readonly_rootfs: Some(new.read_only_root),
         privileged: Some(new.privileged),
         security_opt: new.no_new_privileges.then(|| vec!["no-new-privileges".to_owned()]),

@@ -76,6 +76,8 @@ pub struct FakeEngine {
     pub opaque: BTreeSet<String>,
     /// Names of containers whose end the listing does not show yet.
     pub behind: BTreeSet<String>,
+    /// What containers wrote, by name, in pieces; a line with the name for any other.
+    pub written: BTreeMap<String, Vec<Bytes>>,
     /// Every call says that nobody answers.
     pub unreachable: bool,
     crashed: bool,
@@ -344,7 +346,9 @@ impl Docker for FakeDocker {
 
     async fn logs(&self, id: &str, _options: &LogOptions) -> Result<LogStream, DockerError> {
         let name = self.read(|engine| Ok(engine.name(id))).await?;
-        Ok(stream::iter([Ok(Bytes::from(format!("log of {name}\n")))]).boxed())
+        let written = self.engine().written.get(&name).cloned();
+        let pieces = written.unwrap_or_else(|| vec![Bytes::from(format!("log of {name}\n"))]);
+        Ok(stream::iter(pieces.into_iter().map(Ok)).boxed())
     }
 
     async fn events(

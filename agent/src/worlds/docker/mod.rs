@@ -17,7 +17,7 @@ mod spec;
 pub use error::DockerError;
 pub use fake::{Call, Exit, FakeDocker, Fault};
 pub use real::RealDocker;
-pub use spec::{BindMount, Limits, Namespaces, NewContainer};
+pub use spec::{BindMount, Limits, LogLimits, Namespaces, NewContainer};
 
 /// The label by which a listing finds the containers of one instance.
 pub const INSTANCE_LABEL: &str = "minik8s.io/instance";
@@ -98,6 +98,8 @@ pub struct LogOptions {
     pub tail: Option<u64>,
     /// Only what is not older.
     pub since: Option<Timestamp>,
+    /// Each line begins with when it was written.
+    pub timestamps: bool,
 }
 
 /// Something ended or went away.

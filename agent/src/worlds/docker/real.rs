@@ -198,12 +198,14 @@ impl Docker for RealDocker {
     }
 
     async fn logs(&self, id: &str, options: &LogOptions) -> Result<LogStream, DockerError> {
-        let since = options.since.and_then(|t| i32::try_from(t.as_second()).ok()).unwrap_or_default();
+        // The client counts in 32 bits: what lies after 2038 is later than any line, not earlier.
+        let since = options.since.map_or(0, |t| i32::try_from(t.as_second().max(0)).unwrap_or(i32::MAX));
         let request = LogsOptions {
             follow: options.follow,
             stdout: true,
             stderr: true,
             since,
+            timestamps: options.timestamps,
             tail: options.tail.map_or_else(|| "all".to_owned(), |n| n.to_string()),
             ..Default::default()
         };

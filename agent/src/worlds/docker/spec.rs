@@ -34,6 +34,8 @@ pub struct NewContainer {
     pub namespaces: Namespaces,
     /// What it may use.
     pub limits: Limits,
+    /// How much of what it writes is kept.
+    pub log: LogLimits,
     /// Root file system can't be written.
     pub read_only_root: bool,
     /// Full access to the node.
@@ -89,4 +91,22 @@ pub struct Limits {
     pub cpu_quota_us: i64,
     /// Bytes of memory, swap included.
     pub memory_bytes: i64,
+    /// Processes and threads.
+    pub pids: i64,
+}
+
+/// How much of what a container writes is kept on disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogLimits {
+    /// Bytes of one file.
+    pub max_bytes: u64,
+    /// Files, the one being written included.
+    pub max_files: u32,
+}
+
+impl Default for LogLimits {
+    /// 10 MiB × 5, as the kubelet.
+    fn default() -> Self {
+        Self { max_bytes: 10 << 20, max_files: 5 }
+    }
 }

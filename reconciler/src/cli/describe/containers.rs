@@ -2,11 +2,18 @@
 
 use jiff::Timestamp;
 use schema::kinds::pod::{
-    Container, ContainerState, ContainerStatus, EnvVar, ResourceList, TerminatedState, Volume,
+    Container, ContainerState, ContainerStatus, EnvVar, HttpScheme, PortReference, Probe, ResourceList,
+    TerminatedState, Volume,
 };
 
+use schema::secrets::{holds_secret, is_plain_value, is_secret_name, is_secret_text};
+
 use super::Page;
-use crate::view::{PodDetail, age};
+use crate::cli::output::memory;
+use crate::view::{PodDetail, Use, age};
+
+/// Stands for a value that is not shown, as in plans.
+const HIDDEN: &str = "(hidden)";
 
 /// What should run, with what does.
 pub(super) fn containers(page: &mut Page, pod: &PodDetail, now: Timestamp) {
@@ -25,6 +32,7 @@ pub(super) fn containers(page: &mut Page, pod: &PodDetail, now: Timestamp) {
             let status = statuses.iter().find(|status| status.name == container.name);
             page.line(&format!("  {}:", container.name));
             wanted(page, container);
+            uses(page, pod.usage.containers.get(&container.name));
             if let Some(status) = status {
                 reported(page, status, now);
             }
@@ -40,8 +48,8 @@ pub(super) fn containers(page: &mut Page, pod: &PodDetail, now: Timestamp) {
 
 fn wanted(page: &mut Page, container: &Container) {
     page.field(4, "Image", &container.image);
-    page.fields(4, "Command", container.command.join(" ").lines().map(str::to_owned));
-    page.fields(4, "Args", container.args.join(" ").lines().map(str::to_owned));
+    page.fields(4, "Command", words(&container.command).lines().map(str::to_owned));
+    page.fields(4, "Args", words(&container.args).lines().map(str::to_owned));
     page.field(4, "Dir", container.working_dir.as_deref().unwrap_or_default());
     let ports = container.ports.iter().map(|port| {
         let protocol = format!("{:?}", port.protocol).to_uppercase();
@@ -50,6 +58,13 @@ fn wanted(page: &mut Page, container: &Container) {
     page.field(4, "Ports", &ports.collect::<Vec<_>>().join(", "));
     page.field(4, "Requests", &resources(&container.resources.requests));
     page.field(4, "Limits", &resources(&container.resources.limits));
+    for (name, of) in [
+        ("Liveness", &container.liveness_probe),
+        ("Readiness", &container.readiness_probe),
+        ("Startup", &container.startup_probe),
+    ] {
+        page.field(4, name, &of.as_deref().map(probe).unwrap_or_default());
+    }
     page.fields(4, "Env", container.env.iter().map(env));
     let mounts = container.volume_mounts.iter().map(|mount| {
         let sub = mount.sub_path.as_ref().map(|path| format!("/{path}")).unwrap_or_default();
@@ -74,7 +89,61 @@ fn env(variable: &EnvVar) -> String {
     if let Some(secret) = from.and_then(|from| from.secret_key_ref.as_ref()) {
         return format!("{name} from key {} of secret {}", secret.key, secret.name);
     }
-    format!("{name}={}", variable.value.as_deref().unwrap_or_default())
+    let value = variable.value.as_deref().unwrap_or_default();
+    // As in plans: only what is plainly no secret.
+    let secret = holds_secret(name, value) || !is_plain_value(value);
+    format!("{name}={}", if secret { HIDDEN } else { value })
+}
+
+/// The words of a command, without the values of flags that name a secret.
+fn words(words: &[String]) -> String {
+    let mut flag = false;
+    let shown = words.iter().map(|word| {
+        let secret = std::mem::take(&mut flag) || is_secret_text(word);
+        flag = word.starts_with('-') && !word.contains('=') && is_secret_name(word);
+        if secret { HIDDEN } else { word }
+    });
+    shown.collect::<Vec<_>>().join(" ")
+}
+
+/// As kubectl: what is done, and how often.
+fn probe(probe: &Probe) -> String {
+    let port = |port: &PortReference| match port {
+        PortReference::Number(number) => number.to_string(),
+        PortReference::Name(name) => name.clone(),
+    };
+    let what = match (&probe.exec, &probe.http_get, &probe.tcp_socket) {
+        (Some(exec), _, _) => format!("exec {}", words(&exec.command)),
+        (_, Some(get), _) => {
+            let scheme = if get.scheme == Some(HttpScheme::Https) { "https" } else { "http" };
+            let host = get.host.as_deref().unwrap_or_default();
+            format!("http-get {scheme}://{host}:{}{}", port(&get.port), get.path)
+        }
+        (_, _, Some(tcp)) => format!("tcp-socket :{}", port(&tcp.port)),
+        _ => "nothing".to_owned(),
+    };
+    format!(
+        "{what} delay={}s timeout={}s period={}s #success={} #failure={}",
+        probe.initial_delay_seconds,
+        probe.timeout_seconds,
+        probe.period_seconds,
+        probe.success_threshold,
+        probe.failure_threshold,
+    )
+}
+
+/// What it uses, with its share of the node.
+fn uses(page: &mut Page, used: Option<&Use>) {
+    let Some(Use { cpu: Some(cpu), memory: Some(bytes), cpu_percent, memory_percent, .. }) = used else {
+        return;
+    };
+    let share = |percent: &Option<u64>| percent.map(|p| format!(" ({p}%)")).unwrap_or_default();
+    let (cpu_share, memory_share) = (share(cpu_percent), share(memory_percent));
+    page.field(
+        4,
+        "Uses",
+        &format!("cpu {}m{cpu_share}, memory {}{memory_share}", cpu.millis, memory(*bytes)),
+    );
 }
 
 fn reported(page: &mut Page, status: &ContainerStatus, now: Timestamp) {
@@ -85,7 +154,9 @@ fn reported(page: &mut Page, status: &ContainerStatus, now: Timestamp) {
             format!("Waiting: {}", waiting.reason)
         }
         ContainerState::Waiting(waiting) => format!("Waiting: {}: {}", waiting.reason, waiting.message),
-        ContainerState::Running(running) => format!("Running for {}", age(running.started_at, now)),
+        ContainerState::Running(running) => {
+            format!("Running for {}, since {}", age(running.started_at, now), seconds(running.started_at))
+        }
         ContainerState::Terminated(ended) => self::ended(ended, now),
     };
     page.field(4, "State", &state);
@@ -96,8 +167,18 @@ fn reported(page: &mut Page, status: &ContainerStatus, now: Timestamp) {
 
 fn ended(ended: &TerminatedState, now: Timestamp) -> String {
     let ago = ended.finished_at.map(|then| format!(", {} ago", age(then, now))).unwrap_or_default();
+    let ran = match (ended.started_at, ended.finished_at) {
+        (Some(from), Some(to)) => format!(" (ran {} to {})", seconds(from), seconds(to)),
+        (None, Some(at)) => format!(" (never started, {})", seconds(at)),
+        _ => String::new(),
+    };
     let message = if ended.message.is_empty() { String::new() } else { format!(": {}", ended.message) };
-    format!("Terminated: {} with code {}{ago}{message}", ended.reason, ended.exit_code)
+    format!("Terminated: {} with code {}{ago}{ran}{message}", ended.reason, ended.exit_code)
+}
+
+/// A time without the part that nobody reads.
+fn seconds(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// Where the volumes come from.
@@ -105,7 +186,16 @@ pub(super) fn volumes(page: &mut Page, pod: &PodDetail) {
     let volumes = pod.spec.as_ref().map_or(&[][..], |spec| spec.volumes.as_slice());
     if !volumes.is_empty() {
         page.line("Volumes:");
-        volumes.iter().for_each(|volume| page.field(2, &volume.name, &origin(volume)));
+        for volume in volumes {
+            let used = pod.usage.volumes.get(&volume.name).map(|bytes| {
+                let more = if pod.usage.at_least.contains(&volume.name) { "at least " } else { "" };
+                format!(", {more}{} in use", memory(*bytes))
+            });
+            let limit = volume.empty_dir.as_ref().and_then(|dir| dir.size_limit);
+            let limit = limit.map(|limit| format!(" of {limit}")).unwrap_or_default();
+            let used = used.unwrap_or_default();
+            page.field(2, &volume.name, &format!("{}{used}{limit}", origin(volume)));
+        }
     }
 }
 

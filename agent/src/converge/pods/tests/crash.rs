@@ -108,6 +108,7 @@ impl Rig {
         let (nudge, nudged) = Nudge::new();
         let (pod_table, _) = watch::channel(None);
         let the_loop = PodsLoop::new(PodsDeps {
+            container_limits: Default::default(),
             node: "n1".into(),
             node_ip: "192.0.2.1".parse().unwrap(),
             instance: "mk8s".into(),

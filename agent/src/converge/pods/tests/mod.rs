@@ -1,6 +1,7 @@
 //! Tests of the pods loop without Docker.
 
 mod crash;
+mod limits;
 mod machine;
 mod observe;
 mod plan;
@@ -32,6 +33,7 @@ fn node() -> NodeFacts {
         state_dir: PathBuf::from("/nonexistent/state"),
         pause_image: "pause:1".into(),
         mtu: 1500,
+        container_limits: super::ContainerLimits::default(),
     }
 }
 

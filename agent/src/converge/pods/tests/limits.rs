@@ -1,0 +1,41 @@
+//! Requests and limits by the kubelet's arithmetic, and what every container gets besides.
+
+use schema::kinds::pod::HostPortStatus;
+
+use super::super::ContainerLimits;
+use super::super::render::{Placement, container};
+use super::{binding, node, spec};
+use crate::worlds::docker::LogLimits;
+
+/// Red without the `clamp` and the `max` in `limits`.
+#[test]
+fn requests_and_limits_become_shares_quota_and_bytes() {
+    let (mut node, ports) = (node(), Vec::<HostPortStatus>::new());
+    node.container_limits = ContainerLimits { pids: 7, log: LogLimits { max_bytes: 1 << 20, max_files: 3 } };
+    for (resources, shares, quota, memory) in [
+        (
+            r#"{"requests": {"cpu": "100m"}, "limits": {"cpu": "250m", "memory": "32Mi"}}"#,
+            102,
+            25_000,
+            32 << 20,
+        ),
+        (r#"{"requests": {"cpu": "1"}}"#, 1024, 0, 0),
+        // Only a limit: it is the request too.
+        (r#"{"limits": {"cpu": "500m"}}"#, 512, 50_000, 0),
+        // No less than 2 shares and 1 ms, no more shares than the kernel takes.
+        (r#"{"requests": {"cpu": "1m"}, "limits": {"cpu": "5m"}}"#, 2, 1000, 0),
+        (r#"{"requests": {"cpu": "300"}}"#, 262_144, 0, 0),
+        // Not Kubernetes' 2: the engine's own weight.
+        ("{}", 0, 0, 0),
+    ] {
+        let mut pod = spec(&["a"]);
+        pod.containers[0].resources = serde_json::from_str(resources).unwrap();
+        let binding = binding("web", pod);
+        let at = Placement { node: &node, binding: &binding, address: None, ports: &ports };
+        let new = container(at, &binding.pod.spec.containers[0], 0, 0).unwrap().new;
+        let limits = new.limits;
+        let got = (limits.cpu_shares, limits.cpu_quota_us, limits.memory_bytes);
+        assert_eq!(got, (shares, quota, memory), "{resources}");
+        assert_eq!((limits.pids, new.log), (7, node.container_limits.log));
+    }
+}

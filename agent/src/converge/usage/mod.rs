@@ -1,0 +1,118 @@
+//! The usage loop: what this node and its pods use.
+//!
+//! Reads Docker's listing, cgroups and the files in volumes; `plan.rs` makes figures of two looks;
+//! writes `status/<node>/usage` once per [`INTERVAL`]. Controllers are not woken by it (see
+//! `World::plans_as`).
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use schema::control::{Loop, LoopError, Next, Observation};
+use schema::store::SharedStore;
+use tokio::time::Instant;
+
+mod act;
+mod observe;
+pub mod plan;
+#[cfg(test)]
+mod tests;
+mod walk;
+
+use self::observe::{Known, Walked};
+use self::plan::{Former, Observed, UsagePlan};
+use crate::worlds::cgroups::Cgroups;
+use crate::worlds::docker::Docker;
+
+/// Between two writes. The driver comes up to a tenth sooner, so that nodes do not all write at once,
+/// and never more often than every 15 s.
+pub const INTERVAL: Duration = Duration::from_millis(16_667);
+
+/// Between the first look and the second: soon, for someone may be waiting to see what a new node does.
+const SECOND_LOOK: Duration = Duration::from_secs(3);
+
+/// What the loop stands on.
+pub struct UsageDeps {
+    /// Name of the node.
+    pub node: String,
+    /// The instance whose containers are counted.
+    pub instance: String,
+    /// The state directory, with the pods' volumes.
+    pub state_dir: PathBuf,
+    /// The engine.
+    pub docker: Arc<dyn Docker>,
+    /// The kernel's counters.
+    pub cgroups: Arc<dyn Cgroups>,
+    /// Where the record goes.
+    pub store: SharedStore,
+}
+
+/// The loop.
+pub struct UsageLoop {
+    node: String,
+    instance: String,
+    state_dir: PathBuf,
+    docker: Arc<dyn Docker>,
+    cgroups: Arc<dyn Cgroups>,
+    store: SharedStore,
+    /// By container id.
+    known: BTreeMap<String, Known>,
+    /// By pod uid.
+    walked: BTreeMap<String, Walked>,
+    former: Option<(Former, Instant)>,
+    /// It was said that containers can't be seen.
+    blind: bool,
+}
+
+impl UsageLoop {
+    /// A loop that has not looked yet.
+    pub fn new(deps: UsageDeps) -> Self {
+        let UsageDeps { node, instance, state_dir, docker, cgroups, store } = deps;
+        Self {
+            node,
+            instance,
+            state_dir,
+            docker,
+            cgroups,
+            store,
+            known: BTreeMap::new(),
+            walked: BTreeMap::new(),
+            former: None,
+            blind: false,
+        }
+    }
+}
+
+#[async_trait]
+impl Loop for UsageLoop {
+    type Observed = Observed;
+    type Plan = UsagePlan;
+    type Outcome = Result<bool, LoopError>;
+
+    fn name(&self) -> &'static str {
+        "usage"
+    }
+
+    async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
+        self.look().await.map(Observation::Ready)
+    }
+
+    fn plan(observed: &Observed, now: Timestamp) -> UsagePlan {
+        plan::plan(observed, now)
+    }
+
+    async fn act(&mut self, _observed: &Observed, plan: UsagePlan) -> Result<bool, LoopError> {
+        self.carry_out(plan).await
+    }
+
+    async fn report(
+        &mut self,
+        _observed: Observed,
+        outcome: Result<bool, LoopError>,
+    ) -> Result<Next, LoopError> {
+        Ok(if outcome? { Next::Interval } else { Next::After(SECOND_LOOK) })
+    }
+}

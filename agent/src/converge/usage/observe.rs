@@ -1,0 +1,162 @@
+//! Counts what runs: Docker's listing, the kernel's counters, the files in volumes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use schema::control::LoopError;
+use schema::meta::PodRef;
+use tokio::time::Instant;
+
+use super::plan::{Counted, Former, Observed, Volumes};
+use super::{UsageLoop, walk};
+use crate::converge::pods::names;
+use crate::worlds::cgroups::{Cgroups, CgroupsError, Place, Sample};
+use crate::worlds::docker::{DockerError, EngineState, ListedContainer};
+
+/// Between two walks through the volumes of a pod.
+const WALK_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What does not change while a container runs.
+#[derive(Debug, Clone)]
+pub(super) struct Known {
+    place: Place,
+    started_at: Option<Timestamp>,
+}
+
+/// What is remembered of a pod's volumes.
+#[derive(Debug, Clone)]
+pub(super) struct Walked {
+    at: Instant,
+    volumes: Volumes,
+}
+
+/// The counters of one look: everything that blocks, at once.
+struct Counts {
+    machine: Result<Sample, CgroupsError>,
+    containers: BTreeMap<String, Result<Sample, CgroupsError>>,
+}
+
+impl UsageLoop {
+    pub(super) async fn look(&mut self) -> Result<Observed, LoopError> {
+        let rows = self.docker.list(&self.instance).await;
+        let rows = rows.map_err(|error| LoopError::new("cannot list the containers", error))?;
+        let rows: Vec<ListedContainer> = rows.into_iter().filter(is_app_and_runs).collect();
+        self.learn(&rows).await?;
+        self.walk(&rows).await;
+        let at = Instant::now();
+        let counts = self.count().await?;
+        let machine =
+            counts.machine.map_err(|error| LoopError::new("cannot see what the machine uses", error))?;
+        let mut containers = BTreeMap::new();
+        for row in &rows {
+            let (Some(known), Some(counted)) = (self.known.get(&row.id), counts.containers.get(&row.id))
+            else {
+                continue;
+            };
+            match counted {
+                Ok(sample) => {
+                    containers.insert(row.id.clone(), counted_of(row, known, *sample));
+                }
+                // It has ended since the listing.
+                Err(error) => {
+                    tracing::debug!(container = row.id, %error, "not counted");
+                    self.known.remove(&row.id);
+                }
+            }
+        }
+        let cpu = containers.iter().map(|(id, counted)| (id.clone(), counted.sample.cpu_ns)).collect();
+        let now = Former { machine: machine.cpu_ns, containers: cpu };
+        let former = self.former.replace((now, at)).map(|(former, then)| (former, at.duration_since(then)));
+        let volumes = self.walked.iter().map(|(uid, walked)| (uid.clone(), walked.volumes.clone())).collect();
+        Ok(Observed { machine, containers, volumes, former })
+    }
+
+    /// Where each container is counted, once for each.
+    async fn learn(&mut self, rows: &[ListedContainer]) -> Result<(), LoopError> {
+        let here: BTreeSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
+        self.known.retain(|id, _| here.contains(id.as_str()));
+        for row in rows {
+            if self.known.contains_key(&row.id) {
+                continue;
+            }
+            let details = match self.docker.inspect(&row.id).await {
+                Ok(details) => details,
+                Err(DockerError::NotFound { .. }) => continue,
+                Err(error) => return Err(LoopError::new("cannot inspect a container", error)),
+            };
+            // Three small files of /proc, once in a container's life.
+            match self.cgroups.place(details.pid, &row.id) {
+                Ok(place) => {
+                    let known = Known { place, started_at: details.started_at };
+                    self.known.insert(row.id.clone(), known);
+                    self.blind = false;
+                }
+                // One sentence, not one for each container every 15 s.
+                Err(error @ CgroupsError::NoPlace { .. }) if !self.blind => {
+                    self.blind = true;
+                    tracing::warn!(container = row.id, %error, "what containers use is not seen");
+                }
+                Err(error) => tracing::debug!(container = row.id, %error, "not counted yet"),
+            }
+        }
+        Ok(())
+    }
+
+    async fn count(&self) -> Result<Counts, LoopError> {
+        let cgroups: Arc<dyn Cgroups> = Arc::clone(&self.cgroups);
+        let places: Vec<(String, Place)> =
+            self.known.iter().map(|(id, known)| (id.clone(), known.place.clone())).collect();
+        let count = move || Counts {
+            machine: cgroups.machine(),
+            containers: places.into_iter().map(|(id, place)| (id, cgroups.read(&place))).collect(),
+        };
+        let counted = tokio::task::spawn_blocking(count).await;
+        counted.map_err(|error| LoopError::new("cannot read the kernel's counters", error))
+    }
+
+    /// Walks through the volumes of the pods whose turn it is.
+    async fn walk(&mut self, rows: &[ListedContainer]) {
+        let uids: BTreeSet<String> = rows.iter().map(|row| label(row, names::UID)).collect();
+        self.walked.retain(|uid, _| uids.contains(uid));
+        let now = Instant::now();
+        let fresh = |walked: &Walked| now.duration_since(walked.at) < WALK_INTERVAL;
+        let due: Vec<(String, PathBuf)> = uids
+            .into_iter()
+            .filter(|uid| !self.walked.get(uid).is_some_and(fresh))
+            .map(|uid| (uid.clone(), names::volume_dir(&self.state_dir, &uid, "")))
+            .collect();
+        if due.is_empty() {
+            return;
+        }
+        let walk = move || -> Vec<(String, Volumes)> {
+            due.into_iter().map(|(uid, folder)| (uid, walk::volumes(&folder))).collect()
+        };
+        // It fails only when the runtime ends.
+        for (uid, volumes) in tokio::task::spawn_blocking(walk).await.unwrap_or_default() {
+            self.walked.insert(uid, Walked { at: now, volumes });
+        }
+    }
+}
+
+/// The pause container is ours, not the user's.
+fn is_app_and_runs(row: &ListedContainer) -> bool {
+    let container = label(row, names::CONTAINER);
+    row.state == EngineState::Running && !container.is_empty() && container != names::PAUSE
+}
+
+fn label(row: &ListedContainer, key: &str) -> String {
+    row.labels.get(key).cloned().unwrap_or_default()
+}
+
+fn counted_of(row: &ListedContainer, known: &Known, sample: Sample) -> Counted {
+    Counted {
+        pod: PodRef::new(label(row, names::NAMESPACE), label(row, names::POD)),
+        uid: label(row, names::UID),
+        container: label(row, names::CONTAINER),
+        started_at: known.started_at,
+        sample,
+    }
+}

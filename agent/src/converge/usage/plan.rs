@@ -1,0 +1,168 @@
+//! From two looks at the kernel's counters to what is in use. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use schema::codec::{CodecError, encode};
+use schema::meta::PodRef;
+use schema::records::{ContainerUsage, NodeUsage, PodUsage};
+
+use crate::worlds::cgroups::Sample;
+
+/// Shorter windows say little: the kernel counts the machine's time in steps of 10 ms.
+const WINDOW_MIN: Duration = Duration::from_secs(1);
+
+/// What is said when volumes do not fit.
+const WITHOUT_VOLUMES: &str = "the sizes of volumes are left out, for there are too many";
+/// What is said when containers do not fit either.
+const WITHOUT_CONTAINERS: &str =
+    "the sizes of volumes are left out, and the containers of a pod are added up, for there are too many";
+
+/// One running container as it was counted now.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Counted {
+    /// Its pod.
+    pub pod: PodRef,
+    /// Which incarnation of it.
+    pub uid: String,
+    /// Its name in the pod.
+    pub container: String,
+    /// When it was started.
+    pub started_at: Option<Timestamp>,
+    /// Its counters.
+    pub sample: Sample,
+}
+
+/// How much the volumes of a pod hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Volumes {
+    /// Bytes by name.
+    pub bytes: BTreeMap<String, u64>,
+    /// Those that were not counted to the end.
+    pub at_least: Vec<String>,
+}
+
+/// CPU counters of the look before, in nanoseconds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Former {
+    /// The machine's.
+    pub machine: u64,
+    /// By container id.
+    pub containers: BTreeMap<String, u64>,
+}
+
+/// What the loop saw.
+#[derive(Debug, Clone)]
+pub struct Observed {
+    /// The machine.
+    pub machine: Sample,
+    /// Containers by Docker's id.
+    pub containers: BTreeMap<String, Counted>,
+    /// By pod uid.
+    pub volumes: BTreeMap<String, Volumes>,
+    /// The look before and how long ago it was; none at the start.
+    pub former: Option<(Former, Duration)>,
+}
+
+/// What is to be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UsagePlan {
+    /// The record, as it goes under its key.
+    Write(Vec<u8>),
+    /// Nothing: CPU needs two looks.
+    SecondLook,
+    /// Nothing: it does not fit, however it is shortened.
+    TooLarge(usize),
+}
+
+impl schema::control::Plan for UsagePlan {
+    fn is_empty(&self) -> bool {
+        !matches!(self, UsagePlan::Write(_))
+    }
+}
+
+/// Decides.
+pub fn plan(observed: &Observed, now: Timestamp) -> UsagePlan {
+    let Some((former, window)) = observed.former.as_ref().filter(|(_, window)| *window >= WINDOW_MIN) else {
+        return UsagePlan::SecondLook;
+    };
+    let mut usage = NodeUsage {
+        at: now,
+        window_seconds: window.as_secs_f64().round() as u64,
+        cpu: millicores(observed.machine.cpu_ns.saturating_sub(former.machine), *window),
+        memory: observed.machine.memory_bytes,
+        pods: BTreeMap::new(),
+        left_out: String::new(),
+    };
+    for (id, counted) in &observed.containers {
+        let pod = usage.pods.entry(counted.pod.to_string()).or_default();
+        if pod.uid != counted.uid {
+            // While one pod replaces another of that name, both may run: the larger uid wins, always the
+            // same one.
+            if pod.uid > counted.uid {
+                continue;
+            }
+            *pod = PodUsage { uid: counted.uid.clone(), ..PodUsage::default() };
+            if let Some(volumes) = observed.volumes.get(&counted.uid) {
+                pod.volumes.clone_from(&volumes.bytes);
+                pod.at_least.clone_from(&volumes.at_least);
+            }
+        }
+        let cpu = container_cpu(counted, former.containers.get(id).copied(), *window, now);
+        let memory = counted.sample.memory_bytes;
+        pod.containers.insert(counted.container.clone(), ContainerUsage { cpu, memory });
+    }
+    fitting(usage)
+}
+
+/// A container that is new since the look before counts from its start.
+fn container_cpu(counted: &Counted, former: Option<u64>, window: Duration, now: Timestamp) -> u64 {
+    let used = counted.sample.cpu_ns.saturating_sub(former.unwrap_or(0));
+    let since_start = || {
+        let ran = now.duration_since(counted.started_at?);
+        Duration::try_from(ran).ok().map(|ran| ran.clamp(WINDOW_MIN, window))
+    };
+    let window = if former.is_some() { window } else { since_start().unwrap_or(window) };
+    millicores(used, window)
+}
+
+/// Thousandths of a core, to the nearest.
+fn millicores(used_ns: u64, window: Duration) -> u64 {
+    let window_ns = window.as_nanos().max(1);
+    let millis = (u128::from(used_ns) * 1000 + window_ns / 2) / window_ns;
+    u64::try_from(millis).unwrap_or(u64::MAX)
+}
+
+/// What is taken out, step by step.
+const STEPS: [fn(&mut NodeUsage); 3] = [|_| {}, without_volumes, without_containers];
+
+/// The record within the limit of a key: volumes go first, they matter least.
+fn fitting(mut usage: NodeUsage) -> UsagePlan {
+    let mut too_large = 0;
+    for shorten in STEPS {
+        shorten(&mut usage);
+        match encode(&usage) {
+            Ok(bytes) => return UsagePlan::Write(bytes),
+            Err(CodecError::TooLarge { bytes }) => too_large = bytes,
+            // A record of numbers and names has a JSON form.
+            Err(_) => {}
+        }
+    }
+    UsagePlan::TooLarge(too_large)
+}
+
+fn without_volumes(usage: &mut NodeUsage) {
+    WITHOUT_VOLUMES.clone_into(&mut usage.left_out);
+    for pod in usage.pods.values_mut() {
+        pod.volumes.clear();
+        pod.at_least.clear();
+    }
+}
+
+fn without_containers(usage: &mut NodeUsage) {
+    WITHOUT_CONTAINERS.clone_into(&mut usage.left_out);
+    for pod in usage.pods.values_mut().filter(|pod| pod.containers.len() > 1) {
+        pod.containers = BTreeMap::from([(String::new(), pod.total())]);
+    }
+}

@@ -1,0 +1,192 @@
+//! Figures from two looks, on counters that the test sets.
+
+use schema::codec::{VALUE_MAX_BYTES, decode};
+use schema::keys::Key;
+use schema::meta::PodRef;
+use schema::records::NodeUsage;
+use schema::store::Store as _;
+use schema::store::memory::MemoryStore;
+
+use super::plan::{Counted, Volumes, plan};
+use super::*;
+use crate::converge::pods::names;
+use crate::worlds::cgroups::{FakeCgroups, Sample};
+use crate::worlds::docker::{FakeDocker, NewContainer};
+
+const MS: u64 = 1_000_000;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_900_000_000 + seconds).unwrap()
+}
+
+fn counted(pod: &str, container: &str, cpu_ns: u64) -> Counted {
+    Counted {
+        pod: PodRef::new("default", pod),
+        uid: format!("uid-{pod}"),
+        container: container.into(),
+        started_at: Some(at(-1000)),
+        sample: Sample { cpu_ns, memory_bytes: 4096 },
+    }
+}
+
+fn two_looks(former: &[(&str, u64)], containers: Vec<(String, Counted)>) -> Observed {
+    let former = Former {
+        machine: 1000 * MS,
+        containers: former.iter().map(|(id, cpu)| ((*id).to_owned(), *cpu)).collect(),
+    };
+    Observed {
+        machine: Sample { cpu_ns: 16_000 * MS, memory_bytes: 1 << 30 },
+        containers: containers.into_iter().collect(),
+        volumes: BTreeMap::new(),
+        former: Some((former, Duration::from_secs(15))),
+    }
+}
+
+fn written(plan: &UsagePlan) -> NodeUsage {
+    let UsagePlan::Write(bytes) = plan else { panic!("{plan:?}") };
+    assert!(bytes.len() <= VALUE_MAX_BYTES);
+    decode(bytes).unwrap()
+}
+
+#[test]
+fn cpu_is_the_mean_since_the_look_before() {
+    let mut young = counted("young", "app", 1000 * MS);
+    young.started_at = Some(at(-4));
+    let observed = two_looks(
+        &[("a", 500 * MS), ("back", 900 * MS)],
+        vec![
+            ("a".into(), counted("web", "app", 8000 * MS)),
+            ("b".into(), young),
+            ("back".into(), counted("odd", "app", 100 * MS)),
+        ],
+    );
+    let usage = written(&plan(&observed, at(0)));
+    assert_eq!((usage.cpu, usage.memory, usage.window_seconds), (1000, 1 << 30, 15));
+    assert_eq!(usage.pods["default/web"].containers["app"].cpu, 500);
+    // One second of CPU in the four that it runs. Red when a new container's window is the loop's.
+    assert_eq!(usage.pods["default/young"].containers["app"].cpu, 250);
+    // A counter never runs backwards; if it does, nothing is made up.
+    assert_eq!(usage.pods["default/odd"].containers["app"].cpu, 0);
+    let first = Observed { former: None, ..observed };
+    assert_eq!(plan(&first, at(0)), UsagePlan::SecondLook);
+}
+
+#[test]
+fn of_two_pods_of_one_name_one_is_shown() {
+    let mut old = counted("web", "app", 0);
+    old.uid = "uid-a".into();
+    let observed = two_looks(&[], vec![("a".into(), old), ("b".into(), counted("web", "app", 0))]);
+    let usage = written(&plan(&observed, at(0)));
+    assert_eq!(usage.pods.len(), 1);
+    assert_eq!(usage.pods["default/web"].uid, "uid-web");
+}
+
+/// 110 pods of two containers and a volume, with names as long as workloads make them, fit whole.
+/// Larger ones lose volumes first. Red without `without_volumes` in `STEPS`.
+#[test]
+fn a_full_node_fits_under_its_key() {
+    let node = |name: usize, containers: usize, volumes: usize| {
+        let mut all = Vec::new();
+        let mut sizes = BTreeMap::new();
+        for pod in 0..110 {
+            let pod = format!("{pod:0>name$}");
+            for number in 0..containers {
+                let container = format!("{number}-{}", "c".repeat(20));
+                all.push((format!("{pod}-{number}"), counted(&pod, &container, 7 * MS)));
+            }
+            let bytes = (0..volumes).map(|n| (format!("volume-{n:020}"), u64::MAX)).collect();
+            sizes.insert(format!("uid-{pod}"), Volumes { bytes, at_least: Vec::new() });
+        }
+        Observed { volumes: sizes, ..two_looks(&[], all) }
+    };
+    let whole = written(&plan(&node(60, 2, 1), at(0)));
+    assert_eq!((whole.pods.len(), whole.left_out.as_str()), (110, ""));
+    let short = written(&plan(&node(60, 3, 10), at(0)));
+    assert_eq!(short.pods.len(), 110);
+    assert!(short.left_out.contains("volumes are left out"), "{}", short.left_out);
+    assert!(short.pods.values().all(|pod| pod.volumes.is_empty() && pod.containers.len() == 3));
+    let sums = written(&plan(&node(60, 40, 0), at(0)));
+    assert!(sums.left_out.contains("added up"), "{}", sums.left_out);
+    assert!(sums.pods.values().all(|pod| pod.containers[""].memory == 40 * 4096));
+}
+
+struct Rig {
+    store: Arc<MemoryStore>,
+    docker: Arc<FakeDocker>,
+    cgroups: Arc<FakeCgroups>,
+    state: tempfile::TempDir,
+    usage: UsageLoop,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let store = Arc::new(MemoryStore::new());
+        let docker = Arc::new(FakeDocker::with_images(&["i"]));
+        let cgroups = Arc::new(FakeCgroups::default());
+        let state = tempfile::tempdir().unwrap();
+        let usage = UsageLoop::new(UsageDeps {
+            node: "n1".into(),
+            instance: "mk8s".into(),
+            state_dir: state.path().into(),
+            docker: docker.clone(),
+            cgroups: cgroups.clone(),
+            store: store.clone(),
+        });
+        Self { store, docker, cgroups, state, usage }
+    }
+
+    async fn container(&self, name: &str) -> String {
+        let labels = [
+            (names::INSTANCE, "mk8s"),
+            (names::NAMESPACE, "default"),
+            (names::POD, "web"),
+            (names::UID, "u1"),
+            (names::CONTAINER, name),
+        ];
+        let new = NewContainer {
+            name: name.into(),
+            image: "i".into(),
+            labels: labels.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
+            ..NewContainer::default()
+        };
+        let id = self.docker.create(&new).await.unwrap();
+        self.docker.start(&id).await.unwrap();
+        id
+    }
+
+    async fn run(&mut self) -> Result<Next, LoopError> {
+        let Observation::Ready(observed) = self.usage.observe().await? else { panic!("ready") };
+        let plan = UsageLoop::plan(&observed, at(0));
+        let outcome = self.usage.act(&observed, plan).await;
+        self.usage.report(observed, outcome).await
+    }
+
+    async fn written(&self) -> Option<NodeUsage> {
+        let there = self.store.get(&Key::Usage("n1".into()).to_string()).await.unwrap();
+        there.map(|pair| decode(&pair.value).unwrap())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_looks_make_a_record_and_what_ended_is_not_in_it() {
+    let mut rig = Rig::new();
+    let (app, pause) = (rig.container("app").await, rig.container("POD").await);
+    let other = rig.container("other").await;
+    std::fs::create_dir_all(rig.state.path().join("agent/pods/u1/volumes/data")).unwrap();
+    for id in ["", &app, &pause, &other] {
+        rig.cgroups.set(id, 0, 100);
+    }
+    assert_eq!(rig.run().await.unwrap(), Next::After(SECOND_LOOK));
+    assert_eq!(rig.written().await, None);
+    tokio::time::advance(Duration::from_secs(10)).await;
+    rig.cgroups.set(&app, 2000 * MS, 300);
+    rig.cgroups.end(&other);
+    assert_eq!(rig.run().await.unwrap(), Next::Interval);
+    let usage = rig.written().await.unwrap();
+    let pod = usage.pod(&PodRef::new("default", "web"), "u1").unwrap();
+    // The pause container is no container of the pod.
+    assert_eq!(pod.containers.keys().collect::<Vec<_>>(), ["app"]);
+    assert_eq!((pod.containers["app"].cpu, pod.containers["app"].memory), (200, 300));
+    assert_eq!(pod.volumes.keys().collect::<Vec<_>>(), ["data"]);
+    assert_eq!(usage.pod(&PodRef::new("default", "web"), "u2"), None);
+}

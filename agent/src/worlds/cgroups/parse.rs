@@ -1,0 +1,239 @@
+//! The texts of `/proc` and of cgroups. Pure.
+//!
+//! Formats: proc(5), cgroups(7) and the kernel's Documentation/admin-guide/cgroup-{v1,v2}.
+
+use std::path::{Path, PathBuf};
+
+use super::{Place, Version};
+
+/// Nanoseconds of one tick of `/proc/stat`: USER_HZ is 100 on every architecture that Docker runs on.
+const TICK_NS: u64 = 10_000_000;
+
+/// Where the cgroups of a process are, from `/proc/<pid>/cgroup` and `/proc/self/mountinfo`. The error
+/// says what is missing.
+pub fn place(cgroup: &str, mountinfo: &str) -> Result<Place, String> {
+    let own = |controller: &str| {
+        cgroup.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (parts.next()?, parts.next()?);
+            controllers.split(',').any(|name| name == controller).then_some(path)
+        })
+    };
+    // With both versions mounted (systemd's hybrid) the controllers are still those of v1.
+    if let (Some(cpu), Some(memory)) = (own("cpuacct"), own("memory")) {
+        let folder = |controller: &str, path: &str| {
+            let mount = mounts(mountinfo).find(|mount| mount.controls(controller));
+            mount.ok_or_else(|| format!("the {controller} controller is not mounted"))?.below(path)
+        };
+        let (cpu, memory) = (folder("cpuacct", cpu)?, folder("memory", memory)?);
+        return Ok(Place { version: Version::V1, cpu, memory });
+    }
+    let path = cgroup.lines().find_map(|line| line.strip_prefix("0::"));
+    let path = path.ok_or("it is in no cgroup")?;
+    let mount = mounts(mountinfo).find(|mount| mount.kind == "cgroup2").ok_or("cgroup2 is not mounted")?;
+    let folder = mount.below(path)?;
+    Ok(Place { version: Version::V2, cpu: folder.clone(), memory: folder })
+}
+
+/// One cgroup mount.
+struct Mount<'a> {
+    kind: &'a str,
+    options: &'a str,
+    /// The cgroup that is seen at the mount point.
+    root: String,
+    point: String,
+}
+
+impl Mount<'_> {
+    fn controls(&self, controller: &str) -> bool {
+        self.kind == "cgroup" && self.options.split(',').any(|option| option == controller)
+    }
+
+    fn below(&self, path: &str) -> Result<PathBuf, String> {
+        let root = Path::new(&self.root);
+        let below = Path::new(path).strip_prefix(root);
+        let below =
+            below.map_err(|_| format!("{path} is outside of {}, which is all that is mounted", self.root))?;
+        if below.components().any(|part| part.as_os_str() == "..") {
+            return Err(format!("{path} is outside of this process's cgroup namespace"));
+        }
+        Ok(Path::new(&self.point).join(below))
+    }
+}
+
+/// The cgroup mounts, the one on top first.
+fn mounts(mountinfo: &str) -> impl Iterator<Item = Mount<'_>> {
+    mountinfo.lines().rev().filter_map(|line| {
+        let (place, file_system) = line.split_once(" - ")?;
+        let mut place = place.split(' ').skip(3);
+        let (root, point) = (unescape(place.next()?), unescape(place.next()?));
+        let mut file_system = file_system.split(' ');
+        let kind = file_system.next()?;
+        let options = file_system.nth(1).unwrap_or_default();
+        kind.starts_with("cgroup").then_some(Mount { kind, options, root, point })
+    })
+}
+
+/// mountinfo writes blanks and backslashes as three octal digits.
+fn unescape(text: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(text.to_owned(), |text, (code, plain)| text.replace(code, plain))
+}
+
+/// A file with one number.
+pub fn number(text: &str) -> Option<u64> {
+    text.trim().parse().ok()
+}
+
+/// The number behind a word at the beginning of a line.
+pub fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| {
+        let (word, value) = line.split_once(' ')?;
+        (word == name).then(|| number(value))?
+    })
+}
+
+/// CPU time of a container in nanoseconds: `cpuacct.usage` of v1, `cpu.stat` of v2.
+pub fn cpu_ns(version: Version, text: &str) -> Option<u64> {
+    match version {
+        Version::V1 => number(text),
+        Version::V2 => field(text, "usage_usec").map(|us| us.saturating_mul(1000)),
+    }
+}
+
+/// The working set as the kubelet counts it: what is in use less the page cache that is inactive.
+pub fn working_set(version: Version, usage: &str, stat: &str) -> Option<u64> {
+    let inactive = match version {
+        // Of the cgroup and all below it; the plain field is of the cgroup alone.
+        Version::V1 => "total_inactive_file",
+        Version::V2 => "inactive_file",
+    };
+    Some(number(usage)?.saturating_sub(field(stat, inactive)?))
+}
+
+/// CPU time that the machine was not idle, in nanoseconds, from `/proc/stat`.
+pub fn machine_cpu_ns(stat: &str) -> Option<u64> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let ticks: Vec<u64> = line.split_whitespace().map_while(number).collect();
+    // user nice system idle iowait irq softirq steal; guest time is in user already. What the
+    // hypervisor took was not used here.
+    let [user, nice, system, _idle, _iowait, irq, softirq, ..] = *ticks.as_slice() else { return None };
+    Some((user + nice + system + irq + softirq).saturating_mul(TICK_NS))
+}
+
+/// The machine's working set in bytes, from `/proc/meminfo`, as the kubelet counts it on v2.
+pub fn machine_memory(meminfo: &str) -> Option<u64> {
+    let kibibytes = |name: &str| {
+        let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        number(line.trim().trim_end_matches("kB"))
+    };
+    let used = kibibytes("MemTotal")?.checked_sub(kibibytes("MemFree")?)?;
+    Some(used.saturating_sub(kibibytes("Inactive(file)").unwrap_or(0)) * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V1_MOUNTS: &str = "\
+31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755
+32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw,relatime shared:9 - cgroup cgroup rw,cpu,cpuacct
+35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+40 31 0:37 / /sys/fs/cgroup/systemd rw,relatime - cgroup cgroup rw,name=systemd
+41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+";
+    const V2_MOUNTS: &str = "\
+24 31 0:21 / /proc rw,nosuid - proc proc rw
+29 23 0:26 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot
+";
+
+    #[test]
+    fn places_are_found_for_both_versions_and_both_drivers() {
+        for (name, cgroup, mounts, version, cpu, memory) in [
+            (
+                "v1, cgroupfs driver",
+                "4:memory:/docker/abc\n2:cpuacct:/docker/abc\n1:cpu:/docker/abc\n0::/\n",
+                "33 31 0:30 / /sys/fs/cgroup/cpuacct rw - cgroup cgroup rw,cpuacct\n35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n",
+                Version::V1,
+                "/sys/fs/cgroup/cpuacct/docker/abc",
+                "/sys/fs/cgroup/memory/docker/abc",
+            ),
+            (
+                "v1 under systemd (hybrid)",
+                "11:memory:/system.slice/docker-abc.scope\n4:cpu,cpuacct:/system.slice/docker-abc.scope\n\
+                 1:name=systemd:/system.slice/docker-abc.scope\n0::/system.slice/docker-abc.scope\n",
+                V1_MOUNTS,
+                Version::V1,
+                "/sys/fs/cgroup/cpu,cpuacct/system.slice/docker-abc.scope",
+                "/sys/fs/cgroup/memory/system.slice/docker-abc.scope",
+            ),
+            (
+                "v2, systemd driver",
+                "0::/system.slice/docker-abc.scope\n",
+                V2_MOUNTS,
+                Version::V2,
+                "/sys/fs/cgroup/system.slice/docker-abc.scope",
+                "/sys/fs/cgroup/system.slice/docker-abc.scope",
+            ),
+            (
+                "v2, cgroupfs driver",
+                "0::/docker/abc\n",
+                V2_MOUNTS,
+                Version::V2,
+                "/sys/fs/cgroup/docker/abc",
+                "/sys/fs/cgroup/docker/abc",
+            ),
+            (
+                "only a part of the hierarchy is mounted",
+                "0::/outer/docker/abc\n",
+                "29 23 0:26 /outer /cg\\040roups rw - cgroup2 cgroup2 rw\n",
+                Version::V2,
+                "/cg roups/docker/abc",
+                "/cg roups/docker/abc",
+            ),
+        ] {
+            let expected = Place { version, cpu: cpu.into(), memory: memory.into() };
+            assert_eq!(place(cgroup, mounts), Ok(expected), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_seen_from_here_says_why() {
+        for (cgroup, mounts, part) in [
+            ("0::/docker/abc\n", "", "cgroup2 is not mounted"),
+            ("", V2_MOUNTS, "no cgroup"),
+            ("0::/../docker/abc\n", V2_MOUNTS, "outside of this process's cgroup namespace"),
+            ("0::/docker/abc\n", "29 23 0:26 /outer /x rw - cgroup2 cgroup2 rw\n", "outside of /outer"),
+            ("2:cpuacct:/a\n4:memory:/a\n", V2_MOUNTS, "cpuacct controller is not mounted"),
+        ] {
+            let why = place(cgroup, mounts).unwrap_err();
+            assert!(why.contains(part), "{why}");
+        }
+    }
+
+    #[test]
+    fn counters_are_read_in_both_versions() {
+        assert_eq!(cpu_ns(Version::V1, "81234567\n"), Some(81_234_567));
+        let v2 = "usage_usec 1500\nuser_usec 1000\nsystem_usec 500\nnr_periods 3\n";
+        assert_eq!(cpu_ns(Version::V2, v2), Some(1_500_000));
+        let v1 = "cache 900\ninactive_file 1\ntotal_cache 900\ntotal_inactive_file 300\n";
+        // Red when the plain field of v1 is taken.
+        assert_eq!(working_set(Version::V1, "1000\n", v1), Some(700));
+        assert_eq!(working_set(Version::V2, "1000\n", "anon 5\ninactive_file 400\n"), Some(600));
+        // Counted a moment apart, the cache may be more than the whole.
+        assert_eq!(working_set(Version::V2, "300\n", "inactive_file 400\n"), Some(0));
+        assert_eq!(working_set(Version::V2, "max\n", "inactive_file 400\n"), None);
+        assert_eq!(working_set(Version::V1, "1\n", "inactive_file 400\n"), None);
+        assert_eq!(cpu_ns(Version::V2, "user_usec 3\n"), None);
+    }
+
+    #[test]
+    fn the_machine_is_read_from_proc() {
+        let stat = "cpu  100 20 30 5000 600 7 8 90 100 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
+        assert_eq!(machine_cpu_ns(stat), Some(165 * TICK_NS));
+        assert_eq!(machine_cpu_ns("cpu  1 2\n"), None);
+        let meminfo = "MemTotal:  1000 kB\nMemFree:  400 kB\nInactive:  300 kB\nInactive(file):  250 kB\n";
+        assert_eq!(machine_memory(meminfo), Some(350 * 1024));
+    }
+}

@@ -1,0 +1,250 @@
+//! `minik8s top`: what pods and nodes use.
+
+use std::cmp::Reverse;
+
+use schema::quantity::{Cpu, Memory};
+use serde::{Deserialize, Serialize};
+
+use super::client::Client;
+use super::error::CliError;
+use super::output::{Column, Listed, Shape, column, cuttable, memory, print_list};
+use crate::args::{Format, SortBy, TopArgs, TopKind};
+use crate::view::{List, NodeUsageView, PodUsageView, Use};
+
+pub(super) async fn run(args: &TopArgs) -> Result<(), CliError> {
+    let client = Client::new(&args.server.server)?;
+    let format = args.output.output;
+    let mut shape = Shape { wide: format == Format::Wide, bare: args.no_headers, ..Shape::default() };
+    match args.kind {
+        TopKind::Nodes => {
+            if args.containers {
+                return Err(CliError::Usage("nodes have no containers; leave out --containers".to_owned()));
+            }
+            let List { mut items } = client.get::<List<NodeUsageView>>(&["usage", "nodes"], &[]).await?;
+            sort(&mut items, args.sort_by, |node| &node.total);
+            print_list(&items, format, shape)
+        }
+        TopKind::Pods => {
+            let namespace = args.namespace.selected();
+            let query: Vec<_> = namespace.map(|namespace| ("namespace", namespace)).into_iter().collect();
+            let List { mut items } = client.get::<List<PodUsageView>>(&["usage", "pods"], &query).await?;
+            shape.namespaces = namespace.is_none();
+            if !args.containers {
+                sort(&mut items, args.sort_by, |pod| &pod.total);
+                return print_list(&items, format, shape);
+            }
+            let mut rows: Vec<ContainerRow> = items.into_iter().flat_map(containers).collect();
+            sort(&mut rows, args.sort_by, |row| &row.used);
+            print_list(&rows, format, shape)
+        }
+    }
+}
+
+/// The most first; without a sample last. Equal ones stay by name.
+fn sort<T>(items: &mut [T], by: Option<SortBy>, used: impl Fn(&T) -> &Use) {
+    match by {
+        None => {}
+        Some(SortBy::Cpu) => items.sort_by_key(|item| Reverse(used(item).cpu)),
+        Some(SortBy::Memory) => items.sort_by_key(|item| Reverse(used(item).memory)),
+    }
+}
+
+/// One container of a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ContainerRow {
+    namespace: String,
+    pod: String,
+    container: String,
+    #[serde(flatten)]
+    used: Use,
+    sample_age: String,
+    why: String,
+}
+
+fn containers(pod: PodUsageView) -> Vec<ContainerRow> {
+    let PodUsageView { namespace, name, containers, sample_age, why, .. } = pod;
+    let row = |(container, used): (String, Use)| {
+        let missing = why.is_empty() && used.cpu.is_none();
+        ContainerRow {
+            namespace: namespace.clone(),
+            pod: name.clone(),
+            container,
+            sample_age: if used.cpu.is_some() { sample_age.clone() } else { String::new() },
+            why: if missing { format!("it did not run {sample_age} ago") } else { why.clone() },
+            used,
+        }
+    };
+    containers.into_iter().map(row).collect()
+}
+
+fn millis(cpu: Option<Cpu>) -> String {
+    // Always in thousandths, so that a column can be compared by eye.
+    cpu.map(|cpu| format!("{}m", cpu.millis)).unwrap_or_default()
+}
+
+fn bytes(of: Option<Memory>) -> String {
+    of.map(memory).unwrap_or_default()
+}
+
+/// `100m/500m`: what is set aside, and the most it may be.
+fn bounds(requested: String, limit: String) -> String {
+    let shown = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+    format!("{}/{}", shown(requested), shown(limit))
+}
+
+fn percent(of: Option<u64>) -> String {
+    of.map(|percent| format!("{percent}%")).unwrap_or_default()
+}
+
+fn cells(used: &Use) -> [(Column, String); 6] {
+    [
+        (column("CPU"), millis(used.cpu)),
+        (column("REQ/LIM"), bounds(millis(used.cpu_requested), millis(used.cpu_limit))),
+        (column("CPU%"), percent(used.cpu_percent)),
+        (column("MEMORY"), bytes(used.memory)),
+        (column("REQ/LIM"), bounds(bytes(used.memory_requested), bytes(used.memory_limit))),
+        (column("MEM%"), percent(used.memory_percent)),
+    ]
+}
+
+impl Listed for PodUsageView {
+    fn id(&self) -> String {
+        format!("pod/{}", self.name)
+    }
+
+    fn cells(&self, shape: Shape) -> Vec<(Column, String)> {
+        let mut row = Vec::new();
+        if shape.namespaces {
+            row.push((column("NAMESPACE"), self.namespace.clone()));
+        }
+        row.push((column("NAME"), self.name.clone()));
+        row.extend(cells(&self.total));
+        row.push((column("SAMPLE"), self.sample_age.clone()));
+        if shape.wide {
+            let volumes = self.volumes.iter().map(|(name, bytes)| {
+                let more = if self.at_least.contains(name) { ">" } else { "" };
+                format!("{name}={more}{}", memory(*bytes))
+            });
+            row.push((column("NODE"), self.node.clone().unwrap_or_default()));
+            row.push((cuttable("VOLUMES"), volumes.collect::<Vec<_>>().join(",")));
+        }
+        row
+    }
+
+    fn remark(&self) -> (Column, String) {
+        (cuttable("WHY"), self.why.clone())
+    }
+}
+
+impl Listed for ContainerRow {
+    fn id(&self) -> String {
+        format!("pod/{}/{}", self.pod, self.container)
+    }
+
+    fn cells(&self, shape: Shape) -> Vec<(Column, String)> {
+        let mut row = Vec::new();
+        if shape.namespaces {
+            row.push((column("NAMESPACE"), self.namespace.clone()));
+        }
+        row.push((column("POD"), self.pod.clone()));
+        row.push((column("NAME"), self.container.clone()));
+        row.extend(cells(&self.used));
+        row.push((column("SAMPLE"), self.sample_age.clone()));
+        row
+    }
+
+    fn remark(&self) -> (Column, String) {
+        (cuttable("WHY"), self.why.clone())
+    }
+}
+
+impl Listed for NodeUsageView {
+    fn id(&self) -> String {
+        format!("node/{}", self.name)
+    }
+
+    fn cells(&self, _shape: Shape) -> Vec<(Column, String)> {
+        let of = |used: String, all: String| format!("{}/{all}", if used.is_empty() { "-" } else { &used });
+        vec![
+            (column("NAME"), self.name.clone()),
+            (column("CPU"), of(millis(self.total.cpu), self.cpu_capacity.to_string())),
+            (column("CPU%"), percent(self.total.cpu_percent)),
+            (column("REQUESTED"), millis(self.total.cpu_requested)),
+            (column("MEMORY"), of(bytes(self.total.memory), memory(self.memory_capacity))),
+            (column("MEM%"), percent(self.total.memory_percent)),
+            (column("REQUESTED"), bytes(self.total.memory_requested)),
+            (column("PODS"), self.pods.to_string()),
+            (column("SAMPLE"), self.sample_age.clone()),
+        ]
+    }
+
+    fn remark(&self) -> (Column, String) {
+        (cuttable("WHY"), self.why.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::output::{Layout, Screen, table};
+    use super::*;
+
+    fn used(cpu: u64, memory: u64) -> Use {
+        Use {
+            cpu: Some(Cpu { millis: cpu }),
+            cpu_requested: Some(Cpu { millis: 100 }),
+            cpu_limit: Some(Cpu { millis: 500 }),
+            cpu_percent: Some(cpu / 20),
+            memory: Some(Memory { bytes: memory }),
+            memory_percent: Some(1),
+            ..Use::default()
+        }
+    }
+
+    fn pods() -> Vec<PodUsageView> {
+        let pod = |name: &str, total: Use, why: &str| PodUsageView {
+            namespace: "default".to_owned(),
+            name: name.to_owned(),
+            containers: [("app".to_owned(), total.clone())].into(),
+            total,
+            sample_age: if why.is_empty() { "7s" } else { "" }.to_owned(),
+            why: why.to_owned(),
+            ..PodUsageView::default()
+        };
+        vec![
+            pod("idle", used(3, 900 << 20), ""),
+            pod("new", Use::default(), "started after the last sample"),
+            pod("busy", used(498, 12_345_678), ""),
+        ]
+    }
+
+    fn drawn<T: Listed>(rows: &[T]) -> String {
+        let screen = Screen { width: Some(100), colour: false };
+        table(&rows.iter().collect::<Vec<_>>(), Shape::default(), screen, &mut Layout::default())
+    }
+
+    #[test]
+    fn pods_by_cpu_with_the_unknown_last() {
+        let mut rows = pods();
+        sort(&mut rows, Some(SortBy::Cpu), |pod| &pod.total);
+        insta::assert_snapshot!(drawn(&rows), @r"
+        NAME   CPU    REQ/LIM     CPU%   MEMORY   REQ/LIM   MEM%   SAMPLE   WHY
+        busy   498m   100m/500m   24%    11.7Mi   -/-       1%     7s       -
+        idle   3m     100m/500m   0%     900Mi    -/-       1%     7s       -
+        new    -      -/-         -      -        -/-       -      -        started after the last sample
+        ");
+        sort(&mut rows, Some(SortBy::Memory), |pod| &pod.total);
+        assert_eq!(rows.iter().map(|row| row.name.as_str()).collect::<Vec<_>>(), ["idle", "busy", "new"]);
+    }
+
+    #[test]
+    fn containers_are_rows_of_their_own() {
+        let rows: Vec<ContainerRow> = pods().into_iter().flat_map(containers).collect();
+        insta::assert_snapshot!(drawn(&rows), @r"
+        POD    NAME   CPU    REQ/LIM     CPU%   MEMORY   REQ/LIM   MEM%   SAMPLE   WHY
+        idle   app    3m     100m/500m   0%     900Mi    -/-       1%     7s       -
+        new    app    -      -/-         -      -        -/-       -      -        started after the last s…
+        busy   app    498m   100m/500m   24%    11.7Mi   -/-       1%     7s       -
+        ");
+    }
+}

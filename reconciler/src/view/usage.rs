@@ -1,0 +1,270 @@
+//! What pods and nodes use, beside what they asked for: the rows of `minik8s top`.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use schema::kinds::pod::{PodPhase, PodSpec, PodStatus};
+use schema::meta::PodRef;
+use schema::quantity::{Cpu, Memory};
+use schema::records::{ContainerUsage, NodeUsage, PodUsage};
+use schema::world::World;
+use serde::{Deserialize, Serialize};
+
+use super::age::age;
+use super::nodes::nodes;
+use super::pods::{PodView, pods};
+
+/// A sample older than this is remarked on: three were missed.
+const OLD: SignedDuration = SignedDuration::from_secs(60);
+
+/// What one container uses.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Use {
+    /// CPU in use, the mean of the sample's window; none where there is no sample.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<Cpu>,
+    /// CPU that is set aside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_requested: Option<Cpu>,
+    /// The most CPU it may use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_limit: Option<Cpu>,
+    /// Hundredths of the node's CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_percent: Option<u64>,
+    /// Memory in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
+    /// Memory that is set aside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_requested: Option<Memory>,
+    /// The most memory it may use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_limit: Option<Memory>,
+    /// Hundredths of the node's memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_percent: Option<u64>,
+}
+
+/// What one pod uses.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodUsageView {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Its node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// All containers together; a limit only where every container has one.
+    #[serde(flatten)]
+    pub total: Use,
+    /// Each container by name.
+    pub containers: BTreeMap<String, Use>,
+    /// What its emptyDir volumes hold, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub volumes: BTreeMap<String, Memory>,
+    /// Volumes with too many files to count: they hold at least so much.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub at_least: Vec<String>,
+    /// When it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Timestamp>,
+    /// Time since then.
+    pub sample_age: String,
+    /// Why there is no sample, an old one, or only a part; empty when all is well.
+    pub why: String,
+}
+
+/// What one node uses.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeUsageView {
+    /// Name.
+    pub name: String,
+    /// CPU of the node.
+    pub cpu_capacity: Cpu,
+    /// Memory of the node.
+    pub memory_capacity: Memory,
+    /// Everything that runs there, and what pods asked for; a limit is the node itself.
+    #[serde(flatten)]
+    pub total: Use,
+    /// Pods that were counted.
+    pub pods: u64,
+    /// When it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<Timestamp>,
+    /// Time since then.
+    pub sample_age: String,
+    /// Why there is no sample, or an old one; empty when all is well.
+    pub why: String,
+}
+
+/// Pods that run or should, of one namespace if given, by namespace and name.
+pub fn pod_usage(world: &World, namespace: Option<&str>, now: Timestamp) -> Vec<PodUsageView> {
+    let rows = pods(world, namespace, now).into_iter();
+    let done = |row: &PodView| matches!(row.phase, PodPhase::Succeeded | PodPhase::Failed);
+    rows.filter(|row| !done(row)).map(|row| usage_of(world, &row, now)).collect()
+}
+
+/// All nodes by name.
+pub fn node_usage(world: &World, now: Timestamp) -> Vec<NodeUsageView> {
+    nodes(world, now)
+        .into_iter()
+        .map(|node| {
+            let sample = world.usage.get(&node.name).map(|usage| &usage.value);
+            let (cpu, memory) = (sample.map(|s| s.cpu), sample.map(|s| s.memory));
+            let why = match sample {
+                None if !node.is_ready => format!("it has never reported what it uses; {}", node.why),
+                None => "it has not reported what it uses yet".to_owned(),
+                Some(sample) => old(sample, node.is_ready, now),
+            };
+            NodeUsageView {
+                total: Use {
+                    cpu: cpu.map(|millis| Cpu { millis }),
+                    cpu_requested: Some(node.cpu_requested),
+                    cpu_limit: None,
+                    cpu_percent: cpu.and_then(|cpu| percent(cpu, node.cpu.millis)),
+                    memory: memory.map(|bytes| Memory { bytes }),
+                    memory_requested: Some(node.memory_requested),
+                    memory_limit: None,
+                    memory_percent: memory.and_then(|memory| percent(memory, node.memory.bytes)),
+                },
+                pods: sample.map_or(0, |sample| sample.pods.len() as u64),
+                at: sample.map(|sample| sample.at),
+                sample_age: sample.map(|sample| age(sample.at, now)).unwrap_or_default(),
+                why,
+                name: node.name,
+                cpu_capacity: node.cpu,
+                memory_capacity: node.memory,
+            }
+        })
+        .collect()
+}
+
+/// What the pod of this row uses.
+pub(super) fn usage_of(world: &World, row: &PodView, now: Timestamp) -> PodUsageView {
+    let pod = PodRef::new(&row.namespace, &row.name);
+    let spec = world.pods.get(&pod).map(|p| &*p.value.spec);
+    let node = row.node.as_deref();
+    let sample = node.and_then(|node| world.usage.get(node)).map(|usage| &usage.value);
+    let used = sample.and_then(|sample| sample.pod(&pod, &row.uid));
+    let capacity = node.and_then(|node| world.nodes.get(node)).map(|node| &node.value);
+    let capacity = capacity.map(|node| (node.cpu, node.memory)).unwrap_or_default();
+    let mut containers: BTreeMap<String, Use> = BTreeMap::new();
+    for container in spec.map_or(&[][..], |spec| &spec.containers) {
+        let resources = &container.resources;
+        let wanted = Use {
+            cpu_requested: resources.requests.cpu.or(resources.limits.cpu),
+            cpu_limit: resources.limits.cpu,
+            memory_requested: resources.requests.memory.or(resources.limits.memory),
+            memory_limit: resources.limits.memory,
+            ..Use::default()
+        };
+        containers.insert(container.name.clone(), wanted);
+    }
+    let mut total = sum(spec, &containers);
+    if let Some(used) = used {
+        take(&mut total, used.total(), capacity);
+        // Without a name they are all containers together.
+        for (name, usage) in used.containers.iter().filter(|(name, _)| !name.is_empty()) {
+            take(containers.entry(name.clone()).or_default(), *usage, capacity);
+        }
+    }
+    let volumes = used.map(|used| &used.volumes).into_iter().flatten();
+    PodUsageView {
+        namespace: row.namespace.clone(),
+        name: row.name.clone(),
+        node: row.node.clone(),
+        total,
+        containers,
+        volumes: volumes.map(|(name, bytes)| (name.clone(), Memory { bytes: *bytes })).collect(),
+        at_least: used.map(|used| used.at_least.clone()).unwrap_or_default(),
+        at: used.and(sample).map(|sample| sample.at),
+        sample_age: used.and(sample).map(|sample| age(sample.at, now)).unwrap_or_default(),
+        why: why(world, row, sample, used, now),
+    }
+}
+
+fn why(
+    world: &World,
+    row: &PodView,
+    sample: Option<&NodeUsage>,
+    used: Option<&PodUsage>,
+    now: Timestamp,
+) -> String {
+    let Some(node) = &row.node else { return format!("on no node yet: {}", row.why) };
+    match (sample, used) {
+        (None, _) => format!("node {node} has not reported what it uses yet"),
+        (Some(sample), Some(_)) => {
+            let old = old(sample, world.node_is_ready(node), now);
+            if old.is_empty() { sample.left_out.clone() } else { old }
+        }
+        (Some(sample), None) => {
+            let status = world.pod_status.get(&(node.clone(), PodRef::new(&row.namespace, &row.name)));
+            let started = status.and_then(|status| started(&status.value));
+            match started {
+                Some(then) if then > sample.at => {
+                    "started after the last sample; the next one is due within 17s".to_owned()
+                }
+                _ => format!("nothing of it ran {} ago: {}", age(sample.at, now), row.status),
+            }
+        }
+    }
+}
+
+/// When the first of its containers that run was started.
+fn started(status: &PodStatus) -> Option<Timestamp> {
+    use schema::kinds::pod::ContainerState;
+    let running = status.container_statuses.iter().filter_map(|container| match &container.state {
+        ContainerState::Running(running) => Some(running.started_at),
+        _ => None,
+    });
+    running.min()
+}
+
+fn old(sample: &NodeUsage, ready: bool, now: Timestamp) -> String {
+    let since = age(sample.at, now);
+    match now.duration_since(sample.at) > OLD {
+        true if !ready => format!("as of {since} ago: the node has no heartbeat"),
+        true => format!("as of {since} ago: the node has not reported since"),
+        false => String::new(),
+    }
+}
+
+fn take(into: &mut Use, used: ContainerUsage, (cpu, memory): (Cpu, Memory)) {
+    into.cpu = Some(Cpu { millis: used.cpu });
+    into.cpu_percent = percent(used.cpu, cpu.millis);
+    into.memory = Some(Memory { bytes: used.memory });
+    into.memory_percent = percent(used.memory, memory.bytes);
+}
+
+/// What all containers asked for; a limit only where each has one.
+fn sum(spec: Option<&PodSpec>, containers: &BTreeMap<String, Use>) -> Use {
+    let all = || containers.values();
+    let any = |sum: u64| (sum > 0).then_some(sum);
+    let cpu = any(all().filter_map(|c| c.cpu_requested).map(|cpu| cpu.millis).sum());
+    let memory = any(all().filter_map(|c| c.memory_requested).map(|memory| memory.bytes).sum());
+    let cpu_limit = all().map(|c| c.cpu_limit.map(|cpu| cpu.millis)).sum::<Option<u64>>();
+    let memory_limit = all().map(|c| c.memory_limit.map(|memory| memory.bytes)).sum::<Option<u64>>();
+    Use {
+        cpu_requested: cpu.map(|millis| Cpu { millis }),
+        cpu_limit: cpu_limit.filter(|_| spec.is_some()).map(|millis| Cpu { millis }),
+        memory_requested: memory.map(|bytes| Memory { bytes }),
+        memory_limit: memory_limit.filter(|_| spec.is_some()).map(|bytes| Memory { bytes }),
+        ..Use::default()
+    }
+}
+
+/// Hundredths, to the nearest; none of nothing.
+fn percent(part: u64, whole: u64) -> Option<u64> {
+    (whole > 0).then(|| {
+        let hundredths = (u128::from(part) * 100 + u128::from(whole) / 2) / u128::from(whole);
+        u64::try_from(hundredths).unwrap_or(u64::MAX)
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,71 @@
+//! Rows of `top` in every case, from worlds as the writers write them.
+
+use super::*;
+use crate::view::testing::*;
+
+fn sample(world: &mut World, uid: &str, pod: &str) {
+    let containers = [("app".to_owned(), ContainerUsage { cpu: 250, memory: 64 << 20 })].into();
+    let volumes = [("data".to_owned(), 12 << 20)].into();
+    let usage = PodUsage { uid: uid.to_owned(), containers, volumes, at_least: Vec::new() };
+    let node = NodeUsage {
+        at: at(90),
+        window_seconds: 15,
+        cpu: 1000,
+        memory: 1 << 30,
+        pods: [(format!("default/{pod}"), usage)].into(),
+        left_out: String::new(),
+    };
+    world.usage.insert("n1".to_owned(), stored(node));
+}
+
+#[test]
+fn a_pod_has_what_it_uses_and_its_share_of_the_node() {
+    let mut world = world();
+    let pod = put_pod(&mut world, "web", running());
+    sample(&mut world, &pod.uid, "web");
+    let rows = pod_usage(&world, None, at(100));
+    let [row] = rows.as_slice() else { panic!("{rows:#?}") };
+    assert_eq!(row.total.cpu, Some(Cpu { millis: 250 }));
+    // 250m of 2 cores, 64Mi of 4Gi.
+    assert_eq!((row.total.cpu_percent, row.total.memory_percent), (Some(13), Some(2)));
+    assert_eq!((row.sample_age.as_str(), row.why.as_str()), ("10s", ""));
+    assert_eq!(row.volumes["data"], Memory { bytes: 12 << 20 });
+    assert_eq!(row.containers["app"].cpu, Some(Cpu { millis: 250 }));
+    let node = &node_usage(&world, at(100))[0];
+    assert_eq!((node.total.cpu_percent, node.total.memory_percent, node.pods), (Some(50), Some(25), 1));
+}
+
+/// Red when the uid is not looked at: the former pod of that name used something.
+#[test]
+fn without_a_sample_it_says_why() {
+    let mut world = world();
+    let pod = put_pod(&mut world, "web", running());
+    let why = |world: &World, now: i64| pod_usage(world, None, at(now))[0].why.clone();
+    assert_eq!(why(&world, 100), "node n1 has not reported what it uses yet");
+    assert_eq!(node_usage(&world, at(100))[0].why, "it has not reported what it uses yet");
+    sample(&mut world, "another", "web");
+    assert_eq!(why(&world, 100), "nothing of it ran 10s ago: Running");
+    sample(&mut world, &pod.uid, "web");
+    assert_eq!(why(&world, 151), "as of 61s ago: the node has not reported since");
+    world.heartbeats.remove("n1");
+    assert_eq!(why(&world, 400), "as of 5m10s ago: the node has no heartbeat");
+    let object = put_object(&mut world, "waits", C2);
+    put_instance(&mut world, &object);
+    let rows = pod_usage(&world, None, at(100));
+    assert!(
+        rows.iter().any(|row| row.name == "waits" && row.why.starts_with("on no node yet: ")),
+        "{rows:#?}"
+    );
+}
+
+#[test]
+fn one_that_started_after_the_sample_says_when_to_look_again() {
+    let mut world = world();
+    put_pod(&mut world, "web", running());
+    sample(&mut world, "another", "other");
+    let mut usage = world.usage["n1"].value.clone();
+    usage.at = at(30);
+    world.usage.insert("n1".to_owned(), stored(usage));
+    let rows = pod_usage(&world, None, at(63));
+    assert_eq!(rows[0].why, "started after the last sample; the next one is due within 17s");
+}
