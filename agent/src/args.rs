@@ -68,6 +68,12 @@ pub struct RunArguments {
     /// Address under which other nodes reach this one; by default that of the default route
     #[arg(long, env = "MINIK8S_NODE_IP", value_name = "ADDR")]
     pub node_ip: Option<IpAddr>,
+    /// From this percentage of Docker's disk on, unused images that Minik8s pulled are removed; 100 is never
+    #[arg(long, env = "MINIK8S_IMAGE_GC_HIGH", value_name = "PERCENT", default_value_t = 85)]
+    pub image_gc_high: u8,
+    /// Down to this percentage they are removed
+    #[arg(long, env = "MINIK8S_IMAGE_GC_LOW", value_name = "PERCENT", default_value_t = 80)]
+    pub image_gc_low: u8,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub machine: MachineArguments,

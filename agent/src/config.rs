@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use crate::args::{MachineArguments, RunArguments};
+use crate::converge::images::Thresholds;
 
 /// Longest instance name: it is part of link and chain names, which the kernel bounds.
 const INSTANCE_MAX: usize = 6;
@@ -42,6 +43,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Address of the node, if given by hand.
     pub node_ip: Option<IpAddr>,
+    /// When unused images are removed.
+    pub image_gc: Thresholds,
 }
 
 /// A flag that can't be.
@@ -98,7 +101,23 @@ impl RunArguments {
             node: node_name(self.node.as_deref())?,
             listen: self.listen,
             node_ip: self.node_ip,
+            image_gc: self.thresholds()?,
         })
+    }
+}
+
+impl RunArguments {
+    fn thresholds(&self) -> Result<Thresholds, ConfigError> {
+        let (high_percent, low_percent) = (self.image_gc_high, self.image_gc_low);
+        if !(1..=100).contains(&high_percent) {
+            let why = "give a percentage from 1 to 100; 100 turns the removal of images off";
+            return wrong("--image-gc-high", high_percent.to_string(), why);
+        }
+        if low_percent >= high_percent {
+            let why = format!("give less than --image-gc-high, which is {high_percent}");
+            return wrong("--image-gc-low", low_percent.to_string(), why);
+        }
+        Ok(Thresholds { high_percent, low_percent })
     }
 }
 
@@ -144,6 +163,7 @@ mod tests {
         assert_eq!((config.node.as_str(), config.machine.instance.as_str()), ("n1", "ab1"));
         assert_eq!(config.machine.docker, "unix:///run/d.sock");
         assert_eq!(config.machine.agent_dir(), PathBuf::from("/tmp/x/agent"));
+        assert_eq!(config.image_gc, Thresholds { high_percent: 85, low_percent: 80 });
     }
 
     #[test]
@@ -157,6 +177,9 @@ mod tests {
             (["--etcd", "127.0.0.1:1"], "give URLs"),
             (["--docker", "tcp://1.2.3.4:1"], "only local sockets"),
             (["--state-dir", "/"], "directory of its own"),
+            (["--image-gc-high", "0"], "from 1 to 100"),
+            (["--image-gc-high", "101"], "from 1 to 100"),
+            (["--image-gc-low", "85"], "less than --image-gc-high, which is 85"),
         ] {
             let error = check(&flags).unwrap_err();
             assert!(error.contains(part) && !error.contains('\n'), "{flags:?}: {error}");
