@@ -1,5 +1,5 @@
 //! A real image registry (Debian's docker-registry) on a loopback port, with or without login, and a
-//! gate in front of one that lets a download begin and not end.
+//! gate in front of one that lets a download begin and hardly go on.
 //!
 //! What Docker takes from it goes with the slot: the sweep removes images of the slot's ports.
 
@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::spawn;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
@@ -21,6 +22,10 @@ use crate::wait::{eventually, secs};
 
 /// What a download may bring before the gate holds it: manifests pass, layers do not.
 const GATE_BYTES: usize = 512 * 1024;
+/// What a held download still gets in each [`DRIP_EVERY`]. Something must come: Docker 20.10 sees that
+/// a pull was given up only when the next byte arrives.
+const DRIP_BYTES: usize = 2 * 1024;
+const DRIP_EVERY: Duration = Duration::from_millis(100);
 
 /// The registry. All registries of a slot serve the same images.
 #[derive(Debug)]
@@ -95,7 +100,7 @@ impl Registry {
     }
 }
 
-/// A port in front of a registry that holds every download of more than half a MiB.
+/// A port in front of a registry that slows every download of more than half a MiB down.
 #[derive(Debug)]
 pub struct Gate {
     port: u16,
@@ -177,7 +182,8 @@ fn pass(shared: &Arc<Shared>, client: TcpStream, target: u16) -> Result<()> {
     let (mut server, mut client) = (server, client);
     let (mut passed, mut piece) = (0, vec![0; 16 * 1024]);
     loop {
-        let read = server.read(&mut piece)?;
+        let size = if is_held.load(Ordering::SeqCst) { DRIP_BYTES } else { piece.len() };
+        let read = server.read(&mut piece[..size])?;
         if read == 0 {
             client.shutdown(Shutdown::Write)?;
             return Ok(());
@@ -192,12 +198,13 @@ fn pass(shared: &Arc<Shared>, client: TcpStream, target: u16) -> Result<()> {
 
 fn hold(shared: &Shared, is_held: &AtomicBool) {
     let (open, changed) = &shared.open;
-    let mut is_open = open.lock().unwrap_or_else(PoisonError::into_inner);
-    if !*is_open && !is_held.swap(true, Ordering::SeqCst) {
+    let is_open = open.lock().unwrap_or_else(PoisonError::into_inner);
+    if *is_open {
+        is_held.store(false, Ordering::SeqCst);
+        return;
+    }
+    if !is_held.swap(true, Ordering::SeqCst) {
         shared.held.fetch_add(1, Ordering::SeqCst);
     }
-    while !*is_open {
-        is_open = changed.wait(is_open).unwrap_or_else(PoisonError::into_inner);
-    }
-    is_held.store(false, Ordering::SeqCst);
+    drop(changed.wait_timeout(is_open, DRIP_EVERY));
 }

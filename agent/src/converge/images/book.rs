@@ -129,7 +129,7 @@ impl ImageBook {
         };
         let (path, copy) = (self.path.clone(), images.clone());
         let written = tokio::task::spawn_blocking(move || write(&path, &copy)).await;
-        match written.map_err(std::io::Error::other).flatten() {
+        match written.map_err(std::io::Error::other).and_then(|done| done) {
             Ok(()) => self.lock().written = images,
             Err(error) => {
                 tracing::warn!(path = %self.path.display(), %error, "cannot write the list of pulled images");

@@ -118,7 +118,7 @@ impl Pulls {
             while news.changed().await.is_ok() {
                 shown.send_replace(Some(news.borrow_and_update().clone()));
             }
-            std::future::pending().await
+            std::future::pending::<()>().await;
         };
         // Cancel-safe: whoever drops this wants both to end.
         tokio::select! {
