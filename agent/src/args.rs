@@ -80,6 +80,12 @@ pub struct RunArguments {
     /// Most files of a container's log
     #[arg(long, env = "MINIK8S_CONTAINER_LOG_MAX_FILES", value_name = "N", default_value_t = 5)]
     pub container_log_max_files: u32,
+    /// From this percentage of Docker's disk on, unused images that Minik8s pulled are removed; 100 is never
+    #[arg(long, env = "MINIK8S_IMAGE_GC_HIGH", value_name = "PERCENT", default_value_t = 85)]
+    pub image_gc_high: u8,
+    /// Down to this percentage they are removed
+    #[arg(long, env = "MINIK8S_IMAGE_GC_LOW", value_name = "PERCENT", default_value_t = 80)]
+    pub image_gc_low: u8,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub machine: MachineArguments,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use schema::quantity::Memory;
 
 use crate::args::{MachineArguments, RunArguments};
+use crate::converge::images::Thresholds;
 use crate::converge::pods::ContainerLimits;
 use crate::worlds::docker::LogLimits;
 
@@ -48,6 +49,8 @@ pub struct Config {
     pub node_ip: Option<IpAddr>,
     /// What every container gets.
     pub container_limits: ContainerLimits,
+    /// When unused images are removed.
+    pub image_gc: Thresholds,
 }
 
 /// A flag that can't be.
@@ -105,6 +108,7 @@ impl RunArguments {
             listen: self.listen,
             node_ip: self.node_ip,
             container_limits: self.container_limits()?,
+            image_gc: self.thresholds()?,
         })
     }
 }
@@ -133,6 +137,19 @@ impl RunArguments {
             }
         };
         Ok(ContainerLimits { pids, log: LogLimits { max_bytes, max_files: files } })
+    }
+
+    fn thresholds(&self) -> Result<Thresholds, ConfigError> {
+        let (high_percent, low_percent) = (self.image_gc_high, self.image_gc_low);
+        if !(1..=100).contains(&high_percent) {
+            let why = "give a percentage from 1 to 100; 100 turns the removal of images off";
+            return wrong("--image-gc-high", high_percent.to_string(), why);
+        }
+        if low_percent >= high_percent {
+            let why = format!("give less than --image-gc-high, which is {high_percent}");
+            return wrong("--image-gc-low", low_percent.to_string(), why);
+        }
+        Ok(Thresholds { high_percent, low_percent })
     }
 }
 
@@ -178,6 +195,7 @@ mod tests {
         assert_eq!((config.node.as_str(), config.machine.instance.as_str()), ("n1", "ab1"));
         assert_eq!(config.machine.docker, "unix:///run/d.sock");
         assert_eq!(config.machine.agent_dir(), PathBuf::from("/tmp/x/agent"));
+        assert_eq!(config.image_gc, Thresholds { high_percent: 85, low_percent: 80 });
     }
 
     #[test]
@@ -204,6 +222,9 @@ mod tests {
             (["--container-log-max-size", "ten"], "not a quantity"),
             (["--container-log-max-size", "1Ki"], "64Ki or more"),
             (["--container-log-max-files", "1"], "2 or more"),
+            (["--image-gc-high", "0"], "from 1 to 100"),
+            (["--image-gc-high", "101"], "from 1 to 100"),
+            (["--image-gc-low", "85"], "less than --image-gc-high, which is 85"),
         ] {
             let error = check(&flags).unwrap_err();
             assert!(error.contains(part) && !error.contains('\n'), "{flags:?}: {error}");

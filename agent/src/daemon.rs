@@ -23,15 +23,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{self, Api};
 use crate::config::Config;
+use crate::converge::images::{ImageBook, ImagesDeps, ImagesLoop};
 use crate::converge::network::{NetworkLoop, NetworkSettings};
 use crate::converge::node::{HEARTBEAT_INTERVAL, NodeDeps, NodeLoop};
 use crate::converge::pod_table::PodTable;
-use crate::converge::pods::{PauseImage, PodsDeps, PodsLoop};
+use crate::converge::pods::{NoCredentials, PauseImage, PodsDeps, PodsLoop};
 use crate::converge::usage::{self, UsageDeps, UsageLoop};
 use crate::desired::{DesiredStore, Source};
 use crate::lazy_store::LazyStore;
 use crate::state_lock;
 use crate::worlds::cgroups::RealCgroups;
+use crate::worlds::disk::RealDisk;
 use crate::worlds::docker::{Docker, RealDocker};
 use crate::worlds::host::RealMachine;
 use crate::worlds::iptables::{Iptables, RealIptables};
@@ -43,6 +45,9 @@ const PODS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How often the rules are looked at: a flush by someone else is healed in less than 5 s.
 const NETWORK_INTERVAL: Duration = Duration::from_secs(3);
+
+/// How often Docker's disk is looked at.
+const IMAGES_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Longest wait after a failure of the network or node loop: rules are healed, and a heartbeat is
 /// kept, within seconds after the cause is gone.
@@ -134,6 +139,8 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     let api = Api { docker: Arc::clone(&docker), instance: instance.to_owned() };
     tasks.spawn_critical("api", serve(listener, api, tasks.token()));
 
+    let images = ImageBook::open(&config.machine.agent_dir());
+    let events = EventRecorder::spawn(Arc::clone(&store), format!("agent/{node}"), tasks.token());
     let (pod_tables, pod_table) = watch::channel::<PodTable>(None);
     let (nudge, nudged) = Nudge::new();
     let pods = PodsLoop::new(PodsDeps {
@@ -148,9 +155,11 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
         pause_image: PauseImage { reference: pause::image_reference(), archive: Arc::new(pause::image_tar) },
         world,
         store: Arc::clone(&store),
-        events: EventRecorder::spawn(Arc::clone(&store), format!("agent/{node}"), tasks.token()),
+        events: events.clone(),
         nudge,
         pod_table: pod_tables,
+        credentials: Arc::new(NoCredentials),
+        images: Arc::clone(&images),
     })?;
     drive(tasks, pods, PODS_INTERVAL, nudged);
 
@@ -164,6 +173,16 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     });
     let (_, never) = Nudge::new();
     drive(tasks, usage, usage::INTERVAL, never);
+    let images = ImagesLoop::new(ImagesDeps {
+        node: node.to_owned(),
+        docker: Arc::clone(&docker),
+        disk: Arc::new(RealDisk),
+        book: images,
+        thresholds: config.image_gc,
+        events,
+    });
+    let (_, never) = Nudge::new();
+    drive(tasks, images, IMAGES_INTERVAL, never);
 
     let machine = RealMachine::new(docker, Arc::clone(&netlink), config.node_ip);
     let url = api_url(config.listen, node_ip);

@@ -62,12 +62,15 @@ want_build_and_node() {
 	want_file /bin/busybox busybox-static
 }
 
-# What the tests need besides: an SSH server of their own, and the programs that sign commits.
+# What the tests need besides: an SSH server of their own, the programs that sign commits, an image
+# registry with logins.
 want_tests() {
 	want_for tar tar
 	want_file /usr/sbin/sshd openssh-server
 	want_for ssh-keygen openssh-client
 	want_for gpg gnupg
+	want_for docker-registry docker-registry
+	want_for htpasswd apache2-utils
 }
 
 rust_minor() { rustc --version 2>/dev/null | sed -n 's/^rustc 1\.\([0-9]*\).*/\1/p'; }

@@ -14,6 +14,7 @@ mod git_https;
 mod git_ssh;
 mod harness_itself;
 mod heal;
+mod images;
 mod plan_server;
 mod push_pod;
 mod remove_pod;

@@ -1,6 +1,7 @@
 //! The two images of the tests, made from Debian's static busybox: there is no registry.
 
 use std::fs::{self, File};
+use std::io::Read as _;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -30,7 +31,7 @@ pub fn ensure_images(docker: &DockerWorld) -> Result<()> {
     let _making = lock(&root.join("images.making.lock"), FlockArg::LockExclusive)?;
     for (image, version) in [(IMAGE, "1"), (IMAGE_TWO, "2")] {
         if !docker.has_image(image)? {
-            let tar = archive(&root, version)?;
+            let tar = archive(&root, version, 0)?;
             docker.run(&["import", &tar.to_string_lossy(), image])?;
         }
     }
@@ -43,7 +44,8 @@ fn lock(path: &Path, how: FlockArg) -> Result<Flock<File>> {
         .with_context(|| format!("cannot lock {}", path.display()))
 }
 
-fn archive(root: &Path, version: &str) -> Result<std::path::PathBuf> {
+/// busybox as a tar below `root`, with so many MiB of noise that no other image has.
+pub(crate) fn archive(root: &Path, version: &str, noise_mib: u64) -> Result<std::path::PathBuf> {
     let tar = root.join(format!("busybox-{version}.tar"));
     let tree = root.join(format!("busybox-{version}"));
     let _ = fs::remove_dir_all(&tree);
@@ -57,6 +59,10 @@ fn archive(root: &Path, version: &str) -> Result<std::path::PathBuf> {
     }
     fs::write(tree.join("etc/passwd"), "root:x:0:0:root:/:/bin/sh\n")?;
     fs::write(tree.join("version"), format!("{version}\n"))?;
+    if noise_mib > 0 {
+        let noise = File::open("/dev/urandom")?.take(noise_mib << 20);
+        std::io::copy(&mut { noise }, &mut File::create(tree.join("data/noise"))?)?;
+    }
     run("tar", &["-C", &tree.to_string_lossy(), "-cf", &tar.to_string_lossy(), "."])?;
     fs::remove_dir_all(&tree)?;
     Ok(tar)

@@ -70,6 +70,11 @@ impl Slot {
         PORT_BASE + u16::from(self.index) * PORTS + offset
     }
 
+    /// All its ports.
+    pub(crate) fn all_ports(&self) -> impl Iterator<Item = u16> {
+        (0..PORTS).map(|offset| self.port(offset))
+    }
+
     /// Pod addresses of the whole cluster.
     pub fn cluster_cidr(&self) -> String {
         format!("10.{}.0.0/16", 200 + u16::from(self.index))

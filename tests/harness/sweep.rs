@@ -16,8 +16,15 @@ use crate::slot::Slot;
 use crate::wait::{eventually, secs};
 
 /// Programs that a slot may have running; nothing else is ever killed.
-const OURS: [&str; 6] =
-    ["minik8s", "minik8s-agent", "etcd", "dockerd", "containerd", "containerd-shim-runc-v2"];
+const OURS: [&str; 7] = [
+    "minik8s",
+    "minik8s-agent",
+    "etcd",
+    "docker-registry",
+    "dockerd",
+    "containerd",
+    "containerd-shim-runc-v2",
+];
 
 pub(crate) fn sweep(slot: &Slot) -> Result<()> {
     kill_processes(slot.dir())?;
@@ -25,6 +32,7 @@ pub(crate) fn sweep(slot: &Slot) -> Result<()> {
     for label in ["minik8s.io/instance", "minik8s-test.slot"] {
         machine.remove_by_filter(&format!("label={label}={}", slot.instance()))?;
     }
+    remove_images(slot, &machine)?;
     remove_namespaces(&slot.instance())?;
     remove_links(&slot.instance())?;
     remove_rules(slot)?;
@@ -97,6 +105,25 @@ fn lives(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // A zombie is dead: only its parent, which may be this very process, has not looked yet.
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+/// What Docker took from the slot's registries: the name goes, the image with its last name.
+fn remove_images(slot: &Slot, machine: &DockerWorld) -> Result<()> {
+    let form = "{{.Repository}} {{.Tag}} {{.Digest}}";
+    let ours = slot.all_ports().map(|port| format!("127.0.0.1:{port}/")).collect::<Vec<_>>();
+    for line in machine.run(&["images", "--digests", "--format", form])?.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [repository, tag, digest] = words[..] else { continue };
+        if ours.iter().any(|registry| repository.starts_with(registry)) {
+            let name = match tag {
+                "<none>" => format!("{repository}@{digest}"),
+                tag => format!("{repository}:{tag}"),
+            };
+            // Gone with another name of it, maybe.
+            let _ = machine.run(&["rmi", &name]);
+        }
+    }
+    Ok(())
 }
 
 fn remove_namespaces(instance: &str) -> Result<()> {

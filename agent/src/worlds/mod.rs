@@ -1,6 +1,7 @@
 //! The outside worlds of the agent: one small trait each, with the real thing and a scripted fake.
 
 pub mod cgroups;
+pub mod disk;
 pub mod docker;
 pub mod host;
 pub mod iptables;

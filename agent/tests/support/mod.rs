@@ -8,7 +8,8 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use agent::converge::pods::{ContainerLimits, PauseImage, PodsDeps, PodsLoop, Statuses};
+use agent::converge::images::ImageBook;
+use agent::converge::pods::{ContainerLimits, NoCredentials, PauseImage, PodsDeps, PodsLoop, Statuses};
 use agent::worlds::docker::{Docker, RealDocker};
 use agent::worlds::netlink::{Bridge, FakeNetlink, Netlink};
 use agent::worlds::pause;
@@ -143,6 +144,8 @@ impl Node {
             events: EventRecorder::disabled(),
             nudge,
             pod_table,
+            credentials: Arc::new(NoCredentials),
+            images: ImageBook::open(&self.state.path().join("agent")),
         })
         .unwrap();
         let statuses = the_loop.statuses();

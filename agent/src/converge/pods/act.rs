@@ -5,13 +5,21 @@ use std::sync::Arc;
 use schema::records::EventType;
 use tokio_util::sync::CancellationToken;
 
-use super::facts::{Busy, Memory};
+use super::facts::{Busy, Observed};
 use super::ledger::Retry;
 use super::steps::{Decision, PodsPlan, Task, Why};
 use super::task::{PodId, Worker};
+use crate::desired::Desired;
 
 /// Begins everything in the plan.
-pub fn begin(worker: &Worker, plan: &mut PodsPlan, memory: &Memory, shutdown: &CancellationToken) {
+pub fn begin(worker: &Worker, plan: &mut PodsPlan, observed: &Observed, shutdown: &CancellationToken) {
+    let memory = &observed.memory;
+    for slot in &plan.cancel_pulls {
+        if let Some(pulling) = memory.pulling.get(slot) {
+            tracing::debug!(uid = slot.0, container = slot.1, "nobody wants the image that is pulled");
+            pulling.cancel.cancel();
+        }
+    }
     worker.ledger.set_last_address(plan.last_address.or(memory.last_address));
     for (uid, decision) in &mut plan.pods {
         let id = PodId { pod: decision.pod.clone(), uid: uid.clone() };
@@ -21,7 +29,7 @@ pub fn begin(worker: &Worker, plan: &mut PodsPlan, memory: &Memory, shutdown: &C
             busy.cancel.cancel();
         }
         tell_why_it_waits(worker, &id, decision);
-        pulls(worker, &id, decision, shutdown);
+        pulls(worker, &id, (decision, &observed.desired), shutdown);
         if let Some(task) = decision.task.take() {
             tracing::debug!(pod = %id.pod, uid, why = %decision.why, ?task, "pod task");
             spawn(worker.clone(), id, task, shutdown.child_token());
@@ -83,15 +91,17 @@ fn spawn(worker: Worker, id: PodId, task: Task, cancel: CancellationToken) {
     });
 }
 
-fn pulls(worker: &Worker, id: &PodId, decision: &Decision, shutdown: &CancellationToken) {
+fn pulls(worker: &Worker, id: &PodId, wanted: (&Decision, &Desired), shutdown: &CancellationToken) {
+    let (decision, desired) = wanted;
+    // Only pods that are wanted get pulls.
+    let Some(binding) = desired.pods.get(&id.pod) else { return };
     for pull in &decision.pulls {
-        let in_flight = worker.ledger.begin_pull((id.uid.clone(), pull.container.clone()));
-        let (worker, id, pull) = (worker.clone(), id.clone(), pull.clone());
         let cancel = shutdown.child_token();
+        let in_flight = worker.ledger.begin_pull((id.uid.clone(), pull.container.clone()), cancel.clone());
+        let (worker, id, pull, pod) = (worker.clone(), id.clone(), pull.clone(), binding.pod.clone());
         tokio::spawn(async move {
             let _in_flight = in_flight;
-            let work = worker.pull(&id, &pull.container, pull.attempt, &pull.image);
-            cancel.run_until_cancelled(work).await;
+            cancel.run_until_cancelled(worker.pull(&id, &pod, &pull)).await;
         });
     }
 }

@@ -212,11 +212,16 @@ fn may_make(
 ) -> bool {
     let (spec, attempt) = start;
     let trouble = memory.trouble.get(slot);
-    if memory.pulling.contains(slot) {
+    if let Some(pulling) = memory.pulling.get(slot) {
         match trouble {
             Some(trouble) => wait(decision, &spec.name, "ErrImagePull", trouble.message.clone()),
             None => {
-                wait(decision, &spec.name, "ContainerCreating", format!("pulling image {}", spec.image));
+                let progress = match pulling.progress.as_str() {
+                    "" => String::new(),
+                    progress => format!(": {progress}"),
+                };
+                let message = format!("pulling image {}{progress}", spec.image);
+                wait(decision, &spec.name, "ContainerCreating", message);
             }
         }
         return false;

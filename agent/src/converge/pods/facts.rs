@@ -118,7 +118,7 @@ pub struct Container {
     pub hash: String,
     /// Image as asked for.
     pub image: String,
-    /// Image id.
+    /// The image by the digest of its registry, `name@sha256:…`; its content id if no registry has it.
     pub image_id: String,
     /// When it was made.
     pub created_at: Timestamp,
@@ -222,7 +222,7 @@ pub struct Memory {
     /// Pods with a task under way.
     pub busy: BTreeMap<Uid, Busy>,
     /// Containers whose image is being pulled.
-    pub pulling: BTreeSet<Slot>,
+    pub pulling: BTreeMap<Slot, Pulling>,
     /// Containers whose image was pulled for the start of this number.
     pub pulled: BTreeMap<Slot, u32>,
     /// Containers whose image was found missing at their start.
@@ -231,6 +231,15 @@ pub struct Memory {
     pub trouble: BTreeMap<Slot, Trouble>,
     /// The address given out last.
     pub last_address: Option<Ipv4Addr>,
+}
+
+/// A pull that a container waits for.
+#[derive(Debug, Clone, Default)]
+pub struct Pulling {
+    /// How far it is, in words; empty at the beginning.
+    pub progress: String,
+    /// Ends the wait; the pull ends with its last waiter.
+    pub cancel: tokio_util::sync::CancellationToken,
 }
 
 /// A task under way.

@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
 use schema::control::Nudge;
+use tokio_util::sync::CancellationToken;
 
-use super::facts::{Busy, Memory, Slot, Trouble, Uid};
+use super::facts::{Busy, Memory, Pulling, Slot, Trouble, Uid};
 
 /// How soon something is tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,9 +63,17 @@ impl Ledger {
     }
 
     /// A pull begins; it counts as under way until the guard is dropped.
-    pub fn begin_pull(&self, slot: Slot) -> InFlight {
-        self.lock().pulling.insert(slot.clone());
+    pub fn begin_pull(&self, slot: Slot, cancel: CancellationToken) -> InFlight {
+        self.lock().pulling.insert(slot.clone(), Pulling { progress: String::new(), cancel });
         InFlight { ledger: self.clone(), what: What::Pull(slot) }
+    }
+
+    /// How far a pull is.
+    pub fn note_progress(&self, slot: &Slot, progress: String) {
+        if let Some(pulling) = self.lock().pulling.get_mut(slot) {
+            pulling.progress = progress;
+        }
+        self.nudge.nudge();
     }
 
     /// The image was not there at the start. False if it had been fetched for this very start: then

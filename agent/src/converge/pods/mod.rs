@@ -4,6 +4,7 @@
 //! whole node; each pod's work runs as a task of its own, so that no slow pull or stop holds another
 //! pod up; writes `status/<node>/pods/…`.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,6 +20,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::converge::images::ImageBook;
 use crate::converge::pod_table::PodTable;
 use crate::desired::{Desired, DesiredStore, DiskError, ETCD_GRACE, Source};
 use crate::worlds::docker::Docker;
@@ -34,6 +36,8 @@ pub mod machine;
 pub mod names;
 pub mod observe;
 pub mod plan;
+pub mod pulls;
+pub mod registry_login;
 pub mod render;
 pub mod report;
 pub mod status;
@@ -47,12 +51,14 @@ pub mod writer;
 mod tests;
 
 pub use facts::{ContainerLimits, NodeFacts, Observed};
+pub use pulls::{Credentials, NoCredentials};
 pub use report::Statuses;
 pub use steps::PodsPlan;
 pub use task::PauseArchive;
 
 use ledger::Ledger;
 use observe::{Looker, Stale};
+use pulls::Pulls;
 use task::Worker;
 
 /// Pods being made at once: more do not go faster on Docker, and hold each other up.
@@ -60,8 +66,6 @@ const CREATIONS: usize = 4;
 /// Containers being stopped at once: a stop is waiting for the most part, up to its grace period, and
 /// no pod with a long one may hold the others up. More than two for each pod of a full node.
 const STOPS: usize = 256;
-/// Images being fetched at once.
-const PULLS: usize = 3;
 
 /// The pause image.
 #[derive(Clone)]
@@ -102,6 +106,10 @@ pub struct PodsDeps {
     pub nudge: Nudge,
     /// Running pods, for the network loop.
     pub pod_table: watch::Sender<PodTable>,
+    /// Logins at registries.
+    pub credentials: Arc<dyn Credentials>,
+    /// Images pulled and wanted, for the images loop.
+    pub images: Arc<ImageBook>,
 }
 
 /// The loop. Dropping it cuts its tasks off; the next one goes on from what is there.
@@ -114,6 +122,7 @@ pub struct PodsLoop {
     worker: Worker,
     pod_table: watch::Sender<PodTable>,
     statuses: watch::Sender<Statuses>,
+    images: Arc<ImageBook>,
     started: Instant,
     shutdown: CancellationToken,
     _guard: DropGuard,
@@ -154,7 +163,8 @@ impl PodsLoop {
             events: deps.events,
             creations: Arc::new(Semaphore::new(CREATIONS)),
             stops: Arc::new(Semaphore::new(STOPS)),
-            pulls: Arc::new(Semaphore::new(PULLS)),
+            pulls: Pulls::new(deps.docker.clone(), Arc::clone(&deps.images)),
+            credentials: deps.credentials,
         };
         Ok(Self {
             node,
@@ -165,6 +175,7 @@ impl PodsLoop {
             worker,
             pod_table: deps.pod_table,
             statuses,
+            images: deps.images,
             started: Instant::now(),
             _guard: shutdown.clone().drop_guard(),
             shutdown,
@@ -219,6 +230,7 @@ impl Loop for PodsLoop {
         let (desired, links, folders, pods) =
             futures::join!(desired, netlink.list_pod_links(), folders, self.looker.look());
         let pods = pods?;
+        self.images.set_wanted(wanted_images(&desired));
         observe::publish(&pods, &self.pod_table);
         if let Err(error) = &links {
             tracing::warn!(%error, "could not list the pods' links");
@@ -238,7 +250,7 @@ impl Loop for PodsLoop {
     }
 
     async fn act(&mut self, observed: &Observed, mut plan: PodsPlan) -> PodsPlan {
-        act::begin(&self.worker, &mut plan, &observed.memory, &self.shutdown);
+        act::begin(&self.worker, &mut plan, observed, &self.shutdown);
         if observed.desired.source != Source::Unknown {
             self.worker.ledger.forget_all_but(|uid| {
                 observed.pods.contains_key(uid)
@@ -266,6 +278,16 @@ impl Loop for PodsLoop {
             Some(wait) => Next::After(Duration::try_from(wait).unwrap_or_default().max(MIN_WAIT)),
         })
     }
+}
+
+/// The images of all pods that are wanted; none when it is not known which these are.
+fn wanted_images(desired: &Desired) -> Option<BTreeSet<String>> {
+    if !desired.is_settled() || !desired.unreadable.is_empty() {
+        return None;
+    }
+    let specs = desired.pods.values().map(|binding| &binding.pod.spec);
+    let containers = specs.flat_map(|spec| spec.init_containers.iter().chain(&spec.containers));
+    Some(containers.map(|container| container.image.clone()).collect())
 }
 
 /// Shortest time between two runs that nobody nudged.

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use super::facts::{Container, PodFacts, State, Uid};
 use super::names;
 use crate::converge::pod_table::{PodNet, PodTable};
+use crate::worlds::docker::reference::repo_digest;
 use crate::worlds::docker::{ContainerDetails, Docker, DockerError, EngineState, ListedContainer};
 
 /// Inspects under way at once.
@@ -54,13 +55,15 @@ pub struct Looker {
     instance: String,
     stale: Stale,
     known: BTreeMap<String, (EngineState, ContainerDetails)>,
+    /// Repo digests, by image id and reference.
+    digests: BTreeMap<(String, String), String>,
     next_listing: Option<Instant>,
 }
 
 impl Looker {
     /// A fresh one.
     pub fn new(docker: Arc<dyn Docker>, instance: String, stale: Stale) -> Self {
-        Self { docker, instance, stale, known: BTreeMap::new(), next_listing: None }
+        Self { docker, instance, stale, known: BTreeMap::new(), digests: BTreeMap::new(), next_listing: None }
     }
 
     /// All containers of the instance, by pod uid.
@@ -80,7 +83,28 @@ impl Looker {
         let pause = (began.elapsed() * LISTING_SHARE).min(LISTING_PAUSE_MAX);
         self.next_listing = Some(Instant::now() + pause);
         self.inspect(&rows).await.map_err(|e| LoopError::new("cannot inspect a container", e))?;
+        self.name_images(&rows).await;
         Ok(self.group(&rows))
+    }
+
+    /// Finds the repo digests of images not seen before. What can't be told keeps its content id.
+    async fn name_images(&mut self, rows: &[ListedContainer]) {
+        let key = |row: &ListedContainer| (row.image_id.clone(), row.image.clone());
+        let here: BTreeSet<_> = rows.iter().map(key).collect();
+        self.digests.retain(|key, _| here.contains(key));
+        for (id, reference) in here {
+            let known = self.digests.contains_key(&(id.clone(), reference.clone()));
+            if known || id.is_empty() {
+                continue;
+            }
+            // An image gone from under its container says nothing; an engine away is asked again.
+            let Ok(facts) = self.docker.image(&id).await else { continue };
+            let digests = facts.map(|facts| facts.repo_digests).unwrap_or_default();
+            // The listing says the content id where the name has moved on to another image.
+            let moved = || digests.first().map(String::as_str).filter(|_| reference.starts_with("sha256:"));
+            let name = repo_digest(&reference, &digests).or_else(moved).unwrap_or(&id).to_owned();
+            self.digests.insert((id, reference), name);
+        }
     }
 
     async fn inspect(&mut self, rows: &[ListedContainer]) -> Result<(), DockerError> {
@@ -126,6 +150,9 @@ impl Looker {
             let details = self.known.get(&row.id).map(|(_, details)| details);
             let (uid, pod, mut container) =
                 Container::read(&caught_up(row, details), details.unwrap_or(&nothing));
+            if let Some(name) = self.digests.get(&(row.image_id.clone(), row.image.clone())) {
+                container.image_id.clone_from(name);
+            }
             // How it ended, and whether it was ever started, is not known: it must not pass for a success.
             if details.is_none() && !container.is_running() {
                 container.state = State::Removing;

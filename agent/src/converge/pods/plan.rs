@@ -41,6 +41,10 @@ pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
     }
     plan.last_address = pool.last_address();
     plan.remove_links = stray_links(observed, &wanted);
+    if observed.desired.is_settled() && observed.desired.unreadable.is_empty() {
+        let pulling = observed.memory.pulling.keys();
+        plan.cancel_pulls = pulling.filter(|(uid, _)| !wanted.contains_key(uid.as_str())).cloned().collect();
+    }
     plan
 }
 

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use schema::kinds::pod::{HostPortStatus, PullPolicy, WaitingState};
 use schema::meta::PodRef;
 
-use super::facts::{Container, Uid};
+use super::facts::{Container, Slot, Uid};
 use super::render::{Rendered, VolumePrep};
 use crate::worlds::docker::NewContainer;
 
@@ -23,11 +23,14 @@ pub struct PodsPlan {
     pub remove_links: Vec<String>,
     /// The address given out last.
     pub last_address: Option<Ipv4Addr>,
+    /// Pulls for containers that nobody wants any more.
+    pub cancel_pulls: Vec<Slot>,
 }
 
 impl schema::control::Plan for PodsPlan {
     fn is_empty(&self) -> bool {
         self.remove_links.is_empty()
+            && self.cancel_pulls.is_empty()
             && self.pods.values().all(|d| d.task.is_none() && d.pulls.is_empty() && !d.cancel)
     }
 }

@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 use super::facts::{NodeFacts, Slot, Uid};
 use super::ledger::{Ledger, Retry};
 use super::names;
+use super::pulls::{Credentials, Pulls};
 use super::render::{Rendered, VolumePrep};
 use super::steps::{ContainerAct, ContainerStep, Down, LinkStep, PauseStep, Target, Up};
 use super::volumes;
@@ -42,8 +43,10 @@ pub struct Worker {
     pub creations: Arc<Semaphore>,
     /// Containers being stopped at once.
     pub stops: Arc<Semaphore>,
-    /// Images being fetched at once.
-    pub pulls: Arc<Semaphore>,
+    /// Images being fetched.
+    pub pulls: Pulls,
+    /// Logins at registries.
+    pub credentials: Arc<dyn Credentials>,
 }
 
 /// The pod as a whole could not go on.
@@ -74,7 +77,8 @@ pub struct PodId {
 }
 
 impl PodId {
-    fn slot(&self, container: &str) -> Slot {
+    /// A container of it.
+    pub fn slot(&self, container: &str) -> Slot {
         (self.uid.clone(), container.to_owned())
     }
 }
@@ -217,6 +221,12 @@ impl Worker {
                 self.missing(id, step, &image, rendered);
                 None
             }
+            Err(error @ DockerError::InvalidImageName { .. }) => {
+                self.tell(id, EventType::Warning, "Failed", error.to_string());
+                let slot = id.slot(&step.container);
+                self.ledger.fail(slot, "InvalidImageName", error.to_string(), Retry::Image);
+                None
+            }
             Err(error) => {
                 self.trouble(id, &step.container, "CreateContainerError", &error.to_string());
                 None
@@ -353,31 +363,6 @@ impl Worker {
         })
         .await;
         Ok(())
-    }
-
-    /// Fetches an image for a container; the outcome is kept for the next plan.
-    pub async fn pull(&self, id: &PodId, container: &str, attempt: u32, image: &str) {
-        // The semaphore is never closed.
-        let _slot = self.pulls.acquire().await;
-        let slot = id.slot(container);
-        self.tell(id, EventType::Normal, "Pulling", format!("Pulling image {image}"));
-        match self.docker.pull(image).await {
-            Ok(()) => {
-                self.tell(id, EventType::Normal, "Pulled", format!("Pulled image {image}"));
-                self.ledger.note_pulled(slot, attempt);
-            }
-            Err(error) => {
-                let here = matches!(self.docker.image(image).await, Ok(Some(_)));
-                let hint = if here {
-                    "; the node has this image: set imagePullPolicy IfNotPresent (or a tag other than latest) to use it"
-                } else {
-                    "; check the image's name, the registry, and the node's way to it"
-                };
-                let message = format!("{error}{hint}");
-                self.tell(id, EventType::Warning, "Failed", message.clone());
-                self.ledger.fail(slot, "ErrImagePull", message, Retry::Image);
-            }
-        }
     }
 
     fn trouble(&self, id: &PodId, container: &str, reason: &str, message: &str) {

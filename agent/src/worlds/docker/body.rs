@@ -7,6 +7,7 @@ use bollard::models::{
     MountBindOptionsPropagationEnum, MountType, RestartPolicy, RestartPolicyNameEnum,
 };
 
+use super::reference::asked_for;
 use super::spec::{BindMount, Limits, Namespaces, NewContainer};
 
 /// Period of the CPU quota, as Kubernetes sets it.
@@ -18,7 +19,7 @@ pub(super) fn create_body(new: &NewContainer) -> ContainerCreateBody {
     let entrypoint = some(&new.command);
     let cmd = some(&new.args);
     ContainerCreateBody {
-        image: Some(new.image.clone()),
+        image: Some(asked_for(&new.image)),
         labels: Some(new.labels.clone().into_iter().collect()),
         entrypoint,
         cmd,

@@ -31,6 +31,30 @@ pub enum DockerError {
         /// What the registry or Docker said.
         message: String,
     },
+    /// The registry wants a login, or another one.
+    #[error("cannot pull {image}: {message}")]
+    LoginRefused {
+        /// The image asked for.
+        image: String,
+        /// What the registry said.
+        message: String,
+    },
+    /// What was asked for is no image reference.
+    #[error("{image} is not an image reference: {message}; write [registry/]name[:tag][@digest]")]
+    InvalidImageName {
+        /// What was asked for.
+        image: String,
+        /// Docker's words.
+        message: String,
+    },
+    /// A container or another image needs the image.
+    #[error("image {image} is in use: {message}")]
+    ImageInUse {
+        /// The image.
+        image: String,
+        /// Docker's words.
+        message: String,
+    },
     /// Nobody answers at the socket.
     #[error("cannot reach Docker: {message}; check that dockerd runs and that its socket is readable")]
     Unreachable {
@@ -86,6 +110,21 @@ impl DockerError {
         }
     }
 
+    /// What a failed pull says: registries have no codes that Docker passes on, only words.
+    pub(crate) fn of_pull(image: &str, message: String) -> Self {
+        let image = image.to_owned();
+        let lower = message.to_ascii_lowercase();
+        let says = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+        if says(&["invalid reference format", "invalid repository name", "must be lowercase"]) {
+            return Self::InvalidImageName { image, message };
+        }
+        let login = ["unauthorized", "authentication required", "no basic auth credentials", "denied"];
+        if says(&login) || says(&["incorrect username or password", "insufficient_scope", "401 ", "403 "]) {
+            return Self::LoginRefused { image, message };
+        }
+        Self::Pull { image, message }
+    }
+
     /// Docker as a whole is not there, so that nothing is wrong with this one request.
     pub fn is_outage(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::Timeout { .. })
@@ -105,4 +144,30 @@ fn chain(error: &dyn std::error::Error) -> String {
         cause = inner.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_registries_become_reasons() {
+        let kind = |message: &str| match DockerError::of_pull("app", message.to_owned()) {
+            DockerError::LoginRefused { .. } => "login",
+            DockerError::InvalidImageName { .. } => "name",
+            DockerError::Pull { .. } => "pull",
+            other => panic!("{other:?}"),
+        };
+        for (message, expected) in [
+            ("Get \"http://127.0.0.1:5000/v2/app/manifests/1\": no basic auth credentials", "login"),
+            ("pull access denied for app, repository does not exist or may require 'docker login'", "login"),
+            ("unauthorized: authentication required", "login"),
+            ("Head \"https://h/v2/a/manifests/1\": unauthorized: incorrect username or password", "login"),
+            ("manifest for 127.0.0.1:5000/app:2 not found: manifest unknown", "pull"),
+            ("dial tcp 127.0.0.1:1: connect: connection refused", "pull"),
+            ("invalid reference format", "name"),
+        ] {
+            assert_eq!(kind(message), expected, "{message}");
+        }
+    }
 }

@@ -3,17 +3,20 @@
 //! nor any later one, as for an agent killed right there.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt};
 use jiff::Timestamp;
+use tokio::sync::{Notify, watch};
 
 use super::{
     ContainerDetails, ContainerEvent, Docker, DockerError, EngineState, EngineVersion, INSTANCE_LABEL,
-    ImageFacts, ListedContainer, LogOptions, LogStream, Namespaces, NewContainer,
+    ImageFacts, ListedContainer, LogOptions, LogStream, Namespaces, NewContainer, PullProgress,
+    RegistryLogin, StoredImage,
 };
 
 /// A changing call, by container name or image.
@@ -66,6 +69,16 @@ pub struct FakeEngine {
     pub images: BTreeMap<String, ImageFacts>,
     /// Images that a pull finds.
     pub registry: BTreeSet<String>,
+    /// Images that a pull gets only as this user.
+    pub logins: BTreeMap<String, String>,
+    /// Pulls begun: image, and the user if there was a login.
+    pub pulls_begun: Vec<(String, Option<String>)>,
+    /// Pulls given up before they ended.
+    pub pulls_dropped: Vec<String>,
+    /// Pulls wait until they are released.
+    pub hold_pulls: bool,
+    /// Releases one pull per permit.
+    pub pulls_released: Arc<Notify>,
     /// The time.
     pub now: Timestamp,
     /// Changing calls so far.
@@ -93,7 +106,7 @@ impl FakeDocker {
     pub fn with_images(images: &[&str]) -> Self {
         let fake = Self::default();
         for image in images {
-            let facts = ImageFacts { id: format!("sha256:{image}"), user: String::new() };
+            let facts = ImageFacts { id: format!("sha256:{image}"), ..ImageFacts::default() };
             fake.engine().images.insert((*image).to_owned(), facts);
         }
         fake
@@ -186,6 +199,15 @@ impl FakeDocker {
             Some(outcome) => outcome,
             None => std::future::pending().await,
         }
+    }
+}
+
+/// A held pull was given up.
+struct Dropped<'a>(&'a FakeDocker, String);
+
+impl Drop for Dropped<'_> {
+    fn drop(&mut self) {
+        self.0.engine().pulls_dropped.push(self.1.clone());
     }
 }
 
@@ -321,17 +343,66 @@ impl Docker for FakeDocker {
         self.read(|engine| Ok(engine.images.get(reference).cloned())).await
     }
 
-    async fn pull(&self, reference: &str) -> Result<(), DockerError> {
+    async fn pull(
+        &self,
+        reference: &str,
+        login: Option<&RegistryLogin>,
+        progress: &watch::Sender<PullProgress>,
+    ) -> Result<(), DockerError> {
+        let held = {
+            let mut engine = self.engine();
+            engine.pulls_begun.push((reference.to_owned(), login.map(|login| login.username.clone())));
+            engine.hold_pulls.then(|| Arc::clone(&engine.pulls_released))
+        };
+        if let Some(released) = held {
+            progress.send_modify(|p| p.note("layer", "Downloading", Some((1 << 20, 4 << 20))));
+            let dropped = Dropped(self, reference.to_owned());
+            released.notified().await;
+            std::mem::forget(dropped);
+        }
         self.gate(format!("pull {reference}"), |engine| {
+            let wanted = engine.logins.get(reference);
+            if wanted.is_some_and(|user| login.is_none_or(|login| login.username != *user)) {
+                return Err(DockerError::of_pull(reference, "no basic auth credentials".to_owned()));
+            }
             if !engine.registry.contains(reference) {
                 let message = "no such host".to_owned();
                 return Err(DockerError::Pull { image: reference.to_owned(), message });
             }
-            let facts = ImageFacts { id: format!("sha256:{reference}"), user: String::new() };
+            let facts = ImageFacts { id: format!("sha256:{reference}"), ..ImageFacts::default() };
             engine.images.insert(reference.to_owned(), facts);
             Ok(())
         })
         .await
+    }
+
+    async fn images(&self) -> Result<Vec<StoredImage>, DockerError> {
+        self.read(|engine| {
+            let row = |(tag, facts): (&String, &ImageFacts)| StoredImage {
+                id: facts.id.clone(),
+                tags: vec![tag.clone()],
+                digests: facts.repo_digests.clone(),
+                size_bytes: facts.size_bytes,
+            };
+            Ok(engine.images.iter().map(row).collect())
+        })
+        .await
+    }
+
+    async fn remove_image(&self, reference: &str) -> Result<(), DockerError> {
+        self.gate(format!("remove image {reference}"), |engine| {
+            engine.images.remove(reference);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn images_in_use(&self) -> Result<BTreeSet<String>, DockerError> {
+        self.read(|engine| Ok(engine.containers.values().map(|c| c.row.image_id.clone()).collect())).await
+    }
+
+    async fn data_root(&self) -> Result<PathBuf, DockerError> {
+        self.read(|_| Ok(PathBuf::from("/"))).await
     }
 
     async fn load(&self, archive: Vec<u8>) -> Result<(), DockerError> {

@@ -1,21 +1,26 @@
 //! Docker, as far as Minik8s uses it: one small trait, the real engine and a scripted one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::BoxStream;
 use jiff::Timestamp;
+use tokio::sync::watch;
 
 mod body;
 mod error;
 mod fake;
+mod image;
 mod real;
+pub mod reference;
 mod spec;
 
 pub use error::DockerError;
 pub use fake::{Call, Exit, FakeDocker, Fault};
+pub use image::{ImageFacts, PullProgress, RegistryLogin, StoredImage};
 pub use real::RealDocker;
 pub use spec::{BindMount, Limits, LogLimits, Namespaces, NewContainer};
 
@@ -71,15 +76,6 @@ pub struct ContainerDetails {
     pub error: String,
 }
 
-/// An image on the node.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ImageFacts {
-    /// Content id.
-    pub id: String,
-    /// `USER` of the image; empty is root.
-    pub user: String,
-}
-
 /// Who answers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EngineVersion {
@@ -133,8 +129,22 @@ pub trait Docker: Send + Sync + 'static {
     async fn remove(&self, id: &str) -> Result<(), DockerError>;
     /// An image on the node, none if it is not there.
     async fn image(&self, reference: &str) -> Result<Option<ImageFacts>, DockerError>;
-    /// Fetches an image from its registry.
-    async fn pull(&self, reference: &str) -> Result<(), DockerError>;
+    /// Fetches an image from its registry. Dropping the future ends the pull at the engine, too.
+    async fn pull(
+        &self,
+        reference: &str,
+        login: Option<&RegistryLogin>,
+        progress: &watch::Sender<PullProgress>,
+    ) -> Result<(), DockerError>;
+    /// All images on the node, those in between of builds left out.
+    async fn images(&self) -> Result<Vec<StoredImage>, DockerError>;
+    /// Removes a tag, and the image with its last; by id an image without tags. Never by force:
+    /// [`DockerError::ImageInUse`] if something needs it. No error if it is not there.
+    async fn remove_image(&self, reference: &str) -> Result<(), DockerError>;
+    /// Content ids of the images of all containers on the engine, whoever made them.
+    async fn images_in_use(&self) -> Result<BTreeSet<String>, DockerError>;
+    /// Where the engine keeps its data.
+    async fn data_root(&self) -> Result<PathBuf, DockerError>;
     /// Takes images from an archive as `docker save` writes it.
     async fn load(&self, archive: Vec<u8>) -> Result<(), DockerError>;
     /// What a container wrote.

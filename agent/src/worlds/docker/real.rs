@@ -1,23 +1,28 @@
 //! The engine at a Unix socket, through bollard at the version that it speaks.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bollard::auth::DockerCredentials;
 use bollard::models::ContainerSummaryStateEnum as Summary;
 use bollard::query_parameters::{
     CreateContainerOptions, CreateImageOptions, EventsOptions, ImportImageOptions, ListContainersOptions,
-    LogsOptions, RemoveContainerOptions, StopContainerOptions,
+    ListImagesOptions, LogsOptions, RemoveContainerOptions, RemoveImageOptions, StopContainerOptions,
 };
 use bytes::Bytes;
 use futures::stream::{BoxStream, StreamExt};
 use jiff::Timestamp;
+use tokio::sync::watch;
 
 use super::body::create_body;
+use super::reference::asked_for;
 use super::{
     ContainerDetails, ContainerEvent, Docker, DockerError, EngineState, EngineVersion, INSTANCE_LABEL,
-    ImageFacts, ListedContainer, LogOptions, LogStream, NewContainer,
+    ImageFacts, ListedContainer, LogOptions, LogStream, NewContainer, PullProgress, RegistryLogin,
+    StoredImage,
 };
 
 /// Longest time for a request that reads.
@@ -116,6 +121,11 @@ impl Docker for RealDocker {
             Err(DockerError::Refused { status: 404, message, .. }) if message.contains("No such image") => {
                 Err(DockerError::NoSuchImage { image: new.image.clone() })
             }
+            Err(DockerError::Refused { status: 400, message, .. })
+                if message.contains("invalid reference") =>
+            {
+                Err(DockerError::InvalidImageName { image: new.image.clone(), message })
+            }
             Err(other) => Err(other),
         }
     }
@@ -146,42 +156,91 @@ impl Docker for RealDocker {
     }
 
     async fn image(&self, reference: &str) -> Result<Option<ImageFacts>, DockerError> {
-        match within("to inspect an image", READ, self.client.inspect_image(reference)).await {
+        let asked =
+            if reference.starts_with("sha256:") { reference.to_owned() } else { asked_for(reference) };
+        match within("to inspect an image", READ, self.client.inspect_image(&asked)).await {
             Ok(image) => Ok(Some(ImageFacts {
                 id: image.id.unwrap_or_default(),
                 user: image.config.and_then(|c| c.user).unwrap_or_default(),
+                repo_digests: image.repo_digests.unwrap_or_default(),
+                size_bytes: bytes(image.size),
             })),
             Err(DockerError::Refused { status: 404, .. }) => Ok(None),
             Err(other) => Err(other),
         }
     }
 
-    async fn pull(&self, reference: &str) -> Result<(), DockerError> {
+    async fn pull(
+        &self,
+        reference: &str,
+        login: Option<&RegistryLogin>,
+        progress: &watch::Sender<PullProgress>,
+    ) -> Result<(), DockerError> {
         let act = "to pull an image";
-        // Without a tag Docker would fetch every tag of the repository.
-        let last = reference.rsplit('/').next().unwrap_or(reference);
-        let from_image =
-            if last.contains([':', '@']) { reference.to_owned() } else { format!("{reference}:latest") };
-        let options = CreateImageOptions { from_image: Some(from_image), ..Default::default() };
-        let mut progress = self.client.create_image(Some(options), None, None).boxed();
+        let options = CreateImageOptions { from_image: Some(asked_for(reference)), ..Default::default() };
+        let mut steps = self.client.create_image(Some(options), None, login.map(credentials)).boxed();
         let failed = |error: DockerError| match error {
-            DockerError::Refused { message, .. } => {
-                DockerError::Pull { image: reference.to_owned(), message }
-            }
+            DockerError::Refused { message, .. } => DockerError::of_pull(reference, message),
             other => other,
         };
         loop {
-            match tokio::time::timeout(PULL_STALLED, progress.next()).await {
+            match tokio::time::timeout(PULL_STALLED, steps.next()).await {
                 Err(_) => return Err(DockerError::Timeout { act, after: PULL_STALLED }),
                 Ok(None) => return Ok(()),
                 Ok(Some(Err(error))) => return Err(failed(DockerError::from_client(act, &error))),
                 Ok(Some(Ok(step))) => {
                     if let Some(message) = step.error_detail.and_then(|e| e.message) {
-                        return Err(DockerError::Pull { image: reference.to_owned(), message });
+                        return Err(DockerError::of_pull(reference, message));
                     }
+                    let detail = step.progress_detail.unwrap_or_default();
+                    let counts =
+                        detail.current.zip(detail.total).map(|(c, t)| (bytes(Some(c)), bytes(Some(t))));
+                    let (layer, status) = (step.id.unwrap_or_default(), step.status.unwrap_or_default());
+                    progress.send_modify(|progress| progress.note(&layer, &status, counts));
                 }
             }
         }
+    }
+
+    async fn images(&self) -> Result<Vec<StoredImage>, DockerError> {
+        let options = ListImagesOptions::default();
+        let rows = within("to list images", READ, self.client.list_images(Some(options))).await?;
+        let named = |names: Vec<String>| names.into_iter().filter(|n| !n.contains("<none>")).collect();
+        let stored = rows.into_iter().map(|row| StoredImage {
+            id: row.id,
+            tags: named(row.repo_tags),
+            digests: named(row.repo_digests),
+            size_bytes: bytes(Some(row.size)),
+        });
+        Ok(stored.collect())
+    }
+
+    async fn remove_image(&self, reference: &str) -> Result<(), DockerError> {
+        let options = RemoveImageOptions::default();
+        let request = self.client.remove_image(reference, Some(options), None);
+        match within("to remove an image", WRITE, request).await {
+            Ok(_) | Err(DockerError::Refused { status: 404, .. }) => Ok(()),
+            Err(DockerError::Refused { status: 409, message, .. }) => {
+                Err(DockerError::ImageInUse { image: reference.to_owned(), message })
+            }
+            Err(other) => Err(other),
+        }
+    }
+
+    async fn images_in_use(&self) -> Result<BTreeSet<String>, DockerError> {
+        let options = ListContainersOptions { all: true, ..Default::default() };
+        let rows = within("to list containers", READ, self.client.list_containers(Some(options))).await?;
+        Ok(rows.into_iter().filter_map(|row| row.image_id).collect())
+    }
+
+    async fn data_root(&self) -> Result<PathBuf, DockerError> {
+        let info = within("where its data lies", READ, self.client.info()).await?;
+        let unknown = || DockerError::Refused {
+            act: "where its data lies",
+            status: 0,
+            message: "it does not say".to_owned(),
+        };
+        info.docker_root_dir.map(PathBuf::from).ok_or_else(unknown)
     }
 
     async fn load(&self, archive: Vec<u8>) -> Result<(), DockerError> {
@@ -241,6 +300,22 @@ impl Docker for RealDocker {
             })
             .boxed())
     }
+}
+
+fn credentials(login: &RegistryLogin) -> DockerCredentials {
+    let some = |text: &String| (!text.is_empty()).then(|| text.clone());
+    DockerCredentials {
+        username: some(&login.username),
+        password: some(&login.password),
+        serveraddress: some(&login.server),
+        identitytoken: some(&login.identity_token),
+        ..Default::default()
+    }
+}
+
+/// Docker counts in signed numbers; a negative one is "not known".
+fn bytes(count: Option<i64>) -> u64 {
+    count.and_then(|count| u64::try_from(count).ok()).unwrap_or_default()
 }
 
 fn listed(row: bollard::models::ContainerSummary) -> ListedContainer {

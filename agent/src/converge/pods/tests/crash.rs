@@ -14,8 +14,9 @@ use schema::world::{Versioned, World};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::super::{PauseImage, PodsDeps, PodsLoop};
+use super::super::{NoCredentials, PauseImage, PodsDeps, PodsLoop};
 use super::{binding, spec, subnet};
+use crate::converge::images::ImageBook;
 use crate::worlds::docker::{DockerError, FakeDocker, Fault};
 use crate::worlds::netlink::{Bridge, FakeNetlink, Netlink, NetlinkError, PodLink, Route};
 
@@ -125,6 +126,8 @@ impl Rig {
             events: EventRecorder::disabled(),
             nudge,
             pod_table,
+            credentials: Arc::new(NoCredentials),
+            images: ImageBook::open(&self.state.path().join("agent")),
         })
         .unwrap();
         let (last_run, _) = watch::channel(None);

@@ -314,3 +314,33 @@ fn host_ports_are_free_ones_and_never_given_twice() {
     assert_eq!(distinct.len(), ports.len(), "{ports:?}");
     assert!(refused <= 1, "{ports:?}");
 }
+
+// To be red (not tried yet) when plan.rs takes all of `memory.pulling`, and when it takes none.
+#[test]
+fn a_pull_that_no_wanted_pod_needs_is_given_up() {
+    let web = binding("web", spec(&["a"]));
+    let mut observed = wants(std::slice::from_ref(&web));
+    let (wanted, gone) = ((web.pod.uid, "a".to_owned()), ("gone".to_owned(), "a".to_owned()));
+    for slot in [&wanted, &gone] {
+        observed.memory.pulling.insert(slot.clone(), crate::converge::pods::facts::Pulling::default());
+    }
+    assert_eq!(plan(&observed, at(0)).cancel_pulls, [gone]);
+    // While nobody knows what is wanted, nothing is given up.
+    observed.desired.settled = false;
+    assert!(plan(&observed, at(0)).cancel_pulls.is_empty());
+}
+
+#[test]
+fn a_container_that_waits_for_its_image_says_how_far_it_is() {
+    let web = binding("web", spec(&["a"]));
+    let mut observed = wants(std::slice::from_ref(&web));
+    let pulling = crate::converge::pods::facts::Pulling {
+        progress: "12 of 40 MiB, 3 of 7 layers".into(),
+        ..Default::default()
+    };
+    observed.memory.pulling.insert((web.pod.uid.clone(), "a".into()), pulling);
+    let plan = plan(&observed, at(0));
+    let waiting = &plan.pods[&web.pod.uid].waiting["a"];
+    assert_eq!(waiting.reason, "ContainerCreating");
+    assert_eq!(waiting.message, "pulling image app:1: 12 of 40 MiB, 3 of 7 layers");
+}

@@ -1,0 +1,43 @@
+//! Removes images, never by force: what something needs after all stays.
+
+use super::ImagesLoop;
+use super::plan::{ImagesPlan, Removal};
+use crate::worlds::docker::DockerError;
+
+/// What became of a plan.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Names of what was removed, and the bytes that it took.
+    pub removed: Vec<(String, u64)>,
+    /// What could not be removed, and why.
+    pub failures: Vec<String>,
+    /// What is left in use is no failure of Docker, but of the disk.
+    pub too_little: bool,
+}
+
+impl ImagesLoop {
+    pub(super) async fn carry_out(&self, mut plan: ImagesPlan, now: jiff::Timestamp) -> Outcome {
+        let mut outcome = Outcome { too_little: plan.too_little, ..Outcome::default() };
+        for removal in &plan.remove {
+            match self.remove(removal).await {
+                Ok(()) => {
+                    outcome.removed.push((removal.references.join(", "), removal.size_bytes));
+                    plan.gone.insert(removal.id.clone());
+                }
+                Err(error) => {
+                    tracing::debug!(image = removal.id, %error, "an image stays");
+                    outcome.failures.push(error.to_string());
+                }
+            }
+        }
+        self.book.note_seen(&plan.used, &plan.gone, now).await;
+        outcome
+    }
+
+    async fn remove(&self, removal: &Removal) -> Result<(), DockerError> {
+        for reference in &removal.references {
+            self.docker.remove_image(reference).await?;
+        }
+        Ok(())
+    }
+}

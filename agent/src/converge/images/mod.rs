@@ -1,0 +1,127 @@
+//! The images loop: removes images that nobody needs when Docker's disk is full.
+//!
+//! Reads the disk, Docker's images and containers, and the [`ImageBook`]; decides in `plan.rs`;
+//! removes images and tells of it as events of the node.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use schema::control::{Loop, LoopError, Next, Observation};
+use schema::records::EventType;
+use schema::store::events::{EventDraft, EventRecorder};
+
+use crate::worlds::disk::Disk;
+use crate::worlds::docker::Docker;
+
+mod act;
+mod book;
+mod observe;
+pub mod plan;
+#[cfg(test)]
+mod tests;
+
+pub use act::Outcome;
+pub use book::{ImageBook, PulledImage, PulledImages};
+pub use plan::Thresholds;
+
+use plan::{ImagesPlan, Observed};
+
+/// What the loop stands on.
+pub struct ImagesDeps {
+    /// The node, for events.
+    pub node: String,
+    /// The engine.
+    pub docker: Arc<dyn Docker>,
+    /// Its disk.
+    pub disk: Arc<dyn Disk>,
+    /// What was pulled and what is wanted.
+    pub book: Arc<ImageBook>,
+    /// When images go.
+    pub thresholds: Thresholds,
+    /// For events.
+    pub events: EventRecorder,
+}
+
+/// The loop.
+pub struct ImagesLoop {
+    node: String,
+    docker: Arc<dyn Docker>,
+    disk: Arc<dyn Disk>,
+    book: Arc<ImageBook>,
+    thresholds: Thresholds,
+    events: EventRecorder,
+    data_root: Option<PathBuf>,
+}
+
+impl ImagesLoop {
+    /// A loop that has not looked yet.
+    pub fn new(deps: ImagesDeps) -> Self {
+        let ImagesDeps { node, docker, disk, book, thresholds, events } = deps;
+        Self { node, docker, disk, book, thresholds, events, data_root: None }
+    }
+
+    fn tell(&self, kind: EventType, reason: &str, message: String) {
+        self.events.record(EventDraft {
+            kind,
+            object_kind: "Node".to_owned(),
+            namespace: String::new(),
+            name: self.node.clone(),
+            reason: reason.to_owned(),
+            message,
+        });
+    }
+}
+
+#[async_trait]
+impl Loop for ImagesLoop {
+    type Observed = Observed;
+    type Plan = ImagesPlan;
+    type Outcome = Outcome;
+
+    fn name(&self) -> &'static str {
+        "images"
+    }
+
+    async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
+        self.look().await.map(Observation::Ready)
+    }
+
+    fn plan(observed: &Observed, now: Timestamp) -> ImagesPlan {
+        plan::plan(observed, now)
+    }
+
+    async fn act(&mut self, _observed: &Observed, plan: ImagesPlan) -> Outcome {
+        tracing::debug!(why = %plan.why, remove = plan.remove.len(), keep = ?plan.keep, "images");
+        self.carry_out(plan, Timestamp::now()).await
+    }
+
+    async fn report(&mut self, observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {
+        let percent = observed.disk.percent();
+        if !outcome.removed.is_empty() {
+            let names: Vec<&str> = outcome.removed.iter().map(|(name, _)| name.as_str()).collect();
+            let mib = outcome.removed.iter().map(|(_, bytes)| bytes).sum::<u64>().div_ceil(1 << 20);
+            let message = format!(
+                "removed {} images of {mib} MiB, as Docker's disk was {percent} % full: {}",
+                names.len(),
+                names.join(", ")
+            );
+            tracing::info!("{message}");
+            self.tell(EventType::Normal, "FreedImages", message);
+        }
+        if outcome.too_little || !outcome.failures.is_empty() {
+            let why = match outcome.failures.first() {
+                Some(failure) => failure.clone(),
+                None => "no further image that Minik8s pulled is unused; remove images of others or files, or give Docker more room".to_owned(),
+            };
+            let message = format!(
+                "Docker's disk is {percent} % full and removing images does not bring it below {} %: {why}",
+                observed.thresholds.low_percent
+            );
+            tracing::warn!("{message}");
+            self.tell(EventType::Warning, "ImageGCFailed", message);
+        }
+        Ok(Next::Interval)
+    }
+}

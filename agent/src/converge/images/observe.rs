@@ -1,0 +1,35 @@
+//! Sees Docker's disk, its images and who uses them.
+
+use schema::control::LoopError;
+
+use super::ImagesLoop;
+use super::plan::Observed;
+
+impl ImagesLoop {
+    pub(super) async fn look(&mut self) -> Result<Observed, LoopError> {
+        let root = match &self.data_root {
+            Some(root) => root.clone(),
+            None => {
+                let root = self.docker.data_root().await;
+                let root = root.map_err(|e| LoopError::new("cannot tell where Docker's data lies", e))?;
+                self.data_root.insert(root).clone()
+            }
+        };
+        let disk = self.disk.usage(&root).await;
+        let disk = disk.map_err(|e| {
+            LoopError::new(format!("cannot tell how full the disk of {} is", root.display()), e)
+        })?;
+        let list = |e| LoopError::new("cannot list the images", e);
+        let images = self.docker.images().await.map_err(list)?;
+        // After the images: a container made in between counts.
+        let in_use = self.docker.images_in_use().await.map_err(list)?;
+        Ok(Observed {
+            thresholds: self.thresholds,
+            disk,
+            images,
+            in_use,
+            wanted: self.book.wanted(),
+            pulled: self.book.images(),
+        })
+    }
+}

@@ -1,0 +1,195 @@
+//! Decides which images go when the disk is full: only such as Minik8s pulled, that no container
+//! uses and no pod wants, the longest unused first, until enough would be free.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::book::PulledImages;
+use crate::worlds::disk::DiskUsage;
+use crate::worlds::docker::StoredImage;
+use crate::worlds::docker::reference::ImageName;
+use crate::worlds::pause::IMAGE_REPOSITORY;
+
+/// An image is not removed before it was unused for so long, as in Kubernetes.
+const AGE_MIN: SignedDuration = SignedDuration::from_mins(2);
+
+/// When images go, in percent of the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Thresholds {
+    /// From here on images are removed; 100 is never.
+    pub high_percent: u8,
+    /// Down to here.
+    pub low_percent: u8,
+}
+
+/// What the loop saw.
+#[derive(Debug, Clone)]
+pub struct Observed {
+    /// When images go.
+    pub thresholds: Thresholds,
+    /// How full Docker's disk is.
+    pub disk: DiskUsage,
+    /// All images on the node.
+    pub images: Vec<StoredImage>,
+    /// Content ids of the images of all containers.
+    pub in_use: BTreeSet<String>,
+    /// References of all pods that are wanted; none while that is not known.
+    pub wanted: Option<BTreeSet<String>>,
+    /// What Minik8s pulled.
+    pub pulled: PulledImages,
+}
+
+/// An image to remove.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Removal {
+    /// Content id.
+    pub id: String,
+    /// What to remove in turn: its tags, or the id of an image without.
+    pub references: Vec<String>,
+    /// What it takes, layers shared with others included.
+    pub size_bytes: u64,
+}
+
+/// Why an image of ours stays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// A container was made from it.
+    InUse,
+    /// A pod of this node names it.
+    Wanted,
+    /// It was in use a moment ago.
+    Young,
+    /// It carries a name that Minik8s did not give it.
+    NamedByOthers,
+    /// The pause image.
+    Pause,
+    /// Enough is free without it.
+    NotNeeded,
+}
+
+/// Why there is something to remove, or not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Why {
+    /// The threshold is 100.
+    Off,
+    /// The disk has room.
+    Room,
+    /// Nobody has said yet what should run.
+    WantedUnknown,
+    /// So many bytes should become free.
+    Full(u64),
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Why::Off => f.write_str("image garbage collection is off"),
+            Why::Room => f.write_str("the disk has room"),
+            Why::WantedUnknown => f.write_str("nobody has said yet what should run"),
+            Why::Full(bytes) => write!(f, "{} MiB should become free", bytes.div_ceil(1 << 20)),
+        }
+    }
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImagesPlan {
+    /// Why.
+    pub why: Why,
+    /// Images to remove, in order.
+    pub remove: Vec<Removal>,
+    /// Images of ours that stay, and why; only when the disk is full.
+    pub keep: Vec<(String, Keep)>,
+    /// Images of ours that are in use now.
+    pub used: BTreeSet<String>,
+    /// Images of ours that are not on the node any more.
+    pub gone: BTreeSet<String>,
+    /// All of `remove` gives less than it should.
+    pub too_little: bool,
+}
+
+impl schema::control::Plan for ImagesPlan {
+    fn is_empty(&self) -> bool {
+        self.remove.is_empty() && self.gone.is_empty() && self.used.is_empty()
+    }
+}
+
+/// Decides.
+pub fn plan(observed: &Observed, now: Timestamp) -> ImagesPlan {
+    let here: BTreeSet<&str> = observed.images.iter().map(|image| image.id.as_str()).collect();
+    let ours = observed.pulled.keys();
+    let mut plan = ImagesPlan {
+        why: why(observed),
+        remove: Vec::new(),
+        keep: Vec::new(),
+        used: ours.clone().filter(|id| observed.in_use.contains(*id)).cloned().collect(),
+        gone: ours.filter(|id| !here.contains(id.as_str())).cloned().collect(),
+        too_little: false,
+    };
+    let (Why::Full(to_free), Some(wanted)) = (&plan.why, &observed.wanted) else { return plan };
+    let wanted: BTreeSet<ImageName> = wanted.iter().map(|reference| ImageName::parse(reference)).collect();
+    let mut candidates = Vec::new();
+    for image in &observed.images {
+        let Some(pulled) = observed.pulled.get(&image.id) else { continue };
+        match keep(observed, image, &wanted, now) {
+            Some(why) => plan.keep.push((image.id.clone(), why)),
+            None => candidates.push((pulled.last_used, image)),
+        }
+    }
+    candidates.sort_by(|(a, one), (b, other)| (a, &one.id).cmp(&(b, &other.id)));
+    let mut freed: u64 = 0;
+    for (_, image) in candidates {
+        if freed >= *to_free {
+            plan.keep.push((image.id.clone(), Keep::NotNeeded));
+            continue;
+        }
+        freed = freed.saturating_add(image.size_bytes);
+        let references = if image.tags.is_empty() { vec![image.id.clone()] } else { image.tags.clone() };
+        plan.remove.push(Removal { id: image.id.clone(), references, size_bytes: image.size_bytes });
+    }
+    plan.too_little = freed < *to_free;
+    plan
+}
+
+fn why(observed: &Observed) -> Why {
+    let Thresholds { high_percent, low_percent } = observed.thresholds;
+    if high_percent >= 100 {
+        return Why::Off;
+    }
+    if observed.disk.percent() < high_percent {
+        return Why::Room;
+    }
+    if observed.wanted.is_none() {
+        return Why::WantedUnknown;
+    }
+    let target = u128::from(observed.disk.total_bytes()) * u128::from(low_percent) / 100;
+    let target = u64::try_from(target).unwrap_or(u64::MAX);
+    Why::Full(observed.disk.used_bytes.saturating_sub(target))
+}
+
+fn keep(
+    observed: &Observed,
+    image: &StoredImage,
+    wanted: &BTreeSet<ImageName>,
+    now: Timestamp,
+) -> Option<Keep> {
+    let pulled = observed.pulled.get(&image.id)?;
+    let names = || image.tags.iter().chain(&image.digests).map(|name| ImageName::parse(name));
+    let pulled_as: BTreeSet<ImageName> = pulled.references.iter().map(|r| ImageName::parse(r)).collect();
+    let is_pause = |tag: &String| tag.rsplit_once(':').is_some_and(|(name, _)| name == IMAGE_REPOSITORY);
+    if image.tags.iter().any(is_pause) {
+        Some(Keep::Pause)
+    } else if observed.in_use.contains(&image.id) {
+        Some(Keep::InUse)
+    } else if names().any(|name| wanted.contains(&name)) {
+        Some(Keep::Wanted)
+    } else if image.tags.iter().any(|tag| !pulled_as.contains(&ImageName::parse(tag))) {
+        Some(Keep::NamedByOthers)
+    } else if now.duration_since(pulled.last_used) < AGE_MIN {
+        Some(Keep::Young)
+    } else {
+        None
+    }
+}

@@ -1,0 +1,400 @@
+//! Images fetched for containers: one pull per image and login on the node however many containers
+//! wait for it, a few at once, given up when nobody waits any more.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, Shared, WeakShared};
+use schema::kinds::pod::PullPolicy;
+use schema::records::{EventType, PodInstance};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use super::facts::Slot;
+use super::ledger::Retry;
+use super::steps::Pull;
+use super::task::{PodId, Worker};
+use crate::converge::images::ImageBook;
+use crate::worlds::docker::{Docker, DockerError, PullProgress, RegistryLogin};
+
+/// Images being fetched at once.
+const PULLS: usize = 3;
+/// How often a waiting container's message says how far its image is.
+const SHOWN_EVERY: Duration = Duration::from_secs(5);
+/// How many of these are told as an event: one per 15 s.
+const TOLD_EVERY: u32 = 3;
+
+/// Where logins at registries come from.
+#[async_trait]
+pub trait Credentials: Send + Sync + 'static {
+    /// The logins for an image of a pod, in the order in which they are tried; none is a pull
+    /// without login. The error is a sentence that names what can't be read, and no content.
+    async fn logins(&self, pod: &PodInstance, image: &str) -> Result<Vec<RegistryLogin>, String>;
+}
+
+/// Nobody has a login.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoCredentials;
+
+#[async_trait]
+impl Credentials for NoCredentials {
+    async fn logins(&self, _pod: &PodInstance, _image: &str) -> Result<Vec<RegistryLogin>, String> {
+        Ok(Vec::new())
+    }
+}
+
+/// An image that was fetched.
+#[derive(Debug, Clone)]
+pub struct Pulled {
+    /// From its turn to its end.
+    pub took: Duration,
+    /// Bytes on disk, layers shared with others included.
+    pub size_bytes: u64,
+}
+
+type PullFuture = BoxFuture<'static, Result<Pulled, DockerError>>;
+/// The image, and who asks for it: a login that fails must not fail those who have a better one.
+type PullKey = (String, Vec<RegistryLogin>);
+
+/// The pulls under way. The last waiter that goes drops the pull, which ends it at the engine.
+#[derive(Clone)]
+pub struct Pulls {
+    docker: Arc<dyn Docker>,
+    book: Arc<ImageBook>,
+    turns: Arc<Semaphore>,
+    running: Arc<Mutex<BTreeMap<PullKey, Running>>>,
+}
+
+struct Running {
+    pull: WeakShared<PullFuture>,
+    progress: watch::Receiver<Option<PullProgress>>,
+}
+
+/// One waiter's hold of a pull.
+struct Joined {
+    pull: Shared<PullFuture>,
+    progress: watch::Receiver<Option<PullProgress>>,
+}
+
+impl Pulls {
+    /// None under way.
+    pub fn new(docker: Arc<dyn Docker>, book: Arc<ImageBook>) -> Self {
+        Self { docker, book, turns: Arc::new(Semaphore::new(PULLS)), running: Arc::default() }
+    }
+
+    fn join(&self, image: &str, logins: Vec<RegistryLogin>) -> Joined {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.retain(|_, running| running.pull.upgrade().is_some());
+        let key = (image.to_owned(), logins);
+        if let Some(there) = running.get(&key)
+            && let Some(pull) = there.pull.upgrade()
+        {
+            return Joined { pull, progress: there.progress.clone() };
+        }
+        let (shown, progress) = watch::channel(None);
+        let pull = self.clone().fetch(key.clone(), shown).boxed().shared();
+        if let Some(weak) = pull.downgrade() {
+            running.insert(key, Running { pull: weak, progress: progress.clone() });
+        }
+        Joined { pull, progress }
+    }
+
+    async fn fetch(
+        self,
+        (image, logins): PullKey,
+        shown: watch::Sender<Option<PullProgress>>,
+    ) -> Result<Pulled, DockerError> {
+        // Fair: first come, first served. The semaphore is never closed.
+        let _turn = self.turns.acquire().await;
+        let began = Instant::now();
+        let before = self.docker.images().await?;
+        let (progress, mut news) = watch::channel(PullProgress::default());
+        shown.send_replace(Some(PullProgress::default()));
+        let pulling = self.try_logins(&image, &logins, &progress);
+        let showing = async {
+            while news.changed().await.is_ok() {
+                shown.send_replace(Some(news.borrow_and_update().clone()));
+            }
+            std::future::pending::<()>().await;
+        };
+        // Cancel-safe: whoever drops this wants both to end.
+        tokio::select! {
+            done = pulling => done?,
+            () = showing => {}
+        }
+        let facts = self.docker.image(&image).await?.unwrap_or_default();
+        // What was there before is someone else's, also if the registry has the same.
+        if !facts.id.is_empty() && !before.iter().any(|there| there.id == facts.id) {
+            self.book.note_pulled(facts.id, image).await;
+        }
+        Ok(Pulled { took: began.elapsed(), size_bytes: facts.size_bytes })
+    }
+
+    /// Each login in turn, until one is not refused.
+    async fn try_logins(
+        &self,
+        image: &str,
+        logins: &[RegistryLogin],
+        progress: &watch::Sender<PullProgress>,
+    ) -> Result<(), DockerError> {
+        let mut refused = None;
+        for login in logins {
+            match self.docker.pull(image, Some(login), progress).await {
+                Err(error @ DockerError::LoginRefused { .. }) => refused = Some(error),
+                other => return other,
+            }
+        }
+        match refused {
+            Some(error) => Err(error),
+            None => self.docker.pull(image, None, progress).await,
+        }
+    }
+}
+
+impl Worker {
+    /// Fetches an image for a container; the outcome is kept for the next plan.
+    pub async fn pull(&self, id: &PodId, pod: &PodInstance, pull: &Pull) {
+        let (slot, image): (Slot, _) = (id.slot(&pull.container), pull.image.as_str());
+        // Another container's pull may have brought it since this one found it missing.
+        if pull.policy == PullPolicy::IfNotPresent && matches!(self.docker.image(image).await, Ok(Some(_))) {
+            let message = format!("Container image {image:?} already present on machine");
+            self.tell(id, EventType::Normal, "Pulled", message);
+            self.ledger.note_pulled(slot, pull.attempt);
+            return;
+        }
+        let (logins, no_logins) = match self.credentials.logins(pod, image).await {
+            Ok(logins) => (logins, None),
+            Err(why) => {
+                self.tell(id, EventType::Warning, "FailedToRetrieveImagePullSecret", why.clone());
+                (Vec::new(), Some(why))
+            }
+        };
+        let users: Vec<String> = logins.iter().map(|login| login.username.clone()).collect();
+        self.tell(id, EventType::Normal, "Pulling", format!("Pulling image {image:?}"));
+        let began = Instant::now();
+        let joined = self.pulls.join(image, logins);
+        match self.follow(id, &slot, image, joined).await {
+            Ok(pulled) => {
+                let message = format!(
+                    "Successfully pulled image {image:?} in {:.1?} ({:.1?} including waiting). Image size: {} bytes.",
+                    pulled.took,
+                    began.elapsed(),
+                    pulled.size_bytes
+                );
+                self.tell(id, EventType::Normal, "Pulled", message);
+                self.ledger.note_pulled(slot, pull.attempt);
+            }
+            Err(error) => {
+                let here = matches!(self.docker.image(image).await, Ok(Some(_)));
+                let reason = match error {
+                    DockerError::InvalidImageName { .. } => "InvalidImageName",
+                    _ => "ErrImagePull",
+                };
+                let message = format!("{error}{}", hint(&error, here, &users, no_logins.as_deref()));
+                tracing::warn!(pod = %id.pod, container = pull.container, message, "an image was not pulled");
+                self.tell(id, EventType::Warning, "Failed", message.clone());
+                self.ledger.fail(slot, reason, message, Retry::Image);
+            }
+        }
+    }
+
+    /// Waits for a pull and says now and then how far it is.
+    async fn follow(
+        &self,
+        id: &PodId,
+        slot: &Slot,
+        image: &str,
+        mut joined: Joined,
+    ) -> Result<Pulled, DockerError> {
+        let mut shows = interval_at(Instant::now() + SHOWN_EVERY, SHOWN_EVERY);
+        shows.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut shown: u32 = 0;
+        loop {
+            // Cancel-safe: a shared future is polled again from where it is; a tick is only a tick.
+            tokio::select! {
+                biased;
+                done = &mut joined.pull => return done,
+                _ = shows.tick() => {
+                    let progress = match joined.progress.borrow().as_ref() {
+                        Some(progress) => progress.to_string(),
+                        None => format!("waits for one of {PULLS} pulls to end"),
+                    };
+                    shown += 1;
+                    if shown.is_multiple_of(TOLD_EVERY) {
+                        let message = format!("Pulling image {image:?}: {progress}");
+                        self.tell(id, EventType::Normal, "Pulling", message);
+                    }
+                    self.ledger.note_progress(slot, progress);
+                }
+            }
+        }
+    }
+}
+
+/// What to do about a pull that failed.
+fn hint(error: &DockerError, here: bool, users: &[String], no_logins: Option<&str>) -> String {
+    let login = match (error, users, no_logins) {
+        (DockerError::LoginRefused { .. }, _, Some(why)) => {
+            format!("; the registry wants a login, and there is none: {why}")
+        }
+        (DockerError::LoginRefused { .. }, [], None) => {
+            "; the registry wants a login: name a secret that holds one in the pod's imagePullSecrets; if it has one, check the image's name".to_owned()
+        }
+        (DockerError::LoginRefused { .. }, users, None) => format!(
+            "; the registry refused the login of {}: correct the secret named in imagePullSecrets, or what this user may read",
+            users.join(", ")
+        ),
+        (DockerError::InvalidImageName { .. }, ..) => String::new(),
+        _ if here => String::new(),
+        _ => "; check the image's name, the registry, and the node's way to it".to_owned(),
+    };
+    if here {
+        return format!(
+            "{login}; the node has this image: set imagePullPolicy IfNotPresent (or a tag other than latest) to use it"
+        );
+    }
+    login
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::worlds::docker::FakeDocker;
+
+    struct Rig {
+        docker: Arc<FakeDocker>,
+        pulls: Pulls,
+        book: Arc<ImageBook>,
+        _state: tempfile::TempDir,
+    }
+
+    fn rig(registry: &[&str], hold: bool) -> Rig {
+        let docker = Arc::new(FakeDocker::default());
+        docker.engine().registry = registry.iter().map(|image| (*image).to_owned()).collect();
+        docker.engine().hold_pulls = hold;
+        let state = tempfile::tempdir().unwrap();
+        let book = ImageBook::open(state.path());
+        Rig { pulls: Pulls::new(docker.clone(), Arc::clone(&book)), docker, book, _state: state }
+    }
+
+    impl Rig {
+        fn wait_for(&self, image: &str) -> tokio::task::JoinHandle<Result<Pulled, DockerError>> {
+            tokio::spawn(self.pulls.join(image, Vec::new()).pull)
+        }
+
+        fn begun(&self) -> usize {
+            self.docker.engine().pulls_begun.len()
+        }
+    }
+
+    /// Lets all tasks go as far as they can: there is one thread, and nothing waits for the outside.
+    async fn settle() {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn login(user: &str) -> RegistryLogin {
+        RegistryLogin { server: "h".into(), username: user.into(), ..RegistryLogin::default() }
+    }
+
+    // To be red (not tried yet) when `join` does not look into `running`: six pulls.
+    #[tokio::test]
+    async fn six_waiters_of_one_image_make_one_pull() {
+        let rig = rig(&["app:1"], true);
+        let waiters: Vec<_> = (0..6).map(|_| rig.wait_for("app:1")).collect();
+        settle().await;
+        assert_eq!(rig.begun(), 1);
+        rig.docker.engine().pulls_released.notify_one();
+        for waiter in waiters {
+            waiter.await.unwrap().unwrap();
+        }
+        assert_eq!(rig.begun(), 1);
+        let references = rig.book.images()["sha256:app:1"].references.clone();
+        assert_eq!(references, BTreeSet::from(["app:1".to_owned()]));
+    }
+
+    // To be red (not tried yet) when `running` keeps the pull itself in place of a weak hold of it.
+    #[tokio::test]
+    async fn the_last_waiter_that_goes_ends_the_pull() {
+        let rig = rig(&["app:1"], true);
+        let (one, two) = (rig.wait_for("app:1"), rig.wait_for("app:1"));
+        settle().await;
+        one.abort();
+        settle().await;
+        assert!(rig.docker.engine().pulls_dropped.is_empty(), "another one still waits");
+        two.abort();
+        settle().await;
+        assert_eq!(rig.docker.engine().pulls_dropped, ["app:1"]);
+        // Whoever comes then begins anew.
+        let _three = rig.wait_for("app:1");
+        settle().await;
+        assert_eq!(rig.begun(), 2);
+    }
+
+    // Red with more turns: five begin.
+    #[tokio::test]
+    async fn three_images_are_pulled_at_once_and_the_others_have_their_turn() {
+        let images = ["a:1", "b:1", "c:1", "d:1", "e:1"];
+        let rig = rig(&images, true);
+        let waiters: Vec<_> = images.iter().map(|image| rig.wait_for(image)).collect();
+        settle().await;
+        assert_eq!(rig.begun(), PULLS);
+        for waiter in waiters {
+            settle().await;
+            rig.docker.engine().pulls_released.notify_one();
+            waiter.await.unwrap().unwrap();
+        }
+        let order: Vec<String> = rig.docker.engine().pulls_begun.iter().map(|(i, _)| i.clone()).collect();
+        assert_eq!(order, images, "first come, first served");
+    }
+
+    #[tokio::test]
+    async fn logins_are_tried_in_order_until_one_is_not_refused() {
+        let rig = rig(&["h/app:1"], false);
+        rig.docker.engine().logins.insert("h/app:1".into(), "kim".into());
+        let users = |rig: &Rig| -> Vec<Option<String>> {
+            std::mem::take(&mut rig.docker.engine().pulls_begun).into_iter().map(|(_, user)| user).collect()
+        };
+        let logins = vec![login("jo"), login("kim"), login("lee")];
+        rig.pulls.join("h/app:1", logins).pull.await.unwrap();
+        assert_eq!(users(&rig), [Some("jo".to_owned()), Some("kim".into())]);
+        let refused = rig.pulls.join("h/app:1", Vec::new()).pull.await;
+        assert!(matches!(refused, Err(DockerError::LoginRefused { .. })), "{refused:?}");
+        assert_eq!(users(&rig), [None]);
+        let refused = rig.pulls.join("h/app:1", vec![login("jo")]).pull.await;
+        assert!(matches!(refused, Err(DockerError::LoginRefused { .. })), "and not once more without");
+        assert_eq!(users(&rig), [Some("jo".to_owned())]);
+    }
+
+    #[tokio::test]
+    async fn an_image_that_was_there_is_not_ours() {
+        let rig = rig(&["app:1"], false);
+        let facts = crate::worlds::docker::ImageFacts { id: "sha256:app:1".into(), ..Default::default() };
+        rig.docker.engine().images.insert("other:1".into(), facts);
+        rig.pulls.join("app:1", Vec::new()).pull.await.unwrap();
+        assert!(rig.book.images().is_empty());
+    }
+
+    #[test]
+    fn a_failed_pull_says_what_to_do() {
+        let refused = DockerError::of_pull("h/app", "no basic auth credentials".into());
+        let missing = DockerError::of_pull("h/app", "manifest unknown".into());
+        for (error, here, users, why, part) in [
+            (&refused, false, vec![], None, "imagePullSecrets"),
+            (&refused, false, vec!["kim".to_owned()], None, "refused the login of kim"),
+            (&refused, false, vec![], Some("secret reg is not there"), "secret reg is not there"),
+            (&refused, true, vec![], None, "set imagePullPolicy IfNotPresent"),
+            (&missing, false, vec![], None, "check the image's name"),
+            (&missing, true, vec![], None, "set imagePullPolicy IfNotPresent"),
+        ] {
+            let text = hint(error, here, &users, why);
+            assert!(text.contains(part), "{text}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Disks: how full one is.
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use async_trait::async_trait;
+
+/// Bytes of a file system, as `df` counts them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DiskUsage {
+    /// In use.
+    pub used_bytes: u64,
+    /// Left for whoever is not root.
+    pub free_bytes: u64,
+}
+
+impl DiskUsage {
+    /// All that can be used: what the kernel keeps for root is not in it.
+    pub fn total_bytes(self) -> u64 {
+        self.used_bytes.saturating_add(self.free_bytes)
+    }
+
+    /// How full, rounded up as `df` does.
+    pub fn percent(self) -> u8 {
+        let total = u128::from(self.total_bytes().max(1));
+        u8::try_from((u128::from(self.used_bytes) * 100).div_ceil(total)).unwrap_or(100)
+    }
+}
+
+/// The node's disks.
+#[async_trait]
+pub trait Disk: Send + Sync + 'static {
+    /// How full the file system of this path is; the error says why that is not known.
+    async fn usage(&self, path: &Path) -> Result<DiskUsage, std::io::Error>;
+}
+
+/// This machine's disks.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RealDisk;
+
+#[async_trait]
+impl Disk for RealDisk {
+    async fn usage(&self, path: &Path) -> Result<DiskUsage, std::io::Error> {
+        let path = path.to_owned();
+        // A network file system may hang.
+        let asked = tokio::task::spawn_blocking(move || nix::sys::statvfs::statvfs(&path));
+        let stat = asked.await.map_err(std::io::Error::other)??;
+        let bytes = |blocks: u64| blocks.saturating_mul(stat.fragment_size());
+        Ok(DiskUsage {
+            used_bytes: bytes(stat.blocks().saturating_sub(stat.blocks_free())),
+            free_bytes: bytes(stat.blocks_available()),
+        })
+    }
+}
+
+/// A disk as full as a test says.
+#[derive(Debug, Default)]
+pub struct FakeDisk(Mutex<DiskUsage>);
+
+impl FakeDisk {
+    /// Makes it so full.
+    pub fn set(&self, usage: DiskUsage) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = usage;
+    }
+}
+
+#[async_trait]
+impl Disk for FakeDisk {
+    async fn usage(&self, _path: &Path) -> Result<DiskUsage, std::io::Error> {
+        Ok(*self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percent_is_of_what_can_be_used_rounded_up() {
+        for (used, free, percent) in [(0, 100, 0), (85, 15, 85), (851, 149, 86), (1, 0, 100), (0, 0, 0)] {
+            assert_eq!(DiskUsage { used_bytes: used, free_bytes: free }.percent(), percent);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_machines_own_disk_has_a_size() {
+        let usage = RealDisk.usage(Path::new("/")).await.unwrap();
+        assert!(usage.total_bytes() > 1 << 20 && usage.used_bytes > 0, "{usage:?}");
+        assert!(RealDisk.usage(Path::new("/nonexistent/x")).await.is_err());
+    }
+}
