@@ -35,6 +35,7 @@ use crate::worlds::host::RealMachine;
 use crate::worlds::iptables::{Iptables, RealIptables};
 use crate::worlds::netlink::{Netlink, RealNetlink};
 use crate::worlds::pause;
+use crate::worlds::prober::RealProber;
 
 /// How often containers are looked at when nothing is heard of them; Docker's events come at once.
 const PODS_INTERVAL: Duration = Duration::from_secs(10);
@@ -142,6 +143,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
         mtu: pod_mtu,
         docker: Arc::clone(&docker),
         netlink: Arc::clone(&netlink),
+        prober: Arc::new(RealProber::default()),
         pause_image: PauseImage { reference: pause::image_reference(), archive: Arc::new(pause::image_tar) },
         world,
         store: Arc::clone(&store),

@@ -5,3 +5,4 @@ pub mod host;
 pub mod iptables;
 pub mod netlink;
 pub mod pause;
+pub mod prober;

@@ -120,6 +120,7 @@ impl Node {
             mtu: 1500,
             docker: Arc::clone(&self.docker),
             netlink: self.netlink.clone(),
+            prober: Arc::new(agent::worlds::prober::RealProber::default()),
             pause_image: PauseImage {
                 reference: pause::image_reference(),
                 archive: Arc::new(pause::image_tar),

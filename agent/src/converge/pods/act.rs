@@ -22,6 +22,7 @@ pub fn begin(worker: &Worker, plan: &mut PodsPlan, memory: &Memory, shutdown: &C
         }
         tell_why_it_waits(worker, &id, decision);
         pulls(worker, &id, decision, shutdown);
+        kills(worker, &id, decision, shutdown);
         if let Some(task) = decision.task.take() {
             tracing::debug!(pod = %id.pod, uid, why = %decision.why, ?task, "pod task");
             spawn(worker.clone(), id, task, shutdown.child_token());
@@ -81,6 +82,15 @@ fn spawn(worker: Worker, id: PodId, task: Task, cancel: CancellationToken) {
         };
         cancel.run_until_cancelled(work).await;
     });
+}
+
+fn kills(worker: &Worker, id: &PodId, decision: &mut Decision, shutdown: &CancellationToken) {
+    for kill in std::mem::take(&mut decision.kills) {
+        let (worker, id, cancel) = (worker.clone(), id.clone(), shutdown.child_token());
+        tokio::spawn(async move {
+            cancel.run_until_cancelled(worker.kill(&id, &kill)).await;
+        });
+    }
 }
 
 fn pulls(worker: &Worker, id: &PodId, decision: &Decision, shutdown: &CancellationToken) {

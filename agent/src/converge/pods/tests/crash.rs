@@ -115,6 +115,7 @@ impl Rig {
             mtu: 1500,
             docker: self.docker.clone(),
             netlink: self.netlink.clone(),
+            prober: Arc::new(crate::worlds::prober::FakeProber::default()),
             pause_image: PauseImage {
                 reference: "pause:1".into(),
                 archive: Arc::new(|| b"pause:1".to_vec()),

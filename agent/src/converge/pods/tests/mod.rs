@@ -97,6 +97,8 @@ fn container(name: &str, attempt: u32, state: State) -> Container {
         grace: 30,
         address: None,
         ports: Vec::new(),
+        hook: None,
+        health: None,
         state,
     }
 }
