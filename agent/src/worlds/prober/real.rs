@@ -172,6 +172,7 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let endless = tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 4096]).await.unwrap();
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await;
             while stream.write_all(&[b'x'; 4096]).await.is_ok() {}
         });

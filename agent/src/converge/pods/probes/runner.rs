@@ -121,7 +121,7 @@ impl ProbeRunner {
             self.tracked.insert(id.clone(), tracked);
             let age = age(target.started_at);
             // It ran before this agent did, as many others may.
-            let spread = age > self.began.elapsed() && target.former.is_some();
+            let spread = age > self.began.elapsed();
             self.schedule(id, if spread { Some(rand::random_range(0.0..1.0)) } else { None });
         }
     }

@@ -4,6 +4,7 @@ mod crash;
 mod machine;
 mod observe;
 mod plan;
+mod probing;
 mod writer;
 
 use std::collections::BTreeMap;
