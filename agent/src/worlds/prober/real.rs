@@ -146,7 +146,7 @@ mod tests {
         HttpRequest { url: format!("http://127.0.0.1:{port}/healthz?deep=1"), headers }
     }
 
-    // Seen red without `attempt.stop()` (the other host was asked) and without the Host header.
+    // Seen red with `attempt.follow()` for `attempt.stop()`: the other host is asked.
     #[tokio::test]
     async fn headers_are_sent_and_redirects_stay_on_the_host() {
         let (port, task) = server(vec![

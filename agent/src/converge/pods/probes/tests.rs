@@ -80,7 +80,7 @@ fn startup_lets_the_others_in_and_its_failure_restarts() {
     assert_eq!((word(failed.health()).as_str(), failed.active()), ("--startup", vec![]));
 }
 
-// Seen red with `<=` for `<` at the threshold, and without the reset of a broken run.
+// Seen red with `<=` for `<` at the threshold.
 #[test]
 fn only_so_many_in_a_row_count() {
     let table = [
@@ -102,7 +102,7 @@ fn only_so_many_in_a_row_count() {
     }
 }
 
-// Seen red with `former: None` for what was known.
+// Seen red with `Health::default()` for `former`.
 #[test]
 fn a_new_agent_goes_on_with_what_the_former_one_knew() {
     let known = |started, ready, failed| Some(Health { started, ready, failed });
