@@ -15,7 +15,7 @@ use super::machine::{Health, ProbeKind, ProbeMachine, Timing};
 use super::perform::{Asker, Found};
 use super::render::{Action, Check, ProbeTarget};
 use super::{HealthBook, ProbeRunner, Targets};
-use crate::worlds::docker::{FakeDocker, FakeExec};
+use crate::worlds::docker::{Docker as _, FakeDocker, FakeExec, NewContainer};
 use crate::worlds::prober::{FakeAnswer, FakeProber};
 use ProbeKind::{Liveness, Readiness, Startup};
 
@@ -138,7 +138,8 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        let (docker, prober) = (Arc::new(FakeDocker::default()), Arc::new(FakeProber::default()));
+        let (docker, prober) =
+            (Arc::new(FakeDocker::with_images(&["app:1"])), Arc::new(FakeProber::default()));
         let state = tempfile::tempdir().unwrap();
         std::fs::create_dir(state.path().join("agent")).unwrap();
         let book = HealthBook::open(state.path(), Nudge::new().0);
@@ -175,8 +176,7 @@ fn target(checks: &[(ProbeKind, Action)]) -> ProbeTarget {
     }
 }
 
-// Seen red without the `insert_at` after an answer (asked once), and with a period from the end of a
-// check instead of its beginning.
+// Seen red without the `insert_at` after an answer: each is asked once.
 #[tokio::test(start_paused = true)]
 async fn each_is_asked_once_a_period_until_it_is_not_wanted() {
     let rig = Rig::new();
@@ -198,7 +198,6 @@ async fn each_is_asked_once_a_period_until_it_is_not_wanted() {
     rig.shutdown.cancel();
 }
 
-// Seen red with the semaphore of commands for all.
 #[tokio::test(start_paused = true)]
 async fn commands_that_hang_hold_up_no_request_and_silence_is_a_failure() {
     let rig = Rig::new();
@@ -211,9 +210,13 @@ async fn commands_that_hang_hold_up_no_request_and_silence_is_a_failure() {
         }
         target
     };
-    let mut targets: Targets = (0..200)
-        .map(|n| (format!("hangs{n}"), slow(target(&[(Readiness, Action::Exec(vec!["hang".into()]))]))))
-        .collect();
+    let mut targets = Targets::new();
+    for n in 0..200 {
+        let new = NewContainer { name: format!("c{n}"), image: "app:1".into(), ..NewContainer::default() };
+        let id = rig.docker.create(&new).await.unwrap();
+        rig.docker.start(&id).await.unwrap();
+        targets.insert(id, slow(target(&[(Readiness, Action::Exec(vec!["hang".into()]))])));
+    }
     targets.insert("silent".into(), target(&[(Liveness, tcp(1))]));
     targets.insert("fine".into(), target(&[(Readiness, tcp(2))]));
     rig.wanted.send_replace(Arc::new(targets));

@@ -25,7 +25,7 @@ fn sick(state: State) -> Container {
 
 /// Restart policy × exit code × probe outcome; an agent that is restarted in between reads the same
 /// from Docker and its disk, which the loop's test below shows.
-// Seen red with `end.code == 0` alone in `succeeded`, and with `Verdict::Runs` for a sick container.
+// Seen red with `end.code == 0` alone in `succeeded`.
 #[test]
 fn policy_exit_code_and_probe_decide_together() {
     let again = || Verdict::Make { attempt: 1, backoff: 1 };
@@ -128,8 +128,7 @@ fn runs(rig: &Rig, container: &str, attempt: u32) -> bool {
     rig.docker.running().iter().any(|(name, runs)| *runs && name.starts_with(&begin) && name.ends_with(&end))
 }
 
-// Seen red without the book's file (agent 2 leaves the sick container alone), and with the kill as
-// part of the pod's task (the other container waits for it).
+// Seen red without the book's file: the next agent leaves the sick container alone.
 #[tokio::test(start_paused = true)]
 async fn a_sick_container_holds_up_nobody_and_a_new_agent_ends_it_too() {
     let mut rig = Rig::new();
@@ -159,7 +158,7 @@ async fn a_sick_container_holds_up_nobody_and_a_new_agent_ends_it_too() {
     }
 }
 
-// Seen red with the hook after the stop, and with the whole grace for SIGTERM after it.
+// Seen red without the hook, and with the whole grace for SIGTERM after it.
 #[tokio::test(start_paused = true)]
 async fn a_hook_runs_first_and_takes_its_time_from_the_grace() {
     for (hangs, rest) in [(false, 5), (true, 2)] {
