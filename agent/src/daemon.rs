@@ -39,6 +39,7 @@ use crate::worlds::host::RealMachine;
 use crate::worlds::iptables::{Iptables, RealIptables};
 use crate::worlds::netlink::{Netlink, RealNetlink};
 use crate::worlds::pause;
+use crate::worlds::prober::RealProber;
 
 /// How often containers are looked at when nothing is heard of them; Docker's events come at once.
 const PODS_INTERVAL: Duration = Duration::from_secs(10);
@@ -152,6 +153,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
         container_limits: config.container_limits,
         docker: Arc::clone(&docker),
         netlink: Arc::clone(&netlink),
+        prober: Arc::new(RealProber::default()),
         pause_image: PauseImage { reference: pause::image_reference(), archive: Arc::new(pause::image_tar) },
         world,
         store: Arc::clone(&store),

@@ -7,3 +7,4 @@ pub mod host;
 pub mod iptables;
 pub mod netlink;
 pub mod pause;
+pub mod prober;

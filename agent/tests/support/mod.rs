@@ -135,6 +135,7 @@ impl Node {
             container_limits: self.container_limits,
             docker: Arc::clone(&self.docker),
             netlink: self.netlink.clone(),
+            prober: Arc::new(agent::worlds::prober::RealProber::default()),
             pause_image: PauseImage {
                 reference: pause::image_reference(),
                 archive: Arc::new(pause::image_tar),

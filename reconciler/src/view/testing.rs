@@ -201,6 +201,7 @@ pub(crate) fn running() -> PodStatus {
 
 pub(crate) fn container(name: &str, state: ContainerState) -> ContainerStatus {
     ContainerStatus {
+        started: matches!(state, ContainerState::Running(_)),
         name: name.to_owned(),
         image: format!("{name}:1"),
         image_id: "sha256:aa".to_owned(),

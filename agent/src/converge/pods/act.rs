@@ -30,6 +30,7 @@ pub fn begin(worker: &Worker, plan: &mut PodsPlan, observed: &Observed, shutdown
         }
         tell_why_it_waits(worker, &id, decision);
         pulls(worker, &id, (decision, &observed.desired), shutdown);
+        kills(worker, &id, decision, shutdown);
         if let Some(task) = decision.task.take() {
             tracing::debug!(pod = %id.pod, uid, why = %decision.why, ?task, "pod task");
             spawn(worker.clone(), id, task, shutdown.child_token());
@@ -89,6 +90,15 @@ fn spawn(worker: Worker, id: PodId, task: Task, cancel: CancellationToken) {
         };
         cancel.run_until_cancelled(work).await;
     });
+}
+
+fn kills(worker: &Worker, id: &PodId, decision: &mut Decision, shutdown: &CancellationToken) {
+    for kill in std::mem::take(&mut decision.kills) {
+        let (worker, id, cancel) = (worker.clone(), id.clone(), shutdown.child_token());
+        tokio::spawn(async move {
+            cancel.run_until_cancelled(worker.kill(&id, &kill)).await;
+        });
+    }
 }
 
 fn pulls(worker: &Worker, id: &PodId, wanted: (&Decision, &Desired), shutdown: &CancellationToken) {

@@ -6,7 +6,7 @@ use schema::kinds::pod::{Container as ContainerSpec, PodSpec, PullPolicy, Restar
 use super::facts::{Container, Memory, PodFacts, Slot, State, Trouble};
 use super::machine::{Verdict, verdict};
 use super::render::{self, Placement};
-use super::steps::{ContainerAct, ContainerStep, Decision, Pull, Why};
+use super::steps::{ContainerAct, ContainerStep, Decision, Kill, Pull, Target, Why};
 
 /// How long a failed pull is called `ErrImagePull` before it is called `ImagePullBackOff`.
 const ERR_IMAGE_PULL_SHOWN: SignedDuration = SignedDuration::from_secs(2);
@@ -42,6 +42,8 @@ impl Needs<'_> {
             || !self.obsolete.is_empty()
         {
             Why::Containers
+        } else if self.turn.iter().any(|(_, v)| *v == Verdict::Unhealthy) {
+            Why::Unhealthy
         } else if self.turn.iter().all(|(_, v)| matches!(v, Verdict::Runs | Verdict::Ended { .. })) {
             Why::UpToDate
         } else {
@@ -151,6 +153,24 @@ fn init_turn<'a, 'f>(
     InitTurn::Done
 }
 
+/// The containers that failed a probe and are not being stopped yet.
+pub fn kills(memory: &Memory, spec: &PodSpec, facts: &PodFacts) -> Vec<Kill> {
+    let Some(pause) = facts.live_pause() else { return Vec::new() };
+    let again = if spec.restart_policy == RestartPolicy::Never { "" } else { ", will be restarted" };
+    let kill = |container: &ContainerSpec| {
+        let current = facts.containers.get(&container.name)?.last()?;
+        let failed = current.failed_probe()?;
+        let due =
+            current.is_running() && current.sandbox == pause.id && !memory.stopping.contains(&current.id);
+        due.then(|| Kill {
+            target: Target::from(current),
+            grace: std::time::Duration::from_secs(u64::from(spec.termination_grace_period_seconds)),
+            message: format!("Container {} failed {} probe{again}", container.name, failed.word()),
+        })
+    };
+    spec.containers.iter().filter_map(kill).collect()
+}
+
 /// Turns needs into steps; what has to wait, and pulls, go into the decision.
 pub fn steps(
     memory: &Memory,
@@ -166,7 +186,7 @@ pub fn steps(
     for (spec, verdict) in &needs.turn {
         let slot = (at.binding.pod.uid.clone(), spec.name.clone());
         match verdict {
-            Verdict::Runs | Verdict::Ended { .. } => {}
+            Verdict::Runs | Verdict::Unhealthy | Verdict::Ended { .. } => {}
             Verdict::Removing => look_again(decision, after(now, REMOVING_AGAIN)),
             Verdict::BackOff { until, delay } => {
                 let (delay, name) = (delay.as_secs(), &spec.name);

@@ -10,6 +10,8 @@ use schema::kinds::pod::HostPortStatus;
 use schema::meta::PodRef;
 
 use super::names;
+use super::probes::render::Action;
+use super::probes::{Health, ProbeKind};
 use crate::desired::Desired;
 use crate::worlds::docker::{ContainerDetails, EngineState, ListedContainer, LogLimits};
 
@@ -128,6 +130,10 @@ pub struct Container {
     pub address: Option<Ipv4Net>,
     /// Host ports of the pod (pause containers).
     pub ports: Vec<HostPortStatus>,
+    /// What is done before it is stopped.
+    pub hook: Option<Action>,
+    /// What its probes said, if it has any and they said anything.
+    pub health: Option<Health>,
     /// What it does.
     pub state: State,
 }
@@ -185,9 +191,16 @@ impl Container {
             grace: label(names::GRACE).parse().unwrap_or(schema::kinds::pod::DEFAULT_GRACE_SECONDS),
             address: label(names::IP).parse().ok(),
             ports: serde_json::from_str(label(names::PORTS)).unwrap_or_default(),
+            hook: serde_json::from_str(label(names::PRE_STOP)).ok(),
+            health: None,
             state: state(row, details),
         };
         (uid, pod, container)
+    }
+
+    /// The probe whose failure ends, or ended, this start.
+    pub fn failed_probe(&self) -> Option<ProbeKind> {
+        self.health?.failed
     }
 
     /// It runs.
@@ -227,6 +240,8 @@ pub struct Memory {
     pub pulled: BTreeMap<Slot, u32>,
     /// Containers whose image was found missing at their start.
     pub missing: BTreeSet<Slot>,
+    /// Docker ids of containers that are being stopped.
+    pub stopping: BTreeSet<String>,
     /// What went wrong and when it is tried again.
     pub trouble: BTreeMap<Slot, Trouble>,
     /// The address given out last.

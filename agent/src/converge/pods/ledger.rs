@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
 use schema::control::Nudge;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::facts::{Busy, Memory, Pulling, Slot, Trouble, Uid};
@@ -34,12 +35,14 @@ impl Retry {
 pub struct Ledger {
     memory: Arc<Mutex<Memory>>,
     nudge: Nudge,
+    /// A stop has ended.
+    stopped: watch::Sender<()>,
 }
 
 impl Ledger {
     /// An empty one; changes of it nudge the loop.
     pub fn new(nudge: Nudge) -> Self {
-        Self { memory: Arc::default(), nudge }
+        Self { memory: Arc::default(), nudge, stopped: watch::Sender::new(()) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Memory> {
@@ -74,6 +77,21 @@ impl Ledger {
             pulling.progress = progress;
         }
         self.nudge.nudge();
+    }
+
+    /// A container is being stopped until the guard is dropped. Two never stop it side by side: who
+    /// comes second waits, and is told that he is not the first.
+    pub async fn begin_stop(&self, id: &str) -> (InFlight, bool) {
+        let mut first = true;
+        loop {
+            let mut stopped = self.stopped.subscribe();
+            if self.lock().stopping.insert(id.to_owned()) {
+                return (InFlight { ledger: self.clone(), what: What::Stop(id.to_owned()) }, first);
+            }
+            first = false;
+            // Never closed: this ledger has the other end.
+            let _ = stopped.changed().await;
+        }
     }
 
     /// The image was not there at the start. False if it had been fetched for this very start: then
@@ -126,6 +144,7 @@ impl Ledger {
 enum What {
     Task(Uid),
     Pull(Slot),
+    Stop(String),
 }
 
 /// Work under way. Dropping it, also by a cut-off or a panic, ends it and nudges the loop.
@@ -145,6 +164,10 @@ impl Drop for InFlight {
                 }
                 What::Pull(slot) => {
                     memory.pulling.remove(slot);
+                }
+                What::Stop(id) => {
+                    memory.stopping.remove(id);
+                    self.ledger.stopped.send_replace(());
                 }
             }
         }

@@ -27,6 +27,8 @@ pub enum Verdict {
         /// Crash level, for its label.
         backoff: u32,
     },
+    /// It runs and failed a probe: it is stopped, and started again by the policy.
+    Unhealthy,
     /// It was made, not started: start it.
     Start {
         /// Docker's id.
@@ -72,6 +74,7 @@ pub fn verdict(
     let again = Verdict::Make { attempt: current.attempt + 1, backoff: current.backoff };
     match (&current.state, at_home) {
         (State::Removing, _) => Verdict::Removing,
+        (State::Running { .. }, true) if current.failed_probe().is_some() => Verdict::Unhealthy,
         (State::Running { .. }, true) => Verdict::Runs,
         // The pause container that it joined is gone, so it has to go too: that end is not its own.
         (State::Running { .. }, false) if policy == RestartPolicy::Never => Verdict::Ended { success: false },
@@ -80,19 +83,25 @@ pub fn verdict(
         // Never ran: the same start in the new namespaces, once it is removed.
         (State::Created, false) => Verdict::Make { attempt: current.attempt, backoff: current.backoff },
         (State::Exited(end), at_home) => {
-            if !restarts(policy, end) {
-                return Verdict::Ended { success: end.code == 0 };
+            let success = succeeded(current, end);
+            if !restarts(policy, success) {
+                return Verdict::Ended { success };
             }
             if at_home { after_end(current, end, now) } else { again }
         }
     }
 }
 
+/// It ended well: with code 0, and not because it failed a probe, whatever it made of its SIGTERM.
+pub fn succeeded(container: &Container, end: &Exited) -> bool {
+    end.code == 0 && container.failed_probe().is_none()
+}
+
 /// The policy wants a container that ended so to run again.
-pub fn restarts(policy: RestartPolicy, end: &Exited) -> bool {
+pub fn restarts(policy: RestartPolicy, success: bool) -> bool {
     match policy {
         RestartPolicy::Always => true,
-        RestartPolicy::OnFailure => end.code != 0,
+        RestartPolicy::OnFailure => !success,
         RestartPolicy::Never => false,
     }
 }

@@ -25,6 +25,7 @@ use crate::converge::pod_table::PodTable;
 use crate::desired::{Desired, DesiredStore, DiskError, ETCD_GRACE, Source};
 use crate::worlds::docker::Docker;
 use crate::worlds::netlink::Netlink;
+use crate::worlds::prober::Prober;
 
 pub mod act;
 pub mod allocate;
@@ -36,12 +37,14 @@ pub mod machine;
 pub mod names;
 pub mod observe;
 pub mod plan;
+pub mod probes;
 pub mod pulls;
 pub mod registry_login;
 pub mod render;
 pub mod report;
 pub mod status;
 pub mod steps;
+mod stop;
 pub mod task;
 pub mod volumes;
 pub mod wake;
@@ -56,8 +59,10 @@ pub use report::Statuses;
 pub use steps::PodsPlan;
 pub use task::PauseArchive;
 
+use facts::PodFacts;
 use ledger::Ledger;
 use observe::{Looker, Stale};
+use probes::{Asker, HealthBook, ProbeRunner, Targets};
 use pulls::Pulls;
 use task::Worker;
 
@@ -94,6 +99,8 @@ pub struct PodsDeps {
     pub docker: Arc<dyn Docker>,
     /// The kernel.
     pub netlink: Arc<dyn Netlink>,
+    /// Asks containers over the network.
+    pub prober: Arc<dyn Prober>,
     /// The pause image.
     pub pause_image: PauseImage,
     /// etcd's world: this node's bindings, subnet and pod status.
@@ -120,6 +127,8 @@ pub struct PodsLoop {
     looker: Looker,
     netlink: Arc<dyn Netlink>,
     worker: Worker,
+    book: HealthBook,
+    probes: watch::Sender<Arc<Targets>>,
     pod_table: watch::Sender<PodTable>,
     statuses: watch::Sender<Statuses>,
     images: Arc<ImageBook>,
@@ -154,7 +163,14 @@ impl PodsLoop {
         let events =
             wake::on_docker(docker, instance.clone(), stale.clone(), deps.nudge.clone(), shutdown.clone());
         tokio::spawn(events);
+        let asker = Asker { docker: Arc::clone(&deps.docker), prober: deps.prober };
+        let book = HealthBook::open(&node.state_dir, deps.nudge.clone());
+        tokio::spawn(book.clone().run(shutdown.clone()));
+        let (probes, wanted) = watch::channel(Arc::default());
+        let runner = ProbeRunner::new(asker.clone(), book.clone(), deps.events.clone());
+        tokio::spawn(runner.run(wanted, shutdown.clone()));
         let worker = Worker {
+            asker,
             docker: Arc::clone(&deps.docker),
             netlink: Arc::clone(&deps.netlink),
             node: Arc::clone(&node),
@@ -173,6 +189,8 @@ impl PodsLoop {
             looker: Looker::new(deps.docker, instance, stale),
             netlink: deps.netlink,
             worker,
+            book,
+            probes,
             pod_table: deps.pod_table,
             statuses,
             images: deps.images,
@@ -229,8 +247,13 @@ impl Loop for PodsLoop {
         // Side by side: the disk takes its time to keep what is desired.
         let (desired, links, folders, pods) =
             futures::join!(desired, netlink.list_pod_links(), folders, self.looker.look());
-        let pods = pods?;
+        let mut pods = pods?;
         self.images.set_wanted(wanted_images(&desired));
+        let (world, kept) = (self.world.current(), self.book.kept());
+        observe::fill_health(&mut pods, &kept, |pod| {
+            let status = world.pod_status.get(&(self.node.node.clone(), pod.clone()))?;
+            Some(status.value.container_statuses.clone())
+        });
         observe::publish(&pods, &self.pod_table);
         if let Err(error) = &links {
             tracing::warn!(%error, "could not list the pods' links");
@@ -250,6 +273,15 @@ impl Loop for PodsLoop {
     }
 
     async fn act(&mut self, observed: &Observed, mut plan: PodsPlan) -> PodsPlan {
+        let probes = std::mem::take(&mut plan.probes);
+        self.probes.send_if_modified(|current| {
+            let changed = **current != probes;
+            if changed {
+                *current = Arc::new(probes);
+            }
+            changed
+        });
+        self.book.keep_only(&observed.pods.values().flat_map(PodFacts::all).map(|c| c.id.as_str()).collect());
         act::begin(&self.worker, &mut plan, observed, &self.shutdown);
         if observed.desired.source != Source::Unknown {
             self.worker.ledger.forget_all_but(|uid| {

@@ -33,6 +33,8 @@ pub const GRACE: &str = "minik8s.io/grace";
 pub const BACKOFF: &str = "minik8s.io/backoff";
 /// Host ports as JSON, on the pause container.
 pub const PORTS: &str = "minik8s.io/ports";
+/// What is done before SIGTERM, as JSON; only on containers that have such a hook.
+pub const PRE_STOP: &str = "minik8s.io/pre-stop";
 /// Docker id of the pause container that was joined.
 pub const SANDBOX: &str = "minik8s.io/sandbox";
 

@@ -7,11 +7,15 @@ use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
 use schema::control::LoopError;
+use schema::kinds::pod::ContainerStatus;
+use schema::meta::PodRef;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::facts::{Container, PodFacts, State, Uid};
 use super::names;
+use super::probes::Health;
+use super::probes::book::HealthOf;
 use crate::converge::pod_table::{PodNet, PodTable};
 use crate::worlds::docker::reference::repo_digest;
 use crate::worlds::docker::{ContainerDetails, Docker, DockerError, EngineState, ListedContainer};
@@ -187,6 +191,34 @@ fn caught_up<'a>(row: &'a ListedContainer, details: Option<&ContainerDetails>) -
             Cow::Owned(ListedContainer { state: EngineState::Exited, ..row.clone() })
         }
         _ => Cow::Borrowed(row),
+    }
+}
+
+/// Writes to each container what its probes said last: `kept` by this agent or the one before, or else
+/// what `told` says of its pod: the status in etcd.
+pub fn fill_health(
+    pods: &mut BTreeMap<Uid, PodFacts>,
+    kept: &HealthOf,
+    told: impl Fn(&PodRef) -> Option<Vec<ContainerStatus>>,
+) {
+    for facts in pods.values_mut() {
+        let mut told = facts.pod.as_ref().map(|pod| || told(pod).unwrap_or_default());
+        let mut statuses: Option<Vec<ContainerStatus>> = None;
+        for container in facts.containers.values_mut().flatten() {
+            container.health = kept.get(&container.id).copied();
+            if container.health.is_none()
+                && container.is_running()
+                && let Some(told) = &mut told
+            {
+                let known = statuses.get_or_insert_with(&mut *told);
+                let status = known.iter().find(|status| status.container_id == container.id);
+                container.health = status.map(|status| Health {
+                    started: status.started || status.ready,
+                    ready: status.ready,
+                    failed: None,
+                });
+            }
+        }
     }
 }
 

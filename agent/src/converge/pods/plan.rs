@@ -14,6 +14,7 @@ use super::allocate::Pool;
 use super::containers::{self, Needs};
 use super::facts::{Container, Observed, PodFacts, State};
 use super::names;
+use super::probes;
 use super::render::{self, Placement};
 use super::steps::{Decision, Down, LinkStep, PauseStep, PodsPlan, Target, Task, Up, Why};
 use crate::desired::Source;
@@ -36,7 +37,12 @@ pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
     plan_unwanted(observed, &wanted, now, &mut plan);
     let mut pool = Pool::of(observed);
     for (uid, binding) in &wanted {
-        let decision = plan_wanted(observed, binding, &mut pool, now);
+        let mut decision = plan_wanted(observed, binding, &mut pool, now);
+        // Whatever task is under way: neither waits for it.
+        if let Some(facts) = observed.pods.get(*uid) {
+            plan.probes.extend(probes::render::targets(&observed.node, binding, facts));
+            decision.kills = containers::kills(&observed.memory, &binding.pod.spec, facts);
+        }
         plan.pods.insert((*uid).to_owned(), decision);
     }
     plan.last_address = pool.last_address();

@@ -13,6 +13,7 @@ use schema::records::{Binding, PodInstance};
 use super::env::{FieldContext, expand, variables};
 use super::facts::NodeFacts;
 use super::names;
+use super::probes;
 use crate::worlds::docker::{BindMount, Limits, Namespaces, NewContainer};
 
 /// A volume to be made or checked before containers start.
@@ -188,6 +189,11 @@ pub fn container(
         tty: spec.tty,
         ..NewContainer::default()
     };
+    let host = at.address.map_or(at.node.node_ip, |address| address.addr().into());
+    if let Some(hook) = probes::render::pre_stop(spec, host) {
+        let hook = serde_json::to_string(&hook).map_err(|e| format!("its preStop hook: {e}"))?;
+        new.labels.insert(names::PRE_STOP.to_owned(), hook);
+    }
     let user = user(&pod.spec, spec)?;
     new.user = user.text;
     secure(&mut new, &pod.spec, spec.security_context.as_deref());

@@ -9,7 +9,8 @@ use schema::kinds::pod::{
 use schema::records::Binding;
 
 use super::facts::{Container, Exited, NodeFacts, PodFacts, State};
-use super::machine::restarts;
+use super::machine::{self, restarts};
+use super::probes::Health;
 use super::steps::{Decision, Why};
 
 /// What is known of a pod that is wanted.
@@ -120,20 +121,28 @@ fn container(
                 (ContainerState::Running(RunningState { started_at: *started_at }), previous)
             }
             // Ended and to be started again: the end is its last state.
-            (State::Exited(end), Some(waiting)) => (ContainerState::Waiting(waiting), Some(ended(end))),
-            (State::Exited(end), None) => (ContainerState::Terminated(ended(end)), previous),
+            (State::Exited(end), Some(waiting)) => {
+                (ContainerState::Waiting(waiting), Some(ended(current, end)))
+            }
+            (State::Exited(end), None) => (ContainerState::Terminated(ended(current, end)), previous),
             (State::Created | State::Removing, waiting) => {
                 (ContainerState::Waiting(waiting.unwrap_or_else(default)), previous)
             }
         },
         None => (ContainerState::Waiting(waiting.unwrap_or_else(default)), None),
     };
+    let health = current.and_then(|c| c.health).unwrap_or(Health {
+        started: spec.startup_probe.is_none(),
+        ready: spec.startup_probe.is_none() && spec.readiness_probe.is_none(),
+        failed: None,
+    });
     ContainerStatus {
         name: spec.name.clone(),
         image: spec.image.clone(),
         image_id: current.map(|c| c.image_id.clone()).unwrap_or_default(),
         container_id: current.map(|c| c.id.clone()).unwrap_or_default(),
-        ready: if init { succeeded(&state) } else { running },
+        started: running && (init || health.started),
+        ready: if init { succeeded(&state) } else { running && health.ready },
         restart_count: current.map_or(0, |c| c.attempt),
         state,
         last_state,
@@ -149,12 +158,12 @@ fn started_at(container: &Container) -> Option<Timestamp> {
 
 fn terminated(container: &Container) -> Option<TerminatedState> {
     match &container.state {
-        State::Exited(end) => Some(ended(end)),
+        State::Exited(end) => Some(ended(container, end)),
         _ => None,
     }
 }
 
-fn ended(end: &Exited) -> TerminatedState {
+fn ended(container: &Container, end: &Exited) -> TerminatedState {
     let reason = if end.oom_killed {
         "OOMKilled"
     } else if end.started_at.is_none() {
@@ -167,7 +176,10 @@ fn ended(end: &Exited) -> TerminatedState {
     TerminatedState {
         exit_code: end.code,
         reason: reason.to_owned(),
-        message: end.error.clone(),
+        message: match container.failed_probe() {
+            Some(probe) if end.error.is_empty() => format!("stopped: it failed its {} probe", probe.word()),
+            _ => end.error.clone(),
+        },
         started_at: end.started_at,
         finished_at: Some(end.finished_at),
     }
@@ -184,18 +196,22 @@ fn phase(
     initialized: bool,
     facts: &PodFacts,
 ) -> PodPhase {
-    let last_end = |name: &str| match facts.containers.get(name).and_then(|s| s.last()).map(|c| &c.state) {
-        Some(State::Exited(end)) => Some(end.clone()),
-        _ => None,
+    // How it ended, if it ended.
+    let success = |name: &str| {
+        let last = facts.containers.get(name)?.last()?;
+        match &last.state {
+            State::Exited(end) => Some(machine::succeeded(last, end)),
+            _ => None,
+        }
     };
-    let for_good = |c: &ContainerStatus| last_end(&c.name).is_some_and(|end| !restarts(policy, &end));
+    let for_good = |c: &ContainerStatus| success(&c.name).is_some_and(|good| !restarts(policy, good));
     if !initialized {
         let failed =
             |c: &ContainerStatus| policy == RestartPolicy::Never && for_good(c) && !succeeded(&c.state);
         return if init.iter().any(failed) { PodPhase::Failed } else { PodPhase::Pending };
     }
     if !apps.is_empty() && apps.iter().all(for_good) {
-        let good = apps.iter().all(|c| last_end(&c.name).is_some_and(|end| end.code == 0));
+        let good = apps.iter().all(|c| success(&c.name) == Some(true));
         return if good { PodPhase::Succeeded } else { PodPhase::Failed };
     }
     // A container that was started once keeps the pod Running while it waits to be started again.

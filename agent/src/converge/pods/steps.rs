@@ -11,6 +11,8 @@ use schema::kinds::pod::{HostPortStatus, PullPolicy, WaitingState};
 use schema::meta::PodRef;
 
 use super::facts::{Container, Slot, Uid};
+use super::probes::Targets;
+use super::probes::render::Action;
 use super::render::{Rendered, VolumePrep};
 use crate::worlds::docker::NewContainer;
 
@@ -19,6 +21,8 @@ use crate::worlds::docker::NewContainer;
 pub struct PodsPlan {
     /// Per pod uid.
     pub pods: BTreeMap<Uid, Decision>,
+    /// Containers to be asked by their probes from now on, all of the node.
+    pub probes: Targets,
     /// Links without a pod.
     pub remove_links: Vec<String>,
     /// The address given out last.
@@ -31,7 +35,10 @@ impl schema::control::Plan for PodsPlan {
     fn is_empty(&self) -> bool {
         self.remove_links.is_empty()
             && self.cancel_pulls.is_empty()
-            && self.pods.values().all(|d| d.task.is_none() && d.pulls.is_empty() && !d.cancel)
+            && self
+                .pods
+                .values()
+                .all(|d| d.task.is_none() && d.pulls.is_empty() && d.kills.is_empty() && !d.cancel)
     }
 }
 
@@ -44,6 +51,8 @@ pub struct Decision {
     pub why: Why,
     /// The work.
     pub task: Option<Task>,
+    /// Containers that failed a probe, each stopped for itself: none holds up the task.
+    pub kills: Vec<Kill>,
     /// Images to fetch meanwhile.
     pub pulls: Vec<Pull>,
     /// Containers that wait, and for what.
@@ -61,6 +70,7 @@ impl Decision {
             pod,
             why,
             task: None,
+            kills: Vec::new(),
             pulls: Vec::new(),
             waiting: BTreeMap::new(),
             next_at: None,
@@ -84,6 +94,8 @@ pub enum Why {
     PauseEndedEarly,
     /// Its link is missing.
     LinkGone,
+    /// Containers that failed a probe are being stopped.
+    Unhealthy,
     /// Containers wait: a crash backoff, an image, a retry.
     Waits,
     /// All its containers ended for good.
@@ -121,6 +133,7 @@ impl fmt::Display for Why {
                 "its pause container ended within seconds of its start and is made anew in a moment; see docker logs and the node's memory if it stays so",
             ),
             Why::LinkGone => f.write_str("its link is gone"),
+            Why::Unhealthy => f.write_str("containers that failed a probe are being stopped"),
             Why::Waits => f.write_str("containers wait"),
             Why::Finished => f.write_str("all containers have ended"),
             Why::NotDesired => f.write_str("no longer wanted on this node"),
@@ -230,6 +243,17 @@ pub struct Pull {
     pub policy: PullPolicy,
 }
 
+/// Stop a container that failed a probe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kill {
+    /// Which.
+    pub target: Target,
+    /// Between SIGTERM and SIGKILL, its hook included.
+    pub grace: Duration,
+    /// Why, for the event.
+    pub message: String,
+}
+
 /// Take away: stop all of `stop` side by side, then remove all of `remove`, then the rest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Down {
@@ -256,6 +280,8 @@ pub struct Target {
     pub container: String,
     /// Its attempt.
     pub attempt: u32,
+    /// What is done before it is stopped.
+    pub hook: Option<Action>,
 }
 
 impl From<&Container> for Target {
@@ -265,6 +291,7 @@ impl From<&Container> for Target {
             name: container.name.clone(),
             container: container.container.clone(),
             attempt: container.attempt,
+            hook: container.hook.clone(),
         }
     }
 }

@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::{join_all, try_join_all};
 use schema::meta::PodRef;
@@ -14,6 +13,7 @@ use tokio::sync::Semaphore;
 use super::facts::{NodeFacts, Slot, Uid};
 use super::ledger::{Ledger, Retry};
 use super::names;
+use super::probes::Asker;
 use super::pulls::{Credentials, Pulls};
 use super::render::{Rendered, VolumePrep};
 use super::steps::{ContainerAct, ContainerStep, Down, LinkStep, PauseStep, Target, Up};
@@ -29,6 +29,8 @@ pub type PauseArchive = Arc<dyn Fn() -> Vec<u8> + Send + Sync>;
 pub struct Worker {
     /// The engine.
     pub docker: Arc<dyn Docker>,
+    /// Runs hooks.
+    pub asker: Asker,
     /// The kernel.
     pub netlink: Arc<dyn Netlink>,
     /// The node.
@@ -328,21 +330,6 @@ impl Worker {
             work.await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
         }
         Ok(())
-    }
-
-    async fn stop(&self, id: &PodId, target: &Target, grace: Duration) {
-        // The semaphore is never closed.
-        let _slot = self.stops.acquire().await;
-        let message = format!("Stopping container {}", target.container);
-        self.tell(id, EventType::Normal, "Killing", message);
-        match self.docker.stop(&target.id, grace).await {
-            Ok(()) | Err(DockerError::NotFound { .. }) => {}
-            // The removal that follows kills it, or says that it can't.
-            Err(error) => {
-                tracing::warn!(pod = %id.pod, container = %target.name, %error, "could not stop a container");
-                self.tell(id, EventType::Warning, "FailedKillPod", error.to_string());
-            }
-        }
     }
 
     async fn remove_all(&self, id: &PodId, targets: &[Target]) -> Result<(), PodFailure> {

@@ -14,9 +14,9 @@ use jiff::Timestamp;
 use tokio::sync::{Notify, watch};
 
 use super::{
-    ContainerDetails, ContainerEvent, Docker, DockerError, EngineState, EngineVersion, INSTANCE_LABEL,
-    ImageFacts, ListedContainer, LogOptions, LogStream, Namespaces, NewContainer, PullProgress,
-    RegistryLogin, StoredImage,
+    ContainerDetails, ContainerEvent, Docker, DockerError, EngineState, EngineVersion, ExecEnd, ExecOutcome,
+    INSTANCE_LABEL, ImageFacts, ListedContainer, LogOptions, LogStream, Namespaces, NewContainer,
+    PullProgress, RegistryLogin, StoredImage,
 };
 
 /// A changing call, by container name or image.
@@ -47,6 +47,17 @@ pub struct Exit {
     pub code: i64,
     /// For its memory.
     pub oom_killed: bool,
+}
+
+/// What a command does.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FakeExec {
+    /// Its code.
+    pub code: i64,
+    /// What it writes.
+    pub output: String,
+    /// It never ends.
+    pub hangs: bool,
 }
 
 /// One container of the fake.
@@ -91,6 +102,12 @@ pub struct FakeEngine {
     pub behind: BTreeSet<String>,
     /// What containers wrote, by name, in pieces; a line with the name for any other.
     pub written: BTreeMap<String, Vec<Bytes>>,
+    /// Commands by their words; any other ends with 0 at once.
+    pub execs: BTreeMap<String, FakeExec>,
+    /// Grace of each stop, by container name.
+    pub graces: Vec<(String, Duration)>,
+    /// Names of containers that take their whole grace to end.
+    pub stubborn: BTreeSet<String>,
     /// Every call says that nobody answers.
     pub unreachable: bool,
     crashed: bool,
@@ -324,8 +341,35 @@ impl Docker for FakeDocker {
         self.gate(format!("start {name}"), |engine| engine.start(id)).await
     }
 
-    async fn stop(&self, id: &str, _grace: Duration) -> Result<(), DockerError> {
+    async fn exec(
+        &self,
+        id: &str,
+        command: &[String],
+        timeout: Duration,
+    ) -> Result<ExecOutcome, DockerError> {
+        let (name, words) = (self.engine().name(id), command.join(" "));
+        let done = self.gate(format!("exec {name} {words}"), |engine| {
+            let script = engine.execs.get(&words).cloned().unwrap_or_default();
+            if engine.container(id)?.row.state != EngineState::Running {
+                let message = format!("Container {id} is not running");
+                return Err(DockerError::Refused { act: "to prepare a command", status: 409, message });
+            }
+            Ok(script)
+        });
+        let FakeExec { code, output, hangs } = done.await?;
+        if !hangs {
+            return Ok(ExecOutcome { end: ExecEnd::Exited(code), output });
+        }
+        tokio::time::sleep(timeout).await;
+        Ok(ExecOutcome { end: ExecEnd::TimedOut, output })
+    }
+
+    async fn stop(&self, id: &str, grace: Duration) -> Result<(), DockerError> {
         let name = self.engine().name(id);
+        self.engine().graces.push((name.clone(), grace));
+        if self.engine().stubborn.contains(&name) {
+            tokio::time::sleep(grace).await;
+        }
         self.gate(format!("stop {name}"), |engine| engine.stop(id)).await
     }
 

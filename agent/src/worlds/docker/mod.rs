@@ -12,6 +12,7 @@ use tokio::sync::watch;
 
 mod body;
 mod error;
+mod exec;
 mod fake;
 mod image;
 mod real;
@@ -19,7 +20,7 @@ pub mod reference;
 mod spec;
 
 pub use error::DockerError;
-pub use fake::{Call, Exit, FakeDocker, Fault};
+pub use fake::{Call, Exit, FakeDocker, FakeExec, Fault};
 pub use image::{ImageFacts, PullProgress, RegistryLogin, StoredImage};
 pub use real::RealDocker;
 pub use spec::{BindMount, Limits, LogLimits, Namespaces, NewContainer};
@@ -107,6 +108,27 @@ pub struct ContainerEvent {
     pub action: String,
 }
 
+/// As much of a command's output is kept, in bytes; as kubelet.
+pub const EXEC_OUTPUT_MAX: usize = 10 * 1024;
+
+/// How a command in a container ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExecEnd {
+    /// With this code; 126 or 127 when there is no such program.
+    Exited(i64),
+    /// Not in time; it was killed.
+    TimedOut,
+}
+
+/// What a command in a container did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecOutcome {
+    /// How it ended.
+    pub end: ExecEnd,
+    /// The beginning of what it wrote to standard output and error, at most [`EXEC_OUTPUT_MAX`] bytes.
+    pub output: String,
+}
+
 /// A stream of bytes of a log, standard output and error in the order in which they were written.
 pub type LogStream = BoxStream<'static, Result<Bytes, DockerError>>;
 
@@ -125,6 +147,9 @@ pub trait Docker: Send + Sync + 'static {
     async fn start(&self, id: &str) -> Result<(), DockerError>;
     /// Its stop signal, then SIGKILL after `grace`; no error if it does not run. Returns when it ended.
     async fn stop(&self, id: &str, grace: Duration) -> Result<(), DockerError>;
+    /// Runs a command in a running container; it is killed after `timeout`.
+    async fn exec(&self, id: &str, command: &[String], timeout: Duration)
+    -> Result<ExecOutcome, DockerError>;
     /// Kills and removes a container.
     async fn remove(&self, id: &str) -> Result<(), DockerError>;
     /// An image on the node, none if it is not there.

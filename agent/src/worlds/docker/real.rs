@@ -20,13 +20,13 @@ use tokio::sync::watch;
 use super::body::create_body;
 use super::reference::asked_for;
 use super::{
-    ContainerDetails, ContainerEvent, Docker, DockerError, EngineState, EngineVersion, INSTANCE_LABEL,
-    ImageFacts, ListedContainer, LogOptions, LogStream, NewContainer, PullProgress, RegistryLogin,
-    StoredImage,
+    ContainerDetails, ContainerEvent, Docker, DockerError, EngineState, EngineVersion, ExecOutcome,
+    INSTANCE_LABEL, ImageFacts, ListedContainer, LogOptions, LogStream, NewContainer, PullProgress,
+    RegistryLogin, StoredImage,
 };
 
 /// Longest time for a request that reads.
-const READ: Duration = Duration::from_secs(20);
+pub(super) const READ: Duration = Duration::from_secs(20);
 /// Longest time for a request that makes, starts or removes: a slow disk may take long.
 const WRITE: Duration = Duration::from_secs(120);
 /// On top of the grace period of a stop: SIGKILL, and the engine's own bookkeeping.
@@ -65,7 +65,7 @@ impl RealDocker {
 }
 
 /// Bounds one request in time and translates its error.
-async fn within<T>(
+pub(super) async fn within<T>(
     act: &'static str,
     after: Duration,
     request: impl Future<Output = Result<T, bollard::errors::Error>>,
@@ -146,6 +146,15 @@ impl Docker for RealDocker {
             Err(DockerError::Refused { status: 304, .. }) => Ok(()),
             other => other.map_err(|e| e.about(id)),
         }
+    }
+
+    async fn exec(
+        &self,
+        id: &str,
+        command: &[String],
+        timeout: Duration,
+    ) -> Result<ExecOutcome, DockerError> {
+        super::exec::exec(&self.client, id, command, timeout).await
     }
 
     async fn remove(&self, id: &str) -> Result<(), DockerError> {

@@ -6,9 +6,6 @@ use crate::violation::{Findings, Path, rules};
 /// A field of the pod, and whether this spec uses it.
 type PodField = (&'static [&'static str], fn(&PodSpec) -> bool);
 
-/// A field of a container.
-type ContainerField = (&'static [&'static str], fn(&super::Container) -> bool);
-
 const POD_FIELDS: &[PodField] = &[
     (&["imagePullSecrets"], |pod| !pod.image_pull_secrets.is_empty()),
     (&["dnsPolicy"], |pod| pod.dns_policy != DnsPolicy::ClusterFirst),
@@ -18,15 +15,6 @@ const POD_FIELDS: &[PodField] = &[
     }),
     (&["securityContext", "supplementalGroups"], |pod| {
         pod.security_context.as_ref().is_some_and(|context| !context.supplemental_groups.is_empty())
-    }),
-];
-
-const CONTAINER_FIELDS: &[ContainerField] = &[
-    (&["livenessProbe"], |container| container.liveness_probe.is_some()),
-    (&["readinessProbe"], |container| container.readiness_probe.is_some()),
-    (&["startupProbe"], |container| container.startup_probe.is_some()),
-    (&["lifecycle", "preStop"], |container| {
-        container.lifecycle.as_ref().is_some_and(|lifecycle| lifecycle.pre_stop.is_some())
     }),
 ];
 
@@ -49,9 +37,6 @@ pub(super) fn note(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
         let list = at.field(field);
         for (index, container) in containers.iter().enumerate() {
             let here = list.index(index);
-            for (field, _) in CONTAINER_FIELDS.iter().filter(|(_, is_used)| is_used(container)) {
-                add(field, &here, findings);
-            }
             let env = here.field("env");
             for (index, variable) in container.env.iter().enumerate() {
                 if variable.value_from.as_ref().is_some_and(|source| source.secret_key_ref.is_some()) {

@@ -83,7 +83,10 @@ pub struct ContainerStatus {
     /// Docker's container id.
     #[serde(default, rename = "containerID", skip_serializing_if = "String::is_empty")]
     pub container_id: String,
-    /// Runs, and its readiness probe, if any, succeeds.
+    /// Runs, and its startup probe, if any, has succeeded.
+    #[serde(default)]
+    pub started: bool,
+    /// Started, and its readiness probe, if any, succeeds.
     pub ready: bool,
     /// How often it was started again.
     pub restart_count: u32,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use ipnet::Ipv4Net;
 use schema::control::{Driver, Nudge};
+use schema::records::Binding;
 use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
 use schema::store::reflector::{WorldPublisher, WorldReader};
@@ -19,6 +20,7 @@ use super::{binding, spec, subnet};
 use crate::converge::images::ImageBook;
 use crate::worlds::docker::{DockerError, FakeDocker, Fault};
 use crate::worlds::netlink::{Bridge, FakeNetlink, Netlink, NetlinkError, PodLink, Route};
+use crate::worlds::prober::FakeProber;
 
 /// The fake kernel behind the fake engine's gate, so that a crash may come at its calls too.
 struct Gated {
@@ -68,8 +70,10 @@ impl Netlink for Gated {
     }
 }
 
-struct Rig {
-    docker: Arc<FakeDocker>,
+pub(super) struct Rig {
+    pub(super) docker: Arc<FakeDocker>,
+    pub(super) prober: Arc<FakeProber>,
+    pub(super) store: Arc<MemoryStore>,
     netlink: Arc<Gated>,
     state: tempfile::TempDir,
     world: World,
@@ -78,7 +82,7 @@ struct Rig {
 }
 
 impl Rig {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let docker = Arc::new(FakeDocker::with_images(&["app:1"]));
         docker.engine().now = jiff::Timestamp::now();
         let netlink = Arc::new(Gated { kernel: FakeNetlink::default(), docker: Arc::clone(&docker) });
@@ -89,11 +93,23 @@ impl Rig {
         world.subnets.insert("n1".into(), versioned(subnet()));
         world.settled.insert("n1".into(), versioned(schema::records::Settled::default()));
         let (publisher, reader) = WorldReader::channel(world.clone());
-        Self { docker, netlink, state: tempfile::tempdir().unwrap(), world, publisher, reader }
+        Self {
+            docker,
+            prober: Arc::default(),
+            store: Arc::new(MemoryStore::new()),
+            netlink,
+            state: tempfile::tempdir().unwrap(),
+            world,
+            publisher,
+            reader,
+        }
     }
 
     fn want(&mut self, wanted: bool) {
-        let web = binding("web", spec(&["a", "b"]));
+        self.want_pod(binding("web", spec(&["a", "b"])), wanted);
+    }
+
+    pub(super) fn want_pod(&mut self, web: Binding, wanted: bool) {
         let key = ("n1".to_owned(), web.pod.reference());
         if wanted {
             self.world.bindings.insert(key, versioned(web));
@@ -105,9 +121,10 @@ impl Rig {
     }
 
     /// Runs an agent until `done`; it is killed then.
-    async fn agent_until(&self, what: &str, done: impl Fn(&Self) -> bool) {
+    pub(super) async fn agent_until(&self, what: &str, done: impl Fn(&Self) -> bool) {
         let (nudge, nudged) = Nudge::new();
         let (pod_table, _) = watch::channel(None);
+        let events = CancellationToken::new();
         let the_loop = PodsLoop::new(PodsDeps {
             container_limits: Default::default(),
             node: "n1".into(),
@@ -117,13 +134,14 @@ impl Rig {
             mtu: 1500,
             docker: self.docker.clone(),
             netlink: self.netlink.clone(),
+            prober: self.prober.clone(),
             pause_image: PauseImage {
                 reference: "pause:1".into(),
                 archive: Arc::new(|| b"pause:1".to_vec()),
             },
             world: self.reader.clone(),
-            store: Arc::new(MemoryStore::new()),
-            events: EventRecorder::disabled(),
+            store: self.store.clone(),
+            events: EventRecorder::spawn(self.store.clone(), "agent/n1", events.clone()),
             nudge,
             pod_table,
             credentials: Arc::new(NoCredentials),
@@ -141,6 +159,7 @@ impl Rig {
         let in_time = tokio::time::timeout(Duration::from_secs(20), waiting).await;
         task.abort();
         let _ = task.await;
+        events.cancel();
         assert!(
             in_time.is_ok(),
             "not in time: {what}: {:?} {:?}",
@@ -149,12 +168,12 @@ impl Rig {
         );
     }
 
-    fn complete(&self) -> bool {
+    pub(super) fn complete(&self) -> bool {
         let running = self.docker.running();
         running.len() == 3 && running.values().all(|runs| *runs)
     }
 
-    fn empty(&self) -> bool {
+    pub(super) fn empty(&self) -> bool {
         let folders = std::fs::read_dir(self.state.path().join("agent/pods")).map_or(0, Iterator::count);
         self.docker.running().is_empty() && self.netlink.kernel.kernel().links.is_empty() && folders == 0
     }

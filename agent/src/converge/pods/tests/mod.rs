@@ -5,6 +5,7 @@ mod limits;
 mod machine;
 mod observe;
 mod plan;
+mod probing;
 mod writer;
 
 use std::collections::BTreeMap;
@@ -99,6 +100,8 @@ fn container(name: &str, attempt: u32, state: State) -> Container {
         grace: 30,
         address: None,
         ports: Vec::new(),
+        hook: None,
+        health: None,
         state,
     }
 }

@@ -1,0 +1,110 @@
+//! What is known of the health of containers, by Docker's id, and its copy on the node's disk.
+//!
+//! The pods loop sees only what is on disk: what it acts on, the next agent knows too. That makes a
+//! restart of the agent between a probe's failure and the end of the container no different.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use schema::control::Nudge;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::machine::Health;
+
+/// By Docker's id.
+pub type HealthOf = BTreeMap<String, Health>;
+
+/// The shared book; clones are the same one.
+#[derive(Debug, Clone)]
+pub struct HealthBook(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    path: PathBuf,
+    pages: Mutex<Pages>,
+    changed: Notify,
+    nudge: Nudge,
+}
+
+#[derive(Debug, Default)]
+struct Pages {
+    newest: HealthOf,
+    /// As it is on disk.
+    kept: HealthOf,
+}
+
+impl HealthBook {
+    /// Reads what a former agent kept; what can't be read is not known. Blocks on the disk.
+    pub fn open(state_dir: &Path, nudge: Nudge) -> Self {
+        let path = state_dir.join("agent").join("probes.json");
+        let kept = match std::fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_else(|error| {
+                tracing::warn!(path = %path.display(), %error, "the former results of probes can't be read");
+                HealthOf::new()
+            }),
+            Err(_) => HealthOf::new(),
+        };
+        let pages = Mutex::new(Pages { newest: kept.clone(), kept });
+        Self(Arc::new(Inner { path, pages, changed: Notify::new(), nudge }))
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        self.0.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is on disk.
+    pub fn kept(&self) -> HealthOf {
+        self.pages().kept.clone()
+    }
+
+    /// Takes down what is known of a container.
+    pub fn set(&self, id: &str, health: Health) {
+        let mut pages = self.pages();
+        if pages.newest.get(id) != Some(&health) {
+            pages.newest.insert(id.to_owned(), health);
+            self.0.changed.notify_one();
+        }
+    }
+
+    /// Forgets containers that are no more.
+    pub fn keep_only(&self, there: &BTreeSet<&str>) {
+        let mut pages = self.pages();
+        let before = pages.newest.len();
+        pages.newest.retain(|id, _| there.contains(id.as_str()));
+        if pages.newest.len() != before {
+            self.0.changed.notify_one();
+        }
+    }
+
+    /// Writes what changed, shows it, and wakes the pods loop, until `shutdown`.
+    pub async fn run(self, shutdown: CancellationToken) {
+        // Cancel-safe: what is not written yet is found out again by the next checks.
+        while shutdown.run_until_cancelled(self.0.changed.notified()).await.is_some() {
+            let newest = self.pages().newest.clone();
+            let (path, pages) = (self.0.path.clone(), newest.clone());
+            let written = tokio::task::spawn_blocking(move || write(&path, &pages)).await;
+            if let Ok(Err(error)) = written {
+                tracing::warn!(path = %self.0.path.display(), %error, "results of probes are not saved");
+            }
+            let told = {
+                let mut pages = self.pages();
+                // Who is gone is no news.
+                let told = newest.iter().any(|(id, health)| pages.kept.get(id) != Some(health));
+                pages.kept = newest;
+                told
+            };
+            if told {
+                self.0.nudge.nudge();
+            }
+        }
+    }
+}
+
+/// A whole file or none. Without fsync: what a power failure loses ended with it.
+fn write(path: &Path, pages: &HealthOf) -> std::io::Result<()> {
+    let temporary = path.with_extension("tmp");
+    std::fs::write(&temporary, serde_json::to_vec(pages)?)?;
+    std::fs::rename(&temporary, path)
+}

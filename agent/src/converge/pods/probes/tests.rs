@@ -1,0 +1,261 @@
+//! Probes without containers: the machine as tables, the runner with a made-up clock.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use schema::control::Nudge;
+use schema::meta::PodRef;
+use schema::store::events::EventRecorder;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::machine::{Health, ProbeKind, ProbeMachine, Timing};
+use super::perform::{Asker, Found};
+use super::render::{Action, Check, ProbeTarget};
+use super::{HealthBook, ProbeRunner, Targets};
+use crate::worlds::docker::{Docker as _, FakeDocker, FakeExec, NewContainer};
+use crate::worlds::prober::{FakeAnswer, FakeProber};
+use ProbeKind::{Liveness, Readiness, Startup};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn timing(success_threshold: u32, failure_threshold: u32) -> Timing {
+    Timing {
+        initial_delay: Duration::ZERO,
+        period: SECOND,
+        timeout: SECOND,
+        success_threshold,
+        failure_threshold,
+    }
+}
+
+fn machine(kinds: &[ProbeKind], former: Option<Health>) -> ProbeMachine {
+    ProbeMachine::new(kinds.iter().map(|kind| (*kind, timing(1, 3))).collect(), former)
+}
+
+/// `started`, `ready` and failed, as letters.
+fn word(health: Health) -> String {
+    let flag = |holds, letter| if holds { letter } else { "-" };
+    let failed = health.failed.map_or("", ProbeKind::word);
+    format!("{}{}{failed}", flag(health.started, "s"), flag(health.ready, "r"))
+}
+
+// Seen red with `started: true` in `ProbeMachine::new` (startup gates nothing).
+#[test]
+fn what_is_known_at_the_start_follows_from_the_probes_there_are() {
+    for (kinds, expected, turn) in [
+        (&[][..], "sr", &[][..]),
+        (&[Liveness], "sr", &[Liveness]),
+        (&[Readiness], "s-", &[Readiness]),
+        (&[Readiness, Liveness], "s-", &[Readiness, Liveness]),
+        (&[Startup], "--", &[Startup]),
+        (&[Startup, Readiness, Liveness], "--", &[Startup]),
+    ] {
+        let machine = machine(kinds, None);
+        assert_eq!(
+            (word(machine.health()).as_str(), machine.active().as_slice()),
+            (expected, turn),
+            "{kinds:?}"
+        );
+    }
+}
+
+#[test]
+fn startup_lets_the_others_in_and_its_failure_restarts() {
+    let mut started = machine(&[Startup, Readiness, Liveness], None);
+    started.note(Liveness, false);
+    started.note(Readiness, true);
+    assert_eq!(word(started.health()), "--", "it is not their turn");
+    started.note(Startup, false);
+    started.note(Startup, false);
+    started.note(Startup, true);
+    assert_eq!((word(started.health()).as_str(), started.active()), ("s-", vec![Readiness, Liveness]));
+    let mut alone = machine(&[Startup], None);
+    alone.note(Startup, true);
+    assert_eq!((word(alone.health()).as_str(), alone.active()), ("sr", vec![]));
+    let mut failed = machine(&[Startup, Readiness], None);
+    (0..3).for_each(|_| failed.note(Startup, false));
+    assert_eq!((word(failed.health()).as_str(), failed.active()), ("--startup", vec![]));
+}
+
+// Seen red with `<=` for `<` at the threshold.
+#[test]
+fn only_so_many_in_a_row_count() {
+    let table = [
+        (Readiness, 2, 3, "+", "s-"),
+        (Readiness, 2, 3, "++", "sr"),
+        (Readiness, 2, 3, "+-+", "s-"),
+        (Readiness, 1, 3, "+--", "sr"),
+        (Readiness, 1, 3, "+--+--", "sr"),
+        (Readiness, 1, 3, "+---", "s-"),
+        (Readiness, 1, 3, "+---+", "sr"),
+        (Liveness, 1, 3, "--+--", "sr"),
+        (Liveness, 1, 3, "---", "s-liveness"),
+        (Liveness, 1, 1, "-++", "s-liveness"),
+    ];
+    for (kind, successes, failures, results, expected) in table {
+        let mut machine = ProbeMachine::new([(kind, timing(successes, failures))].into(), None);
+        results.chars().for_each(|result| machine.note(kind, result == '+'));
+        assert_eq!(word(machine.health()), expected, "{kind} {successes}/{failures} {results}");
+    }
+}
+
+// Seen red with `Health::default()` for `former`.
+#[test]
+fn a_new_agent_goes_on_with_what_the_former_one_knew() {
+    let known = |started, ready, failed| Some(Health { started, ready, failed });
+    let all = [Startup, Readiness, Liveness];
+    let mut ready = machine(&all, known(true, true, None));
+    assert_eq!((word(ready.health()).as_str(), ready.active()), ("sr", vec![Readiness, Liveness]));
+    ready.note(Readiness, false);
+    assert_eq!(word(ready.health()), "sr", "one failure is below the threshold, also now");
+    assert_eq!(word(machine(&all, known(true, false, None)).health()), "s-");
+    assert_eq!(word(machine(&all, known(false, false, None)).health()), "--");
+    let failed = machine(&all, known(true, true, Some(Liveness)));
+    assert_eq!((word(failed.health()).as_str(), failed.active()), ("s-liveness", vec![]));
+}
+
+#[test]
+fn the_first_check_waits_for_the_delay_and_is_spread_only_when_asked() {
+    let slow = Timing { initial_delay: SECOND * 5, period: SECOND * 10, ..timing(1, 3) };
+    let machine = ProbeMachine::new([(Liveness, slow)].into(), None);
+    assert_eq!(machine.first(Liveness, SECOND * 2, 0.0), SECOND * 3);
+    assert_eq!(machine.first(Liveness, SECOND * 60, 0.0), Duration::ZERO);
+    assert_eq!(machine.first(Liveness, SECOND * 60, 0.5), SECOND * 5);
+}
+
+/// A runner on fakes.
+struct Rig {
+    docker: Arc<FakeDocker>,
+    prober: Arc<FakeProber>,
+    book: HealthBook,
+    wanted: watch::Sender<Arc<Targets>>,
+    _state: tempfile::TempDir,
+    shutdown: CancellationToken,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let (docker, prober) =
+            (Arc::new(FakeDocker::with_images(&["app:1"])), Arc::new(FakeProber::default()));
+        let state = tempfile::tempdir().unwrap();
+        std::fs::create_dir(state.path().join("agent")).unwrap();
+        let book = HealthBook::open(state.path(), Nudge::new().0);
+        let shutdown = CancellationToken::new();
+        tokio::spawn(book.clone().run(shutdown.clone()));
+        let asker = Asker { docker: docker.clone(), prober: prober.clone() };
+        let (wanted, targets) = watch::channel(Arc::default());
+        let runner = ProbeRunner::new(asker, book.clone(), EventRecorder::disabled());
+        tokio::spawn(runner.run(targets, shutdown.clone()));
+        Self { docker, prober, book, wanted, _state: state, shutdown }
+    }
+
+    fn asked(&self, port: u16) -> u32 {
+        self.prober.net().asked.get(&format!("h:{port}")).copied().unwrap_or_default()
+    }
+
+    fn health(&self, id: &str) -> String {
+        self.book.kept().get(id).map_or_else(String::new, |health| word(*health))
+    }
+}
+
+fn tcp(port: u16) -> Action {
+    Action::TcpSocket { host: "h".into(), port }
+}
+
+fn target(checks: &[(ProbeKind, Action)]) -> ProbeTarget {
+    let check = |action: &Action| Check { action: action.clone(), timing: timing(1, 3) };
+    ProbeTarget {
+        pod: PodRef::new("default", "web"),
+        container: "web".into(),
+        started_at: Timestamp::now(),
+        checks: checks.iter().map(|(kind, action)| (*kind, check(action))).collect(),
+        former: None,
+    }
+}
+
+// Seen red without the `insert_at` after an answer: each is asked once.
+#[tokio::test(start_paused = true)]
+async fn each_is_asked_once_a_period_until_it_is_not_wanted() {
+    let rig = Rig::new();
+    let targets: Targets = (0..300)
+        .map(|n| (format!("c{n}"), target(&[(Readiness, tcp(n)), (Liveness, tcp(1000 + n))])))
+        .collect();
+    rig.wanted.send_replace(Arc::new(targets));
+    tokio::time::sleep(Duration::from_millis(9500)).await;
+    for port in [0, 299, 1000, 1299] {
+        // A container that was there before the runner is spread over its first period.
+        assert!((9..=10).contains(&rig.asked(port)), "{port}: {}", rig.asked(port));
+    }
+    assert!((0..300).all(|n| rig.health(&format!("c{n}")) == "sr"));
+    rig.wanted.send_replace(Arc::default());
+    tokio::time::sleep(SECOND * 2).await;
+    let asked = rig.asked(7);
+    tokio::time::sleep(SECOND * 10).await;
+    assert_eq!(rig.asked(7), asked);
+    rig.shutdown.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn commands_that_hang_hold_up_no_request_and_silence_is_a_failure() {
+    let rig = Rig::new();
+    let hangs = FakeExec { hangs: true, ..FakeExec::default() };
+    rig.docker.engine().execs.insert("hang".into(), hangs);
+    rig.prober.net().answers.insert("h:1".into(), FakeAnswer::Silent);
+    let slow = |mut target: ProbeTarget| {
+        for check in target.checks.values_mut() {
+            check.timing.timeout = SECOND * 600;
+        }
+        target
+    };
+    let mut targets = Targets::new();
+    for n in 0..200 {
+        let new = NewContainer { name: format!("c{n}"), image: "app:1".into(), ..NewContainer::default() };
+        let id = rig.docker.create(&new).await.unwrap();
+        rig.docker.start(&id).await.unwrap();
+        targets.insert(id, slow(target(&[(Readiness, Action::Exec(vec!["hang".into()]))])));
+    }
+    targets.insert("silent".into(), target(&[(Liveness, tcp(1))]));
+    targets.insert("fine".into(), target(&[(Readiness, tcp(2))]));
+    rig.wanted.send_replace(Arc::new(targets));
+    tokio::time::sleep(SECOND * 6).await;
+    assert_eq!((rig.health("fine"), rig.health("silent")), ("sr".into(), "s-liveness".into()));
+    rig.shutdown.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_startup_the_others_are_asked_at_once() {
+    let rig = Rig::new();
+    rig.prober.net().answers.insert("h:1".into(), FakeAnswer::Refused);
+    let mut one = target(&[(Startup, tcp(1)), (Readiness, tcp(2)), (Liveness, tcp(3))]);
+    if let Some(startup) = one.checks.get_mut(&Startup) {
+        startup.timing.failure_threshold = 30;
+    }
+    rig.wanted.send_replace(Arc::new([("c".to_owned(), one)].into()));
+    tokio::time::sleep(SECOND * 5).await;
+    assert_eq!((rig.asked(2), rig.asked(3), rig.health("c")), (0, 0, "--".into()));
+    rig.prober.net().answers.clear();
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    assert!(rig.asked(2) >= 1 && rig.asked(3) >= 1 && rig.health("c") == "sr", "{}", rig.health("c"));
+    rig.shutdown.cancel();
+}
+
+#[tokio::test]
+async fn answers_become_kubernetes_words() {
+    let (docker, prober) = (Arc::new(FakeDocker::default()), Arc::new(FakeProber::default()));
+    let answers = [("u:200", 200), ("u:307", 307), ("u:399", 399), ("u:400", 400), ("u:500", 500)];
+    prober.net().answers = answers.map(|(url, status)| (url.to_owned(), FakeAnswer::Status(status))).into();
+    let asker = Asker { docker, prober };
+    let mut found = BTreeMap::new();
+    for (url, status) in answers {
+        let request = crate::worlds::prober::HttpRequest { url: url.into(), headers: Vec::new() };
+        found.insert(status, asker.check("c", &Action::HttpGet(request), SECOND).await);
+    }
+    assert_eq!(found[&200], Found::Success);
+    assert!(matches!(found[&307], Found::Warning(_)) && matches!(found[&399], Found::Warning(_)));
+    for status in [400, 500] {
+        assert_eq!(found[&status], Found::Failure(format!("HTTP probe failed with statuscode: {status}")));
+    }
+}

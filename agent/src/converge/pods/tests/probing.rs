@@ -1,0 +1,191 @@
+//! Probes and hooks in the pods loop: pure tables, and the loop on a scripted engine.
+
+use std::time::Duration;
+
+use schema::kinds::pod::RestartPolicy::{self, Always, Never, OnFailure};
+use schema::kinds::pod::{PodPhase, PodSpec};
+use schema::records::Binding;
+use schema::store::Store as _;
+use serde_json::json;
+
+use super::super::facts::{Container, Observed, PodFacts, State};
+use super::super::machine::{Verdict, verdict};
+use super::super::plan::plan;
+use super::super::probes::{Health, ProbeKind};
+use super::super::{observe, status};
+use super::crash::Rig;
+use super::{at, binding, container, exited, facts, node, pause, running, wants};
+use crate::worlds::docker::{Exit, FakeExec};
+use crate::worlds::prober::FakeAnswer;
+
+fn sick(state: State) -> Container {
+    let health = Health { started: true, ready: false, failed: Some(ProbeKind::Liveness) };
+    Container { health: Some(health), ..container("web", 0, state) }
+}
+
+/// Restart policy × exit code × probe outcome; an agent that is restarted in between reads the same
+/// from Docker and its disk, which the loop's test below shows.
+// Seen red with `end.code == 0` alone in `succeeded`.
+#[test]
+fn policy_exit_code_and_probe_decide_together() {
+    let again = || Verdict::Make { attempt: 1, backoff: 1 };
+    let ended = |success| Verdict::Ended { success };
+    for (policy, code, well, failed_probe) in [
+        (Always, 0, again(), again()),
+        (Always, 137, again(), again()),
+        // A container that was ended for its health and took SIGTERM well has not succeeded.
+        (OnFailure, 0, ended(true), again()),
+        (OnFailure, 143, again(), again()),
+        (Never, 0, ended(true), ended(false)),
+        (Never, 137, ended(false), ended(false)),
+    ] {
+        let look = |container: Container| verdict(&[container], Some("POD-0"), policy, at(100));
+        assert_eq!(look(container("web", 0, exited(code, 5, 100))), well, "{policy:?} {code}");
+        assert_eq!(look(sick(exited(code, 5, 100))), failed_probe, "{policy:?} {code} after a failed probe");
+        assert_eq!(look(sick(running())), Verdict::Unhealthy, "{policy:?}");
+        // The second time it waits, as after any crash.
+        let crashed = Container { backoff: 1, ..sick(exited(code, 5, 100)) };
+        let wait = matches!(look(crashed), Verdict::BackOff { until, .. } if until == at(110));
+        assert_eq!(wait, policy != Never, "{policy:?} {code}");
+    }
+}
+
+fn with_probes(policy: RestartPolicy) -> Binding {
+    let probe = json!({"tcpSocket": {"port": 80}, "periodSeconds": 1, "failureThreshold": 2});
+    let spec = json!({"restartPolicy": policy, "terminationGracePeriodSeconds": 5, "containers": [
+        {"name": "web", "image": "app:1", "livenessProbe": probe, "readinessProbe": probe},
+        {"name": "other", "image": "app:1"},
+    ]});
+    binding("web", serde_json::from_value::<PodSpec>(spec).unwrap())
+}
+
+fn seen(web: &Binding, containers: Vec<Container>) -> Observed {
+    let mut observed = wants(std::slice::from_ref(web));
+    let there = facts(web, vec![pause(running(), "10.244.3.2")], containers);
+    observed.pods.insert(web.pod.uid.clone(), there);
+    observed
+}
+
+fn told(web: &Binding, observed: &Observed) -> schema::kinds::pod::PodStatus {
+    let plan = plan(observed, at(100));
+    let decision = &plan.pods[&web.pod.uid];
+    let facts: &PodFacts = &observed.pods[&web.pod.uid];
+    status::wanted(status::Seen { node: &node(), binding: web, facts, decision }, None, at(100))
+}
+
+#[test]
+fn a_sick_container_is_ended_once_by_itself_and_asked_nothing_more() {
+    for (policy, message) in [
+        (Always, "Container web failed liveness probe, will be restarted"),
+        (Never, "Container web failed liveness probe"),
+    ] {
+        let web = with_probes(policy);
+        let mut observed = seen(&web, vec![sick(running()), container("other", 0, running())]);
+        let decided = plan(&observed, at(100));
+        let decision = &decided.pods[&web.pod.uid];
+        let kills: Vec<_> =
+            decision.kills.iter().map(|k| (k.target.id.as_str(), k.message.as_str())).collect();
+        assert_eq!(kills, [("web-0", message)]);
+        assert!(decision.task.is_none() && decided.probes.is_empty(), "{decision:?}");
+        observed.memory.stopping.insert("web-0".into());
+        assert!(plan(&observed, at(100)).pods[&web.pod.uid].kills.is_empty());
+    }
+    let web = with_probes(Never);
+    let observed = seen(&web, vec![sick(exited(0, 5, 90)), container("other", 0, exited(0, 5, 90))]);
+    assert_eq!(told(&web, &observed).phase, PodPhase::Failed);
+}
+
+// Seen red with `running` alone for ready.
+#[test]
+fn ready_is_what_the_probes_say_and_what_was_known_stands() {
+    let web = with_probes(Always);
+    let running = || vec![container("web", 0, running()), container("other", 0, running())];
+    let ready = |observed: &Observed| {
+        let status = told(&web, observed);
+        let one = |n: usize| (status.container_statuses[n].started, status.container_statuses[n].ready);
+        (one(0), one(1), status.is_ready())
+    };
+    let mut observed = seen(&web, running());
+    assert_eq!(ready(&observed), ((true, false), (true, true), false), "nothing is known yet");
+    assert_eq!(plan(&observed, at(100)).probes.keys().collect::<Vec<_>>(), ["web-0"]);
+    // From the former agent's disk, and without it from etcd.
+    let well = Health { started: true, ready: true, failed: None };
+    observe::fill_health(&mut observed.pods, &[("web-0".to_owned(), well)].into(), |_| None);
+    assert_eq!(ready(&observed), ((true, true), (true, true), true));
+    let statuses = told(&web, &observed).container_statuses;
+    let mut observed = seen(&web, running());
+    observe::fill_health(&mut observed.pods, &Default::default(), |_| Some(statuses.clone()));
+    assert_eq!(ready(&observed), ((true, true), (true, true), true));
+    // Another start of it is not known.
+    let mut observed = seen(&web, vec![container("web", 1, super::running())]);
+    observe::fill_health(&mut observed.pods, &Default::default(), |_| Some(statuses.clone()));
+    assert!(!told(&web, &observed).container_statuses[0].ready);
+}
+
+/// The name of the start `attempt` of a container runs.
+fn runs(rig: &Rig, container: &str, attempt: u32) -> bool {
+    let (begin, end) = (format!("mk8s_{container}_"), format!("_{attempt}"));
+    rig.docker.running().iter().any(|(name, runs)| *runs && name.starts_with(&begin) && name.ends_with(&end))
+}
+
+// Seen red without the book's file: the next agent leaves the sick container alone.
+#[tokio::test(start_paused = true)]
+async fn a_sick_container_holds_up_nobody_and_a_new_agent_ends_it_too() {
+    let mut rig = Rig::new();
+    rig.prober.net().answers.insert("10.244.3.2:80".into(), FakeAnswer::Refused);
+    rig.want_pod(with_probes(OnFailure), true);
+    rig.agent_until("complete", Rig::complete).await;
+    let web = rig.docker.running().into_keys().find(|name| name.starts_with("mk8s_web_")).unwrap();
+    rig.docker.engine().stubborn.insert(web.clone());
+    rig.agent_until("being stopped", |rig| !rig.docker.engine().graces.is_empty()).await;
+    // All is well from now on: only what the former agent knew ends it.
+    rig.prober.net().answers.clear();
+    let other = rig.docker.running().into_keys().find(|name| name.starts_with("mk8s_other_")).unwrap();
+    rig.docker.end(&other, Exit { code: 1, oom_killed: false });
+    rig.agent_until("the other again", |rig| runs(rig, "other", 1)).await;
+    assert!(runs(&rig, "web", 0), "it takes its whole grace");
+    rig.agent_until("made again", |rig| runs(rig, "web", 1)).await;
+    let engine = rig.docker.engine();
+    assert!(engine.graces.iter().all(|(name, _)| *name == web), "{:?}", engine.graces);
+    drop(engine);
+    let events = rig.store.list("/minik8s/events/").await.unwrap().items;
+    let texts: Vec<_> = events.iter().map(|kv| String::from_utf8_lossy(&kv.value).into_owned()).collect();
+    for part in [
+        "Liveness probe failed: 10.244.3.2:80: connection refused",
+        "Container web failed liveness probe, will be restarted",
+    ] {
+        assert!(texts.iter().any(|text| text.contains(part)), "{part}: {texts:#?}");
+    }
+}
+
+// Seen red without the hook, and with the whole grace for SIGTERM after it.
+#[tokio::test(start_paused = true)]
+async fn a_hook_runs_first_and_takes_its_time_from_the_grace() {
+    for (hangs, rest) in [(false, 5), (true, 2)] {
+        let mut rig = Rig::new();
+        let hook = json!({"preStop": {"exec": {"command": ["bye"]}}});
+        let spec = json!({"terminationGracePeriodSeconds": 5, "containers": [
+            {"name": "a", "image": "app:1", "lifecycle": hook}, {"name": "b", "image": "app:1"},
+        ]});
+        let script = FakeExec { hangs, ..FakeExec::default() };
+        rig.docker.engine().execs.insert("bye".into(), script);
+        let web = binding("web", serde_json::from_value::<PodSpec>(spec).unwrap());
+        rig.want_pod(web.clone(), true);
+        rig.agent_until("complete", Rig::complete).await;
+        rig.docker.engine().calls.clear();
+        // The binding is gone, and the agent is a new one: only the label tells of the hook.
+        rig.want_pod(web, false);
+        rig.agent_until("gone", Rig::empty).await;
+        let engine = rig.docker.engine();
+        let calls: Vec<&str> = engine.calls.iter().map(|call| call.0.as_str()).collect();
+        let place = |begin: &str| calls.iter().position(|call| call.starts_with(begin));
+        assert!(
+            place("exec mk8s_a_") < place("stop mk8s_a_") && place("exec mk8s_a_").is_some(),
+            "{calls:?}"
+        );
+        assert_eq!(place("exec mk8s_b_"), None, "{calls:?}");
+        let grace = |begin: &str| engine.graces.iter().find(|(name, _)| name.starts_with(begin)).unwrap().1;
+        assert_eq!(grace("mk8s_a_"), Duration::from_secs(rest));
+        assert_eq!(grace("mk8s_b_"), Duration::from_secs(5));
+    }
+}

@@ -1,0 +1,125 @@
+//! A command in a running container, bounded in time and output. Docker cannot end one: a command that
+//! takes too long is killed from the host, or it would pile up with every check.
+
+use std::time::Duration;
+
+use bollard::Docker;
+use bollard::exec::{CreateExecOptions, StartExecOptions, StartExecResults};
+use futures::StreamExt;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, getpgid};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::real::{READ, within};
+use super::{DockerError, EXEC_OUTPUT_MAX, ExecEnd, ExecOutcome};
+
+/// The engine notes the end of a command a moment after its output ended, or after a kill.
+const END_NOTED: Duration = Duration::from_secs(2);
+/// First wait between two looks at that; it doubles.
+const END_LOOK: Duration = Duration::from_millis(5);
+
+/// Runs `command` in container `id`.
+pub(super) async fn exec(
+    client: &Docker,
+    id: &str,
+    command: &[String],
+    timeout: Duration,
+) -> Result<ExecOutcome, DockerError> {
+    let options = CreateExecOptions {
+        attach_stdout: Some(true),
+        attach_stderr: Some(true),
+        cmd: Some(command.to_vec()),
+        ..Default::default()
+    };
+    let made = within("to prepare a command", READ, client.create_exec(id, options)).await;
+    let exec = made.map_err(|e| e.about(id))?.id;
+    let start = StartExecOptions::default();
+    let mut output = Vec::new();
+    // The time counts from here: what the engine takes to prepare is not the container's fault.
+    let deadline = Instant::now() + timeout;
+    match within("to run a command", READ, client.start_exec(&exec, Some(start))).await {
+        Ok(StartExecResults::Attached { output: mut stream, .. }) => {
+            let read = async {
+                while let Some(piece) = stream.next().await {
+                    let piece = piece?.into_bytes();
+                    let room = EXEC_OUTPUT_MAX - output.len();
+                    output.extend_from_slice(&piece[..piece.len().min(room)]);
+                }
+                Ok::<(), bollard::errors::Error>(())
+            };
+            match timeout_at(deadline, read).await {
+                Ok(done) => done.map_err(|e| DockerError::from_client("the output of a command", &e))?,
+                Err(_) => return late(client, &exec, id, output).await,
+            }
+        }
+        Ok(StartExecResults::Detached) => {}
+        // No such program in the container: the command's failure, with the shell's own code for it.
+        Err(DockerError::Refused { status: 400 | 500, message, .. })
+            if message.contains("OCI runtime exec") =>
+        {
+            return Ok(ExecOutcome { end: ExecEnd::Exited(126), output: message });
+        }
+        Err(other) => return Err(other),
+    }
+    let end = ended(client, &exec).await?.map_or(ExecEnd::TimedOut, ExecEnd::Exited);
+    Ok(ExecOutcome { end, output: text(&output) })
+}
+
+/// Time is up: what still runs is killed.
+async fn late(client: &Docker, exec: &str, id: &str, output: Vec<u8>) -> Result<ExecOutcome, DockerError> {
+    let output = text(&output);
+    let seen = within("to inspect a command", READ, client.inspect_exec(exec)).await?;
+    if seen.running == Some(false)
+        && let Some(code) = seen.exit_code
+    {
+        // It ended in time; a child of its own holds the output open.
+        return Ok(ExecOutcome { end: ExecEnd::Exited(code), output });
+    }
+    if let Some(pid) = seen.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 1) {
+        let id = id.to_owned();
+        // The next check must not find it still there, so its end is waited for.
+        let killed = tokio::task::spawn_blocking(move || kill_in(pid, &id)).await;
+        if matches!(killed, Ok(true)) {
+            let _ = ended(client, exec).await;
+        }
+    }
+    Ok(ExecOutcome { end: ExecEnd::TimedOut, output })
+}
+
+/// Kills the command with all of its group, if the process is in the container's control group: its
+/// number may be another's by now.
+fn kill_in(pid: i32, id: &str) -> bool {
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    if !groups.contains(id) {
+        tracing::debug!(pid, container = id, "a command that took too long is gone already");
+        return false;
+    }
+    let process = Pid::from_raw(pid);
+    // The runtime makes a command the leader of a session; its children are of its group.
+    if getpgid(Some(process)) == Ok(process) {
+        let _ = kill(Pid::from_raw(-pid), Signal::SIGKILL);
+    }
+    let _ = kill(process, Signal::SIGKILL);
+    true
+}
+
+/// Its code, once the engine has noted its end; none if it does not within [`END_NOTED`].
+async fn ended(client: &Docker, exec: &str) -> Result<Option<i64>, DockerError> {
+    let deadline = Instant::now() + END_NOTED;
+    let mut wait = END_LOOK;
+    loop {
+        let seen = within("to inspect a command", READ, client.inspect_exec(exec)).await?;
+        if seen.running == Some(false) && seen.exit_code.is_some() {
+            return Ok(seen.exit_code);
+        }
+        if Instant::now() >= deadline {
+            return Ok(None);
+        }
+        sleep(wait).await;
+        wait *= 2;
+    }
+}
+
+fn text(output: &[u8]) -> String {
+    String::from_utf8_lossy(output).trim().to_owned()
+}

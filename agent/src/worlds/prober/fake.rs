@@ -1,0 +1,67 @@
+//! A network that answers as the test says.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{HttpAnswer, HttpRequest, ProbeFailed, Prober};
+
+/// What an address does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FakeAnswer {
+    /// Answers with this status; a connection opens.
+    Status(u16),
+    /// Takes no connection.
+    Refused,
+    /// Never answers.
+    Silent,
+}
+
+/// The network's state.
+#[derive(Debug, Default)]
+pub struct FakeNet {
+    /// By URL or `host:port`; what is not here answers with 200.
+    pub answers: BTreeMap<String, FakeAnswer>,
+    /// How often each was asked.
+    pub asked: BTreeMap<String, u32>,
+}
+
+/// A network in memory.
+#[derive(Debug, Default)]
+pub struct FakeProber(Mutex<FakeNet>);
+
+impl FakeProber {
+    /// The state, to look at and to change.
+    pub fn net(&self) -> MutexGuard<'_, FakeNet> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn ask(&self, whom: String, timeout: Duration) -> Result<u16, ProbeFailed> {
+        let answer = {
+            let mut net = self.net();
+            *net.asked.entry(whom.clone()).or_default() += 1;
+            net.answers.get(&whom).copied().unwrap_or(FakeAnswer::Status(200))
+        };
+        match answer {
+            FakeAnswer::Status(status) => Ok(status),
+            FakeAnswer::Refused => Err(ProbeFailed(format!("{whom}: connection refused"))),
+            FakeAnswer::Silent => {
+                tokio::time::sleep(timeout).await;
+                Err(ProbeFailed(format!("{whom}: timeout")))
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Prober for FakeProber {
+    async fn http_get(&self, request: &HttpRequest, timeout: Duration) -> Result<HttpAnswer, ProbeFailed> {
+        self.ask(request.url.clone(), timeout).await.map(|status| HttpAnswer { status })
+    }
+
+    async fn tcp_connect(&self, host: &str, port: u16, timeout: Duration) -> Result<(), ProbeFailed> {
+        self.ask(format!("{host}:{port}"), timeout).await.map(|_| ())
+    }
+}

@@ -1,0 +1,201 @@
+//! The network itself.
+
+use std::io;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Client, redirect};
+use tokio::net::TcpStream;
+
+use super::{HttpAnswer, HttpRequest, ProbeFailed, Prober};
+
+/// As much of a body is read as kubelet reads, in bytes: enough to end the request in good order.
+const BODY_MAX: usize = 10 * 1024;
+/// Redirects followed within one host; Go's limit, which is kubelet's.
+const REDIRECTS_MAX: usize = 10;
+/// Servers that log or answer kubelet's probes in their own way know them by the first word.
+const USER_AGENT: &str = concat!("kube-probe/1 minik8s/", env!("CARGO_PKG_VERSION"));
+
+/// Asks for real.
+#[derive(Debug, Default)]
+pub struct RealProber {
+    /// Made at the first request: a node without such probes has no use for TLS.
+    client: OnceLock<Result<Client, String>>,
+}
+
+impl RealProber {
+    fn client(&self) -> Result<&Client, ProbeFailed> {
+        let client = self.client.get_or_init(|| {
+            Client::builder()
+                .user_agent(USER_AGENT)
+                .tls_danger_accept_invalid_certs(true)
+                .tls_danger_accept_invalid_hostnames(true)
+                .no_proxy()
+                // A new connection each time: a server that accepts no more has failed.
+                .pool_max_idle_per_host(0)
+                .redirect(redirect::Policy::custom(follow))
+                .build()
+                .map_err(|e| e.to_string())
+        });
+        client.as_ref().map_err(|why| ProbeFailed(why.clone()))
+    }
+}
+
+fn follow(attempt: redirect::Attempt<'_>) -> redirect::Action {
+    let first = attempt.previous().first().and_then(|url| url.host_str()).map(str::to_owned);
+    if attempt.url().host_str() != first.as_deref() {
+        attempt.stop()
+    } else if attempt.previous().len() >= REDIRECTS_MAX {
+        attempt.error("stopped after 10 redirects")
+    } else {
+        attempt.follow()
+    }
+}
+
+#[async_trait]
+impl Prober for RealProber {
+    async fn http_get(&self, request: &HttpRequest, timeout: Duration) -> Result<HttpAnswer, ProbeFailed> {
+        let failed = |why: String| ProbeFailed(format!("Get \"{}\": {why}", request.url));
+        let mut headers = HeaderMap::new();
+        for (name, value) in &request.headers {
+            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|e| failed(e.to_string()))?;
+            let value = HeaderValue::from_str(value).map_err(|e| failed(e.to_string()))?;
+            headers.append(name, value);
+        }
+        headers.entry(reqwest::header::ACCEPT).or_insert(HeaderValue::from_static("*/*"));
+        let asking = self.client()?.get(&request.url).headers(headers).timeout(timeout).send();
+        let mut answer = asking.await.map_err(|e| failed(reason(&e)))?;
+        let status = answer.status().as_u16();
+        let mut read = 0;
+        while let Some(piece) = answer.chunk().await.map_err(|e| failed(reason(&e)))? {
+            read += piece.len();
+            if read >= BODY_MAX {
+                break;
+            }
+        }
+        Ok(HttpAnswer { status })
+    }
+
+    async fn tcp_connect(&self, host: &str, port: u16, timeout: Duration) -> Result<(), ProbeFailed> {
+        let failed = |why: &str| ProbeFailed(format!("dial tcp {host}:{port}: {why}"));
+        match tokio::time::timeout(timeout, TcpStream::connect((host, port))).await {
+            Err(_) => Err(failed("i/o timeout")),
+            Ok(Err(error)) => Err(failed(&in_words(&error))),
+            Ok(Ok(_)) => Ok(()),
+        }
+    }
+}
+
+/// What is at the bottom of it; the layers above only repeat the URL.
+fn reason(error: &reqwest::Error) -> String {
+    if error.is_timeout() {
+        return "context deadline exceeded (the timeout passed while waiting for the answer)".to_owned();
+    }
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    match cause.downcast_ref::<io::Error>() {
+        Some(io) => format!("dial tcp: {}", in_words(io)),
+        None => cause.to_string(),
+    }
+}
+
+fn in_words(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connect: connection refused".to_owned(),
+        io::ErrorKind::HostUnreachable => "connect: no route to host".to_owned(),
+        io::ErrorKind::NetworkUnreachable => "connect: network is unreachable".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Answers each connection with the next of these texts (`{port}` is its own port), and says what
+    /// it was asked.
+    async fn server(answers: Vec<&'static str>) -> (u16, tokio::task::JoinHandle<Vec<String>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let task = tokio::spawn(async move {
+            let mut asked = Vec::new();
+            for answer in answers {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = vec![0; 4096];
+                let read = stream.read(&mut request).await.unwrap();
+                asked.push(String::from_utf8_lossy(&request[..read]).into_owned());
+                let answer = answer.replace("{port}", &port.to_string());
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+            asked
+        });
+        (port, task)
+    }
+
+    fn get(port: u16, headers: &[(&str, &str)]) -> HttpRequest {
+        let headers = headers.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+        HttpRequest { url: format!("http://127.0.0.1:{port}/healthz?deep=1"), headers }
+    }
+
+    // Seen red with `attempt.follow()` for `attempt.stop()`: the other host is asked.
+    #[tokio::test]
+    async fn headers_are_sent_and_redirects_stay_on_the_host() {
+        let (port, task) = server(vec![
+            "HTTP/1.1 302 Found\r\nLocation: /other\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            "HTTP/1.1 307 Elsewhere\r\nLocation: http://localhost:{port}/x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        ])
+        .await;
+        let request = get(port, &[("Host", "shop.example"), ("X-Probe", "yes")]);
+        let answer = RealProber::default().http_get(&request, SECOND * 5).await.unwrap();
+        assert_eq!(answer.status, 307);
+        let asked = task.await.unwrap();
+        let first = asked[0].to_ascii_lowercase();
+        assert!(first.starts_with("get /healthz?deep=1 "), "{first}");
+        for header in ["host: shop.example", "x-probe: yes", "user-agent: kube-probe/", "accept: */*"] {
+            assert!(first.contains(header), "{header}: {first}");
+        }
+        assert!(asked[1].starts_with("GET /other "), "{}", asked[1]);
+    }
+
+    #[tokio::test]
+    async fn a_body_without_end_is_not_read_to_its_end() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let endless = tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let _ = stream.read(&mut [0; 4096]).await.unwrap();
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await;
+            while stream.write_all(&[b'x'; 4096]).await.is_ok() {}
+        });
+        let answer = RealProber::default().http_get(&get(port, &[]), SECOND * 5).await.unwrap();
+        assert_eq!(answer.status, 200);
+        endless.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_does_not_answer_is_told_in_known_words() {
+        let prober = RealProber::default();
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = silent.local_addr().unwrap().port();
+        let said = prober.http_get(&get(port, &[]), Duration::from_millis(50)).await.unwrap_err().0;
+        assert!(said.contains("context deadline exceeded"), "{said}");
+        assert!(prober.tcp_connect("127.0.0.1", port, SECOND).await.is_ok());
+        drop(silent);
+        let said = prober.http_get(&get(port, &[]), SECOND).await.unwrap_err().0;
+        assert!(
+            said.starts_with("Get \"http://127.0.0.1:") && said.ends_with("connection refused"),
+            "{said}"
+        );
+        let said = prober.tcp_connect("127.0.0.1", port, SECOND).await.unwrap_err().0;
+        assert_eq!(said, format!("dial tcp 127.0.0.1:{port}: connect: connection refused"));
+    }
+}
