@@ -169,7 +169,8 @@ impl Worker {
             return Err(PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", message));
         }
         let LinkStep { host_name, bridge, address, gateway, mtu } = link.clone();
-        let link = PodLink { pause_pid: details.pid, host_name, bridge, address, gateway, mtu };
+        let (pause_pid, pause_id) = (details.pid, Some(pause.to_owned()));
+        let link = PodLink { pause_pid, pause_id, host_name, bridge, address, gateway, mtu };
         self.netlink
             .ensure_pod_link(&link)
             .await
@@ -343,8 +344,7 @@ impl Worker {
         match self.docker.remove(&target.id).await {
             Ok(()) | Err(DockerError::NotFound { .. }) => {}
             // Someone else removes it at this moment.
-            Err(DockerError::Refused { status: 409, message, .. })
-                if message.contains("already in progress") => {}
+            Err(DockerError::BeingRemoved { .. }) => {}
             Err(error) => return Err(PodFailure::new("Terminating", "FailedKillPod", error)),
         }
         let (node, uid, target) = (Arc::clone(&self.node), id.uid.clone(), target.clone());

@@ -41,6 +41,9 @@ pub struct Bridge {
 pub struct PodLink {
     /// A process in the pod's network namespace: its pause container's.
     pub pause_pid: i32,
+    /// Docker id of the pause container, which the process must belong to: its number may be another
+    /// process' by now. None when the process is no container's.
+    pub pause_id: Option<String>,
     /// Name of the host's end, from [`host_link_name`].
     pub host_name: String,
     /// Name of the bridge that the host's end joins.
@@ -111,6 +114,14 @@ pub enum NetlinkError {
     OwnNamespace {
         /// The process.
         pid: i32,
+    },
+    /// The number of the pause container's process belongs to another process.
+    #[error("process {pid} does not belong to container {container} (any more); no link is made there")]
+    OtherProcess {
+        /// The process.
+        pid: i32,
+        /// The container's id.
+        container: String,
     },
     /// The bridge that a pod's link should join is not there.
     #[error("bridge {0} is not there yet")]

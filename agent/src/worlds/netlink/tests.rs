@@ -13,6 +13,7 @@ fn bridge() -> Bridge {
 fn link(pid: i32, number: u8) -> PodLink {
     PodLink {
         pause_pid: pid,
+        pause_id: None,
         host_name: host_link_name("mk8s", &format!("uid-{number}")),
         bridge: "mk8s0".into(),
         address: Ipv4Net::new(Ipv4Addr::new(10, 244, 0, number), 24).unwrap(),
@@ -89,6 +90,20 @@ async fn a_half_made_link_is_completed_or_replaced() {
     netlink.ensure_bridge(&bridge()).await.unwrap();
     netlink.ensure_pod_link(&link).await.unwrap();
     assert!(reaches(pod, "10.244.0.1"), "a new bridge got its ports back");
+}
+
+// Red without the comparison in `enter`: the link lands in a stranger's namespace.
+#[tokio::test]
+async fn a_process_that_took_over_the_pause_containers_number_gets_no_link() {
+    let mut node = TestNamespace::new();
+    let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
+    netlink.ensure_bridge(&bridge()).await.unwrap();
+    let stranger = node.pod();
+    let link = PodLink { pause_id: Some("f".repeat(64)), ..link(stranger, 2) };
+    let error = netlink.ensure_pod_link(&link).await.unwrap_err();
+    assert!(matches!(error, NetlinkError::OtherProcess { .. }), "{error}");
+    assert!(!in_pod(stranger, "ip", &["link", "show", "eth0"]).0, "the stranger is left alone");
+    assert!(!node.try_run("ip", &["link", "show", &link.host_name]).0, "nothing is made");
 }
 
 #[tokio::test]
