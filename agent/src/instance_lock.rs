@@ -105,6 +105,8 @@ impl Drop for InstanceLock {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     fn machine(instance: &str, state_dir: &str, docker: &Path) -> MachineConfig {
@@ -138,21 +140,19 @@ mod tests {
     fn a_lock_on_a_file_that_is_gone_counts_for_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let wanted = machine("mk8s", "/a", &dir.path().join("docker.sock"));
-        for _ in 0..200 {
-            let held = std::sync::atomic::AtomicUsize::new(0);
-            std::thread::scope(|scope| {
-                for _ in 0..4 {
-                    scope.spawn(|| {
-                        if let Ok(lock) = take(dir.path(), &wanted) {
-                            let others = held.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-                            assert_eq!(others, 0, "two hold the same lock");
-                            std::thread::yield_now();
-                            held.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
-                            drop(lock);
-                        }
-                    });
-                }
-            });
-        }
+        let held = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        let Ok(lock) = take(dir.path(), &wanted) else { continue };
+                        assert_eq!(held.fetch_add(1, Ordering::SeqCst), 0, "two hold the same lock");
+                        std::thread::yield_now();
+                        held.fetch_sub(1, Ordering::SeqCst);
+                        drop(lock);
+                    }
+                });
+            }
+        });
     }
 }

@@ -73,6 +73,11 @@ impl NetworkNamespace {
         Ok(mine.st_ino == others.st_ino && mine.st_dev == others.st_dev)
     }
 
+    /// Another handle to it.
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+
     /// The open file, to hand to the kernel.
     pub(super) fn file(&self) -> &File {
         &self.0

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use schema::kinds::pod::Protocol;
+
 use super::namespace::NetworkNamespace;
 use super::*;
 use crate::testing::{TestNamespace, in_pod};
@@ -176,6 +178,28 @@ async fn the_node_address_is_the_source_of_the_default_route() {
     let routes = netlink.list_routes().await.unwrap();
     let direct = Route { destination: "192.0.2.0/24".parse().unwrap(), interface: "up0".into() };
     assert!(routes.contains(&direct), "{routes:?}");
+}
+
+#[tokio::test]
+async fn ports_in_use_are_found_with_their_process() {
+    let node = TestNamespace::new();
+    let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
+    let namespace = namespace::NetworkNamespace::at(&node.path()).unwrap();
+    let sockets = namespace.run(|| {
+        let tcp = std::net::TcpListener::bind("127.0.0.1:8080")?;
+        let tcp6 = std::net::TcpListener::bind("[::1]:8081")?;
+        Ok((tcp, tcp6, std::net::UdpSocket::bind("0.0.0.0:5353")?))
+    });
+    let sockets = sockets.unwrap();
+    let named = [(Protocol::Tcp, 8080)].into();
+    let found = netlink.listeners(&named).await.unwrap();
+    let ports: Vec<_> = found.keys().copied().collect();
+    assert_eq!(ports, [(Protocol::Tcp, 8080), (Protocol::Tcp, 8081), (Protocol::Udp, 5353)]);
+    let process = format!("(process {})", std::process::id());
+    assert!(found[&(Protocol::Tcp, 8080)].as_ref().unwrap().ends_with(&process), "{found:?}");
+    assert_eq!(found[&(Protocol::Tcp, 8081)], None, "it was not asked for");
+    drop(sockets);
+    assert!(netlink.listeners(&named).await.unwrap().is_empty());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The agent dies after each single call of creating and deleting a pod; the next one must find
 //! exactly one pod, or none, and nothing orphaned.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::{PauseImage, PodsDeps, PodsLoop};
 use super::{binding, spec, subnet};
 use crate::worlds::docker::{DockerError, FakeDocker, Fault};
-use crate::worlds::netlink::{Bridge, FakeNetlink, Netlink, NetlinkError, PodLink, Route};
+use crate::worlds::netlink::{Bridge, FakeNetlink, Netlink, NetlinkError, PodLink, Port, Route};
 
 /// The fake kernel behind the fake engine's gate, so that a crash may come at its calls too.
 struct Gated {
@@ -58,6 +59,12 @@ impl Netlink for Gated {
     }
     async fn list_routes(&self) -> Result<Vec<Route>, NetlinkError> {
         self.kernel.list_routes().await
+    }
+    async fn listeners(
+        &self,
+        named: &BTreeSet<Port>,
+    ) -> Result<BTreeMap<Port, Option<String>>, NetlinkError> {
+        self.kernel.listeners(named).await
     }
     async fn node_address(&self) -> Result<Option<std::net::IpAddr>, NetlinkError> {
         self.kernel.node_address().await

@@ -77,6 +77,7 @@ fn wants(bindings: &[Binding]) -> Observed {
         },
         pods: BTreeMap::new(),
         links: None,
+        listeners: BTreeMap::new(),
         folders: std::collections::BTreeSet::new(),
         memory: Memory::default(),
     }

@@ -1,7 +1,8 @@
 //! What the plan says of whole nodes.
 
-use schema::kinds::pod::{ContainerPort, RestartPolicy};
+use schema::kinds::pod::{ContainerPort, Protocol, RestartPolicy};
 
+use super::super::allocate::about_to_be_given;
 use super::super::facts::{Observed, State, Trouble};
 use super::super::plan::plan;
 use super::super::steps::{ContainerAct, Decision, PauseStep, Task, Up, Why};
@@ -305,7 +306,11 @@ fn host_ports_are_free_ones_and_never_given_twice() {
         match decision.task {
             Some(Task::Up(up)) => ports.extend(up.ports.iter().map(|p| p.host_port)),
             _ => {
-                assert_eq!(decision.why, Why::PortTaken(20_000));
+                let Why::PortTaken(taken) = &decision.why else { panic!("{:?}", decision.why) };
+                assert!(
+                    taken.to_string().starts_with("host port 20000/TCP is used by pod default/"),
+                    "{taken}"
+                );
                 refused += 1;
             }
         }
@@ -313,4 +318,52 @@ fn host_ports_are_free_ones_and_never_given_twice() {
     let distinct: std::collections::BTreeSet<_> = ports.iter().collect();
     assert_eq!(distinct.len(), ports.len(), "{ports:?}");
     assert!(refused <= 1, "{ports:?}");
+}
+
+fn with_port(host_port: u16, host_network: bool) -> schema::kinds::pod::PodSpec {
+    let mut spec = spec(&["a"]);
+    spec.host_network = host_network;
+    let port = ContainerPort { container_port: 8080, host_port: Some(host_port), ..ContainerPort::default() };
+    spec.containers[0].ports = vec![port];
+    spec
+}
+
+// Red when `Pool::holder` forgets `listening`, and when `listens` is always false.
+#[test]
+fn what_listens_on_the_node_itself_has_its_port() {
+    let (fixed, free) = (binding("fixed", with_port(8080, false)), binding("free", with_port(0, false)));
+    let host = binding("host", with_port(8080, true));
+    let mut observed = wants(&[fixed.clone(), free.clone()]);
+    observed.listeners.insert((Protocol::Tcp, 8080), Some("nginx (process 7)".into()));
+    observed.listeners.insert((Protocol::Tcp, 20_000), None);
+    observed.listeners.insert((Protocol::Udp, 20_001), None);
+    assert_eq!(up(decide(&observed, &free, 0)).ports[0].host_port, 20_001, "UDP is another port");
+    let decision = decide(&observed, &fixed, 0);
+    assert!(decision.task.is_none());
+    assert_eq!(decision.next_at, Some(at(2)), "it is tried again");
+    let waiting = &decision.waiting["a"];
+    assert_eq!(waiting.reason, "HostPortConflict");
+    assert!(
+        waiting.message.contains("8080/TCP") && waiting.message.contains("nginx (process 7)"),
+        "{waiting:?}"
+    );
+    observed.listeners.clear();
+    assert_eq!(up(decide(&observed, &fixed, 2)).ports[0].host_port, 8080);
+
+    // A pod on the host's network whose pause container is gone listens itself: it is made anew.
+    let mut observed = wants(std::slice::from_ref(&host));
+    observed.listeners.insert((Protocol::Tcp, 8080), Some("web (process 9)".into()));
+    assert!(matches!(decide(&observed, &host, 0).why, Why::PortTaken(_)));
+    has(&mut observed, &host, facts(&host, vec![], vec![container("a", 0, running())]));
+    assert_eq!(up(decide(&observed, &host, 0)).ports[0].host_port, 8080);
+}
+
+#[test]
+fn sockets_are_looked_at_only_when_a_port_is_to_be_given() {
+    let (fixed, plain) = (binding("fixed", with_port(8080, false)), binding("plain", spec(&["a"])));
+    let mut observed = wants(&[fixed.clone(), plain]);
+    let asked = |observed: &Observed| about_to_be_given(&observed.desired, &observed.pods);
+    assert_eq!(asked(&observed), Some([(Protocol::Tcp, 8080)].into()));
+    has(&mut observed, &fixed, facts(&fixed, vec![pause(running(), "10.244.3.2")], vec![]));
+    assert_eq!(asked(&observed), None);
 }
