@@ -8,7 +8,7 @@ use schema::kinds::pod::{
 };
 use schema::records::Binding;
 
-use super::facts::{Container, Exited, NodeFacts, PodFacts, State};
+use super::facts::{Container, Exited, NodeFacts, PodFacts, State, Trouble};
 use super::machine::restarts;
 use super::steps::{Decision, Why};
 
@@ -60,14 +60,22 @@ pub fn wanted(seen: Seen<'_>, former: Option<&PodStatus>, now: Timestamp) -> Pod
     status
 }
 
+/// What is left of a pod that is being taken away.
+#[derive(Debug, Clone, Copy)]
+pub struct Leaving<'a> {
+    /// Its node.
+    pub node: &'a NodeFacts,
+    /// Which incarnation.
+    pub uid: &'a str,
+    /// What is there.
+    pub facts: &'a PodFacts,
+    /// Why it could not be taken away so far.
+    pub trouble: Option<&'a Trouble>,
+}
+
 /// Status of a pod that is being taken away.
-pub fn leaving(
-    node: &NodeFacts,
-    uid: &str,
-    former: Option<&PodStatus>,
-    facts: &PodFacts,
-    now: Timestamp,
-) -> PodStatus {
+pub fn leaving(left: Leaving<'_>, former: Option<&PodStatus>, now: Timestamp) -> PodStatus {
+    let Leaving { node, uid, facts, trouble } = left;
     let pause = facts.live_pause().filter(|p| p.is_running());
     let mut status = former.cloned().unwrap_or_else(|| PodStatus {
         uid: uid.to_owned(),
@@ -79,7 +87,12 @@ pub fn leaving(
         ..PodStatus::default()
     });
     "Terminating".clone_into(&mut status.reason);
-    "no longer wanted on this node; its containers are being stopped".clone_into(&mut status.message);
+    status.message = match trouble {
+        None => "no longer wanted on this node; its containers are being stopped".to_owned(),
+        Some(trouble) => {
+            format!("no longer wanted on this node, but it can't be removed: {}", trouble.message)
+        }
+    };
     for kind in ["ContainersReady", "Ready"] {
         set_condition(&mut status.conditions, condition(kind, false, "Terminating", String::new(), now));
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{join_all, try_join_all};
+use futures::future::join_all;
 use schema::meta::PodRef;
 use schema::records::EventType;
 use schema::store::events::{EventDraft, EventRecorder};
@@ -337,7 +337,8 @@ impl Worker {
     }
 
     async fn remove_all(&self, id: &PodId, targets: &[Target]) -> Result<(), PodFailure> {
-        try_join_all(targets.iter().map(|target| self.remove(id, target))).await.map(|_| ())
+        // All of them, also when one can't be removed: it must not keep the others.
+        join_all(targets.iter().map(|target| self.remove(id, target))).await.into_iter().collect()
     }
 
     async fn remove(&self, id: &PodId, target: &Target) -> Result<(), PodFailure> {

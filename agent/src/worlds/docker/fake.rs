@@ -76,6 +76,12 @@ pub struct FakeEngine {
     pub opaque: BTreeSet<String>,
     /// Names of containers whose end the listing does not show yet.
     pub behind: BTreeSet<String>,
+    /// Every process ignores SIGTERM: a stop takes its whole grace period, by tokio's clock.
+    pub stubborn: bool,
+    /// Names of containers whose stop and removal never return.
+    pub hung: BTreeSet<String>,
+    /// Names of containers that can't be killed: stop and removal are refused.
+    pub unkillable: BTreeSet<String>,
     /// Every call says that nobody answers.
     pub unreachable: bool,
     crashed: bool,
@@ -166,6 +172,20 @@ impl FakeDocker {
             Some(outcome) => outcome,
             None => std::future::pending().await,
         }
+    }
+
+    /// What keeps a container from being ended.
+    async fn held_up(&self, name: &str) -> Result<(), DockerError> {
+        let (hung, unkillable) = {
+            let engine = self.engine();
+            (engine.hung.contains(name), engine.unkillable.contains(name))
+        };
+        if hung {
+            std::future::pending::<()>().await;
+        }
+        let message = format!("could not kill container {name}: tried to kill it, but got no exit event");
+        let refused = DockerError::Refused { act: "to kill a container", status: 500, message };
+        if unkillable { Err(refused) } else { Ok(()) }
     }
 
     async fn read<T>(
@@ -300,13 +320,18 @@ impl Docker for FakeDocker {
         self.gate(format!("start {name}"), |engine| engine.start(id)).await
     }
 
-    async fn stop(&self, id: &str, _grace: Duration) -> Result<(), DockerError> {
+    async fn stop(&self, id: &str, grace: Duration) -> Result<(), DockerError> {
         let name = self.engine().name(id);
+        self.held_up(&name).await?;
+        if self.engine().stubborn {
+            tokio::time::sleep(grace).await;
+        }
         self.gate(format!("stop {name}"), |engine| engine.stop(id)).await
     }
 
     async fn remove(&self, id: &str) -> Result<(), DockerError> {
         let name = self.engine().name(id);
+        self.held_up(&name).await?;
         self.gate(format!("remove {name}"), |engine| {
             engine.container(id)?;
             engine.containers.remove(id);

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use schema::kinds::pod::Protocol;
 
 use super::namespace::NetworkNamespace;
+use super::namespace::NetworkNamespace;
 use super::*;
 use crate::testing::{TestNamespace, in_pod};
 
@@ -184,7 +185,7 @@ async fn the_node_address_is_the_source_of_the_default_route() {
 async fn ports_in_use_are_found_with_their_process() {
     let node = TestNamespace::new();
     let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
-    let namespace = namespace::NetworkNamespace::at(&node.path()).unwrap();
+    let namespace = NetworkNamespace::at(&node.path()).unwrap();
     let sockets = namespace.run(|| {
         let tcp = std::net::TcpListener::bind("127.0.0.1:8080")?;
         let tcp6 = std::net::TcpListener::bind("[::1]:8081")?;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use ipnet::Ipv4Net;
 use schema::control::{Driver, Nudge};
+use schema::records::Binding;
 use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
 use schema::store::reflector::{WorldPublisher, WorldReader};
@@ -74,8 +75,9 @@ impl Netlink for Gated {
     }
 }
 
-struct Rig {
-    docker: Arc<FakeDocker>,
+pub(super) struct Rig {
+    pub(super) docker: Arc<FakeDocker>,
+    pub(super) store: Arc<MemoryStore>,
     netlink: Arc<Gated>,
     state: tempfile::TempDir,
     world: World,
@@ -84,7 +86,7 @@ struct Rig {
 }
 
 impl Rig {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let docker = Arc::new(FakeDocker::with_images(&["app:1"]));
         docker.engine().now = jiff::Timestamp::now();
         let netlink = Arc::new(Gated { kernel: FakeNetlink::default(), docker: Arc::clone(&docker) });
@@ -95,11 +97,15 @@ impl Rig {
         world.subnets.insert("n1".into(), versioned(subnet()));
         world.settled.insert("n1".into(), versioned(schema::records::Settled::default()));
         let (publisher, reader) = WorldReader::channel(world.clone());
-        Self { docker, netlink, state: tempfile::tempdir().unwrap(), world, publisher, reader }
+        let (store, state) = (Arc::new(MemoryStore::new()), tempfile::tempdir().unwrap());
+        Self { docker, store, netlink, state, world, publisher, reader }
     }
 
     fn want(&mut self, wanted: bool) {
-        let web = binding("web", spec(&["a", "b"]));
+        self.want_pod(binding("web", spec(&["a", "b"])), wanted);
+    }
+
+    pub(super) fn want_pod(&mut self, web: Binding, wanted: bool) {
         let key = ("n1".to_owned(), web.pod.reference());
         if wanted {
             self.world.bindings.insert(key, versioned(web));
@@ -111,7 +117,7 @@ impl Rig {
     }
 
     /// Runs an agent until `done`; it is killed then.
-    async fn agent_until(&self, what: &str, done: impl Fn(&Self) -> bool) {
+    pub(super) async fn agent_until(&self, what: &str, done: impl Fn(&Self) -> bool) {
         let (nudge, nudged) = Nudge::new();
         let (pod_table, _) = watch::channel(None);
         let the_loop = PodsLoop::new(PodsDeps {
@@ -127,7 +133,7 @@ impl Rig {
                 archive: Arc::new(|| b"pause:1".to_vec()),
             },
             world: self.reader.clone(),
-            store: Arc::new(MemoryStore::new()),
+            store: self.store.clone(),
             events: EventRecorder::disabled(),
             nudge,
             pod_table,
@@ -141,7 +147,7 @@ impl Rig {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        let in_time = tokio::time::timeout(Duration::from_secs(20), waiting).await;
+        let in_time = tokio::time::timeout(Duration::from_secs(100), waiting).await;
         task.abort();
         let _ = task.await;
         assert!(
@@ -157,7 +163,7 @@ impl Rig {
         running.len() == 3 && running.values().all(|runs| *runs)
     }
 
-    fn empty(&self) -> bool {
+    pub(super) fn empty(&self) -> bool {
         let folders = std::fs::read_dir(self.state.path().join("agent/pods")).map_or(0, Iterator::count);
         self.docker.running().is_empty() && self.netlink.kernel.kernel().links.is_empty() && folders == 0
     }

@@ -1,6 +1,7 @@
 //! Tests of the pods loop without Docker.
 
 mod crash;
+mod crowd;
 mod machine;
 mod observe;
 mod plan;
