@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::age::age;
 use super::events::EventView;
 use super::index::Index;
-use super::pod_status::{Word, reported};
+use super::pod_status::{Word, cannot_be_removed, reported};
 
 /// One pod in a list.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -254,6 +254,10 @@ impl<'a> Facts<'a> {
         match (self.node, self.binding) {
             (Some(node), _) if !world.node_is_ready(node) => {
                 format!("node {node} has no heartbeat; it stops the pod when it is back")
+            }
+            (Some(node), _) if self.status.is_some_and(|s| cannot_be_removed(s).is_some()) => {
+                let why = self.status.and_then(cannot_be_removed).unwrap_or_default();
+                format!("node {node} can't remove it: {why}")
             }
             (Some(node), Some(_)) => format!("waiting for the scheduler to take it from node {node}"),
             (Some(node), None) => format!("node {node} is stopping it"),

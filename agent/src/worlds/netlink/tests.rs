@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use schema::kinds::pod::Protocol;
 
 use super::namespace::NetworkNamespace;
-use super::namespace::NetworkNamespace;
 use super::*;
 use crate::testing::{TestNamespace, in_pod};
 

@@ -1,10 +1,11 @@
 //! What the plan says of whole nodes.
 
-use schema::kinds::pod::{ContainerPort, Protocol, RestartPolicy};
+use schema::kinds::pod::{ContainerPort, PodPhase, Protocol, RestartPolicy};
 
 use super::super::allocate::about_to_be_given;
 use super::super::facts::{Observed, State, Trouble};
 use super::super::plan::plan;
+use super::super::status;
 use super::super::steps::{ContainerAct, Decision, PauseStep, Task, Up, Why};
 use super::{at, binding, container, exited, facts, pause, running, spec, subnet, wants};
 use crate::desired::Source;
@@ -366,4 +367,27 @@ fn sockets_are_looked_at_only_when_a_port_is_to_be_given() {
     assert_eq!(asked(&observed), Some([(Protocol::Tcp, 8080)].into()));
     has(&mut observed, &fixed, facts(&fixed, vec![pause(running(), "10.244.3.2")], vec![]));
     assert_eq!(asked(&observed), None);
+}
+
+// Red without `at_home` in status.rs.
+#[test]
+fn containers_of_a_pod_without_its_pause_container_run_and_are_not_ready() {
+    let web = binding("web", spec(&["a"]));
+    let mut observed = wants(std::slice::from_ref(&web));
+    let status = |observed: &Observed| {
+        let decision = decide(observed, &web, 0);
+        let (node, facts) = (&observed.node, &observed.pods[&web.pod.uid]);
+        status::wanted(status::Seen { node, binding: &web, facts, decision: &decision }, None, at(1))
+    };
+    let one = || vec![container("a", 0, running())];
+    has(&mut observed, &web, facts(&web, vec![pause(running(), "10.244.3.2")], one()));
+    assert!(status(&observed).is_ready());
+    // Removed by hand; and made anew, while the old start is being stopped.
+    let anew = super::super::facts::Container { id: "POD-1".into(), ..pause(running(), "10.244.3.2") };
+    for pauses in [vec![], vec![anew]] {
+        has(&mut observed, &web, facts(&web, pauses, one()));
+        let status = status(&observed);
+        assert_eq!((status.phase, status.is_ready()), (PodPhase::Running, false));
+        assert!(status.message.starts_with("Pod sandbox changed"), "{status:?}");
+    }
 }
