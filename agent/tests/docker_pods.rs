@@ -183,13 +183,14 @@ async fn volumes_and_processes_have_the_groups_of_the_security_context() {
     let mut node = Node::new().await;
     node.start().await;
     let mut spec = pod(vec![shell("a", "sleep 1000")]);
-    spec.security_context = Some(PodSecurityContext {
+    let security = PodSecurityContext {
         run_as_user: Some(1000),
         run_as_group: Some(3000),
         fs_group: Some(2000),
         supplemental_groups: vec![4000],
         ..PodSecurityContext::default()
-    });
+    };
+    spec.security_context = Some(security.into());
     spec.volumes = ["disk", "memory"]
         .map(|name| {
             let medium = (name == "memory").then_some(StorageMedium::Memory);
