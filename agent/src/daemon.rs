@@ -5,6 +5,7 @@
 //! rules outlive the agent.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +31,7 @@ use crate::converge::pod_table::PodTable;
 use crate::converge::pods::{NoCredentials, PauseImage, PodsDeps, PodsLoop};
 use crate::converge::usage::{self, UsageDeps, UsageLoop};
 use crate::desired::{DesiredStore, Source};
+use crate::instance_lock::{self, RUN_DIR};
 use crate::lazy_store::LazyStore;
 use crate::state_lock;
 use crate::worlds::cgroups::RealCgroups;
@@ -72,6 +74,13 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     require_root()?;
     // Held until the last task has ended.
     let lock = state_lock::take(&config.machine.agent_dir())?;
+    let instance = match instance_lock::take(Path::new(RUN_DIR), &config.machine) {
+        Ok(instance) => instance,
+        Err(error) => {
+            lock.undo();
+            return Err(error.into());
+        }
+    };
     let ground = match prepare(&config).await {
         Ok(ground) => ground,
         Err(error) => {
@@ -84,7 +93,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     tracing::info!(node = %config.node, instance = %config.machine.instance, "the agent runs");
     tasks.run_until_signal().await?;
     tracing::info!("the agent stops; its pods go on");
-    drop(lock);
+    drop((instance, lock));
     Ok(())
 }
 

@@ -7,8 +7,10 @@ pub mod converge;
 pub mod daemon;
 pub mod desired;
 pub mod doctor;
+pub mod instance_lock;
 pub mod lazy_store;
 pub mod logging;
+pub(crate) mod mounts;
 pub mod reset;
 pub mod state_lock;
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! Order: containers, links, bridge, rules, mounts, files, pause image.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -15,6 +16,7 @@ use crate::converge::network::parse::saved_rules;
 use crate::converge::network::plan::removal;
 use crate::converge::network::render::{ChainRef, Names, restore_input};
 use crate::converge::pods::names;
+use crate::instance_lock::{self, RUN_DIR};
 use crate::state_lock::{self, StateLock};
 use crate::worlds::docker::{Docker, DockerError, EngineState, ListedContainer, RealDocker};
 use crate::worlds::iptables::{Iptables, RealIptables};
@@ -61,6 +63,8 @@ pub async fn run(machine: &MachineConfig) -> anyhow::Result<()> {
         bail!("reset removes links, rules and mounts and must run as root; start it with sudo");
     }
     let lock = lock(machine)?;
+    // Its agent may have another state directory. The lock's file goes with it.
+    let instance = instance_lock::take(Path::new(RUN_DIR), machine)?;
     let netlink = RealNetlink::open(&machine.instance)?;
     let docker = RealDocker::connect(&machine.docker).await;
     let mut removed = Removed::default();
@@ -71,7 +75,7 @@ pub async fn run(machine: &MachineConfig) -> anyhow::Result<()> {
     }
     remove_network(machine, &netlink, &RealIptables::new(), &mut removed).await;
     files::remove(machine, &mut removed);
-    drop(lock);
+    drop((instance, lock));
     if docker.is_ok() {
         images::remove(&machine.docker, &mut removed).await;
     }

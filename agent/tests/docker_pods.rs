@@ -6,7 +6,10 @@ mod support;
 
 use std::time::Duration;
 
-use schema::kinds::pod::{ContainerState, PodPhase, RestartPolicy};
+use schema::kinds::pod::{
+    ContainerState, EmptyDirVolume, PodPhase, PodSecurityContext, RestartPolicy, StorageMedium, Volume,
+    VolumeMount,
+};
 use support::{Node, docker, pod, shell};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -172,4 +175,103 @@ async fn an_absent_image_says_what_to_do_and_holds_nobody_up() {
     })
     .await
     .expect("a pod that waits for its image goes at once");
+}
+
+// Red without `chown` and setgid in `empty_dir`, and without `group_add` in the create body.
+#[tokio::test(flavor = "multi_thread")]
+async fn volumes_and_processes_have_the_groups_of_the_security_context() {
+    let mut node = Node::new().await;
+    node.start().await;
+    let mut spec = pod(vec![shell("a", "sleep 1000")]);
+    let security = PodSecurityContext {
+        run_as_user: Some(1000),
+        run_as_group: Some(3000),
+        fs_group: Some(2000),
+        supplemental_groups: vec![4000],
+        ..PodSecurityContext::default()
+    };
+    spec.security_context = Some(security.into());
+    spec.volumes = ["disk", "memory"]
+        .map(|name| {
+            let medium = (name == "memory").then_some(StorageMedium::Memory);
+            let empty_dir = Some(EmptyDirVolume { medium, ..EmptyDirVolume::default() });
+            Volume { name: name.into(), empty_dir, ..Volume::default() }
+        })
+        .into();
+    spec.containers[0].volume_mounts = ["disk", "memory"]
+        .map(|name| VolumeMount {
+            name: name.into(),
+            mount_path: format!("/{name}"),
+            ..VolumeMount::default()
+        })
+        .into();
+    node.bind("web", spec);
+    node.until_ready("web").await;
+    let mut groups: Vec<String> = node.exec("web", "a", "id -G").split(' ').map(str::to_owned).collect();
+    groups.sort();
+    assert_eq!(groups, ["2000", "3000", "4000"]);
+    for volume in ["/disk", "/memory"] {
+        let script = format!(
+            "stat -c '%g %a' {volume}; touch {volume}/f; mkdir {volume}/d; stat -c '%u %g' {volume}/f {volume}/d"
+        );
+        assert_eq!(node.exec("web", "a", &script), "2000 2777\n1000 2000\n1000 2000", "{volume}");
+    }
+}
+
+// Red with `v: false` in `RealDocker::remove`.
+#[tokio::test(flavor = "multi_thread")]
+async fn volumes_that_an_image_declares_go_with_their_container() {
+    let mut node = Node::new().await;
+    let image = format!("{}-volume:1", node.instance);
+    let cid = docker(&["create", support::IMAGE, "true"]);
+    docker(&["commit", "-c", "VOLUME /data", &cid, &image]);
+    docker(&["rm", &cid]);
+    node.start().await;
+    let mut container = shell("a", "echo x >/data/x; sleep 1000");
+    container.image.clone_from(&image);
+    node.bind("web", pod(vec![container]));
+    node.until_ready("web").await;
+    let volumes =
+        |name: &str| docker(&["inspect", "-f", "{{range .Mounts}}{{.Name}} {{end}}", name]).trim().to_owned();
+    let first = volumes(&node.container("web", "a"));
+    assert_eq!(first.len(), 64, "an anonymous volume: {first}");
+    // Two restarts: the start before the last is removed, and its volume with it.
+    for restarts in [1, 2] {
+        docker(&["kill", &node.container("web", "a")]);
+        node.until("web", "restarted", |s| {
+            s.is_some_and(|s| s.is_ready() && s.container_statuses[0].restart_count == restarts)
+        })
+        .await;
+    }
+    let last = volumes(&node.container("web", "a"));
+    node.unbind("web");
+    node.until_gone("web").await;
+    let left = docker(&["volume", "ls", "-q"]);
+    docker(&["rmi", &image]);
+    assert!(!left.contains(&first) && !left.contains(&last), "{left}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_that_ignore_the_signal_end_side_by_side() {
+    let mut node = Node::new().await;
+    node.start().await;
+    let names = ["p0", "p1", "p2", "p3", "p4", "p5"];
+    for name in names {
+        let mut spec = pod(vec![shell("a", "trap '' TERM; while :; do sleep 1; done")]);
+        spec.termination_grace_period_seconds = 5;
+        node.bind(name, spec);
+    }
+    for name in names {
+        node.until_ready(name).await;
+    }
+    let began = std::time::Instant::now();
+    names.iter().for_each(|name| node.unbind(name));
+    for name in names {
+        node.until_gone(name).await;
+    }
+    let took = began.elapsed().as_secs_f32();
+    println!("6 pods that ignore SIGTERM, grace 5 s: gone after {took:.1} s");
+    // One after the other it would be 30 s.
+    assert!((5.0..12.0).contains(&took), "{took} s");
+    assert!(node.containers().is_empty(), "{:?}", node.containers());
 }

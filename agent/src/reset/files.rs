@@ -3,13 +3,11 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::{Path, PathBuf};
-
-use nix::mount::{MntFlags, umount2};
+use std::path::Path;
 
 use super::Removed;
 use crate::config::MachineConfig;
+use crate::mounts;
 
 /// Most rounds of unmounting: mounts may lie on one another.
 const ROUNDS: usize = 8;
@@ -35,66 +33,16 @@ pub(crate) fn remove(machine: &MachineConfig, removed: &mut Removed) {
 
 /// Unmounts all below `dir`, the newest first; how many there were.
 fn unmount_below(dir: &Path) -> io::Result<usize> {
-    let dir = fs::canonicalize(dir)?;
     let mut count = 0;
     for _ in 0..ROUNDS {
-        let mounts = mounts_below(&fs::read("/proc/self/mountinfo")?, &dir);
-        if mounts.is_empty() {
+        let points = mounts::below(dir)?;
+        if points.is_empty() {
             return Ok(count);
         }
-        for mount in mounts.iter().rev() {
-            umount2(mount, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)?;
+        for point in points.iter().rev() {
+            mounts::detach(point)?;
             count += 1;
         }
     }
     Err(io::Error::other("there are always new ones"))
-}
-
-/// Mount points below `dir` in the text of `mountinfo`, in its order: a mount comes after what it
-/// lies on.
-fn mounts_below(mountinfo: &[u8], dir: &Path) -> Vec<PathBuf> {
-    let points = mountinfo.split(|byte| *byte == b'\n').filter_map(|line| {
-        let point = line.split(|byte| *byte == b' ').nth(4)?;
-        Some(PathBuf::from(std::ffi::OsString::from_vec(unescape(point))))
-    });
-    points
-        .filter(|point| point.starts_with(dir) && point.as_os_str().as_bytes() != dir.as_os_str().as_bytes())
-        .collect()
-}
-
-/// The kernel writes blank, tab, newline and backslash as three octal digits.
-fn unescape(text: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::with_capacity(text.len());
-    let mut at = 0;
-    while at < text.len() {
-        let digits = text.get(at + 1..at + 4).filter(|_| text[at] == b'\\');
-        let value = digits.and_then(|d| u8::from_str_radix(std::str::from_utf8(d).ok()?, 8).ok());
-        match value {
-            Some(byte) => {
-                plain.push(byte);
-                at += 4;
-            }
-            None => {
-                plain.push(text[at]);
-                at += 1;
-            }
-        }
-    }
-    plain
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mount_points_below_a_directory_are_found_and_unescaped() {
-        let text = b"22 1 8:1 / / rw - ext4 /dev/sda rw\n\
-                     30 22 0:5 / /s/agent rw - tmpfs tmpfs rw\n\
-                     31 22 0:6 / /s/agent/pods/a\\040b rw - tmpfs tmpfs rw\n\
-                     32 31 0:7 / /s/agent/pods/a\\040b/c rw - tmpfs tmpfs rw\n\
-                     33 22 0:8 / /s/agent2/x rw - tmpfs tmpfs rw\n";
-        let found = mounts_below(text, Path::new("/s/agent"));
-        assert_eq!(found, [PathBuf::from("/s/agent/pods/a b"), PathBuf::from("/s/agent/pods/a b/c")]);
-    }
 }

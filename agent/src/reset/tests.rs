@@ -30,6 +30,7 @@ async fn links_bridge_and_rules_are_as_before_and_a_second_reset_finds_nothing()
     netlink.ensure_bridge(&bridge).await.unwrap();
     let link = PodLink {
         pause_pid: node.pod(),
+        pause_id: None,
         host_name: host_link_name("mk8s", "u"),
         bridge: "mk8s0".into(),
         address: "10.244.0.2/24".parse().unwrap(),

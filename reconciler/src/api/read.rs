@@ -184,5 +184,5 @@ pub(super) async fn wait_state(State(app): App, query: Queried<OfCommit>) -> Ans
     if let Some(commit) = &commit {
         input::commit(commit)?;
     }
-    Ok(Json(view::wait_state(&app.deps.world.current(), commit.as_deref())))
+    Ok(Json(view::wait_state(&app.deps.world.current(), commit.as_deref(), Timestamp::now())))
 }

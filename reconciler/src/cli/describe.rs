@@ -7,6 +7,7 @@ use schema::meta::DEFAULT_NAMESPACE;
 use super::client::Client;
 use super::error::CliError;
 use super::output::{Layout, Screen, Shape, column, cuttable, plain, table, write_out, yaml};
+use super::tables::host_ports;
 use crate::args::{DescribeArgs, ResourceKind};
 use crate::view::{EventGroup, NodeDetail, ObjectDetail, PodDetail, PodView, age, event_groups};
 
@@ -140,11 +141,7 @@ pub(super) fn pod_page(pod: &PodDetail, screen: Screen, now: Timestamp) -> Strin
     page.field(0, "Node", &node);
     page.field(0, "Chosen for", &pod.binding_reason);
     page.field(0, "IP", row.pod_ip.as_deref().unwrap_or_default());
-    let ports = pod.host_ports.iter().map(|port| {
-        let protocol = format!("{:?}", port.protocol).to_uppercase();
-        format!("{} -> {}/{protocol}", port.host_port, port.container_port)
-    });
-    page.fields(0, "Host ports", ports);
+    page.fields(0, "Host ports", host_ports(&row.host_ports).into_iter());
     page.field(0, "Uses", &uses(pod));
     page.field(0, "Owner", &row.owner);
     match &pod.provenance {

@@ -1,5 +1,6 @@
 //! The columns of each kind: kubectl's, and what only Minik8s knows.
 
+use schema::kinds::pod::HostPortStatus;
 use schema::records::{ChangeCounts, PlanRecord};
 
 use super::output::{Column, Listed, Shape, column, cuttable};
@@ -9,6 +10,15 @@ type Cells = Vec<(Column, String)>;
 
 fn some(text: Option<impl ToString>) -> String {
     text.map(|text| text.to_string()).unwrap_or_default()
+}
+
+/// `20000->80/TCP` each: the node's port, and the container's that it leads to.
+pub(super) fn host_ports(ports: &[HostPortStatus]) -> Vec<String> {
+    let one = |port: &HostPortStatus| {
+        let protocol = format!("{:?}", port.protocol).to_uppercase();
+        format!("{}->{}/{protocol}", port.host_port, port.container_port)
+    };
+    ports.iter().map(one).collect()
 }
 
 impl Listed for PodView {
@@ -31,6 +41,7 @@ impl Listed for PodView {
         if shape.wide {
             cells.extend([
                 (column("IP"), some(self.pod_ip.as_ref())),
+                (column("HOST-PORTS"), host_ports(&self.host_ports).join(",")),
                 (column("NODE"), some(self.node.as_ref())),
                 (column("COMMIT"), short(&self.commit).to_owned()),
                 (cuttable("FILE"), self.file.clone()),

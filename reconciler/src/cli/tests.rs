@@ -1,5 +1,6 @@
 //! How pages and tables look at 80 and 120 columns, and what the program as a whole answers.
 
+use schema::kinds::pod::{HostPortStatus, Protocol};
 use schema::records::{
     ContainerUsage, Event, EventType, HeldPrune, NodeUsage, PodUsage, Quarantine, SourceError,
     SourceErrorKind, SourceState,
@@ -93,11 +94,14 @@ fn pods_of_all_namespaces_in_120_columns() {
 
 #[test]
 fn pods_in_a_pipe_are_whole_however_long() {
-    let text = drawn(&view::pods(&two_pods(), None, at(100)), WIDE, PIPE);
+    let mut pods = view::pods(&two_pods(), None, at(100));
+    let port = HostPortStatus { host_port: 20_000, container_port: 80, protocol: Protocol::Tcp };
+    pods[1].host_ports = vec![port];
+    let text = drawn(&pods, WIDE, PIPE);
     insta::assert_snapshot!(text, @r"
-    NAME       READY   STATUS         RESTARTS   AGE   IP           NODE   COMMIT    FILE                   WHY
-    frontend   0/1     ErrImagePull   0          39s   -            n1     2222222   apps/frontend.yaml:3   container app: no such image registry.example.org/shop/frontend:1.27.3; see whether the registry has it
-    web        1/1     Running        0          39s   10.244.0.5   n1     2222222   apps/web.yaml:3        -
+    NAME       READY   STATUS         RESTARTS   AGE   IP           HOST-PORTS      NODE   COMMIT    FILE                   WHY
+    frontend   0/1     ErrImagePull   0          39s   -            -               n1     2222222   apps/frontend.yaml:3   container app: no such image registry.example.org/shop/frontend:1.27.3; see whether the registry has it
+    web        1/1     Running        0          39s   10.244.0.5   20000->80/TCP   n1     2222222   apps/web.yaml:3        -
     ");
 }
 

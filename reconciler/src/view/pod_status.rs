@@ -1,5 +1,6 @@
 //! The word in the STATUS column of a pod, by the rules of kubectl's `printPod`, and why it waits.
 
+use schema::condition::{Condition, ConditionStatus};
 use schema::kinds::pod::{ContainerState, ContainerStatus, PodPhase, PodStatus};
 
 /// The word and, if the pod is not well, the sentence behind it.
@@ -12,13 +13,32 @@ pub(super) struct Word {
 /// What the pod's own node says of it.
 pub(super) fn reported(status: &PodStatus) -> Word {
     let whole = if status.reason.is_empty() { phase(status.phase).to_owned() } else { status.reason.clone() };
-    let word = initializing(status).unwrap_or_else(|| containers(status, &whole));
+    let is_terminal = matches!(status.phase, PodPhase::Succeeded | PodPhase::Failed);
+    let word = if status.reason == TERMINATING && !is_terminal {
+        whole
+    } else {
+        initializing(status).unwrap_or_else(|| containers(status, &whole))
+    };
     let why = why(status, &word);
     Word { word, why }
 }
 
-/// `Init:…` while init containers run; none when they are done.
+/// What a node calls a pod that it takes away.
+const TERMINATING: &str = "Terminating";
+
+/// What keeps a node from taking a pod away; none if nothing does.
+pub(super) fn cannot_be_removed(status: &PodStatus) -> Option<&str> {
+    let condition = status.conditions.iter().find(|c| c.kind == "Ready" && c.reason == "FailedKillPod")?;
+    Some(condition.message.as_str())
+}
+
+/// `Init:…` while init containers run; none when they are done. Once they are, what became of them
+/// since (their remains may be removed) says nothing.
 fn initializing(status: &PodStatus) -> Option<String> {
+    let done = |c: &Condition| c.kind == "Initialized" && c.status == ConditionStatus::True;
+    if status.conditions.iter().any(done) {
+        return None;
+    }
     let total = status.init_container_statuses.len();
     for (done, container) in status.init_container_statuses.iter().enumerate() {
         return Some(match &container.state {
@@ -28,7 +48,7 @@ fn initializing(status: &PodStatus) -> Option<String> {
             }
             ContainerState::Terminated(ended) => format!("Init:{}", ended.reason),
             ContainerState::Waiting(waiting)
-                if !waiting.reason.is_empty() && waiting.reason != "PodInitializing" =>
+                if !matches!(waiting.reason.as_str(), "" | "PodInitializing" | "ContainerCreating") =>
             {
                 format!("Init:{}", waiting.reason)
             }
@@ -109,5 +129,92 @@ fn phase(phase: PodPhase) -> &'static str {
         PodPhase::Succeeded => "Succeeded",
         PodPhase::Failed => "Failed",
         PodPhase::Unknown => "Unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use schema::condition::set_condition;
+    use schema::kinds::pod::{RunningState, TerminatedState, WaitingState};
+
+    use super::*;
+    use crate::view::testing::{self, at};
+
+    /// `!Reason`, `ended:Reason:code`, `runs`, or `up` for one that runs and is ready.
+    fn container(text: &str) -> ContainerStatus {
+        let state = match text.split(':').collect::<Vec<_>>()[..] {
+            ["runs" | "up"] => ContainerState::Running(RunningState { started_at: at(0) }),
+            ["ended", reason, code] => ContainerState::Terminated(TerminatedState {
+                exit_code: code.parse().unwrap(),
+                reason: reason.into(),
+                message: String::new(),
+                started_at: None,
+                finished_at: None,
+            }),
+            _ => {
+                let reason = text.trim_start_matches('!').into();
+                ContainerState::Waiting(WaitingState { reason, message: String::new() })
+            }
+        };
+        ContainerStatus { ready: text == "up", ..testing::container("c", state) }
+    }
+
+    fn word(phase: PodPhase, init: &[&str], apps: &[&str], conditions: &[&str]) -> String {
+        let list = |texts: &[&str]| texts.iter().map(|text| container(text)).collect();
+        let mut status = PodStatus {
+            phase,
+            init_container_statuses: list(init),
+            container_statuses: list(apps),
+            ..PodStatus::default()
+        };
+        for kind in conditions {
+            let one = Condition {
+                kind: (*kind).into(),
+                status: ConditionStatus::True,
+                reason: String::new(),
+                message: String::new(),
+                last_transition_time: at(0),
+            };
+            set_condition(&mut status.conditions, one);
+        }
+        reported(&status).word
+    }
+
+    /// kubectl's `printPod`, row by row.
+    #[test]
+    fn the_word_is_kubectls() {
+        use PodPhase::{Failed, Pending, Running, Succeeded};
+        let wait = &["!PodInitializing"][..];
+        for (wanted, got) in [
+            ("Init:0/2", word(Pending, &["runs", "!PodInitializing"], wait, &[])),
+            ("Init:1/2", word(Pending, &["ended:Completed:0", "!ContainerCreating"], wait, &[])),
+            ("Init:Error", word(Pending, &["ended:Error:1", "!PodInitializing"], wait, &[])),
+            ("Init:OOMKilled", word(Pending, &["ended:OOMKilled:137"], wait, &[])),
+            ("Init:ExitCode:3", word(Pending, &["ended::3"], wait, &[])),
+            ("Init:CrashLoopBackOff", word(Pending, &["!CrashLoopBackOff"], wait, &[])),
+            ("Init:ImagePullBackOff", word(Pending, &["!ImagePullBackOff"], wait, &[])),
+            ("PodInitializing", word(Pending, &["ended:Completed:0"], wait, &["Initialized"])),
+            // The remains of the init container were removed by hand: it counts no more.
+            ("Running", word(Running, &["!PodInitializing"], &["up"], &["Initialized", "Ready"])),
+            ("Pending", word(Pending, &[], &[], &[])),
+            ("ContainerCreating", word(Pending, &[], &["!ContainerCreating"], &[])),
+            ("Running", word(Running, &[], &["runs"], &[])),
+            ("CrashLoopBackOff", word(Running, &[], &["!CrashLoopBackOff", "up"], &[])),
+            ("Error", word(Failed, &[], &["ended:Error:1", "ended:Completed:0"], &[])),
+            ("OOMKilled", word(Failed, &[], &["ended:OOMKilled:137"], &[])),
+            ("ExitCode:3", word(Failed, &[], &["ended::3"], &[])),
+            ("Completed", word(Succeeded, &[], &["ended:Completed:0"], &[])),
+            ("NotReady", word(Running, &[], &["ended:Completed:0", "up"], &[])),
+            ("Running", word(Running, &[], &["ended:Completed:0", "up"], &["Ready"])),
+        ] {
+            assert_eq!(wanted, got);
+        }
+        let leaving = PodStatus {
+            phase: Running,
+            reason: TERMINATING.into(),
+            container_statuses: vec![container("ended:Error:137")],
+            ..PodStatus::default()
+        };
+        assert_eq!(reported(&leaving).word, "Terminating");
     }
 }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::age::age;
 use super::events::EventView;
 use super::index::Index;
-use super::pod_status::{Word, reported};
+use super::pod_status::{Word, cannot_be_removed, reported};
 use super::usage::{PodUsageView, usage_of};
 
 /// One pod in a list.
@@ -45,6 +45,9 @@ pub struct PodView {
     /// Its address.
     #[serde(rename = "podIP", skip_serializing_if = "Option::is_none")]
     pub pod_ip: Option<String>,
+    /// Ports of the node that lead to it.
+    #[serde(default)]
+    pub host_ports: Vec<HostPortStatus>,
     /// Its node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
@@ -83,8 +86,6 @@ pub struct PodDetail {
     /// Address of the node.
     #[serde(default, rename = "hostIP", skip_serializing_if = "Option::is_none")]
     pub host_ip: Option<String>,
-    /// Ports of the node that lead to the pod.
-    pub host_ports: Vec<HostPortStatus>,
     /// Named facts with their reasons.
     pub conditions: Vec<Condition>,
     /// Init containers as reported.
@@ -133,7 +134,6 @@ pub fn pod(world: &World, pod: &PodRef, events: Vec<EventView>, now: Timestamp) 
         provenance: facts.object.map(|object| object.provenance.clone()),
         binding_reason: facts.binding.map(|b| b.reason.clone()).unwrap_or_default(),
         host_ip: status.host_ip,
-        host_ports: status.host_ports,
         conditions: status.conditions,
         init_container_statuses: status.init_container_statuses,
         container_statuses: status.container_statuses,
@@ -212,6 +212,7 @@ impl<'a> Facts<'a> {
             created_at,
             age: created_at.map(|then| age(then, now)).unwrap_or_default(),
             pod_ip: current.and_then(|s| s.pod_ip.clone()),
+            host_ports: current.map(|s| s.host_ports.clone()).unwrap_or_default(),
             node: self.node.map(str::to_owned),
             owner: wanted.map(|p| format!("{}/{}", p.owner.kind, p.owner.name)).unwrap_or_default(),
             source: provenance.map(|p| p.source.clone()).unwrap_or_default(),
@@ -260,6 +261,10 @@ impl<'a> Facts<'a> {
             (Some(node), _) if !world.node_is_ready(node) => {
                 format!("node {node} has no heartbeat; it stops the pod when it is back")
             }
+            (Some(node), _) if self.status.is_some_and(|s| cannot_be_removed(s).is_some()) => {
+                let why = self.status.and_then(cannot_be_removed).unwrap_or_default();
+                format!("node {node} can't remove it: {why}")
+            }
             (Some(node), Some(_)) => format!("waiting for the scheduler to take it from node {node}"),
             (Some(node), None) => format!("node {node} is stopping it"),
             (None, _) => "being removed".to_owned(),
@@ -278,6 +283,7 @@ fn leftover(pod: &PodRef, node: &str, status: &PodStatus, now: Timestamp) -> Pod
         created_at: status.start_time,
         age: status.start_time.map(|then| age(then, now)).unwrap_or_default(),
         pod_ip: status.pod_ip.clone(),
+        host_ports: status.host_ports.clone(),
         node: Some(node.to_owned()),
         owner: format!("{}/{}", Kind::Pod, pod.name),
         uid: status.uid.clone(),

@@ -4,10 +4,10 @@
 //! is applied whole, and every object's pods are ready in the version that Git wants, and what was
 //! removed is gone from every node that is alive. Failed: this can't come true without a change.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use schema::keys::prefix;
 use schema::kinds::Kind;
-use schema::kinds::pod::PodPhase;
+use schema::kinds::pod::{Container, ContainerState, ContainerStatus, PodPhase, PodSpec};
 use schema::meta::PodRef;
 use schema::object::Object;
 use schema::records::{Revision, SourceErrorKind, SourceStatus, Verdict};
@@ -17,6 +17,13 @@ use serde::{Deserialize, Serialize};
 use super::index::Index;
 use super::pods::row;
 use super::short;
+
+/// How long a container without a readiness probe must have run to count as healthy: what is broken
+/// from the start mostly ends within this.
+const STEADY_AFTER_START: SignedDuration = SignedDuration::from_secs(1);
+
+/// The same after a restart: as long as the shortest wait of a crash loop.
+const STEADY_AFTER_RESTART: SignedDuration = SignedDuration::from_secs(10);
 
 /// Fewest digits by which a commit can be named.
 const COMMIT_DIGITS_MIN: usize = 7;
@@ -40,7 +47,7 @@ pub struct WaitState {
 
 /// The way to `commit`; without one, to the newest commit that each source has shown.
 /// A commit may be named by its first digits, 7 at least.
-pub fn wait_state(world: &World, commit: Option<&str>) -> WaitState {
+pub fn wait_state(world: &World, commit: Option<&str>, now: Timestamp) -> WaitState {
     if !world.synced {
         return waiting("the reconciler has not read etcd yet");
     }
@@ -57,7 +64,7 @@ pub fn wait_state(world: &World, commit: Option<&str>) -> WaitState {
     }
     targets.sort_by_key(|target| target.source.name.as_str());
     let commit = Some(targets[0].commit.to_owned());
-    let mut state = WaitState { synced: true, ..judge(world, &targets) };
+    let mut state = WaitState { synced: true, ..judge(world, &targets, now) };
     if let Some(target) = targets.iter().find(|target| !target.is_synced()) {
         state = target.not_synced();
     }
@@ -194,7 +201,7 @@ fn unknown_commit<'a>(sources: impl Iterator<Item = &'a SourceStatus>, commit: O
 }
 
 /// Health, given that all targets are synced.
-fn judge(world: &World, targets: &[Target<'_>]) -> WaitState {
+fn judge(world: &World, targets: &[Target<'_>], now: Timestamp) -> WaitState {
     if let Some(why) = targets.iter().find_map(Target::refused) {
         return failed(why);
     }
@@ -211,7 +218,7 @@ fn judge(world: &World, targets: &[Target<'_>]) -> WaitState {
     let owned = world.objects.values().map(|object| &object.value);
     for object in owned.filter(|o| targets.iter().any(|t| t.source.name == o.provenance.source)) {
         match object.kind() {
-            Kind::Pod => state = bare_pod(&index, object),
+            Kind::Pod => state = bare_pod(&index, object, now),
             // Controllers of the other kinds bring their own health.
             _ => continue,
         }
@@ -226,7 +233,7 @@ fn holds_intent(key: &str) -> bool {
     [prefix::OBJECTS, prefix::PODS, prefix::BINDINGS].iter().any(|prefix| key.starts_with(prefix))
 }
 
-fn bare_pod(index: &Index<'_>, object: &Object) -> WaitState {
+fn bare_pod(index: &Index<'_>, object: &Object, now: Timestamp) -> WaitState {
     let pod = PodRef::new(&object.metadata.namespace, &object.metadata.name);
     let commit = short(&object.provenance.commit);
     let Some((pod, instance)) = index.world.pods.get_key_value(&pod) else {
@@ -239,11 +246,38 @@ fn bare_pod(index: &Index<'_>, object: &Object) -> WaitState {
     }
     let row = row(index, pod, Timestamp::UNIX_EPOCH);
     // `is_ready` and the phase speak of the wanted uid only, on a node that is alive.
+    let unsteady = row.node.as_deref().and_then(|node| {
+        let status = index.status(pod, node)?;
+        status.container_statuses.iter().find(|one| !is_steady(&instance.value.spec, one, now))
+    });
+    if row.is_ready
+        && let Some(container) = unsteady
+    {
+        let seconds = steady_after(container).as_secs();
+        let name = &container.name;
+        return waiting(format!(
+            "pod {pod}: container {name} has no readinessProbe and has run for less than {seconds} s since its start"
+        ));
+    }
     if row.is_ready || row.phase == PodPhase::Succeeded {
         return WaitState { healthy: true, ..WaitState::default() };
     }
     let why = format!("pod {pod}: {}: {}", row.status, row.why);
     if row.phase == PodPhase::Failed { failed(why) } else { waiting(why) }
+}
+
+/// A container without a readiness probe is called ready as soon as it runs, also one that ends a
+/// moment later: it counts when it has run for a while.
+fn is_steady(spec: &PodSpec, container: &ContainerStatus, now: Timestamp) -> bool {
+    let probed = |c: &Container| c.name == container.name && c.readiness_probe.is_some();
+    let ContainerState::Running(running) = &container.state else { return true };
+    // A start in the future is another machine's clock: it says nothing.
+    let ran = now.duration_since(running.started_at);
+    spec.containers.iter().any(probed) || ran.is_negative() || ran >= steady_after(container)
+}
+
+fn steady_after(container: &ContainerStatus) -> SignedDuration {
+    if container.restart_count == 0 { STEADY_AFTER_START } else { STEADY_AFTER_RESTART }
 }
 
 /// A pod that is no longer wanted, on a node that is alive.

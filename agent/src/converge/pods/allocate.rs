@@ -1,12 +1,16 @@
 //! Addresses and host ports: which are in use, and which is next.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
-use schema::kinds::pod::{HostPortStatus, PodSpec, Protocol};
+use schema::kinds::pod::{ContainerPort, HostPortStatus, PodSpec, Protocol};
+use schema::meta::PodRef;
 
-use super::facts::Observed;
+use super::facts::{Observed, PodFacts, Uid};
+use crate::desired::Desired;
+use crate::worlds::netlink::Port;
 
 /// First and last port given for `hostPort: 0`; below Linux' own ephemeral range (from 32768).
 pub const PORTS: std::ops::RangeInclusive<u16> = 20_000..=32_000;
@@ -15,24 +19,35 @@ pub const PORTS: std::ops::RangeInclusive<u16> = 20_000..=32_000;
 #[derive(Debug, Clone, Default)]
 pub struct Pool {
     addresses: BTreeSet<Ipv4Addr>,
-    ports: BTreeSet<(Protocol, u16)>,
+    /// With the pod that has it.
+    ports: BTreeMap<Port, String>,
+    /// What processes of the node listen on.
+    listening: BTreeMap<Port, Option<String>>,
     last: Option<Ipv4Addr>,
 }
 
 impl Pool {
     /// All that containers (in whatever state), and tasks under way, hold.
     pub fn of(observed: &Observed) -> Self {
-        let mut pool = Self { last: observed.memory.last_address, ..Self::default() };
-        for pause in observed.pods.values().flat_map(|pod| &pod.pauses) {
-            pool.addresses.extend(pause.address.map(|net| net.addr()));
-            pool.ports.extend(pause.ports.iter().map(|p| (p.protocol, p.host_port)));
+        let listening = observed.listeners.clone();
+        let mut pool = Self { last: observed.memory.last_address, listening, ..Self::default() };
+        for (uid, facts) in &observed.pods {
+            let holder = facts.pod.as_ref().map_or_else(|| uid.clone(), ToString::to_string);
+            for pause in &facts.pauses {
+                pool.addresses.extend(pause.address.map(|net| net.addr()));
+                pool.hold(&pause.ports, &holder);
+            }
         }
         for busy in observed.memory.busy.values() {
             pool.addresses.extend(busy.address);
-            pool.ports.extend(busy.ports.iter().map(|p| (p.protocol, p.host_port)));
+            pool.hold(&busy.ports, &busy.pod.to_string());
         }
         pool.last = pool.last.or_else(|| pool.addresses.last().copied());
         pool
+    }
+
+    fn hold(&mut self, ports: &[HostPortStatus], holder: &str) {
+        self.ports.extend(ports.iter().map(|p| ((p.protocol, p.host_port), holder.to_owned())));
     }
 
     /// The address given out last.
@@ -71,32 +86,106 @@ impl Pool {
         Ipv4Net::new(found, subnet.prefix_len()).ok()
     }
 
-    /// The host ports of a pod; those of `former` are kept for `hostPort: 0` if still free.
-    /// The error names a port that another pod has.
-    pub fn ports(&mut self, spec: &PodSpec, former: &[HostPortStatus]) -> Result<Vec<HostPortStatus>, u16> {
+    /// The host ports of a pod; those of `former` are kept for `hostPort: 0` if still free. With
+    /// `listens` it is the pod itself that listens, on the host's network.
+    pub fn ports(
+        &mut self,
+        pod: (&PodRef, &PodSpec),
+        former: &[HostPortStatus],
+        listens: bool,
+    ) -> Result<Vec<HostPortStatus>, PortTaken> {
+        let (pod, spec) = pod;
         let mut given = Vec::new();
-        let mut wanted: Vec<_> = spec.containers.iter().flat_map(|c| &c.ports).collect();
         // Fixed ones first, so that a free one is none of them.
-        wanted.sort_by_key(|port| port.host_port == Some(0));
-        for port in wanted {
-            let Some(wanted) = port.host_port else { continue };
+        let mut wanted: Vec<_> = wanted(spec).collect();
+        wanted.sort_by_key(|(_, number)| *number == 0);
+        for (port, number) in wanted {
             let protocol = port.protocol;
-            // On the host's network there is no port but the container's own.
-            let wanted = if spec.host_network { port.container_port } else { wanted };
-            let host_port = match wanted {
+            let host_port = match number {
                 0 => former
                     .iter()
                     .filter(|f| f.container_port == port.container_port && f.protocol == protocol)
                     .map(|f| f.host_port)
                     .chain(PORTS)
-                    .find(|p| !self.ports.contains(&(protocol, *p)))
-                    .ok_or(0u16)?,
-                fixed if self.ports.contains(&(protocol, fixed)) => return Err(fixed),
-                fixed => fixed,
+                    .find(|p| self.holder((protocol, *p), listens).is_none())
+                    .ok_or(PortTaken { port: (protocol, 0), by: Holder::All })?,
+                fixed => match self.holder((protocol, fixed), listens) {
+                    Some(by) => return Err(PortTaken { port: (protocol, fixed), by }),
+                    None => fixed,
+                },
             };
-            self.ports.insert((protocol, host_port));
+            self.ports.insert((protocol, host_port), pod.to_string());
             given.push(HostPortStatus { host_port, container_port: port.container_port, protocol });
         }
         Ok(given)
+    }
+
+    fn holder(&self, port: Port, listens: bool) -> Option<Holder> {
+        let pod = self.ports.get(&port).map(|pod| Holder::Pod(pod.clone()));
+        let process = || self.listening.get(&port).filter(|_| !listens).cloned().map(Holder::Process);
+        pod.or_else(process)
+    }
+}
+
+/// Ports of a pod that are ports of its node, with the number; 0 is any free one.
+fn wanted(spec: &PodSpec) -> impl Iterator<Item = (&ContainerPort, u16)> {
+    let ports = spec.containers.iter().flat_map(|c| &c.ports);
+    ports.filter_map(|port| {
+        let wanted = port.host_port?;
+        // On the host's network there is no port but the container's own.
+        Some((port, if spec.host_network { port.container_port } else { wanted }))
+    })
+}
+
+/// Fixed host ports of the pods that have yet to get theirs; none when no pod is about to get any, so
+/// that what listens on the node need not be known.
+pub fn about_to_be_given(desired: &Desired, pods: &BTreeMap<Uid, PodFacts>) -> Option<BTreeSet<Port>> {
+    let wanting = desired.pods.values().map(|binding| &binding.pod);
+    let wanting = wanting.filter(|pod| pods.get(&pod.uid).is_none_or(|facts| facts.live_pause().is_none()));
+    let mut ports = wanting.flat_map(|pod| wanted(&pod.spec)).peekable();
+    ports.peek()?;
+    Some(ports.map(|(port, number)| (port.protocol, number)).collect())
+}
+
+/// A host port that can't be given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortTaken {
+    /// Which.
+    pub port: Port,
+    /// Who has it.
+    pub by: Holder,
+}
+
+/// Who has a host port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Holder {
+    /// A pod of this node.
+    Pod(String),
+    /// A process of the node itself; which, if it was found.
+    Process(Option<String>),
+    /// All that may be given out are in use.
+    All,
+}
+
+impl fmt::Display for PortTaken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (protocol, port) = self.port;
+        let protocol = match protocol {
+            Protocol::Tcp => "TCP",
+            Protocol::Udp => "UDP",
+        };
+        let process = match &self.by {
+            Holder::All => {
+                return write!(f, "no {protocol} port from {} to {} is free", PORTS.start(), PORTS.end());
+            }
+            Holder::Pod(pod) => {
+                return write!(f, "host port {port}/{protocol} is used by pod {pod} on this node");
+            }
+            Holder::Process(process) => process.as_deref().unwrap_or("a process"),
+        };
+        write!(
+            f,
+            "host port {port}/{protocol} is used on this node by {process}, which is no pod; stop it, or choose another hostPort or node"
+        )
     }
 }

@@ -14,6 +14,7 @@ use super::probes::render::Action;
 use super::probes::{Health, ProbeKind};
 use crate::desired::Desired;
 use crate::worlds::docker::{ContainerDetails, EngineState, ListedContainer, LogLimits};
+use crate::worlds::netlink::Port;
 
 /// A pod's uid.
 pub type Uid = String;
@@ -69,6 +70,9 @@ pub struct Observed {
     pub pods: BTreeMap<Uid, PodFacts>,
     /// Host ends of pod links; none when the kernel could not be asked.
     pub links: Option<BTreeSet<String>>,
+    /// Ports of the node that something listens on, with its process; read only when a pod is about to
+    /// get host ports.
+    pub listeners: BTreeMap<Port, Option<String>>,
     /// Pod uids with a folder on disk.
     pub folders: BTreeSet<Uid>,
     /// What tasks have under way and remember.

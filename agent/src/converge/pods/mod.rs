@@ -4,7 +4,7 @@
 //! whole node; each pod's work runs as a task of its own, so that no slow pull or stop holds another
 //! pod up; writes `status/<node>/pods/…`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -258,7 +258,16 @@ impl Loop for PodsLoop {
         if let Err(error) = &links {
             tracing::warn!(%error, "could not list the pods' links");
         }
+        let listeners = match allocate::about_to_be_given(&desired, &pods) {
+            None => BTreeMap::new(),
+            Some(named) => self.netlink.listeners(&named).await.unwrap_or_else(|error| {
+                // Better a port too many than no pod at all.
+                tracing::warn!(%error, "cannot tell which ports the node itself uses");
+                BTreeMap::new()
+            }),
+        };
         Ok(Observation::Ready(Observed {
+            listeners,
             node: (*self.node).clone(),
             desired,
             pods,

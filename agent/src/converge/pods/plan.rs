@@ -23,6 +23,9 @@ use crate::worlds::netlink::host_link_name;
 /// A pause container that lived shorter is made anew only when this has passed since its start.
 const PAUSE_LIFE_MIN: SignedDuration = SignedDuration::from_secs(5);
 
+/// When to look again whether a host port is free.
+const PORT_AGAIN: SignedDuration = SignedDuration::from_secs(2);
+
 /// Decides for the whole node.
 pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
     let mut plan = PodsPlan::default();
@@ -250,10 +253,15 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
             return all_wait(decision, binding, "ContainerCreating");
         }
     };
-    let ports = match pool.ports(&pod.spec, former.map_or(&[], |p| &p.ports)) {
+    // Its own containers may listen still: they are stopped first.
+    let listens = pod.spec.host_network && !down.stop.is_empty();
+    let of = (&decision.pod, &*pod.spec);
+    let ports = match pool.ports(of, former.map_or(&[], |p| &p.ports), listens) {
         Ok(ports) => ports,
-        Err(port) => {
-            decision.why = Why::PortTaken(port);
+        Err(taken) => {
+            // Nobody tells when a process of the node ends.
+            decision.next_at = now.checked_add(PORT_AGAIN).ok();
+            decision.why = Why::PortTaken(taken);
             return all_wait(decision, binding, "HostPortConflict");
         }
     };

@@ -9,7 +9,7 @@ use schema::meta::PodRef;
 use schema::world::World;
 
 use super::facts::{Observed, PodFacts};
-use super::status;
+use super::status::{self, Leaving};
 use super::steps::{PodsPlan, Why};
 use crate::desired::Source;
 
@@ -38,6 +38,7 @@ pub fn fold(
         let stored = || world.pod_status.get(&key).map(|s| s.value.clone());
         own.or_else(stored).filter(|status| status.uid == uid)
     };
+    let trouble = |uid: &str| observed.memory.trouble.get(&(uid.to_owned(), String::new()));
     let mut statuses = Statuses { complete: observed.desired.source == Source::Etcd, ..Statuses::default() };
     for (uid, facts) in &observed.pods {
         let Some(pod) = &facts.pod else { continue };
@@ -50,7 +51,8 @@ pub fn fold(
             }
             continue;
         }
-        let status = status::leaving(node, uid, last(pod, uid).as_ref(), facts, now);
+        let left = Leaving { node, uid, facts, trouble: trouble(uid) };
+        let status = status::leaving(left, last(pod, uid).as_ref(), now);
         statuses.pods.insert(pod.clone(), Arc::new(status));
     }
     // Containers are gone, folder or link not yet.
@@ -58,7 +60,8 @@ pub fn fold(
         if !observed.pods.contains_key(uid)
             && let Some(former) = last(&busy.pod, uid)
         {
-            let status = status::leaving(node, uid, Some(&former), &nothing, now);
+            let left = Leaving { node, uid, facts: &nothing, trouble: trouble(uid) };
+            let status = status::leaving(left, Some(&former), now);
             statuses.pods.insert(busy.pod.clone(), Arc::new(status));
         }
     }
@@ -67,7 +70,16 @@ pub fn fold(
         let Some(decision) = plan.pods.get(uid) else { continue };
         let facts = observed.pods.get(uid).unwrap_or(&nothing);
         let seen = status::Seen { node, binding, facts, decision };
-        let status = status::wanted(seen, last(pod, uid).as_ref(), now);
+        let mut status = status::wanted(seen, last(pod, uid).as_ref(), now);
+        if decision.why == Why::FormerPod {
+            let former = observed
+                .pods
+                .iter()
+                .filter(|(other, facts)| *other != uid && facts.pod.as_ref() == Some(pod));
+            if let Some(trouble) = former.filter_map(|(uid, _)| trouble(uid)).next() {
+                status.message = format!("{}, which can't be removed: {}", status.message, trouble.message);
+            }
+        }
         statuses.pods.insert(pod.clone(), Arc::new(status));
     }
     statuses

@@ -8,10 +8,13 @@ use schema::kinds::pod::{
 };
 use schema::records::Binding;
 
-use super::facts::{Container, Exited, NodeFacts, PodFacts, State};
+use super::facts::{Container, Exited, NodeFacts, PodFacts, State, Trouble};
 use super::machine::{self, restarts};
 use super::probes::Health;
 use super::steps::{Decision, Why};
+
+/// Why a pod is not ready while all its containers run, in the kubelet's words.
+const SANDBOX_CHANGED: &str = "Pod sandbox changed, it will be killed and re-created";
 
 /// What is known of a pod that is wanted.
 #[derive(Debug, Clone, Copy)]
@@ -35,11 +38,23 @@ pub fn wanted(seen: Seen<'_>, former: Option<&PodStatus>, now: Timestamp) -> Pod
         spec.init_containers.iter().map(|c| container(c, facts, decision, "PodInitializing", true)).collect();
     let app_started = spec.containers.iter().any(|c| facts.containers.contains_key(&c.name));
     let initialized = app_started || init.iter().all(|c| succeeded(&c.state));
-    let waiting_for = if initialized { "ContainerCreating" } else { "PodInitializing" };
-    let apps: Vec<ContainerStatus> =
+    // As the kubelet: also after the last init container has ended.
+    let waiting_for = if init.is_empty() { "ContainerCreating" } else { "PodInitializing" };
+    let mut apps: Vec<ContainerStatus> =
         spec.containers.iter().map(|c| container(c, facts, decision, waiting_for, false)).collect();
+    // What still runs in namespaces that are gone is about to be stopped.
+    let sandbox = pause.map(|p| p.id.as_str());
+    let at_home = |c: &ContainerStatus| {
+        let current = facts.containers.get(&c.name).and_then(|starts| starts.last());
+        current.is_some_and(|current| sandbox == Some(current.sandbox.as_str()))
+    };
+    let homeless = apps.iter().any(|c| c.ready && !at_home(c));
+    apps.iter_mut().for_each(|c| c.ready &= at_home(c));
     let phase = phase(spec.restart_policy, &init, &apps, initialized, facts);
-    let (reason, message) = whole(decision);
+    let (reason, mut message) = whole(decision);
+    if homeless && message.is_empty() {
+        SANDBOX_CHANGED.clone_into(&mut message);
+    }
     let mut status = PodStatus {
         uid: binding.pod.uid.clone(),
         hash: binding.pod.hash.clone(),
@@ -61,14 +76,22 @@ pub fn wanted(seen: Seen<'_>, former: Option<&PodStatus>, now: Timestamp) -> Pod
     status
 }
 
+/// What is left of a pod that is being taken away.
+#[derive(Debug, Clone, Copy)]
+pub struct Leaving<'a> {
+    /// Its node.
+    pub node: &'a NodeFacts,
+    /// Which incarnation.
+    pub uid: &'a str,
+    /// What is there.
+    pub facts: &'a PodFacts,
+    /// Why it could not be taken away so far.
+    pub trouble: Option<&'a Trouble>,
+}
+
 /// Status of a pod that is being taken away.
-pub fn leaving(
-    node: &NodeFacts,
-    uid: &str,
-    former: Option<&PodStatus>,
-    facts: &PodFacts,
-    now: Timestamp,
-) -> PodStatus {
+pub fn leaving(left: Leaving<'_>, former: Option<&PodStatus>, now: Timestamp) -> PodStatus {
+    let Leaving { node, uid, facts, trouble } = left;
     let pause = facts.live_pause().filter(|p| p.is_running());
     let mut status = former.cloned().unwrap_or_else(|| PodStatus {
         uid: uid.to_owned(),
@@ -80,9 +103,16 @@ pub fn leaving(
         ..PodStatus::default()
     });
     "Terminating".clone_into(&mut status.reason);
-    "no longer wanted on this node; its containers are being stopped".clone_into(&mut status.message);
+    status.message = match trouble {
+        None => "no longer wanted on this node; its containers are being stopped".to_owned(),
+        Some(trouble) => {
+            format!("no longer wanted on this node, but it can't be removed: {}", trouble.message)
+        }
+    };
+    let (reason, message) =
+        trouble.map_or(("Terminating", ""), |trouble| ("FailedKillPod", trouble.message.as_str()));
     for kind in ["ContainersReady", "Ready"] {
-        set_condition(&mut status.conditions, condition(kind, false, "Terminating", String::new(), now));
+        set_condition(&mut status.conditions, condition(kind, false, reason, message.to_owned(), now));
     }
     for container in &mut status.container_statuses {
         container.ready = false;

@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use schema::kinds::pod::{HostPortStatus, PullPolicy, WaitingState};
 use schema::meta::PodRef;
 
+use super::allocate::PortTaken;
 use super::facts::{Container, Slot, Uid};
 use super::probes::Targets;
 use super::probes::render::Action;
@@ -116,8 +117,8 @@ pub enum Why {
     NoSubnet,
     /// The range is used up.
     NoFreeAddress,
-    /// Another pod has this host port.
-    PortTaken(u16),
+    /// A host port is not free.
+    PortTaken(PortTaken),
     /// This version can't run it.
     Refused(String),
 }
@@ -146,8 +147,7 @@ impl fmt::Display for Why {
                 f.write_str("the node has no range of pod addresses yet; the reconciler gives it one")
             }
             Why::NoFreeAddress => f.write_str("all addresses of the node are in use; remove pods from it"),
-            Why::PortTaken(0) => f.write_str("no host port is free"),
-            Why::PortTaken(port) => write!(f, "host port {port} is used by another pod on this node"),
+            Why::PortTaken(taken) => write!(f, "{taken}"),
             Why::Refused(why) => f.write_str(why),
         }
     }

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use futures::future::{join_all, try_join_all};
+use futures::future::join_all;
 use schema::meta::PodRef;
 use schema::records::EventType;
 use schema::store::events::{EventDraft, EventRecorder};
@@ -175,7 +175,8 @@ impl Worker {
             return Err(PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", message));
         }
         let LinkStep { host_name, bridge, address, gateway, mtu } = link.clone();
-        let link = PodLink { pause_pid: details.pid, host_name, bridge, address, gateway, mtu };
+        let (pause_pid, pause_id) = (details.pid, Some(pause.to_owned()));
+        let link = PodLink { pause_pid, pause_id, host_name, bridge, address, gateway, mtu };
         self.netlink
             .ensure_pod_link(&link)
             .await
@@ -333,15 +334,15 @@ impl Worker {
     }
 
     async fn remove_all(&self, id: &PodId, targets: &[Target]) -> Result<(), PodFailure> {
-        try_join_all(targets.iter().map(|target| self.remove(id, target))).await.map(|_| ())
+        // All of them, also when one can't be removed: it must not keep the others.
+        join_all(targets.iter().map(|target| self.remove(id, target))).await.into_iter().collect()
     }
 
     async fn remove(&self, id: &PodId, target: &Target) -> Result<(), PodFailure> {
         match self.docker.remove(&target.id).await {
             Ok(()) | Err(DockerError::NotFound { .. }) => {}
             // Someone else removes it at this moment.
-            Err(DockerError::Refused { status: 409, message, .. })
-                if message.contains("already in progress") => {}
+            Err(DockerError::BeingRemoved { .. }) => {}
             Err(error) => return Err(PodFailure::new("Terminating", "FailedKillPod", error)),
         }
         let (node, uid, target) = (Arc::clone(&self.node), id.uid.clone(), target.clone());

@@ -9,13 +9,14 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{Gid, chown};
 use schema::kinds::pod::HostPathType;
 
 use super::names;
 use super::render::{SubPath, VolumePrep};
+use crate::mounts;
 
 /// A volume could not be made, checked or removed.
 #[derive(Debug, thiserror::Error)]
@@ -84,7 +85,7 @@ fn empty_dir(path: &Path, tmpfs_bytes: Option<u64>, group: Option<u32>) -> Resul
     let failed = |source| VolumeError::Make { path: path.to_owned(), source };
     fs::create_dir_all(path).map_err(failed)?;
     if let Some(bytes) = tmpfs_bytes
-        && !mounts_below(path).map_err(failed)?.iter().any(|m| m == path)
+        && !mounts::at_or_below(path).map_err(failed)?.iter().any(|m| m == path)
     {
         let size = if bytes == 0 { String::new() } else { format!("size={bytes},") };
         let options = format!("{size}mode=0777");
@@ -210,30 +211,13 @@ pub fn remove_pod(state_dir: &Path, uid: &str) -> Result<(), VolumeError> {
 
 fn unmount_below(folder: &Path) -> Result<(), VolumeError> {
     let failed = |source| VolumeError::Remove { path: folder.to_owned(), source };
-    for mounted in mounts_below(folder).map_err(failed)?.iter().rev() {
-        let _ = umount2(mounted, MntFlags::MNT_DETACH);
+    for mounted in mounts::at_or_below(folder).map_err(failed)?.iter().rev() {
+        let _ = mounts::detach(mounted);
     }
-    match mounts_below(folder).map_err(failed)?.into_iter().next() {
+    match mounts::at_or_below(folder).map_err(failed)?.into_iter().next() {
         Some(path) => Err(VolumeError::StillMounted { path }),
         None => Ok(()),
     }
-}
-
-/// Mount points at or below `folder`, in the order in which they were mounted.
-fn mounts_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
-    let folder = fs::canonicalize(folder).unwrap_or_else(|_| folder.to_owned());
-    let table = fs::read_to_string("/proc/self/mountinfo")?;
-    let points = table.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape);
-    Ok(points.filter(|point| point.starts_with(&folder)).collect())
-}
-
-/// mountinfo writes blanks and backslashes as three octal digits.
-fn unescape(text: &str) -> PathBuf {
-    let mut out = text.to_owned();
-    for (code, plain) in [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")] {
-        out = out.replace(code, plain);
-    }
-    PathBuf::from(out)
 }
 
 /// Uids that have a folder. What no pod made is not among them: it is not ours to remove.

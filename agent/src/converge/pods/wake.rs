@@ -1,5 +1,5 @@
-//! Wakes the pods loop: when etcd's world changes, when a container of ours starts, ends or goes, and
-//! now and then anyway.
+//! Wakes the pods loop: when etcd's world changes, and when a container of ours starts, ends or goes.
+//! Now and then it looks anyway: that is its driver's interval.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +12,10 @@ use tokio_util::sync::CancellationToken;
 use super::observe::Stale;
 use crate::worlds::docker::Docker;
 
-/// Between two looks when nothing happens.
-pub const TICK: Duration = Duration::from_secs(10);
 /// Before events are asked for again.
 const EVENTS_RETRY: Duration = Duration::from_secs(1);
 
-/// Nudges on every change of the world, and every [`TICK`].
+/// Nudges on every change of the world.
 pub async fn on_world(mut world: WorldReader, nudge: Nudge, shutdown: CancellationToken) {
     // The moment at which an agent without etcd acts from its disk.
     let grace = tokio::time::sleep(crate::desired::ETCD_GRACE);
@@ -29,7 +27,6 @@ pub async fn on_world(mut world: WorldReader, nudge: Nudge, shutdown: Cancellati
             () = shutdown.cancelled() => return,
             () = world.changed() => {}
             () = &mut grace, if !acted => acted = true,
-            () = tokio::time::sleep(TICK) => {}
         }
         nudge.nudge();
     }

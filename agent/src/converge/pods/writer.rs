@@ -1,5 +1,7 @@
 //! Writes statuses to etcd: what changed, guarded per key, at most once a second per pod unless its
-//! phase or readiness changes. When etcd is away the newest state waits here.
+//! phase or readiness changes. What is due goes in few transactions; when one of them is refused, one
+//! by one, so that a status that can't be written stops no other. When etcd is away the newest state
+//! waits here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,6 +24,14 @@ const SPACING: Duration = Duration::from_secs(1);
 /// Between two tries when the store does not answer.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// Longest wait before a status is tried again that was refused while others were taken.
+const REFUSED_RETRY_MAX: Duration = Duration::from_secs(60);
+/// Statuses in one transaction.
+const BATCH: usize = 64;
+/// Bytes of statuses in one transaction; a single larger one goes by itself.
+const BATCH_BYTES: usize = 1024 * 1024;
+/// Refusals in a row that are taken for a store that is away.
+const REFUSED_IN_A_ROW: usize = 3;
 /// How often it is looked whether the keys still hold what was written, and how long the world may
 /// take to show a write.
 const AUDIT: Duration = Duration::from_secs(10);
@@ -32,6 +42,20 @@ struct Written {
     status: Option<Arc<PodStatus>>,
     mod_revision: Option<i64>,
     at: Option<Instant>,
+    /// How often in a row it was refused while others were taken.
+    refused: u32,
+    /// Not before, for that reason.
+    retry_at: Option<Instant>,
+}
+
+/// One key to be written.
+struct Due {
+    pod: PodRef,
+    key: String,
+    status: Option<Arc<PodStatus>>,
+    op: Op,
+    bytes: usize,
+    refused: u32,
 }
 
 /// Writes the newest statuses until `shutdown`.
@@ -68,8 +92,54 @@ impl StatusWriter {
     async fn write_all(&mut self, newest: &Statuses) -> Option<Instant> {
         self.learn();
         self.forget_lost();
-        let mut next: Option<Instant> = None;
-        let mut sooner = |at: Instant| next = Some(next.map_or(at, |n| n.min(at)));
+        let (mut due, mut next) = self.due(newest);
+        // What was refused lately comes last: by then it shows whether the store takes anything.
+        due.sort_by_key(|one| one.refused);
+        let mut refused = Vec::new();
+        let mut in_a_row = 0;
+        while !due.is_empty() {
+            let batch: Vec<Due> = due.drain(..batch_of(&due)).collect();
+            if batch.len() > 1 && self.write_batch(&batch).await {
+                in_a_row = 0;
+                continue;
+            }
+            for one in batch {
+                match self.write(&one).await {
+                    Ok(()) => in_a_row = 0,
+                    Err(error) => {
+                        in_a_row += 1;
+                        let away = matches!(error, StoreError::Connect { .. } | StoreError::Timeout { .. });
+                        refused.push((one.pod, error));
+                        if away || in_a_row >= REFUSED_IN_A_ROW {
+                            tracing::debug!("the store takes no status; they are written later");
+                            return Some(Instant::now() + RETRY);
+                        }
+                    }
+                }
+            }
+        }
+        for (pod, error) in refused {
+            let at = self.put_off(&pod, &error);
+            next = Some(next.map_or(at, |n| n.min(at)));
+        }
+        next
+    }
+
+    /// The store takes statuses, but not this one: it is tried again, ever later.
+    fn put_off(&mut self, pod: &PodRef, error: &StoreError) -> Instant {
+        let known = self.written.entry(pod.clone()).or_default();
+        known.refused = known.refused.saturating_add(1);
+        let wait = RETRY.saturating_mul(1 << known.refused.saturating_sub(1).min(6)).min(REFUSED_RETRY_MAX);
+        tracing::warn!(%pod, %error, again_in = ?wait, "a status can't be written");
+        let at = Instant::now() + wait;
+        known.retry_at = Some(at);
+        at
+    }
+
+    /// What differs from what is stored and may be written now; when more will.
+    fn due(&mut self, newest: &Statuses) -> (Vec<Due>, Option<Instant>) {
+        let now = Instant::now();
+        let (mut due, mut next) = (Vec::new(), None::<Instant>);
         let gone: BTreeSet<PodRef> = if newest.complete && self.listed {
             self.written.keys().filter(|pod| !newest.pods.contains_key(*pod)).cloned().collect()
         } else {
@@ -84,19 +154,60 @@ impl StatusWriter {
                 }
                 continue;
             }
-            let earliest = known.at.map(|at| at + SPACING).filter(|at| *at > Instant::now());
-            if let Some(at) = earliest.filter(|_| !urgent(known.status.as_deref(), status.map(|s| &**s))) {
-                sooner(at);
+            let spaced = known.at.map(|at| at + SPACING);
+            let spaced = spaced.filter(|_| !urgent(known.status.as_deref(), status.map(|s| &**s)));
+            if let Some(at) = spaced.max(known.retry_at).filter(|at| *at > now) {
+                next = Some(next.map_or(at, |n| n.min(at)));
                 continue;
             }
-            if let Err(error) = self.write(pod, status.cloned()).await {
-                tracing::debug!(%pod, %error, "status is written later");
-                sooner(Instant::now() + RETRY);
-                // The store is away: one try tells for all.
-                break;
+            let refused = known.refused;
+            let key = Key::PodStatus(self.node.clone(), pod.clone()).to_string();
+            let encoded = status.map(|status| encode(&**status)).transpose();
+            let (op, bytes) = match encoded {
+                Ok(None) => (Op::delete(&key), 0),
+                Ok(Some(bytes)) => (Op::put(&key, bytes.clone()), bytes.len()),
+                Err(error) => {
+                    let error = StoreError::Request { act: "a status", message: error.to_string() };
+                    let at = self.put_off(pod, &error);
+                    next = Some(next.map_or(at, |n| n.min(at)));
+                    continue;
+                }
+            };
+            due.push(Due { pod: pod.clone(), key, status: status.cloned(), op, bytes, refused });
+        }
+        (due, next)
+    }
+
+    /// Writes all of them at once; false when nobody knows, or nothing was done.
+    async fn write_batch(&mut self, batch: &[Due]) -> bool {
+        let guards = batch.iter().map(|one| guard(&one.key, self.revision_of(&one.pod))).collect();
+        let ops = batch.iter().map(|one| one.op.clone()).collect();
+        match self.store.txn(guards, ops).await {
+            Ok(TxnOutcome::Committed(at)) => {
+                batch.iter().for_each(|one| self.note(one, at));
+                true
+            }
+            Ok(TxnOutcome::Conflict) => false,
+            Err(error) => {
+                tracing::debug!(%error, statuses = batch.len(), "statuses are written one by one");
+                false
             }
         }
-        next
+    }
+
+    fn revision_of(&self, pod: &PodRef) -> Option<i64> {
+        self.written.get(pod).and_then(|known| known.mod_revision)
+    }
+
+    /// It was written at that revision.
+    fn note(&mut self, one: &Due, at: i64) {
+        if one.status.is_none() {
+            self.written.remove(&one.pod);
+            return;
+        }
+        let (status, at) = (one.status.clone(), Some(at));
+        let written = Written { status, mod_revision: at, at: Some(Instant::now()), ..Written::default() };
+        self.written.insert(one.pod.clone(), written);
     }
 
     /// Takes over what is stored when nothing is known of a key yet.
@@ -132,49 +243,40 @@ impl StatusWriter {
         }
     }
 
-    async fn write(&mut self, pod: &PodRef, status: Option<Arc<PodStatus>>) -> Result<(), StoreError> {
-        let key = Key::PodStatus(self.node.clone(), pod.clone()).to_string();
-        let op = match &status {
-            None => Op::delete(&key),
-            Some(status) => match encode(&**status) {
-                Ok(bytes) => Op::put(&key, bytes),
-                Err(error) => {
-                    tracing::error!(%pod, %error, "status can't be written");
-                    return Ok(());
-                }
-            },
-        };
-        let mut revision = self.written.get(pod).and_then(|known| known.mod_revision);
+    async fn write(&mut self, one: &Due) -> Result<(), StoreError> {
+        let mut revision = self.revision_of(&one.pod);
         // Twice: the first guard may rest on an old revision.
         for _ in 0..2 {
-            let guard = match revision {
-                Some(revision) => Guard::ModRevision(key.clone(), revision),
-                None => Guard::Absent(key.clone()),
-            };
-            if let TxnOutcome::Committed(at) = self.store.txn(vec![guard], vec![op.clone()]).await? {
-                match status {
-                    None => {
-                        self.written.remove(pod);
-                    }
-                    Some(status) => {
-                        let written = Written {
-                            status: Some(status),
-                            mod_revision: Some(at),
-                            at: Some(Instant::now()),
-                        };
-                        self.written.insert(pod.clone(), written);
-                    }
-                }
+            let guards = vec![guard(&one.key, revision)];
+            if let TxnOutcome::Committed(at) = self.store.txn(guards, vec![one.op.clone()]).await? {
+                self.note(one, at);
                 return Ok(());
             }
-            revision = self.store.get(&key).await?.map(|stored| stored.mod_revision);
-            if status.is_none() && revision.is_none() {
-                self.written.remove(pod);
+            revision = self.store.get(&one.key).await?.map(|stored| stored.mod_revision);
+            if one.status.is_none() && revision.is_none() {
+                self.written.remove(&one.pod);
                 return Ok(());
             }
         }
         Err(StoreError::Request { act: "a status write", message: "the key keeps changing".to_owned() })
     }
+}
+
+fn guard(key: &str, revision: Option<i64>) -> Guard {
+    match revision {
+        Some(revision) => Guard::ModRevision(key.to_owned(), revision),
+        None => Guard::Absent(key.to_owned()),
+    }
+}
+
+/// How many of the first go in one transaction; at least one.
+fn batch_of(due: &[Due]) -> usize {
+    let mut bytes = 0;
+    let fits = |one: &&Due| {
+        bytes += one.bytes;
+        bytes <= BATCH_BYTES
+    };
+    due.iter().take(BATCH).take_while(fits).count().max(1)
 }
 
 /// Someone waits for this change.

@@ -108,6 +108,12 @@ pub struct FakeEngine {
     pub graces: Vec<(String, Duration)>,
     /// Names of containers that take their whole grace to end.
     pub stubborn: BTreeSet<String>,
+    /// Every process ignores SIGTERM: a stop takes its whole grace period, by tokio's clock.
+    pub all_stubborn: bool,
+    /// Names of containers whose stop and removal never return.
+    pub hung: BTreeSet<String>,
+    /// Names of containers that can't be killed: stop and removal are refused.
+    pub unkillable: BTreeSet<String>,
     /// Every call says that nobody answers.
     pub unreachable: bool,
     crashed: bool,
@@ -198,6 +204,20 @@ impl FakeDocker {
             Some(outcome) => outcome,
             None => std::future::pending().await,
         }
+    }
+
+    /// What keeps a container from being ended.
+    async fn held_up(&self, name: &str) -> Result<(), DockerError> {
+        let (hung, unkillable) = {
+            let engine = self.engine();
+            (engine.hung.contains(name), engine.unkillable.contains(name))
+        };
+        if hung {
+            std::future::pending::<()>().await;
+        }
+        let message = format!("could not kill container {name}: tried to kill it, but got no exit event");
+        let refused = DockerError::Refused { act: "to kill a container", status: 500, message };
+        if unkillable { Err(refused) } else { Ok(()) }
     }
 
     async fn read<T>(
@@ -367,7 +387,9 @@ impl Docker for FakeDocker {
     async fn stop(&self, id: &str, grace: Duration) -> Result<(), DockerError> {
         let name = self.engine().name(id);
         self.engine().graces.push((name.clone(), grace));
-        if self.engine().stubborn.contains(&name) {
+        self.held_up(&name).await?;
+        let stubborn = self.engine().all_stubborn || self.engine().stubborn.contains(&name);
+        if stubborn {
             tokio::time::sleep(grace).await;
         }
         self.gate(format!("stop {name}"), |engine| engine.stop(id)).await
@@ -375,6 +397,7 @@ impl Docker for FakeDocker {
 
     async fn remove(&self, id: &str) -> Result<(), DockerError> {
         let name = self.engine().name(id);
+        self.held_up(&name).await?;
         self.gate(format!("remove {name}"), |engine| {
             engine.container(id)?;
             engine.containers.remove(id);

@@ -113,21 +113,10 @@ impl Docker for RealDocker {
     async fn create(&self, new: &NewContainer) -> Result<String, DockerError> {
         let options = CreateContainerOptions { name: Some(new.name.clone()), ..Default::default() };
         let request = self.client.create_container(Some(options), create_body(new));
-        match within("to create a container", WRITE, request).await {
-            Ok(created) => Ok(created.id),
-            Err(DockerError::Refused { status: 409, .. }) => {
-                Err(DockerError::NameTaken { name: new.name.clone() })
-            }
-            Err(DockerError::Refused { status: 404, message, .. }) if message.contains("No such image") => {
-                Err(DockerError::NoSuchImage { image: new.image.clone() })
-            }
-            Err(DockerError::Refused { status: 400, message, .. })
-                if message.contains("invalid reference") =>
-            {
-                Err(DockerError::InvalidImageName { image: new.image.clone(), message })
-            }
-            Err(other) => Err(other),
-        }
+        within("to create a container", WRITE, request)
+            .await
+            .map(|created| created.id)
+            .map_err(|e| e.of_create(&new.name, &new.image))
     }
 
     async fn start(&self, id: &str) -> Result<(), DockerError> {

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
-use super::{Bridge, Netlink, NetlinkError, PodLink, Route};
+use super::{Bridge, Netlink, NetlinkError, PodLink, Port, Route};
 
 /// What the fake kernel holds.
 #[derive(Debug, Default)]
@@ -19,6 +19,8 @@ pub struct FakeKernel {
     pub strays: BTreeSet<String>,
     /// Routes there are.
     pub routes: Vec<Route>,
+    /// Ports that something listens on, with its process.
+    pub listeners: BTreeMap<Port, Option<String>>,
     /// The next calls fail with this text.
     pub refuse: Option<String>,
     /// Acts that changed something, in order: `ensure_pod_link mk8sv…`.
@@ -101,6 +103,13 @@ impl Netlink for FakeNetlink {
 
     async fn list_routes(&self) -> Result<Vec<Route>, NetlinkError> {
         Ok(self.allowed("list", "routes")?.routes.clone())
+    }
+
+    async fn listeners(
+        &self,
+        _named: &BTreeSet<Port>,
+    ) -> Result<BTreeMap<Port, Option<String>>, NetlinkError> {
+        Ok(self.allowed("list", "sockets")?.listeners.clone())
     }
 
     async fn node_address(&self) -> Result<Option<IpAddr>, NetlinkError> {

@@ -1,7 +1,8 @@
-//! The kernel's links, addresses and routes, as far as pods need them.
+//! The kernel's links, addresses, routes and listening sockets, as far as pods need them.
 //!
 //! [`RealNetlink`] speaks rtnetlink; [`FakeNetlink`] keeps the same in memory and fails on request.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use async_trait::async_trait;
@@ -10,6 +11,7 @@ use sha2::{Digest, Sha256};
 
 mod bridge;
 mod fake;
+mod listeners;
 mod namespace;
 mod pod_link;
 mod probe;
@@ -19,6 +21,7 @@ mod socket;
 mod tests;
 
 pub use fake::FakeNetlink;
+pub use listeners::Port;
 pub use probe::probe_features;
 pub use real::RealNetlink;
 
@@ -41,6 +44,9 @@ pub struct Bridge {
 pub struct PodLink {
     /// A process in the pod's network namespace: its pause container's.
     pub pause_pid: i32,
+    /// Docker id of the pause container, which the process must belong to: its number may be another
+    /// process' by now. None when the process is no container's.
+    pub pause_id: Option<String>,
     /// Name of the host's end, from [`host_link_name`].
     pub host_name: String,
     /// Name of the bridge that the host's end joins.
@@ -112,6 +118,14 @@ pub enum NetlinkError {
         /// The process.
         pid: i32,
     },
+    /// The number of the pause container's process belongs to another process.
+    #[error("process {pid} does not belong to container {container} (any more); no link is made there")]
+    OtherProcess {
+        /// The process.
+        pid: i32,
+        /// The container's id.
+        container: String,
+    },
     /// The bridge that a pod's link should join is not there.
     #[error("bridge {0} is not there yet")]
     NoBridge(String),
@@ -127,6 +141,13 @@ pub enum NetlinkError {
         link: String,
         /// The kernel's reason.
         message: String,
+    },
+    /// The kernel's tables of sockets can't be read.
+    #[error("cannot read which ports are in use: {source}")]
+    Sockets {
+        /// The kernel's reason.
+        #[source]
+        source: std::io::Error,
     },
     /// A kernel setting can't be read or written.
     #[error("cannot read or write {path}: {source}")]
@@ -168,6 +189,10 @@ pub trait Netlink: Send + Sync + 'static {
     async fn list_pod_links(&self) -> Result<Vec<String>, NetlinkError>;
     /// All IPv4 routes of the main table.
     async fn list_routes(&self) -> Result<Vec<Route>, NetlinkError>;
+    /// Ports of the node that something listens on, with the process where it is found; it is looked
+    /// for only for the ports of `named`.
+    async fn listeners(&self, named: &BTreeSet<Port>)
+    -> Result<BTreeMap<Port, Option<String>>, NetlinkError>;
     /// The source address of the default route, else the first address that is not loopback's.
     async fn node_address(&self) -> Result<Option<IpAddr>, NetlinkError>;
     /// Largest packet of the default route's link in bytes; none without a default route.

@@ -3,12 +3,43 @@
 //! A socket stays in the namespace it was opened in, so the agent's own threads never move.
 
 use std::fs::File;
-use std::io;
-use std::os::fd::AsFd;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use nix::fcntl::{OFlag, open, openat};
 use nix::sched::{CloneFlags, setns, unshare};
-use nix::sys::stat::fstat;
+use nix::sys::stat::{Mode, fstat};
+
+/// A process that can't be mistaken for a later one of the same number: once it is gone, everything
+/// asked through this fails, whoever has the number then.
+#[derive(Debug)]
+pub(super) struct PinnedProcess(OwnedFd);
+
+impl PinnedProcess {
+    /// The process that has this number now.
+    pub(super) fn open(pid: i32) -> io::Result<Self> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        Ok(Self(open(Path::new(&format!("/proc/{pid}")), flags, Mode::empty())?))
+    }
+
+    /// The process is in the cgroup of this container. Docker names cgroups by the container's full id,
+    /// with whichever driver and version of cgroups.
+    pub(super) fn is_of_container(&self, id: &str) -> io::Result<bool> {
+        let mut text = String::new();
+        self.file("cgroup")?.read_to_string(&mut text)?;
+        Ok(!id.is_empty() && text.contains(id))
+    }
+
+    /// Its network namespace.
+    pub(super) fn network(&self) -> io::Result<NetworkNamespace> {
+        self.file("ns/net").map(NetworkNamespace)
+    }
+
+    fn file(&self, name: &str) -> io::Result<File> {
+        Ok(File::from(openat(&self.0, name, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?))
+    }
+}
 
 /// An open network namespace; it lives at least as long as this.
 #[derive(Debug)]
@@ -16,6 +47,7 @@ pub(super) struct NetworkNamespace(File);
 
 impl NetworkNamespace {
     /// The namespace of a process.
+    #[cfg(test)]
     pub(super) fn of_process(pid: i32) -> io::Result<Self> {
         Self::at(Path::new(&format!("/proc/{pid}/ns/net")))
     }
@@ -39,6 +71,11 @@ impl NetworkNamespace {
         let mine = fstat(&self.0)?;
         let others = fstat(&other.0)?;
         Ok(mine.st_ino == others.st_ino && mine.st_dev == others.st_dev)
+    }
+
+    /// Another handle to it.
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
     }
 
     /// The open file, to hand to the kernel.

@@ -8,14 +8,14 @@ use std::os::fd::AsRawFd;
 use rtnetlink::packet_route::link::{InfoData, InfoVeth};
 use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVeth};
 
-use super::namespace::NetworkNamespace;
+use super::namespace::{NetworkNamespace, PinnedProcess};
 use super::real::RealNetlink;
 use super::socket::{Link, Socket};
 use super::{NetlinkError, POD_INTERFACE, PodLink, hardware_address};
 
 /// Makes the link as wanted; true if something had to be done.
 pub(super) async fn ensure(netlink: &RealNetlink, wanted: &PodLink) -> Result<bool, NetlinkError> {
-    let pod = enter(netlink, wanted.pause_pid)?;
+    let pod = enter(netlink, wanted)?;
     let host = &netlink.socket;
     let bridge = host.link(&wanted.bridge).await?.filter(|link| link.is_bridge);
     let bridge = bridge.ok_or_else(|| NetlinkError::NoBridge(wanted.bridge.clone()))?;
@@ -43,9 +43,16 @@ struct Pod {
     socket: Socket,
 }
 
-fn enter(netlink: &RealNetlink, pid: i32) -> Result<Pod, NetlinkError> {
+fn enter(netlink: &RealNetlink, wanted: &PodLink) -> Result<Pod, NetlinkError> {
+    let pid = wanted.pause_pid;
     let failed = |source| NetlinkError::OpenNamespace { pid, source };
-    let namespace = NetworkNamespace::of_process(pid).map_err(failed)?;
+    let process = PinnedProcess::open(pid).map_err(failed)?;
+    if let Some(container) = &wanted.pause_id
+        && !process.is_of_container(container).map_err(failed)?
+    {
+        return Err(NetlinkError::OtherProcess { pid, container: container.clone() });
+    }
+    let namespace = process.network().map_err(failed)?;
     if namespace.is(&netlink.home).map_err(failed)? {
         return Err(NetlinkError::OwnNamespace { pid });
     }

@@ -1,5 +1,6 @@
 //! rtnetlink: the trait on the kernel, in one network namespace.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -7,7 +8,7 @@ use async_trait::async_trait;
 
 use super::namespace::NetworkNamespace;
 use super::socket::{Link, MainRoute, Socket};
-use super::{Bridge, Netlink, NetlinkError, PodLink, Route, bridge, pod_link};
+use super::{Bridge, Netlink, NetlinkError, PodLink, Port, Route, bridge, listeners, pod_link};
 
 /// Links of this node, or of the network namespace it was opened in.
 #[derive(Debug)]
@@ -95,6 +96,16 @@ impl Netlink for RealNetlink {
         let routes = self.socket.routes().await?;
         let route = |r: MainRoute| Route { destination: r.destination, interface: name_of(r.index) };
         Ok(routes.into_iter().map(route).collect())
+    }
+
+    async fn listeners(
+        &self,
+        named: &BTreeSet<Port>,
+    ) -> Result<BTreeMap<Port, Option<String>>, NetlinkError> {
+        let failed = |source| NetlinkError::Sockets { source };
+        let (home, named) = (self.home.try_clone().map_err(failed)?, named.clone());
+        let work = tokio::task::spawn_blocking(move || listeners::listeners(&home, &named));
+        work.await.map_err(|e| failed(e.into()))?.map_err(failed)
     }
 
     async fn node_address(&self) -> Result<Option<IpAddr>, NetlinkError> {

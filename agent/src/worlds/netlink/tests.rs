@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use schema::kinds::pod::Protocol;
+
 use super::namespace::NetworkNamespace;
 use super::*;
 use crate::testing::{TestNamespace, in_pod};
@@ -13,6 +15,7 @@ fn bridge() -> Bridge {
 fn link(pid: i32, number: u8) -> PodLink {
     PodLink {
         pause_pid: pid,
+        pause_id: None,
         host_name: host_link_name("mk8s", &format!("uid-{number}")),
         bridge: "mk8s0".into(),
         address: Ipv4Net::new(Ipv4Addr::new(10, 244, 0, number), 24).unwrap(),
@@ -91,6 +94,20 @@ async fn a_half_made_link_is_completed_or_replaced() {
     assert!(reaches(pod, "10.244.0.1"), "a new bridge got its ports back");
 }
 
+// Red without the comparison in `enter`: the link lands in a stranger's namespace.
+#[tokio::test]
+async fn a_process_that_took_over_the_pause_containers_number_gets_no_link() {
+    let mut node = TestNamespace::new();
+    let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
+    netlink.ensure_bridge(&bridge()).await.unwrap();
+    let stranger = node.pod();
+    let link = PodLink { pause_id: Some("f".repeat(64)), ..link(stranger, 2) };
+    let error = netlink.ensure_pod_link(&link).await.unwrap_err();
+    assert!(matches!(error, NetlinkError::OtherProcess { .. }), "{error}");
+    assert!(!in_pod(stranger, "ip", &["link", "show", "eth0"]).0, "the stranger is left alone");
+    assert!(!node.try_run("ip", &["link", "show", &link.host_name]).0, "nothing is made");
+}
+
 #[tokio::test]
 async fn the_nodes_own_namespace_is_refused() {
     let netlink = RealNetlink::open("mk8s").unwrap();
@@ -161,6 +178,28 @@ async fn the_node_address_is_the_source_of_the_default_route() {
     let routes = netlink.list_routes().await.unwrap();
     let direct = Route { destination: "192.0.2.0/24".parse().unwrap(), interface: "up0".into() };
     assert!(routes.contains(&direct), "{routes:?}");
+}
+
+#[tokio::test]
+async fn ports_in_use_are_found_with_their_process() {
+    let node = TestNamespace::new();
+    let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
+    let namespace = NetworkNamespace::at(&node.path()).unwrap();
+    let sockets = namespace.run(|| {
+        let tcp = std::net::TcpListener::bind("127.0.0.1:8080")?;
+        let tcp6 = std::net::TcpListener::bind("[::1]:8081")?;
+        Ok((tcp, tcp6, std::net::UdpSocket::bind("0.0.0.0:5353")?))
+    });
+    let sockets = sockets.unwrap();
+    let named = [(Protocol::Tcp, 8080)].into();
+    let found = netlink.listeners(&named).await.unwrap();
+    let ports: Vec<_> = found.keys().copied().collect();
+    assert_eq!(ports, [(Protocol::Tcp, 8080), (Protocol::Tcp, 8081), (Protocol::Udp, 5353)]);
+    let process = format!("(process {})", std::process::id());
+    assert!(found[&(Protocol::Tcp, 8080)].as_ref().unwrap().ends_with(&process), "{found:?}");
+    assert_eq!(found[&(Protocol::Tcp, 8081)], None, "it was not asked for");
+    drop(sockets);
+    assert!(netlink.listeners(&named).await.unwrap().is_empty());
 }
 
 #[test]

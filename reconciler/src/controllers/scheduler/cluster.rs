@@ -31,7 +31,7 @@ impl<'a> Cluster<'a> {
                 pods: 0,
                 cpu_millis: 0,
                 memory_bytes: 0,
-                host_ports: BTreeSet::new(),
+                host_ports: BTreeMap::new(),
             })
             .collect();
         let by_name = world.nodes.keys().enumerate().map(|(i, name)| (name.as_str(), i)).collect();
@@ -63,26 +63,30 @@ impl<'a> Cluster<'a> {
         self.nodes[node].pods
     }
 
-    /// Takes what `pod` needs from a node.
-    pub(super) fn charge(&mut self, node: usize, pod: &Demand<'_>) {
+    /// Takes what `pod`, of that name, needs from a node.
+    pub(super) fn charge(&mut self, node: usize, name: &PodRef, pod: &Demand<'_>) {
         let state = &mut self.nodes[node];
         let before = state.pods;
         state.pods += 1;
         state.cpu_millis = state.cpu_millis.saturating_add(pod.cpu_millis);
         state.memory_bytes = state.memory_bytes.saturating_add(pod.memory_bytes);
-        state.host_ports.extend(pod.host_ports.iter().copied());
+        for port in &pod.host_ports {
+            state.host_ports.entry(*port).or_insert_with(|| name.clone());
+        }
         self.reorder(node, before);
     }
 
-    /// Gives back what `pod` took from a node.
-    pub(super) fn release(&mut self, node: usize, pod: &Demand<'_>) {
+    /// Gives back what `pod`, of that name, took from a node.
+    pub(super) fn release(&mut self, node: usize, name: &PodRef, pod: &Demand<'_>) {
         let state = &mut self.nodes[node];
         let before = state.pods;
         state.pods = state.pods.saturating_sub(1);
         state.cpu_millis = state.cpu_millis.saturating_sub(pod.cpu_millis);
         state.memory_bytes = state.memory_bytes.saturating_sub(pod.memory_bytes);
         for port in &pod.host_ports {
-            state.host_ports.remove(port);
+            if state.host_ports.get(port) == Some(name) {
+                state.host_ports.remove(port);
+            }
         }
         self.reorder(node, before);
     }

@@ -33,7 +33,7 @@ impl<'a> Explainer<'a> {
             let pod = &binding.value.pod;
             bound.insert(&place.1, (place.0.as_str(), pod.uid.as_str()));
             if let Some(node) = cluster.find(&place.0).filter(|_| !has_ended(world, place, binding)) {
-                cluster.charge(node, &Demand::of(&pod.spec));
+                cluster.charge(node, &place.1, &Demand::of(&pod.spec));
             }
         }
         Self { world, cluster, bound }

@@ -2,11 +2,11 @@
 //!
 //! A new filter is one function, one [`Failure`] and one line in a list.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use schema::kinds::pod::{Container, PodSpec, Protocol};
-use schema::meta::StringMap;
+use schema::meta::{PodRef, StringMap};
 use schema::quantity::{Cpu, Memory};
 use schema::records::NodeRecord;
 use schema::selector::matches_or_empty;
@@ -73,7 +73,8 @@ pub(super) struct NodeState<'a> {
     pub(super) pods: u32,
     pub(super) cpu_millis: u64,
     pub(super) memory_bytes: u64,
-    pub(super) host_ports: BTreeSet<(u16, Protocol)>,
+    /// Ports of the node that are taken, with the pod that has each.
+    pub(super) host_ports: BTreeMap<(u16, Protocol), PodRef>,
 }
 
 impl NodeState<'_> {
@@ -145,7 +146,7 @@ fn memory(node: &NodeState<'_>, pod: &Demand<'_>) -> Option<Failure> {
 }
 
 fn free_host_ports(node: &NodeState<'_>, pod: &Demand<'_>) -> Option<Failure> {
-    let taken = pod.host_ports.iter().find(|port| node.host_ports.contains(port))?;
+    let taken = pod.host_ports.iter().find(|port| node.host_ports.contains_key(port))?;
     Some(Failure::HostPort(taken.0, taken.1))
 }
 
@@ -181,6 +182,8 @@ struct Wants {
 struct Tally {
     nodes: usize,
     most_free: u64,
+    /// The pod, and its node, that has the port on the first of them.
+    holder: Option<(PodRef, String)>,
 }
 
 impl Unfit {
@@ -216,7 +219,13 @@ impl Unfit {
             Failure::Memory => node.free_memory(),
             _ => 0,
         };
+        let holder = match &failure {
+            Failure::HostPort(port, protocol) => node.host_ports.get(&(*port, *protocol)),
+            _ => None,
+        };
         let tally = self.failures.entry(failure).or_default();
+        tally.holder =
+            tally.holder.take().or_else(|| holder.map(|pod| (pod.clone(), node.record.name.clone())));
         tally.nodes += 1;
         tally.most_free = tally.most_free.max(free);
     }
@@ -265,7 +274,12 @@ impl Unfit {
                     Protocol::Tcp => "TCP",
                     Protocol::Udp => "UDP",
                 };
-                format!("{n} with host port {port}/{protocol} in use")
+                let by = match &tally.holder {
+                    Some((pod, _)) if n == 1 => format!(" by pod {pod}"),
+                    Some((pod, node)) => format!(", on {node} by pod {pod}"),
+                    None => String::new(),
+                };
+                format!("{n} with host port {port}/{protocol} in use{by}")
             }
         }
     }

@@ -162,7 +162,7 @@ impl<'a> Planner<'a> {
             return;
         }
         if let Some(node) = self.cluster.find(&bound.place.0) {
-            self.cluster.charge(node, &Demand::of(&bound.binding.value.pod.spec));
+            self.cluster.charge(node, &bound.place.1, &Demand::of(&bound.binding.value.pod.spec));
         }
     }
 
@@ -171,7 +171,7 @@ impl<'a> Planner<'a> {
             return;
         }
         if let Some(node) = self.cluster.find(&bound.place.0) {
-            self.cluster.release(node, &Demand::of(&bound.binding.value.pod.spec));
+            self.cluster.release(node, &bound.place.1, &Demand::of(&bound.binding.value.pod.spec));
         }
     }
 
@@ -229,7 +229,7 @@ impl<'a> Planner<'a> {
             Binding { node: name.clone(), pod: pod.clone(), reason: before.binding.value.reason.clone() };
         let expect = Expect::ModRevision(before.binding.mod_revision);
         if self.out.put(binding_key(before.place), &value, expect, Reason::Rebound { node: name }) {
-            self.cluster.charge(node, &demand);
+            self.cluster.charge(node, &before.place.1, &demand);
         } else {
             self.charge(before);
         }
@@ -274,7 +274,7 @@ impl<'a> Planner<'a> {
         if !self.out.put(binding_key(&place), &value, Expect::Absent, reason.clone()) {
             return;
         }
-        self.cluster.charge(node, demand);
+        self.cluster.charge(node, &place.1, demand);
         if let Some(before) = before {
             self.out.delete_joined(binding_key(before.place), before.binding.mod_revision, reason);
             self.release(before);

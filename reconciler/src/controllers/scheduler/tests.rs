@@ -99,7 +99,7 @@ fn every_filter_has_its_words() {
         (spec(1, 8192), "2 not enough memory (wants 8Gi, at most free 4Gi)"),
         (
             on("n2", with_host_port(spec(1, 1), 80)),
-            "1 not the node n2 that nodeName wants, 1 with host port 80/TCP in use",
+            "1 not the node n2 that nodeName wants, 1 with host port 80/TCP in use by pod default/fat",
         ),
     ];
     for (spec, why) in table {

@@ -1,6 +1,6 @@
 //! The way to a commit, as a table of worlds.
 
-use schema::kinds::pod::{PodPhase, PodStatus};
+use schema::kinds::pod::{PodPhase, PodStatus, RunningState};
 use schema::records::{HeldPrune, Quarantine, SourceError, SourceErrorKind, SourceState};
 use schema::violation::{Severity, Violation};
 
@@ -42,7 +42,7 @@ fn quarantine(commit: &str) -> Quarantine {
 
 #[track_caller]
 fn check(world: &World, commit: Option<&str>, flags: &str, why: &str) {
-    let state = wait_state(world, commit);
+    let state = wait_state(world, commit, at(100));
     let told: String = [(state.synced, 's'), (state.healthy, 'h'), (state.failed, 'f')]
         .into_iter()
         .map(|(holds, letter)| if holds { letter } else { '-' })
@@ -129,7 +129,7 @@ fn a_file_that_was_broken_before_is_still_broken_in_the_commit_after() {
     });
     world.revisions.insert(("main".to_owned(), 3), stored(revision(3, C3)));
     for commit in [C1, C2, C3] {
-        assert!(wait_state(&world, Some(commit)).failed, "{commit}");
+        assert!(wait_state(&world, Some(commit), at(100)).failed, "{commit}");
     }
 }
 
@@ -222,4 +222,22 @@ fn a_removed_pod_is_waited_for_on_a_living_node_only() {
     check(&world, Some(C2), "s--", "pod default/web: Terminating: node n1 is stopping it");
     world.heartbeats.remove("n1");
     check(&world, Some(C2), "sh-", "");
+}
+
+// Red without `is_steady`: healthy at once.
+#[test]
+fn a_container_without_a_readiness_probe_counts_when_it_has_run_for_a_while() {
+    let told = |restarts: u32, ran: i64| {
+        let mut status = running();
+        let container = &mut status.container_statuses[0];
+        container.restart_count = restarts;
+        container.state = ContainerState::Running(RunningState { started_at: at(100 - ran) });
+        let mut world = world();
+        put_pod(&mut world, "web", status);
+        wait_state(&world, None, at(100)).healthy
+    };
+    let table = [(0, 0, false), (0, 1, true), (1, 1, false), (1, 9, false), (1, 10, true), (1, -50, true)];
+    for (restarts, ran, healthy) in table {
+        assert_eq!(told(restarts, ran), healthy, "{restarts} restarts, {ran} s");
+    }
 }

@@ -10,12 +10,6 @@ const POD_FIELDS: &[PodField] = &[
     (&["imagePullSecrets"], |pod| !pod.image_pull_secrets.is_empty()),
     (&["dnsPolicy"], |pod| pod.dns_policy != DnsPolicy::ClusterFirst),
     (&["dnsConfig"], |pod| pod.dns_config.is_some()),
-    (&["securityContext", "fsGroup"], |pod| {
-        pod.security_context.as_ref().is_some_and(|context| context.fs_group.is_some())
-    }),
-    (&["securityContext", "supplementalGroups"], |pod| {
-        pod.security_context.as_ref().is_some_and(|context| !context.supplemental_groups.is_empty())
-    }),
 ];
 
 /// Adds a note for each field that is used and not executed.

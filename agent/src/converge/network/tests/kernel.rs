@@ -74,6 +74,7 @@ impl Node {
         let pid = self.namespace.pod();
         let link = PodLink {
             pause_pid: pid,
+            pause_id: None,
             host_name: host_link_name("mk8s", &number.to_string()),
             bridge: "mk8s0".into(),
             address: format!("10.244.3.{number}/24").parse().unwrap(),

@@ -1,6 +1,7 @@
 //! The agent dies after each single call of creating and deleting a pod; the next one must find
 //! exactly one pod, or none, and nothing orphaned.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use super::super::{NoCredentials, PauseImage, PodsDeps, PodsLoop};
 use super::{binding, spec, subnet};
 use crate::converge::images::ImageBook;
 use crate::worlds::docker::{DockerError, FakeDocker, Fault};
-use crate::worlds::netlink::{Bridge, FakeNetlink, Netlink, NetlinkError, PodLink, Route};
+use crate::worlds::netlink::{Bridge, FakeNetlink, Netlink, NetlinkError, PodLink, Port, Route};
 use crate::worlds::prober::FakeProber;
 
 /// The fake kernel behind the fake engine's gate, so that a crash may come at its calls too.
@@ -61,6 +62,12 @@ impl Netlink for Gated {
     }
     async fn list_routes(&self) -> Result<Vec<Route>, NetlinkError> {
         self.kernel.list_routes().await
+    }
+    async fn listeners(
+        &self,
+        named: &BTreeSet<Port>,
+    ) -> Result<BTreeMap<Port, Option<String>>, NetlinkError> {
+        self.kernel.listeners(named).await
     }
     async fn node_address(&self) -> Result<Option<std::net::IpAddr>, NetlinkError> {
         self.kernel.node_address().await
@@ -156,7 +163,7 @@ impl Rig {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
         };
-        let in_time = tokio::time::timeout(Duration::from_secs(20), waiting).await;
+        let in_time = tokio::time::timeout(Duration::from_secs(100), waiting).await;
         task.abort();
         let _ = task.await;
         events.cancel();

@@ -1,6 +1,7 @@
 //! Tests of the pods loop without Docker.
 
 mod crash;
+mod crowd;
 mod limits;
 mod machine;
 mod observe;
@@ -80,6 +81,7 @@ fn wants(bindings: &[Binding]) -> Observed {
         },
         pods: BTreeMap::new(),
         links: None,
+        listeners: BTreeMap::new(),
         folders: std::collections::BTreeSet::new(),
         memory: Memory::default(),
     }

@@ -1,9 +1,11 @@
 //! What the plan says of whole nodes.
 
-use schema::kinds::pod::{ContainerPort, RestartPolicy};
+use schema::kinds::pod::{ContainerPort, PodPhase, Protocol, RestartPolicy};
 
+use super::super::allocate::about_to_be_given;
 use super::super::facts::{Observed, State, Trouble};
 use super::super::plan::plan;
+use super::super::status;
 use super::super::steps::{ContainerAct, Decision, PauseStep, Task, Up, Why};
 use super::{at, binding, container, exited, facts, pause, running, spec, subnet, wants};
 use crate::desired::Source;
@@ -305,7 +307,11 @@ fn host_ports_are_free_ones_and_never_given_twice() {
         match decision.task {
             Some(Task::Up(up)) => ports.extend(up.ports.iter().map(|p| p.host_port)),
             _ => {
-                assert_eq!(decision.why, Why::PortTaken(20_000));
+                let Why::PortTaken(taken) = &decision.why else { panic!("{:?}", decision.why) };
+                assert!(
+                    taken.to_string().starts_with("host port 20000/TCP is used by pod default/"),
+                    "{taken}"
+                );
                 refused += 1;
             }
         }
@@ -343,4 +349,75 @@ fn a_container_that_waits_for_its_image_says_how_far_it_is() {
     let waiting = &plan.pods[&web.pod.uid].waiting["a"];
     assert_eq!(waiting.reason, "ContainerCreating");
     assert_eq!(waiting.message, "pulling image app:1: 12 of 40 MiB, 3 of 7 layers");
+}
+
+fn with_port(host_port: u16, host_network: bool) -> schema::kinds::pod::PodSpec {
+    let mut spec = spec(&["a"]);
+    spec.host_network = host_network;
+    let port = ContainerPort { container_port: 8080, host_port: Some(host_port), ..ContainerPort::default() };
+    spec.containers[0].ports = vec![port];
+    spec
+}
+
+// Red when `Pool::holder` forgets `listening`, and when `listens` is always false.
+#[test]
+fn what_listens_on_the_node_itself_has_its_port() {
+    let (fixed, free) = (binding("fixed", with_port(8080, false)), binding("free", with_port(0, false)));
+    let host = binding("host", with_port(8080, true));
+    let mut observed = wants(&[fixed.clone(), free.clone()]);
+    observed.listeners.insert((Protocol::Tcp, 8080), Some("nginx (process 7)".into()));
+    observed.listeners.insert((Protocol::Tcp, 20_000), None);
+    observed.listeners.insert((Protocol::Udp, 20_001), None);
+    assert_eq!(up(decide(&observed, &free, 0)).ports[0].host_port, 20_001, "UDP is another port");
+    let decision = decide(&observed, &fixed, 0);
+    assert!(decision.task.is_none());
+    assert_eq!(decision.next_at, Some(at(2)), "it is tried again");
+    let waiting = &decision.waiting["a"];
+    assert_eq!(waiting.reason, "HostPortConflict");
+    assert!(
+        waiting.message.contains("8080/TCP") && waiting.message.contains("nginx (process 7)"),
+        "{waiting:?}"
+    );
+    observed.listeners.clear();
+    assert_eq!(up(decide(&observed, &fixed, 2)).ports[0].host_port, 8080);
+
+    // A pod on the host's network whose pause container is gone listens itself: it is made anew.
+    let mut observed = wants(std::slice::from_ref(&host));
+    observed.listeners.insert((Protocol::Tcp, 8080), Some("web (process 9)".into()));
+    assert!(matches!(decide(&observed, &host, 0).why, Why::PortTaken(_)));
+    has(&mut observed, &host, facts(&host, vec![], vec![container("a", 0, running())]));
+    assert_eq!(up(decide(&observed, &host, 0)).ports[0].host_port, 8080);
+}
+
+#[test]
+fn sockets_are_looked_at_only_when_a_port_is_to_be_given() {
+    let (fixed, plain) = (binding("fixed", with_port(8080, false)), binding("plain", spec(&["a"])));
+    let mut observed = wants(&[fixed.clone(), plain]);
+    let asked = |observed: &Observed| about_to_be_given(&observed.desired, &observed.pods);
+    assert_eq!(asked(&observed), Some([(Protocol::Tcp, 8080)].into()));
+    has(&mut observed, &fixed, facts(&fixed, vec![pause(running(), "10.244.3.2")], vec![]));
+    assert_eq!(asked(&observed), None);
+}
+
+// Red without `at_home` in status.rs.
+#[test]
+fn containers_of_a_pod_without_its_pause_container_run_and_are_not_ready() {
+    let web = binding("web", spec(&["a"]));
+    let mut observed = wants(std::slice::from_ref(&web));
+    let status = |observed: &Observed| {
+        let decision = decide(observed, &web, 0);
+        let (node, facts) = (&observed.node, &observed.pods[&web.pod.uid]);
+        status::wanted(status::Seen { node, binding: &web, facts, decision: &decision }, None, at(1))
+    };
+    let one = || vec![container("a", 0, running())];
+    has(&mut observed, &web, facts(&web, vec![pause(running(), "10.244.3.2")], one()));
+    assert!(status(&observed).is_ready());
+    // Removed by hand; and made anew, while the old start is being stopped.
+    let anew = super::super::facts::Container { id: "POD-1".into(), ..pause(running(), "10.244.3.2") };
+    for pauses in [vec![], vec![anew]] {
+        has(&mut observed, &web, facts(&web, pauses, one()));
+        let status = status(&observed);
+        assert_eq!((status.phase, status.is_ready()), (PodPhase::Running, false));
+        assert!(status.message.starts_with("Pod sandbox changed"), "{status:?}");
+    }
 }

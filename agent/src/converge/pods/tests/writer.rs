@@ -97,3 +97,65 @@ async fn the_last_status_is_written_and_a_stale_key_removed() {
     until(&store, "web", None).await;
     shutdown.cancel();
 }
+
+// Red when `write_all` returns at the first refusal, as it once did.
+#[tokio::test(start_paused = true)]
+async fn a_status_that_cannot_be_written_stops_no_other() {
+    let store = Arc::new(MemoryStore::new());
+    let (sender, receiver) = watch::channel(Statuses::default());
+    let world = World { synced: true, ..World::default() };
+    let writer = StatusWriter::new("n1".into(), store.clone(), WorldReader::fixed(world));
+    let shutdown = CancellationToken::new();
+    tokio::spawn(writer.run(receiver, shutdown.clone()));
+    let huge = "x".repeat(schema::store::TXN_MAX_BYTES + 1);
+    sender.send_replace(statuses(&[
+        ("a", PodPhase::Running, &huge),
+        ("b", PodPhase::Running, "runs"),
+        ("c", PodPhase::Running, "runs"),
+    ]));
+    until(&store, "b", Some("runs")).await;
+    until(&store, "c", Some("runs")).await;
+    until(&store, "a", None).await;
+    // Again and again, while the other is refused every time.
+    for n in 0..5 {
+        let message = n.to_string();
+        sender.send_replace(statuses(&[("a", PodPhase::Running, &huge), ("b", PodPhase::Running, &message)]));
+        until(&store, "b", Some(&message)).await;
+    }
+    until(&store, "c", None).await;
+    // Once it is small enough it is written.
+    sender.send_replace(statuses(&[("a", PodPhase::Running, "short"), ("b", PodPhase::Running, "end")]));
+    until(&store, "a", Some("short")).await;
+    shutdown.cancel();
+}
+
+// Red when a conflict of one leaves the whole transaction undone.
+#[tokio::test(start_paused = true)]
+async fn one_conflict_in_a_transaction_of_many_spoils_none_of_them() {
+    let store = Arc::new(MemoryStore::new());
+    let (sender, receiver) = watch::channel(Statuses::default());
+    let world = World { synced: true, ..World::default() };
+    let writer = StatusWriter::new("n1".into(), store.clone(), WorldReader::fixed(world));
+    let foreign = encode(&PodStatus::default()).unwrap();
+    let _ = store.txn(vec![], vec![Op::put(key("p7"), foreign)]).await.unwrap();
+    let shutdown = CancellationToken::new();
+    tokio::spawn(writer.run(receiver, shutdown.clone()));
+    let names: Vec<String> = (0..100).map(|n| format!("p{n}")).collect();
+    let list: Vec<_> = names.iter().map(|name| (name.as_str(), PodPhase::Running, "runs")).collect();
+    sender.send_replace(statuses(&list));
+    for name in &names {
+        until(&store, name, Some("runs")).await;
+    }
+    // An outage: all are written once it is over.
+    store.refuse_everything(true);
+    let list: Vec<_> = names.iter().map(|name| (name.as_str(), PodPhase::Pending, "later")).collect();
+    sender.send_replace(statuses(&list));
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    store.refuse_everything(false);
+    let back = tokio::time::Instant::now();
+    for name in &names {
+        until(&store, name, Some("later")).await;
+    }
+    assert!(back.elapsed() < Duration::from_secs(3), "{:?}", back.elapsed());
+    shutdown.cancel();
+}

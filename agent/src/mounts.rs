@@ -1,0 +1,75 @@
+//! The kernel's table of mounts, as far as it is about directories of ours.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MntFlags, umount2};
+
+/// Mount points at or below `dir`, in the order in which they were mounted: a mount comes after what
+/// it lies on.
+pub(crate) fn at_or_below(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let dir = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
+    Ok(points_at_or_below(&std::fs::read("/proc/self/mountinfo")?, &dir))
+}
+
+/// Mount points strictly below `dir`, in the same order.
+pub(crate) fn below(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let dir = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned());
+    let mut points = points_at_or_below(&std::fs::read("/proc/self/mountinfo")?, &dir);
+    points.retain(|point| *point != dir);
+    Ok(points)
+}
+
+/// Takes one mount away, also while it is in use; never follows a link that took its place.
+pub(crate) fn detach(point: &Path) -> nix::Result<()> {
+    umount2(point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)
+}
+
+fn points_at_or_below(mountinfo: &[u8], dir: &Path) -> Vec<PathBuf> {
+    let points = mountinfo.split(|byte| *byte == b'\n').filter_map(|line| {
+        let point = line.split(|byte| *byte == b' ').nth(4)?;
+        Some(PathBuf::from(OsString::from_vec(unescape(point))))
+    });
+    points.filter(|point| point.starts_with(dir)).collect()
+}
+
+/// The kernel writes blank, tab, newline and backslash as three octal digits.
+fn unescape(text: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(text.len());
+    let mut at = 0;
+    while at < text.len() {
+        let digits = text.get(at + 1..at + 4).filter(|_| text[at] == b'\\');
+        let value = digits.and_then(|d| u8::from_str_radix(std::str::from_utf8(d).ok()?, 8).ok());
+        match value {
+            Some(byte) => {
+                plain.push(byte);
+                at += 4;
+            }
+            None => {
+                plain.push(text[at]);
+                at += 1;
+            }
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Red with `starts_with` on text instead of path components, and without `unescape`.
+    #[test]
+    fn mount_points_of_a_directory_are_found_and_unescaped() {
+        let text = b"22 1 8:1 / / rw - ext4 /dev/sda rw\n\
+                     30 22 0:5 / /s/agent rw - tmpfs tmpfs rw\n\
+                     31 22 0:6 / /s/agent/pods/a\\040b rw - tmpfs tmpfs rw\n\
+                     32 31 0:7 / /s/agent/pods/a\\134040b/c rw - tmpfs tmpfs rw\n\
+                     33 22 0:8 / /s/agent2/x rw - tmpfs tmpfs rw\n";
+        let found = points_at_or_below(text, Path::new("/s/agent"));
+        let wanted = ["/s/agent", "/s/agent/pods/a b", "/s/agent/pods/a\\040b/c"];
+        assert_eq!(found, wanted.map(PathBuf::from));
+    }
+}
