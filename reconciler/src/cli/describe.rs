@@ -183,7 +183,7 @@ fn uses(pod: &PodDetail) -> String {
     match (used.cpu, used.memory) {
         (Some(cpu), Some(bytes)) => {
             let remark = if why.is_empty() { String::new() } else { format!(" ({why})") };
-            format!("cpu {}m, memory {}, {} ago{remark}", cpu.millis, memory(bytes), pod.usage.sample_age)
+            format!("cpu {}m, memory {}, {} ago{remark}", cpu.millis, bytes.readable(), pod.usage.sample_age)
         }
         // A pod that does not run says so above.
         _ => String::new(),

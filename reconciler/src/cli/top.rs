@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::client::Client;
 use super::error::CliError;
-use super::output::{Column, Listed, Shape, column, cuttable, memory, print_list};
+use super::output::{Column, Listed, Shape, column, cuttable, print_list};
 use crate::args::{Format, SortBy, TopArgs, TopKind};
 use crate::view::{List, NodeUsageView, PodUsageView, Use};
 
@@ -84,7 +84,7 @@ fn millis(cpu: Option<Cpu>) -> String {
 }
 
 fn bytes(of: Option<Memory>) -> String {
-    of.map(memory).unwrap_or_default()
+    of.map(Memory::readable).unwrap_or_default()
 }
 
 /// `100m/500m`: what is set aside, and the most it may be.
@@ -124,7 +124,7 @@ impl Listed for PodUsageView {
         if shape.wide {
             let volumes = self.volumes.iter().map(|(name, bytes)| {
                 let more = if self.at_least.contains(name) { ">" } else { "" };
-                format!("{name}={more}{}", memory(*bytes))
+                format!("{name}={more}{}", bytes.readable())
             });
             row.push((column("NODE"), self.node.clone().unwrap_or_default()));
             row.push((cuttable("VOLUMES"), volumes.collect::<Vec<_>>().join(",")));
@@ -171,7 +171,7 @@ impl Listed for NodeUsageView {
             (column("CPU"), of(millis(self.total.cpu), self.cpu_capacity.to_string())),
             (column("CPU%"), percent(self.total.cpu_percent)),
             (column("REQUESTED"), millis(self.total.cpu_requested)),
-            (column("MEMORY"), of(bytes(self.total.memory), memory(self.memory_capacity))),
+            (column("MEMORY"), of(bytes(self.total.memory), self.memory_capacity.readable())),
             (column("MEM%"), percent(self.total.memory_percent)),
             (column("REQUESTED"), bytes(self.total.memory_requested)),
             (column("PODS"), self.pods.to_string()),

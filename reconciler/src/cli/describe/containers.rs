@@ -9,7 +9,6 @@ use schema::kinds::pod::{
 use schema::secrets::{holds_secret, is_plain_value, is_secret_name, is_secret_text};
 
 use super::Page;
-use crate::cli::output::memory;
 use crate::view::{PodDetail, Use, age};
 
 /// Stands for a value that is not shown, as in plans.
@@ -142,7 +141,7 @@ fn uses(page: &mut Page, used: Option<&Use>) {
     page.field(
         4,
         "Uses",
-        &format!("cpu {}m{cpu_share}, memory {}{memory_share}", cpu.millis, memory(*bytes)),
+        &format!("cpu {}m{cpu_share}, memory {}{memory_share}", cpu.millis, bytes.readable()),
     );
 }
 
@@ -189,7 +188,7 @@ pub(super) fn volumes(page: &mut Page, pod: &PodDetail) {
         for volume in volumes {
             let used = pod.usage.volumes.get(&volume.name).map(|bytes| {
                 let more = if pod.usage.at_least.contains(&volume.name) { "at least " } else { "" };
-                format!(", {more}{} in use", memory(*bytes))
+                format!(", {more}{} in use", bytes.readable())
             });
             let limit = volume.empty_dir.as_ref().and_then(|dir| dir.size_limit);
             let limit = limit.map(|limit| format!(" of {limit}")).unwrap_or_default();
