@@ -68,6 +68,13 @@ pub struct RunArguments {
     /// Address under which other nodes reach this one; by default that of the default route
     #[arg(long, env = "MINIK8S_NODE_IP", value_name = "ADDR")]
     pub node_ip: Option<IpAddr>,
+    /// The reconcilers' APIs, to fetch files from; by default the one that etcd says leads
+    #[arg(long, env = "MINIK8S_RECONCILER", value_name = "URL", value_delimiter = ',')]
+    pub reconciler: Vec<String>,
+    /// This node's age identity, which decrypts secrets; made if it is not there
+    /// [default: <state-dir>/agent/age-identity.txt]
+    #[arg(long, env = "MINIK8S_AGE_IDENTITY", value_name = "FILE")]
+    pub age_identity: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub machine: MachineArguments,

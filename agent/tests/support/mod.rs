@@ -129,6 +129,7 @@ impl Node {
             events: EventRecorder::disabled(),
             nudge,
             pod_table,
+            files: files(self.state.path()),
         })
         .unwrap();
         let statuses = the_loop.statuses();
@@ -256,6 +257,7 @@ pub fn instance_of(name: &str, spec: PodSpec) -> PodInstance {
         owner,
         commit: "c0ffee".into(),
         spec: spec.into(),
+        files: BTreeMap::new(),
     }
 }
 
@@ -290,4 +292,12 @@ pub fn ensure_image() {
     };
     let out = Command::new("sh").arg("-c").arg(make(folder.path())).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// Files of nobody: no reconciler is there.
+fn files(state_dir: &Path) -> Arc<agent::files::PodFiles> {
+    let store = Arc::new(MemoryStore::new());
+    let source = agent::worlds::blobs::Reconcilers::new(Vec::new(), store);
+    let keys = agent::files::Keys::open(&state_dir.join("age-identity.txt")).expect("it can be made");
+    Arc::new(agent::files::PodFiles::new(state_dir, Arc::new(source), keys))
 }

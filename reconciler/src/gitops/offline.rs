@@ -17,11 +17,13 @@ use schema::violation::{OwnedStep, Severity, Violation};
 use schema::world::{Table, Versioned};
 
 use super::check::commits_in_question;
+use super::files::{self, InCommit, Known};
 use super::load::{self, Manifests};
 use super::plan::{Act, Situation, SyncPlan, plan};
 use super::prune::Lineage;
 use super::review::{Frame, Review, Room, review};
 use super::status::short;
+use crate::git::content::ContentError;
 use crate::git::{self, CommitMeta, Listing, ReadError, Relation};
 
 /// Files that may be read again to find the lines of fields, in bytes; further fields have no line.
@@ -308,6 +310,12 @@ fn read(repository: &Repository, commit: Oid, folder: &str, base: Option<Oid>) -
     let (manifests, _) =
         load::update(repository, &OrdMap::new(), &listing.files, &Manifests::new()).map_err(unread)?;
     let manifests = load::with_passed_over(manifests, &[], &listing.notes);
+    let nothing = Known::new();
+    let mut lookup = InCommit { repository, commit, store: None, before: &nothing, now: Known::new() };
+    let manifests = files::resolve(&manifests, folder, &mut lookup).map_err(|error| match error {
+        ContentError::Git(error) => OfflineError::Read(error),
+        other => OfflineError::Read(git2::Error::from_str(&other.to_string())),
+    })?;
     Ok(Read { commit: Arc::new(meta), listing, manifests })
 }
 

@@ -107,6 +107,8 @@ pub struct Container {
     pub address: Option<Ipv4Net>,
     /// Host ports of the pod (pause containers).
     pub ports: Vec<HostPortStatus>,
+    /// Digests of the files that the pod has mounted (pause containers).
+    pub files: Vec<String>,
     /// What it does.
     pub state: State,
 }
@@ -164,6 +166,7 @@ impl Container {
             grace: label(names::GRACE).parse().unwrap_or(schema::kinds::pod::DEFAULT_GRACE_SECONDS),
             address: label(names::IP).parse().ok(),
             ports: serde_json::from_str(label(names::PORTS)).unwrap_or_default(),
+            files: label(names::FILES).split(',').filter(|d| !d.is_empty()).map(str::to_owned).collect(),
             state: state(row, details),
         };
         (uid, pod, container)

@@ -4,6 +4,7 @@
 //! whole node; each pod's work runs as a task of its own, so that no slow pull or stop holds another
 //! pod up; writes `status/<node>/pods/…`.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,6 +22,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::converge::pod_table::PodTable;
 use crate::desired::{Desired, DesiredStore, DiskError, ETCD_GRACE, Source};
+use crate::files::PodFiles;
 use crate::worlds::docker::Docker;
 use crate::worlds::netlink::Netlink;
 
@@ -100,6 +102,8 @@ pub struct PodsDeps {
     pub nudge: Nudge,
     /// Running pods, for the network loop.
     pub pod_table: watch::Sender<PodTable>,
+    /// Files of the repository and secrets.
+    pub files: Arc<PodFiles>,
 }
 
 /// The loop. Dropping it cuts its tasks off; the next one goes on from what is there.
@@ -149,6 +153,7 @@ impl PodsLoop {
             pause_archive: deps.pause_image.archive,
             ledger: Ledger::new(deps.nudge),
             events: deps.events,
+            files: deps.files,
             creations: Arc::new(Semaphore::new(CREATIONS)),
             stops: Arc::new(Semaphore::new(STOPS)),
             pulls: Arc::new(Semaphore::new(PULLS)),
@@ -242,6 +247,10 @@ impl Loop for PodsLoop {
                     || observed.memory.busy.contains_key(uid)
                     || plan.pods.contains_key(uid)
             });
+            // An unreadable binding may name anything.
+            if observed.desired.unreadable.is_empty() {
+                self.worker.files.sweep_when_due(|| named_files(observed));
+            }
         }
         plan
     }
@@ -263,6 +272,13 @@ impl Loop for PodsLoop {
             Some(wait) => Next::After(Duration::try_from(wait).unwrap_or_default().max(MIN_WAIT)),
         })
     }
+}
+
+/// Digests of the files that pods name, wanted ones and those that are there.
+fn named_files(observed: &Observed) -> BTreeSet<String> {
+    let wanted = observed.desired.pods.values().flat_map(|binding| binding.pod.files.values());
+    let present = observed.pods.values().flat_map(|facts| &facts.pauses).flat_map(|pause| &pause.files);
+    wanted.map(|blob| blob.digest.clone()).chain(present.cloned()).collect()
 }
 
 /// Shortest time between two runs that nobody nudged.

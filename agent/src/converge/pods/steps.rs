@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
 use schema::kinds::pod::{HostPortStatus, PullPolicy, WaitingState};
 use schema::meta::PodRef;
+use schema::records::PodInstance;
 
 use super::facts::{Container, Uid};
 use super::render::{Rendered, VolumePrep};
@@ -103,8 +105,6 @@ pub enum Why {
     NoFreeAddress,
     /// Another pod has this host port.
     PortTaken(u16),
-    /// This version can't run it.
-    Refused(String),
 }
 
 impl fmt::Display for Why {
@@ -132,7 +132,6 @@ impl fmt::Display for Why {
             Why::NoFreeAddress => f.write_str("all addresses of the node are in use; remove pods from it"),
             Why::PortTaken(0) => f.write_str("no host port is free"),
             Why::PortTaken(port) => write!(f, "host port {port} is used by another pod on this node"),
-            Why::Refused(why) => f.write_str(why),
         }
     }
 }
@@ -160,6 +159,8 @@ pub struct Up {
     pub ports: Vec<HostPortStatus>,
     /// Its link; the process id is filled in when the pause container runs.
     pub link: Option<LinkStep>,
+    /// The pod, whose files are fetched and whose secrets are decrypted before containers are made.
+    pub pod: Arc<PodInstance>,
     /// Volumes, made or checked.
     pub volumes: Vec<VolumePrep>,
     /// Containers to make or start; each for itself.

@@ -1,6 +1,7 @@
 //! Tests of the pods loop without Docker.
 
 mod crash;
+mod files;
 mod machine;
 mod observe;
 mod plan;
@@ -59,6 +60,7 @@ fn binding(name: &str, spec: PodSpec) -> Binding {
         owner,
         commit: "c0ffee".into(),
         spec: spec.into(),
+        files: BTreeMap::new(),
     };
     Binding { node: "n1".into(), pod, reason: "test".into() }
 }
@@ -97,6 +99,7 @@ fn container(name: &str, attempt: u32, state: State) -> Container {
         grace: 30,
         address: None,
         ports: Vec::new(),
+        files: Vec::new(),
         state,
     }
 }
