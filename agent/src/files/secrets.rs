@@ -167,11 +167,7 @@ pub fn variable(name: &str, key: &str, entries: &BTreeMap<String, Vec<u8>>) -> R
     let unfit = |why| SecretError::Unfit { name: name.to_owned(), key: key.to_owned(), why };
     let value = entries.get(key).ok_or_else(|| {
         let known = entries.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let hint = if known == WHOLE {
-            " (what is no map from keys to texts is one value; quote numbers)"
-        } else {
-            ""
-        };
+        let hint = if known == WHOLE { " (what is no map from keys to texts is one value)" } else { "" };
         SecretError::NoKey { name: name.to_owned(), key: key.to_owned(), known: format!("{known}{hint}") }
     })?;
     let text = String::from_utf8(value.clone()).map_err(|_| unfit("is not text; mount it as a file"))?;
