@@ -86,6 +86,13 @@ pub struct RunArguments {
     /// Down to this percentage they are removed
     #[arg(long, env = "MINIK8S_IMAGE_GC_LOW", value_name = "PERCENT", default_value_t = 80)]
     pub image_gc_low: u8,
+    /// The reconcilers' APIs, to fetch files from; by default the one that etcd says leads
+    #[arg(long, env = "MINIK8S_RECONCILER", value_name = "URL", value_delimiter = ',')]
+    pub reconciler: Vec<String>,
+    /// This node's age identity, which decrypts secrets; made if it is not there
+    /// [default: <state-dir>/agent/age-identity.txt]
+    #[arg(long, env = "MINIK8S_AGE_IDENTITY", value_name = "FILE")]
+    pub age_identity: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub machine: MachineArguments,

@@ -51,6 +51,10 @@ pub struct Config {
     pub container_limits: ContainerLimits,
     /// When unused images are removed.
     pub image_gc: Thresholds,
+    /// The reconcilers' APIs, if given by hand.
+    pub reconciler: Vec<String>,
+    /// File of this node's age identity.
+    pub age_identity: PathBuf,
 }
 
 /// A flag that can't be.
@@ -101,8 +105,16 @@ impl RunArguments {
         {
             return wrong("--etcd", bad, "give URLs, for example http://127.0.0.1:7079");
         }
+        let reconciler: Vec<String> = self.reconciler.iter().map(|url| url.trim().to_owned()).collect();
+        if let Some(bad) = reconciler.iter().find(|url| !url.starts_with("http://")) {
+            return wrong("--reconciler", bad, "give URLs, for example http://127.0.0.1:7070");
+        }
+        let machine = self.machine.check()?;
+        let own = || machine.agent_dir().join("age-identity.txt");
         Ok(Config {
-            machine: self.machine.check()?,
+            age_identity: self.age_identity.clone().unwrap_or_else(own),
+            reconciler,
+            machine,
             etcd,
             node: node_name(self.node.as_deref())?,
             listen: self.listen,
@@ -216,6 +228,7 @@ mod tests {
             (["--node", "a/b"], "small letters"),
             (["--node", "a-"], "small letters"),
             (["--etcd", "127.0.0.1:1"], "give URLs"),
+            (["--reconciler", "127.0.0.1:1"], "give URLs"),
             (["--docker", "tcp://1.2.3.4:1"], "only local sockets"),
             (["--state-dir", "/"], "directory of its own"),
             (["--pod-pids-limit", "0"], "-1 for no limit"),

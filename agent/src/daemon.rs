@@ -28,12 +28,14 @@ use crate::converge::images::{ImageBook, ImagesDeps, ImagesLoop};
 use crate::converge::network::{NetworkLoop, NetworkSettings};
 use crate::converge::node::{HEARTBEAT_INTERVAL, NodeDeps, NodeLoop};
 use crate::converge::pod_table::PodTable;
-use crate::converge::pods::{NoCredentials, PauseImage, PodsDeps, PodsLoop};
+use crate::converge::pods::{PauseImage, PodsDeps, PodsLoop};
 use crate::converge::usage::{self, UsageDeps, UsageLoop};
 use crate::desired::{DesiredStore, Source};
+use crate::files::{Keys, PodFiles};
 use crate::instance_lock::{self, RUN_DIR};
 use crate::lazy_store::LazyStore;
 use crate::state_lock;
+use crate::worlds::blobs::Reconcilers;
 use crate::worlds::cgroups::RealCgroups;
 use crate::worlds::disk::RealDisk;
 use crate::worlds::docker::{Docker, RealDocker};
@@ -104,6 +106,7 @@ struct Ground {
     iptables: Arc<dyn Iptables>,
     listener: TcpListener,
     store: SharedStore,
+    files: Arc<PodFiles>,
     /// As the disk knows it.
     subnet: Option<Subnet>,
     pod_mtu: u32,
@@ -120,6 +123,9 @@ async fn prepare(config: &Config) -> anyhow::Result<Ground> {
     let desired = DesiredStore::open(&config.machine.state_dir, &config.node)?;
     let store = open_store(config, desired.current().source).await?;
     load_pause_image(docker.as_ref()).await?;
+    let keys = Keys::open(&config.age_identity)?;
+    let source = Reconcilers::new(config.reconciler.clone(), Arc::clone(&store));
+    let files = PodFiles::new(&config.machine.state_dir, Arc::new(source), keys);
     let uplink_mtu = netlink.uplink_mtu().await?.unwrap_or(DEFAULT_MTU);
     Ok(Ground {
         node_ip: node_ip(config, netlink.as_ref()).await?,
@@ -130,12 +136,14 @@ async fn prepare(config: &Config) -> anyhow::Result<Ground> {
         iptables,
         listener,
         store,
+        files: Arc::new(files),
     })
 }
 
 /// The loops: what each reads, and who wakes it.
 fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()> {
-    let Ground { docker, netlink, iptables, listener, store, subnet, pod_mtu, node_ip } = ground;
+    let Ground { docker, netlink, iptables, listener, store, files, subnet, pod_mtu, node_ip } = ground;
+    let age_recipient = Some(files.recipient().to_owned());
     let (instance, node) = (config.machine.instance.as_str(), config.node.as_str());
     let prefixes = vec![
         prefix::bindings_of(node),
@@ -169,8 +177,9 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
         events: events.clone(),
         nudge,
         pod_table: pod_tables,
-        credentials: Arc::new(NoCredentials),
+        credentials: Arc::clone(&files) as _,
         images: Arc::clone(&images),
+        files,
     })?;
     drive(tasks, pods, PODS_INTERVAL, nudged);
 
@@ -201,6 +210,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     let node_loop = NodeLoop::new(NodeDeps {
         node: node.to_owned(),
         api: url,
+        age_recipient,
         store,
         machine: Arc::new(machine),
         subnet: subnet.clone(),

@@ -7,6 +7,7 @@ pub mod converge;
 pub mod daemon;
 pub mod desired;
 pub mod doctor;
+pub mod files;
 pub mod instance_lock;
 pub mod lazy_store;
 pub mod logging;

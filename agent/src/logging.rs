@@ -9,6 +9,9 @@ use crate::args::{LogArguments, OutputFormat};
 /// What is logged when nobody says otherwise: our own doings, and of libraries only trouble.
 const DEFAULT_FILTER: &str = "warn,agent=info,schema=info,minik8s_agent=info";
 
+/// Libraries that would log the variables of containers, and so secrets.
+const QUIET: [&str; 4] = ["bollard", "bollard::docker", "bollard::read", "bollard::uri"];
+
 /// Logs from now on go to standard error. A second call changes nothing.
 ///
 /// # Errors
@@ -33,8 +36,11 @@ fn filter(flag: Option<&str>, rust_log: Option<&str>) -> anyhow::Result<EnvFilte
         (Some(filter), _) | (None, Some(filter)) => filter.to_owned(),
         (None, None) => DEFAULT_FILTER.to_owned(),
     };
-    EnvFilter::try_new(&text)
-        .map_err(|error| anyhow::anyhow!("--log-level {text}: {error}; give a level, for example debug"))
+    let filter = EnvFilter::try_new(&text)
+        .map_err(|error| anyhow::anyhow!("--log-level {text}: {error}; give a level, for example debug"))?;
+    // What these say of themselves at lower levels are requests and answers, with all variables.
+    let quiet = QUIET.iter().filter_map(|target| format!("{target}=warn").parse().ok());
+    Ok(quiet.fold(filter, EnvFilter::add_directive))
 }
 
 #[cfg(test)]
@@ -46,7 +52,12 @@ mod tests {
         let text = |flag, environment| filter(flag, environment).unwrap().to_string();
         assert!(text(None, Some("")).contains("agent=info"));
         assert!(text(Some("debug"), Some("error")).contains("agent=debug"));
-        assert_eq!(text(None, Some("error")), "error");
+        assert!(text(None, Some("error")).contains("error"));
+        let noisy = text(Some("trace,bollard::docker=trace"), None);
+        assert!(
+            noisy.contains("bollard::docker=warn") && !noisy.contains("bollard::docker=trace"),
+            "{noisy}"
+        );
         assert!(!filter(Some("=,=nope=="), None).unwrap_err().to_string().contains('\n'));
     }
 }

@@ -166,6 +166,7 @@ impl Rig {
             owner,
             commit: "c".into(),
             spec: serde_json::from_value(spec).unwrap(),
+            files: Default::default(),
         };
         let binding = Binding { node: "n1".into(), pod, reason: "test".into() };
         let ops = vec![

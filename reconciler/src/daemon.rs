@@ -16,7 +16,7 @@ use futures::{FutureExt as _, stream};
 use schema::control::shutdown::Tasks;
 use schema::control::{Driver, LastRun, Loop, Nudge};
 use schema::keys::ROOT;
-use schema::store::election::{self, FenceReader};
+use schema::store::election::{self, FenceReader, Standing};
 use schema::store::etcd::EtcdStore;
 use schema::store::events::EventRecorder;
 use schema::store::reflector::{self, WorldReader};
@@ -28,6 +28,7 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{self, ApiDeps};
+use crate::blobs::{BlobStore, Blobs, SweepLoop};
 use crate::config::ServeConfig;
 use crate::controllers::nodes::Nodes;
 use crate::controllers::scheduler::Scheduler;
@@ -45,6 +46,8 @@ const ETCD_PATIENCE: Duration = Duration::from_secs(5);
 const LEADER_TTL: Duration = Duration::from_secs(15);
 /// Controllers look again after so long even if nothing changed.
 const CONTROLLER_INTERVAL: Duration = Duration::from_secs(60);
+/// How often content on disk that nothing refers to is looked for.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(300);
 /// Least time between two nudges because of the world, so that a burst of changes is planned once.
 /// The first change of a burst is passed on at once.
 const NUDGE_GAP: Duration = Duration::from_millis(10);
@@ -88,7 +91,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
     // What everything stands on. One watch on all of etcd, so that the world's revision says that
     // everything up to it is in: whoever waits for a write of its own relies on that.
     seat.end_former_term(store.as_ref()).await;
-    let fence = stand_for_election(&mut tasks, &store, &config.name, all_done);
+    let fence = stand_for_election(&mut tasks, &store, standing(&config), all_done);
     tasks.spawn_critical("seat", {
         let (fence, token) = (fence.clone(), token.clone());
         async move {
@@ -136,6 +139,8 @@ async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
         loops.drive("workloads", CONTROLLER_INTERVAL, Shell::<Workloads>::new(deps.clone())).0,
         loops.drive("scheduler", CONTROLLER_INTERVAL, Shell::<Scheduler>::new(deps)).0,
     ];
+    // Its own clock is all that wakes it: what goes has an hour.
+    loops.drive("blobs", SWEEP_INTERVAL, SweepLoop::new(BlobStore::new(&config.state_dir), world.clone()));
     drop(loops);
     let doors = config.sources.iter().zip(&nudges);
     let doors = doors.map(|(source, nudge)| Door {
@@ -174,6 +179,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
 
     // Who looks.
     let api = api::router(ApiDeps {
+        blobs: Blobs::new(&config.state_dir),
         world,
         store,
         intake,
@@ -250,16 +256,37 @@ fn text_of(error: &std::io::Error) -> String {
     }
 }
 
+/// Who stands for election, and where agents may find it. An API that listens everywhere is found at
+/// the address that leads to etcd.
+fn standing(config: &ServeConfig) -> Standing {
+    let mut address = config.listen;
+    if address.ip().is_unspecified() {
+        match config.etcd.first().and_then(|url| way_to(url)) {
+            Some(own) => address.set_ip(own),
+            None => return config.name.clone().into(),
+        }
+    }
+    Standing { id: config.name.clone(), api: Some(format!("http://{address}")) }
+}
+
+/// This machine's own address on the way to a URL. Sends nothing.
+fn way_to(url: &str) -> Option<std::net::IpAddr> {
+    let there = url.split("://").nth(1)?.split('/').next()?;
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect(there).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
 /// Stands for election. The lead is given up only once every loop has ended, so that what they
 /// are writing is still theirs to write.
 fn stand_for_election(
     tasks: &mut Tasks,
     store: &SharedStore,
-    name: &str,
+    standing: Standing,
     mut all_done: mpsc::Receiver<()>,
 ) -> FenceReader {
     let resign = CancellationToken::new();
-    let (fence, election) = election::spawn(Arc::clone(store), name.to_owned(), LEADER_TTL, resign.clone());
+    let (fence, election) = election::spawn(Arc::clone(store), standing, LEADER_TTL, resign.clone());
     tasks.adopt_critical("election", election);
     let token = tasks.token();
     tasks.spawn_critical("resignation", async move {
@@ -461,7 +488,7 @@ mod tests {
         let store: SharedStore = Arc::new(schema::store::memory::MemoryStore::new());
         let mut tasks = Tasks::new();
         let (working, all_done) = mpsc::channel(1);
-        let mut fence = stand_for_election(&mut tasks, &store, "r1", all_done);
+        let mut fence = stand_for_election(&mut tasks, &store, "r1".to_owned().into(), all_done);
         fence.changed().await;
         assert!(fence.current().is_some());
         let token = tasks.token();

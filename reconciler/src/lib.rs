@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod args;
+pub mod blobs;
 pub mod cli;
 pub mod config;
 pub mod controllers;

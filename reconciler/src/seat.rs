@@ -92,7 +92,7 @@ mod tests {
         let (dir, store) = (tempfile::tempdir().unwrap(), MemoryStore::new());
         let seat = Seat::take(dir.path()).unwrap();
         let (mut fence, election) =
-            election::spawn(Arc::new(store.clone()), "r".into(), TTL, CancellationToken::new());
+            election::spawn(Arc::new(store.clone()), "r".to_owned(), TTL, CancellationToken::new());
         fence.changed().await;
         let first = fence.current().unwrap();
         seat.note(fence.lease().unwrap()).unwrap();
@@ -104,7 +104,7 @@ mod tests {
         let began = tokio::time::Instant::now();
         seat.end_former_term(&store).await;
         let (mut fence, _election) =
-            election::spawn(Arc::new(store.clone()), "r".into(), TTL, CancellationToken::new());
+            election::spawn(Arc::new(store.clone()), "r".to_owned(), TTL, CancellationToken::new());
         fence.changed().await;
         assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
         assert_ne!(fence.current().unwrap(), first);

@@ -5,12 +5,15 @@
 
 #[cfg(feature = "arbitrary")]
 pub mod arbitrary;
+#[cfg(feature = "blob")]
+pub mod archive;
 pub mod backoff;
 pub mod codec;
 pub mod condition;
 #[cfg(feature = "control")]
 pub mod control;
 pub mod explain;
+pub mod files;
 pub mod keys;
 pub mod kinds;
 pub mod manifest;

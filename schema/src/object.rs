@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::codec::content_hash;
+use crate::files::Files;
 use crate::kinds::{Kind, Resource};
 use crate::meta::{ObjectMeta, ObjectRef};
 
@@ -19,7 +20,10 @@ pub struct Object {
     pub resource: Resource,
     /// Where it comes from.
     pub provenance: Provenance,
-    /// Content hash of the effective spec (defaults filled in), without metadata.
+    /// Files of the repository that its pods need, by path: what volumes and secrets name.
+    #[serde(default, skip_serializing_if = "Files::is_empty")]
+    pub files: Files,
+    /// Content hash of the effective spec (defaults filled in) and of `files`, without metadata.
     pub hash: String,
     /// Counts the changes of `hash`, from 1.
     pub generation: u64,
@@ -40,9 +44,10 @@ impl Object {
         self.resource.kind()
     }
 
-    /// The hash that [`Object::hash`] must hold for `resource`.
-    pub fn hash_of(resource: &Resource) -> String {
-        content_hash(resource)
+    /// The hash that [`Object::hash`] must hold for `resource` with these files.
+    pub fn hash_of(resource: &Resource, files: &Files) -> String {
+        // Without files as ever: an upgrade must not make pods of the same spec others.
+        if files.is_empty() { content_hash(resource) } else { content_hash(&(resource, files)) }
     }
 }
 

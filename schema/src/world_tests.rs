@@ -18,6 +18,7 @@ fn binding(node: &str, pod: &PodRef) -> Binding {
         owner: OwnerRef { kind: Kind::Pod, name: pod.name.clone() },
         commit: "c".repeat(40),
         spec: PodSpec::default().into(),
+        files: crate::files::Files::new(),
     };
     Binding { node: node.to_owned(), pod: instance, reason: "least pods".into() }
 }

@@ -19,6 +19,7 @@ mod plan_server;
 mod push_pod;
 mod remove_pod;
 mod rename_file;
+mod repo_files;
 mod safe_git;
 mod serving;
 mod signed_commits;

@@ -24,6 +24,7 @@ fn binding(namespace: &str, name: &str) -> Binding {
         owner,
         commit: "c".into(),
         spec: PodSpec::default().into(),
+        files: BTreeMap::new(),
     };
     Binding { node: "n1".into(), pod, reason: "test".into() }
 }

@@ -1,5 +1,6 @@
 //! The outside worlds of the agent: one small trait each, with the real thing and a scripted fake.
 
+pub mod blobs;
 pub mod cgroups;
 pub mod disk;
 pub mod docker;

@@ -147,6 +147,7 @@ impl Node {
             pod_table,
             credentials: Arc::new(NoCredentials),
             images: ImageBook::open(&self.state.path().join("agent")),
+            files: files(self.state.path()),
         })
         .unwrap();
         let statuses = the_loop.statuses();
@@ -274,6 +275,7 @@ pub fn instance_of(name: &str, spec: PodSpec) -> PodInstance {
         owner,
         commit: "c0ffee".into(),
         spec: spec.into(),
+        files: BTreeMap::new(),
     }
 }
 
@@ -308,4 +310,12 @@ pub fn ensure_image() {
     };
     let out = Command::new("sh").arg("-c").arg(make(folder.path())).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// Files of nobody: no reconciler is there.
+fn files(state_dir: &Path) -> Arc<agent::files::PodFiles> {
+    let store = Arc::new(MemoryStore::new());
+    let source = agent::worlds::blobs::Reconcilers::new(Vec::new(), store);
+    let keys = agent::files::Keys::open(&state_dir.join("age-identity.txt")).expect("it can be made");
+    Arc::new(agent::files::PodFiles::new(state_dir, Arc::new(source), keys))
 }

@@ -16,8 +16,10 @@ use schema::store::SharedStore;
 use schema::store::reflector::WorldReader;
 use tokio::sync::{Semaphore, watch};
 
+use crate::blobs::Blobs;
 use crate::webhooks::{Counts, Intake};
 
+mod blobs;
 mod error;
 mod events;
 mod input;
@@ -39,6 +41,9 @@ const BODY_MAX_BYTES: usize = 16 * 1024;
 /// Most log streams at once: each holds a connection to a node.
 const LOG_STREAMS_MAX: usize = 256;
 
+/// Most archives being sent at once; an agent that is turned away tries again.
+const BLOB_STREAMS_MAX: usize = 64;
+
 /// What the API stands on.
 pub struct ApiDeps {
     /// The snapshot.
@@ -47,6 +52,8 @@ pub struct ApiDeps {
     pub store: SharedStore,
     /// The door of `POST /v1/sync`.
     pub intake: Arc<Intake>,
+    /// Content of repository volumes and secrets.
+    pub blobs: Blobs,
     /// What webhooks came to; none where they stay out.
     pub hooks: Option<Arc<Counts>>,
     /// The sync loop's last run; none where no such loop runs.
@@ -62,14 +69,19 @@ struct Shared {
     deps: ApiDeps,
     nodes: reqwest::Client,
     log_streams: Arc<Semaphore>,
+    blob_streams: Arc<Semaphore>,
 }
 
 type App = axum::extract::State<Arc<Shared>>;
 
 /// All routes.
 pub fn router(deps: ApiDeps) -> Router {
-    let shared =
-        Shared { deps, nodes: logs::client(), log_streams: Arc::new(Semaphore::new(LOG_STREAMS_MAX)) };
+    let shared = Shared {
+        deps,
+        nodes: logs::client(),
+        log_streams: Arc::new(Semaphore::new(LOG_STREAMS_MAX)),
+        blob_streams: Arc::new(Semaphore::new(BLOB_STREAMS_MAX)),
+    };
     Router::new()
         .route("/v1/healthz", get(read::healthz))
         .route("/v1/version", get(read::version))
@@ -86,6 +98,7 @@ pub fn router(deps: ApiDeps) -> Router {
         .route("/v1/sources", get(read::sources))
         .route("/v1/history", get(read::history))
         .route("/v1/wait-state", get(read::wait_state))
+        .route("/v1/blobs/{digest}", get(blobs::blob))
         .route("/v1/events", get(events::events))
         .route("/v1/logs/{namespace}/{pod}", get(logs::logs))
         .route("/v1/deliveries", get(sync::deliveries))

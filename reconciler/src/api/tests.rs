@@ -32,6 +32,7 @@ impl Api {
         let (sync, nudged) = Nudge::new();
         let world = WorldReader::fixed(world);
         let deps = ApiDeps {
+            blobs: Blobs::new(std::path::Path::new("/nonexistent")),
             intake: intake(sync, &world, &store),
             hooks: None,
             world,
@@ -321,6 +322,7 @@ async fn the_last_sync_is_shown_where_it_is_known() {
     let (_keep, last_sync) = watch::channel(Some(last));
     let (world, store) = (WorldReader::fixed(with_web()), Arc::new(MemoryStore::new()));
     let deps = ApiDeps {
+        blobs: Blobs::new(std::path::Path::new("/nonexistent")),
         intake: intake(Nudge::default(), &world, &store),
         hooks: None,
         world,

@@ -78,6 +78,7 @@ impl Listed for NodeView {
                 (cuttable("OS"), self.os.clone()),
                 (cuttable("KERNEL"), self.kernel.clone()),
                 (column("ARCH"), self.arch.clone()),
+                (column("AGE-RECIPIENT"), some(self.age_recipient.as_ref())),
             ]);
         }
         cells

@@ -56,7 +56,8 @@ pub(super) fn object(name: &str, spec: PodSpec) -> Object {
             namespace: DEFAULT_NAMESPACE.into(),
             ..ObjectMeta::default()
         },
-        hash: Object::hash_of(&resource),
+        files: Default::default(),
+        hash: Object::hash_of(&resource, &Default::default()),
         resource,
         provenance: Provenance {
             source: "main".into(),
@@ -77,7 +78,7 @@ pub(super) fn object_key(name: &str) -> Key {
 /// The pod of [`object`] as workloads writes it.
 pub(super) fn instance(name: &str, spec: PodSpec) -> PodInstance {
     let spec = Arc::new(spec);
-    let hash = Object::hash_of(&Resource::Pod(Arc::clone(&spec)));
+    let hash = Object::hash_of(&Resource::Pod(Arc::clone(&spec)), &Default::default());
     let owner = OwnerRef { kind: Kind::Pod, name: name.into() };
     PodInstance {
         namespace: DEFAULT_NAMESPACE.into(),
@@ -89,12 +90,14 @@ pub(super) fn instance(name: &str, spec: PodSpec) -> PodInstance {
         owner,
         commit: COMMIT.into(),
         spec,
+        files: Default::default(),
     }
 }
 
 /// A node of 4 cores and 4 GiB that takes 10 pods.
 pub(super) fn node_record(name: &str) -> NodeRecord {
     NodeRecord {
+        age_recipient: None,
         name: name.into(),
         addresses: vec!["192.0.2.1".parse().unwrap()],
         cpu: "4".parse().unwrap(),

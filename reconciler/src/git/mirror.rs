@@ -14,6 +14,7 @@ use git2::{
 };
 
 use super::config::{Reference, SourceConfig, Transport};
+use super::content::ContentError;
 use super::error::{is_mirror_fault, remote_error};
 use super::remote::Transfer;
 use super::{GitError, ReadError, compact, credentials, proxy};
@@ -143,6 +144,14 @@ impl Mirror {
                 commit: commit.to_string().chars().take(12).collect(),
                 why: refused.to_string(),
             },
+        }
+    }
+
+    /// What volumes and secrets name can't be read or kept, which is no fault of the commit.
+    pub fn no_content(&self, error: ContentError) -> GitError {
+        match error {
+            ContentError::Git(error) => self.broken(&error),
+            other => self.unwritable(&other.to_string()),
         }
     }
 

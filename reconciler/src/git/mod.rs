@@ -7,6 +7,7 @@ mod certificate;
 mod commit;
 mod compact;
 mod config;
+pub mod content;
 mod credentials;
 mod error;
 mod ignored;

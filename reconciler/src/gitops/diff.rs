@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use schema::files::{BlobRef, Files};
 use schema::kinds::Resource;
 use schema::kinds::function::FunctionSpec;
 use schema::meta::ObjectMeta;
@@ -36,16 +37,20 @@ const SHOWN_CHARS_MAX: usize = 60;
 impl FieldChange {
     /// `spec.containers[0].image`.
     pub fn path(&self) -> String {
-        dotted(&self.steps, &Path::ROOT)
+        dotted(&self.steps)
     }
 }
 
-fn dotted(steps: &[OwnedStep], at: &Path<'_>) -> String {
-    match steps.split_first() {
-        None => at.to_string(),
-        Some((OwnedStep::Field(name), rest)) => dotted(rest, &at.field(name)),
-        Some((OwnedStep::Index(index), rest)) => dotted(rest, &at.index(*index)),
+/// A path as it is shown.
+pub(super) fn dotted(steps: &[OwnedStep]) -> String {
+    fn below(steps: &[OwnedStep], at: &Path<'_>) -> String {
+        match steps.split_first() {
+            None => at.to_string(),
+            Some((OwnedStep::Field(name), rest)) => below(rest, &at.field(name)),
+            Some((OwnedStep::Index(index), rest)) => below(rest, &at.index(*index)),
+        }
     }
+    below(steps, &Path::ROOT)
 }
 
 impl fmt::Display for FieldChange {
@@ -73,6 +78,25 @@ pub fn changes(before: (&ObjectMeta, &Resource), after: (&ObjectMeta, &Resource)
     walk.compare(Some(&as_json(before)), Some(&as_json(after)), false);
     walk.found
 }
+
+/// Files of the repository whose content differs between two versions, as fields under [`FILES`].
+pub fn file_changes(before: &Files, after: &Files) -> Vec<FieldChange> {
+    let paths: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let digest = |blob: &BlobRef| Value::from(blob.digest.get(..SHOWN_DIGITS).unwrap_or(&blob.digest));
+    let changed = paths.into_iter().filter(|path| before.get(*path) != after.get(*path));
+    let change = |path: &String| FieldChange {
+        steps: vec![OwnedStep::Field(FILES.to_owned()), OwnedStep::Field(path.clone())],
+        from: before.get(path).map(digest),
+        to: after.get(path).map(digest),
+        hidden: false,
+    };
+    changed.map(change).collect()
+}
+
+/// Under this name stand files of the repository among the fields that differ.
+pub const FILES: &str = "files";
+/// So many digits of a file's digest are shown.
+const SHOWN_DIGITS: usize = 12;
 
 /// What runs of `before` is stopped and started anew as `after` says; else it goes on.
 pub fn is_replaced(before: &Resource, after: &Resource) -> bool {

@@ -17,6 +17,7 @@ use nix::fcntl::OFlag;
 use schema::manifest::is_manifest_path;
 use schema::violation::{Rule, Violation, rules};
 
+use super::files::{self, OnDisk};
 use super::load::{self, Manifests};
 use crate::git::{BLOB_BYTES_MAX, DEPTH_MAX, IGNORE_FILE, IgnoreRules, PassedOver};
 
@@ -103,6 +104,9 @@ fn read_below(path: &Path, root: PathBuf) -> Result<Folder, FolderError> {
             return Err(FolderError::NoManifest(asked));
         }
         let (manifests, passed_over) = parse(vec![below.clone()], &root);
+        // Of a file by itself nobody knows what it will lie beside.
+        let in_repository = repository_around(at.parent().unwrap_or(&at)).is_some();
+        let manifests = if in_repository { with_files(&root, &below, manifests) } else { manifests };
         return Ok(Folder { root, manifests, passed_over, named: vec![below] });
     }
     if !kind.is_dir() {
@@ -124,9 +128,21 @@ fn read_below(path: &Path, root: PathBuf) -> Result<Folder, FolderError> {
     let files = files.into_iter().filter(|file| !ignored.ignores(file)).collect();
     passed_over.retain(|violation| !ignored.ignores(&violation.file));
     let (manifests, unreadable) = parse(files, &root);
+    let manifests = with_files(&root, &below, manifests);
     passed_over.extend(unreadable);
     passed_over.sort();
     Ok(Folder { root, manifests, passed_over, named: Vec::new() })
+}
+
+/// With violations of manifests that name files or secrets which a commit would not hold. `below` is
+/// what was asked for: the source's folder, as far as is known.
+fn with_files(root: &Path, below: &str, manifests: Manifests) -> Manifests {
+    let kept_out = KeptOut::of(root, below);
+    let is_kept_out =
+        |path: &str| kept_out.as_ref().is_some_and(|kept_out| kept_out.holds(path, root.join(path).is_dir()));
+    let mut lookup = OnDisk { root, is_kept_out };
+    // What can't be read is told where manifests are; here it only is not known.
+    files::resolve(&manifests, below, &mut lookup).unwrap_or(manifests)
 }
 
 /// The text of one of the folder's files, for excerpts; none when it can't be read any more.

@@ -15,6 +15,7 @@ use super::plan::Situation;
 use super::prune::Lineage;
 use super::read::{Loaded, read_commit, read_lineage};
 use super::reviewed;
+use crate::blobs::BlobStore;
 use crate::git::{GitError, Remote, SourceConfig};
 
 /// A commit that a fresh mirror can't read either is broken at the remote: making the mirror anew
@@ -24,6 +25,8 @@ const REBUILD_AGAIN: Duration = Duration::from_secs(600);
 /// The newest commit of one source.
 pub(super) struct Head {
     remote: Remote,
+    /// Content of what manifests name, for agents.
+    blobs: BlobStore,
     /// The commit read last.
     loaded: Option<Loaded>,
     /// Something was fetched since the mirror was last looked after.
@@ -34,7 +37,8 @@ pub(super) struct Head {
 
 impl Head {
     pub(super) fn new(config: Arc<SourceConfig>, state_dir: &Path) -> Self {
-        Self { remote: Remote::new(config, state_dir), loaded: None, fetched: false, rebuilt: None }
+        let blobs = BlobStore::new(state_dir);
+        Self { remote: Remote::new(config, state_dir), blobs, loaded: None, fetched: false, rebuilt: None }
     }
 
     /// The commit read last, if any was.
@@ -105,7 +109,8 @@ impl Head {
 
     async fn read(&self, head: Oid, applied: Option<String>) -> Result<Loaded, GitError> {
         let (mirror, before) = (self.remote.mirror().clone(), self.loaded.clone());
-        self.blocking(move || read_commit(&mirror, head, before.as_ref(), applied.as_deref())).await
+        let blobs = self.blobs.clone();
+        self.blocking(move || read_commit(&mirror, head, before.as_ref(), applied.as_deref(), &blobs)).await
     }
 
     async fn blocking<T: Send + 'static>(

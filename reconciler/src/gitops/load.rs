@@ -8,6 +8,7 @@ use std::sync::Arc;
 use git2::{Oid, Repository};
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
+use schema::files::Files;
 use schema::manifest::{DraftObject, Place, load_file};
 use schema::meta::ObjectRef;
 use schema::pool;
@@ -52,7 +53,9 @@ pub struct Draft {
     pub reference: ObjectRef,
     /// What it says.
     pub object: Arc<DraftObject>,
-    /// The hash of its resource.
+    /// Files of the repository that it needs, once they were looked for.
+    pub files: Files,
+    /// The hash of its resource and files.
     pub hash: String,
     /// 1-based line of the document's first key.
     pub line: u32,
@@ -103,6 +106,7 @@ pub fn parse(path: &str, bytes: &[u8]) -> ManifestFile {
         object.resource = pool::share(&hash, object.resource);
         Draft {
             reference: object.reference(),
+            files: Files::new(),
             hash,
             object: Arc::new(object),
             line: document.line,

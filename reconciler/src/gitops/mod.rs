@@ -8,6 +8,7 @@ pub mod apply;
 pub mod bounds;
 pub mod check;
 pub mod diff;
+mod files;
 pub mod folder;
 pub mod gate;
 mod head;

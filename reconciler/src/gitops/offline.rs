@@ -16,12 +16,14 @@ use schema::violation::{OwnedStep, Severity, Violation};
 use schema::world::{Table, Versioned};
 
 use super::check::commits_in_question;
+use super::files::{self, InCommit, Known};
 use super::load::{self, Manifests};
 use super::plan::{Act, Situation, SyncPlan, plan};
 use super::prune::Lineage;
 use super::review::{Frame, Review, Room, review};
 use super::spread::spread;
 use super::status::short;
+use crate::git::content::ContentError;
 use crate::git::{self, CommitMeta, Listing, ReadError, Relation};
 
 /// Files that may be read again to find the lines of fields, in bytes; further fields have no line.
@@ -282,6 +284,9 @@ fn conflicts(index: &git2::Index) -> String {
 struct Read {
     commit: Arc<CommitMeta>,
     listing: Listing,
+    /// As they are parsed: the same for the same blob, whatever lies beside it.
+    parsed: Manifests,
+    /// With the files that they name looked up.
     manifests: Manifests,
 }
 
@@ -299,7 +304,7 @@ fn read(
         why => OfflineError::Commit { commit: short(&commit.to_string()).to_owned(), why },
     };
     let (old_listing, old_manifests) =
-        before.map_or_else(Default::default, |before| (before.listing.clone(), before.manifests.clone()));
+        before.map_or_else(Default::default, |before| (before.listing.clone(), before.parsed.clone()));
     let listed = |commit| git::list(repository, commit, folder, &old_listing).map_err(unread);
     let meta = git::commit_meta(repository, commit).map_err(OfflineError::Read)?;
     let listing = match (listed(commit)?, base) {
@@ -316,8 +321,14 @@ fn read(
     };
     let (manifests, _) =
         load::update(repository, &old_listing.files, &listing.files, &old_manifests).map_err(unread)?;
-    let manifests = load::with_passed_over(manifests, &old_listing.notes, &listing.notes);
-    Ok(Read { commit: Arc::new(meta), listing, manifests })
+    let parsed = load::with_passed_over(manifests, &old_listing.notes, &listing.notes);
+    let nothing = Known::new();
+    let mut lookup = InCommit { repository, commit, store: None, before: &nothing, now: Known::new() };
+    let manifests = files::resolve(&parsed, folder, &mut lookup).map_err(|error| match error {
+        ContentError::Git(error) => OfflineError::Read(error),
+        other => OfflineError::Read(git2::Error::from_str(&other.to_string())),
+    })?;
+    Ok(Read { commit: Arc::new(meta), listing, parsed, manifests })
 }
 
 fn as_applied(source: &str, read: &Read) -> (Table<ObjectRef, Object>, Broken) {

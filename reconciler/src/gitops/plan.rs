@@ -17,7 +17,7 @@ use schema::violation::Violation;
 use schema::world::{Table, Versioned};
 
 use super::check::{Checked, Claim, Found, check, dependencies, removed};
-use super::diff::{FieldChange, changes, is_replaced};
+use super::diff::{FieldChange, changes, file_changes, is_replaced};
 use super::load::Manifests;
 use super::prune::{Evidence, Lineage, Prune, is_protected, prune};
 use crate::git::CommitMeta;
@@ -270,14 +270,17 @@ fn put(situation: &Situation, object: &ObjectRef, claim: &Claim<'_>) -> Option<S
     let same_spec = live.hash == claim.draft.hash && live.resource == claim.draft.object.resource;
     let same_words =
         live.metadata == claim.draft.object.metadata && live.api_version == claim.draft.object.api_version;
+    let same_spec = same_spec && live.files == claim.draft.files;
     if !same_spec || !same_words {
         let draft = &claim.draft.object;
-        let fields = changes((&live.metadata, &live.resource), (&draft.metadata, &draft.resource));
+        let mut fields = changes((&live.metadata, &live.resource), (&draft.metadata, &draft.resource));
+        fields.extend(file_changes(&live.files, &claim.draft.files));
         let another = live.hash != claim.draft.hash;
         let object = built(claim, here(), live.generation + u64::from(another));
         // A hash that is not the resource's was changed by a hand, and pods go by the hash.
-        let replaced =
-            is_replaced(&live.resource, &draft.resource) || live.resource == draft.resource && another;
+        let replaced = is_replaced(&live.resource, &draft.resource)
+            || live.resource == draft.resource && another
+            || live.files != claim.draft.files;
         let act = if replaced { Act::Replace(object) } else { Act::Update(object) };
         return step(act, over, Why::Changed(fields));
     }
@@ -296,6 +299,7 @@ fn built(claim: &Claim<'_>, provenance: Provenance, generation: u64) -> Arc<Obje
         metadata: draft.metadata.clone(),
         resource: draft.resource.clone(),
         provenance,
+        files: claim.draft.files.clone(),
         hash: claim.draft.hash.clone(),
         generation,
     })

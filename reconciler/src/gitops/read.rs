@@ -11,9 +11,11 @@ use git2::{Oid, Repository};
 use jiff::Timestamp;
 use schema::violation::Violation;
 
+use super::files::{self, InCommit, Known};
 use super::load::{self, Manifests};
 use super::prune::Lineage;
 use super::status::short;
+use crate::blobs::BlobStore;
 use crate::git::{self, CommitMeta, GitError, Listing, Mirror, ReadError, Relation, Remote, SourceConfig};
 
 /// More commits than this are not looked up; unknown ones only ever hold a prune.
@@ -25,7 +27,11 @@ pub(super) struct Loaded {
     pub(super) head: Oid,
     pub(super) commit: Arc<CommitMeta>,
     listing: Listing,
+    /// As the files are by themselves.
+    parsed: Manifests,
+    /// With the content of the files and secrets that they name.
     pub(super) manifests: Manifests,
+    known: Arc<Known>,
 }
 
 /// Reads `head`, from `before` where that helps. `applied` is the commit in the status.
@@ -34,10 +40,11 @@ pub(super) fn read_commit(
     head: Oid,
     before: Option<&Loaded>,
     applied: Option<&str>,
+    store: &BlobStore,
 ) -> Result<Loaded, GitError> {
     // Before anything else of the commit is looked at.
     git::check_commit(mirror, head, Timestamp::now())?;
-    read_unchecked(mirror, head, before, applied)
+    read_keeping(mirror, head, before, applied, Some(store))
 }
 
 /// Reads a commit that is only compared with, whoever signed it. What is applied goes through
@@ -48,12 +55,23 @@ pub(super) fn read_unchecked(
     before: Option<&Loaded>,
     applied: Option<&str>,
 ) -> Result<Loaded, GitError> {
+    read_keeping(mirror, head, before, applied, None)
+}
+
+/// With a store, what the manifests name is kept there.
+fn read_keeping(
+    mirror: &Mirror,
+    head: Oid,
+    before: Option<&Loaded>,
+    applied: Option<&str>,
+    store: Option<&BlobStore>,
+) -> Result<Loaded, GitError> {
     let repository = mirror.open()?;
     let broken = |error: git2::Error| mirror.broken(&error);
     let commit = git::commit_meta(&repository, head).map_err(broken)?;
     let folder = mirror.config().path.as_str();
     let (old_listing, old_manifests) =
-        before.map_or_else(Default::default, |before| (before.listing.clone(), before.manifests.clone()));
+        before.map_or_else(Default::default, |before| (before.listing.clone(), before.parsed.clone()));
     let unread = |error: ReadError| mirror.unread(head, error);
     let listing = match git::list(&repository, head, folder, &old_listing).map_err(unread)? {
         Some(listing) => listing,
@@ -65,15 +83,21 @@ pub(super) fn read_unchecked(
             return Err(GitError::PathNotFound { url, path: folder.to_owned(), commit });
         }
     };
-    let (manifests, parsed) =
+    let (manifests, count) =
         load::update(&repository, &old_listing.files, &listing.files, &old_manifests).map_err(unread)?;
-    let manifests = load::with_passed_over(manifests, &old_listing.notes, &listing.notes);
+    let parsed = load::with_passed_over(manifests, &old_listing.notes, &listing.notes);
     let told: BTreeSet<&Violation> = old_listing.notes.iter().collect();
     for note in listing.notes.iter().filter(|note| !told.contains(note)) {
         tracing::info!(source = %mirror.config().name, %note, "passed over");
     }
-    tracing::debug!(source = %mirror.config().name, commit = short(&commit.id), files = listing.files.len(), parsed, "read");
-    Ok(Loaded { head, commit: Arc::new(commit), listing, manifests })
+    tracing::debug!(source = %mirror.config().name, commit = short(&commit.id), files = listing.files.len(), parsed = count, "read");
+    let nothing = Known::new();
+    let known = before.map_or(&nothing, |before| &*before.known);
+    let mut lookup =
+        InCommit { repository: &repository, commit: head, store, before: known, now: Known::new() };
+    let manifests = files::resolve(&parsed, folder, &mut lookup).map_err(|error| mirror.no_content(error))?;
+    let known = Arc::new(lookup.now);
+    Ok(Loaded { head, commit: Arc::new(commit), listing, parsed, manifests, known })
 }
 
 fn had_folder(repository: &Repository, applied: Option<&str>, folder: &str) -> bool {

@@ -45,6 +45,9 @@ pub struct NodeView {
     /// Range of its pods' addresses.
     #[serde(default, rename = "podCIDR", skip_serializing_if = "Option::is_none")]
     pub pod_cidr: Option<String>,
+    /// Whom to encrypt secrets for so that it can read them: `age1…`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age_recipient: Option<String>,
     /// Pods bound to it.
     pub pods: u64,
     /// Most pods at once.
@@ -127,6 +130,7 @@ fn view(world: &World, record: &NodeRecord, now: Timestamp) -> NodeView {
         arch: record.versions.arch.clone(),
         address: record.addresses.first().copied(),
         pod_cidr: subnet,
+        age_recipient: record.age_recipient.clone(),
         pods,
         max_pods: record.max_pods,
         cpu: record.cpu,

@@ -89,6 +89,7 @@ pub(crate) fn revision(sequence: u64, commit: &str) -> Revision {
 pub(crate) fn put_node(world: &mut World, name: &str) {
     let address: IpAddr = "192.0.2.7".parse().unwrap();
     let record = NodeRecord {
+        age_recipient: None,
         name: name.to_owned(),
         addresses: vec![address],
         cpu: "2".parse().unwrap(),
@@ -132,7 +133,8 @@ pub(crate) fn put_object(world: &mut World, name: &str, commit: &str) -> Object 
             namespace: "default".to_owned(),
             ..ObjectMeta::default()
         },
-        hash: Object::hash_of(&resource),
+        files: Default::default(),
+        hash: Object::hash_of(&resource, &Default::default()),
         resource,
         provenance: Provenance {
             source: "main".to_owned(),
@@ -162,6 +164,7 @@ pub(crate) fn put_instance(world: &mut World, object: &Object) -> PodInstance {
         owner,
         commit: object.provenance.commit.clone(),
         spec: Arc::clone(spec),
+        files: object.files.clone(),
     };
     world.pods.insert(pod, stored(instance.clone()));
     instance

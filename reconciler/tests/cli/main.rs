@@ -122,6 +122,7 @@ async fn serve(world: World) -> SocketAddr {
     let world = reader;
     let door = Door::of_branch("main", "main", Nudge::default());
     let deps = ApiDeps {
+        blobs: reconciler::blobs::Blobs::new(std::path::Path::new("/nonexistent")),
         intake: Arc::new(Intake::new(vec![door], world.clone(), store.clone(), "host-1")),
         hooks: None,
         world,

@@ -1,5 +1,6 @@
 //! What a document becomes: an object that only lacks where it came from.
 
+use crate::files::Files;
 use crate::kinds::Resource;
 use crate::meta::{ObjectMeta, ObjectRef};
 use crate::object::{Object, Provenance};
@@ -48,15 +49,15 @@ impl DraftObject {
         }
     }
 
-    /// The hash that the object will have: of its effective spec, without metadata.
+    /// The hash that the object will have if it needs no files: of its effective spec, without metadata.
     pub fn hash(&self) -> String {
-        Object::hash_of(&self.resource)
+        Object::hash_of(&self.resource, &Files::new())
     }
 
-    /// The object as it goes into etcd.
+    /// The object as it goes into etcd if it needs no files.
     pub fn into_object(self, provenance: Provenance, generation: u64) -> Object {
         let hash = self.hash();
         let Self { api_version, metadata, resource } = self;
-        Object { api_version, metadata, resource, provenance, hash, generation }
+        Object { api_version, metadata, resource, provenance, files: Files::new(), hash, generation }
     }
 }

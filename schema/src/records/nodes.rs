@@ -30,6 +30,9 @@ pub struct NodeRecord {
     pub versions: NodeVersions,
     /// `http://address:port` of the agent's read-only API (logs).
     pub api: String,
+    /// Whom to encrypt secrets for so that this node can decrypt them: `age1…`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age_recipient: Option<String>,
     /// When the agent first registered.
     pub registered_at: Timestamp,
     /// The range that the node's pods have already, from its own disk: an etcd that was lost gives it back.

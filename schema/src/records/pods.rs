@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::files::Files;
 use crate::kinds::Kind;
 use crate::kinds::pod::PodSpec;
 use crate::meta::{PodRef, StringMap};
@@ -20,7 +21,7 @@ pub struct PodInstance {
     /// Which incarnation: follows from owner, name and `hash` alone, so that a rebuilt etcd
     /// adopts the pods that run. 32 hex digits.
     pub uid: String,
-    /// Hash of the effective spec; another hash is another pod.
+    /// Hash of the effective spec and of `files`; another hash is another pod.
     pub hash: String,
     /// Labels, changed in place.
     #[serde(default)]
@@ -34,6 +35,9 @@ pub struct PodInstance {
     pub commit: String,
     /// What should run.
     pub spec: Arc<PodSpec>,
+    /// Files of the repository that it needs, by path.
+    #[serde(default, skip_serializing_if = "Files::is_empty")]
+    pub files: Files,
 }
 
 impl PodInstance {

@@ -111,6 +111,9 @@ rules! {
     // The disk.
     UNREADABLE "unreadable" Error "A file or folder can't be read."
     FILE_NAME "file-name" Error "The path of a manifest is not UTF-8, so that it can't be read."
+    // The repository's other files.
+    REPO_FILE "repo-file" Error "A file or folder of the repository that a volume names is not there, or can't be mounted."
+    SECRET_FILE "secret-file" Error "The encrypted file of a secret is not there, or is not encrypted."
     // Across files and sources.
     DUPLICATE_OBJECT "duplicate-object" Error "Two documents are the same object."
     OWNED_BY_OTHER_SOURCE "owned-by-other-source" Error "An object belongs to another source of the cluster."

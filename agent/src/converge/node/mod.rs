@@ -36,6 +36,8 @@ pub struct NodeDeps {
     pub node: String,
     /// `http://address:port` at which its agent answers.
     pub api: String,
+    /// Whom to encrypt this node's secrets for.
+    pub age_recipient: Option<String>,
     /// Where record and heartbeat go.
     pub store: SharedStore,
     /// What the machine is.
@@ -50,6 +52,7 @@ pub struct NodeDeps {
 pub struct NodeLoop {
     node: String,
     api: String,
+    age_recipient: Option<String>,
     store: SharedStore,
     machine: Arc<dyn Machine>,
     subnet: watch::Receiver<Option<Subnet>>,
@@ -64,8 +67,19 @@ pub struct NodeLoop {
 impl NodeLoop {
     /// A loop that has not looked yet.
     pub fn new(deps: NodeDeps) -> Self {
-        let NodeDeps { node, api, store, machine, subnet, since } = deps;
-        Self { node, api, store, machine, subnet, facts: None, lease: None, since, rival_told: false }
+        let NodeDeps { node, api, age_recipient, store, machine, subnet, since } = deps;
+        Self {
+            node,
+            api,
+            age_recipient,
+            store,
+            machine,
+            subnet,
+            facts: None,
+            lease: None,
+            since,
+            rival_told: false,
+        }
     }
 }
 

@@ -26,6 +26,7 @@ impl NodeLoop {
             node: self.node.clone(),
             facts: self.facts().await?,
             api: self.api.clone(),
+            age_recipient: self.age_recipient.clone(),
             pod_cidr: self.subnet.borrow().as_ref().map(|subnet| subnet.cidr),
             record: record.as_ref().map(versioned),
             // A heartbeat that can't be read is written anew, as one that is not there.

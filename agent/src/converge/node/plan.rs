@@ -26,6 +26,8 @@ pub struct Observed {
     pub facts: MachineFacts,
     /// `http://address:port` of the agent's API.
     pub api: String,
+    /// Whom to encrypt this node's secrets for.
+    pub age_recipient: Option<String>,
     /// The range that the node's pods have.
     pub pod_cidr: Option<Ipv4Net>,
     /// The record in etcd; the error's text if it can't be read.
@@ -120,6 +122,7 @@ fn record(observed: &Observed, registered_at: Timestamp) -> NodeRecord {
         ]),
         versions: facts.versions,
         api: observed.api.clone(),
+        age_recipient: observed.age_recipient.clone(),
         registered_at,
         pod_cidr: observed.pod_cidr,
     }

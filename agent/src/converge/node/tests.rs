@@ -49,6 +49,7 @@ impl Rig {
         NodeLoop::new(NodeDeps {
             node: "n1".into(),
             api: "http://127.0.0.1:7071".into(),
+            age_recipient: Some("age1node".into()),
             store,
             machine,
             subnet: watch::channel(None).1,

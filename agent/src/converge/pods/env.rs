@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use schema::kinds::pod::EnvVar;
 use schema::records::PodInstance;
 
+use super::render::SecretValue;
+
 /// What field references may name besides the pod itself.
 #[derive(Debug, Clone)]
 pub struct FieldContext<'a> {
@@ -29,12 +31,7 @@ pub fn variables(env: &[EnvVar], context: &FieldContext<'_>) -> Result<Vec<(Stri
                 (Some(field), _) => field_value(&field.field_path, context).ok_or_else(|| {
                     format!("env {}: there is no field {}", variable.name, field.field_path)
                 })?,
-                (None, Some(secret)) => {
-                    return Err(format!(
-                        "env {} needs key {} of secret {}, and this version cannot read secrets yet; give the value in the manifest",
-                        variable.name, secret.key, secret.name
-                    ));
-                }
+                (None, Some(secret)) => SecretValue::of(secret).marker,
                 (None, None) => String::new(),
             },
         };

@@ -138,6 +138,8 @@ pub struct Container {
     pub hook: Option<Action>,
     /// What its probes said, if it has any and they said anything.
     pub health: Option<Health>,
+    /// Digests of the files that the pod has mounted (pause containers).
+    pub files: Vec<String>,
     /// What it does.
     pub state: State,
 }
@@ -197,6 +199,7 @@ impl Container {
             ports: serde_json::from_str(label(names::PORTS)).unwrap_or_default(),
             hook: serde_json::from_str(label(names::PRE_STOP)).ok(),
             health: None,
+            files: label(names::FILES).split(',').filter(|d| !d.is_empty()).map(str::to_owned).collect(),
             state: state(row, details),
         };
         (uid, pod, container)

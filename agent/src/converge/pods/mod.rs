@@ -23,6 +23,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::converge::images::ImageBook;
 use crate::converge::pod_table::PodTable;
 use crate::desired::{Desired, DesiredStore, DiskError, ETCD_GRACE, Source};
+use crate::files::PodFiles;
 use crate::worlds::docker::Docker;
 use crate::worlds::netlink::Netlink;
 use crate::worlds::prober::Prober;
@@ -30,6 +31,7 @@ use crate::worlds::prober::Prober;
 pub mod act;
 pub mod allocate;
 pub mod containers;
+pub mod credentials;
 pub mod env;
 pub mod facts;
 pub mod ledger;
@@ -53,8 +55,8 @@ pub mod writer;
 #[cfg(test)]
 mod tests;
 
+pub use credentials::{Credentials, NoCredentials};
 pub use facts::{ContainerLimits, NodeFacts, Observed};
-pub use pulls::{Credentials, NoCredentials};
 pub use report::Statuses;
 pub use steps::PodsPlan;
 pub use task::PauseArchive;
@@ -117,6 +119,8 @@ pub struct PodsDeps {
     pub credentials: Arc<dyn Credentials>,
     /// Images pulled and wanted, for the images loop.
     pub images: Arc<ImageBook>,
+    /// Files of the repository and secrets.
+    pub files: Arc<PodFiles>,
 }
 
 /// The loop. Dropping it cuts its tasks off; the next one goes on from what is there.
@@ -177,6 +181,7 @@ impl PodsLoop {
             pause_archive: deps.pause_image.archive,
             ledger: Ledger::new(deps.nudge),
             events: deps.events,
+            files: deps.files,
             creations: Arc::new(Semaphore::new(CREATIONS)),
             stops: Arc::new(Semaphore::new(STOPS)),
             pulls: Pulls::new(deps.docker.clone(), Arc::clone(&deps.images)),
@@ -298,6 +303,10 @@ impl Loop for PodsLoop {
                     || observed.memory.busy.contains_key(uid)
                     || plan.pods.contains_key(uid)
             });
+            // An unreadable binding may name anything.
+            if observed.desired.unreadable.is_empty() {
+                self.worker.files.sweep_when_due(|| named_files(observed));
+            }
         }
         plan
     }
@@ -329,6 +338,13 @@ fn wanted_images(desired: &Desired) -> Option<BTreeSet<String>> {
     let specs = desired.pods.values().map(|binding| &binding.pod.spec);
     let containers = specs.flat_map(|spec| spec.init_containers.iter().chain(&spec.containers));
     Some(containers.map(|container| container.image.clone()).collect())
+}
+
+/// Digests of the files that pods name, wanted ones and those that are there.
+fn named_files(observed: &Observed) -> BTreeSet<String> {
+    let wanted = observed.desired.pods.values().flat_map(|binding| binding.pod.files.values());
+    let present = observed.pods.values().flat_map(|facts| &facts.pauses).flat_map(|pause| &pause.files);
+    wanted.map(|blob| blob.digest.clone()).chain(present.cloned()).collect()
 }
 
 /// Shortest time between two runs that nobody nudged.

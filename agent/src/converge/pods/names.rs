@@ -38,6 +38,9 @@ pub const PRE_STOP: &str = "minik8s.io/pre-stop";
 /// Docker id of the pause container that was joined.
 pub const SANDBOX: &str = "minik8s.io/sandbox";
 
+/// Digests of the files that the pod has mounted, comma-separated, on the pause container.
+pub const FILES: &str = "minik8s.io/files";
+
 /// The container label of a pause container; upper case, so no container of a pod is called so.
 pub const PAUSE: &str = "POD";
 
@@ -71,6 +74,11 @@ pub fn volume_dir(state_dir: &Path, uid: &str, volume: &str) -> PathBuf {
 /// Where a `subPath` is mounted for one start of one container.
 pub fn sub_path_dir(state_dir: &Path, uid: &str, container: &str, attempt: u32, index: usize) -> PathBuf {
     pods_dir(state_dir).join(uid).join("subpaths").join(format!("{container}_{attempt}_{index}"))
+}
+
+/// `<state>/agent/blobs`: files of the repository, by digest.
+pub fn blobs_dir(state_dir: &Path) -> PathBuf {
+    state_dir.join("agent").join("blobs")
 }
 
 /// Name of the bridge of an instance.

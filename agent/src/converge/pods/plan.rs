@@ -2,6 +2,7 @@
 //! [`PodsPlan`] out, with every name, address, port and attempt in it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::Ipv4Net;
@@ -147,9 +148,6 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
     }
     let nothing = PodFacts::default();
     let facts = observed.pods.get(uid).unwrap_or(&nothing);
-    if let Some(why) = render::refusal(&binding.pod.spec) {
-        return all_wait(Decision::idle(pod, Why::Refused(why)), binding, "CreateContainerConfigError");
-    }
     if let Some(trouble) = observed.memory.trouble.get(&(uid.clone(), String::new()))
         && trouble.retry_at > now
     {
@@ -218,6 +216,7 @@ fn keep_up(look: Look<'_>, pause: &Container) -> Decision {
         ports: pause.ports.clone(),
         link,
         volumes: if steps.is_empty() { Vec::new() } else { render::volumes(at) },
+        pod: Arc::new(pod.clone()),
         containers: steps,
         obsolete: needs.obsolete.iter().map(|c| Target::from(*c)).collect(),
     })));
@@ -273,6 +272,7 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
         address,
         link: link_step(observed, binding, address),
         volumes: render::volumes(at),
+        pod: Arc::new(pod.clone()),
         containers: steps,
         obsolete: needs.obsolete.iter().map(|c| Target::from(*c)).collect(),
         ports,

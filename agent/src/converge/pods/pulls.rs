@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use async_trait::async_trait;
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared, WeakShared};
 use schema::kinds::pod::PullPolicy;
@@ -26,25 +25,6 @@ const PULLS: usize = 3;
 const SHOWN_EVERY: Duration = Duration::from_secs(5);
 /// How many of these are told as an event: one per 15 s.
 const TOLD_EVERY: u32 = 3;
-
-/// Where logins at registries come from.
-#[async_trait]
-pub trait Credentials: Send + Sync + 'static {
-    /// The logins for an image of a pod, in the order in which they are tried; none is a pull
-    /// without login. The error is a sentence that names what can't be read, and no content.
-    async fn logins(&self, pod: &PodInstance, image: &str) -> Result<Vec<RegistryLogin>, String>;
-}
-
-/// Nobody has a login.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct NoCredentials;
-
-#[async_trait]
-impl Credentials for NoCredentials {
-    async fn logins(&self, _pod: &PodInstance, _image: &str) -> Result<Vec<RegistryLogin>, String> {
-        Ok(Vec::new())
-    }
-}
 
 /// An image that was fetched.
 #[derive(Debug, Clone)]

@@ -45,13 +45,14 @@ struct Auth {
 }
 
 /// Reads the logins of one decrypted secret: a Docker `config.json`, the older `.dockercfg` (the
-/// same without `auths`), or a JSON object or `key: value` lines with registry, username, password.
+/// same without `auths`), or a JSON or YAML map or `key=value` lines with registry, username, password.
 pub fn parse(secret: &[u8]) -> Result<Vec<RegistryEntry>, LoginFormatError> {
     let Ok(text) = std::str::from_utf8(secret) else {
         return wrong(format!("it is no text; {FORMATS}"));
     };
     if !text.trim_start().starts_with('{') {
-        return from_keys(&lines(text));
+        let keys = serde_yaml::from_str::<BTreeMap<String, String>>(text);
+        return from_keys(&keys.unwrap_or_else(|_| lines(text)));
     }
     // The causes of serde's errors quote values, so none of them is passed on.
     if let Ok(keys) = serde_json::from_str::<BTreeMap<String, String>>(text) {

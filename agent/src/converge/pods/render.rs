@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use ipnet::Ipv4Net;
+use schema::files::{self, BlobKind};
 use schema::kinds::pod::{
-    Container, EmptyDirVolume, HostPathType, HostPortStatus, PodSpec, PullPolicy, SecurityContext,
-    StorageMedium, Volume,
+    Container, EmptyDirVolume, HostPathType, HostPortStatus, PodSpec, PullPolicy, SecretKeyRef,
+    SecurityContext, StorageMedium, Volume,
 };
 use schema::records::{Binding, PodInstance};
 
@@ -35,6 +36,34 @@ pub enum VolumePrep {
         /// What must be there, or is made.
         kind: HostPathType,
     },
+    /// A secret's keys as files in a tmpfs.
+    Secret {
+        /// Where.
+        path: PathBuf,
+        /// Its name.
+        name: String,
+        /// Group that may read them, too.
+        group: Option<u32>,
+    },
+}
+
+/// A value that takes the place of `marker` when the container is made: no plan holds a secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretValue {
+    /// What stands for it in variables, command and arguments.
+    pub marker: String,
+    /// Name of the secret.
+    pub name: String,
+    /// Its key.
+    pub key: String,
+}
+
+impl SecretValue {
+    /// No program takes a NUL in a variable or argument, so nothing else reads like a marker.
+    pub fn of(reference: &SecretKeyRef) -> Self {
+        let (name, key) = (reference.name.clone(), reference.key.clone());
+        Self { marker: format!("\0{name}\0{key}\0"), name, key }
+    }
 }
 
 /// A `subPath`: resolved within the volume and mounted at a place of its own, so that no symbolic
@@ -47,6 +76,8 @@ pub struct SubPath {
     pub path: String,
     /// Where it is mounted on the node.
     pub target: PathBuf,
+    /// A folder is made where nothing is.
+    pub create: bool,
 }
 
 /// A container to be made, with what must be looked up or done first.
@@ -62,6 +93,8 @@ pub struct Rendered {
     pub group_of_image_user: Option<i64>,
     /// Its image is never fetched.
     pub never_pull: bool,
+    /// Secrets in its variables.
+    pub secrets: Vec<SecretValue>,
 }
 
 /// The pod, its node and what was given to it.
@@ -77,25 +110,6 @@ pub struct Placement<'a> {
     pub ports: &'a [HostPortStatus],
 }
 
-/// What this version can't do, in a sentence with what to do instead. None if the pod can run.
-pub fn refusal(spec: &PodSpec) -> Option<String> {
-    for volume in &spec.volumes {
-        if let Some(repo) = &volume.repo {
-            return Some(format!(
-                "volume {} is the repository path {}, and this version cannot mount repository files yet; use hostPath or bake the file into the image",
-                volume.name, repo.path
-            ));
-        }
-        if let Some(secret) = &volume.secret {
-            return Some(format!(
-                "volume {} is secret {}, and this version cannot read secrets yet; use hostPath",
-                volume.name, secret.secret_name
-            ));
-        }
-    }
-    None
-}
-
 /// The pause container.
 pub fn pause(at: Placement<'_>) -> NewContainer {
     let pod = &at.binding.pod;
@@ -106,6 +120,10 @@ pub fn pause(at: Placement<'_>) -> NewContainer {
     if !at.ports.is_empty() {
         let ports = serde_json::to_string(at.ports).unwrap_or_default();
         labels.insert(names::PORTS.to_owned(), ports);
+    }
+    if !pod.files.is_empty() {
+        let digests: Vec<&str> = pod.files.values().map(|blob| blob.digest.as_str()).collect();
+        labels.insert(names::FILES.to_owned(), digests.join(","));
     }
     let hostname = host_name(pod);
     let extra_hosts = at.address.map(|a| format!("{hostname}:{}", a.addr())).into_iter().collect();
@@ -129,8 +147,10 @@ pub fn volumes(at: Placement<'_>) -> Vec<VolumePrep> {
     let group = group.and_then(|g| u32::try_from(g).ok());
     let mut list = Vec::new();
     for volume in &pod.spec.volumes {
-        let path = volume_path(at, volume);
-        if let Some(empty_dir) = &volume.empty_dir {
+        let path = own_path(at, volume);
+        if let Some(secret) = &volume.secret {
+            list.push(VolumePrep::Secret { path, name: secret.secret_name.clone(), group });
+        } else if let Some(empty_dir) = &volume.empty_dir {
             list.push(VolumePrep::EmptyDir { path, tmpfs_bytes: tmpfs_bytes(empty_dir), group });
         } else if let Some(host_path) = &volume.host_path {
             list.push(VolumePrep::HostPath { path, kind: host_path.kind.unwrap_or(HostPathType::Unset) });
@@ -144,7 +164,23 @@ fn tmpfs_bytes(empty_dir: &EmptyDirVolume) -> Option<u64> {
         .then(|| empty_dir.size_limit.map(|size| size.bytes).unwrap_or_default())
 }
 
-fn volume_path(at: Placement<'_>, volume: &Volume) -> PathBuf {
+/// Where the files of a volume are, and whether it is a single file.
+fn volume_path(at: Placement<'_>, volume: &Volume) -> Result<(PathBuf, bool), String> {
+    let Some(repo) = &volume.repo else { return Ok((own_path(at, volume), false)) };
+    let Some((path, blob)) = files::of_path(&at.binding.pod.files, &repo.path) else {
+        return Err(format!(
+            "the pod does not bring {} of the repository along; see 'minik8s describe' of its owner",
+            repo.path
+        ));
+    };
+    let folder = names::blobs_dir(&at.node.state_dir).join(&blob.digest);
+    Ok(match blob.kind {
+        BlobKind::Folder => (folder, false),
+        BlobKind::File | BlobKind::Secret => (folder.join(files::file_name(path)), true),
+    })
+}
+
+fn own_path(at: Placement<'_>, volume: &Volume) -> PathBuf {
     match &volume.host_path {
         Some(host_path) => PathBuf::from(&host_path.path),
         None => names::volume_dir(&at.node.state_dir, &at.binding.pod.uid, &volume.name),
@@ -203,7 +239,13 @@ pub fn container(
         check_non_root: user.check_non_root,
         group_of_image_user: user.group_only,
         never_pull: spec.effective_pull_policy() == PullPolicy::Never,
+        secrets: secrets(spec),
     })
+}
+
+fn secrets(spec: &Container) -> Vec<SecretValue> {
+    let sources = spec.env.iter().filter_map(|variable| variable.value_from.as_ref());
+    sources.filter_map(|source| source.secret_key_ref.as_ref()).map(SecretValue::of).collect()
 }
 
 fn labels(at: Placement<'_>, container: &str, attempt: u32, backoff: u32) -> BTreeMap<String, String> {
@@ -249,20 +291,34 @@ fn mounts(
     for (index, mount) in spec.volume_mounts.iter().enumerate() {
         let volume = pod.spec.volumes.iter().find(|v| v.name == mount.name);
         let volume = volume.ok_or_else(|| format!("there is no volume {}", mount.name))?;
-        let root = volume_path(at, volume);
+        let (root, is_file) = volume_path(at, volume)?;
+        // The repository is the only writer of what comes from it.
+        let from_git = volume.repo.is_some() || volume.secret.is_some();
         let source = match mount.sub_path.as_deref().filter(|p| !p.is_empty() && *p != ".") {
             None => root,
             Some(path) => {
+                if is_file {
+                    return Err(format!(
+                        "volume {} is a single file, so it has no subPath {path}; take subPath out",
+                        mount.name
+                    ));
+                }
                 let way_out = Path::new(path).is_absolute() || path.split('/').any(|part| part == "..");
                 if way_out {
                     return Err(format!("subPath {path} leads out of volume {}", mount.name));
                 }
                 let target = names::sub_path_dir(&at.node.state_dir, &pod.uid, &spec.name, attempt, index);
-                sub_paths.push(SubPath { root, path: path.to_owned(), target: target.clone() });
+                sub_paths.push(SubPath {
+                    root,
+                    path: path.to_owned(),
+                    target: target.clone(),
+                    create: !from_git,
+                });
                 target
             }
         };
-        mounts.push(BindMount { source, target: mount.mount_path.clone(), read_only: mount.read_only });
+        let read_only = mount.read_only || from_git;
+        mounts.push(BindMount { source, target: mount.mount_path.clone(), read_only });
     }
     Ok((mounts, sub_paths))
 }

@@ -123,7 +123,6 @@ pub fn leaving(left: Leaving<'_>, former: Option<&PodStatus>, now: Timestamp) ->
 /// The reason of the pod as a whole, when it has a problem.
 fn whole(decision: &Decision) -> (String, String) {
     let reason = match &decision.why {
-        Why::Refused(_) => "CreateContainerConfigError",
         Why::NoSubnet | Why::NoFreeAddress => "NoPodAddress",
         Why::PortTaken(_) => "HostPortConflict",
         Why::FormerPod => "WaitingForFormerPod",

@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
 use schema::kinds::pod::{HostPortStatus, PullPolicy, WaitingState};
 use schema::meta::PodRef;
+use schema::records::PodInstance;
 
 use super::allocate::PortTaken;
 use super::facts::{Container, Slot, Uid};
@@ -119,8 +121,6 @@ pub enum Why {
     NoFreeAddress,
     /// A host port is not free.
     PortTaken(PortTaken),
-    /// This version can't run it.
-    Refused(String),
 }
 
 impl fmt::Display for Why {
@@ -148,7 +148,6 @@ impl fmt::Display for Why {
             }
             Why::NoFreeAddress => f.write_str("all addresses of the node are in use; remove pods from it"),
             Why::PortTaken(taken) => write!(f, "{taken}"),
-            Why::Refused(why) => f.write_str(why),
         }
     }
 }
@@ -176,6 +175,8 @@ pub struct Up {
     pub ports: Vec<HostPortStatus>,
     /// Its link; the process id is filled in when the pause container runs.
     pub link: Option<LinkStep>,
+    /// The pod, whose files are fetched and whose secrets are decrypted before containers are made.
+    pub pod: Arc<PodInstance>,
     /// Volumes, made or checked.
     pub volumes: Vec<VolumePrep>,
     /// Containers to make or start; each for itself.

@@ -1,23 +1,27 @@
 //! One pod's work, step by step as the plan says. May be cut off at any call and done again: every
 //! step finds out what is there already.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use futures::future::join_all;
 use schema::meta::PodRef;
-use schema::records::EventType;
+use schema::records::{EventType, PodInstance};
 use schema::store::events::{EventDraft, EventRecorder};
 use tokio::sync::Semaphore;
 
+use super::credentials::Credentials;
 use super::facts::{NodeFacts, Slot, Uid};
 use super::ledger::{Ledger, Retry};
 use super::names;
 use super::probes::Asker;
-use super::pulls::{Credentials, Pulls};
-use super::render::{Rendered, VolumePrep};
+use super::pulls::Pulls;
+use super::render::{Rendered, SecretValue, VolumePrep};
 use super::steps::{ContainerAct, ContainerStep, Down, LinkStep, PauseStep, Target, Up};
 use super::volumes;
+use crate::files::secrets::{check_file_names, variable};
+use crate::files::{Ensured, PodFiles, SecretError};
 use crate::worlds::docker::{Docker, DockerError, Namespaces, NewContainer};
 use crate::worlds::netlink::{Netlink, PodLink};
 
@@ -41,6 +45,8 @@ pub struct Worker {
     pub ledger: Ledger,
     /// Events.
     pub events: EventRecorder,
+    /// Files of the repository and secrets.
+    pub files: Arc<PodFiles>,
     /// Pods being made at once.
     pub creations: Arc<Semaphore>,
     /// Containers being stopped at once.
@@ -110,12 +116,31 @@ impl Worker {
     /// Makes and starts what is missing.
     pub async fn up(&self, id: &PodId, up: Up) -> Result<(), PodFailure> {
         self.down(id, &up.down).await?;
+        // Without a slot: a reconciler that is slow must not hold up pods that need nothing of it.
+        self.fetch_files(id, &up).await?;
         {
             // The semaphore is never closed.
             let _slot = self.creations.acquire().await;
             self.make(id, &up).await?;
         }
         self.remove_all(id, &up.obsolete).await
+    }
+
+    /// Has all files of the pod on this node before anything of it is made.
+    async fn fetch_files(&self, id: &PodId, up: &Up) -> Result<(), PodFailure> {
+        if up.containers.is_empty() {
+            return Ok(());
+        }
+        for (path, blob) in &up.pod.files {
+            let done = self.files.ensure(path, blob).await;
+            if done.map_err(|e| PodFailure::new("ContainerCreating", "FailedMount", e))? == Ensured::Repaired
+            {
+                let message =
+                    format!("{path} on this node was not what the repository has; it was fetched anew");
+                self.tell(id, EventType::Warning, "FilesChanged", message);
+            }
+        }
+        Ok(())
     }
 
     async fn make(&self, id: &PodId, up: &Up) -> Result<(), PodFailure> {
@@ -154,8 +179,17 @@ impl Worker {
         if list.is_empty() && sub_paths.is_empty() {
             return Ok(());
         }
+        let unreadable = |e: SecretError| PodFailure::new("CreateContainerConfigError", "FailedMount", e);
+        let mut secrets = Vec::new();
+        for prep in &list {
+            let VolumePrep::Secret { path, name, group } = prep else { continue };
+            let entries = self.files.secret(&up.pod, name).await.map_err(unreadable)?;
+            check_file_names(name, &entries).map_err(unreadable)?;
+            secrets.push((path.clone(), entries, *group));
+        }
         let work = tokio::task::spawn_blocking(move || {
             list.iter().try_for_each(volumes::prepare)?;
+            secrets.iter().try_for_each(|(path, keys, group)| volumes::secret(path, keys, *group))?;
             sub_paths.iter().try_for_each(volumes::mount_sub_path)
         });
         let failed =
@@ -190,7 +224,7 @@ impl Worker {
             match &step.act {
                 ContainerAct::Start(container) => Some((step, container.clone())),
                 ContainerAct::Create(rendered) => {
-                    let made = self.create(id, step, rendered, pause).await?;
+                    let made = self.create(id, step, (rendered, &up.pod), pause).await?;
                     Some((step, made))
                 }
             }
@@ -202,7 +236,7 @@ impl Worker {
         &self,
         id: &PodId,
         step: &ContainerStep,
-        rendered: &Rendered,
+        (rendered, pod): (&Rendered, &PodInstance),
         pause: &str,
     ) -> Option<String> {
         let mut new = rendered.new.clone();
@@ -210,6 +244,10 @@ impl Worker {
             pause.clone_into(joined);
         }
         new.labels.insert(names::SANDBOX.to_owned(), pause.to_owned());
+        if let Err(why) = self.fill_in(rendered, pod, &mut new).await {
+            self.trouble(id, &step.container, "CreateContainerConfigError", &why.to_string());
+            return None;
+        }
         if let Err(why) = self.image_user(rendered, &mut new).await {
             self.trouble(id, &step.container, "CreateContainerConfigError", &why);
             return None;
@@ -235,6 +273,28 @@ impl Worker {
                 None
             }
         }
+    }
+
+    /// Puts secrets in the place of their markers. From here on the container holds plain text, and goes
+    /// nowhere but to the engine.
+    async fn fill_in(
+        &self,
+        rendered: &Rendered,
+        pod: &PodInstance,
+        new: &mut NewContainer,
+    ) -> Result<(), SecretError> {
+        let mut read = BTreeMap::new();
+        for SecretValue { marker, name, key } in &rendered.secrets {
+            if !read.contains_key(name) {
+                read.insert(name, self.files.secret(pod, name).await?);
+            }
+            let Some(entries) = read.get(name) else { continue };
+            let value = variable(name, key, entries)?;
+            for text in new.env.iter_mut().chain(&mut new.command).chain(&mut new.args) {
+                *text = text.replace(marker.as_str(), &value);
+            }
+        }
+        Ok(())
     }
 
     /// What only the image says: who its user is.

@@ -2,10 +2,11 @@
 //!
 //! All of it blocks and is called on a blocking thread. All of it may be done again.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
@@ -78,8 +79,46 @@ pub fn prepare(volume: &VolumePrep) -> Result<(), VolumeError> {
     match volume {
         VolumePrep::EmptyDir { path, tmpfs_bytes, group } => empty_dir(path, *tmpfs_bytes, *group),
         VolumePrep::HostPath { path, kind } => host_path(path, *kind),
+        // Only its decrypted keys make it; see [`secret`].
+        VolumePrep::Secret { .. } => Ok(()),
     }
 }
+
+/// Writes the keys of a secret as files of a tmpfs, readable for root and the group alone. What is there
+/// already stays: a changed secret is another pod.
+pub fn secret(
+    path: &Path,
+    entries: &BTreeMap<String, Vec<u8>>,
+    group: Option<u32>,
+) -> Result<(), VolumeError> {
+    let failed = |source| VolumeError::Make { path: path.to_owned(), source };
+    fs::create_dir_all(path).map_err(failed)?;
+    if !mounts::at_or_below(path).map_err(failed)?.iter().any(|m| m == path) {
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+        let options = format!("size={SECRET_TMPFS_BYTES},mode=0755");
+        mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options.as_str()))
+            .map_err(|e| VolumeError::Mount { path: path.to_owned(), source: e.into() })?;
+    }
+    for (key, value) in entries {
+        let at = path.join(key);
+        if fs::read(&at).is_ok_and(|there| there == *value) {
+            continue;
+        }
+        let mode = if group.is_some() { 0o440 } else { 0o400 };
+        let _ = fs::remove_file(&at);
+        let mut file =
+            fs::OpenOptions::new().write(true).create_new(true).mode(0o400).open(&at).map_err(failed)?;
+        file.write_all(value).map_err(failed)?;
+        if let Some(group) = group {
+            chown(&at, None, Some(Gid::from_raw(group))).map_err(|e| failed(e.into()))?;
+        }
+        fs::set_permissions(&at, fs::Permissions::from_mode(mode)).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Four times what a secret may have: its keys take pages of their own.
+const SECRET_TMPFS_BYTES: u64 = 4 * 1024 * 1024;
 
 fn empty_dir(path: &Path, tmpfs_bytes: Option<u64>, group: Option<u32>) -> Result<(), VolumeError> {
     let failed = |source| VolumeError::Make { path: path.to_owned(), source };
@@ -138,7 +177,7 @@ fn host_path(path: &Path, kind: HostPathType) -> Result<(), VolumeError> {
 /// volume. What is not there becomes a folder.
 pub fn mount_sub_path(sub: &SubPath) -> Result<(), VolumeError> {
     let inner = |e: nix::Error| VolumeError::SubPath { path: sub.path.clone(), source: e.into() };
-    let opened = open_beneath(&sub.root, &sub.path).map_err(inner)?;
+    let opened = open_beneath(&sub.root, &sub.path, sub.create).map_err(inner)?;
     let failed = |source| VolumeError::Make { path: sub.target.clone(), source };
     let source = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
     unmount_below(&sub.target)?;
@@ -154,11 +193,11 @@ pub fn mount_sub_path(sub: &SubPath) -> Result<(), VolumeError> {
         .map_err(|e| VolumeError::Mount { path: sub.target.clone(), source: e.into() })
 }
 
-fn open_beneath(root: &Path, path: &str) -> nix::Result<OwnedFd> {
+fn open_beneath(root: &Path, path: &str, create: bool) -> nix::Result<OwnedFd> {
     let root = open(root, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
     let how = |flags| OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_BENEATH);
     match openat2(&root, path, how(OFlag::O_PATH)) {
-        Err(nix::Error::ENOENT) => {}
+        Err(nix::Error::ENOENT) if create => {}
         other => return other,
     }
     let mut folder = root;

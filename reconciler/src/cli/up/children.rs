@@ -73,6 +73,8 @@ pub(super) fn agent(state: &StateDir, record: &UpRecord) -> Result<ChildCommand>
         record.docker.clone(),
         "--listen".to_owned(),
         record.agent_listen.to_string(),
+        "--reconciler".to_owned(),
+        record.api_url(),
     ];
     if let Some(address) = record.node_ip {
         args.extend(["--node-ip".to_owned(), address.to_string()]);

@@ -110,6 +110,7 @@ fn is_as_wanted(pod: &PodInstance, object: &Object, spec: &Arc<PodSpec>) -> bool
         && pod.annotations == object.metadata.annotations
         && pod.commit == object.provenance.commit
         && pod.spec == *spec
+        && pod.files == object.files
 }
 
 fn instance(object: &Object, spec: &Arc<PodSpec>, id: &PodRef) -> PodInstance {
@@ -124,5 +125,6 @@ fn instance(object: &Object, spec: &Arc<PodSpec>, id: &PodRef) -> PodInstance {
         owner,
         commit: object.provenance.commit.clone(),
         spec: Arc::clone(spec),
+        files: object.files.clone(),
     }
 }

@@ -298,6 +298,7 @@ impl Cluster {
             owner,
             commit: object.provenance.commit,
             spec,
+            files: Default::default(),
         };
         let ready = Condition {
             kind: "Ready".to_owned(),

@@ -3,6 +3,7 @@
 mod any_kind;
 mod crash;
 mod dangerous;
+mod files;
 mod interleavings;
 pub(super) mod kit;
 mod lost;

@@ -111,6 +111,7 @@ impl KindSpec for PodSpec {
                 path
             }));
         }
+        places.extend(crate::files::of_pod(self, &["spec"]).into_iter().map(|wish| wish.at));
         places
     }
 }

@@ -7,7 +7,6 @@ use crate::violation::{Findings, Path, rules};
 type PodField = (&'static [&'static str], fn(&PodSpec) -> bool);
 
 const POD_FIELDS: &[PodField] = &[
-    (&["imagePullSecrets"], |pod| !pod.image_pull_secrets.is_empty()),
     (&["dnsPolicy"], |pod| pod.dns_policy != DnsPolicy::ClusterFirst),
     (&["dnsConfig"], |pod| pod.dns_config.is_some()),
 ];
@@ -16,28 +15,6 @@ const POD_FIELDS: &[PodField] = &[
 pub(super) fn note(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
     for (field, _) in POD_FIELDS.iter().filter(|(_, is_used)| is_used(pod)) {
         add(field, at, findings);
-    }
-    let volumes = at.field("volumes");
-    for (index, volume) in pod.volumes.iter().enumerate() {
-        let here = volumes.index(index);
-        if volume.repo.is_some() {
-            add(&["repo"], &here, findings);
-        }
-        if volume.secret.is_some() {
-            add(&["secret"], &here, findings);
-        }
-    }
-    for (field, containers) in [("initContainers", &pod.init_containers), ("containers", &pod.containers)] {
-        let list = at.field(field);
-        for (index, container) in containers.iter().enumerate() {
-            let here = list.index(index);
-            let env = here.field("env");
-            for (index, variable) in container.env.iter().enumerate() {
-                if variable.value_from.as_ref().is_some_and(|source| source.secret_key_ref.is_some()) {
-                    add(&["valueFrom", "secretKeyRef"], &env.index(index), findings);
-                }
-            }
-        }
     }
 }
 

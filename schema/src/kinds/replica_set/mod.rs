@@ -92,6 +92,8 @@ impl KindSpec for ReplicaSetSpec {
     }
 
     fn places(&self) -> Vec<Vec<OwnedStep>> {
-        vec![field_path(&["spec", "selector"]), field_path(&["spec", "replicas"])]
+        let files = crate::files::of_pod(&self.template.spec, &["spec", "template", "spec"]);
+        let own = [field_path(&["spec", "selector"]), field_path(&["spec", "replicas"])];
+        own.into_iter().chain(files.into_iter().map(|wish| wish.at)).collect()
     }
 }

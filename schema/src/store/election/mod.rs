@@ -35,6 +35,24 @@ pub struct LeaderRecord {
     pub id: String,
     /// When it began to.
     pub since: Timestamp,
+    /// `http://address:port` of its read-only API, where agents fetch files; none if it can't be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api: Option<String>,
+}
+
+/// Who stands for election.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    /// Name of the reconciler.
+    pub id: String,
+    /// As in [`LeaderRecord`].
+    pub api: Option<String>,
+}
+
+impl From<String> for Standing {
+    fn from(id: String) -> Self {
+        Self { id, api: None }
+    }
 }
 
 /// Proof of leadership: holds as long as the leader key has this create revision.
@@ -104,22 +122,24 @@ pub async fn leader(store: &dyn Store) -> Result<Option<LeaderRecord>, StoreErro
     Ok(found.and_then(|item| decode(&item.value).ok()))
 }
 
-/// Stands for election as `id` until `shutdown`, then resigns. `ttl` is the time after which
+/// Stands for election until `shutdown`, then resigns. `ttl` is the time after which
 /// another one may lead when this process dies; etcd counts it in whole seconds.
 pub fn spawn(
     store: SharedStore,
-    id: String,
+    standing: impl Into<Standing>,
     ttl: Duration,
     shutdown: CancellationToken,
 ) -> (FenceReader, JoinHandle<()>) {
     let (held, reader) = watch::channel(None);
-    let candidate = Candidate { store, id, ttl, held };
+    let Standing { id, api } = standing.into();
+    let candidate = Candidate { store, id, api, ttl, held };
     (FenceReader { held: reader }, tokio::spawn(candidate.run(shutdown)))
 }
 
 struct Candidate {
     store: SharedStore,
     id: String,
+    api: Option<String>,
     ttl: Duration,
     held: watch::Sender<Option<Held>>,
 }
@@ -179,7 +199,7 @@ impl Candidate {
 
     async fn put_leader(&self, lease: LeaseId) -> Result<TxnOutcome, StoreError> {
         let key = Key::Leader.to_string();
-        let record = LeaderRecord { id: self.id.clone(), since: Timestamp::now() };
+        let record = LeaderRecord { id: self.id.clone(), since: Timestamp::now(), api: self.api.clone() };
         let value = encode(&record).expect("a leader record is small JSON").into();
         let put = Op::Put { key: key.clone(), value, lease: Some(lease) };
         self.store.txn(vec![Guard::Absent(key)], vec![put]).await

@@ -15,7 +15,7 @@ struct Candidacy {
 
 fn stand(store: &MemoryStore, id: &str) -> Candidacy {
     let shutdown = CancellationToken::new();
-    let (fence, task) = spawn(Arc::new(store.clone()), id.into(), TTL, shutdown.clone());
+    let (fence, task) = spawn(Arc::new(store.clone()), id.to_owned(), TTL, shutdown.clone());
     Candidacy { fence, shutdown, task }
 }
 

@@ -153,6 +153,7 @@ impl Rig {
             pod_table,
             credentials: Arc::new(NoCredentials),
             images: ImageBook::open(&self.state.path().join("agent")),
+            files: files(self.state.path()),
         })
         .unwrap();
         let (last_run, _) = watch::channel(None);
@@ -242,4 +243,12 @@ async fn killed_after_any_call_of_a_deletion_the_next_agent_leaves_nothing() {
     }
     // stop ×2, remove ×3, unlink.
     assert_eq!(crashes, 6);
+}
+
+/// Files of nobody: no reconciler is there.
+fn files(state_dir: &std::path::Path) -> Arc<crate::files::PodFiles> {
+    let store = Arc::new(MemoryStore::new());
+    let source = crate::worlds::blobs::Reconcilers::new(Vec::new(), store);
+    let keys = crate::files::Keys::open(&state_dir.join("age-identity.txt")).expect("it can be made");
+    Arc::new(crate::files::PodFiles::new(state_dir, Arc::new(source), keys))
 }

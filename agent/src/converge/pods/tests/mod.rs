@@ -2,6 +2,7 @@
 
 mod crash;
 mod crowd;
+mod files;
 mod limits;
 mod machine;
 mod observe;
@@ -63,6 +64,7 @@ fn binding(name: &str, spec: PodSpec) -> Binding {
         owner,
         commit: "c0ffee".into(),
         spec: spec.into(),
+        files: BTreeMap::new(),
     };
     Binding { node: "n1".into(), pod, reason: "test".into() }
 }
@@ -104,6 +106,7 @@ fn container(name: &str, attempt: u32, state: State) -> Container {
         ports: Vec::new(),
         hook: None,
         health: None,
+        files: Vec::new(),
         state,
     }
 }

@@ -11,10 +11,12 @@ use schema::kinds::pod::Protocol;
 use schema::kinds::{Kind, Resource};
 use schema::meta::ObjectRef;
 use schema::object::Object;
+use schema::violation::OwnedStep;
 use schema::world::Table;
 use serde::{Serialize, Serializer};
 
 use super::{Action, Field};
+use crate::gitops::diff::FILES;
 use crate::gitops::plan::{Act, Step, Why};
 
 pub(super) mod endpoints;
@@ -211,10 +213,16 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
+    /// Files of the repository that its pods need differ.
+    fn files_differ(&self) -> bool {
+        self.fields.iter().any(is_file)
+    }
+
     /// Fields of the spec that differ, the first few.
     fn because(&self) -> Vec<String> {
         const NAMED_MAX: usize = 5;
-        let spec = self.fields.iter().filter(|field| field.path.starts_with("spec"));
+        let is_cause = |field: &&Field| field.path.starts_with("spec") || is_file(field);
+        let spec = self.fields.iter().filter(is_cause);
         let mut named: Vec<String> = spec.clone().take(NAMED_MAX).map(|field| field.path.clone()).collect();
         let more = spec.count().saturating_sub(NAMED_MAX);
         if more > 0 {
@@ -222,6 +230,11 @@ impl Case<'_> {
         }
         named
     }
+}
+
+/// A file of the repository that a volume or secret names.
+fn is_file(field: &Field) -> bool {
+    matches!(field.steps.first(), Some(OwnedStep::Field(name)) if name == FILES)
 }
 
 /// The effects of one step, but for those that only all steps together have.

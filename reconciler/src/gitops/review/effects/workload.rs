@@ -18,7 +18,7 @@ pub(super) fn pod(case: &Case<'_>) -> Vec<Effect> {
     let mut effects = match (before, after) {
         (None, Some(after)) => vec![Effect::Start { pods: 1, containers: containers(after) }],
         (Some(before), None) => vec![Effect::Stop { pods: 1, containers: containers(before) }],
-        (Some(before), Some(after)) if before != after => {
+        (Some(before), Some(after)) if before != after || case.files_differ() => {
             vec![Effect::Restart { pods: 1, containers: containers(after), because: case.because() }]
         }
         _ => Vec::new(),
@@ -43,7 +43,7 @@ pub(super) fn replica_set(case: &Case<'_>) -> Vec<Effect> {
             effects.push(Effect::Stop { pods: before.replicas, containers: names(before) });
         }
         (Some(before), Some(after)) => {
-            if before.template != after.template {
+            if before.template != after.template || case.files_differ() {
                 let pods = before.replicas.min(after.replicas);
                 effects.push(Effect::Restart { pods, containers: names(after), because: template(case) });
             }

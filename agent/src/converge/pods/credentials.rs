@@ -1,0 +1,41 @@
+//! Logins at registries: the pod's `imagePullSecrets`, decrypted on this node.
+
+use async_trait::async_trait;
+use schema::records::PodInstance;
+
+use super::registry_login::{logins_for, parse};
+use crate::files::PodFiles;
+use crate::worlds::docker::RegistryLogin;
+
+/// Where logins at registries come from.
+#[async_trait]
+pub trait Credentials: Send + Sync + 'static {
+    /// The logins for an image of a pod, in the order in which they are tried; none is a pull
+    /// without login. The error is a sentence that names what can't be read, and no content.
+    async fn logins(&self, pod: &PodInstance, image: &str) -> Result<Vec<RegistryLogin>, String>;
+}
+
+/// Nobody has a login.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoCredentials;
+
+#[async_trait]
+impl Credentials for NoCredentials {
+    async fn logins(&self, _pod: &PodInstance, _image: &str) -> Result<Vec<RegistryLogin>, String> {
+        Ok(Vec::new())
+    }
+}
+
+#[async_trait]
+impl Credentials for PodFiles {
+    async fn logins(&self, pod: &PodInstance, image: &str) -> Result<Vec<RegistryLogin>, String> {
+        let mut logins = Vec::new();
+        for secret in &pod.spec.image_pull_secrets {
+            let plain = self.secret_bytes(pod, &secret.name).await.map_err(|error| error.to_string())?;
+            let entries = parse(&plain)
+                .map_err(|error| format!("secret {} is no registry login: {error}", secret.name))?;
+            logins.extend(logins_for(image, &entries));
+        }
+        Ok(logins)
+    }
+}

@@ -1,0 +1,199 @@
+//! Content on this node's disk: `<state>/agent/blobs/<digest>/`, unpacked, shared by all its pods.
+//!
+//! Fetched from a reconciler, verified, and moved to its place in one step; looked over again before
+//! each use. Without a reconciler what is here is enough.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, BufReader, Read as _, Seek as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use schema::files::{BlobRef, is_digest};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Semaphore;
+
+use super::unpack::{digest, unpack};
+use crate::converge::pods::names;
+use crate::worlds::blobs::BlobSource;
+
+/// Archives being fetched at once.
+const FETCHES: usize = 4;
+/// What no pod names stays so long.
+const KEPT: Duration = Duration::from_secs(3600);
+
+/// Content could not be brought to this node.
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    /// Nobody gave it.
+    #[error(
+        "cannot fetch {path} of the repository: {why}; it is tried again. See that a reconciler runs and that this node reaches it (--reconciler)"
+    )]
+    Fetch {
+        /// Its path in the repository.
+        path: String,
+        /// Who was asked, and what was said.
+        why: String,
+    },
+    /// It is not what was asked for.
+    #[error(
+        "{path} came with another content than its digest says; it is fetched again. See the reconciler's disk"
+    )]
+    Digest {
+        /// Its path in the repository.
+        path: String,
+    },
+    /// This node's disk, or an archive that is none.
+    #[error("cannot unpack {path} below {}: {why}; see this node's disk", dir.display())]
+    Disk {
+        /// Its path in the repository.
+        path: String,
+        /// Where.
+        dir: PathBuf,
+        /// Why.
+        why: String,
+    },
+}
+
+/// What was done to have content in its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ensured {
+    /// It was there.
+    Was,
+    /// It was fetched.
+    Fetched,
+    /// What was there had been changed by someone, and was fetched anew.
+    Repaired,
+}
+
+/// The folder.
+pub struct Cache {
+    dir: PathBuf,
+    source: Arc<dyn BlobSource>,
+    fetches: Semaphore,
+    /// One at a time per digest: pods that share content fetch it once.
+    turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+impl Cache {
+    /// The cache below `state_dir`. Touches nothing.
+    pub fn new(state_dir: &Path, source: Arc<dyn BlobSource>) -> Self {
+        let dir = names::blobs_dir(state_dir);
+        Self { dir, source, fetches: Semaphore::new(FETCHES), turns: Mutex::default() }
+    }
+
+    /// Where content lies once it is ensured.
+    pub fn folder(&self, blob: &BlobRef) -> PathBuf {
+        self.dir.join(&blob.digest)
+    }
+
+    /// Has content in its place, whole and unchanged.
+    pub async fn ensure(&self, path: &str, blob: &BlobRef) -> Result<Ensured, CacheError> {
+        let failed = |why: String| CacheError::Disk { path: path.to_owned(), dir: self.dir.clone(), why };
+        if !is_digest(&blob.digest) {
+            return Err(failed(format!("{:?} is no digest", blob.digest)));
+        }
+        let turn = {
+            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+            Arc::clone(turns.entry(blob.digest.clone()).or_default())
+        };
+        let _turn = turn.lock().await;
+        let (folder, wanted) = (self.folder(blob), blob.digest.clone());
+        let seen = tokio::task::spawn_blocking(move || look_over(&folder, &wanted)).await;
+        let outcome = match seen.map_err(|error| failed(error.to_string()))? {
+            Seen::Whole => return Ok(Ensured::Was),
+            Seen::Absent => Ensured::Fetched,
+            Seen::Changed => Ensured::Repaired,
+        };
+        // The semaphore is never closed.
+        let _slot = self.fetches.acquire().await;
+        fs::create_dir_all(&self.dir).map_err(|error| failed(error.to_string()))?;
+        let file = tempfile::tempfile_in(&self.dir).map_err(|error| failed(error.to_string()))?;
+        let to = file.try_clone().map_err(|error| failed(error.to_string()))?;
+        let fetched = self.source.fetch(&blob.digest, blob.size, to).await;
+        fetched.map_err(|why| CacheError::Fetch { path: path.to_owned(), why })?;
+        let (dir, wanted) = (self.dir.clone(), blob.digest.clone());
+        let placed = tokio::task::spawn_blocking(move || place(file, &dir, &wanted)).await;
+        match placed.map_err(|error| failed(error.to_string()))? {
+            Ok(true) => Ok(outcome),
+            Ok(false) => Err(CacheError::Digest { path: path.to_owned() }),
+            Err(why) => Err(failed(why)),
+        }
+    }
+
+    /// Removes what is not among `named` and was not for an hour. Blocking.
+    pub fn sweep(&self, named: &BTreeSet<String>) -> io::Result<()> {
+        let entries = match fs::read_dir(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries?,
+        };
+        for entry in entries.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if named.contains(&name) {
+                touch(&entry.path())?;
+            } else {
+                let modified = entry.metadata()?.modified()?;
+                if modified.elapsed().unwrap_or_default() > KEPT {
+                    fs::remove_dir_all(entry.path())?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+enum Seen {
+    Whole,
+    Absent,
+    Changed,
+}
+
+/// What is in a place; what is not what it should be goes aside. A container that has it mounted keeps
+/// it until it ends.
+fn look_over(folder: &Path, wanted: &str) -> Seen {
+    if fs::symlink_metadata(folder).is_err() {
+        return Seen::Absent;
+    }
+    if digest(folder).is_ok_and(|found| found == wanted) {
+        // Its hour begins anew.
+        let _ = touch(folder);
+        return Seen::Whole;
+    }
+    tracing::warn!(folder = %folder.display(), "files on this node are not what the repository has; fetching them anew");
+    Seen::Changed
+}
+
+fn touch(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.set_modified(SystemTime::now())
+}
+
+/// Verifies an archive, unpacks it beside its place and moves it there. False: it is another content.
+fn place(mut file: File, dir: &Path, wanted: &str) -> Result<bool, String> {
+    let text = |error: io::Error| error.to_string();
+    file.rewind().map_err(text)?;
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        match file.read(&mut buffer).map_err(text)? {
+            0 => break,
+            count => hash.update(&buffer[..count]),
+        }
+    }
+    if schema::codec::hex(&hash.finalize()) != wanted {
+        return Ok(false);
+    }
+    file.rewind().map_err(text)?;
+    let fresh = tempfile::Builder::new().prefix(".new-").tempdir_in(dir).map_err(text)?;
+    unpack(BufReader::new(file), fresh.path()).map_err(|error| error.to_string())?;
+    fs::set_permissions(fresh.path(), fs::Permissions::from_mode(0o755)).map_err(text)?;
+    let at = dir.join(wanted);
+    if fs::symlink_metadata(&at).is_ok() {
+        let aside = tempfile::Builder::new().prefix(".old-").tempdir_in(dir).map_err(text)?;
+        fs::rename(&at, aside.path().join("changed")).map_err(text)?;
+    }
+    fs::rename(fresh.keep(), &at).map_err(text)?;
+    Ok(true)
+}

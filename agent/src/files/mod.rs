@@ -1,0 +1,89 @@
+//! Files of the repository and secrets that pods need on this node.
+//!
+//! `cache` has the content on disk, ciphertext of secrets among it; `secrets` decrypts it in memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use schema::files::{BlobRef, file_name, of_secret};
+use schema::records::PodInstance;
+use tokio::time::Instant;
+
+pub mod cache;
+pub mod secrets;
+#[cfg(test)]
+mod tests;
+pub mod unpack;
+
+pub use cache::{Cache, CacheError, Ensured};
+pub use secrets::{Keys, SecretError};
+
+use crate::worlds::blobs::BlobSource;
+use secrets::Place;
+
+/// How often content that no pod names is looked for.
+const SWEEP_EVERY: Duration = Duration::from_secs(300);
+
+/// What pods get their files from.
+pub struct PodFiles {
+    cache: Arc<Cache>,
+    keys: Keys,
+    swept: Mutex<Option<Instant>>,
+}
+
+impl PodFiles {
+    /// Below `state_dir`, from `source`, decrypted with `keys`.
+    pub fn new(state_dir: &Path, source: Arc<dyn BlobSource>, keys: Keys) -> Self {
+        Self { cache: Arc::new(Cache::new(state_dir, source)), keys, swept: Mutex::default() }
+    }
+
+    /// Whom to encrypt secrets for.
+    pub fn recipient(&self) -> &str {
+        self.keys.recipient()
+    }
+
+    /// Has content on this node.
+    pub async fn ensure(&self, path: &str, blob: &BlobRef) -> Result<Ensured, CacheError> {
+        self.cache.ensure(path, blob).await
+    }
+
+    /// The plain text of a secret that the pod names, fetched where it is not here. The caller keeps it
+    /// in memory and shows it to nobody.
+    pub async fn secret_bytes(&self, pod: &PodInstance, name: &str) -> Result<Vec<u8>, SecretError> {
+        let found = of_secret(&pod.files, name);
+        let (path, blob) = found.ok_or_else(|| SecretError::NotNamed(name.to_owned()))?;
+        let no_content = |why: String| SecretError::NoContent(why);
+        self.ensure(path, blob).await.map_err(|error| no_content(error.to_string()))?;
+        let file: PathBuf = self.cache.folder(blob).join(file_name(path));
+        let ciphertext = fs::read(&file)
+            .map_err(|error| no_content(format!("cannot read {}: {error}", file.display())))?;
+        self.keys.decrypt(Place { name, path }, &ciphertext)
+    }
+
+    /// The same by keys.
+    pub async fn secret(
+        &self,
+        pod: &PodInstance,
+        name: &str,
+    ) -> Result<BTreeMap<String, Vec<u8>>, SecretError> {
+        Ok(secrets::entries(&self.secret_bytes(pod, name).await?))
+    }
+
+    /// Removes, now and then, what is not among the digests that pods name. Does not wait for it.
+    pub fn sweep_when_due(&self, named: impl FnOnce() -> BTreeSet<String>) {
+        let mut swept = self.swept.lock().unwrap_or_else(PoisonError::into_inner);
+        if swept.is_some_and(|at| at.elapsed() < SWEEP_EVERY) {
+            return;
+        }
+        *swept = Some(Instant::now());
+        let (cache, named) = (Arc::clone(&self.cache), named());
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = cache.sweep(&named) {
+                tracing::warn!(%error, "could not remove files that no pod needs");
+            }
+        });
+    }
+}

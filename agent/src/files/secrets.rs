@@ -1,0 +1,190 @@
+//! This node's age identity, and secrets decrypted with it, in memory only.
+//!
+//! Reads `--age-identity`, made at the first start; writes nothing else. Nothing here has a `Debug` that
+//! shows a secret, and no error carries one.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use age::secrecy::ExposeSecret as _;
+use age::x25519::Identity;
+use anyhow::{Context as _, bail};
+use schema::files::LIMITS;
+
+/// The key of a secret that is no map of texts.
+pub const WHOLE: &str = "value";
+
+/// A secret can't be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SecretError {
+    /// The pod was made before its files were looked for, or does not name it.
+    #[error("the pod does not bring secret {0} along; see 'minik8s describe' of its owner")]
+    NotNamed(String),
+    /// Its ciphertext is not here.
+    #[error("{0}")]
+    NoContent(String),
+    /// Encrypted for others.
+    #[error(
+        "secret {name} ({path}) is not encrypted for this node; encrypt it anew with 'age -r {recipient}' beside the other recipients"
+    )]
+    NotForUs {
+        /// Name.
+        name: String,
+        /// Path in the repository.
+        path: String,
+        /// This node's recipient.
+        recipient: String,
+    },
+    /// Damaged.
+    #[error("secret {name} ({path}) can't be decrypted: {why}; encrypt it anew with 'age -r {recipient}'")]
+    Damaged {
+        /// Name.
+        name: String,
+        /// Path in the repository.
+        path: String,
+        /// Why, in words of the cipher.
+        why: String,
+        /// This node's recipient.
+        recipient: String,
+    },
+    /// No such key.
+    #[error("secret {name} has no key {key}; it has {known}")]
+    NoKey {
+        /// Name.
+        name: String,
+        /// Which.
+        key: String,
+        /// Its keys.
+        known: String,
+    },
+    /// A key or value that can't be used so.
+    #[error("key {key} of secret {name} {why}")]
+    Unfit {
+        /// Name.
+        name: String,
+        /// Which.
+        key: String,
+        /// What is wrong and what to do.
+        why: &'static str,
+    },
+}
+
+/// Where a secret is, for messages.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its path in the repository.
+    pub path: &'a str,
+}
+
+/// The node's identities, the first of which is its own.
+pub struct Keys {
+    identities: Vec<Identity>,
+    recipient: String,
+}
+
+impl Keys {
+    /// Reads the file, or makes it.
+    ///
+    /// # Errors
+    /// One line: it can't be read or written, or holds no identity.
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => make(path)?,
+            Err(error) => bail!("cannot read the age identity {}: {error}", path.display()),
+        };
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let identities: Result<Vec<Identity>, _> = lines.map(str::parse).collect();
+        let Ok(identities) = identities else {
+            bail!("{} holds something else than age identities; make one with age-keygen", path.display())
+        };
+        let Some(own) = identities.first() else {
+            bail!("{} holds no age identity; remove it, and the agent makes one", path.display())
+        };
+        let recipient = own.to_public().to_string();
+        Ok(Self { identities, recipient })
+    }
+
+    /// Whom to encrypt for, so that this node can decrypt: `age1…`.
+    pub fn recipient(&self) -> &str {
+        &self.recipient
+    }
+
+    /// The plain text.
+    pub fn decrypt(&self, place: Place<'_>, ciphertext: &[u8]) -> Result<Vec<u8>, SecretError> {
+        let (name, path, recipient) = (place.name.to_owned(), place.path.to_owned(), self.recipient.clone());
+        self.plain(ciphertext).map_err(|why| match why {
+            age::DecryptError::NoMatchingKeys => SecretError::NotForUs { name, path, recipient },
+            other => SecretError::Damaged { name, path, why: other.to_string(), recipient },
+        })
+    }
+
+    fn plain(&self, ciphertext: &[u8]) -> Result<Vec<u8>, age::DecryptError> {
+        let decryptor = age::Decryptor::new_buffered(age::armor::ArmoredReader::new(ciphertext))?;
+        let identities = self.identities.iter().map(|identity| identity as &dyn age::Identity);
+        let mut plain = Vec::new();
+        decryptor.decrypt(identities)?.take(LIMITS.secret_bytes).read_to_end(&mut plain)?;
+        Ok(plain)
+    }
+}
+
+fn make(path: &Path) -> anyhow::Result<String> {
+    let identity = Identity::generate();
+    let text = format!(
+        "# This node's age identity: whoever has it reads the node's secrets.\n# public key: {}\n{}\n",
+        identity.to_public(),
+        identity.to_string().expose_secret()
+    );
+    let written = || -> io::Result<()> {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    };
+    written().with_context(|| format!("cannot write an age identity to {}", path.display()))?;
+    tracing::info!(path = %path.display(), recipient = %identity.to_public(), "made this node's age identity");
+    Ok(text)
+}
+
+/// A map of texts in YAML or JSON by its keys; anything else under [`WHOLE`].
+pub fn entries(plain: &[u8]) -> BTreeMap<String, Vec<u8>> {
+    let map: Result<BTreeMap<String, String>, _> = serde_yaml::from_slice(plain);
+    match map {
+        Ok(map) if !map.is_empty() => map.into_iter().map(|(key, value)| (key, value.into_bytes())).collect(),
+        _ => BTreeMap::from([(WHOLE.to_owned(), plain.to_vec())]),
+    }
+}
+
+/// One value, as a variable of an environment takes it.
+pub fn variable(name: &str, key: &str, entries: &BTreeMap<String, Vec<u8>>) -> Result<String, SecretError> {
+    let unfit = |why| SecretError::Unfit { name: name.to_owned(), key: key.to_owned(), why };
+    let value = entries.get(key).ok_or_else(|| {
+        let known = entries.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let hint = if known == WHOLE { " (what is no map from keys to texts is one value)" } else { "" };
+        SecretError::NoKey { name: name.to_owned(), key: key.to_owned(), known: format!("{known}{hint}") }
+    })?;
+    let text = String::from_utf8(value.clone()).map_err(|_| unfit("is not text; mount it as a file"))?;
+    if text.contains('\0') { Err(unfit("holds a NUL; mount it as a file")) } else { Ok(text) }
+}
+
+/// Keys that can be names of files.
+pub fn check_file_names(name: &str, entries: &BTreeMap<String, Vec<u8>>) -> Result<(), SecretError> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let is_file =
+        |key: &str| key.len() <= 253 && !key.starts_with("..") && key != "." && key.chars().all(fits);
+    match entries.keys().find(|key| key.is_empty() || !is_file(key)) {
+        None => Ok(()),
+        Some(key) => Err(SecretError::Unfit {
+            name: name.to_owned(),
+            key: key.clone(),
+            why: "can't be the name of a file; use letters, digits, '-', '_' and '.'",
+        }),
+    }
+}

@@ -1,0 +1,136 @@
+//! Archives to folders, and folders back to digests. Blocking.
+//!
+//! An archive is taken for hostile: only files and links that stay inside come out of it, each at a
+//! path of its own, through no link, and no more than the bounds allow.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use schema::archive::{Archive, ArchiveError};
+use schema::files::{LIMITS, link_stays};
+use tar::EntryType;
+
+/// Content could not be unpacked or read back.
+#[derive(Debug, thiserror::Error)]
+pub enum UnpackError {
+    /// An entry that must not be.
+    #[error("the archive holds {0:?}, which is no file of a folder")]
+    Entry(String),
+    /// More than may be.
+    #[error("the archive holds more than a volume may")]
+    TooMuch,
+    /// The disk, or an archive that is none.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// Unpacks into `dir`, which exists and is empty.
+pub fn unpack(archive: impl Read, dir: &Path) -> Result<(), UnpackError> {
+    let mut files: BTreeSet<String> = BTreeSet::new();
+    let mut bytes = 0_u64;
+    for entry in tar::Archive::new(archive).entries()? {
+        let mut entry = entry?;
+        let shown = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        let refused = || UnpackError::Entry(shown.clone());
+        let path = String::from_utf8(entry.path_bytes().into_owned()).map_err(|_| refused())?;
+        let is_part = |part: &str| !matches!(part, "" | "." | "..");
+        if !path.split('/').all(is_part) || path.contains('\0') {
+            return Err(refused());
+        }
+        // Nothing lies below a file or link, and nothing is written twice.
+        let above = path.match_indices('/').map(|(at, _)| &path[..at]);
+        if files.contains(&path) || above.into_iter().any(|folder| files.contains(folder)) {
+            return Err(refused());
+        }
+        let at = dir.join(&path);
+        make_folders(dir, &path)?;
+        match entry.header().entry_type() {
+            EntryType::Regular => {
+                bytes = bytes.saturating_add(entry.size());
+                if bytes > LIMITS.bytes {
+                    return Err(UnpackError::TooMuch);
+                }
+                let mode = if entry.header().mode()? & 0o100 != 0 { 0o755 } else { 0o644 };
+                // Never through what is there already.
+                let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&at)?;
+                io::copy(&mut entry, &mut file)?;
+                // Whatever the umask is.
+                file.set_permissions(fs::Permissions::from_mode(mode))?;
+            }
+            EntryType::Symlink => {
+                let target = entry.link_name_bytes().ok_or_else(refused)?.into_owned();
+                let target = String::from_utf8(target).map_err(|_| refused())?;
+                if !link_stays(&path, &target) {
+                    return Err(refused());
+                }
+                symlink(&target, &at)?;
+            }
+            _ => return Err(refused()),
+        }
+        files.insert(path);
+        if files.len() > LIMITS.entries {
+            return Err(UnpackError::TooMuch);
+        }
+    }
+    Ok(())
+}
+
+/// The folders that `path` lies in; none of them is a link, for nothing lies below one.
+fn make_folders(dir: &Path, path: &str) -> io::Result<()> {
+    let mut at = dir.to_owned();
+    let Some((folders, _)) = path.rsplit_once('/') else { return Ok(()) };
+    for part in folders.split('/') {
+        at.push(part);
+        match fs::create_dir(&at) {
+            Ok(()) => fs::set_permissions(&at, fs::Permissions::from_mode(0o755))?,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The digest that the content of `dir` has now.
+pub fn digest(dir: &Path) -> Result<String, ArchiveError> {
+    let mut paths = Vec::new();
+    collect(dir, dir, &mut paths)?;
+    paths.sort();
+    let mut archive = Archive::new(io::sink());
+    for path in paths {
+        let at = dir.join(&path);
+        let meta = fs::symlink_metadata(&at)?;
+        if meta.file_type().is_symlink() {
+            let target = fs::read_link(&at)?;
+            archive.link(&path, &target.to_string_lossy())?;
+        } else {
+            let executable = meta.permissions().mode() & 0o100 != 0;
+            let file = File::open(&at)?.take(meta.len());
+            archive.file(&path, executable, meta.len(), file)?;
+        }
+    }
+    Ok(archive.finish()?.digest)
+}
+
+/// All files and links below, as paths from `root`; anything else counts as a file of an odd sort.
+fn collect(root: &Path, dir: &Path, paths: &mut Vec<String>) -> Result<(), ArchiveError> {
+    for entry in fs::read_dir(dir)? {
+        let path: PathBuf = entry?.path();
+        let kind = fs::symlink_metadata(&path)?.file_type();
+        let below = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
+        if kind.is_dir() {
+            collect(root, &path, paths)?;
+        } else if kind.is_file() || kind.is_symlink() {
+            paths.push(below);
+        } else {
+            return Err(ArchiveError::Name(below));
+        }
+        // More than there may be is another content anyway.
+        if paths.len() > LIMITS.entries {
+            return Err(ArchiveError::TooMany);
+        }
+    }
+    Ok(())
+}

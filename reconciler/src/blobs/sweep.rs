@@ -1,0 +1,77 @@
+//! Removes content that nothing refers to any more. Reads the world and the store.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use schema::control::{Loop, LoopError, Next, Observation};
+use schema::store::reflector::WorldReader;
+use schema::world::World;
+
+use super::plan::{self, Sweep};
+use super::store::BlobStore;
+
+/// The loop. Every reconciler has one: each keeps its own disk in bounds.
+pub struct SweepLoop {
+    store: BlobStore,
+    world: WorldReader,
+}
+
+/// What one run saw.
+pub struct Seen {
+    world: Arc<World>,
+    on_disk: Vec<(String, Timestamp)>,
+}
+
+impl SweepLoop {
+    /// A loop over this store.
+    pub fn new(store: BlobStore, world: WorldReader) -> Self {
+        Self { store, world }
+    }
+}
+
+#[async_trait]
+impl Loop for SweepLoop {
+    type Observed = Seen;
+    type Plan = Sweep;
+    type Outcome = Vec<String>;
+
+    fn name(&self) -> &'static str {
+        "blobs"
+    }
+
+    async fn observe(&mut self) -> Result<Observation<Seen>, LoopError> {
+        let world = self.world.current();
+        if !world.synced {
+            return Ok(Observation::NotReady("etcd is not listed yet".to_owned()));
+        }
+        let store = self.store.clone();
+        let listed = tokio::task::spawn_blocking(move || store.list()).await;
+        let on_disk = listed
+            .map_err(|error| LoopError::new("cannot list the content on disk", error))?
+            .map_err(|error| LoopError::new("cannot list the content on disk", error))?;
+        Ok(Observation::Ready(Seen { world, on_disk }))
+    }
+
+    fn plan(seen: &Seen, now: Timestamp) -> Sweep {
+        plan::plan(&seen.on_disk, &plan::live(&seen.world), now)
+    }
+
+    async fn act(&mut self, _: &Seen, sweep: Sweep) -> Vec<String> {
+        let store = self.store.clone();
+        let work = move || {
+            let kept = sweep.keep.iter().map(|name| (name, store.keep(name)));
+            let removed = sweep.remove.iter().map(|name| (name, store.remove(name)));
+            let failed = kept.chain(removed).filter_map(|(name, done)| Some((name, done.err()?)));
+            failed.map(|(name, error)| format!("{name}: {error}")).collect()
+        };
+        tokio::task::spawn_blocking(work).await.unwrap_or_default()
+    }
+
+    async fn report(&mut self, _: Seen, failed: Vec<String>) -> Result<Next, LoopError> {
+        match failed.as_slice() {
+            [] => Ok(Next::Interval),
+            _ => Err(LoopError::message(format!("cannot sweep the content on disk: {}", failed.join("; ")))),
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! A file or folder of a commit as an archive: what volumes mount and secrets decrypt.
+//!
+//! Reads the object database, decides what can't be mounted: links that lead out, submodules, pointers
+//! of Git LFS. Ignore files keep manifests from being read and nothing from being mounted.
+
+use std::io::{self, Write};
+
+use git2::{ErrorCode, ObjectType, Oid, Repository, Tree};
+use schema::archive::{Archive, ArchiveError, Made};
+use schema::files::{BlobKind, LIMITS, file_name, is_ciphertext, is_lfs_pointer};
+
+use super::walk::DEPTH_MAX;
+
+const LINK: i32 = 0o120_000;
+const EXECUTABLE: i32 = 0o100;
+
+/// A path of a commit can't be given to a pod.
+#[derive(Debug, thiserror::Error)]
+pub enum ContentError {
+    /// Nothing there.
+    #[error("there is no {0} in the repository")]
+    Absent(String),
+    /// The path itself is a link.
+    #[error("{0} is a symbolic link")]
+    IsLink(String),
+    /// A link below it leads out of it.
+    #[error("{0} is a symbolic link that leads out of the folder")]
+    LinkOut(String),
+    /// Another repository.
+    #[error("{0} is a submodule, whose files are not in this repository")]
+    Submodule(String),
+    /// Not the file itself.
+    #[error("{0} is a Git LFS pointer, not the file itself")]
+    Lfs(String),
+    /// A name that is not UTF-8, or none.
+    #[error("the file name {0:?} can't be used")]
+    Name(String),
+    /// More than may be mounted.
+    #[error("{path} can't be mounted: {why}")]
+    TooMuch {
+        /// Which path.
+        path: String,
+        /// Of what.
+        why: String,
+    },
+    /// Where the ciphertext of a secret should be.
+    #[error("{0} is not encrypted")]
+    Plain(String),
+    /// Where the ciphertext of a secret should be.
+    #[error("{0} is a folder, not an encrypted file")]
+    NoFile(String),
+    /// The object database.
+    #[error(transparent)]
+    Git(#[from] git2::Error),
+    /// The archive can't be written.
+    #[error("cannot write the content of {path}: {source}")]
+    Write {
+        /// Which path.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl ContentError {
+    /// What to do.
+    pub fn help(&self) -> &'static str {
+        match self {
+            ContentError::Absent(_) => "paths are from the root of the repository; commit what is missing",
+            ContentError::IsLink(_) => "name what it points to",
+            ContentError::LinkOut(_) => "put the file itself in its place",
+            ContentError::Submodule(_) => "commit its files here",
+            ContentError::Lfs(_) => "commit the file itself: `git lfs untrack` it, or bake it into the image",
+            ContentError::Name(_) => "rename it",
+            ContentError::TooMuch { .. } => "name a smaller folder, or bake what is large into the image",
+            ContentError::Plain(_) => {
+                "encrypt it with `age -r RECIPIENT`, and change what was in it: it is in Git's history for good"
+            }
+            ContentError::NoFile(_) => "put the encrypted file there",
+            ContentError::Git(_) | ContentError::Write { .. } => "",
+        }
+    }
+
+    /// It says something about the reconciler, and nothing about the commit.
+    pub fn is_ours(&self) -> bool {
+        matches!(self, ContentError::Git(_) | ContentError::Write { .. })
+    }
+}
+
+/// What is at a path: two of the same id and mode have the same content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Found {
+    /// Of the blob or tree.
+    pub id: Oid,
+    /// As Git keeps it.
+    pub mode: i32,
+}
+
+/// Looks for `path` (as `schema::files::normal_path` has it) in `commit`.
+pub fn find(repository: &Repository, commit: Oid, path: &str) -> Result<Found, ContentError> {
+    // No entry of a tree is called so, and libgit2 has other errors for it, which are no mirror's fault.
+    if path.contains('\0') || path.split('/').any(|part| matches!(part, "" | "..")) {
+        return Err(ContentError::Absent(path.to_owned()));
+    }
+    let root = repository.find_commit(commit)?.tree()?;
+    if path == "." {
+        return Ok(Found { id: root.id(), mode: 0o040_000 });
+    }
+    let entry = match root.get_path(path.as_ref()) {
+        Ok(entry) => entry,
+        Err(error) if error.code() == ErrorCode::NotFound && error.class() == git2::ErrorClass::Tree => {
+            return Err(ContentError::Absent(path.to_owned()));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    match entry.kind() {
+        Some(ObjectType::Tree) => Ok(Found { id: entry.id(), mode: entry.filemode() }),
+        Some(ObjectType::Blob) if entry.filemode() == LINK => Err(ContentError::IsLink(path.to_owned())),
+        Some(ObjectType::Blob) => Ok(Found { id: entry.id(), mode: entry.filemode() }),
+        Some(ObjectType::Commit) => Err(ContentError::Submodule(path.to_owned())),
+        _ => Err(ContentError::Absent(path.to_owned())),
+    }
+}
+
+/// Writes the archive of what was found at `path`; a secret must be a file of ciphertext.
+pub fn archive<W: Write>(
+    repository: &Repository,
+    found: Found,
+    path: &str,
+    is_secret: bool,
+    writer: W,
+) -> Result<(Made<W>, BlobKind), ContentError> {
+    let mut walk = Walk { repository, archive: Archive::new(writer), entries: 0, top: path };
+    let is_folder = repository.find_object(found.id, None)?.kind() == Some(ObjectType::Tree);
+    let kind = match (is_folder, is_secret) {
+        (true, true) => return Err(ContentError::NoFile(path.to_owned())),
+        (true, false) => {
+            walk.folder(&repository.find_tree(found.id)?, "", 0)?;
+            BlobKind::Folder
+        }
+        (false, true) => {
+            walk.secret(found)?;
+            BlobKind::Secret
+        }
+        (false, false) => {
+            walk.file(found, file_name(path), path)?;
+            BlobKind::File
+        }
+    };
+    let made = walk.archive.finish().map_err(|error| refused(error, path, path))?;
+    Ok((made, kind))
+}
+
+struct Walk<'r, W: Write> {
+    repository: &'r Repository,
+    archive: Archive<W>,
+    /// Files and folders: trees may name each other many times over without any file.
+    entries: usize,
+    top: &'r str,
+}
+
+impl<W: Write> Walk<'_, W> {
+    fn folder(&mut self, tree: &Tree<'_>, prefix: &str, depth: usize) -> Result<(), ContentError> {
+        for item in tree {
+            let Ok(name) = str::from_utf8(item.name_bytes()) else {
+                let name = String::from_utf8_lossy(item.name_bytes());
+                return Err(ContentError::Name(format!("{prefix}{name}")));
+            };
+            let below = format!("{prefix}{name}");
+            let path = if self.top == "." { below.clone() } else { format!("{}/{below}", self.top) };
+            self.entries += 1;
+            if self.entries > LIMITS.entries || depth > DEPTH_MAX {
+                return Err(refused(ArchiveError::TooMany, &path, self.top));
+            }
+            match item.kind() {
+                Some(ObjectType::Tree) => {
+                    let tree = self.repository.find_tree(item.id())?;
+                    self.folder(&tree, &format!("{below}/"), depth + 1)?;
+                }
+                Some(ObjectType::Blob) if item.filemode() == LINK => self.link(item.id(), &below, &path)?,
+                Some(ObjectType::Blob) => {
+                    self.file(Found { id: item.id(), mode: item.filemode() }, &below, &path)?;
+                }
+                _ => return Err(ContentError::Submodule(path)),
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, found: Found, name: &str, path: &str) -> Result<(), ContentError> {
+        let top = self.top;
+        // Asked before it is read: a blob is read whole, and may be larger than memory.
+        let (size, _) = self.repository.odb()?.read_header(found.id)?;
+        if size as u64 > LIMITS.bytes {
+            return Err(refused(ArchiveError::TooLarge, path, top));
+        }
+        let blob = self.repository.find_blob(found.id)?;
+        if is_lfs_pointer(blob.content()) {
+            return Err(ContentError::Lfs(path.to_owned()));
+        }
+        let added = self.archive.file(name, found.mode & EXECUTABLE != 0, size as u64, blob.content());
+        added.map_err(|error| refused(error, path, top))
+    }
+
+    fn secret(&mut self, found: Found) -> Result<(), ContentError> {
+        let path = self.top;
+        let (size, _) = self.repository.odb()?.read_header(found.id)?;
+        if size as u64 > LIMITS.secret_bytes {
+            let why = format!("a secret has at most {} KiB", LIMITS.secret_bytes / 1024);
+            return Err(ContentError::TooMuch { path: path.to_owned(), why });
+        }
+        if !is_ciphertext(self.repository.find_blob(found.id)?.content()) {
+            return Err(ContentError::Plain(path.to_owned()));
+        }
+        self.file(found, file_name(path), path)
+    }
+
+    fn link(&mut self, id: Oid, name: &str, path: &str) -> Result<(), ContentError> {
+        let (size, _) = self.repository.odb()?.read_header(id)?;
+        // Longer than any path of Linux.
+        if size > 4096 {
+            return Err(ContentError::LinkOut(path.to_owned()));
+        }
+        let blob = self.repository.find_blob(id)?;
+        let Ok(target) = str::from_utf8(blob.content()) else {
+            return Err(ContentError::LinkOut(path.to_owned()));
+        };
+        let top = self.top;
+        self.archive.link(name, target).map_err(|error| refused(error, path, top))
+    }
+}
+
+/// In the words of the commit. `top` is what was asked for.
+fn refused(error: ArchiveError, path: &str, top: &str) -> ContentError {
+    match error {
+        ArchiveError::TooLarge | ArchiveError::TooMany => {
+            ContentError::TooMuch { path: top.to_owned(), why: error.to_string() }
+        }
+        ArchiveError::Name(name) => ContentError::Name(name),
+        ArchiveError::Link { .. } => ContentError::LinkOut(path.to_owned()),
+        ArchiveError::Io(source) => ContentError::Write { path: path.to_owned(), source },
+    }
+}

@@ -1,0 +1,255 @@
+//! Files and secrets of the repository that pods name: what an object says of them, when that changes,
+//! and what is refused.
+
+use std::fs;
+use std::io::Read as _;
+use std::path::Path;
+
+use git2::{Oid, Repository, Signature};
+use schema::files::BlobKind;
+use schema::object::Object;
+use schema::records::SourceState;
+use schema::world::{Versioned, World};
+
+use super::kit::{Cluster, Files, Repo, pod};
+use crate::blobs::{BlobStore, Blobs, BlobsError};
+use crate::gitops::files::{InCommit, Known, Lookup as _};
+use crate::gitops::offline::{Request, compare};
+
+const AGE: &str = "age-encryption.org/v1\n-> X25519 abc\n";
+
+fn with_volume(name: &str, path: &str) -> String {
+    pod(name, "one") + &format!("  volumes:\n  - {{name: v, repo: {{path: {path}}}}}\n")
+}
+
+fn with_secret(name: &str, secret: &str) -> String {
+    pod(name, "one") + &format!("  imagePullSecrets: [{{name: {secret}}}]\n")
+}
+
+fn repo(files: &[(&str, &str)]) -> Repo {
+    let files: Files = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
+    Repo::new(files)
+}
+
+fn world(objects: impl IntoIterator<Item = Object>) -> World {
+    let mut world = World { synced: true, ..World::default() };
+    for value in objects {
+        let versioned = Versioned { value, create_revision: 1, mod_revision: 1 };
+        world.objects.insert(versioned.value.reference(), versioned.into());
+    }
+    world
+}
+
+/// Red without `files` in `Object::hash_of`, and without the second look at unchanged manifests in
+/// `read_keeping` (it then keeps what it had resolved).
+#[tokio::test]
+async fn a_changed_file_changes_the_objects_that_name_it_and_no_other() {
+    let mut repo = repo(&[
+        ("a.yaml", &with_volume("a", "./config/app/")),
+        ("b.yaml", &with_volume("b", "config/other.txt")),
+        ("c.yaml", &pod("c", "one")),
+        ("config/app/x.yaml", "just: text\n"),
+        ("config/other.txt", "other\n"),
+        // Manifests are kept out by it, files for pods are not.
+        (".minik8signore", "config/\n"),
+    ]);
+    let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    let first = cluster.objects().await;
+    assert_eq!(first["a"].files["config/app"].kind, BlobKind::Folder);
+    assert_eq!(first["b"].files["config/other.txt"].kind, BlobKind::File);
+    assert!(first["c"].files.is_empty());
+    assert_eq!(first["c"].hash, schema::codec::content_hash(&first["c"].resource), "as ever");
+
+    repo.set("config/app/x.yaml", "just: another\n").set("README.md", "noise");
+    let head = repo.commit("Another file");
+    let request = Request {
+        repo: &repo.path(),
+        base: Some(&base),
+        head: &head,
+        folder: "",
+        source: "main",
+        strict: false,
+        live: None,
+    };
+    let review = compare(&request).unwrap();
+    assert_eq!(review.changes.len(), 1);
+    assert_eq!(
+        (review.changes[0].name.as_str(), review.changes[0].action.to_string().as_str()),
+        ("a", "replace")
+    );
+    let shown = crate::gitops::review::text(&review, false);
+    assert!(shown.contains("restarts 1 pod") && shown.contains("config/app"), "{shown}");
+
+    cluster.settle().await;
+    let second = cluster.objects().await;
+    assert_ne!(second["a"].hash, first["a"].hash);
+    assert_eq!((second["a"].generation, second["a"].provenance.commit.as_str()), (2, head.as_str()));
+    assert_eq!((&second["b"], &second["c"]), (&first["b"], &first["c"]));
+    let before = cluster.store.revision();
+    cluster.run().await;
+    cluster.restart();
+    cluster.settle().await;
+    assert_eq!(cluster.store.revision(), before, "nothing changed, nothing is written");
+}
+
+#[tokio::test]
+async fn what_is_missing_or_plain_keeps_its_file_from_being_applied() {
+    let mut repo = repo(&[
+        ("a.yaml", &with_volume("a", "config")),
+        ("b.yaml", &with_secret("b", "db")),
+        ("c.yaml", &with_secret("c", "plain")),
+        ("d.yaml", &pod("d", "one")),
+        ("secrets/plain.age", "password: hunter2\n"),
+    ]);
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["d"]);
+    let status = cluster.status().await;
+    assert_eq!(status.state, SourceState::Degraded);
+    let told = format!("{status:?}");
+    for part in ["repo-file", "secret-file", "no config in", "secrets/default/db.age", "is not encrypted"] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    assert!(!told.contains("hunter2"), "{told}");
+
+    repo.set("config/x", "x").set("secrets/db.age", AGE).set("secrets/plain.age", AGE).commit("Mend");
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["a", "b", "c", "d"]);
+    let b = cluster.objects().await["b"].clone();
+    assert_eq!(b.files["secrets/db.age"].kind, BlobKind::Secret);
+    // The namespace's own goes before one for all.
+    repo.set("secrets/default/db.age", AGE).commit("Its own");
+    cluster.settle().await;
+    assert!(cluster.objects().await["b"].files.contains_key("secrets/default/db.age"));
+}
+
+/// Red without `make_again`, and with any digest served that is on disk.
+#[tokio::test]
+async fn only_what_is_live_is_served_and_what_is_missing_is_made_again() {
+    let mut repo = repo(&[("a.yaml", &with_volume("a", "x.txt")), ("x.txt", "one\n")]);
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    let first = cluster.objects().await["a"].clone();
+    repo.set("x.txt", "two\n").commit("Two");
+    cluster.settle().await;
+    let second = cluster.objects().await["a"].clone();
+    let (old, new) = (&first.files["x.txt"], &second.files["x.txt"]);
+    let (blobs, store) = (Blobs::new(&repo.state()), BlobStore::new(&repo.state()));
+    assert!(store.has(old) && store.has(new));
+    let world = world([second.clone()]);
+    assert!(matches!(blobs.open(&world, &old.digest), Err(BlobsError::Unreferred(_))));
+    assert!(matches!(blobs.open(&world, "../lock"), Err(BlobsError::Digest(_))));
+
+    store.remove(&new.digest).unwrap();
+    let (mut file, size) = blobs.open(&world, &new.digest).unwrap();
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).unwrap();
+    assert_eq!((bytes.len() as u64, size), (new.size, new.size));
+    assert!(bytes.windows(4).any(|part| part == b"two\n"));
+    // A file that was cut off is as good as none.
+    fs::File::options()
+        .write(true)
+        .open(repo.state().join("reconciler/blobs").join(&new.digest))
+        .unwrap()
+        .set_len(3)
+        .unwrap();
+    assert_eq!(blobs.open(&world, &new.digest).unwrap().1, new.size);
+
+    store.remove(&new.digest).unwrap();
+    fs::remove_dir_all(repo.mirror()).unwrap();
+    assert!(matches!(blobs.open(&world, &new.digest), Err(BlobsError::Absent(_))));
+}
+
+const FILE: i32 = 0o100_644;
+const PROGRAM: i32 = 0o100_755;
+const LINK: i32 = 0o120_000;
+const FOLDER: i32 = 0o040_000;
+const SUBMODULE: i32 = 0o160_000;
+
+fn tree(git: &Repository, items: &[(&str, Oid, i32)]) -> Oid {
+    let mut builder = git.treebuilder(None).unwrap();
+    for (name, id, mode) in items {
+        builder.insert(name, *id, *mode).unwrap();
+    }
+    builder.write().unwrap()
+}
+
+fn look(git: &Repository, root: Oid, path: &str) -> Result<String, String> {
+    let author = Signature::new("Ada", "ada@example.org", &git2::Time::new(1_700_000_000, 0)).unwrap();
+    let commit = git.commit(None, &author, &author, "x", &git.find_tree(root).unwrap(), &[]).unwrap();
+    let nothing = Known::new();
+    let mut lookup = InCommit { repository: git, commit, store: None, before: &nothing, now: Known::new() };
+    match lookup.look(path, false) {
+        Ok(blob) => Ok(blob.unwrap().digest),
+        Err(error) => Err(format!("{error}: {}", error.help())),
+    }
+}
+
+#[test]
+fn links_out_submodules_and_pointers_are_refused_by_name_and_remedy() {
+    let dir = tempfile::tempdir().unwrap();
+    let git = Repository::init_bare(dir.path()).unwrap();
+    let blob = |text: &str| git.blob(text.as_bytes()).unwrap();
+    let file = ("a", blob("a"), FILE);
+    let lfs = blob("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n");
+    let inside = |item: (&str, Oid, i32)| tree(&git, &[("conf", tree(&git, &[file, item]), FOLDER)]);
+    for (item, part, remedy) in [
+        (("l", blob("../../etc"), LINK), "conf/l is a symbolic link that leads out", "the file itself"),
+        (("l", blob("/etc/passwd"), LINK), "conf/l is a symbolic link that leads out", "the file itself"),
+        (
+            ("m", Oid::from_str(&"1".repeat(40)).unwrap(), SUBMODULE),
+            "conf/m is a submodule",
+            "commit its files",
+        ),
+        (("big.bin", lfs, FILE), "conf/big.bin is a Git LFS pointer", "git lfs untrack"),
+    ] {
+        let why = look(&git, inside(item), "conf").unwrap_err();
+        assert!(why.contains(part) && why.contains(remedy), "{why}");
+    }
+    let good = inside(("l", blob("a"), LINK));
+    assert!(look(&git, good, "conf").is_ok(), "a link that stays is one");
+    assert!(look(&git, good, "conf/l").unwrap_err().contains("is a symbolic link: name what it points to"));
+    for path in ["../conf", "a\0b", "conf/../conf"] {
+        assert!(look(&git, good, path).unwrap_err().contains("there is no"), "{path:?}");
+    }
+    assert!(look(&git, good, "nothing").unwrap_err().contains("there is no nothing in the repository"));
+    assert_ne!(
+        look(&git, inside(("p", blob("p"), FILE)), "conf"),
+        look(&git, inside(("p", blob("p"), PROGRAM)), "conf")
+    );
+    // Trees that name each other over and over hold no file, and are not walked to their end.
+    let mut bomb = tree(&git, &[]);
+    for _ in 0..12 {
+        bomb = tree(&git, &[("a", bomb, FOLDER), ("b", bomb, FOLDER), ("c", bomb, FOLDER)]);
+    }
+    assert!(look(&git, bomb, ".").unwrap_err().contains("more than 10000 files"));
+}
+
+#[test]
+fn a_folder_of_the_disk_is_checked_as_its_commit_would_be() {
+    let dir = tempfile::tempdir().unwrap();
+    Repository::init(dir.path()).unwrap();
+    let write = |path: &str, text: &str| {
+        let at = dir.path().join(path);
+        fs::create_dir_all(at.parent().unwrap()).unwrap();
+        fs::write(at, text).unwrap();
+    };
+    write("apps/a.yaml", &with_volume("a", "config"));
+    write("apps/b.yaml", &with_secret("b", "db"));
+    write("apps/c.yaml", &with_volume("c", "local.conf"));
+    write("local.conf", "x");
+    write(".gitignore", "local.conf\n");
+    let rules = |path: &Path| -> Vec<String> {
+        let found = crate::diagnostics::inspect(&[path]).unwrap().report.violations;
+        found.iter().map(|violation| format!("{} {}", violation.file, violation.rule)).collect()
+    };
+    let all = ["apps/a.yaml repo-file", "apps/b.yaml secret-file", "apps/c.yaml repo-file"];
+    assert_eq!(rules(dir.path()), all);
+    write("config/x", "x");
+    write("apps/secrets/db.age", AGE);
+    assert_eq!(rules(&dir.path().join("apps")), ["apps/c.yaml repo-file"]);
+    write("apps/secrets/db.age", "password: x");
+    assert_eq!(rules(&dir.path().join("apps/b.yaml")), ["apps/b.yaml secret-file"]);
+}
