@@ -16,7 +16,8 @@ e2e *FILTER:
 
 # The long tests in full. MINIK8S_SEED=… walks the same walk again.
 soak:
-    MINIK8S_ROUNDS=20 cargo test -p minik8s-tests --test e2e -- --test-threads=1
+    MINIK8S_ROUNDS=100 MINIK8S_SEED=${MINIK8S_SEED:-$(date +%s)} \
+        cargo test -p minik8s-tests --test e2e -- --nocapture --test-threads=1
     MINIK8S_ROUNDS=1000 MINIK8S_SEED=${MINIK8S_SEED:-$(date +%s)} \
         cargo test -p minik8s-reconciler --lib -- --nocapture gitops::tests::walk gitops::tests::any_kind
     MINIK8S_FUZZ_ROUNDS=20000 cargo test -p minik8s-schema --all-features --test fuzz_smoke

@@ -3,7 +3,7 @@
 # starts Docker if none runs (and ends only that), then goes from fast to slow. The last line is
 # `N passed, N failed`; the exit code is 0 only if nothing failed.
 #
-#   MINIK8S_ROUNDS=20 tests/run.sh     the crash rounds in full (1000: the random commits, too)
+#   MINIK8S_ROUNDS=100 tests/run.sh    the rounds of faults in full (1000: the random commits, too)
 #   MINIK8S_STAGES="format lint" …     only these stages
 set -uo pipefail
 

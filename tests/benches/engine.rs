@@ -8,7 +8,7 @@ use bollard::Docker;
 use bollard::models::{ContainerCreateBody, HostConfig};
 use bollard::query_parameters::{CreateContainerOptionsBuilder, EventsOptionsBuilder};
 use futures::{StreamExt, TryStreamExt};
-use harness::{Cluster, Context, IMAGE, Result, ensure, eventually, secs};
+use harness::{Cluster, Context, IMAGE, PodView, Result, ensure, eventually, secs};
 use tokio::runtime::Runtime;
 
 /// Start times in nanoseconds of the epoch, by pod and container name.
@@ -66,7 +66,7 @@ impl Engine {
             }
             Ok(last)
         })?;
-        ensure!(last >= since, "started before the push");
+        ensure!(last >= since, "started before what should have started it");
         Ok(Duration::from_nanos(u64::try_from(last - since)?))
     }
 
@@ -84,12 +84,44 @@ impl Engine {
             futures::stream::iter(0..count)
                 .map(|index| self.bare_pair(pause, format!("{}-{name}-{index}", self.slot)))
                 .buffer_unordered(at_once)
-                .try_collect::<Vec<()>>(),
+                .try_collect::<Vec<String>>(),
         )?;
         Ok(start.elapsed())
     }
 
-    async fn bare_pair(&self, pause: &str, name: String) -> Result<()> {
+    /// Kills the first process of the pod's container `main`; how long after its end Docker had started
+    /// its successor.
+    pub(crate) fn restarted(&self, pod: &PodView) -> Result<Duration> {
+        let main = pod.container("main")?;
+        let name = main.label("pod").to_owned();
+        self.starts.lock().unwrap_or_else(PoisonError::into_inner).remove(&(name.clone(), "main".to_owned()));
+        self.runtime.block_on(self.docker.kill_container(&main.id, None))?;
+        let ended = self.ended(&main.id)?;
+        self.started(&[name], ended)
+    }
+
+    /// Makes a pair, ends its second container and starts it again; how long the start took.
+    pub(crate) fn bare_restart(&self, pause: &str, name: &str) -> Result<Duration> {
+        let id = self.runtime.block_on(self.bare_pair(pause, format!("{}-{name}", self.slot)))?;
+        self.runtime.block_on(self.docker.kill_container(&id, None))?;
+        self.ended(&id)?;
+        let start = Instant::now();
+        self.runtime.block_on(self.docker.start_container(&id, None))?;
+        Ok(start.elapsed())
+    }
+
+    /// When the container ended, in Docker's words.
+    fn ended(&self, id: &str) -> Result<SystemTime> {
+        eventually("the container has ended", secs(20), || {
+            let state = self.runtime.block_on(self.docker.inspect_container(id, None))?.state;
+            let state = state.context("no state")?;
+            ensure!(state.running != Some(true), "it runs");
+            let at: jiff::Timestamp = state.finished_at.context("no end")?.parse()?;
+            Ok(at.into())
+        })
+    }
+
+    async fn bare_pair(&self, pause: &str, name: String) -> Result<String> {
         let owner = HostConfig {
             network_mode: Some("none".to_owned()),
             ipc_mode: Some("shareable".to_owned()),
@@ -99,8 +131,7 @@ impl Engine {
         let joined = Some(format!("container:{owner}"));
         let member = HostConfig { network_mode: joined.clone(), ipc_mode: joined, ..HostConfig::default() };
         let command = Some(vec!["sleep".to_owned(), "100000".to_owned()]);
-        self.create(&format!("{name}-main"), IMAGE, command, member).await?;
-        Ok(())
+        self.create(&format!("{name}-main"), IMAGE, command, member).await
     }
 
     async fn create(

@@ -17,6 +17,7 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
         push(cluster, &engine, &["warm-up".to_owned()])?;
         let pause = cluster.running("warm-up", &["main"])?.pause.image;
         one_by_one(cluster, &engine, &pause, scale, table)?;
+        restarts(cluster, &engine, &pause, scale, table)?;
         at_once(cluster, &engine, &pause, scale, table)
     })
 }
@@ -39,6 +40,26 @@ fn one_by_one(
     for (percent, budget) in [(50, "≤ 1.5 × bare pair"), (99, "≤ 1 s")] {
         let (us, them) = (ours.percentile(percent), bare.percentile(percent));
         let what = &format!("{what}, p{percent}");
+        table.add(Row { what, ours: ms(us), bare: ms(them), ratio: ratio(us, them), budget });
+    }
+    clear(cluster)
+}
+
+/// From a container's end to the start of its successor. Each pod's first restart: the next one waits.
+fn restarts(cluster: &Cluster, engine: &Engine, pause: &str, scale: Scale, table: &mut Table) -> Result<()> {
+    let names: Vec<_> = (0..scale.pushes).map(|index| format!("ends-{index}")).collect();
+    push(cluster, engine, &names)?;
+    let (mut ours, mut bare) = (Series::default(), Series::default());
+    for name in &names {
+        bare.add(engine.bare_restart(pause, name)?);
+        ours.add(engine.restarted(&cluster.running(name, &["main"])?)?);
+    }
+    remove_bare(cluster)?;
+    let what = format!("restart after exit, n={}", ours.count());
+    for percent in [50, 99] {
+        let (us, them) = (ours.percentile(percent), bare.percentile(percent));
+        let what = &format!("{what}, p{percent}");
+        let budget = "≤ 300 ms over bare start";
         table.add(Row { what, ours: ms(us), bare: ms(them), ratio: ratio(us, them), budget });
     }
     clear(cluster)

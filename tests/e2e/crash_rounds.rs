@@ -4,7 +4,7 @@
 //! Red when the agent takes its containers away as it starts.
 
 use harness::manifests::web;
-use harness::{Change, Cluster, ClusterOptions, Result, ensure};
+use harness::{Change, Cluster, ClusterOptions, Result, ensure, rounds};
 
 #[derive(Debug, Clone, Copy)]
 enum Victim {
@@ -47,7 +47,7 @@ impl Victim {
 
 #[test]
 fn killed_processes_stop_no_container_and_make_no_second_one() -> Result<()> {
-    let rounds: usize = std::env::var("MINIK8S_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(4);
+    let rounds = rounds(4, 20);
     Cluster::run(ClusterOptions::default(), |cluster| {
         let files = [
             Change::write("shop.yaml", web("shop").with_sidecar().to_string()),

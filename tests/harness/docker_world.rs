@@ -34,6 +34,12 @@ pub struct ContainerView {
     pub pid: u32,
     /// When it was started, as Docker writes it.
     pub started_at: String,
+    /// When it ended, as Docker writes it.
+    pub finished_at: String,
+    /// How it ended.
+    pub exit_code: i64,
+    /// How often Docker itself started it again: never, that is the agent's.
+    pub restarts: u32,
     /// Labels.
     pub labels: BTreeMap<String, String>,
     /// `NAME=value`.
@@ -134,6 +140,9 @@ fn view(shown: Inspected) -> ContainerView {
         running: shown.state.running,
         pid: shown.state.pid,
         started_at: shown.state.started_at,
+        finished_at: shown.state.finished_at,
+        exit_code: shown.state.exit_code,
+        restarts: shown.restart_count,
         labels: shown.config.labels.unwrap_or_default(),
         env: shown.config.env.unwrap_or_default(),
         network_mode,
@@ -149,6 +158,7 @@ struct Inspected {
     id: String,
     name: String,
     image: String,
+    restart_count: u32,
     state: State,
     config: Config,
     host_config: HostConfig,
@@ -160,6 +170,8 @@ struct State {
     running: bool,
     pid: u32,
     started_at: String,
+    finished_at: String,
+    exit_code: i64,
 }
 
 #[derive(Deserialize)]

@@ -5,6 +5,8 @@
 
 mod base64;
 mod binaries;
+mod chance;
+mod clients;
 mod cluster;
 mod docker_world;
 mod etcd;
@@ -16,6 +18,7 @@ pub mod hooks;
 mod http;
 mod http_proxy;
 mod image;
+mod listing;
 pub mod manifests;
 mod net_world;
 mod node;
@@ -30,6 +33,8 @@ mod wait;
 
 pub use anyhow::{Context, Error, Result, bail, ensure};
 pub use binaries::{agent_binary, minik8s_binary};
+pub use chance::{Chance, rounds};
+pub use clients::{Clients, Target};
 pub use cluster::{Cluster, ClusterOptions, PodView, RepoAccess, Where};
 pub use docker_world::{ContainerView, DockerWorld};
 pub use etcd::{Etcd, EtcdKey};
@@ -40,6 +45,7 @@ pub use git_ssh::GitSsh;
 pub use http::{http_get, http_post, http_post_body};
 pub use http_proxy::HttpProxy;
 pub use image::{IMAGE, IMAGE_TWO, ensure_images};
+pub use listing::Listing;
 pub use net_world::{NetWorld, netns_of};
 pub use node::Node;
 pub use outside::Outside;

@@ -116,3 +116,19 @@ pub fn sleeper(name: &str) -> String {
          command: [sleep, \"100000\"]\n"
     )
 }
+
+/// A pod with all that leaves traces on a node: volumes on disk and in memory, `subPath`, an init
+/// container, and a host port if one is given. It ends at once.
+pub fn rich(name: &str, image: &str, host_port: Option<u16>) -> String {
+    let port = host_port.map(|port| format!("    ports: [{{containerPort: 80, hostPort: {port}}}]\n"));
+    let mounts = "    volumeMounts:\n    - {name: disk, mountPath: /disk}\n    \
+                  - {name: memory, mountPath: /memory}\n    - {name: disk, mountPath: /part, subPath: deep/er}\n";
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  terminationGracePeriodSeconds: 0\n  \
+         volumes:\n  - {{name: disk, emptyDir: {{}}}}\n  \
+         - {{name: memory, emptyDir: {{medium: Memory, sizeLimit: 1Mi}}}}\n  \
+         initContainers:\n  - name: init\n    image: {image}\n    command: [touch, /disk/init]\n{mounts}  \
+         containers:\n  - name: main\n    image: {image}\n    command: [sleep, \"100000\"]\n{mounts}{}",
+        port.unwrap_or_default()
+    )
+}

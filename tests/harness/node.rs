@@ -174,6 +174,14 @@ impl Node {
         &self.state_dir
     }
 
+    /// Where something is mounted, as the node sees it.
+    pub fn mounts(&self) -> Result<Vec<String>> {
+        let process =
+            self.holder.as_ref().map_or_else(|| Ok("self".to_owned()), |h| h.pid().map(|p| p.to_string()))?;
+        let table = fs::read_to_string(format!("/proc/{process}/mounts"))?;
+        Ok(table.lines().filter_map(|line| line.split(' ').nth(1)).map(str::to_owned).collect())
+    }
+
     /// Where its agent's API listens.
     pub fn listen(&self) -> &str {
         &self.listen

@@ -1,4 +1,4 @@
-//! Bounded waits on conditions. The only place of the tests that sleeps.
+//! Bounded waits on conditions. The only place of the tests that sleeps, besides the moments of faults.
 
 use std::time::{Duration, Instant};
 

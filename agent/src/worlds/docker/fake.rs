@@ -33,8 +33,14 @@ pub enum Fault {
         /// What it says.
         error: DockerError,
     },
-    /// Changing call number `call` takes effect, and nothing returns from then on.
+    /// Changing call number `call` takes effect, and nothing returns from then on: its answer is lost.
     Crash {
+        /// Its number.
+        call: usize,
+    },
+    /// Changing call number `call` does nothing, and nothing returns from then on: the one before it
+    /// was answered, and this one never arrived.
+    CrashBefore {
         /// Its number.
         call: usize,
     },
@@ -98,6 +104,8 @@ pub struct FakeEngine {
     pub fault: Option<Fault>,
     /// Names of containers that inspect fails on.
     pub opaque: BTreeSet<String>,
+    /// Images whose containers end with code 0 as soon as they start.
+    pub brief: BTreeSet<String>,
     /// Names of containers whose end the listing does not show yet.
     pub behind: BTreeSet<String>,
     /// What containers wrote, by name, in pieces; a line with the name for any other.
@@ -193,6 +201,10 @@ impl FakeDocker {
                     Some(Fault::Fail { call, error }) if call == number => Some(Err(error)),
                     Some(Fault::Crash { call }) if call == number => {
                         let _ = effect(&mut engine);
+                        engine.crashed = true;
+                        None
+                    }
+                    Some(Fault::CrashBefore { call }) if call == number => {
                         engine.crashed = true;
                         None
                     }
@@ -301,11 +313,15 @@ impl FakeEngine {
         }
         self.next_id += 1;
         let pid = i32::try_from(self.next_id).unwrap_or(1);
+        let brief = self.brief.clone();
         let container = self.container(id)?;
         if container.row.state != EngineState::Running {
             container.row.state = EngineState::Running;
             container.details =
                 ContainerDetails { pid, started_at: Some(now), ..ContainerDetails::default() };
+            if brief.contains(&container.new.image) {
+                container.finish(Exit::default(), now);
+            }
         }
         Ok(())
     }

@@ -3,9 +3,10 @@
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{StreamExt, TryStreamExt};
+use futures::TryStreamExt;
 use ipnet::Ipv4Net;
 use nix::errno::Errno;
 use rtnetlink::packet_route::AddressFamily;
@@ -13,6 +14,7 @@ use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
 use rtnetlink::{Handle, LinkBridgePort, LinkUnspec, RouteMessageBuilder};
+use tokio::sync::Mutex;
 
 use super::NetlinkError;
 use super::namespace::NetworkNamespace;
@@ -51,7 +53,11 @@ pub(super) struct MainRoute {
 
 /// A socket in one network namespace. Closed when dropped.
 #[derive(Debug, Clone)]
-pub(super) struct Socket(Handle);
+pub(super) struct Socket {
+    handle: Handle,
+    /// The kernel lists one thing at a time on a socket, and says EBUSY to a second list.
+    listing: Arc<Mutex<()>>,
+}
 
 impl Socket {
     /// Opens a socket in `namespace`.
@@ -63,11 +69,11 @@ impl Socket {
         })?;
         // Ends by itself when the last handle is dropped.
         tokio::spawn(connection);
-        Ok(Self(handle))
+        Ok(Self { handle, listing: Arc::default() })
     }
 
     pub(super) async fn link(&self, name: &str) -> Result<Option<Link>, NetlinkError> {
-        let mut answer = Box::pin(self.0.link().get().match_name(name).execute());
+        let mut answer = Box::pin(self.handle.link().get().match_name(name).execute());
         match bounded(answer.try_next()).await {
             Ok(message) => Ok(message.as_ref().map(link_of)),
             Err(Refused::Kernel(error)) if error == Errno::ENODEV as i32 => Ok(None),
@@ -76,12 +82,22 @@ impl Socket {
     }
 
     pub(super) async fn links(&self) -> Result<Vec<Link>, NetlinkError> {
-        let answer = self.0.link().get().execute().map(|message| message.map(|m| link_of(&m)));
-        ask("list", "links", answer.try_collect()).await
+        let messages: Vec<LinkMessage> =
+            self.list("links", || self.handle.link().get().execute().try_collect()).await?;
+        Ok(messages.iter().map(link_of).collect())
+    }
+
+    /// `execute` sends the request, so it is called only when no other list is under way.
+    async fn list<T, R>(&self, what: &str, execute: impl FnOnce() -> R) -> Result<T, NetlinkError>
+    where
+        R: Future<Output = Result<T, rtnetlink::Error>>,
+    {
+        let _alone = self.listing.lock().await;
+        ask("list", what, execute()).await
     }
 
     pub(super) async fn add_link(&self, name: &str, message: LinkMessage) -> Result<(), NetlinkError> {
-        ask("create", name, self.0.link().add(message).execute()).await
+        ask("create", name, self.handle.link().add(message).execute()).await
     }
 
     pub(super) async fn change_link(
@@ -90,13 +106,13 @@ impl Socket {
         name: &str,
         message: LinkMessage,
     ) -> Result<(), NetlinkError> {
-        ask(act, name, self.0.link().change(message).execute()).await
+        ask(act, name, self.handle.link().change(message).execute()).await
     }
 
     /// Frames may leave through the port they came in by.
     pub(super) async fn set_hairpin(&self, name: &str, index: u32) -> Result<(), NetlinkError> {
         let message = LinkBridgePort::new(index).hairpin(true).build();
-        ask("set hairpin of", name, self.0.link().set_port(message).execute()).await
+        ask("set hairpin of", name, self.handle.link().set_port(message).execute()).await
     }
 
     pub(super) async fn set_loopback_up(&self) -> Result<(), NetlinkError> {
@@ -106,7 +122,7 @@ impl Socket {
 
     /// Takes a link away; no error if it went by itself.
     pub(super) async fn delete_link(&self, name: &str, index: u32) -> Result<(), NetlinkError> {
-        match bounded(self.0.link().del(index).execute()).await {
+        match bounded(self.handle.link().del(index).execute()).await {
             Err(Refused::Kernel(error)) if error == Errno::ENODEV as i32 => Ok(()),
             other => other.map_err(|refused| refused.into_error("delete", name)),
         }
@@ -115,7 +131,7 @@ impl Socket {
     /// IPv4 addresses, of one link or of all, with the index of their link.
     pub(super) async fn addresses(&self, index: Option<u32>) -> Result<Vec<(u32, Ipv4Net)>, NetlinkError> {
         let messages: Vec<AddressMessage> =
-            ask("list", "addresses", self.0.address().get().execute().try_collect()).await?;
+            self.list("addresses", || self.handle.address().get().execute().try_collect()).await?;
         let of_link = |message: &AddressMessage| index.is_none_or(|index| message.header.index == index);
         Ok(messages.iter().filter(|m| of_link(m)).filter_map(address_of).collect())
     }
@@ -127,7 +143,7 @@ impl Socket {
         index: u32,
         address: Ipv4Net,
     ) -> Result<(), NetlinkError> {
-        let request = self.0.address().add(index, IpAddr::V4(address.addr()), address.prefix_len());
+        let request = self.handle.address().add(index, IpAddr::V4(address.addr()), address.prefix_len());
         tolerate_existing("give an address to", name, request.execute()).await
     }
 
@@ -138,10 +154,10 @@ impl Socket {
         address: Ipv4Net,
     ) -> Result<(), NetlinkError> {
         let messages: Vec<AddressMessage> =
-            ask("list", "addresses", self.0.address().get().execute().try_collect()).await?;
+            self.list("addresses", || self.handle.address().get().execute().try_collect()).await?;
         let found = messages.into_iter().find(|m| address_of(m) == Some((index, address)));
         let Some(message) = found else { return Ok(()) };
-        ask("take an address from", name, self.0.address().del(message).execute()).await
+        ask("take an address from", name, self.handle.address().del(message).execute()).await
     }
 
     /// The IPv4 routes of the main table.
@@ -149,7 +165,7 @@ impl Socket {
         let mut message = RouteMessage::default();
         message.header.address_family = AddressFamily::Inet;
         let messages: Vec<RouteMessage> =
-            ask("list", "routes", self.0.route().get(message).execute().try_collect()).await?;
+            self.list("routes", || self.handle.route().get(message).execute().try_collect()).await?;
         Ok(messages.iter().filter_map(route_of).collect())
     }
 
@@ -161,7 +177,7 @@ impl Socket {
         gateway: Ipv4Addr,
     ) -> Result<(), NetlinkError> {
         let message = RouteMessageBuilder::<Ipv4Addr>::new().gateway(gateway).output_interface(index).build();
-        tolerate_existing("route through", name, self.0.route().add(message).execute()).await
+        tolerate_existing("route through", name, self.handle.route().add(message).execute()).await
     }
 }
 

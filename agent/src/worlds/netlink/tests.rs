@@ -234,3 +234,20 @@ async fn twenty_links_are_made_and_the_time_is_told() {
     println!("pod link: found right in {:?} (median), {:?} (max)", again[10], again[19]);
     assert_eq!(netlink.list_pod_links().await.unwrap().len(), 20);
 }
+
+/// The pods' and the network's loop ask at the same moment, on one socket. Red without `listing` in
+/// socket.rs: the kernel answers EBUSY.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_lists_at_once_are_all_answered() {
+    let node = TestNamespace::new();
+    let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
+    netlink.ensure_bridge(&bridge()).await.unwrap();
+    for _ in 0..50 {
+        let asked = (0..8).map(|_| async {
+            netlink.list_pod_links().await.unwrap();
+            assert!(netlink.bridge_is_whole(&bridge()).await.unwrap());
+            netlink.list_routes().await.unwrap();
+        });
+        futures::future::join_all(asked).await;
+    }
+}

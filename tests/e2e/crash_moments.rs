@@ -1,0 +1,78 @@
+//! The agent is killed with SIGKILL at random moments while ten pods are made and while they are
+//! removed. Whoever comes after makes exactly these ten, as an undisturbed agent does: not a container,
+//! link, mount, rule or folder more or less; and in the end none. `MINIK8S_ROUNDS` says how often (once
+//! by default, 100 times in a soak), `MINIK8S_SEED` plays the moments again.
+//!
+//! The same at every single call, on scripted worlds: `agent/src/converge/pods/tests/crash.rs`.
+//!
+//! Red when a container that was made and not started counts as running (`State::Created` in
+//! `agent/src/converge/pods/machine.rs`).
+
+use std::time::Duration;
+
+use harness::manifests::{rich, web};
+use harness::{
+    Chance, Change, Cluster, ClusterOptions, IMAGE, Listing, Result, Where, ensure, eventually, rounds, secs,
+};
+
+const PODS: u16 = 10;
+/// Kills in each creation, and as many in each removal.
+const KILLS: usize = 3;
+/// What ten pods take on a quiet machine: the moments lie within it.
+const MOMENTS: Duration = Duration::from_millis(1500);
+
+#[test]
+fn an_agent_killed_at_any_moment_leaves_no_orphan_and_no_double() -> Result<()> {
+    let (rounds, mut chance) = (rounds(1, 100), Chance::of("crash moments"));
+    let options = ClusterOptions { place: Where::Namespaces(1), ..ClusterOptions::default() };
+    Cluster::run(options, |cluster| {
+        cluster.push(&[Change::write("stays.yaml", web("stays").to_string())], "One that stays")?;
+        let stays = cluster.serving("stays", "hello from stays")?;
+        let without = listing(cluster)?;
+        // How it is when nothing is killed.
+        push_ten(cluster)?;
+        let with = eventually("the ten run", secs(60), || {
+            ensure!(cluster.containers()?.iter().filter(|c| c.running).count() == 2 + 2 * usize::from(PODS));
+            listing(cluster)
+        })?;
+        remove_ten(cluster)?;
+        eventually("the ten are gone", secs(60), || listing(cluster)?.ensure_equals(&without))?;
+
+        for round in 0..rounds {
+            push_ten(cluster)?;
+            kill_and_start(cluster, &mut chance)?;
+            let what = format!("round {round}: exactly the ten");
+            eventually(&what, secs(90), || listing(cluster)?.ensure_equals(&with))?;
+            remove_ten(cluster)?;
+            kill_and_start(cluster, &mut chance)?;
+            let what = format!("round {round}: nothing of the ten");
+            eventually(&what, secs(90), || listing(cluster)?.ensure_equals(&without))?;
+        }
+        ensure!(cluster.pod("stays")?.lives() == stays.lives(), "the pod that stays was touched");
+        println!("crash moments: {} kills", rounds * KILLS * 2);
+        Ok(())
+    })
+}
+
+fn kill_and_start(cluster: &mut Cluster, chance: &mut Chance) -> Result<()> {
+    for _ in 0..KILLS {
+        chance.moment(MOMENTS);
+        cluster.node_mut().agent.kill()?;
+        cluster.start_agent()?;
+    }
+    Ok(())
+}
+
+fn push_ten(cluster: &Cluster) -> Result<()> {
+    let ten = (0..PODS).map(|n| rich(&format!("ten-{n}"), IMAGE, (n % 2 == 0).then_some(20_000 + n)));
+    let ten: Vec<String> = ten.collect();
+    cluster.push(&[Change::write("ten.yaml", ten.join("---\n"))], "Ten").map(|_| ())
+}
+
+fn remove_ten(cluster: &Cluster) -> Result<()> {
+    cluster.push(&[Change::remove("ten.yaml")], "None\n\nMinik8s-Allow-Prune: true").map(|_| ())
+}
+
+fn listing(cluster: &Cluster) -> Result<Listing> {
+    Ok(Listing::of(cluster.node(), cluster.slot())?.without_layers())
+}

@@ -1,0 +1,204 @@
+//! Which ended containers start again, as a table: restart policy × exit code × whether the agent lived
+//! at that time; how soon the first restart comes; and the crash backoff, which outlives the agent.
+//!
+//! Red when `restarts` in `agent/src/converge/pods/machine.rs` takes OnFailure for Always, and, for the
+//! backoff, when `Container::read` in facts.rs does not read the label `minik8s.io/backoff`.
+
+use std::fs;
+
+use harness::{
+    Change, Cluster, ClusterOptions, ContainerView, Context, IMAGE, Result, ensure, eventually, secs,
+};
+use jiff::{SignedDuration, Timestamp};
+use schema::keys::Key;
+use schema::kinds::pod::{ContainerState, PodPhase, PodStatus};
+use schema::meta::PodRef;
+
+/// One row of the table: a pod whose container ends once, with `code`.
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    policy: &'static str,
+    code: i64,
+    /// The agent lives when it ends.
+    agent: bool,
+    /// It is started again.
+    again: bool,
+    /// What becomes of the pod.
+    phase: PodPhase,
+}
+
+const fn row(policy: &'static str, code: i64, again: bool, phase: PodPhase) -> [Row; 2] {
+    [Row { policy, code, agent: true, again, phase }, Row { policy, code, agent: false, again, phase }]
+}
+
+const TABLE: [[Row; 2]; 6] = [
+    row("Always", 0, true, PodPhase::Running),
+    row("Always", 1, true, PodPhase::Running),
+    row("OnFailure", 0, false, PodPhase::Succeeded),
+    row("OnFailure", 1, true, PodPhase::Running),
+    row("Never", 0, false, PodPhase::Succeeded),
+    row("Never", 1, false, PodPhase::Failed),
+];
+
+impl Row {
+    fn name(&self) -> String {
+        let when = if self.agent { "alive" } else { "dead" };
+        format!("{}-{}-{when}", self.policy.to_lowercase(), self.code)
+    }
+}
+
+/// Ends when the test opens its gate, with `code`; the next start stays, unless it is to crash again.
+fn pod(name: &str, gate: &str, policy: &str, code: i64) -> String {
+    let script = format!(
+        "[ ! -e /gates/{name}.done ] || exec sleep 100000; until [ -e /gates/{gate} ]; do sleep 0.05; done; \
+         [ {gate} = crash ] || touch /gates/{name}.done; exit {code}"
+    );
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  restartPolicy: {policy}\n  \
+         terminationGracePeriodSeconds: 0\n  volumes:\n  - name: gates\n    hostPath: {{path: GATES}}\n  \
+         containers:\n  - name: main\n    image: {IMAGE}\n    command: [sh, -c, {script:?}]\n    \
+         volumeMounts: [{{name: gates, mountPath: /gates}}]\n"
+    )
+}
+
+#[test]
+fn ended_containers_start_again_as_their_policy_says_and_the_backoff_outlives_the_agent() -> Result<()> {
+    Cluster::run(ClusterOptions::default(), |cluster| {
+        let gates = cluster.dir("gates");
+        fs::create_dir_all(&gates)?;
+        let open = |gate: &str| fs::write(gates.join(gate), "");
+        let rows: Vec<Row> = TABLE.into_iter().flatten().collect();
+        let mut pods: Vec<String> = rows
+            .iter()
+            .map(|row| pod(&row.name(), if row.agent { "alive" } else { "dead" }, row.policy, row.code))
+            .collect();
+        pods.push(pod("crashing", "crash", "Always", 1));
+        let text = pods.join("---\n").replace("GATES", &gates.to_string_lossy());
+        cluster.push(&[Change::write("table.yaml", text)], "The table")?;
+        eventually("all run", secs(60), || {
+            let running = cluster.containers()?.iter().filter(|c| c.running).count();
+            ensure!(running == 2 * (rows.len() + 1), "{running} run");
+            Ok(())
+        })?;
+
+        open("alive")?;
+        for row in rows.iter().filter(|row| row.agent) {
+            eventually(&format!("{row:?}"), secs(45), || became(cluster, row))?;
+        }
+        first_restarts(cluster, &rows)?;
+
+        // The first restart comes at once, the second one 10 s after the second crash: the agent dies
+        // in between, and with it all that it kept in memory.
+        open("crash")?;
+        let crashed = eventually("it crashed twice", secs(45), || {
+            let starts = starts_of(cluster, "crashing")?;
+            let second = starts.into_iter().find(|c| c.label("attempt") == "1").context("no second start")?;
+            ensure!(!second.running && second.exit_code == 1, "{second:?}");
+            Ok(second)
+        })?;
+        cluster.node_mut().agent.kill()?;
+        open("dead")?;
+        eventually("they ended without an agent", secs(10), || {
+            let running =
+                cluster.containers()?.into_iter().filter(|c| c.running && c.label("container") == "main");
+            let dead: Vec<_> =
+                running.filter(|c| c.label("pod").ends_with("-dead")).map(|c| c.name).collect();
+            ensure!(dead.is_empty(), "{dead:?} run");
+            Ok(())
+        })?;
+        cluster.start_agent()?;
+        let back = Timestamp::now().duration_since(ended(&crashed)?);
+        ensure!(
+            back < SignedDuration::from_secs(8),
+            "the agent was back only after {back:?}: nothing to see"
+        );
+        backs_off(cluster, &crashed)?;
+        for row in rows.iter().filter(|row| !row.agent) {
+            eventually(&format!("{row:?}"), secs(45), || became(cluster, row))?;
+        }
+        // The first half has not moved since.
+        rows.iter().try_for_each(|row| became(cluster, row))
+    })
+}
+
+/// Starts of the pod's container, by attempt.
+fn starts_of(cluster: &Cluster, pod: &str) -> Result<Vec<ContainerView>> {
+    let all = cluster.containers()?.into_iter();
+    let mut starts: Vec<_> =
+        all.filter(|c| c.label("pod") == pod && c.label("container") == "main").collect();
+    starts.sort_by_key(|c| c.label("attempt").parse::<u32>().unwrap_or(u32::MAX));
+    Ok(starts)
+}
+
+/// The pod is what its row says, in Docker and in its status.
+fn became(cluster: &Cluster, row: &Row) -> Result<()> {
+    let name = row.name();
+    let starts = starts_of(cluster, &name)?;
+    let seen: Vec<_> = starts.iter().map(|c| (c.label("attempt"), c.running, c.exit_code)).collect();
+    let pauses = cluster.containers()?.into_iter();
+    let pauses =
+        pauses.filter(|c| c.label("pod") == name && c.label("container") == "POD" && c.running).count();
+    match row.again {
+        true => ensure!(seen == [("0", false, row.code), ("1", true, 0)] && pauses == 1, "{seen:?} {pauses}"),
+        // What ended for good gives its address back, and keeps its container for its log.
+        false => ensure!(seen == [("0", false, row.code)] && pauses == 0, "{seen:?} {pauses}"),
+    }
+    let status = status(cluster, &name)?;
+    let restarts = status.container_statuses.first().map(|c| c.restart_count);
+    ensure!(status.phase == row.phase && restarts == Some(u32::from(row.again)), "{status:?}");
+    Ok(())
+}
+
+fn status(cluster: &Cluster, pod: &str) -> Result<PodStatus> {
+    cluster.etcd.value(Key::PodStatus(cluster.node().name.clone(), PodRef::new("default", pod)))
+}
+
+/// From a container's end to its successor's start, in Docker's words.
+fn first_restarts(cluster: &Cluster, rows: &[Row]) -> Result<()> {
+    let mut all = Vec::new();
+    for row in rows.iter().filter(|row| row.agent && row.again) {
+        let starts = starts_of(cluster, &row.name())?;
+        let [first, second] = starts.as_slice() else { harness::bail!("{starts:?}") };
+        all.push(started(second)?.duration_since(ended(first)?));
+    }
+    all.sort();
+    println!("restarts: from a container's end to its first restart, all at once: {all:?}");
+    Ok(())
+}
+
+/// The third start comes when the second crash says, not when the new agent came.
+fn backs_off(cluster: &Cluster, crashed: &ContainerView) -> Result<()> {
+    let ended = ended(crashed)?;
+    ensure!(crashed.label("backoff") == "1", "{:?}", crashed.labels);
+    eventually("status says that it backs off", secs(8), || {
+        let status = status(cluster, "crashing")?;
+        let state = &status.container_statuses.first().context("no container")?.state;
+        let ContainerState::Waiting(waiting) = state else { harness::bail!("{state:?}") };
+        ensure!(waiting.reason == "CrashLoopBackOff" && waiting.message.contains("10s"), "{waiting:?}");
+        Ok(())
+    })?;
+    let third = eventually("the third start", secs(45), || {
+        let starts = starts_of(cluster, "crashing")?;
+        starts.into_iter().find(|c| c.label("attempt") == "2").context("not yet")
+    })?;
+    eventually("it has started", secs(10), || {
+        ensure!(starts_of(cluster, "crashing")?.last().is_some_and(|c| !c.started_at.starts_with("0001")));
+        Ok(())
+    })?;
+    let third =
+        starts_of(cluster, "crashing")?.into_iter().find(|c| c.id == third.id).context("it is gone")?;
+    let waited = started(&third)?.duration_since(ended);
+    println!("restarts: the third start came {waited:?} after the second crash");
+    ensure!(waited >= SignedDuration::from_secs(10), "it came after {waited:?}: the backoff was lost");
+    ensure!(waited < SignedDuration::from_secs(20), "it came after {waited:?}: the backoff grew");
+    ensure!(third.label("backoff") == "2", "{:?}", third.labels);
+    Ok(())
+}
+
+fn started(container: &ContainerView) -> Result<Timestamp> {
+    container.started_at.parse().with_context(|| container.started_at.clone())
+}
+
+fn ended(container: &ContainerView) -> Result<Timestamp> {
+    container.finished_at.parse().with_context(|| container.finished_at.clone())
+}

@@ -1,0 +1,158 @@
+//! Clients beyond the cluster that ask without a pause: a network namespace with one address on a link
+//! to the machine, and a thread in it for each target. Bounded in count and time, and paced.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use nix::sched::{CloneFlags, setns};
+
+use crate::http::http_get;
+use crate::process::run;
+use crate::slot::Slot;
+use crate::wait::{eventually, secs};
+
+/// Between two requests of one client: a steady stream that leaves the machine to the others.
+const PACE: Duration = Duration::from_millis(10);
+/// No client sends more.
+const REQUESTS_MAX: u64 = 1_000_000;
+/// No client goes on for longer.
+const TIME_MAX: Duration = Duration::from_secs(3600);
+/// So many failures of one client are kept to be shown.
+const FAILURES_SHOWN: usize = 5;
+
+/// What a client asks, and the answer that it must get each time.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// Name in messages.
+    pub name: String,
+    /// `address:port`.
+    pub address: String,
+    /// The body.
+    pub answer: String,
+}
+
+/// The namespace with its clients. It goes with the slot.
+#[derive(Debug)]
+pub struct Clients {
+    gateway: String,
+    namespace: String,
+    running: Vec<Client>,
+}
+
+#[derive(Debug)]
+struct Client {
+    name: String,
+    answered: Arc<AtomicU64>,
+    stop: Sender<()>,
+    thread: JoinHandle<Result<Tally>>,
+}
+
+/// What one client met.
+#[derive(Debug, Default)]
+struct Tally {
+    requests: u64,
+    failed: u64,
+    failures: Vec<String>,
+}
+
+impl Clients {
+    /// Makes the namespace; nobody asks yet.
+    pub fn beyond(slot: &Slot) -> Result<Self> {
+        let name = format!("{}c", slot.instance());
+        let (gateway, address) = (slot.underlay(249), slot.underlay(250));
+        run("ip", &["netns", "add", &name])?;
+        run("ip", &["link", "add", &name, "type", "veth", "peer", "name", "eth0", "netns", &name])?;
+        run("ip", &["addr", "add", &format!("{gateway}/30"), "dev", &name])?;
+        run("ip", &["link", "set", &name, "up"])?;
+        run("ip", &["-n", &name, "addr", "add", &format!("{address}/30"), "dev", "eth0"])?;
+        run("ip", &["-n", &name, "link", "set", "eth0", "up"])?;
+        run("ip", &["-n", &name, "route", "add", "default", "via", &gateway])?;
+        Ok(Self { gateway, namespace: format!("/var/run/netns/{name}"), running: Vec::new() })
+    }
+
+    /// The machine's address on the link: where its host ports are asked for.
+    pub fn machine_address(&self) -> &str {
+        &self.gateway
+    }
+
+    /// Starts to ask, as soon as the target has answered once.
+    pub fn ask(&mut self, target: Target) -> Result<()> {
+        let namespace = File::open(&self.namespace)?;
+        let (stop, stopped) = channel();
+        let answered = Arc::new(AtomicU64::new(0));
+        let (name, count) = (target.name.clone(), Arc::clone(&answered));
+        let thread = std::thread::spawn(move || {
+            // Only this thread moves.
+            setns(namespace, CloneFlags::CLONE_NEWNET)?;
+            eventually(&format!("{} answers", target.name), secs(20), || ask_once(&target))?;
+            Ok(go_on_asking(&target, &count, &stopped))
+        });
+        self.running.push(Client { name, answered, stop, thread });
+        Ok(())
+    }
+
+    /// Waits until every client had so many more answers.
+    pub fn answered(&self, more: u64) -> Result<()> {
+        let goals: Vec<_> = self.running.iter().map(|c| c.answered.load(Ordering::Relaxed) + more).collect();
+        eventually("every client had its answers", secs(60), || {
+            for (client, goal) in self.running.iter().zip(&goals) {
+                let answered = client.answered.load(Ordering::Relaxed);
+                ensure!(answered >= *goal, "{} had {answered} of {goal}", client.name);
+            }
+            Ok(())
+        })
+    }
+
+    /// Ends all clients; how many requests they sent. Fails if a single one was not answered.
+    pub fn end(&mut self) -> Result<u64> {
+        let mut all = 0;
+        for client in self.running.drain(..) {
+            let _ = client.stop.send(());
+            let joined = client.thread.join().map_err(|_| anyhow::anyhow!("{} panicked", client.name))?;
+            let tally = joined?;
+            println!("{}: {} requests, {} failed", client.name, tally.requests, tally.failed);
+            ensure!(tally.failed == 0, "{} of {}: {:?}", tally.failed, client.name, tally.failures);
+            all += tally.requests;
+        }
+        Ok(all)
+    }
+}
+
+fn go_on_asking(target: &Target, answered: &AtomicU64, stopped: &Receiver<()>) -> Tally {
+    let (mut tally, start) = (Tally::default(), Instant::now());
+    while tally.requests < REQUESTS_MAX && start.elapsed() < TIME_MAX {
+        tally.requests += 1;
+        match ask_once(target) {
+            Ok(()) => {
+                answered.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(error) => {
+                tally.failed += 1;
+                if tally.failures.len() < FAILURES_SHOWN {
+                    tally.failures.push(format!(
+                        "request {}, {:?}: {error:#}",
+                        tally.requests,
+                        start.elapsed()
+                    ));
+                }
+            }
+        }
+        if stopped.recv_timeout(PACE) != Err(RecvTimeoutError::Timeout) {
+            return tally;
+        }
+    }
+    tally.failed += 1;
+    tally.failures.push("the story was longer than the client's bounds".to_owned());
+    tally
+}
+
+fn ask_once(target: &Target) -> Result<()> {
+    let (code, body) = http_get(&target.address, "/").context(target.address.clone())?;
+    ensure!(code == 200 && body.trim() == target.answer, "{code} {body:?}");
+    Ok(())
+}
