@@ -13,7 +13,7 @@ use support::Node;
 /// Ends at SIGTERM, in order.
 const STAY: &str = "trap 'echo term >> /mark/log; exit 0' TERM; while :; do sleep 0.1; done";
 
-fn spec(container: Value, more: Value) -> PodSpec {
+fn spec(container: &Value, more: &Value) -> PodSpec {
     let mut base = json!({"name": "a", "image": support::IMAGE, "imagePullPolicy": "Never",
         "volumeMounts": [{"name": "mark", "mountPath": "/mark"}], "command": ["sh", "-c", STAY]});
     base.as_object_mut().unwrap().extend(container.as_object().unwrap().clone());
@@ -39,7 +39,7 @@ async fn a_failed_liveness_probe_runs_the_hook_ends_and_restarts() {
     node.start().await;
     let hook = json!({"preStop": {"exec": {"command": ["sh", "-c", "echo hook >> /mark/log"]}}});
     let sick = json!({"livenessProbe": probe("test ! -f /tmp/sick", 1), "lifecycle": hook});
-    let uid = node.bind("web", spec(sick, json!({})));
+    let uid = node.bind("web", spec(&sick, &json!({})));
     node.until_ready("web").await;
     node.exec("web", "a", "touch /tmp/sick");
     let took = node.until("web", "restarted", |s| first(s) == (true, true, 1)).await;
@@ -68,7 +68,7 @@ async fn startup_gates_readiness_toggles_and_a_new_agent_believes_the_former() {
     node.start().await;
     let probes = json!({"startupProbe": probe("test -f /tmp/started", 60),
         "readinessProbe": probe("echo asked >> /mark/asked; test -f /tmp/ready", 1)});
-    let uid = node.bind("web", spec(probes, json!({})));
+    let uid = node.bind("web", spec(&probes, &json!({})));
     node.until("web", "runs", |s| s.is_some_and(|s| s.pod_ip.is_some() && s.start_time.is_some())).await;
     node.until("web", "is started", |s| {
         let running = s.is_some_and(|s| {
@@ -110,7 +110,7 @@ async fn a_web_server_is_ready_while_it_answers_well() {
             "periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 1},
         "livenessProbe": {"tcpSocket": {"host": "127.0.0.1", "port": port}, "periodSeconds": 1,
             "timeoutSeconds": 5}});
-    node.bind("web", spec(server, json!({"hostNetwork": true})));
+    node.bind("web", spec(&server, &json!({"hostNetwork": true})));
     node.until_ready("web").await;
     node.exec("web", "a", "rm /tmp/www/ok");
     node.until("web", "404", |s| first(s) == (true, false, 0) && s.is_some_and(|s| !s.is_ready())).await;
@@ -124,7 +124,7 @@ async fn a_command_that_hangs_is_killed_with_its_children() {
     node.start().await;
     let mut hangs = probe("echo x >> /mark/n; sleep 777 & wait", 100);
     hangs["timeoutSeconds"] = json!(1);
-    let uid = node.bind("web", spec(json!({"readinessProbe": hangs}), json!({})));
+    let uid = node.bind("web", spec(&json!({"readinessProbe": hangs}), &json!({})));
     let count = node.state.path().join(format!("agent/pods/{uid}/volumes/mark/n"));
     let began = Instant::now();
     let rounds = || std::fs::read_to_string(&count).map_or(0, |text| text.lines().count());

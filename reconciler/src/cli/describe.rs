@@ -141,7 +141,7 @@ pub(super) fn pod_page(pod: &PodDetail, screen: Screen, now: Timestamp) -> Strin
     page.field(0, "Node", &node);
     page.field(0, "Chosen for", &pod.binding_reason);
     page.field(0, "IP", row.pod_ip.as_deref().unwrap_or_default());
-    page.fields(0, "Host ports", host_ports(&row.host_ports).into_iter());
+    page.fields(0, "Host ports", host_ports(&row.host_ports));
     page.field(0, "Uses", &uses(pod));
     page.field(0, "Owner", &row.owner);
     match &pod.provenance {

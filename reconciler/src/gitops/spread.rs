@@ -41,7 +41,7 @@ pub(super) fn spread<T: Send, R: Send>(
         }
     };
     let mut parts = thread::scope(|scope| {
-        let helpers: Vec<_> = (1..threads).map(|_| scope.spawn(&help)).collect();
+        let helpers: Vec<_> = (1..threads).map(|_| scope.spawn(help)).collect();
         let (mut parts, mut feed) = (Vec::new(), feed.fuse());
         for number in 0.. {
             let part: Vec<T> = feed.by_ref().take(PART).collect();

@@ -30,7 +30,7 @@ pub(super) fn listeners(
         for (table, protocol, state) in TABLES {
             match fs::read_to_string(format!("/proc/thread-self/net/{table}")) {
                 Ok(text) => {
-                    sockets.extend(parse(&text, state).map(|(port, inode)| ((protocol, port), inode)))
+                    sockets.extend(parse(&text, state).map(|(port, inode)| ((protocol, port), inode)));
                 }
                 // A kernel without IPv6 has no such table.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}

@@ -188,7 +188,9 @@ impl Rig {
 
     pub(super) fn complete(&self) -> bool {
         let running = self.docker.running();
-        running.len() == 4 && running.iter().all(|(name, runs)| *runs || name.contains("_init_"))
+        let specs = self.world.bindings.values().map(|binding| &binding.value.pod.spec);
+        let wanted: usize = specs.map(|spec| 1 + spec.init_containers.len() + spec.containers.len()).sum();
+        running.len() == wanted && running.iter().all(|(name, runs)| *runs || name.contains("_init_"))
     }
 
     pub(super) fn empty(&self) -> bool {

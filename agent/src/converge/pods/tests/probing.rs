@@ -145,9 +145,8 @@ async fn a_sick_container_holds_up_nobody_and_a_new_agent_ends_it_too() {
     rig.agent_until("the other again", |rig| runs(rig, "other", 1)).await;
     assert!(runs(&rig, "web", 0), "it takes its whole grace");
     rig.agent_until("made again", |rig| runs(rig, "web", 1)).await;
-    let engine = rig.docker.engine();
-    assert!(engine.graces.iter().all(|(name, _)| *name == web), "{:?}", engine.graces);
-    drop(engine);
+    let graces = rig.docker.engine().graces.clone();
+    assert!(graces.iter().all(|(name, _)| *name == web), "{graces:?}");
     let events = rig.store.list("/minik8s/events/").await.unwrap().items;
     let texts: Vec<_> = events.iter().map(|kv| String::from_utf8_lossy(&kv.value).into_owned()).collect();
     for part in [
