@@ -70,6 +70,7 @@ want_tests() {
 	want_for ssh-keygen openssh-client
 	want_for gpg gnupg
 	want_for docker-registry docker-registry
+	want_for age age
 	want_for htpasswd apache2-utils
 }
 

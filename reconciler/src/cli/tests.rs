@@ -127,9 +127,9 @@ fn nodes_in_a_terminal_of_80_columns_and_wide_in_a_pipe() {
     n2     NotReady   100s   0.1.0     0/110   0/2   0/4Gi    no heartbeat: the age…
     ");
     insta::assert_snapshot!(drawn(&view::nodes(&world, at(100)), WIDE, PIPE), @r"
-    NAME   STATUS     AGE    VERSION   PODS    CPU   MEMORY   ADDRESS     POD-CIDR        DOCKER     OS                               KERNEL   ARCH    WHY
-    n1     Ready      100s   0.1.0     2/110   0/2   0/4Gi    192.0.2.7   10.244.0.0/24   20.10.24   Debian GNU/Linux 12 (bookworm)   6.1.0    amd64   -
-    n2     NotReady   100s   0.1.0     0/110   0/2   0/4Gi    192.0.2.7   10.244.0.0/24   20.10.24   Debian GNU/Linux 12 (bookworm)   6.1.0    amd64   no heartbeat: the agent is stopped or can't reach etcd
+    NAME   STATUS     AGE    VERSION   PODS    CPU   MEMORY   ADDRESS     POD-CIDR        DOCKER     OS                               KERNEL   ARCH    AGE-RECIPIENT   WHY
+    n1     Ready      100s   0.1.0     2/110   0/2   0/4Gi    192.0.2.7   10.244.0.0/24   20.10.24   Debian GNU/Linux 12 (bookworm)   6.1.0    amd64   -               -
+    n2     NotReady   100s   0.1.0     0/110   0/2   0/4Gi    192.0.2.7   10.244.0.0/24   20.10.24   Debian GNU/Linux 12 (bookworm)   6.1.0    amd64   -               no heartbeat: the agent is stopped or can't reach etcd
     ");
 }
 
