@@ -1,8 +1,13 @@
 //! Images from a real registry: tags that move, digests that do not, registries that are away or ask
 //! for a login, one pull for many pods, and a pull that nobody needs any more.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use harness::manifests::web;
-use harness::{Change, Cluster, ClusterOptions, Context, Gate, Registry, Result, ensure, eventually, secs};
+use harness::{
+    Change, Cluster, ClusterOptions, Context, Gate, Registry, Result, encrypted, ensure, eventually,
+    recipient, secs,
+};
 use schema::keys::Key;
 use schema::kinds::pod::{ContainerState, PodStatus};
 use schema::meta::PodRef;
@@ -111,9 +116,31 @@ fn a_registry_that_asks_for_a_login_is_told_of_with_what_to_do() -> Result<()> {
             ensure!(matches!(reason.as_str(), "ErrImagePull" | "ImagePullBackOff"), "{reason}");
             ensure!(message.contains("wants a login") && message.contains("imagePullSecrets"), "{message}");
             Ok(())
-        })
-        // With the secret named by imagePullSecrets it runs: to be told here once the agent reads
-        // secrets (`Credentials`). Until then logins are proven with the scripted engine, pulls.rs.
+        })?;
+        // As `docker login` writes it; a wrong password first.
+        let config = |password: &str| -> Result<String> {
+            let auth = STANDARD.encode(format!("kim:{password}"));
+            let config = format!(
+                r#"{{"auths": {{"{}": {{"auth": "{auth}"}}}}}}"#,
+                closed.image("").trim_end_matches('/')
+            );
+            encrypted(&recipient(cluster)?, &config)
+        };
+        let app = format!("{app}  imagePullSecrets: [{{name: registry}}]\n");
+        let secret = |password: &str| {
+            Ok::<_, harness::Error>(Change::write("secrets/registry.age", config(password)?))
+        };
+        cluster.push(&[Change::write("app.yaml", app), secret("wrong")?], "A wrong password")?;
+        eventually("the registry refuses it", secs(40), || {
+            let (reason, message) = waits(cluster, "app")?;
+            ensure!(matches!(reason.as_str(), "ErrImagePull" | "ImagePullBackOff"), "{reason}");
+            ensure!(!message.contains("wrong") && !message.contains("kim"), "{message}");
+            Ok(())
+        })?;
+        cluster.push(&[secret("s3cret")?], "The right one")?;
+        cluster.running("app", &["web"])?;
+        ensure!(version(cluster, "app")? == "closed");
+        Ok(())
     })
 }
 

@@ -21,6 +21,7 @@ mod heal;
 mod images;
 mod inside;
 mod plan_server;
+mod probes;
 mod push_pod;
 mod remove_pod;
 mod rename_file;

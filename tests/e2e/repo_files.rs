@@ -5,13 +5,13 @@
 //! `VolumePrep::Secret` made as a folder on disk.
 
 use std::fs;
-use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use harness::{Change, Cluster, ClusterOptions, Context, IMAGE, PodView, Result, ensure, eventually, secs};
-use schema::keys::Key;
-use schema::records::NodeRecord;
+use harness::{
+    Change, Cluster, ClusterOptions, Context, IMAGE, PodView, Result, encrypted, ensure, eventually,
+    recipient, secs,
+};
 
 /// A pod that sleeps, with these volumes and these lines of its container.
 fn sleeper(name: &str, volumes: &str, container: &str) -> String {
@@ -139,17 +139,6 @@ fn changed_file(cluster: &Cluster) -> Result<std::path::PathBuf> {
 
 const CANARY: &str = "canary-Zx81-open-sesame";
 
-fn encrypted(recipient: &str, plain: &str) -> Result<String> {
-    let mut age = Command::new("age")
-        .args(["-a", "-r", recipient])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cannot run age; install it (Debian: 'apt-get install age')")?;
-    age.stdin.take().context("a pipe")?.write_all(plain.as_bytes())?;
-    Ok(String::from_utf8(age.wait_with_output()?.stdout)?)
-}
-
 const SECRETS: &str = "[{name: s, secret: {secretName: db}}]";
 const USES: &str = "    env:\n    - {name: DB_PASSWORD, valueFrom: {secretKeyRef: {name: db, key: password}}}\n    \
     - {name: DB_URL, value: 'pg://$(DB_PASSWORD)@db'}\n    volumeMounts: [{name: s, mountPath: /run/db}]\n";
@@ -166,10 +155,7 @@ fn is_nowhere(text: &str, dir: &Path) -> Result<()> {
 #[test]
 fn a_secret_reaches_its_container_and_nothing_else() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
-        let node: NodeRecord = eventually("the node has a recipient", secs(20), || {
-            cluster.etcd.value(Key::Node(cluster.node().name.clone()))
-        })?;
-        let recipient = node.age_recipient.context("no recipient")?;
+        let recipient = recipient(cluster)?;
         ensure!(cluster.cli(&["get", "nodes", "-o", "wide"])?.ok()?.contains(&recipient));
 
         let plain = |word: &str| encrypted(&recipient, &format!("user: app\npassword: {word}\n"));

@@ -4,10 +4,11 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::base64;
 use crate::process::{Daemon, run};
 use crate::wait::{eventually, secs};
 
@@ -144,7 +145,7 @@ impl Etcd {
 
 fn decode(raw: &RawKey) -> Result<EtcdKey> {
     let text = |field: &str| -> Result<String> {
-        Ok(String::from_utf8(base64::decode(field).context("etcdctl's base64 is broken")?)?)
+        Ok(String::from_utf8(STANDARD.decode(field).context("etcdctl's base64 is broken")?)?)
     };
     Ok(EtcdKey {
         key: text(&raw.key)?,

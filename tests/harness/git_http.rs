@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use openssl::ssl::SslAcceptor;
 
-use crate::base64;
 use crate::tls;
 use crate::wait::secs;
 
@@ -199,7 +200,7 @@ fn password(request: &Request) -> Option<String> {
     if let Some(token) = value.strip_prefix("Bearer ") {
         return Some(token.to_owned());
     }
-    let pair = String::from_utf8(base64::decode(value.strip_prefix("Basic ")?)?).ok()?;
+    let pair = String::from_utf8(STANDARD.decode(value.strip_prefix("Basic ")?).ok()?).ok()?;
     pair.split_once(':').map(|(_, password)| password.to_owned())
 }
 

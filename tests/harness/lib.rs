@@ -3,7 +3,6 @@
 //! Everything a cluster makes is named by its [`Slot`], so clusters run side by side, beside a
 //! quickstart too, and what a killed test run left is swept by the next one that takes the slot.
 
-mod base64;
 mod binaries;
 mod chance;
 mod clients;
@@ -26,6 +25,7 @@ mod outside;
 mod process;
 mod registry;
 mod remote;
+mod secrets;
 mod slot;
 mod sweep;
 mod tls;
@@ -52,5 +52,6 @@ pub use outside::Outside;
 pub use process::{Daemon, Outcome, outcome, run};
 pub use registry::{Gate, Registry};
 pub use remote::Remote;
+pub use secrets::{encrypted, recipient};
 pub use slot::Slot;
 pub use wait::{eventually, holds, secs};

@@ -1,0 +1,110 @@
+//! Probes and hooks on a real node: the agent asks the pod at its own address.
+//!
+//! Red when the probe's answer is not asked for a code from 200 to 399, when a failed liveness probe stops nothing,
+//! and when `hook` is not read back from the label.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+use harness::manifests::web;
+use harness::{Change, Cluster, ClusterOptions, Context, Result, ensure, eventually, secs};
+use schema::condition::ConditionStatus;
+use schema::keys::Key;
+use schema::kinds::pod::PodStatus;
+use schema::meta::PodRef;
+use schema::records::Heartbeat;
+
+const PROBES: &str = "    readinessProbe: {httpGet: {path: /index.html, port: 8080}, periodSeconds: 1, failureThreshold: 1}\n    \
+    startupProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}\n    \
+    livenessProbe: {exec: {command: [test, '!', -e, /tmp/sick]}, periodSeconds: 1, failureThreshold: 1}\n";
+
+fn status(cluster: &Cluster) -> Result<PodStatus> {
+    cluster.etcd.value(Key::PodStatus(cluster.node().name.clone(), PodRef::new("default", "shop")))
+}
+
+/// Waits until the pod is reported ready, or not; since when.
+fn ready(cluster: &Cluster, wanted: bool) -> Result<String> {
+    eventually(&format!("ready: {wanted}"), secs(30), || {
+        let status = status(cluster)?;
+        let ready = status.conditions.iter().find(|c| c.kind == "Ready").context("no condition")?;
+        ensure!((ready.status == ConditionStatus::True) == wanted, "{ready:?}");
+        Ok(ready.last_transition_time.to_string())
+    })
+}
+
+#[test]
+fn readiness_follows_the_answer_and_liveness_restarts_one_container() -> Result<()> {
+    Cluster::run(ClusterOptions::default(), |cluster| {
+        let shop = web("shop").container_fields(PROBES).with_sidecar().to_string();
+        cluster.push(&[Change::write("shop.yaml", shop)], "Open")?;
+        let before = cluster.running("shop", &["files", "web"])?;
+        ready(cluster, true)?;
+        let docker = cluster.node().docker.clone();
+        let web = before.container("web")?;
+
+        docker.exec(web, &["mv", "/data/index.html", "/data/away"])?;
+        ready(cluster, false)?;
+        docker.exec(web, &["mv", "/data/away", "/data/index.html"])?;
+        let since = ready(cluster, true)?;
+        ensure!(cluster.pod("shop")?.lives() == before.lives(), "readiness restarts nothing");
+
+        // Whoever comes next believes what the former one saw.
+        let beat =
+            || -> Result<Heartbeat> { cluster.etcd.value(Key::Heartbeat(cluster.node().name.clone())) };
+        let former = beat()?.since;
+        cluster.node_mut().agent.kill()?;
+        cluster.start_agent()?;
+        let node = cluster.node().name.clone();
+        eventually("the next agent is at work", secs(30), || {
+            let now: Heartbeat = cluster.etcd.value(Key::Heartbeat(node.clone()))?;
+            ensure!(now.since != former);
+            Ok(())
+        })?;
+        ensure!(ready(cluster, true)? == since, "it was never unready");
+
+        docker.exec(web, &["touch", "/tmp/sick"])?;
+        let after = eventually("another web", secs(40), || {
+            let pod = cluster.pod("shop")?;
+            ensure!(pod.container("web")?.id != web.id);
+            Ok(pod)
+        })?;
+        ensure!(after.container("files")? == before.container("files")? && after.pause == before.pause);
+        ready(cluster, true)?;
+        ensure!(status(cluster)?.container_statuses.iter().any(|c| c.name == "web" && c.restart_count == 1));
+        let said = cluster.cli(&["describe", "pod/shop"])?.ok()?;
+        ensure!(said.contains("Unhealthy") && said.contains("failed liveness probe"), "{said}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_hook_by_http_comes_before_the_end_also_of_a_pod_whose_binding_is_gone() -> Result<()> {
+    Cluster::run(ClusterOptions::default(), |cluster| {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let port = listener.local_addr()?.port();
+        let hook = format!(
+            "    lifecycle: {{preStop: {{httpGet: {{path: /bye, port: {port}, host: 127.0.0.1}}}}}}\n"
+        );
+        let shop = web("shop").container_fields(&hook).to_string();
+        cluster.push(
+            &[Change::write("shop.yaml", shop), Change::write("keep.yaml", web("keep").to_string())],
+            "Open",
+        )?;
+        let pod = cluster.running("shop", &["web"])?;
+        cluster.repo.push(&[Change::remove("shop.yaml")], "Close")?;
+        let (mut asked, _) = listener.accept()?;
+        asked.set_read_timeout(Some(secs(10)))?;
+        let mut request = [0; 512];
+        let length = asked.read(&mut request)?;
+        let request = String::from_utf8_lossy(&request[..length]).into_owned();
+        ensure!(request.starts_with("GET /bye "), "{request}");
+        // While the hook is not answered, the container lives.
+        let web = pod.container("web")?;
+        ensure!(
+            cluster.containers()?.iter().any(|c| c.id == web.id && c.running),
+            "it ended before its hook"
+        );
+        asked.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")?;
+        cluster.gone("shop")
+    })
+}
