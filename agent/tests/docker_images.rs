@@ -44,8 +44,6 @@ impl Drop for Image {
     }
 }
 
-// To be red (not tried yet) when plan.rs does not ask whether Minik8s pulled an image: the operator's goes, too. (Broken
-// that way it would remove every unused image of the machine: try it on one of your own.)
 #[tokio::test(flavor = "multi_thread")]
 async fn only_an_unused_image_that_we_pulled_goes() {
     let (unused, used, wanted, theirs) =

@@ -53,7 +53,7 @@ fn kept(observed: &Observed, id: &str) -> Option<Keep> {
     plan(observed, at(10)).keep.into_iter().find(|(kept, _)| kept == id).map(|(_, why)| why)
 }
 
-// To be red (not tried yet) when the sort in plan.rs is taken out, and when `freed >= *to_free` is never true.
+// Red when the sort in plan.rs is taken out, and when `freed >= *to_free` is never true.
 #[test]
 fn the_longest_unused_go_first_and_no_more_than_needed() {
     let observed = full();
@@ -63,7 +63,7 @@ fn the_longest_unused_go_first_and_no_more_than_needed() {
     assert!(!plan(&observed, at(10)).too_little);
 }
 
-// To be red (not tried yet) when the images of `observed.images` are taken without asking `observed.pulled`.
+// Red when the images of `observed.images` are taken without asking `observed.pulled`.
 #[test]
 fn an_operators_image_is_never_touched_however_full_the_disk() {
     let mut observed = full();

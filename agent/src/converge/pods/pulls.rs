@@ -283,7 +283,7 @@ mod tests {
         RegistryLogin { server: "h".into(), username: user.into(), ..RegistryLogin::default() }
     }
 
-    // To be red (not tried yet) when `join` does not look into `running`: six pulls.
+    // Red when `join` does not look into `running`: six pulls.
     #[tokio::test]
     async fn six_waiters_of_one_image_make_one_pull() {
         let rig = rig(&["app:1"], true);
@@ -299,7 +299,6 @@ mod tests {
         assert_eq!(references, BTreeSet::from(["app:1".to_owned()]));
     }
 
-    // To be red (not tried yet) when `running` keeps the pull itself in place of a weak hold of it.
     #[tokio::test]
     async fn the_last_waiter_that_goes_ends_the_pull() {
         let rig = rig(&["app:1"], true);

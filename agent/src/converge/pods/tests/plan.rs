@@ -321,7 +321,7 @@ fn host_ports_are_free_ones_and_never_given_twice() {
     assert!(refused <= 1, "{ports:?}");
 }
 
-// To be red (not tried yet) when plan.rs takes all of `memory.pulling`, and when it takes none.
+// Red when plan.rs takes all of `memory.pulling`, and when it takes none.
 #[test]
 fn a_pull_that_no_wanted_pod_needs_is_given_up() {
     let web = binding("web", spec(&["a"]));
