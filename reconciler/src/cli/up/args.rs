@@ -51,6 +51,9 @@ pub struct UpArgs {
     /// Addresses of all pods [default: 10.244.0.0/16].
     #[arg(long, env = "MINIK8S_CLUSTER_CIDR", value_name = "CIDR")]
     pub cluster_cidr: Option<Ipv4Net>,
+    /// Another flag for `minik8s-agent run`, for example --agent-arg=--image-gc-high=90; may be given again.
+    #[arg(long, value_name = "FLAG", allow_hyphen_values = true)]
+    pub agent_arg: Vec<String>,
     /// Goes on in the background once the node is up.
     #[arg(long)]
     pub detach: bool,

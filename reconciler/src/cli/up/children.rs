@@ -79,6 +79,7 @@ pub(super) fn agent(state: &StateDir, record: &UpRecord) -> Result<ChildCommand>
     if let Some(address) = record.node_ip {
         args.extend(["--node-ip".to_owned(), address.to_string()]);
     }
+    args.extend(record.agent_args.iter().cloned());
     Ok(ChildCommand { name: "agent", program: agent_program()?, args, env: Vec::new() })
 }
 

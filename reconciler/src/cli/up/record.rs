@@ -47,6 +47,8 @@ pub(crate) struct UpRecord {
     #[serde(default)]
     pub(crate) webhook_secret_file: Option<PathBuf>,
     pub(crate) cluster_cidr: Ipv4Net,
+    #[serde(default)]
+    pub(crate) agent_args: Vec<String>,
 }
 
 impl UpRecord {
@@ -88,6 +90,11 @@ impl UpRecord {
             cluster_cidr: pick(&args.cluster_cidr, e.map(|e| &e.cluster_cidr), || {
                 Ipv4Net::new_assert([10, 244, 0, 0].into(), 16)
             }),
+            // All of them or none: which of two lists a flag would come from is hard to tell.
+            agent_args: match args.agent_arg.is_empty() {
+                true => e.map(|e| e.agent_args.clone()).unwrap_or_default(),
+                false => args.agent_arg.clone(),
+            },
         })
     }
 
@@ -292,6 +299,15 @@ mod tests {
         assert_eq!(record.repo.token_file, Some(here.join("token")));
         assert_eq!(record.repo.ssh_key, Some(here.join("key")));
         assert_eq!(record.repo.known_hosts, Some("/etc/hosts".into()));
+    }
+
+    #[test]
+    fn flags_of_the_agent_are_remembered_and_passed_on() {
+        let first = record(&["--agent-arg=--image-gc-high=90", "--agent-arg", "--pod-pids-limit=64"]);
+        let again = UpRecord::merge(&Line::parse_from(["up"]).args, Some(&first)).unwrap();
+        assert_eq!(again.agent_args, ["--image-gc-high=90", "--pod-pids-limit=64"]);
+        let other = Line::parse_from(["up", "--agent-arg=--image-gc-high=80"]).args;
+        assert_eq!(UpRecord::merge(&other, Some(&first)).unwrap().agent_args, ["--image-gc-high=80"]);
     }
 
     #[test]
