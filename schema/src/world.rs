@@ -14,7 +14,8 @@ use crate::meta::{ObjectRef, PodRef};
 use crate::object::Object;
 use crate::pool;
 use crate::records::{
-    Binding, Delivery, Heartbeat, NodeRecord, PodInstance, Revision, Settled, SourceStatus, Subnet,
+    Binding, Delivery, Heartbeat, NodeRecord, PodInstance, Revision, RouteRecord, RulesStatus, ServiceRecord,
+    Settled, SourceStatus, Subnet,
 };
 
 /// A decoded value with the revisions that guards refer to.
@@ -50,6 +51,12 @@ pub struct World {
     pub bindings: Table<(String, PodRef), Binding>,
     /// `bindings/<node>/settled`.
     pub settled: Table<String, Settled>,
+    /// `services/`.
+    pub services: Table<PodRef, ServiceRecord>,
+    /// `routes/`.
+    pub routes: Table<PodRef, RouteRecord>,
+    /// `status/<node>/rules`.
+    pub rules: Table<String, RulesStatus>,
     /// `nodes/`.
     pub nodes: Table<String, NodeRecord>,
     /// `subnets/`.
@@ -119,17 +126,15 @@ impl World {
                 outcome
             }
             Key::Settled(id) => set(&mut self.settled, id, change),
+            Key::Service(id) => set(&mut self.services, id, change),
+            Key::Route(id) => set(&mut self.routes, id, change),
+            Key::Rules(id) => set(&mut self.rules, id, change),
             Key::Node(id) => set(&mut self.nodes, id, change),
             Key::Subnet(id) => set(&mut self.subnets, id, change),
             Key::Heartbeat(id) => set(&mut self.heartbeats, id, change),
             Key::PodStatus(node, pod) => set(&mut self.pod_status, (node, pod), change),
             Key::Delivery(id) => set(&mut self.deliveries, id, change),
-            Key::Leader
-            | Key::Scale(_)
-            | Key::Service(_)
-            | Key::Route(_)
-            | Key::Usage(_)
-            | Key::Event(..) => Ok(()),
+            Key::Leader | Key::Scale(_) | Key::Usage(_) | Key::Event(..) => Ok(()),
         };
         if let Err(why) = outcome {
             self.malformed.insert(text.clone(), why.into());

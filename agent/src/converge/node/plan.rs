@@ -122,5 +122,6 @@ fn record(observed: &Observed, registered_at: Timestamp) -> NodeRecord {
         api: observed.api.clone(),
         registered_at,
         pod_cidr: observed.pod_cidr,
+        vtep: None,
     }
 }

@@ -51,6 +51,9 @@ pub struct UpArgs {
     /// Addresses of all pods [default: 10.244.0.0/16].
     #[arg(long, env = "MINIK8S_CLUSTER_CIDR", value_name = "CIDR")]
     pub cluster_cidr: Option<Ipv4Net>,
+    /// Addresses of all services [default: 10.96.0.0/16].
+    #[arg(long, env = "MINIK8S_SERVICE_CIDR", value_name = "CIDR")]
+    pub service_cidr: Option<Ipv4Net>,
     /// Goes on in the background once the node is up.
     #[arg(long)]
     pub detach: bool,

@@ -19,6 +19,8 @@ use serde::{Deserialize, Serialize};
 
 use super::args::UpArgs;
 use super::supervise::end_process;
+use schema::records::default_service_cidr;
+
 use crate::config::RepoArgs;
 
 /// Settings file in the state directory.
@@ -47,6 +49,9 @@ pub(crate) struct UpRecord {
     #[serde(default)]
     pub(crate) webhook_secret_file: Option<PathBuf>,
     pub(crate) cluster_cidr: Ipv4Net,
+    /// Absent in the record of a version that had no services.
+    #[serde(default = "default_service_cidr")]
+    pub(crate) service_cidr: Ipv4Net,
 }
 
 impl UpRecord {
@@ -88,6 +93,7 @@ impl UpRecord {
             cluster_cidr: pick(&args.cluster_cidr, e.map(|e| &e.cluster_cidr), || {
                 Ipv4Net::new_assert([10, 244, 0, 0].into(), 16)
             }),
+            service_cidr: pick(&args.service_cidr, e.map(|e| &e.service_cidr), default_service_cidr),
         })
     }
 
