@@ -148,7 +148,7 @@ impl Rig {
         // A range that no other test has.
         let third = self.host_port % 250;
         let cidr = format!("10.{}.{third}.0/24", 100 + self.etcd_port % 100);
-        let subnet = Subnet { cidr: cidr.parse().unwrap(), cluster_cidr: cidr.parse().unwrap() };
+        let subnet = Subnet::new(cidr.parse().unwrap(), cidr.parse().unwrap());
         let spec = json!({"containers": [{
             "name": "web", "image": support::IMAGE, "imagePullPolicy": "Never",
             "command": ["/bin/sh", "-c", "mkdir -p /tmp/www; echo hello > /tmp/www/index.html; exec httpd -f -p 80 -h /tmp/www"],

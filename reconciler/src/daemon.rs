@@ -32,6 +32,7 @@ use crate::blobs::{BlobStore, Blobs, SweepLoop};
 use crate::config::ServeConfig;
 use crate::controllers::nodes::Nodes;
 use crate::controllers::scheduler::Scheduler;
+use crate::controllers::services::Services;
 use crate::controllers::workloads::Workloads;
 use crate::controllers::{Deps, Shell};
 use crate::git::{self, SourceConfig};
@@ -137,6 +138,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
         loops.drive("verdicts", CONTROLLER_INTERVAL, verdicts).0,
         loops.drive("nodes", CONTROLLER_INTERVAL, Shell::<Nodes>::new(deps.clone())).0,
         loops.drive("workloads", CONTROLLER_INTERVAL, Shell::<Workloads>::new(deps.clone())).0,
+        loops.drive("services", CONTROLLER_INTERVAL, Shell::<Services>::new(deps.clone())).0,
         loops.drive("scheduler", CONTROLLER_INTERVAL, Shell::<Scheduler>::new(deps)).0,
     ];
     // Its own clock is all that wakes it: what goes has an hour.

@@ -44,6 +44,8 @@ pub enum Key {
     PodStatus(String, PodRef),
     /// `status/<node>/usage`.
     Usage(String),
+    /// `status/<node>/rules`.
+    Rules(String),
     /// `deliveries/<id>`.
     Delivery(String),
     /// `events/<ns>/<id>`; the id begins with the time in microseconds, so keys sort by it.
@@ -144,6 +146,7 @@ pub const CONTRACT: &[ContractRow] = &[
     row("heartbeats/<node>", "alive, on a 15 s lease", Writer::Agent, "nodes"),
     row("status/<node>/pods/<ns>/<name>", "what the pod is", Writer::Agent, "controllers, CLI"),
     row("status/<node>/usage", "CPU and memory in use", Writer::Agent, "hpa, CLI"),
+    row("status/<node>/rules", "revision of services/ that is programmed", Writer::Agent, "agents, CLI"),
     row(
         "deliveries/<id>",
         "receipt of a webhook or of `minik8s sync`, and what came of it, on a lease of 24 h",
@@ -220,7 +223,9 @@ impl Key {
             Key::Binding(..) | Key::Settled(_) => Writer::Controller("scheduler"),
             Key::Service(_) | Key::Route(_) => Writer::Controller("services"),
             Key::Subnet(_) => Writer::Controller("nodes"),
-            Key::Node(_) | Key::Heartbeat(_) | Key::PodStatus(..) | Key::Usage(_) => Writer::Agent,
+            Key::Node(_) | Key::Heartbeat(_) | Key::PodStatus(..) | Key::Usage(_) | Key::Rules(_) => {
+                Writer::Agent
+            }
             Key::Delivery(_) => Writer::Receiver,
             Key::Event(..) => Writer::Anyone,
         }
@@ -249,6 +254,7 @@ impl fmt::Display for Key {
             Key::Heartbeat(node) => write!(f, "heartbeats/{node}"),
             Key::PodStatus(node, pod) => write!(f, "status/{node}/pods/{pod}"),
             Key::Usage(node) => write!(f, "status/{node}/usage"),
+            Key::Rules(node) => write!(f, "status/{node}/rules"),
             Key::Delivery(id) => write!(f, "deliveries/{id}"),
             Key::Event(namespace, id) => write!(f, "events/{namespace}/{id}"),
         }
@@ -296,6 +302,7 @@ impl FromStr for Key {
                 Key::PodStatus((*node).to_owned(), PodRef::new(*namespace, *name))
             }
             ["status", node, "usage"] => Key::Usage((*node).to_owned()),
+            ["status", node, "rules"] => Key::Rules((*node).to_owned()),
             ["deliveries", id] => Key::Delivery((*id).to_owned()),
             ["events", namespace, id] => Key::Event((*namespace).to_owned(), (*id).to_owned()),
             _ => return Err(not_a_key()),
@@ -325,6 +332,7 @@ mod tests {
             Key::Heartbeat("n1".into()),
             Key::PodStatus("n1".into(), pod),
             Key::Usage("n1".into()),
+            Key::Rules("n1".into()),
             Key::Delivery("github-1".into()),
             Key::Event("default".into(), "0001-ab".into()),
         ]

@@ -14,7 +14,8 @@ use crate::meta::{ObjectRef, PodRef};
 use crate::object::Object;
 use crate::pool;
 use crate::records::{
-    Binding, Delivery, Heartbeat, NodeRecord, NodeUsage, PodInstance, Revision, Settled, SourceStatus, Subnet,
+    Binding, Delivery, Heartbeat, NodeRecord, NodeUsage, PodInstance, Revision, RouteRecord, RulesStatus,
+    ServiceRecord, Settled, SourceStatus, Subnet,
 };
 
 /// A decoded value with the revisions that guards refer to.
@@ -50,6 +51,12 @@ pub struct World {
     pub bindings: Table<(String, PodRef), Binding>,
     /// `bindings/<node>/settled`.
     pub settled: Table<String, Settled>,
+    /// `services/`.
+    pub services: Table<PodRef, ServiceRecord>,
+    /// `routes/`.
+    pub routes: Table<PodRef, RouteRecord>,
+    /// `status/<node>/rules`.
+    pub rules: Table<String, RulesStatus>,
     /// `nodes/`.
     pub nodes: Table<String, NodeRecord>,
     /// `subnets/`.
@@ -121,13 +128,16 @@ impl World {
                 outcome
             }
             Key::Settled(id) => set(&mut self.settled, id, change),
+            Key::Service(id) => set(&mut self.services, id, change),
+            Key::Route(id) => set(&mut self.routes, id, change),
+            Key::Rules(id) => set(&mut self.rules, id, change),
             Key::Node(id) => set(&mut self.nodes, id, change),
             Key::Subnet(id) => set(&mut self.subnets, id, change),
             Key::Heartbeat(id) => set(&mut self.heartbeats, id, change),
             Key::PodStatus(node, pod) => set(&mut self.pod_status, (node, pod), change),
             Key::Delivery(id) => set(&mut self.deliveries, id, change),
             Key::Usage(id) => set(&mut self.usage, id, change),
-            Key::Leader | Key::Scale(_) | Key::Service(_) | Key::Route(_) | Key::Event(..) => Ok(()),
+            Key::Leader | Key::Scale(_) | Key::Event(..) => Ok(()),
         };
         if let Err(why) = outcome {
             self.malformed.insert(text.clone(), why.into());
@@ -151,8 +161,8 @@ impl World {
         // Taken apart, so that a new table can't be forgotten here. `bound` follows from `bindings`.
         #[rustfmt::skip]
         let Self {
-            revision: _, usage: _, bound: _, synced, malformed, sources, revisions, objects, pods, bindings,
-            settled, nodes, subnets, heartbeats, pod_status, deliveries,
+            revision: _, usage: _, rules: _, bound: _, synced, malformed, sources, revisions, objects, pods,
+            bindings, settled, services, routes, nodes, subnets, heartbeats, pod_status, deliveries,
         } = self;
         *synced == other.synced
             && *malformed == other.malformed
@@ -162,6 +172,8 @@ impl World {
             && pods.ptr_eq(&other.pods)
             && bindings.ptr_eq(&other.bindings)
             && settled.ptr_eq(&other.settled)
+            && services.ptr_eq(&other.services)
+            && routes.ptr_eq(&other.routes)
             && nodes.ptr_eq(&other.nodes)
             && subnets.ptr_eq(&other.subnets)
             && heartbeats.ptr_eq(&other.heartbeats)

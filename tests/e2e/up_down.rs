@@ -85,6 +85,7 @@ fn up_command(cluster: &Cluster) -> Vec<String> {
         ("--agent-listen", cluster.node().listen().to_owned()),
         ("--etcd-port", slot.port(8).to_string()),
         ("--cluster-cidr", slot.cluster_cidr()),
+        ("--service-cidr", slot.service_cidr()),
         ("--instance", slot.instance()),
         ("--node", cluster.node().name.clone()),
         ("--docker", cluster.node().docker.host().to_owned()),

@@ -181,6 +181,7 @@ impl Cluster {
             ("--listen", self.api(index)),
             ("--poll", self.options.poll.to_owned()),
             ("--cluster-cidr", self.slot.cluster_cidr()),
+            ("--service-cidr", self.slot.service_cidr()),
             ("--name", format!("r{index}")),
         ] {
             command.extend([flag.to_owned(), value]);

@@ -80,6 +80,11 @@ impl Slot {
         format!("10.{}.0.0/16", 200 + u16::from(self.index))
     }
 
+    /// Addresses of all services of the cluster.
+    pub fn service_cidr(&self) -> String {
+        format!("10.96.{}.0/20", u16::from(self.index) * 16 % 256)
+    }
+
     /// Address number `host` in the network that joins the nodes of the slot, a /24.
     pub fn underlay(&self, host: u8) -> String {
         format!("10.200.{}.{host}", self.index)

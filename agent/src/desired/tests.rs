@@ -42,8 +42,7 @@ fn world(revision: i64, bindings: &[Binding]) -> World {
     other.node = "n0".into();
     world.bindings.insert(("n0".into(), other.pod.reference()), versioned(other.clone()));
     world.bindings.insert(("n2".into(), other.pod.reference()), versioned(other));
-    let subnet =
-        Subnet { cidr: "10.244.3.0/24".parse().unwrap(), cluster_cidr: "10.244.0.0/16".parse().unwrap() };
+    let subnet = Subnet::new("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
     world.subnets.insert("n1".into(), versioned(subnet));
     world.settled.insert("n1".into(), versioned(Settled::default()));
     world

@@ -96,8 +96,7 @@ impl Node {
         let instance = format!("t{:05x}", rand::random::<u32>() & 0xf_ffff);
         let docker: Arc<dyn Docker> = Arc::new(RealDocker::connect(SOCKET).await.expect("Docker answers"));
         let netlink = Arc::new(FakeNetlink::default());
-        let subnet =
-            Subnet { cidr: "10.99.1.0/24".parse().unwrap(), cluster_cidr: "10.99.0.0/16".parse().unwrap() };
+        let subnet = Subnet::new("10.99.1.0/24".parse().unwrap(), "10.99.0.0/16".parse().unwrap());
         let bridge =
             Bridge { name: format!("{instance}0"), address: "10.99.1.1/24".parse().unwrap(), mtu: 1500 };
         netlink.ensure_bridge(&bridge).await.unwrap();

@@ -30,11 +30,17 @@ pub const DEFAULT_LISTEN: &str = "127.0.0.1:7070";
 pub const DEFAULT_STATE_DIR: &str = "/var/lib/minik8s";
 /// The range of all pods when nobody says otherwise.
 pub const DEFAULT_CLUSTER_CIDR: &str = "10.244.0.0/16";
+/// The range of all services when nobody says otherwise.
+pub const DEFAULT_SERVICE_CIDR: &str = "10.96.0.0/16";
 
 /// A larger range than 10.0.0.0/8 does not exist in private address space.
 const CLUSTER_PREFIX_MIN: u8 = 8;
 /// A smaller one does not hold the /24 of a single node.
 const CLUSTER_PREFIX_MAX: u8 = 24;
+/// The largest range of services that Kubernetes takes.
+const SERVICE_PREFIX_MIN: u8 = 12;
+/// The smallest that holds the reserved addresses and some services.
+const SERVICE_PREFIX_MAX: u8 = 26;
 
 /// Flags of `minik8s serve`.
 #[derive(Debug, Clone, Args)]
@@ -54,6 +60,9 @@ pub struct ServeArgs {
     /// Range of pod addresses; every node gets a /24 of it
     #[arg(long, env = "MINIK8S_CLUSTER_CIDR", value_name = "CIDR", default_value = DEFAULT_CLUSTER_CIDR)]
     pub cluster_cidr: Ipv4Net,
+    /// Range of service addresses: its 10th is DNS and its 11th the gateway on every node
+    #[arg(long, env = "MINIK8S_SERVICE_CIDR", value_name = "CIDR", default_value = DEFAULT_SERVICE_CIDR)]
+    pub service_cidr: Ipv4Net,
     /// Name of this reconciler among several; by default the host's name
     #[arg(long, env = "MINIK8S_NAME", value_name = "ID")]
     pub name: Option<String>,
@@ -137,7 +146,11 @@ impl TryFrom<ServeArgs> for ServeConfig {
             etcd: endpoints(args.etcd)?,
             state_dir: absolute(&args.state_dir)?,
             listen: args.listen,
-            settings: Settings { cluster_cidr: cluster_cidr(args.cluster_cidr)?, sources: names },
+            settings: Settings {
+                cluster_cidr: cluster_cidr(args.cluster_cidr)?,
+                service_cidr: service_cidr(args.service_cidr, args.cluster_cidr)?,
+                sources: names,
+            },
             webhooks: args.webhooks.config(),
             name: name(args.name)?,
             log: args.log,
@@ -201,6 +214,23 @@ fn cluster_cidr(cidr: Ipv4Net) -> Result<Ipv4Net, ConfigError> {
     }
     if cidr.prefix_len() < CLUSTER_PREFIX_MIN {
         return bad("is larger than any private range", format!("for example {DEFAULT_CLUSTER_CIDR}"));
+    }
+    Ok(cidr)
+}
+
+fn service_cidr(cidr: Ipv4Net, cluster: Ipv4Net) -> Result<Ipv4Net, ConfigError> {
+    let bad = |why: &str, help: String| Err(ConfigError::new("--service-cidr", cidr, why, help));
+    if cidr.addr() != cidr.network() {
+        return bad("has bits set after its prefix", format!("write {}", cidr.trunc()));
+    }
+    if !(SERVICE_PREFIX_MIN..=SERVICE_PREFIX_MAX).contains(&cidr.prefix_len()) {
+        let help = format!(
+            "use a prefix from {SERVICE_PREFIX_MIN} to {SERVICE_PREFIX_MAX}, for example {DEFAULT_SERVICE_CIDR}"
+        );
+        return bad("is too small or too large for services", help);
+    }
+    if cidr.contains(&cluster) || cluster.contains(&cidr) {
+        return bad("overlaps --cluster-cidr", "give pods and services ranges of their own".to_owned());
     }
     Ok(cidr)
 }

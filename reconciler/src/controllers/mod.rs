@@ -18,6 +18,7 @@ mod writes;
 
 pub mod nodes;
 pub mod scheduler;
+pub mod services;
 pub mod workloads;
 
 #[cfg(test)]
@@ -57,6 +58,8 @@ pub struct Seen {
 pub struct Settings {
     /// The range from which every node gets its own.
     pub cluster_cidr: Ipv4Net,
+    /// The range from which every service gets its address.
+    pub service_cidr: Ipv4Net,
     /// Every configured source: etcd holds all that Git says once each of them was applied.
     pub sources: BTreeSet<String>,
 }

@@ -63,6 +63,24 @@ pub enum NoteKind {
         /// The cluster's range.
         cluster_cidr: Ipv4Net,
     },
+    /// The address that the manifest names can't be given.
+    AddressTaken {
+        /// The address.
+        address: String,
+        /// Why.
+        why: String,
+    },
+    /// No address is left for a service.
+    AddressesExhausted,
+    /// Another service has this node port.
+    NodePortTaken {
+        /// The port.
+        port: u16,
+        /// `namespace/name` of that service.
+        holder: String,
+    },
+    /// No node port is left for a service.
+    NodePortsExhausted,
     /// The node beats again, or for the first time.
     NodeReady,
     /// The node's heartbeat expired.
@@ -103,6 +121,10 @@ impl Note {
             NoteKind::NotWritten { .. } => "NotWritten",
             NoteKind::SubnetsExhausted { .. } => "SubnetsExhausted",
             NoteKind::SubnetOutside { .. } => "SubnetOutside",
+            NoteKind::AddressTaken { .. } => "ClusterIPNotAllocated",
+            NoteKind::AddressesExhausted => "ClusterIPsExhausted",
+            NoteKind::NodePortTaken { .. } => "NodePortNotAllocated",
+            NoteKind::NodePortsExhausted => "NodePortsExhausted",
             NoteKind::NodeReady => "NodeReady",
             NoteKind::NodeNotReady => "NodeNotReady",
         }
@@ -132,7 +154,8 @@ pub(super) fn subject(key: &Key) -> (&'static str, String, String) {
         | Key::Settled(node)
         | Key::Subnet(node)
         | Key::Heartbeat(node)
-        | Key::Usage(node) => ("Node", String::new(), node.clone()),
+        | Key::Usage(node)
+        | Key::Rules(node) => ("Node", String::new(), node.clone()),
         Key::Source(source) | Key::Revision(source, _) => ("Source", String::new(), source.clone()),
         Key::Leader => ("Leader", String::new(), "leader".to_owned()),
         Key::Delivery(id) => ("Delivery", String::new(), id.clone()),
@@ -163,6 +186,21 @@ impl fmt::Display for NoteKind {
                 "its range {cidr} is outside of the cluster's {cluster_cidr} and stays; \
                  set --cluster-cidr back, or reset the node"
             ),
+            NoteKind::AddressTaken { address, why } => {
+                write!(f, "clusterIP {address} cannot be given: {why}; name another one, or none")
+            }
+            NoteKind::AddressesExhausted => {
+                f.write_str("all addresses for services are given out; use a larger --service-cidr")
+            }
+            NoteKind::NodePortTaken { port, holder } => {
+                write!(
+                    f,
+                    "nodePort {port} cannot be given: service {holder} has it; name another one, or none"
+                )
+            }
+            NoteKind::NodePortsExhausted => {
+                f.write_str("all node ports are given out; remove services of type NodePort")
+            }
             NoteKind::NodeReady => f.write_str("the node is ready"),
             NoteKind::NodeNotReady => f.write_str("the node's heartbeat expired; its pods stay bound to it"),
         }

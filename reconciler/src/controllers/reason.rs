@@ -75,10 +75,14 @@ pub enum Reason {
         /// The new range.
         cidr: Ipv4Net,
     },
-    /// The cluster's range grew around the node's.
+    /// Address, ports or endpoints of a service, or the paths of a host, are other than before.
+    Published,
+    /// The cluster's range grew around the node's, or services have another one.
     ClusterCidrChanged {
         /// The range of the cluster.
         cluster_cidr: Ipv4Net,
+        /// The range of services.
+        service_cidr: Ipv4Net,
     },
 }
 
@@ -98,6 +102,7 @@ impl Reason {
             | Reason::BindingUpdated
             | Reason::PodGone
             | Reason::Settled
+            | Reason::Published
             | Reason::ClusterCidrChanged { .. } => None,
         }
     }
@@ -126,11 +131,12 @@ impl fmt::Display for Reason {
             Reason::SubnetAssigned { cidr } => write!(f, "{cidr} is the lowest free range"),
             Reason::SubnetKept { cidr } => write!(f, "its pods have {cidr} already"),
             Reason::Settled => f.write_str("etcd holds all that Git says"),
+            Reason::Published => f.write_str("what its object and pods say"),
             Reason::SubnetReassigned { holder, cidr } => {
                 write!(f, "{holder} had the same range first; {cidr} is the lowest free one")
             }
-            Reason::ClusterCidrChanged { cluster_cidr } => {
-                write!(f, "the cluster's range is {cluster_cidr} now")
+            Reason::ClusterCidrChanged { cluster_cidr, service_cidr } => {
+                write!(f, "the ranges are {cluster_cidr} for pods and {service_cidr} for services now")
             }
         }
     }

@@ -18,10 +18,15 @@ use serde::Serialize;
 use super::{Seen, Settings};
 
 pub(super) const CLUSTER_CIDR: &str = "10.244.0.0/16";
+pub(super) const SERVICE_CIDR: &str = "10.96.0.0/16";
 pub(super) const COMMIT: &str = "1111111111111111111111111111111111111111";
 
 pub(super) fn settings() -> Settings {
-    Settings { cluster_cidr: CLUSTER_CIDR.parse().unwrap(), sources: ["main".to_owned()].into() }
+    Settings {
+        cluster_cidr: CLUSTER_CIDR.parse().unwrap(),
+        service_cidr: SERVICE_CIDR.parse().unwrap(),
+        sources: ["main".to_owned()].into(),
+    }
 }
 
 pub(super) fn seen(world: &World) -> Seen {
@@ -108,6 +113,7 @@ pub(super) fn node_record(name: &str) -> NodeRecord {
         api: "http://192.0.2.1:7071".into(),
         registered_at: "2026-01-01T00:00:00Z".parse().unwrap(),
         pod_cidr: None,
+        vtep: None,
     }
 }
 
@@ -171,7 +177,7 @@ impl Worlds {
     /// A registered node with heartbeat and range.
     pub(super) fn node(self, record: &NodeRecord, range: &str) -> Self {
         let name = record.name.clone();
-        let subnet = Subnet { cidr: range.parse().unwrap(), cluster_cidr: CLUSTER_CIDR.parse().unwrap() };
+        let subnet = Subnet::new(range.parse().unwrap(), CLUSTER_CIDR.parse().unwrap());
         self.put(&Key::Node(name.clone()), record)
             .put(&Key::Subnet(name.clone()), &subnet)
             .put(&Key::Heartbeat(name), &heartbeat())

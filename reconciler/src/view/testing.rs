@@ -106,11 +106,11 @@ pub(crate) fn put_node(world: &mut World, name: &str) {
         api: "http://127.0.0.1:7071".to_owned(),
         registered_at: at(0),
         pod_cidr: None,
+        vtep: None,
     };
     world.nodes.insert(name.to_owned(), stored(record));
     world.heartbeats.insert(name.to_owned(), stored(Heartbeat { since: at(0) }));
-    let subnet =
-        Subnet { cidr: "10.244.0.0/24".parse().unwrap(), cluster_cidr: "10.244.0.0/16".parse().unwrap() };
+    let subnet = Subnet::new("10.244.0.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
     world.subnets.insert(name.to_owned(), stored(subnet));
 }
 

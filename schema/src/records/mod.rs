@@ -1,9 +1,10 @@
-//! Values of the etcd keys that are not desired objects: pods, nodes, sources, events.
+//! Values of the etcd keys that are not desired objects: pods, nodes, services, sources, events.
 
 mod deliveries;
 mod events;
 mod nodes;
 mod pods;
+mod services;
 mod sources;
 mod usage;
 
@@ -11,8 +12,11 @@ pub use deliveries::{
     CLI_DELIVERIES_MAX, DELIVERIES_MAX, DELIVERY_ID_MAX, Delivery, DeliveryAnswer, DeliveryOutcome, Provider,
 };
 pub use events::{Event, EventType};
-pub use nodes::{Heartbeat, NodeRecord, NodeVersions, Subnet};
+pub use nodes::{Heartbeat, NodeRecord, NodeVersions, Subnet, Vtep, default_service_cidr};
 pub use pods::{Binding, OwnerRef, PodInstance, Settled};
+pub use services::{
+    Endpoint, LEFT_OUT_MAX, LeftOut, PathRecord, RouteRecord, RulesStatus, ServicePortRecord, ServiceRecord,
+};
 pub use sources::{
     ChangeCounts, HeldPrune, PlanRecord, Quarantine, Revision, SourceError, SourceErrorKind, SourceState,
     SourceStatus, Verdict, Waiting,

@@ -1,6 +1,6 @@
 //! `nodes/<node>`, `subnets/<node>` and `heartbeats/<node>`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
@@ -38,6 +38,18 @@ pub struct NodeRecord {
     /// The range that the node's pods have already, from its own disk: an etcd that was lost gives it back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_cidr: Option<Ipv4Net>,
+    /// Where the other nodes send packets for its pods; none until its tunnel stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vtep: Option<Vtep>,
+}
+
+/// The end of the tunnel of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Vtep {
+    /// Address of the node at which it takes packets.
+    pub address: Ipv4Addr,
+    /// Hardware address of the tunnel's link, `0a:58:0a:f4:01:00`.
+    pub mac: String,
 }
 
 /// Versions of what runs on a node.
@@ -64,6 +76,21 @@ pub struct Subnet {
     pub cidr: Ipv4Net,
     /// The range of all nodes; masquerade leaves it alone.
     pub cluster_cidr: Ipv4Net,
+    /// The range of services: its 10th address is DNS on every node, its 11th the gateway.
+    #[serde(default = "default_service_cidr")]
+    pub service_cidr: Ipv4Net,
+}
+
+impl Subnet {
+    /// A range of the cluster's, with services in the default range.
+    pub fn new(cidr: Ipv4Net, cluster_cidr: Ipv4Net) -> Self {
+        Self { cidr, cluster_cidr, service_cidr: default_service_cidr() }
+    }
+}
+
+/// The range of services when none is given, as in Kubernetes.
+pub const fn default_service_cidr() -> Ipv4Net {
+    Ipv4Net::new_assert(Ipv4Addr::new(10, 96, 0, 0), 16)
 }
 
 /// Alive: lies on a 15 s lease of the agent.

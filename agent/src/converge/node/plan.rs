@@ -125,5 +125,6 @@ fn record(observed: &Observed, registered_at: Timestamp) -> NodeRecord {
         age_recipient: observed.age_recipient.clone(),
         registered_at,
         pod_cidr: observed.pod_cidr,
+        vtep: None,
     }
 }

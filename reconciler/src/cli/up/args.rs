@@ -54,6 +54,9 @@ pub struct UpArgs {
     /// Another flag for `minik8s-agent run`, for example --agent-arg=--image-gc-high=90; may be given again.
     #[arg(long, value_name = "FLAG", allow_hyphen_values = true)]
     pub agent_arg: Vec<String>,
+    /// Addresses of all services [default: 10.96.0.0/16].
+    #[arg(long, env = "MINIK8S_SERVICE_CIDR", value_name = "CIDR")]
+    pub service_cidr: Option<Ipv4Net>,
     /// Goes on in the background once the node is up.
     #[arg(long)]
     pub detach: bool,

@@ -46,6 +46,8 @@ pub(super) fn reconciler(state: &StateDir, record: &UpRecord) -> Result<ChildCom
         record.listen.to_string(),
         "--cluster-cidr".to_owned(),
         record.cluster_cidr.to_string(),
+        "--service-cidr".to_owned(),
+        record.service_cidr.to_string(),
     ];
     if let (Some(address), Some(file)) = (record.webhook_listen, &record.webhook_secret_file) {
         args.extend(["--webhook-listen".to_owned(), address.to_string()]);

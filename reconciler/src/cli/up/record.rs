@@ -19,6 +19,8 @@ use serde::{Deserialize, Serialize};
 
 use super::args::UpArgs;
 use super::supervise::end_process;
+use schema::records::default_service_cidr;
+
 use crate::config::RepoArgs;
 
 /// Settings file in the state directory.
@@ -49,6 +51,9 @@ pub(crate) struct UpRecord {
     pub(crate) cluster_cidr: Ipv4Net,
     #[serde(default)]
     pub(crate) agent_args: Vec<String>,
+    /// Absent in the record of a version that had no services.
+    #[serde(default = "default_service_cidr")]
+    pub(crate) service_cidr: Ipv4Net,
 }
 
 impl UpRecord {
@@ -95,6 +100,7 @@ impl UpRecord {
                 true => e.map(|e| e.agent_args.clone()).unwrap_or_default(),
                 false => args.agent_arg.clone(),
             },
+            service_cidr: pick(&args.service_cidr, e.map(|e| &e.service_cidr), default_service_cidr),
         })
     }
 

@@ -120,7 +120,7 @@ fn move_rivals(seen: &Seen, rivals: &BTreeMap<&str, &str>, pool: &mut Pool, out:
             out.note(exhausted(seen, node));
             continue;
         };
-        let value = Subnet { cidr, cluster_cidr: pool.cluster };
+        let value = subnet(seen, cidr, pool.cluster);
         let reason = Reason::SubnetReassigned { holder: (*holder).to_owned(), cidr };
         let expect = Expect::ModRevision(present.mod_revision);
         out.put(Key::Subnet((*node).to_owned()), &value, expect, reason);
@@ -147,9 +147,13 @@ fn assign(seen: &Seen, pool: &mut Pool, out: &mut Writes) {
                 }
             },
         };
-        let value = Subnet { cidr, cluster_cidr: pool.cluster };
+        let value = subnet(seen, cidr, pool.cluster);
         out.put(Key::Subnet(node.clone()), &value, Expect::Absent, reason);
     }
+}
+
+fn subnet(seen: &Seen, cidr: Ipv4Net, cluster_cidr: Ipv4Net) -> Subnet {
+    Subnet { cidr, cluster_cidr, service_cidr: seen.settings.service_cidr }
 }
 
 fn exhausted(seen: &Seen, node: &str) -> Note {
@@ -158,18 +162,21 @@ fn exhausted(seen: &Seen, node: &str) -> Note {
     Note::about_node(node, NoteKind::SubnetsExhausted { cluster_cidr, holders })
 }
 
-/// A cluster range that grew is told to the nodes; one that no longer holds a node's range is not.
+/// A cluster range that grew, or another range of services, is told to the nodes; one that no longer holds a node's range is not.
 fn follow_cluster(seen: &Seen, rivals: &BTreeMap<&str, &str>, out: &mut Writes) {
     let cluster_cidr = seen.settings.cluster_cidr;
     for (node, subnet) in &seen.world.subnets {
         let cidr = subnet.value.cidr;
-        if subnet.value.cluster_cidr == cluster_cidr || rivals.contains_key(node.as_str()) {
+        let settled = subnet.value.cluster_cidr == cluster_cidr
+            && subnet.value.service_cidr == seen.settings.service_cidr;
+        if settled || rivals.contains_key(node.as_str()) {
             continue;
         }
         if cluster_cidr.contains(&cidr) {
             let expect = Expect::ModRevision(subnet.mod_revision);
-            let value = Subnet { cidr, cluster_cidr };
-            let reason = Reason::ClusterCidrChanged { cluster_cidr };
+            let value = self::subnet(seen, cidr, cluster_cidr);
+            let service_cidr = seen.settings.service_cidr;
+            let reason = Reason::ClusterCidrChanged { cluster_cidr, service_cidr };
             out.put(Key::Subnet(node.clone()), &value, expect, reason);
         } else {
             out.note(Note::about_node(node, NoteKind::SubnetOutside { cidr, cluster_cidr }));

@@ -20,7 +20,7 @@ fn record(worlds: Worlds, name: &str) -> Worlds {
 
 fn subnet(worlds: Worlds, name: &str, range: &str) -> Worlds {
     let cluster_cidr = CLUSTER_CIDR.parse().unwrap();
-    worlds.put(&Key::Subnet(name.into()), &Subnet { cidr: range.parse().unwrap(), cluster_cidr })
+    worlds.put(&Key::Subnet(name.into()), &Subnet::new(range.parse().unwrap(), cluster_cidr))
 }
 
 #[test]
@@ -99,7 +99,10 @@ fn a_cluster_range_that_grew_is_told_and_one_that_moved_away_is_not() {
     let worlds = subnet(Worlds::new(), "a", "10.244.3.0/24");
     let mut grown = seen(&worlds.world);
     grown.settings.cluster_cidr = "10.240.0.0/12".parse().unwrap();
-    assert_eq!(planned(&grown), "put subnets/a if at 1: the cluster's range is 10.240.0.0/12 now\n");
+    assert_eq!(
+        planned(&grown),
+        "put subnets/a if at 1: the ranges are 10.240.0.0/12 for pods and 10.96.0.0/16 for services now\n"
+    );
     let mut moved = seen(&worlds.world);
     moved.settings.cluster_cidr = "10.99.0.0/16".parse().unwrap();
     assert_eq!(

@@ -50,8 +50,7 @@ impl Node {
         namespace.run("iptables", &["-P", "FORWARD", "DROP"]);
         let netlink = Arc::new(RealNetlink::open_at("mk8s", &namespace.path()).unwrap());
         let iptables = Arc::new(RealIptables::behind(namespace.prefix()));
-        let cidr =
-            Subnet { cidr: "10.244.3.0/24".parse().unwrap(), cluster_cidr: "10.244.0.0/16".parse().unwrap() };
+        let cidr = Subnet::new("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
         let (subnets, subnet) = watch::channel(Some(cidr));
         let (tables, table) = watch::channel::<PodTable>(Some(Arc::default()));
         let settings = NetworkSettings::new("mk8s", 1450);
@@ -273,8 +272,7 @@ async fn a_udp_client_follows_a_replaced_pod() {
 async fn two_instances_on_one_node_leave_each_other_alone() {
     let mut node = Node::new().await;
     node.converge().await;
-    let cidr =
-        Subnet { cidr: "10.245.0.0/24".parse().unwrap(), cluster_cidr: "10.245.0.0/16".parse().unwrap() };
+    let cidr = Subnet::new("10.245.0.0/24".parse().unwrap(), "10.245.0.0/16".parse().unwrap());
     let (_subnets, subnet) = watch::channel(Some(cidr));
     let (_tables, table) = watch::channel::<PodTable>(Some(Arc::default()));
     let settings = NetworkSettings::new("mk8sb", 1450);

@@ -74,7 +74,7 @@ fn rig() -> Rig {
 
 fn subnet() -> Option<Subnet> {
     let (cidr, cluster_cidr) = ("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
-    Some(Subnet { cidr, cluster_cidr })
+    Some(Subnet::new(cidr, cluster_cidr))
 }
 
 fn pod(uid: &str, port: u16) -> (String, PodNet) {

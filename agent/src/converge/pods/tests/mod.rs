@@ -41,7 +41,7 @@ fn node() -> NodeFacts {
 }
 
 fn subnet() -> Subnet {
-    Subnet { cidr: "10.244.3.0/24".parse().unwrap(), cluster_cidr: "10.244.0.0/16".parse().unwrap() }
+    Subnet::new("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap())
 }
 
 fn spec(names: &[&str]) -> PodSpec {

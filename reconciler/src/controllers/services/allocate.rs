@@ -1,0 +1,110 @@
+//! Cluster IPs and node ports: which are taken, and which one a service gets.
+//!
+//! What a service has it keeps. What it gets follows from its name, so that an etcd that was lost and
+//! is filled from Git again gives the same addresses, in whatever order the services come back.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
+use schema::codec::content_hash;
+use schema::kinds::pod::Protocol;
+use schema::kinds::service::NODE_PORTS;
+use schema::meta::PodRef;
+
+/// Offset in the service range of the address at which every node answers DNS (design, section 9).
+pub const DNS_ADDRESS_OFFSET: u32 = 10;
+/// Offset in the service range of the address of every node's gateway (design, section 9).
+pub const GATEWAY_ADDRESS_OFFSET: u32 = 11;
+/// Offsets that no service gets: the range itself, `kubernetes` of Kubernetes, DNS and gateway.
+pub const RESERVED_ADDRESSES: [u32; 4] = [0, 1, DNS_ADDRESS_OFFSET, GATEWAY_ADDRESS_OFFSET];
+
+/// Node ports from here on are given out first; those below are for manifests that name one, as in
+/// Kubernetes (its static band: 86 of 2768).
+const NODE_PORT_BAND: u16 = 86;
+
+/// Who has which address.
+pub(super) struct Addresses {
+    range: Ipv4Net,
+    taken: BTreeMap<Ipv4Addr, PodRef>,
+}
+
+impl Addresses {
+    pub(super) fn new(range: Ipv4Net) -> Self {
+        Self { range: range.trunc(), taken: BTreeMap::new() }
+    }
+
+    /// The address is one that a service may have.
+    pub(super) fn is_usable(&self, address: Ipv4Addr) -> bool {
+        let offset = u32::from(address).wrapping_sub(u32::from(self.range.network()));
+        self.range.contains(&address)
+            && !RESERVED_ADDRESSES.contains(&offset)
+            && address != self.range.broadcast()
+    }
+
+    /// Takes this address; the error is its holder.
+    pub(super) fn take(&mut self, address: Ipv4Addr, service: &PodRef) -> Result<(), PodRef> {
+        match self.taken.get(&address) {
+            Some(holder) if holder != service => Err(holder.clone()),
+            _ => {
+                self.taken.insert(address, service.clone());
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes a free address: the one that follows from the name, or the next one that is free. Beyond
+    /// the band that Kubernetes keeps for manifests that name theirs, as long as there is one.
+    pub(super) fn take_any(&mut self, service: &PodRef) -> Option<Ipv4Addr> {
+        let size = u32::try_from(self.range.hosts().count()).unwrap_or(u32::MAX).saturating_add(1);
+        // As in Kubernetes: min(max(16, size / 16), 256).
+        let band = (size / 16).clamp(16, 256).min(size / 2);
+        let (dynamic, start) = (size - band, scatter(service));
+        let upper = (0..dynamic).map(|step| band + (start.wrapping_add(step)) % dynamic);
+        let found = upper.chain(0..band).find_map(|offset| {
+            let address = Ipv4Addr::from(u32::from(self.range.network()).checked_add(offset)?);
+            (self.is_usable(address) && !self.taken.contains_key(&address)).then_some(address)
+        })?;
+        self.taken.insert(found, service.clone());
+        Some(found)
+    }
+}
+
+/// Who has which port of every node.
+#[derive(Default)]
+pub(super) struct NodePorts {
+    taken: BTreeMap<(Protocol, u16), PodRef>,
+}
+
+impl NodePorts {
+    /// Takes this port; the error is its holder.
+    pub(super) fn take(&mut self, protocol: Protocol, port: u16, service: &PodRef) -> Result<(), PodRef> {
+        match self.taken.get(&(protocol, port)) {
+            Some(holder) if holder != service => Err(holder.clone()),
+            _ => {
+                self.taken.insert((protocol, port), service.clone());
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes a free port for port number `index` of a service.
+    pub(super) fn take_any(&mut self, protocol: Protocol, service: &PodRef, index: usize) -> Option<u16> {
+        let (first, last) = (*NODE_PORTS.start(), *NODE_PORTS.end());
+        let dynamic = u32::from(last - first - NODE_PORT_BAND) + 1;
+        let start = scatter(service).wrapping_add(u32::try_from(index).unwrap_or_default());
+        let upper = (0..dynamic)
+            .filter_map(|step| u16::try_from(start.wrapping_add(step) % dynamic).ok())
+            .map(|offset| first + NODE_PORT_BAND + offset);
+        let mut ports = upper.chain(first..first + NODE_PORT_BAND);
+        let port = ports.find(|port| !self.taken.contains_key(&(protocol, *port)))?;
+        self.taken.insert((protocol, port), service.clone());
+        Some(port)
+    }
+}
+
+/// A number that follows from the name alone.
+fn scatter(service: &PodRef) -> u32 {
+    let digest = content_hash(&service.to_string());
+    u32::from_str_radix(digest.get(..8).unwrap_or("0"), 16).unwrap_or_default()
+}

@@ -1,0 +1,140 @@
+//! What is behind a service: pods that its selector matches and that are ready, or the addresses that
+//! its manifest gives.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use schema::condition::ConditionStatus;
+use schema::kinds::pod::{PodPhase, PodSpec, PodStatus, PortReference, Protocol};
+use schema::kinds::service::{ServicePort, ServiceSpec};
+use schema::meta::PodRef;
+use schema::records::{Endpoint, LEFT_OUT_MAX, LeftOut, PodInstance};
+use schema::selector;
+use schema::world::World;
+
+/// If this share of the nodes is away, in percent, it is rather us who are cut off: their pods stay
+/// endpoints (design, section 10: no eviction then either).
+const MOST_AWAY_PERCENT: usize = 55;
+
+/// What is behind a service, and what is not and why.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Behind {
+    pub(super) endpoints: Vec<Endpoint>,
+    pub(super) left_out: Vec<LeftOut>,
+    pub(super) left_out_count: u32,
+}
+
+/// Pods of a world by namespace, and whether nodes that are away count.
+pub(super) struct Lookup<'a> {
+    world: &'a World,
+    trust_heartbeats: bool,
+}
+
+impl<'a> Lookup<'a> {
+    pub(super) fn new(world: &'a World) -> Self {
+        let nodes = world.nodes.len();
+        let away = world.nodes.keys().filter(|node| !world.node_is_ready(node)).count();
+        Self { world, trust_heartbeats: away * 100 < nodes * MOST_AWAY_PERCENT }
+    }
+
+    pub(super) fn behind(&self, service: &PodRef, spec: &ServiceSpec) -> Behind {
+        let mut behind = Behind::default();
+        if spec.selector.is_empty() {
+            behind.endpoints = given(spec);
+            return behind;
+        }
+        let from = PodRef::new(&service.namespace, "");
+        let pods = self.world.pods.range(from..).take_while(|(id, _)| id.namespace == service.namespace);
+        for (id, pod) in pods.filter(|(_, pod)| selector::matches(&spec.selector, &pod.value.labels)) {
+            match self.endpoint(id, &pod.value, spec) {
+                Ok(endpoint) => behind.endpoints.push(endpoint),
+                Err(None) => {}
+                Err(Some(why)) => {
+                    behind.left_out_count += 1;
+                    if behind.left_out.len() < LEFT_OUT_MAX {
+                        behind.left_out.push(LeftOut { pod: id.name.clone(), why });
+                    }
+                }
+            }
+        }
+        behind.endpoints.sort_by(|a, b| (a.address, &a.pod).cmp(&(b.address, &b.pod)));
+        behind
+    }
+
+    /// The endpoint that a pod is, or why it is none; nothing of a pod that ended for good.
+    fn endpoint(
+        &self,
+        id: &PodRef,
+        pod: &PodInstance,
+        spec: &ServiceSpec,
+    ) -> Result<Endpoint, Option<String>> {
+        let no = |why: &str| Err(Some(why.to_owned()));
+        let Some(binding) = self.world.binding_of(id).filter(|b| b.value.pod.uid == pod.uid) else {
+            return no("it has no node yet");
+        };
+        let node = &binding.value.node;
+        let status = self.world.pod_status.get(&(node.clone(), id.clone())).map(|status| &status.value);
+        let Some(status) = status.filter(|status| status.uid == pod.uid) else {
+            return no("its node has not started it yet");
+        };
+        if matches!(status.phase, PodPhase::Succeeded | PodPhase::Failed) {
+            return Err(None);
+        }
+        let Some(IpAddr::V4(address)) = status.pod_ip.as_deref().and_then(|ip| ip.parse().ok()) else {
+            return no("it has no address yet");
+        };
+        if !status.is_ready() && !spec.publish_not_ready_addresses {
+            return Err(Some(why_unready(status)));
+        }
+        if self.trust_heartbeats && !self.world.node_is_ready(node) {
+            return Err(Some(format!("its node {node} is not ready")));
+        }
+        let ports: Vec<u16> = spec.ports.iter().map(|port| target(port, Some(&pod.spec))).collect();
+        if !ports.is_empty() && ports.iter().all(|port| *port == 0) {
+            return no("no container has a port of the name that targetPort gives");
+        }
+        Ok(Endpoint {
+            address,
+            ports,
+            node: Some(node.clone()),
+            pod: Some(id.name.clone()),
+            hostname: pod.spec.hostname.clone(),
+        })
+    }
+}
+
+/// The addresses of a service without selector.
+fn given(spec: &ServiceSpec) -> Vec<Endpoint> {
+    let mut addresses: Vec<Ipv4Addr> = spec.addresses.iter().filter_map(|text| text.parse().ok()).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    let ports: Vec<u16> = spec.ports.iter().map(|port| target(port, None)).collect();
+    let endpoint =
+        |address| Endpoint { address, ports: ports.clone(), node: None, pod: None, hostname: None };
+    addresses.into_iter().map(endpoint).collect()
+}
+
+/// The port of an endpoint, 0 if it has none of that name.
+fn target(port: &ServicePort, pod: Option<&PodSpec>) -> u16 {
+    match &port.target_port {
+        None => port.port,
+        Some(PortReference::Number(number)) => *number,
+        Some(PortReference::Name(name)) => {
+            pod.and_then(|pod| named_port(pod, name, port.protocol)).unwrap_or_default()
+        }
+    }
+}
+
+fn named_port(pod: &PodSpec, name: &str, protocol: Protocol) -> Option<u16> {
+    let mut ports = pod.containers.iter().flat_map(|container| &container.ports);
+    let port = ports.find(|port| port.name.as_deref() == Some(name) && port.protocol == protocol)?;
+    Some(port.container_port)
+}
+
+fn why_unready(status: &PodStatus) -> String {
+    let ready = status.conditions.iter().find(|c| c.kind == "Ready" && c.status != ConditionStatus::True);
+    let words = ready.map(|c| if c.message.is_empty() { &c.reason } else { &c.message });
+    match words.filter(|words| !words.is_empty()) {
+        Some(words) => format!("it is not ready: {words}"),
+        None => "it is not ready".to_owned(),
+    }
+}

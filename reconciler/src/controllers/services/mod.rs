@@ -1,0 +1,27 @@
+//! Services: addresses and node ports given out, endpoints looked up, hosts and paths resolved.
+//!
+//! Reads objects, pods, bindings, pod status and heartbeats; writes `services/` and `routes/`.
+
+use jiff::Timestamp;
+
+use super::{Controller, Seen, Writes};
+
+mod allocate;
+mod endpoints;
+mod plan;
+mod routes;
+#[cfg(test)]
+mod tests;
+
+pub use allocate::{DNS_ADDRESS_OFFSET, GATEWAY_ADDRESS_OFFSET, RESERVED_ADDRESSES};
+
+/// The services controller.
+pub struct Services;
+
+impl Controller for Services {
+    const NAME: &'static str = "services";
+
+    fn plan(seen: &Seen, _now: Timestamp) -> Writes {
+        plan::plan(seen)
+    }
+}

@@ -1,0 +1,249 @@
+//! Decides what lies below `services/` and `routes/`.
+//!
+//! Whoever has an address or a port keeps it; then come the manifests that name theirs, then the rest.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use schema::keys::{Key, prefix};
+use schema::kinds::service::{ServiceSpec, ServiceType, TrafficPolicy};
+use schema::kinds::{Kind, Resource};
+use schema::meta::PodRef;
+use schema::records::{ServicePortRecord, ServiceRecord};
+use schema::world::{Versioned, World};
+
+use super::allocate::{Addresses, NodePorts};
+use super::endpoints::{Behind, Lookup};
+use super::routes;
+use crate::controllers::Seen;
+use crate::controllers::note::{Note, NoteKind};
+use crate::controllers::reason::Reason;
+use crate::controllers::writes::{Expect, Writes};
+
+/// What should be written below `services/` and `routes/`.
+pub(super) fn plan(seen: &Seen) -> Writes {
+    let world = &*seen.world;
+    let mut out = Writes::default();
+    for text in world.malformed.keys().filter(|text| is_ours(text)) {
+        if let Ok(key) = text.parse::<Key>() {
+            out.note(Note::about_key(&key, NoteKind::Unreadable { key: text.clone() }));
+        }
+    }
+    plan_services(seen, &mut out);
+    plan_routes(world, &mut out);
+    out
+}
+
+fn is_ours(key: &str) -> bool {
+    [prefix::SERVICES, prefix::ROUTES].iter().any(|prefix| key.starts_with(prefix))
+}
+
+fn object_key(kind: Kind, id: &PodRef) -> Key {
+    Key::Object(schema::meta::ObjectRef { kind, namespace: id.namespace.clone(), name: id.name.clone() })
+}
+
+/// The key can't be read: what it says is not known, and what hangs on it stays as it is.
+fn is_malformed(world: &World, key: &Key) -> bool {
+    world.malformed.contains_key(&key.to_string())
+}
+
+fn plan_services(seen: &Seen, out: &mut Writes) {
+    let world = &*seen.world;
+    let wanted: BTreeMap<PodRef, &ServiceSpec> = world
+        .objects
+        .values()
+        .filter_map(|object| match &object.value.resource {
+            Resource::Service(spec) => Some((reference(&object.value.metadata), &**spec)),
+            _ => None,
+        })
+        .collect();
+    let gone = |id: &PodRef| !wanted.contains_key(id) && !is_malformed(world, &object_key(Kind::Service, id));
+    for (id, record) in world.services.iter().filter(|(id, _)| gone(id)) {
+        out.delete(Key::Service(id.clone()), record.mod_revision, Reason::OwnerGone);
+    }
+    // An address that can't be read may be any: nothing new is given out before that is put right.
+    let blind = world.malformed.keys().any(|key| key.starts_with(prefix::SERVICES));
+    let given = give_out(seen, &wanted, blind, out);
+    let lookup = Lookup::new(world);
+    for (id, spec) in &wanted {
+        let key = Key::Service(id.clone());
+        let Some(given) = given.get(id).filter(|_| !is_malformed(world, &key)) else { continue };
+        let record = record(spec, given, lookup.behind(id, spec));
+        put(world.services.get(id), key, &record, out);
+    }
+}
+
+fn reference(metadata: &schema::meta::ObjectMeta) -> PodRef {
+    PodRef::new(&metadata.namespace, &metadata.name)
+}
+
+fn put<T: PartialEq + serde::Serialize>(
+    present: Option<&Arc<Versioned<T>>>,
+    key: Key,
+    wanted: &T,
+    out: &mut Writes,
+) {
+    match present {
+        None => {
+            out.put(key, wanted, Expect::Absent, Reason::Published);
+        }
+        Some(present) if present.value != *wanted => {
+            out.put(key, wanted, Expect::ModRevision(present.mod_revision), Reason::Published);
+        }
+        Some(_) => {}
+    }
+}
+
+/// Address and node ports of a service.
+#[derive(Debug, Default)]
+struct Given {
+    address: Option<Ipv4Addr>,
+    node_ports: Vec<Option<u16>>,
+}
+
+/// Gives out addresses and ports. A service whose own can't be had is left out, with a note.
+fn give_out(
+    seen: &Seen,
+    wanted: &BTreeMap<PodRef, &ServiceSpec>,
+    blind: bool,
+    out: &mut Writes,
+) -> BTreeMap<PodRef, Given> {
+    let mut addresses = Addresses::new(seen.settings.service_cidr);
+    let mut ports = NodePorts::default();
+    let present = |id: &PodRef| seen.world.services.get(id).map(|record| &record.value);
+    // What they have, as far as the manifest still wants it; then what manifests name; then the rest.
+    for (id, spec) in wanted {
+        let Some(record) = present(id) else { continue };
+        if let Some(address) = record.cluster_ip.filter(|has| keeps_address(spec, *has, &addresses)) {
+            let _ = addresses.take(address, id);
+        }
+        for (port, node_port) in kept_ports(spec, record) {
+            let _ = ports.take(spec.ports[port].protocol, node_port, id);
+        }
+    }
+    let mut given: BTreeMap<PodRef, Given> = BTreeMap::new();
+    for named in [true, false] {
+        for (id, spec) in wanted.iter().filter(|(_, spec)| names_its_own(spec) == named) {
+            if blind && present(id).is_none() {
+                continue;
+            }
+            match give(id, spec, present(id), &mut addresses, &mut ports) {
+                Ok(one) => {
+                    given.insert(id.clone(), one);
+                }
+                Err(why) => out.note(Note::about_key(&Key::Service(id.clone()), why)),
+            }
+        }
+    }
+    given
+}
+
+/// The manifest names the address or a port.
+fn names_its_own(spec: &ServiceSpec) -> bool {
+    (spec.cluster_ip.is_some() && !spec.is_headless()) || spec.ports.iter().any(|p| p.node_port.is_some())
+}
+
+fn keeps_address(spec: &ServiceSpec, has: Ipv4Addr, addresses: &Addresses) -> bool {
+    let wanted = spec.cluster_ip.as_deref().filter(|_| !spec.is_headless());
+    !spec.is_headless() && addresses.is_usable(has) && wanted.is_none_or(|wanted| wanted.parse() == Ok(has))
+}
+
+/// Node ports that the record has and the manifest still wants, by the port's place in the manifest.
+fn kept_ports(spec: &ServiceSpec, record: &ServiceRecord) -> Vec<(usize, u16)> {
+    let node_port = |wanted: &schema::kinds::service::ServicePort| {
+        let same = record.ports.iter().find(|p| p.port == wanted.port && p.protocol == wanted.protocol);
+        same.and_then(|p| p.node_port).filter(|has| wanted.node_port.is_none_or(|named| named == *has))
+    };
+    let ports = spec.ports.iter().enumerate().filter(|_| spec.kind == ServiceType::NodePort);
+    ports.filter_map(|(index, port)| Some((index, node_port(port)?))).collect()
+}
+
+fn give(
+    id: &PodRef,
+    spec: &ServiceSpec,
+    record: Option<&ServiceRecord>,
+    addresses: &mut Addresses,
+    ports: &mut NodePorts,
+) -> Result<Given, NoteKind> {
+    let mut given = Given { address: None, node_ports: vec![None; spec.ports.len()] };
+    if !spec.is_headless() {
+        let kept = record.and_then(|r| r.cluster_ip).filter(|has| keeps_address(spec, *has, addresses));
+        let kept = kept.filter(|has| addresses.take(*has, id).is_ok());
+        given.address = Some(match (kept, spec.cluster_ip.as_deref()) {
+            (Some(kept), _) => kept,
+            (None, None) => addresses.take_any(id).ok_or(NoteKind::AddressesExhausted)?,
+            (None, Some(named)) => {
+                let taken = |why: String| NoteKind::AddressTaken { address: named.to_owned(), why };
+                let address: Ipv4Addr =
+                    named.parse().map_err(|_| taken("it is no IPv4 address".to_owned()))?;
+                if !addresses.is_usable(address) {
+                    let why = "it is outside of --service-cidr or kept for DNS and gateway";
+                    return Err(taken(why.to_owned()));
+                }
+                let held = addresses.take(address, id);
+                held.map_err(|holder| taken(format!("service {holder} has it")))?;
+                address
+            }
+        });
+    }
+    if spec.kind == ServiceType::NodePort {
+        let kept: BTreeMap<usize, u16> =
+            record.map(|record| kept_ports(spec, record)).unwrap_or_default().into_iter().collect();
+        for (index, port) in spec.ports.iter().enumerate() {
+            let own = kept.get(&index).copied().or(port.node_port);
+            let own = own.map(|own| match ports.take(port.protocol, own, id) {
+                Ok(()) => Ok(own),
+                Err(holder) => Err(NoteKind::NodePortTaken { port: own, holder: holder.to_string() }),
+            });
+            given.node_ports[index] = Some(match own {
+                Some(own) => own?,
+                None => ports.take_any(port.protocol, id, index).ok_or(NoteKind::NodePortsExhausted)?,
+            });
+        }
+    }
+    Ok(given)
+}
+
+fn record(spec: &ServiceSpec, given: &Given, behind: Behind) -> ServiceRecord {
+    let affinity = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
+    let ports = spec.ports.iter().zip(&given.node_ports).map(|(port, node_port)| ServicePortRecord {
+        name: port.name.clone(),
+        protocol: port.protocol,
+        port: port.port,
+        node_port: *node_port,
+    });
+    ServiceRecord {
+        cluster_ip: given.address,
+        external_ips: spec.external_ips.iter().filter_map(|text| text.parse().ok()).collect(),
+        ports: ports.collect(),
+        endpoints: behind.endpoints,
+        affinity_seconds: affinity.and_then(|client| client.timeout_seconds),
+        internal_local: spec.internal_traffic_policy == TrafficPolicy::Local,
+        external_local: spec.external_traffic_policy == TrafficPolicy::Local,
+        left_out: behind.left_out,
+        left_out_count: behind.left_out_count,
+    }
+}
+
+fn plan_routes(world: &World, out: &mut Writes) {
+    let mut wanted = BTreeMap::new();
+    for object in world.objects.values() {
+        if let Resource::Dns(spec) = &object.value.resource {
+            let id = reference(&object.value.metadata);
+            let record = routes::route(world, &id, spec);
+            wanted.insert(id, record);
+        }
+    }
+    for (id, route) in &world.routes {
+        if !wanted.contains_key(id) && !is_malformed(world, &object_key(Kind::Dns, id)) {
+            out.delete(Key::Route(id.clone()), route.mod_revision, Reason::OwnerGone);
+        }
+    }
+    for (id, record) in &wanted {
+        let key = Key::Route(id.clone());
+        if !is_malformed(world, &key) {
+            put(world.routes.get(id), key, record, out);
+        }
+    }
+}

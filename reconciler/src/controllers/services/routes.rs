@@ -1,0 +1,54 @@
+//! Hosts and paths: which port of which service each path leads to.
+
+use schema::kinds::dns::{DnsPath, DnsSpec};
+use schema::kinds::pod::PortReference;
+use schema::kinds::{Kind, Resource};
+use schema::meta::{ObjectRef, PodRef};
+use schema::records::{PathRecord, RouteRecord};
+use schema::world::World;
+
+/// The record of a Dns object.
+pub(super) fn route(world: &World, id: &PodRef, spec: &DnsSpec) -> RouteRecord {
+    let mut paths: Vec<PathRecord> = spec.paths.iter().map(|path| resolve(world, id, path)).collect();
+    paths.sort_by(|a, b| (b.path.len(), &a.path).cmp(&(a.path.len(), &b.path)));
+    RouteRecord { host: spec.host.to_ascii_lowercase(), paths }
+}
+
+fn resolve(world: &World, id: &PodRef, path: &DnsPath) -> PathRecord {
+    let (service, wanted) = (&path.service.name, &path.service.port);
+    let object = ObjectRef { kind: Kind::Service, namespace: id.namespace.clone(), name: service.clone() };
+    let found = match world.objects.get(&object).map(|object| &object.value.resource) {
+        Some(Resource::Service(spec)) => {
+            let mut ports = spec.ports.iter();
+            let port = ports.find(|port| match wanted {
+                PortReference::Number(number) => port.port == *number,
+                PortReference::Name(name) => port.name.as_ref() == Some(name),
+            });
+            port.map(|port| port.port)
+                .ok_or_else(|| format!("service {service} has no port {}", word(wanted)))
+        }
+        _ => Err(format!("there is no service {service} in namespace {}", id.namespace)),
+    };
+    let number = match wanted {
+        PortReference::Number(number) => *number,
+        PortReference::Name(_) => 0,
+    };
+    let (port, broken) = match found {
+        Ok(port) => (port, None),
+        Err(why) => (number, Some(why)),
+    };
+    PathRecord {
+        path: path.path.clone(),
+        service: service.clone(),
+        port,
+        rewrite: path.rewrite.clone(),
+        broken,
+    }
+}
+
+fn word(port: &PortReference) -> String {
+    match port {
+        PortReference::Number(number) => number.to_string(),
+        PortReference::Name(name) => name.clone(),
+    }
+}

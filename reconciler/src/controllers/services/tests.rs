@@ -1,0 +1,274 @@
+//! Tables for the services plan.
+
+use std::sync::Arc;
+
+use schema::codec::decode;
+use schema::condition::{Condition, ConditionStatus};
+use schema::keys::Key;
+use schema::kinds::dns::{DnsPath, DnsSpec, ServiceReference};
+use schema::kinds::pod::{ContainerPort, PodPhase, PodStatus, PortReference, Protocol};
+use schema::kinds::service::{ServicePort, ServiceSpec, ServiceType};
+use schema::kinds::{KindSpec, Resource};
+use schema::object::Object;
+use schema::records::{PodInstance, RouteRecord, ServiceRecord};
+use schema::world::World;
+
+use super::plan::plan;
+use crate::controllers::testing::{Worlds, instance, object, pod_ref, seen, spec};
+use crate::controllers::{Change, Writes};
+
+fn service(ports: &[(&str, u16)]) -> ServiceSpec {
+    let mut spec = ServiceSpec {
+        selector: [("app".to_owned(), "web".to_owned())].into(),
+        ports: ports.iter().map(|(name, port)| service_port(name, *port)).collect(),
+        ..ServiceSpec::default()
+    };
+    spec.fill_defaults();
+    spec
+}
+
+fn service_port(name: &str, port: u16) -> ServicePort {
+    ServicePort {
+        name: (!name.is_empty()).then(|| name.to_owned()),
+        protocol: Protocol::Tcp,
+        port,
+        target_port: None,
+        node_port: None,
+    }
+}
+
+fn of_kind(name: &str, resource: Resource) -> Object {
+    Object { hash: Object::hash_of(&resource, &Default::default()), resource, ..object(name, spec(1, 1)) }
+}
+
+fn with_service(worlds: Worlds, name: &str, spec: ServiceSpec) -> Worlds {
+    let object = of_kind(name, Resource::Service(Arc::new(spec)));
+    worlds.put(&Key::Object(object.reference()), &object)
+}
+
+/// A pod `app: web` on a node, ready or not.
+fn with_pod(worlds: Worlds, name: &str, node: &str, ip: &str, ready: bool) -> Worlds {
+    let pod = web(name);
+    let condition = Condition {
+        kind: "Ready".into(),
+        status: ConditionStatus::from(ready),
+        reason: String::new(),
+        message: if ready { "" } else { "containers with unready status: [main]" }.into(),
+        last_transition_time: "2026-01-01T00:00:00Z".parse().unwrap(),
+    };
+    let status = PodStatus {
+        uid: pod.uid.clone(),
+        phase: PodPhase::Running,
+        pod_ip: Some(ip.to_owned()),
+        conditions: vec![condition],
+        ..PodStatus::default()
+    };
+    worlds.pod(&pod).bound(node, &pod).put(&Key::PodStatus(node.into(), pod_ref(name)), &status)
+}
+
+fn web(name: &str) -> PodInstance {
+    let mut spec = spec(1, 1);
+    let port = ContainerPort { name: Some("http".into()), container_port: 8080, ..ContainerPort::default() };
+    spec.containers[0].ports.push(port);
+    let mut pod = instance(name, spec);
+    pod.labels.insert("app".into(), "web".into());
+    pod
+}
+
+fn planned(worlds: &Worlds) -> Writes {
+    plan(&seen(&worlds.world))
+}
+
+/// The record that the plan writes for a service.
+fn written(plan: &Writes, name: &str) -> ServiceRecord {
+    let write = plan.writes.iter().find(|w| w.key == Key::Service(pod_ref(name)));
+    match &write.unwrap_or_else(|| panic!("nothing for {name}\n{plan}")).change {
+        Change::Put(value) => decode(value).unwrap(),
+        Change::Delete => panic!("{name} is removed"),
+    }
+}
+
+/// The world after the plan's writes.
+fn applied(mut worlds: Worlds) -> Worlds {
+    let plan = planned(&worlds);
+    for write in &plan.writes {
+        worlds = match &write.change {
+            Change::Put(value) => {
+                let value: serde_json::Value = decode(value).unwrap();
+                worlds.put(&write.key, &value)
+            }
+            Change::Delete => worlds.delete(&write.key),
+        };
+    }
+    worlds
+}
+
+fn address(world: &World, name: &str) -> String {
+    world.services[&pod_ref(name)].value.cluster_ip.unwrap().to_string()
+}
+
+#[test]
+fn a_service_gets_an_address_and_the_ready_pods_that_it_selects() {
+    let worlds = with_service(Worlds::new().nodes(2), "web", service(&[("", 80)]));
+    let worlds = with_pod(worlds, "a", "n1", "10.244.0.5", true);
+    let worlds = with_pod(worlds, "b", "n2", "10.244.1.5", true);
+    let worlds = with_pod(worlds, "c", "n2", "10.244.1.6", false);
+    let record = written(&planned(&worlds), "web");
+    assert!(record.cluster_ip.unwrap().to_string().starts_with("10.96."), "{record:?}");
+    let endpoints: Vec<_> = record.endpoints.iter().map(|e| format!("{}:{:?}", e.address, e.ports)).collect();
+    assert_eq!(endpoints, ["10.244.0.5:[80]", "10.244.1.5:[80]"]);
+    assert_eq!(record.left_out_count, 1);
+    assert_eq!(record.left_out[0].why, "it is not ready: containers with unready status: [main]");
+    assert!(planned(&applied(worlds)).writes.is_empty(), "a second plan changes nothing");
+}
+
+#[test]
+fn a_named_target_port_is_looked_up_in_each_pod() {
+    let mut spec = service(&[("web", 80)]);
+    spec.ports[0].target_port = Some(PortReference::Name("http".into()));
+    let worlds = with_service(Worlds::new().nodes(1), "web", spec.clone());
+    let worlds = with_pod(worlds, "a", "n1", "10.244.0.5", true);
+    assert_eq!(written(&planned(&worlds), "web").endpoints[0].ports, [8080]);
+    spec.ports[0].target_port = Some(PortReference::Name("grpc".into()));
+    let worlds = with_service(worlds, "web", spec);
+    let record = written(&planned(&worlds), "web");
+    assert!(record.endpoints.is_empty());
+    assert!(record.left_out[0].why.contains("targetPort"), "{record:?}");
+}
+
+#[test]
+fn addresses_stay_and_come_back_the_same_in_another_etcd() {
+    let make = |names: &[&str]| {
+        names
+            .iter()
+            .fold(Worlds::new().nodes(1), |worlds, name| with_service(worlds, name, service(&[("", 80)])))
+    };
+    let names: Vec<String> = (0..40).map(|n| format!("s{n}")).collect();
+    let forward: Vec<&str> = names.iter().map(String::as_str).collect();
+    let one = applied(make(&forward));
+    let all: std::collections::BTreeSet<String> =
+        forward.iter().map(|name| address(&one.world, name)).collect();
+    assert_eq!(all.len(), forward.len(), "no two have one address");
+    // Filled again one by one, as another sync may do it.
+    let mut other = Worlds::new().nodes(1);
+    for name in forward.iter().rev() {
+        other = applied(with_service(other, name, service(&[("", 80)])));
+    }
+    for name in forward {
+        assert_eq!(address(&one.world, name), address(&other.world, name), "{name}");
+    }
+}
+
+#[test]
+fn an_address_that_a_manifest_names_is_given_or_the_reason_told() {
+    let named = |text: &str| ServiceSpec { cluster_ip: Some(text.into()), ..service(&[("", 80)]) };
+    let worlds = applied(with_service(Worlds::new().nodes(1), "web", named("10.96.0.20")));
+    assert_eq!(address(&worlds.world, "web"), "10.96.0.20");
+    for (text, why) in [
+        ("10.96.0.20", "service default/web has it"),
+        ("10.96.0.10", "kept for DNS and gateway"),
+        ("10.97.0.1", "outside of --service-cidr"),
+    ] {
+        let worlds =
+            with_service(with_service(Worlds::new(), "web", named("10.96.0.20")), "zzz", named(text));
+        let plan = planned(&applied(worlds));
+        assert!(plan.writes.is_empty(), "{plan}");
+        assert!(plan.to_string().contains(why), "{plan}");
+    }
+}
+
+#[test]
+fn node_ports_are_kept_given_and_never_given_twice() {
+    let node_port = |wanted: Option<u16>| {
+        let mut spec = service(&[("", 80)]);
+        spec.kind = ServiceType::NodePort;
+        spec.ports[0].node_port = wanted;
+        spec
+    };
+    let worlds = applied(with_service(Worlds::new(), "any", node_port(None)));
+    let given = worlds.world.services[&pod_ref("any")].value.ports[0].node_port.unwrap();
+    assert!((30086..=32767).contains(&given), "{given}");
+    let worlds = with_service(worlds, "named", node_port(Some(given)));
+    let plan = planned(&worlds);
+    assert!(plan.to_string().contains("NodePortNotAllocated"), "{plan}");
+    let worlds = applied(with_service(worlds, "named", node_port(Some(30001))));
+    assert_eq!(worlds.world.services[&pod_ref("named")].value.ports[0].node_port, Some(30001));
+}
+
+#[test]
+fn a_headless_service_has_no_address_and_one_without_selector_has_those_of_its_manifest() {
+    let mut spec = service(&[("", 80)]);
+    spec.cluster_ip = Some("None".into());
+    let record = written(&planned(&with_service(Worlds::new(), "web", spec)), "web");
+    assert_eq!(record.cluster_ip, None);
+    let mut spec = service(&[("", 80)]);
+    spec.selector.clear();
+    spec.addresses = vec!["192.0.2.7".into(), "192.0.2.6".into()];
+    let record = written(&planned(&with_service(Worlds::new(), "web", spec)), "web");
+    let found: Vec<String> = record.endpoints.iter().map(|e| e.address.to_string()).collect();
+    assert_eq!(found, ["192.0.2.6", "192.0.2.7"]);
+}
+
+#[test]
+fn the_pods_of_a_node_that_is_away_are_left_out_unless_most_nodes_are() {
+    let two = |nodes: u8| {
+        let worlds = with_service(Worlds::new().nodes(nodes), "web", service(&[("", 80)]));
+        let worlds = with_pod(worlds, "a", "n1", "10.244.0.5", true);
+        with_pod(worlds, "b", "n2", "10.244.1.5", true)
+    };
+    let away = two(3).delete(&Key::Heartbeat("n1".into()));
+    let record = written(&planned(&away), "web");
+    assert_eq!(record.endpoints.len(), 1);
+    assert_eq!(record.left_out[0].why, "its node n1 is not ready");
+    let most = two(3).delete(&Key::Heartbeat("n1".into())).delete(&Key::Heartbeat("n2".into()));
+    assert_eq!(written(&planned(&most), "web").endpoints.len(), 2, "it is rather us who are cut off");
+}
+
+#[test]
+fn a_removed_service_goes_and_one_that_cannot_be_read_stays() {
+    let worlds = applied(with_service(Worlds::new(), "web", service(&[("", 80)])));
+    let key = Key::Object(of_kind("web", Resource::Service(Arc::new(service(&[])))).reference());
+    let gone = worlds.delete(&key);
+    assert!(planned(&gone).to_string().starts_with("delete services/default/web"), "{}", planned(&gone));
+    let worlds = applied(with_service(Worlds::new(), "web", service(&[("", 80)])));
+    assert!(planned(&worlds.garbage(&key)).writes.is_empty());
+}
+
+#[test]
+fn paths_lead_to_ports_by_number_and_name_or_say_why_not() {
+    let path = |path: &str, service: &str, port: PortReference| DnsPath {
+        path: path.into(),
+        service: ServiceReference { name: service.into(), port },
+        rewrite: None,
+    };
+    let dns = DnsSpec {
+        host: "Shop.Example".into(),
+        paths: vec![
+            path("/", "web", PortReference::Name("http".into())),
+            path("/api/v2", "web", PortReference::Number(80)),
+            path("/old", "gone", PortReference::Number(80)),
+            path("/x", "web", PortReference::Number(81)),
+        ],
+    };
+    let object = of_kind("shop", Resource::Dns(Arc::new(dns)));
+    let worlds = with_service(Worlds::new(), "web", service(&[("http", 80)]));
+    let plan = planned(&worlds.put(&Key::Object(object.reference()), &object));
+    let write = plan.writes.iter().find(|w| w.key == Key::Route(pod_ref("shop"))).unwrap();
+    let Change::Put(value) = &write.change else { panic!("{plan}") };
+    let route: RouteRecord = decode(value).unwrap();
+    assert_eq!(route.host, "shop.example");
+    let shown: Vec<String> = route
+        .paths
+        .iter()
+        .map(|p| format!("{} {}:{} {}", p.path, p.service, p.port, p.broken.clone().unwrap_or_default()))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            "/api/v2 web:80 ",
+            "/old gone:80 there is no service gone in namespace default",
+            "/x web:81 service web has no port 81",
+            "/ web:80 ",
+        ]
+    );
+}

@@ -1,0 +1,130 @@
+//! `services/<ns>/<name>`, `routes/<ns>/<name>` and `status/<node>/rules`.
+
+use std::net::Ipv4Addr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::kinds::pod::Protocol;
+
+/// A service as every node programs it: addresses given out, endpoints looked up. Written by the
+/// services controller; the agents need nothing else of the Service object.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceRecord {
+    /// Its address; none for a headless service.
+    #[serde(default, rename = "clusterIP", skip_serializing_if = "Option::is_none")]
+    pub cluster_ip: Option<Ipv4Addr>,
+    /// Further addresses at which nodes answer for it.
+    #[serde(default, rename = "externalIPs", skip_serializing_if = "Vec::is_empty")]
+    pub external_ips: Vec<Ipv4Addr>,
+    /// Its ports, in the order of the manifest.
+    pub ports: Vec<ServicePortRecord>,
+    /// What is behind it, sorted by address.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub endpoints: Vec<Endpoint>,
+    /// Seconds for which a client stays with one endpoint; none: it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affinity_seconds: Option<u32>,
+    /// Clients within the cluster are served by endpoints of their own node only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub internal_local: bool,
+    /// Clients from outside are served by endpoints of the node that they asked, and seen with their
+    /// own address.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub external_local: bool,
+    /// Its selector matches pods, which are not all ready; what is out and why, at most 20 of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOut>,
+    /// Number of pods that the selector matches and that are no endpoints.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub left_out_count: u32,
+}
+
+/// Most entries of [`ServiceRecord::left_out`].
+pub const LEFT_OUT_MAX: usize = 20;
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
+/// One port of a service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServicePortRecord {
+    /// Its name, for SRV records and Dns paths.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// Port of the service.
+    pub port: u16,
+    /// Port of every node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_port: Option<u16>,
+}
+
+/// One address behind a service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Endpoint {
+    /// Its address: a pod's, a node's (host network), or one that the manifest gives.
+    pub address: Ipv4Addr,
+    /// Its port for each of the service's ports, in their order; 0 where it has none of that name.
+    pub ports: Vec<u16>,
+    /// Its node, if it is a pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Its pod, in the service's namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
+    /// The pod's `hostname`, for `<hostname>.<service>`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+}
+
+/// A pod that the selector matches and that is no endpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// Its name.
+    pub pod: String,
+    /// Why, in a sentence.
+    pub why: String,
+}
+
+/// A host and its paths, as every node's gateway and DNS serve them. Written by the services controller.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteRecord {
+    /// The host name, lower case.
+    pub host: String,
+    /// Its paths, longest first.
+    pub paths: Vec<PathRecord>,
+}
+
+/// One path of a host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PathRecord {
+    /// Begins with `/`.
+    pub path: String,
+    /// Name of the service, in the route's namespace.
+    pub service: String,
+    /// Number of the service's port.
+    pub port: u16,
+    /// What takes the place of `path`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rewrite: Option<String>,
+    /// Why it leads nowhere, if it does: the gateway answers 503 with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken: Option<String>,
+}
+
+/// How far a node's rules are: whoever takes an endpoint down waits for it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RulesStatus {
+    /// Newest revision of `services/` that is programmed.
+    pub revision: i64,
+    /// What could not be programmed, and why.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub error: String,
+}
