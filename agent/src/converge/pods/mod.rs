@@ -276,7 +276,7 @@ impl Loop for PodsLoop {
             node: (*self.node).clone(),
             desired,
             pods,
-            links: links.ok().map(|links| links.into_iter().collect()),
+            links: links.ok(),
             folders: folders.unwrap_or_default().into_iter().collect(),
             memory,
         }))

@@ -186,14 +186,12 @@ fn keep_up(look: Look<'_>, pause: &Container) -> Decision {
     let at = Placement { node: &observed.node, binding, address: pause.address, ports: &pause.ports };
     let mut decision = Decision::idle(pod.reference(), needs.why());
     let steps = containers::steps(&observed.memory, at, needs, now, &mut decision);
-    let host_name = host_link_name(&observed.node.instance, &pod.uid);
-    let link_gone = observed.links.as_ref().is_some_and(|links| !links.contains(&host_name));
     let pause_step = match pause.state {
         State::Running { .. } => PauseStep::Runs(pause.id.clone()),
         _ => PauseStep::Start(pause.id.clone()),
     };
     let fresh = matches!(pause_step, PauseStep::Start(_)) || !needs.ever_started;
-    let link = (link_gone || (fresh && !steps.is_empty()))
+    let link = (link_is_off(observed, &pod.uid) || (fresh && !steps.is_empty()))
         .then(|| link_step(observed, binding, pause.address))
         .flatten();
     let starts_pause = matches!(pause_step, PauseStep::Start(_));
@@ -201,7 +199,7 @@ fn keep_up(look: Look<'_>, pause: &Container) -> Decision {
         if link.is_none() && !starts_pause {
             return decision;
         }
-        decision.why = if starts_pause { Why::Containers } else { Why::LinkGone };
+        decision.why = if starts_pause { Why::Containers } else { Why::LinkOff };
     }
     let down = Down {
         remove: needs.remove_first.iter().map(|c| Target::from(*c)).collect(),
@@ -350,6 +348,15 @@ fn link_step(observed: &Observed, binding: &Binding, address: Option<Ipv4Net>) -
     })
 }
 
+/// The link of a pod that runs is not there, or its outer end is not as it should be, or this agent
+/// has not seen its inner end yet.
+fn link_is_off(observed: &Observed, uid: &str) -> bool {
+    let Some(links) = &observed.links else { return false };
+    let bridge = names::bridge_name(&observed.node.instance);
+    let end = links.get(&host_link_name(&observed.node.instance, uid));
+    !observed.memory.linked.contains(uid) || !end.is_some_and(|end| end.is_whole(&bridge, observed.node.mtu))
+}
+
 fn all_names(binding: &Binding) -> impl Iterator<Item = String> {
     let spec = &binding.pod.spec;
     spec.init_containers.iter().chain(&spec.containers).map(|c| c.name.clone())
@@ -374,5 +381,5 @@ fn stray_links(observed: &Observed, wanted: &BTreeMap<&str, &Binding>) -> Vec<St
     let uids = wanted.keys().copied().chain(observed.pods.keys().map(String::as_str));
     let uids = uids.chain(observed.memory.busy.keys().map(String::as_str));
     let known: BTreeSet<String> = uids.map(|uid| host_link_name(&observed.node.instance, uid)).collect();
-    links.iter().filter(|link| !known.contains(*link)).cloned().collect()
+    links.keys().filter(|link| !known.contains(*link)).cloned().collect()
 }

@@ -211,11 +211,12 @@ impl Worker {
         let LinkStep { host_name, bridge, address, gateway, mtu } = link.clone();
         let (pause_pid, pause_id) = (details.pid, Some(pause.to_owned()));
         let link = PodLink { pause_pid, pause_id, host_name, bridge, address, gateway, mtu };
-        self.netlink
-            .ensure_pod_link(&link)
-            .await
-            .map(|_| ())
-            .map_err(|e| PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", e))
+        // Cut off or failed, it is not known to be whole.
+        self.ledger.note_link(&up.pod.uid, false);
+        let ensured = self.netlink.ensure_pod_link(&link).await;
+        ensured.map_err(|e| PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", e))?;
+        self.ledger.note_link(&up.pod.uid, true);
+        Ok(())
     }
 
     /// The containers that are there to be started; what failed is kept as trouble of its container.

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
-use super::{Bridge, Netlink, NetlinkError, PodLink, Port, Route};
+use super::{Bridge, HostEnd, Netlink, NetlinkError, PodLink, Port, Route};
 
 /// What the fake kernel holds.
 #[derive(Debug, Default)]
@@ -95,10 +95,15 @@ impl Netlink for FakeNetlink {
         Ok(was_there)
     }
 
-    async fn list_pod_links(&self) -> Result<Vec<String>, NetlinkError> {
+    async fn list_pod_links(&self) -> Result<BTreeMap<String, HostEnd>, NetlinkError> {
         let kernel = self.allowed("list", "links")?;
-        let names: BTreeSet<String> = kernel.links.keys().chain(&kernel.strays).cloned().collect();
-        Ok(names.into_iter().collect())
+        let mut ends: BTreeMap<String, HostEnd> =
+            kernel.strays.iter().map(|name| (name.clone(), HostEnd::default())).collect();
+        for (name, link) in &kernel.links {
+            let bridge = Some(link.bridge.clone()).filter(|bridge| kernel.bridges.contains_key(bridge));
+            ends.insert(name.clone(), HostEnd { bridge, up: true, hairpin: true, mtu: link.mtu });
+        }
+        Ok(ends)
     }
 
     async fn list_routes(&self) -> Result<Vec<Route>, NetlinkError> {

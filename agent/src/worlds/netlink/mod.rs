@@ -59,6 +59,26 @@ pub struct PodLink {
     pub mtu: u32,
 }
 
+/// The host's end of a pod's link, as far as it can be seen from the outside.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HostEnd {
+    /// The bridge that it is a port of.
+    pub bridge: Option<String>,
+    /// It is up.
+    pub up: bool,
+    /// Frames may leave through the port they came in by.
+    pub hairpin: bool,
+    /// Largest packet in bytes.
+    pub mtu: u32,
+}
+
+impl HostEnd {
+    /// Nothing of it differs from what [`Netlink::ensure_pod_link`] makes.
+    pub fn is_whole(&self, bridge: &str, mtu: u32) -> bool {
+        self.up && self.hairpin && self.mtu == mtu && self.bridge.as_deref() == Some(bridge)
+    }
+}
+
 /// A route of the node's main table, as far as conflicts need it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
@@ -185,8 +205,9 @@ pub trait Netlink: Send + Sync + 'static {
     async fn ensure_pod_link(&self, link: &PodLink) -> Result<bool, NetlinkError>;
     /// Takes a link away, with its other end; true if it was there.
     async fn remove_link(&self, name: &str) -> Result<bool, NetlinkError>;
-    /// The host's ends of the pods' links of this instance, sorted.
-    async fn list_pod_links(&self) -> Result<Vec<String>, NetlinkError>;
+    /// The host's ends of the pods' links of this instance, by name. One that was never whole is not
+    /// among them.
+    async fn list_pod_links(&self) -> Result<BTreeMap<String, HostEnd>, NetlinkError>;
     /// All IPv4 routes of the main table.
     async fn list_routes(&self) -> Result<Vec<Route>, NetlinkError>;
     /// Ports of the node that something listens on, with the process where it is found; it is looked

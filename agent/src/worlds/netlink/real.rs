@@ -8,7 +8,7 @@ use async_trait::async_trait;
 
 use super::namespace::NetworkNamespace;
 use super::socket::{Link, MainRoute, Socket};
-use super::{Bridge, Netlink, NetlinkError, PodLink, Port, Route, bridge, listeners, pod_link};
+use super::{Bridge, HostEnd, Netlink, NetlinkError, PodLink, Port, Route, bridge, listeners, pod_link};
 
 /// Links of this node, or of the network namespace it was opened in.
 #[derive(Debug)]
@@ -79,12 +79,15 @@ impl Netlink for RealNetlink {
         }
     }
 
-    async fn list_pod_links(&self) -> Result<Vec<String>, NetlinkError> {
+    async fn list_pod_links(&self) -> Result<BTreeMap<String, HostEnd>, NetlinkError> {
         let links = self.socket.links().await?;
-        let ours = |link: &Link| link.alias.as_deref() == Some(&self.alias) && !link.is_bridge;
-        let mut names: Vec<String> = links.into_iter().filter(ours).map(|link| link.name).collect();
-        names.sort();
-        Ok(names)
+        let ours = |link: &&Link| link.alias.as_deref() == Some(&self.alias) && !link.is_bridge;
+        let end = |link: &Link| {
+            let bridge = links.iter().find(|other| link.master == Some(other.index));
+            let bridge = bridge.map(|bridge| bridge.name.clone());
+            HostEnd { bridge, up: link.up, hairpin: link.hairpin, mtu: link.mtu }
+        };
+        Ok(links.iter().filter(ours).map(|link| (link.name.clone(), end(link))).collect())
     }
 
     async fn list_routes(&self) -> Result<Vec<Route>, NetlinkError> {

@@ -31,7 +31,7 @@ use super::super::{NoCredentials, PauseImage, PodsDeps, PodsLoop, names, volumes
 use super::{binding, subnet};
 use crate::converge::images::ImageBook;
 use crate::worlds::docker::{DockerError, FakeDocker, Fault, Namespaces};
-use crate::worlds::netlink::{Bridge, FakeNetlink, Netlink, NetlinkError, PodLink, Port, Route};
+use crate::worlds::netlink::{Bridge, FakeNetlink, HostEnd, Netlink, NetlinkError, PodLink, Port, Route};
 use crate::worlds::prober::FakeProber;
 
 /// The fake kernel behind the fake engine's gate, so that a crash may come at its calls too.
@@ -66,7 +66,7 @@ impl Netlink for Gated {
     async fn remove_link(&self, name: &str) -> Result<bool, NetlinkError> {
         self.gate(format!("unlink {name}"), self.kernel.remove_link(name)).await
     }
-    async fn list_pod_links(&self) -> Result<Vec<String>, NetlinkError> {
+    async fn list_pod_links(&self) -> Result<BTreeMap<String, HostEnd>, NetlinkError> {
         self.kernel.list_pod_links().await
     }
     async fn list_routes(&self) -> Result<Vec<Route>, NetlinkError> {

@@ -9,6 +9,7 @@ use super::super::status;
 use super::super::steps::{ContainerAct, Decision, PauseStep, Task, Up, Why};
 use super::{at, binding, container, exited, facts, pause, running, spec, subnet, wants};
 use crate::desired::Source;
+use crate::worlds::netlink::{HostEnd, host_link_name};
 use schema::records::Binding;
 
 fn decide(observed: &Observed, binding: &Binding, now: i64) -> Decision {
@@ -79,7 +80,7 @@ fn nothing_is_taken_down_while_nobody_knows_what_should_run() {
         &gone,
         facts(&gone, vec![pause(running(), "10.244.3.2")], vec![container("a", 0, running())]),
     );
-    observed.links = Some(["mk8sv123456789".to_owned()].into());
+    observed.links = Some([("mk8sv123456789".to_owned(), HostEnd::default())].into());
     observed.folders = ["abc".to_owned()].into();
     observed.desired.source = Source::Unknown;
     let unknown = plan(&observed, at(0));
@@ -420,4 +421,38 @@ fn containers_of_a_pod_without_its_pause_container_run_and_are_not_ready() {
         assert_eq!((status.phase, status.is_ready()), (PodPhase::Running, false));
         assert!(status.message.starts_with("Pod sandbox changed"), "{status:?}");
     }
+}
+
+// Red when `link_is_off` looks for the name alone.
+#[test]
+fn a_link_that_is_not_whole_or_was_not_looked_at_yet_is_ensured() {
+    let web = binding("web", spec(&["a"]));
+    let mut observed = wants(std::slice::from_ref(&web));
+    has(
+        &mut observed,
+        &web,
+        facts(&web, vec![pause(running(), "10.244.3.7")], vec![container("a", 0, running())]),
+    );
+    let name = host_link_name("mk8s", &web.pod.uid);
+    let whole = HostEnd { bridge: Some("mk8s0".into()), up: true, hairpin: true, mtu: 1500 };
+    observed.memory.linked.insert(web.pod.uid.clone());
+    observed.links = Some([(name.clone(), whole.clone())].into());
+    assert!(decide(&observed, &web, 0).task.is_none());
+    for off in [
+        HostEnd { bridge: None, ..whole.clone() },
+        HostEnd { bridge: Some("br0".into()), ..whole.clone() },
+        HostEnd { up: false, ..whole.clone() },
+        HostEnd { hairpin: false, ..whole.clone() },
+        HostEnd { mtu: 1450, ..whole.clone() },
+    ] {
+        observed.links = Some([(name.clone(), off.clone())].into());
+        let decision = decide(&observed, &web, 0);
+        assert_eq!(decision.why, Why::LinkOff, "{off:?}");
+        let up = up(decision);
+        assert!(up.link.is_some_and(|link| link.host_name == name) && up.containers.is_empty());
+    }
+    // An agent that just started has not seen the inner end.
+    observed.links = Some([(name, whole)].into());
+    observed.memory.linked.clear();
+    assert!(up(decide(&observed, &web, 0)).link.is_some());
 }
