@@ -86,7 +86,7 @@ fn rules_flushed_by_hand_are_back() -> Result<()> {
     })
 }
 
-// Red when the plan looks only for the name of a pod's link: the new bridge has no ports.
+// A plan that looks only for the name of a pod's link leaves the new bridge without ports.
 #[test]
 fn a_bridge_deleted_by_hand_is_back_with_its_pods() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use schema::kinds::pod::HostPortStatus;
 use schema::meta::PodRef;
 
+use super::finished::Finished;
 use super::names;
 use super::probes::render::Action;
 use super::probes::{Health, ProbeKind};
@@ -73,6 +74,8 @@ pub struct Observed {
     /// Ports of the node that something listens on, with its process; read only when a pod is about to
     /// get host ports.
     pub listeners: BTreeMap<Port, Option<String>>,
+    /// How pods ended that ended for good, whatever is left of their containers.
+    pub finished: Finished,
     /// Pod uids with a folder on disk.
     pub folders: BTreeSet<Uid>,
     /// What tasks have under way and remember.

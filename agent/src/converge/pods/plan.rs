@@ -160,6 +160,10 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
         return decision;
     }
     let needs = containers::needs(facts, &binding.pod.spec, now);
+    if observed.finished.contains_key(uid) {
+        // Whatever of its containers is left to tell of it.
+        return wind_up(Look { observed, binding, facts, needs: &needs, now });
+    }
     match facts.live_pause() {
         Some(pause) => keep_up(Look { observed, binding, facts, needs: &needs, now }, pause),
         None => build(Look { observed, binding, facts, needs: &needs, now }, pool),

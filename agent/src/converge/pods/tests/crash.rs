@@ -198,6 +198,10 @@ impl Rig {
         self.docker.running().is_empty() && links && volumes::folders(self.state.path()).is_empty()
     }
 
+    pub(super) fn has_folder(&self, uid: &str) -> bool {
+        volumes::folders(self.state.path()).iter().any(|folder| folder == uid)
+    }
+
     fn fault(&self, fault: Fault) {
         let mut engine = self.docker.engine();
         engine.calls.clear();

@@ -3,6 +3,7 @@
 mod crash;
 mod crowd;
 mod files;
+mod finished;
 mod limits;
 mod machine;
 mod observe;
@@ -84,6 +85,7 @@ fn wants(bindings: &[Binding]) -> Observed {
         pods: BTreeMap::new(),
         links: None,
         listeners: BTreeMap::new(),
+        finished: BTreeMap::new(),
         folders: std::collections::BTreeSet::new(),
         memory: Memory::default(),
     }
