@@ -15,7 +15,7 @@ use super::probes::render::Action;
 use super::probes::{Health, ProbeKind};
 use crate::desired::Desired;
 use crate::worlds::docker::{ContainerDetails, EngineState, ListedContainer, LogLimits};
-use crate::worlds::netlink::{HostEnd, Port};
+use crate::worlds::netlink::{HostEnd, Listener, Port};
 
 /// A pod's uid.
 pub type Uid = String;
@@ -73,7 +73,7 @@ pub struct Observed {
     pub links: Option<BTreeMap<String, HostEnd>>,
     /// Ports of the node that something listens on, with its process; read only when a pod is about to
     /// get host ports.
-    pub listeners: BTreeMap<Port, Option<String>>,
+    pub listeners: BTreeMap<Port, Listener>,
     /// How pods ended that ended for good, whatever is left of their containers.
     pub finished: Finished,
     /// Pod uids with a folder on disk.

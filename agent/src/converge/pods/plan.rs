@@ -13,7 +13,7 @@ use schema::records::Binding;
 
 use super::allocate::Pool;
 use super::containers::{self, Needs};
-use super::facts::{Container, Observed, PodFacts, State};
+use super::facts::{Container, Observed, PodFacts, State, Trouble};
 use super::names;
 use super::probes;
 use super::render::{self, Placement};
@@ -138,8 +138,10 @@ fn down(observed: &Observed, uid: &str, facts: &PodFacts) -> Down {
 fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Timestamp) -> Decision {
     let pod = binding.pod.reference();
     let uid = &binding.pod.uid;
+    let trouble = observed.memory.trouble.get(&(uid.clone(), String::new()));
     if observed.memory.busy.contains_key(uid) {
-        return Decision::idle(pod, Why::InFlight);
+        let decision = Decision::idle(pod, Why::InFlight);
+        return trouble.map_or(decision.clone(), |trouble| all_in_trouble(decision, binding, trouble));
     }
     let former = observed.pods.iter().any(|(other, facts)| other != uid && facts.pod.as_ref() == Some(&pod));
     let former_busy = observed.memory.busy.iter().any(|(other, busy)| other != uid && busy.pod == pod);
@@ -148,14 +150,8 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
     }
     let nothing = PodFacts::default();
     let facts = observed.pods.get(uid).unwrap_or(&nothing);
-    if let Some(trouble) = observed.memory.trouble.get(&(uid.clone(), String::new()))
-        && trouble.retry_at > now
-    {
-        let mut decision = Decision::idle(pod, Why::Waits);
-        for name in all_names(binding) {
-            let message = trouble.message.clone();
-            decision.waiting.insert(name, WaitingState { reason: trouble.reason.clone(), message });
-        }
+    if let Some(trouble) = trouble.filter(|trouble| trouble.retry_at > now) {
+        let mut decision = all_in_trouble(Decision::idle(pod, Why::Waits), binding, trouble);
         decision.next_at = Some(trouble.retry_at);
         return decision;
     }
@@ -246,10 +242,13 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
         return all_wait(decision, binding, "ContainerCreating");
     }
     let former = facts.pauses.last();
+    // A pod that does not get everything holds nothing but what it held before.
+    let before = pool.clone();
     pool.release(former.and_then(|p| p.address).map(|a| a.addr()), former.map_or(&[], |p| &p.ports));
     let address = match allocate(observed, binding, former, pool) {
         Ok(address) => address,
         Err(why) => {
+            *pool = before;
             decision.why = why;
             return all_wait(decision, binding, "ContainerCreating");
         }
@@ -260,6 +259,7 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
     let ports = match pool.ports(of, former.map_or(&[], |p| &p.ports), listens) {
         Ok(ports) => ports,
         Err(taken) => {
+            *pool = before;
             // Nobody tells when a process of the node ends.
             decision.next_at = now.checked_add(PORT_AGAIN).ok();
             decision.why = Why::PortTaken(taken);
@@ -364,6 +364,15 @@ fn link_is_off(observed: &Observed, uid: &str) -> bool {
 fn all_names(binding: &Binding) -> impl Iterator<Item = String> {
     let spec = &binding.pod.spec;
     spec.init_containers.iter().chain(&spec.containers).map(|c| c.name.clone())
+}
+
+/// All containers wait because of what failed last, also while it is tried again.
+fn all_in_trouble(mut decision: Decision, binding: &Binding, trouble: &Trouble) -> Decision {
+    for name in all_names(binding) {
+        let (reason, message) = (trouble.reason.clone(), trouble.message.clone());
+        decision.waiting.insert(name, WaitingState { reason, message });
+    }
+    decision
 }
 
 /// All containers wait for the decision's reason.

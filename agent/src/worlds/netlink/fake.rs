@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
-use super::{Bridge, HostEnd, Netlink, NetlinkError, PodLink, Port, Route};
+use super::{Bridge, HostEnd, Listener, Netlink, NetlinkError, PodLink, Port, Route};
 
 /// What the fake kernel holds.
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ pub struct FakeKernel {
     /// Routes there are.
     pub routes: Vec<Route>,
     /// Ports that something listens on, with its process.
-    pub listeners: BTreeMap<Port, Option<String>>,
+    pub listeners: BTreeMap<Port, Listener>,
     /// The next calls fail with this text.
     pub refuse: Option<String>,
     /// Acts that changed something, in order: `ensure_pod_link mk8sv…`.
@@ -110,10 +110,7 @@ impl Netlink for FakeNetlink {
         Ok(self.allowed("list", "routes")?.routes.clone())
     }
 
-    async fn listeners(
-        &self,
-        _named: &BTreeSet<Port>,
-    ) -> Result<BTreeMap<Port, Option<String>>, NetlinkError> {
+    async fn listeners(&self, _named: &BTreeSet<Port>) -> Result<BTreeMap<Port, Listener>, NetlinkError> {
         Ok(self.allowed("list", "sockets")?.listeners.clone())
     }
 

@@ -21,7 +21,7 @@ mod socket;
 mod tests;
 
 pub use fake::FakeNetlink;
-pub use listeners::Port;
+pub use listeners::{Listener, Port};
 pub use probe::probe_features;
 pub use real::RealNetlink;
 
@@ -212,8 +212,7 @@ pub trait Netlink: Send + Sync + 'static {
     async fn list_routes(&self) -> Result<Vec<Route>, NetlinkError>;
     /// Ports of the node that something listens on, with the process where it is found; it is looked
     /// for only for the ports of `named`.
-    async fn listeners(&self, named: &BTreeSet<Port>)
-    -> Result<BTreeMap<Port, Option<String>>, NetlinkError>;
+    async fn listeners(&self, named: &BTreeSet<Port>) -> Result<BTreeMap<Port, Listener>, NetlinkError>;
     /// The source address of the default route, else the first address that is not loopback's.
     async fn node_address(&self) -> Result<Option<IpAddr>, NetlinkError>;
     /// Largest packet of the default route's link in bytes; none without a default route.

@@ -8,7 +8,9 @@ use async_trait::async_trait;
 
 use super::namespace::NetworkNamespace;
 use super::socket::{Link, MainRoute, Socket};
-use super::{Bridge, HostEnd, Netlink, NetlinkError, PodLink, Port, Route, bridge, listeners, pod_link};
+use super::{
+    Bridge, HostEnd, Listener, Netlink, NetlinkError, PodLink, Port, Route, bridge, listeners, pod_link,
+};
 
 /// Links of this node, or of the network namespace it was opened in.
 #[derive(Debug)]
@@ -101,10 +103,7 @@ impl Netlink for RealNetlink {
         Ok(routes.into_iter().map(route).collect())
     }
 
-    async fn listeners(
-        &self,
-        named: &BTreeSet<Port>,
-    ) -> Result<BTreeMap<Port, Option<String>>, NetlinkError> {
+    async fn listeners(&self, named: &BTreeSet<Port>) -> Result<BTreeMap<Port, Listener>, NetlinkError> {
         let failed = |source| NetlinkError::Sockets { source };
         let (home, named) = (self.home.try_clone().map_err(failed)?, named.clone());
         let work = tokio::task::spawn_blocking(move || listeners::listeners(&home, &named));

@@ -210,7 +210,9 @@ async fn ports_in_use_are_found_with_their_process() {
     let sockets = namespace.run(|| {
         let tcp = std::net::TcpListener::bind("127.0.0.1:8080")?;
         let tcp6 = std::net::TcpListener::bind("[::1]:8081")?;
-        Ok((tcp, tcp6, std::net::UdpSocket::bind("0.0.0.0:5353")?))
+        // A client's: nobody is to find it.
+        let client = std::net::UdpSocket::bind("127.0.0.1:40000")?;
+        Ok((tcp, tcp6, client, std::net::UdpSocket::bind("0.0.0.0:5353")?))
     });
     let sockets = sockets.unwrap();
     let named = [(Protocol::Tcp, 8080)].into();
@@ -218,8 +220,10 @@ async fn ports_in_use_are_found_with_their_process() {
     let ports: Vec<_> = found.keys().copied().collect();
     assert_eq!(ports, [(Protocol::Tcp, 8080), (Protocol::Tcp, 8081), (Protocol::Udp, 5353)]);
     let process = format!("(process {})", std::process::id());
-    assert!(found[&(Protocol::Tcp, 8080)].as_ref().unwrap().ends_with(&process), "{found:?}");
-    assert_eq!(found[&(Protocol::Tcp, 8081)], None, "it was not asked for");
+    assert!(found[&(Protocol::Tcp, 8080)].process.as_ref().unwrap().ends_with(&process), "{found:?}");
+    assert_eq!(found[&(Protocol::Tcp, 8081)].process, None, "it was not asked for");
+    let loopback: Vec<_> = found.values().map(|listener| listener.loopback).collect();
+    assert_eq!(loopback, [true, true, false]);
     drop(sockets);
     assert!(netlink.listeners(&named).await.unwrap().is_empty());
 }

@@ -31,7 +31,9 @@ use super::super::{NoCredentials, PauseImage, PodsDeps, PodsLoop, names, volumes
 use super::{binding, subnet};
 use crate::converge::images::ImageBook;
 use crate::worlds::docker::{DockerError, FakeDocker, Fault, Namespaces};
-use crate::worlds::netlink::{Bridge, FakeNetlink, HostEnd, Netlink, NetlinkError, PodLink, Port, Route};
+use crate::worlds::netlink::{
+    Bridge, FakeNetlink, HostEnd, Listener, Netlink, NetlinkError, PodLink, Port, Route,
+};
 use crate::worlds::prober::FakeProber;
 
 /// The fake kernel behind the fake engine's gate, so that a crash may come at its calls too.
@@ -72,10 +74,7 @@ impl Netlink for Gated {
     async fn list_routes(&self) -> Result<Vec<Route>, NetlinkError> {
         self.kernel.list_routes().await
     }
-    async fn listeners(
-        &self,
-        named: &BTreeSet<Port>,
-    ) -> Result<BTreeMap<Port, Option<String>>, NetlinkError> {
+    async fn listeners(&self, named: &BTreeSet<Port>) -> Result<BTreeMap<Port, Listener>, NetlinkError> {
         self.kernel.listeners(named).await
     }
     async fn node_address(&self) -> Result<Option<std::net::IpAddr>, NetlinkError> {

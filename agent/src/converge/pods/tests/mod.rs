@@ -9,6 +9,7 @@ mod machine;
 mod observe;
 mod plan;
 mod probing;
+mod volumes;
 mod writer;
 
 use std::collections::BTreeMap;

@@ -9,7 +9,7 @@ use super::super::status;
 use super::super::steps::{ContainerAct, Decision, PauseStep, Task, Up, Why};
 use super::{at, binding, container, exited, facts, pause, running, spec, subnet, wants};
 use crate::desired::Source;
-use crate::worlds::netlink::{HostEnd, host_link_name};
+use crate::worlds::netlink::{HostEnd, Listener, host_link_name};
 use schema::records::Binding;
 
 fn decide(observed: &Observed, binding: &Binding, now: i64) -> Decision {
@@ -360,15 +360,50 @@ fn with_port(host_port: u16, host_network: bool) -> schema::kinds::pod::PodSpec 
     spec
 }
 
+fn listener(process: &str) -> Listener {
+    Listener { process: Some(process.into()), loopback: false }
+}
+
+#[test]
+fn what_listens_on_the_loopback_alone_hinders_no_forwarded_port() {
+    let (pod, host) = (binding("pod", with_port(8080, false)), binding("host", with_port(8080, true)));
+    let mut observed = wants(std::slice::from_ref(&pod));
+    observed.listeners.insert((Protocol::Tcp, 8080), Listener { loopback: true, ..listener("resolver") });
+    assert_eq!(up(decide(&observed, &pod, 0)).ports[0].host_port, 8080);
+    let mut observed = Observed { desired: wants(std::slice::from_ref(&host)).desired, ..observed };
+    assert!(matches!(decide(&observed, &host, 0).why, Why::PortTaken(_)), "it can't bind it");
+    observed.listeners.clear();
+    assert!(decide(&observed, &host, 0).task.is_some());
+}
+
+#[test]
+fn a_pod_that_does_not_get_all_its_ports_holds_none_and_no_address() {
+    let mut both = with_port(8080, false);
+    both.containers[0].ports.push(ContainerPort {
+        container_port: 81,
+        host_port: Some(9090),
+        ..ContainerPort::default()
+    });
+    // In the order of the plan, which is that of the uids.
+    let (mut greedy, mut modest) = (binding("greedy", both), binding("modest", with_port(8080, false)));
+    (greedy.pod.uid, modest.pod.uid) = ("a".repeat(32), "b".repeat(32));
+    let mut observed = wants(&[greedy.clone(), modest.clone()]);
+    observed.listeners.insert((Protocol::Tcp, 9090), Listener::default());
+    assert!(matches!(decide(&observed, &greedy, 0).why, Why::PortTaken(_)));
+    let given = up(decide(&observed, &modest, 0));
+    assert_eq!(given.ports[0].host_port, 8080);
+    assert_eq!(given.address.map(|a| a.to_string()).as_deref(), Some("10.244.3.2/24"));
+}
+
 // Red when `Pool::holder` forgets `listening`, and when `listens` is always false.
 #[test]
 fn what_listens_on_the_node_itself_has_its_port() {
     let (fixed, free) = (binding("fixed", with_port(8080, false)), binding("free", with_port(0, false)));
     let host = binding("host", with_port(8080, true));
     let mut observed = wants(&[fixed.clone(), free.clone()]);
-    observed.listeners.insert((Protocol::Tcp, 8080), Some("nginx (process 7)".into()));
-    observed.listeners.insert((Protocol::Tcp, 20_000), None);
-    observed.listeners.insert((Protocol::Udp, 20_001), None);
+    observed.listeners.insert((Protocol::Tcp, 8080), listener("nginx (process 7)"));
+    observed.listeners.insert((Protocol::Tcp, 20_000), Listener::default());
+    observed.listeners.insert((Protocol::Udp, 20_001), Listener::default());
     assert_eq!(up(decide(&observed, &free, 0)).ports[0].host_port, 20_001, "UDP is another port");
     let decision = decide(&observed, &fixed, 0);
     assert!(decision.task.is_none());
@@ -384,7 +419,7 @@ fn what_listens_on_the_node_itself_has_its_port() {
 
     // A pod on the host's network whose pause container is gone listens itself: it is made anew.
     let mut observed = wants(std::slice::from_ref(&host));
-    observed.listeners.insert((Protocol::Tcp, 8080), Some("web (process 9)".into()));
+    observed.listeners.insert((Protocol::Tcp, 8080), listener("web (process 9)"));
     assert!(matches!(decide(&observed, &host, 0).why, Why::PortTaken(_)));
     has(&mut observed, &host, facts(&host, vec![], vec![container("a", 0, running())]));
     assert_eq!(up(decide(&observed, &host, 0)).ports[0].host_port, 8080);
