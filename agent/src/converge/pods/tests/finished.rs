@@ -52,7 +52,7 @@ async fn a_pod_that_ended_stays_so_when_its_containers_are_pruned() {
         all.iter().any(|(name, runs)| name.contains("_web_other_") && *runs)
     };
     rig.agent_until("the other pod", others).await;
-    let names: Vec<String> = rig.docker.running().into_iter().map(|(name, _)| name).collect();
+    let names: Vec<String> = rig.docker.running().into_keys().collect();
     assert!(!names.iter().any(|name| name.contains("_job_")), "{names:?}");
     // Removed and wanted again, it is another life of it.
     rig.want_pod(job.clone(), false);
