@@ -151,7 +151,7 @@ pub(crate) async fn remove_network(
     let names = Names::of(&machine.instance);
     match netlink.list_pod_links().await {
         Ok(links) => {
-            for link in links {
+            for link in links.into_keys() {
                 let result = netlink.remove_link(&link).await;
                 removed.note(format!("link {link}"), result);
             }

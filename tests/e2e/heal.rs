@@ -85,3 +85,20 @@ fn rules_flushed_by_hand_are_back() -> Result<()> {
         eventually("the flushed rules are back", secs(20), reached)
     })
 }
+
+// A plan that looks only for the name of a pod's link leaves the new bridge without ports.
+#[test]
+fn a_bridge_deleted_by_hand_is_back_with_its_pods() -> Result<()> {
+    Cluster::run(ClusterOptions::default(), |cluster| {
+        cluster.push(&[Change::write("shop.yaml", web("shop").to_string())], "Open")?;
+        let before = cluster.serving("shop", "hello from shop")?;
+        run("ip", &["link", "del", &format!("{}0", cluster.slot().instance())])?;
+        eventually("the pod answers again", secs(30), || {
+            let (code, body) = cluster.get_from_node(before.address()?, 8080, "/")?;
+            ensure!(code == 200 && body.trim() == "hello from shop", "{code} {body}");
+            Ok(())
+        })?;
+        ensure!(cluster.pod("shop")?.lives() == before.lives(), "a container was started again");
+        Ok(())
+    })
+}

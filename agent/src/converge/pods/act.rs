@@ -68,14 +68,14 @@ fn spawn(worker: Worker, id: PodId, task: Task, cancel: CancellationToken) {
         Task::Down(_) => (false, None, Vec::new()),
     };
     let busy = Busy { pod: id.pod.clone(), up, address, ports, cancel: cancel.clone() };
-    let in_flight = worker.ledger.begin(id.uid.clone(), busy);
+    // Calls that block keep it too: they go on when the task is cut off.
+    let in_flight = Arc::new(worker.ledger.begin(id.uid.clone(), busy));
     tokio::spawn(async move {
-        let _in_flight = in_flight;
         // Every call of a task may be its last: the next plan finds out what is there.
         let work = async {
             let done = match task {
-                Task::Up(up) => worker.up(&id, *up).await,
-                Task::Down(down) => worker.down(&id, &down).await,
+                Task::Up(up) => worker.up(&id, *up, &in_flight).await,
+                Task::Down(down) => worker.down(&id, &down, &in_flight).await,
             };
             let slot = (id.uid.clone(), String::new());
             match done {

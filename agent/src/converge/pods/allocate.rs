@@ -10,7 +10,7 @@ use schema::meta::PodRef;
 
 use super::facts::{Observed, PodFacts, Uid};
 use crate::desired::Desired;
-use crate::worlds::netlink::Port;
+use crate::worlds::netlink::{Listener, Port};
 
 /// First and last port given for `hostPort: 0`; below Linux' own ephemeral range (from 32768).
 pub const PORTS: std::ops::RangeInclusive<u16> = 20_000..=32_000;
@@ -22,7 +22,7 @@ pub struct Pool {
     /// With the pod that has it.
     ports: BTreeMap<Port, String>,
     /// What processes of the node listen on.
-    listening: BTreeMap<Port, Option<String>>,
+    listening: BTreeMap<Port, Listener>,
     last: Option<Ipv4Addr>,
 }
 
@@ -95,34 +95,42 @@ impl Pool {
         listens: bool,
     ) -> Result<Vec<HostPortStatus>, PortTaken> {
         let (pod, spec) = pod;
-        let mut given = Vec::new();
+        let mut given: Vec<HostPortStatus> = Vec::new();
         // Fixed ones first, so that a free one is none of them.
         let mut wanted: Vec<_> = wanted(spec).collect();
         wanted.sort_by_key(|(_, number)| *number == 0);
         for (port, number) in wanted {
             let protocol = port.protocol;
+            let own = |p: u16| given.iter().any(|g| (g.protocol, g.host_port) == (protocol, p));
+            let holder = |p: u16| {
+                let own = own(p).then(|| Holder::Pod(pod.to_string()));
+                own.or_else(|| self.holder((protocol, p), listens, spec.host_network))
+            };
             let host_port = match number {
                 0 => former
                     .iter()
                     .filter(|f| f.container_port == port.container_port && f.protocol == protocol)
                     .map(|f| f.host_port)
                     .chain(PORTS)
-                    .find(|p| self.holder((protocol, *p), listens).is_none())
+                    .find(|p| holder(*p).is_none())
                     .ok_or(PortTaken { port: (protocol, 0), by: Holder::All })?,
-                fixed => match self.holder((protocol, fixed), listens) {
+                fixed => match holder(fixed) {
                     Some(by) => return Err(PortTaken { port: (protocol, fixed), by }),
                     None => fixed,
                 },
             };
-            self.ports.insert((protocol, host_port), pod.to_string());
             given.push(HostPortStatus { host_port, container_port: port.container_port, protocol });
         }
+        // All or nothing: a pod that waits for one port holds no other.
+        self.hold(&given, &pod.to_string());
         Ok(given)
     }
 
-    fn holder(&self, port: Port, listens: bool) -> Option<Holder> {
+    fn holder(&self, port: Port, listens: bool, host_network: bool) -> Option<Holder> {
         let pod = self.ports.get(&port).map(|pod| Holder::Pod(pod.clone()));
-        let process = || self.listening.get(&port).filter(|_| !listens).cloned().map(Holder::Process);
+        // A forwarded port stands beside one of the loopback; one that is bound does not.
+        let counts = |listener: &&Listener| !listens && (host_network || !listener.loopback);
+        let process = || self.listening.get(&port).filter(counts).map(|l| Holder::Process(l.process.clone()));
         pod.or_else(process)
     }
 }

@@ -9,12 +9,13 @@ use jiff::Timestamp;
 use schema::kinds::pod::HostPortStatus;
 use schema::meta::PodRef;
 
+use super::finished::Finished;
 use super::names;
 use super::probes::render::Action;
 use super::probes::{Health, ProbeKind};
 use crate::desired::Desired;
 use crate::worlds::docker::{ContainerDetails, EngineState, ListedContainer, LogLimits};
-use crate::worlds::netlink::Port;
+use crate::worlds::netlink::{HostEnd, Listener, Port};
 
 /// A pod's uid.
 pub type Uid = String;
@@ -69,10 +70,12 @@ pub struct Observed {
     /// What is there, by pod uid.
     pub pods: BTreeMap<Uid, PodFacts>,
     /// Host ends of pod links; none when the kernel could not be asked.
-    pub links: Option<BTreeSet<String>>,
+    pub links: Option<BTreeMap<String, HostEnd>>,
     /// Ports of the node that something listens on, with its process; read only when a pod is about to
     /// get host ports.
-    pub listeners: BTreeMap<Port, Option<String>>,
+    pub listeners: BTreeMap<Port, Listener>,
+    /// How pods ended that ended for good, whatever is left of their containers.
+    pub finished: Finished,
     /// Pod uids with a folder on disk.
     pub folders: BTreeSet<Uid>,
     /// What tasks have under way and remember.
@@ -251,6 +254,8 @@ pub struct Memory {
     pub stopping: BTreeSet<String>,
     /// What went wrong and when it is tried again.
     pub trouble: BTreeMap<Slot, Trouble>,
+    /// Pods whose link this agent made or found whole, both ends of it; no try since has failed.
+    pub linked: BTreeSet<Uid>,
     /// The address given out last.
     pub last_address: Option<Ipv4Addr>,
 }

@@ -54,6 +54,16 @@ impl Ledger {
         self.lock().clone()
     }
 
+    /// The link of a pod is whole, both ends of it; or it may not be, and has to be looked at.
+    pub fn note_link(&self, uid: &str, whole: bool) {
+        let mut memory = self.lock();
+        if whole {
+            memory.linked.insert(uid.to_owned());
+        } else {
+            memory.linked.remove(uid);
+        }
+    }
+
     /// Remembers the address given out last.
     pub fn set_last_address(&self, address: Option<std::net::Ipv4Addr>) {
         self.lock().last_address = address;
@@ -137,6 +147,7 @@ impl Ledger {
         memory.trouble.retain(|(uid, _), _| keep(uid));
         memory.pulled.retain(|(uid, _), _| keep(uid));
         memory.missing.retain(|(uid, _)| keep(uid));
+        memory.linked.retain(|uid| keep(uid));
     }
 }
 

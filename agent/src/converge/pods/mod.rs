@@ -34,6 +34,7 @@ pub mod containers;
 pub mod credentials;
 pub mod env;
 pub mod facts;
+pub mod finished;
 pub mod ledger;
 pub mod machine;
 pub mod names;
@@ -59,9 +60,11 @@ pub use credentials::{Credentials, NoCredentials};
 pub use facts::{ContainerLimits, NodeFacts, Observed};
 pub use report::Statuses;
 pub use steps::PodsPlan;
+use steps::Why;
 pub use task::PauseArchive;
 
 use facts::PodFacts;
+use finished::FinishedBook;
 use ledger::Ledger;
 use observe::{Looker, Stale};
 use probes::{Asker, HealthBook, ProbeRunner, Targets};
@@ -136,6 +139,7 @@ pub struct PodsLoop {
     pod_table: watch::Sender<PodTable>,
     statuses: watch::Sender<Statuses>,
     images: Arc<ImageBook>,
+    finished: FinishedBook,
     started: Instant,
     shutdown: CancellationToken,
     _guard: DropGuard,
@@ -199,6 +203,7 @@ impl PodsLoop {
             pod_table: deps.pod_table,
             statuses,
             images: deps.images,
+            finished: FinishedBook::default(),
             started: Instant::now(),
             _guard: shutdown.clone().drop_guard(),
             shutdown,
@@ -208,6 +213,32 @@ impl PodsLoop {
     /// The newest statuses, as they are, or will be, in etcd.
     pub fn statuses(&self) -> watch::Receiver<Statuses> {
         self.statuses.subscribe()
+    }
+
+    /// Keeps how pods ended before anything of them is taken away.
+    async fn keep_ends(&mut self, observed: &Observed, plan: &mut PodsPlan) {
+        let (world, now) = (self.world.current(), Timestamp::now());
+        for (uid, decision) in &mut plan.pods {
+            if decision.why != Why::Finished || observed.finished.contains_key(uid) {
+                continue;
+            }
+            let (Some(binding), Some(facts)) =
+                (observed.desired.pods.get(&decision.pod), observed.pods.get(uid))
+            else {
+                continue;
+            };
+            let former = report::last(&self.statuses.borrow(), &world, &self.node.node, &decision.pod, uid);
+            let seen = status::Seen { node: &observed.node, binding, facts, decision };
+            let status = status::wanted(seen, former.as_ref(), now);
+            // Something of it may have to be stopped before it has ended.
+            if !finished::is_end(&status) {
+                continue;
+            }
+            if let Err(error) = self.finished.keep(&self.node, status).await {
+                tracing::error!(pod = %decision.pod, %error, "how the pod ended is not saved, so it stays as it is");
+                decision.task = None;
+            }
+        }
     }
 
     /// What should run now: etcd's word is on disk before it is acted on.
@@ -255,6 +286,7 @@ impl Loop for PodsLoop {
         let mut pods = pods?;
         self.images.set_wanted(wanted_images(&desired));
         let (world, kept) = (self.world.current(), self.book.kept());
+        let finished = self.finished.look(&self.node, &desired, &world).await;
         observe::fill_health(&mut pods, &kept, |pod| {
             let status = world.pod_status.get(&(self.node.node.clone(), pod.clone()))?;
             Some(status.value.container_statuses.clone())
@@ -273,10 +305,11 @@ impl Loop for PodsLoop {
         };
         Ok(Observation::Ready(Observed {
             listeners,
+            finished,
             node: (*self.node).clone(),
             desired,
             pods,
-            links: links.ok().map(|links| links.into_iter().collect()),
+            links: links.ok(),
             folders: folders.unwrap_or_default().into_iter().collect(),
             memory,
         }))
@@ -296,6 +329,7 @@ impl Loop for PodsLoop {
             changed
         });
         self.book.keep_only(&observed.pods.values().flat_map(PodFacts::all).map(|c| c.id.as_str()).collect());
+        self.keep_ends(observed, &mut plan).await;
         act::begin(&self.worker, &mut plan, observed, &self.shutdown);
         if observed.desired.source != Source::Unknown {
             self.worker.ledger.forget_all_but(|uid| {

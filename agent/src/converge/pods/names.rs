@@ -66,6 +66,11 @@ pub fn pods_dir(state_dir: &Path) -> PathBuf {
     state_dir.join("agent").join("pods")
 }
 
+/// How a pod ended, if it ended for good.
+pub fn finished_file(state_dir: &Path, uid: &str) -> PathBuf {
+    pods_dir(state_dir).join(uid).join("finished.json")
+}
+
 /// Folder of a pod's own volumes.
 pub fn volume_dir(state_dir: &Path, uid: &str, volume: &str) -> PathBuf {
     pods_dir(state_dir).join(uid).join("volumes").join(volume)

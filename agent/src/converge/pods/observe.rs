@@ -27,6 +27,11 @@ const LISTING_SHARE: u32 = 4;
 /// Longest pause between two listings for that reason.
 const LISTING_PAUSE_MAX: Duration = Duration::from_millis(250);
 
+/// How long a container that can't be inspected is left alone; doubled with each failure, up to the most.
+/// An inspect that hangs costs its time limit, and the whole node waits for it.
+const INSPECT_AGAIN: Duration = Duration::from_secs(10);
+const INSPECT_AGAIN_MAX: Duration = Duration::from_secs(300);
+
 /// Containers whose cached details are not to be trusted any more.
 #[derive(Debug, Clone, Default)]
 pub struct Stale(Arc<Mutex<StaleSet>>);
@@ -59,6 +64,8 @@ pub struct Looker {
     instance: String,
     stale: Stale,
     known: BTreeMap<String, (EngineState, ContainerDetails)>,
+    /// Containers that could not be inspected: how often in a row, and when it is tried again.
+    failing: BTreeMap<String, (u32, Instant)>,
     /// Repo digests, by image id and reference.
     digests: BTreeMap<(String, String), String>,
     next_listing: Option<Instant>,
@@ -67,7 +74,8 @@ pub struct Looker {
 impl Looker {
     /// A fresh one.
     pub fn new(docker: Arc<dyn Docker>, instance: String, stale: Stale) -> Self {
-        Self { docker, instance, stale, known: BTreeMap::new(), digests: BTreeMap::new(), next_listing: None }
+        let (known, failing, digests) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { docker, instance, stale, known, failing, digests, next_listing: None }
     }
 
     /// All containers of the instance, by pod uid.
@@ -81,6 +89,7 @@ impl Looker {
             self.known.clear();
         }
         self.known.retain(|id, _| !stale.ids.contains(id));
+        self.failing.retain(|id, _| !stale.ids.contains(id));
         let began = Instant::now();
         let rows = self.docker.list(&self.instance).await;
         let rows = rows.map_err(|e| LoopError::new("cannot list the containers", e))?;
@@ -114,8 +123,12 @@ impl Looker {
     async fn inspect(&mut self, rows: &[ListedContainer]) -> Result<(), DockerError> {
         let here: BTreeSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
         self.known.retain(|id, _| here.contains(id.as_str()));
+        self.failing.retain(|id, _| here.contains(id.as_str()));
+        let now = Instant::now();
         let unknown = rows.iter().filter(|row| {
-            row.state != EngineState::Removing
+            let waits = self.failing.get(&row.id).is_some_and(|(_, again)| *again > now);
+            !waits
+                && row.state != EngineState::Removing
                 && self.known.get(&row.id).is_none_or(|(state, _)| *state != row.state)
         });
         let requests: Vec<_> = unknown.map(|row| (row.id.clone(), row.state)).collect();
@@ -129,6 +142,7 @@ impl Looker {
             .collect()
             .await;
         for (id, state, details) in answers {
+            let failures = self.failing.remove(&id).map_or(0, |(failures, _)| failures);
             match details {
                 // Made containers are looked at again each time: a failed start shows only there.
                 Ok(details) if state == EngineState::Created => {
@@ -141,7 +155,11 @@ impl Looker {
                 Err(DockerError::NotFound { .. }) => {}
                 Err(error @ DockerError::Unreachable { .. }) => return Err(error),
                 // One that Docker can't tell about hinders no other.
-                Err(error) => tracing::warn!(container = id, %error, "could not inspect a container"),
+                Err(error) => {
+                    tracing::warn!(container = id, %error, "could not inspect a container");
+                    let wait = (INSPECT_AGAIN * 2_u32.pow(failures.min(5))).min(INSPECT_AGAIN_MAX);
+                    self.failing.insert(id, (failures + 1, Instant::now() + wait));
+                }
             }
         }
         Ok(())

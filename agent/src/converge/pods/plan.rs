@@ -13,7 +13,7 @@ use schema::records::Binding;
 
 use super::allocate::Pool;
 use super::containers::{self, Needs};
-use super::facts::{Container, Observed, PodFacts, State};
+use super::facts::{Container, Observed, PodFacts, State, Trouble};
 use super::names;
 use super::probes;
 use super::render::{self, Placement};
@@ -138,8 +138,10 @@ fn down(observed: &Observed, uid: &str, facts: &PodFacts) -> Down {
 fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Timestamp) -> Decision {
     let pod = binding.pod.reference();
     let uid = &binding.pod.uid;
+    let trouble = observed.memory.trouble.get(&(uid.clone(), String::new()));
     if observed.memory.busy.contains_key(uid) {
-        return Decision::idle(pod, Why::InFlight);
+        let decision = Decision::idle(pod, Why::InFlight);
+        return trouble.map_or(decision.clone(), |trouble| all_in_trouble(decision, binding, trouble));
     }
     let former = observed.pods.iter().any(|(other, facts)| other != uid && facts.pod.as_ref() == Some(&pod));
     let former_busy = observed.memory.busy.iter().any(|(other, busy)| other != uid && busy.pod == pod);
@@ -148,18 +150,16 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
     }
     let nothing = PodFacts::default();
     let facts = observed.pods.get(uid).unwrap_or(&nothing);
-    if let Some(trouble) = observed.memory.trouble.get(&(uid.clone(), String::new()))
-        && trouble.retry_at > now
-    {
-        let mut decision = Decision::idle(pod, Why::Waits);
-        for name in all_names(binding) {
-            let message = trouble.message.clone();
-            decision.waiting.insert(name, WaitingState { reason: trouble.reason.clone(), message });
-        }
+    if let Some(trouble) = trouble.filter(|trouble| trouble.retry_at > now) {
+        let mut decision = all_in_trouble(Decision::idle(pod, Why::Waits), binding, trouble);
         decision.next_at = Some(trouble.retry_at);
         return decision;
     }
     let needs = containers::needs(facts, &binding.pod.spec, now);
+    if observed.finished.contains_key(uid) {
+        // Whatever of its containers is left to tell of it.
+        return wind_up(Look { observed, binding, facts, needs: &needs, now });
+    }
     match facts.live_pause() {
         Some(pause) => keep_up(Look { observed, binding, facts, needs: &needs, now }, pause),
         None => build(Look { observed, binding, facts, needs: &needs, now }, pool),
@@ -186,14 +186,12 @@ fn keep_up(look: Look<'_>, pause: &Container) -> Decision {
     let at = Placement { node: &observed.node, binding, address: pause.address, ports: &pause.ports };
     let mut decision = Decision::idle(pod.reference(), needs.why());
     let steps = containers::steps(&observed.memory, at, needs, now, &mut decision);
-    let host_name = host_link_name(&observed.node.instance, &pod.uid);
-    let link_gone = observed.links.as_ref().is_some_and(|links| !links.contains(&host_name));
     let pause_step = match pause.state {
         State::Running { .. } => PauseStep::Runs(pause.id.clone()),
         _ => PauseStep::Start(pause.id.clone()),
     };
     let fresh = matches!(pause_step, PauseStep::Start(_)) || !needs.ever_started;
-    let link = (link_gone || (fresh && !steps.is_empty()))
+    let link = (link_is_off(observed, &pod.uid) || (fresh && !steps.is_empty()))
         .then(|| link_step(observed, binding, pause.address))
         .flatten();
     let starts_pause = matches!(pause_step, PauseStep::Start(_));
@@ -201,7 +199,7 @@ fn keep_up(look: Look<'_>, pause: &Container) -> Decision {
         if link.is_none() && !starts_pause {
             return decision;
         }
-        decision.why = if starts_pause { Why::Containers } else { Why::LinkGone };
+        decision.why = if starts_pause { Why::Containers } else { Why::LinkOff };
     }
     let down = Down {
         remove: needs.remove_first.iter().map(|c| Target::from(*c)).collect(),
@@ -244,10 +242,13 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
         return all_wait(decision, binding, "ContainerCreating");
     }
     let former = facts.pauses.last();
+    // A pod that does not get everything holds nothing but what it held before.
+    let before = pool.clone();
     pool.release(former.and_then(|p| p.address).map(|a| a.addr()), former.map_or(&[], |p| &p.ports));
     let address = match allocate(observed, binding, former, pool) {
         Ok(address) => address,
         Err(why) => {
+            *pool = before;
             decision.why = why;
             return all_wait(decision, binding, "ContainerCreating");
         }
@@ -258,6 +259,7 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
     let ports = match pool.ports(of, former.map_or(&[], |p| &p.ports), listens) {
         Ok(ports) => ports,
         Err(taken) => {
+            *pool = before;
             // Nobody tells when a process of the node ends.
             decision.next_at = now.checked_add(PORT_AGAIN).ok();
             decision.why = Why::PortTaken(taken);
@@ -350,9 +352,27 @@ fn link_step(observed: &Observed, binding: &Binding, address: Option<Ipv4Net>) -
     })
 }
 
+/// The link of a pod that runs is not there, or its outer end is not as it should be, or this agent
+/// has not seen its inner end yet.
+fn link_is_off(observed: &Observed, uid: &str) -> bool {
+    let Some(links) = &observed.links else { return false };
+    let bridge = names::bridge_name(&observed.node.instance);
+    let end = links.get(&host_link_name(&observed.node.instance, uid));
+    !observed.memory.linked.contains(uid) || !end.is_some_and(|end| end.is_whole(&bridge, observed.node.mtu))
+}
+
 fn all_names(binding: &Binding) -> impl Iterator<Item = String> {
     let spec = &binding.pod.spec;
     spec.init_containers.iter().chain(&spec.containers).map(|c| c.name.clone())
+}
+
+/// All containers wait because of what failed last, also while it is tried again.
+fn all_in_trouble(mut decision: Decision, binding: &Binding, trouble: &Trouble) -> Decision {
+    for name in all_names(binding) {
+        let (reason, message) = (trouble.reason.clone(), trouble.message.clone());
+        decision.waiting.insert(name, WaitingState { reason, message });
+    }
+    decision
 }
 
 /// All containers wait for the decision's reason.
@@ -374,5 +394,5 @@ fn stray_links(observed: &Observed, wanted: &BTreeMap<&str, &Binding>) -> Vec<St
     let uids = wanted.keys().copied().chain(observed.pods.keys().map(String::as_str));
     let uids = uids.chain(observed.memory.busy.keys().map(String::as_str));
     let known: BTreeSet<String> = uids.map(|uid| host_link_name(&observed.node.instance, uid)).collect();
-    links.iter().filter(|link| !known.contains(*link)).cloned().collect()
+    links.keys().filter(|link| !known.contains(*link)).cloned().collect()
 }

@@ -47,6 +47,15 @@ pub enum VolumePrep {
     },
 }
 
+impl VolumePrep {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::EmptyDir { path, .. } | Self::HostPath { path, .. } | Self::Secret { path, .. } => path,
+        }
+    }
+}
+
 /// A value that takes the place of `marker` when the container is made: no plan holds a secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretValue {

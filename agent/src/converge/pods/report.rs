@@ -22,6 +22,13 @@ pub struct Statuses {
     pub complete: bool,
 }
 
+/// What was said last of this uid.
+pub fn last(former: &Statuses, world: &World, node: &str, pod: &PodRef, uid: &str) -> Option<PodStatus> {
+    let own = former.pods.get(pod).map(|s| (**s).clone());
+    let stored = || world.pod_status.get(&(node.to_owned(), pod.clone())).map(|s| s.value.clone());
+    own.or_else(stored).filter(|status| status.uid == uid)
+}
+
 /// The statuses after this run. `former` are those of the run before.
 pub fn fold(
     observed: &Observed,
@@ -32,12 +39,7 @@ pub fn fold(
 ) -> Statuses {
     let node = &observed.node;
     let nothing = PodFacts::default();
-    let last = |pod: &PodRef, uid: &str| {
-        let key = (node.node.clone(), pod.clone());
-        let own = former.pods.get(pod).map(|s| (**s).clone());
-        let stored = || world.pod_status.get(&key).map(|s| s.value.clone());
-        own.or_else(stored).filter(|status| status.uid == uid)
-    };
+    let last = |pod: &PodRef, uid: &str| last(former, world, &node.node, pod, uid);
     let trouble = |uid: &str| observed.memory.trouble.get(&(uid.to_owned(), String::new()));
     let mut statuses = Statuses { complete: observed.desired.source == Source::Etcd, ..Statuses::default() };
     for (uid, facts) in &observed.pods {
@@ -68,6 +70,11 @@ pub fn fold(
     for (pod, binding) in &observed.desired.pods {
         let uid = &binding.pod.uid;
         let Some(decision) = plan.pods.get(uid) else { continue };
+        if let Some(end) = observed.finished.get(uid) {
+            // Whatever has become of its containers since.
+            statuses.pods.insert(pod.clone(), Arc::clone(end));
+            continue;
+        }
         let facts = observed.pods.get(uid).unwrap_or(&nothing);
         let seen = status::Seen { node, binding, facts, decision };
         let mut status = status::wanted(seen, last(pod, uid).as_ref(), now);

@@ -95,8 +95,8 @@ pub enum Why {
     PauseGone,
     /// Its pause container ended within seconds of its start, and is not made anew at once.
     PauseEndedEarly,
-    /// Its link is missing.
-    LinkGone,
+    /// Its link is missing, not whole, or not looked at yet by this agent.
+    LinkOff,
     /// Containers that failed a probe are being stopped.
     Unhealthy,
     /// Containers wait: a crash backoff, an image, a retry.
@@ -133,7 +133,7 @@ impl fmt::Display for Why {
             Why::PauseEndedEarly => f.write_str(
                 "its pause container ended within seconds of its start and is made anew in a moment; see docker logs and the node's memory if it stays so",
             ),
-            Why::LinkGone => f.write_str("its link is gone"),
+            Why::LinkOff => f.write_str("its link is looked at, and made whole where it is not"),
             Why::Unhealthy => f.write_str("containers that failed a probe are being stopped"),
             Why::Waits => f.write_str("containers wait"),
             Why::Finished => f.write_str("all containers have ended"),

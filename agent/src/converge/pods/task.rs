@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures::future::join_all;
 use schema::meta::PodRef;
@@ -13,7 +15,7 @@ use tokio::sync::Semaphore;
 
 use super::credentials::Credentials;
 use super::facts::{NodeFacts, Slot, Uid};
-use super::ledger::{Ledger, Retry};
+use super::ledger::{InFlight, Ledger, Retry};
 use super::names;
 use super::probes::Asker;
 use super::pulls::Pulls;
@@ -22,8 +24,14 @@ use super::steps::{ContainerAct, ContainerStep, Down, LinkStep, PauseStep, Targe
 use super::volumes;
 use crate::files::secrets::{check_file_names, variable};
 use crate::files::{Ensured, PodFiles, SecretError};
-use crate::worlds::docker::{Docker, DockerError, Namespaces, NewContainer};
+use crate::worlds::docker::{Docker, DockerError, ListedContainer, Namespaces, NewContainer};
 use crate::worlds::netlink::{Netlink, PodLink};
+
+/// Longest wait for the volumes of a pod: a file system that is away hangs for ever.
+const VOLUMES_MAX: Duration = Duration::from_secs(30);
+/// How often, and how far apart, a container is looked for whose name is taken.
+const LISTED_TRIES: u32 = 5;
+const LISTED_WAIT: Duration = Duration::from_millis(200);
 
 /// Makes the archive of the pause image.
 pub type PauseArchive = Arc<dyn Fn() -> Vec<u8> + Send + Sync>;
@@ -114,10 +122,12 @@ impl Worker {
     }
 
     /// Makes and starts what is missing.
-    pub async fn up(&self, id: &PodId, up: Up) -> Result<(), PodFailure> {
-        self.down(id, &up.down).await?;
-        // Without a slot: a reconciler that is slow must not hold up pods that need nothing of it.
+    pub async fn up(&self, id: &PodId, up: Up, busy: &Arc<InFlight>) -> Result<(), PodFailure> {
+        self.down(id, &up.down, busy).await?;
+        // Without a slot: a reconciler or a file system that is slow must not hold up pods that need
+        // nothing of it.
         self.fetch_files(id, &up).await?;
+        self.prepare_volumes(&up, busy).await?;
         {
             // The semaphore is never closed.
             let _slot = self.creations.acquire().await;
@@ -144,13 +154,10 @@ impl Worker {
     }
 
     async fn make(&self, id: &PodId, up: &Up) -> Result<(), PodFailure> {
-        let pause = async {
-            match &up.pause {
-                PauseStep::Create(new) => self.create_pause(new).await,
-                PauseStep::Start(pause) | PauseStep::Runs(pause) => Ok(pause.clone()),
-            }
+        let pause = match &up.pause {
+            PauseStep::Create(new) => self.create_pause(new).await?,
+            PauseStep::Start(pause) | PauseStep::Runs(pause) => pause.clone(),
         };
-        let (pause, ()) = futures::try_join!(pause, self.prepare_volumes(up))?;
         // Making the containers needs only the pause container's id, so its start goes on meanwhile.
         let (network, made) = futures::join!(self.network(up, &pause), self.create_all(id, up, &pause));
         network?;
@@ -169,7 +176,7 @@ impl Worker {
         }
     }
 
-    async fn prepare_volumes(&self, up: &Up) -> Result<(), PodFailure> {
+    async fn prepare_volumes(&self, up: &Up, busy: &Arc<InFlight>) -> Result<(), PodFailure> {
         let list: Vec<VolumePrep> = up.volumes.clone();
         let rendered = up.containers.iter().filter_map(|step| match &step.act {
             ContainerAct::Create(rendered) => Some(rendered),
@@ -187,14 +194,37 @@ impl Worker {
             check_file_names(name, &entries).map_err(unreadable)?;
             secrets.push((path.clone(), entries, *group));
         }
+        // A call that hangs can't be cut off: as long as it does, nothing else is done for the pod.
+        let (busy, at) = (Arc::clone(busy), Arc::new(Mutex::new(PathBuf::new())));
+        let now_at = {
+            let at = Arc::clone(&at);
+            move |path: &Path| path.clone_into(&mut at.lock().unwrap_or_else(PoisonError::into_inner))
+        };
         let work = tokio::task::spawn_blocking(move || {
-            list.iter().try_for_each(volumes::prepare)?;
-            secrets.iter().try_for_each(|(path, keys, group)| volumes::secret(path, keys, *group))?;
-            sub_paths.iter().try_for_each(volumes::mount_sub_path)
+            let _busy = busy;
+            list.iter().try_for_each(|prep| {
+                now_at(prep.path());
+                volumes::prepare(prep)
+            })?;
+            secrets.iter().try_for_each(|(path, keys, group)| {
+                now_at(path);
+                volumes::secret(path, keys, *group)
+            })?;
+            sub_paths.iter().try_for_each(|sub| {
+                now_at(&sub.root.join(&sub.path));
+                volumes::mount_sub_path(sub)
+            })
         });
         let failed =
             |e: &dyn fmt::Display| PodFailure::new("ContainerCreating", "FailedMount", e.to_string());
-        work.await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))
+        let Ok(done) = tokio::time::timeout(VOLUMES_MAX, work).await else {
+            let path = at.lock().unwrap_or_else(PoisonError::into_inner).display().to_string();
+            let seconds = VOLUMES_MAX.as_secs();
+            return Err(failed(&format!(
+                "{path} did not answer within {seconds} s; check the file system that it is on, such as a network share whose server is away"
+            )));
+        };
+        done.map_err(|e| failed(&e))?.map_err(|e| failed(&e))
     }
 
     async fn network(&self, up: &Up, pause: &str) -> Result<(), PodFailure> {
@@ -211,11 +241,12 @@ impl Worker {
         let LinkStep { host_name, bridge, address, gateway, mtu } = link.clone();
         let (pause_pid, pause_id) = (details.pid, Some(pause.to_owned()));
         let link = PodLink { pause_pid, pause_id, host_name, bridge, address, gateway, mtu };
-        self.netlink
-            .ensure_pod_link(&link)
-            .await
-            .map(|_| ())
-            .map_err(|e| PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", e))
+        // Cut off or failed, it is not known to be whole.
+        self.ledger.note_link(&up.pod.uid, false);
+        let ensured = self.netlink.ensure_pod_link(&link).await;
+        ensured.map_err(|e| PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", e))?;
+        self.ledger.note_link(&up.pod.uid, true);
+        Ok(())
     }
 
     /// The containers that are there to be started; what failed is kept as trouble of its container.
@@ -353,15 +384,16 @@ impl Worker {
     async fn create_or_adopt(&self, new: &NewContainer) -> Result<String, DockerError> {
         match self.docker.create(new).await {
             Err(DockerError::NameTaken { name }) => {
-                let rows = self.docker.list(&self.node.instance).await?;
-                let Some(row) = rows.into_iter().find(|row| row.name == name) else {
+                let Some(row) = self.listed(&name).await? else {
                     let message = format!(
                         "the container name {name} is taken by a container that is not ours; remove it with docker rm"
                     );
                     return Err(DockerError::Refused { act: "to create a container", status: 409, message });
                 };
                 let same = |label: &str| row.labels.get(label) == new.labels.get(label);
-                if [names::UID, names::HASH, names::SANDBOX].into_iter().all(same) {
+                // The last two are a pause container's: one made for another address is of no use.
+                let labels = [names::UID, names::HASH, names::SANDBOX, names::IP, names::PORTS];
+                if labels.into_iter().all(same) {
                     return Ok(row.id);
                 }
                 // Of other namespaces: it can't be used, and its name is needed.
@@ -372,8 +404,21 @@ impl Worker {
         }
     }
 
+    /// A container of ours by its name. One that is being made has its name before it is listed.
+    async fn listed(&self, name: &str) -> Result<Option<ListedContainer>, DockerError> {
+        for again in (0..LISTED_TRIES).rev() {
+            let rows = self.docker.list(&self.node.instance).await?;
+            let found = rows.into_iter().find(|row| row.name == name);
+            if found.is_some() || again == 0 {
+                return Ok(found);
+            }
+            tokio::time::sleep(LISTED_WAIT).await;
+        }
+        Ok(None)
+    }
+
     /// Takes away; what is gone already is fine.
-    pub async fn down(&self, id: &PodId, down: &Down) -> Result<(), PodFailure> {
+    pub async fn down(&self, id: &PodId, down: &Down, busy: &Arc<InFlight>) -> Result<(), PodFailure> {
         join_all(down.stop.iter().map(|target| self.stop(id, target, down.grace))).await;
         let (pauses, others): (Vec<_>, Vec<_>) =
             down.remove.iter().cloned().partition(|target| target.container == names::PAUSE);
@@ -384,8 +429,11 @@ impl Worker {
             removed.map_err(|e| PodFailure::new("Terminating", "FailedKillPod", e))?;
         }
         if down.folder {
-            let (node, uid) = (Arc::clone(&self.node), id.uid.clone());
-            let work = tokio::task::spawn_blocking(move || volumes::remove_pod(&node.state_dir, &uid));
+            let (node, uid, busy) = (Arc::clone(&self.node), id.uid.clone(), Arc::clone(busy));
+            let work = tokio::task::spawn_blocking(move || {
+                let _busy = busy;
+                volumes::remove_pod(&node.state_dir, &uid)
+            });
             let failed =
                 |e: &dyn fmt::Display| PodFailure::new("Terminating", "FailedUnmount", e.to_string());
             work.await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;

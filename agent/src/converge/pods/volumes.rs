@@ -3,6 +3,7 @@
 //! All of it blocks and is called on a blocking thread. All of it may be done again.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{Mode, mkdirat};
-use nix::unistd::{Gid, chown};
+use nix::unistd::{Gid, UnlinkatFlags, chown, unlinkat};
 use schema::kinds::pod::HostPathType;
 
 use super::names;
@@ -122,25 +123,31 @@ const SECRET_TMPFS_BYTES: u64 = 4 * 1024 * 1024;
 
 fn empty_dir(path: &Path, tmpfs_bytes: Option<u64>, group: Option<u32>) -> Result<(), VolumeError> {
     let failed = |source| VolumeError::Make { path: path.to_owned(), source };
-    fs::create_dir_all(path).map_err(failed)?;
+    // With a group, new files get it too.
+    let mode = if group.is_some() { 0o2777 } else { 0o777 };
+    // Mode and group are set once: what the pod makes of them stays when a container is started again.
+    if !path.try_exists().map_err(failed)? {
+        // Its name last, so that one that is there has its mode; no volume's name begins with a dot.
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let new = path.with_file_name(format!(".{name}.new"));
+        fs::create_dir_all(&new).map_err(failed)?;
+        if let Some(group) = group {
+            chown(&new, None, Some(Gid::from_raw(group))).map_err(|e| failed(e.into()))?;
+        }
+        fs::set_permissions(&new, fs::Permissions::from_mode(mode)).map_err(failed)?;
+        fs::rename(&new, path).map_err(failed)?;
+    }
     if let Some(bytes) = tmpfs_bytes
         && !mounts::at_or_below(path).map_err(failed)?.iter().any(|m| m == path)
     {
         let size = if bytes == 0 { String::new() } else { format!("size={bytes},") };
-        let options = format!("{size}mode=0777");
+        let owner = group.map(|group| format!(",gid={group}")).unwrap_or_default();
+        let options = format!("{size}mode={mode:o}{owner}");
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
         mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options.as_str()))
             .map_err(|e| VolumeError::Mount { path: path.to_owned(), source: e.into() })?;
     }
-    let mode = match group {
-        None => 0o777,
-        // New files get the group too.
-        Some(group) => {
-            chown(path, None, Some(Gid::from_raw(group))).map_err(|e| failed(e.into()))?;
-            0o2777
-        }
-    };
-    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed)
+    Ok(())
 }
 
 fn host_path(path: &Path, kind: HostPathType) -> Result<(), VolumeError> {
@@ -240,12 +247,49 @@ pub fn remove_pod(state_dir: &Path, uid: &str) -> Result<(), VolumeError> {
         return Ok(());
     }
     unmount_below(&folder)?;
-    match fs::remove_dir_all(&folder) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(VolumeError::Remove { path: folder, source })
+    remove_tree_of(state_dir, uid)
+}
+
+/// Removes a pod's folder as long as nothing is mounted in it.
+pub(super) fn remove_tree_of(state_dir: &Path, uid: &str) -> Result<(), VolumeError> {
+    let folder = names::pods_dir(state_dir).join(uid);
+    let failed = |e: nix::Error| VolumeError::Remove { path: folder.clone(), source: e.into() };
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let parent = open(&names::pods_dir(state_dir), flags, Mode::empty()).map_err(failed)?;
+    remove_tree(&parent, OsStr::new(uid), &folder)
+}
+
+/// Removes a folder without ever entering what is mounted in it, also if that came only a moment ago:
+/// it is not the pod's.
+fn remove_tree(parent: &OwnedFd, name: &OsStr, at: &Path) -> Result<(), VolumeError> {
+    let failed = |e: nix::Error| match e {
+        nix::Error::EXDEV | nix::Error::EBUSY => VolumeError::StillMounted { path: at.to_owned() },
+        e => VolumeError::Remove { path: at.to_owned(), source: e.into() },
+    };
+    let remove = |flags| match unlinkat(parent, name, flags) {
+        Ok(()) | Err(nix::Error::ENOENT) => Ok(()),
+        Err(e) => Err(e),
+    };
+    let how = OpenHow::new()
+        .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_SYMLINKS);
+    let folder = match openat2(parent, name, how) {
+        Ok(folder) => folder,
+        Err(nix::Error::ENOENT) => return Ok(()),
+        // No folder: a file, a link, a socket.
+        Err(nix::Error::ENOTDIR | nix::Error::ELOOP | nix::Error::ENXIO) => {
+            return remove(UnlinkatFlags::NoRemoveDir).map_err(failed);
         }
-        _ => Ok(()),
+        Err(e) => return Err(failed(e)),
+    };
+    let read = fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd()));
+    let entries: Vec<_> = read
+        .and_then(|entries| entries.map(|entry| entry.map(|e| e.file_name())).collect())
+        .map_err(|source| VolumeError::Remove { path: at.to_owned(), source })?;
+    for entry in entries {
+        remove_tree(&folder, &entry, &at.join(&entry))?;
     }
+    remove(UnlinkatFlags::RemoveDir).map_err(failed)
 }
 
 fn unmount_below(folder: &Path) -> Result<(), VolumeError> {

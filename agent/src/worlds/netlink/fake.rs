@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
-use super::{Bridge, Netlink, NetlinkError, PodLink, Port, Route};
+use super::{Bridge, HostEnd, Listener, Netlink, NetlinkError, PodLink, Port, Route};
 
 /// What the fake kernel holds.
 #[derive(Debug, Default)]
@@ -20,7 +20,7 @@ pub struct FakeKernel {
     /// Routes there are.
     pub routes: Vec<Route>,
     /// Ports that something listens on, with its process.
-    pub listeners: BTreeMap<Port, Option<String>>,
+    pub listeners: BTreeMap<Port, Listener>,
     /// The next calls fail with this text.
     pub refuse: Option<String>,
     /// Acts that changed something, in order: `ensure_pod_link mk8sv…`.
@@ -95,20 +95,22 @@ impl Netlink for FakeNetlink {
         Ok(was_there)
     }
 
-    async fn list_pod_links(&self) -> Result<Vec<String>, NetlinkError> {
+    async fn list_pod_links(&self) -> Result<BTreeMap<String, HostEnd>, NetlinkError> {
         let kernel = self.allowed("list", "links")?;
-        let names: BTreeSet<String> = kernel.links.keys().chain(&kernel.strays).cloned().collect();
-        Ok(names.into_iter().collect())
+        let mut ends: BTreeMap<String, HostEnd> =
+            kernel.strays.iter().map(|name| (name.clone(), HostEnd::default())).collect();
+        for (name, link) in &kernel.links {
+            let bridge = Some(link.bridge.clone()).filter(|bridge| kernel.bridges.contains_key(bridge));
+            ends.insert(name.clone(), HostEnd { bridge, up: true, hairpin: true, mtu: link.mtu });
+        }
+        Ok(ends)
     }
 
     async fn list_routes(&self) -> Result<Vec<Route>, NetlinkError> {
         Ok(self.allowed("list", "routes")?.routes.clone())
     }
 
-    async fn listeners(
-        &self,
-        _named: &BTreeSet<Port>,
-    ) -> Result<BTreeMap<Port, Option<String>>, NetlinkError> {
+    async fn listeners(&self, _named: &BTreeSet<Port>) -> Result<BTreeMap<Port, Listener>, NetlinkError> {
         Ok(self.allowed("list", "sockets")?.listeners.clone())
     }
 

@@ -11,6 +11,18 @@ use super::namespace::NetworkNamespace;
 /// A port of the node.
 pub type Port = (Protocol, u16);
 
+/// A port that something of the node waits at.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Listener {
+    /// Its process, if it was looked for and found.
+    pub process: Option<String>,
+    /// Only at addresses of the loopback, such as `127.0.0.53`: nobody from outside means it.
+    pub loopback: bool,
+}
+
+/// First port of the kernel's usual range for sockets that ask for any.
+const EPHEMERAL: u16 = 32_768;
+
 /// The tables: a socket waits for others in this state (`TCP_LISTEN`; a UDP socket without a peer).
 const TABLES: [(&str, Protocol, &str); 4] = [
     ("tcp", Protocol::Tcp, "0A"),
@@ -19,18 +31,27 @@ const TABLES: [(&str, Protocol, &str); 4] = [
     ("udp6", Protocol::Udp, "07"),
 ];
 
-/// Ports in use in this namespace, at whichever address, each with its process, which is looked up
-/// for `named` only: it means reading every process' open files.
+/// Ports in use in this namespace, each with its process, which is looked up for `named` only: it means
+/// reading every process' open files. A UDP socket at one address and an ephemeral port is a client's.
 pub(super) fn listeners(
     namespace: &NetworkNamespace,
     named: &BTreeSet<Port>,
-) -> io::Result<BTreeMap<Port, Option<String>>> {
+) -> io::Result<BTreeMap<Port, Listener>> {
     let sockets = namespace.run(|| {
-        let mut sockets: BTreeMap<Port, u64> = BTreeMap::new();
+        let mut sockets: BTreeMap<Port, Socket> = BTreeMap::new();
         for (table, protocol, state) in TABLES {
             match fs::read_to_string(format!("/proc/thread-self/net/{table}")) {
                 Ok(text) => {
-                    sockets.extend(parse(&text, state).map(|(port, inode)| ((protocol, port), inode)));
+                    for socket in parse(&text, state) {
+                        let client = !socket.wildcard && socket.port >= EPHEMERAL;
+                        if client && protocol == Protocol::Udp {
+                            continue;
+                        }
+                        let port = sockets.entry((protocol, socket.port)).or_insert(socket);
+                        if port.loopback {
+                            *port = socket;
+                        }
+                    }
                 }
                 // A kernel without IPv6 has no such table.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -40,20 +61,33 @@ pub(super) fn listeners(
         Ok(sockets)
     })?;
     let wanted: BTreeSet<u64> =
-        sockets.iter().filter(|(port, _)| named.contains(port)).map(|(_, i)| *i).collect();
+        sockets.iter().filter(|(port, _)| named.contains(port)).map(|(_, s)| s.inode).collect();
     let owners = if wanted.is_empty() { BTreeMap::new() } else { owners(&wanted) };
-    Ok(sockets.into_iter().map(|(port, inode)| (port, owners.get(&inode).cloned())).collect())
+    let listener = |s: Socket| Listener { process: owners.get(&s.inode).cloned(), loopback: s.loopback };
+    Ok(sockets.into_iter().map(|(port, socket)| (port, listener(socket))).collect())
 }
 
-/// Local port and inode of the sockets in `state`.
-fn parse<'a>(table: &'a str, state: &'a str) -> impl Iterator<Item = (u16, u64)> + 'a {
+/// One line of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Socket {
+    port: u16,
+    inode: u64,
+    loopback: bool,
+    wildcard: bool,
+}
+
+/// The sockets in `state`.
+fn parse<'a>(table: &'a str, state: &'a str) -> impl Iterator<Item = Socket> + 'a {
     table.lines().skip(1).filter_map(move |line| {
         let mut fields = line.split_whitespace();
-        let port = fields.nth(1)?.rsplit(':').next()?;
+        let (address, port) = fields.nth(1)?.rsplit_once(':')?;
         let port = u16::from_str_radix(port, 16).ok()?;
         (fields.nth(1)? == state).then_some(())?;
         let inode = fields.nth(5)?.parse().ok()?;
-        Some((port, inode))
+        // In words of four bytes, the last byte first: of 127.0.0.1, ::1 and ::ffff:127.0.0.1.
+        let v4 = address.strip_prefix("0000000000000000FFFF0000").unwrap_or(address);
+        let loopback = address == "00000000000000000000000001000000" || v4.len() == 8 && v4.ends_with("7F");
+        Some(Socket { port, inode, loopback, wildcard: address.bytes().all(|digit| digit == b'0') })
     })
 }
 
@@ -89,10 +123,23 @@ mod tests {
         let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
             0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 16075 1 0 100 0\n\
             1: 0100007F:94E2 0100007F:1F90 01 00000000:00000000 00:00000000 00000000     0        0 16080 1 0 20 4\n";
-        assert_eq!(parse(table, "0A").collect::<Vec<_>>(), [(8080, 16075)]);
+        let socket = |port, inode, loopback, wildcard| Socket { port, inode, loopback, wildcard };
+        assert_eq!(parse(table, "0A").collect::<Vec<_>>(), [socket(8080, 16075, true, false)]);
         let udp6 = "  sl  local_address remote_address st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n\
             7: 00000000000000000000000000000000:0035 00000000000000000000000000000000:0000 07 00000000:00000000 \
             00:00000000 00000000     0        0 999 2 0 0\n";
-        assert_eq!(parse(udp6, "07").collect::<Vec<_>>(), [(53, 999)]);
+        assert_eq!(parse(udp6, "07").collect::<Vec<_>>(), [socket(53, 999, false, true)]);
+        for (address, loopback) in [
+            ("3500007F", true),
+            ("020200C0", false),
+            ("00000000", false),
+            ("00000000000000000000000001000000", true),
+            ("0000000000000000FFFF00000100007F", true),
+            ("0000000000000000FFFF0000020200C0", false),
+            ("B80D01200000000000000000010000 7F".replace(' ', "").as_str(), false),
+        ] {
+            let table = format!("head\n 0: {address}:0035 0:0 07 0:0 0:0 0 0 0 999 2 0 0\n");
+            assert_eq!(parse(&table, "07").map(|s| s.loopback).collect::<Vec<_>>(), [loopback], "{address}");
+        }
     }
 }

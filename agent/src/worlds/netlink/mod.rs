@@ -21,7 +21,7 @@ mod socket;
 mod tests;
 
 pub use fake::FakeNetlink;
-pub use listeners::Port;
+pub use listeners::{Listener, Port};
 pub use probe::probe_features;
 pub use real::RealNetlink;
 
@@ -57,6 +57,26 @@ pub struct PodLink {
     pub gateway: Ipv4Addr,
     /// Largest packet in bytes.
     pub mtu: u32,
+}
+
+/// The host's end of a pod's link, as far as it can be seen from the outside.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HostEnd {
+    /// The bridge that it is a port of.
+    pub bridge: Option<String>,
+    /// It is up.
+    pub up: bool,
+    /// Frames may leave through the port they came in by.
+    pub hairpin: bool,
+    /// Largest packet in bytes.
+    pub mtu: u32,
+}
+
+impl HostEnd {
+    /// Nothing of it differs from what [`Netlink::ensure_pod_link`] makes.
+    pub fn is_whole(&self, bridge: &str, mtu: u32) -> bool {
+        self.up && self.hairpin && self.mtu == mtu && self.bridge.as_deref() == Some(bridge)
+    }
 }
 
 /// A route of the node's main table, as far as conflicts need it.
@@ -185,14 +205,14 @@ pub trait Netlink: Send + Sync + 'static {
     async fn ensure_pod_link(&self, link: &PodLink) -> Result<bool, NetlinkError>;
     /// Takes a link away, with its other end; true if it was there.
     async fn remove_link(&self, name: &str) -> Result<bool, NetlinkError>;
-    /// The host's ends of the pods' links of this instance, sorted.
-    async fn list_pod_links(&self) -> Result<Vec<String>, NetlinkError>;
+    /// The host's ends of the pods' links of this instance, by name. One that was never whole is not
+    /// among them.
+    async fn list_pod_links(&self) -> Result<BTreeMap<String, HostEnd>, NetlinkError>;
     /// All IPv4 routes of the main table.
     async fn list_routes(&self) -> Result<Vec<Route>, NetlinkError>;
     /// Ports of the node that something listens on, with the process where it is found; it is looked
     /// for only for the ports of `named`.
-    async fn listeners(&self, named: &BTreeSet<Port>)
-    -> Result<BTreeMap<Port, Option<String>>, NetlinkError>;
+    async fn listeners(&self, named: &BTreeSet<Port>) -> Result<BTreeMap<Port, Listener>, NetlinkError>;
     /// The source address of the default route, else the first address that is not loopback's.
     async fn node_address(&self) -> Result<Option<IpAddr>, NetlinkError>;
     /// Largest packet of the default route's link in bytes; none without a default route.

@@ -33,8 +33,9 @@ pub(super) async fn ensure(netlink: &RealNetlink, wanted: &PodLink) -> Result<bo
             (outer, inner, true)
         }
     };
-    let completed_outer = complete_outer(netlink, wanted, &outer, &bridge).await?;
+    // The outer end last: from it alone one sees whether the link is whole.
     let completed_inner = complete_inner(&pod.socket, wanted, &inner, made).await?;
+    let completed_outer = complete_outer(netlink, wanted, &outer, &bridge).await?;
     Ok(made | completed_outer | completed_inner)
 }
 
@@ -102,19 +103,19 @@ async fn complete_outer(
     bridge: &Link,
 ) -> Result<bool, NetlinkError> {
     let is_port = outer.master == Some(bridge.index);
-    if is_port && outer.up && outer.mtu == wanted.mtu && outer.alias.as_ref() == Some(&netlink.alias) {
+    let marked = outer.alias.as_ref() == Some(&netlink.alias);
+    if is_port && outer.up && outer.hairpin && outer.mtu == wanted.mtu && marked {
         return Ok(false);
     }
-    let message = LinkUnspec::new_with_index(outer.index)
-        .alias(netlink.alias.as_str())
-        .mtu(wanted.mtu)
-        .controller(bridge.index)
-        .up()
-        .build();
+    let message =
+        LinkUnspec::new_with_index(outer.index).mtu(wanted.mtu).controller(bridge.index).up().build();
     netlink.socket.change_link("set up", &wanted.host_name, message).await?;
     // With bridge-nf-call-iptables a pod that reaches itself through a port of the node is sent back
     // within the bridge, through the port it came from.
     netlink.socket.set_hairpin(&wanted.host_name, outer.index).await?;
+    // The very last: without it the link is not listed.
+    let message = LinkUnspec::new_with_index(outer.index).alias(netlink.alias.as_str()).build();
+    netlink.socket.change_link("mark", &wanted.host_name, message).await?;
     Ok(true)
 }
 

@@ -8,7 +8,9 @@ use async_trait::async_trait;
 
 use super::namespace::NetworkNamespace;
 use super::socket::{Link, MainRoute, Socket};
-use super::{Bridge, Netlink, NetlinkError, PodLink, Port, Route, bridge, listeners, pod_link};
+use super::{
+    Bridge, HostEnd, Listener, Netlink, NetlinkError, PodLink, Port, Route, bridge, listeners, pod_link,
+};
 
 /// Links of this node, or of the network namespace it was opened in.
 #[derive(Debug)]
@@ -79,12 +81,15 @@ impl Netlink for RealNetlink {
         }
     }
 
-    async fn list_pod_links(&self) -> Result<Vec<String>, NetlinkError> {
+    async fn list_pod_links(&self) -> Result<BTreeMap<String, HostEnd>, NetlinkError> {
         let links = self.socket.links().await?;
-        let ours = |link: &Link| link.alias.as_deref() == Some(&self.alias) && !link.is_bridge;
-        let mut names: Vec<String> = links.into_iter().filter(ours).map(|link| link.name).collect();
-        names.sort();
-        Ok(names)
+        let ours = |link: &&Link| link.alias.as_deref() == Some(&self.alias) && !link.is_bridge;
+        let end = |link: &Link| {
+            let bridge = links.iter().find(|other| link.master == Some(other.index));
+            let bridge = bridge.map(|bridge| bridge.name.clone());
+            HostEnd { bridge, up: link.up, hairpin: link.hairpin, mtu: link.mtu }
+        };
+        Ok(links.iter().filter(ours).map(|link| (link.name.clone(), end(link))).collect())
     }
 
     async fn list_routes(&self) -> Result<Vec<Route>, NetlinkError> {
@@ -98,10 +103,7 @@ impl Netlink for RealNetlink {
         Ok(routes.into_iter().map(route).collect())
     }
 
-    async fn listeners(
-        &self,
-        named: &BTreeSet<Port>,
-    ) -> Result<BTreeMap<Port, Option<String>>, NetlinkError> {
+    async fn listeners(&self, named: &BTreeSet<Port>) -> Result<BTreeMap<Port, Listener>, NetlinkError> {
         let failed = |source| NetlinkError::Sockets { source };
         let (home, named) = (self.home.try_clone().map_err(failed)?, named.clone());
         let work = tokio::task::spawn_blocking(move || listeners::listeners(&home, &named));

@@ -11,7 +11,9 @@ use ipnet::Ipv4Net;
 use nix::errno::Errno;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
-use rtnetlink::packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use rtnetlink::packet_route::link::{
+    InfoBridgePort, InfoKind, InfoPortData, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+};
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
 use rtnetlink::{Handle, LinkBridgePort, LinkUnspec, RouteMessageBuilder};
 use tokio::sync::Mutex;
@@ -39,6 +41,8 @@ pub(super) struct Link {
     pub(super) alias: Option<String>,
     pub(super) hardware_address: Vec<u8>,
     pub(super) is_bridge: bool,
+    /// As a port of a bridge: frames may leave through it that came in by it.
+    pub(super) hairpin: bool,
 }
 
 /// An IPv4 route of the main table.
@@ -247,6 +251,12 @@ fn link_of(message: &LinkMessage) -> Link {
             LinkAttribute::Address(address) => link.hardware_address.clone_from(address),
             LinkAttribute::LinkInfo(infos) => {
                 link.is_bridge = infos.iter().any(|i| matches!(i, LinkInfo::Kind(InfoKind::Bridge)));
+                link.hairpin = infos.iter().any(|info| match info {
+                    LinkInfo::PortData(InfoPortData::BridgePort(port)) => {
+                        port.contains(&InfoBridgePort::HairpinMode(true))
+                    }
+                    _ => false,
+                });
             }
             _ => {}
         }

@@ -86,11 +86,32 @@ async fn a_half_made_link_is_completed_or_replaced() {
         assert!(!netlink.ensure_pod_link(&link).await.unwrap(), "{arguments:?} is not repaired");
         assert!(reaches(pod, "10.244.0.1") && reaches(pod, "127.0.0.1"), "{arguments:?}");
     }
+    let whole = async || {
+        let ends = netlink.list_pod_links().await.unwrap();
+        ends.get(&link.host_name).map(|end| end.is_whole("mk8s0", 1450))
+    };
+    let name = link.host_name.as_str();
+    let spoil: [&[&str]; 5] = [
+        &["link", "set", name, "down"],
+        &["link", "set", name, "nomaster"],
+        &["link", "set", name, "mtu", "1400"],
+        &["link", "set", name, "type", "bridge_slave", "hairpin", "off"],
+        &["link", "set", name, "alias", "another"],
+    ];
+    for arguments in spoil {
+        assert_eq!(whole().await, Some(true));
+        node.run("ip", arguments);
+        assert_ne!(whole().await, Some(true), "{arguments:?} is not seen from the outside");
+        assert!(netlink.ensure_pod_link(&link).await.unwrap(), "{arguments:?} went unseen");
+    }
     node.run("ip", &["link", "delete", "mk8s0"]);
+    assert_eq!(whole().await, Some(false), "its bridge is gone");
     let error = netlink.ensure_pod_link(&link).await.unwrap_err();
     assert!(matches!(error, NetlinkError::NoBridge(_)), "{error}");
     netlink.ensure_bridge(&bridge()).await.unwrap();
+    assert_eq!(whole().await, Some(false), "it is no port of the new bridge");
     netlink.ensure_pod_link(&link).await.unwrap();
+    assert_eq!(whole().await, Some(true));
     assert!(reaches(pod, "10.244.0.1"), "a new bridge got its ports back");
 }
 
@@ -150,8 +171,9 @@ async fn links_are_listed_by_instance_and_removed_with_both_ends() {
     let (first, second) = (link(a, 2), PodLink { bridge: "mk8sb0".into(), ..link(b, 3) });
     ours.ensure_pod_link(&first).await.unwrap();
     theirs.ensure_pod_link(&second).await.unwrap();
-    assert_eq!(ours.list_pod_links().await.unwrap(), [first.host_name.as_str()]);
-    assert_eq!(theirs.list_pod_links().await.unwrap(), [second.host_name.as_str()]);
+    let (mine, others) = (ours.list_pod_links().await.unwrap(), theirs.list_pod_links().await.unwrap());
+    assert_eq!(mine.keys().collect::<Vec<_>>(), [&first.host_name]);
+    assert_eq!(others.keys().collect::<Vec<_>>(), [&second.host_name]);
     assert!(ours.remove_link(&first.host_name).await.unwrap());
     assert!(!ours.remove_link(&first.host_name).await.unwrap());
     assert!(!in_pod(a, "ip", &["link", "show", "eth0"]).0);
@@ -188,7 +210,9 @@ async fn ports_in_use_are_found_with_their_process() {
     let sockets = namespace.run(|| {
         let tcp = std::net::TcpListener::bind("127.0.0.1:8080")?;
         let tcp6 = std::net::TcpListener::bind("[::1]:8081")?;
-        Ok((tcp, tcp6, std::net::UdpSocket::bind("0.0.0.0:5353")?))
+        // A client's: nobody is to find it.
+        let client = std::net::UdpSocket::bind("127.0.0.1:40000")?;
+        Ok((tcp, tcp6, client, std::net::UdpSocket::bind("0.0.0.0:5353")?))
     });
     let sockets = sockets.unwrap();
     let named = [(Protocol::Tcp, 8080)].into();
@@ -196,8 +220,10 @@ async fn ports_in_use_are_found_with_their_process() {
     let ports: Vec<_> = found.keys().copied().collect();
     assert_eq!(ports, [(Protocol::Tcp, 8080), (Protocol::Tcp, 8081), (Protocol::Udp, 5353)]);
     let process = format!("(process {})", std::process::id());
-    assert!(found[&(Protocol::Tcp, 8080)].as_ref().unwrap().ends_with(&process), "{found:?}");
-    assert_eq!(found[&(Protocol::Tcp, 8081)], None, "it was not asked for");
+    assert!(found[&(Protocol::Tcp, 8080)].process.as_ref().unwrap().ends_with(&process), "{found:?}");
+    assert_eq!(found[&(Protocol::Tcp, 8081)].process, None, "it was not asked for");
+    let loopback: Vec<_> = found.values().map(|listener| listener.loopback).collect();
+    assert_eq!(loopback, [true, true, false]);
     drop(sockets);
     assert!(netlink.listeners(&named).await.unwrap().is_empty());
 }

@@ -31,7 +31,9 @@ use super::super::{NoCredentials, PauseImage, PodsDeps, PodsLoop, names, volumes
 use super::{binding, subnet};
 use crate::converge::images::ImageBook;
 use crate::worlds::docker::{DockerError, FakeDocker, Fault, Namespaces};
-use crate::worlds::netlink::{Bridge, FakeNetlink, Netlink, NetlinkError, PodLink, Port, Route};
+use crate::worlds::netlink::{
+    Bridge, FakeNetlink, HostEnd, Listener, Netlink, NetlinkError, PodLink, Port, Route,
+};
 use crate::worlds::prober::FakeProber;
 
 /// The fake kernel behind the fake engine's gate, so that a crash may come at its calls too.
@@ -66,16 +68,13 @@ impl Netlink for Gated {
     async fn remove_link(&self, name: &str) -> Result<bool, NetlinkError> {
         self.gate(format!("unlink {name}"), self.kernel.remove_link(name)).await
     }
-    async fn list_pod_links(&self) -> Result<Vec<String>, NetlinkError> {
+    async fn list_pod_links(&self) -> Result<BTreeMap<String, HostEnd>, NetlinkError> {
         self.kernel.list_pod_links().await
     }
     async fn list_routes(&self) -> Result<Vec<Route>, NetlinkError> {
         self.kernel.list_routes().await
     }
-    async fn listeners(
-        &self,
-        named: &BTreeSet<Port>,
-    ) -> Result<BTreeMap<Port, Option<String>>, NetlinkError> {
+    async fn listeners(&self, named: &BTreeSet<Port>) -> Result<BTreeMap<Port, Listener>, NetlinkError> {
         self.kernel.listeners(named).await
     }
     async fn node_address(&self) -> Result<Option<std::net::IpAddr>, NetlinkError> {
@@ -196,6 +195,10 @@ impl Rig {
     pub(super) fn empty(&self) -> bool {
         let links = self.netlink.kernel.kernel().links.is_empty();
         self.docker.running().is_empty() && links && volumes::folders(self.state.path()).is_empty()
+    }
+
+    pub(super) fn has_folder(&self, uid: &str) -> bool {
+        volumes::folders(self.state.path()).iter().any(|folder| folder == uid)
     }
 
     fn fault(&self, fault: Fault) {

@@ -3,11 +3,13 @@
 mod crash;
 mod crowd;
 mod files;
+mod finished;
 mod limits;
 mod machine;
 mod observe;
 mod plan;
 mod probing;
+mod volumes;
 mod writer;
 
 use std::collections::BTreeMap;
@@ -84,6 +86,7 @@ fn wants(bindings: &[Binding]) -> Observed {
         pods: BTreeMap::new(),
         links: None,
         listeners: BTreeMap::new(),
+        finished: BTreeMap::new(),
         folders: std::collections::BTreeSet::new(),
         memory: Memory::default(),
     }

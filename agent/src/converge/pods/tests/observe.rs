@@ -20,6 +20,29 @@ async fn a_container_that_docker_cannot_tell_about_hinders_no_other_and_passes_f
     assert!(matches!(&pods["whole"].containers["a"][0].state, State::Exited(end) if end.code == 0));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_container_that_docker_cannot_tell_about_is_left_alone_ever_longer() {
+    let docker = Arc::new(FakeDocker::with_images(&["app:1"]));
+    ended(&docker, "broken").await;
+    docker.engine().opaque.insert("broken".into());
+    let mut looker = Looker::new(docker.clone(), "mk8s".into(), Stale::default());
+    looker.look().await.unwrap();
+    for wait in [10, 20] {
+        // One that would answer by now is not asked before its time.
+        docker.engine().opaque.clear();
+        tokio::time::advance(std::time::Duration::from_secs(wait - 1)).await;
+        let pods = looker.look().await.unwrap();
+        assert_eq!(pods["broken"].containers["a"][0].state, State::Removing);
+        docker.engine().opaque.insert("broken".into());
+        tokio::time::advance(std::time::Duration::from_secs(1)).await;
+        looker.look().await.unwrap();
+    }
+    docker.engine().opaque.clear();
+    tokio::time::advance(std::time::Duration::from_secs(40)).await;
+    let pods = looker.look().await.unwrap();
+    assert!(matches!(pods["broken"].containers["a"][0].state, State::Exited(_)), "{pods:?}");
+}
+
 #[tokio::test]
 async fn an_end_that_the_listing_does_not_show_yet_is_seen() {
     let docker = Arc::new(FakeDocker::with_images(&["app:1"]));

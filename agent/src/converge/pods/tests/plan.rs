@@ -9,6 +9,7 @@ use super::super::status;
 use super::super::steps::{ContainerAct, Decision, PauseStep, Task, Up, Why};
 use super::{at, binding, container, exited, facts, pause, running, spec, subnet, wants};
 use crate::desired::Source;
+use crate::worlds::netlink::{HostEnd, Listener, host_link_name};
 use schema::records::Binding;
 
 fn decide(observed: &Observed, binding: &Binding, now: i64) -> Decision {
@@ -79,7 +80,7 @@ fn nothing_is_taken_down_while_nobody_knows_what_should_run() {
         &gone,
         facts(&gone, vec![pause(running(), "10.244.3.2")], vec![container("a", 0, running())]),
     );
-    observed.links = Some(["mk8sv123456789".to_owned()].into());
+    observed.links = Some([("mk8sv123456789".to_owned(), HostEnd::default())].into());
     observed.folders = ["abc".to_owned()].into();
     observed.desired.source = Source::Unknown;
     let unknown = plan(&observed, at(0));
@@ -359,15 +360,50 @@ fn with_port(host_port: u16, host_network: bool) -> schema::kinds::pod::PodSpec 
     spec
 }
 
+fn listener(process: &str) -> Listener {
+    Listener { process: Some(process.into()), loopback: false }
+}
+
+#[test]
+fn what_listens_on_the_loopback_alone_hinders_no_forwarded_port() {
+    let (pod, host) = (binding("pod", with_port(8080, false)), binding("host", with_port(8080, true)));
+    let mut observed = wants(std::slice::from_ref(&pod));
+    observed.listeners.insert((Protocol::Tcp, 8080), Listener { loopback: true, ..listener("resolver") });
+    assert_eq!(up(decide(&observed, &pod, 0)).ports[0].host_port, 8080);
+    let mut observed = Observed { desired: wants(std::slice::from_ref(&host)).desired, ..observed };
+    assert!(matches!(decide(&observed, &host, 0).why, Why::PortTaken(_)), "it can't bind it");
+    observed.listeners.clear();
+    assert!(decide(&observed, &host, 0).task.is_some());
+}
+
+#[test]
+fn a_pod_that_does_not_get_all_its_ports_holds_none_and_no_address() {
+    let mut both = with_port(8080, false);
+    both.containers[0].ports.push(ContainerPort {
+        container_port: 81,
+        host_port: Some(9090),
+        ..ContainerPort::default()
+    });
+    // In the order of the plan, which is that of the uids.
+    let (mut greedy, mut modest) = (binding("greedy", both), binding("modest", with_port(8080, false)));
+    (greedy.pod.uid, modest.pod.uid) = ("a".repeat(32), "b".repeat(32));
+    let mut observed = wants(&[greedy.clone(), modest.clone()]);
+    observed.listeners.insert((Protocol::Tcp, 9090), Listener::default());
+    assert!(matches!(decide(&observed, &greedy, 0).why, Why::PortTaken(_)));
+    let given = up(decide(&observed, &modest, 0));
+    assert_eq!(given.ports[0].host_port, 8080);
+    assert_eq!(given.address.map(|a| a.to_string()).as_deref(), Some("10.244.3.2/24"));
+}
+
 // Red when `Pool::holder` forgets `listening`, and when `listens` is always false.
 #[test]
 fn what_listens_on_the_node_itself_has_its_port() {
     let (fixed, free) = (binding("fixed", with_port(8080, false)), binding("free", with_port(0, false)));
     let host = binding("host", with_port(8080, true));
     let mut observed = wants(&[fixed.clone(), free.clone()]);
-    observed.listeners.insert((Protocol::Tcp, 8080), Some("nginx (process 7)".into()));
-    observed.listeners.insert((Protocol::Tcp, 20_000), None);
-    observed.listeners.insert((Protocol::Udp, 20_001), None);
+    observed.listeners.insert((Protocol::Tcp, 8080), listener("nginx (process 7)"));
+    observed.listeners.insert((Protocol::Tcp, 20_000), Listener::default());
+    observed.listeners.insert((Protocol::Udp, 20_001), Listener::default());
     assert_eq!(up(decide(&observed, &free, 0)).ports[0].host_port, 20_001, "UDP is another port");
     let decision = decide(&observed, &fixed, 0);
     assert!(decision.task.is_none());
@@ -383,7 +419,7 @@ fn what_listens_on_the_node_itself_has_its_port() {
 
     // A pod on the host's network whose pause container is gone listens itself: it is made anew.
     let mut observed = wants(std::slice::from_ref(&host));
-    observed.listeners.insert((Protocol::Tcp, 8080), Some("web (process 9)".into()));
+    observed.listeners.insert((Protocol::Tcp, 8080), listener("web (process 9)"));
     assert!(matches!(decide(&observed, &host, 0).why, Why::PortTaken(_)));
     has(&mut observed, &host, facts(&host, vec![], vec![container("a", 0, running())]));
     assert_eq!(up(decide(&observed, &host, 0)).ports[0].host_port, 8080);
@@ -420,4 +456,38 @@ fn containers_of_a_pod_without_its_pause_container_run_and_are_not_ready() {
         assert_eq!((status.phase, status.is_ready()), (PodPhase::Running, false));
         assert!(status.message.starts_with("Pod sandbox changed"), "{status:?}");
     }
+}
+
+// Red when `link_is_off` looks for the name alone.
+#[test]
+fn a_link_that_is_not_whole_or_was_not_looked_at_yet_is_ensured() {
+    let web = binding("web", spec(&["a"]));
+    let mut observed = wants(std::slice::from_ref(&web));
+    has(
+        &mut observed,
+        &web,
+        facts(&web, vec![pause(running(), "10.244.3.7")], vec![container("a", 0, running())]),
+    );
+    let name = host_link_name("mk8s", &web.pod.uid);
+    let whole = HostEnd { bridge: Some("mk8s0".into()), up: true, hairpin: true, mtu: 1500 };
+    observed.memory.linked.insert(web.pod.uid.clone());
+    observed.links = Some([(name.clone(), whole.clone())].into());
+    assert!(decide(&observed, &web, 0).task.is_none());
+    for off in [
+        HostEnd { bridge: None, ..whole.clone() },
+        HostEnd { bridge: Some("br0".into()), ..whole.clone() },
+        HostEnd { up: false, ..whole.clone() },
+        HostEnd { hairpin: false, ..whole.clone() },
+        HostEnd { mtu: 1450, ..whole.clone() },
+    ] {
+        observed.links = Some([(name.clone(), off.clone())].into());
+        let decision = decide(&observed, &web, 0);
+        assert_eq!(decision.why, Why::LinkOff, "{off:?}");
+        let up = up(decision);
+        assert!(up.link.is_some_and(|link| link.host_name == name) && up.containers.is_empty());
+    }
+    // An agent that just started has not seen the inner end.
+    observed.links = Some([(name, whole)].into());
+    observed.memory.linked.clear();
+    assert!(up(decide(&observed, &web, 0)).link.is_some());
 }

@@ -1,0 +1,91 @@
+//! Pods that ended for good stay so.
+
+use std::sync::Arc;
+
+use schema::kinds::pod::{PodPhase, PodSpec, PodStatus, RestartPolicy};
+use schema::records::Binding;
+
+use schema::world::{Versioned, World};
+
+use super::super::finished::FinishedBook;
+use super::super::plan::plan;
+use super::super::steps::Why;
+use super::crash::Rig;
+use super::{at, binding, container, exited, facts, node, spec, wants};
+
+fn once(name: &str, policy: RestartPolicy) -> Binding {
+    let mut spec = PodSpec { restart_policy: policy, ..spec(&["job"]) };
+    spec.containers[0].image = "init:1".into();
+    binding(name, spec)
+}
+
+fn end(binding: &Binding) -> PodStatus {
+    PodStatus { uid: binding.pod.uid.clone(), phase: PodPhase::Succeeded, ..PodStatus::default() }
+}
+
+#[test]
+fn a_pod_that_ended_is_not_built_whatever_is_left_of_it() {
+    let job = once("job", RestartPolicy::OnFailure);
+    let mut observed = wants(std::slice::from_ref(&job));
+    observed.finished.insert(job.pod.uid.clone(), Arc::new(end(&job)));
+    let failed = facts(&job, vec![], vec![container("job", 3, exited(1, 5, 0))]);
+    for left in [None, Some(failed)] {
+        observed.pods = left.map(|facts| (job.pod.uid.clone(), facts)).into_iter().collect();
+        let decision = plan(&observed, at(0)).pods.remove(&job.pod.uid).unwrap();
+        assert!(decision.why == Why::Finished && decision.task.is_none(), "{decision:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_that_ended_stays_so_when_its_containers_are_pruned() {
+    let mut rig = Rig::new();
+    let job = once("job", RestartPolicy::Never);
+    rig.want_pod(job.clone(), true);
+    // Wound up: its pause container is gone.
+    let ended =
+        |rig: &Rig| rig.docker.running().len() == 1 && rig.docker.running().values().all(|runs| !runs);
+    rig.agent_until("the end", ended).await;
+    rig.docker.engine().containers.clear();
+    rig.want_pod(binding("other", spec(&["web"])), true);
+    let others = |rig: &Rig| {
+        let all = rig.docker.running();
+        all.iter().any(|(name, runs)| name.contains("_web_other_") && *runs)
+    };
+    rig.agent_until("the other pod", others).await;
+    let names: Vec<String> = rig.docker.running().into_keys().collect();
+    assert!(!names.iter().any(|name| name.contains("_job_")), "{names:?}");
+    // Removed and wanted again, it is another life of it.
+    rig.want_pod(job.clone(), false);
+    rig.agent_until("its folder gone", |rig| !rig.has_folder(&job.pod.uid)).await;
+    rig.want_pod(job, true);
+    rig.agent_until("once more", |rig| rig.docker.running().keys().any(|name| name.contains("_job_"))).await;
+}
+
+#[tokio::test]
+async fn etcds_word_stands_in_for_a_lost_file_at_the_start_alone() {
+    let (job, server) = (once("job", RestartPolicy::Never), once("server", RestartPolicy::Always));
+    let state = tempfile::tempdir().unwrap();
+    let facts = super::super::NodeFacts { state_dir: state.path().to_owned(), ..node() };
+    let desired = wants(&[job.clone(), server.clone()]).desired;
+    let said = |statuses: &[PodStatus]| {
+        let mut world = World { synced: true, ..World::default() };
+        for (status, of) in statuses.iter().zip([&job, &server]) {
+            let value = Versioned { value: status.clone(), create_revision: 1, mod_revision: 1 };
+            world.pod_status.insert(("n1".into(), of.pod.reference()), Arc::new(value));
+        }
+        world
+    };
+    let both = said(&[end(&job), end(&server)]);
+    let mut book = FinishedBook::default();
+    let found = book.look(&facts, &desired, &both).await;
+    assert_eq!(found.keys().collect::<Vec<_>>(), [&job.pod.uid]);
+    // It goes with the pod, and a status that is still there does not bring it back.
+    assert!(book.look(&facts, &wants(&[]).desired, &both).await.is_empty());
+    assert!(book.look(&facts, &desired, &both).await.is_empty());
+    let leaving = PodStatus { reason: "Terminating".into(), ..end(&job) };
+    assert!(FinishedBook::default().look(&facts, &desired, &said(&[leaving])).await.is_empty());
+    // What is kept is known to the next agent.
+    book.keep(&facts, end(&job)).await.unwrap();
+    let found = FinishedBook::default().look(&facts, &desired, &World::default()).await;
+    assert_eq!(*found[&job.pod.uid], end(&job));
+}

@@ -1,0 +1,48 @@
+//! Folders of pods on a real disk.
+
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+use super::super::names;
+use super::super::render::VolumePrep;
+use super::super::volumes::{VolumeError, prepare, remove_pod, remove_tree_of};
+
+#[test]
+fn an_empty_dir_is_the_pods_own_once_it_is_made() {
+    let state = tempfile::tempdir().unwrap();
+    for (volume, tmpfs_bytes, group) in
+        [("disk", None, None), ("shared", None, Some(2000)), ("memory", Some(1 << 20), Some(2000))]
+    {
+        let path = names::volume_dir(state.path(), "uid", volume);
+        let prep = VolumePrep::EmptyDir { path: path.clone(), tmpfs_bytes, group };
+        prepare(&prep).unwrap();
+        let made = std::fs::metadata(&path).unwrap();
+        let mode = if group.is_some() { 0o2777 } else { 0o777 };
+        assert_eq!((made.mode() & 0o7777, made.gid()), (mode, group.unwrap_or(0)), "{volume}");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
+        prepare(&prep).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o7777, 0o700, "{volume}");
+    }
+    remove_pod(state.path(), "uid").unwrap();
+    assert!(!names::pods_dir(state.path()).join("uid").exists());
+}
+
+// What is mounted in between is on the same disk: its number of the device tells nothing.
+#[test]
+fn nothing_is_removed_of_what_is_mounted_in_a_pods_folder() {
+    let state = tempfile::tempdir().unwrap();
+    let (pods, precious) = (names::pods_dir(state.path()), state.path().join("precious"));
+    let inside = pods.join("uid").join("subpaths").join("a_0_0");
+    std::fs::create_dir_all(&inside).unwrap();
+    std::fs::create_dir_all(&precious).unwrap();
+    std::fs::write(precious.join("data"), "data").unwrap();
+    std::os::unix::fs::symlink(&precious, pods.join("uid").join("link")).unwrap();
+    mount(Some(&precious), &inside, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+    let refused = remove_tree_of(state.path(), "uid");
+    umount2(&inside, MntFlags::MNT_DETACH).unwrap();
+    assert!(matches!(refused, Err(VolumeError::StillMounted { path }) if path == inside));
+    remove_pod(state.path(), "uid").unwrap();
+    assert!(!pods.join("uid").exists());
+    assert_eq!(std::fs::read_to_string(precious.join("data")).unwrap(), "data");
+}
