@@ -51,6 +51,9 @@ pub struct ServeArgs {
     /// Address of the read-only API
     #[arg(long, env = "MINIK8S_LISTEN", value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
     pub listen: SocketAddr,
+    /// Where agents reach that API; by default found from --listen and the way to etcd
+    #[arg(long, env = "MINIK8S_ADVERTISE", value_name = "URL")]
+    pub advertise: Option<String>,
     /// Range of pod addresses; every node gets a /24 of it
     #[arg(long, env = "MINIK8S_CLUSTER_CIDR", value_name = "CIDR", default_value = DEFAULT_CLUSTER_CIDR)]
     pub cluster_cidr: Ipv4Net,
@@ -76,6 +79,8 @@ pub struct ServeConfig {
     pub state_dir: PathBuf,
     /// Address of the API.
     pub listen: SocketAddr,
+    /// `http://host:port` of it for agents, without `/` at its end; none if nobody said.
+    pub advertise: Option<String>,
     /// What controllers need to know.
     pub settings: Settings,
     /// Where webhooks are let in; none if they stay out.
@@ -137,6 +142,7 @@ impl TryFrom<ServeArgs> for ServeConfig {
             etcd: endpoints(args.etcd)?,
             state_dir: absolute(&args.state_dir)?,
             listen: args.listen,
+            advertise: args.advertise.map(advertise).transpose()?,
             settings: Settings { cluster_cidr: cluster_cidr(args.cluster_cidr)?, sources: names },
             webhooks: args.webhooks.config(),
             name: name(args.name)?,
@@ -162,6 +168,16 @@ fn sources_of(args: RepoArgs) -> Result<Vec<SourceConfig>, ConfigError> {
         return Err(ConfigError::new("--sources", file.display(), format!("stands beside {flag}"), help));
     }
     read_sources(file)
+}
+
+fn advertise(url: String) -> Result<String, ConfigError> {
+    let url = url.trim().trim_end_matches('/').to_owned();
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    if rest.is_none_or(str::is_empty) {
+        let help = "for example http://10.0.0.5:7070".to_owned();
+        return Err(ConfigError::new("--advertise", url, "is no http(s) URL", help));
+    }
+    Ok(url)
 }
 
 fn endpoints(etcd: Vec<String>) -> Result<Vec<String>, ConfigError> {
