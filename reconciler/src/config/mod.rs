@@ -291,6 +291,7 @@ mod tests {
                 &["--etcd", "localhost:2379"],
                 "--etcd localhost:2379: is no http:// or https:// address; write it",
             ),
+            (&["--advertise", "10.0.0.5:7070"], "--advertise 10.0.0.5:7070: is no http(s) URL; for example"),
             (&["--etcd", ","], "--etcd : names no endpoint; for example http"),
             (&["--cluster-cidr", "10.244.0.0/26"], "--cluster-cidr 10.244.0.0/26: does not hold a /24"),
             (&["--cluster-cidr", "10.244.1.0/16"], "has bits set after its prefix; write 10.244.0.0/16"),
