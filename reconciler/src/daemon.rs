@@ -3,6 +3,7 @@
 //! Starts in the order in which things fail: whatever a user got wrong ends in one line before
 //! anything has an effect. Afterwards every task is critical: the death of one ends the process.
 
+mod advertise;
 mod sources;
 
 use std::future::IntoFuture as _;
@@ -92,7 +93,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
     // What everything stands on. One watch on all of etcd, so that the world's revision says that
     // everything up to it is in: whoever waits for a write of its own relies on that.
     seat.end_former_term(store.as_ref()).await;
-    let fence = stand_for_election(&mut tasks, &store, standing(&config), all_done);
+    let fence = stand_for_election(&mut tasks, &store, advertise::standing(&config), all_done);
     tasks.spawn_critical("seat", {
         let (fence, token) = (fence.clone(), token.clone());
         async move {
@@ -256,27 +257,6 @@ fn text_of(error: &std::io::Error) -> String {
         Some(code) => nix::errno::Errno::from_raw(code).desc().to_lowercase(),
         None => error.kind().to_string(),
     }
-}
-
-/// Who stands for election, and where agents may find it. An API that listens everywhere is found at
-/// the address that leads to etcd.
-fn standing(config: &ServeConfig) -> Standing {
-    let mut address = config.listen;
-    if address.ip().is_unspecified() {
-        match config.etcd.first().and_then(|url| way_to(url)) {
-            Some(own) => address.set_ip(own),
-            None => return config.name.clone().into(),
-        }
-    }
-    Standing { id: config.name.clone(), api: Some(format!("http://{address}")) }
-}
-
-/// This machine's own address on the way to a URL. Sends nothing.
-fn way_to(url: &str) -> Option<std::net::IpAddr> {
-    let there = url.split("://").nth(1)?.split('/').next()?;
-    let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
-    socket.connect(there).ok()?;
-    Some(socket.local_addr().ok()?.ip())
 }
 
 /// Stands for election. The lead is given up only once every loop has ended, so that what they

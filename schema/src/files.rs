@@ -59,7 +59,8 @@ pub enum BlobKind {
 }
 
 /// What a manifest names.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Wanted {
     /// A file or folder by its path from the root of the repository.
     Path(String),
@@ -74,6 +75,8 @@ pub struct Wish {
     pub at: Vec<OwnedStep>,
     /// What it names.
     pub wanted: Wanted,
+    /// For pulling images only: what a running pod does without.
+    pub is_login: bool,
 }
 
 /// `64 hex digits`: nothing that leads elsewhere on a disk or in a URL.
@@ -141,11 +144,12 @@ pub fn of_pod(pod: &PodSpec, above: &[&str]) -> Vec<Wish> {
         let volumes = [field("volumes"), OwnedStep::Index(index)];
         let below = |rest: [&str; 2]| place(&[volumes.as_slice(), &rest.map(&field)].concat());
         if let Some(repo) = &volume.repo {
-            found.push(Wish { at: below(["repo", "path"]), wanted: Wanted::Path(normal_path(&repo.path)) });
+            let wanted = Wanted::Path(normal_path(&repo.path));
+            found.push(Wish { at: below(["repo", "path"]), wanted, is_login: false });
         }
         if let Some(secret) = &volume.secret {
             let wanted = Wanted::Secret(secret.secret_name.clone());
-            found.push(Wish { at: below(["secret", "secretName"]), wanted });
+            found.push(Wish { at: below(["secret", "secretName"]), wanted, is_login: false });
         }
     }
     for (list, containers) in [("initContainers", &pod.init_containers), ("containers", &pod.containers)] {
@@ -156,14 +160,37 @@ pub fn of_pod(pod: &PodSpec, above: &[&str]) -> Vec<Wish> {
                 let variable = [field(list), OwnedStep::Index(index), field("env"), OwnedStep::Index(number)];
                 let rest = ["valueFrom", "secretKeyRef", "name"].map(&field);
                 let at = place(&[variable.as_slice(), &rest].concat());
-                found.push(Wish { at, wanted: Wanted::Secret(secret.name.clone()) });
+                found.push(Wish { at, wanted: Wanted::Secret(secret.name.clone()), is_login: false });
             }
         }
     }
     for (index, secret) in pod.image_pull_secrets.iter().enumerate() {
         let at = place(&[field("imagePullSecrets"), OwnedStep::Index(index), field("name")]);
-        found.push(Wish { at, wanted: Wanted::Secret(secret.name.clone()) });
+        found.push(Wish { at, wanted: Wanted::Secret(secret.name.clone()), is_login: true });
     }
+    found
+}
+
+/// The content that running pods depend on, by what names it: not by where it lies, so that a secret
+/// may move, and without registry logins, which only the next pull needs.
+pub fn in_hash<'f>(resource: &Resource, files: &'f Files) -> Vec<(Wanted, &'f str, bool)> {
+    if files.is_empty() {
+        return Vec::new();
+    }
+    let mut found: Vec<_> = wishes(resource)
+        .into_iter()
+        .filter(|wish| !wish.is_login)
+        .filter_map(|wish| {
+            let (_, blob) = match &wish.wanted {
+                Wanted::Path(path) => of_path(files, path),
+                Wanted::Secret(name) => of_secret(files, name),
+            }?;
+            // A file is mounted otherwise than a folder with this file alone.
+            Some((wish.wanted, blob.digest.as_str(), blob.kind == BlobKind::Folder))
+        })
+        .collect();
+    found.sort();
+    found.dedup();
     found
 }
 

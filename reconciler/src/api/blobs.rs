@@ -7,10 +7,13 @@ use axum::extract::{Path, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt as _;
+use schema::codec::decode;
+use schema::keys::Key;
+use schema::store::election::LeaderRecord;
 use tokio_util::io::ReaderStream;
 
-use super::App;
 use super::error::ApiError;
+use super::{App, Shared};
 use crate::blobs::BlobsError;
 
 pub(super) async fn blob(State(app): App, Path(digest): Path<String>) -> Result<Response, ApiError> {
@@ -21,6 +24,7 @@ pub(super) async fn blob(State(app): App, Path(digest): Path<String>) -> Result<
     let (blobs, asked) = (app.deps.blobs.clone(), digest.clone());
     let opened = tokio::task::spawn_blocking(move || blobs.open(&world, &asked)).await;
     let (file, size) = match opened {
+        Ok(Err(error @ BlobsError::Absent(_))) => return Err(app.absent(&error).await),
         Ok(opened) => opened?,
         Err(error) => {
             return Err(ApiError::unavailable(format!("{digest} can't be read: {error}"), "try again"));
@@ -34,6 +38,22 @@ pub(super) async fn blob(State(app): App, Path(digest): Path<String>) -> Result<
     let kind =
         [(header::CONTENT_TYPE, "application/x-tar".to_owned()), (header::CONTENT_LENGTH, size.to_string())];
     Ok((kind, Body::from_stream(stream)).into_response())
+}
+
+impl Shared {
+    /// Nobody but the leader can be asked, and the leader makes what is missing, if it can.
+    async fn absent(&self, error: &BlobsError) -> ApiError {
+        let leader = self.deps.store.get(&Key::Leader.to_string()).await.ok().flatten();
+        let leader = leader.and_then(|leader| decode::<LeaderRecord>(&leader.value).ok());
+        let help = match leader {
+            Some(leader) if leader.id == self.deps.identity => {
+                "it is made from the mirror of its source: 'minik8s sync' fetches that again; if its commit \
+                 was rewritten away, push a commit that has the file"
+            }
+            _ => "ask the reconciler that leads ('minik8s status' names it)",
+        };
+        ApiError::not_found(error.to_string(), help)
+    }
 }
 
 impl From<BlobsError> for ApiError {

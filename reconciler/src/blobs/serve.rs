@@ -6,11 +6,15 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use git2::{Oid, Repository};
-use schema::files::{BlobKind, BlobRef, is_digest};
+use schema::files::{BlobKind, BlobRef, Files, is_digest};
+use schema::meta::ObjectRef;
+use schema::object::Provenance;
 use schema::world::World;
 
+use super::turns::Turns;
 use super::{BlobStore, plan};
 use crate::git::content;
 
@@ -41,13 +45,14 @@ pub enum BlobsError {
 pub struct Blobs {
     store: BlobStore,
     mirrors: PathBuf,
+    turns: Arc<Turns>,
 }
 
 impl Blobs {
     /// Below the state directory. Touches nothing.
     pub fn new(state_dir: &Path) -> Self {
         let mirrors = state_dir.join("reconciler").join("mirrors");
-        Self { store: BlobStore::new(state_dir), mirrors }
+        Self { store: BlobStore::new(state_dir), mirrors, turns: Arc::default() }
     }
 
     /// The archive with this digest, and its size.
@@ -58,6 +63,11 @@ impl Blobs {
         let found = plan::all(world).flat_map(|files| files.values()).find(|blob| blob.digest == digest);
         let blob = found.ok_or_else(|| BlobsError::Unreferred(digest.to_owned()))?;
         let failed = |source| BlobsError::Read { digest: digest.to_owned(), source };
+        if let Some(file) = self.store.open_verified(blob).map_err(failed)? {
+            return Ok((file, blob.size));
+        }
+        // Many agents may ask at once; whoever waits here finds what another one made.
+        let _turn = self.turns.take(digest);
         if let Some(file) = self.store.open(blob).map_err(failed)? {
             return Ok((file, blob.size));
         }
@@ -66,27 +76,54 @@ impl Blobs {
         file.map(|file| (file, blob.size)).ok_or_else(|| BlobsError::Absent(digest.to_owned()))
     }
 
-    /// From the mirror, at the commit that set an object that refers to it: what a commit holds at a
-    /// path never changes. What can't be made is still absent afterwards.
+    /// From the mirror, at a commit that had what refers to it: what a commit holds at a path never
+    /// changes. What can't be made is still absent afterwards.
     fn make_again(&self, world: &World, blob: &BlobRef) {
-        for object in world.objects.values() {
-            let Some((path, _)) = object.value.files.iter().find(|(_, b)| b.digest == blob.digest) else {
-                continue;
-            };
-            let provenance = &object.value.provenance;
+        let is_secret = blob.kind == BlobKind::Secret;
+        for origin in origins(world, &blob.digest) {
             // A source's name is a file name; nothing else leads to a mirror.
-            let Ok(repository) = Repository::open_bare(self.mirrors.join(&provenance.source)) else {
-                continue;
-            };
-            let Ok(commit) = Oid::from_str(&provenance.commit) else { continue };
-            let is_secret = blob.kind == BlobKind::Secret;
-            let made = content::find(&repository, commit, path)
-                .and_then(|found| self.store.make(&repository, found, path, is_secret));
+            let Ok(repository) = Repository::open_bare(self.mirrors.join(origin.source)) else { continue };
+            let Ok(commit) = Oid::from_str(origin.commit) else { continue };
+            let made = content::find(&repository, commit, origin.path)
+                .and_then(|found| self.store.make(&repository, found, origin.path, is_secret));
             match made {
                 Ok(made) if made == *blob => return,
                 Ok(_) => {}
-                Err(error) => tracing::debug!(path, %error, "content can't be made again"),
+                Err(error) => tracing::debug!(path = origin.path, %error, "content can't be made again"),
             }
         }
     }
+}
+
+/// Where content was.
+struct Origin<'w> {
+    source: &'w str,
+    commit: &'w str,
+    path: &'w str,
+}
+
+/// Where what is live has this content from: objects, and pods of a former revision, whose object is
+/// of another one by now. A pod whose object is gone may be of any source.
+fn origins<'w>(world: &'w World, digest: &str) -> Vec<Origin<'w>> {
+    let path_in =
+        |files: &'w Files| files.iter().find(|(_, blob)| blob.digest == digest).map(|(path, _)| path);
+    let of_objects = world.objects.values().filter_map(|object| {
+        let Provenance { source, commit, .. } = &object.value.provenance;
+        Some(Origin { source, commit, path: path_in(&object.value.files)? })
+    });
+    let of_pods = world.pods.values().filter_map(|pod| {
+        let pod = &pod.value;
+        let owner = ObjectRef {
+            kind: pod.owner.kind,
+            namespace: pod.namespace.clone(),
+            name: pod.owner.name.clone(),
+        };
+        let path = path_in(&pod.files)?;
+        let sources: Vec<&String> = match world.objects.get(&owner) {
+            Some(object) => vec![&object.value.provenance.source],
+            None => world.sources.keys().collect(),
+        };
+        Some(sources.into_iter().map(|source| Origin { source, commit: &pod.commit, path }))
+    });
+    of_objects.chain(of_pods.flatten()).collect()
 }

@@ -1,29 +1,41 @@
 //! The folder of content: one archive per digest. Blocking.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, BufWriter};
+use std::io::{self, BufWriter, Read as _, Seek as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use git2::Repository;
 use jiff::Timestamp;
+use schema::codec::hex;
 use schema::files::{BlobRef, is_digest};
+use sha2::{Digest as _, Sha256};
 
 use crate::git::content::{self, ContentError, Found};
+
+/// More files than this are not remembered as verified: they are read once more.
+const VERIFIED_MAX: usize = 10_000;
+/// Bytes that are hashed at a time.
+const CHUNK: usize = 64 * 1024;
 
 /// `<state>/reconciler/blobs`.
 #[derive(Debug, Clone)]
 pub struct BlobStore {
     dir: PathBuf,
+    /// Inodes of files whose bytes were seen to be those of their digest.
+    verified: Arc<Mutex<BTreeMap<String, u64>>>,
 }
 
 impl BlobStore {
     /// The store below `state_dir`. Touches nothing.
     pub fn new(state_dir: &Path) -> Self {
-        Self { dir: state_dir.join("reconciler").join("blobs") }
+        Self { dir: state_dir.join("reconciler").join("blobs"), verified: Arc::default() }
     }
 
-    /// The whole archive is there, as far as its size tells. Agents verify the digest.
+    /// The whole archive is there, as far as its size tells. Its digest is verified when it is opened.
     pub fn has(&self, blob: &BlobRef) -> bool {
         fs::metadata(self.path(&blob.digest)).is_ok_and(|meta| meta.is_file() && meta.len() == blob.size)
     }
@@ -51,13 +63,47 @@ impl BlobStore {
         Ok(blob)
     }
 
-    /// Opens an archive; none if it is not there whole.
+    /// Opens an archive that was verified before by this process; none for any other.
+    pub fn open_verified(&self, blob: &BlobRef) -> io::Result<Option<File>> {
+        let Some((file, inode)) = self.open_whole(blob)? else { return Ok(None) };
+        Ok((self.verified().get(&blob.digest) == Some(&inode)).then_some(file))
+    }
+
+    /// Opens an archive and verifies its digest; none if it is not there whole. One of other bytes is
+    /// removed.
     pub fn open(&self, blob: &BlobRef) -> io::Result<Option<File>> {
+        let Some((mut file, inode)) = self.open_whole(blob)? else { return Ok(None) };
+        if self.verified().get(&blob.digest) == Some(&inode) {
+            return Ok(Some(file));
+        }
+        if digest_of(&mut file)? != blob.digest {
+            tracing::warn!(digest = blob.digest, "the content on disk was changed; it is made again");
+            fs::remove_file(self.path(&blob.digest))?;
+            return Ok(None);
+        }
+        file.rewind()?;
+        let mut verified = self.verified();
+        if verified.len() >= VERIFIED_MAX {
+            verified.clear();
+        }
+        verified.insert(blob.digest.clone(), inode);
+        Ok(Some(file))
+    }
+
+    fn open_whole(&self, blob: &BlobRef) -> io::Result<Option<(File, u64)>> {
         match File::open(self.path(&blob.digest)) {
-            Ok(file) => Ok((file.metadata()?.len() == blob.size).then_some(file)),
+            Ok(file) => {
+                let meta = file.metadata()?;
+                Ok((meta.len() == blob.size).then(|| (file, meta.ino())))
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    fn verified(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        // Nothing panics while it is held; at worst a file is read once more.
+        self.verified.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All digests, and when each was last kept.
@@ -91,5 +137,15 @@ impl BlobStore {
 
     fn path(&self, digest: &str) -> PathBuf {
         self.dir.join(digest)
+    }
+}
+
+fn digest_of(file: &mut File) -> io::Result<String> {
+    let (mut hash, mut chunk) = (Sha256::new(), vec![0; CHUNK]);
+    loop {
+        match file.read(&mut chunk)? {
+            0 => return Ok(hex(&hash.finalize())),
+            read => hash.update(chunk.get(..read).unwrap_or_default()),
+        }
     }
 }

@@ -57,6 +57,9 @@ pub struct ServeArgs {
     /// Address of the read-only API
     #[arg(long, env = "MINIK8S_LISTEN", value_name = "ADDR:PORT", default_value = DEFAULT_LISTEN)]
     pub listen: SocketAddr,
+    /// Where agents reach that API; by default found from --listen and the way to etcd
+    #[arg(long, env = "MINIK8S_ADVERTISE", value_name = "URL")]
+    pub advertise: Option<String>,
     /// Range of pod addresses; every node gets a /24 of it
     #[arg(long, env = "MINIK8S_CLUSTER_CIDR", value_name = "CIDR", default_value = DEFAULT_CLUSTER_CIDR)]
     pub cluster_cidr: Ipv4Net,
@@ -85,6 +88,8 @@ pub struct ServeConfig {
     pub state_dir: PathBuf,
     /// Address of the API.
     pub listen: SocketAddr,
+    /// `http://host:port` of it for agents, without `/` at its end; none if nobody said.
+    pub advertise: Option<String>,
     /// What controllers need to know.
     pub settings: Settings,
     /// Where webhooks are let in; none if they stay out.
@@ -151,6 +156,7 @@ impl TryFrom<ServeArgs> for ServeConfig {
                 service_cidr: service_cidr(args.service_cidr, args.cluster_cidr)?,
                 sources: names,
             },
+            advertise: args.advertise.map(advertise).transpose()?,
             webhooks: args.webhooks.config(),
             name: name(args.name)?,
             log: args.log,
@@ -175,6 +181,16 @@ fn sources_of(args: RepoArgs) -> Result<Vec<SourceConfig>, ConfigError> {
         return Err(ConfigError::new("--sources", file.display(), format!("stands beside {flag}"), help));
     }
     read_sources(file)
+}
+
+fn advertise(url: String) -> Result<String, ConfigError> {
+    let url = url.trim().trim_end_matches('/').to_owned();
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    if rest.is_none_or(str::is_empty) {
+        let help = "for example http://10.0.0.5:7070".to_owned();
+        return Err(ConfigError::new("--advertise", url, "is no http(s) URL", help));
+    }
+    Ok(url)
 }
 
 fn endpoints(etcd: Vec<String>) -> Result<Vec<String>, ConfigError> {
@@ -305,6 +321,7 @@ mod tests {
                 &["--etcd", "localhost:2379"],
                 "--etcd localhost:2379: is no http:// or https:// address; write it",
             ),
+            (&["--advertise", "10.0.0.5:7070"], "--advertise 10.0.0.5:7070: is no http(s) URL; for example"),
             (&["--etcd", ","], "--etcd : names no endpoint; for example http"),
             (&["--cluster-cidr", "10.244.0.0/26"], "--cluster-cidr 10.244.0.0/26: does not hold a /24"),
             (&["--cluster-cidr", "10.244.1.0/16"], "has bits set after its prefix; write 10.244.0.0/16"),

@@ -49,6 +49,14 @@ pub enum ContentError {
     /// Where the ciphertext of a secret should be.
     #[error("{0} is a folder, not an encrypted file")]
     NoFile(String),
+    /// A file of the disk.
+    #[error("{path} can't be read: {source}")]
+    Unreadable {
+        /// Which path.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
     /// The object database.
     #[error(transparent)]
     Git(#[from] git2::Error),
@@ -76,6 +84,7 @@ impl ContentError {
             ContentError::Plain(_) => {
                 "encrypt it with `age -r RECIPIENT`, and change what was in it: it is in Git's history for good"
             }
+            ContentError::Unreadable { .. } => "let this user read it",
             ContentError::NoFile(_) => "put the encrypted file there",
             ContentError::Git(_) | ContentError::Write { .. } => "",
         }

@@ -41,6 +41,8 @@ pub(super) struct InCommit<'a> {
     pub(super) before: &'a Known,
     /// Of this one.
     pub(super) now: Known,
+    /// Why some of it could not be kept, the first reason.
+    pub(super) unkept: Option<String>,
 }
 
 impl Lookup for InCommit<'_> {
@@ -50,14 +52,26 @@ impl Lookup for InCommit<'_> {
         let known = self.before.get(&key).filter(|blob| self.store.is_none_or(|store| store.has(blob)));
         let blob = match (known, self.store) {
             (Some(known), _) => known.clone(),
-            (None, Some(store)) => store.make(self.repository, found, path, is_secret)?,
-            (None, None) => {
-                let made = content::archive(self.repository, found, path, is_secret, io::sink())?;
-                BlobRef { digest: made.0.digest, size: made.0.size, kind: made.1 }
-            }
+            (None, Some(store)) => match store.make(self.repository, found, path, is_secret) {
+                // A full disk must not keep everything else of the commit from being applied. It is
+                // made when an agent asks.
+                Err(error @ ContentError::Write { .. }) => {
+                    self.unkept.get_or_insert_with(|| error.to_string());
+                    self.hashed(found, path, is_secret)?
+                }
+                made => made?,
+            },
+            (None, None) => self.hashed(found, path, is_secret)?,
         };
         self.now.insert(key, blob.clone());
         Ok(Some(blob))
+    }
+}
+
+impl InCommit<'_> {
+    fn hashed(&self, found: Found, path: &str, is_secret: bool) -> Result<BlobRef, ContentError> {
+        let (made, kind) = content::archive(self.repository, found, path, is_secret, io::sink())?;
+        Ok(BlobRef { digest: made.digest, size: made.size, kind })
     }
 }
 
@@ -75,9 +89,14 @@ impl<K: Fn(&str) -> bool> Lookup for OnDisk<'_, K> {
             return Err(absent());
         }
         let mut at = self.root.to_owned();
+        let unread = |source| ContentError::Unreadable { path: path.to_owned(), source };
         for part in path.split('/').filter(|part| *part != ".") {
             at.push(part);
-            let kind = fs::symlink_metadata(&at).map_err(|_| absent())?.file_type();
+            let kind = fs::symlink_metadata(&at).map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => absent(),
+                _ => unread(error),
+            })?;
+            let kind = kind.file_type();
             // What lies behind a link is not in the commit, so the path is not there.
             if kind.is_symlink() {
                 let is_last = at == self.root.join(path);
@@ -90,8 +109,11 @@ impl<K: Fn(&str) -> bool> Lookup for OnDisk<'_, K> {
         if at.is_dir() {
             return if is_secret { Err(ContentError::NoFile(path.to_owned())) } else { Ok(None) };
         }
+        // No commit holds a pipe or device, and opening one may never end.
+        if !at.is_file() {
+            return Err(absent());
+        }
         let mut beginning = Vec::new();
-        let unread = |source| ContentError::Write { path: path.to_owned(), source };
         fs::File::open(&at).map_err(unread)?.take(1024).read_to_end(&mut beginning).map_err(unread)?;
         let size = fs::metadata(&at).map_err(unread)?.len();
         if is_secret && !is_ciphertext(&beginning) {
@@ -118,15 +140,37 @@ struct Refusal {
 /// Outcome of one wish: path and content, or why there is none.
 type Granted = Result<Option<(String, BlobRef)>, Refusal>;
 
-/// The same manifests with the content of what they name. `folder` is the source's. Fails only for
-/// what is not the commit's fault.
+/// Where the folder of secrets may be, beside the root of the repository.
+#[derive(Clone, Copy)]
+pub(super) enum SourceFolder<'a> {
+    /// In the source's folder.
+    Is(&'a str),
+    /// Nobody says which folder is the source's: it is one of those around a manifest.
+    AroundManifest,
+}
+
+impl SourceFolder<'_> {
+    /// The folders in which a manifest's secrets may be.
+    fn of(self, manifest: &str) -> Vec<String> {
+        match self {
+            SourceFolder::Is(folder) => vec![folder.to_owned()],
+            SourceFolder::AroundManifest => {
+                let around = Path::new(manifest).ancestors().skip(1);
+                around.map(|folder| folder.to_string_lossy().into_owned()).collect()
+            }
+        }
+    }
+}
+
+/// The same manifests with the content of what they name. Fails only for what is not the commit's
+/// fault.
 pub(super) fn resolve(
     manifests: &Manifests,
-    folder: &str,
+    folder: SourceFolder<'_>,
     lookup: &mut impl Lookup,
 ) -> Result<Manifests, ContentError> {
     let mut resolved = manifests.clone();
-    let mut known: BTreeMap<(String, Wanted), Granted> = BTreeMap::new();
+    let mut known: BTreeMap<(Vec<String>, String, Wanted), Granted> = BTreeMap::new();
     for (name, file) in manifests {
         let wanted: Vec<Vec<Wish>> =
             file.documents.iter().map(|draft| wishes(&draft.object.resource)).collect();
@@ -134,14 +178,15 @@ pub(super) fn resolve(
             continue;
         }
         let mut file = ManifestFile::clone(file);
+        let folders = folder.of(name);
         for (draft, wanted) in file.documents.iter_mut().zip(wanted) {
             let mut files = Files::new();
             let mut told = BTreeSet::new();
             for wish in wanted {
-                let key = (draft.reference.namespace.clone(), wish.wanted.clone());
+                let key = (folders.clone(), draft.reference.namespace.clone(), wish.wanted.clone());
                 let granted = match known.get(&key) {
                     Some(granted) => granted.clone(),
-                    None => grant(&key, folder, lookup)?,
+                    None => grant(&key, lookup)?,
                 };
                 match &granted {
                     Ok(None) => {}
@@ -173,13 +218,14 @@ fn add(files: &mut Files, path: &str, blob: &BlobRef) {
 }
 
 fn grant(
-    (namespace, wanted): &(String, Wanted),
-    folder: &str,
+    (folders, namespace, wanted): &(Vec<String>, String, Wanted),
     lookup: &mut impl Lookup,
 ) -> Result<Granted, ContentError> {
     let (paths, is_secret) = match wanted {
         Wanted::Path(path) => (vec![path.clone()], false),
-        Wanted::Secret(name) => (secret_paths(folder, namespace, name), true),
+        Wanted::Secret(name) => {
+            (folders.iter().flat_map(|folder| secret_paths(folder, namespace, name)).collect(), true)
+        }
     };
     for path in &paths {
         match lookup.look(path, is_secret) {
@@ -198,9 +244,23 @@ fn grant(
         }
         Wanted::Secret(name) => Refusal {
             message: format!("there is no encrypted file of secret {name} in the repository"),
-            help: format!("commit it as {}, encrypted with `age -r RECIPIENT`", paths.join(", or as ")),
+            help: format!(
+                "commit it as {}, encrypted with `age -r RECIPIENT`",
+                places(folders, namespace, name)
+            ),
         },
     }))
+}
+
+/// Where a secret that is not there may be put, for people.
+fn places(folders: &[String], namespace: &str, name: &str) -> String {
+    match folders {
+        [folder] => secret_paths(folder, namespace, name).join(", or as "),
+        _ => format!(
+            "{}, here or below the source's --path",
+            secret_paths("", namespace, name).join(", or as ")
+        ),
+    }
 }
 
 fn violation(file: &str, draft: &Draft, wish: &Wish, refusal: &Refusal) -> Violation {

@@ -17,7 +17,7 @@ use nix::fcntl::OFlag;
 use schema::manifest::is_manifest_path;
 use schema::violation::{Rule, Violation, rules};
 
-use super::files::{self, OnDisk};
+use super::files::{self, OnDisk, SourceFolder};
 use super::load::{self, Manifests};
 use crate::git::{BLOB_BYTES_MAX, DEPTH_MAX, IGNORE_FILE, IgnoreRules, PassedOver};
 
@@ -135,14 +135,15 @@ fn read_below(path: &Path, root: PathBuf) -> Result<Folder, FolderError> {
 }
 
 /// With violations of manifests that name files or secrets which a commit would not hold. `below` is
-/// what was asked for: the source's folder, as far as is known.
+/// what was asked for: anything from a single file to the whole repository, so secrets are looked for in
+/// every folder that may be the source's.
 fn with_files(root: &Path, below: &str, manifests: Manifests) -> Manifests {
     let kept_out = KeptOut::of(root, below);
     let is_kept_out =
         |path: &str| kept_out.as_ref().is_some_and(|kept_out| kept_out.holds(path, root.join(path).is_dir()));
     let mut lookup = OnDisk { root, is_kept_out };
-    // What can't be read is told where manifests are; here it only is not known.
-    files::resolve(&manifests, below, &mut lookup).unwrap_or(manifests)
+    // Nothing of the disk ends it: what can't be read is told of the field that names it.
+    files::resolve(&manifests, SourceFolder::AroundManifest, &mut lookup).unwrap_or(manifests)
 }
 
 /// The text of one of the folder's files, for excerpts; none when it can't be read any more.

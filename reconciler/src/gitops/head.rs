@@ -47,14 +47,21 @@ impl Head {
     }
 
     /// Asks the remote, and reads its commit if it is another one. `applied` is the commit in the
-    /// status.
-    pub(super) async fn look(&mut self, applied: Option<String>) -> Result<Oid, GitError> {
+    /// status; `live` tells the commits that what is live is of.
+    pub(super) async fn look(
+        &mut self,
+        applied: Option<String>,
+        live: impl FnOnce() -> BTreeSet<String>,
+    ) -> Result<Oid, GitError> {
         let head = self.remote.ls_remote().await?;
-        if self.loaded.as_ref().is_some_and(|loaded| loaded.head == head) {
+        // Without its mirror nothing can be made again that agents ask for.
+        let is_whole = self.remote.mirror().exists();
+        if is_whole && self.loaded.as_ref().is_some_and(|loaded| loaded.head == head) {
             if std::mem::take(&mut self.fetched) {
                 let mirror = self.remote.mirror().clone();
-                let applied = applied.and_then(|commit| Oid::from_str(&commit).ok());
-                self.blocking(move || mirror.tidy(head, applied.as_slice())).await?;
+                let kept = applied.into_iter().chain(live());
+                let kept: Vec<Oid> = kept.filter_map(|commit| Oid::from_str(&commit).ok()).collect();
+                self.blocking(move || mirror.tidy(head, &kept)).await?;
             }
             return Ok(head);
         }

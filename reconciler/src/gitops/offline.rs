@@ -16,7 +16,7 @@ use schema::violation::{OwnedStep, Severity, Violation};
 use schema::world::{Table, Versioned};
 
 use super::check::commits_in_question;
-use super::files::{self, InCommit, Known};
+use super::files::{self, InCommit, Known, SourceFolder};
 use super::load::{self, Manifests};
 use super::plan::{Act, Situation, SyncPlan, plan};
 use super::prune::Lineage;
@@ -288,6 +288,8 @@ struct Read {
     parsed: Manifests,
     /// With the files that they name looked up.
     manifests: Manifests,
+    /// What the paths that it names came to.
+    known: Known,
 }
 
 /// Reads a commit. `base`: a folder that was there and is gone by a commit that says so is empty.
@@ -323,12 +325,16 @@ fn read(
         load::update(repository, &old_listing.files, &listing.files, &old_manifests).map_err(unread)?;
     let parsed = load::with_passed_over(manifests, &old_listing.notes, &listing.notes);
     let nothing = Known::new();
-    let mut lookup = InCommit { repository, commit, store: None, before: &nothing, now: Known::new() };
-    let manifests = files::resolve(&parsed, folder, &mut lookup).map_err(|error| match error {
+    let known = before.map_or(&nothing, |before| &before.known);
+    let mut lookup =
+        InCommit { repository, commit, store: None, before: known, now: Known::new(), unkept: None };
+    let resolved = files::resolve(&parsed, SourceFolder::Is(folder), &mut lookup);
+    let manifests = resolved.map_err(|error| match error {
         ContentError::Git(error) => OfflineError::Read(error),
         other => OfflineError::Read(git2::Error::from_str(&other.to_string())),
     })?;
-    Ok(Read { commit: Arc::new(meta), listing, parsed, manifests })
+    let known = lookup.now;
+    Ok(Read { commit: Arc::new(meta), listing, parsed, manifests, known })
 }
 
 fn as_applied(source: &str, read: &Read) -> (Table<ObjectRef, Object>, Broken) {

@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use schema::files::in_hash;
 use schema::kinds::cluster::{CLUSTER_NAME, PrunePolicy};
 use schema::kinds::{Kind, Resource};
 use schema::meta::{DEFAULT_NAMESPACE, ObjectRef};
@@ -280,7 +281,7 @@ fn put(situation: &Situation, object: &ObjectRef, claim: &Claim<'_>) -> Option<S
         // A hash that is not the resource's was changed by a hand, and pods go by the hash.
         let replaced = is_replaced(&live.resource, &draft.resource)
             || live.resource == draft.resource && another
-            || live.files != claim.draft.files;
+            || in_hash(&live.resource, &live.files) != in_hash(&draft.resource, &claim.draft.files);
         let act = if replaced { Act::Replace(object) } else { Act::Update(object) };
         return step(act, over, Why::Changed(fields));
     }

@@ -11,7 +11,7 @@ use git2::{Oid, Repository};
 use jiff::Timestamp;
 use schema::violation::Violation;
 
-use super::files::{self, InCommit, Known};
+use super::files::{self, InCommit, Known, SourceFolder};
 use super::load::{self, Manifests};
 use super::prune::Lineage;
 use super::status::short;
@@ -32,6 +32,8 @@ pub(super) struct Loaded {
     /// With the content of the files and secrets that they name.
     pub(super) manifests: Manifests,
     known: Arc<Known>,
+    /// Why content that the manifests name is not on this disk, if some is not.
+    pub(super) unkept: Option<Arc<str>>,
 }
 
 /// Reads `head`, from `before` where that helps. `applied` is the commit in the status.
@@ -93,11 +95,18 @@ fn read_keeping(
     tracing::debug!(source = %mirror.config().name, commit = short(&commit.id), files = listing.files.len(), parsed = count, "read");
     let nothing = Known::new();
     let known = before.map_or(&nothing, |before| &*before.known);
-    let mut lookup =
-        InCommit { repository: &repository, commit: head, store, before: known, now: Known::new() };
-    let manifests = files::resolve(&parsed, folder, &mut lookup).map_err(|error| mirror.no_content(error))?;
-    let known = Arc::new(lookup.now);
-    Ok(Loaded { head, commit: Arc::new(commit), listing, parsed, manifests, known })
+    let mut lookup = InCommit {
+        repository: &repository,
+        commit: head,
+        store,
+        before: known,
+        now: Known::new(),
+        unkept: None,
+    };
+    let manifests = files::resolve(&parsed, SourceFolder::Is(folder), &mut lookup)
+        .map_err(|error| mirror.no_content(error))?;
+    let (known, unkept) = (Arc::new(lookup.now), lookup.unkept.map(Arc::from));
+    Ok(Loaded { head, commit: Arc::new(commit), listing, parsed, manifests, known, unkept })
 }
 
 fn had_folder(repository: &Repository, applied: Option<&str>, folder: &str) -> bool {

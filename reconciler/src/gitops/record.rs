@@ -91,6 +91,18 @@ pub(super) fn tell_overdue(events: &EventRecorder, source: &str, overdue: &[Wait
     }
 }
 
+/// Tells that content of a commit is not on this reconciler's disk.
+pub(super) fn tell_unkept(events: &EventRecorder, source: &str, why: &str) {
+    events.record(EventDraft {
+        kind: EventType::Warning,
+        object_kind: "Source".to_owned(),
+        namespace: String::new(),
+        name: source.to_owned(),
+        reason: "ContentNotKept".to_owned(),
+        message: format!("{why}; agents get it only if it can be made when they ask: make room on that disk"),
+    });
+}
+
 /// Tells what is new between two statuses.
 pub(super) fn tell(
     events: &EventRecorder,

@@ -32,7 +32,7 @@ use super::history;
 use super::memory::Memory;
 use super::plan::{self, Situation, SyncPlan};
 use super::read::Loaded;
-use super::record::{Place, RecordError, tell, tell_overdue};
+use super::record::{Place, RecordError, tell, tell_overdue, tell_unkept};
 use super::reviewed::Planned;
 use super::status::{self, Problem, Run, short};
 use crate::git::{GitError, SourceConfig};
@@ -202,6 +202,14 @@ impl SourceLoop {
         }
     }
 
+    /// Tells, once per commit, that content of it is not on this disk.
+    fn tell_unkept(&self, before: Option<Oid>) {
+        let Some(loaded) = self.head.loaded().filter(|loaded| Some(loaded.head) != before) else { return };
+        let Some(why) = &loaded.unkept else { return };
+        tracing::warn!(source = %self.config.name, %why, "content that pods need could not be kept");
+        tell_unkept(&self.events, &self.config.name, why);
+    }
+
     /// Nothing changed since nothing was left to do; a problem that comes or goes is a change.
     fn is_settled(&self, world: &World, problem: Option<&Problem>) -> bool {
         let (Some(settled), Some(loaded)) = (&self.settled, self.head.loaded()) else { return false };
@@ -242,6 +250,14 @@ impl SourceLoop {
     }
 }
 
+/// The commits that objects of the source, and pods, are of: what they name is made again from these.
+fn commits_of(world: &World, source: &str) -> BTreeSet<String> {
+    let objects = world.objects.values().map(|object| &object.value.provenance);
+    let objects = objects.filter(|provenance| provenance.source == source);
+    let pods = world.pods.values().map(|pod| &pod.value).filter(|pod| !pod.files.is_empty());
+    objects.map(|provenance| provenance.commit.clone()).chain(pods.map(|pod| pod.commit.clone())).collect()
+}
+
 #[async_trait]
 impl Loop for SourceLoop {
     type Observed = Observed;
@@ -269,8 +285,13 @@ impl Loop for SourceLoop {
         let applied =
             world.sources.get(&self.config.name).and_then(|status| status.value.applied_commit.clone());
         let problem_of = |error: &GitError| Problem { kind: error.kind(), message: error.to_string() };
-        let (head, mut problem) = match self.head.look(applied).await {
-            Ok(head) => (Some(head.to_string()), None),
+        let before = self.head.loaded().map(|loaded| loaded.head);
+        let live = || commits_of(&world, &self.config.name);
+        let (head, mut problem) = match self.head.look(applied, live).await {
+            Ok(head) => {
+                self.tell_unkept(before);
+                (Some(head.to_string()), None)
+            }
             Err(error) => (None, Some(problem_of(&error))),
         };
         // Looking may have taken long: the plan is for what is there now.

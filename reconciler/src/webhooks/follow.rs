@@ -16,6 +16,7 @@ use schema::records::{Delivery, DeliveryAnswer, SourceStatus};
 use schema::store::election::{Fence, FenceReader};
 use schema::store::reflector::WorldReader;
 use schema::store::{Guard, SharedStore};
+use schema::world::World;
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -53,6 +54,8 @@ impl Follower {
         let mut said: Vec<Option<Timestamp>> = vec![None; self.runs.len()];
         loop {
             let world = self.world.current();
+            // etcd did not take or give something: any change is a reason to try again.
+            let mut again = false;
             if world.synced {
                 let sources = decide::notice(&mut waiting, &world, &self.identity, Timestamp::now());
                 let doors = self.intake.doors().iter();
@@ -65,28 +68,44 @@ impl Follower {
                     let answered: Vec<_> = decide::answered(&waiting, &world, &door.source, look).collect();
                     if !answered.is_empty() && *said != Some(look.began) {
                         match self.commit_after(door, look).await {
-                            Seen::Commit(commit) => self.answer(fence, look, &commit, &answered).await,
+                            Seen::Commit(commit) => {
+                                again |= !self.answer(fence, look, &commit, &answered).await;
+                            }
                             Seen::Nothing => *said = Some(look.began),
                             Seen::Half => {
                                 *said = Some(look.began);
                                 door.nudge.nudge();
                             }
-                            Seen::NotNow => {}
+                            Seen::NotNow => again = true,
                         }
                     }
                 }
             }
-            tokio::select! {
-                // Cancel-safe: a cancelled token stays so.
-                () = shutdown.cancelled() => return,
-                // Cancel-safe: a change that nobody was told of is told at the next call.
-                () = self.world.changed() => {}
-                () = self.fence.changed() => {}
-                () = any_ran(&mut self.runs) => {}
+            loop {
+                tokio::select! {
+                    // Cancel-safe: a cancelled token stays so.
+                    () = shutdown.cancelled() => return,
+                    // Cancel-safe: a change that nobody was told of is told at the next call.
+                    () = self.world.changed() => {
+                        // Each node writes its usage every 15 s: with many nodes that is all the time.
+                        if again || !is_same(&world, &self.world.current()) {
+                            break;
+                        }
+                    }
+                    () = self.fence.changed() => break,
+                    () = any_ran(&mut self.runs) => break,
+                }
             }
             sleep(PAUSE).await;
         }
     }
+}
+
+/// All that it reads is the same.
+fn is_same(before: &World, now: &World) -> bool {
+    before.synced == now.synced
+        && before.deliveries.ptr_eq(&now.deliveries)
+        && before.sources.ptr_eq(&now.sources)
 }
 
 /// What a run saw of the repository.
@@ -117,7 +136,14 @@ impl Follower {
         }
     }
 
-    async fn answer(&self, fence: Fence, look: Look, commit: &Option<String>, all: &[(&Delivery, i64)]) {
+    /// False: something kept an answer from being written.
+    async fn answer(
+        &self,
+        fence: Fence,
+        look: Look,
+        commit: &Option<String>,
+        all: &[(&Delivery, i64)],
+    ) -> bool {
         for (delivery, revision) in all {
             let answer = DeliveryAnswer { at: look.over, commit: commit.clone() };
             let delivery = Delivery { answer: Some(answer), ..(*delivery).clone() };
@@ -126,9 +152,10 @@ impl Follower {
             // Repeated or answered meanwhile: then the next pass sees it as it is.
             if let Err(error) = self.intake.receipts.write(&delivery, guards, &[]).await {
                 tracing::debug!(%error, id = delivery.id, "an answer is not written down");
-                return;
+                return false;
             }
         }
+        true
     }
 }
 
@@ -152,4 +179,29 @@ fn look(run: &Option<LastRun>) -> Option<Look> {
     let took = SignedDuration::try_from(run.took).ok()?;
     let over = run.started_at.checked_add(took).ok()?;
     Some(Look { began: run.started_at, over, wrote: run.did_something })
+}
+
+#[cfg(test)]
+mod tests {
+    use schema::records::NodeUsage;
+
+    use super::*;
+
+    #[test]
+    fn a_node_that_writes_its_usage_wakes_nobody() {
+        let before = World { synced: true, ..World::default() };
+        let mut now = before.clone();
+        let usage = NodeUsage {
+            at: Timestamp::UNIX_EPOCH,
+            window_seconds: 15,
+            cpu: 0,
+            memory: 0,
+            pods: Default::default(),
+            left_out: String::new(),
+        };
+        now.put(&Key::Usage("n1".to_owned()), &usage, 1);
+        assert!(is_same(&before, &now) && now.usage.len() == 1);
+        now.synced = false;
+        assert!(!is_same(&before, &now));
+    }
 }

@@ -179,6 +179,17 @@ fn a_label_changes_the_binding_in_place_with_its_reason_kept() {
 }
 
 #[test]
+fn another_login_is_told_to_the_node_in_place() {
+    use schema::files::{BlobKind, BlobRef};
+    let old = instance("web", spec(100, 64));
+    let mut new = old.clone();
+    let blob = BlobRef { digest: "0a".repeat(32), size: 1, kind: BlobKind::Secret };
+    new.files.insert("secrets/login.age".to_owned(), blob);
+    let worlds = Worlds::new().nodes(2).pod(&new).bound("n2", &old);
+    assert_eq!(put_bindings(&worlds.world)[0].pod, new);
+}
+
+#[test]
 fn a_new_version_takes_the_place_of_its_old_self() {
     let old = instance("web", with_host_port(spec(3000, 64), 80));
     let new = instance("web", with_host_port(spec(3500, 64), 80));

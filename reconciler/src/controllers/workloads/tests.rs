@@ -53,6 +53,20 @@ fn a_label_is_changed_in_place_and_keeps_the_uid() {
     assert_eq!(pod.uid, instance("web", spec(100, 64)).uid);
 }
 
+/// Red without `files` in `is_as_wanted`.
+#[test]
+fn another_login_of_the_same_hash_is_told_in_place() {
+    use schema::files::{BlobKind, BlobRef};
+    let mut rotated = object("web", spec(100, 64));
+    let blob = BlobRef { digest: "0a".repeat(32), size: 1, kind: BlobKind::Secret };
+    rotated.files.insert("secrets/login.age".to_owned(), blob);
+    let worlds = Worlds::new().object(&rotated).pod(&instance("web", spec(100, 64)));
+    let plan = plan(&worlds.world);
+    let super::super::Change::Put(value) = &plan.writes[0].change else { panic!("{plan}") };
+    let pod: schema::records::PodInstance = schema::codec::decode(value).unwrap();
+    assert_eq!((pod.uid, &pod.files), (instance("web", spec(100, 64)).uid, &rotated.files));
+}
+
 #[test]
 fn another_spec_is_another_pod() {
     let worlds = Worlds::new().object(&object("web", spec(200, 64))).pod(&instance("web", spec(100, 64)));

@@ -7,8 +7,10 @@ use std::path::Path;
 
 use git2::{Oid, Repository, Signature};
 use schema::files::BlobKind;
+use schema::kinds::{Kind, Resource};
+use schema::meta::PodRef;
 use schema::object::Object;
-use schema::records::SourceState;
+use schema::records::{OwnerRef, PodInstance, SourceState};
 use schema::world::{Versioned, World};
 
 use super::kit::{Cluster, Files, Repo, pod};
@@ -94,6 +96,34 @@ async fn a_changed_file_changes_the_objects_that_name_it_and_no_other() {
     assert_eq!(cluster.store.revision(), before, "nothing changed, nothing is written");
 }
 
+/// Red with registry logins in `in_hash`.
+#[tokio::test]
+async fn a_rotated_login_and_a_secret_that_moves_replace_no_pods() {
+    let volume = "  volumes:\n  - {name: v, secret: {secretName: db}}\n";
+    let mut repo = repo(&[
+        ("a.yaml", &with_secret("a", "login")),
+        ("b.yaml", &(pod("b", "one") + volume)),
+        ("secrets/login.age", AGE),
+        ("secrets/db.age", AGE),
+    ]);
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    let first = cluster.objects().await;
+    repo.set("secrets/login.age", format!("{AGE}another"));
+    repo.files.remove("secrets/db.age");
+    repo.set("secrets/default/db.age", AGE).commit("A new login; the secret moves");
+    cluster.settle().await;
+    let second = cluster.objects().await;
+    for name in ["a", "b"] {
+        assert_eq!(second[name].hash, first[name].hash, "{name}");
+        assert_eq!(second[name].generation, 1, "{name}");
+        assert_ne!(second[name].files, first[name].files, "{name}: agents are told where it is now");
+    }
+    repo.set("secrets/default/db.age", format!("{AGE}another")).commit("Another secret");
+    cluster.settle().await;
+    assert_ne!(cluster.objects().await["b"].hash, first["b"].hash);
+}
+
 #[tokio::test]
 async fn what_is_missing_or_plain_keeps_its_file_from_being_applied() {
     let mut repo = repo(&[
@@ -125,7 +155,7 @@ async fn what_is_missing_or_plain_keeps_its_file_from_being_applied() {
     assert!(cluster.objects().await["b"].files.contains_key("secrets/default/db.age"));
 }
 
-/// Red without `make_again`, and with any digest served that is on disk.
+/// Red without `make_again`, with the digest not compared in `BlobStore::open`, and with any digest served that is on disk.
 #[tokio::test]
 async fn only_what_is_live_is_served_and_what_is_missing_is_made_again() {
     let mut repo = repo(&[("a.yaml", &with_volume("a", "x.txt")), ("x.txt", "one\n")]);
@@ -157,9 +187,62 @@ async fn only_what_is_live_is_served_and_what_is_missing_is_made_again() {
         .unwrap();
     assert_eq!(blobs.open(&world, &new.digest).unwrap().1, new.size);
 
+    // Other bytes of the same size; a process that saw the right ones does not look again.
+    let path = repo.state().join("reconciler/blobs").join(&new.digest);
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, vec![b'x'; usize::try_from(new.size).unwrap()]).unwrap();
+    let (mut file, _) = Blobs::new(&repo.state()).open(&world, &new.digest).unwrap();
+    let mut mended = Vec::new();
+    file.read_to_end(&mut mended).unwrap();
+    assert!(mended == bytes, "what was on disk is given out as it is");
+
+    // A pod of the former revision still waits for its file.
+    let mut waiting = world.clone();
+    let pod = pod_of(&first);
+    let versioned = Versioned { value: pod, create_revision: 1, mod_revision: 1 };
+    waiting.pods.insert(versioned.value.reference(), versioned.into());
+    store.remove(&old.digest).unwrap();
+    assert_eq!(blobs.open(&waiting, &old.digest).unwrap().1, old.size);
+
     store.remove(&new.digest).unwrap();
     fs::remove_dir_all(repo.mirror()).unwrap();
     assert!(matches!(blobs.open(&world, &new.digest), Err(BlobsError::Absent(_))));
+    cluster.run().await;
+    assert_eq!(blobs.open(&world, &new.digest).unwrap().1, new.size, "the mirror is fetched again");
+}
+
+fn pod_of(object: &Object) -> PodInstance {
+    let Resource::Pod(spec) = &object.resource else { panic!("{object:?}") };
+    let id = PodRef::new("default", &*object.metadata.name);
+    let owner = OwnerRef { kind: Kind::Pod, name: object.metadata.name.clone() };
+    PodInstance {
+        namespace: id.namespace.clone(),
+        name: id.name.clone(),
+        uid: PodInstance::uid_of(&owner, &id, &object.hash),
+        hash: object.hash.clone(),
+        labels: object.metadata.labels.clone(),
+        annotations: object.metadata.annotations.clone(),
+        owner,
+        commit: object.provenance.commit.clone(),
+        spec: spec.clone(),
+        files: object.files.clone(),
+    }
+}
+
+/// Red when the error of `store.make` ends the read.
+#[tokio::test]
+async fn a_disk_that_takes_no_content_does_not_keep_the_rest_from_being_applied() {
+    let repo = repo(&[("a.yaml", &with_volume("a", "x.txt")), ("b.yaml", &pod("b", "one")), ("x.txt", "x")]);
+    let blobs = repo.state().join("reconciler/blobs");
+    fs::create_dir_all(blobs.parent().unwrap()).unwrap();
+    fs::write(&blobs, "no folder").unwrap();
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["a", "b"]);
+    let a = cluster.objects().await["a"].clone();
+    fs::remove_file(&blobs).unwrap();
+    let digest = a.files["x.txt"].digest.clone();
+    assert!(Blobs::new(&repo.state()).open(&world([a]), &digest).is_ok(), "made when it is asked for");
 }
 
 const FILE: i32 = 0o100_644;
@@ -180,7 +263,8 @@ fn look(git: &Repository, root: Oid, path: &str) -> Result<String, String> {
     let author = Signature::new("Ada", "ada@example.org", &git2::Time::new(1_700_000_000, 0)).unwrap();
     let commit = git.commit(None, &author, &author, "x", &git.find_tree(root).unwrap(), &[]).unwrap();
     let nothing = Known::new();
-    let mut lookup = InCommit { repository: git, commit, store: None, before: &nothing, now: Known::new() };
+    let mut lookup =
+        InCommit { repository: git, commit, store: None, before: &nothing, now: Known::new(), unkept: None };
     match lookup.look(path, false) {
         Ok(blob) => Ok(blob.unwrap().digest),
         Err(error) => Err(format!("{error}: {}", error.help())),
@@ -250,6 +334,12 @@ fn a_folder_of_the_disk_is_checked_as_its_commit_would_be() {
     write("config/x", "x");
     write("apps/secrets/db.age", AGE);
     assert_eq!(rules(&dir.path().join("apps")), ["apps/c.yaml repo-file"]);
+    // Whatever is asked for, the source's folder may be one above.
+    assert_eq!(rules(&dir.path().join("apps/b.yaml")), [""; 0]);
+    assert_eq!(rules(dir.path()), ["apps/c.yaml repo-file"]);
+    // One path that can't be read hides nothing of the others.
+    write("apps/d.yaml", &with_volume("d", &"n".repeat(300)));
+    assert_eq!(rules(dir.path()), ["apps/c.yaml repo-file", "apps/d.yaml repo-file"]);
     write("apps/secrets/db.age", "password: x");
     assert_eq!(rules(&dir.path().join("apps/b.yaml")), ["apps/b.yaml secret-file"]);
 }
