@@ -134,8 +134,8 @@ pub struct Container {
     pub address: Option<Ipv4Net>,
     /// Host ports of the pod (pause containers).
     pub ports: Vec<HostPortStatus>,
-    /// What is done before it is stopped.
-    pub hook: Option<Action>,
+    /// What is done before it is stopped, or why its label can't be read.
+    pub hook: Option<Result<Action, String>>,
     /// What its probes said, if it has any and they said anything.
     pub health: Option<Health>,
     /// Digests of the files that the pod has mounted (pause containers).
@@ -197,7 +197,10 @@ impl Container {
             grace: label(names::GRACE).parse().unwrap_or(schema::kinds::pod::DEFAULT_GRACE_SECONDS),
             address: label(names::IP).parse().ok(),
             ports: serde_json::from_str(label(names::PORTS)).unwrap_or_default(),
-            hook: serde_json::from_str(label(names::PRE_STOP)).ok(),
+            hook: row
+                .labels
+                .get(names::PRE_STOP)
+                .map(|hook| serde_json::from_str(hook).map_err(|error| error.to_string())),
             health: None,
             files: label(names::FILES).split(',').filter(|d| !d.is_empty()).map(str::to_owned).collect(),
             state: state(row, details),
@@ -251,6 +254,8 @@ pub struct Memory {
     pub stopping: BTreeSet<String>,
     /// What went wrong and when it is tried again.
     pub trouble: BTreeMap<Slot, Trouble>,
+    /// Containers that failed a probe and could not be stopped so far, by Docker id.
+    pub unkilled: BTreeMap<String, Trouble>,
     /// The address given out last.
     pub last_address: Option<Ipv4Addr>,
 }

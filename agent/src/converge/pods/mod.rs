@@ -314,7 +314,9 @@ impl Loop for PodsLoop {
             }
             changed
         });
-        self.book.keep_only(&observed.pods.values().flat_map(PodFacts::all).map(|c| c.id.as_str()).collect());
+        let there = observed.pods.values().flat_map(PodFacts::all).map(|c| c.id.as_str()).collect();
+        self.book.keep_only(&there);
+        self.worker.ledger.forget_containers_but(&there);
         act::begin(&self.worker, &mut plan, observed, &self.shutdown);
         if observed.desired.source != Source::Unknown {
             self.worker.ledger.forget_all_but(|uid| {

@@ -45,7 +45,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
         // Whatever task is under way: neither waits for it.
         if let Some(facts) = observed.pods.get(*uid) {
             plan.probes.extend(probes::render::targets(&observed.node, binding, facts));
-            decision.kills = containers::kills(&observed.memory, &binding.pod.spec, facts);
+            containers::kills(&observed.memory, &binding.pod.spec, facts, now, &mut decision);
         }
         plan.pods.insert((*uid).to_owned(), decision);
     }

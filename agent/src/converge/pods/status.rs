@@ -126,6 +126,9 @@ fn whole(decision: &Decision) -> (String, String) {
         Why::NoSubnet | Why::NoFreeAddress => "NoPodAddress",
         Why::PortTaken(_) => "HostPortConflict",
         Why::FormerPod => "WaitingForFormerPod",
+        _ if decision.stuck.is_some() => {
+            return ("FailedKillPod".to_owned(), decision.stuck.clone().unwrap_or_default());
+        }
         _ => return (String::new(), String::new()),
     };
     (reason.to_owned(), decision.why.to_string())
