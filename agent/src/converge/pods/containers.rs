@@ -108,6 +108,10 @@ fn sort_out<'a>(needs: &mut Needs<'a>, starts: &'a [Container], known: bool, mak
             needs.obsolete.push(old);
         }
     }
+    // What can't be removed holds up nothing else of the pod: it goes last.
+    if known && current.state == State::Dead {
+        needs.obsolete.push(current);
+    }
     if !known {
         needs.stop_first.extend(current.is_running().then_some(current));
         needs.remove_first.push(current);

@@ -158,6 +158,8 @@ pub enum State {
     Exited(Exited),
     /// Is being removed.
     Removing,
+    /// Its removal failed, and nobody is at it.
+    Dead,
 }
 
 /// How a container ended.
@@ -231,6 +233,7 @@ fn state(row: &ListedContainer, details: &ContainerDetails) -> State {
     };
     match row.state {
         EngineState::Removing => State::Removing,
+        EngineState::Dead => State::Dead,
         EngineState::Running => State::Running { started_at: details.started_at.unwrap_or(row.created_at) },
         EngineState::Exited => exited(),
         // A start that failed leaves the container as made, with an error and a code.

@@ -115,7 +115,7 @@ impl Looker {
         let here: BTreeSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
         self.known.retain(|id, _| here.contains(id.as_str()));
         let unknown = rows.iter().filter(|row| {
-            row.state != EngineState::Removing
+            !matches!(row.state, EngineState::Removing | EngineState::Dead)
                 && self.known.get(&row.id).is_none_or(|(state, _)| *state != row.state)
         });
         let requests: Vec<_> = unknown.map(|row| (row.id.clone(), row.state)).collect();
@@ -158,7 +158,7 @@ impl Looker {
                 container.image_id.clone_from(name);
             }
             // How it ended, and whether it was ever started, is not known: it must not pass for a success.
-            if details.is_none() && !container.is_running() {
+            if details.is_none() && !container.is_running() && container.state != State::Dead {
                 container.state = State::Removing;
             }
             let facts = pods.entry(uid).or_default();

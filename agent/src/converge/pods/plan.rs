@@ -152,6 +152,7 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
         && trouble.retry_at > now
     {
         let mut decision = Decision::idle(pod, Why::Waits);
+        decision.stuck = (trouble.reason == "Terminating").then(|| trouble.message.clone());
         for name in all_names(binding) {
             let message = trouble.message.clone();
             decision.waiting.insert(name, WaitingState { reason: trouble.reason.clone(), message });

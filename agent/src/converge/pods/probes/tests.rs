@@ -288,3 +288,20 @@ async fn numbers_beyond_all_reason_stop_no_other_probe() {
     assert_eq!((rig.health("a"), rig.health("b")), ("s-".into(), "sr".into()));
     rig.shutdown.cancel();
 }
+
+// Red without the retry in `HealthBook::run`.
+#[tokio::test(start_paused = true)]
+async fn what_a_full_disk_did_not_take_is_seen_at_once_and_written_later() {
+    let state = tempfile::tempdir().unwrap();
+    let book = HealthBook::open(state.path(), Nudge::new().0);
+    let shutdown = CancellationToken::new();
+    tokio::spawn(book.clone().run(shutdown.clone()));
+    book.set("c", Health { started: true, ready: true, failed: None });
+    tokio::time::sleep(SECOND * 30).await;
+    assert_eq!(book.kept().get("c").map(|health| word(*health)), Some("sr".into()));
+    // The folder stands in for the room that comes back.
+    std::fs::create_dir(state.path().join("agent")).unwrap();
+    tokio::time::sleep(SECOND * 61).await;
+    assert_eq!(HealthBook::open(state.path(), Nudge::new().0).kept(), book.kept());
+    shutdown.cancel();
+}

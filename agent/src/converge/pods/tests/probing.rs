@@ -15,7 +15,7 @@ use super::super::probes::{Health, ProbeKind};
 use super::super::{names, observe, status};
 use super::crash::Rig;
 use super::{at, binding, container, exited, facts, node, pause, running, wants};
-use crate::worlds::docker::{Exit, FakeExec};
+use crate::worlds::docker::{EngineState, Exit, FakeExec};
 use crate::worlds::prober::FakeAnswer;
 
 fn sick(state: State) -> Container {
@@ -273,4 +273,26 @@ async fn a_hook_that_cannot_be_read_is_told_at_the_stop() {
     let events = told_in(&rig, "/minik8s/events/").await;
     let is_told = |text: &String| text.contains("FailedPreStopHook") && text.contains("can't be read");
     assert_eq!(events.iter().filter(|text| is_told(text)).count(), 1, "{events:#?}");
+}
+
+// Red when `Dead` is read as `Removing`: it is left alone for ever.
+#[tokio::test(start_paused = true)]
+async fn a_container_that_docker_could_not_remove_is_removed_again_and_made_anew() {
+    let mut rig = Rig::new();
+    rig.want_pod(with_probes(Always), true);
+    rig.agent_until("complete", Rig::complete).await;
+    let web = rig.docker.running().into_keys().find(|name| name.starts_with("mk8s_web_")).unwrap();
+    {
+        let mut engine = rig.docker.engine();
+        engine.unkillable.insert(web.clone());
+        let one = engine.containers.values_mut().find(|one| one.row.name == web).unwrap();
+        (one.row.state, one.details.pid) = (EngineState::Dead, 0);
+    }
+    let began = tokio::time::Instant::now();
+    rig.agent_until("told", |_| began.elapsed() > Duration::from_secs(20)).await;
+    let statuses = told_in(&rig, "/minik8s/status/").await;
+    let says = |part: &str| statuses.iter().any(|text| text.contains(part));
+    assert!(says("\"reason\":\"FailedKillPod\"") && says("got no exit event"), "{statuses:#?}");
+    rig.docker.engine().unkillable.clear();
+    rig.agent_until("made anew", Rig::complete).await;
 }
