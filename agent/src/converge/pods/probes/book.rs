@@ -114,9 +114,7 @@ impl HealthBook {
             }
         }
     }
-}
 
-impl HealthBook {
     /// Something changed, or it is time to write again what could not be written.
     async fn news(&self, failures: u32) {
         let wait = match failures {
