@@ -161,7 +161,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     let events = EventRecorder::spawn(Arc::clone(&store), format!("agent/{node}"), tasks.token());
     let (pod_tables, pod_table) = watch::channel::<PodTable>(None);
     let (nudge, nudged) = Nudge::new();
-    let pods = PodsLoop::new(PodsDeps {
+    let mut pods = PodsLoop::new(PodsDeps {
         node: node.to_owned(),
         node_ip,
         instance: instance.to_owned(),
@@ -181,6 +181,9 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
         images: Arc::clone(&images),
         files,
     })?;
+    for (name, helper) in pods.take_helpers() {
+        tasks.adopt_critical(name, helper);
+    }
     drive(tasks, pods, PODS_INTERVAL, nudged);
 
     let usage = UsageLoop::new(UsageDeps {

@@ -94,9 +94,11 @@ fn spawn(worker: Worker, id: PodId, task: Task, cancel: CancellationToken) {
 
 fn kills(worker: &Worker, id: &PodId, decision: &mut Decision, shutdown: &CancellationToken) {
     for kill in std::mem::take(&mut decision.kills) {
+        // At once: the next plan may come before the task has its turn.
+        let Some(stopping) = worker.ledger.try_begin_stop(&kill.target.id) else { continue };
         let (worker, id, cancel) = (worker.clone(), id.clone(), shutdown.child_token());
         tokio::spawn(async move {
-            cancel.run_until_cancelled(worker.kill(&id, &kill)).await;
+            cancel.run_until_cancelled(worker.kill(&id, &kill, stopping)).await;
         });
     }
 }

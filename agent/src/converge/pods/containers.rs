@@ -108,6 +108,10 @@ fn sort_out<'a>(needs: &mut Needs<'a>, starts: &'a [Container], known: bool, mak
             needs.obsolete.push(old);
         }
     }
+    // What can't be removed holds up nothing else of the pod: it goes last.
+    if known && current.state == State::Dead {
+        needs.obsolete.push(current);
+    }
     if !known {
         needs.stop_first.extend(current.is_running().then_some(current));
         needs.remove_first.push(current);
@@ -153,22 +157,34 @@ fn init_turn<'a, 'f>(
     InitTurn::Done
 }
 
-/// The containers that failed a probe and are not being stopped yet.
-pub fn kills(memory: &Memory, spec: &PodSpec, facts: &PodFacts) -> Vec<Kill> {
-    let Some(pause) = facts.live_pause() else { return Vec::new() };
+/// The containers that failed a probe and are not being stopped yet; says which could not be stopped.
+pub fn kills(memory: &Memory, spec: &PodSpec, facts: &PodFacts, now: Timestamp, decision: &mut Decision) {
+    let Some(pause) = facts.live_pause() else { return };
     let again = if spec.restart_policy == RestartPolicy::Never { "" } else { ", will be restarted" };
-    let kill = |container: &ContainerSpec| {
-        let current = facts.containers.get(&container.name)?.last()?;
-        let failed = current.failed_probe()?;
-        let due =
-            current.is_running() && current.sandbox == pause.id && !memory.stopping.contains(&current.id);
-        due.then(|| Kill {
-            target: Target::from(current),
-            grace: std::time::Duration::from_secs(u64::from(spec.termination_grace_period_seconds)),
-            message: format!("Container {} failed {} probe{again}", container.name, failed.word()),
-        })
-    };
-    spec.containers.iter().filter_map(kill).collect()
+    for container in &spec.containers {
+        let current = facts.containers.get(&container.name).and_then(|starts| starts.last());
+        let current = current.filter(|c| c.is_running() && c.sandbox == pause.id);
+        let Some((current, failed)) = current.and_then(|c| Some((c, c.failed_probe()?))) else { continue };
+        let (name, failed) = (&container.name, failed.word());
+        if let Some(trouble) = memory.unkilled.get(&current.id) {
+            let message = format!(
+                "container {name} failed its {failed} probe and can't be stopped: {}",
+                trouble.message
+            );
+            decision.stuck = Some(message);
+            if trouble.retry_at > now {
+                look_again(decision, trouble.retry_at);
+                continue;
+            }
+        }
+        if !memory.stopping.contains(&current.id) {
+            decision.kills.push(Kill {
+                target: Target::from(current),
+                grace: std::time::Duration::from_secs(u64::from(spec.termination_grace_period_seconds)),
+                message: format!("Container {name} failed {failed} probe{again}"),
+            });
+        }
+    }
 }
 
 /// Turns needs into steps; what has to wait, and pulls, go into the decision.

@@ -137,8 +137,8 @@ pub struct Container {
     pub address: Option<Ipv4Net>,
     /// Host ports of the pod (pause containers).
     pub ports: Vec<HostPortStatus>,
-    /// What is done before it is stopped.
-    pub hook: Option<Action>,
+    /// What is done before it is stopped, or why its label can't be read.
+    pub hook: Option<Result<Action, String>>,
     /// What its probes said, if it has any and they said anything.
     pub health: Option<Health>,
     /// Digests of the files that the pod has mounted (pause containers).
@@ -161,6 +161,8 @@ pub enum State {
     Exited(Exited),
     /// Is being removed.
     Removing,
+    /// Its removal failed, and nobody is at it.
+    Dead,
 }
 
 /// How a container ended.
@@ -200,7 +202,10 @@ impl Container {
             grace: label(names::GRACE).parse().unwrap_or(schema::kinds::pod::DEFAULT_GRACE_SECONDS),
             address: label(names::IP).parse().ok(),
             ports: serde_json::from_str(label(names::PORTS)).unwrap_or_default(),
-            hook: serde_json::from_str(label(names::PRE_STOP)).ok(),
+            hook: row
+                .labels
+                .get(names::PRE_STOP)
+                .map(|hook| serde_json::from_str(hook).map_err(|error| error.to_string())),
             health: None,
             files: label(names::FILES).split(',').filter(|d| !d.is_empty()).map(str::to_owned).collect(),
             state: state(row, details),
@@ -231,6 +236,7 @@ fn state(row: &ListedContainer, details: &ContainerDetails) -> State {
     };
     match row.state {
         EngineState::Removing => State::Removing,
+        EngineState::Dead => State::Dead,
         EngineState::Running => State::Running { started_at: details.started_at.unwrap_or(row.created_at) },
         EngineState::Exited => exited(),
         // A start that failed leaves the container as made, with an error and a code.
@@ -256,6 +262,8 @@ pub struct Memory {
     pub trouble: BTreeMap<Slot, Trouble>,
     /// Pods whose link this agent made or found whole, both ends of it; no try since has failed.
     pub linked: BTreeSet<Uid>,
+    /// Containers that failed a probe and could not be stopped so far, by Docker id.
+    pub unkilled: BTreeMap<String, Trouble>,
     /// The address given out last.
     pub last_address: Option<Ipv4Addr>,
 }

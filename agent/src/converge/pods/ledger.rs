@@ -1,5 +1,6 @@
 //! What tasks have under way and what went wrong: shared by the loop and its tasks, gone with the agent.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
@@ -16,6 +17,8 @@ pub enum Retry {
     Soon,
     /// 10, 20, 40, … 300 s, as Kubernetes backs image pulls off.
     Image,
+    /// 5, 10, 20, 40, 60 s: a process that can't be killed, and an engine that waits for it each time.
+    Kill,
 }
 
 impl Retry {
@@ -24,6 +27,7 @@ impl Retry {
         let (first, max) = match self {
             Retry::Soon => (1, 60),
             Retry::Image => (10, 300),
+            Retry::Kill => (5, 60),
         };
         let doubled = first << failures.saturating_sub(1).min(10);
         SignedDuration::from_secs(doubled.min(max))
@@ -37,12 +41,14 @@ pub struct Ledger {
     nudge: Nudge,
     /// A stop has ended.
     stopped: watch::Sender<()>,
+    /// Docker ids of containers whose preStop hook is done.
+    hooked: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Ledger {
     /// An empty one; changes of it nudge the loop.
     pub fn new(nudge: Nudge) -> Self {
-        Self { memory: Arc::default(), nudge, stopped: watch::Sender::new(()) }
+        Self { memory: Arc::default(), nudge, stopped: watch::Sender::new(()), hooked: Arc::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Memory> {
@@ -90,18 +96,53 @@ impl Ledger {
     }
 
     /// A container is being stopped until the guard is dropped. Two never stop it side by side: who
-    /// comes second waits, and is told that he is not the first.
-    pub async fn begin_stop(&self, id: &str) -> (InFlight, bool) {
-        let mut first = true;
+    /// comes second waits.
+    pub async fn begin_stop(&self, id: &str) -> InFlight {
         loop {
             let mut stopped = self.stopped.subscribe();
-            if self.lock().stopping.insert(id.to_owned()) {
-                return (InFlight { ledger: self.clone(), what: What::Stop(id.to_owned()) }, first);
+            if let Some(stopping) = self.try_begin_stop(id) {
+                return stopping;
             }
-            first = false;
             // Never closed: this ledger has the other end.
             let _ = stopped.changed().await;
         }
+    }
+
+    /// The same at once, unless somebody stops it already.
+    pub fn try_begin_stop(&self, id: &str) -> Option<InFlight> {
+        let first = self.lock().stopping.insert(id.to_owned());
+        first.then(|| InFlight { ledger: self.clone(), what: What::Stop(id.to_owned()) })
+    }
+
+    /// Its preStop hook was run to its end.
+    pub fn is_hooked(&self, id: &str) -> bool {
+        self.hooked.lock().unwrap_or_else(PoisonError::into_inner).contains(id)
+    }
+
+    /// Its preStop hook is done, and is not run again.
+    pub fn note_hooked(&self, id: &str) {
+        self.hooked.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned());
+    }
+
+    /// It was stopped (no message), or it could not be and is tried again later.
+    pub fn note_kill(&self, id: &str, failed: Option<String>) {
+        let now = Timestamp::now();
+        let mut memory = self.lock();
+        let Some(message) = failed else {
+            memory.unkilled.remove(id);
+            return;
+        };
+        let failures = memory.unkilled.get(id).map_or(1, |t| t.failures.saturating_add(1));
+        let retry_at = now.checked_add(Retry::Kill.delay(failures)).unwrap_or(now);
+        let reason = "FailedKillPod".to_owned();
+        memory.unkilled.insert(id.to_owned(), Trouble { reason, message, failures, at: now, retry_at });
+    }
+
+    /// Forgets containers that are no more.
+    pub fn forget_containers_but(&self, keep: &BTreeSet<&str>) {
+        self.lock().unkilled.retain(|id, _| keep.contains(id.as_str()));
+        let mut hooked = self.hooked.lock().unwrap_or_else(PoisonError::into_inner);
+        hooked.retain(|id| keep.contains(id.as_str()));
     }
 
     /// The image was not there at the start. False if it had been fetched for this very start: then
@@ -189,6 +230,25 @@ impl Drop for InFlight {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kill_that_fails_is_tried_ever_later_and_nobody_stops_twice_at_once() {
+        let ledger = Ledger::new(Nudge::new().0);
+        let stopping = ledger.try_begin_stop("c").expect("nobody else");
+        assert!(ledger.try_begin_stop("c").is_none());
+        for seconds in [5, 10, 20, 40, 60, 60] {
+            ledger.note_kill("c", Some("no exit event".into()));
+            let trouble = ledger.snapshot().unkilled["c"].clone();
+            assert_eq!(trouble.retry_at.duration_since(trouble.at).as_secs(), seconds);
+        }
+        ledger.note_hooked("c");
+        ledger.forget_containers_but(&["c"].into());
+        assert!(ledger.is_hooked("c") && ledger.snapshot().unkilled.contains_key("c"));
+        ledger.forget_containers_but(&BTreeSet::new());
+        assert!(!ledger.is_hooked("c") && ledger.snapshot().unkilled.is_empty());
+        drop(stopping);
+        let _again = ledger.begin_stop("c").await;
+    }
 
     #[test]
     fn an_image_that_is_fetched_and_still_missing_is_fetched_again_ever_later() {

@@ -43,7 +43,7 @@ pub enum Verdict {
         /// How long in all.
         delay: SignedDuration,
     },
-    /// It is being removed by someone; look again.
+    /// It is being removed by someone, or once more after that failed; look again.
     Removing,
     /// It ended and stays so.
     Ended {
@@ -73,7 +73,7 @@ pub fn verdict(
     let at_home = sandbox.is_some_and(|id| id == current.sandbox);
     let again = Verdict::Make { attempt: current.attempt + 1, backoff: current.backoff };
     match (&current.state, at_home) {
-        (State::Removing, _) => Verdict::Removing,
+        (State::Removing | State::Dead, _) => Verdict::Removing,
         (State::Running { .. }, true) if current.failed_probe().is_some() => Verdict::Unhealthy,
         (State::Running { .. }, true) => Verdict::Runs,
         // The pause container that it joined is gone, so it has to go too: that end is not its own.

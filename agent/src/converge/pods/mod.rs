@@ -17,6 +17,7 @@ use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
 use schema::store::reflector::WorldReader;
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -126,6 +127,9 @@ pub struct PodsDeps {
     pub files: Arc<PodFiles>,
 }
 
+/// A task beside the loop, by name: without it the loop would go on blind or mute.
+pub type Helper = (&'static str, JoinHandle<()>);
+
 /// The loop. Dropping it cuts its tasks off; the next one goes on from what is there.
 pub struct PodsLoop {
     node: Arc<NodeFacts>,
@@ -141,6 +145,7 @@ pub struct PodsLoop {
     images: Arc<ImageBook>,
     finished: FinishedBook,
     started: Instant,
+    helpers: Vec<Helper>,
     shutdown: CancellationToken,
     _guard: DropGuard,
 }
@@ -165,18 +170,26 @@ impl PodsLoop {
         });
         let (statuses, newest) = watch::channel(Statuses::default());
         let writer = writer::StatusWriter::new(deps.node, deps.store, deps.world.clone());
-        tokio::spawn(writer.run(newest, shutdown.clone()));
-        tokio::spawn(wake::on_world(deps.world.clone(), deps.nudge.clone(), shutdown.clone()));
+        let writing = tokio::spawn(writer.run(newest, shutdown.clone()));
+        let on_world = wake::on_world(deps.world.clone(), deps.nudge.clone(), shutdown.clone());
+        let on_world = tokio::spawn(on_world);
         let (docker, instance) = (Arc::clone(&deps.docker), deps.instance);
         let events =
             wake::on_docker(docker, instance.clone(), stale.clone(), deps.nudge.clone(), shutdown.clone());
-        tokio::spawn(events);
+        let on_docker = tokio::spawn(events);
         let asker = Asker { docker: Arc::clone(&deps.docker), prober: deps.prober };
         let book = HealthBook::open(&node.state_dir, deps.nudge.clone());
-        tokio::spawn(book.clone().run(shutdown.clone()));
+        let keeping = tokio::spawn(book.clone().run(shutdown.clone()));
         let (probes, wanted) = watch::channel(Arc::default());
         let runner = ProbeRunner::new(asker.clone(), book.clone(), deps.events.clone());
-        tokio::spawn(runner.run(wanted, shutdown.clone()));
+        let probing = tokio::spawn(runner.run(wanted, shutdown.clone()));
+        let helpers = vec![
+            ("pod statuses", writing),
+            ("etcd to pods", on_world),
+            ("docker to pods", on_docker),
+            ("probe results", keeping),
+            ("probes", probing),
+        ];
         let worker = Worker {
             asker,
             docker: Arc::clone(&deps.docker),
@@ -205,9 +218,15 @@ impl PodsLoop {
             images: deps.images,
             finished: FinishedBook::default(),
             started: Instant::now(),
+            helpers,
             _guard: shutdown.clone().drop_guard(),
             shutdown,
         })
+    }
+
+    /// The helpers, for who watches over them: none may end before the loop is dropped.
+    pub fn take_helpers(&mut self) -> Vec<Helper> {
+        std::mem::take(&mut self.helpers)
     }
 
     /// The newest statuses, as they are, or will be, in etcd.
@@ -328,8 +347,10 @@ impl Loop for PodsLoop {
             }
             changed
         });
-        self.book.keep_only(&observed.pods.values().flat_map(PodFacts::all).map(|c| c.id.as_str()).collect());
         self.keep_ends(observed, &mut plan).await;
+        let there = observed.pods.values().flat_map(PodFacts::all).map(|c| c.id.as_str()).collect();
+        self.book.keep_only(&there);
+        self.worker.ledger.forget_containers_but(&there);
         act::begin(&self.worker, &mut plan, observed, &self.shutdown);
         if observed.desired.source != Source::Unknown {
             self.worker.ledger.forget_all_but(|uid| {

@@ -128,7 +128,7 @@ impl Looker {
         let unknown = rows.iter().filter(|row| {
             let waits = self.failing.get(&row.id).is_some_and(|(_, again)| *again > now);
             !waits
-                && row.state != EngineState::Removing
+                && !matches!(row.state, EngineState::Removing | EngineState::Dead)
                 && self.known.get(&row.id).is_none_or(|(state, _)| *state != row.state)
         });
         let requests: Vec<_> = unknown.map(|row| (row.id.clone(), row.state)).collect();
@@ -176,7 +176,7 @@ impl Looker {
                 container.image_id.clone_from(name);
             }
             // How it ended, and whether it was ever started, is not known: it must not pass for a success.
-            if details.is_none() && !container.is_running() {
+            if details.is_none() && !container.is_running() && container.state != State::Dead {
                 container.state = State::Removing;
             }
             let facts = pods.entry(uid).or_default();

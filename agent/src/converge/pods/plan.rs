@@ -45,7 +45,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
         // Whatever task is under way: neither waits for it.
         if let Some(facts) = observed.pods.get(*uid) {
             plan.probes.extend(probes::render::targets(&observed.node, binding, facts));
-            decision.kills = containers::kills(&observed.memory, &binding.pod.spec, facts);
+            containers::kills(&observed.memory, &binding.pod.spec, facts, now, &mut decision);
         }
         plan.pods.insert((*uid).to_owned(), decision);
     }
@@ -152,6 +152,7 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
     let facts = observed.pods.get(uid).unwrap_or(&nothing);
     if let Some(trouble) = trouble.filter(|trouble| trouble.retry_at > now) {
         let mut decision = all_in_trouble(Decision::idle(pod, Why::Waits), binding, trouble);
+        decision.stuck = (trouble.reason == "Terminating").then(|| trouble.message.clone());
         decision.next_at = Some(trouble.retry_at);
         return decision;
     }

@@ -126,6 +126,9 @@ fn whole(decision: &Decision) -> (String, String) {
         Why::NoSubnet | Why::NoFreeAddress => "NoPodAddress",
         Why::PortTaken(_) => "HostPortConflict",
         Why::FormerPod => "WaitingForFormerPod",
+        _ if decision.stuck.is_some() => {
+            return ("FailedKillPod".to_owned(), decision.stuck.clone().unwrap_or_default());
+        }
         _ => return (String::new(), String::new()),
     };
     (reason.to_owned(), decision.why.to_string())
@@ -144,6 +147,10 @@ fn container(
     let running = current.is_some_and(Container::is_running);
     let waiting = decision.waiting.get(&spec.name).cloned();
     let default = || WaitingState { reason: waiting_for.to_owned(), message: String::new() };
+    let dead = || WaitingState {
+        reason: "Terminating".to_owned(),
+        message: "Docker could not remove its former container, and is asked again".to_owned(),
+    };
     let (state, last_state) = match current {
         Some(current) => match (&current.state, waiting) {
             (State::Running { started_at }, _) => {
@@ -154,6 +161,7 @@ fn container(
                 (ContainerState::Waiting(waiting), Some(ended(current, end)))
             }
             (State::Exited(end), None) => (ContainerState::Terminated(ended(current, end)), previous),
+            (State::Dead, waiting) => (ContainerState::Waiting(waiting.unwrap_or_else(dead)), previous),
             (State::Created | State::Removing, waiting) => {
                 (ContainerState::Waiting(waiting.unwrap_or_else(default)), previous)
             }

@@ -64,6 +64,8 @@ pub struct Decision {
     pub next_at: Option<Timestamp>,
     /// Cut off the task under way: what it does is not wanted any more.
     pub cancel: bool,
+    /// What should have ended and does not, in words.
+    pub stuck: Option<String>,
 }
 
 impl Decision {
@@ -78,6 +80,7 @@ impl Decision {
             waiting: BTreeMap::new(),
             next_at: None,
             cancel: false,
+            stuck: None,
         }
     }
 }
@@ -281,8 +284,8 @@ pub struct Target {
     pub container: String,
     /// Its attempt.
     pub attempt: u32,
-    /// What is done before it is stopped.
-    pub hook: Option<Action>,
+    /// What is done before it is stopped, or why its label can't be read.
+    pub hook: Option<Result<Action, String>>,
 }
 
 impl From<&Container> for Target {

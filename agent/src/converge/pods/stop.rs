@@ -5,6 +5,8 @@ use std::time::Duration;
 use schema::records::EventType;
 use tokio::time::{Instant, timeout};
 
+use super::ledger::InFlight;
+use super::names;
 use super::probes::render::Action;
 use super::steps::{Kill, Target};
 use super::task::{PodId, Worker};
@@ -12,23 +14,24 @@ use crate::worlds::docker::DockerError;
 
 /// What at least is left for SIGTERM after a hook, as in Kubernetes.
 const GRACE_AFTER_HOOK_MIN: Duration = Duration::from_secs(2);
-/// Before a container that could not be stopped is tried again.
-const KILL_AGAIN: Duration = Duration::from_secs(5);
 
 impl Worker {
     /// Stops a container that is no longer wanted; whatever goes wrong, its removal kills it.
     pub(super) async fn stop(&self, id: &PodId, target: &Target, grace: Duration) {
         let message = format!("Stopping container {}", target.container);
+        let _stopping = self.ledger.begin_stop(&target.id).await;
         let _ = self.end(id, target, grace, message).await;
     }
 
-    /// Stops a container that failed a probe; the next plan sees its end and starts it again.
-    pub(super) async fn kill(&self, id: &PodId, kill: &Kill) {
-        if self.end(id, &kill.target, kill.grace, kill.message.clone()).await.is_err() {
-            tokio::time::sleep(KILL_AGAIN).await;
-        }
+    /// Stops a container that failed a probe; the next plan sees its end and starts it again. When it
+    /// can't be stopped, a plan tries again later, and whoever takes the pod away need not wait till then.
+    pub(super) async fn kill(&self, id: &PodId, kill: &Kill, _stopping: InFlight) {
+        let done = self.end(id, &kill.target, kill.grace, kill.message.clone()).await;
+        // While it still counts as being stopped: the plan after that has to know.
+        self.ledger.note_kill(&kill.target.id, done.err().map(|error| error.to_string()));
     }
 
+    /// Who calls this has noted the stop in the ledger.
     async fn end(
         &self,
         id: &PodId,
@@ -38,10 +41,11 @@ impl Worker {
     ) -> Result<(), DockerError> {
         // The semaphore is never closed.
         let _slot = self.stops.acquire().await;
-        let (_stopping, first) = self.ledger.begin_stop(&target.id).await;
         self.tell(id, EventType::Normal, "Killing", message);
-        if let Some(hook) = target.hook.as_ref().filter(|_| first && !grace.is_zero()) {
+        let once = !grace.is_zero() && !self.ledger.is_hooked(&target.id);
+        if let Some(hook) = target.hook.as_ref().filter(|_| once) {
             grace = self.pre_stop(id, target, hook, grace).await;
+            self.ledger.note_hooked(&target.id);
         }
         match self.docker.stop(&target.id, grace).await {
             Ok(()) | Err(DockerError::NotFound { .. }) => Ok(()),
@@ -54,15 +58,25 @@ impl Worker {
     }
 
     /// Runs the hook; what remains of the grace.
-    async fn pre_stop(&self, id: &PodId, target: &Target, hook: &Action, grace: Duration) -> Duration {
+    async fn pre_stop(
+        &self,
+        id: &PodId,
+        target: &Target,
+        hook: &Result<Action, String>,
+        grace: Duration,
+    ) -> Duration {
         let began = Instant::now();
-        // A command that is cut off here ends with its container.
-        let failed = match timeout(grace, self.asker.hook(&target.id, hook, grace)).await {
-            Ok(Ok(())) => None,
-            Ok(Err(why)) => Some(why),
-            Err(_) => Some(format!("it did not end within the grace period of {} s", grace.as_secs())),
+        let failed = match hook {
+            // A command that is cut off here ends with its container.
+            Ok(hook) => match timeout(grace, self.asker.hook(&target.id, hook, grace)).await {
+                Ok(Ok(())) => None,
+                Ok(Err(why)) => Some(why),
+                Err(_) => Some(format!("it did not end within the grace period of {} s", grace.as_secs())),
+            },
+            Err(why) => Some(format!("the container's label {} can't be read: {why}", names::PRE_STOP)),
         };
         if let Some(why) = failed {
+            tracing::warn!(pod = %id.pod, container = %target.name, why, "a preStop hook failed");
             let message = format!("PreStopHook of container {} failed: {why}", target.container);
             self.tell(id, EventType::Warning, "FailedPreStopHook", message);
         }

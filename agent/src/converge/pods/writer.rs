@@ -96,23 +96,27 @@ impl StatusWriter {
         // What was refused lately comes last: by then it shows whether the store takes anything.
         due.sort_by_key(|one| one.refused);
         let mut refused = Vec::new();
-        let mut in_a_row = 0;
+        let (mut in_a_row, mut taken) = (0, false);
         while !due.is_empty() {
             let batch: Vec<Due> = due.drain(..batch_of(&due)).collect();
             if batch.len() > 1 && self.write_batch(&batch).await {
-                in_a_row = 0;
+                (in_a_row, taken) = (0, true);
                 continue;
             }
             for one in batch {
                 match self.write(&one).await {
-                    Ok(()) => in_a_row = 0,
+                    Ok(()) => (in_a_row, taken) = (0, true),
                     Err(error) => {
                         in_a_row += 1;
-                        let away = matches!(error, StoreError::Connect { .. } | StoreError::Timeout { .. });
-                        refused.push((one.pod, error));
-                        if away || in_a_row >= REFUSED_IN_A_ROW {
-                            tracing::debug!("the store takes no status; they are written later");
+                        if matches!(error, StoreError::Connect { .. } | StoreError::Timeout { .. }) {
+                            tracing::debug!(%error, "the store is away; statuses are written later");
                             return Some(Instant::now() + RETRY);
+                        }
+                        refused.push((one.pod, error));
+                        if in_a_row >= REFUSED_IN_A_ROW {
+                            let again = Instant::now() + RETRY;
+                            self.step_back(refused, taken);
+                            return Some(again);
                         }
                     }
                 }
@@ -123,6 +127,20 @@ impl StatusWriter {
             next = Some(next.map_or(at, |n| n.min(at)));
         }
         next
+    }
+
+    /// Too many were refused in a row to go on now. Next time the others come first, whatever it is: if
+    /// the store took anything it is about these, else they are not late when it is back.
+    fn step_back(&mut self, refused: Vec<(PodRef, StoreError)>, taken: bool) {
+        tracing::debug!(taken, "statuses are refused; the others are written later");
+        for (pod, error) in refused {
+            if taken {
+                self.put_off(&pod, &error);
+            } else {
+                let known = self.written.entry(pod).or_default();
+                known.refused = known.refused.saturating_add(1);
+            }
+        }
     }
 
     /// The store takes statuses, but not this one: it is tried again, ever later.

@@ -37,8 +37,10 @@ pub enum EngineState {
     Running,
     /// Ended.
     Exited,
-    /// Is being removed, or could not be.
+    /// Is being removed.
     Removing,
+    /// Its removal failed: it can only be removed once more.
+    Dead,
 }
 
 /// One row of a listing.

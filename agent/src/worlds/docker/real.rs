@@ -332,7 +332,8 @@ fn listed(row: bollard::models::ContainerSummary) -> ListedContainer {
                 EngineState::Running
             }
             Some(Summary::EXITED) => EngineState::Exited,
-            Some(Summary::REMOVING | Summary::DEAD) => EngineState::Removing,
+            Some(Summary::REMOVING) => EngineState::Removing,
+            Some(Summary::DEAD) => EngineState::Dead,
             Some(Summary::CREATED | Summary::EMPTY) | None => EngineState::Created,
         },
         labels: row.labels.unwrap_or_default().into_iter().collect(),

@@ -17,6 +17,8 @@ pub enum FakeAnswer {
     Refused,
     /// Never answers.
     Silent,
+    /// Whoever asks panics.
+    Panics,
 }
 
 /// The network's state.
@@ -47,6 +49,7 @@ impl FakeProber {
         match answer {
             FakeAnswer::Status(status) => Ok(status),
             FakeAnswer::Refused => Err(ProbeFailed(format!("{whom}: connection refused"))),
+            FakeAnswer::Panics => panic!("{whom} was asked"),
             FakeAnswer::Silent => {
                 tokio::time::sleep(timeout).await;
                 Err(ProbeFailed(format!("{whom}: timeout")))

@@ -37,6 +37,9 @@ pub use volume::{
 /// Seconds between SIGTERM and SIGKILL when the manifest names none, as in Kubernetes.
 pub const DEFAULT_GRACE_SECONDS: u32 = 30;
 
+/// Most seconds for each time of a probe: a day.
+pub const PROBE_SECONDS_MAX: u32 = 24 * 60 * 60;
+
 /// What a pod should be.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

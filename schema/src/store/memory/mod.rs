@@ -5,6 +5,7 @@
 
 mod state;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ struct Faults {
     fail_txns: u32,
     /// So many transactions are done, and their answers get lost.
     lose_answers: u32,
+    /// Transactions that touch one of these keys fail without being done.
+    refused_keys: BTreeSet<String>,
     /// Everything fails.
     refuse: bool,
     /// Watches opened before the last cut carry a smaller number, and end.
@@ -77,6 +80,11 @@ impl MemoryStore {
     /// The next `count` transactions fail; nothing of them is done.
     pub fn fail_next_txns(&self, count: u32) {
         self.shared.lock().faults.fail_txns = count;
+    }
+
+    /// From now on transactions with an operation on one of these keys fail; nothing of them is done.
+    pub fn refuse_keys(&self, keys: impl IntoIterator<Item = String>) {
+        self.shared.lock().faults.refused_keys = keys.into_iter().collect();
     }
 
     /// The next `count` transactions are done, but their answers get lost.
@@ -154,6 +162,12 @@ impl Store for MemoryStore {
         let outcome = self.answer(act, |inner| {
             if inner.faults.fail_txns > 0 {
                 inner.faults.fail_txns -= 1;
+                return Err(fault(act));
+            }
+            let key = |op: &Op| match op {
+                Op::Put { key, .. } | Op::Delete { key } => key.clone(),
+            };
+            if ops.iter().any(|op| inner.faults.refused_keys.contains(&key(op))) {
                 return Err(fault(act));
             }
             let outcome = inner.state.txn(&guards, ops)?;

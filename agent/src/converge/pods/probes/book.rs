@@ -1,17 +1,25 @@
 //! What is known of the health of containers, by Docker's id, and its copy on the node's disk.
 //!
-//! The pods loop sees only what is on disk: what it acts on, the next agent knows too. That makes a
-//! restart of the agent between a probe's failure and the end of the container no different.
+//! The pods loop sees what is new only after it was written: what it acts on, the next agent knows too.
+//! That makes a restart of the agent between a probe's failure and the end of the container no different.
+//! A disk that takes nothing holds no container up, though: the loop sees it then all the same, the write
+//! is tried again until it works, and an agent that is restarted meanwhile knows what the file says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use schema::control::Nudge;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::machine::Health;
+
+/// Before a write that failed is tried again; doubled up to the other.
+const RETRY: Duration = Duration::from_secs(1);
+/// Longest wait for that.
+const RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// By Docker's id.
 pub type HealthOf = BTreeMap<String, Health>;
@@ -31,7 +39,7 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Pages {
     newest: HealthOf,
-    /// As it is on disk.
+    /// What the pods loop sees: what was written, or could not be.
     kept: HealthOf,
 }
 
@@ -54,7 +62,7 @@ impl HealthBook {
         self.0.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is on disk.
+    /// What was written, or could not be.
     pub fn kept(&self) -> HealthOf {
         self.pages().kept.clone()
     }
@@ -80,14 +88,20 @@ impl HealthBook {
 
     /// Writes what changed, shows it, and wakes the pods loop, until `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) {
+        let mut failures = 0;
         // Cancel-safe: what is not written yet is found out again by the next checks.
-        while shutdown.run_until_cancelled(self.0.changed.notified()).await.is_some() {
+        while shutdown.run_until_cancelled(self.news(failures)).await.is_some() {
             let newest = self.pages().newest.clone();
             let (path, pages) = (self.0.path.clone(), newest.clone());
             let written = tokio::task::spawn_blocking(move || write(&path, &pages)).await;
-            if let Ok(Err(error)) = written {
-                tracing::warn!(path = %self.0.path.display(), %error, "results of probes are not saved");
-            }
+            failures = match written {
+                Ok(Err(error)) => {
+                    let path = self.0.path.display();
+                    tracing::warn!(%path, %error, "results of probes are not saved, and tried again");
+                    failures.saturating_add(1)
+                }
+                _ => 0,
+            };
             let told = {
                 let mut pages = self.pages();
                 // Who is gone is no news.
@@ -99,6 +113,16 @@ impl HealthBook {
                 self.0.nudge.nudge();
             }
         }
+    }
+
+    /// Something changed, or it is time to write again what could not be written.
+    async fn news(&self, failures: u32) {
+        let wait = match failures {
+            0 => Duration::MAX,
+            some => RETRY.saturating_mul(1 << some.saturating_sub(1).min(10)).min(RETRY_MAX),
+        };
+        // Over either way.
+        let _ = tokio::time::timeout(wait, self.0.changed.notified()).await;
     }
 }
 

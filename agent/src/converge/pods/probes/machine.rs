@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use schema::kinds::pod::Probe;
+use schema::kinds::pod::{PROBE_SECONDS_MAX, Probe};
 use serde::{Deserialize, Serialize};
 
 /// Which of a container's probes.
@@ -58,10 +58,11 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// The numbers of a probe; 0 is the default, as in Kubernetes.
+    /// The numbers of a probe; 0 is the default, as in Kubernetes. Longer than a day is a day, also in
+    /// what was stored before validation knew a limit: timers end at some point.
     pub fn of(probe: &Probe) -> Self {
         let or = |number: u32, default| if number == 0 { default } else { number };
-        let seconds = |number: u32| Duration::from_secs(u64::from(number));
+        let seconds = |number: u32| Duration::from_secs(u64::from(number.min(PROBE_SECONDS_MAX)));
         Self {
             initial_delay: seconds(probe.initial_delay_seconds),
             period: seconds(or(probe.period_seconds, 10)),

@@ -2,10 +2,11 @@
 //! bound on what is under way at once. Decides nothing; the machine of each container does.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt as _;
+use futures::{FutureExt as _, StreamExt as _};
 use jiff::Timestamp;
 use schema::records::EventType;
 use schema::store::events::{EventDraft, EventRecorder};
@@ -91,7 +92,7 @@ impl ProbeRunner {
                 }
                 Some(due) = self.queue.next(), if !self.queue.is_empty() => self.ask(due.into_inner()),
                 Some(answer) = self.answers.join_next(), if !self.answers.is_empty() => {
-                    // A check that panicked or was cut off says nothing.
+                    // One that was cut off says nothing.
                     if let Ok(answer) = answer {
                         self.take(answer);
                     }
@@ -152,7 +153,10 @@ impl ProbeRunner {
         let handle = self.answers.spawn(async move {
             // The semaphore is never closed.
             let _slot = semaphore.acquire().await;
-            let found = asker.check(&id, &check.action, check.timing.timeout).await;
+            let found = asker.check(&id, &check.action, check.timing.timeout);
+            // A check that panics must not be the last one of its container.
+            let found = AssertUnwindSafe(found).catch_unwind().await;
+            let found = found.unwrap_or_else(|_| Found::Unknown("the check panicked".to_owned()));
             Answer { id, kind, begun, found }
         });
         tracked.asking.insert(kind, handle);

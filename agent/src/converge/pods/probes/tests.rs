@@ -259,3 +259,49 @@ async fn answers_become_kubernetes_words() {
         assert_eq!(found[&status], Found::Failure(format!("HTTP probe failed with statuscode: {status}")));
     }
 }
+
+// Red without `catch_unwind` in `ask`: it is asked once.
+#[tokio::test(start_paused = true)]
+async fn a_check_that_panics_is_made_again() {
+    let rig = Rig::new();
+    rig.prober.net().answers.insert("h:1".into(), FakeAnswer::Panics);
+    rig.wanted.send_replace(Arc::new([("c".to_owned(), target(&[(Readiness, tcp(1))]))].into()));
+    tokio::time::sleep(SECOND * 5).await;
+    assert!(rig.asked(1) >= 4 && rig.health("c") == "s-", "{} {}", rig.asked(1), rig.health("c"));
+    rig.prober.net().answers.clear();
+    tokio::time::sleep(SECOND * 2).await;
+    assert_eq!(rig.health("c"), "sr");
+    rig.shutdown.cancel();
+}
+
+// Red without the bound in `Timing::of`: the queue panics, and nobody is asked any more.
+#[tokio::test(start_paused = true)]
+async fn numbers_beyond_all_reason_stop_no_other_probe() {
+    let rig = Rig::new();
+    let spec = serde_json::json!({"tcpSocket": {"port": 1}, "initialDelaySeconds": u32::MAX,
+        "periodSeconds": u32::MAX, "timeoutSeconds": u32::MAX});
+    let endless = Timing::of(&serde_json::from_value(spec).unwrap());
+    let (mut never, fine) = (target(&[(Readiness, tcp(1))]), target(&[(Readiness, tcp(2))]));
+    never.checks.values_mut().for_each(|check| check.timing = endless);
+    rig.wanted.send_replace(Arc::new([("a".to_owned(), never), ("b".to_owned(), fine)].into()));
+    tokio::time::sleep(SECOND * 5).await;
+    assert_eq!((rig.health("a"), rig.health("b")), ("s-".into(), "sr".into()));
+    rig.shutdown.cancel();
+}
+
+// Red without the retry in `HealthBook::run`.
+#[tokio::test(start_paused = true)]
+async fn what_a_full_disk_did_not_take_is_seen_at_once_and_written_later() {
+    let state = tempfile::tempdir().unwrap();
+    let book = HealthBook::open(state.path(), Nudge::new().0);
+    let shutdown = CancellationToken::new();
+    tokio::spawn(book.clone().run(shutdown.clone()));
+    book.set("c", Health { started: true, ready: true, failed: None });
+    tokio::time::sleep(SECOND * 30).await;
+    assert_eq!(book.kept().get("c").map(|health| word(*health)), Some("sr".into()));
+    // The folder stands in for the room that comes back.
+    std::fs::create_dir(state.path().join("agent")).unwrap();
+    tokio::time::sleep(SECOND * 61).await;
+    assert_eq!(HealthBook::open(state.path(), Nudge::new().0).kept(), book.kept());
+    shutdown.cancel();
+}

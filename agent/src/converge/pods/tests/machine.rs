@@ -58,6 +58,9 @@ fn what_joined_a_lost_pause_container_is_made_again_unless_never() {
     assert_eq!(verdict(&alive, None, Never, at(9)), Verdict::Ended { success: false });
     let done = [container("web", 2, exited(0, 5, 8))];
     assert_eq!(verdict(&done, None, OnFailure, at(9)), Verdict::Ended { success: true });
+    // Somebody has to remove it first.
+    let dead = [container("web", 2, State::Dead)];
+    assert_eq!(verdict(&dead, Some("POD-0"), Always, at(9)), Verdict::Removing);
     let made = [container("web", 2, State::Created)];
     assert_eq!(verdict(&made, None, Always, at(9)), Verdict::Make { attempt: 2, backoff: 0 });
     let start = Verdict::Start { id: "web-2".into(), attempt: 2 };

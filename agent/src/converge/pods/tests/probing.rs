@@ -8,14 +8,14 @@ use schema::records::Binding;
 use schema::store::Store as _;
 use serde_json::json;
 
-use super::super::facts::{Container, Observed, PodFacts, State};
+use super::super::facts::{Container, Observed, PodFacts, State, Trouble};
 use super::super::machine::{Verdict, verdict};
 use super::super::plan::plan;
 use super::super::probes::{Health, ProbeKind};
-use super::super::{observe, status};
+use super::super::{names, observe, status};
 use super::crash::Rig;
 use super::{at, binding, container, exited, facts, node, pause, running, wants};
-use crate::worlds::docker::{Exit, FakeExec};
+use crate::worlds::docker::{EngineState, Exit, FakeExec};
 use crate::worlds::prober::FakeAnswer;
 
 fn sick(state: State) -> Container {
@@ -90,6 +90,25 @@ fn a_sick_container_is_ended_once_by_itself_and_asked_nothing_more() {
         observed.memory.stopping.insert("web-0".into());
         assert!(plan(&observed, at(100)).pods[&web.pod.uid].kills.is_empty());
     }
+    let web = with_probes(Always);
+    let mut observed = seen(&web, vec![sick(running()), container("other", 0, exited(1, 5, 90))]);
+    let trouble = Trouble {
+        reason: "FailedKillPod".into(),
+        message: "no exit event".into(),
+        failures: 2,
+        at: at(95),
+        retry_at: at(105),
+    };
+    observed.memory.unkilled.insert("web-0".into(), trouble);
+    for (now, kills, next) in [(100, 0, Some(at(105))), (105, 1, None)] {
+        let plan = plan(&observed, at(now));
+        let decision = &plan.pods[&web.pod.uid];
+        assert_eq!((decision.kills.len(), decision.next_at), (kills, next), "at {now}");
+        assert!(decision.task.is_some(), "the other one is started again meanwhile");
+    }
+    let status = told(&web, &observed);
+    let message = "container web failed its liveness probe and can't be stopped: no exit event";
+    assert_eq!((status.reason.as_str(), status.message.as_str()), ("FailedKillPod", message));
     let web = with_probes(Never);
     let observed = seen(&web, vec![sick(exited(0, 5, 90)), container("other", 0, exited(0, 5, 90))]);
     assert_eq!(told(&web, &observed).phase, PodPhase::Failed);
@@ -187,4 +206,99 @@ async fn a_hook_runs_first_and_takes_its_time_from_the_grace() {
         assert_eq!(grace("mk8s_a_"), Duration::from_secs(rest));
         assert_eq!(grace("mk8s_b_"), Duration::from_secs(5));
     }
+}
+
+async fn told_in(rig: &Rig, prefix: &str) -> Vec<String> {
+    let items = rig.store.list(prefix).await.unwrap().items;
+    items.iter().map(|kv| String::from_utf8_lossy(&kv.value).into_owned()).collect()
+}
+
+// Red when the hook runs with every stop, and when the failure of a kill is not kept in the ledger.
+#[tokio::test(start_paused = true)]
+async fn a_container_that_cannot_be_killed_is_asked_to_go_once_and_its_pod_says_so() {
+    let mut rig = Rig::new();
+    rig.prober.net().answers.insert("10.244.3.2:80".into(), FakeAnswer::Refused);
+    let mut sick = with_probes(Always);
+    let mut spec = PodSpec::clone(&sick.pod.spec);
+    let hook = json!({"preStop": {"exec": {"command": ["bye"]}}});
+    spec.containers[0].lifecycle = Some(serde_json::from_value(hook).unwrap());
+    sick.pod.spec = spec.into();
+    // The pause container has run long enough to be made anew when it ends.
+    rig.docker.engine().now = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(60);
+    rig.want_pod(sick.clone(), true);
+    rig.agent_until("complete", Rig::complete).await;
+    let name =
+        |rig: &Rig, of: &str| rig.docker.running().into_keys().find(|name| name.starts_with(of)).unwrap();
+    let (web, other) = (name(&rig, "mk8s_web_"), name(&rig, "mk8s_other_"));
+    let pause = name(&rig, &format!("mk8s_{}_", names::PAUSE));
+    rig.docker.engine().unkillable.insert(web.clone());
+    let stops = |rig: &Rig| rig.docker.engine().graces.iter().filter(|(name, _)| *name == web).count();
+    let (began, ended) = (tokio::time::Instant::now(), std::cell::Cell::new(0));
+    rig.agent_until("a minute", |rig| {
+        if stops(rig) > 0 && ended.get() == 0 {
+            rig.docker.end(&other, Exit { code: 1, oom_killed: false });
+            ended.set(1);
+        } else if began.elapsed() > Duration::from_secs(30) && ended.get() == 1 {
+            assert!(runs(rig, "other", 1), "the other one goes on: {:?}", rig.docker.running());
+            // The wall clock, which the retries go by, stands still here: none is due.
+            assert_eq!(stops(rig), 1);
+            rig.docker.end(&pause, Exit { code: 137, oom_killed: false });
+            ended.set(2);
+        }
+        began.elapsed() > Duration::from_secs(60)
+    })
+    .await;
+    let hook = format!("exec {web} bye");
+    let hooks = rig.docker.engine().calls.iter().filter(|call| call.0 == hook).count();
+    assert!(hooks == 1 && (2..=3).contains(&stops(&rig)), "{hooks} {:?}", rig.docker.engine().graces);
+    let statuses = told_in(&rig, "/minik8s/status/").await;
+    let says = |part: &str| statuses.iter().any(|text| text.contains(part));
+    assert!(says("\"reason\":\"FailedKillPod\"") && says("got no exit event"), "{statuses:#?}");
+    // Nobody wants it any more: its removal does not wait for the next try.
+    rig.docker.engine().unkillable.clear();
+    rig.want_pod(sick, false);
+    rig.agent_until("gone", Rig::empty).await;
+}
+
+// Red when a label that can't be read is no hook.
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_cannot_be_read_is_told_at_the_stop() {
+    let mut rig = Rig::new();
+    let web = with_probes(Always);
+    rig.want_pod(web.clone(), true);
+    rig.agent_until("complete", Rig::complete).await;
+    for one in rig.docker.engine().containers.values_mut() {
+        if one.row.name.starts_with("mk8s_web_") {
+            one.row.labels.insert(names::PRE_STOP.to_owned(), "{\"later\":[]}".to_owned());
+        }
+    }
+    rig.want_pod(web, false);
+    let began = tokio::time::Instant::now();
+    // A while longer: events are written by the way.
+    rig.agent_until("gone", |rig| rig.empty() && began.elapsed() > Duration::from_secs(20)).await;
+    let events = told_in(&rig, "/minik8s/events/").await;
+    let is_told = |text: &String| text.contains("FailedPreStopHook") && text.contains("can't be read");
+    assert_eq!(events.iter().filter(|text| is_told(text)).count(), 1, "{events:#?}");
+}
+
+// Red when `Dead` is read as `Removing`: it is left alone for ever.
+#[tokio::test(start_paused = true)]
+async fn a_container_that_docker_could_not_remove_is_removed_again_and_made_anew() {
+    let mut rig = Rig::new();
+    rig.want_pod(with_probes(Always), true);
+    rig.agent_until("complete", Rig::complete).await;
+    let web = rig.docker.running().into_keys().find(|name| name.starts_with("mk8s_web_")).unwrap();
+    {
+        let mut engine = rig.docker.engine();
+        engine.unkillable.insert(web.clone());
+        let one = engine.containers.values_mut().find(|one| one.row.name == web).unwrap();
+        (one.row.state, one.details.pid) = (EngineState::Dead, 0);
+    }
+    let began = tokio::time::Instant::now();
+    rig.agent_until("told", |_| began.elapsed() > Duration::from_secs(20)).await;
+    let statuses = told_in(&rig, "/minik8s/status/").await;
+    let says = |part: &str| statuses.iter().any(|text| text.contains(part));
+    assert!(says("\"reason\":\"FailedKillPod\"") && says("got no exit event"), "{statuses:#?}");
+    rig.docker.engine().unkillable.clear();
+    rig.agent_until("made anew", Rig::complete).await;
 }

@@ -1,6 +1,6 @@
 //! Probes and the handlers that they share with preStop.
 
-use super::super::{Container, ExecAction, HttpGetAction, PortReference, Probe};
+use super::super::{Container, ExecAction, HttpGetAction, PROBE_SECONDS_MAX, PortReference, Probe};
 use super::exactly_one;
 use crate::manifest::nearest;
 use crate::violation::{Findings, Path, rules};
@@ -40,6 +40,16 @@ fn handlers(container: &Container, probe: &Probe, at: &Path<'_>, findings: &mut 
 }
 
 fn numbers(probe: &Probe, one_success: bool, at: &Path<'_>, findings: &mut Findings) {
+    let times = [
+        ("initialDelaySeconds", probe.initial_delay_seconds),
+        ("periodSeconds", probe.period_seconds),
+        ("timeoutSeconds", probe.timeout_seconds),
+    ];
+    for (field, seconds) in times.into_iter().filter(|(_, seconds)| *seconds > PROBE_SECONDS_MAX) {
+        let message =
+            format!("Invalid value: {seconds}: must be less than or equal to {PROBE_SECONDS_MAX} (a day)");
+        findings.add(&rules::OUT_OF_RANGE, &at.field(field), message);
+    }
     if one_success && probe.success_threshold > 1 {
         let message = format!("Invalid value: {}: must be 1", probe.success_threshold);
         findings.add(&rules::PROBE, &at.field("successThreshold"), message);
