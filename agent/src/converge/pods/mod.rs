@@ -34,6 +34,7 @@ pub mod containers;
 pub mod credentials;
 pub mod env;
 pub mod facts;
+pub mod hush;
 pub mod ledger;
 pub mod machine;
 pub mod names;
