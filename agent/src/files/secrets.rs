@@ -142,7 +142,6 @@ impl Keys {
             other => SecretError::Damaged { name, path, why: other.to_string(), recipient },
         })
     }
-
 }
 
 impl Identities {

@@ -30,7 +30,9 @@ pub(crate) fn remove(machine: &MachineConfig, removed: &mut Removed) {
     let recipient = recipient.and_then(|keys| keys.recipient().map(str::to_owned));
     let result = fs::remove_dir_all(&dir).map(|()| true);
     if let (Ok(_), Some(recipient)) = (&result, recipient) {
-        removed.done(format!("the age identity of recipient {recipient}: secrets must be encrypted for another one"));
+        removed.done(format!(
+            "the age identity of recipient {recipient}: secrets must be encrypted for another one"
+        ));
     }
     removed.note(format!("directory {}", dir.display()), result);
     // Only if nobody else keeps anything there.

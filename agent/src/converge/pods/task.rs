@@ -392,6 +392,13 @@ impl Worker {
     /// Takes away; what is gone already is fine.
     pub async fn down(&self, id: &PodId, down: &Down) -> Result<(), PodFailure> {
         join_all(down.stop.iter().map(|target| self.stop(id, target, down.grace))).await;
+        if down.unmount {
+            let (node, uid) = (Arc::clone(&self.node), id.uid.clone());
+            // Before the pause container goes: an agent that ends here does it again.
+            let work = tokio::task::spawn_blocking(move || volumes::unmount_pod(&node.state_dir, &uid));
+            let failed = |e: &dyn fmt::Display| PodFailure::new("Terminating", "FailedUnmount", e);
+            work.await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
+        }
         let (pauses, others): (Vec<_>, Vec<_>) =
             down.remove.iter().cloned().partition(|target| target.container == names::PAUSE);
         self.remove_all(id, &others).await?;

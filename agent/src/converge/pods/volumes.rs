@@ -96,8 +96,7 @@ pub fn secret(
     if !mounts::at_or_below(path).map_err(failed)?.iter().any(|m| m == path) {
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
         let options = format!("size={SECRET_TMPFS_BYTES},mode=0755");
-        let mounted =
-            |options: &str| mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options));
+        let mounted = |options: &str| mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options));
         // Kernels before 6.4 know no `noswap` and refuse it.
         mounted(&format!("{options},noswap"))
             .or_else(|_| mounted(&options))
@@ -115,9 +114,7 @@ fn secret_file(folder: &Path, key: &str, value: &[u8], group: Option<u32>) -> io
     let at = folder.join(key);
     let mode = if group.is_some() { 0o440 } else { 0o400 };
     let is_right = |there: &fs::Metadata| {
-        there.is_file()
-            && there.mode() & 0o7777 == mode
-            && group.is_none_or(|group| there.gid() == group)
+        there.is_file() && there.mode() & 0o7777 == mode && group.is_none_or(|group| there.gid() == group)
     };
     if fs::symlink_metadata(&at).is_ok_and(|there| is_right(&there))
         && fs::read(&at).is_ok_and(|there| there == value)
@@ -268,6 +265,11 @@ pub fn remove_pod(state_dir: &Path, uid: &str) -> Result<(), VolumeError> {
         }
         _ => Ok(()),
     }
+}
+
+/// Takes away all that is mounted in a pod's folder, and leaves its files on disk.
+pub fn unmount_pod(state_dir: &Path, uid: &str) -> Result<(), VolumeError> {
+    if is_uid(uid) { unmount_below(&names::pods_dir(state_dir).join(uid)) } else { Ok(()) }
 }
 
 fn unmount_below(folder: &Path) -> Result<(), VolumeError> {

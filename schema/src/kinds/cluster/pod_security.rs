@@ -125,7 +125,11 @@ mod tests {
             let host_path = Some(HostPathVolume { path: path.to_owned(), kind: None });
             let volumes = vec![Volume { host_path, ..Volume::default() }];
             let mut findings = Findings::default();
-            security.check(&PodSpec { volumes, ..PodSpec::default() }, &Path::ROOT.field("spec"), &mut findings);
+            security.check(
+                &PodSpec { volumes, ..PodSpec::default() },
+                &Path::ROOT.field("spec"),
+                &mut findings,
+            );
             findings.into_vec().into_iter().map(|finding| finding.message).collect::<Vec<_>>()
         };
         let list = |list: &[&str]| list.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();

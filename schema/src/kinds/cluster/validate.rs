@@ -22,7 +22,8 @@ pub(super) fn validate(cluster: &ClusterSpec, at: &Path<'_>, findings: &mut Find
     pod::check_resources(&cluster.functions.resources, &functions.field("resources"), findings);
     let security = at.field("podSecurity");
     let policy = &cluster.pod_security;
-    let lists = [("forbidHostPaths", &policy.forbid_host_paths), ("allowHostPaths", &policy.allow_host_paths)];
+    let lists =
+        [("forbidHostPaths", &policy.forbid_host_paths), ("allowHostPaths", &policy.allow_host_paths)];
     for (field, prefixes) in lists {
         let list = security.field(field);
         for (index, prefix) in prefixes.iter().enumerate() {

@@ -137,6 +137,8 @@ fn a_half_made_file_of_a_secret_is_made_whole() {
     volumes::secret(&path, &entries, Some(7)).unwrap();
     let meta = fs::metadata(&file).unwrap();
     let there = fs::read_dir(&path).unwrap().count();
+    volumes::unmount_pod(state.path(), "u").unwrap();
+    assert!(!file.exists() && path.exists(), "it was in memory alone");
     volumes::remove_pod(state.path(), "u").unwrap();
     assert_eq!((meta.mode() & 0o7777, meta.gid(), there), (0o440, 7, 1));
     assert!(!path.starts_with(names::volume_dir(state.path(), "u", "")), "its size would be told");
