@@ -134,12 +134,14 @@ impl Cache {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             entries => entries?,
         };
-        let swept = entries.flatten().map(|entry| {
+        let mut failed = None;
+        for entry in entries.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            self.sweep_one(&entry.path(), digest_of(&name), named)
-        });
-        // All of them: `collect` would stop at the first error.
-        swept.fold(Ok(()), |so_far, one| so_far.and(one))
+            if let Err(error) = self.sweep_one(&entry.path(), digest_of(&name), named) {
+                failed.get_or_insert(error);
+            }
+        }
+        failed.map_or(Ok(()), Err)
     }
 
     fn sweep_one(&self, path: &Path, digest: &str, named: &BTreeSet<String>) -> io::Result<()> {

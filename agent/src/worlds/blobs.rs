@@ -89,11 +89,10 @@ impl Reconcilers {
 
     async fn fetch_from(
         &self,
-        url: &str,
+        (url, answer_max): (&str, Duration),
         digest: &str,
         size: u64,
         to: &mut std::fs::File,
-        answer_max: Duration,
     ) -> Result<(), Failed> {
         let answer = self.client.get(format!("{}/v1/blobs/{digest}", url.trim_end_matches('/'))).send();
         let answer = timeout(answer_max, answer).await;
@@ -133,14 +132,14 @@ impl BlobSource for Reconcilers {
         let mut said = Vec::new();
         let mut left: VecDeque<_> = addresses.into_iter().map(|url| (url, self.answer_max)).collect();
         while let Some((url, answer_max)) = left.pop_front() {
-            match self.fetch_from(&url, digest, size, &mut to, answer_max).await {
+            match self.fetch_from((&url, answer_max), digest, size, &mut to).await {
                 Ok(()) => {
                     *self.gave.lock().unwrap_or_else(PoisonError::into_inner) = Some(url);
                     return Ok(());
                 }
                 // Once more when nobody else has it, with all patience.
                 Err(failed) if failed.silent && answer_max < SILENCE_MAX => {
-                    left.push_back((url, SILENCE_MAX))
+                    left.push_back((url, SILENCE_MAX));
                 }
                 Err(failed) => said.push(format!("{url}: {}", failed.why)),
             }

@@ -138,7 +138,8 @@ mod tests {
             forbid_host_paths: list(&["/srv/private"]),
             ..PodSecurity::default()
         };
-        for path in ["/var/lib/app", "/srv/a", "//srv/./a", "/var/lib/app/x", "/etc/../srv/a", "/srv/a/../b"] {
+        for path in ["/var/lib/app", "/srv/a", "//srv/./a", "/var/lib/app/x", "/etc/../srv/a", "/srv/a/../b"]
+        {
             assert_eq!(told(path, &security), [""; 0], "{path}");
         }
         for path in ["/", "/srvx", "/var/lib", "/var/lib/apple", "/srv/../etc", "/srv/a/../../etc", "/etc"] {

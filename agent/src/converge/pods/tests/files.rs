@@ -103,7 +103,7 @@ fn files_that_the_pod_does_not_bring_and_paths_below_a_file_are_told() {
 /// Red with the engine's words as they are.
 #[test]
 fn what_docker_says_of_a_failed_start_is_not_shown_where_a_secret_may_be_in_it() {
-    let (mut world, binding) = (super::wants(&[]), pod());
+    let (mut world, mut binding) = (super::wants(&[]), pod());
     let shown = |world: &Observed, binding: &Binding| {
         let facts = &world.pods[&binding.pod.uid];
         let decision = Decision::idle(binding.pod.reference(), Why::Finished);
@@ -116,11 +116,10 @@ fn what_docker_says_of_a_failed_start_is_not_shown_where_a_secret_may_be_in_it()
     world.pods.insert(binding.pod.uid.clone(), super::facts(&binding, Vec::new(), vec![failed]));
     let hidden = shown(&world, &binding);
     assert!(!hidden.contains("hunter2") && hidden.contains(UNSHOWN), "{hidden}");
-    let mut open = binding.clone();
-    let mut spec = (*open.pod.spec).clone();
+    let mut spec = (*binding.pod.spec).clone();
     spec.containers[0].env.clear();
-    open.pod.spec = spec.into();
-    assert!(shown(&world, &open).contains("hunter2"), "nothing there is a secret");
+    binding.pod.spec = spec.into();
+    assert!(shown(&world, &binding).contains("hunter2"), "nothing there is a secret");
 }
 
 /// As an agent leaves it that ends between two calls.
