@@ -188,7 +188,8 @@ async fn what_no_pod_names_goes_after_an_hour() {
     assert!(!cache.folder(&blob).exists());
 }
 
-/// A container has the folder mounted: what it was mounted from stays whole.
+/// A container has the folder mounted: what it was mounted from stays whole. Red with the folder
+/// removed instead of renamed.
 #[tokio::test]
 async fn what_is_repaired_stays_as_it_was_for_those_who_have_it_open() {
     let state = tempfile::tempdir().unwrap();

@@ -194,7 +194,7 @@ mod tests {
         (url, asked)
     }
 
-    /// Red without the bound on the answer, and without `gave`.
+    /// Red without `gave`.
     #[tokio::test]
     async fn one_that_is_silent_is_passed_over_and_who_gave_the_last_is_asked_first() {
         let (silent, silent_asked) = reconciler("").await;
