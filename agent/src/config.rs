@@ -10,6 +10,9 @@ use crate::converge::images::Thresholds;
 use crate::converge::pods::ContainerLimits;
 use crate::worlds::docker::LogLimits;
 
+/// File of the node's age identity in the agent's own directory.
+pub(crate) const AGE_IDENTITY: &str = "age-identity.txt";
+
 /// Longest instance name: it is part of link and chain names, which the kernel bounds.
 const INSTANCE_MAX: usize = 6;
 
@@ -110,7 +113,7 @@ impl RunArguments {
             return wrong("--reconciler", bad, "give URLs, for example http://127.0.0.1:7070");
         }
         let machine = self.machine.check()?;
-        let own = || machine.agent_dir().join("age-identity.txt");
+        let own = || machine.agent_dir().join(AGE_IDENTITY);
         Ok(Config {
             age_identity: self.age_identity.clone().unwrap_or_else(own),
             reconciler,

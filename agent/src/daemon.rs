@@ -123,7 +123,7 @@ async fn prepare(config: &Config) -> anyhow::Result<Ground> {
     let desired = DesiredStore::open(&config.machine.state_dir, &config.node)?;
     let store = open_store(config, desired.current().source).await?;
     load_pause_image(docker.as_ref()).await?;
-    let keys = Keys::open(&config.age_identity)?;
+    let keys = Keys::open_or_without(&config.age_identity);
     let source = Reconcilers::new(config.reconciler.clone(), Arc::clone(&store));
     let files = PodFiles::new(&config.machine.state_dir, Arc::new(source), keys);
     let uplink_mtu = netlink.uplink_mtu().await?.unwrap_or(DEFAULT_MTU);
@@ -143,7 +143,7 @@ async fn prepare(config: &Config) -> anyhow::Result<Ground> {
 /// The loops: what each reads, and who wakes it.
 fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()> {
     let Ground { docker, netlink, iptables, listener, store, files, subnet, pod_mtu, node_ip } = ground;
-    let age_recipient = Some(files.recipient().to_owned());
+    let age_recipient = files.recipient().map(str::to_owned);
     let (instance, node) = (config.machine.instance.as_str(), config.node.as_str());
     let prefixes = vec![
         prefix::bindings_of(node),

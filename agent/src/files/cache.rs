@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read as _, Seek as _};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -15,12 +14,14 @@ use schema::files::{BlobRef, is_digest};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 
-use super::unpack::{digest, unpack};
+use super::unpack::{digest, is_as_unpacked, own_folder, unpack};
 use crate::converge::pods::names;
 use crate::worlds::blobs::BlobSource;
 
 /// Archives being fetched at once.
 const FETCHES: usize = 4;
+/// Before the digest in the name of a folder that was changed by someone and set aside.
+const ASIDE: &str = ".old-";
 /// What no pod names stays so long.
 const KEPT: Duration = Duration::from_secs(3600);
 
@@ -95,11 +96,7 @@ impl Cache {
         if !is_digest(&blob.digest) {
             return Err(failed(format!("{:?} is no digest", blob.digest)));
         }
-        let turn = {
-            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-            turns.retain(|_, turn| Arc::strong_count(turn) > 1);
-            Arc::clone(turns.entry(blob.digest.clone()).or_default())
-        };
+        let turn = self.turn(&blob.digest);
         let _turn = turn.lock().await;
         let (folder, wanted) = (self.folder(blob), blob.digest.clone());
         let seen = tokio::task::spawn_blocking(move || look_over(&folder, &wanted)).await;
@@ -124,25 +121,51 @@ impl Cache {
         }
     }
 
-    /// Removes what is not among `named` and was not for an hour. Blocking.
+    pub(super) fn turn(&self, digest: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        Arc::clone(turns.entry(digest.to_owned()).or_default())
+    }
+
+    /// Removes what is not among `named` and was not for an hour. One entry that can't be removed keeps
+    /// no other; the error is the first one's. Blocking.
     pub fn sweep(&self, named: &BTreeSet<String>) -> io::Result<()> {
         let entries = match fs::read_dir(&self.dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             entries => entries?,
         };
+        let mut failed = None;
         for entry in entries.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            if named.contains(&name) {
-                touch(&entry.path())?;
-            } else {
-                let modified = entry.metadata()?.modified()?;
-                if modified.elapsed().unwrap_or_default() > KEPT {
-                    fs::remove_dir_all(entry.path())?;
-                }
+            if let Err(error) = self.sweep_one(&entry.path(), digest_of(&name), named) {
+                failed.get_or_insert(error);
             }
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
+
+    fn sweep_one(&self, path: &Path, digest: &str, named: &BTreeSet<String>) -> io::Result<()> {
+        let turn = self.turn(digest);
+        // Someone looks it over or fetches it at this moment, so it is wanted.
+        let Ok(_turn) = turn.try_lock() else { return Ok(()) };
+        let there = match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            there => there?,
+        };
+        if named.contains(digest) {
+            return if there.is_dir() { touch(path) } else { Ok(()) };
+        }
+        if there.modified()?.elapsed().unwrap_or_default() <= KEPT {
+            return Ok(());
+        }
+        if there.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }
+    }
+}
+
+/// Of which content a folder is, also one that was set aside.
+fn digest_of(name: &str) -> &str {
+    let aside = name.strip_prefix(ASIDE).and_then(|rest| rest.split_once('-'));
+    aside.map_or(name, |(digest, _)| digest)
 }
 
 enum Seen {
@@ -151,13 +174,12 @@ enum Seen {
     Changed,
 }
 
-/// What is in a place; what is not what it should be goes aside. A container that has it mounted keeps
-/// it until it ends.
+/// What is in a place.
 fn look_over(folder: &Path, wanted: &str) -> Seen {
     if fs::symlink_metadata(folder).is_err() {
         return Seen::Absent;
     }
-    if digest(folder).is_ok_and(|found| found == wanted) {
+    if is_as_unpacked(folder) && digest(folder).is_ok_and(|found| found == wanted) {
         // Its hour begins anew.
         let _ = touch(folder);
         return Seen::Whole;
@@ -188,12 +210,22 @@ fn place(mut file: File, dir: &Path, wanted: &str) -> Result<bool, String> {
     file.rewind().map_err(text)?;
     let fresh = tempfile::Builder::new().prefix(".new-").tempdir_in(dir).map_err(text)?;
     unpack(BufReader::new(file), fresh.path()).map_err(|error| error.to_string())?;
-    fs::set_permissions(fresh.path(), fs::Permissions::from_mode(0o755)).map_err(text)?;
+    own_folder(fresh.path()).map_err(text)?;
     let at = dir.join(wanted);
-    if fs::symlink_metadata(&at).is_ok() {
-        let aside = tempfile::Builder::new().prefix(".old-").tempdir_in(dir).map_err(text)?;
-        fs::rename(&at, aside.path().join("changed")).map_err(text)?;
+    match fs::symlink_metadata(&at) {
+        Ok(there) if there.is_dir() => set_aside(&at, dir, wanted).map_err(text)?,
+        Ok(_) => fs::remove_file(&at).map_err(text)?,
+        Err(_) => {}
     }
     fs::rename(fresh.keep(), &at).map_err(text)?;
     Ok(true)
+}
+
+/// Moves a changed folder away and leaves it whole: running containers have it mounted, and would find
+/// it empty. [`Cache::sweep`] removes it once no pod names its digest.
+fn set_aside(at: &Path, dir: &Path, wanted: &str) -> io::Result<()> {
+    let aside = tempfile::Builder::new().prefix(&format!("{ASIDE}{wanted}-")).tempdir_in(dir)?.keep();
+    // A folder takes the place of an empty one.
+    fs::rename(at, &aside)?;
+    touch(&aside)
 }

@@ -40,8 +40,8 @@ impl PodFiles {
         Self { cache: Arc::new(Cache::new(state_dir, source)), keys, swept: Mutex::default() }
     }
 
-    /// Whom to encrypt secrets for.
-    pub fn recipient(&self) -> &str {
+    /// Whom to encrypt secrets for; none while this node has no identity.
+    pub fn recipient(&self) -> Option<&str> {
         self.keys.recipient()
     }
 

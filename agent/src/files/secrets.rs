@@ -4,9 +4,8 @@
 //! shows a secret, and no error carries one.
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use age::secrecy::ExposeSecret as _;
@@ -23,6 +22,9 @@ pub enum SecretError {
     /// The pod was made before its files were looked for, or does not name it.
     #[error("the pod does not bring secret {0} along; see 'minik8s describe' of its owner")]
     NotNamed(String),
+    /// This node has no identity that it could use.
+    #[error("no secret can be decrypted on this node: {0}; then start the agent anew")]
+    NoIdentity(String),
     /// Its ciphertext is not here.
     #[error("{0}")]
     NoContent(String),
@@ -81,13 +83,25 @@ pub struct Place<'a> {
     pub path: &'a str,
 }
 
-/// The node's identities, the first of which is its own.
-pub struct Keys {
-    identities: Vec<Identity>,
+/// The node's identities, the first of which is its own; or why there are none.
+pub struct Keys(Result<Identities, String>);
+
+struct Identities {
+    all: Vec<Identity>,
     recipient: String,
 }
 
 impl Keys {
+    /// Reads the file, or makes it. Where that fails the agent runs without: all that needs no secret
+    /// is kept up, and what needs one says why.
+    pub fn open_or_without(path: &Path) -> Self {
+        Self::open(path).unwrap_or_else(|error| {
+            let why = format!("{error:#}");
+            tracing::error!("{why}; pods that need secrets do not start");
+            Self(Err(why))
+        })
+    }
+
     /// Reads the file, or makes it.
     ///
     /// # Errors
@@ -101,32 +115,39 @@ impl Keys {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         let identities: Result<Vec<Identity>, _> = lines.map(str::parse).collect();
         let Ok(identities) = identities else {
-            bail!("{} holds something else than age identities; make one with age-keygen", path.display())
+            bail!(
+                "{} holds something else than age identities; put back the one it held or make one with age-keygen",
+                path.display()
+            )
         };
         let Some(own) = identities.first() else {
             bail!("{} holds no age identity; remove it, and the agent makes one", path.display())
         };
         let recipient = own.to_public().to_string();
-        Ok(Self { identities, recipient })
+        Ok(Self(Ok(Identities { all: identities, recipient })))
     }
 
-    /// Whom to encrypt for, so that this node can decrypt: `age1…`.
-    pub fn recipient(&self) -> &str {
-        &self.recipient
+    /// Whom to encrypt for, so that this node can decrypt: `age1…`. None without an identity.
+    pub fn recipient(&self) -> Option<&str> {
+        self.0.as_ref().ok().map(|identities| identities.recipient.as_str())
     }
 
     /// The plain text.
     pub fn decrypt(&self, place: Place<'_>, ciphertext: &[u8]) -> Result<Vec<u8>, SecretError> {
-        let (name, path, recipient) = (place.name.to_owned(), place.path.to_owned(), self.recipient.clone());
-        self.plain(ciphertext).map_err(|why| match why {
+        let identities = self.0.as_ref().map_err(|why| SecretError::NoIdentity(why.clone()))?;
+        let (name, path) = (place.name.to_owned(), place.path.to_owned());
+        let recipient = identities.recipient.clone();
+        identities.plain(ciphertext).map_err(|why| match why {
             age::DecryptError::NoMatchingKeys => SecretError::NotForUs { name, path, recipient },
             other => SecretError::Damaged { name, path, why: other.to_string(), recipient },
         })
     }
+}
 
+impl Identities {
     fn plain(&self, ciphertext: &[u8]) -> Result<Vec<u8>, age::DecryptError> {
         let decryptor = age::Decryptor::new_buffered(age::armor::ArmoredReader::new(ciphertext))?;
-        let identities = self.identities.iter().map(|identity| identity as &dyn age::Identity);
+        let identities = self.all.iter().map(|identity| identity as &dyn age::Identity);
         let mut plain = Vec::new();
         decryptor.decrypt(identities)?.take(LIMITS.secret_bytes).read_to_end(&mut plain)?;
         Ok(plain)
@@ -140,13 +161,17 @@ fn make(path: &Path) -> anyhow::Result<String> {
         identity.to_public(),
         identity.to_string().expose_secret()
     );
+    // Whole or not at all, whenever the machine stops: what is made here is nowhere else.
     let written = || -> io::Result<()> {
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        fs::create_dir_all(folder)?;
+        // 0600 from the beginning.
+        let mut file = tempfile::Builder::new().prefix(".age-identity-").tempfile_in(folder)?;
         file.write_all(text.as_bytes())?;
-        file.sync_all()
+        file.as_file().sync_all()?;
+        file.persist_noclobber(path)?;
+        File::open(folder)?.sync_all()
     };
     written().with_context(|| format!("cannot write an age identity to {}", path.display()))?;
     tracing::info!(path = %path.display(), recipient = %identity.to_public(), "made this node's age identity");

@@ -142,7 +142,17 @@ async fn content_is_verified_when_it_comes_and_before_each_use() {
     assert_eq!(cache.ensure("config", &blob).await.unwrap(), Ensured::Repaired);
     fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
     assert_eq!(cache.ensure("config", &blob).await.unwrap(), Ensured::Repaired);
-    assert_eq!(source.1.load(Ordering::SeqCst), 4);
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+    assert_eq!(cache.ensure("config", &blob).await.unwrap(), Ensured::Repaired, "anyone could write it");
+    fs::create_dir(file.with_file_name("empty")).unwrap();
+    assert_eq!(cache.ensure("config", &blob).await.unwrap(), Ensured::Repaired, "a folder too many");
+    fs::set_permissions(cache.folder(&blob), fs::Permissions::from_mode(0o777)).unwrap();
+    assert_eq!(cache.ensure("config", &blob).await.unwrap(), Ensured::Repaired);
+    if nix::unistd::geteuid().is_root() {
+        std::os::unix::fs::chown(&file, Some(65_534), None).unwrap();
+        assert_eq!(cache.ensure("config", &blob).await.unwrap(), Ensured::Repaired, "another owner");
+        assert_eq!(source.1.load(Ordering::SeqCst), 8);
+    }
 
     let (other, _) = archive(&[("app.conf", b"blue")]);
     assert!(matches!(cache.ensure("config", &other).await, Err(CacheError::Digest { .. })));
@@ -178,18 +188,74 @@ async fn what_no_pod_names_goes_after_an_hour() {
     assert!(!cache.folder(&blob).exists());
 }
 
+/// A container has the folder mounted: what it was mounted from stays whole. Red with the folder
+/// removed instead of renamed.
+#[tokio::test]
+async fn what_is_repaired_stays_as_it_was_for_those_who_have_it_open() {
+    let state = tempfile::tempdir().unwrap();
+    let (blob, bytes) = archive(&[("a", b"red"), ("b", b"x")]);
+    let cache = Cache::new(state.path(), Arc::new(Gives(bytes, AtomicUsize::new(0))));
+    cache.ensure("a", &blob).await.unwrap();
+    let mounted = fs::File::open(cache.folder(&blob)).unwrap();
+    let within = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&mounted)));
+    fs::write(cache.folder(&blob).join("a"), "black").unwrap();
+    assert_eq!(cache.ensure("a", &blob).await.unwrap(), Ensured::Repaired);
+    assert_eq!(fs::read_to_string(cache.folder(&blob).join("a")).unwrap(), "red");
+    assert_eq!(fs::read_to_string(within.join("b")).unwrap(), "x");
+    let long_ago = || mounted.set_modified(std::time::SystemTime::now() - Duration::from_secs(7200)).unwrap();
+    long_ago();
+    cache.sweep(&BTreeSet::from([blob.digest.clone()])).unwrap();
+    cache.sweep(&BTreeSet::new()).unwrap();
+    assert!(within.join("b").exists(), "a pod names it, and its hour began anew");
+    long_ago();
+    cache.sweep(&BTreeSet::new()).unwrap();
+    assert!(!within.join("b").exists());
+}
+
+#[tokio::test]
+async fn an_odd_entry_keeps_nothing_else_and_what_is_being_looked_over_stays() {
+    let state = tempfile::tempdir().unwrap();
+    let (blob, bytes) = archive(&[("a", b"red")]);
+    let cache = Cache::new(state.path(), Arc::new(Gives(bytes, AtomicUsize::new(0))));
+    cache.ensure("a", &blob).await.unwrap();
+    let dir = cache.folder(&blob).parent().unwrap().to_owned();
+    let then = std::time::SystemTime::now() - Duration::from_secs(7200);
+    let aged = |path: &Path| fs::File::open(path).unwrap().set_modified(then).unwrap();
+    for number in 0..4 {
+        fs::write(dir.join(format!("odd-{number}")), "x").unwrap();
+        aged(&dir.join(format!("odd-{number}")));
+    }
+    std::os::unix::fs::symlink("nowhere", dir.join("b".repeat(64))).unwrap();
+    aged(&cache.folder(&blob));
+    let turn = cache.turn(&blob.digest);
+    let held = turn.lock().await;
+    cache.sweep(&BTreeSet::from(["b".repeat(64)])).unwrap();
+    assert!(cache.folder(&blob).exists(), "someone has its turn");
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 2, "the folder and a link that is new");
+    drop(held);
+    cache.sweep(&BTreeSet::new()).unwrap();
+    assert!(!cache.folder(&blob).exists());
+}
+
 #[test]
 fn an_identity_is_made_once_and_for_root_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("agent/age-identity.txt");
     let first = Keys::open(&path).unwrap();
-    assert!(first.recipient().starts_with("age1"));
+    assert!(first.recipient().unwrap().starts_with("age1"));
+    assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing lies beside it");
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(Keys::open(&path).unwrap().recipient(), first.recipient());
     for wrong in ["", "# nothing\n", "hello\n"] {
         fs::write(&path, wrong).unwrap();
         let why = Keys::open(&path).err().unwrap().to_string();
         assert!(why.contains("age-identity.txt") && !why.contains('\n'), "{why}");
+        // The agent runs all the same, and secrets fail with these words.
+        let without = Keys::open_or_without(&path);
+        assert_eq!(without.recipient(), None);
+        let failed = without.decrypt(Place { name: "db", path: "secrets/db.age" }, b"").unwrap_err();
+        assert!(matches!(&failed, SecretError::NoIdentity(told) if *told == why), "{failed}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), wrong, "it is nobody's to replace");
     }
 }
 
@@ -199,14 +265,14 @@ fn a_secret_for_others_and_a_damaged_one_say_what_to_do_and_nothing_of_it() {
     let ours = Keys::open(&dir.path().join("one")).unwrap();
     let theirs = Keys::open(&dir.path().join("two")).unwrap();
     let place = Place { name: "db", path: "secrets/db.age" };
-    let recipient: age::x25519::Recipient = ours.recipient().parse().unwrap();
+    let recipient: age::x25519::Recipient = ours.recipient().unwrap().parse().unwrap();
     let mut text = age::encrypt(&recipient, b"password: canary").unwrap();
     assert_eq!(ours.decrypt(place, &text).unwrap(), b"password: canary");
     let armored = age::encrypt_and_armor(&recipient, b"canary").unwrap();
     assert_eq!(ours.decrypt(place, armored.as_bytes()).unwrap(), b"canary");
     let why = theirs.decrypt(place, &text).unwrap_err();
     assert!(
-        matches!(&why, SecretError::NotForUs { recipient, .. } if recipient == theirs.recipient()),
+        matches!(&why, SecretError::NotForUs { recipient, .. } if Some(recipient.as_str()) == theirs.recipient()),
         "{why}"
     );
     *text.last_mut().unwrap() ^= 1;

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt, PermissionsExt, chown, fchown, lchown, symlink};
 use std::path::{Path, PathBuf};
 
 use schema::archive::{Archive, ArchiveError};
@@ -58,6 +58,8 @@ pub fn unpack(archive: impl Read, dir: &Path) -> Result<(), UnpackError> {
                 let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&at)?;
                 io::copy(&mut entry, &mut file)?;
                 // Whatever the umask is.
+                let (uid, gid) = owner();
+                fchown(&file, Some(uid), Some(gid))?;
                 file.set_permissions(fs::Permissions::from_mode(mode))?;
             }
             EntryType::Symlink => {
@@ -67,6 +69,8 @@ pub fn unpack(archive: impl Read, dir: &Path) -> Result<(), UnpackError> {
                     return Err(refused());
                 }
                 symlink(&target, &at)?;
+                let (uid, gid) = owner();
+                lchown(&at, Some(uid), Some(gid))?;
             }
             _ => return Err(refused()),
         }
@@ -85,7 +89,7 @@ fn make_folders(dir: &Path, path: &str) -> io::Result<()> {
     for part in folders.split('/') {
         at.push(part);
         match fs::create_dir(&at) {
-            Ok(()) => fs::set_permissions(&at, fs::Permissions::from_mode(0o755))?,
+            Ok(()) => own_folder(&at)?,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
         }
@@ -93,7 +97,32 @@ fn make_folders(dir: &Path, path: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The digest that the content of `dir` has now.
+/// The agent's own: root, whose group a folder above may not change.
+fn owner() -> (u32, u32) {
+    (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw())
+}
+
+/// Gives a folder the owner and mode that all folders of a volume have.
+pub fn own_folder(folder: &Path) -> io::Result<()> {
+    let (uid, gid) = owner();
+    chown(folder, Some(uid), Some(gid))?;
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755))
+}
+
+/// Whether a file, link or folder has the owner and mode that [`unpack`] gives.
+pub fn is_as_unpacked(path: &Path) -> bool {
+    let Ok(meta) = fs::symlink_metadata(path) else { return false };
+    let (kind, mode) = (meta.file_type(), meta.mode() & 0o7777);
+    let mode_is_right = if kind.is_dir() {
+        mode == 0o755
+    } else {
+        kind.is_symlink() || kind.is_file() && matches!(mode, 0o644 | 0o755)
+    };
+    mode_is_right && (meta.uid(), meta.gid()) == owner()
+}
+
+/// The digest that the content of `dir` has now. What [`unpack`] would not have left so is an error: an
+/// owner, a mode, an empty folder.
 pub fn digest(dir: &Path) -> Result<String, ArchiveError> {
     let mut paths = Vec::new();
     collect(dir, dir, &mut paths)?;
@@ -114,12 +143,17 @@ pub fn digest(dir: &Path) -> Result<String, ArchiveError> {
     Ok(archive.finish()?.digest)
 }
 
-/// All files and links below, as paths from `root`; anything else counts as a file of an odd sort.
+/// All files and links below, as paths from `root`; anything else is an error.
 fn collect(root: &Path, dir: &Path, paths: &mut Vec<String>) -> Result<(), ArchiveError> {
+    let name = |path: &Path| path.strip_prefix(root).unwrap_or(path).to_string_lossy().into_owned();
+    let before = paths.len();
     for entry in fs::read_dir(dir)? {
         let path: PathBuf = entry?.path();
         let kind = fs::symlink_metadata(&path)?.file_type();
-        let below = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
+        let below = name(&path);
+        if !is_as_unpacked(&path) {
+            return Err(ArchiveError::Name(below));
+        }
         if kind.is_dir() {
             collect(root, &path, paths)?;
         } else if kind.is_file() || kind.is_symlink() {
@@ -131,6 +165,10 @@ fn collect(root: &Path, dir: &Path, paths: &mut Vec<String>) -> Result<(), Archi
         if paths.len() > LIMITS.entries {
             return Err(ArchiveError::TooMany);
         }
+    }
+    // Folders come only with what is in them.
+    if dir != root && paths.len() == before {
+        return Err(ArchiveError::Name(name(dir)));
     }
     Ok(())
 }

@@ -6,7 +6,8 @@ use std::io;
 use std::path::Path;
 
 use super::Removed;
-use crate::config::MachineConfig;
+use crate::config::{AGE_IDENTITY, MachineConfig};
+use crate::files::Keys;
 use crate::mounts;
 
 /// Most rounds of unmounting: mounts may lie on one another.
@@ -23,7 +24,16 @@ pub(crate) fn remove(machine: &MachineConfig, removed: &mut Removed) {
         // Deleting now could delete what a mount shows.
         Err(error) => return removed.failures.push(format!("mounts below {}: {error}", dir.display())),
     }
+    // Secrets that are encrypted for it alone can be read by nobody from here on.
+    let identity = dir.join(AGE_IDENTITY);
+    let recipient = identity.is_file().then(|| Keys::open(&identity).ok()).flatten();
+    let recipient = recipient.and_then(|keys| keys.recipient().map(str::to_owned));
     let result = fs::remove_dir_all(&dir).map(|()| true);
+    if let (Ok(_), Some(recipient)) = (&result, recipient) {
+        removed.done(format!(
+            "the age identity of recipient {recipient}: secrets must be encrypted for another one"
+        ));
+    }
     removed.note(format!("directory {}", dir.display()), result);
     // Only if nobody else keeps anything there.
     if fs::remove_dir(&machine.state_dir).is_ok() {

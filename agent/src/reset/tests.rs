@@ -70,6 +70,7 @@ fn what_a_mount_shows_is_not_deleted() {
     fs::create_dir_all(&host).unwrap();
     fs::create_dir_all(&volume).unwrap();
     fs::write(host.join("file"), "kept").unwrap();
+    let keys = crate::files::Keys::open(&agent_dir.join(crate::config::AGE_IDENTITY)).unwrap();
     let none = None::<&str>;
     mount(Some(&host), &volume, none, MsFlags::MS_BIND, none).unwrap();
     mount(Some("tmpfs"), &volume, Some("tmpfs"), MsFlags::empty(), none).unwrap();
@@ -78,6 +79,8 @@ fn what_a_mount_shows_is_not_deleted() {
     assert!(removed.failures.is_empty(), "{removed:?}");
     assert_eq!(fs::read_to_string(host.join("file")).unwrap(), "kept");
     assert!(!dir.path().join("state").exists(), "the empty state directory goes too");
+    let recipient = keys.recipient().unwrap();
+    assert!(removed.lines.iter().any(|line| line.contains(recipient)), "{removed:?}");
     let mut again = Removed::default();
     files::remove(&machine(&dir.path().join("state")), &mut again);
     assert!(again.lines.is_empty(), "{again:?}");

@@ -1,6 +1,8 @@
 //! Where content comes from: the reconcilers' `GET /v1/blobs/<digest>`.
 
+use std::collections::VecDeque;
 use std::io::Write as _;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,6 +12,8 @@ use tokio::time::timeout;
 
 /// Longest time to connect to a reconciler.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
+/// Longest time until an answer begins while another address may have one.
+const ANSWER_MAX: Duration = Duration::from_secs(4);
 /// Longest time without a byte.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 /// Longest time for all of it.
@@ -34,6 +38,22 @@ pub struct Reconcilers {
     fixed: Vec<String>,
     /// etcd, which knows who leads.
     store: SharedStore,
+    answer_max: Duration,
+    /// The address that gave the last one.
+    gave: Mutex<Option<String>>,
+}
+
+/// Why one address did not give it.
+struct Failed {
+    why: String,
+    /// It may only be slow.
+    silent: bool,
+}
+
+impl From<String> for Failed {
+    fn from(why: String) -> Self {
+        Self { why, silent: false }
+    }
 }
 
 impl Reconcilers {
@@ -47,7 +67,13 @@ impl Reconcilers {
             .no_proxy()
             .build();
         // Only TLS or a resolver of the system can fail to load, and neither is built in.
-        Self { client: built.unwrap_or_default(), fixed, store }
+        Self {
+            client: built.unwrap_or_default(),
+            fixed,
+            store,
+            answer_max: ANSWER_MAX,
+            gave: Mutex::default(),
+        }
     }
 
     async fn addresses(&self) -> Vec<String> {
@@ -55,18 +81,23 @@ impl Reconcilers {
         let leader = leader.ok().and_then(Result::ok).flatten().and_then(|leader| leader.api);
         let mut all = self.fixed.clone();
         all.extend(leader.filter(|url| !self.fixed.contains(url)));
+        let gave = self.gave.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // Stable: the others stay in their order.
+        all.sort_by_key(|url| Some(url) != gave.as_ref());
         all
     }
 
     async fn fetch_from(
         &self,
-        url: &str,
+        (url, answer_max): (&str, Duration),
         digest: &str,
         size: u64,
         to: &mut std::fs::File,
-    ) -> Result<(), String> {
-        let answer = self.client.get(format!("{url}/v1/blobs/{digest}")).send().await;
-        let answer = answer.map_err(|error| chain(&error))?;
+    ) -> Result<(), Failed> {
+        let answer = self.client.get(format!("{}/v1/blobs/{digest}", url.trim_end_matches('/'))).send();
+        let answer = timeout(answer_max, answer).await;
+        let silent = |_| Failed { why: format!("no answer within {answer_max:?}"), silent: true };
+        let answer = answer.map_err(silent)?.map_err(|error| chain(&error))?;
         let status = answer.status();
         let mut body = answer.bytes_stream();
         if !status.is_success() {
@@ -79,15 +110,17 @@ impl Reconcilers {
             let said: Option<serde_json::Value> = serde_json::from_slice(&said).ok();
             let part =
                 |name: &str| said.as_ref().and_then(|said| said.get(name)?.as_str()).unwrap_or_default();
-            return Err(format!("{status}: {}; {}", part("error"), part("help")));
+            return Err(format!("{status}: {}; {}", part("error"), part("help")).into());
         }
         let mut left = size;
         while let Some(chunk) = body.next().await {
             let chunk = chunk.map_err(|error| chain(&error))?;
-            left = left.checked_sub(chunk.len() as u64).ok_or("it sends more than the file has")?;
+            left = left
+                .checked_sub(chunk.len() as u64)
+                .ok_or_else(|| "it sends more than the file has".to_owned())?;
             to.write_all(&chunk).map_err(|error| format!("cannot write it to this node's disk: {error}"))?;
         }
-        if left == 0 { Ok(()) } else { Err(format!("it ended {left} bytes early")) }
+        if left == 0 { Ok(()) } else { Err(format!("it ended {left} bytes early").into()) }
     }
 }
 
@@ -97,11 +130,18 @@ impl BlobSource for Reconcilers {
         use std::io::Seek as _;
         let addresses = self.addresses().await;
         let mut said = Vec::new();
-        for url in &addresses {
-            let url = url.trim_end_matches('/');
-            match self.fetch_from(url, digest, size, &mut to).await {
-                Ok(()) => return Ok(()),
-                Err(why) => said.push(format!("{url}: {why}")),
+        let mut left: VecDeque<_> = addresses.into_iter().map(|url| (url, self.answer_max)).collect();
+        while let Some((url, answer_max)) = left.pop_front() {
+            match self.fetch_from((&url, answer_max), digest, size, &mut to).await {
+                Ok(()) => {
+                    *self.gave.lock().unwrap_or_else(PoisonError::into_inner) = Some(url);
+                    return Ok(());
+                }
+                // Once more when nobody else has it, with all patience.
+                Err(failed) if failed.silent && answer_max < SILENCE_MAX => {
+                    left.push_back((url, SILENCE_MAX));
+                }
+                Err(failed) => said.push(format!("{url}: {}", failed.why)),
             }
             let emptied = to.set_len(0).and_then(|()| to.rewind());
             emptied.map_err(|error| format!("cannot write to this node's disk: {error}"))?;
@@ -122,4 +162,54 @@ fn chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Seek as _};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use schema::store::memory::MemoryStore;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Takes every connection, counts it, and says this; nothing when empty.
+    async fn reconciler(says: &'static str) -> (String, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        tokio::spawn(async move {
+            let mut open = Vec::new();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                count.fetch_add(1, Ordering::SeqCst);
+                let _ = stream.read(&mut [0; 4096]).await;
+                let _ = stream.write_all(says.as_bytes()).await;
+                open.push(stream);
+            }
+        });
+        (url, asked)
+    }
+
+    /// Red without `gave`.
+    #[tokio::test]
+    async fn one_that_is_silent_is_passed_over_and_who_gave_the_last_is_asked_first() {
+        let (silent, silent_asked) = reconciler("").await;
+        let (gives, given) =
+            reconciler("HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi").await;
+        let mut source = Reconcilers::new(vec![silent, gives], Arc::new(MemoryStore::new()));
+        source.answer_max = Duration::from_millis(100);
+        for times in 1..=2 {
+            let mut file = tempfile::tempfile().unwrap();
+            source.fetch("d", 2, file.try_clone().unwrap()).await.unwrap();
+            file.rewind().unwrap();
+            let mut text = String::new();
+            file.read_to_string(&mut text).unwrap();
+            assert_eq!((text.as_str(), given.load(Ordering::SeqCst)), ("hi", times));
+            assert_eq!(silent_asked.load(Ordering::SeqCst), 1);
+        }
+    }
 }

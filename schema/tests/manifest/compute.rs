@@ -125,7 +125,7 @@ registry: {address: 'registry.lan:5000/minik8s', insecure: true, loginSecret: {n
 dns: {zone: mini.lan, upstreams: [1.1.1.1, '2606:4700::1111']}
 defaults: {resources: {limits: {memory: 1Gi}}, progressDeadlineSeconds: 60}
 nodes: {evictAfterSeconds: 0}
-podSecurity: {forbidPrivileged: true, forbidHostNetwork: true, forbidHostPaths: [/, /var/run/docker.sock]}
+podSecurity: {forbidPrivileged: true, forbidHostNetwork: true, forbidHostPaths: [/, /var/run/docker.sock], allowHostPaths: [/srv]}
 functions: {timeoutSeconds: 5, maxScale: 3, scaleToZeroAfterSeconds: 600, callsPerMinute: 120}
 slurm: {login: {host: login.example.edu, username: alice, password: {name: hpc, key: password}}}
 ";

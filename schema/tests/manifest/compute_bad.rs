@@ -178,6 +178,7 @@ fn clusters() -> Vec<Case> {
         ("out-of-range", cluster("nodes: {evictAfterSeconds: §100000}")),
         ("invalid-path", cluster("podSecurity: {forbidHostPaths: [§etc]}")),
         ("invalid-path", cluster("podSecurity: {forbidHostPaths: [§/a/../b]}")),
+        ("invalid-path", cluster("podSecurity: {allowHostPaths: [/srv, §srv/a]}")),
         ("resources", cluster("functions: {resources: {limits: {memory: §1Mi}}}")),
         ("out-of-range", cluster("functions: {timeoutSeconds: §601}")),
         ("out-of-range", cluster("functions: {callsPerMinute: §0}")),

@@ -36,6 +36,7 @@ pub mod credentials;
 pub mod env;
 pub mod facts;
 pub mod finished;
+pub mod hush;
 pub mod ledger;
 pub mod machine;
 pub mod names;

@@ -76,6 +76,11 @@ pub fn volume_dir(state_dir: &Path, uid: &str, volume: &str) -> PathBuf {
     pods_dir(state_dir).join(uid).join("volumes").join(volume)
 }
 
+/// Folder of a secret's files: not among the volumes, whose sizes are told.
+pub fn secret_dir(state_dir: &Path, uid: &str, volume: &str) -> PathBuf {
+    pods_dir(state_dir).join(uid).join("secrets").join(volume)
+}
+
 /// Where a `subPath` is mounted for one start of one container.
 pub fn sub_path_dir(state_dir: &Path, uid: &str, container: &str, attempt: u32, index: usize) -> PathBuf {
     pods_dir(state_dir).join(uid).join("subpaths").join(format!("{container}_{attempt}_{index}"))

@@ -131,6 +131,7 @@ fn down(observed: &Observed, uid: &str, facts: &PodFacts) -> Down {
         grace: Duration::from_secs(u64::from(grace)),
         remove: facts.all().map(Target::from).collect(),
         link: Some(host_link_name(&observed.node.instance, uid)),
+        unmount: false,
         folder: true,
     }
 }
@@ -293,7 +294,8 @@ fn rebuilt_at(facts: &PodFacts, now: Timestamp) -> Option<Timestamp> {
 }
 
 /// All containers ended for good: what holds the namespaces goes with its link, so that address and
-/// host ports are free, as Kubernetes stops such a sandbox. The ended containers stay for their logs.
+/// host ports are free, as Kubernetes stops such a sandbox. Decrypted secrets and volumes in memory go,
+/// too. The ended containers stay for their logs.
 fn wind_up(look: Look<'_>) -> Decision {
     let Look { observed, binding, facts, needs, .. } = look;
     let pauses = facts.pauses.iter().filter(|p| p.state != State::Removing);
@@ -310,6 +312,7 @@ fn wind_up(look: Look<'_>) -> Decision {
             .collect(),
         grace: grace(binding),
         link: facts.live_pause().map(|_| host_link_name(&observed.node.instance, &binding.pod.uid)),
+        unmount: true,
         folder: false,
     };
     let task = (!down.stop.is_empty() || !down.remove.is_empty()).then_some(Task::Down(down));

@@ -13,6 +13,7 @@ use schema::records::{Binding, PodInstance};
 
 use super::env::{FieldContext, expand, variables};
 use super::facts::NodeFacts;
+use super::hush::secrets_of;
 use super::names;
 use super::probes;
 use crate::worlds::docker::{BindMount, Limits, Namespaces, NewContainer};
@@ -190,9 +191,11 @@ fn volume_path(at: Placement<'_>, volume: &Volume) -> Result<(PathBuf, bool), St
 }
 
 fn own_path(at: Placement<'_>, volume: &Volume) -> PathBuf {
+    let (state_dir, uid) = (&at.node.state_dir, &at.binding.pod.uid);
     match &volume.host_path {
         Some(host_path) => PathBuf::from(&host_path.path),
-        None => names::volume_dir(&at.node.state_dir, &at.binding.pod.uid, &volume.name),
+        None if volume.secret.is_some() => names::secret_dir(state_dir, uid, &volume.name),
+        None => names::volume_dir(state_dir, uid, &volume.name),
     }
 }
 
@@ -248,13 +251,8 @@ pub fn container(
         check_non_root: user.check_non_root,
         group_of_image_user: user.group_only,
         never_pull: spec.effective_pull_policy() == PullPolicy::Never,
-        secrets: secrets(spec),
+        secrets: secrets_of(spec),
     })
-}
-
-fn secrets(spec: &Container) -> Vec<SecretValue> {
-    let sources = spec.env.iter().filter_map(|variable| variable.value_from.as_ref());
-    sources.filter_map(|source| source.secret_key_ref.as_ref()).map(SecretValue::of).collect()
 }
 
 fn labels(at: Placement<'_>, container: &str, attempt: u32, backoff: u32) -> BTreeMap<String, String> {

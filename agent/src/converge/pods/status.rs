@@ -9,6 +9,7 @@ use schema::kinds::pod::{
 use schema::records::Binding;
 
 use super::facts::{Container, Exited, NodeFacts, PodFacts, State, Trouble};
+use super::hush::{UNSHOWN, secrets_of};
 use super::machine::{self, restarts};
 use super::probes::Health;
 use super::steps::{Decision, Why};
@@ -168,6 +169,17 @@ fn container(
         },
         None => (ContainerState::Waiting(waiting.unwrap_or_else(default)), None),
     };
+    let hides = !secrets_of(spec).is_empty();
+    let hushed = |end: &mut TerminatedState| {
+        if hides && end.reason == START_ERROR && !end.message.is_empty() {
+            UNSHOWN.clone_into(&mut end.message);
+        }
+    };
+    let (mut state, mut last_state) = (state, last_state);
+    if let ContainerState::Terminated(end) = &mut state {
+        hushed(end);
+    }
+    last_state.as_mut().map(hushed);
     let health = current.and_then(|c| c.health).unwrap_or(Health {
         started: spec.startup_probe.is_none(),
         ready: spec.startup_probe.is_none() && spec.readiness_probe.is_none(),
@@ -200,11 +212,14 @@ fn terminated(container: &Container) -> Option<TerminatedState> {
     }
 }
 
+/// The engine could not start it.
+const START_ERROR: &str = "StartError";
+
 fn ended(container: &Container, end: &Exited) -> TerminatedState {
     let reason = if end.oom_killed {
         "OOMKilled"
     } else if end.started_at.is_none() {
-        "StartError"
+        START_ERROR
     } else if end.code == 0 {
         "Completed"
     } else {

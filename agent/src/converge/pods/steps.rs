@@ -269,6 +269,8 @@ pub struct Down {
     pub remove: Vec<Target>,
     /// Host's end of the link.
     pub link: Option<String>,
+    /// Also what is mounted in the pod's folder, secrets among it; files on disk stay.
+    pub unmount: bool,
     /// Also the pod's folder: volumes, mounts.
     pub folder: bool,
 }

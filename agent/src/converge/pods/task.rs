@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 
 use super::credentials::Credentials;
 use super::facts::{NodeFacts, Slot, Uid};
+use super::hush::{UNSHOWN, hushed, secrets_of};
 use super::ledger::{InFlight, Ledger, Retry};
 use super::names;
 use super::probes::Asker;
@@ -161,7 +162,7 @@ impl Worker {
         // Making the containers needs only the pause container's id, so its start goes on meanwhile.
         let (network, made) = futures::join!(self.network(up, &pause), self.create_all(id, up, &pause));
         network?;
-        join_all(made.iter().map(|(step, container)| self.start(id, step, container))).await;
+        join_all(made.iter().map(|(step, container)| self.start(id, &up.pod, step, container))).await;
         Ok(())
     }
 
@@ -300,7 +301,8 @@ impl Worker {
                 None
             }
             Err(error) => {
-                self.trouble(id, &step.container, "CreateContainerError", &error.to_string());
+                let said = self.hushed(pod, &step.container, &error).await;
+                self.trouble(id, &step.container, "CreateContainerError", &said);
                 None
             }
         }
@@ -326,6 +328,18 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    /// What the engine said, without the secrets that the container holds.
+    async fn hushed(&self, pod: &PodInstance, container: &str, error: &DockerError) -> String {
+        let mut all = pod.spec.init_containers.iter().chain(&pod.spec.containers);
+        let secrets = all.find(|spec| spec.name == container).map(secrets_of).unwrap_or_default();
+        let mut values = Vec::new();
+        for SecretValue { name, key, .. } in secrets {
+            let Ok(mut entries) = self.files.secret(pod, &name).await else { return UNSHOWN.to_owned() };
+            values.extend(entries.remove(&key).map(|value| String::from_utf8_lossy(&value).into_owned()));
+        }
+        hushed(&error.to_string(), &values)
     }
 
     /// What only the image says: who its user is.
@@ -369,14 +383,17 @@ impl Worker {
         }
     }
 
-    async fn start(&self, id: &PodId, step: &ContainerStep, container: &str) {
+    async fn start(&self, id: &PodId, pod: &PodInstance, step: &ContainerStep, container: &str) {
         match self.docker.start(container).await {
             Ok(()) => {
                 self.ledger.clear(&id.slot(&step.container));
                 let message = format!("Started container {}{}", step.container, start_of(id, step));
                 self.tell(id, EventType::Normal, "Started", message);
             }
-            Err(error) => self.trouble(id, &step.container, "RunContainerError", &error.to_string()),
+            Err(error) => {
+                let said = self.hushed(pod, &step.container, &error).await;
+                self.trouble(id, &step.container, "RunContainerError", &said);
+            }
         }
     }
 
@@ -420,6 +437,16 @@ impl Worker {
     /// Takes away; what is gone already is fine.
     pub async fn down(&self, id: &PodId, down: &Down, busy: &Arc<InFlight>) -> Result<(), PodFailure> {
         join_all(down.stop.iter().map(|target| self.stop(id, target, down.grace))).await;
+        if down.unmount {
+            let (node, uid, busy) = (Arc::clone(&self.node), id.uid.clone(), Arc::clone(busy));
+            // Before the pause container goes: an agent that ends here does it again.
+            let work = tokio::task::spawn_blocking(move || {
+                let _busy = busy;
+                volumes::unmount_pod(&node.state_dir, &uid)
+            });
+            let failed = |e: &dyn fmt::Display| PodFailure::new("Terminating", "FailedUnmount", e);
+            work.await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
+        }
         let (pauses, others): (Vec<_>, Vec<_>) =
             down.remove.iter().cloned().partition(|target| target.container == names::PAUSE);
         self.remove_all(id, &others).await?;

@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt as _, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt as _, OpenOptionsExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
@@ -97,25 +97,44 @@ pub fn secret(
     if !mounts::at_or_below(path).map_err(failed)?.iter().any(|m| m == path) {
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
         let options = format!("size={SECRET_TMPFS_BYTES},mode=0755");
-        mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options.as_str()))
+        let mounted = |options: &str| mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options));
+        // Kernels before 6.4 know no `noswap` and refuse it.
+        mounted(&format!("{options},noswap"))
+            .or_else(|_| mounted(&options))
             .map_err(|e| VolumeError::Mount { path: path.to_owned(), source: e.into() })?;
     }
     for (key, value) in entries {
-        let at = path.join(key);
-        if fs::read(&at).is_ok_and(|there| there == *value) {
-            continue;
-        }
-        let mode = if group.is_some() { 0o440 } else { 0o400 };
-        let _ = fs::remove_file(&at);
-        let mut file =
-            fs::OpenOptions::new().write(true).create_new(true).mode(0o400).open(&at).map_err(failed)?;
-        file.write_all(value).map_err(failed)?;
-        if let Some(group) = group {
-            chown(&at, None, Some(Gid::from_raw(group))).map_err(|e| failed(e.into()))?;
-        }
-        fs::set_permissions(&at, fs::Permissions::from_mode(mode)).map_err(failed)?;
+        secret_file(path, key, value, group).map_err(failed)?;
     }
     Ok(())
+}
+
+/// One key: under its name only when owner and mode are right, so that a crash leaves none that its
+/// readers can't read.
+fn secret_file(folder: &Path, key: &str, value: &[u8], group: Option<u32>) -> io::Result<()> {
+    let at = folder.join(key);
+    let mode = if group.is_some() { 0o440 } else { 0o400 };
+    let is_right = |there: &fs::Metadata| {
+        there.is_file() && there.mode() & 0o7777 == mode && group.is_none_or(|group| there.gid() == group)
+    };
+    if fs::symlink_metadata(&at).is_ok_and(|there| is_right(&there))
+        && fs::read(&at).is_ok_and(|there| there == value)
+    {
+        return Ok(());
+    }
+    // No key begins with two dots.
+    let fresh = folder.join("..new");
+    match fs::remove_file(&fresh) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o400).open(&fresh)?;
+    file.write_all(value)?;
+    if let Some(group) = group {
+        chown(&fresh, None, Some(Gid::from_raw(group)))?;
+    }
+    fs::set_permissions(&fresh, fs::Permissions::from_mode(mode))?;
+    fs::rename(&fresh, &at)
 }
 
 /// Four times what a secret may have: its keys take pages of their own.
@@ -290,6 +309,11 @@ fn remove_tree(parent: &OwnedFd, name: &OsStr, at: &Path) -> Result<(), VolumeEr
         remove_tree(&folder, &entry, &at.join(&entry))?;
     }
     remove(UnlinkatFlags::RemoveDir).map_err(failed)
+}
+
+/// Takes away all that is mounted in a pod's folder, and leaves its files on disk.
+pub fn unmount_pod(state_dir: &Path, uid: &str) -> Result<(), VolumeError> {
+    if is_uid(uid) { unmount_below(&names::pods_dir(state_dir).join(uid)) } else { Ok(()) }
 }
 
 fn unmount_below(folder: &Path) -> Result<(), VolumeError> {

@@ -21,6 +21,10 @@ pub struct PodSecurity {
     /// they can be reached: `/` forbids all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub forbid_host_paths: Vec<String>,
+    /// When given, a hostPath volume must be at or below one of these directories of the node. Paths are
+    /// compared as they are written: symbolic links on the node are not resolved.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow_host_paths: Vec<String>,
 }
 
 impl PodSecurity {
@@ -35,11 +39,19 @@ impl PodSecurity {
             let Some(path) = volume.host_path.as_ref().map(|host_path| host_path.path.as_str()) else {
                 continue;
             };
+            let here = volumes.index(index);
+            let here = here.field("hostPath");
             if let Some(prefix) = self.forbid_host_paths.iter().find(|prefix| reaches(path, prefix)) {
-                let here = volumes.index(index);
-                let here = here.field("hostPath");
                 let message = format!(
                     "Forbidden: `{path}`: the Cluster object says podSecurity.forbidHostPaths: {prefix}"
+                );
+                findings.add(&rules::FORBIDDEN_BY_CLUSTER, &here.field("path"), message);
+            }
+            let allowed = &self.allow_host_paths;
+            if !allowed.is_empty() && !allowed.iter().any(|prefix| lies_below(path, prefix)) {
+                let message = format!(
+                    "Forbidden: `{path}`: the Cluster object says podSecurity.allowHostPaths: {}",
+                    allowed.join(", ")
                 );
                 findings.add(&rules::FORBIDDEN_BY_CLUSTER, &here.field("path"), message);
             }
@@ -66,13 +78,29 @@ impl PodSecurity {
     }
 }
 
-/// Whether one path lies at, below or above the other. Links on the node are the agent's to resolve.
+/// Whether one path lies at, below or above the other.
 fn reaches(path: &str, forbidden: &str) -> bool {
-    let parts = |path: &'_ str| -> Vec<String> {
-        path.split('/').filter(|part| !matches!(*part, "" | ".")).map(str::to_owned).collect()
-    };
-    let (path, forbidden) = (parts(path), parts(forbidden));
-    path.starts_with(&forbidden) || forbidden.starts_with(&path)
+    lies_below(path, forbidden) || lies_below(forbidden, path)
+}
+
+/// Whether a path is a directory or lies below it, part by part and as written. Nobody resolves symbolic
+/// links: what one on the node leads to is not seen here, and the agent mounts it.
+fn lies_below(path: &str, directory: &str) -> bool {
+    parts(path).starts_with(&parts(directory))
+}
+
+/// The parts of an absolute path, without those that say nothing or go back.
+fn parts(path: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            // Above the root is the root.
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    parts
 }
 
 #[cfg(test)]
@@ -89,6 +117,36 @@ mod tests {
             assert!(!reaches(path, "/etc"), "{path}");
         }
         assert!(reaches("/anything", "/"));
+    }
+
+    #[test]
+    fn only_what_lies_below_an_allowed_directory_is_allowed() {
+        let told = |path: &str, security: &PodSecurity| {
+            let host_path = Some(HostPathVolume { path: path.to_owned(), kind: None });
+            let volumes = vec![Volume { host_path, ..Volume::default() }];
+            let mut findings = Findings::default();
+            security.check(
+                &PodSpec { volumes, ..PodSpec::default() },
+                &Path::ROOT.field("spec"),
+                &mut findings,
+            );
+            findings.into_vec().into_iter().map(|finding| finding.message).collect::<Vec<_>>()
+        };
+        let list = |list: &[&str]| list.iter().map(|path| (*path).to_owned()).collect::<Vec<_>>();
+        let security = PodSecurity {
+            allow_host_paths: list(&["/srv/", "/var/lib/app"]),
+            forbid_host_paths: list(&["/srv/private"]),
+            ..PodSecurity::default()
+        };
+        for path in ["/var/lib/app", "/srv/a", "//srv/./a", "/var/lib/app/x", "/etc/../srv/a", "/srv/a/../b"]
+        {
+            assert_eq!(told(path, &security), [""; 0], "{path}");
+        }
+        for path in ["/", "/srvx", "/var/lib", "/var/lib/apple", "/srv/../etc", "/srv/a/../../etc", "/etc"] {
+            assert!(told(path, &security).iter().any(|told| told.contains("allowHostPaths")), "{path}");
+        }
+        let [told] = &told("/srv/private/key", &security)[..] else { panic!("the deny list holds, too") };
+        assert!(told.contains("spec.volumes[0].hostPath.path") && told.contains("forbidHostPaths"), "{told}");
     }
 
     #[test]
@@ -114,6 +172,7 @@ mod tests {
             forbid_privileged: true,
             forbid_host_network: true,
             forbid_host_paths: vec!["/etc".to_owned()],
+            allow_host_paths: Vec::new(),
         };
         assert_eq!(
             told(&strict),

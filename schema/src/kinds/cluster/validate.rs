@@ -21,11 +21,16 @@ pub(super) fn validate(cluster: &ClusterSpec, at: &Path<'_>, findings: &mut Find
     let functions = at.field("functions");
     pod::check_resources(&cluster.functions.resources, &functions.field("resources"), findings);
     let security = at.field("podSecurity");
-    let prefixes = security.field("forbidHostPaths");
-    for (index, prefix) in cluster.pod_security.forbid_host_paths.iter().enumerate() {
-        if !prefix.starts_with('/') || prefix.split('/').any(|part| part == "..") {
-            let message = format!("Invalid value: `{prefix}`: must be an absolute path without '..'");
-            findings.add(&rules::INVALID_PATH, &prefixes.index(index), message);
+    let policy = &cluster.pod_security;
+    let lists =
+        [("forbidHostPaths", &policy.forbid_host_paths), ("allowHostPaths", &policy.allow_host_paths)];
+    for (field, prefixes) in lists {
+        let list = security.field(field);
+        for (index, prefix) in prefixes.iter().enumerate() {
+            if !prefix.starts_with('/') || prefix.split('/').any(|part| part == "..") {
+                let message = format!("Invalid value: `{prefix}`: must be an absolute path without '..'");
+                findings.add(&rules::INVALID_PATH, &list.index(index), message);
+            }
         }
     }
     let slurm = at.field("slurm");

@@ -1,12 +1,19 @@
 //! Files of the repository and secrets in what is planned: where they are, and that no plan has a secret.
 
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 
 use schema::files::{BlobKind, BlobRef};
 use schema::kinds::pod::PodSpec;
 use schema::records::Binding;
 
+use super::super::facts::{Exited, Observed, State};
+use super::super::hush::UNSHOWN;
 use super::super::render::{self, Placement, VolumePrep};
+use super::super::steps::{Decision, Why};
+use super::super::{names, status, volumes};
 use super::{binding, node};
 
 fn blob(digit: &str, kind: BlobKind) -> BlobRef {
@@ -91,4 +98,48 @@ fn files_that_the_pod_does_not_bring_and_paths_below_a_file_are_told() {
     let at = Placement { node: &node, binding: &binding, address: None, ports: &[] };
     let why = render::container(at, &binding.pod.spec.containers[0], 0, 0).unwrap_err();
     assert!(why.contains("single file"), "{why}");
+}
+
+/// Red with the engine's words as they are.
+#[test]
+fn what_docker_says_of_a_failed_start_is_not_shown_where_a_secret_may_be_in_it() {
+    let (mut world, mut binding) = (super::wants(&[]), pod());
+    let shown = |world: &Observed, binding: &Binding| {
+        let facts = &world.pods[&binding.pod.uid];
+        let decision = Decision::idle(binding.pod.reference(), Why::Finished);
+        let seen = status::Seen { node: &world.node, binding, facts, decision: &decision };
+        serde_json::to_string(&status::wanted(seen, None, super::at(1))).unwrap()
+    };
+    let State::Exited(end) = super::exited(127, 0, 0) else { panic!("it is exited") };
+    let error = "exec: \"hunter2\": executable file not found".to_owned();
+    let failed = super::container("main", 0, State::Exited(Exited { error, started_at: None, ..end }));
+    world.pods.insert(binding.pod.uid.clone(), super::facts(&binding, Vec::new(), vec![failed]));
+    let hidden = shown(&world, &binding);
+    assert!(!hidden.contains("hunter2") && hidden.contains(UNSHOWN), "{hidden}");
+    let mut spec = (*binding.pod.spec).clone();
+    spec.containers[0].env.clear();
+    binding.pod.spec = spec.into();
+    assert!(shown(&world, &binding).contains("hunter2"), "nothing there is a secret");
+}
+
+/// As an agent leaves it that ends between two calls.
+#[test]
+fn a_half_made_file_of_a_secret_is_made_whole() {
+    let state = tempfile::tempdir().unwrap();
+    let path = names::secret_dir(state.path(), "u", "db");
+    let entries = BTreeMap::from([("pw".to_owned(), b"x".to_vec())]);
+    volumes::secret(&path, &entries, Some(7)).unwrap();
+    let file = path.join("pw");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o400)).unwrap();
+    chown(&file, Some(0), Some(0)).unwrap();
+    fs::write(path.join("..new"), "half").unwrap();
+    volumes::secret(&path, &entries, Some(7)).unwrap();
+    let meta = fs::metadata(&file).unwrap();
+    let there = fs::read_dir(&path).unwrap().count();
+    volumes::unmount_pod(state.path(), "u").unwrap();
+    assert!(!file.exists() && path.exists(), "it was in memory alone");
+    volumes::remove_pod(state.path(), "u").unwrap();
+    assert_eq!((meta.mode() & 0o7777, meta.gid(), there), (0o440, 7, 1));
+    assert!(!path.starts_with(names::volume_dir(state.path(), "u", "")), "its size would be told");
+    assert!(crate::mounts::at_or_below(state.path()).unwrap().is_empty());
 }

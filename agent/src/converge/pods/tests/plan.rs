@@ -250,7 +250,7 @@ fn a_finished_pod_gives_its_namespaces_and_address_back_and_keeps_its_containers
         let decision = decide(&observed, &job, 50);
         let Some(Task::Down(down)) = &decision.task else { panic!("{decision:?}") };
         assert_eq!(down.remove.iter().map(|t| t.id.as_str()).collect::<Vec<_>>(), ["POD-0"]);
-        assert!(down.stop.is_empty() && down.link.is_some() && !down.folder, "{down:?}");
+        assert!(down.stop.is_empty() && down.link.is_some() && down.unmount && !down.folder, "{down:?}");
         has(&mut observed, &job, facts(&job, vec![], there));
         let decision = decide(&observed, &job, 50);
         assert!(decision.task.is_none() && decision.why == Why::Finished, "{decision:?}");
