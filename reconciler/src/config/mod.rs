@@ -142,7 +142,7 @@ impl TryFrom<ServeArgs> for ServeConfig {
             etcd: endpoints(args.etcd)?,
             state_dir: absolute(&args.state_dir)?,
             listen: args.listen,
-            advertise: args.advertise.map(advertise).transpose()?,
+            advertise: args.advertise.as_deref().map(advertise).transpose()?,
             settings: Settings { cluster_cidr: cluster_cidr(args.cluster_cidr)?, sources: names },
             webhooks: args.webhooks.config(),
             name: name(args.name)?,
@@ -170,7 +170,7 @@ fn sources_of(args: RepoArgs) -> Result<Vec<SourceConfig>, ConfigError> {
     read_sources(file)
 }
 
-fn advertise(url: String) -> Result<String, ConfigError> {
+fn advertise(url: &str) -> Result<String, ConfigError> {
     let url = url.trim().trim_end_matches('/').to_owned();
     let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
     if rest.is_none_or(str::is_empty) {
