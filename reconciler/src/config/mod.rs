@@ -151,12 +151,12 @@ impl TryFrom<ServeArgs> for ServeConfig {
             etcd: endpoints(args.etcd)?,
             state_dir: absolute(&args.state_dir)?,
             listen: args.listen,
+            advertise: args.advertise.as_deref().map(advertise).transpose()?,
             settings: Settings {
                 cluster_cidr: cluster_cidr(args.cluster_cidr)?,
                 service_cidr: service_cidr(args.service_cidr, args.cluster_cidr)?,
                 sources: names,
             },
-            advertise: args.advertise.map(advertise).transpose()?,
             webhooks: args.webhooks.config(),
             name: name(args.name)?,
             log: args.log,
@@ -183,7 +183,7 @@ fn sources_of(args: RepoArgs) -> Result<Vec<SourceConfig>, ConfigError> {
     read_sources(file)
 }
 
-fn advertise(url: String) -> Result<String, ConfigError> {
+fn advertise(url: &str) -> Result<String, ConfigError> {
     let url = url.trim().trim_end_matches('/').to_owned();
     let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
     if rest.is_none_or(str::is_empty) {
