@@ -260,7 +260,7 @@ async fn answers_become_kubernetes_words() {
     }
 }
 
-// Red without `catch_unwind` in `ask`: it is asked once.
+// For `catch_unwind` in `ask`.
 #[tokio::test(start_paused = true)]
 async fn a_check_that_panics_is_made_again() {
     let rig = Rig::new();
@@ -274,7 +274,7 @@ async fn a_check_that_panics_is_made_again() {
     rig.shutdown.cancel();
 }
 
-// Red without the bound in `Timing::of`: the queue panics, and nobody is asked any more.
+// For the bound in `Timing::of`: the timer queue panics beyond some two years.
 #[tokio::test(start_paused = true)]
 async fn numbers_beyond_all_reason_stop_no_other_probe() {
     let rig = Rig::new();
@@ -289,7 +289,7 @@ async fn numbers_beyond_all_reason_stop_no_other_probe() {
     rig.shutdown.cancel();
 }
 
-// Red without the retry in `HealthBook::run`.
+// For the retry in `HealthBook::run`.
 #[tokio::test(start_paused = true)]
 async fn what_a_full_disk_did_not_take_is_seen_at_once_and_written_later() {
     let state = tempfile::tempdir().unwrap();

@@ -213,7 +213,7 @@ async fn told_in(rig: &Rig, prefix: &str) -> Vec<String> {
     items.iter().map(|kv| String::from_utf8_lossy(&kv.value).into_owned()).collect()
 }
 
-// Red when the hook runs with every stop, and when the failure of a kill is not kept in the ledger.
+// For `note_hooked` and `note_kill` in the ledger.
 #[tokio::test(start_paused = true)]
 async fn a_container_that_cannot_be_killed_is_asked_to_go_once_and_its_pod_says_so() {
     let mut rig = Rig::new();
@@ -260,7 +260,6 @@ async fn a_container_that_cannot_be_killed_is_asked_to_go_once_and_its_pod_says_
     rig.agent_until("gone", Rig::empty).await;
 }
 
-// Red when a label that can't be read is no hook.
 #[tokio::test(start_paused = true)]
 async fn a_hook_that_cannot_be_read_is_told_at_the_stop() {
     let mut rig = Rig::new();
@@ -281,7 +280,7 @@ async fn a_hook_that_cannot_be_read_is_told_at_the_stop() {
     assert_eq!(events.iter().filter(|text| is_told(text)).count(), 1, "{events:#?}");
 }
 
-// Red when `Dead` is read as `Removing`: it is left alone for ever.
+// Read as `Removing`, it would be left alone for ever.
 #[tokio::test(start_paused = true)]
 async fn a_container_that_docker_could_not_remove_is_removed_again_and_made_anew() {
     let mut rig = Rig::new();

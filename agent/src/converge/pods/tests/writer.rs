@@ -98,8 +98,7 @@ async fn the_last_status_is_written_and_a_stale_key_removed() {
     shutdown.cancel();
 }
 
-// Red when `write_all` returns at the first refusal, as it once did, and with three when those are tried
-// first again and again (no `step_back`).
+// Three in a row end a round: for `step_back`, without which the same three would come first for ever.
 #[tokio::test(start_paused = true)]
 async fn statuses_that_cannot_be_written_stop_no_other() {
     for bad in [&["a"][..], &["a", "b", "c"], &["a", "b", "c", "d", "e"]] {
