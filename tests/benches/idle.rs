@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use harness::manifests::sleeper;
+use harness::manifests::{sleeper, web};
 use harness::{Change, Cluster, ClusterOptions, Context, Result, ensure, eventually, holds, secs};
 
 use crate::Scale;
@@ -17,16 +17,24 @@ fn pods(count: usize) -> Vec<Change> {
     (0..count).map(|i| Change::write(format!("pods/idle-{i}.yaml"), sleeper(&format!("idle-{i}")))).collect()
 }
 
+/// Servers with two probes each, as often as Kubernetes asks by default.
+fn probed(count: usize) -> Vec<Change> {
+    let probe = "{httpGet: {path: /, port: 8080}, periodSeconds: 10}";
+    let probes = format!("    readinessProbe: {probe}\n    livenessProbe: {probe}\n");
+    let pod = |i: usize| web(&format!("idle-{i}")).container_fields(&probes).to_string();
+    (0..count).map(|i| Change::write(format!("pods/idle-{i}.yaml"), pod(i))).collect()
+}
+
 fn agent(scale: Scale, table: &mut Table) -> Result<()> {
     // The poll as it is by default: idle is what users have.
     Cluster::run(ClusterOptions { poll: "5s", ..ClusterOptions::default() }, |cluster| {
-        cluster.push(&pods(scale.idle_pods), "Idle pods")?;
+        cluster.push(&probed(scale.idle_pods), "Idle pods")?;
         eventually("all pods run", secs(180), || {
             let running = cluster.containers()?.iter().filter(|container| container.running).count();
             ensure!(running == 2 * scale.idle_pods, "{running} containers run");
             Ok(())
         })?;
-        let with = format!("with {} pods", scale.idle_pods);
+        let with = format!("with {} pods of two probes each", scale.idle_pods);
         let (agent, reconciler) = (cluster.node().agent.pid()?, cluster.reconcilers[0].pid()?);
         Idler { who: format!("agent {with}"), pid: agent, budget: "≤ 40 MiB" }.show(scale, table)?;
         Idler { who: format!("reconciler {with}"), pid: reconciler, budget: "≤ 60 MiB" }.show(scale, table)
