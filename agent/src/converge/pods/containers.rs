@@ -204,10 +204,11 @@ pub fn steps(
         match verdict {
             Verdict::Runs | Verdict::Unhealthy | Verdict::Ended { .. } => {}
             Verdict::Removing => look_again(decision, after(now, REMOVING_AGAIN)),
-            Verdict::BackOff { until, delay } => {
+            Verdict::BackOff { until, delay, why } => {
                 let (delay, name) = (delay.as_secs(), &spec.name);
                 let at = until.strftime("%Y-%m-%dT%H:%M:%SZ");
-                let message = format!("back-off {delay}s restarting failed container {name}, until {at}");
+                let message =
+                    format!("back-off {delay}s restarting failed container {name}, until {at}: {why}");
                 wait(decision, &spec.name, "CrashLoopBackOff", message);
                 look_again(decision, *until);
             }

@@ -42,6 +42,8 @@ pub enum Verdict {
         until: Timestamp,
         /// How long in all.
         delay: SignedDuration,
+        /// How it ended, in a few words.
+        why: String,
     },
     /// It is being removed by someone, or once more after that failed; look again.
     Removing,
@@ -115,6 +117,17 @@ fn after_end(current: &Container, end: &Exited, now: Timestamp) -> Verdict {
     if now >= until || end.finished_at > now {
         Verdict::Make { attempt: current.attempt + 1, backoff: level.saturating_add(1) }
     } else {
-        Verdict::BackOff { until, delay }
+        Verdict::BackOff { until, delay, why: cause(current, end) }
+    }
+}
+
+/// Why it ended, for whoever asks why it waits. Docker's own words are not repeated here: they may
+/// quote the command with a secret in it.
+fn cause(container: &Container, end: &Exited) -> String {
+    match container.failed_probe() {
+        Some(probe) => format!("it failed its {} probe", probe.word()),
+        None if end.oom_killed => "OOMKilled: it used more memory than its limit".to_owned(),
+        None if end.started_at.is_none() => "it could not be started".to_owned(),
+        None => format!("it ended with exit code {}", end.code),
     }
 }

@@ -76,7 +76,9 @@ impl VerdictLoop {
     fn tell(&self, revision: &Revision) {
         let commit = short(&revision.commit);
         let (kind, reason, message) = match &revision.verdict {
-            Verdict::Good => (EventType::Normal, "Healthy", format!("all of commit {commit} is healthy")),
+            Verdict::Good => {
+                (EventType::Normal, "Healthy", format!("all that commit {commit} changed is healthy"))
+            }
             Verdict::Bad { why } => (EventType::Warning, "Bad", format!("commit {commit}: {why}")),
             Verdict::Applied | Verdict::Degraded { .. } | Verdict::Superseded => return,
         };

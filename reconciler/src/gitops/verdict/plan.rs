@@ -9,7 +9,9 @@ use jiff::{SignedDuration, Timestamp};
 use schema::kinds::Resource;
 use schema::kinds::replica_set::DEFAULT_PROGRESS_DEADLINE_SECONDS;
 use schema::object::Object;
-use schema::records::{Revision, SourceError, SourceErrorKind, SourceState, SourceStatus, Verdict};
+use schema::records::{
+    ChangeCounts, Revision, SourceError, SourceErrorKind, SourceState, SourceStatus, Verdict,
+};
 use schema::world::{Versioned, World};
 
 use super::super::health::{health, trouble};
@@ -94,6 +96,9 @@ fn judge(
     });
     let mut troubles = unwell.chain(waiting).peekable();
     if troubles.peek().is_none() {
+        if is_being_undone(world, revision) {
+            return None;
+        }
         return Some(match &revision.verdict {
             Verdict::Degraded { why } => Verdict::Degraded { why: why.clone() },
             _ => Verdict::Good,
@@ -108,6 +113,14 @@ fn judge(
     }
     let troubles: Vec<String> = troubles.collect();
     Some(Verdict::Bad { why: why_bad(&troubles, deadline, &revision.verdict) })
+}
+
+/// The source has fewer objects than this commit left: a newer one is being applied, and what it
+/// removes is no sign of health.
+fn is_being_undone(world: &World, revision: &Revision) -> bool {
+    let of_source = world.objects.values().filter(|o| o.value.provenance.source == revision.source).count();
+    let ChangeCounts { create, update, replace, unchanged, .. } = revision.counts;
+    u64::try_from(of_source).unwrap_or(u64::MAX) < create + update + replace + unchanged
 }
 
 /// Since when the objects of a revision have their time: each wait has one of its own, and what

@@ -66,6 +66,28 @@ async fn a_newer_commit_ends_the_watch_of_an_older() {
 }
 
 #[tokio::test]
+async fn what_the_next_commit_removes_makes_this_one_not_good() {
+    let mut repo = Repo::new(pods(["a", "b", "c"]));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    for name in ["a", "b"] {
+        cluster.report(name, PodPhase::Running, true).await;
+    }
+    cluster.report("c", PodPhase::Pending, false).await;
+    assert!(decided(&mut cluster, 1).await.decided.is_empty());
+    // The moment at which the next one has removed it and its revision is not written yet.
+    let revision = cluster.revisions().await.remove(0);
+    let mut world = cluster.reflect().await.clone();
+    let id = world.objects.keys().find(|id| id.name == "c").unwrap().clone();
+    world.objects.remove(&id);
+    let now = revision.applied_at + SignedDuration::from_secs(2);
+    assert!(plan(&world, &["main".to_owned()].into(), now).decided.is_empty());
+    repo.remove("c.yaml").commit("Without");
+    cluster.settle().await;
+    assert_eq!(verdicts(&decided(&mut cluster, 1).await)[0], (1, Verdict::Superseded));
+}
+
+#[tokio::test]
 async fn what_waits_keeps_a_commit_from_being_good_and_turns_it_bad() {
     let mut repo = Repo::new(pods(["db"]));
     repo.set(

@@ -39,6 +39,7 @@ fn later_crashes_wait_and_a_long_run_makes_the_next_crash_the_first() {
     let wait = |seconds: i64| Verdict::BackOff {
         until: at(1000 + seconds),
         delay: SignedDuration::from_secs(seconds),
+        why: "it ended with exit code 1".to_owned(),
     };
     assert_eq!(look(0, 5, 1000), make(1));
     assert_eq!(look(1, 5, 1009), wait(10));
