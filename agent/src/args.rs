@@ -90,7 +90,7 @@ pub struct RunArguments {
     #[arg(long, env = "MINIK8S_RECONCILER", value_name = "URL", value_delimiter = ',')]
     pub reconciler: Vec<String>,
     /// This node's age identity, which decrypts secrets; made if it is not there
-    /// [default: <state-dir>/agent/age-identity.txt]
+    /// [default: agent/age-identity.txt in the state directory]
     #[arg(long, env = "MINIK8S_AGE_IDENTITY", value_name = "FILE")]
     pub age_identity: Option<PathBuf>,
     #[command(flatten)]
