@@ -180,11 +180,8 @@ fn container(
         hushed(end);
     }
     last_state.as_mut().map(hushed);
-    let health = current.and_then(|c| c.health).unwrap_or(Health {
-        started: spec.startup_probe.is_none(),
-        ready: spec.startup_probe.is_none() && spec.readiness_probe.is_none(),
-        failed: None,
-    });
+    let former = current.and_then(|c| c.health);
+    let health = Health::known(former, spec.startup_probe.is_some(), spec.readiness_probe.is_some());
     ContainerStatus {
         name: spec.name.clone(),
         image: spec.image.clone(),

@@ -86,6 +86,17 @@ pub struct Health {
     pub failed: Option<ProbeKind>,
 }
 
+impl Health {
+    /// What is known of a container that runs, with or without a startup and a readiness probe. What was
+    /// known of it says nothing where there is no probe: it may be from before the container ran.
+    pub fn known(former: Option<Self>, startup: bool, readiness: bool) -> Self {
+        let former = former.unwrap_or_default();
+        let started = former.started || !startup;
+        let ready = started && (former.ready || !readiness) && former.failed.is_none();
+        Self { started, ready, failed: former.failed }
+    }
+}
+
 /// The probes of one start of one container.
 #[derive(Debug, Clone)]
 pub struct ProbeMachine {
@@ -99,11 +110,8 @@ impl ProbeMachine {
     /// A container with these probes. `former` is what was last known of this very start: it stands
     /// until a probe says otherwise.
     pub fn new(timings: BTreeMap<ProbeKind, Timing>, former: Option<Health>) -> Self {
-        let former = former.unwrap_or_default();
         let has = |kind| timings.contains_key(&kind);
-        let started = former.started || !has(ProbeKind::Startup);
-        let ready = started && (former.ready || !has(ProbeKind::Readiness)) && former.failed.is_none();
-        let health = Health { started, ready, failed: former.failed };
+        let health = Health::known(former, has(ProbeKind::Startup), has(ProbeKind::Readiness));
         Self { timings, health, runs: BTreeMap::new() }
     }
 

@@ -141,6 +141,21 @@ fn ready_is_what_the_probes_say_and_what_was_known_stands() {
     assert!(!told(&web, &observed).container_statuses[0].ready);
 }
 
+// Seen red without `|| !startup` and `|| !readiness` in `Health::known`: never ready, whatever happens.
+#[test]
+fn what_was_told_before_it_ran_holds_no_container_without_probes_back() {
+    let web = with_probes(Always);
+    let containers =
+        |state: fn() -> State| vec![container("web", 0, state()), container("other", 0, state())];
+    let statuses = told(&web, &seen(&web, containers(|| State::Created))).container_statuses;
+    assert!(statuses.iter().all(|status| !status.container_id.is_empty() && !status.started));
+    let mut observed = seen(&web, containers(running));
+    observe::fill_health(&mut observed.pods, &Default::default(), |_| Some(statuses.clone()));
+    let now = told(&web, &observed).container_statuses;
+    assert_eq!((now[0].started, now[0].ready), (true, false), "its readiness probe has not said anything");
+    assert_eq!((now[1].started, now[1].ready), (true, true));
+}
+
 /// The name of the start `attempt` of a container runs.
 fn runs(rig: &Rig, container: &str, attempt: u32) -> bool {
     let (begin, end) = (format!("mk8s_{container}_"), format!("_{attempt}"));
