@@ -13,7 +13,7 @@ use anyhow::{Context as _, anyhow, bail};
 use jiff::Timestamp;
 use schema::control::shutdown::Tasks;
 use schema::control::{Driver, LastRun, Loop, Nudge, Nudged};
-use schema::keys::{Key, prefix};
+use schema::keys::prefix;
 use schema::records::Subnet;
 use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
@@ -23,6 +23,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{self, Api};
+use crate::catalog::{self, CatalogDisk, CatalogStore};
 use crate::config::Config;
 use crate::converge::images::{ImageBook, ImagesDeps, ImagesLoop};
 use crate::converge::network::{NetworkLoop, NetworkSettings};
@@ -147,13 +148,22 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     let (instance, node) = (config.machine.instance.as_str(), config.node.as_str());
     let prefixes = vec![
         prefix::bindings_of(node),
-        Key::Subnet(node.to_owned()).to_string(),
         prefix::pod_status_of(node),
+        prefix::SERVICES.to_owned(),
+        prefix::ROUTES.to_owned(),
+        prefix::NODES.to_owned(),
+        prefix::SUBNETS.to_owned(),
     ];
     let (world, reflecting) = reflector::spawn(Arc::clone(&store), prefixes, tasks.token());
     tasks.adopt_critical("reflector", reflecting);
     let (subnets, subnet) = watch::channel(subnet);
     tasks.spawn_critical("subnet", follow_subnet(node.to_owned(), world.clone(), subnets, tasks.token()));
+    let (disk, known) = CatalogDisk::open(&config.machine.agent_dir());
+    let store_of_catalog = CatalogStore::new(node, known);
+    let (catalogs, catalog) = watch::channel(Arc::new(store_of_catalog.current().clone()));
+    let following = catalog::follow(store_of_catalog, world.clone(), catalogs, tasks.token());
+    tasks.spawn_critical("catalog", following);
+    tasks.spawn_critical("catalog to disk", catalog::keep(disk, catalog, tasks.token()));
     let api = Api { docker: Arc::clone(&docker), instance: instance.to_owned() };
     tasks.spawn_critical("api", serve(listener, api, tasks.token()));
 

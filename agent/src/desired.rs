@@ -14,6 +14,7 @@ use schema::world::World;
 
 mod disk;
 
+pub(crate) use disk::replace;
 pub use disk::{DesiredDisk, DiskError};
 
 /// How long a fresh agent waits for etcd's first list before it acts from disk.

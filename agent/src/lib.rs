@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod args;
+pub mod catalog;
 pub mod config;
 pub mod converge;
 pub mod daemon;

@@ -207,7 +207,8 @@ fn named(binding: Binding, path: &Path) -> Result<Binding, String> {
     if fits { Ok(binding) } else { Err(format!("it speaks of {said}")) }
 }
 
-fn replace(path: &Path, bytes: &[u8]) -> Result<(), DiskError> {
+/// A whole file or none, safe from a power failure.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), DiskError> {
     let failed = |source| DiskError::Write { path: path.to_owned(), source };
     let temporary = path.with_extension("tmp");
     let mut file = File::create(&temporary).map_err(failed)?;

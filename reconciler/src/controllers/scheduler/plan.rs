@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use schema::keys::{Key, prefix};
+use schema::kinds::Resource;
+use schema::kinds::service::ServiceType;
 use schema::meta::PodRef;
 use schema::records::{Binding, PodInstance, Settled, SourceState};
 use schema::world::{Versioned, World};
@@ -91,6 +93,23 @@ fn is_complete(world: &World, sources: &BTreeSet<String>) -> bool {
         && world.malformed.is_empty()
         && sources.iter().all(is_whole)
         && workloads::plan(world).writes.is_empty()
+        && services_are_written(world)
+}
+
+/// Every Dns object and every Service has its record, or else is one whose address or port another may
+/// have: the nodes' rules and names must not miss one that is only on its way.
+fn services_are_written(world: &World) -> bool {
+    world.objects.iter().all(|(id, object)| {
+        let name = || PodRef::new(id.namespace.as_str(), id.name.as_str());
+        match &object.value.resource {
+            Resource::Service(spec) => {
+                let may_be_refused = spec.cluster_ip.is_some() || spec.kind == ServiceType::NodePort;
+                may_be_refused || world.services.contains_key(&name())
+            }
+            Resource::Dns(_) => world.routes.contains_key(&name()),
+            _ => true,
+        }
+    })
 }
 
 fn unreadable_pods(world: &World) -> BTreeMap<PodRef, String> {

@@ -361,7 +361,12 @@ fn plans_of_a_large_world_take_less_than_a_tenth_of_a_second() {
 }
 
 mod settling {
-    use schema::records::{SourceState, SourceStatus};
+    use std::sync::Arc;
+
+    use schema::kinds::Resource;
+    use schema::kinds::service::ServiceSpec;
+    use schema::object::Object;
+    use schema::records::{ServiceRecord, SourceState, SourceStatus};
 
     use super::*;
     use crate::controllers::testing::{object, object_key, source};
@@ -383,6 +388,16 @@ mod settling {
         // What a quarantined file held may run, and be in this etcd not at all.
         assert!(!settles(&worlds(SourceState::Degraded)));
         assert!(settles(&worlds(SourceState::Synced)));
+    }
+
+    // Seen red without `services_are_written`.
+    #[test]
+    fn not_before_services_and_routes_have_their_records() {
+        let resource = Resource::Service(Arc::new(ServiceSpec::default()));
+        let object = Object { resource, ..object("web", spec(1, 1)) };
+        let worlds = worlds(SourceState::Synced).put(&Key::Object(object.reference()), &object);
+        assert!(!settles(&worlds));
+        assert!(settles(&worlds.put(&Key::Service(pod_ref("web")), &ServiceRecord::default())));
     }
 
     #[test]

@@ -1,0 +1,221 @@
+//! What this node knows of the rest of the cluster: services, routes, the other nodes. From etcd when
+//! it has been listed, else from the node's own disk.
+//!
+//! Reads the world and `<state>/agent/catalog.json`; publishes what holds. While an etcd is not
+//! complete again nothing leaves the catalog for being absent, and a node that is gone from a complete
+//! one stays for a while: its agent may be about to register again.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::Ipv4Net;
+use jiff::{SignedDuration, Timestamp};
+use schema::keys::Key;
+use schema::meta::PodRef;
+use schema::records::{RouteRecord, ServiceRecord, Vtep};
+use schema::store::reflector::WorldReader;
+use schema::world::{Table, World};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::desired::Source;
+
+mod disk;
+#[cfg(test)]
+mod tests;
+
+pub use disk::CatalogDisk;
+
+/// How long a node that etcd does not list any more is still sent packets: twice what an agent takes to
+/// register with an etcd that was lost, and some.
+pub const PEER_GRACE: SignedDuration = SignedDuration::from_secs(60);
+
+/// How often it is looked whether an absent peer's time is over.
+const PEER_CHECK: Duration = Duration::from_secs(5);
+/// Between two writes of the file: endpoints may change many times a second.
+const SPACING: Duration = Duration::from_secs(1);
+
+/// What is known of the cluster. Clones in constant time but for the peers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Catalog {
+    /// Who says so; of [`Source::Unknown`] nothing follows.
+    pub source: Source,
+    /// Every service, with its endpoints. Revisions are 0 from the disk.
+    pub services: Table<PodRef, ServiceRecord>,
+    /// Every host and its paths.
+    pub routes: Table<PodRef, RouteRecord>,
+    /// The other nodes of which both a range and a tunnel are known.
+    pub peers: BTreeMap<String, Peer>,
+    /// Newest revision of etcd that is in here; 0 from the disk.
+    pub revision: i64,
+}
+
+/// Another node, as far as packets for its pods need it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    /// The range of its pods.
+    pub cidr: Ipv4Net,
+    /// The end of its tunnel.
+    pub vtep: Vtep,
+    /// Its address for everything else.
+    pub address: Option<Ipv4Addr>,
+    /// Since when etcd does not list it any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub absent_since: Option<Timestamp>,
+}
+
+/// Keeps [`Catalog`] between runs. Pure.
+#[derive(Debug)]
+pub struct CatalogStore {
+    node: String,
+    current: Catalog,
+    taken: Option<World>,
+}
+
+impl CatalogStore {
+    /// A store that begins with what the disk had.
+    pub fn new(node: &str, loaded: Option<Catalog>) -> Self {
+        Self { node: node.to_owned(), current: loaded.unwrap_or_default(), taken: None }
+    }
+
+    /// What holds now.
+    pub fn current(&self) -> &Catalog {
+        &self.current
+    }
+
+    /// Takes a listed world in; true if something changed.
+    pub fn take(&mut self, world: &World, now: Timestamp) -> bool {
+        let same = |taken: &World| {
+            taken.services.ptr_eq(&world.services)
+                && taken.routes.ptr_eq(&world.routes)
+                && taken.nodes.ptr_eq(&world.nodes)
+                && taken.subnets.ptr_eq(&world.subnets)
+                && taken.settled.ptr_eq(&world.settled)
+                && taken.malformed.ptr_eq(&world.malformed)
+        };
+        let waits = self.current.peers.values().any(|peer| peer.absent_since.is_some());
+        if !world.synced || (!waits && self.taken.as_ref().is_some_and(same)) {
+            return false;
+        }
+        let next = self.read(world, now);
+        self.taken = Some(world.clone());
+        let changed = next.source != self.current.source
+            || !next.services.ptr_eq(&self.current.services)
+            || !next.routes.ptr_eq(&self.current.routes)
+            || next.peers != self.current.peers;
+        self.current = next;
+        changed
+    }
+
+    fn read(&self, world: &World, now: Timestamp) -> Catalog {
+        let settled = world.settled.contains_key(&self.node);
+        let unreadable = |key: String| world.malformed.contains_key(&key);
+        let services = kept(&self.current.services, &world.services, |id| {
+            !settled || unreadable(Key::Service(id.clone()).to_string())
+        });
+        let routes = kept(&self.current.routes, &world.routes, |id| {
+            !settled || unreadable(Key::Route(id.clone()).to_string())
+        });
+        Catalog {
+            source: Source::Etcd,
+            services,
+            routes,
+            peers: self.peers(world, settled, now),
+            revision: world.revision,
+        }
+    }
+
+    fn peers(&self, world: &World, settled: bool, now: Timestamp) -> BTreeMap<String, Peer> {
+        let mut peers = BTreeMap::new();
+        for (name, node) in world.nodes.iter().filter(|(name, _)| **name != self.node) {
+            let (Some(subnet), Some(vtep)) = (world.subnets.get(name), &node.value.vtep) else { continue };
+            let address = node.value.addresses.iter().find_map(|address| match address {
+                std::net::IpAddr::V4(address) => Some(*address),
+                std::net::IpAddr::V6(_) => None,
+            });
+            let (cidr, vtep) = (subnet.value.cidr, vtep.clone());
+            peers.insert(name.clone(), Peer { cidr, vtep, address, absent_since: None });
+        }
+        for (name, former) in &self.current.peers {
+            // Who has its range now has its packets, too.
+            if peers.contains_key(name) || peers.values().any(|peer| peer.cidr == former.cidr) {
+                continue;
+            }
+            let since = former.absent_since.unwrap_or(now);
+            if !settled || now.duration_since(since) < PEER_GRACE {
+                peers.insert(name.clone(), Peer { absent_since: Some(since), ..former.clone() });
+            }
+        }
+        peers
+    }
+}
+
+/// What etcd has now, and what it had before and `stays` though it is absent.
+fn kept<V: Clone + PartialEq>(
+    former: &Table<PodRef, V>,
+    now: &Table<PodRef, V>,
+    stays: impl Fn(&PodRef) -> bool,
+) -> Table<PodRef, V> {
+    let mut next = now.clone();
+    for (id, value) in former {
+        if !now.contains_key(id) && stays(id) {
+            next.insert(id.clone(), Arc::clone(value));
+        }
+    }
+    // What was kept has come back, or nothing changed at all: who compares by identity sees no change.
+    let unchanged = next.len() == former.len()
+        && next.iter().all(|(id, value)| {
+            former.get(id).is_some_and(|there| Arc::ptr_eq(there, value) || there.value == value.value)
+        });
+    if unchanged { former.clone() } else { next }
+}
+
+/// Follows the world and publishes each catalog that differs, until `shutdown`.
+pub async fn follow(
+    mut store: CatalogStore,
+    mut world: WorldReader,
+    catalogs: watch::Sender<Arc<Catalog>>,
+    shutdown: CancellationToken,
+) {
+    let run = async {
+        loop {
+            if store.take(&world.current(), Timestamp::now()) {
+                catalogs.send_replace(Arc::new(store.current().clone()));
+            }
+            // A peer that is absent leaves without news; over either way.
+            let _ = tokio::time::timeout(PEER_CHECK, world.changed()).await;
+        }
+    };
+    // Cancel-safe: nothing is held across the waits.
+    let _: Option<()> = shutdown.run_until_cancelled(run).await;
+}
+
+/// Keeps the newest catalog on disk, at most one write a second, until `shutdown`.
+///
+/// It comes after what nodes act on: an agent that dies within that second and comes back without etcd
+/// knows the endpoints of a second ago, as every node does whose etcd is away.
+pub async fn keep(
+    disk: CatalogDisk,
+    mut catalogs: watch::Receiver<Arc<Catalog>>,
+    shutdown: CancellationToken,
+) {
+    let disk = Arc::new(disk);
+    let run = async {
+        while catalogs.changed().await.is_ok() {
+            let newest = Arc::clone(&catalogs.borrow_and_update());
+            let disk = Arc::clone(&disk);
+            let stored = tokio::task::spawn_blocking(move || disk.store(&newest)).await;
+            if let Ok(Err(error)) = stored {
+                tracing::error!(%error, "what is known of the cluster is not saved; the next change tries again");
+            }
+            tokio::time::sleep(SPACING).await;
+        }
+        // The writer ended; whoever watches over it ends the process.
+        std::future::pending::<()>().await;
+    };
+    // Cancel-safe: the file is replaced as a whole.
+    let _: Option<()> = shutdown.run_until_cancelled(run).await;
+}

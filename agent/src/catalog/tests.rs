@@ -1,0 +1,128 @@
+//! What stays in the catalog though etcd does not list it, and what leaves.
+
+use jiff::{SignedDuration, Timestamp};
+use schema::keys::Key;
+use schema::meta::PodRef;
+use schema::records::ServiceRecord;
+use schema::world::{Change, World};
+use serde_json::json;
+
+use super::{Catalog, CatalogDisk, CatalogStore, PEER_GRACE};
+use crate::desired::Source;
+
+fn put(world: &mut World, key: &Key, value: &serde_json::Value) {
+    world.revision += 1;
+    let (key, value) = (key.to_string(), serde_json::to_vec(value).unwrap().into());
+    let (create_revision, mod_revision) = (1, world.revision);
+    world.apply(&Change::Put { key, value, create_revision, mod_revision });
+}
+
+fn remove(world: &mut World, key: &Key) {
+    world.apply(&Change::Delete { key: key.to_string() });
+}
+
+fn web() -> PodRef {
+    PodRef::new("default", "web")
+}
+
+fn node(world: &mut World, name: &str, number: u8) {
+    let record = json!({
+        "name": name, "addresses": [format!("192.0.2.{number}")], "cpu": "1", "memory": "1Gi",
+        "maxPods": 110, "api": "", "registeredAt": "2026-01-01T00:00:00Z",
+        "versions": {"agent": "", "docker": "", "kernel": "", "os": "", "arch": ""},
+        "vtep": {"address": format!("192.0.2.{number}"), "mac": "0a:58:0a:f4:00:00"},
+    });
+    put(world, &Key::Node(name.to_owned()), &record);
+    let subnet = json!({"cidr": format!("10.244.{number}.0/24"), "clusterCidr": "10.244.0.0/16"});
+    put(world, &Key::Subnet(name.to_owned()), &subnet);
+}
+
+/// A complete world with one service and two nodes, the first of which is ours.
+fn complete() -> World {
+    let mut world = World { synced: true, ..World::default() };
+    node(&mut world, "a", 1);
+    node(&mut world, "b", 2);
+    put(&mut world, &Key::Service(web()), &json!({"clusterIP": "10.96.0.20", "ports": []}));
+    put(&mut world, &Key::Settled("a".to_owned()), &json!({"commits": {}}));
+    world
+}
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_000_000 + seconds).unwrap()
+}
+
+// Seen red without `!settled ||` in `read`.
+#[test]
+fn what_an_etcd_that_was_lost_lacks_stays_until_it_is_complete() {
+    let mut store = CatalogStore::new("a", None);
+    assert!(!store.take(&World::default(), at(0)), "nothing is listed");
+    assert!(store.take(&complete(), at(0)));
+    assert_eq!(store.current().services[&web()].value.cluster_ip, Some("10.96.0.20".parse().unwrap()));
+    let mut lost = World { synced: true, ..World::default() };
+    store.take(&lost, at(1));
+    assert!(store.current().services.contains_key(&web()) && store.current().peers.contains_key("b"));
+    put(&mut lost, &Key::Settled("a".to_owned()), &json!({"commits": {}}));
+    assert!(store.take(&lost, at(2)));
+    assert!(store.current().services.is_empty());
+}
+
+#[test]
+fn a_value_that_cannot_be_read_keeps_its_last_form_and_what_is_removed_goes_at_once() {
+    let mut store = CatalogStore::new("a", None);
+    let mut world = complete();
+    store.take(&world, at(0));
+    put(&mut world, &Key::Service(web()), &json!({"clusterIP": 7}));
+    assert!(!store.take(&world, at(1)), "nothing differs");
+    assert!(store.current().services.contains_key(&web()));
+    remove(&mut world, &Key::Service(web()));
+    assert!(store.take(&world, at(2)));
+    assert!(store.current().services.is_empty());
+}
+
+// Seen red without the grace in `peers`.
+#[test]
+fn a_node_that_is_gone_is_sent_packets_for_a_while_unless_another_has_its_range() {
+    let mut store = CatalogStore::new("a", None);
+    let mut world = complete();
+    store.take(&world, at(0));
+    assert_eq!(store.current().peers.keys().collect::<Vec<_>>(), ["b"], "not ourselves");
+    remove(&mut world, &Key::Node("b".to_owned()));
+    store.take(&world, at(10));
+    assert_eq!(store.current().peers["b"].absent_since, Some(at(10)));
+    assert!(!store.take(&world, at(11)));
+    let over = at(10) + PEER_GRACE;
+    assert!(!store.take(&world, over - SignedDuration::from_secs(1)));
+    assert!(store.take(&world, over));
+    assert!(store.current().peers.is_empty());
+
+    let mut store = CatalogStore::new("a", None);
+    let mut world = complete();
+    store.take(&world, at(0));
+    remove(&mut world, &Key::Node("b".to_owned()));
+    node(&mut world, "c", 2);
+    store.take(&world, at(1));
+    assert_eq!(store.current().peers.keys().collect::<Vec<_>>(), ["c"]);
+}
+
+#[test]
+fn the_next_agent_knows_from_the_disk_what_this_one_knew() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = CatalogStore::new("a", None);
+    store.take(&complete(), at(0));
+    let (disk, nothing) = CatalogDisk::open(folder.path());
+    assert_eq!(nothing, None);
+    disk.store(store.current()).unwrap();
+    let (_, loaded) = CatalogDisk::open(folder.path());
+    let Catalog { source, services, peers, .. } = loaded.clone().unwrap();
+    assert_eq!((source, &peers), (Source::Disk, &store.current().peers));
+    let values = |table: &schema::world::Table<PodRef, ServiceRecord>| {
+        table.iter().map(|(id, value)| (id.clone(), value.value.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(values(&services), values(&store.current().services));
+    // Who compares by identity sees no change when etcd says the same.
+    let mut next = CatalogStore::new("a", loaded);
+    assert!(next.take(&complete(), at(1)), "it is etcd that speaks now");
+    assert!(next.current().services.ptr_eq(&services));
+    std::fs::write(folder.path().join("catalog.json"), "{").unwrap();
+    assert!(CatalogDisk::open(folder.path()).1.is_none());
+}
