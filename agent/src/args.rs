@@ -70,6 +70,14 @@ pub struct RunArguments {
     /// Address under which other nodes reach this one; by default that of the default route
     #[arg(long, env = "MINIK8S_NODE_IP", value_name = "ADDR")]
     pub node_ip: Option<IpAddr>,
+    /// Number of the VXLAN network between nodes, the same on all of them
+    #[arg(long, env = "MINIK8S_VXLAN_VNI", value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=0x00ff_ffff))]
+    pub vxlan_vni: u32,
+    /// UDP port of the VXLAN network, the same on all nodes
+    #[arg(long, env = "MINIK8S_VXLAN_PORT", value_name = "PORT", default_value_t = 8472)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    pub vxlan_port: u16,
     /// Most processes and threads of a container; -1 is no limit
     #[arg(long, env = "MINIK8S_POD_PIDS_LIMIT", value_name = "N", default_value_t = DEFAULT_PIDS)]
     #[arg(allow_negative_numbers = true)]

@@ -7,6 +7,7 @@ use schema::quantity::Memory;
 
 use crate::args::{MachineArguments, RunArguments};
 use crate::converge::images::Thresholds;
+use crate::converge::network::Vxlan;
 use crate::converge::pods::ContainerLimits;
 use crate::worlds::docker::LogLimits;
 
@@ -50,6 +51,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Address of the node, if given by hand.
     pub node_ip: Option<IpAddr>,
+    /// Number and port of the network between nodes.
+    pub vxlan: Vxlan,
     /// What every container gets.
     pub container_limits: ContainerLimits,
     /// When unused images are removed.
@@ -122,6 +125,7 @@ impl RunArguments {
             node: node_name(self.node.as_deref())?,
             listen: self.listen,
             node_ip: self.node_ip,
+            vxlan: Vxlan { vni: self.vxlan_vni, port: self.vxlan_port },
             container_limits: self.container_limits()?,
             image_gc: self.thresholds()?,
         })

@@ -26,7 +26,7 @@ use crate::api::{self, Api};
 use crate::catalog::{self, CatalogDisk, CatalogStore};
 use crate::config::Config;
 use crate::converge::images::{ImageBook, ImagesDeps, ImagesLoop};
-use crate::converge::network::{NetworkLoop, NetworkSettings};
+use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings};
 use crate::converge::node::{HEARTBEAT_INTERVAL, NodeDeps, NodeLoop};
 use crate::converge::pod_table::PodTable;
 use crate::converge::pods::{PauseImage, PodsDeps, PodsLoop};
@@ -103,7 +103,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 /// What the loops stand on.
 struct Ground {
     docker: Arc<dyn Docker>,
-    netlink: Arc<dyn Netlink>,
+    netlink: Arc<RealNetlink>,
     iptables: Arc<dyn Iptables>,
     listener: TcpListener,
     store: SharedStore,
@@ -117,7 +117,7 @@ struct Ground {
 /// What must hold before anything starts, cheapest first.
 async fn prepare(config: &Config) -> anyhow::Result<Ground> {
     let docker = connect_docker(&config.machine.docker).await?;
-    let netlink: Arc<dyn Netlink> = Arc::new(RealNetlink::open(&config.machine.instance)?);
+    let netlink = Arc::new(RealNetlink::open(&config.machine.instance)?);
     let iptables: Arc<dyn Iptables> = Arc::new(RealIptables::new());
     iptables.save().await.context("cannot use iptables")?;
     let listener = bind(config).await?;
@@ -163,7 +163,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     let (catalogs, catalog) = watch::channel(Arc::new(store_of_catalog.current().clone()));
     let following = catalog::follow(store_of_catalog, world.clone(), catalogs, tasks.token());
     tasks.spawn_critical("catalog", following);
-    tasks.spawn_critical("catalog to disk", catalog::keep(disk, catalog, tasks.token()));
+    tasks.spawn_critical("catalog to disk", catalog::keep(disk, catalog.clone(), tasks.token()));
     let api = Api { docker: Arc::clone(&docker), instance: instance.to_owned() };
     tasks.spawn_critical("api", serve(listener, api, tasks.token()));
 
@@ -179,7 +179,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
         mtu: pod_mtu,
         container_limits: config.container_limits,
         docker: Arc::clone(&docker),
-        netlink: Arc::clone(&netlink),
+        netlink: Arc::clone(&netlink) as _,
         prober: Arc::new(RealProber::default()),
         pause_image: PauseImage { reference: pause::image_reference(), archive: Arc::new(pause::image_tar) },
         world,
@@ -217,9 +217,10 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     let (_, never) = Nudge::new();
     drive(tasks, images, IMAGES_INTERVAL, never);
 
-    let machine = RealMachine::new(docker, Arc::clone(&netlink), config.node_ip);
+    let machine = RealMachine::new(docker, Arc::clone(&netlink) as _, config.node_ip);
     let url = api_url(config.listen, node_ip);
-    let (_, never) = Nudge::new();
+    let (vteps, vtep) = watch::channel(None);
+    let (nudge, nudged) = Nudge::new();
     let node_loop = NodeLoop::new(NodeDeps {
         node: node.to_owned(),
         api: url,
@@ -227,14 +228,32 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
         store,
         machine: Arc::new(machine),
         subnet: subnet.clone(),
+        vtep: vtep.clone(),
         since: Timestamp::now(),
     });
-    drive(tasks, node_loop, HEARTBEAT_INTERVAL, never);
+    drive(tasks, node_loop, HEARTBEAT_INTERVAL, nudged);
+    nudge_on_change(tasks, "tunnel to node", vtep, nudge);
 
-    let settings = NetworkSettings::new(instance, pod_mtu);
-    let network = NetworkLoop::new(settings, netlink, iptables, subnet.clone(), pod_table.clone());
+    let settings = NetworkSettings {
+        node_ip: config.node_ip,
+        vxlan: config.vxlan,
+        ..NetworkSettings::new(instance, pod_mtu)
+    };
+    let network = NetworkLoop::new(
+        settings,
+        NetworkDeps {
+            netlink: Arc::clone(&netlink) as _,
+            tunnels: netlink,
+            iptables,
+            subnet: subnet.clone(),
+            pods: pod_table.clone(),
+            catalog: catalog.clone(),
+            vtep: vteps,
+        },
+    );
     let (nudge, nudged) = Nudge::new();
     drive(tasks, network, NETWORK_INTERVAL, nudged);
+    nudge_on_change(tasks, "catalog to network", catalog, nudge.clone());
     nudge_on_change(tasks, "subnet to network", subnet, nudge.clone());
     nudge_on_change(tasks, "pods to network", pod_table, nudge);
     Ok(())

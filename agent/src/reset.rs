@@ -2,7 +2,7 @@
 //!
 //! Reads containers by label, links by alias, rules by chain name, mounts and files by path; needs
 //! neither etcd nor the state on disk. Each removal is idempotent, so a second run finds nothing.
-//! Order: containers, links, bridge, rules, mounts, files, pause image.
+//! Order: containers, links, tunnel, bridge, rules, mounts, files, pause image.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::instance_lock::{self, RUN_DIR};
 use crate::state_lock::{self, StateLock};
 use crate::worlds::docker::{Docker, DockerError, EngineState, ListedContainer, RealDocker};
 use crate::worlds::iptables::{Iptables, RealIptables};
-use crate::worlds::netlink::{Netlink, RealNetlink};
+use crate::worlds::netlink::{Netlink, RealNetlink, Tunnels};
 
 mod files;
 mod images;
@@ -144,7 +144,7 @@ async fn remove_container(docker: &dyn Docker, container: &ListedContainer) -> R
 /// Links, bridge, rules.
 pub(crate) async fn remove_network(
     machine: &MachineConfig,
-    netlink: &dyn Netlink,
+    netlink: &(impl Netlink + Tunnels),
     iptables: &dyn Iptables,
     removed: &mut Removed,
 ) {
@@ -158,6 +158,8 @@ pub(crate) async fn remove_network(
         }
         Err(error) => removed.failures.push(format!("links: {error}")),
     }
+    let result = netlink.remove_tunnel(&names.tunnel).await;
+    removed.note(format!("tunnel {}", names.tunnel), result);
     let result = netlink.remove_bridge(&names.bridge).await;
     removed.note(format!("bridge {}", names.bridge), result);
     match remove_rules(&names, iptables).await {

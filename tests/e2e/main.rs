@@ -20,6 +20,7 @@ mod harness_itself;
 mod heal;
 mod images;
 mod inside;
+mod nodes;
 mod plan_server;
 mod probes;
 mod push_pod;

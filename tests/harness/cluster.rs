@@ -16,6 +16,7 @@ use crate::etcd::Etcd;
 use crate::git_http::GitHttp;
 use crate::git_repo::{Change, GitRepo};
 use crate::http::http_get;
+use crate::net_world::NetWorld;
 use crate::node::Node;
 use crate::process::{Daemon, Outcome, outcome};
 use crate::slot::Slot;
@@ -134,9 +135,7 @@ impl Cluster {
         let slot = Slot::take()?;
         let nodes = match options.place {
             Where::Host => vec![Node::host(&slot)?],
-            Where::Namespaces(count) => {
-                (1..=count).map(|index| Node::in_namespace(&slot, index)).collect::<Result<_>>()?
-            }
+            Where::Namespaces(count) => namespaces(&slot, count)?,
         };
         let underlay = slot.underlay(1);
         let also = (options.place != Where::Host).then_some(underlay.as_str());
@@ -167,7 +166,8 @@ impl Cluster {
             self.wait_reconciler(index)?;
         }
         let etcd = self.etcd_for_nodes();
-        self.nodes.iter_mut().try_for_each(|node| node.start_agent(&etcd))
+        self.nodes.iter_mut().try_for_each(|node| node.begin_agent(&etcd))?;
+        self.nodes.iter().try_for_each(|node| node.wait_agent().with_context(|| node.agent.log_tail()))
     }
 
     /// The command line of reconciler `index`.
@@ -206,6 +206,32 @@ impl Cluster {
     /// Address of reconciler `index`'s API.
     pub fn api(&self, index: u16) -> String {
         format!("127.0.0.1:{}", self.slot.port(index))
+    }
+
+    /// The node of that number, from 1, as its name says.
+    pub fn numbered(&self, number: usize) -> Result<&Node> {
+        self.nodes.get(number - 1).with_context(|| format!("there is no node {number}"))
+    }
+
+    /// The node whose Docker runs the container.
+    pub fn node_of(&self, pod: &PodView) -> Result<&Node> {
+        for node in &self.nodes {
+            let there = node.docker.containers(&self.slot.instance())?;
+            if there.iter().any(|container| container.id == pod.pause.id) {
+                return Ok(node);
+            }
+        }
+        anyhow::bail!("no node runs {}", pod.pause.name)
+    }
+
+    /// What a command in a container of a pod says, on whichever node it is.
+    pub fn exec(&self, pod: &PodView, container: &str, command: &[&str]) -> Result<String> {
+        self.node_of(pod)?.docker.exec(pod.container(container)?, command)
+    }
+
+    /// The network of a pod, on whichever node it is.
+    pub fn net_of(pod: &PodView) -> NetWorld {
+        NetWorld::of_process(pod.pause.pid)
     }
 
     /// The slot, for names and ports.
@@ -397,6 +423,17 @@ impl Drop for Cluster {
         }
         let _ = self.etcd.daemon.kill();
     }
+}
+
+/// Nodes that come up side by side. Daemons end with the thread that starts them, so only the waiting is
+/// done in others.
+fn namespaces(slot: &Slot, count: u8) -> Result<Vec<Node>> {
+    let nodes: Vec<Node> = (1..=count).map(|index| Node::in_namespace(slot, index)).collect::<Result<_>>()?;
+    std::thread::scope(|scope| {
+        let waits: Vec<_> = nodes.iter().map(|node| scope.spawn(|| node.wait_ready())).collect();
+        waits.into_iter().try_for_each(|wait| wait.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })?;
+    Ok(nodes)
 }
 
 fn last_lines(text: &str, count: usize) -> String {

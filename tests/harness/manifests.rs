@@ -15,6 +15,7 @@ pub struct WebPod {
     host_port: Option<u16>,
     extra: String,
     sidecar: bool,
+    node: Option<String>,
 }
 
 /// The pod `name`.
@@ -27,6 +28,7 @@ pub fn web(name: &str) -> WebPod {
         host_port: None,
         extra: String::new(),
         sidecar: false,
+        node: None,
     }
 }
 
@@ -59,6 +61,13 @@ impl WebPod {
         self
     }
 
+    /// Runs on that node.
+    #[must_use]
+    pub fn on(mut self, node: &str) -> Self {
+        self.node = Some(node.to_owned());
+        self
+    }
+
     /// More lines for the container, indented as its fields are (4 spaces).
     #[must_use]
     pub fn container_fields(mut self, lines: &str) -> Self {
@@ -77,7 +86,7 @@ impl WebPod {
 
 /// The command of every container: it ends at once on SIGTERM, as a well-made one does.
 const SERVE: &str = "trap 'exit 0' TERM; echo \"$GREETING\" > /data/index.html; \
-                     echo serving; httpd -f -p 8080 -h /data & wait";
+                     echo serving; httpd -f -v -p 8080 -h /data & wait";
 const WRITE: &str = "trap 'exit 0' TERM; echo 'from the sidecar' > /data/shared.txt; \
                      while :; do sleep 1000 & wait $!; done";
 
@@ -91,6 +100,9 @@ impl fmt::Display for WebPod {
             f,
             "spec:\n  terminationGracePeriodSeconds: 2\n  volumes:\n  - name: data\n    emptyDir: {{}}"
         )?;
+        if let Some(node) = &self.node {
+            writeln!(f, "  nodeName: {node}")?;
+        }
         writeln!(f, "  containers:\n  - name: web\n    image: {}", self.image)?;
         writeln!(f, "    command: [sh, -c, {SERVE:?}]")?;
         writeln!(f, "    env:\n    - name: GREETING\n      value: {:?}", self.greeting)?;

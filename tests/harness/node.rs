@@ -37,6 +37,8 @@ pub struct Node {
     enter: Vec<String>,
     holder: Option<Daemon>,
     node_ip: Option<String>,
+    /// Number of the VXLAN network, and its port: no two slots share one.
+    vxlan: (String, String),
 }
 
 impl Node {
@@ -58,11 +60,12 @@ impl Node {
             enter: Vec::new(),
             holder: None,
             node_ip: None,
+            vxlan: vxlan(slot),
         })
     }
 
     /// Node `index` (from 1) in a network namespace and a mount namespace of its own, joined to
-    /// the slot's host bridge, with a dockerd with live-restore.
+    /// the slot's host bridge, with a dockerd with live-restore, which is about to answer.
     pub fn in_namespace(slot: &Slot, index: u8) -> Result<Self> {
         let name = format!("{}n{index}", slot.instance());
         let dir = slot.dir().join(format!("n{index}"));
@@ -105,19 +108,33 @@ impl Node {
             listen: format!("{address}:{AGENT_PORT}"),
             holder: Some(holder),
             node_ip: Some(address),
+            vxlan: vxlan(slot),
             name,
             docker,
             enter,
         };
-        node.start_docker()?;
-        ensure_images(&node.docker)?;
+        node.dockerd_mut()?.start()?;
         Ok(node)
+    }
+
+    /// Waits until the node's own dockerd has what pods need.
+    pub fn wait_ready(&self) -> Result<()> {
+        self.wait_docker()?;
+        ensure_images(&self.docker)
     }
 
     /// Starts the node's own dockerd and waits until it answers.
     pub fn start_docker(&mut self) -> Result<()> {
-        let dockerd = self.dockerd.as_mut().context("the machine's own dockerd is not ours to start")?;
-        dockerd.start()?;
+        self.dockerd_mut()?.start()?;
+        self.wait_docker()
+    }
+
+    fn dockerd_mut(&mut self) -> Result<&mut Daemon> {
+        self.dockerd.as_mut().context("the machine's own dockerd is not ours to start")
+    }
+
+    fn wait_docker(&self) -> Result<()> {
+        let dockerd = self.dockerd.as_ref().context("the machine's own dockerd is not ours to wait for")?;
         eventually("dockerd answers", secs(30), || {
             self.docker.run(&["version", "--format", "{{.Server.Version}}"]).map(|_| ())
         })
@@ -130,10 +147,15 @@ impl Node {
         dockerd.end(Signal::SIGTERM, secs(30)).map(|_| ())
     }
 
+    /// Starts the agent against this etcd.
+    pub fn begin_agent(&mut self, etcd: &str) -> Result<()> {
+        self.agent.set_command(self.agent_command("run", etcd));
+        self.agent.start()
+    }
+
     /// Starts the agent against this etcd and waits until it answers.
     pub fn start_agent(&mut self, etcd: &str) -> Result<()> {
-        self.agent.set_command(self.agent_command("run", etcd));
-        self.agent.start()?;
+        self.begin_agent(etcd)?;
         self.wait_agent().with_context(|| self.agent.log_tail())
     }
 
@@ -156,6 +178,7 @@ impl Node {
         command.extend(self.place());
         if subcommand != "reset" {
             command.extend(words(&["--etcd", etcd, "--node", &self.name, "--listen", &self.listen]));
+            command.extend(words(&["--vxlan-vni", &self.vxlan.0, "--vxlan-port", &self.vxlan.1]));
             if let Some(ip) = &self.node_ip {
                 command.extend(words(&["--node-ip", ip]));
             }
@@ -167,6 +190,29 @@ impl Node {
     pub fn reset(&self) -> Result<Outcome> {
         let command = self.agent_command("reset", "");
         outcome(std::process::Command::new(&command[0]).args(&command[1..]), secs(60))
+    }
+
+    /// The machine's end of its link.
+    fn port(&self) -> Result<String> {
+        let number = self.name.strip_prefix(&format!("{}n", self.instance));
+        let number =
+            number.filter(|_| self.holder.is_some()).context("the machine itself can't be cut off")?;
+        Ok(format!("{}h{number}", self.instance))
+    }
+
+    /// No frame reaches it or leaves it any more.
+    pub fn cut_off(&self) -> Result<()> {
+        run("ip", &["link", "set", &self.port()?, "down"]).map(|_| ())
+    }
+
+    /// The opposite.
+    pub fn reconnect(&self) -> Result<()> {
+        run("ip", &["link", "set", &self.port()?, "up"]).map(|_| ())
+    }
+
+    /// Its address among the nodes.
+    pub fn address(&self) -> Result<&str> {
+        self.node_ip.as_deref().context("the machine itself has no address of its own")
     }
 
     /// Where the agent keeps its files.
@@ -204,6 +250,10 @@ impl Drop for Node {
         }
         drop(self.holder.take());
     }
+}
+
+fn vxlan(slot: &Slot) -> (String, String) {
+    (slot.vxlan_vni().to_string(), slot.port(8).to_string())
 }
 
 fn words(words: &[&str]) -> Vec<String> {

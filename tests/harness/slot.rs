@@ -82,7 +82,12 @@ impl Slot {
 
     /// Addresses of all services of the cluster.
     pub fn service_cidr(&self) -> String {
-        format!("10.96.{}.0/20", u16::from(self.index) * 16 % 256)
+        format!("10.{}.0.0/20", 100 + u16::from(self.index))
+    }
+
+    /// Number of the network between its nodes.
+    pub fn vxlan_vni(&self) -> u32 {
+        u32::from(self.index) + 100
     }
 
     /// Address number `host` in the network that joins the nodes of the slot, a /24.

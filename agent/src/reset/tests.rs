@@ -26,7 +26,13 @@ async fn links_bridge_and_rules_are_as_before_and_a_second_reset_finds_nothing()
     node.run("iptables", &["-t", "nat", "-A", "POSTROUTING", "-j", "THEIRS"]);
     let before = (node.run("ip", &["link"]), rules(&node));
 
-    let bridge = Bridge { name: "mk8s0".into(), address: "10.244.0.1/24".parse().unwrap(), mtu: 1450 };
+    let bridge = Bridge {
+        name: "mk8s0".into(),
+        address: "10.244.0.1/24".parse().unwrap(),
+        vips: vec!["10.96.0.10".parse().unwrap()],
+        services: "10.96.0.0/16".parse().unwrap(),
+        mtu: 1450,
+    };
     netlink.ensure_bridge(&bridge).await.unwrap();
     let link = PodLink {
         pause_pid: node.pod(),

@@ -97,8 +97,13 @@ impl Node {
         let docker: Arc<dyn Docker> = Arc::new(RealDocker::connect(SOCKET).await.expect("Docker answers"));
         let netlink = Arc::new(FakeNetlink::default());
         let subnet = Subnet::new("10.99.1.0/24".parse().unwrap(), "10.99.0.0/16".parse().unwrap());
-        let bridge =
-            Bridge { name: format!("{instance}0"), address: "10.99.1.1/24".parse().unwrap(), mtu: 1500 };
+        let bridge = Bridge {
+            name: format!("{instance}0"),
+            address: "10.99.1.1/24".parse().unwrap(),
+            vips: Vec::new(),
+            services: "10.98.0.0/16".parse().unwrap(),
+            mtu: 1500,
+        };
         netlink.ensure_bridge(&bridge).await.unwrap();
         let mut world = World { synced: true, revision: 1, ..World::default() };
         world.subnets.insert(NODE.into(), versioned(subnet));

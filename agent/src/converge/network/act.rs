@@ -4,6 +4,7 @@
 use super::NetworkLoop;
 use super::plan::NetworkPlan;
 use super::render::{RuleChange, restore_input};
+use super::tunnel::TunnelStep;
 
 /// What became of a plan.
 #[derive(Debug, Default)]
@@ -33,10 +34,48 @@ impl NetworkLoop {
             let result = self.netlink.ensure_bridge(bridge).await;
             outcome.note(format!("bridge {} with {}", bridge.name, bridge.address), result);
         }
+        self.carry_out_tunnel(plan, &mut outcome).await;
         if !plan.rules.is_empty() {
             self.change_rules(plan, &mut outcome).await;
         }
         outcome
+    }
+
+    /// A tunnel that can't be made leaves the pods of this node as they are, and is told of once.
+    async fn carry_out_tunnel(&mut self, plan: &NetworkPlan, outcome: &mut Outcome) {
+        let mut failure = None;
+        for step in &plan.tunnel {
+            let result = match step {
+                TunnelStep::Link(tunnel) => self.tunnels.ensure_tunnel(tunnel).await.map(|_| ()),
+                TunnelStep::Set(entry, _) => {
+                    self.tunnels.set_tunnel_entry(&self.settings.names.tunnel, *entry).await
+                }
+                TunnelStep::Drop(entry) => {
+                    self.tunnels.drop_tunnel_entry(&self.settings.names.tunnel, *entry).await
+                }
+            };
+            match result {
+                Ok(()) => outcome.done.push(step.to_string()),
+                Err(error) => {
+                    failure.get_or_insert(format!("{step}: {error}"));
+                    if matches!(step, TunnelStep::Link(_)) {
+                        break;
+                    }
+                }
+            }
+        }
+        if failure != self.tunnel_failure {
+            if let Some(failure) = &failure {
+                outcome.tolerated.push(format!("pods of other nodes can't be reached: {failure}"));
+            }
+            self.tunnel_failure.clone_from(&failure);
+        }
+        let vtep = plan.vtep.clone().filter(|_| failure.is_none());
+        self.vtep.send_if_modified(|there| {
+            let differs = *there != vtep;
+            *there = vtep;
+            differs
+        });
     }
 
     async fn change_rules(&mut self, plan: &NetworkPlan, outcome: &mut Outcome) {

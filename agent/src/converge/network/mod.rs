@@ -1,16 +1,17 @@
-//! The network loop: the bridge and the rules of this instance.
+//! The network loop: the bridge, the tunnel to the other nodes and the rules of this instance.
 //!
-//! Reads the node's range of addresses, the table of pods, the kernel's links and rules; decides in
-//! `plan.rs`; writes bridge and rules. It never empties what it did not make, and plans nothing
+//! Reads the node's range of addresses, the table of pods, the other nodes, the kernel's links and rules;
+//! decides in `plan.rs` and `tunnel.rs`; writes bridge, tunnel and rules. It never empties what it did not make, and plans nothing
 //! before range and pods are known, so a restarted agent adopts what is there.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
-use schema::records::Subnet;
+use schema::records::{Subnet, Vtep};
 use tokio::sync::watch;
 
 mod act;
@@ -20,15 +21,17 @@ pub mod plan;
 pub mod render;
 #[cfg(test)]
 mod tests;
+pub mod tunnel;
 
 pub use act::Outcome;
 
 use self::parse::Words;
 use self::plan::{NetworkPlan, Observed};
 use self::render::{ChainRef, Names};
+use crate::catalog::Catalog;
 use crate::converge::pod_table::PodTable;
 use crate::worlds::iptables::Iptables;
-use crate::worlds::netlink::Netlink;
+use crate::worlds::netlink::{Netlink, Tunnels};
 
 /// What the loop is told once.
 #[derive(Debug, Clone)]
@@ -39,22 +42,66 @@ pub struct NetworkSettings {
     pub names: Names,
     /// Largest packet of pods in bytes.
     pub pod_mtu: u32,
+    /// The node's address; none: what its routes say, which may change.
+    pub node_ip: Option<IpAddr>,
+    /// How the tunnel between nodes is told from others.
+    pub vxlan: Vxlan,
+}
+
+/// What all nodes of a cluster have in common, and no two clusters on one machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Vxlan {
+    /// Number of the network.
+    pub vni: u32,
+    /// UDP port.
+    pub port: u16,
+}
+
+impl Default for Vxlan {
+    /// The numbers of the kernel and of flannel.
+    fn default() -> Self {
+        Self { vni: 1, port: 8472 }
+    }
 }
 
 impl NetworkSettings {
     /// The settings of an instance.
     pub fn new(instance: &str, pod_mtu: u32) -> Self {
-        Self { instance: instance.to_owned(), names: Names::of(instance), pod_mtu }
+        let (names, vxlan) = (Names::of(instance), Vxlan::default());
+        Self { instance: instance.to_owned(), names, pod_mtu, node_ip: None, vxlan }
     }
+}
+
+/// What the loop reads and writes.
+pub struct NetworkDeps {
+    /// The kernel's links.
+    pub netlink: Arc<dyn Netlink>,
+    /// The tunnel to the other nodes.
+    pub tunnels: Arc<dyn Tunnels>,
+    /// The kernel's rules.
+    pub iptables: Arc<dyn Iptables>,
+    /// The node's range of addresses.
+    pub subnet: watch::Receiver<Option<Subnet>>,
+    /// The node's pods.
+    pub pods: watch::Receiver<PodTable>,
+    /// The other nodes.
+    pub catalog: watch::Receiver<Arc<Catalog>>,
+    /// The end of the tunnel, once it stands, for the node's record.
+    pub vtep: watch::Sender<Option<Vtep>>,
 }
 
 /// The loop.
 pub struct NetworkLoop {
     settings: NetworkSettings,
     netlink: Arc<dyn Netlink>,
+    tunnels: Arc<dyn Tunnels>,
     iptables: Arc<dyn Iptables>,
     subnet: watch::Receiver<Option<Subnet>>,
     pods: watch::Receiver<PodTable>,
+    catalog: watch::Receiver<Arc<Catalog>>,
+    vtep: watch::Sender<Option<Vtep>>,
+    /// Why the tunnel is not as it should be, as told last.
+    tunnel_failure: Option<String>,
     /// Asked once: it can't change while we run.
     random_fully: Option<bool>,
     /// Chains written in the last run, to see how iptables prints them.
@@ -64,19 +111,18 @@ pub struct NetworkLoop {
 
 impl NetworkLoop {
     /// A loop that has seen nothing yet.
-    pub fn new(
-        settings: NetworkSettings,
-        netlink: Arc<dyn Netlink>,
-        iptables: Arc<dyn Iptables>,
-        subnet: watch::Receiver<Option<Subnet>>,
-        pods: watch::Receiver<PodTable>,
-    ) -> Self {
+    pub fn new(settings: NetworkSettings, deps: NetworkDeps) -> Self {
+        let NetworkDeps { netlink, tunnels, iptables, subnet, pods, catalog, vtep } = deps;
         Self {
             settings,
             netlink,
+            tunnels,
             iptables,
             subnet,
             pods,
+            catalog,
+            vtep,
+            tunnel_failure: None,
             random_fully: None,
             written: BTreeMap::new(),
             spellings: BTreeMap::new(),

@@ -1,6 +1,7 @@
 //! Reads what the network loop decides on: rules, bridge, links, and the pods of this node.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use schema::control::LoopError;
 use schema::records::Subnet;
@@ -8,9 +9,11 @@ use schema::records::Subnet;
 use super::NetworkLoop;
 use super::parse::{SavedRules, Words, saved_rules, words};
 use super::plan::{Observed, first_claims};
-use super::render::{ChainRef, Model, gateway_of};
+use super::render::{ChainRef, Model, dns_vip, gateway_of, gateway_vip};
+use super::tunnel::{self, TunnelSeen};
 use crate::converge::pod_table::PodNet;
-use crate::worlds::netlink::Bridge;
+use crate::desired::Source;
+use crate::worlds::netlink::{Bridge, Tunnel};
 
 impl NetworkLoop {
     pub(super) async fn look(
@@ -18,10 +21,13 @@ impl NetworkLoop {
         subnet: &Subnet,
         pods: &BTreeMap<String, PodNet>,
     ) -> Result<Observed, LoopError> {
-        let model = self.model(subnet, pods).await?;
+        let tunnel = self.look_at_tunnel(subnet).await?;
+        let model = self.model(subnet, pods, tunnel.as_ref()).await?;
         let bridge = Bridge {
             name: model.names.bridge.clone(),
             address: gateway_of(subnet.cidr),
+            vips: vec![dns_vip(subnet), gateway_vip(subnet)],
+            services: subnet.service_cidr.trunc(),
             mtu: self.settings.pod_mtu,
         };
         let bridge_is_whole = self.netlink.bridge_is_whole(&bridge).await;
@@ -32,10 +38,38 @@ impl NetworkLoop {
         let ours: BTreeSet<ChainRef> = model.names.chains().into_iter().cloned().collect();
         let saved = saved_rules(&text, |chain| bases.contains(chain) || ours.contains(chain));
         self.learn_spellings(&saved);
-        Ok(Observed { model, bridge, bridge_is_whole, saved, spellings: self.spellings.clone() })
+        Ok(Observed { model, bridge, bridge_is_whole, tunnel, saved, spellings: self.spellings.clone() })
     }
 
-    async fn model(&mut self, subnet: &Subnet, pods: &BTreeMap<String, PodNet>) -> Result<Model, LoopError> {
+    /// Without an address of the node there is nowhere to send from.
+    async fn look_at_tunnel(&mut self, subnet: &Subnet) -> Result<Option<TunnelSeen>, LoopError> {
+        let failed = |error| LoopError::new("cannot look at the tunnel", error);
+        let local = match self.settings.node_ip {
+            Some(address) => Some(address),
+            None => self.netlink.node_address().await.map_err(failed)?,
+        };
+        let Some(IpAddr::V4(local)) = local.filter(|address| !address.is_loopback()) else { return Ok(None) };
+        let tunnel = Tunnel {
+            name: self.settings.names.tunnel.clone(),
+            local,
+            vni: self.settings.vxlan.vni,
+            port: self.settings.vxlan.port,
+            address: subnet.cidr.network(),
+            mtu: self.settings.pod_mtu,
+        };
+        let is_whole = self.tunnels.tunnel_is_whole(&tunnel).await.map_err(failed)?;
+        let entries = self.tunnels.tunnel_entries(&tunnel.name).await.map_err(failed)?;
+        let catalog = self.catalog.borrow_and_update().clone();
+        let peers = (catalog.source != Source::Unknown).then(|| catalog.peers.clone());
+        Ok(Some(TunnelSeen { tunnel, is_whole, entries, peers }))
+    }
+
+    async fn model(
+        &mut self,
+        subnet: &Subnet,
+        pods: &BTreeMap<String, PodNet>,
+        tunnel: Option<&TunnelSeen>,
+    ) -> Result<Model, LoopError> {
         let random_fully = match self.random_fully {
             Some(known) => known,
             None => {
@@ -57,6 +91,8 @@ impl NetworkLoop {
             cluster_cidr: subnet.cluster_cidr,
             random_fully,
             host_ports: first_claims(claims),
+            tunnel_port: self.settings.vxlan.port,
+            tunnel_senders: tunnel.and_then(|seen| seen.peers.as_ref().map(tunnel::senders)),
         })
     }
 

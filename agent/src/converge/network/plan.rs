@@ -8,8 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use schema::records::Vtep;
+
 use super::parse::{SavedRules, Words, after, rule_of, words};
 use super::render::{ChainRef, HostPort, HostPortProtocol, HostPortTarget, Model, Names, RuleChange, rules};
+use super::tunnel::{self, TunnelSeen, TunnelStep};
 use crate::worlds::iptables::StaleUdp;
 use crate::worlds::netlink::Bridge;
 
@@ -22,6 +25,8 @@ pub struct Observed {
     pub bridge: Bridge,
     /// And it is so.
     pub bridge_is_whole: bool,
+    /// The tunnel to the other nodes; none while the node has no address.
+    pub tunnel: Option<TunnelSeen>,
     /// Our chains and the kernel's, as they are.
     pub saved: SavedRules,
     /// Rules that this iptables prints otherwise than they were written: by chain, what was written
@@ -58,6 +63,10 @@ impl fmt::Display for Why {
 pub struct NetworkPlan {
     /// The bridge is made or repaired.
     pub bridge: Option<Bridge>,
+    /// The tunnel, and what is on it, in this order.
+    pub tunnel: Vec<TunnelStep>,
+    /// What the other nodes are told: the end of the tunnel.
+    pub vtep: Option<Vtep>,
     /// Changes of rules, all in one transaction per table.
     pub rules: Vec<(RuleChange, Why)>,
     /// Connections to forget once the rules stand.
@@ -66,7 +75,7 @@ pub struct NetworkPlan {
 
 impl schema::control::Plan for NetworkPlan {
     fn is_empty(&self) -> bool {
-        self.bridge.is_none() && self.rules.is_empty() && self.stale_udp.is_empty()
+        self.bridge.is_none() && self.tunnel.is_empty() && self.rules.is_empty() && self.stale_udp.is_empty()
     }
 }
 
@@ -74,6 +83,8 @@ impl schema::control::Plan for NetworkPlan {
 pub fn plan(observed: &Observed) -> NetworkPlan {
     let mut plan = NetworkPlan {
         bridge: (!observed.bridge_is_whole).then(|| observed.bridge.clone()),
+        tunnel: observed.tunnel.as_ref().map(tunnel::plan).unwrap_or_default(),
+        vtep: observed.tunnel.as_ref().map(TunnelSeen::vtep),
         stale_udp: stale_udp(observed),
         ..NetworkPlan::default()
     };

@@ -2,12 +2,13 @@
 //! `iptables-restore --noflush` takes. Only chains of this instance are ever named, and the jumps to
 //! them. Rules are spelled as `iptables-save` prints them, so that what is there can be compared.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use ipnet::Ipv4Net;
 use schema::kinds::pod::Protocol;
+use schema::records::Subnet;
 
 /// A table of rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,6 +55,8 @@ impl fmt::Display for ChainRef {
 pub struct Names {
     /// `mk8s0`.
     pub bridge: String,
+    /// `mk8s.1`.
+    pub tunnel: String,
     /// `MK8S-FORWARD`.
     pub forward: ChainRef,
     /// `MK8S-INPUT`.
@@ -70,6 +73,7 @@ impl Names {
         let prefix = instance.to_ascii_uppercase();
         Self {
             bridge: format!("{instance}0"),
+            tunnel: format!("{instance}.1"),
             forward: ChainRef::new(Table::Filter, format!("{prefix}-FORWARD")),
             input: ChainRef::new(Table::Filter, format!("{prefix}-INPUT")),
             hostport: ChainRef::new(Table::Nat, format!("{prefix}-HOSTPORT")),
@@ -163,6 +167,10 @@ pub struct Model {
     pub random_fully: bool,
     /// Ports of the node that lead to pods.
     pub host_ports: BTreeMap<HostPort, HostPortTarget>,
+    /// UDP port of the tunnel.
+    pub tunnel_port: u16,
+    /// Who may send into the tunnel; none: it is not known yet.
+    pub tunnel_senders: Option<BTreeSet<Ipv4Addr>>,
 }
 
 /// The rules of every chain of the model, each without `-A CHAIN`.
@@ -170,7 +178,7 @@ pub fn rules(model: &Model) -> BTreeMap<ChainRef, Vec<String>> {
     let names = &model.names;
     BTreeMap::from([
         (names.forward.clone(), forward_rules(&names.bridge)),
-        (names.input.clone(), input_rules(&names.bridge)),
+        (names.input.clone(), input_rules(model)),
         (names.hostport.clone(), hostport_rules(&model.host_ports)),
         (names.postrouting.clone(), postrouting_rules(model)),
     ])
@@ -183,9 +191,18 @@ fn forward_rules(bridge: &str) -> Vec<String> {
 }
 
 /// The bridge has `route_localnet`, for connections from the node's `127.0.0.1` to a pod. No pod may
-/// use it in the other direction.
-fn input_rules(bridge: &str) -> Vec<String> {
-    vec![format!("-d 127.0.0.0/8 -i {bridge} -m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP")]
+/// use it in the other direction. What comes out of the tunnel is taken for a pod's of another node, so
+/// only nodes may send into it.
+fn input_rules(model: &Model) -> Vec<String> {
+    let (bridge, port) = (&model.names.bridge, model.tunnel_port);
+    let loopback = "-m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP";
+    let mut rules = vec![format!("-d 127.0.0.0/8 -i {bridge} {loopback}")];
+    if let Some(senders) = &model.tunnel_senders {
+        let from = |node: &Ipv4Addr| format!("-s {node}/32 -p udp -m udp --dport {port} -j ACCEPT");
+        rules.extend(senders.iter().map(from));
+        rules.push(format!("-p udp -m udp --dport {port} -j DROP"));
+    }
+    rules
 }
 
 fn hostport_rules(ports: &BTreeMap<HostPort, HostPortTarget>) -> Vec<String> {
@@ -313,4 +330,21 @@ fn line(text: &mut String, arguments: fmt::Arguments<'_>) {
 pub fn gateway_of(node_cidr: Ipv4Net) -> Ipv4Net {
     let first = Ipv4Addr::from(u32::from(node_cidr.network()) | 1);
     Ipv4Net::new(first, node_cidr.prefix_len()).expect("the length is another range's")
+}
+
+/// Where DNS answers on every node: the 10th address of the range of services.
+pub fn dns_vip(subnet: &Subnet) -> Ipv4Addr {
+    vip(subnet, DNS_OFFSET)
+}
+
+/// Where the gateway answers on every node: the 11th.
+pub fn gateway_vip(subnet: &Subnet) -> Ipv4Addr {
+    vip(subnet, GATEWAY_OFFSET)
+}
+
+const DNS_OFFSET: u32 = 10;
+const GATEWAY_OFFSET: u32 = 11;
+
+fn vip(subnet: &Subnet, offset: u32) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(subnet.service_cidr.network()).saturating_add(offset))
 }

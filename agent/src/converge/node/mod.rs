@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
-use schema::records::Subnet;
+use schema::records::{Subnet, Vtep};
 use schema::store::{LeaseId, SharedStore};
 use tokio::sync::watch;
 
@@ -44,6 +44,8 @@ pub struct NodeDeps {
     pub machine: Arc<dyn Machine>,
     /// The range of addresses that the node's pods have.
     pub subnet: watch::Receiver<Option<Subnet>>,
+    /// The end of the node's tunnel, once it stands.
+    pub vtep: watch::Receiver<Option<Vtep>>,
     /// When this process begins to beat.
     pub since: Timestamp,
 }
@@ -56,6 +58,7 @@ pub struct NodeLoop {
     store: SharedStore,
     machine: Arc<dyn Machine>,
     subnet: watch::Receiver<Option<Subnet>>,
+    vtep: watch::Receiver<Option<Vtep>>,
     /// What the machine said last.
     facts: Option<MachineFacts>,
     lease: Option<LeaseId>,
@@ -67,7 +70,7 @@ pub struct NodeLoop {
 impl NodeLoop {
     /// A loop that has not looked yet.
     pub fn new(deps: NodeDeps) -> Self {
-        let NodeDeps { node, api, age_recipient, store, machine, subnet, since } = deps;
+        let NodeDeps { node, api, age_recipient, store, machine, subnet, vtep, since } = deps;
         Self {
             node,
             api,
@@ -75,6 +78,7 @@ impl NodeLoop {
             store,
             machine,
             subnet,
+            vtep,
             facts: None,
             lease: None,
             since,

@@ -28,6 +28,7 @@ impl NodeLoop {
             api: self.api.clone(),
             age_recipient: self.age_recipient.clone(),
             pod_cidr: self.subnet.borrow().as_ref().map(|subnet| subnet.cidr),
+            vtep: self.vtep.borrow().clone(),
             record: record.as_ref().map(versioned),
             // A heartbeat that can't be read is written anew, as one that is not there.
             heartbeat: heartbeat.and_then(|pair| decode::<Heartbeat>(&pair.value).ok()),

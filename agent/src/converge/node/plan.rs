@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
 use schema::keys::Key;
-use schema::records::{Heartbeat, NodeRecord};
+use schema::records::{Heartbeat, NodeRecord, Vtep};
 use schema::store::{Guard, LeaseId};
 use schema::world::Versioned;
 
@@ -30,6 +30,8 @@ pub struct Observed {
     pub age_recipient: Option<String>,
     /// The range that the node's pods have.
     pub pod_cidr: Option<Ipv4Net>,
+    /// The end of the node's tunnel; none until it stands.
+    pub vtep: Option<Vtep>,
     /// The record in etcd; the error's text if it can't be read.
     pub record: Option<Result<Versioned<NodeRecord>, (String, i64)>>,
     /// The heartbeat in etcd.
@@ -99,13 +101,17 @@ fn plan_record(observed: &Observed, now: Timestamp) -> Option<(NodeRecord, Guard
 
 fn record(observed: &Observed, registered_at: Timestamp) -> NodeRecord {
     let mut facts = observed.facts.clone();
+    let former = match &observed.record {
+        Some(Ok(there)) => Some(&there.value),
+        _ => None,
+    };
     // Docker may be restarting, an address may be gone for a moment: what was known stands.
-    if let Some(Ok(there)) = &observed.record {
+    if let Some(former) = former {
         if facts.versions.docker.is_empty() {
-            facts.versions.docker.clone_from(&there.value.versions.docker);
+            facts.versions.docker.clone_from(&former.versions.docker);
         }
         if facts.addresses.is_empty() {
-            facts.addresses.clone_from(&there.value.addresses);
+            facts.addresses.clone_from(&former.addresses);
         }
     }
     let label = |key: &str, value: &str| (key.to_owned(), value.to_owned());
@@ -125,6 +131,7 @@ fn record(observed: &Observed, registered_at: Timestamp) -> NodeRecord {
         age_recipient: observed.age_recipient.clone(),
         registered_at,
         pod_cidr: observed.pod_cidr,
-        vtep: None,
+        // A tunnel that is not looked at yet, or broken for a moment, is where it was.
+        vtep: observed.vtep.clone().or_else(|| former.and_then(|record| record.vtep.clone())),
     }
 }

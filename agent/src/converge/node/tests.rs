@@ -53,6 +53,7 @@ impl Rig {
             store,
             machine,
             subnet: watch::channel(None).1,
+            vtep: watch::channel(None).1,
             since: since.parse().unwrap(),
         })
     }

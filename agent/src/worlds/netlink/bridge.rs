@@ -1,8 +1,9 @@
 //! The bridge: link, address, kernel settings.
 
+use std::collections::BTreeSet;
 use std::fs;
 
-use rtnetlink::packet_route::link::LinkAttribute;
+use ipnet::Ipv4Net;
 use rtnetlink::{LinkBridge, LinkUnspec};
 
 use super::namespace::NetworkNamespace;
@@ -16,8 +17,11 @@ pub(super) async fn is_whole(netlink: &RealNetlink, bridge: &Bridge) -> Result<b
         return Ok(false);
     };
     let addresses = netlink.socket.addresses(Some(link.index)).await?;
-    let addresses_are_right = matches!(addresses.as_slice(), [(_, only)] if *only == bridge.address);
-    Ok(link_is_right(&link, bridge) && addresses_are_right && settings_off(&netlink.home, bridge)?.is_empty())
+    let there: BTreeSet<Ipv4Net> = addresses.into_iter().map(|(_, address)| address).collect();
+    Ok(link_is_right(&link, bridge)
+        && there == wanted_addresses(bridge).into_iter().collect()
+        && settings_off(&netlink.home, bridge)?.is_empty()
+        && services_are_routed(netlink, &link, bridge).await?)
 }
 
 /// Makes the bridge as wanted; true if something had to be done.
@@ -43,13 +47,20 @@ pub(super) async fn ensure(netlink: &RealNetlink, bridge: &Bridge) -> Result<boo
         socket.change_link("set up", name, message).await?;
     }
     let addresses = socket.addresses(Some(link.index)).await?;
-    if !addresses.iter().any(|(_, address)| *address == bridge.address) {
-        did = true;
-        socket.add_address(name, link.index, bridge.address).await?;
+    let wanted = wanted_addresses(bridge);
+    for address in &wanted {
+        if !addresses.iter().any(|(_, there)| there == address) {
+            did = true;
+            socket.add_address(name, link.index, *address).await?;
+        }
     }
-    for (_, stale) in addresses.into_iter().filter(|(_, address)| *address != bridge.address) {
+    for (_, stale) in addresses.into_iter().filter(|(_, address)| !wanted.contains(address)) {
         did = true;
         socket.delete_address(name, link.index, stale).await?;
+    }
+    if !services_are_routed(netlink, &link, bridge).await? {
+        did = true;
+        socket.add_link_route(name, link.index, bridge.services, bridge.address.addr()).await?;
     }
     for path in settings_off(&netlink.home, bridge)? {
         did = true;
@@ -57,6 +68,26 @@ pub(super) async fn ensure(netlink: &RealNetlink, bridge: &Bridge) -> Result<boo
         written.map_err(|source| NetlinkError::Sysctl { path, source })?;
     }
     Ok(did)
+}
+
+/// The gateway's first: the kernel speaks with the address that came first.
+fn wanted_addresses(bridge: &Bridge) -> Vec<Ipv4Net> {
+    let vips = bridge.vips.iter().map(|vip| Ipv4Net::from(*vip));
+    std::iter::once(bridge.address).chain(vips).collect()
+}
+
+async fn services_are_routed(
+    netlink: &RealNetlink,
+    link: &Link,
+    bridge: &Bridge,
+) -> Result<bool, NetlinkError> {
+    let routes = netlink.socket.routes().await?;
+    let mut there = routes.iter().filter(|route| route.destination == bridge.services);
+    match there.next() {
+        None => Ok(false),
+        Some(route) if route.index == Some(link.index) => Ok(true),
+        Some(_) => Err(NetlinkError::RangeTaken(bridge.services)),
+    }
 }
 
 fn link_is_right(link: &Link, bridge: &Bridge) -> bool {
@@ -69,7 +100,6 @@ async fn create(netlink: &RealNetlink, bridge: &Bridge) -> Result<Link, NetlinkE
     let message = LinkBridge::new(&bridge.name)
         .address(hardware_address(bridge.address.addr()).to_vec())
         .mtu(bridge.mtu)
-        .append_extra_attribute(LinkAttribute::IfAlias(netlink.alias.clone()))
         .up()
         .build();
     netlink.socket.add_link(&bridge.name, message).await?;

@@ -6,13 +6,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
-use super::{Bridge, HostEnd, Listener, Netlink, NetlinkError, PodLink, Port, Route};
+use super::{
+    Bridge, HostEnd, Listener, Netlink, NetlinkError, PodLink, Port, Route, Tunnel, TunnelEntry, Tunnels,
+};
 
 /// What the fake kernel holds.
 #[derive(Debug, Default)]
 pub struct FakeKernel {
     /// Bridges by name.
     pub bridges: BTreeMap<String, Bridge>,
+    /// Tunnels by name, with their entries.
+    pub tunnels: BTreeMap<String, (Tunnel, BTreeSet<TunnelEntry>)>,
     /// Pod links by the name of the host's end.
     pub links: BTreeMap<String, PodLink>,
     /// Links that [`Netlink::list_pod_links`] names although no [`PodLink`] made them.
@@ -120,5 +124,60 @@ impl Netlink for FakeNetlink {
 
     async fn uplink_mtu(&self) -> Result<Option<u32>, NetlinkError> {
         Ok(Some(1500))
+    }
+}
+
+#[async_trait]
+impl Tunnels for FakeNetlink {
+    async fn ensure_tunnel(&self, tunnel: &Tunnel) -> Result<bool, NetlinkError> {
+        let mut kernel = self.allowed("ensure", &tunnel.name)?;
+        if kernel.tunnels.get(&tunnel.name).is_some_and(|(there, _)| there == tunnel) {
+            return Ok(false);
+        }
+        kernel.tunnels.insert(tunnel.name.clone(), (tunnel.clone(), BTreeSet::new()));
+        kernel.acts.push(format!("ensure_tunnel {}", tunnel.name));
+        Ok(true)
+    }
+
+    async fn tunnel_is_whole(&self, tunnel: &Tunnel) -> Result<bool, NetlinkError> {
+        let kernel = self.allowed("look up", &tunnel.name)?;
+        Ok(kernel.tunnels.get(&tunnel.name).is_some_and(|(there, _)| there == tunnel))
+    }
+
+    async fn remove_tunnel(&self, name: &str) -> Result<bool, NetlinkError> {
+        Ok(self.allowed("remove", name)?.tunnels.remove(name).is_some())
+    }
+
+    async fn tunnel_entries(&self, name: &str) -> Result<BTreeSet<TunnelEntry>, NetlinkError> {
+        let kernel = self.allowed("list", name)?;
+        Ok(kernel.tunnels.get(name).map(|(_, entries)| entries.clone()).unwrap_or_default())
+    }
+
+    async fn set_tunnel_entry(&self, name: &str, entry: TunnelEntry) -> Result<(), NetlinkError> {
+        let mut kernel = self.allowed("set an entry of", name)?;
+        let (_, entries) =
+            kernel.tunnels.get_mut(name).ok_or_else(|| NetlinkError::NoTunnel(name.to_owned()))?;
+        entries.retain(|there| !same_key(there, &entry));
+        entries.insert(entry);
+        kernel.acts.push(format!("set {entry}"));
+        Ok(())
+    }
+
+    async fn drop_tunnel_entry(&self, name: &str, entry: TunnelEntry) -> Result<(), NetlinkError> {
+        let mut kernel = self.allowed("take an entry from", name)?;
+        if kernel.tunnels.get_mut(name).is_some_and(|(_, entries)| entries.remove(&entry)) {
+            kernel.acts.push(format!("drop {entry}"));
+        }
+        Ok(())
+    }
+}
+
+/// The kernel keeps one of them.
+fn same_key(one: &TunnelEntry, other: &TunnelEntry) -> bool {
+    match (one, other) {
+        (TunnelEntry::Neighbour(one, _), TunnelEntry::Neighbour(other, _)) => one == other,
+        (TunnelEntry::Forwarding(one, _), TunnelEntry::Forwarding(other, _)) => one == other,
+        (TunnelEntry::Route(one, _), TunnelEntry::Route(other, _)) => one == other,
+        _ => false,
     }
 }

@@ -10,6 +10,7 @@ use ipnet::Ipv4Net;
 use sha2::{Digest, Sha256};
 
 mod bridge;
+mod entries;
 mod fake;
 mod listeners;
 mod namespace;
@@ -19,11 +20,13 @@ mod real;
 mod socket;
 #[cfg(test)]
 mod tests;
+mod tunnel;
 
 pub use fake::FakeNetlink;
 pub use listeners::{Listener, Port};
 pub use probe::probe_features;
 pub use real::RealNetlink;
+pub use tunnel::{Tunnel, TunnelEntry, Tunnels};
 
 /// Name of the link inside every pod.
 pub const POD_INTERFACE: &str = "eth0";
@@ -35,6 +38,10 @@ pub struct Bridge {
     pub name: String,
     /// Its own address, the pods' gateway, with the length of the node's range.
     pub address: Ipv4Net,
+    /// Further addresses at which the node itself answers: DNS and gateway.
+    pub vips: Vec<Ipv4Addr>,
+    /// Addresses of services: packets for one that no rule knows end here, not at the uplink.
+    pub services: Ipv4Net,
     /// Largest packet in bytes.
     pub mtu: u32,
 }
@@ -107,8 +114,18 @@ pub(crate) fn in_namespace_of<T: Send>(
 /// A hardware address that follows from an address: `0a:58` and the four bytes. Locally
 /// administered; a pod that gets an address again gets the same, so no neighbour table is ever stale.
 pub fn hardware_address(address: Ipv4Addr) -> [u8; 6] {
-    let [a, b, c, d] = address.octets();
-    [0x0a, 0x58, a, b, c, d]
+    let ([a, b, c, d], [first, second]) = (address.octets(), HARDWARE_PREFIX);
+    [first, second, a, b, c, d]
+}
+
+/// What all hardware addresses that we give begin with.
+const HARDWARE_PREFIX: [u8; 2] = [0x0a, 0x58];
+
+/// The bytes of `0a:58:0a:f4:01:00`; none if it is no such text.
+pub fn parse_hardware_address(text: &str) -> Option<[u8; 6]> {
+    let bytes: Option<Vec<u8>> =
+        text.split(':').map(|part| u8::from_str_radix(part, 16).ok().filter(|_| part.len() == 2)).collect();
+    bytes?.try_into().ok()
 }
 
 /// Why the kernel did not do it. The variant names the act.
@@ -152,6 +169,15 @@ pub enum NetlinkError {
     /// There is a link of this name, but it is no bridge.
     #[error("link {0} exists and is no bridge; rename it or use another --instance")]
     NotABridge(String),
+    /// Another program or instance has a route to the very range of services.
+    #[error("the range of services {0} is routed elsewhere; give `minik8s serve` another --service-cidr")]
+    RangeTaken(Ipv4Net),
+    /// The tunnel went while it was worked on.
+    #[error("tunnel {0} is not there (any more)")]
+    NoTunnel(String),
+    /// There is a link of this name that is not this instance's.
+    #[error("link {0} exists and is no tunnel of this instance; rename it or use another --instance")]
+    NotOurs(String),
     /// The kernel refused a request.
     #[error("cannot {act} {link}: {message}")]
     Request {

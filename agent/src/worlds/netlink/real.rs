@@ -9,7 +9,8 @@ use async_trait::async_trait;
 use super::namespace::NetworkNamespace;
 use super::socket::{Link, MainRoute, Socket};
 use super::{
-    Bridge, HostEnd, Listener, Netlink, NetlinkError, PodLink, Port, Route, bridge, listeners, pod_link,
+    Bridge, HARDWARE_PREFIX, HostEnd, Listener, Netlink, NetlinkError, PodLink, Port, Route, bridge,
+    listeners, pod_link,
 };
 
 /// Links of this node, or of the network namespace it was opened in.
@@ -83,7 +84,9 @@ impl Netlink for RealNetlink {
 
     async fn list_pod_links(&self) -> Result<BTreeMap<String, HostEnd>, NetlinkError> {
         let links = self.socket.links().await?;
-        let ours = |link: &&Link| link.alias.as_deref() == Some(&self.alias) && !link.is_bridge;
+        let ours = |link: &&Link| {
+            link.alias.as_deref() == Some(&self.alias) && !link.is_bridge && link.vxlan.is_none()
+        };
         let end = |link: &Link| {
             let bridge = links.iter().find(|other| link.master == Some(other.index));
             let bridge = bridge.map(|bridge| bridge.name.clone());
@@ -117,7 +120,14 @@ impl Netlink for RealNetlink {
             let index = default.as_ref().and_then(|route| route.index)?;
             addresses.iter().find(|(of, _)| *of == index).map(|(_, address)| address.addr())
         });
-        let first = || addresses.iter().map(|(_, a)| a.addr()).find(|a| !a.is_loopback());
+        // Not one of our own links': others do not reach it.
+        let links = self.socket.links().await?;
+        let ours = |index: u32| {
+            let is_ours = |link: &Link| link.hardware_address.starts_with(&HARDWARE_PREFIX);
+            links.iter().any(|link| link.index == index && is_ours(link))
+        };
+        let others = || addresses.iter().filter(|(index, _)| !ours(*index)).map(|(_, a)| a.addr());
+        let first = || others().find(|address| !address.is_loopback());
         Ok(source.or_else(first).map(IpAddr::V4))
     }
 

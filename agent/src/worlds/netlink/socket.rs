@@ -12,9 +12,12 @@ use nix::errno::Errno;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{
-    InfoBridgePort, InfoKind, InfoPortData, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo,
+    LinkMessage,
 };
-use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteScope, RouteType,
+};
 use rtnetlink::{Handle, LinkBridgePort, LinkUnspec, RouteMessageBuilder};
 use tokio::sync::Mutex;
 
@@ -43,6 +46,17 @@ pub(super) struct Link {
     pub(super) is_bridge: bool,
     /// As a port of a bridge: frames may leave through it that came in by it.
     pub(super) hairpin: bool,
+    /// It is a tunnel.
+    pub(super) vxlan: Option<Vxlan>,
+}
+
+/// What can't be changed of a tunnel.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Vxlan {
+    pub(super) vni: u32,
+    pub(super) port: u16,
+    pub(super) local: Option<Ipv4Addr>,
+    pub(super) learning: bool,
 }
 
 /// An IPv4 route of the main table.
@@ -58,7 +72,7 @@ pub(super) struct MainRoute {
 /// A socket in one network namespace. Closed when dropped.
 #[derive(Debug, Clone)]
 pub(super) struct Socket {
-    handle: Handle,
+    pub(super) handle: Handle,
     /// The kernel lists one thing at a time on a socket, and says EBUSY to a second list.
     listing: Arc<Mutex<()>>,
 }
@@ -92,7 +106,7 @@ impl Socket {
     }
 
     /// `execute` sends the request, so it is called only when no other list is under way.
-    async fn list<T, R>(&self, what: &str, execute: impl FnOnce() -> R) -> Result<T, NetlinkError>
+    pub(super) async fn list<T, R>(&self, what: &str, execute: impl FnOnce() -> R) -> Result<T, NetlinkError>
     where
         R: Future<Output = Result<T, rtnetlink::Error>>,
     {
@@ -183,9 +197,26 @@ impl Socket {
         let message = RouteMessageBuilder::<Ipv4Addr>::new().gateway(gateway).output_interface(index).build();
         tolerate_existing("route through", name, self.handle.route().add(message).execute()).await
     }
+
+    /// A route to `range` over a link, from `source`.
+    pub(super) async fn add_link_route(
+        &self,
+        name: &str,
+        index: u32,
+        range: Ipv4Net,
+        source: Ipv4Addr,
+    ) -> Result<(), NetlinkError> {
+        let message = RouteMessageBuilder::<Ipv4Addr>::new()
+            .destination_prefix(range.network(), range.prefix_len())
+            .output_interface(index)
+            .scope(RouteScope::Link)
+            .pref_source(source)
+            .build();
+        ask("route over", name, self.handle.route().add(message).execute()).await
+    }
 }
 
-enum Refused {
+pub(super) enum Refused {
     /// The kernel's error number.
     Kernel(i32),
     Other(String),
@@ -193,7 +224,7 @@ enum Refused {
 }
 
 impl Refused {
-    fn into_error(self, act: &'static str, link: &str) -> NetlinkError {
+    pub(super) fn into_error(self, act: &'static str, link: &str) -> NetlinkError {
         let message = match self {
             Refused::Timeout => {
                 let seconds = ANSWER_MAX.as_secs();
@@ -206,7 +237,9 @@ impl Refused {
     }
 }
 
-async fn bounded<T>(request: impl Future<Output = Result<T, rtnetlink::Error>>) -> Result<T, Refused> {
+pub(super) async fn bounded<T>(
+    request: impl Future<Output = Result<T, rtnetlink::Error>>,
+) -> Result<T, Refused> {
     match tokio::time::timeout(ANSWER_MAX, request).await {
         Ok(Ok(answer)) => Ok(answer),
         // The kernel counts its errors downwards from zero.
@@ -216,7 +249,7 @@ async fn bounded<T>(request: impl Future<Output = Result<T, rtnetlink::Error>>) 
     }
 }
 
-async fn ask<T>(
+pub(super) async fn ask<T>(
     act: &'static str,
     link: &str,
     request: impl Future<Output = Result<T, rtnetlink::Error>>,
@@ -250,6 +283,10 @@ fn link_of(message: &LinkMessage) -> Link {
             LinkAttribute::IfAlias(alias) => link.alias = Some(alias.clone()),
             LinkAttribute::Address(address) => link.hardware_address.clone_from(address),
             LinkAttribute::LinkInfo(infos) => {
+                link.vxlan = infos.iter().find_map(|info| match info {
+                    LinkInfo::Data(InfoData::Vxlan(data)) => Some(vxlan_of(data)),
+                    _ => None,
+                });
                 link.is_bridge = infos.iter().any(|i| matches!(i, LinkInfo::Kind(InfoKind::Bridge)));
                 link.hairpin = infos.iter().any(|info| match info {
                     LinkInfo::PortData(InfoPortData::BridgePort(port)) => {
@@ -262,6 +299,20 @@ fn link_of(message: &LinkMessage) -> Link {
         }
     }
     link
+}
+
+fn vxlan_of(data: &[InfoVxlan]) -> Vxlan {
+    let mut vxlan = Vxlan::default();
+    for info in data {
+        match info {
+            InfoVxlan::Id(vni) => vxlan.vni = *vni,
+            InfoVxlan::Port(port) => vxlan.port = *port,
+            InfoVxlan::Local(local) => vxlan.local = Some(*local),
+            InfoVxlan::Learning(learning) => vxlan.learning = *learning,
+            _ => {}
+        }
+    }
+    vxlan
 }
 
 fn address_of(message: &AddressMessage) -> Option<(u32, Ipv4Net)> {

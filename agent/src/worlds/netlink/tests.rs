@@ -9,7 +9,13 @@ use super::*;
 use crate::testing::{TestNamespace, in_pod};
 
 fn bridge() -> Bridge {
-    Bridge { name: "mk8s0".into(), address: "10.244.0.1/24".parse().unwrap(), mtu: 1450 }
+    Bridge {
+        name: "mk8s0".into(),
+        address: "10.244.0.1/24".parse().unwrap(),
+        vips: vec!["10.96.0.10".parse().unwrap()],
+        services: "10.96.0.0/16".parse().unwrap(),
+        mtu: 1450,
+    }
 }
 
 fn link(pid: i32, number: u8) -> PodLink {
@@ -180,7 +186,14 @@ async fn links_are_listed_by_instance_and_removed_with_both_ends() {
     // Same first four letters, so same prefix of the links' names.
     let theirs = RealNetlink::open_at("mk8sb", &node.path()).unwrap();
     ours.ensure_bridge(&bridge()).await.unwrap();
-    theirs.ensure_bridge(&Bridge { name: "mk8sb0".into(), ..bridge() }).await.unwrap();
+    theirs
+        .ensure_bridge(&Bridge {
+            name: "mk8sb0".into(),
+            services: "10.97.0.0/16".parse().unwrap(),
+            ..bridge()
+        })
+        .await
+        .unwrap();
     let (a, b) = (node.pod(), node.pod());
     let (first, second) = (link(a, 2), PodLink { bridge: "mk8sb0".into(), ..link(b, 3) });
     ours.ensure_pod_link(&first).await.unwrap();

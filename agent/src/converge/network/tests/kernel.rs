@@ -12,7 +12,8 @@ use schema::meta::PodRef;
 use schema::records::Subnet;
 use tokio::sync::watch;
 
-use super::super::{NetworkLoop, NetworkSettings};
+use super::super::{NetworkLoop, NetworkSettings, Vxlan};
+use super::network_loop;
 use crate::converge::pod_table::{PodNet, PodTable};
 use crate::testing::{TestNamespace, inside};
 use crate::worlds::iptables::{Iptables as _, RealIptables};
@@ -54,7 +55,7 @@ impl Node {
         let (subnets, subnet) = watch::channel(Some(cidr));
         let (tables, table) = watch::channel::<PodTable>(Some(Arc::default()));
         let settings = NetworkSettings::new("mk8s", 1450);
-        let network = NetworkLoop::new(settings, netlink.clone(), iptables.clone(), subnet, table);
+        let network = network_loop(settings, netlink.clone(), iptables.clone(), subnet, table);
         Self { namespace, netlink, iptables, network, tables, _subnets: subnets, outside }
     }
 
@@ -272,12 +273,16 @@ async fn a_udp_client_follows_a_replaced_pod() {
 async fn two_instances_on_one_node_leave_each_other_alone() {
     let mut node = Node::new().await;
     node.converge().await;
-    let cidr = Subnet::new("10.245.0.0/24".parse().unwrap(), "10.245.0.0/16".parse().unwrap());
+    let cidr = Subnet {
+        service_cidr: "10.97.0.0/16".parse().unwrap(),
+        ..Subnet::new("10.245.0.0/24".parse().unwrap(), "10.245.0.0/16".parse().unwrap())
+    };
     let (_subnets, subnet) = watch::channel(Some(cidr));
     let (_tables, table) = watch::channel::<PodTable>(Some(Arc::default()));
-    let settings = NetworkSettings::new("mk8sb", 1450);
+    let vxlan = Vxlan { vni: 2, port: 8473 };
+    let settings = NetworkSettings { vxlan, ..NetworkSettings::new("mk8sb", 1450) };
     let netlink = Arc::new(RealNetlink::open_at("mk8sb", &node.namespace.path()).unwrap());
-    let mut other = NetworkLoop::new(settings, netlink, node.iptables.clone(), subnet, table);
+    let mut other = network_loop(settings, netlink, node.iptables.clone(), subnet, table);
     std::mem::swap(&mut node.network, &mut other);
     assert!(node.converge().await, "the second makes its own");
     assert!(!node.converge().await);

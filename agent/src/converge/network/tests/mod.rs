@@ -3,13 +3,21 @@
 mod golden;
 mod kernel;
 mod plans;
+mod tunnel;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use schema::records::Subnet;
+use tokio::sync::watch;
 
 use super::plan::{Observed, first_claims};
 use super::render::{ChainRef, HostPortProtocol, Model, Names, gateway_of};
+use super::{NetworkDeps, NetworkLoop, NetworkSettings};
 use crate::converge::network::parse::saved_rules;
-use crate::worlds::netlink::Bridge;
+use crate::converge::pod_table::PodTable;
+use crate::worlds::iptables::Iptables;
+use crate::worlds::netlink::{Bridge, Netlink, Tunnels};
 
 fn model(ports: &[(HostPortProtocol, u16, &str, u16, &str)]) -> Model {
     let claims = ports
@@ -21,7 +29,33 @@ fn model(ports: &[(HostPortProtocol, u16, &str, u16, &str)]) -> Model {
         cluster_cidr: "10.244.0.0/16".parse().unwrap(),
         random_fully: true,
         host_ports: first_claims(claims),
+        tunnel_port: 8472,
+        tunnel_senders: None,
     }
+}
+
+fn bridge(model: &Model) -> Bridge {
+    Bridge {
+        name: model.names.bridge.clone(),
+        address: gateway_of(model.node_cidr),
+        vips: vec!["10.96.0.10".parse().unwrap(), "10.96.0.11".parse().unwrap()],
+        services: "10.96.0.0/16".parse().unwrap(),
+        mtu: 1450,
+    }
+}
+
+/// A loop on these, of a node whose other nodes nobody knows yet, and what it tells of its tunnel.
+fn network_loop<N: Netlink + Tunnels>(
+    settings: NetworkSettings,
+    netlink: Arc<N>,
+    iptables: Arc<dyn Iptables>,
+    subnet: watch::Receiver<Option<Subnet>>,
+    pods: watch::Receiver<PodTable>,
+) -> NetworkLoop {
+    let (_, catalog) = watch::channel(Arc::default());
+    let vtep = watch::Sender::new(None);
+    let tunnels: Arc<dyn Tunnels> = netlink.clone();
+    NetworkLoop::new(settings, NetworkDeps { netlink, tunnels, iptables, subnet, pods, catalog, vtep })
 }
 
 /// A node whose rules are what `saved` says, and whose bridge is whole.
@@ -29,7 +63,8 @@ fn observed(model: Model, saved: &str) -> Observed {
     let bases: Vec<ChainRef> = model.names.jumps().into_iter().map(|jump| jump.base).collect();
     let ours: Vec<ChainRef> = model.names.chains().into_iter().cloned().collect();
     Observed {
-        bridge: Bridge { name: model.names.bridge.clone(), address: gateway_of(model.node_cidr), mtu: 1450 },
+        bridge: bridge(&model),
+        tunnel: None,
         bridge_is_whole: true,
         saved: saved_rules(saved, |chain| bases.contains(chain) || ours.contains(chain)),
         spellings: BTreeMap::new(),

@@ -68,7 +68,7 @@ fn rig() -> Rig {
     let (subnets, subnet) = watch::channel(None);
     let (tables, table) = watch::channel::<PodTable>(None);
     let settings = NetworkSettings::new("mk8s", 1450);
-    let network = NetworkLoop::new(settings, netlink.clone(), iptables.clone(), subnet, table);
+    let network = network_loop(settings, netlink.clone(), iptables.clone(), subnet, table);
     Rig { netlink, iptables, subnets, tables, network }
 }
 
@@ -104,7 +104,7 @@ async fn nothing_is_planned_before_range_and_pods_are_known() {
     assert!(rig.netlink.kernel().acts.is_empty() && rig.iptables.rules().restored.is_empty());
     rig.tables.send_replace(Some(Arc::new(BTreeMap::new())));
     assert_eq!(run(&mut rig).await, Ok(true));
-    assert_eq!(rig.netlink.kernel().acts, ["ensure_bridge mk8s0"]);
+    assert_eq!(rig.netlink.kernel().acts, ["ensure_bridge mk8s0", "ensure_tunnel mk8s.1"]);
 }
 
 #[tokio::test]
@@ -140,5 +140,5 @@ async fn a_failed_step_hinders_no_other_and_is_told() {
     let outcome = rig.network.act(&observed, plan).await;
     let error = rig.network.report(observed, outcome).await.unwrap_err().to_string();
     assert!(error.contains("no room") && error.contains("filter/MK8S-FORWARD was missing"), "{error}");
-    assert_eq!(rig.netlink.kernel().acts, ["ensure_bridge mk8s0"]);
+    assert_eq!(rig.netlink.kernel().acts, ["ensure_bridge mk8s0", "ensure_tunnel mk8s.1"]);
 }

@@ -103,7 +103,13 @@ impl Rig {
         docker.engine().brief.insert("init:1".into());
         let netlink = Arc::new(Gated { kernel: FakeNetlink::default(), docker: Arc::clone(&docker) });
         let address: Ipv4Net = "10.244.3.1/24".parse().unwrap();
-        let bridge = Bridge { name: "mk8s0".into(), address, mtu: 1500 };
+        let bridge = Bridge {
+            name: "mk8s0".into(),
+            address,
+            vips: vec!["10.96.0.10".parse().unwrap()],
+            services: "10.96.0.0/16".parse().unwrap(),
+            mtu: 1500,
+        };
         netlink.kernel.kernel().bridges.insert("mk8s0".into(), bridge);
         let mut world = World { synced: true, revision: 1, ..World::default() };
         world.subnets.insert("n1".into(), versioned(subnet()));

@@ -1,0 +1,117 @@
+//! Decides what is on the tunnel to the other nodes: per node exactly one neighbour, one forwarding entry,
+//! one route. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::Ipv4Addr;
+
+use schema::records::Vtep;
+
+use crate::catalog::Peer;
+use crate::worlds::netlink::{Tunnel, TunnelEntry, parse_hardware_address};
+
+/// The tunnel, as it should be and as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TunnelSeen {
+    /// As it should be.
+    pub tunnel: Tunnel,
+    /// And the link is so.
+    pub is_whole: bool,
+    /// The entries on it.
+    pub entries: BTreeSet<TunnelEntry>,
+    /// The other nodes; none: nobody has said yet who they are, and what is there stays.
+    pub peers: Option<BTreeMap<String, Peer>>,
+}
+
+impl TunnelSeen {
+    /// What the other nodes are told of this one.
+    pub fn vtep(&self) -> Vtep {
+        let mac = self.tunnel.hardware_address().map(|byte| format!("{byte:02x}")).join(":");
+        Vtep { address: self.tunnel.local, mac }
+    }
+}
+
+/// One step, in the order in which they are taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TunnelStep {
+    /// The link is made or repaired.
+    Link(Tunnel),
+    /// The entry is set, for this node.
+    Set(TunnelEntry, String),
+    /// The entry goes: it is of no node.
+    Drop(TunnelEntry),
+}
+
+impl fmt::Display for TunnelStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Link(tunnel) => {
+                let Tunnel { name, vni, port, local, .. } = tunnel;
+                write!(f, "tunnel {name} (VNI {vni}, UDP port {port}) from {local}")
+            }
+            Self::Set(entry, node) => write!(f, "{entry}, for node {node}"),
+            Self::Drop(entry) => write!(f, "{entry} away: it is no node's"),
+        }
+    }
+}
+
+/// The steps. Entries of a link that is made anew are set in the same run.
+pub fn plan(seen: &TunnelSeen) -> Vec<TunnelStep> {
+    let mut steps = Vec::new();
+    if !seen.is_whole {
+        steps.push(TunnelStep::Link(seen.tunnel.clone()));
+    }
+    let Some(peers) = &seen.peers else { return steps };
+    let mut wanted = BTreeSet::new();
+    let mut set = Vec::new();
+    for (node, peer) in peers {
+        // Two nodes with one range: the nodes controller is about to give one of them another.
+        let Some(entries) = entries_of(peer).filter(|entries| entries.iter().all(|e| !wanted.contains(e)))
+        else {
+            continue;
+        };
+        for entry in entries {
+            wanted.insert(entry);
+            // A link that is no tunnel of ours yet has nothing on it when it is made.
+            if !seen.is_whole || !seen.entries.contains(&entry) {
+                set.push(TunnelStep::Set(entry, node.clone()));
+            }
+        }
+    }
+    // The way first, then what finds it: a packet is never sent where nobody is looked up yet. And the
+    // other way round when they go. Before new ones, as an entry may have the key of a stale one.
+    let stale: Vec<TunnelEntry> =
+        seen.entries.iter().filter(|entry| !wanted.contains(entry)).copied().collect();
+    let replaced = |entry: &TunnelEntry| wanted.iter().any(|other| has_key_of(other, entry));
+    for entry in stale.iter().rev().filter(|entry| seen.is_whole && !replaced(entry)) {
+        steps.push(TunnelStep::Drop(*entry));
+    }
+    steps.extend(set);
+    steps
+}
+
+/// Neighbour, forwarding entry, route: in this order. None for a hardware address that is none.
+fn entries_of(peer: &Peer) -> Option<[TunnelEntry; 3]> {
+    let hardware = parse_hardware_address(&peer.vtep.mac)?;
+    let end: Ipv4Addr = peer.cidr.network();
+    Some([
+        TunnelEntry::Neighbour(end, hardware),
+        TunnelEntry::Forwarding(hardware, peer.vtep.address),
+        TunnelEntry::Route(peer.cidr.trunc(), end),
+    ])
+}
+
+/// The kernel keeps one of both: the one that is set takes the other's place.
+fn has_key_of(one: &TunnelEntry, other: &TunnelEntry) -> bool {
+    match (one, other) {
+        (TunnelEntry::Neighbour(one, _), TunnelEntry::Neighbour(other, _)) => one == other,
+        (TunnelEntry::Forwarding(one, _), TunnelEntry::Forwarding(other, _)) => one == other,
+        (TunnelEntry::Route(one, _), TunnelEntry::Route(other, _)) => one == other,
+        _ => false,
+    }
+}
+
+/// Where the other nodes' packets come from: nobody else may send into the tunnel.
+pub fn senders(peers: &BTreeMap<String, Peer>) -> BTreeSet<Ipv4Addr> {
+    peers.values().map(|peer| peer.vtep.address).collect()
+}
