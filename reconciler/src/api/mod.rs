@@ -26,6 +26,7 @@ mod input;
 mod logs;
 mod objects;
 mod read;
+mod services;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -90,6 +91,10 @@ pub fn router(deps: ApiDeps) -> Router {
         .route("/v1/pods/{namespace}/{name}", get(read::pod))
         .route("/v1/nodes", get(read::nodes))
         .route("/v1/nodes/{name}", get(read::node))
+        .route("/v1/services", get(services::services))
+        .route("/v1/services/{namespace}/{name}", get(services::service))
+        .route("/v1/endpoints", get(services::endpoints))
+        .route("/v1/dns", get(services::routes))
         .route("/v1/usage/pods", get(read::pod_usage))
         .route("/v1/usage/nodes", get(read::node_usage))
         .route("/v1/objects", get(objects::stored))

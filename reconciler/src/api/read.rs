@@ -22,8 +22,8 @@ type Answer<T> = Result<Json<T>, ApiError>;
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct InNamespace {
-    namespace: Option<String>,
-    selector: Option<String>,
+    pub(super) namespace: Option<String>,
+    pub(super) selector: Option<String>,
 }
 
 /// Which namespace; all of them if none.

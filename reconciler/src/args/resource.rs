@@ -19,6 +19,8 @@ pub enum ResourceKind {
     Delivery,
     /// What happened.
     Event,
+    /// What is behind services.
+    Endpoints,
     /// Desired objects of another kind.
     Object(Kind),
     /// Desired objects of every kind.
@@ -35,6 +37,7 @@ impl ResourceKind {
         (ResourceKind::Delivery, &["deliveries", "delivery", "dlv"]),
         (ResourceKind::Event, &["events", "event", "ev"]),
         (ResourceKind::Object(Kind::Service), &["services", "service", "svc"]),
+        (ResourceKind::Endpoints, &["endpoints", "endpoint", "ep"]),
         (ResourceKind::Object(Kind::ReplicaSet), &["replicasets", "replicaset", "rs"]),
         (
             ResourceKind::Object(Kind::HorizontalPodAutoscaler),
@@ -67,7 +70,7 @@ impl ResourceKind {
     /// Its objects belong to namespaces.
     pub fn is_namespaced(self) -> bool {
         match self {
-            ResourceKind::Pod | ResourceKind::Event | ResourceKind::All => true,
+            ResourceKind::Pod | ResourceKind::Endpoints | ResourceKind::Event | ResourceKind::All => true,
             ResourceKind::Object(kind) => !kind.is_cluster_scoped(),
             _ => false,
         }

@@ -9,9 +9,12 @@ use super::error::CliError;
 use super::output::{Layout, Screen, Shape, column, cuttable, plain, table, write_out, yaml};
 use super::tables::host_ports;
 use crate::args::{DescribeArgs, ResourceKind};
-use crate::view::{EventGroup, NodeDetail, ObjectDetail, PodDetail, PodView, age, event_groups};
+use crate::view::{
+    EventGroup, NodeDetail, ObjectDetail, PodDetail, PodView, ServiceDetail, age, event_groups,
+};
 
 mod containers;
+mod service;
 
 /// Most lines of events on a page, the newest.
 const EVENTS_MAX: usize = 20;
@@ -46,6 +49,10 @@ pub(super) async fn run(args: &DescribeArgs) -> Result<(), CliError> {
                 Err(error) => return Err(error),
             };
             write_out(&page)
+        }
+        ResourceKind::Object(Kind::Service) => {
+            let detail: ServiceDetail = client.get(&["services", &args.namespace, name], &[]).await?;
+            write_out(&service::service_page(&detail, screen))
         }
         ResourceKind::Object(kind) => {
             let detail: ObjectDetail =

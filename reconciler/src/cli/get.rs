@@ -12,8 +12,8 @@ use super::error::CliError;
 use super::output::{Layout, Listed, Screen, Shape, json, names, note, print_list, table, write_out, yaml};
 use crate::args::{Format, GetArgs, HistoryArgs, ResourceKind};
 use crate::view::{
-    DeliveryView, EventView, List, NodeDetail, NodeView, ObjectDetail, ObjectView, PodDetail, PodView,
-    RevisionView, Selector, SourceView,
+    DeliveryView, EndpointsView, EventView, List, NodeDetail, NodeView, ObjectDetail, ObjectView, PodDetail,
+    PodView, RevisionView, RouteView, Selector, ServiceDetail, ServiceView, SourceView,
 };
 
 /// Between two looks of `-w`.
@@ -51,6 +51,19 @@ pub(super) async fn about(args: &GetArgs, kind_of_events: Option<ResourceKind>) 
             Some(name) => what.node(name).await,
             None => what.list::<NodeView>(&["nodes"], |node, name| node.name == name).await,
         },
+        ResourceKind::Object(Kind::Service) => match (what.only(), namespace) {
+            (Some(name), Some(namespace)) => {
+                let path = ["services", namespace, name];
+                what.one::<ServiceDetail, ServiceView>(&path, |detail| &detail.row).await
+            }
+            _ => what.list::<ServiceView>(&["services"], |service, name| service.name == name).await,
+        },
+        ResourceKind::Endpoints => {
+            what.list::<EndpointsView>(&["endpoints"], |service, name| service.name == name).await
+        }
+        ResourceKind::Object(Kind::Dns) if what.only().is_none() => {
+            what.list::<RouteView>(&["dns"], |host, name| host.name == name).await
+        }
         ResourceKind::Object(of) => match what.only() {
             Some(name) => {
                 let path = ["objects", of.as_str(), namespace.unwrap_or(DEFAULT_NAMESPACE), name];

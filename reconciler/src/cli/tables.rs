@@ -4,7 +4,10 @@ use schema::kinds::pod::HostPortStatus;
 use schema::records::{ChangeCounts, PlanRecord};
 
 use super::output::{Column, Listed, Shape, column, cuttable};
-use crate::view::{DeliveryView, EventView, NodeView, ObjectView, PodView, RevisionView, SourceView, short};
+use crate::view::{
+    DeliveryView, EndpointsView, EventView, NodeView, ObjectView, PodView, RevisionView, RouteView,
+    ServiceView, SourceView, short,
+};
 
 type Cells = Vec<(Column, String)>;
 
@@ -87,6 +90,96 @@ impl Listed for NodeView {
     fn remark(&self) -> (Column, String) {
         (cuttable("WHY"), self.why.clone())
     }
+}
+
+impl Listed for ServiceView {
+    fn id(&self) -> String {
+        format!("service/{}", self.name)
+    }
+
+    fn cells(&self, shape: Shape) -> Cells {
+        let mut cells = of_namespace(shape, &self.namespace);
+        let addresses: Vec<String> = self.external_ips.iter().map(ToString::to_string).collect();
+        cells.extend([
+            (column("NAME"), self.name.clone()),
+            (column("TYPE"), self.kind.clone()),
+            (column("CLUSTER-IP"), or_none(&self.cluster_ip)),
+            (column("EXTERNAL-IP"), or_none(&addresses.join(","))),
+            (column("PORT(S)"), or_none(&self.ports.join(","))),
+            (column("READY"), format!("{}/{}", self.ready, self.ready + self.left_out as usize)),
+            (column("AGE"), self.age.clone()),
+        ]);
+        if shape.wide {
+            cells.push((column("HEALTH"), self.health.clone()));
+        }
+        cells
+    }
+
+    fn remark(&self) -> (Column, String) {
+        (cuttable("NOTE"), self.note.clone())
+    }
+}
+
+impl Listed for EndpointsView {
+    fn id(&self) -> String {
+        format!("endpoints/{}", self.name)
+    }
+
+    fn cells(&self, shape: Shape) -> Cells {
+        let mut cells = of_namespace(shape, &self.namespace);
+        // As kubectl: a few, and how many more.
+        let shown = if shape.wide { self.endpoints.len() } else { ENDPOINTS_SHOWN };
+        let mut text = self.endpoints.iter().take(shown).cloned().collect::<Vec<_>>().join(",");
+        if self.endpoints.len() > shown {
+            text.push_str(&format!(" + {} more...", self.endpoints.len() - shown));
+        }
+        cells.extend([
+            (column("NAME"), self.name.clone()),
+            (column("ENDPOINTS"), or_none(&text)),
+            (column("AGE"), self.age.clone()),
+        ]);
+        cells
+    }
+
+    fn remark(&self) -> (Column, String) {
+        (cuttable("NOTE"), String::new())
+    }
+}
+
+impl Listed for RouteView {
+    fn id(&self) -> String {
+        format!("dns/{}", self.name)
+    }
+
+    fn cells(&self, shape: Shape) -> Cells {
+        let mut cells = of_namespace(shape, &self.namespace);
+        cells.extend([
+            (column("NAME"), self.name.clone()),
+            (column("HOST"), self.host.clone()),
+            (column("PATHS"), or_none(&self.paths.join(", "))),
+            (column("HEALTH"), self.health.clone()),
+            (column("AGE"), self.age.clone()),
+        ]);
+        cells
+    }
+
+    fn remark(&self) -> (Column, String) {
+        (cuttable("NOTE"), self.note.clone())
+    }
+}
+
+/// Endpoints of a service in a narrow table, as kubectl shows.
+const ENDPOINTS_SHOWN: usize = 3;
+
+fn of_namespace(shape: Shape, namespace: &str) -> Cells {
+    match shape.namespaces {
+        true => vec![(column("NAMESPACE"), namespace.to_owned())],
+        false => Cells::new(),
+    }
+}
+
+fn or_none(text: &str) -> String {
+    if text.is_empty() { "<none>".to_owned() } else { text.to_owned() }
 }
 
 impl Listed for ObjectView {

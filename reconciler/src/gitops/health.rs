@@ -10,11 +10,23 @@ use schema::world::World;
 pub fn health(world: &World, object: &Object) -> Health {
     match &object.resource {
         Resource::Pod(_) => bare_pod(world, object),
+        Resource::Service(spec) => {
+            let record = world.services.get(&named(object)).map(|found| found.value.status());
+            spec.health(&record.unwrap_or_default())
+        }
+        Resource::Dns(spec) => {
+            let record = world.routes.get(&named(object)).map(|found| found.value.status());
+            spec.health(&record.unwrap_or_default())
+        }
         // Settings are in force as soon as they are stored.
         Resource::Cluster(_) => Health::Healthy,
         resource if !resource.kind().is_run() => Health::NotRun,
         resource => Health::Unknown { why: format!("nobody reports on a {}", resource.kind()) },
     }
+}
+
+fn named(object: &Object) -> PodRef {
+    PodRef::new(&object.metadata.namespace, &object.metadata.name)
 }
 
 /// What keeps an object from being healthy, if anything does.
@@ -29,7 +41,7 @@ pub fn trouble(health: &Health) -> Option<&str> {
 /// alive.
 fn bare_pod(world: &World, object: &Object) -> Health {
     let progressing = |why: &str| Health::Progressing { why: why.to_owned() };
-    let pod = PodRef::new(&object.metadata.namespace, &object.metadata.name);
+    let pod = named(object);
     let Some(instance) = world.pods.get(&pod).filter(|instance| instance.value.hash == object.hash) else {
         return progressing("its pod is not made yet");
     };

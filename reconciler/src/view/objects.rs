@@ -179,6 +179,14 @@ impl<'a> Context<'a> {
         match &object.resource {
             Resource::Pod(_) => {}
             Resource::Cluster(_) => return Health::Healthy,
+            Resource::Service(spec) => {
+                let record = self.world.services.get(&PodRef::new(&id.namespace, &id.name));
+                return spec.health(&record.map(|found| found.value.status()).unwrap_or_default());
+            }
+            Resource::Dns(spec) => {
+                let record = self.world.routes.get(&PodRef::new(&id.namespace, &id.name));
+                return spec.health(&record.map(|found| found.value.status()).unwrap_or_default());
+            }
             // No heartbeat, no record: all that there is of the node is its manifest.
             Resource::Node(node) if !self.world.nodes.contains_key(&id.name) => {
                 return node.health(&NodeStatus::default());

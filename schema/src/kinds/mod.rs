@@ -102,7 +102,7 @@ impl Kind {
     /// Whether this version acts on objects of this kind; the others are checked and stored. The settings of
     /// a Cluster are in force or not one by one, and its manifest is told which are not.
     pub fn is_run(self) -> bool {
-        matches!(self, Kind::Pod | Kind::Cluster)
+        matches!(self, Kind::Pod | Kind::Service | Kind::Dns | Kind::Cluster)
     }
 
     /// Objects of this kind belong to no namespace; they lie under [`crate::meta::DEFAULT_NAMESPACE`].

@@ -4,7 +4,9 @@ use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::kinds::dns::{DnsStatus, UnroutedPath};
 use crate::kinds::pod::Protocol;
+use crate::kinds::service::{ServicePortStatus, ServiceStatus};
 
 /// A service as every node programs it: addresses given out, endpoints looked up. Written by the
 /// services controller; the agents need nothing else of the Service object.
@@ -38,6 +40,22 @@ pub struct ServiceRecord {
     /// Number of pods that the selector matches and that are no endpoints.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub left_out_count: u32,
+}
+
+impl ServiceRecord {
+    /// What the service is, for its health.
+    pub fn status(&self) -> ServiceStatus {
+        let node_ports = self.ports.iter().filter_map(|port| {
+            let node_port = port.node_port?;
+            Some(ServicePortStatus { port: port.port, protocol: port.protocol, node_port })
+        });
+        ServiceStatus {
+            cluster_ip: self.cluster_ip.map(|address| address.to_string()),
+            node_ports: node_ports.collect(),
+            ready_endpoints: u32::try_from(self.endpoints.len()).unwrap_or(u32::MAX),
+            unready_endpoints: self.left_out_count,
+        }
+    }
 }
 
 /// Most entries of [`ServiceRecord::left_out`].
@@ -98,6 +116,18 @@ pub struct RouteRecord {
     pub host: String,
     /// Its paths, longest first.
     pub paths: Vec<PathRecord>,
+}
+
+impl RouteRecord {
+    /// What has become of the host, for its health. Its address is each node's own: that there is a record
+    /// is what makes it known.
+    pub fn status(&self) -> DnsStatus {
+        let unrouted = self.paths.iter().filter_map(|path| {
+            let why = path.broken.clone()?;
+            Some(UnroutedPath { path: path.path.clone(), why })
+        });
+        DnsStatus { address: Some("each node's gateway".to_owned()), unrouted: unrouted.collect() }
+    }
 }
 
 /// One path of a host.

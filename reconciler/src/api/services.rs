@@ -1,0 +1,55 @@
+//! Services, endpoints and hosts.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use jiff::Timestamp;
+use schema::meta::PodRef;
+
+use super::App;
+use super::error::ApiError;
+use super::input::{self, Queried};
+use super::read::InNamespace;
+use crate::view::{self, List, ServiceSelection};
+
+type Answer<T> = Result<Json<T>, ApiError>;
+
+pub(super) async fn services(
+    State(app): App,
+    query: Queried<InNamespace>,
+) -> Answer<List<view::ServiceView>> {
+    let (world, query) = (app.world()?, input::query(query)?);
+    Ok(Json(List { items: view::services(&world, &selection(&query)?, Timestamp::now()) }))
+}
+
+pub(super) async fn endpoints(
+    State(app): App,
+    query: Queried<InNamespace>,
+) -> Answer<List<view::EndpointsView>> {
+    let (world, query) = (app.world()?, input::query(query)?);
+    Ok(Json(List { items: view::endpoints(&world, &selection(&query)?, Timestamp::now()) }))
+}
+
+pub(super) async fn routes(State(app): App, query: Queried<InNamespace>) -> Answer<List<view::RouteView>> {
+    let (world, query) = (app.world()?, input::query(query)?);
+    Ok(Json(List { items: view::routes(&world, &selection(&query)?, Timestamp::now()) }))
+}
+
+pub(super) async fn service(
+    State(app): App,
+    Path((namespace, name)): Path<(String, String)>,
+) -> Answer<view::ServiceDetail> {
+    input::name("namespace", &namespace)?;
+    input::name("service", &name)?;
+    let id = PodRef::new(namespace, name);
+    view::service(&*app.world()?, &id, Timestamp::now()).map(Json).ok_or_else(|| {
+        ApiError::not_found(&format!("there is no service {id}"), "see 'minik8s get services -A'")
+    })
+}
+
+fn selection(query: &InNamespace) -> Result<ServiceSelection<'_>, ApiError> {
+    if let Some(namespace) = &query.namespace {
+        input::name("namespace", namespace)?;
+    }
+    let labels = input::selector(query.selector.as_deref())?;
+    Ok(ServiceSelection { namespace: query.namespace.as_deref(), labels })
+}

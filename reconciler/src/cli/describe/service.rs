@@ -1,0 +1,43 @@
+//! The page of a service: what it has, who is behind it, who is not and why, and which nodes know it.
+
+use super::{Page, indented, pairs};
+use crate::cli::output::{Layout, Screen, column, cuttable, plain};
+use crate::view::ServiceDetail;
+
+pub(in crate::cli) fn service_page(service: &ServiceDetail, screen: Screen) -> String {
+    let mut page = Page::default();
+    let row = &service.row;
+    page.field(0, "Name", &row.name);
+    page.field(0, "Namespace", &row.namespace);
+    page.field(0, "Type", &row.kind);
+    page.field(0, "Health", &screen.paint(&row.health));
+    page.field(0, "Note", &row.note);
+    page.field(0, "Cluster IP", &row.cluster_ip);
+    page.fields(0, "External IPs", row.external_ips.iter().map(ToString::to_string));
+    page.fields(0, "Ports", row.ports.iter().cloned());
+    page.field(0, "Age", &row.age);
+    page.field(0, "Set by", &service.set_by);
+    page.field(0, "Commit", &service.commit);
+    page.fields(0, "Selector", pairs(&service.selector));
+    page.fields(0, "Labels", pairs(&row.labels));
+    let block = |columns: &[_], rows: Vec<Vec<String>>| match rows.is_empty() {
+        true => "none".to_owned(),
+        false => plain(columns, &rows, indented(screen), &mut Layout::default()),
+    };
+    let endpoints = service
+        .endpoints
+        .iter()
+        .map(|one| vec![one.addresses.join(","), one.pod.clone(), one.node.clone()])
+        .collect();
+    let columns = [column("ADDRESS"), column("POD"), column("NODE")];
+    page.block("Endpoints:", &block(&columns, endpoints));
+    if !service.not_ready.is_empty() {
+        let left = service.not_ready.iter().map(|one| vec![one.pod.clone(), one.why.clone()]).collect();
+        page.block("Left out:", &block(&[column("POD"), cuttable("WHY")], left));
+    }
+    if !service.nodes.is_empty() {
+        let nodes = service.nodes.iter().map(|one| vec![one.node.clone(), one.state.clone()]).collect();
+        page.block("Rules:", &block(&[column("NODE"), cuttable("STATE")], nodes));
+    }
+    page.0
+}

@@ -1,0 +1,325 @@
+//! Services, their endpoints and the hosts of Dns objects as a person sees them: what they have, who is
+//! behind them, who is not and why, and which nodes know it.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use jiff::Timestamp;
+use schema::kinds::pod::Protocol;
+use schema::kinds::service::ServiceSpec;
+use schema::kinds::{Health, Kind, Resource};
+use schema::meta::{ObjectRef, PodRef, StringMap};
+use schema::records::{LeftOut, RouteRecord, ServiceRecord};
+use schema::world::World;
+use serde::{Deserialize, Serialize};
+
+use super::age::age;
+use super::selector::Selector;
+
+#[cfg(test)]
+mod tests;
+
+/// One service in a list.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceView {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// ClusterIP or NodePort.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Its address; `None` for a headless one, empty until it has one.
+    #[serde(rename = "clusterIP")]
+    pub cluster_ip: String,
+    /// Further addresses.
+    #[serde(rename = "externalIPs")]
+    pub external_ips: Vec<Ipv4Addr>,
+    /// `80/TCP`, with a port of the nodes `80:30080/TCP`.
+    pub ports: Vec<String>,
+    /// How many are behind it.
+    pub ready: usize,
+    /// How many its selector matches that are not behind it.
+    pub left_out: u32,
+    /// Healthy, Progressing, Degraded or Unknown.
+    pub health: String,
+    /// Why it is not simply well.
+    pub note: String,
+    /// Time since the commit was applied; empty when that is not known any more.
+    pub age: String,
+    /// Labels.
+    pub labels: StringMap,
+}
+
+/// One service in full.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceDetail {
+    /// The row.
+    #[serde(flatten)]
+    pub row: ServiceView,
+    /// Labels of the pods behind it.
+    pub selector: StringMap,
+    /// Who is behind it.
+    pub endpoints: Vec<EndpointView>,
+    /// Who its selector matches and is not behind it, and why; at most 20 of them.
+    pub not_ready: Vec<LeftOut>,
+    /// What each node knows of it.
+    pub nodes: Vec<NodeRules>,
+    /// Who set it: `services/web.yaml:1 of source main`.
+    pub set_by: String,
+    /// The commit that last changed it.
+    pub commit: String,
+}
+
+/// One address behind a service.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EndpointView {
+    /// Address and port, for each of the service's ports.
+    pub addresses: Vec<String>,
+    /// Its pod; empty for an address that the manifest gives.
+    pub pod: String,
+    /// Its node.
+    pub node: String,
+}
+
+/// How far a node's rules are.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeRules {
+    /// The node.
+    pub node: String,
+    /// `programmed`, `behind`, `nothing yet`, or what failed.
+    pub state: String,
+}
+
+/// The endpoints of one service in a list.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EndpointsView {
+    /// Namespace.
+    pub namespace: String,
+    /// Name of the service.
+    pub name: String,
+    /// Each address with its first port.
+    pub endpoints: Vec<String>,
+    /// Time since the commit was applied.
+    pub age: String,
+}
+
+/// One host of a Dns object in a list.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RouteView {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// The host.
+    pub host: String,
+    /// `/shop -> shop:80`, the longest first.
+    pub paths: Vec<String>,
+    /// Healthy, Progressing or Degraded.
+    pub health: String,
+    /// Why it is not simply well.
+    pub note: String,
+    /// Time since the commit was applied.
+    pub age: String,
+}
+
+/// Which of them.
+#[derive(Debug, Clone, Default)]
+pub struct ServiceSelection<'a> {
+    /// Of this namespace.
+    pub namespace: Option<&'a str>,
+    /// With these labels.
+    pub labels: Option<Selector>,
+}
+
+/// The services, in order.
+pub fn services(world: &World, which: &ServiceSelection<'_>, now: Timestamp) -> Vec<ServiceView> {
+    let ages = Ages::new(world, now);
+    let all = of_kind(world, Kind::Service, which);
+    all.filter_map(|(id, object)| match &object.resource {
+        Resource::Service(spec) => Some(row(world, id, object, spec, ages.of(&object.provenance.commit))),
+        _ => None,
+    })
+    .collect()
+}
+
+/// One service in full.
+pub fn service(world: &World, id: &PodRef, now: Timestamp) -> Option<ServiceDetail> {
+    let key = ObjectRef { kind: Kind::Service, namespace: id.namespace.clone(), name: id.name.clone() };
+    let object = &world.objects.get(&key)?.value;
+    let Resource::Service(spec) = &object.resource else { return None };
+    let stored = world.services.get(id);
+    let record = stored.map(|stored| stored.value.clone()).unwrap_or_default();
+    let from = &object.provenance;
+    Some(ServiceDetail {
+        row: row(world, &key, object, spec, Ages::new(world, now).of(&from.commit)),
+        selector: spec.selector.clone(),
+        endpoints: record
+            .endpoints
+            .iter()
+            .map(|endpoint| EndpointView {
+                addresses: endpoint
+                    .ports
+                    .iter()
+                    .filter(|port| **port != 0)
+                    .map(|port| format!("{}:{port}", endpoint.address))
+                    .collect(),
+                pod: endpoint.pod.clone().unwrap_or_default(),
+                node: endpoint.node.clone().unwrap_or_default(),
+            })
+            .collect(),
+        not_ready: record.left_out.clone(),
+        nodes: match (record.cluster_ip, stored) {
+            (Some(_), Some(stored)) => node_rules(world, stored.mod_revision),
+            _ => Vec::new(),
+        },
+        set_by: format!("{}:{} of source {}", from.file, from.line, from.source),
+        commit: format!("{} by {}", from.commit, from.author),
+    })
+}
+
+/// What each node has programmed of a record of that revision.
+fn node_rules(world: &World, revision: i64) -> Vec<NodeRules> {
+    let state = |node: &String| match world.rules.get(node).map(|rules| &rules.value) {
+        None => "nothing yet".to_owned(),
+        Some(rules) if !rules.error.is_empty() => rules.error.clone(),
+        Some(rules) if rules.revision >= revision => "programmed".to_owned(),
+        Some(_) => "behind".to_owned(),
+    };
+    world.nodes.keys().map(|node| NodeRules { node: node.clone(), state: state(node) }).collect()
+}
+
+/// The endpoints of every service.
+pub fn endpoints(world: &World, which: &ServiceSelection<'_>, now: Timestamp) -> Vec<EndpointsView> {
+    let ages = Ages::new(world, now);
+    of_kind(world, Kind::Service, which)
+        .map(|(id, object)| {
+            let record = world.services.get(&PodRef::new(&id.namespace, &id.name));
+            let endpoints = record.map(|record| record.value.endpoints.as_slice()).unwrap_or_default();
+            let first = |ports: &[u16]| ports.iter().find(|port| **port != 0).copied();
+            let shown = endpoints.iter().map(|endpoint| match first(&endpoint.ports) {
+                Some(port) => format!("{}:{port}", endpoint.address),
+                None => endpoint.address.to_string(),
+            });
+            EndpointsView {
+                namespace: id.namespace.clone(),
+                name: id.name.clone(),
+                endpoints: shown.collect(),
+                age: ages.of(&object.provenance.commit),
+            }
+        })
+        .collect()
+}
+
+/// The hosts of Dns objects.
+pub fn routes(world: &World, which: &ServiceSelection<'_>, now: Timestamp) -> Vec<RouteView> {
+    let ages = Ages::new(world, now);
+    let mut all = Vec::new();
+    for (id, object) in of_kind(world, Kind::Dns, which) {
+        let Resource::Dns(spec) = &object.resource else { continue };
+        let record = world.routes.get(&PodRef::new(&id.namespace, &id.name)).map(|found| &found.value);
+        let paths = record.map(|record| record.paths.as_slice()).unwrap_or_default();
+        let (health, note) = words(&spec.health(&record.map(RouteRecord::status).unwrap_or_default()));
+        all.push(RouteView {
+            namespace: id.namespace.clone(),
+            name: id.name.clone(),
+            host: spec.host.clone(),
+            paths: paths
+                .iter()
+                .map(|path| format!("{} -> {}:{}", path.path, path.service, path.port))
+                .collect(),
+            health,
+            note,
+            age: ages.of(&object.provenance.commit),
+        });
+    }
+    all
+}
+
+fn of_kind<'a>(
+    world: &'a World,
+    kind: Kind,
+    which: &'a ServiceSelection<'a>,
+) -> impl Iterator<Item = (&'a ObjectRef, &'a schema::object::Object)> {
+    world
+        .objects
+        .iter()
+        .filter(move |(id, object)| {
+            id.kind == kind
+                && which.namespace.is_none_or(|namespace| id.namespace == namespace)
+                && which.labels.as_ref().is_none_or(|labels| labels.matches(&object.value.metadata.labels))
+        })
+        .map(|(id, object)| (id, &object.value))
+}
+
+fn row(
+    world: &World,
+    id: &ObjectRef,
+    object: &schema::object::Object,
+    spec: &ServiceSpec,
+    age: String,
+) -> ServiceView {
+    let record = world.services.get(&PodRef::new(&id.namespace, &id.name)).map(|found| &found.value);
+    let cluster_ip = match record.and_then(|record| record.cluster_ip) {
+        Some(address) => address.to_string(),
+        None if spec.is_headless() => "None".to_owned(),
+        None => String::new(),
+    };
+    let node_port = |port: u16, at: usize| {
+        record.and_then(|record| record.ports.get(at).filter(|known| known.port == port)?.node_port)
+    };
+    let ports = spec.ports.iter().enumerate().map(|(at, port)| match node_port(port.port, at) {
+        Some(node_port) => format!("{}:{node_port}/{}", port.port, word(port.protocol)),
+        None => format!("{}/{}", port.port, word(port.protocol)),
+    });
+    let (health, note) = words(&spec.health(&record.map(ServiceRecord::status).unwrap_or_default()));
+    ServiceView {
+        namespace: id.namespace.clone(),
+        name: id.name.clone(),
+        kind: format!("{:?}", spec.kind),
+        cluster_ip,
+        external_ips: record.map(|record| record.external_ips.clone()).unwrap_or_default(),
+        ports: ports.collect(),
+        ready: record.map_or(0, |record| record.endpoints.len()),
+        left_out: record.map_or(0, |record| record.left_out_count),
+        health,
+        note,
+        age,
+        labels: object.metadata.labels.clone(),
+    }
+}
+
+fn word(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Tcp => "TCP",
+        Protocol::Udp => "UDP",
+    }
+}
+
+fn words(health: &Health) -> (String, String) {
+    let note = match health {
+        Health::Progressing { why } | Health::Degraded { why } | Health::Unknown { why } => why.clone(),
+        Health::Healthy | Health::NotRun => String::new(),
+    };
+    (health.to_string(), note)
+}
+
+/// When each commit was applied.
+struct Ages<'a> {
+    now: Timestamp,
+    applied_at: BTreeMap<&'a str, Timestamp>,
+}
+
+impl<'a> Ages<'a> {
+    fn new(world: &'a World, now: Timestamp) -> Self {
+        let revisions = world.revisions.values().map(|revision| &revision.value);
+        let applied_at = revisions.map(|revision| (revision.commit.as_str(), revision.applied_at)).collect();
+        Self { now, applied_at }
+    }
+
+    fn of(&self, commit: &str) -> String {
+        self.applied_at.get(commit).map(|then| age(*then, self.now)).unwrap_or_default()
+    }
+}

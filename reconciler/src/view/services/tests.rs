@@ -1,0 +1,98 @@
+//! Rows and pages of services, and of hosts.
+
+use jiff::Timestamp;
+use schema::codec::encode;
+use schema::keys::Key;
+use schema::meta::PodRef;
+use schema::world::{Change, World};
+use serde_json::{Value, json};
+
+use super::*;
+
+fn put(world: &mut World, key: &str, value: &Value) {
+    world.revision += 1;
+    let (create_revision, mod_revision) = (1, world.revision);
+    let value = encode(value).unwrap().into();
+    world.apply(&Change::Put { key: format!("/minik8s/{key}"), value, create_revision, mod_revision });
+}
+
+fn object(kind: &str, name: &str, spec: &Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": "default"}, "spec": spec,
+        "hash": "00", "generation": 1,
+        "provenance": {"source": "main", "commit": "c0ffee", "author": "Ada", "file": "a.yaml", "line": 3},
+    })
+}
+
+fn world() -> World {
+    let mut world = World { synced: true, ..World::default() };
+    let spec =
+        json!({"type": "NodePort", "selector": {"app": "web"}, "ports": [{"port": 80, "nodePort": 30080}]});
+    put(&mut world, "objects/Service/default/web", &object("Service", "web", &spec));
+    for node in ["a", "b", "c", "d"] {
+        let record = json!({
+            "name": node, "addresses": [], "cpu": "1", "memory": "1Gi", "maxPods": 110, "api": "",
+            "registeredAt": "2026-01-01T00:00:00Z",
+            "versions": {"agent": "", "docker": "", "kernel": "", "os": "", "arch": ""},
+        });
+        put(&mut world, &format!("nodes/{node}"), &record);
+    }
+    world
+}
+
+fn now() -> Timestamp {
+    "2026-01-01T00:00:00Z".parse().unwrap()
+}
+
+fn id() -> PodRef {
+    PodRef::new("default", "web")
+}
+
+#[test]
+fn a_service_says_what_it_has_who_is_behind_it_and_which_nodes_know_it() {
+    let mut world = world();
+    let all = ServiceSelection::default();
+    let [before] = services(&world, &all, now()).try_into().unwrap();
+    assert_eq!((before.health.as_str(), before.note.as_str()), ("Progressing", "no cluster IP yet"));
+    let record = json!({
+        "clusterIP": "10.96.0.20",
+        "ports": [{"protocol": "TCP", "port": 80, "nodePort": 30080}],
+        "endpoints": [{"address": "10.244.1.2", "ports": [8080], "node": "a", "pod": "web-1"}],
+        "leftOut": [{"pod": "web-2", "why": "it is not ready"}], "leftOutCount": 1,
+    });
+    put(&mut world, "services/default/web", &record);
+    let revision = world.revision;
+    put(&mut world, "status/a/rules", &json!({"revision": revision}));
+    put(&mut world, "status/b/rules", &json!({"revision": revision - 1}));
+    put(&mut world, "status/c/rules", &json!({"revision": 1, "error": "no iptables"}));
+    let page = service(&world, &id(), now()).unwrap();
+    assert_eq!(page.row.ports, ["80:30080/TCP"]);
+    assert_eq!((page.row.ready, page.row.left_out, page.row.health.as_str()), (1, 1, "Healthy"));
+    assert_eq!(page.endpoints[0].addresses, ["10.244.1.2:8080"]);
+    let nodes: Vec<_> = page.nodes.iter().map(|one| (one.node.as_str(), one.state.as_str())).collect();
+    let wanted = [("a", "programmed"), ("b", "behind"), ("c", "no iptables"), ("d", "nothing yet")];
+    assert_eq!(nodes, wanted);
+    assert_eq!(endpoints(&world, &all, now())[0].endpoints, ["10.244.1.2:8080"]);
+    let elsewhere = ServiceSelection { namespace: Some("other"), labels: None };
+    assert!(services(&world, &elsewhere, now()).is_empty());
+    assert!(service(&world, &PodRef::new("default", "no"), now()).is_none());
+}
+
+#[test]
+fn a_host_says_where_its_paths_lead_and_which_lead_nowhere() {
+    let mut world = world();
+    let spec =
+        json!({"host": "shop.example", "paths": [{"path": "/a", "service": {"name": "web", "port": 80}}]});
+    put(&mut world, "objects/Dns/default/shop", &object("Dns", "shop", &spec));
+    let [row] = routes(&world, &ServiceSelection::default(), now()).try_into().unwrap();
+    assert_eq!((row.host.as_str(), row.health.as_str()), ("shop.example", "Progressing"));
+    let path = json!({"path": "/a", "service": "web", "port": 80, "broken": "service web does not exist"});
+    put(
+        &mut world,
+        &Key::Route(PodRef::new("default", "shop")).to_string()["/minik8s/".len()..],
+        &json!({"host": "shop.example", "paths": [path]}),
+    );
+    let [row] = routes(&world, &ServiceSelection::default(), now()).try_into().unwrap();
+    assert_eq!(row.paths, ["/a -> web:80"]);
+    assert_eq!((row.health.as_str(), row.note.as_str()), ("Degraded", "/a: service web does not exist"));
+}
