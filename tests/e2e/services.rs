@@ -14,7 +14,7 @@ use std::time::Duration;
 use harness::manifests::{sleeper, web};
 use harness::{
     Change, Clients, Cluster, ClusterOptions, Context, NetWorld, PodView, Result, ensure, eventually,
-    http_get, outcome, run, secs,
+    http_get, run, secs,
 };
 use nix::sched::{CloneFlags, setns};
 use schema::keys::Key;
@@ -54,10 +54,9 @@ fn programmed(cluster: &Cluster, name: &str, endpoints: usize) -> Result<String>
     })
 }
 
-/// What the pod is told at this URL.
-fn asked_by(cluster: &Cluster, pod: &PodView, url: &str) -> Result<String> {
-    let said =
-        cluster.node().docker.exec(pod.container("web")?, &["wget", "-q", "-T", "5", "-O", "-", url])?;
+/// What a client in the pod's network is told at this URL.
+fn asked_by(pod: &PodView, url: &str) -> Result<String> {
+    let said = NetWorld::of_process(pod.pause.pid).run("curl", &["-sS", "-f", "-m", "5", url])?;
     Ok(said.trim().to_owned())
 }
 
@@ -93,28 +92,21 @@ fn a_service_answers_pods_hosts_and_clients_beyond() -> Result<()> {
         let sticky = programmed(cluster, "sticky", 2)?;
 
         // From a pod of the same node, from the pod behind it, from the host, from beyond.
-        ensure!(["one", "two"].contains(&asked_by(cluster, &one, &format!("http://{shop}/"))?.as_str()));
-        ensure!(asked_by(cluster, &one, &format!("http://{solo}/"))? == "one", "the pod reaches itself");
+        ensure!(["one", "two"].contains(&asked_by(&one, &format!("http://{shop}/"))?.as_str()));
+        ensure!(asked_by(&one, &format!("http://{solo}/"))? == "one", "the pod reaches itself");
         ensure!(asked_by_host(&solo)? == "one");
         let beyond = Clients::beyond(cluster.slot())?;
-        let namespace = format!("--net=/var/run/netns/{}c", cluster.slot().instance());
         let url = format!("http://{}:{node_port}/", beyond.machine_address());
-        let said = run("nsenter", &[&namespace, "curl", "-sf", "-m", "5", &url])?;
+        let outside = beyond.world();
+        let said = outside.run("curl", &["-sSf", "-m", "5", &url])?;
         ensure!(["one", "two"].contains(&said.trim()), "{said}");
 
         // Nobody there: refused (7), not timed out (28).
-        for enter in [None, Some(&namespace)] {
-            let url = format!("http://{lonely}/");
-            let curl = ["curl", "-s", "-m", "3", &url];
-            let words: Vec<&str> = match enter {
-                None => curl.to_vec(),
-                Some(namespace) => [&["nsenter", namespace.as_str()][..], &curl].concat(),
-            };
-            let said = outcome(std::process::Command::new(words[0]).args(&words[1..]), secs(10))?;
-            ensure!(said.code == 7, "curl ends with {} in {enter:?}", said.code);
+        let url = format!("http://{lonely}/");
+        for world in [NetWorld::of_machine(), NetWorld::of_process(one.pause.pid), outside] {
+            let refused = world.run("curl", &["-sS", "-m", "5", &url]).unwrap_err();
+            ensure!(format!("{refused:#}").contains("exit code 7:"), "{refused:#} in {world:?}");
         }
-        let refused = asked_by(cluster, &one, &format!("http://{lonely}/")).unwrap_err().to_string();
-        ensure!(refused.contains("refused"), "{refused}");
 
         // Each as often as the other; a client that is to stay stays.
         let mut ones = 0_u32;
