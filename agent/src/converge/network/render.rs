@@ -2,7 +2,7 @@
 //! `iptables-restore --noflush` takes. Only chains of this instance are ever named, and the jumps to
 //! them. Rules are spelled as `iptables-save` prints them, so that what is there can be compared.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -251,6 +251,14 @@ impl RuleChange {
             RuleChange::InsertJump { base, .. } | RuleChange::DeleteJump { base, .. } => base.table,
         }
     }
+
+    /// The chain that is emptied before anything is put into it.
+    fn declares(&self) -> Option<&str> {
+        match self {
+            RuleChange::WriteChain { chain, .. } | RuleChange::DropChain { chain } => Some(&chain.chain),
+            RuleChange::InsertJump { .. } | RuleChange::DeleteJump { .. } => None,
+        }
+    }
 }
 
 impl fmt::Display for RuleChange {
@@ -274,10 +282,9 @@ pub fn restore_input(changes: &[RuleChange]) -> String {
             continue;
         }
         line(&mut text, format_args!("*{table}"));
-        for change in &of_table {
-            if let RuleChange::WriteChain { chain, .. } | RuleChange::DropChain { chain } = change {
-                line(&mut text, format_args!(":{} - [0:0]", chain.chain));
-            }
+        // Sorted, as iptables keeps them: 11,000 in another order take it six times as long.
+        for chain in of_table.iter().filter_map(|change| change.declares()).collect::<BTreeSet<_>>() {
+            line(&mut text, format_args!(":{chain} - [0:0]"));
         }
         for change in &of_table {
             match change {

@@ -89,15 +89,12 @@ impl ServicesLoop {
         };
         let mut all = true;
         for flow in stale_flows(&flows, serving) {
+            let (to, from) = (flow.to, flow.from);
             match self.deps.iptables.forget_flow(&flow).await {
-                Ok(()) => {
-                    outcome.done.push(format!("UDP clients of {} start anew, not to {}", flow.to, flow.from))
-                }
+                Ok(()) => outcome.done.push(format!("UDP clients of {to} start anew, no more at {from}")),
                 Err(error) => {
                     all = false;
-                    outcome
-                        .tolerated
-                        .push(format!("UDP clients of {} go on to {}: {error}", flow.to, flow.from));
+                    outcome.tolerated.push(format!("UDP clients of {to} go on to {from}: {error}"));
                 }
             }
         }

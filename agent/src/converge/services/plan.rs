@@ -30,7 +30,7 @@ pub struct Wanted {
 impl Wanted {
     /// Of these services.
     pub fn new(place: &Place, services: BTreeMap<PodRef, Arc<ServiceRules>>) -> Self {
-        let fixed = fixed_rules(place, services.values().map(|rules| &**rules));
+        let fixed = fixed_rules(place, &services.values().map(|rules| &**rules));
         let mut udp = UdpServing::new();
         for (front, serving) in services.values().flat_map(|rules| &rules.udp) {
             udp.entry(*front).or_default().extend(serving);

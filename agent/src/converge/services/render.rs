@@ -83,7 +83,7 @@ pub struct ServiceRules {
 /// The rules of the chains that are there without any service, and gather what services put in.
 pub fn fixed_rules<'a>(
     place: &Place,
-    services: impl Iterator<Item = &'a ServiceRules> + Clone,
+    services: &(impl Iterator<Item = &'a ServiceRules> + Clone),
 ) -> BTreeMap<ChainRef, ChainRules> {
     let names = &place.names;
     let gather = |part: fn(&ServiceRules) -> &Vec<String>| -> Vec<String> {
@@ -129,9 +129,10 @@ fn forward_rules(place: &Place) -> Vec<String> {
 /// The rules of one service. A headless one has none.
 pub fn service_rules(place: &Place, id: &PodRef, record: &ServiceRecord) -> ServiceRules {
     let mut rules = ServiceRules::default();
-    let Some(cluster_ip) = record.cluster_ip else { return rules };
-    for (at, port) in record.ports.iter().enumerate() {
-        PortRenderer::new(place, id, record, cluster_ip, at, port).render(&mut rules);
+    for at in 0..record.ports.len() {
+        if let Some(port) = PortRenderer::new(place, id, record, at) {
+            port.render(&mut rules);
+        }
     }
     rules
 }
@@ -149,14 +150,9 @@ struct PortRenderer<'a> {
 }
 
 impl<'a> PortRenderer<'a> {
-    fn new(
-        place: &'a Place,
-        id: &'a PodRef,
-        record: &'a ServiceRecord,
-        cluster_ip: Ipv4Addr,
-        at: usize,
-        port: &'a ServicePortRecord,
-    ) -> Self {
+    /// Port number `at` of the record; none of a headless service.
+    fn new(place: &'a Place, id: &'a PodRef, record: &'a ServiceRecord, at: usize) -> Option<Self> {
+        let (cluster_ip, port) = (record.cluster_ip?, record.ports.get(at)?);
         let address = |endpoint: &schema::records::Endpoint| {
             // A port of 0: this endpoint has none of that name.
             let number = endpoint.ports.get(at).copied().filter(|number| *number != 0)?;
@@ -166,7 +162,7 @@ impl<'a> PortRenderer<'a> {
         let all = record.endpoints.iter().filter_map(address).collect();
         let local = record.endpoints.iter().filter(of_node).filter_map(address).collect();
         let protocol = word_of(port.protocol);
-        Self { place, id, record, cluster_ip, port, protocol, all, local }
+        Some(Self { place, id, record, cluster_ip, port, protocol, all, local })
     }
 
     fn render(&self, rules: &mut ServiceRules) {

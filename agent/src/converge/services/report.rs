@@ -22,7 +22,7 @@ const SPACING: Duration = Duration::from_secs(1);
 const AUDIT: Duration = Duration::from_secs(30);
 
 impl ServicesLoop {
-    pub(super) fn tell(&self, observed: &Observed, outcome: Outcome) -> Result<Next, LoopError> {
+    pub(super) fn tell(&self, observed: &Observed, outcome: &Outcome) -> Result<Next, LoopError> {
         outcome.done.iter().for_each(|sentence| tracing::info!("services: {sentence}"));
         outcome.tolerated.iter().for_each(|sentence| tracing::warn!("services: {sentence}"));
         let error = outcome.failed.join("; ");

@@ -334,8 +334,8 @@ fn a_restarted_agent_adopts_what_is_there_and_one_endpoint_changes_three_chains(
     let expected = "\
 *nat
 :MK8S-SEP-EDP4J3H7KW6OQ2SR - [0:0]
-:MK8S-SVC-DXNON4QYZIBCCX22 - [0:0]
 :MK8S-SEP-LZ6URQSPAEYJHJPC - [0:0]
+:MK8S-SVC-DXNON4QYZIBCCX22 - [0:0]
 -A MK8S-SEP-EDP4J3H7KW6OQ2SR -s 10.244.3.6/32 -j MK8S-MARK
 -A MK8S-SEP-EDP4J3H7KW6OQ2SR -p tcp -m comment --comment \"default/web:80\" -m tcp -j DNAT --to-destination 10.244.3.6:8080
 -A MK8S-SVC-DXNON4QYZIBCCX22 ! -s 10.244.0.0/16 -d 10.96.0.5/32 -p tcp -m tcp --dport 80 -j MK8S-MARK
