@@ -30,6 +30,7 @@ use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings};
 use crate::converge::node::{HEARTBEAT_INTERVAL, NodeDeps, NodeLoop};
 use crate::converge::pod_table::PodTable;
 use crate::converge::pods::{PauseImage, PodsDeps, PodsLoop};
+use crate::converge::services::{RulesWriter, ServicesDeps, ServicesLoop};
 use crate::converge::usage::{self, UsageDeps, UsageLoop};
 use crate::desired::{DesiredStore, Source};
 use crate::files::{Keys, PodFiles};
@@ -164,6 +165,23 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     let following = catalog::follow(store_of_catalog, world.clone(), catalogs, tasks.token());
     tasks.spawn_critical("catalog", following);
     tasks.spawn_critical("catalog to disk", catalog::keep(disk, catalog.clone(), tasks.token()));
+    let (rules, status) = watch::channel(None);
+    let writer = RulesWriter::new(node, Arc::clone(&store));
+    tasks.spawn_critical("rules status", writer.run(status, tasks.token()));
+    let (programmed, _) = watch::channel(0);
+    let services = ServicesLoop::new(ServicesDeps {
+        node: node.to_owned(),
+        instance: instance.to_owned(),
+        iptables: Arc::clone(&iptables),
+        subnet: subnet.clone(),
+        catalog: catalog.clone(),
+        status: rules,
+        programmed,
+    });
+    let (nudge, nudged) = Nudge::new();
+    drive(tasks, services, NETWORK_INTERVAL, nudged);
+    nudge_on_change(tasks, "subnet to services", subnet.clone(), nudge.clone());
+    nudge_on_change(tasks, "catalog to services", catalog.clone(), nudge);
     let api = Api { docker: Arc::clone(&docker), instance: instance.to_owned() };
     tasks.spawn_critical("api", serve(listener, api, tasks.token()));
 

@@ -16,6 +16,7 @@ use crate::converge::network::parse::saved_rules;
 use crate::converge::network::plan::removal;
 use crate::converge::network::render::{ChainRef, Names, restore_input};
 use crate::converge::pods::names;
+use crate::converge::services::names::ServiceNames;
 use crate::instance_lock::{self, RUN_DIR};
 use crate::state_lock::{self, StateLock};
 use crate::worlds::docker::{Docker, DockerError, EngineState, ListedContainer, RealDocker};
@@ -162,18 +163,24 @@ pub(crate) async fn remove_network(
     removed.note(format!("tunnel {}", names.tunnel), result);
     let result = netlink.remove_bridge(&names.bridge).await;
     removed.note(format!("bridge {}", names.bridge), result);
-    match remove_rules(&names, iptables).await {
+    match remove_rules(&names, &ServiceNames::of(&machine.instance), iptables).await {
         Ok(chains) => chains.iter().for_each(|chain| removed.done(format!("chain {chain}"))),
         Err(error) => removed.failures.push(format!("rules: {error}")),
     }
 }
 
-async fn remove_rules(names: &Names, iptables: &dyn Iptables) -> anyhow::Result<BTreeSet<ChainRef>> {
+async fn remove_rules(
+    names: &Names,
+    services: &ServiceNames,
+    iptables: &dyn Iptables,
+) -> anyhow::Result<BTreeSet<ChainRef>> {
     // Jumps may stand in any chain, also in one that somebody else made.
     let saved = saved_rules(&iptables.save().await?, |_| true);
-    let changes = removal(names, &saved);
+    let is_ours = |chain: &&ChainRef| names.chains().contains(chain) || services.is_ours(chain);
+    let ours: BTreeSet<ChainRef> = saved.keys().filter(is_ours).cloned().collect();
+    let changes = removal(&ours, &saved);
     if !changes.is_empty() {
         iptables.restore(&restore_input(&changes)).await?;
     }
-    Ok(names.chains().into_iter().filter(|chain| saved.contains_key(chain)).cloned().collect())
+    Ok(ours)
 }

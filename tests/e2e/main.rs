@@ -29,6 +29,7 @@ mod rename_file;
 mod repo_files;
 mod restarts;
 mod safe_git;
+mod services;
 mod serving;
 mod signed_commits;
 mod two_reconcilers;

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use nix::sched::{CloneFlags, setns};
 
 use crate::http::http_get;
+use crate::net_world::NetWorld;
 use crate::process::run;
 use crate::slot::Slot;
 use crate::wait::{eventually, secs};
@@ -78,6 +79,11 @@ impl Clients {
     /// The machine's address on the link: where its host ports are asked for.
     pub fn machine_address(&self) -> &str {
         &self.gateway
+    }
+
+    /// The network in which the clients are.
+    pub fn world(&self) -> NetWorld {
+        NetWorld::of_file(&self.namespace)
     }
 
     /// Starts to ask, as soon as the target has answered once.

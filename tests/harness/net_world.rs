@@ -36,6 +36,11 @@ impl NetWorld {
         Self { enter: vec!["nsenter".to_owned(), format!("--net=/proc/{pid}/ns/net")] }
     }
 
+    /// That which a file stands for, such as `/var/run/netns/NAME`.
+    pub fn of_file(path: &str) -> Self {
+        Self { enter: vec!["nsenter".to_owned(), format!("--net={path}")] }
+    }
+
     /// A command in it.
     pub fn run(&self, program: &str, args: &[&str]) -> Result<String> {
         let mut words: Vec<&str> = self.enter.iter().map(String::as_str).collect();

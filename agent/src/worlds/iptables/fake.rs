@@ -1,10 +1,11 @@
 //! Rules in memory, for tests of the loop: what `restore` is given is kept, not understood.
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
-use super::{Iptables, IptablesError, StaleUdp};
+use super::{Iptables, IptablesError, StaleUdp, UdpFlow};
 
 /// What the fake holds.
 #[derive(Debug, Default)]
@@ -15,6 +16,14 @@ pub struct FakeRules {
     pub restored: Vec<String>,
     /// All that was to be forgotten, in order.
     pub forgotten: Vec<StaleUdp>,
+    /// How often [`Iptables::save`] was asked.
+    pub saves: usize,
+    /// What [`Iptables::generation`] answers; a restore counts its tables. None: it does not count.
+    pub generation: Option<u32>,
+    /// What [`Iptables::udp_flows`] answers.
+    pub flows: BTreeSet<UdpFlow>,
+    /// All flows that were to be forgotten, in order.
+    pub forgotten_flows: Vec<UdpFlow>,
     /// The next calls fail with this text.
     pub refuse: Option<String>,
 }
@@ -43,11 +52,16 @@ impl FakeIptables {
 #[async_trait]
 impl Iptables for FakeIptables {
     async fn save(&self) -> Result<String, IptablesError> {
-        Ok(self.allowed("iptables-save")?.saved.clone())
+        let mut rules = self.allowed("iptables-save")?;
+        rules.saves += 1;
+        Ok(rules.saved.clone())
     }
 
     async fn restore(&self, input: &str) -> Result<(), IptablesError> {
-        self.allowed("iptables-restore")?.restored.push(input.to_owned());
+        let mut rules = self.allowed("iptables-restore")?;
+        rules.restored.push(input.to_owned());
+        let tables = input.lines().filter(|line| *line == "COMMIT").count();
+        rules.generation = rules.generation.map(|count| count + u32::try_from(tables).unwrap_or_default());
         Ok(())
     }
 
@@ -57,6 +71,21 @@ impl Iptables for FakeIptables {
 
     async fn forget_udp(&self, stale: &StaleUdp) -> Result<(), IptablesError> {
         self.allowed("conntrack")?.forgotten.push(stale.clone());
+        Ok(())
+    }
+
+    async fn generation(&self) -> Option<u32> {
+        self.rules().generation
+    }
+
+    async fn udp_flows(&self) -> Result<BTreeSet<UdpFlow>, IptablesError> {
+        Ok(self.allowed("conntrack")?.flows.clone())
+    }
+
+    async fn forget_flow(&self, flow: &UdpFlow) -> Result<(), IptablesError> {
+        let mut rules = self.allowed("conntrack")?;
+        rules.flows.remove(flow);
+        rules.forgotten_flows.push(*flow);
         Ok(())
     }
 }

@@ -3,12 +3,14 @@
 //! [`RealIptables`] runs `iptables-save`, `iptables-restore` and `conntrack`; [`FakeIptables`] keeps
 //! text in memory. Nothing here knows what the rules mean.
 
-use std::net::Ipv4Addr;
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 mod fake;
+mod generation;
 mod real;
 #[cfg(test)]
 mod tests;
@@ -23,6 +25,15 @@ pub struct StaleUdp {
     pub port: u16,
     /// Only those that lead to this address; none for those that no rule has led anywhere.
     pub former_target: Option<Ipv4Addr>,
+}
+
+/// UDP connections that the kernel knows: all with the same two ends on the service's side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UdpFlow {
+    /// What the clients send to.
+    pub to: SocketAddrV4,
+    /// Who answers; the same as `to` if no rule has led them anywhere.
+    pub from: SocketAddrV4,
 }
 
 /// Why the rules could not be read or written. The variant names the act.
@@ -75,4 +86,11 @@ pub trait Iptables: Send + Sync + 'static {
     /// Makes the kernel forget these UDP connections, so that their next packet meets the rules
     /// anew. Without the program `conntrack` that is an error and nothing else suffers.
     async fn forget_udp(&self, stale: &StaleUdp) -> Result<(), IptablesError>;
+    /// A number that is another after each change of the rules by anyone; each table of an input of
+    /// [`Iptables::restore`] is one step of it. None where the kernel does not count.
+    async fn generation(&self) -> Option<u32>;
+    /// The UDP connections that the kernel follows.
+    async fn udp_flows(&self) -> Result<BTreeSet<UdpFlow>, IptablesError>;
+    /// As [`Iptables::forget_udp`], of this service and this endpoint.
+    async fn forget_flow(&self, flow: &UdpFlow) -> Result<(), IptablesError>;
 }

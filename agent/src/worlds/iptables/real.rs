@@ -1,13 +1,17 @@
 //! The programs `iptables-save`, `iptables-restore` and `conntrack`, each with a deadline.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-use super::{Iptables, IptablesError, StaleUdp};
+use super::generation::{counts, generation, udp_flows};
+use super::{Iptables, IptablesError, StaleUdp, UdpFlow};
 
 /// Longest run of one program. A full set of 43,000 rules takes 2 s; a busy machine some more.
 const RUN_MAX: Duration = Duration::from_secs(30);
@@ -23,6 +27,10 @@ const MESSAGE_MAX: usize = 300;
 pub struct RealIptables {
     /// Command before each program: empty on the node itself.
     prefix: Vec<String>,
+    /// The network namespace, if it is not the node's own.
+    namespace: Option<PathBuf>,
+    /// Asked once: the programs count the kernel's generations.
+    counts: Arc<tokio::sync::OnceCell<bool>>,
 }
 
 impl RealIptables {
@@ -33,7 +41,14 @@ impl RealIptables {
 
     /// Runs every program behind `prefix`, for example `nsenter --net=/var/run/netns/NAME`.
     pub fn behind(prefix: Vec<String>) -> Self {
-        Self { prefix }
+        // Nobody knows which namespace is behind it; nothing can be counted there.
+        Self { prefix, counts: Arc::new(tokio::sync::OnceCell::new_with(Some(false))), namespace: None }
+    }
+
+    /// The rules of the network namespace that `path` stands for, such as `/var/run/netns/NAME`.
+    pub fn at(path: PathBuf) -> Self {
+        let prefix = vec!["nsenter".to_owned(), format!("--net={}", path.display())];
+        Self { prefix, namespace: Some(path), ..Self::default() }
     }
 
     /// What `iptables --version` prints, the backend included.
@@ -105,7 +120,33 @@ impl Iptables for RealIptables {
         if let Some(target) = &target {
             arguments.extend(["--reply-src", target]);
         }
-        match self.run("conntrack", "conntrack", &arguments, "").await {
+        self.forget(&arguments).await
+    }
+
+    async fn generation(&self) -> Option<u32> {
+        let counts = self.counts.get_or_try_init(|| async { self.version().await.map(|v| counts(&v)) });
+        match counts.await {
+            Ok(true) => generation(self.namespace.as_deref()).ok(),
+            Ok(false) | Err(_) => None,
+        }
+    }
+
+    async fn udp_flows(&self) -> Result<BTreeSet<UdpFlow>, IptablesError> {
+        Ok(udp_flows(&self.run("conntrack", "conntrack", &["-L", "-p", "udp"], "").await?))
+    }
+
+    async fn forget_flow(&self, flow: &UdpFlow) -> Result<(), IptablesError> {
+        let words = [flow.to.ip().to_string(), flow.to.port().to_string()];
+        let back = [flow.from.ip().to_string(), flow.from.port().to_string()];
+        let arguments = ["-D", "-p", "udp", "--orig-dst", &words[0], "--orig-port-dst", &words[1]];
+        let arguments = [&arguments[..], &["--reply-src", &back[0], "--reply-port-src", &back[1]]].concat();
+        self.forget(&arguments).await
+    }
+}
+
+impl RealIptables {
+    async fn forget(&self, arguments: &[&str]) -> Result<(), IptablesError> {
+        match self.run("conntrack", "conntrack", arguments, "").await {
             // It fails when there was nothing to forget, and says so.
             Err(IptablesError::Refused { message, .. }) if message.contains("0 flow entries") => Ok(()),
             other => other.map(|_| ()),

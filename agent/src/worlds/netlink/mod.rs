@@ -111,6 +111,14 @@ pub(crate) fn in_namespace_of<T: Send>(
     namespace::NetworkNamespace::of_process(pid)?.run(work)
 }
 
+/// Runs `work` on a thread in the network namespace that `path` stands for; sockets it makes stay there.
+pub(crate) fn in_namespace_at<T: Send>(
+    path: &std::path::Path,
+    work: impl FnOnce() -> std::io::Result<T> + Send,
+) -> std::io::Result<T> {
+    namespace::NetworkNamespace::at(path)?.run(work)
+}
+
 /// A hardware address that follows from an address: `0a:58` and the four bytes. Locally
 /// administered; a pod that gets an address again gets the same, so no neighbour table is ever stale.
 pub fn hardware_address(address: Ipv4Addr) -> [u8; 6] {

@@ -1,0 +1,139 @@
+//! Carries the plan of the services out: the rules in one transaction per table, then the UDP
+//! connections that lead where nobody serves.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use super::ServicesLoop;
+use super::plan::{Observed, ServicesPlan, stale_flows};
+use super::present::{Present, fingerprint};
+use super::render::UdpServing;
+use crate::converge::network::parse::words;
+use crate::converge::network::plan::Why;
+use crate::converge::network::render::{RuleChange, restore_input};
+use crate::worlds::iptables::IptablesError;
+
+/// Changes that are named in a line of the log; of more the number is told.
+const NAMED_MAX: usize = 6;
+
+/// What became of a plan.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// What was done, a sentence each.
+    pub done: Vec<String>,
+    /// What could not be done, with the reason.
+    pub failed: Vec<String>,
+    /// What could not be done and is no reason to hurry.
+    pub tolerated: Vec<String>,
+}
+
+impl ServicesLoop {
+    pub(super) async fn carry_out(&mut self, observed: &Observed, plan: ServicesPlan) -> Outcome {
+        let mut outcome = Outcome::default();
+        if !plan.rules.is_empty() && !self.change_rules(observed, &plan.rules, &mut outcome).await {
+            return outcome;
+        }
+        if let Some(serving) = &plan.udp {
+            self.forget_stale(observed, serving, &mut outcome).await;
+        } else {
+            self.udp_settled = Some(Arc::clone(&observed.wanted.udp));
+        }
+        outcome
+    }
+
+    /// False if the rules are not what they should be.
+    async fn change_rules(
+        &mut self,
+        observed: &Observed,
+        planned: &[(RuleChange, Why)],
+        outcome: &mut Outcome,
+    ) -> bool {
+        let what = summary(planned);
+        let changes: Vec<RuleChange> = planned.iter().map(|(change, _)| change.clone()).collect();
+        let input = restore_input(&changes);
+        let before = self.deps.iptables.generation().await;
+        if let Err(error) = self.deps.iptables.restore(&input).await {
+            // Of two tables one may be written.
+            self.reading.present = None;
+            outcome.failed.push(format!("{what}: {error}"));
+            return false;
+        }
+        let tables = input.lines().filter(|line| *line == "COMMIT").count();
+        let after = before.and_then(|count| count.checked_add(u32::try_from(tables).ok()?));
+        let now = self.deps.iptables.generation().await;
+        // Only we wrote: what is there follows from what was. Else it is read again.
+        let only_we = before.is_some() && before == self.reading.generation && now == after;
+        self.reading.generation = now.filter(|_| only_we);
+        let mut present = Present::clone(&observed.present);
+        for change in changes {
+            if let RuleChange::WriteChain { chain, rules } = &change {
+                self.written.insert(chain.clone(), fingerprint(rules.iter().map(String::as_str)));
+            }
+            note(&mut present, change);
+        }
+        self.reading.present = Some(Arc::new(present));
+        outcome.done.push(what);
+        true
+    }
+
+    async fn forget_stale(&mut self, observed: &Observed, serving: &UdpServing, outcome: &mut Outcome) {
+        let flows = match self.deps.iptables.udp_flows().await {
+            Ok(flows) => flows,
+            Err(error) => {
+                outcome.tolerated.push(format!("UDP clients may go on to endpoints that are gone: {error}"));
+                if matches!(error, IptablesError::NotInstalled { .. }) {
+                    self.udp_settled = Some(Arc::clone(&observed.wanted.udp));
+                }
+                return;
+            }
+        };
+        let mut all = true;
+        for flow in stale_flows(&flows, serving) {
+            let (to, from) = (flow.to, flow.from);
+            match self.deps.iptables.forget_flow(&flow).await {
+                Ok(()) => outcome.done.push(format!("UDP clients of {to} start anew, no more at {from}")),
+                Err(error) => {
+                    all = false;
+                    outcome.tolerated.push(format!("UDP clients of {to} go on to {from}: {error}"));
+                }
+            }
+        }
+        if all {
+            self.udp_settled = Some(Arc::clone(&observed.wanted.udp));
+        }
+    }
+}
+
+/// Takes a change that was made into what is there.
+fn note(present: &mut Present, change: RuleChange) {
+    match change {
+        RuleChange::WriteChain { chain, rules } => {
+            let fingerprint = fingerprint(rules.iter().map(String::as_str));
+            present.chains.insert(chain, fingerprint);
+        }
+        RuleChange::DropChain { chain } => {
+            present.chains.remove(&chain);
+        }
+        RuleChange::InsertJump { base, rule } => {
+            present.bases.entry(base).or_default().insert(0, words(&rule));
+        }
+        RuleChange::DeleteJump { base, rule } => {
+            let (rule, rules) = (words(&rule), present.bases.entry(base).or_default());
+            if let Some(at) = rules.iter().position(|there| *there == rule) {
+                rules.remove(at);
+            }
+        }
+    }
+}
+
+/// `rules (nat/MK8S-SERVICES differed, … and 20 more)`.
+fn summary(planned: &[(RuleChange, Why)]) -> String {
+    let named: Vec<String> =
+        planned.iter().take(NAMED_MAX).map(|(change, why)| format!("{change} {why}")).collect();
+    let mut text = format!("rules ({}", named.join(", "));
+    if planned.len() > NAMED_MAX {
+        let _ = write!(text, " and {} more", planned.len() - NAMED_MAX);
+    }
+    text.push(')');
+    text
+}

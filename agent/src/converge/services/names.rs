@@ -1,0 +1,194 @@
+//! Names of the chains of services. Each follows from what it is for, so that an agent that starts
+//! again finds its own; an instance's names all begin with its prefix.
+
+use std::net::SocketAddrV4;
+
+use schema::kinds::pod::Protocol;
+use schema::meta::PodRef;
+use sha2::{Digest as _, Sha256};
+
+use crate::converge::network::render::{ChainRef, Jump, Names, Table};
+
+/// Characters after `-SVC-`: 80 bits, of which two services never share all.
+const SUFFIX: usize = 16;
+/// Digits of base 32 (RFC 4648).
+const BASE32: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+
+/// The names that an instance uses for its services.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServiceNames {
+    /// `MK8S`.
+    prefix: String,
+    /// `MK8S-SERVICES` of nat: one rule for each address and port of a service.
+    pub services: ChainRef,
+    /// `MK8S-NODEPORTS`: ports of the node itself.
+    pub node_ports: ChainRef,
+    /// `MK8S-MARK`: the packet is to be masqueraded.
+    pub mark: ChainRef,
+    /// `MK8S-MASQ`: masquerades what is marked.
+    pub masquerade: ChainRef,
+    /// `MK8S-SERVICES` of filter: addresses and ports that lead nowhere now.
+    pub refusals: ChainRef,
+    /// `MK8S-SVCFORWARD` of filter: what is forwarded for services.
+    pub forward: ChainRef,
+    /// Chains of the network loop before which ours must stand, as they let pods' packets pass.
+    before: [ChainRef; 2],
+}
+
+/// What a chain of one service is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// All endpoints.
+    All,
+    /// Endpoints of this node.
+    Local,
+    /// Clients from outside.
+    External,
+}
+
+impl ServiceNames {
+    /// The names of `instance`.
+    pub fn of(instance: &str) -> Self {
+        let prefix = instance.to_ascii_uppercase();
+        let chain = |table, name: &str| ChainRef::new(table, format!("{prefix}-{name}"));
+        let network = Names::of(instance);
+        Self {
+            services: chain(Table::Nat, "SERVICES"),
+            node_ports: chain(Table::Nat, "NODEPORTS"),
+            mark: chain(Table::Nat, "MARK"),
+            masquerade: chain(Table::Nat, "MASQ"),
+            refusals: chain(Table::Filter, "SERVICES"),
+            forward: chain(Table::Filter, "SVCFORWARD"),
+            before: [network.forward, network.postrouting],
+            prefix,
+        }
+    }
+
+    /// The chain of one port of a service.
+    pub fn of_port(&self, role: Role, service: &PodRef, port: u16, protocol: Protocol) -> String {
+        let word = match role {
+            Role::All => "SVC",
+            Role::Local => "SVL",
+            Role::External => "EXT",
+        };
+        let hash = suffix(&format!("{service}:{port}/{}", word_of(protocol)));
+        format!("{}-{word}-{hash}", self.prefix)
+    }
+
+    /// The chain of one endpoint of one port of a service.
+    pub fn of_endpoint(
+        &self,
+        service: &PodRef,
+        port: u16,
+        protocol: Protocol,
+        endpoint: SocketAddrV4,
+    ) -> String {
+        let hash = suffix(&format!("{service}:{port}/{}/{endpoint}", word_of(protocol)));
+        format!("{}-SEP-{hash}", self.prefix)
+    }
+
+    /// The chains that are there without any service.
+    pub fn fixed(&self) -> [&ChainRef; 6] {
+        [&self.services, &self.node_ports, &self.mark, &self.masquerade, &self.refusals, &self.forward]
+    }
+
+    /// The chain is one of this instance's services, of now or of before.
+    pub fn is_ours(&self, chain: &ChainRef) -> bool {
+        self.fixed().contains(&chain) || (chain.table == Table::Nat && self.is_of_a_service(&chain.chain))
+    }
+
+    fn is_of_a_service(&self, name: &str) -> bool {
+        let rest = name.strip_prefix(&self.prefix).and_then(|rest| rest.strip_prefix('-'));
+        let hash = rest.and_then(|rest| {
+            ["SVC-", "SVL-", "EXT-", "SEP-"].iter().find_map(|word| rest.strip_prefix(word))
+        });
+        hash.is_some_and(|hash| hash.len() == SUFFIX && hash.bytes().all(|byte| BASE32.contains(&byte)))
+    }
+
+    /// The jumps that lead into the chains.
+    pub fn jumps(&self) -> Vec<Jump> {
+        let jump = |base, matches: &str, to: &ChainRef| Jump {
+            base: ChainRef::new(to.table, base),
+            to: to.chain.clone(),
+            rule: format!("{matches}-j {}", to.chain),
+        };
+        // Connections that stand are none of the refusals' business.
+        let new = "-m conntrack --ctstate NEW ";
+        vec![
+            jump("INPUT", new, &self.refusals),
+            jump("OUTPUT", new, &self.refusals),
+            jump("FORWARD", "", &self.forward),
+            jump("PREROUTING", "", &self.services),
+            jump("OUTPUT", "", &self.services),
+            jump("POSTROUTING", "", &self.masquerade),
+        ]
+    }
+
+    /// The chain `name` of `table` lets packets pass before they came to ours: those of the network
+    /// loop accept all that comes from a pod, and masquerade without taking the mark away.
+    pub fn must_stand_before(&self, table: Table, name: &str) -> bool {
+        self.before.iter().any(|chain| chain.table == table && chain.chain == name)
+    }
+}
+
+/// `tcp` or `udp`.
+pub fn word_of(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Tcp => "tcp",
+        Protocol::Udp => "udp",
+    }
+}
+
+/// The first [`SUFFIX`] digits of base 32 of the text's SHA-256.
+fn suffix(text: &str) -> String {
+    let digest = Sha256::digest(text.as_bytes());
+    let digit = |at: usize| {
+        let bit = |n: usize| (digest[n / 8] >> (7 - n % 8)) & 1;
+        let value = (at * 5..at * 5 + 5).fold(0, |value, n| value << 1 | bit(n));
+        char::from(BASE32[usize::from(value)])
+    };
+    (0..SUFFIX).map(digit).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suffixes_are_the_base32_of_the_sha256() {
+        // printf 'default/web:80/tcp' | sha256sum | xxd -r -p | base32 | cut -c1-16
+        assert_eq!(suffix("default/web:80/tcp"), "DXNON4QYZIBCCX22");
+    }
+
+    #[test]
+    fn the_longest_instance_has_names_that_the_kernel_takes() {
+        let names = ServiceNames::of("abcdef");
+        let service = PodRef::new("default", "web");
+        let endpoint = "10.0.0.1:80".parse().unwrap();
+        let mut all: Vec<String> = names.fixed().iter().map(|chain| chain.chain.clone()).collect();
+        all.push(names.of_port(Role::Local, &service, 80, Protocol::Tcp));
+        all.push(names.of_endpoint(&service, 80, Protocol::Udp, endpoint));
+        for name in all {
+            assert!(name.len() <= 28 && name.starts_with("ABCDEF-"), "{name}");
+        }
+    }
+
+    #[test]
+    fn only_chains_of_this_instance_are_ours() {
+        let names = ServiceNames::of("mk8s");
+        let ours = |table, name: &str| names.is_ours(&ChainRef::new(table, name));
+        assert!(ours(Table::Nat, "MK8S-SVC-ABCDEFGHIJKLMN27") && ours(Table::Filter, "MK8S-SERVICES"));
+        for (table, name) in [
+            (Table::Filter, "MK8S-SVC-ABCDEFGHIJKLMN27"),
+            (Table::Nat, "MK8SB-SVC-ABCDEFGHIJKLMN27"),
+            (Table::Nat, "MK8S-SVC-ABCDEFGHIJKLMN2"),
+            (Table::Nat, "MK8S-SVC-abcdefghijklmn27"),
+            (Table::Nat, "MK8S-SVC-ABCDEFGHIJKLMN21"),
+            (Table::Nat, "MK8S-POSTROUTING"),
+            (Table::Filter, "MK8S-FORWARD"),
+            (Table::Nat, "KUBE-SVC-ABCDEFGHIJKLMN27"),
+        ] {
+            assert!(!ours(table, name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Reads what the services loop decides on: renders what changed in the catalog, and looks at the
+//! kernel's rules.
+//!
+//! All rules of a large cluster take a second of CPU to read. Where the kernel counts their changes
+//! they are read when somebody else has changed some, and what we write is known without looking.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use schema::control::LoopError;
+use schema::records::Subnet;
+use tokio::time::Instant;
+
+use super::plan::{Observed, Wanted};
+use super::present::{Present, present};
+use super::render::{Place, service_rules};
+use super::{Rendered, ServicesLoop};
+use crate::catalog::Catalog;
+use crate::desired::Source;
+
+/// All rules are read this often though nothing says that they changed: should the count be wrong,
+/// they are right again within this time.
+const AUDIT: Duration = Duration::from_secs(60);
+
+/// An audit of very many rules comes later: one hundredth of a core is enough for it.
+const AUDIT_SHARE: u32 = 100;
+
+/// Between two reads that others cause by changing rules without end: a quarter of a core at most,
+/// and still less than 5 s with the rules of 1,000 services.
+const READ_SHARE: u32 = 3;
+
+/// What is known of the kernel's rules.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    /// What is there; none when nobody knows.
+    pub(super) present: Option<Arc<Present>>,
+    /// The kernel's count at which that was so.
+    pub(super) generation: Option<u32>,
+    /// When all was read, and how long it took.
+    last: Option<(Instant, Duration)>,
+}
+
+impl Reading {
+    /// Whether all rules must be read, if the kernel's count is this.
+    fn is_due(&self, generation: Option<u32>, now: Instant) -> bool {
+        let (Some(_), Some((at, took))) = (&self.present, self.last) else { return true };
+        let unchanged = generation.is_some() && generation == self.generation;
+        let wait = if unchanged { AUDIT.max(took * AUDIT_SHARE) } else { took * READ_SHARE };
+        now.duration_since(at) >= wait
+    }
+}
+
+impl ServicesLoop {
+    pub(super) async fn look(
+        &mut self,
+        subnet: &Subnet,
+        catalog: &Arc<Catalog>,
+    ) -> Result<Observed, LoopError> {
+        let random_fully = self.random_fully().await?;
+        let place = Place {
+            names: self.names.clone(),
+            node: self.deps.node.clone(),
+            cluster_cidr: subnet.cluster_cidr,
+            random_fully,
+        };
+        self.rendered.render(place, catalog);
+        let present = self.read().await?;
+        Ok(Observed {
+            names: self.names.clone(),
+            wanted: Arc::clone(&self.rendered.wanted),
+            present,
+            spellings: Arc::clone(&self.spellings),
+            udp_settled: self.udp_settled.clone(),
+            revision: (catalog.source == Source::Etcd).then_some(catalog.revision),
+        })
+    }
+
+    async fn random_fully(&mut self) -> Result<bool, LoopError> {
+        if let Some(known) = self.random_fully {
+            return Ok(known);
+        }
+        let has = self.deps.iptables.has_random_fully().await;
+        let has = has.map_err(|e| LoopError::new("cannot ask iptables for its version", e))?;
+        Ok(*self.random_fully.insert(has))
+    }
+
+    async fn read(&mut self) -> Result<Arc<Present>, LoopError> {
+        let generation = self.deps.iptables.generation().await;
+        let begun = Instant::now();
+        if let Some(known) = self.reading.present.clone().filter(|_| !self.reading.is_due(generation, begun))
+        {
+            return Ok(known);
+        }
+        let text = self.deps.iptables.save().await;
+        let text = text.map_err(|e| LoopError::new("cannot read the packet rules", e))?;
+        let present = Arc::new(present(&text, &self.names));
+        let ended = Instant::now();
+        // The count of before: should somebody have changed a rule meanwhile, it shows the next time.
+        self.reading = Reading {
+            present: Some(Arc::clone(&present)),
+            generation,
+            last: Some((ended, ended.duration_since(begun))),
+        };
+        self.learn_spellings(&present);
+        Ok(present)
+    }
+
+    /// Versions of iptables print some rules otherwise than they were written. What is printed the same
+    /// after it was written twice is another spelling; without this the loop would write for ever.
+    fn learn_spellings(&mut self, present: &Present) {
+        for (chain, written) in std::mem::take(&mut self.written) {
+            let Some(printed) = present.chains.get(&chain).filter(|printed| **printed != written) else {
+                self.doubts.remove(&chain);
+                continue;
+            };
+            let seen = (written, *printed);
+            if self.doubts.insert(chain.clone(), seen) == Some(seen) {
+                tracing::info!(%chain, "this iptables prints the rules of the chain in another spelling");
+                self.doubts.remove(&chain);
+                Arc::make_mut(&mut self.spellings).insert(chain, seen);
+            }
+        }
+    }
+}
+
+impl Rendered {
+    /// Brings the rules up to the catalog's services.
+    fn render(&mut self, place: Place, catalog: &Arc<Catalog>) {
+        let same_place = self.place.as_ref() == Some(&place);
+        let seen = self.catalog.as_ref().filter(|_| same_place);
+        if seen.is_some_and(|seen| seen.services.ptr_eq(&catalog.services)) {
+            self.catalog = Some(Arc::clone(catalog));
+            return;
+        }
+        let mut former = std::mem::take(&mut self.services);
+        if !same_place {
+            former.clear();
+        }
+        let mut services = BTreeMap::new();
+        for (id, record) in &catalog.services {
+            let known = former.remove(id).filter(|(rendered, _)| Arc::ptr_eq(rendered, record));
+            let rules = match known {
+                Some((_, rules)) => rules,
+                None => Arc::new(service_rules(&place, id, &record.value)),
+            };
+            services.insert(id.clone(), (Arc::clone(record), rules));
+        }
+        let rules = services.iter().map(|(id, (_, rules))| (id.clone(), Arc::clone(rules))).collect();
+        self.wanted = Arc::new(Wanted::new(&place, rules));
+        self.services = services;
+        self.catalog = Some(Arc::clone(catalog));
+        self.place = Some(place);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(took_ms: u64, at: Instant) -> Reading {
+        let last = Some((at, Duration::from_millis(took_ms)));
+        Reading { present: Some(Arc::default()), generation: Some(7), last }
+    }
+
+    #[test]
+    fn all_rules_are_read_when_they_changed_or_may_have_and_else_rarely() {
+        let at = Instant::now();
+        let due = |took: u64, generation: Option<u32>, after_ms: u64| {
+            reading(took, at).is_due(generation, at + Duration::from_millis(after_ms))
+        };
+        assert!(Reading::default().is_due(Some(7), at), "nothing is known yet");
+        assert!(!due(10, Some(7), 59_000) && due(10, Some(7), 60_000), "an audit each minute");
+        assert!(!due(1_100, Some(7), 100_000) && due(1_100, Some(7), 110_000), "of many rules later");
+        assert!(due(10, Some(8), 30) && !due(10, Some(8), 29), "somebody changed a rule");
+        assert!(due(1_100, Some(8), 3_300), "a flush of many rules is seen in less than 5 s");
+        assert!(due(10, None, 3_000), "where nothing counts all is read each time");
+    }
+}

@@ -1,0 +1,155 @@
+//! Decides which chains of services are written, which go, and which UDP clients start anew.
+//!
+//! Reads what was observed; writes nothing. All of it is one transaction for each table: packets meet
+//! either the old rules or the new ones. Chains of others are only looked at for the place of our
+//! jumps.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use schema::meta::PodRef;
+
+use super::names::ServiceNames;
+use super::present::{Fingerprint, Present};
+use super::render::{ChainRules, Place, ServiceRules, UdpFront, UdpServing, fixed_rules};
+use crate::converge::network::plan::{Why, jump_changes};
+use crate::converge::network::render::{ChainRef, RuleChange, Table};
+use crate::worlds::iptables::UdpFlow;
+
+/// All rules as they should be.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The chains that are there without any service.
+    pub fixed: BTreeMap<ChainRef, ChainRules>,
+    /// What follows from each service.
+    pub services: BTreeMap<PodRef, Arc<ServiceRules>>,
+    /// Who serves all UDP ports.
+    pub udp: Arc<UdpServing>,
+}
+
+impl Wanted {
+    /// Of these services.
+    pub fn new(place: &Place, services: BTreeMap<PodRef, Arc<ServiceRules>>) -> Self {
+        let fixed = fixed_rules(place, &services.values().map(|rules| &**rules));
+        let mut udp = UdpServing::new();
+        for (front, serving) in services.values().flat_map(|rules| &rules.udp) {
+            udp.entry(*front).or_default().extend(serving);
+        }
+        Self { fixed, services, udp: Arc::new(udp) }
+    }
+
+    /// Every chain with its rules.
+    pub fn chains(&self) -> impl Iterator<Item = (ChainRef, &ChainRules)> {
+        let fixed = self.fixed.iter().map(|(chain, rules)| (chain.clone(), rules));
+        let of_services = self.services.values().flat_map(|rules| &rules.chains);
+        fixed.chain(of_services.map(|(name, rules)| (ChainRef::new(Table::Nat, name.clone()), rules)))
+    }
+}
+
+/// What the loop saw.
+#[derive(Debug, Clone)]
+pub struct Observed {
+    /// Names of the chains.
+    pub names: ServiceNames,
+    /// The rules as they should be.
+    pub wanted: Arc<Wanted>,
+    /// The rules as they are.
+    pub present: Arc<Present>,
+    /// Chains that this iptables prints otherwise than they were written: what was, and what is then.
+    pub spellings: Arc<BTreeMap<ChainRef, (Fingerprint, Fingerprint)>>,
+    /// For which the last look at UDP connections was; none since the start of the agent.
+    pub udp_settled: Option<Arc<UdpServing>>,
+    /// Revision of the catalog that this follows from; none if it is not etcd's.
+    pub revision: Option<i64>,
+}
+
+/// What is to be done, in this order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServicesPlan {
+    /// Changes of rules, all in one transaction per table.
+    pub rules: Vec<(RuleChange, Why)>,
+    /// UDP connections to what is named here go, unless they lead to one of its endpoints.
+    pub udp: Option<UdpServing>,
+}
+
+impl schema::control::Plan for ServicesPlan {
+    fn is_empty(&self) -> bool {
+        self.rules.is_empty() && self.udp.is_none()
+    }
+}
+
+/// Decides.
+pub fn plan(observed: &Observed) -> ServicesPlan {
+    let mut rules = Vec::new();
+    let wanted = plan_chains(observed, &mut rules);
+    plan_removals(observed, &wanted, &mut rules);
+    for jump in observed.names.jumps() {
+        let there = observed.present.bases.get(&jump.base).map(Vec::as_slice).unwrap_or_default();
+        let hides = |name: &str| observed.names.must_stand_before(jump.base.table, name);
+        jump_changes(&jump, there, hides, &mut rules);
+    }
+    ServicesPlan { rules, udp: plan_udp(observed) }
+}
+
+fn plan_chains(observed: &Observed, changes: &mut Vec<(RuleChange, Why)>) -> BTreeSet<ChainRef> {
+    let mut wanted = BTreeSet::new();
+    for (chain, rules) in observed.wanted.chains() {
+        let why = match observed.present.chains.get(&chain) {
+            None => Some(Why::Missing),
+            Some(there) if *there == rules.fingerprint => None,
+            Some(there) => {
+                let known = observed.spellings.get(&chain);
+                (known != Some(&(rules.fingerprint, *there))).then_some(Why::Differs)
+            }
+        };
+        if let Some(why) = why {
+            let write = RuleChange::WriteChain { chain: chain.clone(), rules: rules.rules.clone() };
+            changes.push((write, why));
+        }
+        wanted.insert(chain);
+    }
+    wanted
+}
+
+/// No rule of ours leads to these any more once the others are written.
+fn plan_removals(observed: &Observed, wanted: &BTreeSet<ChainRef>, changes: &mut Vec<(RuleChange, Why)>) {
+    let empty = ChainRules::new(Vec::new()).fingerprint;
+    for (chain, there) in observed.present.chains.iter().filter(|(chain, _)| !wanted.contains(chain)) {
+        if !observed.present.held.contains(chain) {
+            changes.push((RuleChange::DropChain { chain: chain.clone() }, Why::Surplus));
+        } else if *there != empty {
+            let write = RuleChange::WriteChain { chain: chain.clone(), rules: Vec::new() };
+            changes.push((write, Why::Surplus));
+        }
+    }
+}
+
+/// After a change, and once after a start: whoever ran before may have died between rules and
+/// connections. TCP is left alone: its connections end by themselves when the endpoint does.
+fn plan_udp(observed: &Observed) -> Option<UdpServing> {
+    let wanted = &observed.wanted.udp;
+    let settled = observed.udp_settled.as_ref();
+    if settled.is_some_and(|settled| Arc::ptr_eq(settled, wanted) || settled == wanted) {
+        return None;
+    }
+    let mut serving = UdpServing::clone(wanted);
+    // What is no service's any more is served by nobody.
+    for front in settled.iter().flat_map(|settled| settled.keys()) {
+        serving.entry(*front).or_default();
+    }
+    (!serving.is_empty()).then_some(serving)
+}
+
+/// The connections that lead where nobody serves.
+pub fn stale_flows(flows: &BTreeSet<UdpFlow>, serving: &UdpServing) -> Vec<UdpFlow> {
+    let is_stale = |flow: &&UdpFlow| {
+        if let Some(endpoints) = serving.get(&UdpFront::Address(flow.to)) {
+            return !endpoints.contains(&flow.from);
+        }
+        let Some(endpoints) = serving.get(&UdpFront::NodePort(flow.to.port())) else { return false };
+        // Who passes through to the same port of a stranger is not ours to end for nothing.
+        let is_strangers = flow.from == flow.to && endpoints.is_empty();
+        !is_strangers && !endpoints.contains(&flow.from)
+    };
+    flows.iter().filter(is_stale).copied().collect()
+}

@@ -1,0 +1,375 @@
+//! From the records of services to rules, in kube-proxy's layout. Pure, one service at a time: whoever
+//! knows that a record is the same need not render it again. Rules are spelled as `iptables-save`
+//! prints them, so that what is there can be compared.
+//!
+//! A pod that reaches a pod of its own node through a service is masqueraded, by the network loop's
+//! chain: its answer must come back through the node's IP layer, which else it does only where frames
+//! of a bridge pass the rules (`br_netfilter`). That module is not in every kernel and its switch is
+//! one for all bridges of the machine, so nothing here depends on it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use ipnet::Ipv4Net;
+use schema::kinds::pod::Protocol;
+use schema::meta::PodRef;
+use schema::records::{ServicePortRecord, ServiceRecord};
+
+use super::names::{Role, ServiceNames, word_of};
+use super::present::{Fingerprint, fingerprint};
+use crate::converge::network::render::ChainRef;
+
+/// The bit of a packet's mark that asks for masquerade; kube-proxy's, and of one meaning for all who
+/// use it: whichever instance masquerades first does what the other would.
+const MARK: &str = "0x4000";
+
+/// Where the rules are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// Names of the chains.
+    pub names: ServiceNames,
+    /// This node.
+    pub node: String,
+    /// Addresses of all pods.
+    pub cluster_cidr: Ipv4Net,
+    /// `MASQUERADE` takes `--random-fully`.
+    pub random_fully: bool,
+}
+
+/// A chain's rules, each without `-A CHAIN`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChainRules {
+    /// In order.
+    pub rules: Vec<String>,
+    /// Of these rules.
+    pub fingerprint: Fingerprint,
+}
+
+impl ChainRules {
+    /// With their fingerprint.
+    pub fn new(rules: Vec<String>) -> Self {
+        let fingerprint = fingerprint(rules.iter().map(String::as_str));
+        Self { rules, fingerprint }
+    }
+}
+
+/// What UDP clients send to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum UdpFront {
+    /// An address of the service.
+    Address(SocketAddrV4),
+    /// A port of the node.
+    NodePort(u16),
+}
+
+/// Which endpoints serve what UDP clients send to.
+pub type UdpServing = BTreeMap<UdpFront, BTreeSet<SocketAddrV4>>;
+
+/// The rules that follow from one service.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ServiceRules {
+    /// In `SERVICES` of nat.
+    pub services: Vec<String>,
+    /// In `NODEPORTS`.
+    pub node_ports: Vec<String>,
+    /// In `SERVICES` of filter.
+    pub refusals: Vec<String>,
+    /// Its own chains of nat.
+    pub chains: BTreeMap<String, ChainRules>,
+    /// Who serves its UDP ports.
+    pub udp: UdpServing,
+}
+
+/// The rules of the chains that are there without any service, and gather what services put in.
+pub fn fixed_rules<'a>(
+    place: &Place,
+    services: &(impl Iterator<Item = &'a ServiceRules> + Clone),
+) -> BTreeMap<ChainRef, ChainRules> {
+    let names = &place.names;
+    let gather = |part: fn(&ServiceRules) -> &Vec<String>| -> Vec<String> {
+        services.clone().flat_map(part).cloned().collect()
+    };
+    let mut of_services = gather(|rules| &rules.services);
+    // Last: an address of a service may be the node's own. Never the loopback's, which would need a
+    // hole in the kernel's guard of 127.0.0.0/8.
+    of_services.push(format!("! -d 127.0.0.0/8 -m addrtype --dst-type LOCAL -j {}", names.node_ports.chain));
+    let masquerade = if place.random_fully { "MASQUERADE --random-fully" } else { "MASQUERADE" };
+    let all = [
+        (&names.services, of_services),
+        (&names.node_ports, gather(|rules| &rules.node_ports)),
+        (&names.mark, vec![format!("-j MARK --set-xmark {MARK}/{MARK}")]),
+        (
+            &names.masquerade,
+            vec![
+                format!("-m mark ! --mark {MARK}/{MARK} -j RETURN"),
+                // A packet in a tunnel keeps its mark: the outer one must not be masqueraded too.
+                format!("-j MARK --set-xmark {MARK}/0x0"),
+                format!("-j {masquerade}"),
+            ],
+        ),
+        (&names.refusals, gather(|rules| &rules.refusals)),
+        (&names.forward, forward_rules(place)),
+    ];
+    all.into_iter().map(|(chain, rules)| (chain.clone(), ChainRules::new(rules))).collect()
+}
+
+fn forward_rules(place: &Place) -> Vec<String> {
+    vec![
+        format!("-m conntrack --ctstate NEW -j {}", place.names.refusals.chain),
+        // The kernel gives no address back to what it takes for no part of a connection: the client
+        // would see a stranger's packet, and reset the connection.
+        format!("-s {} -m conntrack --ctstate INVALID -j DROP", place.cluster_cidr.trunc()),
+        // Clients from beyond whose endpoint is beyond too: Docker drops what nobody accepts. Only the
+        // first packet carries the mark.
+        format!("-m mark --mark {MARK}/{MARK} -j ACCEPT"),
+        "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT".to_owned(),
+    ]
+}
+
+/// The rules of one service. A headless one has none.
+pub fn service_rules(place: &Place, id: &PodRef, record: &ServiceRecord) -> ServiceRules {
+    let mut rules = ServiceRules::default();
+    for at in 0..record.ports.len() {
+        if let Some(port) = PortRenderer::new(place, id, record, at) {
+            port.render(&mut rules);
+        }
+    }
+    rules
+}
+
+/// One port of one service.
+struct PortRenderer<'a> {
+    place: &'a Place,
+    id: &'a PodRef,
+    record: &'a ServiceRecord,
+    cluster_ip: Ipv4Addr,
+    port: &'a ServicePortRecord,
+    protocol: &'static str,
+    all: BTreeSet<SocketAddrV4>,
+    local: BTreeSet<SocketAddrV4>,
+}
+
+impl<'a> PortRenderer<'a> {
+    /// Port number `at` of the record; none of a headless service.
+    fn new(place: &'a Place, id: &'a PodRef, record: &'a ServiceRecord, at: usize) -> Option<Self> {
+        let (cluster_ip, port) = (record.cluster_ip?, record.ports.get(at)?);
+        let address = |endpoint: &schema::records::Endpoint| {
+            // A port of 0: this endpoint has none of that name.
+            let number = endpoint.ports.get(at).copied().filter(|number| *number != 0)?;
+            Some(SocketAddrV4::new(endpoint.address, number))
+        };
+        let of_node = |endpoint: &&schema::records::Endpoint| endpoint.node.as_ref() == Some(&place.node);
+        let all = record.endpoints.iter().filter_map(address).collect();
+        let local = record.endpoints.iter().filter(of_node).filter_map(address).collect();
+        let protocol = word_of(port.protocol);
+        Some(Self { place, id, record, cluster_ip, port, protocol, all, local })
+    }
+
+    fn render(&self, rules: &mut ServiceRules) {
+        self.serving(rules);
+        if self.all.is_empty() {
+            return self.refuse_all(rules);
+        }
+        self.internal(rules);
+        if self.is_external() {
+            self.external(rules);
+        }
+        self.endpoint_chains(rules);
+    }
+
+    fn is_external(&self) -> bool {
+        self.port.node_port.is_some() || !self.record.external_ips.is_empty()
+    }
+
+    /// Where clients of the cluster's inside come in.
+    fn internal(&self, rules: &mut ServiceRules) {
+        let to = self.to(self.cluster_ip);
+        if self.record.internal_local && self.local.is_empty() {
+            rules.refusals.push(self.refusal(&to, "no local endpoints", "DROP"));
+        } else {
+            let chain = self.chain(if self.record.internal_local { Role::Local } else { Role::All });
+            rules.services.push(self.entry(&to, " cluster IP", &chain));
+        }
+    }
+
+    /// Where clients from outside come in.
+    fn external(&self, rules: &mut ServiceRules) {
+        let chain = self.chain(Role::External);
+        let no_local = self.record.external_local && self.local.is_empty();
+        for address in &self.record.external_ips {
+            rules.services.push(self.entry(&self.to(*address), " external IP", &chain));
+            if no_local {
+                rules.refusals.push(self.refusal(&self.to(*address), "no local endpoints", "DROP"));
+            }
+        }
+        if let Some(number) = self.port.node_port {
+            rules.node_ports.push(self.entry_at("", "", number, &chain));
+            if no_local {
+                rules.refusals.push(self.node_port_refusal(number, "no local endpoints", "DROP"));
+            }
+        }
+        rules.chains.insert(chain, ChainRules::new(self.external_rules()));
+    }
+
+    fn external_rules(&self) -> Vec<String> {
+        let (mark, all) = (&self.place.names.mark.chain, self.chain(Role::All));
+        let comment = self.comment("");
+        if !self.record.external_local {
+            return vec![format!("{comment} -j {mark}"), format!("{comment} -j {all}")];
+        }
+        // Who asks from within the cluster is under no policy, as if its packet went out and came
+        // back by way of a balancer.
+        let mut rules = vec![
+            format!("-s {} {comment} -j {all}", self.place.cluster_cidr.trunc()),
+            format!("{comment} -m addrtype --src-type LOCAL -j {mark}"),
+            format!("{comment} -m addrtype --src-type LOCAL -j {all}"),
+        ];
+        if !self.local.is_empty() {
+            // Without a mark: the endpoint sees the client's own address, and is of this node.
+            rules.push(format!("{comment} -j {}", self.chain(Role::Local)));
+        }
+        rules
+    }
+
+    /// The chains that choose an endpoint, and those of the endpoints.
+    fn endpoint_chains(&self, rules: &mut ServiceRules) {
+        let record = self.record;
+        let all_used = !record.internal_local || self.is_external();
+        let local_used = record.internal_local || (record.external_local && self.is_external());
+        if all_used {
+            let chosen = self.choice(&self.all, !record.internal_local);
+            rules.chains.insert(self.chain(Role::All), ChainRules::new(chosen));
+        }
+        if local_used && !self.local.is_empty() {
+            let chosen = self.choice(&self.local, record.internal_local);
+            rules.chains.insert(self.chain(Role::Local), ChainRules::new(chosen));
+        }
+        for endpoint in if all_used { &self.all } else { &self.local } {
+            let chain = self.endpoint_chain(*endpoint);
+            let endpoint_rules = ChainRules::new(self.endpoint_rules(&chain, *endpoint));
+            rules.chains.insert(chain, endpoint_rules);
+        }
+    }
+
+    /// Chooses one of `endpoints`: that of the client's last time, else each as often as the others.
+    fn choice(&self, endpoints: &BTreeSet<SocketAddrV4>, for_cluster_ip: bool) -> Vec<String> {
+        let mut rules = Vec::new();
+        if for_cluster_ip {
+            // Not a pod: its answer must come back by way of this node.
+            let (cluster, mark) = (self.place.cluster_cidr.trunc(), &self.place.names.mark.chain);
+            rules.push(format!("! -s {cluster} {} -j {mark}", self.match_at(&self.to(self.cluster_ip))));
+        }
+        let chains: Vec<String> = endpoints.iter().map(|endpoint| self.endpoint_chain(*endpoint)).collect();
+        if let Some(seconds) = self.record.affinity_seconds {
+            rules.extend(chains.iter().map(|chain| {
+                format!(
+                    "-m recent --rcheck --seconds {seconds} --reap --name {chain} \
+                     --mask 255.255.255.255 --rsource -j {chain}"
+                )
+            }));
+        }
+        for (at, chain) in chains.iter().enumerate() {
+            rules.push(match chains.len() - at {
+                1 => format!("-j {chain}"),
+                left => format!("-m statistic --mode random --probability {} -j {chain}", one_of(left)),
+            });
+        }
+        rules
+    }
+
+    fn endpoint_rules(&self, chain: &str, endpoint: SocketAddrV4) -> Vec<String> {
+        let recent = match self.record.affinity_seconds {
+            Some(_) => format!(" -m recent --set --name {chain} --mask 255.255.255.255 --rsource"),
+            None => String::new(),
+        };
+        let (protocol, comment) = (self.protocol, self.comment(""));
+        vec![
+            // A pod that reaches itself: it must not see its own address come from outside.
+            format!("-s {}/32 -j {}", endpoint.ip(), self.place.names.mark.chain),
+            format!("-p {protocol} {comment}{recent} -m {protocol} -j DNAT --to-destination {endpoint}"),
+        ]
+    }
+
+    /// Without any endpoint clients are told so at once. TCP by a reset: of ICMP the kernel sends one
+    /// client few a second, and none for a packet that would leave by the link on which it came, as a
+    /// pod's does where services are routed to the bridge.
+    fn refuse_all(&self, rules: &mut ServiceRules) {
+        let reject = match self.port.protocol {
+            Protocol::Tcp => "REJECT --reject-with tcp-reset",
+            Protocol::Udp => "REJECT --reject-with icmp-port-unreachable",
+        };
+        for address in [&self.cluster_ip].into_iter().chain(&self.record.external_ips) {
+            rules.refusals.push(self.refusal(&self.to(*address), "no endpoints", reject));
+        }
+        if let Some(number) = self.port.node_port {
+            rules.refusals.push(self.node_port_refusal(number, "no endpoints", reject));
+        }
+    }
+
+    fn serving(&self, rules: &mut ServiceRules) {
+        if self.port.protocol != Protocol::Udp {
+            return;
+        }
+        let addresses = [&self.cluster_ip].into_iter().chain(&self.record.external_ips);
+        let fronts = addresses
+            .map(|address| UdpFront::Address(SocketAddrV4::new(*address, self.port.port)))
+            .chain(self.port.node_port.map(UdpFront::NodePort));
+        for front in fronts {
+            rules.udp.entry(front).or_default().extend(&self.all);
+        }
+    }
+
+    /// `-d 10.96.0.5/32 `.
+    fn to(&self, address: Ipv4Addr) -> String {
+        format!("-d {address}/32 ")
+    }
+
+    fn match_at(&self, to: &str) -> String {
+        let (protocol, port) = (self.protocol, self.port.port);
+        format!("{to}-p {protocol} -m {protocol} --dport {port}")
+    }
+
+    fn entry(&self, to: &str, what: &str, chain: &str) -> String {
+        self.entry_at(to, what, self.port.port, chain)
+    }
+
+    fn entry_at(&self, to: &str, what: &str, number: u16, chain: &str) -> String {
+        let (protocol, comment) = (self.protocol, self.comment(what));
+        format!("{to}-p {protocol} {comment} -m {protocol} --dport {number} -j {chain}")
+    }
+
+    fn refusal(&self, to: &str, why: &str, target: &str) -> String {
+        let (protocol, comment, port) = (self.protocol, self.comment(&format!(" has {why}")), self.port.port);
+        format!("{to}-p {protocol} {comment} -m {protocol} --dport {port} -j {target}")
+    }
+
+    fn node_port_refusal(&self, number: u16, why: &str, target: &str) -> String {
+        let (protocol, comment) = (self.protocol, self.comment(&format!(" has {why}")));
+        format!(
+            "! -d 127.0.0.0/8 -p {protocol} {comment} -m addrtype --dst-type LOCAL \
+             -m {protocol} --dport {number} -j {target}"
+        )
+    }
+
+    /// Says whose rule it is, where a reader could not know.
+    fn comment(&self, more: &str) -> String {
+        format!("-m comment --comment \"{}:{}{more}\"", self.id, self.port.port)
+    }
+
+    fn chain(&self, role: Role) -> String {
+        self.place.names.of_port(role, self.id, self.port.port, self.port.protocol)
+    }
+
+    fn endpoint_chain(&self, endpoint: SocketAddrV4) -> String {
+        self.place.names.of_endpoint(self.id, self.port.port, self.port.protocol, endpoint)
+    }
+}
+
+/// 1/n as the kernel keeps it, in steps of 2^-31, and as `iptables-save` prints that. Five digits, as
+/// kube-proxy once wrote, would favour some of 100 endpoints.
+fn one_of(n: usize) -> String {
+    const ONE: f64 = 2_147_483_648.0;
+    #[expect(clippy::cast_precision_loss, reason = "there are fewer endpoints than 2^52")]
+    let steps = (ONE / n as f64).round();
+    format!("{:.11}", steps / ONE)
+}

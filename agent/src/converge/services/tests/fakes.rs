@@ -1,0 +1,183 @@
+//! The loop on fakes: what it reads, what it writes, what it tells.
+
+use jiff::Timestamp;
+use schema::control::{Loop as _, Observation, Plan as _};
+use schema::keys::Key;
+use schema::records::{RulesStatus, Subnet};
+use schema::store::SharedStore;
+use schema::store::memory::MemoryStore;
+use schema::world::Versioned;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::super::{RulesWriter, ServicesDeps, ServicesLoop};
+use super::*;
+use crate::catalog::Catalog;
+use crate::desired::Source;
+use crate::worlds::iptables::{FakeIptables, UdpFlow};
+
+struct Rig {
+    iptables: Arc<FakeIptables>,
+    catalogs: watch::Sender<Arc<Catalog>>,
+    subnets: watch::Sender<Option<Subnet>>,
+    status: watch::Receiver<Option<RulesStatus>>,
+    programmed: watch::Receiver<i64>,
+    services: ServicesLoop,
+}
+
+fn rig() -> Rig {
+    let iptables = Arc::new(FakeIptables::default());
+    iptables.rules().generation = Some(1);
+    let (catalogs, catalog) = watch::channel(Arc::default());
+    let (subnets, subnet) = watch::channel(None);
+    let (status, statuses) = watch::channel(None);
+    let (programmed, newest) = watch::channel(0);
+    let services = ServicesLoop::new(ServicesDeps {
+        node: "here".to_owned(),
+        instance: "mk8s".to_owned(),
+        iptables: Arc::clone(&iptables) as _,
+        subnet,
+        catalog,
+        status,
+        programmed,
+    });
+    Rig { iptables, catalogs, subnets, status: statuses, programmed: newest, services }
+}
+
+impl Rig {
+    fn know(&self, source: Source, revision: i64, services: &[(&str, ServiceRecord)]) {
+        let table = services.iter().map(|(name, record)| {
+            let value = record.clone();
+            (id(name), Arc::new(Versioned { value, create_revision: 1, mod_revision: revision }))
+        });
+        let catalog = Catalog { source, revision, services: table.collect(), ..Catalog::default() };
+        self.catalogs.send_replace(Arc::new(catalog));
+        let subnet = Subnet::new("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
+        self.subnets.send_replace(Some(subnet));
+    }
+
+    /// One run: whether it had to do something, or why not.
+    async fn run(&mut self) -> Result<bool, String> {
+        let observed = match self.services.observe().await.map_err(|e| e.to_string())? {
+            Observation::Ready(observed) => observed,
+            Observation::NotReady(why) => return Err(why),
+        };
+        let plan = ServicesLoop::plan(&observed, Timestamp::now());
+        let acts = !plan.is_empty();
+        let outcome = self.services.act(&observed, plan).await;
+        self.services.report(observed, outcome).await.map_err(|e| e.to_string())?;
+        Ok(acts)
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_planned_before_range_and_services_are_known() {
+    let mut rig = rig();
+    assert!(rig.run().await.unwrap_err().contains("range"));
+    rig.know(Source::Unknown, 0, &[]);
+    assert!(rig.run().await.unwrap_err().contains("listed"));
+    assert!(rig.iptables.rules().restored.is_empty());
+    rig.know(Source::Disk, 0, &[("web", service(&["10.244.3.5:80"]))]);
+    assert_eq!(rig.run().await, Ok(true), "what the disk knows is programmed");
+    assert_eq!(*rig.status.borrow(), None, "but it has no revision to tell");
+}
+
+// Seen red with `Reading::is_due` always true, and with `only_we` always false.
+#[tokio::test(start_paused = true)]
+async fn all_rules_are_read_once_and_then_only_when_others_change_some() {
+    let mut rig = rig();
+    rig.know(Source::Etcd, 5, &[("web", service(&["10.244.3.5:80"]))]);
+    assert_eq!(rig.run().await, Ok(true));
+    for revision in 6..10 {
+        assert_eq!(rig.run().await, Ok(false));
+        let endpoint = format!("10.244.3.{revision}:80");
+        rig.know(Source::Etcd, revision, &[("web", service(&[&endpoint]))]);
+        assert_eq!(rig.run().await, Ok(true));
+    }
+    assert_eq!(rig.iptables.rules().saves, 1);
+    // Somebody flushes everything.
+    rig.iptables.rules().generation = Some(99);
+    assert_eq!(rig.run().await, Ok(true));
+    assert_eq!(rig.iptables.rules().saves, 2);
+    let restored = rig.iptables.rules().restored.clone();
+    let last = restored.last().unwrap();
+    assert!(last.contains(":MK8S-SERVICES") && last.contains("10.244.3.9:80"), "{last}");
+    assert!(restored[1].lines().count() < 12, "one endpoint is a small change: {}", restored[1]);
+}
+
+#[tokio::test]
+async fn what_is_programmed_is_told_and_what_is_not_is_told_with_the_reason() {
+    let mut rig = rig();
+    rig.know(Source::Etcd, 5, &[]);
+    rig.run().await.unwrap();
+    assert_eq!((*rig.programmed.borrow(), rig.status.borrow().clone().unwrap().revision), (5, 5));
+    rig.iptables.rules().refuse = Some("no room".into());
+    rig.know(Source::Etcd, 6, &[("web", service(&["10.244.3.5:80"]))]);
+    assert!(rig.run().await.unwrap_err().contains("no room"));
+    let status = rig.status.borrow().clone().unwrap();
+    assert!(status.revision == 5 && status.error.contains("no room"), "{status:?}");
+    assert_eq!(*rig.programmed.borrow(), 5);
+    rig.iptables.rules().refuse = None;
+    rig.run().await.unwrap();
+    let expected = RulesStatus { revision: 6, error: String::new() };
+    assert_eq!((*rig.programmed.borrow(), rig.status.borrow().clone()), (6, Some(expected)));
+}
+
+#[tokio::test]
+async fn udp_clients_of_a_replaced_endpoint_start_anew_once_the_rules_stand() {
+    let mut rig = rig();
+    let dns =
+        |endpoint: &str| ServiceRecord { ports: vec![port(Protocol::Udp, 53, None)], ..service(&[endpoint]) };
+    let flow = |from: &str| UdpFlow { to: "10.96.0.5:53".parse().unwrap(), from: from.parse().unwrap() };
+    rig.know(Source::Etcd, 5, &[("dns", dns("10.244.3.5:53"))]);
+    rig.run().await.unwrap();
+    rig.iptables.rules().flows.insert(flow("10.244.3.5:53"));
+    rig.know(Source::Etcd, 6, &[("dns", dns("10.244.3.6:53"))]);
+    rig.run().await.unwrap();
+    assert_eq!(rig.iptables.rules().forgotten_flows, [flow("10.244.3.5:53")]);
+    assert_eq!(rig.run().await, Ok(false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_printed_in_another_spelling_is_written_twice_and_then_known() {
+    let mut rig = rig();
+    rig.iptables.rules().generation = None;
+    rig.know(Source::Etcd, 5, &[]);
+    rig.run().await.unwrap();
+    let printed = programmed(&[]).replace("0x4000/0x0", "0x4000/0x00000000");
+    rig.iptables.rules().saved = printed;
+    assert_eq!(rig.run().await, Ok(true), "it may be somebody's change");
+    assert_eq!(rig.run().await, Ok(false), "it is this iptables");
+    let changed = rig.iptables.rules().saved.replace("0x00000000", "0x1");
+    rig.iptables.rules().saved = changed;
+    assert_eq!(rig.run().await, Ok(true), "that is somebody's change");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_status_is_written_when_it_changes_and_again_when_etcd_lost_it() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let (statuses, status) = watch::channel(None);
+    let shutdown = CancellationToken::new();
+    let writer = RulesWriter::new("here", Arc::clone(&store));
+    tokio::spawn(writer.run(status, shutdown.clone()));
+    let key = Key::Rules("here".to_owned()).to_string();
+    let stored = async |seconds: u64| {
+        tokio::time::sleep(std::time::Duration::from_secs(seconds)).await;
+        let value = store.get(&key).await.unwrap();
+        value.map(|value| schema::codec::decode::<RulesStatus>(&value.value).unwrap().revision)
+    };
+    assert_eq!(stored(5).await, None);
+    for revision in 1..9 {
+        statuses.send_replace(Some(RulesStatus { revision, error: String::new() }));
+    }
+    assert_eq!(stored(2).await, Some(8));
+    let _ = store.txn(Vec::new(), vec![schema::store::Op::delete(&key)]).await.unwrap();
+    assert_eq!(stored(31).await, Some(8));
+    let revision = store.get(&key).await.unwrap().unwrap().mod_revision;
+    assert_eq!(stored(100).await, Some(8));
+    assert_eq!(
+        store.get(&key).await.unwrap().unwrap().mod_revision,
+        revision,
+        "written only when it changes"
+    );
+}

@@ -1,0 +1,499 @@
+//! Real packets through real rules, in network namespaces of the test's own: a node with the rules of
+//! the network loop too, its pods, and a neighbour that stands for the world outside.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use schema::control::{Loop, Observation, Plan as _};
+use schema::records::Subnet;
+use schema::world::{Table, Versioned};
+use tokio::sync::watch;
+
+use super::super::{ServicesDeps, ServicesLoop};
+use super::*;
+use crate::catalog::Catalog;
+use crate::converge::network::parse::saved_rules;
+use crate::converge::network::plan::removal;
+use crate::converge::network::{NetworkLoop, NetworkSettings};
+use crate::converge::pod_table::PodTable;
+use crate::desired::Source;
+use crate::testing::{TestNamespace, in_pod, inside};
+use crate::worlds::iptables::{Iptables as _, RealIptables};
+use crate::worlds::netlink::{Netlink as _, PodLink, RealNetlink, host_link_name};
+
+const WAIT: Duration = Duration::from_secs(2);
+
+struct Node {
+    namespace: TestNamespace,
+    netlink: Arc<RealNetlink>,
+    iptables: Arc<RealIptables>,
+    network: NetworkLoop,
+    services: ServicesLoop,
+    catalogs: watch::Sender<Arc<Catalog>>,
+    revision: i64,
+    /// A process in the node's own namespace, and one in the neighbour's.
+    own: i32,
+    outside: i32,
+    _subnets: watch::Sender<Option<Subnet>>,
+    _tables: watch::Sender<PodTable>,
+}
+
+async fn converge<L: Loop>(the_loop: &mut L) -> bool {
+    let Observation::Ready(observed) = the_loop.observe().await.unwrap() else { panic!("ready") };
+    let plan = L::plan(&observed, jiff::Timestamp::now());
+    let acts = !plan.is_empty();
+    let outcome = the_loop.act(&observed, plan).await;
+    the_loop.report(observed, outcome).await.unwrap();
+    acts
+}
+
+impl Node {
+    /// A node at 192.0.2.1 whose FORWARD drops, as Docker leaves it, and a neighbour at 192.0.2.2,
+    /// who is the way to everywhere.
+    async fn new() -> Self {
+        let mut namespace = TestNamespace::new();
+        let (outside, own) = (namespace.pod(), namespace.process());
+        let peer = outside.to_string();
+        let link = ["link", "add", "up0", "type", "veth", "peer", "name", "eth0", "netns", peer.as_str()];
+        namespace.run("ip", &link);
+        namespace.run("ip", &["addr", "add", "192.0.2.1/24", "dev", "up0"]);
+        namespace.run("ip", &["link", "set", "up0", "up"]);
+        namespace.run("ip", &["route", "add", "default", "via", "192.0.2.2"]);
+        for arguments in [
+            ["addr", "add", "192.0.2.2/24", "dev", "eth0"].as_slice(),
+            &["link", "set", "eth0", "up"],
+            &["route", "add", "10.96.0.0/16", "via", "192.0.2.1"],
+            &["route", "add", "198.51.100.7/32", "via", "192.0.2.1"],
+        ] {
+            assert!(in_pod(outside, "ip", arguments).0);
+        }
+        namespace.run("iptables", &["-P", "FORWARD", "DROP"]);
+        let netlink = Arc::new(RealNetlink::open_at("mk8s", &namespace.path()).unwrap());
+        let iptables = Arc::new(RealIptables::at(namespace.path()));
+        let cidr = Subnet::new("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
+        let (subnets, subnet) = watch::channel(Some(cidr));
+        let (tables, table) = watch::channel::<PodTable>(Some(Arc::default()));
+        let settings = NetworkSettings::new("mk8s", 1450);
+        let mut network =
+            NetworkLoop::new(settings, netlink.clone(), iptables.clone(), subnet.clone(), table);
+        converge(&mut network).await;
+        // As every node has it; without, a packet would go back where it came from.
+        namespace.run("ip", &["route", "replace", "10.96.0.0/16", "dev", "mk8s0"]);
+        let (catalogs, services) = services_loop(&iptables, subnet);
+        let (_subnets, _tables, revision) = (subnets, tables, 0);
+        Self {
+            namespace,
+            netlink,
+            iptables,
+            network,
+            services,
+            catalogs,
+            revision,
+            own,
+            outside,
+            _subnets,
+            _tables,
+        }
+    }
+
+    fn know(&mut self, services: &[(&str, &ServiceRecord)]) {
+        self.revision += 1;
+        let table = services.iter().map(|(name, record)| {
+            let value = ServiceRecord::clone(record);
+            (id(name), Arc::new(Versioned { value, create_revision: 1, mod_revision: self.revision }))
+        });
+        let (source, revision) = (Source::Etcd, self.revision);
+        let catalog = Catalog { source, revision, services: table.collect(), ..Catalog::default() };
+        self.catalogs.send_replace(Arc::new(catalog));
+    }
+
+    /// Knows and programs these services, and no others.
+    async fn serve(&mut self, services: &[(&str, &ServiceRecord)]) {
+        self.know(services);
+        converge(&mut self.services).await;
+    }
+
+    /// A pod with this last number of its address.
+    async fn pod(&mut self, number: u8) -> i32 {
+        let pid = self.namespace.pod();
+        let link = PodLink {
+            pause_pid: pid,
+            pause_id: None,
+            host_name: host_link_name("mk8s", &number.to_string()),
+            bridge: "mk8s0".into(),
+            address: format!("10.244.3.{number}/24").parse().unwrap(),
+            gateway: "10.244.3.1".parse().unwrap(),
+            mtu: 1450,
+        };
+        self.netlink.ensure_pod_link(&link).await.unwrap();
+        pid
+    }
+}
+
+fn services_loop(
+    iptables: &Arc<RealIptables>,
+    subnet: watch::Receiver<Option<Subnet>>,
+) -> (watch::Sender<Arc<Catalog>>, ServicesLoop) {
+    let known = Catalog { source: Source::Etcd, ..Catalog::default() };
+    let (catalogs, catalog) = watch::channel(Arc::new(known));
+    let services = ServicesLoop::new(ServicesDeps {
+        node: "here".to_owned(),
+        instance: "mk8s".to_owned(),
+        iptables: Arc::clone(iptables) as _,
+        subnet,
+        catalog,
+        status: watch::channel(None).0,
+        programmed: watch::channel(0).0,
+    });
+    (catalogs, services)
+}
+
+/// Answers every connection to port 80 of the namespace with `name` and the address that it comes
+/// from, until the test ends.
+fn serve_tcp(pid: i32, name: &str) {
+    let listener = inside(pid, || TcpListener::bind("0.0.0.0:80")).unwrap();
+    let name = name.to_owned();
+    std::thread::spawn(move || {
+        while let Ok((mut stream, from)) = listener.accept() {
+            let _ = stream.write_all(format!("{name} {}", from.ip()).as_bytes());
+        }
+    });
+}
+
+/// What the server at `target` says to a client in the network namespace of `pid`.
+fn ask_tcp(pid: i32, target: &str) -> std::io::Result<String> {
+    let target: SocketAddr = target.parse().unwrap();
+    inside(pid, || {
+        let mut stream = TcpStream::connect_timeout(&target, WAIT)?;
+        stream.set_read_timeout(Some(WAIT))?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    })
+}
+
+/// Web at 10.96.0.5:80, node port 30080, external address 198.51.100.7.
+fn web(endpoints: &[&str]) -> ServiceRecord {
+    ServiceRecord {
+        ports: vec![port(Protocol::Tcp, 80, Some(30_080))],
+        external_ips: vec!["198.51.100.7".parse().unwrap()],
+        ..service(endpoints)
+    }
+}
+
+// Seen red without the mark in `external_rules`, without the mark of clients that are no pods in
+// `choice`, and without the rule for `NODEPORTS`.
+#[tokio::test]
+async fn a_service_answers_from_everywhere() {
+    for bridged_frames in ["0", "1"] {
+        let mut node = Node::new().await;
+        // With 1, as Docker sets it, frames within the bridge pass the rules too.
+        let setting = format!("net.bridge.bridge-nf-call-iptables={bridged_frames}");
+        node.namespace.run("sysctl", &["-w", &setting]);
+        let (server, other) = (node.pod(2).await, node.pod(3).await);
+        serve_tcp(server, "two");
+        node.serve(&[("web", &web(&["10.244.3.2:80"]))]).await;
+        for (what, pid, target) in [
+            ("the node", node.own, "10.96.0.5:80"),
+            ("the node at its own port", node.own, "192.0.2.1:30080"),
+            ("another pod", other, "10.96.0.5:80"),
+            ("another pod at the node's port", other, "192.0.2.1:30080"),
+            ("another pod at the external address", other, "198.51.100.7:80"),
+            ("the pod itself", server, "10.96.0.5:80"),
+            ("the pod itself at the node's port", server, "192.0.2.1:30080"),
+            ("a neighbour at the node's port", node.outside, "192.0.2.1:30080"),
+            ("a neighbour at the external address", node.outside, "198.51.100.7:80"),
+            ("a neighbour at the cluster IP", node.outside, "10.96.0.5:80"),
+        ] {
+            let answer = ask_tcp(pid, target);
+            assert!(
+                answer.as_ref().is_ok_and(|text| text.starts_with("two ")),
+                "{what} gets {answer:?} with bridge-nf-call-iptables={bridged_frames}"
+            );
+        }
+        let refused = ask_tcp(node.own, "127.0.0.1:30080").unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused, "not at the loopback");
+    }
+}
+
+#[tokio::test]
+async fn an_endpoint_beyond_is_reached_by_way_of_this_node() {
+    let mut node = Node::new().await;
+    let pod = node.pod(2).await;
+    // The neighbour serves; a second one asks.
+    serve_tcp(node.outside, "beyond");
+    let client = node.namespace.pod();
+    let peer = client.to_string();
+    let link = ["link", "add", "up1", "type", "veth", "peer", "name", "eth0", "netns", peer.as_str()];
+    node.namespace.run("ip", &link);
+    node.namespace.run("ip", &["addr", "add", "198.18.0.1/30", "dev", "up1"]);
+    node.namespace.run("ip", &["link", "set", "up1", "up"]);
+    for arguments in [
+        ["addr", "add", "198.18.0.2/30", "dev", "eth0"].as_slice(),
+        &["link", "set", "eth0", "up"],
+        &["route", "add", "default", "via", "198.18.0.1"],
+    ] {
+        assert!(in_pod(client, "ip", arguments).0);
+    }
+    node.namespace.run("sysctl", &["-w", "net.ipv4.ip_forward=1"]);
+    node.serve(&[("web", &web(&["192.0.2.2:80"]))]).await;
+    for (what, pid, target) in [
+        ("the node", node.own, "10.96.0.5:80"),
+        ("a pod", pod, "10.96.0.5:80"),
+        ("a client beyond at the node's port", client, "192.0.2.1:30080"),
+        ("a client beyond at the cluster IP", client, "10.96.0.5:80"),
+    ] {
+        let answer = ask_tcp(pid, target).map_err(|error| error.to_string());
+        assert_eq!(answer, Ok("beyond 192.0.2.1".to_owned()), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn without_endpoints_clients_are_refused_at_once_and_a_local_policy_drops() {
+    let mut node = Node::new().await;
+    let pod = node.pod(2).await;
+    node.serve(&[("web", &web(&[]))]).await;
+    let all = [
+        (pod, "10.96.0.5:80"),
+        (pod, "192.0.2.1:30080"),
+        (node.own, "10.96.0.5:80"),
+        (node.own, "192.0.2.1:30080"),
+        (node.outside, "10.96.0.5:80"),
+        (node.outside, "192.0.2.1:30080"),
+        (node.outside, "198.51.100.7:80"),
+    ];
+    for (pid, target) in all {
+        let error = ask_tcp(pid, target).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused, "{target} from {pid}");
+    }
+    serve_tcp(pod, "two");
+    let far = "10.244.4.9:80";
+    let local = ServiceRecord { external_local: true, ..web(&[far]) };
+    node.serve(&[("web", &local)]).await;
+    for target in ["192.0.2.1:30080", "198.51.100.7:80"] {
+        let error = ask_tcp(node.outside, target).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{target}: {error}");
+    }
+    let local = ServiceRecord { external_local: true, ..web(&[far, "10.244.3.2:80"]) };
+    node.serve(&[("web", &local)]).await;
+    for _ in 0..8 {
+        let answer = ask_tcp(node.outside, "192.0.2.1:30080").unwrap();
+        assert_eq!(answer, "two 192.0.2.2", "the endpoint of this node, and the client's own address");
+    }
+    let inner = ServiceRecord { internal_local: true, ..web(&[far, "10.244.3.2:80"]) };
+    node.serve(&[("web", &inner)]).await;
+    for _ in 0..8 {
+        assert!(ask_tcp(node.own, "10.96.0.5:80").unwrap().starts_with("two"));
+    }
+}
+
+/// Every kind of rule that there is.
+fn everything() -> Vec<(&'static str, ServiceRecord)> {
+    let all = ["10.244.3.2:80", "10.244.3.3:80", "10.244.4.4:80", "10.244.4.5:80", "10.244.4.6:80"];
+    let at = |host: u8, record: ServiceRecord| ServiceRecord {
+        cluster_ip: Some(std::net::Ipv4Addr::new(10, 96, 0, host)),
+        external_ips: Vec::new(),
+        ports: vec![port(Protocol::Tcp, 80, Some(30_080 + u16::from(host)))],
+        ..record
+    };
+    let udp = ServiceRecord { ports: vec![port(Protocol::Udp, 53, Some(30_053))], ..web(&all[..3]) };
+    vec![
+        ("all", web(&all)),
+        ("none", at(6, web(&[]))),
+        ("udp-none", ServiceRecord { endpoints: Vec::new(), ..udp.clone() }),
+        ("udp", ServiceRecord { cluster_ip: Some("10.96.0.7".parse().unwrap()), ..udp }),
+        ("affinity", at(8, ServiceRecord { affinity_seconds: Some(10_800), ..web(&all) })),
+        ("far", at(9, ServiceRecord { external_local: true, internal_local: true, ..web(&all[2..]) })),
+        ("local", at(10, ServiceRecord { external_local: true, internal_local: true, ..web(&all) })),
+    ]
+}
+
+// Seen red with the probability in 10 digits, and without `-m tcp` in `endpoint_rules`.
+#[tokio::test]
+async fn what_was_written_is_what_is_wanted_for_this_agent_and_the_next() {
+    let mut node = Node::new().await;
+    let records = everything();
+    let services: Vec<(&str, &ServiceRecord)> =
+        records.iter().map(|(name, record)| (*name, record)).collect();
+    node.serve(&services).await;
+    assert!(!converge(&mut node.services).await);
+    let count = node.iptables.generation().await.unwrap();
+    let (catalogs, mut restarted) = services_loop(&node.iptables, node.services.deps.subnet.clone());
+    catalogs.send_replace(Arc::clone(&node.catalogs.borrow()));
+    // It looks at UDP connections once, and writes no rule.
+    converge(&mut restarted).await;
+    assert!(!converge(&mut restarted).await);
+    assert_eq!(node.iptables.generation().await, Some(count), "no rule was written");
+    // Known without looking: the kernel's count went on by as many as tables were written.
+    for endpoint in ["10.244.3.7:80", "10.244.3.8:80"] {
+        node.serve(&[("all", &web(&[endpoint]))]).await;
+        assert_eq!(node.services.reading.generation, node.iptables.generation().await);
+    }
+    node.serve(&[]).await;
+    let text = node.iptables.save().await.unwrap();
+    assert!(!text.contains("MK8S-S") || !text.contains("-SEP-") && !text.contains("-SVC-"), "{text}");
+    let names = &place().names;
+    let saved = saved_rules(&text, |_| true);
+    let ours = saved.keys().filter(|chain| names.is_ours(chain)).cloned().collect();
+    node.iptables.restore(&restore_input(&removal(&ours, &saved))).await.unwrap();
+    let left = present(&node.iptables.save().await.unwrap(), names);
+    assert!(left.chains.is_empty() && left.held.is_empty(), "{left:?}");
+}
+
+#[tokio::test]
+async fn what_others_flush_is_healed_and_theirs_is_left_alone() {
+    let mut node = Node::new().await;
+    let pod = node.pod(2).await;
+    serve_tcp(pod, "two");
+    node.namespace.run("iptables", &["-A", "FORWARD", "-s", "203.0.113.1/32", "-j", "DROP"]);
+    node.serve(&[("web", &web(&["10.244.3.2:80"]))]).await;
+    // Whose jump is first does not matter where neither hides the other.
+    let rules = |text: &str| {
+        let mut rules: Vec<_> = text.lines().filter(|l| l.starts_with('-')).map(str::to_owned).collect();
+        rules.sort();
+        rules
+    };
+    let whole = rules(&node.iptables.save().await.unwrap());
+    let chain = place().names.of_port(super::super::names::Role::All, &id("web"), 80, Protocol::Tcp);
+    let flushes: [&[&str]; 6] = [
+        &["-t", "nat", "-F"],
+        &["-F", "FORWARD"],
+        &["-t", "nat", "-F", "MK8S-SERVICES"],
+        &["-t", "nat", "-F", &chain],
+        &["-t", "nat", "-D", "PREROUTING", "1"],
+        &["-F", "MK8S-SERVICES"],
+    ];
+    for arguments in flushes {
+        node.namespace.run("iptables", arguments);
+        let theirs = ["-A", "FORWARD", "-s", "203.0.113.1/32", "-j", "DROP"];
+        if arguments == ["-F", "FORWARD"] {
+            node.namespace.run("iptables", &theirs);
+        }
+        // Long enough ago for the next look.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        converge(&mut node.network).await;
+        converge(&mut node.services).await;
+        assert_eq!(rules(&node.iptables.save().await.unwrap()), whole, "{arguments:?}");
+        assert!(ask_tcp(node.outside, "192.0.2.1:30080").is_ok(), "{arguments:?}");
+    }
+}
+
+#[tokio::test]
+async fn clients_are_shared_alike_among_endpoints_unless_they_are_to_stay() {
+    let mut node = Node::new().await;
+    let mut texts = Vec::new();
+    for number in 2..7_u8 {
+        let pod = node.pod(number).await;
+        serve_tcp(pod, &number.to_string());
+        texts.push(format!("10.244.3.{number}:80"));
+    }
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let asks = 400_u32;
+    // The value that chance alone exceeds once in 100,000 times, for 1 and 4 degrees of freedom.
+    for (count, limit) in [(2_usize, 19.5), (5, 28.5)] {
+        node.serve(&[("web", &web(&texts[..count]))]).await;
+        let mut seen: BTreeMap<String, u32> = BTreeMap::new();
+        for _ in 0..asks {
+            *seen.entry(ask_tcp(node.own, "10.96.0.5:80").unwrap()).or_default() += 1;
+        }
+        let fair = f64::from(asks) / count as f64;
+        let chi: f64 = seen.values().map(|n| (f64::from(*n) - fair).powi(2) / fair).sum();
+        assert!(seen.len() == count && chi < limit, "chi-square {chi} of {seen:?}");
+    }
+    let stays = ServiceRecord { affinity_seconds: Some(10_800), ..web(&texts) };
+    node.serve(&[("web", &stays)]).await;
+    let first = ask_tcp(node.outside, "192.0.2.1:30080").unwrap();
+    for _ in 0..20 {
+        assert_eq!(ask_tcp(node.outside, "192.0.2.1:30080").unwrap(), first);
+        // Another way into the same service.
+        assert_eq!(ask_tcp(node.outside, "198.51.100.7:80").unwrap(), first);
+    }
+}
+
+// Seen red without `forget_stale`.
+#[tokio::test]
+async fn a_udp_client_follows_a_replaced_endpoint() {
+    let mut node = Node::new().await;
+    for number in [2_u8, 3] {
+        let pod = node.pod(number).await;
+        let socket = inside(pod, || UdpSocket::bind("0.0.0.0:53")).unwrap();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 64];
+            while let Ok((_, from)) = socket.recv_from(&mut buffer) {
+                let _ = socket.send_to(number.to_string().as_bytes(), from);
+            }
+        });
+    }
+    let dns = |endpoint: &str| ServiceRecord {
+        ports: vec![port(Protocol::Udp, 53, Some(30_053))],
+        ..web(&[endpoint])
+    };
+    // One socket all the time: one connection, as the kernel sees it.
+    for (pid, target) in [(node.own, "10.96.0.5:53"), (node.outside, "192.0.2.1:30053")] {
+        node.serve(&[]).await;
+        let client = inside(pid, || UdpSocket::bind("0.0.0.0:0")).unwrap();
+        client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        let ask = || {
+            client.send_to(b"?", target)?;
+            let mut buffer = [0; 64];
+            client.recv(&mut buffer).map(|length| String::from_utf8_lossy(&buffer[..length]).into_owned())
+        };
+        assert!(ask().is_err(), "nobody is there yet, and the kernel remembers that");
+        for number in ["2", "3", "2"] {
+            node.serve(&[("dns", &dns(&format!("10.244.3.{number}:53")))]).await;
+            assert_eq!(ask().unwrap(), number, "{target}");
+        }
+    }
+}
+
+/// A figure, printed: `cargo test --release … thousand_services -- --ignored --nocapture`.
+#[tokio::test]
+#[ignore = "a figure, not a check"]
+async fn a_thousand_services_with_ten_endpoints_each() {
+    let mut node = Node::new().await;
+    let record = |n: u16, last: u8| {
+        let endpoints: Vec<String> = (0..10)
+            .map(|e| format!("10.244.{}.{}:8080", n % 200, if e == 9 { last } else { e + 2 }))
+            .collect();
+        let texts: Vec<&str> = endpoints.iter().map(String::as_str).collect();
+        let [high, low] = n.to_be_bytes();
+        ServiceRecord { cluster_ip: Some(std::net::Ipv4Addr::new(10, 96, high, low)), ..service(&texts) }
+    };
+    let table = |last: u8| -> Table<PodRef, ServiceRecord> {
+        (0..1000_u16)
+            .map(|n| {
+                let value = record(n, if n == 500 { last } else { 99 });
+                (id(&format!("s{n}")), Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 }))
+            })
+            .collect()
+    };
+    let mut services = table(99);
+    for (what, last) in [("full program", 99_u8), ("one endpoint", 100), ("one endpoint", 101)] {
+        if last != 99 {
+            let value = record(500, last);
+            let changed = Versioned { value, create_revision: 1, mod_revision: i64::from(last) };
+            services.insert(id("s500"), Arc::new(changed));
+        }
+        let (source, revision) = (Source::Etcd, i64::from(last));
+        let catalog = Catalog { source, revision, services: services.clone(), ..Catalog::default() };
+        node.catalogs.send_replace(Arc::new(catalog));
+        let begun = Instant::now();
+        assert!(converge(&mut node.services).await);
+        println!("{what}: {:?}", begun.elapsed());
+        let begun = Instant::now();
+        assert!(!converge(&mut node.services).await);
+        println!("a look when nothing changed: {:?}", begun.elapsed());
+    }
+    let (catalogs, mut restarted) = services_loop(&node.iptables, node.services.deps.subnet.clone());
+    catalogs.send_replace(Arc::clone(&node.catalogs.borrow()));
+    let begun = Instant::now();
+    assert!(!converge(&mut restarted).await, "adopted");
+    println!("adoption by a restarted agent: {:?}", begun.elapsed());
+    let text = node.iptables.save().await.unwrap();
+    let bare = TestNamespace::new();
+    let bare_rules = RealIptables::at(bare.path());
+    let begun = Instant::now();
+    bare_rules.restore(&text).await.unwrap();
+    println!("bare iptables-restore of the same {} lines: {:?}", text.lines().count(), begun.elapsed());
+}

@@ -1,0 +1,255 @@
+//! What holds for the rules of whatever services: no jump leads nowhere, no chain is forgotten, no
+//! other program's rule is touched, and what was written is what is wanted.
+
+use std::collections::BTreeSet;
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+use super::super::plan::stale_flows;
+use super::super::render::{UdpFront, UdpServing};
+use super::*;
+use crate::converge::network::parse::{after, saved_rules};
+use crate::converge::network::plan::removal;
+use crate::converge::network::render::ChainRef;
+use crate::worlds::iptables::UdpFlow;
+
+/// No service has one port of one protocol twice.
+fn distinct(ports: Vec<(bool, u16, Option<u16>)>) -> impl Iterator<Item = ((bool, u16), Option<u16>)> {
+    let ports = ports.into_iter().map(|(tcp, number, node)| ((tcp, number), node));
+    ports.collect::<BTreeMap<_, _>>().into_iter()
+}
+
+fn any_service() -> impl Strategy<Value = ServiceRecord> {
+    let ports = vec((any::<bool>(), 1_u16..4, option::of(30_000_u16..30_004)), 1..4);
+    let endpoints = vec((3_u8..5, 1_u8..6, vec(0_u16..3, 3)), 0..5);
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), option::of(1_u32..20));
+    let cluster_ip = option::weighted(0.9, 1_u8..9);
+    (ports, endpoints, flags, cluster_ip).prop_map(|(ports, endpoints, flags, cluster_ip)| {
+        let (internal_local, external_local, external_ip, affinity_seconds) = flags;
+        let protocol = |tcp| if tcp { Protocol::Tcp } else { Protocol::Udp };
+        let endpoints = endpoints.into_iter().map(|(node, host, ports)| Endpoint {
+            address: std::net::Ipv4Addr::new(10, 244, node, host),
+            ports,
+            ..endpoint(if node == 3 { "10.244.3.1:1" } else { "10.244.4.1:1" })
+        });
+        ServiceRecord {
+            cluster_ip: cluster_ip.map(|host| std::net::Ipv4Addr::new(10, 96, 0, host)),
+            external_ips: external_ip.then(|| std::net::Ipv4Addr::new(198, 51, 100, 1)).into_iter().collect(),
+            ports: distinct(ports).map(|((tcp, number), node)| port(protocol(tcp), number, node)).collect(),
+            endpoints: endpoints.collect(),
+            affinity_seconds,
+            internal_local,
+            external_local,
+            ..ServiceRecord::default()
+        }
+    })
+}
+
+fn any_cluster() -> impl Strategy<Value = Wanted> {
+    vec(any_service(), 0..5).prop_map(|records| {
+        let names: Vec<String> = (0..records.len()).map(|at| format!("s{at}")).collect();
+        let pairs: Vec<(&str, &ServiceRecord)> = names.iter().map(String::as_str).zip(&records).collect();
+        wanted(&pairs)
+    })
+}
+
+/// What the kernel has after this was restored on top of what `there` says.
+pub(super) fn after_restore(there: &str, input: &str) -> String {
+    let mut tables: BTreeMap<String, BTreeMap<String, Vec<String>>> = BTreeMap::new();
+    for text in [there, input] {
+        let mut table = String::new();
+        for line in text.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            let chains = tables.entry(table.clone()).or_default();
+            match words[0] {
+                "-A" => {
+                    let rules = chains.get_mut(words[1]).expect("a rule of a chain that is not there");
+                    rules.push(words[2..].join(" "));
+                }
+                "-I" => chains.entry(words[1].into()).or_default().insert(0, words[3..].join(" ")),
+                "-D" => {
+                    let rules = chains.get_mut(words[1]).expect("a rule of a chain that is not there");
+                    let at = rules.iter().position(|rule| *rule == words[2..].join(" "));
+                    rules.remove(at.expect("a rule that is not there can't be deleted"));
+                }
+                "-X" => {
+                    let rules = chains.remove(words[1]).expect("a chain that is not there");
+                    let jump = format!("-j {}", words[1]);
+                    assert!(rules.is_empty(), "{line}: it has rules");
+                    assert!(!chains.values().flatten().any(|rule| rule.ends_with(&jump)), "{line}: in use");
+                }
+                _ if line.starts_with('*') => table = line[1..].to_owned(),
+                _ if line.starts_with(':') => {
+                    chains.insert(words[0][1..].to_owned(), Vec::new());
+                }
+                _ => {}
+            }
+        }
+    }
+    let mut text = String::new();
+    for (table, chains) in tables.iter().filter(|(table, _)| !table.is_empty()) {
+        text.push_str(&format!("*{table}\n"));
+        chains.keys().for_each(|chain| text.push_str(&format!(":{chain} - [0:0]\n")));
+        for (chain, rules) in chains {
+            rules.iter().for_each(|rule| text.push_str(&format!("-A {chain} {rule}\n")));
+        }
+        text.push_str("COMMIT\n");
+    }
+    text
+}
+
+/// What others have there: Docker, a kube-proxy, another instance, someone's hand.
+const OTHERS: &str = "\
+*filter
+:INPUT - [0:0]
+:FORWARD - [0:0]
+:OUTPUT - [0:0]
+:DOCKER-USER - [0:0]
+:MK8SB-SERVICES - [0:0]
+-A INPUT -j MK8SB-SERVICES
+-A FORWARD -j DOCKER-USER
+-A DOCKER-USER -j RETURN
+COMMIT
+*nat
+:PREROUTING - [0:0]
+:OUTPUT - [0:0]
+:POSTROUTING - [0:0]
+:KUBE-SVC-AAAAAAAAAAAAAAAA - [0:0]
+:MK8SB-SVC-AAAAAAAAAAAAAAAA - [0:0]
+:MK8S-HOSTPORT - [0:0]
+-A PREROUTING -j MK8S-HOSTPORT
+-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE
+-A KUBE-SVC-AAAAAAAAAAAAAAAA -j RETURN
+-A MK8SB-SVC-AAAAAAAAAAAAAAAA -j RETURN
+COMMIT
+";
+
+fn of_others(text: &str) -> BTreeSet<String> {
+    let names = place().names;
+    let saved = saved_rules(text, |chain| !names.is_ours(chain));
+    let mut rules = BTreeSet::new();
+    for (chain, there) in saved {
+        rules.insert(chain.to_string());
+        for rule in there {
+            let to = after(&rule, "-j").map(|to| ChainRef::new(chain.table, to));
+            if !to.is_some_and(|to| names.is_ours(&to)) {
+                rules.insert(format!("{chain} {}", rule.join(" ")));
+            }
+        }
+    }
+    rules
+}
+
+fn check_whole(text: &str) {
+    let names = place().names;
+    let ours = saved_rules(text, |chain| names.is_ours(chain));
+    let mut reached: BTreeSet<ChainRef> = BTreeSet::new();
+    let targets = ["ACCEPT", "DROP", "REJECT", "RETURN", "MARK", "MASQUERADE", "DNAT"];
+    for (chain, rules) in saved_rules(text, |_| true) {
+        for rule in &rules {
+            let target = after(rule, "-j").unwrap_or_else(|| panic!("{chain} {rule:?} does nothing"));
+            let to = ChainRef::new(chain.table, target);
+            let known = targets.contains(&target) || text.contains(&format!(":{target} "));
+            assert!(known, "{chain} {rule:?} leads nowhere");
+            reached.insert(to);
+        }
+        if names.is_ours(&chain) {
+            assert!(chain.chain.len() <= 28, "{chain}");
+            let dnats = rules.iter().filter(|rule| after(rule, "-j") == Some("DNAT")).count();
+            assert_eq!(dnats, usize::from(chain.chain.contains("-SEP-")), "{chain} {rules:?}");
+        }
+    }
+    // Marked is only what comes to a service.
+    for chain in ours.keys().filter(|chain| **chain != names.mark) {
+        assert!(reached.contains(chain), "no rule leads to {chain} in\n{text}");
+    }
+}
+
+proptest! {
+    // Seen red without `plan_removals`, with the chain of local endpoints always made, and without
+    // `all_used` in `endpoint_chains`.
+    #[test]
+    fn rules_are_whole_and_nobody_elses_change(first in any_cluster(), second in any_cluster()) {
+        let mut there = OTHERS.to_owned();
+        for wanted in [first, second] {
+            let observed = observed(wanted, &there);
+            there = after_restore(&there, &input(&observed));
+            check_whole(&there);
+            prop_assert_eq!(of_others(&there), of_others(OTHERS));
+            let again = seen(Wanted::clone(&observed.wanted), present(&there, &place().names));
+            prop_assert_eq!(input(&again), "");
+        }
+        let saved = saved_rules(&there, |_| true);
+        let names = place().names;
+        let ours = saved.keys().filter(|chain| names.is_ours(chain)).cloned().collect();
+        let cleaned = after_restore(&there, &restore_input(&removal(&ours, &saved)));
+        prop_assert_eq!(cleaned, after_restore(OTHERS, ""));
+    }
+}
+
+#[test]
+fn an_endpoint_is_chosen_as_often_as_any_other() {
+    for count in [1_u16, 2, 5, 20, 100, 1000] {
+        let addresses: Vec<String> =
+            (0..count).map(|n| format!("10.244.{}.{}:80", 4 + n / 250, 1 + n % 250)).collect();
+        let texts: Vec<&str> = addresses.iter().map(String::as_str).collect();
+        let rules = service_rules(&place(), &id("web"), &service(&texts));
+        let chain = rules.chains.iter().find(|(name, _)| name.contains("-SVC-")).unwrap().1;
+        let (mut left, mut chosen) = (1.0_f64, Vec::new());
+        for rule in &chain.rules[1..] {
+            let probability = rule.split(' ').skip_while(|word| *word != "--probability").nth(1);
+            let probability: f64 = probability.map_or(1.0, |text| text.parse().unwrap());
+            chosen.push(left * probability);
+            left *= 1.0 - probability;
+        }
+        assert_eq!(chosen.len(), usize::from(count));
+        let fair = 1.0 / f64::from(count);
+        assert!(chosen.iter().all(|share| (share / fair - 1.0).abs() < 1e-5), "{count}: {chosen:?}");
+    }
+}
+
+#[test]
+fn only_udp_clients_that_lead_where_nobody_serves_start_anew() {
+    let at = |text: &str| text.parse::<SocketAddrV4>().unwrap();
+    let flow = |to: &str, from: &str| UdpFlow { to: at(to), from: at(from) };
+    let serving = UdpServing::from([
+        (UdpFront::Address(at("10.96.0.5:53")), BTreeSet::from([at("10.244.3.5:5353")])),
+        (UdpFront::NodePort(30_053), BTreeSet::from([at("10.244.3.5:5353")])),
+        (UdpFront::NodePort(30_054), BTreeSet::new()),
+        (UdpFront::Address(at("10.96.0.6:53")), BTreeSet::new()),
+    ]);
+    let stale = [
+        flow("10.96.0.5:53", "10.244.3.9:5353"),
+        flow("10.96.0.5:53", "10.244.3.5:5354"),
+        flow("10.96.0.5:53", "10.96.0.5:53"),
+        flow("192.0.2.1:30053", "192.0.2.1:30053"),
+        flow("192.0.2.1:30054", "10.244.3.5:5353"),
+        flow("10.96.0.6:53", "10.244.3.5:5353"),
+    ];
+    let good = [
+        flow("10.96.0.5:53", "10.244.3.5:5353"),
+        flow("192.0.2.1:30053", "10.244.3.5:5353"),
+        flow("203.0.113.9:30054", "203.0.113.9:30054"),
+        flow("10.96.0.7:53", "10.244.3.9:5353"),
+    ];
+    let found = stale_flows(&stale.into_iter().chain(good).collect(), &serving);
+    assert_eq!(BTreeSet::from_iter(found), BTreeSet::from(stale));
+}
+
+#[test]
+fn udp_is_looked_at_after_a_start_and_a_change_and_what_is_gone_is_served_by_nobody() {
+    let mut udp = service(&["10.244.3.5:53"]);
+    udp.ports = vec![port(Protocol::Udp, 53, None)];
+    let settled = seen(wanted(&[("dns", &udp)]), Present::default());
+    assert_eq!(plan(&settled).udp, None);
+    let started = Observed { udp_settled: None, ..settled.clone() };
+    assert_eq!(plan(&started).udp.as_ref(), Some(&*settled.wanted.udp));
+    let removed = Observed { wanted: Arc::new(wanted(&[])), ..settled.clone() };
+    let front = UdpFront::Address("10.96.0.5:53".parse().unwrap());
+    assert_eq!(plan(&removed).udp, Some(UdpServing::from([(front, BTreeSet::new())])));
+    let other_tcp = service(&["10.244.3.9:80"]);
+    let tcp = Observed { wanted: Arc::new(wanted(&[("dns", &udp), ("web", &other_tcp)])), ..settled };
+    assert_eq!(plan(&tcp).udp, None, "TCP is left alone");
+}

@@ -1,0 +1,107 @@
+//! The services loop: golden rules, what must hold for all rules, decisions, and all on the real kernel.
+
+mod fakes;
+mod golden;
+mod kernel;
+mod laws;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+
+use schema::kinds::pod::Protocol;
+use schema::meta::PodRef;
+use schema::records::{Endpoint, ServicePortRecord, ServiceRecord};
+
+use super::names::ServiceNames;
+use super::plan::{Observed, Wanted, plan};
+use super::present::{Present, present};
+use super::render::{Place, service_rules};
+use crate::converge::network::render::restore_input;
+
+fn place() -> Place {
+    Place {
+        names: ServiceNames::of("mk8s"),
+        node: "here".to_owned(),
+        cluster_cidr: "10.244.0.0/16".parse().unwrap(),
+        random_fully: true,
+    }
+}
+
+fn port(protocol: Protocol, number: u16, node_port: Option<u16>) -> ServicePortRecord {
+    ServicePortRecord { name: None, protocol, port: number, node_port }
+}
+
+/// `10.244.3.5:8080`, of the node `here` if it begins as its addresses do.
+fn endpoint(text: &str) -> Endpoint {
+    let address: SocketAddrV4 = text.parse().unwrap();
+    let node = if text.starts_with("10.244.3.") { "here" } else { "there" };
+    Endpoint {
+        address: *address.ip(),
+        ports: vec![address.port()],
+        node: Some(node.to_owned()),
+        pod: None,
+        hostname: None,
+    }
+}
+
+/// A service at 10.96.0.5 with one port, 80.
+fn service(endpoints: &[&str]) -> ServiceRecord {
+    ServiceRecord {
+        cluster_ip: Some("10.96.0.5".parse().unwrap()),
+        ports: vec![port(Protocol::Tcp, 80, None)],
+        endpoints: endpoints.iter().map(|text| endpoint(text)).collect(),
+        ..ServiceRecord::default()
+    }
+}
+
+fn id(name: &str) -> PodRef {
+    PodRef::new("default", name)
+}
+
+fn wanted(services: &[(&str, &ServiceRecord)]) -> Wanted {
+    let place = place();
+    let rules =
+        services.iter().map(|(name, record)| (id(name), Arc::new(service_rules(&place, &id(name), record))));
+    Wanted::new(&place, rules.collect())
+}
+
+fn observed(wanted: Wanted, saved: &str) -> Observed {
+    seen(wanted, present(saved, &place().names))
+}
+
+fn seen(wanted: Wanted, present: Present) -> Observed {
+    Observed {
+        names: place().names,
+        udp_settled: Some(Arc::clone(&wanted.udp)),
+        wanted: Arc::new(wanted),
+        present: Arc::new(present),
+        spellings: Arc::new(BTreeMap::new()),
+        revision: Some(1),
+    }
+}
+
+/// What would be given to `iptables-restore`.
+fn input(observed: &Observed) -> String {
+    let changes: Vec<_> = plan(observed).rules.into_iter().map(|(change, _)| change).collect();
+    restore_input(&changes)
+}
+
+/// A kernel without a rule.
+const BARE: &str = "\
+*filter
+:INPUT - [0:0]
+:FORWARD - [0:0]
+:OUTPUT - [0:0]
+COMMIT
+*nat
+:PREROUTING - [0:0]
+:OUTPUT - [0:0]
+:POSTROUTING - [0:0]
+COMMIT
+";
+
+/// What is on a node that had no rules once these services are programmed.
+fn programmed(services: &[(&str, &ServiceRecord)]) -> String {
+    laws::after_restore(BARE, &input(&observed(wanted(services), BARE)))
+}

@@ -1,0 +1,112 @@
+//! What needs no program: the count of the kernel's changes of rules, and the lines of `conntrack`.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::SocketAddrV4;
+use std::path::Path;
+
+use rtnetlink::sys::protocols::NETLINK_NETFILTER;
+use rtnetlink::sys::{Socket, SocketAddr};
+
+use super::UdpFlow;
+use crate::worlds::netlink::in_namespace_at;
+
+/// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_GETGEN`, `NFT_MSG_NEWGEN` (linux/netfilter/nfnetlink.h, nf_tables.h).
+const GET: u16 = 10 << 8 | 16;
+const NEW: u16 = 10 << 8 | 15;
+/// `NFTA_GEN_ID`: 32 bits, big-endian.
+const ID: u16 = 1;
+/// `NLM_F_REQUEST`.
+const REQUEST: u16 = 1;
+/// Length of `nlmsghdr`, and of it with `nfgenmsg`.
+const HEADER: usize = 16;
+const HEADERS: usize = 20;
+
+/// iptables of this version writes what the kernel counts; the legacy one writes elsewhere.
+pub(super) fn counts(version: &str) -> bool {
+    version.contains("nf_tables")
+}
+
+/// The number of the kernel's present rules, of this namespace or of that at `path`. The kernel
+/// answers while it is asked: this takes microseconds.
+pub(super) fn generation(path: Option<&Path>) -> io::Result<u32> {
+    match path {
+        None => ask(),
+        Some(path) => in_namespace_at(path, ask),
+    }
+}
+
+fn ask() -> io::Result<u32> {
+    let mut socket = Socket::new(NETLINK_NETFILTER)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    socket.set_non_blocking(true)?;
+    let mut request = Vec::with_capacity(HEADERS);
+    request.extend(20_u32.to_ne_bytes());
+    request.extend(GET.to_ne_bytes());
+    request.extend(REQUEST.to_ne_bytes());
+    // Sequence, sender; family, version and resource of nfgenmsg: all 0.
+    request.resize(HEADERS, 0);
+    socket.send(&request, 0)?;
+    let (answer, _) = socket.recv_from_full()?;
+    id_of(&answer).ok_or_else(|| io::Error::other("the kernel does not count changes of rules"))
+}
+
+/// The number in the kernel's answer.
+fn id_of(answer: &[u8]) -> Option<u32> {
+    let half = |at: usize| Some(u16::from_ne_bytes(answer.get(at..at + 2)?.try_into().ok()?));
+    if half(4)? != NEW {
+        return None;
+    }
+    let mut at = HEADERS.max(HEADER);
+    loop {
+        let (length, kind) = (usize::from(half(at)?), half(at + 2)?);
+        if kind == ID {
+            return Some(u32::from_be_bytes(answer.get(at + 4..at + 8)?.try_into().ok()?));
+        }
+        // Attributes begin at multiples of 4; one shorter than its own head would never end.
+        at += length.max(4).next_multiple_of(4);
+    }
+}
+
+/// The connections in what `conntrack -L` printed.
+pub(super) fn udp_flows(text: &str) -> BTreeSet<UdpFlow> {
+    text.lines().filter_map(udp_flow).collect()
+}
+
+fn udp_flow(line: &str) -> Option<UdpFlow> {
+    let all = |key: &str| -> Vec<&str> {
+        line.split_whitespace().filter_map(|word| word.strip_prefix(key)?.strip_prefix('=')).collect()
+    };
+    let (sources, targets) = (all("src"), all("dst"));
+    let (from_ports, to_ports) = (all("sport"), all("dport"));
+    // The first of each is the client's packet, the second the answer to it.
+    let to = SocketAddrV4::new(targets.first()?.parse().ok()?, to_ports.first()?.parse().ok()?);
+    let from = SocketAddrV4::new(sources.get(1)?.parse().ok()?, from_ports.get(1)?.parse().ok()?);
+    Some(UdpFlow { to, from })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flows_are_read_from_what_conntrack_prints() {
+        let text = "\
+udp      17 29 src=10.244.3.9 dst=10.96.0.5 sport=4000 dport=53 src=10.244.3.5 dst=10.244.3.1 sport=5353 dport=4000 mark=0 use=1
+udp      17 9 src=192.0.2.2 dst=192.0.2.1 sport=1 dport=30053 [UNREPLIED] src=192.0.2.1 dst=192.0.2.2 sport=30053 dport=1 [ASSURED] mark=0 use=1
+udp      17 29 src=fd00::1 dst=fd00::2 sport=4000 dport=53 src=fd00::2 dst=fd00::1 sport=53 dport=4000 use=1
+";
+        let flow = |to: &str, from: &str| UdpFlow { to: to.parse().unwrap(), from: from.parse().unwrap() };
+        let expected = [flow("10.96.0.5:53", "10.244.3.5:5353"), flow("192.0.2.1:30053", "192.0.2.1:30053")];
+        assert_eq!(udp_flows(text), BTreeSet::from(expected));
+    }
+
+    #[test]
+    fn a_broken_answer_has_no_number() {
+        let mut answer = vec![0_u8; 28];
+        answer[4..6].copy_from_slice(&NEW.to_ne_bytes());
+        assert_eq!(id_of(&answer), None);
+        assert_eq!(id_of(&answer[..5]), None);
+    }
+}

@@ -1,0 +1,235 @@
+//! A Service leads to its pods from everywhere: its own address and a port of the node, TCP and UDP,
+//! also when nobody is there, when somebody empties our chains, and while the agent is away.
+//!
+//! Red without the jump from PREROUTING, with `Fingerprint` always 0, with the endpoints of the first
+//! catalog for ever, and when `removal` is given the network loop's chains only.
+
+use std::fs::File;
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use harness::manifests::{sleeper, web};
+use harness::{
+    Change, Clients, Cluster, ClusterOptions, Context, NetWorld, PodView, Result, ensure, eventually,
+    http_get, run, secs,
+};
+use nix::sched::{CloneFlags, setns};
+use schema::keys::Key;
+use schema::meta::PodRef;
+use schema::records::{RulesStatus, ServiceRecord};
+
+const READY: &str =
+    "    readinessProbe: {httpGet: {path: /index.html, port: 8080}, periodSeconds: 1, failureThreshold: 1}\n";
+
+fn service(name: &str, selector: &str, ports: &str, more: &str) -> Change {
+    let text = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec:\n  selector: {{{selector}}}\n  \
+         ports: [{ports}]\n{more}"
+    );
+    Change::write(format!("{name}.yaml"), text)
+}
+
+fn pod(name: &str) -> Change {
+    let text = web(name).greeting(name).label("group", "shop").container_fields(READY).to_string();
+    Change::write(format!("pod-{name}.yaml"), text)
+}
+
+fn record(cluster: &Cluster, name: &str) -> Result<ServiceRecord> {
+    cluster.etcd.value(Key::Service(PodRef::new("default", name)))
+}
+
+/// The service's address, once the node has programmed what is known of it now.
+fn programmed(cluster: &Cluster, name: &str, endpoints: usize) -> Result<String> {
+    eventually(&format!("service {name} is programmed"), secs(45), || {
+        let service = record(cluster, name)?;
+        ensure!(service.endpoints.len() == endpoints, "{service:?}");
+        let key = Key::Service(PodRef::new("default", name));
+        let written = cluster.etcd.key(&key)?.context("no record")?.mod_revision;
+        let rules: RulesStatus = cluster.etcd.value(Key::Rules(cluster.node().name.clone()))?;
+        ensure!(rules.revision >= written && rules.error.is_empty(), "{rules:?}, not {written}");
+        Ok(service.cluster_ip.context("no address")?.to_string())
+    })
+}
+
+/// What a client in the pod's network is told at this URL.
+fn asked_by(pod: &PodView, url: &str) -> Result<String> {
+    let said = NetWorld::of_process(pod.pause.pid).run("curl", &["-sS", "-f", "-m", "5", url])?;
+    Ok(said.trim().to_owned())
+}
+
+fn asked_by_host(address: &str) -> Result<String> {
+    let (code, body) = http_get(&format!("{address}:80"), "/")?;
+    ensure!(code == 200, "{code} {body}");
+    Ok(body.trim().to_owned())
+}
+
+/// The value that chance alone exceeds once in 100,000 times, for one degree of freedom.
+const CHI_LIMIT: f64 = 19.5;
+
+#[test]
+fn a_service_answers_pods_hosts_and_clients_beyond() -> Result<()> {
+    Cluster::run(ClusterOptions::default(), |cluster| {
+        let node_port = 30_000 + (cluster.slot().port(0) - 17_000);
+        let http = format!("{{port: 80, targetPort: 8080, nodePort: {node_port}}}");
+        let plain = "{port: 80, targetPort: 8080}";
+        cluster.push(
+            &[
+                pod("one"),
+                pod("two"),
+                service("shop", "group: shop", &http, "  type: NodePort\n"),
+                service("solo", "app: one", plain, ""),
+                service("lonely", "app: nobody", plain, ""),
+                service("sticky", "group: shop", plain, "  sessionAffinity: ClientIP\n"),
+            ],
+            "Open",
+        )?;
+        let one = cluster.running("one", &["web"])?;
+        let shop = programmed(cluster, "shop", 2)?;
+        let (solo, lonely) = (programmed(cluster, "solo", 1)?, programmed(cluster, "lonely", 0)?);
+        let sticky = programmed(cluster, "sticky", 2)?;
+
+        // From a pod of the same node, from the pod behind it, from the host, from beyond.
+        ensure!(["one", "two"].contains(&asked_by(&one, &format!("http://{shop}/"))?.as_str()));
+        ensure!(asked_by(&one, &format!("http://{solo}/"))? == "one", "the pod reaches itself");
+        ensure!(asked_by_host(&solo)? == "one");
+        let beyond = Clients::beyond(cluster.slot())?;
+        let url = format!("http://{}:{node_port}/", beyond.machine_address());
+        let outside = beyond.world();
+        let said = outside.run("curl", &["-sSf", "-m", "5", &url])?;
+        ensure!(["one", "two"].contains(&said.trim()), "{said}");
+
+        // Nobody there: refused (7), not timed out (28).
+        let url = format!("http://{lonely}/");
+        for world in [NetWorld::of_machine(), NetWorld::of_process(one.pause.pid), outside] {
+            let refused = world.run("curl", &["-sS", "-m", "5", &url]).unwrap_err();
+            ensure!(format!("{refused:#}").contains("exit code 7:"), "{refused:#} in {world:?}");
+        }
+
+        // Each as often as the other; a client that is to stay stays.
+        let mut ones = 0_u32;
+        for _ in 0..200 {
+            ones += u32::from(asked_by_host(&shop)? == "one");
+        }
+        let chi = 2.0 * (f64::from(ones) - 100.0).powi(2) / 100.0;
+        ensure!(chi < CHI_LIMIT, "{ones} of 200 went to one");
+        let first = asked_by_host(&sticky)?;
+        for _ in 0..20 {
+            ensure!(asked_by_host(&sticky)? == first);
+        }
+
+        // Who is not ready is not asked.
+        let docker = &cluster.node().docker;
+        docker.exec(one.container("web")?, &["mv", "/data/index.html", "/data/away"])?;
+        programmed(cluster, "shop", 1)?;
+        for _ in 0..20 {
+            ensure!(asked_by_host(&shop)? == "two");
+        }
+        docker.exec(one.container("web")?, &["mv", "/data/away", "/data/index.html"])?;
+        programmed(cluster, "shop", 2)?;
+        healed_and_gone(cluster, &solo)
+    })
+}
+
+/// Our chains are emptied, the agent dies and comes back, and at the end nothing is left.
+fn healed_and_gone(cluster: &mut Cluster, solo: &str) -> Result<()> {
+    let prefix = cluster.slot().chain_prefix();
+    let ours = || -> Result<Vec<String>> {
+        let rules = NetWorld::of_machine().rules()?;
+        Ok(rules.into_iter().filter(|rule| rule.contains(&prefix)).collect())
+    };
+    let whole = ours()?;
+    let of_one = whole.iter().find_map(|rule| {
+        rule.strip_prefix("nat: :")?.split(' ').next().filter(|name| name.contains("-SVC-"))
+    });
+    let of_one = of_one.context("no chain of a service")?.to_owned();
+    for chain in [format!("{prefix}SERVICES"), of_one] {
+        run("iptables", &["-w", "-t", "nat", "-F", &chain])?;
+        eventually(&format!("{chain} is healed"), secs(10), || {
+            let now = ours()?;
+            ensure!(now == whole, "{now:?}");
+            Ok(())
+        })?;
+    }
+    cluster.node_mut().agent.kill()?;
+    ensure!(asked_by_host(solo)? == "one", "rules stay without the agent");
+    cluster.start_agent()?;
+    programmed(cluster, "shop", 2)?;
+    ensure!(ours()? == whole, "a restarted agent adopts what is there");
+    ensure!(asked_by_host(solo)? == "one");
+    cluster.node_mut().agent.kill()?;
+    let said = cluster.node().reset()?;
+    ensure!(said.code == 0, "{}", said.stderr);
+    let left = ours()?;
+    ensure!(left.is_empty(), "{left:?} are left");
+    Ok(())
+}
+
+/// Answers on UDP port 5353 of a pod with its name, until it is dropped.
+struct Named(Arc<AtomicBool>);
+
+impl Named {
+    fn serve(pod: &PodView, name: &str) -> Result<Self> {
+        let namespace = File::open(format!("/proc/{}/ns/net", pod.pause.pid))?;
+        let (ended, name) = (Arc::new(AtomicBool::new(false)), name.to_owned());
+        let end = Arc::clone(&ended);
+        let (bound, is_bound) = channel();
+        std::thread::spawn(move || -> Result<()> {
+            // Only this thread moves.
+            setns(namespace, CloneFlags::CLONE_NEWNET)?;
+            let socket = UdpSocket::bind("0.0.0.0:5353")?;
+            socket.set_read_timeout(Some(Duration::from_millis(100)))?;
+            bound.send(())?;
+            let mut buffer = [0; 64];
+            while !end.load(Ordering::Relaxed) {
+                if let Ok((_, from)) = socket.recv_from(&mut buffer) {
+                    socket.send_to(name.as_bytes(), from)?;
+                }
+            }
+            Ok(())
+        });
+        is_bound.recv().context("the server in the pod did not start")?;
+        Ok(Self(ended))
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_udp_client_follows_a_replaced_endpoint() -> Result<()> {
+    Cluster::run(ClusterOptions::default(), |cluster| {
+        let pod = |name: &str| {
+            let text = sleeper(name).replace("metadata:\n", "metadata:\n  labels: {app: names}\n");
+            Change::write(format!("{name}.yaml"), text)
+        };
+        let ports = "{port: 53, targetPort: 5353, protocol: UDP}";
+        cluster.push(&[pod("first"), service("names", "app: names", ports, "")], "Open")?;
+        let address = programmed(cluster, "names", 1)?;
+        // One socket all the time: one connection, as the kernel sees it.
+        let client = UdpSocket::bind("0.0.0.0:0")?;
+        client.set_read_timeout(Some(Duration::from_millis(500)))?;
+        let says = |name: &str| {
+            eventually(&format!("{name} answers"), secs(45), || {
+                client.send_to(b"?", format!("{address}:53"))?;
+                let mut buffer = [0; 64];
+                let length = client.recv(&mut buffer)?;
+                let said = String::from_utf8_lossy(&buffer[..length]).into_owned();
+                ensure!(said == name, "{said:?}");
+                Ok(())
+            })
+        };
+        let first = Named::serve(&cluster.running("first", &["main"])?, "first")?;
+        says("first")?;
+        cluster.push(&[Change::remove("first.yaml"), pod("second")], "Replace")?;
+        let _second = Named::serve(&cluster.running("second", &["main"])?, "second")?;
+        says("second")?;
+        drop(first);
+        Ok(())
+    })
+}
