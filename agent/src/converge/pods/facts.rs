@@ -13,6 +13,7 @@ use super::finished::Finished;
 use super::names;
 use super::probes::render::Action;
 use super::probes::{Health, ProbeKind};
+use super::report::Told;
 use crate::desired::Desired;
 use crate::worlds::docker::{ContainerDetails, EngineState, ListedContainer, LogLimits};
 use crate::worlds::netlink::{HostEnd, Listener, Port};
@@ -76,6 +77,8 @@ pub struct Observed {
     pub listeners: BTreeMap<Port, Listener>,
     /// How pods ended that ended for good, whatever is left of their containers.
     pub finished: Finished,
+    /// What was said last of the pods of this node.
+    pub told: Told,
     /// Pod uids with a folder on disk.
     pub folders: BTreeSet<Uid>,
     /// What tasks have under way and remember.

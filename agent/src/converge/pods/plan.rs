@@ -7,16 +7,19 @@ use std::time::Duration;
 
 use ipnet::Ipv4Net;
 use jiff::{SignedDuration, Timestamp};
-use schema::kinds::pod::WaitingState;
+use schema::kinds::pod::{PodStatus, WaitingState};
 use schema::meta::PodRef;
 use schema::records::Binding;
 
 use super::allocate::Pool;
 use super::containers::{self, Needs};
 use super::facts::{Container, Observed, PodFacts, State, Trouble};
+use super::finished::is_end;
 use super::names;
 use super::probes;
 use super::render::{self, Placement};
+use super::report;
+use super::status;
 use super::steps::{Decision, Down, LinkStep, PauseStep, PodsPlan, Target, Task, Up, Why};
 use crate::desired::Source;
 use crate::worlds::netlink::host_link_name;
@@ -46,6 +49,8 @@ pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
         if let Some(facts) = observed.pods.get(*uid) {
             plan.probes.extend(probes::render::targets(&observed.node, binding, facts));
             containers::kills(&observed.memory, &binding.pod.spec, facts, now, &mut decision);
+            plan.ends
+                .extend(end(observed, binding, facts, &decision, now).map(|end| ((*uid).to_owned(), end)));
         }
         plan.pods.insert((*uid).to_owned(), decision);
     }
@@ -56,6 +61,24 @@ pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
         plan.cancel_pulls = pulling.filter(|(uid, _)| !wanted.contains_key(uid.as_str())).cloned().collect();
     }
     plan
+}
+
+/// How a pod ended for good, unless that is kept already.
+fn end(
+    observed: &Observed,
+    binding: &Binding,
+    facts: &PodFacts,
+    decision: &Decision,
+    now: Timestamp,
+) -> Option<PodStatus> {
+    let uid = &binding.pod.uid;
+    if decision.why != Why::Finished || observed.finished.contains_key(uid) {
+        return None;
+    }
+    let seen = status::Seen { node: &observed.node, binding, facts, decision };
+    let former = report::last(&observed.told, &decision.pod, uid);
+    // Something of it may have to be stopped before it has ended.
+    Some(status::wanted(seen, former, now)).filter(is_end)
 }
 
 /// The pod of these containers, or a name to show for containers without one.

@@ -197,6 +197,10 @@ impl Rig {
         self.docker.running().is_empty() && links && volumes::folders(self.state.path()).is_empty()
     }
 
+    pub(super) fn state_dir(&self) -> &std::path::Path {
+        self.state.path()
+    }
+
     pub(super) fn has_folder(&self, uid: &str) -> bool {
         volumes::folders(self.state.path()).iter().any(|folder| folder == uid)
     }

@@ -87,6 +87,7 @@ fn wants(bindings: &[Binding]) -> Observed {
         links: None,
         listeners: BTreeMap::new(),
         finished: BTreeMap::new(),
+        told: BTreeMap::new(),
         folders: std::collections::BTreeSet::new(),
         memory: Memory::default(),
     }
