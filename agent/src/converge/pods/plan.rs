@@ -165,7 +165,8 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
     let trouble = observed.memory.trouble.get(&(uid.clone(), String::new()));
     if observed.memory.busy.contains_key(uid) {
         let decision = Decision::idle(pod, Why::InFlight);
-        return trouble.map_or(decision.clone(), |trouble| all_in_trouble(decision, binding, trouble));
+        let Some(trouble) = trouble else { return in_flight(observed, binding, decision, now) };
+        return all_in_trouble(decision, binding, trouble);
     }
     let former = observed.pods.iter().any(|(other, facts)| other != uid && facts.pod.as_ref() == Some(&pod));
     let former_busy = observed.memory.busy.iter().any(|(other, busy)| other != uid && busy.pod == pod);
@@ -189,6 +190,19 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
         Some(pause) => keep_up(Look { observed, binding, facts, needs: &needs, now }, pause),
         None => build(Look { observed, binding, facts, needs: &needs, now }, pool),
     }
+}
+
+/// A task is at it: its containers wait meanwhile for what they waited for.
+fn in_flight(observed: &Observed, binding: &Binding, mut decision: Decision, now: Timestamp) -> Decision {
+    let nothing = PodFacts::default();
+    let facts = observed.pods.get(&binding.pod.uid).unwrap_or(&nothing);
+    let needs = containers::needs(facts, &binding.pod.spec, now);
+    let (address, ports) = facts.live_pause().map_or((None, &[][..]), |pause| (pause.address, &pause.ports));
+    let at = Placement { node: &observed.node, binding, address, ports };
+    let mut idle = Decision::idle(decision.pod.clone(), Why::InFlight);
+    containers::steps(&observed.memory, at, &needs, now, &mut idle);
+    decision.waiting = idle.waiting;
+    decision
 }
 
 /// One pod that is wanted.

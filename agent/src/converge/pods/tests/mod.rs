@@ -10,6 +10,7 @@ mod observe;
 mod plan;
 mod probing;
 mod volumes;
+mod waiting;
 mod writer;
 
 use std::collections::BTreeMap;
