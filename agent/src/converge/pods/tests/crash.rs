@@ -348,7 +348,7 @@ fn is_the_agents_own(line: &str) -> bool {
     }
     let Some(path) = line.strip_prefix("file STATE/agent") else { return false };
     let own = ["", "/pods", "/desired", "/desired/complete", "/desired/settled", "/subnet.json"];
-    let books = ["/images.json", "/probes.json", "/blobs"];
+    let books = ["/images.json", "/pulls.json", "/probes.json", "/blobs"];
     own.contains(&path) || books.contains(&path)
 }
 
