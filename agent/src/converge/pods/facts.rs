@@ -144,6 +144,8 @@ pub struct Container {
     pub hook: Option<Result<Action, String>>,
     /// What its probes said, if it has any and they said anything.
     pub health: Option<Health>,
+    /// What its startup or readiness probe said last, while it fails.
+    pub failing: Option<String>,
     /// Digests of the files that the pod has mounted (pause containers).
     pub files: Vec<String>,
     /// What it does.
@@ -210,6 +212,7 @@ impl Container {
                 .get(names::PRE_STOP)
                 .map(|hook| serde_json::from_str(hook).map_err(|error| error.to_string())),
             health: None,
+            failing: None,
             files: label(names::FILES).split(',').filter(|d| !d.is_empty()).map(str::to_owned).collect(),
             state: state(row, details),
         };

@@ -294,6 +294,7 @@ impl Loop for PodsLoop {
             let status = world.pod_status.get(&(self.node.node.clone(), pod.clone()))?;
             Some(status.value.container_statuses.clone())
         });
+        observe::fill_failing(&mut pods, &self.book.failing());
         observe::publish(&pods, &self.pod_table);
         if let Err(error) = &links {
             tracing::warn!(%error, "could not list the pods' links");

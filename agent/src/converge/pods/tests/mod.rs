@@ -111,6 +111,7 @@ fn container(name: &str, attempt: u32, state: State) -> Container {
         ports: Vec::new(),
         hook: None,
         health: None,
+        failing: None,
         files: Vec::new(),
         state,
     }
