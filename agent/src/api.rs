@@ -92,7 +92,7 @@ async fn logs(
 ) -> Result<Response, Refusal> {
     let options = options(&query, Timestamp::now())?;
     let rows = api.docker.list(&api.instance).await?;
-    let id = find(&rows, &namespace, &pod, &container, flag("previous", query.previous.as_deref())?)?;
+    let id = find(&rows, &namespace, &pod, &container, which(query.previous.as_deref())?)?;
     let stream = api.docker.logs(&id, &options).await?;
     let body = Body::from_stream(stream.map(|piece| piece.map_err(std::io::Error::other)));
     Ok(([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body).into_response())
@@ -129,13 +129,31 @@ fn flag(name: &str, text: Option<&str>) -> Result<bool, Refusal> {
     }
 }
 
-/// The id of the newest start of a container, or of the one before it.
+/// Which start of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Which {
+    /// The newest.
+    Newest,
+    /// The one before it.
+    Former,
+    /// The newest that has ended: of a container that waits to be started again.
+    Ended,
+}
+
+fn which(previous: Option<&str>) -> Result<Which, Refusal> {
+    match previous {
+        Some("ended") => Ok(Which::Ended),
+        other => flag("previous", other).map(|former| if former { Which::Former } else { Which::Newest }),
+    }
+}
+
+/// The id of that start of a container.
 fn find(
     rows: &[ListedContainer],
     namespace: &str,
     pod: &str,
     container: &str,
-    previous: bool,
+    which: Which,
 ) -> Result<String, Refusal> {
     let label = |row: &ListedContainer, key: &str| row.labels.get(key).cloned().unwrap_or_default();
     let attempt = |row: &ListedContainer| label(row, names::ATTEMPT).parse::<u32>().unwrap_or_default();
@@ -153,7 +171,7 @@ fn find(
     let mut by_uid: BTreeMap<String, Vec<&ListedContainer>> = BTreeMap::new();
     for row in of_pod.iter().filter(|row| label(row, names::CONTAINER) == container) {
         // A made container that was never started has no log yet.
-        if row.state != EngineState::Created || !previous {
+        if row.state != EngineState::Created || which == Which::Newest {
             by_uid.entry(label(row, names::UID)).or_default().push(row);
         }
     }
@@ -170,7 +188,11 @@ fn find(
         ));
     };
     starts.sort_by_key(|row| std::cmp::Reverse((attempt(row), row.created_at)));
-    let wanted = if previous { starts.get(1) } else { starts.first() };
+    let wanted = match which {
+        Which::Newest => starts.first(),
+        Which::Former => starts.get(1),
+        Which::Ended => starts.iter().find(|row| row.state == EngineState::Exited),
+    };
     wanted.map(|row| row.id.clone()).ok_or_else(|| {
         Refusal(
             StatusCode::NOT_FOUND,
@@ -223,6 +245,24 @@ mod tests {
         assert_eq!(now, (StatusCode::OK, "log of web-4\n".to_owned()));
         let previous = LogQuery { previous: Some("true".into()), ..LogQuery::default() };
         assert_eq!(ask("default/front/web", previous).await.1, "log of web-3\n");
+    }
+
+    // Seen red with `Which::Former` for `ended`: the run before the last.
+    #[tokio::test]
+    async fn of_a_container_that_waits_to_be_started_again_the_last_run_is_read() {
+        let api = api().await;
+        let rows = api.docker.list("mk8s").await.unwrap();
+        let web = rows.iter().find(|row| row.name == "web-4").unwrap();
+        api.docker.stop(&web.id, std::time::Duration::ZERO).await.unwrap();
+        // The next start is made and does not run yet.
+        let mut labels = web.labels.clone();
+        labels.insert(names::ATTEMPT.to_owned(), "5".to_owned());
+        let new = NewContainer { name: "web-5".into(), image: "i".into(), labels, ..NewContainer::default() };
+        api.docker.create(&new).await.unwrap();
+        let path = Path(("default".into(), "front".into(), "web".into()));
+        let query = LogQuery { previous: Some("ended".into()), ..LogQuery::default() };
+        let answer = logs(State(api), path, Query(query)).await.into_response();
+        assert_eq!(axum::body::to_bytes(answer.into_body(), 1 << 20).await.unwrap(), "log of web-4\n");
     }
 
     #[tokio::test]

@@ -9,7 +9,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use jiff::Timestamp;
-use schema::kinds::pod::ContainerState;
+use schema::kinds::pod::{ContainerState, TerminatedState};
 use schema::meta::PodRef;
 use schema::world::World;
 use serde::Deserialize;
@@ -77,7 +77,13 @@ fn log_url(world: &World, pod: &PodRef, wanted: &WantedLog) -> Result<NodeUrl, A
     let detail = view::pod(world, pod, Vec::new(), Timestamp::UNIX_EPOCH).ok_or_else(|| no_such_pod(pod))?;
     let container = choose_container(&detail, wanted.container.as_deref())?;
     let since = input::since(wanted.since.as_deref())?;
-    not_started(&detail, &container)?;
+    let waits = not_started(&detail, &container)?;
+    let previous = match wanted.previous {
+        // Of one that waits to be started again, the run before the next one is the last there was.
+        true if waits => "ended",
+        true => "true",
+        false => "false",
+    };
     let Some(node) = detail.row.node else {
         let error = format!("pod {pod} is on no node yet: {}", detail.row.why);
         return Err(ApiError::not_found(error, "logs begin when a node has started it"));
@@ -88,8 +94,8 @@ fn log_url(world: &World, pod: &PodRef, wanted: &WantedLog) -> Result<NodeUrl, A
     };
     let base = record.value.api.trim_end_matches('/');
     let mut url = format!(
-        "{base}/v1/logs/{}/{}/{container}?follow={}&previous={}",
-        pod.namespace, pod.name, wanted.follow, wanted.previous
+        "{base}/v1/logs/{}/{}/{container}?follow={}&previous={previous}",
+        pod.namespace, pod.name, wanted.follow
     );
     if wanted.timestamps {
         url.push_str("&timestamps=true");
@@ -121,17 +127,32 @@ impl NodeUrl {
     }
 }
 
-/// What a container waits for that was never started: there is no log to read.
-fn not_started(detail: &PodDetail, container: &str) -> Result<(), ApiError> {
+/// Refuses a container that never ran, and says what it waits for or why it did not start: there is no log
+/// to read. Else whether it waits to be started again.
+fn not_started(detail: &PodDetail, container: &str) -> Result<bool, ApiError> {
     let mut reported = detail.init_container_statuses.iter().chain(&detail.container_statuses);
-    let status = reported.find(|status| status.name == container);
-    let Some(status) = status.filter(|s| s.container_id.is_empty() && s.last_state.is_none()) else {
-        return Ok(());
-    };
-    let ContainerState::Waiting(waiting) = &status.state else { return Ok(()) };
-    let why = if waiting.message.is_empty() { String::new() } else { format!(": {}", waiting.message) };
+    let Some(status) = reported.find(|status| status.name == container) else { return Ok(false) };
+    let ran = |end: &TerminatedState| end.started_at.is_some();
     let pod = format!("{}/{}", detail.row.namespace, detail.row.name);
-    let error = format!("container {container} of pod {pod} is waiting to start: {}{why}", waiting.reason);
+    let because = |message: &str| if message.is_empty() { String::new() } else { format!(": {message}") };
+    let what = match &status.state {
+        ContainerState::Waiting(_) if status.last_state.as_ref().is_some_and(ran) => return Ok(true),
+        // Made, and maybe started since it was told.
+        ContainerState::Waiting(waiting)
+            if !status.container_id.is_empty()
+                && matches!(waiting.reason.as_str(), "ContainerCreating" | "PodInitializing") =>
+        {
+            return Ok(false);
+        }
+        ContainerState::Waiting(waiting) => {
+            format!("is waiting to start: {}{}", waiting.reason, because(&waiting.message))
+        }
+        ContainerState::Terminated(end) if !ran(end) && !status.last_state.as_ref().is_some_and(ran) => {
+            format!("could not be started{}", because(&end.message))
+        }
+        ContainerState::Running(_) | ContainerState::Terminated(_) => return Ok(false),
+    };
+    let error = format!("container {container} of pod {pod} {what}");
     Err(ApiError::bad_request(error, "its log begins when it has started"))
 }
 

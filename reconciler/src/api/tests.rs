@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use schema::codec::encode;
 use schema::control::{Nudge, Nudged};
 use schema::keys::Key;
+use schema::kinds::pod::{ContainerState, TerminatedState};
 use schema::records::{Event, EventType, NodeRecord};
 use schema::store::memory::MemoryStore;
 use schema::store::{Op, Store};
@@ -287,6 +288,53 @@ async fn logs_take_since_and_timestamps_and_one_that_waits_says_for_what() {
     assert_eq!(status, 400);
     let error = body["error"].as_str().unwrap();
     assert_eq!(error, "container app of pod default/waits is waiting to start: ErrImagePull: no such image");
+}
+
+/// Seen red with the container's id asked for in `not_started` (its log is empty), and with `true` for
+/// `ended`: the run before the last.
+#[tokio::test]
+async fn a_container_that_never_ran_has_no_log_and_one_that_crashed_has_that_of_its_last_run() {
+    let node = node_api().await;
+    let mut world = with_node_api(format!("http://{node}"));
+    let end = |started_at| TerminatedState {
+        exit_code: 127,
+        reason: "StartError".into(),
+        message: "no such file".into(),
+        started_at,
+        finished_at: Some(at(9)),
+    };
+    let waiting = |last: TerminatedState| {
+        let mut status = pod_waiting("CrashLoopBackOff", "back-off 10s");
+        status.container_statuses[0].container_id = "c1".into();
+        status.container_statuses[0].last_state = Some(last);
+        status
+    };
+    put_pod(&mut world, "web", waiting(end(Some(at(1)))));
+    put_pod(&mut world, "unstarted", waiting(end(None)));
+    let mut given_up = waiting(end(None));
+    given_up.container_statuses[0].state = ContainerState::Terminated(end(None));
+    given_up.container_statuses[0].last_state = None;
+    put_pod(&mut world, "given-up", given_up);
+    let api = Api::over(world).await;
+    let asked = async |query: &str| {
+        let answer = reqwest::get(format!("http://{}/v1/logs/default/{query}", api.address)).await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    };
+    for (query, part) in [
+        ("web?previous=true", "/app?follow=false&previous=ended"),
+        ("web", "/app?follow=false&previous=false"),
+    ] {
+        let (status, text) = asked(query).await;
+        assert!(status == 200 && text.trim_end().ends_with(part), "{query}: {status} {text}");
+    }
+    for (query, part) in [
+        ("unstarted", "is waiting to start: CrashLoopBackOff: back-off 10s"),
+        ("unstarted?previous=true", "is waiting to start: CrashLoopBackOff: back-off 10s"),
+        ("given-up", "could not be started: no such file"),
+    ] {
+        let (status, text) = asked(query).await;
+        assert!(status == 400 && text.contains(part), "{query}: {status} {text}");
+    }
 }
 
 #[tokio::test]

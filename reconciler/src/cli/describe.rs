@@ -158,6 +158,8 @@ pub(super) fn pod_page(pod: &PodDetail, screen: Screen, now: Timestamp) -> Strin
         }
         None => page.field(0, "Set by", "no manifest any more"),
     }
+    let grace = pod.spec.as_ref().map(|spec| format!("{} s", spec.termination_grace_period_seconds));
+    page.field(0, "Grace period", &grace.unwrap_or_default());
     page.field(0, "Hash", &pod.hash);
     page.field(0, "UID", &row.uid);
     page.fields(0, "Labels", pairs(&pod.labels));

@@ -263,6 +263,7 @@ fn a_pod_described() {
     Owner:         Pod/frontend
     Set by:        apps/frontend.yaml:3 of source main
     Commit:        2222222222222222222222222222222222222222 by Ada <ada@example.org>
+    Grace period:  0 s
     Hash:          def
     UID:           abc
     Containers:
@@ -295,6 +296,7 @@ fn a_pod_that_crashes_described() {
             ],
             "resources": {"requests": {"cpu": "100m"}, "limits": {"cpu": "500m", "memory": "128Mi"}},
             "livenessProbe": {"httpGet": {"path": "/healthz", "port": "web"}},
+            "lifecycle": {"preStop": {"exec": {"command": ["nginx", "-s", "quit"]}}},
             "readinessProbe": {"tcpSocket": {"port": 80}, "periodSeconds": 5},
             "startupProbe": {"exec": {"command": ["test", "-e", "/up"]}, "failureThreshold": 30},
             "volumeMounts": [{"name": "data", "mountPath": "/data", "subPath": "a", "readOnly": true}]
@@ -350,6 +352,7 @@ fn a_pod_that_crashes_described() {
     Owner:         Pod/web
     Set by:        apps/web.yaml:3 of source main
     Commit:        2222222222222222222222222222222222222222 by Ada <ada@example.org>
+    Grace period:  30 s
     Hash:          def
     UID:           abc
     Containers:
@@ -361,6 +364,7 @@ fn a_pod_that_crashes_described() {
         Liveness:  http-get http://:web/healthz delay=0s timeout=1s period=10s #success=1 #failure=3
         Readiness: tcp-socket :80 delay=0s timeout=1s period=5s #success=1 #failure=3
         Startup:   exec test -e /up delay=0s timeout=1s period=10s #success=1 #failure=30
+        PreStop:   exec nginx -s quit
         Env:       LOG_LEVEL=INFO
                    DB_PASSWORD=(hidden)
                    IP from status.podIP

@@ -89,15 +89,19 @@ fn why(status: &PodStatus, word: &str) -> String {
     if !status.message.is_empty() {
         return status.message.clone();
     }
-    let mut all = status.init_container_statuses.iter().chain(&status.container_statuses);
-    if let Some(text) = all.find_map(container_problem) {
+    let condition = status.conditions.iter().find(|c| c.kind == "Ready" && !c.message.is_empty());
+    let said = condition.map_or("", |c| c.message.as_str());
+    if let Some(text) = status.init_container_statuses.iter().find_map(|c| container_problem(c, said)) {
+        return format!("init {text}");
+    }
+    if let Some(text) = status.container_statuses.iter().find_map(|c| container_problem(c, said)) {
         return text;
     }
-    let condition = status.conditions.iter().find(|c| c.kind == "Ready" && !c.message.is_empty());
     condition.map_or_else(|| format!("the pod is {word}, not ready"), |c| c.message.clone())
 }
 
-fn container_problem(container: &ContainerStatus) -> Option<String> {
+/// `said` is the message of the condition Ready, which has what failing probes said.
+fn container_problem(container: &ContainerStatus, said: &str) -> Option<String> {
     let name = &container.name;
     match &container.state {
         ContainerState::Waiting(waiting) => {
@@ -116,7 +120,8 @@ fn container_problem(container: &ContainerStatus) -> Option<String> {
             Some(format!("container {name} ended with code {}: {reason}", ended.exit_code))
         }
         ContainerState::Running(_) if !container.ready => {
-            Some(format!("container {name} runs but is not ready"))
+            let probe = said.split_once(&format!("; {name}: ")).map(|(_, probe)| format!(": {probe}"));
+            Some(format!("container {name} runs but is not ready{}", probe.unwrap_or_default()))
         }
         ContainerState::Terminated(_) | ContainerState::Running(_) => None,
     }

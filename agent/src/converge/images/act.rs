@@ -1,6 +1,7 @@
 //! Removes images, never by force: what something needs after all stays.
 
 use super::ImagesLoop;
+use super::book::BegunPulls;
 use super::plan::{ImagesPlan, Removal};
 use crate::worlds::docker::DockerError;
 
@@ -16,7 +17,13 @@ pub struct Outcome {
 }
 
 impl ImagesLoop {
-    pub(super) async fn carry_out(&self, mut plan: ImagesPlan, now: jiff::Timestamp) -> Outcome {
+    pub(super) async fn carry_out(
+        &self,
+        mut plan: ImagesPlan,
+        cut_off: &BegunPulls,
+        now: jiff::Timestamp,
+    ) -> Outcome {
+        self.book.note_cut_off(&plan.brought, cut_off).await;
         let mut outcome = Outcome { too_little: plan.too_little, ..Outcome::default() };
         for removal in &plan.remove {
             match self.remove(removal).await {

@@ -1,5 +1,6 @@
 //! The images that Minik8s itself pulled, with when each was last seen in use: kept on disk, because
-//! Docker tells neither. What is not in here is never removed.
+//! Docker tells neither. What is not in here is never removed. A pull is written down before it begins,
+//! so that what it brings is known for ours also when the agent ends before its answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Most images remembered; beyond, those longest unused are forgotten, and so stay on the node.
@@ -27,9 +29,15 @@ pub struct PulledImage {
 /// Images by content id.
 pub type PulledImages = BTreeMap<String, PulledImage>;
 
+/// References that are or were being pulled, with the content ids that were on the node before.
+pub type BegunPulls = BTreeMap<String, BTreeSet<String>>;
+
 #[derive(Debug, Default)]
 struct State {
     images: PulledImages,
+    begun: BegunPulls,
+    /// How many pulls of a reference are under way now.
+    running: BTreeMap<String, u32>,
     wanted: Option<BTreeSet<String>>,
     /// As written last.
     written: PulledImages,
@@ -39,25 +47,21 @@ struct State {
 #[derive(Debug)]
 pub struct ImageBook {
     path: PathBuf,
+    begun_path: PathBuf,
     state: Mutex<State>,
     /// One writer of the file at a time.
     writing: tokio::sync::Mutex<()>,
 }
 
 impl ImageBook {
-    /// Reads `<agent_dir>/images.json`. A file that can't be read is an empty book: then nothing is
-    /// removed that was pulled before.
+    /// Reads `<agent_dir>/images.json` and `pulls.json`. A file that can't be read is an empty one: then
+    /// nothing is removed that was pulled before.
     pub fn open(agent_dir: &Path) -> Arc<Self> {
-        let path = agent_dir.join("images.json");
-        let images: PulledImages = match fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_else(|error| {
-                tracing::warn!(path = %path.display(), %error, "the list of pulled images can't be read; those images stay");
-                PulledImages::new()
-            }),
-            Err(_) => PulledImages::new(),
-        };
-        let state = State { written: images.clone(), images, wanted: None };
-        Arc::new(Self { path, state: Mutex::new(state), writing: tokio::sync::Mutex::default() })
+        let (path, begun_path) = (agent_dir.join("images.json"), agent_dir.join("pulls.json"));
+        let (images, begun): (PulledImages, BegunPulls) = (read(&path), read(&begun_path));
+        let state = State { written: images.clone(), images, begun, ..State::default() };
+        let writing = tokio::sync::Mutex::default();
+        Arc::new(Self { path, begun_path, state: Mutex::new(state), writing })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -77,6 +81,52 @@ impl ImageBook {
     /// Says which images are wanted.
     pub fn set_wanted(&self, wanted: Option<BTreeSet<String>>) {
         self.lock().wanted = wanted;
+    }
+
+    /// A pull is about to begin, with these images on the node.
+    pub async fn begin_pull(self: &Arc<Self>, reference: &str, there: BTreeSet<String>) -> BegunPull {
+        let begun = BegunPull { book: Arc::clone(self), reference: reference.to_owned() };
+        {
+            let mut state = self.lock();
+            // Of two pulls side by side, or after one that was cut off, the first saw what was there.
+            state.begun.entry(reference.to_owned()).or_insert(there);
+            *state.running.entry(reference.to_owned()).or_default() += 1;
+        }
+        self.save_begun().await;
+        begun
+    }
+
+    /// Pulls that were cut off: nobody knows what they brought.
+    pub fn cut_off(&self) -> BegunPulls {
+        let state = self.lock();
+        let cut_off = state.begun.iter().filter(|(reference, _)| !state.running.contains_key(*reference));
+        cut_off.map(|(reference, there)| (reference.clone(), there.clone())).collect()
+    }
+
+    /// It is known what these pulls, which were cut off, brought.
+    pub async fn note_cut_off(self: &Arc<Self>, brought: &[(String, String)], pulls: &BegunPulls) {
+        if pulls.is_empty() {
+            return;
+        }
+        for (id, reference) in brought {
+            self.note_pulled(id.clone(), reference.clone()).await;
+        }
+        {
+            let state = &mut *self.lock();
+            state.begun.retain(|reference, _| {
+                !pulls.contains_key(reference) || state.running.contains_key(reference)
+            });
+        }
+        self.save_begun().await;
+    }
+
+    async fn save_begun(&self) {
+        let _one = self.writing.lock().await;
+        let (path, begun) = (self.begun_path.clone(), self.lock().begun.clone());
+        let written = tokio::task::spawn_blocking(move || write(&path, &begun)).await;
+        if let Err(error) = written.map_err(std::io::Error::other).and_then(|done| done) {
+            tracing::warn!(path = %self.begun_path.display(), %error, "cannot write which images are being pulled");
+        }
     }
 
     /// An image that was not on the node has been pulled.
@@ -148,12 +198,52 @@ fn worth_writing(now: &PulledImages, written: &PulledImages) -> bool {
         })
 }
 
+/// A pull that is under way. Dropped without [`BegunPull::end`] it was cut off.
+#[derive(Debug)]
+pub struct BegunPull {
+    book: Arc<ImageBook>,
+    reference: String,
+}
+
+impl BegunPull {
+    /// It has ended: what it brought is noted, or it brought nothing.
+    pub async fn end(self) {
+        let book = Arc::clone(&self.book);
+        {
+            let mut state = book.lock();
+            if state.running.get(&self.reference) == Some(&1) {
+                state.begun.remove(&self.reference);
+            }
+        }
+        drop(self);
+        book.save_begun().await;
+    }
+}
+
+impl Drop for BegunPull {
+    fn drop(&mut self) {
+        let mut state = self.book.lock();
+        if let Some(running) = state.running.get_mut(&self.reference) {
+            *running -= 1;
+        }
+        state.running.retain(|_, running| *running > 0);
+    }
+}
+
+fn read<T: Default + DeserializeOwned>(path: &Path) -> T {
+    let Ok(bytes) = fs::read(path) else { return T::default() };
+    serde_json::from_slice(&bytes).unwrap_or_else(|error| {
+        tracing::warn!(path = %path.display(), %error, "the list of pulled images can't be read; those images stay");
+        T::default()
+    })
+}
+
 /// Beside it first: a crash leaves the former file or the new one.
-fn write(path: &Path, images: &PulledImages) -> std::io::Result<()> {
+fn write(path: &Path, content: &impl Serialize) -> std::io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(folder)?;
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(&serde_json::to_vec_pretty(images)?)?;
+    file.write_all(&serde_json::to_vec_pretty(content)?)?;
     file.as_file().sync_all()?;
     file.persist(path).map(|_| ()).map_err(|error| error.error)
 }

@@ -23,7 +23,7 @@ pub mod plan;
 mod tests;
 
 pub use act::Outcome;
-pub use book::{ImageBook, PulledImage, PulledImages};
+pub use book::{BegunPull, BegunPulls, ImageBook, PulledImage, PulledImages};
 pub use plan::Thresholds;
 
 use plan::{ImagesPlan, Observed};
@@ -92,9 +92,9 @@ impl Loop for ImagesLoop {
         plan::plan(observed, now)
     }
 
-    async fn act(&mut self, _observed: &Observed, plan: ImagesPlan) -> Outcome {
+    async fn act(&mut self, observed: &Observed, plan: ImagesPlan) -> Outcome {
         tracing::debug!(why = %plan.why, remove = plan.remove.len(), keep = ?plan.keep, "images");
-        self.carry_out(plan, Timestamp::now()).await
+        self.carry_out(plan, &observed.cut_off, Timestamp::now()).await
     }
 
     async fn report(&mut self, observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {

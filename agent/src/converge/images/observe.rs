@@ -20,6 +20,8 @@ impl ImagesLoop {
             LoopError::new(format!("cannot tell how full the disk of {} is", root.display()), e)
         })?;
         let list = |e| LoopError::new("cannot list the images", e);
+        // Before the images: what these pulls brought is among them.
+        let cut_off = self.book.cut_off();
         let images = self.docker.images().await.map_err(list)?;
         // After the images: a container made in between counts.
         let in_use = self.docker.images_in_use().await.map_err(list)?;
@@ -30,6 +32,7 @@ impl ImagesLoop {
             in_use,
             wanted: self.book.wanted(),
             pulled: self.book.images(),
+            cut_off,
         })
     }
 }

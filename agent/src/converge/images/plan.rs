@@ -6,7 +6,7 @@ use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::book::PulledImages;
+use super::book::{BegunPulls, PulledImages};
 use crate::worlds::disk::DiskUsage;
 use crate::worlds::docker::StoredImage;
 use crate::worlds::docker::reference::ImageName;
@@ -39,6 +39,8 @@ pub struct Observed {
     pub wanted: Option<BTreeSet<String>>,
     /// What Minik8s pulled.
     pub pulled: PulledImages,
+    /// Pulls that were cut off, by an agent that ended for one.
+    pub cut_off: BegunPulls,
 }
 
 /// An image to remove.
@@ -106,13 +108,15 @@ pub struct ImagesPlan {
     pub used: BTreeSet<String>,
     /// Images of ours that are not on the node any more.
     pub gone: BTreeSet<String>,
+    /// Content id and reference of images that pulls brought which were cut off: they are ours.
+    pub brought: Vec<(String, String)>,
     /// All of `remove` gives less than it should.
     pub too_little: bool,
 }
 
 impl schema::control::Plan for ImagesPlan {
     fn is_empty(&self) -> bool {
-        self.remove.is_empty() && self.gone.is_empty() && self.used.is_empty()
+        self.remove.is_empty() && self.gone.is_empty() && self.used.is_empty() && self.brought.is_empty()
     }
 }
 
@@ -126,6 +130,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> ImagesPlan {
         keep: Vec::new(),
         used: ours.clone().filter(|id| observed.in_use.contains(*id)).cloned().collect(),
         gone: ours.filter(|id| !here.contains(id.as_str())).cloned().collect(),
+        brought: brought(observed),
         too_little: false,
     };
     let (Why::Full(to_free), Some(wanted)) = (&plan.why, &observed.wanted) else { return plan };
@@ -151,6 +156,19 @@ pub fn plan(observed: &Observed, now: Timestamp) -> ImagesPlan {
     }
     plan.too_little = freed < *to_free;
     plan
+}
+
+/// What has a name that was being pulled and was not on the node before, under whatever name.
+fn brought(observed: &Observed) -> Vec<(String, String)> {
+    let found = observed.cut_off.iter().flat_map(|(reference, there)| {
+        let wanted = ImageName::parse(reference);
+        let of_name = move |image: &&StoredImage| {
+            image.tags.iter().chain(&image.digests).any(|name| ImageName::parse(name) == wanted)
+        };
+        let new = observed.images.iter().filter(|image| !there.contains(&image.id)).filter(of_name);
+        new.map(|image| (image.id.clone(), reference.clone()))
+    });
+    found.collect()
 }
 
 fn why(observed: &Observed) -> Why {

@@ -42,6 +42,7 @@ fn full() -> Observed {
             ("c".to_owned(), pulled("reg.example/c:1", 3)),
         ]
         .into(),
+        cut_off: BegunPulls::new(),
     }
 }
 
@@ -122,6 +123,22 @@ fn nothing_goes_when_off_when_there_is_room_and_while_nobody_knows_what_is_wante
         let plan = plan(&observed, at(10));
         assert_eq!((plan.why, plan.remove.len()), (why, 0));
     }
+}
+
+// Seen red without the look at what was there before.
+#[test]
+fn what_a_pull_brought_that_was_cut_off_is_ours_unless_it_was_there_before() {
+    let mut observed = full();
+    let there = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<BTreeSet<_>>();
+    observed.cut_off = [
+        // What Docker calls docker.io/library/busybox:1.
+        ("docker.io/library/busybox:1".to_owned(), there(&["a"])),
+        ("reg.example/b:1".to_owned(), there(&["b"])),
+        ("reg.example/never-came:1".to_owned(), there(&[])),
+    ]
+    .into();
+    let brought = plan(&observed, at(10)).brought;
+    assert_eq!(brought, [("theirs".to_owned(), "docker.io/library/busybox:1".to_owned())]);
 }
 
 #[test]

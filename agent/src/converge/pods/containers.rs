@@ -214,6 +214,7 @@ pub fn steps(
             }
             Verdict::Start { id, attempt } => {
                 if !in_trouble(memory, &slot, now, decision) {
+                    still_in_trouble(memory, &slot, now, decision);
                     steps.push(ContainerStep {
                         container: spec.name.clone(),
                         attempt: *attempt,
@@ -225,6 +226,7 @@ pub fn steps(
                 if !may_make(memory, &slot, (spec, *attempt), now, decision) {
                     continue;
                 }
+                still_in_trouble(memory, &slot, now, decision);
                 match render::container(at, spec, *attempt, *backoff) {
                     Ok(rendered) => steps.push(ContainerStep {
                         container: spec.name.clone(),
@@ -277,6 +279,7 @@ fn may_make(
         let (container, image) = (spec.name.clone(), spec.image.clone());
         decision.pulls.push(Pull { container, attempt, image, policy });
         wait(decision, &spec.name, "ContainerCreating", format!("pulling image {}", spec.image));
+        still_in_trouble(memory, slot, now, decision);
     }
     !pull
 }
@@ -290,6 +293,15 @@ fn in_trouble(memory: &Memory, slot: &Slot, now: Timestamp, decision: &mut Decis
     wait(decision, &slot.1, &reason, message);
     look_again(decision, trouble.retry_at);
     true
+}
+
+/// What is tried again has not worked so far: it is called what it was called before.
+fn still_in_trouble(memory: &Memory, slot: &Slot, now: Timestamp, decision: &mut Decision) {
+    // One whose image has come since waits for it no more.
+    let over = |trouble: &&Trouble| trouble.reason == "ErrImagePull" && memory.pulled.contains_key(slot);
+    let Some(trouble) = memory.trouble.get(slot).filter(|trouble| !over(trouble)) else { return };
+    let (reason, message) = shown(trouble, now, decision);
+    wait(decision, &slot.1, &reason, message);
 }
 
 /// Kubernetes' two words for one failed pull: first the failure, then the wait.

@@ -13,6 +13,7 @@ use super::finished::Finished;
 use super::names;
 use super::probes::render::Action;
 use super::probes::{Health, ProbeKind};
+use super::report::Told;
 use crate::desired::Desired;
 use crate::worlds::docker::{ContainerDetails, EngineState, ListedContainer, LogLimits};
 use crate::worlds::netlink::{HostEnd, Listener, Port};
@@ -76,6 +77,8 @@ pub struct Observed {
     pub listeners: BTreeMap<Port, Listener>,
     /// How pods ended that ended for good, whatever is left of their containers.
     pub finished: Finished,
+    /// What was said last of the pods of this node.
+    pub told: Told,
     /// Pod uids with a folder on disk.
     pub folders: BTreeSet<Uid>,
     /// What tasks have under way and remember.
@@ -141,6 +144,8 @@ pub struct Container {
     pub hook: Option<Result<Action, String>>,
     /// What its probes said, if it has any and they said anything.
     pub health: Option<Health>,
+    /// What its startup or readiness probe said last, while it fails.
+    pub failing: Option<String>,
     /// Digests of the files that the pod has mounted (pause containers).
     pub files: Vec<String>,
     /// What it does.
@@ -207,6 +212,7 @@ impl Container {
                 .get(names::PRE_STOP)
                 .map(|hook| serde_json::from_str(hook).map_err(|error| error.to_string())),
             health: None,
+            failing: None,
             files: label(names::FILES).split(',').filter(|d| !d.is_empty()).map(str::to_owned).collect(),
             state: state(row, details),
         };

@@ -62,7 +62,6 @@ pub use credentials::{Credentials, NoCredentials};
 pub use facts::{ContainerLimits, NodeFacts, Observed};
 pub use report::Statuses;
 pub use steps::PodsPlan;
-use steps::Why;
 pub use task::PauseArchive;
 
 use facts::PodFacts;
@@ -235,29 +234,13 @@ impl PodsLoop {
         self.statuses.subscribe()
     }
 
-    /// Keeps how pods ended before anything of them is taken away.
-    async fn keep_ends(&mut self, observed: &Observed, plan: &mut PodsPlan) {
-        let (world, now) = (self.world.current(), Timestamp::now());
-        for (uid, decision) in &mut plan.pods {
-            if decision.why != Why::Finished || observed.finished.contains_key(uid) {
-                continue;
-            }
-            let (Some(binding), Some(facts)) =
-                (observed.desired.pods.get(&decision.pod), observed.pods.get(uid))
-            else {
-                continue;
-            };
-            let former = report::last(&self.statuses.borrow(), &world, &self.node.node, &decision.pod, uid);
-            let seen = status::Seen { node: &observed.node, binding, facts, decision };
-            let status = status::wanted(seen, former.as_ref(), now);
-            // Something of it may have to be stopped before it has ended.
-            if !finished::is_end(&status) {
-                continue;
-            }
-            if let Err(error) = self.finished.keep(&self.node, status).await {
-                tracing::error!(pod = %decision.pod, %error, "how the pod ended is not saved, so it stays as it is");
-                decision.task = None;
-            }
+    /// Keeps how pods ended before anything of them is taken away: without the file nothing is.
+    async fn keep_ends(&mut self, plan: &mut PodsPlan) {
+        for (uid, status) in std::mem::take(&mut plan.ends) {
+            let Err(error) = self.finished.keep(&self.node, status).await else { continue };
+            let Some(decision) = plan.pods.get_mut(&uid) else { continue };
+            tracing::error!(pod = %decision.pod, %error, "how the pod ended is not saved, so it stays as it is");
+            decision.task = None;
         }
     }
 
@@ -311,6 +294,7 @@ impl Loop for PodsLoop {
             let status = world.pod_status.get(&(self.node.node.clone(), pod.clone()))?;
             Some(status.value.container_statuses.clone())
         });
+        observe::fill_failing(&mut pods, &self.book.failing());
         observe::publish(&pods, &self.pod_table);
         if let Err(error) = &links {
             tracing::warn!(%error, "could not list the pods' links");
@@ -326,6 +310,7 @@ impl Loop for PodsLoop {
         Ok(Observation::Ready(Observed {
             listeners,
             finished,
+            told: report::told(&self.statuses.borrow(), &world, &self.node.node),
             node: (*self.node).clone(),
             desired,
             pods,
@@ -348,7 +333,7 @@ impl Loop for PodsLoop {
             }
             changed
         });
-        self.keep_ends(observed, &mut plan).await;
+        self.keep_ends(&mut plan).await;
         let there = observed.pods.values().flat_map(PodFacts::all).map(|c| c.id.as_str()).collect();
         self.book.keep_only(&there);
         self.worker.ledger.forget_containers_but(&there);
@@ -369,9 +354,7 @@ impl Loop for PodsLoop {
 
     async fn report(&mut self, observed: Observed, plan: PodsPlan) -> Result<Next, LoopError> {
         let now = Timestamp::now();
-        let world = self.world.current();
-        let former = self.statuses.borrow().clone();
-        let statuses = report::fold(&observed, &plan, &former, &world, now);
+        let statuses = report::fold(&observed, &plan, now);
         self.statuses.send_if_modified(|current| {
             let changed = *current != statuses;
             *current = statuses;

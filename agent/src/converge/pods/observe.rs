@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
 use schema::control::LoopError;
-use schema::kinds::pod::ContainerStatus;
+use schema::kinds::pod::{ContainerState, ContainerStatus};
 use schema::meta::PodRef;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::facts::{Container, PodFacts, State, Uid};
 use super::names;
 use super::probes::Health;
-use super::probes::book::HealthOf;
+use super::probes::book::{FailingOf, HealthOf};
 use crate::converge::pod_table::{PodNet, PodTable};
 use crate::worlds::docker::reference::repo_digest;
 use crate::worlds::docker::{ContainerDetails, Docker, DockerError, EngineState, ListedContainer};
@@ -229,7 +229,14 @@ pub fn fill_health(
                 && let Some(told) = &mut told
             {
                 let known = statuses.get_or_insert_with(&mut *told);
-                let status = known.iter().find(|status| status.container_id == container.id);
+                // Of this very run: what was told before it, between creation and start for one, says nothing.
+                let this_run = |status: &&ContainerStatus| match (&status.state, &container.state) {
+                    (ContainerState::Running(told), State::Running { started_at }) => {
+                        status.container_id == container.id && told.started_at == *started_at
+                    }
+                    _ => false,
+                };
+                let status = known.iter().find(this_run);
                 container.health = status.map(|status| Health {
                     started: status.started || status.ready,
                     ready: status.ready,
@@ -237,6 +244,13 @@ pub fn fill_health(
                 });
             }
         }
+    }
+}
+
+/// Writes to each container that runs what its failing probe said last.
+pub fn fill_failing(pods: &mut BTreeMap<Uid, PodFacts>, failing: &FailingOf) {
+    for container in pods.values_mut().flat_map(|facts| facts.containers.values_mut()).flatten() {
+        container.failing = failing.get(&container.id).filter(|_| container.is_running()).cloned();
     }
 }
 

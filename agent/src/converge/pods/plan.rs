@@ -7,16 +7,19 @@ use std::time::Duration;
 
 use ipnet::Ipv4Net;
 use jiff::{SignedDuration, Timestamp};
-use schema::kinds::pod::WaitingState;
+use schema::kinds::pod::{PodStatus, WaitingState};
 use schema::meta::PodRef;
 use schema::records::Binding;
 
 use super::allocate::Pool;
 use super::containers::{self, Needs};
 use super::facts::{Container, Observed, PodFacts, State, Trouble};
+use super::finished::is_end;
 use super::names;
 use super::probes;
 use super::render::{self, Placement};
+use super::report;
+use super::status;
 use super::steps::{Decision, Down, LinkStep, PauseStep, PodsPlan, Target, Task, Up, Why};
 use crate::desired::Source;
 use crate::worlds::netlink::host_link_name;
@@ -46,6 +49,8 @@ pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
         if let Some(facts) = observed.pods.get(*uid) {
             plan.probes.extend(probes::render::targets(&observed.node, binding, facts));
             containers::kills(&observed.memory, &binding.pod.spec, facts, now, &mut decision);
+            plan.ends
+                .extend(end(observed, binding, facts, &decision, now).map(|end| ((*uid).to_owned(), end)));
         }
         plan.pods.insert((*uid).to_owned(), decision);
     }
@@ -56,6 +61,24 @@ pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
         plan.cancel_pulls = pulling.filter(|(uid, _)| !wanted.contains_key(uid.as_str())).cloned().collect();
     }
     plan
+}
+
+/// How a pod ended for good, unless that is kept already.
+fn end(
+    observed: &Observed,
+    binding: &Binding,
+    facts: &PodFacts,
+    decision: &Decision,
+    now: Timestamp,
+) -> Option<PodStatus> {
+    let uid = &binding.pod.uid;
+    if decision.why != Why::Finished || observed.finished.contains_key(uid) {
+        return None;
+    }
+    let seen = status::Seen { node: &observed.node, binding, facts, decision };
+    let former = report::last(&observed.told, &decision.pod, uid);
+    // Something of it may have to be stopped before it has ended.
+    Some(status::wanted(seen, former, now)).filter(is_end)
 }
 
 /// The pod of these containers, or a name to show for containers without one.
@@ -142,7 +165,8 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
     let trouble = observed.memory.trouble.get(&(uid.clone(), String::new()));
     if observed.memory.busy.contains_key(uid) {
         let decision = Decision::idle(pod, Why::InFlight);
-        return trouble.map_or(decision.clone(), |trouble| all_in_trouble(decision, binding, trouble));
+        let Some(trouble) = trouble else { return in_flight(observed, binding, decision, now) };
+        return all_in_trouble(decision, binding, trouble);
     }
     let former = observed.pods.iter().any(|(other, facts)| other != uid && facts.pod.as_ref() == Some(&pod));
     let former_busy = observed.memory.busy.iter().any(|(other, busy)| other != uid && busy.pod == pod);
@@ -166,6 +190,19 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
         Some(pause) => keep_up(Look { observed, binding, facts, needs: &needs, now }, pause),
         None => build(Look { observed, binding, facts, needs: &needs, now }, pool),
     }
+}
+
+/// A task is at it: its containers wait meanwhile for what they waited for.
+fn in_flight(observed: &Observed, binding: &Binding, mut decision: Decision, now: Timestamp) -> Decision {
+    let nothing = PodFacts::default();
+    let facts = observed.pods.get(&binding.pod.uid).unwrap_or(&nothing);
+    let needs = containers::needs(facts, &binding.pod.spec, now);
+    let (address, ports) = facts.live_pause().map_or((None, &[][..]), |pause| (pause.address, &pause.ports));
+    let at = Placement { node: &observed.node, binding, address, ports };
+    let mut idle = Decision::idle(decision.pod.clone(), Why::InFlight);
+    containers::steps(&observed.memory, at, &needs, now, &mut idle);
+    decision.waiting = idle.waiting;
+    decision
 }
 
 /// One pod that is wanted.

@@ -1,7 +1,7 @@
 //! Images fetched for containers: one pull per image and login on the node however many containers
 //! wait for it, a few at once, given up when nobody waits any more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::ledger::Retry;
 use super::steps::Pull;
 use super::task::{PodId, Worker};
 use crate::converge::images::ImageBook;
-use crate::worlds::docker::{Docker, DockerError, PullProgress, RegistryLogin};
+use crate::worlds::docker::{Docker, DockerError, ImageFacts, PullProgress, RegistryLogin};
 
 /// Images being fetched at once.
 const PULLS: usize = 3;
@@ -90,10 +90,29 @@ impl Pulls {
         // Fair: first come, first served. The semaphore is never closed.
         let _turn = self.turns.acquire().await;
         let began = Instant::now();
-        let before = self.docker.images().await?;
+        let before: BTreeSet<String> = self.docker.images().await?.into_iter().map(|row| row.id).collect();
+        let begun = self.book.begin_pull(&image, before.clone()).await;
+        let done = self.fetch_now(&image, &logins, shown).await;
+        // What was there before is someone else's, also if the registry has the same.
+        if let Ok(facts) = &done
+            && !facts.id.is_empty()
+            && !before.contains(&facts.id)
+        {
+            self.book.note_pulled(facts.id.clone(), image).await;
+        }
+        begun.end().await;
+        Ok(Pulled { took: began.elapsed(), size_bytes: done?.size_bytes })
+    }
+
+    async fn fetch_now(
+        &self,
+        image: &str,
+        logins: &[RegistryLogin],
+        shown: watch::Sender<Option<PullProgress>>,
+    ) -> Result<ImageFacts, DockerError> {
         let (progress, mut news) = watch::channel(PullProgress::default());
         shown.send_replace(Some(PullProgress::default()));
-        let pulling = self.try_logins(&image, &logins, &progress);
+        let pulling = self.try_logins(image, logins, &progress);
         let showing = async {
             while news.changed().await.is_ok() {
                 shown.send_replace(Some(news.borrow_and_update().clone()));
@@ -105,12 +124,7 @@ impl Pulls {
             done = pulling => done?,
             () = showing => {}
         }
-        let facts = self.docker.image(&image).await?.unwrap_or_default();
-        // What was there before is someone else's, also if the registry has the same.
-        if !facts.id.is_empty() && !before.iter().any(|there| there.id == facts.id) {
-            self.book.note_pulled(facts.id, image).await;
-        }
-        Ok(Pulled { took: began.elapsed(), size_bytes: facts.size_bytes })
+        Ok(self.docker.image(image).await?.unwrap_or_default())
     }
 
     /// Each login in turn, until one is not refused.
@@ -241,16 +255,20 @@ fn hint(error: &DockerError, here: bool, users: &[String], no_logins: Option<&st
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use jiff::{SignedDuration, Timestamp};
+    use schema::control::{Loop as _, Observation};
+    use schema::store::events::EventRecorder;
 
     use super::*;
-    use crate::worlds::docker::FakeDocker;
+    use crate::converge::images::{ImagesDeps, ImagesLoop, Thresholds};
+    use crate::worlds::disk::{DiskUsage, FakeDisk};
+    use crate::worlds::docker::{FakeDocker, Fault};
 
     struct Rig {
         docker: Arc<FakeDocker>,
         pulls: Pulls,
         book: Arc<ImageBook>,
-        _state: tempfile::TempDir,
+        state: tempfile::TempDir,
     }
 
     fn rig(registry: &[&str], hold: bool) -> Rig {
@@ -259,7 +277,7 @@ mod tests {
         docker.engine().hold_pulls = hold;
         let state = tempfile::tempdir().unwrap();
         let book = ImageBook::open(state.path());
-        Rig { pulls: Pulls::new(docker.clone(), Arc::clone(&book)), docker, book, _state: state }
+        Rig { pulls: Pulls::new(docker.clone(), Arc::clone(&book)), docker, book, state }
     }
 
     impl Rig {
@@ -267,15 +285,19 @@ mod tests {
             tokio::spawn(self.pulls.join(image, Vec::new()).pull)
         }
 
+        /// Lets all tasks go as far as they can: there is one thread, and nothing waits for the outside but
+        /// the book's writes, which have their turn one after another.
+        async fn settle(&self) {
+            for _ in 0..6 {
+                for _ in 0..50 {
+                    tokio::task::yield_now().await;
+                }
+                self.book.note_seen(&BTreeSet::new(), &BTreeSet::new(), Timestamp::now()).await;
+            }
+        }
+
         fn begun(&self) -> usize {
             self.docker.engine().pulls_begun.len()
-        }
-    }
-
-    /// Lets all tasks go as far as they can: there is one thread, and nothing waits for the outside.
-    async fn settle() {
-        for _ in 0..100 {
-            tokio::task::yield_now().await;
         }
     }
 
@@ -288,7 +310,7 @@ mod tests {
     async fn six_waiters_of_one_image_make_one_pull() {
         let rig = rig(&["app:1"], true);
         let waiters: Vec<_> = (0..6).map(|_| rig.wait_for("app:1")).collect();
-        settle().await;
+        rig.settle().await;
         assert_eq!(rig.begun(), 1);
         rig.docker.engine().pulls_released.notify_one();
         for waiter in waiters {
@@ -297,22 +319,23 @@ mod tests {
         assert_eq!(rig.begun(), 1);
         let references = rig.book.images()["sha256:app:1"].references.clone();
         assert_eq!(references, BTreeSet::from(["app:1".to_owned()]));
+        assert!(rig.book.cut_off().is_empty() && ImageBook::open(rig.state.path()).cut_off().is_empty());
     }
 
     #[tokio::test]
     async fn the_last_waiter_that_goes_ends_the_pull() {
         let rig = rig(&["app:1"], true);
         let (one, two) = (rig.wait_for("app:1"), rig.wait_for("app:1"));
-        settle().await;
+        rig.settle().await;
         one.abort();
-        settle().await;
+        rig.settle().await;
         assert!(rig.docker.engine().pulls_dropped.is_empty(), "another one still waits");
         two.abort();
-        settle().await;
+        rig.settle().await;
         assert_eq!(rig.docker.engine().pulls_dropped, ["app:1"]);
         // Whoever comes then begins anew.
         let _three = rig.wait_for("app:1");
-        settle().await;
+        rig.settle().await;
         assert_eq!(rig.begun(), 2);
     }
 
@@ -322,10 +345,10 @@ mod tests {
         let images = ["a:1", "b:1", "c:1", "d:1", "e:1"];
         let rig = rig(&images, true);
         let waiters: Vec<_> = images.iter().map(|image| rig.wait_for(image)).collect();
-        settle().await;
+        rig.settle().await;
         assert_eq!(rig.begun(), PULLS);
         for waiter in waiters {
-            settle().await;
+            rig.settle().await;
             rig.docker.engine().pulls_released.notify_one();
             waiter.await.unwrap().unwrap();
         }
@@ -354,10 +377,49 @@ mod tests {
     #[tokio::test]
     async fn an_image_that_was_there_is_not_ours() {
         let rig = rig(&["app:1"], false);
-        let facts = crate::worlds::docker::ImageFacts { id: "sha256:app:1".into(), ..Default::default() };
+        let facts = ImageFacts { id: "sha256:app:1".into(), ..Default::default() };
         rig.docker.engine().images.insert("other:1".into(), facts);
         rig.pulls.join("app:1", Vec::new()).pull.await.unwrap();
         assert!(rig.book.images().is_empty());
+    }
+
+    // Seen red without the write in `begin_pull`, and with `pulls.json` not read: the image stays for ever.
+    #[tokio::test]
+    async fn what_was_pulled_when_the_agent_ended_is_collected_as_any_other() {
+        let Rig { docker, pulls, book, state } = rig(&["app:1"], false);
+        // It is there, and the answer never comes.
+        docker.engine().fault = Some(Fault::Crash { call: 1 });
+        let waiter = tokio::spawn(pulls.join("app:1", Vec::new()).pull);
+        let crash = async {
+            while !docker.has_crashed() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), crash).await.expect("the pull begins");
+        waiter.abort();
+        let _ = waiter.await;
+        drop((pulls, book));
+        docker.revive();
+        let book = ImageBook::open(state.path());
+        assert_eq!(book.cut_off().len(), 1);
+        book.set_wanted(Some(BTreeSet::new()));
+        let disk = Arc::new(FakeDisk::default());
+        disk.set(DiskUsage { used_bytes: 900, free_bytes: 100 });
+        let mut images = ImagesLoop::new(ImagesDeps {
+            node: "n1".into(),
+            docker: docker.clone(),
+            disk,
+            book: Arc::clone(&book),
+            thresholds: Thresholds { high_percent: 85, low_percent: 80 },
+            events: EventRecorder::disabled(),
+        });
+        for later in [0, 3] {
+            let Ok(Observation::Ready(observed)) = images.observe().await else { panic!("ready") };
+            let plan = ImagesLoop::plan(&observed, Timestamp::now() + SignedDuration::from_mins(later));
+            images.act(&observed, plan).await;
+            assert!(book.cut_off().is_empty() && ImageBook::open(state.path()).cut_off().is_empty());
+        }
+        assert!(docker.engine().images.is_empty());
     }
 
     #[test]

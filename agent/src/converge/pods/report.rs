@@ -22,24 +22,28 @@ pub struct Statuses {
     pub complete: bool,
 }
 
-/// What was said last of this uid.
-pub fn last(former: &Statuses, world: &World, node: &str, pod: &PodRef, uid: &str) -> Option<PodStatus> {
-    let own = former.pods.get(pod).map(|s| (**s).clone());
-    let stored = || world.pod_status.get(&(node.to_owned(), pod.clone())).map(|s| s.value.clone());
-    own.or_else(stored).filter(|status| status.uid == uid)
+/// What was said last, by pod.
+pub type Told = BTreeMap<PodRef, Arc<PodStatus>>;
+
+/// What was said last of the pods of this node: by this agent, or else by the one before.
+pub fn told(own: &Statuses, world: &World, node: &str) -> Told {
+    let mut told = own.pods.clone();
+    for ((_, pod), stored) in world.pod_status.iter().filter(|((of, _), _)| of == node) {
+        told.entry(pod.clone()).or_insert_with(|| Arc::new(stored.value.clone()));
+    }
+    told
 }
 
-/// The statuses after this run. `former` are those of the run before.
-pub fn fold(
-    observed: &Observed,
-    plan: &PodsPlan,
-    former: &Statuses,
-    world: &World,
-    now: Timestamp,
-) -> Statuses {
+/// What was said last of this uid.
+pub fn last<'a>(told: &'a Told, pod: &PodRef, uid: &str) -> Option<&'a PodStatus> {
+    told.get(pod).map(|status| &**status).filter(|status| status.uid == uid)
+}
+
+/// The statuses after this run.
+pub fn fold(observed: &Observed, plan: &PodsPlan, now: Timestamp) -> Statuses {
     let node = &observed.node;
     let nothing = PodFacts::default();
-    let last = |pod: &PodRef, uid: &str| last(former, world, &node.node, pod, uid);
+    let last = |pod: &PodRef, uid: &str| last(&observed.told, pod, uid);
     let trouble = |uid: &str| observed.memory.trouble.get(&(uid.to_owned(), String::new()));
     let mut statuses = Statuses { complete: observed.desired.source == Source::Etcd, ..Statuses::default() };
     for (uid, facts) in &observed.pods {
@@ -49,12 +53,12 @@ pub fn fold(
         if observed.desired.source == Source::Unknown || stays {
             // Nothing is known of it, so nothing new is said of it.
             if let Some(status) = last(pod, uid) {
-                statuses.pods.insert(pod.clone(), Arc::new(status));
+                statuses.pods.insert(pod.clone(), Arc::new(status.clone()));
             }
             continue;
         }
         let left = Leaving { node, uid, facts, trouble: trouble(uid) };
-        let status = status::leaving(left, last(pod, uid).as_ref(), now);
+        let status = status::leaving(left, last(pod, uid), now);
         statuses.pods.insert(pod.clone(), Arc::new(status));
     }
     // Containers are gone, folder or link not yet.
@@ -63,7 +67,7 @@ pub fn fold(
             && let Some(former) = last(&busy.pod, uid)
         {
             let left = Leaving { node, uid, facts: &nothing, trouble: trouble(uid) };
-            let status = status::leaving(left, Some(&former), now);
+            let status = status::leaving(left, Some(former), now);
             statuses.pods.insert(busy.pod.clone(), Arc::new(status));
         }
     }
@@ -77,7 +81,7 @@ pub fn fold(
         }
         let facts = observed.pods.get(uid).unwrap_or(&nothing);
         let seen = status::Seen { node, binding, facts, decision };
-        let mut status = status::wanted(seen, last(pod, uid).as_ref(), now);
+        let mut status = status::wanted(seen, last(pod, uid), now);
         if decision.why == Why::FormerPod {
             let former = observed
                 .pods

@@ -73,7 +73,13 @@ pub fn wanted(seen: Seen<'_>, former: Option<&PodStatus>, now: Timestamp) -> Pod
         container_statuses: apps,
         host_ports: pause.map(|p| p.ports.clone()).unwrap_or_default(),
     };
-    conditions(&mut status, initialized, now);
+    let failing = |c: &&ContainerStatus| {
+        let current = facts.containers.get(&c.name).and_then(|starts| starts.last())?;
+        current.failing.as_ref().map(|said| format!("; {}: {said}", c.name))
+    };
+    let failing: String =
+        status.container_statuses.iter().filter(|c| !c.ready).filter_map(|c| failing(&c)).collect();
+    conditions(&mut status, initialized, &failing, now);
     status
 }
 
@@ -270,26 +276,55 @@ fn phase(
     if apps.iter().all(started) { PodPhase::Running } else { PodPhase::Pending }
 }
 
-fn conditions(status: &mut PodStatus, initialized: bool, now: Timestamp) {
+/// `failing` is what failing probes said, as the end of a sentence.
+fn conditions(status: &mut PodStatus, initialized: bool, failing: &str, now: Timestamp) {
     let unready: Vec<&str> =
         status.container_statuses.iter().filter(|c| !c.ready).map(|c| c.name.as_str()).collect();
     let ready = unready.is_empty() && status.phase == PodPhase::Running;
     let (reason, message) = match status.phase {
         _ if ready => ("", String::new()),
         PodPhase::Succeeded => ("PodCompleted", String::new()),
-        PodPhase::Failed => ("PodFailed", String::new()),
-        _ => ("ContainersNotReady", format!("containers with unready status: [{}]", unready.join(" "))),
+        PodPhase::Failed => ("PodFailed", failed(status)),
+        _ => {
+            let message = format!("containers with unready status: [{}]{failing}", unready.join(" "));
+            ("ContainersNotReady", message)
+        }
     };
-    let initial = if initialized { "" } else { "ContainersNotInitialized" };
+    let incomplete: Vec<&str> = status
+        .init_container_statuses
+        .iter()
+        .filter(|c| !succeeded(&c.state))
+        .map(|c| c.name.as_str())
+        .collect();
+    let (initial, left) = match initialized {
+        true => ("", String::new()),
+        false => {
+            let left = format!("containers with incomplete status: [{}]", incomplete.join(" "));
+            ("ContainersNotInitialized", left)
+        }
+    };
     let list = [
         condition("PodScheduled", true, "", String::new(), now),
-        condition("Initialized", initialized, initial, String::new(), now),
+        condition("Initialized", initialized, initial, left, now),
         condition("ContainersReady", ready, reason, message.clone(), now),
         condition("Ready", ready, reason, message, now),
     ];
     for one in list {
         set_condition(&mut status.conditions, one);
     }
+}
+
+/// Which containers made the pod fail.
+fn failed(status: &PodStatus) -> String {
+    let init = status.init_container_statuses.iter().map(|c| ("init container", c));
+    let all = init.chain(status.container_statuses.iter().map(|c| ("container", c)));
+    let ends = all.filter_map(|(kind, c)| match &c.state {
+        ContainerState::Terminated(end) if end.exit_code != 0 => {
+            Some(format!("{kind} {} ended with code {} ({})", c.name, end.exit_code, end.reason))
+        }
+        _ => None,
+    });
+    ends.collect::<Vec<_>>().join("; ")
 }
 
 fn condition(kind: &str, holds: bool, reason: &str, message: String, now: Timestamp) -> Condition {

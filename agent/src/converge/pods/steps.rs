@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
-use schema::kinds::pod::{HostPortStatus, PullPolicy, WaitingState};
+use schema::kinds::pod::{HostPortStatus, PodStatus, PullPolicy, WaitingState};
 use schema::meta::PodRef;
 use schema::records::PodInstance;
 
@@ -24,6 +24,8 @@ use crate::worlds::docker::NewContainer;
 pub struct PodsPlan {
     /// Per pod uid.
     pub pods: BTreeMap<Uid, Decision>,
+    /// How pods end for good whose end is not kept yet: on the disk before their task begins.
+    pub ends: BTreeMap<Uid, PodStatus>,
     /// Containers to be asked by their probes from now on, all of the node.
     pub probes: Targets,
     /// Links without a pod.
@@ -38,6 +40,7 @@ impl schema::control::Plan for PodsPlan {
     fn is_empty(&self) -> bool {
         self.remove_links.is_empty()
             && self.cancel_pulls.is_empty()
+            && self.ends.is_empty()
             && self
                 .pods
                 .values()

@@ -34,6 +34,9 @@ const VOLUMES_MAX: Duration = Duration::from_secs(30);
 const LISTED_TRIES: u32 = 5;
 const LISTED_WAIT: Duration = Duration::from_millis(200);
 
+/// Where a secret is mounted, its files, and the group that they get.
+type SecretVolume = (PathBuf, BTreeMap<String, Vec<u8>>, Option<u32>);
+
 /// Makes the archive of the pause image.
 pub type PauseArchive = Arc<dyn Fn() -> Vec<u8> + Send + Sync>;
 
@@ -124,11 +127,12 @@ impl Worker {
 
     /// Makes and starts what is missing.
     pub async fn up(&self, id: &PodId, up: Up, busy: &Arc<InFlight>) -> Result<(), PodFailure> {
-        self.down(id, &up.down, busy).await?;
-        // Without a slot: a reconciler or a file system that is slow must not hold up pods that need
-        // nothing of it.
+        // Before anything ends: what can't be fetched or read takes nothing down that runs. And without a
+        // slot: a reconciler or a file system that is slow must not hold up pods that need nothing of it.
         self.fetch_files(id, &up).await?;
-        self.prepare_volumes(&up, busy).await?;
+        let secrets = self.read_secrets(&up).await?;
+        self.down(id, &up.down, busy).await?;
+        self.prepare_volumes(&up, secrets, busy).await?;
         {
             // The semaphore is never closed.
             let _slot = self.creations.acquire().await;
@@ -177,7 +181,25 @@ impl Worker {
         }
     }
 
-    async fn prepare_volumes(&self, up: &Up, busy: &Arc<InFlight>) -> Result<(), PodFailure> {
+    /// What goes into the volumes of secrets.
+    async fn read_secrets(&self, up: &Up) -> Result<Vec<SecretVolume>, PodFailure> {
+        let unreadable = |e: SecretError| PodFailure::new("CreateContainerConfigError", "FailedMount", e);
+        let mut secrets = Vec::new();
+        for prep in &up.volumes {
+            let VolumePrep::Secret { path, name, group } = prep else { continue };
+            let entries = self.files.secret(&up.pod, name).await.map_err(unreadable)?;
+            check_file_names(name, &entries).map_err(unreadable)?;
+            secrets.push((path.clone(), entries, *group));
+        }
+        Ok(secrets)
+    }
+
+    async fn prepare_volumes(
+        &self,
+        up: &Up,
+        secrets: Vec<SecretVolume>,
+        busy: &Arc<InFlight>,
+    ) -> Result<(), PodFailure> {
         let list: Vec<VolumePrep> = up.volumes.clone();
         let rendered = up.containers.iter().filter_map(|step| match &step.act {
             ContainerAct::Create(rendered) => Some(rendered),
@@ -186,14 +208,6 @@ impl Worker {
         let sub_paths: Vec<_> = rendered.flat_map(|r| r.sub_paths.clone()).collect();
         if list.is_empty() && sub_paths.is_empty() {
             return Ok(());
-        }
-        let unreadable = |e: SecretError| PodFailure::new("CreateContainerConfigError", "FailedMount", e);
-        let mut secrets = Vec::new();
-        for prep in &list {
-            let VolumePrep::Secret { path, name, group } = prep else { continue };
-            let entries = self.files.secret(&up.pod, name).await.map_err(unreadable)?;
-            check_file_names(name, &entries).map_err(unreadable)?;
-            secrets.push((path.clone(), entries, *group));
         }
         // A call that hangs can't be cut off: as long as it does, nothing else is done for the pod.
         let (busy, at) = (Arc::clone(busy), Arc::new(Mutex::new(PathBuf::new())));

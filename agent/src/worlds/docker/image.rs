@@ -59,6 +59,10 @@ pub struct PullProgress {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Layer {
+    /// Docker's queue has it, and nothing of it has come yet.
+    waits: bool,
+    /// It is here, in its place or not yet.
+    fetched: bool,
     done: bool,
     current: u64,
     total: u64,
@@ -83,6 +87,8 @@ impl PullProgress {
             return;
         }
         let layer = self.layers.entry(layer.to_owned()).or_default();
+        layer.waits = status == "Waiting";
+        layer.fetched |= matches!(status, "Download complete" | "Pull complete" | "Already exists");
         if let (Some((current, total)), "Downloading") = (bytes, status) {
             (layer.current, layer.total) = (current, total);
         }
@@ -90,6 +96,12 @@ impl PullProgress {
             layer.current = layer.total;
         }
         layer.done |= matches!(status, "Pull complete" | "Already exists");
+    }
+
+    /// All that is not here yet has its place in Docker's own queue, behind layers of other pulls.
+    pub fn is_queued(&self) -> bool {
+        let mut left = self.layers.values().filter(|layer| !layer.fetched).peekable();
+        left.peek().is_some() && left.all(|layer| layer.waits)
     }
 }
 
@@ -122,6 +134,23 @@ mod tests {
         // Extraction counts other bytes.
         progress.note("c", "Extracting", Some((1, 2)));
         assert_eq!(progress.to_string(), "22 of 40 MiB, 1 of 3 layers");
+    }
+
+    #[test]
+    fn a_pull_is_queued_when_all_that_is_missing_waits() {
+        let queued = |notes: &[(&str, &str)]| {
+            let mut progress = PullProgress::default();
+            notes.iter().for_each(|(layer, status)| progress.note(layer, status, None));
+            progress.is_queued()
+        };
+        assert!(!queued(&[]), "the registry has not said what there is");
+        assert!(!queued(&[("a", "Pulling fs layer")]));
+        assert!(queued(&[("a", "Pulling fs layer"), ("a", "Waiting"), ("b", "Already exists")]));
+        // Fetched, it is put in its place after those before it.
+        assert!(queued(&[("a", "Waiting"), ("b", "Download complete")]));
+        assert!(!queued(&[("a", "Waiting"), ("b", "Downloading")]));
+        assert!(!queued(&[("a", "Waiting"), ("a", "Downloading")]));
+        assert!(!queued(&[("a", "Download complete"), ("b", "Pull complete")]), "nothing is left to fetch");
     }
 
     #[test]

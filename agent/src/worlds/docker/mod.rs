@@ -15,6 +15,7 @@ mod error;
 mod exec;
 mod fake;
 mod image;
+mod pull;
 mod real;
 pub mod reference;
 mod spec;

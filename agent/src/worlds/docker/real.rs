@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bollard::auth::DockerCredentials;
-use bollard::models::ContainerSummaryStateEnum as Summary;
+use bollard::models::{ContainerSummaryStateEnum as Summary, CreateImageInfo};
 use bollard::query_parameters::{
     CreateContainerOptions, CreateImageOptions, EventsOptions, ImportImageOptions, ListContainersOptions,
     ListImagesOptions, LogsOptions, RemoveContainerOptions, RemoveImageOptions, StopContainerOptions,
@@ -18,6 +18,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::body::create_body;
+use super::pull::{self, Movement, Step};
 use super::reference::asked_for;
 use super::{
     ContainerDetails, ContainerEvent, Docker, DockerError, EngineState, EngineVersion, ExecOutcome,
@@ -31,8 +32,6 @@ pub(super) const READ: Duration = Duration::from_secs(20);
 const WRITE: Duration = Duration::from_secs(120);
 /// On top of the grace period of a stop: SIGKILL, and the engine's own bookkeeping.
 const STOP_EXTRA: Duration = Duration::from_secs(30);
-/// Longest time without any progress of a pull.
-const PULL_STALLED: Duration = Duration::from_secs(120);
 /// The client's own limit; ours above are shorter, except for streams.
 const CLIENT_SECONDS: u64 = 24 * 3600;
 /// The oldest API that has all we ask for (`cgroupns`, mounts): Docker 20.10.
@@ -42,6 +41,7 @@ const API_MIN: (usize, usize) = (1, 41);
 #[derive(Debug, Clone)]
 pub struct RealDocker {
     client: bollard::Docker,
+    movement: Movement,
 }
 
 impl RealDocker {
@@ -60,7 +60,7 @@ impl RealDocker {
             );
             return Err(DockerError::Refused { act, status: 0, message });
         }
-        Ok(Self { client })
+        Ok(Self { client, movement: Movement::default() })
     }
 }
 
@@ -174,30 +174,17 @@ impl Docker for RealDocker {
         login: Option<&RegistryLogin>,
         progress: &watch::Sender<PullProgress>,
     ) -> Result<(), DockerError> {
-        let act = "to pull an image";
         let options = CreateImageOptions { from_image: Some(asked_for(reference)), ..Default::default() };
-        let mut steps = self.client.create_image(Some(options), None, login.map(credentials)).boxed();
+        let steps = self.client.create_image(Some(options), None, login.map(credentials));
         let failed = |error: DockerError| match error {
             DockerError::Refused { message, .. } => DockerError::of_pull(reference, message),
             other => other,
         };
-        loop {
-            match tokio::time::timeout(PULL_STALLED, steps.next()).await {
-                Err(_) => return Err(DockerError::Timeout { act, after: PULL_STALLED }),
-                Ok(None) => return Ok(()),
-                Ok(Some(Err(error))) => return Err(failed(DockerError::from_client(act, &error))),
-                Ok(Some(Ok(step))) => {
-                    if let Some(message) = step.error_detail.and_then(|e| e.message) {
-                        return Err(DockerError::of_pull(reference, message));
-                    }
-                    let detail = step.progress_detail.unwrap_or_default();
-                    let counts =
-                        detail.current.zip(detail.total).map(|(c, t)| (bytes(Some(c)), bytes(Some(t))));
-                    let (layer, status) = (step.id.unwrap_or_default(), step.status.unwrap_or_default());
-                    progress.send_modify(|progress| progress.note(&layer, &status, counts));
-                }
-            }
-        }
+        let steps = steps.map(|step| match step {
+            Err(error) => Err(failed(DockerError::from_client("to pull an image", &error))),
+            Ok(step) => Ok(said(step)),
+        });
+        pull::follow(reference, steps.boxed(), &self.movement, progress).await
     }
 
     async fn images(&self) -> Result<Vec<StoredImage>, DockerError> {
@@ -297,6 +284,16 @@ impl Docker for RealDocker {
                     .map_err(|e| DockerError::from_client("events", &e))
             })
             .boxed())
+    }
+}
+
+fn said(step: CreateImageInfo) -> Step {
+    let detail = step.progress_detail.unwrap_or_default();
+    Step {
+        layer: step.id.unwrap_or_default(),
+        status: step.status.unwrap_or_default(),
+        bytes: detail.current.zip(detail.total).map(|(c, t)| (bytes(Some(c)), bytes(Some(t)))),
+        error: step.error_detail.and_then(|error| error.message),
     }
 }
 

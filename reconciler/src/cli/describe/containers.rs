@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 use schema::kinds::pod::{
-    Container, ContainerState, ContainerStatus, EnvVar, HttpScheme, PortReference, Probe, ResourceList,
-    TerminatedState, Volume,
+    Container, ContainerState, ContainerStatus, EnvVar, ExecAction, HttpGetAction, HttpScheme, PortReference,
+    Probe, ResourceList, TcpSocketAction, TerminatedState, Volume,
 };
 
 use schema::secrets::{holds_secret, is_plain_value, is_secret_name, is_secret_text};
@@ -64,6 +64,12 @@ fn wanted(page: &mut Page, container: &Container) {
     ] {
         page.field(4, name, &of.as_deref().map(probe).unwrap_or_default());
     }
+    let hook = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref());
+    page.field(
+        4,
+        "PreStop",
+        &hook.map(|hook| action(hook.exec.as_ref(), hook.http_get.as_ref(), None)).unwrap_or_default(),
+    );
     page.fields(4, "Env", container.env.iter().map(env));
     let mounts = container.volume_mounts.iter().map(|mount| {
         let sub = mount.sub_path.as_ref().map(|path| format!("/{path}")).unwrap_or_default();
@@ -105,13 +111,17 @@ fn words(words: &[String]) -> String {
     shown.collect::<Vec<_>>().join(" ")
 }
 
-/// As kubectl: what is done, and how often.
-fn probe(probe: &Probe) -> String {
+/// What a probe or a hook does.
+fn action(
+    exec: Option<&ExecAction>,
+    http_get: Option<&HttpGetAction>,
+    tcp_socket: Option<&TcpSocketAction>,
+) -> String {
     let port = |port: &PortReference| match port {
         PortReference::Number(number) => number.to_string(),
         PortReference::Name(name) => name.clone(),
     };
-    let what = match (&probe.exec, &probe.http_get, &probe.tcp_socket) {
+    match (exec, http_get, tcp_socket) {
         (Some(exec), _, _) => format!("exec {}", words(&exec.command)),
         (_, Some(get), _) => {
             let scheme = if get.scheme == Some(HttpScheme::Https) { "https" } else { "http" };
@@ -120,7 +130,12 @@ fn probe(probe: &Probe) -> String {
         }
         (_, _, Some(tcp)) => format!("tcp-socket :{}", port(&tcp.port)),
         _ => "nothing".to_owned(),
-    };
+    }
+}
+
+/// As kubectl: what is done, and how often.
+fn probe(probe: &Probe) -> String {
+    let what = action(probe.exec.as_ref(), probe.http_get.as_ref(), probe.tcp_socket.as_ref());
     format!(
         "{what} delay={}s timeout={}s period={}s #success={} #failure={}",
         probe.initial_delay_seconds,

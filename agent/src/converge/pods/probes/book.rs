@@ -24,6 +24,9 @@ const RETRY_MAX: Duration = Duration::from_secs(60);
 /// By Docker's id.
 pub type HealthOf = BTreeMap<String, Health>;
 
+/// What a failing probe said, by Docker's id.
+pub type FailingOf = BTreeMap<String, String>;
+
 /// The shared book; clones are the same one.
 #[derive(Debug, Clone)]
 pub struct HealthBook(Arc<Inner>);
@@ -41,6 +44,8 @@ struct Pages {
     newest: HealthOf,
     /// What the pods loop sees: what was written, or could not be.
     kept: HealthOf,
+    /// What a probe said that failed last and keeps a container from being ready; in memory alone.
+    failing: FailingOf,
 }
 
 impl HealthBook {
@@ -54,7 +59,7 @@ impl HealthBook {
             }),
             Err(_) => HealthOf::new(),
         };
-        let pages = Mutex::new(Pages { newest: kept.clone(), kept });
+        let pages = Mutex::new(Pages { newest: kept.clone(), kept, failing: FailingOf::new() });
         Self(Arc::new(Inner { path, pages, changed: Notify::new(), nudge }))
     }
 
@@ -76,11 +81,34 @@ impl HealthBook {
         }
     }
 
+    /// What failing probes said last.
+    pub fn failing(&self) -> FailingOf {
+        self.pages().failing.clone()
+    }
+
+    /// Takes down what a failing probe said, or that it fails no more. The first failure wakes the loop.
+    pub fn set_failing(&self, id: &str, said: Option<String>) {
+        let first = {
+            let mut pages = self.pages();
+            match said {
+                Some(said) => pages.failing.insert(id.to_owned(), said).is_none(),
+                None => {
+                    pages.failing.remove(id);
+                    false
+                }
+            }
+        };
+        if first {
+            self.0.nudge.nudge();
+        }
+    }
+
     /// Forgets containers that are no more.
     pub fn keep_only(&self, there: &BTreeSet<&str>) {
         let mut pages = self.pages();
         let before = pages.newest.len();
         pages.newest.retain(|id, _| there.contains(id.as_str()));
+        pages.failing.retain(|id, _| there.contains(id.as_str()));
         if pages.newest.len() != before {
             self.0.changed.notify_one();
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::machine::ProbeKind;
 use super::render::Action;
 use crate::worlds::docker::{Docker, DockerError, ExecEnd};
 use crate::worlds::prober::Prober;
@@ -18,6 +19,17 @@ pub enum Found {
     Failure(String),
     /// It could not be asked, which says nothing of the container.
     Unknown(String),
+}
+
+impl Found {
+    /// What is told of a check that did not succeed, in Kubernetes' words.
+    pub fn failed(&self, kind: ProbeKind) -> Option<String> {
+        match self {
+            Found::Success | Found::Warning(_) => None,
+            Found::Failure(why) => Some(format!("{kind} probe failed: {why}")),
+            Found::Unknown(why) => Some(format!("{kind} probe errored and resulted in unknown state: {why}")),
+        }
+    }
 }
 
 /// Who asks.
@@ -66,11 +78,11 @@ impl Asker {
             Action::Exec(command) => match self.docker.exec(id, command, timeout).await {
                 Ok(outcome) => match outcome.end {
                     ExecEnd::Exited(0) => Ok(()),
-                    ExecEnd::Exited(code) => Err(format!(
-                        "command \"{}\" ended with code {code}: {}",
-                        command.join(" "),
-                        outcome.output
-                    )),
+                    ExecEnd::Exited(code) => {
+                        let said = outcome.output.trim_end();
+                        let said = if said.is_empty() { String::new() } else { format!(": {said}") };
+                        Err(format!("command \"{}\" ended with code {code}{said}", command.join(" ")))
+                    }
                     ExecEnd::TimedOut => Err(timed_out(command, timeout)),
                 },
                 Err(DockerError::NotFound { .. } | DockerError::Refused { status: 409, .. }) => Ok(()),

@@ -167,12 +167,18 @@ impl ProbeRunner {
         let Some(tracked) = self.tracked.get_mut(&id) else { return };
         tracked.asking.remove(&kind);
         let target = Arc::clone(&tracked.target);
+        let before = tracked.machine.health();
         match &found {
             Found::Success | Found::Warning(_) => tracked.machine.note(kind, true),
             Found::Failure(_) => tracked.machine.note(kind, false),
             Found::Unknown(_) => {}
         }
-        self.book.set(&id, tracked.machine.health());
+        let now = tracked.machine.health();
+        // Before the health, which wakes the loop.
+        if kind != ProbeKind::Liveness {
+            self.book.set_failing(&id, found.failed(kind));
+        }
+        self.book.set(&id, now);
         let active = tracked.machine.active();
         if active.contains(&kind) {
             let period = tracked.machine.timing(kind).map_or(Duration::ZERO, |timing| timing.period);
@@ -186,19 +192,31 @@ impl ProbeRunner {
             }
         }
         self.schedule(&id, None);
-        self.tell(&target, kind, found);
+        if kind == ProbeKind::Readiness && before.ready && !now.ready {
+            // Each time anew, whatever was told a moment ago.
+            let (since, why) = (Timestamp::now().strftime("%H:%M:%SZ"), found.failed(kind));
+            let name = &target.container;
+            self.warn(
+                &target,
+                "Unhealthy",
+                format!("Container {name} is not ready since {since}: {}", why.unwrap_or_default()),
+            );
+        }
+        self.tell(&target, kind, &found);
     }
 
     /// Every failure is told, also below the threshold; the recorder holds repetitions back.
-    fn tell(&self, target: &ProbeTarget, kind: ProbeKind, found: Found) {
-        let (reason, message) = match found {
-            Found::Success => return,
-            Found::Warning(why) => ("ProbeWarning", format!("{kind} probe warning: {why}")),
-            Found::Failure(why) => ("Unhealthy", format!("{kind} probe failed: {why}")),
-            Found::Unknown(why) => {
-                ("Unhealthy", format!("{kind} probe errored and resulted in unknown state: {why}"))
+    fn tell(&self, target: &ProbeTarget, kind: ProbeKind, found: &Found) {
+        match (found, found.failed(kind)) {
+            (Found::Warning(why), _) => {
+                self.warn(target, "ProbeWarning", format!("{kind} probe warning: {why}"));
             }
-        };
+            (_, Some(why)) => self.warn(target, "Unhealthy", why),
+            (_, None) => {}
+        }
+    }
+
+    fn warn(&self, target: &ProbeTarget, reason: &str, message: String) {
         tracing::debug!(pod = %target.pod, container = target.container, reason, message, "probe");
         self.events.record(EventDraft {
             kind: EventType::Warning,

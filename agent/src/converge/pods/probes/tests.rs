@@ -7,7 +7,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use schema::control::Nudge;
 use schema::meta::PodRef;
+use schema::store::Store as _;
 use schema::store::events::EventRecorder;
+use schema::store::memory::MemoryStore;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -138,6 +140,16 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
+        Self::with(EventRecorder::disabled())
+    }
+
+    /// One whose events are written.
+    fn telling() -> (Self, Arc<MemoryStore>) {
+        let store = Arc::new(MemoryStore::new());
+        (Self::with(EventRecorder::spawn(store.clone(), "agent/n1", CancellationToken::new())), store)
+    }
+
+    fn with(events: EventRecorder) -> Self {
         let (docker, prober) =
             (Arc::new(FakeDocker::with_images(&["app:1"])), Arc::new(FakeProber::default()));
         let state = tempfile::tempdir().unwrap();
@@ -147,7 +159,7 @@ impl Rig {
         tokio::spawn(book.clone().run(shutdown.clone()));
         let asker = Asker { docker: docker.clone(), prober: prober.clone() };
         let (wanted, targets) = watch::channel(Arc::default());
-        let runner = ProbeRunner::new(asker, book.clone(), EventRecorder::disabled());
+        let runner = ProbeRunner::new(asker, book.clone(), events);
         tokio::spawn(runner.run(targets, shutdown.clone()));
         Self { docker, prober, book, wanted, _state: state, shutdown }
     }
@@ -258,6 +270,48 @@ async fn answers_become_kubernetes_words() {
     for status in [400, 500] {
         assert_eq!(found[&status], Found::Failure(format!("HTTP probe failed with statuscode: {status}")));
     }
+}
+
+// Seen red with `: {output}` whatever the output is.
+#[tokio::test]
+async fn a_hook_that_fails_says_what_it_said_if_it_said_anything() {
+    let (docker, prober) = (Arc::new(FakeDocker::with_images(&["app:1"])), Arc::new(FakeProber::default()));
+    let new = NewContainer { name: "c".into(), image: "app:1".into(), ..NewContainer::default() };
+    let id = docker.create(&new).await.unwrap();
+    docker.start(&id).await.unwrap();
+    let asker = Asker { docker: docker.clone(), prober };
+    for (output, said) in [
+        ("", "command \"bye now\" ended with code 3"),
+        ("no such host\n", "command \"bye now\" ended with code 3: no such host"),
+    ] {
+        let script = FakeExec { code: 3, output: output.into(), ..FakeExec::default() };
+        docker.engine().execs.insert("bye now".into(), script);
+        let hook = Action::Exec(vec!["bye".into(), "now".into()]);
+        assert_eq!(asker.hook(&id, &hook, SECOND).await, Err(said.to_owned()));
+    }
+}
+
+// Seen red with `before.ready` not asked for (told at the first failure), and without the event of its own.
+#[tokio::test(start_paused = true)]
+async fn each_time_that_a_container_is_not_ready_any_more_is_told_anew() {
+    let (rig, store) = Rig::telling();
+    rig.wanted.send_replace(Arc::new([("c".to_owned(), target(&[(Readiness, tcp(1))]))].into()));
+    let told = async |part: &str| {
+        let events = store.list("/minik8s/events/").await.unwrap().items;
+        events.iter().filter(|kv| String::from_utf8_lossy(&kv.value).contains(part)).count()
+    };
+    // It was never ready, then it was once, so it fell once.
+    for fell in 0..2 {
+        rig.prober.net().answers.insert("h:1".into(), FakeAnswer::Refused);
+        tokio::time::sleep(SECOND * 5).await;
+        assert_eq!(rig.book.failing()["c"], "Readiness probe failed: h:1: connection refused");
+        assert_eq!(told("Container web is not ready since").await, fell);
+        rig.prober.net().answers.clear();
+        tokio::time::sleep(SECOND * 5).await;
+        assert!(rig.health("c") == "sr" && rig.book.failing().is_empty());
+    }
+    assert_eq!(told("\"Readiness probe failed: h:1: connection refused\"").await, 1);
+    rig.shutdown.cancel();
 }
 
 // For `catch_unwind` in `ask`.

@@ -14,7 +14,9 @@ use super::super::hush::UNSHOWN;
 use super::super::render::{self, Placement, VolumePrep};
 use super::super::steps::{Decision, Why};
 use super::super::{names, status, volumes};
+use super::crash::Rig;
 use super::{binding, node};
+use crate::worlds::docker::Exit;
 
 fn blob(digit: &str, kind: BlobKind) -> BlobRef {
     BlobRef { digest: digit.repeat(64), size: 1024, kind }
@@ -120,6 +122,28 @@ fn what_docker_says_of_a_failed_start_is_not_shown_where_a_secret_may_be_in_it()
     spec.containers[0].env.clear();
     binding.pod.spec = spec.into();
     assert!(shown(&world, &binding).contains("hunter2"), "nothing there is a secret");
+}
+
+// Seen red with `down` before `fetch_files` in `up`: the container is stopped.
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_fetched_takes_nothing_down_that_runs() {
+    let mut rig = Rig::new();
+    // The pause container has run long enough to be made anew when it ends.
+    rig.docker.engine().now = jiff::Timestamp::now() - jiff::SignedDuration::from_secs(60);
+    let mut web = binding("web", super::spec(&["a"]));
+    rig.want_pod(web.clone(), true);
+    rig.agent_until("complete", Rig::complete).await;
+    let name = |of: &str| names::container_name("mk8s", of, &web.pod.reference(), &web.pod.uid, 0);
+    let (app, pause) = (name("a"), name(names::PAUSE));
+    rig.docker.end(&pause, Exit { code: 137, oom_killed: false });
+    web.pod.files = [("motd.txt".to_owned(), blob("b", BlobKind::File))].into();
+    rig.want_pod(web.clone(), true);
+    let began = tokio::time::Instant::now();
+    rig.agent_until("a while", |_| began.elapsed() > std::time::Duration::from_secs(20)).await;
+    assert_eq!(rig.docker.running().get(&app), Some(&true), "{:?}", rig.docker.running());
+    web.pod.files.clear();
+    rig.want_pod(web.clone(), true);
+    rig.agent_until("made anew", |rig| rig.docker.running().get(&pause) == Some(&true)).await;
 }
 
 /// As an agent leaves it that ends between two calls.

@@ -8,6 +8,7 @@ use schema::records::Binding;
 use schema::world::{Versioned, World};
 
 use super::super::finished::FinishedBook;
+use super::super::names;
 use super::super::plan::plan;
 use super::super::steps::Why;
 use super::crash::Rig;
@@ -34,6 +35,48 @@ fn a_pod_that_ended_is_not_built_whatever_is_left_of_it() {
         let decision = plan(&observed, at(0)).pods.remove(&job.pod.uid).unwrap();
         assert!(decision.why == Why::Finished && decision.task.is_none(), "{decision:?}");
     }
+}
+
+// Seen red with `None` for the former status (no start time), and without the look at `finished` in `end`.
+#[test]
+fn how_a_pod_ended_is_in_the_plan_once() {
+    let job = once("job", RestartPolicy::Never);
+    let uid = &job.pod.uid;
+    let mut observed = wants(std::slice::from_ref(&job));
+    let runs = PodStatus { phase: PodPhase::Running, start_time: Some(at(1)), ..end(&job) };
+    observed.told.insert(job.pod.reference(), Arc::new(runs));
+    observed.pods.insert(uid.clone(), facts(&job, vec![], vec![container("job", 0, exited(3, 5, 0))]));
+    let decided = plan(&observed, at(9));
+    let status = &decided.ends[uid];
+    assert_eq!((status.phase, status.start_time), (PodPhase::Failed, Some(at(1))));
+    assert!(status.conditions.iter().all(|one| one.last_transition_time == at(9)), "{status:?}");
+    // What was said of another life of it is not its own.
+    let mut other = PodStatus::clone(&observed.told[&job.pod.reference()]);
+    other.uid = "another".into();
+    observed.told.insert(job.pod.reference(), Arc::new(other));
+    assert_eq!(plan(&observed, at(9)).ends[uid].start_time, None);
+    observed.finished.insert(uid.clone(), Arc::new(status.clone()));
+    assert!(plan(&observed, at(9)).ends.is_empty());
+}
+
+// Seen red with the task left in the plan by `keep_ends`.
+#[tokio::test(start_paused = true)]
+async fn nothing_of_a_pod_is_taken_away_before_its_end_is_on_the_disk() {
+    let mut rig = Rig::new();
+    let job = once("job", RestartPolicy::Never);
+    // A folder where the file is to be written first.
+    let file = names::finished_file(rig.state_dir(), &job.pod.uid);
+    let in_the_way = file.with_extension("tmp");
+    std::fs::create_dir_all(&in_the_way).unwrap();
+    rig.want_pod(job, true);
+    let ended = |rig: &Rig| rig.docker.running().iter().any(|(name, runs)| name.contains("_job_") && !runs);
+    rig.agent_until("the end", |rig| ended(rig)).await;
+    let began = tokio::time::Instant::now();
+    rig.agent_until("a while", |_| began.elapsed() > std::time::Duration::from_secs(10)).await;
+    assert!(rig.docker.running().values().any(|runs| *runs), "the pause container stays");
+    std::fs::remove_dir(&in_the_way).unwrap();
+    rig.agent_until("wound up", |rig| rig.docker.running().values().all(|runs| !runs)).await;
+    assert!(file.is_file());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,6 +10,7 @@ mod observe;
 mod plan;
 mod probing;
 mod volumes;
+mod waiting;
 mod writer;
 
 use std::collections::BTreeMap;
@@ -87,6 +88,7 @@ fn wants(bindings: &[Binding]) -> Observed {
         links: None,
         listeners: BTreeMap::new(),
         finished: BTreeMap::new(),
+        told: BTreeMap::new(),
         folders: std::collections::BTreeSet::new(),
         memory: Memory::default(),
     }
@@ -109,6 +111,7 @@ fn container(name: &str, attempt: u32, state: State) -> Container {
         ports: Vec::new(),
         hook: None,
         health: None,
+        failing: None,
         files: Vec::new(),
         state,
     }

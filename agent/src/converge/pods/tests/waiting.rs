@@ -1,0 +1,79 @@
+//! What containers are said to wait for while something is tried again.
+
+use schema::kinds::pod::PullPolicy;
+use schema::records::Binding;
+
+use super::super::facts::{Busy, Observed, Slot, Trouble};
+use super::super::plan::plan;
+use super::{at, binding, container, exited, facts, pause, running, spec, wants};
+
+fn trouble(reason: &str) -> Trouble {
+    Trouble { reason: reason.into(), message: "so".into(), failures: 2, at: at(0), retry_at: at(10) }
+}
+
+fn slot(pod: &Binding) -> Slot {
+    (pod.pod.uid.clone(), "a".into())
+}
+
+/// The reason, and whether something is done about the pod.
+fn waits(observed: &Observed, pod: &Binding, now: i64) -> (String, bool) {
+    let decision = &plan(observed, at(now)).pods[&pod.pod.uid];
+    let reason = decision.waiting.get("a").map_or_else(String::new, |waiting| waiting.reason.clone());
+    (reason, decision.task.is_some() || !decision.pulls.is_empty())
+}
+
+fn busy(observed: &mut Observed, pod: &Binding) {
+    let busy = Busy {
+        pod: pod.pod.reference(),
+        up: true,
+        address: None,
+        ports: Vec::new(),
+        cancel: tokio_util::sync::CancellationToken::new(),
+    };
+    observed.memory.busy.insert(pod.pod.uid.clone(), busy);
+}
+
+// Seen red without `still_in_trouble` (no reason at 11 s), and with an idle decision for `in_flight`.
+#[test]
+fn a_retry_is_called_what_the_failure_was_called() {
+    for (reason, policy, shown) in [
+        ("ErrImageNeverPull", PullPolicy::Never, "ErrImageNeverPull"),
+        ("CreateContainerConfigError", PullPolicy::IfNotPresent, "CreateContainerConfigError"),
+        ("ErrImagePull", PullPolicy::Always, "ImagePullBackOff"),
+    ] {
+        let mut spec = spec(&["a"]);
+        spec.containers[0].image_pull_policy = Some(policy);
+        let web = binding("web", spec);
+        let mut observed = wants(std::slice::from_ref(&web));
+        observed.pods.insert(web.pod.uid.clone(), facts(&web, vec![pause(running(), "10.244.3.2")], vec![]));
+        observed.memory.trouble.insert(slot(&web), trouble(reason));
+        assert_eq!(waits(&observed, &web, 5), (shown.into(), false), "{reason}");
+        assert_eq!(waits(&observed, &web, 11), (shown.into(), true), "{reason}");
+        busy(&mut observed, &web);
+        assert_eq!(waits(&observed, &web, 11), (shown.into(), false), "{reason}, under way");
+    }
+}
+
+#[test]
+fn an_image_that_has_come_is_not_waited_for() {
+    let mut spec = spec(&["a"]);
+    spec.containers[0].image_pull_policy = Some(PullPolicy::Always);
+    let web = binding("web", spec);
+    let mut observed = wants(std::slice::from_ref(&web));
+    observed.memory.trouble.insert(slot(&web), trouble("ErrImagePull"));
+    observed.memory.pulled.insert(slot(&web), 0);
+    assert_eq!(waits(&observed, &web, 11), (String::new(), true));
+}
+
+// Seen red with an idle decision for `in_flight`: it is shown as ended while its neighbour is made.
+#[test]
+fn a_crash_is_waited_out_also_while_a_neighbour_is_started() {
+    let web = binding("web", spec(&["a", "b"]));
+    let mut observed = wants(std::slice::from_ref(&web));
+    let mut crashed = container("a", 1, exited(1, 5, 0));
+    crashed.backoff = 1;
+    let there = facts(&web, vec![pause(running(), "10.244.3.2")], vec![crashed]);
+    observed.pods.insert(web.pod.uid.clone(), there);
+    busy(&mut observed, &web);
+    assert_eq!(waits(&observed, &web, 5), ("CrashLoopBackOff".into(), false));
+}
