@@ -13,6 +13,7 @@ use super::finished::Finished;
 use super::names;
 use super::probes::render::Action;
 use super::probes::{Health, ProbeKind};
+use crate::converge::dns::NodeDns;
 use crate::desired::Desired;
 use crate::worlds::docker::{ContainerDetails, EngineState, ListedContainer, LogLimits};
 use crate::worlds::netlink::{HostEnd, Listener, Port};
@@ -39,6 +40,8 @@ pub struct NodeFacts {
     pub mtu: u32,
     /// What every container gets, whatever its manifest says.
     pub container_limits: ContainerLimits,
+    /// What pods are told of name servers.
+    pub dns: NodeDns,
 }
 
 /// What every container gets, whatever its manifest says. A change is for new containers: none is
