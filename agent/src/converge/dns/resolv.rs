@@ -38,7 +38,7 @@ impl ResolvConf {
             let Some(keyword) = words.next().filter(|word| !word.starts_with(['#', ';'])) else { continue };
             match keyword {
                 "nameserver" => {
-                    conf.nameservers.extend(words.next().and_then(|word| word.parse::<IpAddr>().ok()))
+                    conf.nameservers.extend(words.next().and_then(|word| word.parse::<IpAddr>().ok()));
                 }
                 "search" | "domain" => conf.searches = words.map(str::to_owned).collect(),
                 "options" => conf.options.extend(words.map(str::to_owned)),
@@ -147,7 +147,7 @@ mod tests {
         );
     }
 
-    // Seen red without the check for our own address, and with the stub taken as it stands.
+    // Seen red without the check for our own address.
     #[test]
     fn upstreams_never_lead_back_here() {
         let stub = "nameserver 127.0.0.53\noptions edns0 trust-ad\nsearch lan\n";

@@ -136,6 +136,7 @@ mod tests {
         assert_eq!(told(spec(DnsPolicy::Default, false), &alone), "10.96.0.10 |  | ");
     }
 
+    // Seen red without the limit of characters.
     #[test]
     fn dns_config_is_merged_within_kubernetes_limits() {
         let option =

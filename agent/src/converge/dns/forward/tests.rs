@@ -111,7 +111,7 @@ async fn upstream(says: Says) -> Upstream {
     Upstream { address, asked, _tasks: tasks }
 }
 
-// Seen red with the first answer taken whatever it says: half of the questions failed.
+// Seen red with the first answer taken whatever it says.
 #[tokio::test]
 async fn an_upstream_that_refuses_or_is_silent_costs_no_answer() {
     for bad in [Says::Refused, Says::Nothing] {
@@ -164,7 +164,7 @@ async fn answers_that_are_cut_off_are_asked_for_over_tcp_and_forged_ones_ignored
     }
 }
 
-// Seen red with the cache's time limits left out.
+// Seen red with a negative answer without SOA kept.
 #[tokio::test]
 async fn answers_are_kept_as_long_as_they_say_within_limits() {
     for (says, kept, code, ttl) in [

@@ -29,7 +29,7 @@ fn catalog(services: Vec<(&str, &str, ServiceRecord)>, hosts: &[&str]) -> Catalo
     let service = |(namespace, name, record)| (PodRef::new(namespace, name), versioned(record));
     let route = |(index, host): (usize, &&str)| {
         let record = RouteRecord { host: (*host).into(), paths: Vec::new() };
-        (PodRef::new("default", &format!("r{index}")), versioned(record))
+        (PodRef::new("default", format!("r{index}")), versioned(record))
     };
     Catalog {
         source: Source::Etcd,
@@ -89,8 +89,8 @@ fn ask(zone: &Zone, name: &str, kind: RecordType) -> Vec<String> {
     lines
 }
 
-// Seen red with the service's port in headless SRV records, with ready endpoints ignored, with no empty
-// names between a name and the zone, and with hosts that win over services.
+// Seen red with the service's port in headless SRV records, with no empty names between a name and the
+// zone, and with hosts that win over services.
 #[test]
 fn every_record_of_the_specification_is_answered() {
     use RecordType::{A, AAAA, ANY, NS, PTR, SOA, SRV, TXT};
@@ -224,6 +224,7 @@ fn large_services_have_all_their_endpoints() {
     assert_eq!(ask(&zone, "_http._tcp.large.default.svc.cluster.local.", RecordType::SRV).len(), 3000);
 }
 
+// Seen red with the service's port in SRV records: two targets became one.
 #[test]
 fn addresses_that_come_twice_are_said_once() {
     let twice = vec![endpoint("10.244.1.1", &[80], Some("a")), endpoint("10.244.1.1", &[81], Some("a"))];
