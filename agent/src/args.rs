@@ -15,6 +15,8 @@ pub const DEFAULT_DOCKER: &str = "unix:///var/run/docker.sock";
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:7071";
 /// Where the private etcd listens.
 pub const DEFAULT_ETCD: &str = "http://127.0.0.1:7079";
+/// Where a machine says how names are looked up.
+pub const DEFAULT_RESOLV_CONF: &str = "/etc/resolv.conf";
 /// Name of the only Minik8s on a machine.
 pub const DEFAULT_INSTANCE: &str = "mk8s";
 
@@ -101,9 +103,30 @@ pub struct RunArguments {
     /// [default: agent/age-identity.txt in the state directory]
     #[arg(long, env = "MINIK8S_AGE_IDENTITY", value_name = "FILE")]
     pub age_identity: Option<PathBuf>,
+    /// Flags about names.
+    #[command(flatten)]
+    pub dns: DnsArguments,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub machine: MachineArguments,
+}
+
+/// Flags about names.
+#[derive(Debug, Clone, Args)]
+pub struct DnsArguments {
+    /// The cluster's DNS zone; the same on all nodes
+    #[arg(long, env = "MINIK8S_CLUSTER_DOMAIN", value_name = "NAME", default_value = "cluster.local")]
+    pub cluster_domain: String,
+    /// Name servers to ask for all other names; by default those of --resolv-conf
+    #[arg(long, env = "MINIK8S_DNS_UPSTREAM", value_name = "ADDR[:PORT]", value_delimiter = ',')]
+    pub dns_upstream: Vec<String>,
+    /// Let this machine's own resolver know the cluster's names, too: by systemd-resolved where it runs,
+    /// else in --resolv-conf, which is restored without this flag and by reset
+    #[arg(long, env = "MINIK8S_NODE_DNS")]
+    pub node_dns: bool,
+    /// This machine's resolver settings
+    #[arg(long, env = "MINIK8S_RESOLV_CONF", value_name = "FILE", default_value = DEFAULT_RESOLV_CONF)]
+    pub resolv_conf: PathBuf,
 }
 
 /// Flags of `doctor`.

@@ -3,9 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use hickory_proto::rr::Name;
 use schema::quantity::Memory;
 
-use crate::args::{MachineArguments, RunArguments};
+use crate::args::{DnsArguments, MachineArguments, RunArguments};
+use crate::converge::dns::{DnsSettings, resolv};
 use crate::converge::images::Thresholds;
 use crate::converge::network::Vxlan;
 use crate::converge::pods::ContainerLimits;
@@ -61,6 +63,8 @@ pub struct Config {
     pub reconciler: Vec<String>,
     /// File of this node's age identity.
     pub age_identity: PathBuf,
+    /// Names.
+    pub dns: DnsSettings,
 }
 
 /// A flag that can't be.
@@ -119,6 +123,7 @@ impl RunArguments {
         let own = || machine.agent_dir().join(AGE_IDENTITY);
         Ok(Config {
             age_identity: self.age_identity.clone().unwrap_or_else(own),
+            dns: self.dns.check()?,
             reconciler,
             machine,
             etcd,
@@ -129,6 +134,40 @@ impl RunArguments {
             container_limits: self.container_limits()?,
             image_gc: self.thresholds()?,
         })
+    }
+}
+
+/// Longest name of a zone: names of services, ports and hosts stand before it.
+const DOMAIN_MAX: usize = 100;
+
+impl DnsArguments {
+    fn check(&self) -> Result<DnsSettings, ConfigError> {
+        let text = self.cluster_domain.trim_end_matches('.').to_ascii_lowercase();
+        let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        let right = |label: &str| !label.is_empty() && label.len() <= 63 && label.chars().all(allowed);
+        let name = Name::from_ascii(format!("{text}."));
+        let domain = match name {
+            Ok(name) if text.len() <= DOMAIN_MAX && text.split('.').all(right) => name,
+            _ => {
+                let why = "give a DNS name of at most 100 characters, for example cluster.local";
+                return wrong("--cluster-domain", &self.cluster_domain, why);
+            }
+        };
+        let mut upstream: Vec<SocketAddr> = Vec::new();
+        for text in self.dns_upstream.iter().map(|text| text.trim()) {
+            let port = |address: IpAddr| SocketAddr::new(address, resolv::PORT);
+            let Some(address) = text.parse().ok().or_else(|| text.parse().ok().map(port)) else {
+                let why = "give addresses, for example 192.0.2.53 or 192.0.2.53:5353";
+                return wrong("--dns-upstream", text, why);
+            };
+            if !upstream.contains(&address) {
+                upstream.push(address);
+            }
+        }
+        let resolv_conf = std::path::absolute(&self.resolv_conf).or_else(|error| {
+            wrong("--resolv-conf", self.resolv_conf.display().to_string(), error.to_string())
+        })?;
+        Ok(DnsSettings { domain, upstream, node_dns: self.node_dns, resolv_conf })
     }
 }
 
@@ -227,6 +266,20 @@ mod tests {
     }
 
     #[test]
+    fn names_have_a_zone_and_upstreams() {
+        let dns = check(&[]).unwrap().dns;
+        assert_eq!(
+            (dns.domain_text().as_str(), dns.upstream.len(), dns.node_dns),
+            ("cluster.local", 0, false)
+        );
+        let flags = "--cluster-domain K8S.Example. --dns-upstream 192.0.2.1,[2001:db8::1]:5353,192.0.2.1:53 --node-dns";
+        let dns = check(&flags.split_whitespace().collect::<Vec<_>>()).unwrap().dns;
+        let upstream: Vec<String> = dns.upstream.iter().map(ToString::to_string).collect();
+        assert_eq!((dns.domain_text().as_str(), dns.node_dns), ("k8s.example", true));
+        assert_eq!(upstream, ["192.0.2.1:53", "[2001:db8::1]:5353"]);
+    }
+
+    #[test]
     fn wrong_flags_say_what_to_give() {
         for (flags, part) in [
             (["--instance", "Mk"], "lower-case letter"),
@@ -244,6 +297,9 @@ mod tests {
             (["--container-log-max-files", "1"], "2 or more"),
             (["--image-gc-high", "0"], "from 1 to 100"),
             (["--image-gc-high", "101"], "from 1 to 100"),
+            (["--cluster-domain", "a..b"], "for example cluster.local"),
+            (["--cluster-domain", "a_b"], "for example cluster.local"),
+            (["--dns-upstream", "192.0.2.1:x"], "192.0.2.53:5353"),
             (["--image-gc-low", "85"], "less than --image-gc-high, which is 85"),
         ] {
             let error = check(&flags).unwrap_err();

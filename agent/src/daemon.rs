@@ -23,8 +23,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{self, Api};
-use crate::catalog::{self, CatalogDisk, CatalogStore};
+use crate::catalog::{self, Catalog, CatalogDisk, CatalogStore};
 use crate::config::Config;
+use crate::converge::dns::{self, DnsDeps, DnsLoop, NodeDns};
 use crate::converge::images::{ImageBook, ImagesDeps, ImagesLoop};
 use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings};
 use crate::converge::node::{HEARTBEAT_INTERVAL, NodeDeps, NodeLoop};
@@ -182,6 +183,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     drive(tasks, services, NETWORK_INTERVAL, nudged);
     nudge_on_change(tasks, "subnet to services", subnet.clone(), nudge.clone());
     nudge_on_change(tasks, "catalog to services", catalog.clone(), nudge);
+    let dns = wire_dns(config, Arc::clone(&netlink) as _, &subnet, catalog.clone(), tasks);
     let api = Api { docker: Arc::clone(&docker), instance: instance.to_owned() };
     tasks.spawn_critical("api", serve(listener, api, tasks.token()));
 
@@ -196,6 +198,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
         state_dir: config.machine.state_dir.clone(),
         mtu: pod_mtu,
         container_limits: config.container_limits,
+        dns,
         docker: Arc::clone(&docker),
         netlink: Arc::clone(&netlink) as _,
         prober: Arc::new(RealProber::default()),
@@ -275,6 +278,30 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     nudge_on_change(tasks, "subnet to network", subnet, nudge.clone());
     nudge_on_change(tasks, "pods to network", pod_table, nudge);
     Ok(())
+}
+
+/// The name server; what pods are told of it.
+fn wire_dns(
+    config: &Config,
+    netlink: Arc<dyn Netlink>,
+    subnet: &watch::Receiver<Option<Subnet>>,
+    catalog: watch::Receiver<Arc<Catalog>>,
+    tasks: &mut Tasks,
+) -> watch::Receiver<NodeDns> {
+    let (settings, agent_dir) = (config.dns.clone(), config.machine.agent_dir());
+    let domain = settings.domain.clone();
+    let range = subnet.borrow().clone();
+    let (zones, zone) = watch::channel(Arc::new(dns::first_zone(&domain, range.as_ref(), &catalog.borrow())));
+    let following = dns::follow_zone(domain, subnet.clone(), catalog.clone(), zones, tasks.token());
+    tasks.spawn_critical("zone", following);
+    let (pods, for_pods) = watch::channel(settings.first_for_pods(range.as_ref(), &agent_dir));
+    let (nudge, nudged) = Nudge::new();
+    nudge_on_change(tasks, "subnet to dns", subnet.clone(), nudge);
+    let instance = config.machine.instance.clone();
+    let subnet = subnet.clone();
+    let deps = DnsDeps { settings, instance, agent_dir, netlink, subnet, catalog, zone, pods };
+    drive(tasks, DnsLoop::new(deps), dns::INTERVAL, nudged);
+    for_pods
 }
 
 /// Serves the read-only API. Streams that are followed end with the process, not the other way.

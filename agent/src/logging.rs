@@ -6,8 +6,10 @@ use tracing_subscriber::EnvFilter;
 
 use crate::args::{LogArguments, OutputFormat};
 
-/// What is logged when nobody says otherwise: our own doings, and of libraries only trouble.
-const DEFAULT_FILTER: &str = "warn,agent=info,schema=info,minik8s_agent=info";
+/// What is logged when nobody says otherwise: our own doings, and of libraries only trouble. Of the name
+/// server not even that: whoever sends it junk would fill the disk.
+const DEFAULT_FILTER: &str =
+    "warn,hickory_server=off,hickory_net=off,agent=info,schema=info,minik8s_agent=info";
 
 /// Libraries that would log the variables of containers, and so secrets.
 const QUIET: [&str; 4] = ["bollard", "bollard::docker", "bollard::read", "bollard::uri"];

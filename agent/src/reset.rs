@@ -12,6 +12,7 @@ use anyhow::{Context as _, bail};
 use futures::StreamExt as _;
 
 use crate::config::MachineConfig;
+use crate::converge::dns::machine::MachineFiles;
 use crate::converge::network::parse::saved_rules;
 use crate::converge::network::plan::removal;
 use crate::converge::network::render::{ChainRef, Names, restore_input};
@@ -75,6 +76,12 @@ pub async fn run(machine: &MachineConfig) -> anyhow::Result<()> {
         Err(error) => removed.failures.push(format!("containers: {error}")),
     }
     remove_network(machine, &netlink, &RealIptables::new(), &mut removed).await;
+    // Before the directory goes, in which the former file lies.
+    match MachineFiles::undo(&machine.agent_dir(), &machine.instance) {
+        Ok(Some(path)) => removed.done(format!("the cluster's name server from {path}")),
+        Ok(None) => {}
+        Err(error) => removed.failures.push(format!("the cluster's name server from resolv.conf: {error}")),
+    }
     files::remove(machine, &mut removed);
     drop((instance, lock));
     if docker.is_ok() {

@@ -63,7 +63,7 @@ want_build_and_node() {
 }
 
 # What the tests need besides: an SSH server of their own, the programs that sign commits, an image
-# registry with logins.
+# registry with logins, programs that ask for names.
 want_tests() {
 	want_for tar tar
 	want_file /usr/sbin/sshd openssh-server
@@ -72,6 +72,8 @@ want_tests() {
 	want_for docker-registry docker-registry
 	want_for age age
 	want_for htpasswd apache2-utils
+	want_for dig bind9-dnsutils
+	want_for dnsperf dnsperf
 }
 
 rust_minor() { rustc --version 2>/dev/null | sed -n 's/^rustc 1\.\([0-9]*\).*/\1/p'; }

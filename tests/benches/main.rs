@@ -9,6 +9,7 @@ mod figures;
 mod files;
 mod hooks;
 mod idle;
+mod names;
 mod plans;
 mod pods;
 
@@ -33,6 +34,8 @@ pub(crate) struct Scale {
     idle_pods: usize,
     /// Objects that the idling reconciler has.
     idle_objects: usize,
+    /// Services whose names are asked for.
+    services: usize,
 }
 
 const FULL: Scale = Scale {
@@ -43,6 +46,7 @@ const FULL: Scale = Scale {
     idle_seconds: 30,
     idle_pods: 30,
     idle_objects: 1_000,
+    services: 1_000,
 };
 const SHORT: Scale = Scale {
     pushes: 5,
@@ -52,17 +56,19 @@ const SHORT: Scale = Scale {
     idle_seconds: 10,
     idle_pods: 12,
     idle_objects: 1_000,
+    services: 1_000,
 };
 
 /// A part of the figures, and what takes them.
 type Part = (&'static str, fn(Scale, &mut Table) -> Result<()>);
 
-const PARTS: [Part; 5] = [
+const PARTS: [Part; 6] = [
     ("plans", plans::measure),
     ("pods", pods::measure),
     ("files", files::measure),
     ("hooks", hooks::measure),
     ("idle", idle::measure),
+    ("dns", names::measure),
 ];
 
 fn main() -> Result<()> {

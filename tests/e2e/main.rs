@@ -10,6 +10,7 @@ mod cli;
 mod crash_moments;
 mod crash_rounds;
 mod dangerous_commits;
+mod dns;
 mod docker_restart;
 mod etcd_lost;
 mod fail_static;

@@ -1,5 +1,6 @@
 //! The loops of a node, one folder per kind of thing converged: observe, plan, act, report.
 
+pub mod dns;
 pub mod images;
 pub mod network;
 pub mod node;

@@ -137,6 +137,7 @@ impl Node {
             state_dir: self.state.path().to_owned(),
             mtu: 1500,
             container_limits: self.container_limits,
+            dns: watch::channel(Default::default()).1,
             docker: Arc::clone(&self.docker),
             netlink: self.netlink.clone(),
             prober: Arc::new(agent::worlds::prober::RealProber::default()),

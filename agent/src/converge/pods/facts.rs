@@ -14,6 +14,7 @@ use super::names;
 use super::probes::render::Action;
 use super::probes::{Health, ProbeKind};
 use super::report::Told;
+use crate::converge::dns::NodeDns;
 use crate::desired::Desired;
 use crate::worlds::docker::{ContainerDetails, EngineState, ListedContainer, LogLimits};
 use crate::worlds::netlink::{HostEnd, Listener, Port};
@@ -40,6 +41,8 @@ pub struct NodeFacts {
     pub mtu: u32,
     /// What every container gets, whatever its manifest says.
     pub container_limits: ContainerLimits,
+    /// What pods are told of name servers.
+    pub dns: NodeDns,
 }
 
 /// What every container gets, whatever its manifest says. A change is for new containers: none is

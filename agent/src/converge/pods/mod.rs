@@ -21,6 +21,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::converge::dns::NodeDns;
+use crate::converge::dns::zone::dns_address;
 use crate::converge::images::ImageBook;
 use crate::converge::pod_table::PodTable;
 use crate::desired::{Desired, DesiredStore, DiskError, ETCD_GRACE, Source};
@@ -33,6 +35,7 @@ pub mod act;
 pub mod allocate;
 pub mod containers;
 pub mod credentials;
+pub mod dns;
 pub mod env;
 pub mod facts;
 pub mod finished;
@@ -101,6 +104,8 @@ pub struct PodsDeps {
     pub mtu: u32,
     /// What every container gets.
     pub container_limits: ContainerLimits,
+    /// What pods are told of name servers.
+    pub dns: watch::Receiver<NodeDns>,
     /// The engine.
     pub docker: Arc<dyn Docker>,
     /// The kernel.
@@ -137,6 +142,7 @@ pub struct PodsLoop {
     world: WorldReader,
     looker: Looker,
     netlink: Arc<dyn Netlink>,
+    dns: watch::Receiver<NodeDns>,
     worker: Worker,
     book: HealthBook,
     probes: watch::Sender<Arc<Targets>>,
@@ -167,6 +173,7 @@ impl PodsLoop {
             pause_image: deps.pause_image.reference,
             mtu: deps.mtu,
             container_limits: deps.container_limits,
+            dns: deps.dns.borrow().clone(),
         });
         let (statuses, newest) = watch::channel(Statuses::default());
         let writer = writer::StatusWriter::new(deps.node, deps.store, deps.world.clone());
@@ -210,6 +217,7 @@ impl PodsLoop {
             world: deps.world,
             looker: Looker::new(deps.docker, instance, stale),
             netlink: deps.netlink,
+            dns: deps.dns,
             worker,
             book,
             probes,
@@ -307,11 +315,14 @@ impl Loop for PodsLoop {
                 BTreeMap::new()
             }),
         };
+        let mut dns = self.dns.borrow().clone();
+        // The first range of a node comes here before the name server has heard of it.
+        dns.server = dns.server.or(desired.subnet.as_ref().map(|subnet| dns_address(subnet.service_cidr)));
         Ok(Observation::Ready(Observed {
             listeners,
             finished,
             told: report::told(&self.statuses.borrow(), &world, &self.node.node),
-            node: (*self.node).clone(),
+            node: NodeFacts { dns, ..(*self.node).clone() },
             desired,
             pods,
             links: links.ok(),

@@ -11,6 +11,7 @@ use schema::kinds::pod::{
 };
 use schema::records::{Binding, PodInstance};
 
+use super::dns;
 use super::env::{FieldContext, expand, variables};
 use super::facts::NodeFacts;
 use super::hush::secrets_of;
@@ -146,6 +147,7 @@ pub fn pause(at: Placement<'_>) -> NewContainer {
         namespaces: if pod.spec.host_network { Namespaces::HostNetwork } else { Namespaces::Own },
         log: at.node.container_limits.log,
         extra_hosts,
+        resolver: Some(dns::resolver(pod, &at.node.dns)),
         ..NewContainer::default()
     }
 }
@@ -235,6 +237,8 @@ pub fn container(
         log: at.node.container_limits.log,
         stdin: spec.stdin,
         tty: spec.tty,
+        // On the host's network a container shares nothing with its pause container.
+        resolver: pod.spec.host_network.then(|| dns::resolver(pod, &at.node.dns)),
         ..NewContainer::default()
     };
     let host = at.address.map_or(at.node.node_ip, |address| address.addr().into());

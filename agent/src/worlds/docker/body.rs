@@ -13,6 +13,12 @@ use super::spec::{BindMount, Limits, Namespaces, NewContainer};
 /// Period of the CPU quota, as Kubernetes sets it.
 const CPU_PERIOD_US: i64 = 100_000;
 
+/// The search domain by which Docker writes no line of them.
+const NO_SEARCH: &str = ".";
+
+/// An option that says what holds without it.
+const DEFAULT_OPTION: &str = "ndots:1";
+
 /// The body of a create request.
 pub(super) fn create_body(new: &NewContainer) -> ContainerCreateBody {
     // Docker keeps the image's CMD when only ENTRYPOINT is absent; Kubernetes drops CMD with `command`.
@@ -74,6 +80,10 @@ fn host_config(new: &NewContainer) -> HostConfig {
         cap_drop: some(&new.capabilities_drop),
         extra_hosts: some(&new.extra_hosts),
         group_add: some(&new.groups),
+        dns: new.resolver.as_ref().map(|resolver| resolver.nameservers.clone()),
+        // Of an empty list the engine takes the machine's.
+        dns_search: new.resolver.as_ref().map(|resolver| or(&resolver.searches, NO_SEARCH)),
+        dns_options: new.resolver.as_ref().map(|resolver| or(&resolver.options, DEFAULT_OPTION)),
         ..Default::default()
     }
 }
@@ -94,6 +104,10 @@ fn mount(bind: &BindMount) -> Mount {
 
 fn some(list: &[String]) -> Option<Vec<String>> {
     (!list.is_empty()).then(|| list.to_vec())
+}
+
+fn or(list: &[String], instead: &str) -> Vec<String> {
+    if list.is_empty() { vec![instead.to_owned()] } else { list.to_vec() }
 }
 
 fn non_zero(number: i64) -> Option<i64> {

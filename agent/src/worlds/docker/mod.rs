@@ -24,7 +24,7 @@ pub use error::DockerError;
 pub use fake::{Call, Exit, FakeDocker, FakeExec, Fault};
 pub use image::{ImageFacts, PullProgress, RegistryLogin, StoredImage};
 pub use real::RealDocker;
-pub use spec::{BindMount, Limits, LogLimits, Namespaces, NewContainer};
+pub use spec::{BindMount, Limits, LogLimits, Namespaces, NewContainer, Resolver};
 
 /// The label by which a listing finds the containers of one instance.
 pub const INSTANCE_LABEL: &str = "minik8s.io/instance";

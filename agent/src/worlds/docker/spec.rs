@@ -24,6 +24,8 @@ pub struct NewContainer {
     pub hostname: Option<String>,
     /// Lines of `/etc/hosts`, `name:address`.
     pub extra_hosts: Vec<String>,
+    /// Its `resolv.conf`, if it is not that of another container; the engine's own choice when none.
+    pub resolver: Option<Resolver>,
     /// `uid[:gid]`.
     pub user: Option<String>,
     /// Further group ids.
@@ -50,6 +52,17 @@ pub struct NewContainer {
     pub stdin: bool,
     /// Gives it a terminal.
     pub tty: bool,
+}
+
+/// What a container's `resolv.conf` says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resolver {
+    /// Addresses of name servers.
+    pub nameservers: Vec<String>,
+    /// Search domains.
+    pub searches: Vec<String>,
+    /// Options, `name` or `name:value`.
+    pub options: Vec<String>,
 }
 
 /// A directory or file of the host seen in the container.

@@ -9,7 +9,6 @@ use serde::{Deserialize, Serialize};
 
 mod container;
 mod defaults;
-mod not_executed;
 mod security;
 mod status;
 mod validate;

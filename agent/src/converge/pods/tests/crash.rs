@@ -148,6 +148,7 @@ impl Rig {
         let events = CancellationToken::new();
         let the_loop = PodsLoop::new(PodsDeps {
             container_limits: Default::default(),
+            dns: watch::channel(Default::default()).1,
             node: "n1".into(),
             node_ip: "192.0.2.1".parse().unwrap(),
             instance: "mk8s".into(),

@@ -40,6 +40,7 @@ fn node() -> NodeFacts {
         pause_image: "pause:1".into(),
         mtu: 1500,
         container_limits: super::ContainerLimits::default(),
+        dns: crate::converge::dns::NodeDns::default(),
     }
 }
 

@@ -13,7 +13,7 @@ mod volume;
 
 use std::collections::BTreeSet;
 
-use super::{EnvVar, PodSpec, ResourceRequirements, not_executed};
+use super::{EnvVar, PodSpec, ResourceRequirements};
 use crate::kinds::names::{DNS_LABEL, is_dns_label};
 use crate::violation::{Findings, Path, rules};
 
@@ -25,7 +25,6 @@ impl PodSpec {
         ports::validate(self, at, findings);
         security::validate(self, at, findings);
         scheduling::validate(self, at, findings);
-        not_executed::note(self, at, findings);
     }
 }
 

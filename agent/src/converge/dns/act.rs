@@ -1,0 +1,90 @@
+//! Carries the plan out: listens, asks others, changes the machine's resolver. A step that fails hinders
+//! no other.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use super::forward::Forwarder;
+use super::listen::{self, Running};
+use super::plan::{DnsPlan, NodeStep, Observed};
+use super::{DnsLoop, Handler, machine};
+
+/// What became of a plan.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// What was done, a sentence each.
+    pub done: Vec<String>,
+    /// What could not be done, with the reason.
+    pub failed: Vec<String>,
+}
+
+impl DnsLoop {
+    pub(super) async fn carry_out(&mut self, observed: &Observed, plan: DnsPlan) -> Outcome {
+        let mut outcome = Outcome::default();
+        self.deps.pods.send_if_modified(|there| {
+            let differs = *there != plan.pods;
+            if differs {
+                *there = plan.pods;
+            }
+            differs
+        });
+        if let Some(upstreams) = plan.upstreams {
+            let names: Vec<String> = upstreams.iter().map(ToString::to_string).collect();
+            outcome.done.push(match names.is_empty() {
+                true => "no upstream name server is known; other names are answered with SERVFAIL".to_owned(),
+                false => format!("other names are asked of {}", names.join(", ")),
+            });
+            self.forwarders.send_replace(Arc::new(Forwarder::new(upstreams)));
+        }
+        if let Some(address) = plan.bind {
+            match self.bind(address).await {
+                Ok(()) => outcome.done.push(format!("answers at {address}:53")),
+                Err(why) => outcome.failed.push(why),
+            }
+        }
+        self.change_machine(observed, plan.node, &mut outcome).await;
+        outcome
+    }
+
+    async fn bind(&mut self, address: Ipv4Addr) -> Result<(), String> {
+        // The former one ends first: it may be what holds the port.
+        self.running = None;
+        let sockets = match listen::bind(address) {
+            Ok(sockets) => sockets,
+            Err(error) => return Err(listen::explain(address, &error, self.deps.netlink.as_ref()).await),
+        };
+        let handler = Handler::new(self.deps.zone.clone(), self.forwarders.subscribe());
+        let running = Running::start(address, sockets, handler);
+        self.running = Some(running.map_err(|error| format!("cannot answer at {address}:53: {error}"))?);
+        Ok(())
+    }
+
+    async fn change_machine(&mut self, observed: &Observed, step: NodeStep, outcome: &mut Outcome) {
+        let bridge = machine::bridge(&self.deps.instance);
+        let path = &observed.path;
+        let (what, result) = match step {
+            NodeStep::Nothing => return,
+            NodeStep::Write { keep, text } => {
+                let result = self.files.write(keep.as_ref(), &text);
+                (format!("this machine's {path} names the cluster's server first"), result)
+            }
+            NodeStep::Restore(former) => {
+                (format!("this machine's {path} is as it was before"), self.files.restore(&former))
+            }
+            NodeStep::Forget => (format!("{path} was changed by others and stays"), self.files.forget()),
+            NodeStep::Split(split) => {
+                let domains: Vec<&str> = split.domains.iter().map(String::as_str).collect();
+                let what = format!("systemd-resolved asks the cluster's server for {}", domains.join(" "));
+                (what, machine::set_split(&bridge, &split).await)
+            }
+            NodeStep::Unsplit => (
+                "systemd-resolved does not ask the cluster's server".to_owned(),
+                machine::unsplit(&bridge).await,
+            ),
+        };
+        match result {
+            Ok(()) => outcome.done.push(what),
+            Err(error) => outcome.failed.push(format!("cannot bring about that {what}: {error}")),
+        }
+    }
+}

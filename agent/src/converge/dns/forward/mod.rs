@@ -1,0 +1,154 @@
+//! Names that are not the cluster's: asked of the upstream servers, with a cache.
+//!
+//! Hickory's own resolver (0.26.3) returns the refusal or failure of whichever of two upstreams answers
+//! first: of 5,000 questions with one good and one refusing upstream 13 % failed. So who is asked is
+//! decided here, in `order.rs`; Hickory reads and writes the messages.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::stream::{FuturesUnordered, StreamExt as _};
+use hickory_proto::op::{Message, Query, ResponseCode};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout};
+
+mod cache;
+mod exchange;
+mod order;
+#[cfg(test)]
+mod tests;
+
+use self::cache::Cache;
+use self::order::Health;
+
+/// Questions under way at once. Each has two sockets at most, and an agent may have 1024 files open.
+const QUESTIONS_MAX: usize = 256;
+
+/// Longest time for one question: less than the 5 s after which a pod's resolver asks again.
+const DEADLINE: Duration = Duration::from_secs(4);
+
+/// How long one upstream may take.
+const ATTEMPT_MAX: Duration = Duration::from_millis(1500);
+
+/// After this time without an answer the next upstream is asked besides: half of an attempt, so that
+/// at most two are under way.
+const STAGGER: Duration = Duration::from_millis(750);
+
+/// Times that each upstream is asked: packets get lost.
+const ROUNDS: usize = 2;
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ForwardError {
+    /// Nobody to ask.
+    #[error("this node has no upstream name server; give one with --dns-upstream")]
+    NoUpstream,
+    /// Too many questions are under way.
+    #[error("{QUESTIONS_MAX} questions to upstream name servers are under way")]
+    Busy,
+    /// Nobody answered.
+    #[error("no upstream name server answered within {} s", DEADLINE.as_secs())]
+    Timeout,
+    /// The last upstream that said anything could not do it.
+    #[error("an upstream name server answered {0}")]
+    Refused(ResponseCode),
+}
+
+/// Asks upstreams.
+#[derive(Debug)]
+pub(super) struct Forwarder {
+    upstreams: Vec<SocketAddr>,
+    health: Mutex<Health>,
+    cache: Cache,
+    questions: Semaphore,
+}
+
+impl Forwarder {
+    /// One that asks these, the first one first. No upstream twice.
+    pub(super) fn new(upstreams: Vec<SocketAddr>) -> Self {
+        let health = Mutex::new(Health::new(upstreams.len()));
+        Self { upstreams, health, cache: Cache::new(), questions: Semaphore::new(QUESTIONS_MAX) }
+    }
+
+    /// Whom it asks.
+    pub(super) fn upstreams(&self) -> &[SocketAddr] {
+        &self.upstreams
+    }
+
+    /// The answer, from the cache or an upstream: its code may be NXDOMAIN. Ends in bounded time.
+    pub(super) async fn ask(&self, query: &Query) -> Result<Arc<Message>, ForwardError> {
+        if let Some(known) = self.cache.get(query) {
+            return Ok(known);
+        }
+        if self.upstreams.is_empty() {
+            return Err(ForwardError::NoUpstream);
+        }
+        let Ok(_permit) = self.questions.try_acquire() else { return Err(ForwardError::Busy) };
+        let mut last = ForwardError::Timeout;
+        let asked = timeout(DEADLINE, self.ask_in_turn(query, &mut last)).await;
+        let answer = asked.ok().flatten().ok_or(last)?;
+        Ok(self.cache.keep(query, answer))
+    }
+
+    /// One upstream after the other, the next one early if there is no answer.
+    async fn ask_in_turn(&self, query: &Query, last: &mut ForwardError) -> Option<Message> {
+        let order = self.health(|health| health.order(Instant::now().into_std()));
+        let count = order.len();
+        let mut turns = order.into_iter().cycle().take(count * ROUNDS);
+        let mut under_way = FuturesUnordered::new();
+        under_way.push(self.ask_one(query, turns.next()?));
+        loop {
+            tokio::select! {
+                // Cancel-safe: what is under way stays in the set.
+                answered = under_way.next(), if !under_way.is_empty() => match answered.flatten() {
+                    Some(answer) if is_final(&answer) => return Some(answer),
+                    failed => {
+                        if let Some(answer) = failed {
+                            *last = ForwardError::Refused(answer.metadata.response_code);
+                        }
+                        match turns.next() {
+                            Some(next) => under_way.push(self.ask_one(query, next)),
+                            None if under_way.is_empty() => return None,
+                            None => {}
+                        }
+                    }
+                },
+                () = sleep(STAGGER) => if let Some(next) = turns.next() {
+                    under_way.push(self.ask_one(query, next));
+                },
+            }
+        }
+    }
+
+    async fn ask_one(&self, query: &Query, index: usize) -> Option<Message> {
+        let upstream = *self.upstreams.get(index)?;
+        let answer = timeout(ATTEMPT_MAX, exchange::exchange(upstream, query)).await;
+        let now = Instant::now().into_std();
+        match answer {
+            Ok(Ok(answer)) => {
+                self.health(|health| health.answered(index));
+                Some(answer)
+            }
+            Ok(Err(error)) => {
+                tracing::debug!(%upstream, %error, "an upstream name server can't be asked");
+                self.health(|health| health.silent(index, now));
+                None
+            }
+            Err(_) => {
+                self.health(|health| health.silent(index, now));
+                None
+            }
+        }
+    }
+
+    fn health<T>(&self, work: impl FnOnce(&mut Health) -> T) -> T {
+        work(&mut self.health.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Another upstream would not say otherwise.
+fn is_final(answer: &Message) -> bool {
+    matches!(answer.metadata.response_code, ResponseCode::NoError | ResponseCode::NXDomain)
+}

@@ -1,0 +1,185 @@
+//! Upstreams that answer, refuse, cut off, lie or say nothing, on real sockets.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hickory_proto::op::{Message, OpCode, Query, ResponseCode};
+use hickory_proto::rr::rdata::{A, SOA};
+use hickory_proto::rr::{Name, RData, Record, RecordType};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::task::JoinSet;
+
+use super::{ForwardError, Forwarder, QUESTIONS_MAX};
+
+#[derive(Clone, Copy, PartialEq)]
+enum Says {
+    Address,
+    Refused,
+    Nothing,
+    NoName,
+    NoNameWithoutSoa,
+    TruncatedThenTcp,
+    ForgedFirst,
+}
+
+struct Upstream {
+    address: SocketAddr,
+    asked: Arc<AtomicUsize>,
+    _tasks: JoinSet<()>,
+}
+
+impl Upstream {
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+}
+
+fn name(text: &str) -> Name {
+    Name::from_ascii(text).unwrap()
+}
+
+fn question(text: &str) -> Query {
+    Query::query(name(text), RecordType::A)
+}
+
+fn answer(packet: &[u8], says: Says) -> Message {
+    let asked = Message::from_vec(packet).unwrap();
+    let mut message = Message::response(asked.metadata.id, OpCode::Query);
+    message.add_queries(asked.queries.clone());
+    let owner = asked.queries[0].name().clone();
+    let soa = SOA::new(name("ns."), name("me."), 1, 1, 1, 1, 300);
+    match says {
+        Says::Refused => message.metadata.response_code = ResponseCode::Refused,
+        Says::NoName | Says::NoNameWithoutSoa => {
+            message.metadata.response_code = ResponseCode::NXDomain;
+            if says == Says::NoName {
+                message.add_authority(Record::from_rdata(name("example."), 300, RData::SOA(soa)));
+            }
+        }
+        Says::TruncatedThenTcp => message.metadata.truncation = true,
+        _ => {
+            message.add_answer(Record::from_rdata(owner, 300, RData::A(A::new(192, 0, 2, 1))));
+        }
+    }
+    message
+}
+
+async fn upstream(says: Says) -> Upstream {
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = socket.local_addr().unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let mut tasks = JoinSet::new();
+    let count = Arc::clone(&asked);
+    tasks.spawn(async move {
+        let mut buffer = [0; 2048];
+        loop {
+            let (length, from) = socket.recv_from(&mut buffer).await.unwrap();
+            count.fetch_add(1, Ordering::SeqCst);
+            if says == Says::Nothing {
+                continue;
+            }
+            let mut message = answer(&buffer[..length], says);
+            if says == Says::ForgedFirst {
+                let mut forged = message.clone();
+                forged.metadata.id = forged.metadata.id.wrapping_add(1);
+                forged.metadata.response_code = ResponseCode::NXDomain;
+                socket.send_to(&forged.to_vec().unwrap(), from).await.unwrap();
+                let mut other = message.clone();
+                other.queries = vec![question("other.example.")];
+                socket.send_to(&other.to_vec().unwrap(), from).await.unwrap();
+            }
+            message.metadata.recursion_available = true;
+            socket.send_to(&message.to_vec().unwrap(), from).await.unwrap();
+        }
+    });
+    if says == Says::TruncatedThenTcp {
+        let listener = TcpListener::bind(address).await.unwrap();
+        tasks.spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let length = stream.read_u16().await.unwrap();
+                let mut packet = vec![0; usize::from(length)];
+                stream.read_exact(&mut packet).await.unwrap();
+                let packet = answer(&packet, Says::Address).to_vec().unwrap();
+                stream.write_u16(u16::try_from(packet.len()).unwrap()).await.unwrap();
+                stream.write_all(&packet).await.unwrap();
+            }
+        });
+    }
+    Upstream { address, asked, _tasks: tasks }
+}
+
+// Seen red with the first answer taken whatever it says.
+#[tokio::test]
+async fn an_upstream_that_refuses_or_is_silent_costs_no_answer() {
+    for bad in [Says::Refused, Says::Nothing] {
+        let (bad, good) = (upstream(bad).await, upstream(Says::Address).await);
+        let forwarder = Arc::new(Forwarder::new(vec![bad.address, good.address]));
+        let mut asking = JoinSet::new();
+        for number in 0..200 {
+            let forwarder = Arc::clone(&forwarder);
+            asking.spawn(async move { forwarder.ask(&question(&format!("n{number}.example."))).await });
+        }
+        for answered in asking.join_all().await {
+            assert_eq!(answered.unwrap().answers.len(), 1);
+        }
+        assert!(bad.asked() > 0 && good.asked() == 200, "{} {}", bad.asked(), good.asked());
+    }
+}
+
+// The clock is tokio's and jumps: how long it took is part of what is decided.
+#[tokio::test(start_paused = true)]
+async fn without_any_upstream_that_answers_all_end_in_bounded_time() {
+    let (one, other) = (upstream(Says::Nothing).await, upstream(Says::Nothing).await);
+    let forwarder = Arc::new(Forwarder::new(vec![one.address, other.address]));
+    let start = tokio::time::Instant::now();
+    let mut asking = JoinSet::new();
+    for number in 0..QUESTIONS_MAX + 50 {
+        let forwarder = Arc::clone(&forwarder);
+        asking.spawn(async move { forwarder.ask(&question(&format!("n{number}.example."))).await });
+    }
+    let failed: Vec<ForwardError> = asking.join_all().await.into_iter().map(Result::unwrap_err).collect();
+    assert_eq!(failed.iter().filter(|error| **error == ForwardError::Busy).count(), 50);
+    assert_eq!(failed.iter().filter(|error| **error == ForwardError::Timeout).count(), QUESTIONS_MAX);
+    assert!(start.elapsed() <= super::DEADLINE + super::STAGGER, "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn all_refusals_are_told_and_no_upstream_too() {
+    let one = upstream(Says::Refused).await;
+    let said = Forwarder::new(vec![one.address]).ask(&question("a.example.")).await;
+    assert_eq!(said.unwrap_err(), ForwardError::Refused(ResponseCode::Refused));
+    let said = Forwarder::new(Vec::new()).ask(&question("a.example.")).await;
+    assert_eq!(said.unwrap_err(), ForwardError::NoUpstream);
+}
+
+#[tokio::test]
+async fn answers_that_are_cut_off_are_asked_for_over_tcp_and_forged_ones_ignored() {
+    for says in [Says::TruncatedThenTcp, Says::ForgedFirst] {
+        let one = upstream(says).await;
+        let said = Forwarder::new(vec![one.address]).ask(&question("a.example.")).await.unwrap();
+        assert_eq!((said.metadata.response_code, said.answers.len()), (ResponseCode::NoError, 1));
+    }
+}
+
+// Seen red with a negative answer without SOA kept.
+#[tokio::test]
+async fn answers_are_kept_as_long_as_they_say_within_limits() {
+    for (says, kept, code, ttl) in [
+        (Says::Address, true, ResponseCode::NoError, 30),
+        (Says::NoName, true, ResponseCode::NXDomain, 10),
+        (Says::NoNameWithoutSoa, false, ResponseCode::NXDomain, 0),
+    ] {
+        let one = upstream(says).await;
+        let forwarder = Forwarder::new(vec![one.address]);
+        for asked in 1..=3 {
+            let said = forwarder.ask(&question("A.example.")).await.unwrap();
+            assert_eq!(said.metadata.response_code, code);
+            let record = said.answers.first().or(said.authorities.first());
+            assert!(record.map_or(0, |record| record.ttl) <= ttl);
+            assert_eq!(one.asked(), if kept { 1 } else { asked }, "{code}");
+        }
+    }
+}

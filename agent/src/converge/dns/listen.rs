@@ -1,0 +1,148 @@
+//! Sockets of the server, and the tasks that serve them.
+//!
+//! Bound before the address is there (`IP_FREEBIND`): the network loop brings it.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use hickory_server::Server;
+use hickory_server::net::runtime::TokioTime;
+use hickory_server::net::runtime::iocompat::AsyncIoTokioAsStd;
+use hickory_server::net::tcp::TcpStream;
+use hickory_server::net::xfer::Protocol as Transport;
+use hickory_server::server::{Request, RequestHandler as _, ResponseHandle, TimeoutStream};
+use schema::kinds::pod::Protocol;
+use socket2::{Domain, Socket, Type};
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::sync::Semaphore;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::resolv::PORT;
+use super::server::Handler;
+use crate::worlds::netlink::Netlink;
+
+/// Connections at once. Each is an open file, of which an agent may have 1024.
+const CONNECTIONS_MAX: usize = 128;
+
+/// How long a connection may say nothing (RFC 7766 wants seconds).
+const IDLE_MAX: Duration = Duration::from_secs(5);
+
+/// Answers of one connection that wait for it to take them.
+const ANSWERS_MAX: usize = 16;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+
+/// Bytes of packets that wait for the server: some thousand questions come at once when pods start.
+const RECEIVE_BUFFER: usize = 4 << 20;
+
+/// Both sockets.
+pub(super) struct Sockets {
+    udp: Socket,
+    tcp: Socket,
+}
+
+/// Binds both.
+pub(super) fn bind(address: Ipv4Addr) -> io::Result<Sockets> {
+    bind_at((address, PORT).into())
+}
+
+pub(super) fn bind_at(at: SocketAddr) -> io::Result<Sockets> {
+    let socket = |kind| {
+        let socket = Socket::new(Domain::IPV4, kind, None)?;
+        socket.set_freebind_v4(true)?;
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        io::Result::Ok(socket)
+    };
+    let (udp, tcp) = (socket(Type::DGRAM)?, socket(Type::STREAM)?);
+    // As much of it as the machine's limit allows.
+    udp.set_recv_buffer_size(RECEIVE_BUFFER)?;
+    udp.bind(&at.into())?;
+    tcp.bind(&at.into())?;
+    tcp.listen(BACKLOG)?;
+    Ok(Sockets { udp, tcp })
+}
+
+/// Why the port can't be had, whose it is, and what to do.
+pub(super) async fn explain(address: Ipv4Addr, error: &io::Error, netlink: &dyn Netlink) -> String {
+    let at = format!("cannot answer names at {address}:{PORT}: {error}");
+    if error.kind() != io::ErrorKind::AddrInUse {
+        return at;
+    }
+    let ports = [Protocol::Udp, Protocol::Tcp].map(|protocol| (protocol, PORT));
+    let listeners = netlink.listeners(&BTreeSet::from(ports)).await.unwrap_or_default();
+    let process = ports.iter().find_map(|port| listeners.get(port)?.process.clone());
+    let who = process.unwrap_or_else(|| "another process".to_owned());
+    format!(
+        "{at}: {who} listens on port {PORT} of every address; let it listen on its own addresses only (dnsmasq: bind-dynamic and interface=, bind9: listen-on, unbound: interface:) or stop it"
+    )
+}
+
+/// A server that runs. Dropping it ends it.
+pub(super) struct Running {
+    address: Ipv4Addr,
+    udp: AbortOnDropHandle<()>,
+    tcp: AbortOnDropHandle<()>,
+}
+
+impl Running {
+    /// Starts the server.
+    pub(super) fn start(address: Ipv4Addr, sockets: Sockets, handler: Handler) -> io::Result<Self> {
+        let udp = UdpSocket::from_std(sockets.udp.into())?;
+        let tcp = TcpListener::from_std(sockets.tcp.into())?;
+        let handler = Arc::new(handler);
+        let mut server = Server::new(handler.as_ref().clone());
+        server.register_socket(udp);
+        let udp = tokio::spawn(async move {
+            if let Err(error) = server.block_until_done().await {
+                tracing::error!(%error, "the name server ended; it is started again");
+            }
+        });
+        let tcp = tokio::spawn(serve_tcp(tcp, handler));
+        Ok(Self { address, udp: AbortOnDropHandle::new(udp), tcp: AbortOnDropHandle::new(tcp) })
+    }
+
+    /// Where it answers; none if it has ended.
+    pub(super) fn address(&self) -> Option<Ipv4Addr> {
+        (!self.udp.is_finished() && !self.tcp.is_finished()).then_some(self.address)
+    }
+}
+
+/// Hickory's own loop takes any number of connections; this one as many as the agent can hold open.
+async fn serve_tcp(listener: TcpListener, handler: Arc<Handler>) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of files, or a client that left: the next one may do.
+                tracing::debug!(%error, "a connection for names can't be accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let handler = Arc::clone(&handler);
+        tokio::spawn(async move {
+            serve_connection(stream, from, &handler).await;
+            drop(place);
+        });
+    }
+}
+
+async fn serve_connection(stream: tokio::net::TcpStream, from: SocketAddr, handler: &Handler) {
+    let (stream, answers) =
+        TcpStream::from_stream_with_buffer_size(AsyncIoTokioAsStd(stream), from, ANSWERS_MAX);
+    let mut questions = TimeoutStream::new(stream, IDLE_MAX);
+    while let Some(Ok(question)) = questions.next().await {
+        let (bytes, from) = question.into_parts();
+        let Ok(request) = Request::from_bytes(bytes, from, Transport::Tcp) else { return };
+        let to = ResponseHandle::new(from, answers.clone(), Transport::Tcp);
+        handler.handle_request::<_, TokioTime>(&request, to).await;
+    }
+}

@@ -1,0 +1,172 @@
+//! The machine's own resolver: `resolv.conf` with what was there before, and systemd-resolved.
+//!
+//! What was there before is on disk before anything is changed, and stays there until it is back.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::process::Command;
+
+use super::plan::{Former, Split};
+use super::resolv::{self, Machine, RESOLVED_LIST, ResolvConf};
+use crate::desired::replace;
+
+/// Longest time for `resolvectl`.
+const RESOLVECTL_MAX: Duration = Duration::from_secs(5);
+
+/// `resolv.conf` and what is kept of it.
+#[derive(Debug, Clone)]
+pub struct MachineFiles {
+    path: PathBuf,
+    kept: PathBuf,
+}
+
+impl MachineFiles {
+    /// The file at `path`; what it was is kept in the agent's directory.
+    pub fn new(agent_dir: &Path, path: &Path) -> Self {
+        Self { path: path.to_owned(), kept: agent_dir.join("resolv-conf.json") }
+    }
+
+    /// Path of the file.
+    pub fn path(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    /// What the machine says, what is kept of the file before us, and where the file leads to. What can't
+    /// be read says nothing.
+    pub fn read(&self) -> (Machine, Option<Former>, Option<String>) {
+        let former = self.former();
+        let machine = Machine {
+            text: fs::read_to_string(&self.path).unwrap_or_default(),
+            former: former.as_ref().map(|former| former.text.clone()),
+            resolved: fs::read_to_string(RESOLVED_LIST).ok(),
+        };
+        let link = fs::read_link(&self.path).ok().map(|to| to.to_string_lossy().into_owned());
+        (machine, former, link)
+    }
+
+    fn former(&self) -> Option<Former> {
+        serde_json::from_slice(&fs::read(&self.kept).ok()?).ok()
+    }
+
+    /// Keeps what was there, then writes.
+    pub fn write(&self, keep: Option<&Former>, text: &str) -> io::Result<()> {
+        if let Some(former) = keep {
+            let bytes = serde_json::to_vec(former).map_err(io::Error::other)?;
+            replace(&self.kept, &bytes).map_err(io::Error::other)?;
+        }
+        put(&self.path, text, None)
+    }
+
+    /// Brings back what was there.
+    pub fn restore(&self, former: &Former) -> io::Result<()> {
+        put(Path::new(&former.path), &former.text, former.link.as_deref())?;
+        self.forget()
+    }
+
+    /// Keeps nothing any more.
+    pub fn forget(&self) -> io::Result<()> {
+        match fs::remove_file(&self.kept) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// For `reset`: brings back what was there, unless others have changed the file since; its path if it
+    /// did. The path is what is kept, not what this process was told.
+    pub fn undo(agent_dir: &Path, instance: &str) -> io::Result<Option<String>> {
+        let files = Self::new(agent_dir, Path::new(""));
+        let Some(former) = files.former() else { return Ok(None) };
+        let now = fs::read_to_string(&former.path).unwrap_or_default();
+        if !resolv::is_written_by(&now, instance) {
+            return Ok(None);
+        }
+        files.restore(&former)?;
+        Ok(Some(former.path))
+    }
+}
+
+impl Machine {
+    /// The machine asks systemd-resolved.
+    pub fn own_is_stub(&self) -> bool {
+        ResolvConf::parse(&self.text).is_resolved_stub()
+    }
+}
+
+/// Replaces the file as a whole; in a container it is a mount, which can only be written to.
+fn put(path: &Path, text: &str, link: Option<&str>) -> io::Result<()> {
+    let temporary = path.with_extension("minik8s");
+    match fs::remove_file(&temporary) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    match link {
+        Some(link) => symlink(link, &temporary)?,
+        None => replace_text(&temporary, text)?,
+    }
+    match fs::rename(&temporary, path) {
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+            fs::remove_file(&temporary)?;
+            fs::write(path, text)
+        }
+        other => other,
+    }
+}
+
+fn replace_text(path: &Path, text: &str) -> io::Result<()> {
+    use std::io::Write as _;
+    let mut file = fs::File::create(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+/// The bridge of an instance, to which systemd-resolved ties the cluster's names.
+pub fn bridge(instance: &str) -> String {
+    crate::converge::network::render::Names::of(instance).bridge
+}
+
+/// What systemd-resolved knows of a link; none if it can't be asked or there is no such link.
+pub async fn split(link: &str) -> Option<Split> {
+    let servers = resolvectl(&["dns", link]).await.ok()?;
+    let domains = resolvectl(&["domain", link]).await.ok()?;
+    Some(Split { servers: words(&servers), domains: words(&domains).into_iter().collect() })
+}
+
+/// The words after `Link 5 (mk8s0):`.
+fn words(text: &str) -> Vec<String> {
+    let rest = text.split_once("):").map(|(_, rest)| rest).unwrap_or_default();
+    rest.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Lets systemd-resolved ask these servers for these domains, and for nothing else.
+pub async fn set_split(link: &str, split: &Split) -> io::Result<()> {
+    let servers = split.servers.iter().map(String::as_str);
+    resolvectl(&["dns", link].into_iter().chain(servers).collect::<Vec<_>>()).await?;
+    let domains = split.domains.iter().map(String::as_str);
+    resolvectl(&["domain", link].into_iter().chain(domains).collect::<Vec<_>>()).await?;
+    resolvectl(&["default-route", link, "false"]).await.map(drop)
+}
+
+/// Lets systemd-resolved forget the link.
+pub async fn unsplit(link: &str) -> io::Result<()> {
+    resolvectl(&["revert", link]).await.map(drop)
+}
+
+async fn resolvectl(arguments: &[&str]) -> io::Result<String> {
+    let mut command = Command::new("resolvectl");
+    command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
+    let output = tokio::time::timeout(RESOLVECTL_MAX, command.output()).await;
+    let output = output.map_err(|_| io::Error::other("resolvectl does not answer"))??;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        false => Err(io::Error::other(format!(
+            "resolvectl {}: {}",
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stderr).trim()
+        ))),
+    }
+}

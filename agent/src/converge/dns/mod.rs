@@ -1,0 +1,198 @@
+//! The DNS loop: one name server on every node, for the cluster's names and, by asking upstream, all
+//! others.
+//!
+//! Reads the node's range, the catalog, `resolv.conf`; decides in `plan.rs`; listens, and changes the
+//! machine's own resolver if asked to. `zone/` says what is answered, `server.rs` answers.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use hickory_proto::rr::Name;
+use jiff::Timestamp;
+use schema::control::{Loop, LoopError, Next, Observation};
+use schema::records::Subnet;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+mod act;
+mod forward;
+mod listen;
+pub mod machine;
+mod observe;
+pub mod plan;
+pub mod resolv;
+mod server;
+#[cfg(test)]
+mod tests;
+pub mod zone;
+
+pub use act::Outcome;
+pub use plan::NodeDns;
+
+use self::forward::Forwarder;
+use self::listen::Running;
+use self::machine::MachineFiles;
+use self::plan::{DnsPlan, Observed};
+use self::server::Handler;
+use self::zone::{Zone, ZoneSettings};
+use crate::catalog::Catalog;
+use crate::worlds::netlink::Netlink;
+
+/// How often `resolv.conf` is looked at, and a server that can't listen tries again.
+pub const INTERVAL: Duration = Duration::from_secs(5);
+
+/// Between two builds of the zone: endpoints may change many times a second.
+const SPACING: Duration = Duration::from_millis(50);
+
+/// What the loop is told once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DnsSettings {
+    /// The zone.
+    pub domain: Name,
+    /// Upstream servers; none: those of `resolv_conf`.
+    pub upstream: Vec<SocketAddr>,
+    /// The machine's own resolver shall know the cluster's names.
+    pub node_dns: bool,
+    /// The machine's `resolv.conf`.
+    pub resolv_conf: PathBuf,
+}
+
+impl DnsSettings {
+    /// The zone without the dot at its end, as resolvers are told it.
+    pub fn domain_text(&self) -> String {
+        self.domain.to_ascii().trim_end_matches('.').to_owned()
+    }
+
+    /// What pods are told by an agent that has just started.
+    pub fn first_for_pods(&self, subnet: Option<&Subnet>, agent_dir: &Path) -> NodeDns {
+        let machine = MachineFiles::new(agent_dir, &self.resolv_conf).read().0;
+        plan::for_pods(
+            &self.domain_text(),
+            subnet.map(|subnet| zone::dns_address(subnet.service_cidr)),
+            &machine,
+        )
+    }
+}
+
+/// What the loop stands on.
+pub struct DnsDeps {
+    /// What it is told.
+    pub settings: DnsSettings,
+    /// Keeps several Minik8s on one machine apart.
+    pub instance: String,
+    /// Where it keeps what it changed.
+    pub agent_dir: PathBuf,
+    /// Says who listens on a port.
+    pub netlink: Arc<dyn Netlink>,
+    /// The node's range.
+    pub subnet: watch::Receiver<Option<Subnet>>,
+    /// What is known of the cluster.
+    pub catalog: watch::Receiver<Arc<Catalog>>,
+    /// The newest zone.
+    pub zone: watch::Receiver<Arc<Zone>>,
+    /// What pods are told.
+    pub pods: watch::Sender<NodeDns>,
+}
+
+/// The loop. Dropping it ends the server.
+pub struct DnsLoop {
+    deps: DnsDeps,
+    files: MachineFiles,
+    forwarders: watch::Sender<Arc<Forwarder>>,
+    running: Option<Running>,
+    /// systemd-resolved was asked by this process whether there is something to take back.
+    asked_resolved: bool,
+}
+
+impl DnsLoop {
+    /// A loop that listens nowhere yet.
+    pub fn new(deps: DnsDeps) -> Self {
+        let files = MachineFiles::new(&deps.agent_dir, &deps.settings.resolv_conf);
+        let (forwarders, _) = watch::channel(Arc::new(Forwarder::new(Vec::new())));
+        Self { deps, files, forwarders, running: None, asked_resolved: false }
+    }
+}
+
+#[async_trait]
+impl Loop for DnsLoop {
+    type Observed = Observed;
+    type Plan = DnsPlan;
+    type Outcome = Outcome;
+
+    fn name(&self) -> &'static str {
+        "dns"
+    }
+
+    async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
+        Ok(Observation::Ready(self.look().await))
+    }
+
+    fn plan(observed: &Observed, _now: Timestamp) -> DnsPlan {
+        plan::plan(observed)
+    }
+
+    async fn act(&mut self, observed: &Observed, plan: DnsPlan) -> Outcome {
+        self.carry_out(observed, plan).await
+    }
+
+    async fn report(&mut self, _observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {
+        for sentence in &outcome.done {
+            tracing::info!("dns: {sentence}");
+        }
+        match outcome.failed.is_empty() {
+            true => Ok(Next::Interval),
+            false => Err(LoopError::message(outcome.failed.join("; "))),
+        }
+    }
+}
+
+/// Builds the zone anew with every change of what it follows from, until `shutdown`.
+pub async fn follow_zone(
+    domain: Name,
+    mut subnet: watch::Receiver<Option<Subnet>>,
+    mut catalog: watch::Receiver<Arc<Catalog>>,
+    zones: watch::Sender<Arc<Zone>>,
+    shutdown: CancellationToken,
+) {
+    let run = async {
+        loop {
+            let range = subnet.borrow_and_update().clone();
+            let known = Arc::clone(&catalog.borrow_and_update());
+            if let Some(range) = range {
+                let settings = ZoneSettings::new(&domain, &range);
+                let built = tokio::task::spawn_blocking(move || Zone::build(&settings, &known)).await;
+                match built {
+                    Ok(zone) => drop(zones.send_replace(Arc::new(zone))),
+                    Err(error) => tracing::error!(%error, "the zone can't be built; the former one stays"),
+                }
+            }
+            tokio::time::sleep(SPACING).await;
+            // Cancel-safe: both only wait for a newer value.
+            let changed = tokio::select! {
+                changed = subnet.changed() => changed,
+                changed = catalog.changed() => changed,
+            };
+            if changed.is_err() {
+                // The writer ended; whoever watches over it ends the process.
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    // Cancel-safe: a zone is published as a whole.
+    let _: Option<()> = shutdown.run_until_cancelled(run).await;
+}
+
+/// The zone before anything is known: of the cluster's names none is denied.
+pub fn first_zone(domain: &Name, subnet: Option<&Subnet>, catalog: &Catalog) -> Zone {
+    let unknown = Subnet::new(ipnet::Ipv4Net::default(), ipnet::Ipv4Net::default());
+    let known = subnet.map_or_else(Catalog::default, |_| catalog.clone());
+    Zone::build(&ZoneSettings::new(domain, subnet.unwrap_or(&unknown)), &known)
+}
+
+fn hosts(catalog: &Catalog) -> BTreeSet<String> {
+    catalog.routes.values().map(|route| route.value.host.clone()).collect()
+}

@@ -1,0 +1,192 @@
+//! Decides where this node's DNS listens, whom it asks, what pods are told, and what the machine's own
+//! resolver is to be.
+//!
+//! Reads flags, the node's range, `resolv.conf` and what systemd-resolved says; writes nothing.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+use super::resolv::{self, Machine, ResolvConf};
+
+/// What is told to pods.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NodeDns {
+    /// The cluster's server; none before the node has a range.
+    pub server: Option<Ipv4Addr>,
+    /// The zone, without the dot at its end.
+    pub domain: String,
+    /// The machine's own resolver, without servers that only the machine itself reaches.
+    pub machine: ResolvConf,
+}
+
+/// The machine's `resolv.conf` before the agent changed it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Former {
+    /// Its path.
+    pub path: String,
+    /// Where it led to, if it was a symbolic link.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<String>,
+    /// What stood in it.
+    pub text: String,
+}
+
+/// What systemd-resolved knows of our bridge.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Split {
+    /// Name servers.
+    pub servers: Vec<String>,
+    /// Domains; with `~` those that are only asked there.
+    pub domains: BTreeSet<String>,
+}
+
+/// What the loop saw.
+#[derive(Debug, Clone)]
+pub struct Observed {
+    /// The instance.
+    pub instance: String,
+    /// The zone, without the dot at its end.
+    pub domain: String,
+    /// The address to listen on; none before the node has a range.
+    pub address: Option<Ipv4Addr>,
+    /// Where a server runs.
+    pub bound: Option<Ipv4Addr>,
+    /// Upstream servers by flag.
+    pub given: Vec<SocketAddr>,
+    /// Upstream servers that are asked now.
+    pub asked: Vec<SocketAddr>,
+    /// What the machine says of name servers.
+    pub machine: Machine,
+    /// The machine's file is a symbolic link to this.
+    pub link: Option<String>,
+    /// Path of the machine's file.
+    pub path: String,
+    /// What is kept of the file before us.
+    pub former: Option<Former>,
+    /// The machine's own resolver shall know the cluster's names.
+    pub node_dns: bool,
+    /// What systemd-resolved knows of the bridge; none where it does not run, or was not asked.
+    pub split: Option<Split>,
+    /// Hosts of Dns objects.
+    pub hosts: BTreeSet<String>,
+}
+
+/// What becomes of the machine's own resolver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeStep {
+    /// It is as it should be.
+    Nothing,
+    /// The file gets this text, after the former one is kept.
+    Write {
+        /// What to keep; none if what is kept stands.
+        keep: Option<Former>,
+        /// What to write.
+        text: String,
+    },
+    /// The former file comes back.
+    Restore(Former),
+    /// Another wrote the file since: what is kept is of no use any more.
+    Forget,
+    /// systemd-resolved asks us for these.
+    Split(Split),
+    /// systemd-resolved does not ask us any more.
+    Unsplit,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DnsPlan {
+    /// Listen here instead.
+    pub bind: Option<Ipv4Addr>,
+    /// Ask these instead.
+    pub upstreams: Option<Vec<SocketAddr>>,
+    /// What pods are told.
+    pub pods: NodeDns,
+    /// The machine's own resolver.
+    pub node: NodeStep,
+}
+
+impl schema::control::Plan for DnsPlan {
+    fn is_empty(&self) -> bool {
+        self.bind.is_none() && self.upstreams.is_none() && self.node == NodeStep::Nothing
+    }
+}
+
+/// Decides.
+pub fn plan(seen: &Observed) -> DnsPlan {
+    let upstreams = match seen.given.is_empty() {
+        true => resolv::upstreams(&seen.machine, seen.address),
+        false => seen.given.clone(),
+    };
+    DnsPlan {
+        bind: seen.address.filter(|address| seen.bound != Some(*address)),
+        upstreams: (upstreams != seen.asked).then_some(upstreams),
+        pods: for_pods(&seen.domain, seen.address, &seen.machine),
+        node: node_step(seen),
+    }
+}
+
+/// What pods are told: a server on the machine's loopback is none of theirs.
+pub fn for_pods(domain: &str, server: Option<Ipv4Addr>, machine: &Machine) -> NodeDns {
+    let own = machine.own();
+    let reachable = own.nameservers.into_iter().filter(|address| !address.is_loopback());
+    NodeDns {
+        server,
+        domain: domain.to_owned(),
+        machine: ResolvConf { nameservers: reachable.collect(), ..own },
+    }
+}
+
+fn node_step(seen: &Observed) -> NodeStep {
+    let written = resolv::is_written_by(&seen.machine.text, &seen.instance);
+    // Only once somebody answers: a machine without names is worse than one without ours.
+    let ready = seen.address.filter(|address| seen.node_dns && seen.bound == Some(*address));
+    let Some(server) = ready else {
+        return if seen.node_dns { NodeStep::Nothing } else { undo(seen, written) };
+    };
+    if let Some(split) = &seen.split {
+        let wanted = split_of(server, seen);
+        return if *split == wanted { NodeStep::Nothing } else { NodeStep::Split(wanted) };
+    }
+    let text = resolv::written(&seen.instance, server, &seen.machine.own());
+    if seen.machine.text == text {
+        return NodeStep::Nothing;
+    }
+    // Ours of another time or with another server: what is kept stands.
+    let keep = (!written).then(|| Former {
+        path: seen.path.clone(),
+        link: seen.link.clone(),
+        text: seen.machine.text.clone(),
+    });
+    NodeStep::Write { keep, text }
+}
+
+/// Without `--node-dns` all is as before.
+fn undo(seen: &Observed, written: bool) -> NodeStep {
+    let ours = seen.address.map(|address| address.to_string());
+    let split = seen.split.as_ref().filter(|split| ours.is_some_and(|ours| split.servers.contains(&ours)));
+    match (&seen.former, written) {
+        (Some(former), true) => NodeStep::Restore(former.clone()),
+        (Some(_), false) => NodeStep::Forget,
+        // What was there before is lost; the servers behind ours are what is left of it.
+        (None, true) => {
+            let own = seen.machine.own();
+            let servers =
+                own.nameservers.iter().filter(|other| seen.address.map(IpAddr::V4) != Some(**other));
+            let text: String = servers.map(|server| format!("nameserver {server}\n")).collect();
+            NodeStep::Restore(Former { path: seen.path.clone(), link: None, text })
+        }
+        (None, false) if split.is_some() => NodeStep::Unsplit,
+        (None, false) => NodeStep::Nothing,
+    }
+}
+
+/// The zone, and every host outside of it.
+fn split_of(server: Ipv4Addr, seen: &Observed) -> Split {
+    let within = format!(".{}", seen.domain);
+    let hosts = seen.hosts.iter().filter(|host| !host.ends_with(&within));
+    let domains = [&seen.domain].into_iter().chain(hosts).map(|domain| format!("~{domain}")).collect();
+    Split { servers: vec![server.to_string()], domains }
+}

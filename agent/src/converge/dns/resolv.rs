@@ -1,0 +1,187 @@
+//! `resolv.conf`: read, chosen from, written. Pure.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// The port of name servers.
+pub const PORT: u16 = 53;
+
+/// Most name servers that resolvers look at (`MAXNS` of libc).
+pub const NAMESERVERS_MAX: usize = 3;
+
+/// Where systemd-resolved keeps the servers behind its stub.
+pub const RESOLVED_LIST: &str = "/run/systemd/resolve/resolv.conf";
+
+/// The addresses of systemd-resolved's stub.
+const RESOLVED_STUBS: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(127, 0, 0, 53)), IpAddr::V4(Ipv4Addr::new(127, 0, 0, 54))];
+
+/// How a file that this agent wrote begins; the instance follows.
+const MARKER: &str = "# Written by minik8s-agent of instance ";
+
+/// What a resolver is told.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ResolvConf {
+    /// Name servers, in the order in which they are asked.
+    pub nameservers: Vec<IpAddr>,
+    /// Search domains.
+    pub searches: Vec<String>,
+    /// Options, `name` or `name:value`.
+    pub options: Vec<String>,
+}
+
+impl ResolvConf {
+    /// Reads a file as libc does: what it does not know is left out, the last `search` holds.
+    pub fn parse(text: &str) -> Self {
+        let mut conf = Self::default();
+        for line in text.lines() {
+            let mut words = line.split_whitespace();
+            let Some(keyword) = words.next().filter(|word| !word.starts_with(['#', ';'])) else { continue };
+            match keyword {
+                "nameserver" => {
+                    conf.nameservers.extend(words.next().and_then(|word| word.parse::<IpAddr>().ok()));
+                }
+                "search" | "domain" => conf.searches = words.map(str::to_owned).collect(),
+                "options" => conf.options.extend(words.map(str::to_owned)),
+                _ => {}
+            }
+        }
+        conf
+    }
+
+    /// systemd-resolved answers in front of the real servers.
+    pub fn is_resolved_stub(&self) -> bool {
+        self.nameservers.iter().any(|server| RESOLVED_STUBS.contains(server))
+    }
+}
+
+/// What the machine says of name servers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// Its `resolv.conf`.
+    pub text: String,
+    /// What it said before this agent changed it.
+    pub former: Option<String>,
+    /// systemd-resolved's own list, if there is one.
+    pub resolved: Option<String>,
+}
+
+impl Machine {
+    /// What it would say without this agent, with the real servers instead of systemd-resolved's stub.
+    pub fn own(&self) -> ResolvConf {
+        let text = match &self.former {
+            Some(former) if is_written(&self.text) => former,
+            _ => &self.text,
+        };
+        let conf = ResolvConf::parse(text);
+        let behind = self.resolved.as_deref().filter(|_| conf.is_resolved_stub()).map(ResolvConf::parse);
+        match behind.filter(|behind| !behind.nameservers.is_empty()) {
+            Some(behind) => ResolvConf { nameservers: behind.nameservers, ..conf },
+            None => conf,
+        }
+    }
+}
+
+/// Whom this node's DNS asks: the machine's servers without ourselves, which would go round in a circle.
+pub fn upstreams(machine: &Machine, own_address: Option<Ipv4Addr>) -> Vec<SocketAddr> {
+    let mut list: Vec<SocketAddr> = Vec::new();
+    for server in machine.own().nameservers {
+        let upstream = SocketAddr::new(server, PORT);
+        if Some(server) != own_address.map(IpAddr::V4) && !list.contains(&upstream) {
+            list.push(upstream);
+        }
+    }
+    list.truncate(NAMESERVERS_MAX);
+    list
+}
+
+/// The file is one that an agent wrote.
+pub fn is_written(text: &str) -> bool {
+    text.starts_with(MARKER)
+}
+
+/// The file is one that the agent of this instance wrote.
+pub fn is_written_by(text: &str, instance: &str) -> bool {
+    text.strip_prefix(MARKER).is_some_and(|rest| rest.split([';', '\n']).next() == Some(instance))
+}
+
+/// The machine's file with the cluster's server first. The former servers stay behind it, for the time
+/// without an agent.
+pub fn written(instance: &str, server: Ipv4Addr, own: &ResolvConf) -> String {
+    let mut text =
+        format!("{MARKER}{instance}; the former one comes back without --node-dns and by reset.\n");
+    let others = own.nameservers.iter().filter(|other| **other != IpAddr::V4(server));
+    let servers = [IpAddr::V4(server)].into_iter().chain(others.copied());
+    for server in servers.take(NAMESERVERS_MAX) {
+        text.push_str(&format!("nameserver {server}\n"));
+    }
+    for (keyword, words) in [("search", &own.searches), ("options", &own.options)] {
+        if !words.is_empty() {
+            text.push_str(&format!("{keyword} {}\n", words.join(" ")));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
+
+    fn machine(text: &str, former: Option<&str>, resolved: Option<&str>) -> Machine {
+        Machine { text: text.into(), former: former.map(Into::into), resolved: resolved.map(Into::into) }
+    }
+
+    #[test]
+    fn files_are_read_as_libc_reads_them() {
+        let text = "# a\n; b\ndomain old.example\nnameserver 192.0.2.1 # c\nnameserver fe80::1%eth0\n\
+                    nameserver 2001:db8::1\nsearch a.example  b.example\noptions ndots:2 edns0\nsortlist x\n";
+        let conf = ResolvConf::parse(text);
+        assert_eq!(
+            conf.nameservers,
+            ["192.0.2.1".parse::<IpAddr>().unwrap(), "2001:db8::1".parse().unwrap()]
+        );
+        assert_eq!(
+            (conf.searches.join(" "), conf.options.join(" ")),
+            ("a.example b.example".into(), "ndots:2 edns0".into())
+        );
+    }
+
+    // Seen red without the check for our own address.
+    #[test]
+    fn upstreams_never_lead_back_here() {
+        let stub = "nameserver 127.0.0.53\noptions edns0 trust-ad\nsearch lan\n";
+        let real = "nameserver 192.0.2.1\nnameserver 192.0.2.2\n";
+        let own = written("mk8s", VIP, &ResolvConf::parse(real));
+        for (machine, wanted) in [
+            (machine(real, None, None), vec!["192.0.2.1:53", "192.0.2.2:53"]),
+            (machine("nameserver 192.0.2.1\nnameserver 192.0.2.1\n", None, None), vec!["192.0.2.1:53"]),
+            (machine(stub, None, Some(real)), vec!["192.0.2.1:53", "192.0.2.2:53"]),
+            // A stub without servers behind it is asked itself: it gets our names only.
+            (machine(stub, None, Some("")), vec!["127.0.0.53:53"]),
+            (machine("nameserver 10.96.0.10\nnameserver 192.0.2.9\n", None, None), vec!["192.0.2.9:53"]),
+            (machine(&own, Some(stub), Some(real)), vec!["192.0.2.1:53", "192.0.2.2:53"]),
+            // The former file is lost: what stands behind our address is left of it.
+            (machine(&own, None, None), vec!["192.0.2.1:53", "192.0.2.2:53"]),
+            // Somebody wrote another one since.
+            (machine("nameserver 192.0.2.7\n", Some(real), None), vec!["192.0.2.7:53"]),
+            (machine("", None, None), vec![]),
+        ] {
+            let list: Vec<String> = upstreams(&machine, Some(VIP)).iter().map(ToString::to_string).collect();
+            assert_eq!(list, wanted, "{machine:?}");
+        }
+    }
+
+    #[test]
+    fn a_written_file_is_known_again_by_its_instance_alone() {
+        let own = ResolvConf::parse(
+            "nameserver 192.0.2.1\nnameserver 192.0.2.2\nnameserver 192.0.2.3\nsearch lan\n",
+        );
+        let text = written("mk8s", VIP, &own);
+        assert!(is_written_by(&text, "mk8s") && !is_written_by(&text, "mk8") && is_written(&text));
+        assert_eq!(
+            text.lines().skip(1).collect::<Vec<_>>(),
+            ["nameserver 10.96.0.10", "nameserver 192.0.2.1", "nameserver 192.0.2.2", "search lan"]
+        );
+    }
+}

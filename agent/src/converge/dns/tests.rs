@@ -1,0 +1,157 @@
+//! Plans, and files on a real disk.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::symlink;
+
+use super::listen;
+use super::machine::MachineFiles;
+use super::plan::{Former, NodeStep, Observed, Split, plan};
+use super::resolv::{self, Machine, ResolvConf};
+use crate::worlds::netlink::FakeNetlink;
+
+const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
+const OWN: &str = "nameserver 192.0.2.1\nsearch lan\n";
+
+fn seen(node_dns: bool) -> Observed {
+    Observed {
+        instance: "mk8s".into(),
+        domain: "cluster.local".into(),
+        address: Some(VIP),
+        bound: Some(VIP),
+        given: Vec::new(),
+        asked: vec!["192.0.2.1:53".parse().unwrap()],
+        machine: Machine { text: OWN.into(), ..Machine::default() },
+        link: None,
+        path: "/etc/resolv.conf".into(),
+        former: None,
+        node_dns,
+        split: None,
+        hosts: BTreeSet::from(["shop.example.com".to_owned(), "in.cluster.local".to_owned()]),
+    }
+}
+
+fn ours() -> String {
+    resolv::written("mk8s", VIP, &ResolvConf::parse(OWN))
+}
+
+fn former() -> Former {
+    Former { path: "/etc/resolv.conf".into(), link: None, text: OWN.into() }
+}
+
+#[test]
+fn the_server_follows_the_range_and_upstreams_follow_the_machine() {
+    assert!(schema::control::Plan::is_empty(&plan(&seen(false))));
+    let at = |address, bound| plan(&Observed { address, bound, ..seen(false) }).bind;
+    assert_eq!(at(None, None), None);
+    assert_eq!(at(Some(VIP), None), Some(VIP));
+    assert_eq!(at(Some(VIP), Some(Ipv4Addr::new(10, 97, 0, 10))), Some(VIP));
+    let moved = Machine { text: "nameserver 192.0.2.9\n".into(), ..Machine::default() };
+    let upstreams = plan(&Observed { machine: moved.clone(), ..seen(false) }).upstreams.unwrap();
+    assert_eq!(upstreams, ["192.0.2.9:53".parse().unwrap()]);
+    let given = vec!["192.0.2.1:53".parse().unwrap()];
+    assert_eq!(plan(&Observed { machine: moved, given, ..seen(false) }).upstreams, None);
+}
+
+#[test]
+fn pods_are_told_no_server_that_only_the_machine_reaches() {
+    let machine =
+        Machine { text: "nameserver 127.0.0.1\nnameserver 192.0.2.1\n".into(), ..Machine::default() };
+    let pods = plan(&Observed { machine, ..seen(false) }).pods;
+    assert_eq!(pods.machine.nameservers, ["192.0.2.1".parse::<std::net::IpAddr>().unwrap()]);
+    assert_eq!(pods.server, Some(VIP));
+}
+
+// Seen red with `written` not looked at: what was kept was our own file.
+#[test]
+fn the_machines_file_is_changed_once_and_comes_back() {
+    let node = |observed: &Observed| plan(observed).node;
+    let text = ours();
+    let written = |node_dns, former: Option<Former>| Observed {
+        machine: Machine {
+            text: text.clone(),
+            former: former.as_ref().map(|f| f.text.clone()),
+            resolved: None,
+        },
+        former,
+        ..seen(node_dns)
+    };
+    // Not before somebody answers.
+    assert_eq!(node(&Observed { bound: None, ..seen(true) }), NodeStep::Nothing);
+    assert_eq!(node(&seen(true)), NodeStep::Write { keep: Some(former()), text: text.clone() });
+    // A crash between the two steps: the same again.
+    assert_eq!(
+        node(&Observed { former: Some(former()), ..seen(true) }),
+        NodeStep::Write { keep: Some(former()), text: text.clone() }
+    );
+    assert_eq!(node(&written(true, Some(former()))), NodeStep::Nothing);
+    // The former one is lost: nothing is kept in its place, and the file stands.
+    assert_eq!(node(&written(true, None)), NodeStep::Nothing);
+    let moved = Observed {
+        address: Some(Ipv4Addr::new(10, 97, 0, 10)),
+        bound: Some(Ipv4Addr::new(10, 97, 0, 10)),
+        ..written(true, Some(former()))
+    };
+    assert!(matches!(node(&moved), NodeStep::Write { keep: None, .. }));
+    // Off again.
+    assert_eq!(node(&seen(false)), NodeStep::Nothing);
+    assert_eq!(node(&written(false, Some(former()))), NodeStep::Restore(former()));
+    assert_eq!(node(&Observed { former: Some(former()), ..seen(false) }), NodeStep::Forget);
+    let NodeStep::Restore(rest) = node(&written(false, None)) else { panic!() };
+    assert_eq!(rest.text, "nameserver 192.0.2.1\n");
+}
+
+#[test]
+fn systemd_resolved_asks_for_the_zone_and_hosts_outside_of_it_only() {
+    let domains = |list: &[&str]| list.iter().map(|d| (*d).to_owned()).collect::<BTreeSet<_>>();
+    let wanted =
+        Split { servers: vec![VIP.to_string()], domains: domains(&["~cluster.local", "~shop.example.com"]) };
+    let with = |node_dns, split: Split| plan(&Observed { split: Some(split), ..seen(node_dns) }).node;
+    assert_eq!(with(true, Split::default()), NodeStep::Split(wanted.clone()));
+    assert_eq!(with(true, wanted.clone()), NodeStep::Nothing);
+    let fewer = Split { domains: domains(&["~cluster.local"]), ..wanted.clone() };
+    assert_eq!(with(true, fewer), NodeStep::Split(wanted.clone()));
+    assert_eq!(with(false, wanted), NodeStep::Unsplit);
+    assert_eq!(with(false, Split::default()), NodeStep::Nothing);
+}
+
+#[test]
+fn the_former_file_comes_back_as_it_was_also_as_a_link() {
+    let folder = tempfile::tempdir().unwrap();
+    let (agent_dir, path) = (folder.path().join("agent"), folder.path().join("resolv.conf"));
+    fs::create_dir(&agent_dir).unwrap();
+    let target = folder.path().join("elsewhere.conf");
+    fs::write(&target, OWN).unwrap();
+    for linked in [false, true] {
+        let _ = fs::remove_file(&path);
+        match linked {
+            true => symlink(&target, &path).unwrap(),
+            false => fs::write(&path, OWN).unwrap(),
+        }
+        let files = MachineFiles::new(&agent_dir, &path);
+        let (machine, _, link) = files.read();
+        let keep = Former { path: files.path(), link, text: machine.text };
+        files.write(Some(&keep), &ours()).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), ours());
+        assert_eq!(fs::read_to_string(&target).unwrap(), OWN, "what the link led to stays");
+        // As reset does it, which knows the agent's directory alone; another instance leaves it.
+        assert_eq!(MachineFiles::undo(&agent_dir, "other").unwrap(), None);
+        assert_eq!(MachineFiles::undo(&agent_dir, "mk8s").unwrap(), Some(files.path()));
+        assert_eq!(fs::read_to_string(&path).unwrap(), OWN);
+        assert_eq!(path.is_symlink(), linked);
+        assert_eq!(MachineFiles::undo(&agent_dir, "mk8s").unwrap(), None);
+    }
+}
+
+// An address of documentation: no machine has it.
+#[tokio::test]
+async fn the_server_listens_before_its_address_is_there_and_says_who_is_in_the_way() {
+    let address = Ipv4Addr::new(192, 0, 2, 253);
+    let first = listen::bind_at((address, 5353).into()).unwrap();
+    let taken = listen::bind_at((address, 5353).into()).err().unwrap();
+    let why = listen::explain(address, &taken, &FakeNetlink::default()).await;
+    assert!(why.contains("192.0.2.253:53") && why.contains("bind-dynamic"), "{why}");
+    drop(first);
+    assert!(listen::bind_at((address, 5353).into()).is_ok());
+}

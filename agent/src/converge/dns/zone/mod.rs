@@ -1,0 +1,208 @@
+//! The cluster's names: from what is known of services and routes to answers. Pure.
+//!
+//! Names, record types and negative answers are those of the Kubernetes DNS specification 1.1.0
+//! (`kubernetes/dns:docs/specification.md`); the hosts of Dns objects come besides, wherever they lie.
+//! The index is built once for each catalog; a look-up is one of a hash table.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+use hickory_proto::rr::rdata::{A, PTR};
+use hickory_proto::rr::{LowerName, Name, RData, Record, RecordType};
+use ipnet::{IpNet, Ipv4Net};
+use schema::records::Subnet;
+
+mod build;
+#[cfg(test)]
+mod tests;
+
+/// Seconds for which an answer may be kept, as CoreDNS serves them: a change of endpoints is seen by
+/// everybody that much later, at most.
+pub const TTL: u32 = 5;
+
+/// Version of the specification, for `dns-version.<zone>`.
+pub const VERSION: &str = "1.1.0";
+
+/// Most addresses of SRV targets that are sent along: more would only truncate the answer.
+const ADDITIONALS_MAX: usize = 16;
+
+/// Place of the DNS address in the service range, as in Kubernetes.
+const DNS_ADDRESS: u32 = 10;
+
+/// Place of the gateway's address in the service range.
+const GATEWAY_ADDRESS: u32 = 11;
+
+/// Address of the DNS server of every node.
+pub fn dns_address(service_cidr: Ipv4Net) -> Ipv4Addr {
+    nth(service_cidr, DNS_ADDRESS)
+}
+
+/// Address of the gateway of every node.
+pub fn gateway_address(service_cidr: Ipv4Net) -> Ipv4Addr {
+    nth(service_cidr, GATEWAY_ADDRESS)
+}
+
+fn nth(cidr: Ipv4Net, index: u32) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(cidr.network()).wrapping_add(index))
+}
+
+/// What the zone is called and where its addresses lie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ZoneSettings {
+    /// The zone, for example `cluster.local.`.
+    pub domain: Name,
+    /// Addresses of services.
+    pub service_cidr: Ipv4Net,
+    /// Addresses of pods.
+    pub cluster_cidr: Ipv4Net,
+}
+
+impl ZoneSettings {
+    /// The zone of a node with this range.
+    pub fn new(domain: &Name, subnet: &Subnet) -> Self {
+        let Subnet { service_cidr, cluster_cidr, .. } = *subnet;
+        Self { domain: domain.clone(), service_cidr, cluster_cidr }
+    }
+}
+
+/// What is to be answered.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Answer<'a> {
+    /// There are records.
+    Found {
+        /// The records asked for.
+        answers: Vec<&'a Record>,
+        /// Addresses of what they name.
+        additionals: Vec<&'a Record>,
+    },
+    /// There is one record, made for this question.
+    Made(Box<Record>),
+    /// The name exists, without records of that type. The zone's SOA goes along.
+    NoData(&'a Record),
+    /// There is no such name. The zone's SOA goes along.
+    NoName(&'a Record),
+    /// The name is ours, but nothing is known of the cluster yet.
+    Unknown,
+    /// The name is not ours.
+    Elsewhere,
+}
+
+/// What a name has.
+#[derive(Debug, Default)]
+struct Entry {
+    /// Records by type; a name without any exists all the same.
+    sets: Vec<(RecordType, Vec<Record>)>,
+    /// SOA of negative answers, where it is not the zone's.
+    soa: Option<Box<Record>>,
+}
+
+/// The index of all names.
+#[derive(Debug)]
+pub struct Zone {
+    origin: LowerName,
+    pods: LowerName,
+    cluster_cidr: Ipv4Net,
+    /// Ranges whose reverse names nobody else knows, each with its SOA.
+    reverse: Vec<(Ipv4Net, Record)>,
+    soa: Record,
+    entries: HashMap<LowerName, Entry>,
+    /// Something is known of the cluster.
+    known: bool,
+}
+
+impl Zone {
+    /// How many names there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// There is no name at all.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// What is to be answered to a question of class IN.
+    pub fn answer(&self, name: &LowerName, kind: RecordType) -> Answer<'_> {
+        if let Some(entry) = self.entries.get(name) {
+            return self.of_entry(entry, kind);
+        }
+        if self.origin.zone_of(name) {
+            return match self.known {
+                true => self.of_pods(name, kind).unwrap_or(Answer::NoName(&self.soa)),
+                false => Answer::Unknown,
+            };
+        }
+        self.of_reverse(name)
+    }
+
+    fn of_entry<'a>(&'a self, entry: &'a Entry, kind: RecordType) -> Answer<'a> {
+        let wanted = entry.sets.iter().filter(|(of, _)| *of == kind || kind == RecordType::ANY);
+        let answers: Vec<&Record> = wanted.flat_map(|(_, records)| records).collect();
+        if answers.is_empty() {
+            return Answer::NoData(entry.soa.as_deref().unwrap_or(&self.soa));
+        }
+        let targets = answers.iter().filter_map(|record| match &record.data {
+            RData::SRV(srv) => self.entries.get(&LowerName::from(&srv.target)),
+            _ => None,
+        });
+        let addresses = targets.flat_map(|entry| &entry.sets).filter(|(of, _)| *of == RecordType::A);
+        let additionals = addresses.flat_map(|(_, records)| records).take(ADDITIONALS_MAX).collect();
+        Answer::Found { answers, additionals }
+    }
+
+    /// `a-b-c-d.<namespace>.pod.<zone>` and the names above it. Pods are not looked up, as CoreDNS does
+    /// it by default; what is no address of a pod is refused.
+    fn of_pods(&self, name: &LowerName, kind: RecordType) -> Option<Answer<'_>> {
+        if !self.pods.zone_of(name) {
+            return None;
+        }
+        match name.num_labels() - self.pods.num_labels() {
+            1 => Some(Answer::NoData(&self.soa)),
+            2 => {
+                let address: Ipv4Addr = name
+                    .iter()
+                    .next()
+                    .and_then(|label| std::str::from_utf8(label).ok())
+                    .filter(|label| !label.contains('.'))
+                    .and_then(|label| label.replace('-', ".").parse().ok())
+                    .filter(|address| self.cluster_cidr.contains(address))?;
+                Some(match kind {
+                    RecordType::A | RecordType::ANY => {
+                        let record = Record::from_rdata(name.into(), TTL, RData::A(A(address)));
+                        Answer::Made(Box::new(record))
+                    }
+                    _ => Answer::NoData(&self.soa),
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// Reverse names of the cluster's ranges: what has no name has none anywhere.
+    fn of_reverse(&self, name: &LowerName) -> Answer<'_> {
+        let Ok(IpNet::V4(net)) = name.parse_arpa_name() else { return Answer::Elsewhere };
+        for (range, soa) in &self.reverse {
+            if range.contains(&net) {
+                return match (self.known, net.prefix_len()) {
+                    (false, _) => Answer::Unknown,
+                    (true, 32) => Answer::NoName(soa),
+                    (true, _) => Answer::NoData(soa),
+                };
+            }
+        }
+        Answer::Elsewhere
+    }
+}
+
+/// The reverse name of an address.
+fn reverse_name(address: Ipv4Addr) -> Name {
+    Name::from(IpAddr::V4(address))
+}
+
+fn address_record(name: &Name, address: Ipv4Addr) -> Record {
+    Record::from_rdata(name.clone(), TTL, RData::A(A(address)))
+}
+
+fn pointer(address: Ipv4Addr, to: &Name) -> Record {
+    Record::from_rdata(reverse_name(address), TTL, RData::PTR(PTR(to.clone())))
+}
