@@ -155,6 +155,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
         prefix::ROUTES.to_owned(),
         prefix::NODES.to_owned(),
         prefix::SUBNETS.to_owned(),
+        prefix::HEARTBEATS.to_owned(),
     ];
     let (world, reflecting) = reflector::spawn(Arc::clone(&store), prefixes, tasks.token());
     tasks.adopt_critical("reflector", reflecting);
@@ -169,7 +170,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     let (rules, status) = watch::channel(None);
     let writer = RulesWriter::new(node, Arc::clone(&store));
     tasks.spawn_critical("rules status", writer.run(status, tasks.token()));
-    let (programmed, _) = watch::channel(0);
+    let (programmed, rules_follow) = watch::channel(0);
     let services = ServicesLoop::new(ServicesDeps {
         node: node.to_owned(),
         instance: instance.to_owned(),
@@ -211,6 +212,8 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
         credentials: Arc::clone(&files) as _,
         images: Arc::clone(&images),
         files,
+        catalog: catalog.clone(),
+        programmed: rules_follow,
     })?;
     for (name, helper) in pods.take_helpers() {
         tasks.adopt_critical(name, helper);

@@ -153,6 +153,8 @@ impl Node {
             credentials: Arc::new(NoCredentials),
             images: ImageBook::open(&self.state.path().join("agent")),
             files: files(self.state.path()),
+            catalog: watch::channel(Arc::default()).1,
+            programmed: watch::channel(0).1,
         })
         .unwrap();
         let statuses = the_loop.statuses();

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use schema::kinds::pod::HostPortStatus;
 use schema::meta::PodRef;
 
+use super::drain::Drain;
 use super::finished::Finished;
 use super::names;
 use super::probes::render::Action;
@@ -80,6 +81,8 @@ pub struct Observed {
     pub listeners: BTreeMap<Port, Listener>,
     /// How pods ended that ended for good, whatever is left of their containers.
     pub finished: Finished,
+    /// Pods that are not wanted any more and that clients may still be led to.
+    pub draining: BTreeMap<Uid, Drain>,
     /// What was said last of the pods of this node.
     pub told: Told,
     /// Pod uids with a folder on disk.

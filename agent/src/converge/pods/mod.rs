@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::catalog::Catalog;
 use crate::converge::dns::NodeDns;
 use crate::converge::dns::zone::dns_address;
 use crate::converge::images::ImageBook;
@@ -36,6 +37,7 @@ pub mod allocate;
 pub mod containers;
 pub mod credentials;
 pub mod dns;
+pub mod drain;
 pub mod env;
 pub mod facts;
 pub mod finished;
@@ -67,6 +69,7 @@ pub use report::Statuses;
 pub use steps::PodsPlan;
 pub use task::PauseArchive;
 
+use drain::DrainBook;
 use facts::PodFacts;
 use finished::FinishedBook;
 use ledger::Ledger;
@@ -130,6 +133,10 @@ pub struct PodsDeps {
     pub images: Arc<ImageBook>,
     /// Files of the repository and secrets.
     pub files: Arc<PodFiles>,
+    /// Services, for who may still lead clients to a pod that goes.
+    pub catalog: watch::Receiver<Arc<Catalog>>,
+    /// Newest revision of etcd that this node's rules follow.
+    pub programmed: watch::Receiver<i64>,
 }
 
 /// A task beside the loop, by name: without it the loop would go on blind or mute.
@@ -150,6 +157,7 @@ pub struct PodsLoop {
     statuses: watch::Sender<Statuses>,
     images: Arc<ImageBook>,
     finished: FinishedBook,
+    drains: DrainBook,
     started: Instant,
     helpers: Vec<Helper>,
     shutdown: CancellationToken,
@@ -175,6 +183,7 @@ impl PodsLoop {
             container_limits: deps.container_limits,
             dns: deps.dns.borrow().clone(),
         });
+        let drains = DrainBook::new(&deps.node, deps.catalog, deps.programmed, Arc::clone(&deps.store));
         let (statuses, newest) = watch::channel(Statuses::default());
         let writer = writer::StatusWriter::new(deps.node, deps.store, deps.world.clone());
         let writing = tokio::spawn(writer.run(newest, shutdown.clone()));
@@ -225,6 +234,7 @@ impl PodsLoop {
             statuses,
             images: deps.images,
             finished: FinishedBook::default(),
+            drains,
             started: Instant::now(),
             helpers,
             _guard: shutdown.clone().drop_guard(),
@@ -318,8 +328,10 @@ impl Loop for PodsLoop {
         let mut dns = self.dns.borrow().clone();
         // The first range of a node comes here before the name server has heard of it.
         dns.server = dns.server.or(desired.subnet.as_ref().map(|subnet| dns_address(subnet.service_cidr)));
+        let draining = self.drains.look(&pods, &desired, &world, Timestamp::now()).await;
         Ok(Observation::Ready(Observed {
             listeners,
+            draining,
             finished,
             told: report::told(&self.statuses.borrow(), &world, &self.node.node),
             node: NodeFacts { dns, ..(*self.node).clone() },

@@ -13,6 +13,7 @@ use schema::records::Binding;
 
 use super::allocate::Pool;
 use super::containers::{self, Needs};
+use super::drain::{DRAIN_CHECK, Drain};
 use super::facts::{Container, Observed, PodFacts, State, Trouble};
 use super::finished::is_end;
 use super::names;
@@ -106,7 +107,10 @@ fn plan_unwanted(
         let pod = reference(uid, facts);
         let decision = match kept(observed, &pod) {
             Some(why) => Decision::idle(pod, why),
-            None => take_down(observed, uid, pod, down(observed, uid, facts), now),
+            None => match observed.draining.get(uid).filter(|drain| drain.until() > now) {
+                Some(drain) => draining(pod, drain, now),
+                None => take_down(observed, uid, pod, down(observed, uid, facts), now),
+            },
         };
         plan.pods.insert(uid.clone(), decision);
     }
@@ -134,6 +138,12 @@ fn kept(observed: &Observed, pod: &PodRef) -> Option<Why> {
     } else {
         None
     }
+}
+
+/// Looks again soon: nobody tells when the other nodes' rules are as far.
+fn draining(pod: PodRef, drain: &Drain, now: Timestamp) -> Decision {
+    let soon = now.checked_add(DRAIN_CHECK).unwrap_or(now);
+    Decision { next_at: Some(soon.min(drain.until())), ..Decision::idle(pod, Why::Draining) }
 }
 
 /// Takes away what nobody wants, unless that failed a moment ago.

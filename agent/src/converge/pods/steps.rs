@@ -111,6 +111,8 @@ pub enum Why {
     Finished,
     /// Nobody wants it any more.
     NotDesired,
+    /// Nobody wants it any more; it ends when no node leads new connections to it.
+    Draining,
     /// The former pod of that name has to end first.
     FormerPod,
     /// Nobody has said what should run; nothing is taken down.
@@ -144,6 +146,7 @@ impl fmt::Display for Why {
             Why::Waits => f.write_str("containers wait"),
             Why::Finished => f.write_str("all containers have ended"),
             Why::NotDesired => f.write_str("no longer wanted on this node"),
+            Why::Draining => f.write_str("no longer wanted; it ends once no node leads clients to it"),
             Why::FormerPod => f.write_str("waiting for the former pod of this name to end"),
             Why::DesiredUnknown => f.write_str("nobody has said yet what should run"),
             Why::Unsettled => f.write_str("etcd has not been filled from Git yet"),

@@ -169,6 +169,8 @@ impl Rig {
             credentials: Arc::new(NoCredentials),
             images: ImageBook::open(&self.state.path().join("agent")),
             files: files(self.state.path()),
+            catalog: watch::channel(Arc::default()).1,
+            programmed: watch::channel(0).1,
         })
         .unwrap();
         let (last_run, _) = watch::channel(None);

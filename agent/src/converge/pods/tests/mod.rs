@@ -2,6 +2,7 @@
 
 mod crash;
 mod crowd;
+mod drain;
 mod files;
 mod finished;
 mod limits;
@@ -89,6 +90,7 @@ fn wants(bindings: &[Binding]) -> Observed {
         links: None,
         listeners: BTreeMap::new(),
         finished: BTreeMap::new(),
+        draining: BTreeMap::new(),
         told: BTreeMap::new(),
         folders: std::collections::BTreeSet::new(),
         memory: Memory::default(),

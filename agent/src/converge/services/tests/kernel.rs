@@ -15,7 +15,7 @@ use super::*;
 use crate::catalog::Catalog;
 use crate::converge::network::parse::saved_rules;
 use crate::converge::network::plan::removal;
-use crate::converge::network::{NetworkLoop, NetworkSettings};
+use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings};
 use crate::converge::pod_table::PodTable;
 use crate::desired::Source;
 use crate::testing::{TestNamespace, in_pod, inside};
@@ -75,11 +75,17 @@ impl Node {
         let (subnets, subnet) = watch::channel(Some(cidr));
         let (tables, table) = watch::channel::<PodTable>(Some(Arc::default()));
         let settings = NetworkSettings::new("mk8s", 1450);
-        let mut network =
-            NetworkLoop::new(settings, netlink.clone(), iptables.clone(), subnet.clone(), table);
+        let deps = NetworkDeps {
+            netlink: netlink.clone(),
+            tunnels: netlink.clone(),
+            iptables: iptables.clone(),
+            subnet: subnet.clone(),
+            pods: table,
+            catalog: watch::channel(Arc::default()).1,
+            vtep: watch::Sender::new(None),
+        };
+        let mut network = NetworkLoop::new(settings, deps);
         converge(&mut network).await;
-        // As every node has it; without, a packet would go back where it came from.
-        namespace.run("ip", &["route", "replace", "10.96.0.0/16", "dev", "mk8s0"]);
         let (catalogs, services) = services_loop(&iptables, subnet);
         let (_subnets, _tables, revision) = (subnets, tables, 0);
         Self {

@@ -1,0 +1,129 @@
+//! A pod that goes waits until nobody leads clients to it, and no longer than is bearable.
+
+use std::sync::Arc;
+
+use jiff::SignedDuration;
+use schema::codec::encode;
+use schema::keys::Key;
+use schema::records::{Endpoint, RulesStatus, ServiceRecord, Vtep};
+use schema::store::memory::MemoryStore;
+use schema::store::{Op, SharedStore};
+use schema::world::{Change, World};
+use tokio::sync::watch;
+
+use super::super::drain::{DRAIN_MAX, Drain, DrainBook, DrainedBy};
+use super::super::facts::Observed;
+use super::super::plan::plan;
+use super::super::steps::{Task, Why};
+use super::{at, binding, container, facts, pause, running, wants};
+use crate::catalog::{Catalog, Peer};
+
+struct Rig {
+    book: DrainBook,
+    catalogs: watch::Sender<Arc<Catalog>>,
+    programmed: watch::Sender<i64>,
+    store: SharedStore,
+    world: World,
+    observed: Observed,
+}
+
+/// A pod of this node that runs at 10.244.3.2 and that nobody wants.
+fn rig() -> Rig {
+    let web = binding(
+        "web",
+        serde_json::from_value(serde_json::json!({"containers": [
+            {"name": "web", "image": "app:1"},
+        ]}))
+        .unwrap(),
+    );
+    let mut observed = wants(&[]);
+    let there = facts(&web, vec![pause(running(), "10.244.3.2")], vec![container("web", 0, running())]);
+    observed.pods.insert(web.pod.uid.clone(), there);
+    let (catalogs, catalog) = watch::channel(Arc::default());
+    let (programmed, follow) = watch::channel(0);
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let book = DrainBook::new(&observed.node.node, catalog, follow, Arc::clone(&store));
+    let mut world = World { synced: true, ..World::default() };
+    let (key, value) = (Key::Heartbeat("n9".to_owned()).to_string(), br#"{"since":"2026-01-01T00:00:00Z"}"#);
+    let value = value.to_vec().into();
+    world.apply(&Change::Put { key, value, create_revision: 1, mod_revision: 1 });
+    Rig { book, catalogs, programmed, store, world, observed }
+}
+
+impl Rig {
+    /// The services of revision `revision`, with our pod at that address in one of them.
+    fn services(&self, revision: i64, address: Option<&str>) {
+        let mut catalog = Catalog { revision, ..Catalog::default() };
+        let mut record = ServiceRecord::default();
+        if let Some(address) = address {
+            record.endpoints.push(Endpoint {
+                address: address.parse().unwrap(),
+                ports: vec![80],
+                node: Some(self.observed.node.node.clone()),
+                pod: Some("web".to_owned()),
+                hostname: None,
+            });
+        }
+        let id = schema::meta::PodRef::new("default", "shop");
+        let record = schema::world::Versioned { value: record, create_revision: 1, mod_revision: revision };
+        catalog.services.insert(id, Arc::new(record));
+        for (peer, number) in [("n8", 8), ("n9", 9)] {
+            let vtep = Vtep { address: [192, 0, 2, number].into(), mac: String::new() };
+            let cidr = format!("10.244.{number}.0/24").parse().unwrap();
+            let peer_is = Peer { cidr, vtep, address: None, absent_since: None };
+            catalog.peers.insert(peer.to_owned(), peer_is);
+        }
+        self.catalogs.send_replace(Arc::new(catalog));
+    }
+
+    async fn rules_of(&self, node: &str, revision: i64) {
+        let key = Key::Rules(node.to_owned()).to_string();
+        let value = encode(&RulesStatus { revision, error: String::new() }).unwrap();
+        let _ = self.store.txn(vec![], vec![Op::put(&key, value)]).await.unwrap();
+    }
+
+    async fn look(&mut self, seconds: i64) -> Option<DrainedBy> {
+        let Self { book, world, observed, .. } = self;
+        observed.draining = book.look(&observed.pods, &observed.desired, world, at(seconds)).await;
+        observed.draining.values().next().map(|drain| drain.by.clone())
+    }
+}
+
+// Seen red in turn without `Listing::Gone`, without the own rules and without those of the others.
+#[tokio::test]
+async fn a_pod_goes_when_the_services_and_then_all_nodes_have_let_it_go() {
+    let mut rig = rig();
+    rig.services(5, Some("10.244.3.2"));
+    assert_eq!(rig.look(100).await, Some(DrainedBy::Services));
+    rig.services(7, None);
+    rig.rules_of("n9", 6).await;
+    let ours = rig.observed.node.node.clone();
+    assert_eq!(rig.look(101).await, Some(DrainedBy::Nodes(vec![ours])));
+    rig.programmed.send_replace(7);
+    // The other one, n8, gives no sign of life: nobody waits for it.
+    assert_eq!(rig.look(101).await, Some(DrainedBy::Nodes(vec!["n9".to_owned()])));
+    rig.rules_of("n9", 8).await;
+    assert_eq!(rig.look(102).await, None);
+}
+
+#[tokio::test]
+async fn a_pod_of_no_service_waits_for_nobody_nor_does_one_whose_name_another_has() {
+    let mut rig = rig();
+    assert_eq!(rig.look(100).await, None);
+    rig.services(5, Some("10.244.3.77"));
+    assert_eq!(rig.look(100).await, None);
+}
+
+// Seen red without the filter on `until` in the plan.
+#[tokio::test]
+async fn it_is_not_held_for_ever() {
+    let mut rig = rig();
+    let uid = rig.observed.pods.keys().next().unwrap().clone();
+    rig.observed.draining.insert(uid.clone(), Drain { since: at(100), by: DrainedBy::Services });
+    let decided = plan(&rig.observed, at(100));
+    let decision = &decided.pods[&uid];
+    assert!(decision.why == Why::Draining && decision.task.is_none(), "{decision:?}");
+    assert_eq!(decision.next_at, Some(at(100) + SignedDuration::from_millis(100)));
+    let over = plan(&rig.observed, at(100) + DRAIN_MAX);
+    assert!(matches!(over.pods[&uid].task, Some(Task::Down(_))));
+}
