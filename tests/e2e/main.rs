@@ -12,6 +12,7 @@ mod crash_rounds;
 mod dangerous_commits;
 mod dns;
 mod docker_restart;
+mod drain;
 mod etcd_lost;
 mod fail_static;
 mod forbidden;

@@ -13,6 +13,7 @@ use nix::sched::{CloneFlags, setns};
 
 use crate::http::http_get;
 use crate::net_world::NetWorld;
+use crate::node::Node;
 use crate::process::run;
 use crate::slot::Slot;
 use crate::wait::{eventually, secs};
@@ -74,6 +75,12 @@ impl Clients {
         run("ip", &["-n", &name, "link", "set", "eth0", "up"])?;
         run("ip", &["-n", &name, "route", "add", "default", "via", &gateway])?;
         Ok(Self { gateway, namespace: format!("/var/run/netns/{name}"), running: Vec::new() })
+    }
+
+    /// Clients on a node itself, in its own network namespace.
+    pub fn on(node: &Node) -> Result<Self> {
+        let (gateway, namespace) = (node.address()?.to_owned(), node.namespace()?);
+        Ok(Self { gateway, namespace, running: Vec::new() })
     }
 
     /// The machine's address on the link: where its host ports are asked for.

@@ -210,6 +210,12 @@ impl Node {
         run("ip", &["link", "set", &self.port()?, "up"]).map(|_| ())
     }
 
+    /// The file of its network namespace.
+    pub fn namespace(&self) -> Result<String> {
+        let holder = self.holder.as_ref().context("the machine itself has no namespace of its own")?;
+        Ok(format!("/proc/{}/ns/net", holder.pid()?))
+    }
+
     /// Its address among the nodes.
     pub fn address(&self) -> Result<&str> {
         self.node_ip.as_deref().context("the machine itself has no address of its own")
