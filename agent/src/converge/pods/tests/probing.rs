@@ -114,7 +114,7 @@ fn a_sick_container_is_ended_once_by_itself_and_asked_nothing_more() {
     assert_eq!(told(&web, &observed).phase, PodPhase::Failed);
 }
 
-// Seen red with `running` alone for ready. For `this_run` in `fill_health`, too.
+// Seen red with `running` alone for ready, and with any run's status believed in `fill_health`.
 #[test]
 fn ready_is_what_the_probes_say_and_what_was_known_stands() {
     let web = with_probes(Always);
@@ -335,7 +335,7 @@ async fn a_hook_that_cannot_be_read_is_told_at_the_stop() {
     assert_eq!(events.iter().filter(|text| is_told(text)).count(), 1, "{events:#?}");
 }
 
-// For the event in `pre_stop`.
+// Seen red without the event in `pre_stop`.
 #[tokio::test(start_paused = true)]
 async fn a_hook_that_fails_is_told_and_holds_nothing_up() {
     let mut rig = Rig::new();
