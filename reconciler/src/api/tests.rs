@@ -290,8 +290,7 @@ async fn logs_take_since_and_timestamps_and_one_that_waits_says_for_what() {
     assert_eq!(error, "container app of pod default/waits is waiting to start: ErrImagePull: no such image");
 }
 
-/// Seen red with the container's id asked for in `not_started` (its log is empty), and with `true` for
-/// `ended`: the run before the last.
+/// For `not_started`: its log would be empty, and `-p` would read the run before the last.
 #[tokio::test]
 async fn a_container_that_never_ran_has_no_log_and_one_that_crashed_has_that_of_its_last_run() {
     let node = node_api().await;

@@ -114,7 +114,7 @@ fn a_sick_container_is_ended_once_by_itself_and_asked_nothing_more() {
     assert_eq!(told(&web, &observed).phase, PodPhase::Failed);
 }
 
-// Seen red with `running` alone for ready, and with a status of any run of the container believed.
+// Seen red with `running` alone for ready, and with any run's status believed in `fill_health`.
 #[test]
 fn ready_is_what_the_probes_say_and_what_was_known_stands() {
     let web = with_probes(Always);
