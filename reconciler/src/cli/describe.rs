@@ -77,6 +77,15 @@ fn object_page(object: &ObjectDetail, screen: Screen) -> Result<String, CliError
     page.field(0, "Hash", &object.hash);
     page.fields(0, "Labels", pairs(&row.labels));
     page.fields(0, "Annotations", pairs(&object.annotations));
+    if let Some(service) = &object.service {
+        let address = service.cluster_ip.map_or_else(|| "none (headless)".to_owned(), |ip| ip.to_string());
+        page.field(0, "Cluster IP", &address);
+        page.fields(0, "External IPs", service.external_ips.iter().map(ToString::to_string));
+        page.fields(0, "Ports", service.port_lines());
+        page.fields(0, "Endpoints", service.endpoint_lines());
+        page.fields(0, "Left out", service.left_out_lines());
+        page.fields(0, "Programmed", service.node_lines());
+    }
     page.block("Spec:", &yaml(&object.spec)?);
     Ok(page.0)
 }

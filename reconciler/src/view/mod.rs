@@ -16,6 +16,7 @@ mod pod_status;
 mod pods;
 mod problem;
 mod selector;
+mod services;
 mod sources;
 mod status;
 #[cfg(test)]
@@ -32,6 +33,7 @@ pub use objects::{ObjectDetail, ObjectView, Selection, StoredObject, object, obj
 pub use pods::{PodDetail, PodView, pod, pods};
 pub use problem::{Problem, root_cause};
 pub use selector::Selector;
+pub use services::{NodeRules, ServiceDetail};
 pub use sources::{RevisionView, SourceView, history, sources};
 pub use status::{
     ClusterStatus, LeaderView, Malformed, NodeCounts, PodCounts, SyncAccepted, SyncRun, VersionView,

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::Selector;
 use super::age::age;
 use super::pods::{PodView, pods};
+use super::services::{ServiceDetail, service};
 
 /// One object as it lies in etcd, with its revisions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -73,6 +74,9 @@ pub struct ObjectDetail {
     pub generation: u64,
     /// The effective spec, defaults filled in.
     pub spec: serde_json::Value,
+    /// Of a service: what the nodes make of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<ServiceDetail>,
 }
 
 /// Which objects.
@@ -127,6 +131,10 @@ pub fn object(world: &World, id: &ObjectRef, now: Timestamp) -> Option<ObjectDet
         hash: object.hash.clone(),
         generation: object.generation,
         spec: resource.get("spec").cloned().unwrap_or_default(),
+        service: match id.kind {
+            Kind::Service => service(world, &PodRef::new(&id.namespace, &id.name)),
+            _ => None,
+        },
     })
 }
 
