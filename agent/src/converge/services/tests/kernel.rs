@@ -188,8 +188,7 @@ fn web(endpoints: &[&str]) -> ServiceRecord {
     }
 }
 
-// Seen red without the mark in `external_rules`, without the mark of clients that are no pods in
-// `choice`, and without the rule for `NODEPORTS`.
+// Seen red without the rule that leads to `NODEPORTS`.
 #[tokio::test]
 async fn a_service_answers_from_everywhere() {
     for bridged_frames in ["0", "1"] {
@@ -223,6 +222,7 @@ async fn a_service_answers_from_everywhere() {
     }
 }
 
+// Seen red without the mark in `external_rules`, and without that of clients that are no pods in `choice`.
 #[tokio::test]
 async fn an_endpoint_beyond_is_reached_by_way_of_this_node() {
     let mut node = Node::new().await;
@@ -315,7 +315,7 @@ fn everything() -> Vec<(&'static str, ServiceRecord)> {
     ]
 }
 
-// Seen red with the probability in 10 digits, and without `-m tcp` in `endpoint_rules`.
+// Seen red with the probability in 10 digits.
 #[tokio::test]
 async fn what_was_written_is_what_is_wanted_for_this_agent_and_the_next() {
     let mut node = Node::new().await;
@@ -417,7 +417,7 @@ async fn clients_are_shared_alike_among_endpoints_unless_they_are_to_stay() {
     }
 }
 
-// Seen red without `forget_stale`.
+// Seen red when `forget_stale` passes over every flow.
 #[tokio::test]
 async fn a_udp_client_follows_a_replaced_endpoint() {
     let mut node = Node::new().await;

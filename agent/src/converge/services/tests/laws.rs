@@ -168,8 +168,8 @@ fn check_whole(text: &str) {
 }
 
 proptest! {
-    // Seen red without `plan_removals`, with the chain of local endpoints always made, and without
-    // `all_used` in `endpoint_chains`.
+    // Seen red without `plan_removals`, with the chain of local endpoints always made, and with
+    // `all_used` always true.
     #[test]
     fn rules_are_whole_and_nobody_elses_change(first in any_cluster(), second in any_cluster()) {
         let mut there = OTHERS.to_owned();
