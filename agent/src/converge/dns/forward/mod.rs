@@ -92,32 +92,40 @@ impl Forwarder {
         Ok(self.cache.keep(query, answer))
     }
 
-    /// One upstream after the other, the next one early if there is no answer.
+    /// One upstream after the other, the next one early if there is no answer. Who is overtaken counts as
+    /// silent at once: its own time may never end, because the answer of another ends the question.
     async fn ask_in_turn(&self, query: &Query, last: &mut ForwardError) -> Option<Message> {
         let order = self.health(|health| health.order(Instant::now().into_std()));
         let count = order.len();
         let mut turns = order.into_iter().cycle().take(count * ROUNDS);
+        let mut newest = turns.next()?;
         let mut under_way = FuturesUnordered::new();
-        under_way.push(self.ask_one(query, turns.next()?));
+        under_way.push(self.ask_one(query, newest));
         loop {
             tokio::select! {
                 // Cancel-safe: what is under way stays in the set.
-                answered = under_way.next(), if !under_way.is_empty() => match answered.flatten() {
-                    Some(answer) if is_final(&answer) => return Some(answer),
-                    failed => {
-                        if let Some(answer) = failed {
-                            *last = ForwardError::Refused(answer.metadata.response_code);
-                        }
-                        match turns.next() {
-                            Some(next) => under_way.push(self.ask_one(query, next)),
-                            None if under_way.is_empty() => return None,
-                            None => {}
-                        }
+                answered = under_way.next(), if !under_way.is_empty() => {
+                    match answered.flatten() {
+                        Some(answer) if is_final(&answer) => return Some(answer),
+                        Some(answer) => *last = ForwardError::Refused(answer.metadata.response_code),
+                        None => {}
                     }
-                },
-                () = sleep(STAGGER) => if let Some(next) = turns.next() {
-                    under_way.push(self.ask_one(query, next));
-                },
+                    match turns.next() {
+                        Some(next) => {
+                            newest = next;
+                            under_way.push(self.ask_one(query, next));
+                        }
+                        None if under_way.is_empty() => return None,
+                        None => {}
+                    }
+                }
+                () = sleep(STAGGER) => {
+                    self.health(|health| health.silent(newest, Instant::now().into_std()));
+                    if let Some(next) = turns.next() {
+                        newest = next;
+                        under_way.push(self.ask_one(query, next));
+                    }
+                }
             }
         }
     }
