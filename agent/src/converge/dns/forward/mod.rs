@@ -36,6 +36,9 @@ const ATTEMPT_MAX: Duration = Duration::from_millis(1500);
 /// at most two are under way.
 const STAGGER: Duration = Duration::from_millis(750);
 
+/// The same for an upstream of which nobody knows whether it answers: few questions come in that time.
+const STAGGER_UNPROVEN: Duration = Duration::from_millis(50);
+
 /// Times that each upstream is asked: packets get lost.
 const ROUNDS: usize = 2;
 
@@ -102,6 +105,10 @@ impl Forwarder {
         let mut under_way = FuturesUnordered::new();
         under_way.push(self.ask_one(query, newest));
         loop {
+            let proven = self.health(|health| health.is_proven(newest));
+            let stagger = if proven { STAGGER } else { STAGGER_UNPROVEN };
+            // With two under way there is no hurry: each has two sockets at most.
+            let stagger = if under_way.len() > 1 { STAGGER } else { stagger };
             tokio::select! {
                 // Cancel-safe: what is under way stays in the set.
                 answered = under_way.next(), if !under_way.is_empty() => {
@@ -119,7 +126,7 @@ impl Forwarder {
                         None => {}
                     }
                 }
-                () = sleep(STAGGER) => {
+                () = sleep(stagger) => {
                     self.health(|health| health.silent(newest, Instant::now().into_std()));
                     if let Some(next) = turns.next() {
                         newest = next;
