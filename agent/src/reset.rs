@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use futures::StreamExt as _;
 
 use crate::config::MachineConfig;
-use crate::converge::dns::machine::MachineFiles;
+use crate::converge::dns::host::MachineFiles;
 use crate::converge::network::parse::saved_rules;
 use crate::converge::network::plan::removal;
 use crate::converge::network::render::{ChainRef, Names, restore_input};

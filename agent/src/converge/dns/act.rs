@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::forward::Forwarder;
 use super::listen::{self, Running};
 use super::plan::{DnsPlan, NodeStep, Observed};
-use super::{DnsLoop, Handler, machine};
+use super::{DnsLoop, Handler, host};
 
 /// What became of a plan.
 #[derive(Debug, Default)]
@@ -60,7 +60,7 @@ impl DnsLoop {
     }
 
     async fn change_machine(&mut self, observed: &Observed, step: NodeStep, outcome: &mut Outcome) {
-        let bridge = machine::bridge(&self.deps.instance);
+        let bridge = host::bridge(&self.deps.instance);
         let path = &observed.path;
         let (what, result) = match step {
             NodeStep::Nothing => return,
@@ -75,11 +75,11 @@ impl DnsLoop {
             NodeStep::Split(split) => {
                 let domains: Vec<&str> = split.domains.iter().map(String::as_str).collect();
                 let what = format!("systemd-resolved asks the cluster's server for {}", domains.join(" "));
-                (what, machine::set_split(&bridge, &split).await)
+                (what, host::set_split(&bridge, &split).await)
             }
             NodeStep::Unsplit => (
                 "systemd-resolved does not ask the cluster's server".to_owned(),
-                machine::unsplit(&bridge).await,
+                host::unsplit(&bridge).await,
             ),
         };
         match result {

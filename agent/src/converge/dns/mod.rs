@@ -20,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 
 mod act;
 mod forward;
+pub mod host;
 mod listen;
-pub mod machine;
 mod observe;
 pub mod plan;
 pub mod resolv;
@@ -34,8 +34,8 @@ pub use act::Outcome;
 pub use plan::NodeDns;
 
 use self::forward::Forwarder;
+use self::host::MachineFiles;
 use self::listen::Running;
-use self::machine::MachineFiles;
 use self::plan::{DnsPlan, Observed};
 use self::server::Handler;
 use self::zone::{Zone, ZoneSettings};

@@ -2,7 +2,7 @@
 
 use super::plan::Observed;
 use super::zone::dns_address;
-use super::{DnsLoop, hosts, machine};
+use super::{DnsLoop, host, hosts};
 
 impl DnsLoop {
     pub(super) async fn look(&mut self) -> Observed {
@@ -13,7 +13,7 @@ impl DnsLoop {
         // Without the flag one look is enough: what a former agent left is taken back once.
         let ask = machine.resolved.is_some() && machine.own_is_stub() && (node_dns || !self.asked_resolved);
         let split = match ask {
-            true => machine::split(&machine::bridge(&self.deps.instance)).await,
+            true => host::split(&host::bridge(&self.deps.instance)).await,
             false => None,
         };
         self.asked_resolved = true;

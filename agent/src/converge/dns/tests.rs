@@ -5,8 +5,8 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::symlink;
 
+use super::host::MachineFiles;
 use super::listen;
-use super::machine::MachineFiles;
 use super::plan::{Former, NodeStep, Observed, Split, plan};
 use super::resolv::{self, Machine, ResolvConf};
 use crate::worlds::netlink::FakeNetlink;

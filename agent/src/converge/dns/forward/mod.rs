@@ -36,6 +36,9 @@ const ATTEMPT_MAX: Duration = Duration::from_millis(1500);
 /// at most two are under way.
 const STAGGER: Duration = Duration::from_millis(750);
 
+/// The same for an upstream of which nobody knows whether it answers: few questions come in that time.
+const STAGGER_UNPROVEN: Duration = Duration::from_millis(50);
+
 /// Times that each upstream is asked: packets get lost.
 const ROUNDS: usize = 2;
 
@@ -92,32 +95,44 @@ impl Forwarder {
         Ok(self.cache.keep(query, answer))
     }
 
-    /// One upstream after the other, the next one early if there is no answer.
+    /// One upstream after the other, the next one early if there is no answer. Who is overtaken counts as
+    /// silent at once: its own time may never end, because the answer of another ends the question.
     async fn ask_in_turn(&self, query: &Query, last: &mut ForwardError) -> Option<Message> {
         let order = self.health(|health| health.order(Instant::now().into_std()));
         let count = order.len();
         let mut turns = order.into_iter().cycle().take(count * ROUNDS);
+        let mut newest = turns.next()?;
         let mut under_way = FuturesUnordered::new();
-        under_way.push(self.ask_one(query, turns.next()?));
+        under_way.push(self.ask_one(query, newest));
         loop {
+            let proven = self.health(|health| health.is_proven(newest));
+            let stagger = if proven { STAGGER } else { STAGGER_UNPROVEN };
+            // With two under way there is no hurry: each has two sockets at most.
+            let stagger = if under_way.len() > 1 { STAGGER } else { stagger };
             tokio::select! {
                 // Cancel-safe: what is under way stays in the set.
-                answered = under_way.next(), if !under_way.is_empty() => match answered.flatten() {
-                    Some(answer) if is_final(&answer) => return Some(answer),
-                    failed => {
-                        if let Some(answer) = failed {
-                            *last = ForwardError::Refused(answer.metadata.response_code);
-                        }
-                        match turns.next() {
-                            Some(next) => under_way.push(self.ask_one(query, next)),
-                            None if under_way.is_empty() => return None,
-                            None => {}
-                        }
+                answered = under_way.next(), if !under_way.is_empty() => {
+                    match answered.flatten() {
+                        Some(answer) if is_final(&answer) => return Some(answer),
+                        Some(answer) => *last = ForwardError::Refused(answer.metadata.response_code),
+                        None => {}
                     }
-                },
-                () = sleep(STAGGER) => if let Some(next) = turns.next() {
-                    under_way.push(self.ask_one(query, next));
-                },
+                    match turns.next() {
+                        Some(next) => {
+                            newest = next;
+                            under_way.push(self.ask_one(query, next));
+                        }
+                        None if under_way.is_empty() => return None,
+                        None => {}
+                    }
+                }
+                () = sleep(stagger) => {
+                    self.health(|health| health.silent(newest, Instant::now().into_std()));
+                    if let Some(next) = turns.next() {
+                        newest = next;
+                        under_way.push(self.ask_one(query, next));
+                    }
+                }
             }
         }
     }

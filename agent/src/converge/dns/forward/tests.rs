@@ -111,10 +111,12 @@ async fn upstream(says: Says) -> Upstream {
     Upstream { address, asked, _tasks: tasks }
 }
 
-// Seen red with the first answer taken whatever it says.
+// Seen red with the first answer taken whatever it says. With a silent upstream only marked at the end of
+// its own time, dnsperf at 1,000 questions a second got 66 % SERVFAIL.
 #[tokio::test]
 async fn an_upstream_that_refuses_or_is_silent_costs_no_answer() {
     for bad in [Says::Refused, Says::Nothing] {
+        let silent = bad == Says::Nothing;
         let (bad, good) = (upstream(bad).await, upstream(Says::Address).await);
         let forwarder = Arc::new(Forwarder::new(vec![bad.address, good.address]));
         let mut asking = JoinSet::new();
@@ -126,6 +128,14 @@ async fn an_upstream_that_refuses_or_is_silent_costs_no_answer() {
             assert_eq!(answered.unwrap().answers.len(), 1);
         }
         assert!(bad.asked() > 0 && good.asked() == 200, "{} {}", bad.asked(), good.asked());
+        // Who was silent is not waited for again and again: at 1,000 questions a second all places would
+        // be taken.
+        let before = bad.asked();
+        for number in 0..20 {
+            forwarder.ask(&question(&format!("later{number}.example."))).await.unwrap();
+        }
+        let again = bad.asked() - before;
+        assert!(if silent { again == 0 } else { again == 20 }, "{again}");
     }
 }
 
