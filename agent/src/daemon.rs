@@ -26,6 +26,7 @@ use crate::api::{self, Api};
 use crate::catalog::{self, Catalog, CatalogDisk, CatalogStore};
 use crate::config::Config;
 use crate::converge::dns::{self, DnsDeps, DnsLoop, NodeDns};
+use crate::converge::gateway::{self, GatewayDeps, GatewayLoop};
 use crate::converge::images::{ImageBook, ImagesDeps, ImagesLoop};
 use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings};
 use crate::converge::node::{HEARTBEAT_INTERVAL, NodeDeps, NodeLoop};
@@ -53,6 +54,9 @@ const PODS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How often the rules are looked at: a flush by someone else is healed in less than 5 s.
 const NETWORK_INTERVAL: Duration = Duration::from_secs(3);
+
+/// How often the gateway looks whether it listens and routes as it should; changes wake it.
+const GATEWAY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How often Docker's disk is looked at.
 const IMAGES_INTERVAL: Duration = Duration::from_secs(60);
@@ -275,6 +279,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
             vtep: vteps,
         },
     );
+    wire_gateway(node, subnet.clone(), catalog.clone(), tasks);
     let (nudge, nudged) = Nudge::new();
     drive(tasks, network, NETWORK_INTERVAL, nudged);
     nudge_on_change(tasks, "catalog to network", catalog, nudge.clone());
@@ -305,6 +310,28 @@ fn wire_dns(
     let deps = DnsDeps { settings, instance, agent_dir, netlink, subnet, catalog, zone, pods };
     drive(tasks, DnsLoop::new(deps), dns::INTERVAL, nudged);
     for_pods
+}
+
+/// The gateway: the loop that says where and by which table, and the server that does it.
+fn wire_gateway(
+    node: &str,
+    subnet: watch::Receiver<Option<Subnet>>,
+    catalog: watch::Receiver<Arc<Catalog>>,
+    tasks: &mut Tasks,
+) {
+    let deps = GatewayDeps {
+        node: node.to_owned(),
+        port: gateway::PORT,
+        limits: gateway::limits::Limits::default(),
+        subnet: subnet.clone(),
+        catalog: catalog.clone(),
+    };
+    let (the_loop, serving) = GatewayLoop::new(deps, tasks.token());
+    tasks.spawn_critical("gateway server", serving);
+    let (nudge, nudged) = Nudge::new();
+    drive(tasks, the_loop, GATEWAY_INTERVAL, nudged);
+    nudge_on_change(tasks, "subnet to gateway", subnet, nudge.clone());
+    nudge_on_change(tasks, "catalog to gateway", catalog, nudge);
 }
 
 /// Serves the read-only API. Streams that are followed end with the process, not the other way.

@@ -7,6 +7,7 @@
 mod engine;
 mod figures;
 mod files;
+mod gateway;
 mod hooks;
 mod idle;
 mod names;
@@ -36,6 +37,8 @@ pub(crate) struct Scale {
     idle_objects: usize,
     /// Services whose names are asked for.
     services: usize,
+    /// Turns of the load on the gateway and on what it is compared with, 4 s each.
+    gateway_rounds: usize,
 }
 
 const FULL: Scale = Scale {
@@ -47,6 +50,7 @@ const FULL: Scale = Scale {
     idle_pods: 30,
     idle_objects: 1_000,
     services: 1_000,
+    gateway_rounds: 5,
 };
 const SHORT: Scale = Scale {
     pushes: 5,
@@ -57,18 +61,20 @@ const SHORT: Scale = Scale {
     idle_pods: 12,
     idle_objects: 1_000,
     services: 1_000,
+    gateway_rounds: 1,
 };
 
 /// A part of the figures, and what takes them.
 type Part = (&'static str, fn(Scale, &mut Table) -> Result<()>);
 
-const PARTS: [Part; 6] = [
+const PARTS: [Part; 7] = [
     ("plans", plans::measure),
     ("pods", pods::measure),
     ("files", files::measure),
     ("hooks", hooks::measure),
     ("idle", idle::measure),
     ("dns", names::measure),
+    ("gateway", gateway::measure),
 ];
 
 fn main() -> Result<()> {

@@ -16,6 +16,7 @@ mod drain;
 mod etcd_lost;
 mod fail_static;
 mod forbidden;
+mod gateway;
 mod git_https;
 mod git_ssh;
 mod harness_itself;

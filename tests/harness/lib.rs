@@ -30,6 +30,7 @@ mod secrets;
 mod slot;
 mod sweep;
 mod tls;
+mod vip;
 mod wait;
 
 pub use anyhow::{Context, Error, Result, bail, ensure};
@@ -56,4 +57,5 @@ pub use registry::{Gate, Registry};
 pub use remote::Remote;
 pub use secrets::{encrypted, recipient};
 pub use slot::Slot;
+pub use vip::Vip;
 pub use wait::{eventually, holds, secs};

@@ -1,6 +1,7 @@
 //! The loops of a node, one folder per kind of thing converged: observe, plan, act, report.
 
 pub mod dns;
+pub mod gateway;
 pub mod images;
 pub mod network;
 pub mod node;

@@ -1,0 +1,65 @@
+//! Puts a table in place and opens the listener.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use super::plan::{GatewayPlan, Observed};
+use super::{GatewayLoop, server};
+
+/// What became of a plan.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Done, one sentence each.
+    pub done: Vec<String>,
+    /// Not done, and why.
+    pub failed: Option<String>,
+}
+
+impl GatewayLoop {
+    pub(super) async fn carry_out(&mut self, observed: &Observed, plan: GatewayPlan) -> Outcome {
+        let mut outcome = Outcome::default();
+        if let Some(table) = plan.table {
+            let (hosts, paths) = table.size();
+            if self.table.borrow().size() != (hosts, paths) {
+                outcome.done.push(format!("routes {hosts} hosts with {paths} paths"));
+            }
+            let endpoints = table.endpoints();
+            // Requests that have begun keep the table that they began with.
+            self.table.send_replace(table);
+            self.balancer.retain(&endpoints);
+            self.routed = Some(Arc::clone(&observed.catalog));
+        }
+        if let Some(listen) = plan.listen {
+            match self.listen(listen.at).await {
+                Ok(()) => outcome.done.push(format!("listens at {}: {}", listen.at, listen.why)),
+                Err(error) => outcome.failed = Some(cannot_listen(listen.at, &error)),
+            }
+        }
+        outcome
+    }
+
+    async fn listen(&mut self, at: SocketAddr) -> io::Result<()> {
+        let listener = server::listen(at)?;
+        // The server only ends at shutdown.
+        self.listeners.send(listener).await.map_err(|_| io::ErrorKind::BrokenPipe)?;
+        self.listens = Some(at);
+        Ok(())
+    }
+}
+
+fn cannot_listen(at: SocketAddr, error: &io::Error) -> String {
+    let help = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            let port = at.port();
+            format!(
+                "; another program has port {port} of this address or of all addresses: \
+                 stop it or give it an address of its own (`ss -ltnp 'sport = :{port}'` names it)"
+            )
+        }
+        _ => String::new(),
+    };
+    format!(
+        "cannot listen at {at}: {error}{help}; it is tried again every few seconds, and hosts of Dns objects do not answer on this node until then"
+    )
+}

@@ -1,0 +1,190 @@
+//! Bodies that pass through, frame by frame, and what hangs on them.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::time::Instant;
+
+/// For whom a request waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WaitsFor {
+    /// More of the body.
+    Client,
+    /// Room for more of the body, or the answer.
+    Endpoint,
+}
+
+/// The body of a request on its way to an endpoint. It gives itself back if nobody has read from it, so
+/// that another endpoint can have it.
+#[derive(Debug)]
+pub(super) struct Upload {
+    body: Option<Incoming>,
+    read: bool,
+    progress: Progress,
+}
+
+/// How far an [`Upload`] is, for whoever waits for the answer.
+#[derive(Debug, Clone)]
+pub(super) struct Progress(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    returned: Option<Incoming>,
+    moved_at: Instant,
+    waits_for: WaitsFor,
+}
+
+impl Upload {
+    /// `body`, and what tells of it.
+    pub(super) fn new(body: Incoming) -> (Self, Progress) {
+        let state = State { returned: None, moved_at: Instant::now(), waits_for: WaitsFor::Endpoint };
+        let progress = Progress(Arc::new(Mutex::new(state)));
+        (Self { body: Some(body), read: false, progress: progress.clone() }, progress)
+    }
+}
+
+impl Progress {
+    /// Since when nothing has moved, and for whom it waits.
+    pub(super) fn resting(&self) -> (Instant, WaitsFor) {
+        let state = self.state();
+        (state.moved_at, state.waits_for)
+    }
+
+    /// The body, if it has come back unread.
+    pub(super) fn take_back(&self) -> Option<Upload> {
+        let body = self.state().returned.take()?;
+        Some(Upload { body: Some(body), read: false, progress: self.clone() })
+    }
+
+    fn moved(&self) {
+        let mut state = self.state();
+        state.moved_at = Instant::now();
+        state.waits_for = WaitsFor::Endpoint;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each change is whole before anything can panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Body for Upload {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        self.read = true;
+        let Some(body) = &mut self.body else { return Poll::Ready(None) };
+        let polled = Pin::new(body).poll_frame(cx);
+        match &polled {
+            Poll::Ready(_) => self.progress.moved(),
+            Poll::Pending => self.progress.state().waits_for = WaitsFor::Client,
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(Incoming::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map_or_else(|| SizeHint::with_exact(0), Incoming::size_hint)
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        if !self.read {
+            self.progress.state().returned = self.body.take();
+        }
+    }
+}
+
+/// What a client gets: an endpoint's body as it comes, or a few words of our own.
+#[derive(Debug)]
+pub enum Answer {
+    /// The endpoint's.
+    Endpoint(Incoming),
+    /// Ours.
+    Words(Option<Bytes>),
+}
+
+impl Answer {
+    /// A few words.
+    pub fn words(text: impl Into<Bytes>) -> Self {
+        Self::Words(Some(text.into()))
+    }
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match self.get_mut() {
+            Self::Endpoint(body) => Pin::new(body).poll_frame(cx),
+            Self::Words(words) => Poll::Ready(words.take().map(|words| Ok(Frame::data(words)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Endpoint(body) => body.is_end_stream(),
+            Self::Words(words) => words.is_none(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Endpoint(body) => body.size_hint(),
+            Self::Words(words) => SizeHint::with_exact(words.as_ref().map_or(0, |words| words.len() as u64)),
+        }
+    }
+}
+
+/// A body with something that is let go when it has passed, or will not.
+#[derive(Debug)]
+pub struct Holding<B, H> {
+    body: B,
+    held: Option<H>,
+}
+
+impl<B, H> Holding<B, H> {
+    /// `body`, holding `held`.
+    pub fn new(body: B, held: Option<H>) -> Self {
+        Self { body, held }
+    }
+}
+
+impl<B: Body + Unpin, H: Unpin> Body for Holding<B, H> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        let polled = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        if polled.is_none() {
+            self.held = None;
+        }
+        Poll::Ready(polled)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,88 @@
+//! The gateway's handler: the table says where a request goes, the proxy brings it there.
+
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper::header::{HOST, HeaderValue};
+use hyper::{Method, Request, StatusCode};
+use tokio::sync::watch;
+
+use super::proxy::{Answered, Caller, Proxy, Refusal, Target};
+use super::route::{Leads, NotFound, Route, Table};
+use super::server::Handler;
+
+/// Routes by host and path.
+#[derive(Debug)]
+pub(super) struct Router {
+    /// The newest table. A request keeps the one that it began with.
+    pub(super) table: watch::Receiver<Arc<Table>>,
+    pub(super) proxy: Proxy,
+}
+
+impl Handler for Router {
+    async fn handle(&self, request: Request<Incoming>, caller: Caller) -> Answered {
+        let table = Arc::clone(&self.table.borrow());
+        let (method, uri) = (request.method().clone(), request.uri().clone());
+        let answer = self.answer(&table, request, &caller).await;
+        answer.unwrap_or_else(|refusal| {
+            tracing::debug!(%method, %uri, status = %refusal.status, why = %refusal.why, "refused");
+            refusal.answer()
+        })
+    }
+}
+
+impl Router {
+    async fn answer(
+        &self,
+        table: &Table,
+        request: Request<Incoming>,
+        caller: &Caller,
+    ) -> Result<Answered, Refusal> {
+        if request.method() == Method::CONNECT {
+            let why = "the gateway makes no connections for clients";
+            return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, why));
+        }
+        let host = host(&request)?;
+        let named = host.to_str().map_err(|_| bad_request("the host is no text"))?;
+        let path = request.uri().path();
+        let route = table.find(named, path).map_err(|what| not_found(what, named, path))?;
+        let endpoints = match &route.leads {
+            Leads::To(endpoints) => endpoints,
+            Leads::Nowhere(why) => return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, why.clone())),
+        };
+        let rewritten = Route::rewritten(route, path);
+        let target = Target { endpoints, path: rewritten.as_deref(), host: &host };
+        self.proxy.forward(request, caller, target).await
+    }
+}
+
+/// What the request is for: the authority of a whole URL before the header (RFC 9112 3.2.2), of which
+/// there must be one.
+fn host(request: &Request<Incoming>) -> Result<HeaderValue, Refusal> {
+    let mut headers = request.headers().get_all(HOST).into_iter();
+    let (host, second) = (headers.next(), headers.next());
+    if second.is_some() {
+        return Err(bad_request("there is more than one Host header"));
+    }
+    match (request.uri().authority(), host) {
+        (Some(authority), _) => HeaderValue::from_str(authority.as_str())
+            .map_err(|_| bad_request("the URL's host can't be a Host header")),
+        (None, Some(host)) => Ok(host.clone()),
+        (None, None) => Err(bad_request("there is no Host header; the gateway serves hosts of Dns objects")),
+    }
+}
+
+fn bad_request(why: &str) -> Refusal {
+    Refusal::new(StatusCode::BAD_REQUEST, why)
+}
+
+fn not_found(what: NotFound, host: &str, path: &str) -> Refusal {
+    match what {
+        NotFound::Unknown => {
+            let why = "this node does not know any routes yet; it learns them from etcd";
+            Refusal::new(StatusCode::SERVICE_UNAVAILABLE, why)
+        }
+        NotFound::Host => Refusal::new(StatusCode::NOT_FOUND, format!("no Dns object has the host {host}")),
+        NotFound::Path => Refusal::new(StatusCode::NOT_FOUND, format!("no path of {host} leads to {path}")),
+    }
+}

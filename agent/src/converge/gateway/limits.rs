@@ -1,0 +1,45 @@
+//! The bounds of the gateway, and how each was chosen.
+
+use std::time::Duration;
+
+/// What nothing goes beyond.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Connections of clients at one time; further ones wait in the kernel's queue. With their
+    /// connections to endpoints they need twice as many open files.
+    pub connections: usize,
+    /// Size of a request's head in bytes; beyond it the answer is 431. nginx allows 32 KiB in all.
+    pub head_bytes: usize,
+    /// Time for a request's head once its first byte is there, and for the first byte of a new
+    /// connection: who sends a byte now and then must not hold connections.
+    pub head: Duration,
+    /// Time without a request on a connection that has had one; browsers and nginx count alike.
+    pub idle: Duration,
+    /// Time for a connection to an endpoint: two of TCP's tries.
+    pub connect: Duration,
+    /// Time without progress until an endpoint begins its answer (504) or a client goes on with its body
+    /// (408). Once the answer has begun there is none: a stream may rest as long as both ends want.
+    pub answer: Duration,
+    /// Idle connections that are kept for each endpoint.
+    pub spare: usize,
+    /// How long they are kept: less than the 60 s and more after which servers close them.
+    pub spare_for: Duration,
+    /// Time for requests under way when the agent stops: half of what the agent gives all its tasks.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 4096,
+            head_bytes: 64 * 1024,
+            head: Duration::from_secs(10),
+            idle: Duration::from_secs(60),
+            connect: Duration::from_secs(2),
+            answer: Duration::from_secs(60),
+            spare: 64,
+            spare_for: Duration::from_secs(30),
+            drain: Duration::from_secs(5),
+        }
+    }
+}

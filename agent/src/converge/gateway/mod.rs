@@ -1,0 +1,127 @@
+//! The gateway loop: hosts and paths of Dns objects to endpoints of services, on this node.
+//!
+//! Reads the node's range of services and the catalog; decides in `plan.rs` where to listen and by which
+//! table to route; opens the listener and swaps the table, which no request notices. All it needs is in
+//! memory: etcd, reconciler and Docker may be away.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use schema::control::{Loop, LoopError, Next, Observation};
+use schema::records::Subnet;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+mod act;
+pub mod balance;
+pub mod body;
+mod handler;
+mod headers;
+pub mod limits;
+mod observe;
+mod patience;
+pub mod plan;
+pub mod proxy;
+pub mod route;
+pub mod server;
+#[cfg(test)]
+mod tests;
+
+pub use act::Outcome;
+
+use self::balance::Balancer;
+use self::handler::Router;
+use self::limits::Limits;
+use self::plan::{GatewayPlan, Observed};
+use self::proxy::Proxy;
+use self::route::Table;
+use self::server::Server;
+use crate::catalog::Catalog;
+
+/// The port of the gateway: plain HTTP.
+pub const PORT: u16 = 80;
+
+/// What the loop stands on.
+#[derive(Debug)]
+pub struct GatewayDeps {
+    /// Name of the node.
+    pub node: String,
+    /// Where to listen, at the gateway's address: [`PORT`].
+    pub port: u16,
+    /// The bounds.
+    pub limits: Limits,
+    /// This node's ranges.
+    pub subnet: watch::Receiver<Option<Subnet>>,
+    /// Services and routes.
+    pub catalog: watch::Receiver<Arc<Catalog>>,
+}
+
+/// The loop.
+#[derive(Debug)]
+pub struct GatewayLoop {
+    node: String,
+    port: u16,
+    subnet: watch::Receiver<Option<Subnet>>,
+    catalog: watch::Receiver<Arc<Catalog>>,
+    table: watch::Sender<Arc<Table>>,
+    balancer: Balancer,
+    listeners: mpsc::Sender<TcpListener>,
+    listens: Option<SocketAddr>,
+    routed: Option<Arc<Catalog>>,
+}
+
+impl GatewayLoop {
+    /// A loop that has seen nothing yet, and the server that does what it says, which runs until
+    /// `shutdown` and then until requests under way have ended, within bounds.
+    pub fn new(
+        deps: GatewayDeps,
+        shutdown: CancellationToken,
+    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        let GatewayDeps { node, port, limits, subnet, catalog } = deps;
+        let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
+        let (table, newest) = watch::channel(Arc::new(Table::default()));
+        let (listeners, opened) = mpsc::channel(1);
+        // A tunnel does not end by itself: at shutdown nobody waits for one.
+        let proxy = Proxy::new(limits.clone(), connections.clone(), shutdown.clone());
+        let balancer = proxy.balancer().clone();
+        let server = Server::new(Router { table: newest, proxy }, limits, connections, cut);
+        let the_loop =
+            Self { node, port, subnet, catalog, table, balancer, listeners, listens: None, routed: None };
+        (the_loop, server.run(opened, shutdown))
+    }
+}
+
+#[async_trait]
+impl Loop for GatewayLoop {
+    type Observed = Observed;
+    type Plan = GatewayPlan;
+    type Outcome = Outcome;
+
+    fn name(&self) -> &'static str {
+        "gateway"
+    }
+
+    async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
+        let why = "this node has no range of services yet; the nodes controller assigns one";
+        Ok(self.look().map_or_else(|| Observation::NotReady(why.to_owned()), Observation::Ready))
+    }
+
+    fn plan(observed: &Observed, _now: Timestamp) -> GatewayPlan {
+        plan::plan(observed)
+    }
+
+    async fn act(&mut self, observed: &Observed, plan: GatewayPlan) -> Outcome {
+        self.carry_out(observed, plan).await
+    }
+
+    async fn report(&mut self, _observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {
+        for sentence in &outcome.done {
+            tracing::info!("gateway: {sentence}");
+        }
+        outcome.failed.map_or(Ok(Next::Interval), |why| Err(LoopError::message(why)))
+    }
+}

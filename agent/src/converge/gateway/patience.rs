@@ -1,0 +1,155 @@
+//! A client's connection that is given up when the client does not get on.
+//!
+//! hyper has one time for a head and for the rest between requests; here they differ. What a client
+//! does is told from outside by [`Turn`]: while a request is under way nothing here ends.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::task::AtomicWaker;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep};
+
+const HEAD: u8 = 0;
+const REQUEST: u8 = 1;
+const IDLE: u8 = 2;
+
+/// Where a connection is: in a head, in a request, or between two requests.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Phase(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    phase: AtomicU8,
+    /// Who reads: its clock begins when a request ends.
+    reader: AtomicWaker,
+}
+
+impl Phase {
+    /// A request begins; it ends when the turn is dropped.
+    pub(super) fn begin(&self) -> Turn {
+        self.0.phase.store(REQUEST, Ordering::Release);
+        Turn(Some(self.clone()))
+    }
+
+    fn now(&self) -> u8 {
+        self.0.phase.load(Ordering::Acquire)
+    }
+}
+
+/// A request under way.
+#[derive(Debug)]
+pub(super) struct Turn(Option<Phase>);
+
+impl Turn {
+    /// The connection is a tunnel from now on.
+    pub(super) fn never_ends(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(Phase(shared)) = self.0.take() {
+            shared.phase.store(IDLE, Ordering::Release);
+            shared.reader.wake();
+        }
+    }
+}
+
+/// The connection.
+#[derive(Debug)]
+pub(super) struct Patient {
+    stream: TcpStream,
+    phase: Phase,
+    head: Duration,
+    idle: Duration,
+    /// What `over` is set for.
+    seen: u8,
+    over: Pin<Box<Sleep>>,
+}
+
+impl Patient {
+    /// A new connection: its first head has `head`, the time between requests is `idle`.
+    pub(super) fn new(stream: TcpStream, head: Duration, idle: Duration) -> Self {
+        Self { stream, phase: Phase::default(), head, idle, seen: HEAD, over: Box::pin(sleep(head)) }
+    }
+
+    /// Where it is.
+    pub(super) fn phase(&self) -> Phase {
+        self.phase.clone()
+    }
+
+    fn enter(&mut self, phase: u8) {
+        self.seen = phase;
+        let time = if phase == HEAD { self.head } else { self.idle };
+        self.over.as_mut().reset(Instant::now() + time);
+    }
+
+    /// Nothing to read: is that in order?
+    fn wait(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Before the look: who changes the phase after it wakes us.
+        self.phase.0.reader.register(cx.waker());
+        let phase = self.phase.now();
+        if phase != self.seen {
+            self.enter(phase);
+        }
+        match phase != REQUEST && self.over.as_mut().poll(cx).is_ready() {
+            true => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            false => Poll::Pending,
+        }
+    }
+}
+
+impl AsyncRead for Patient {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if polled.is_pending() {
+            return self.wait(cx);
+        }
+        if buf.filled().len() > before {
+            // The first byte of the next head; a request under way stays one.
+            let phase = &self.phase.0.phase;
+            if phase.compare_exchange(IDLE, HEAD, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                self.enter(HEAD);
+            }
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Patient {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

@@ -1,0 +1,75 @@
+//! Decides where the gateway listens and by which table it routes.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use ipnet::Ipv4Net;
+use schema::control::Plan;
+
+use super::route::{self, Table};
+use crate::catalog::Catalog;
+
+/// Number of the gateway's address within the range of services.
+const GATEWAY: u32 = 11;
+
+/// What the loop decides on.
+#[derive(Debug, Clone)]
+pub struct Observed {
+    /// Name of this node.
+    pub node: String,
+    /// The range of services, once it is known.
+    pub service_cidr: Ipv4Net,
+    /// The port to listen on.
+    pub port: u16,
+    /// Where it listens now.
+    pub listens: Option<SocketAddr>,
+    /// What is known.
+    pub catalog: Arc<Catalog>,
+    /// What the table in use was made of.
+    pub routed: Option<Arc<Catalog>>,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GatewayPlan {
+    /// Listen here, and nowhere else.
+    pub listen: Option<Listen>,
+    /// Route by this.
+    pub table: Option<Arc<Table>>,
+}
+
+/// A change of where the gateway listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listen {
+    /// Where.
+    pub at: SocketAddr,
+    /// Why.
+    pub why: &'static str,
+}
+
+impl Plan for GatewayPlan {
+    fn is_empty(&self) -> bool {
+        self.listen.is_none() && self.table.is_none()
+    }
+}
+
+/// The plan. A new table comes before a new address: nobody is to be told that there are no routes.
+pub(super) fn plan(observed: &Observed) -> GatewayPlan {
+    let wanted = address(observed.service_cidr).map(|address| SocketAddr::new(address, observed.port));
+    let listen = wanted.filter(|wanted| observed.listens != Some(*wanted)).map(|at| {
+        let why = match observed.listens {
+            None => "nothing listens yet",
+            Some(_) => "the range of services is another one",
+        };
+        Listen { at, why }
+    });
+    let current = observed.routed.as_ref().is_some_and(|routed| route::same(routed, &observed.catalog));
+    let table = (!current).then(|| Arc::new(Table::of(&observed.catalog, &observed.node)));
+    GatewayPlan { listen, table }
+}
+
+/// The gateway's address: the 11th of the range. A range too small has none.
+fn address(range: Ipv4Net) -> Option<IpAddr> {
+    let address = range.network().to_bits().checked_add(GATEWAY).map(std::net::Ipv4Addr::from_bits)?;
+    range.contains(&address).then_some(IpAddr::V4(address))
+}

@@ -1,0 +1,275 @@
+//! Passes a request on to one of some endpoints, and its answer back. Knows nothing of where the
+//! endpoints come from.
+//!
+//! An endpoint that does not take the connection, or loses it before it answers, is replaced by
+//! another one, once, if that can't make the request happen twice.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::http::request;
+use hyper::upgrade::OnUpgrade;
+use hyper::{Method, Request, Response, StatusCode, Uri, Version};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{self, Client, ResponseFuture};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use schema::control::error_chain;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout_at;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::balance::{Balancer, InFlight};
+use super::body::{Answer, Holding, Progress, Upload, WaitsFor};
+use super::headers;
+use super::limits::Limits;
+
+/// What a handler gives back.
+pub type Answered = Response<Holding<Answer, InFlight>>;
+
+/// Who asks.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// The address that the connection comes from.
+    pub address: IpAddr,
+    /// The connection's place among all that there may be; a tunnel keeps it.
+    pub place: Arc<OwnedSemaphorePermit>,
+}
+
+/// Where a request goes.
+#[derive(Debug, Clone, Copy)]
+pub struct Target<'a> {
+    /// Who may answer it.
+    pub endpoints: &'a [SocketAddr],
+    /// The path to ask for, without the query; none: the request's own.
+    pub path: Option<&'a str>,
+    /// The host that was asked for.
+    pub host: &'a HeaderValue,
+}
+
+/// An answer of our own.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct Refusal {
+    /// Its status.
+    pub status: StatusCode,
+    /// Its words.
+    pub why: String,
+}
+
+impl Refusal {
+    /// An answer that says `why`.
+    pub fn new(status: StatusCode, why: impl Into<String>) -> Self {
+        Self { status, why: why.into() }
+    }
+
+    /// As a response.
+    pub fn answer(&self) -> Answered {
+        let words = Answer::words(format!("{}: {}\n", self.status, self.why));
+        let mut response = Response::new(Holding::new(words, None));
+        *response.status_mut() = self.status;
+        // The words may hold what the client sent: no browser is to see a page in them.
+        let plain = HeaderValue::from_static("text/plain; charset=utf-8");
+        response.headers_mut().insert(CONTENT_TYPE, plain);
+        response.headers_mut().insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+        response
+    }
+}
+
+/// Why an attempt came to nothing.
+enum Failed {
+    /// The connection, or what went over it.
+    Connection(legacy::Error),
+    /// Nothing moved for too long.
+    Rested(WaitsFor),
+}
+
+/// Passes requests on.
+#[derive(Debug, Clone)]
+pub struct Proxy {
+    client: Client<HttpConnector, Upload>,
+    balancer: Balancer,
+    limits: Limits,
+    tunnels: TaskTracker,
+    cut: CancellationToken,
+}
+
+impl Proxy {
+    /// A proxy whose tunnels are counted in `tunnels` and end at once when `cut` is cancelled.
+    pub fn new(limits: Limits, tunnels: TaskTracker, cut: CancellationToken) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_connect_timeout(Some(limits.connect));
+        connector.set_nodelay(true);
+        // An endpoint whose node is gone says nothing for ever; the kernel asks whether it is there.
+        connector.set_keepalive(Some(limits.idle));
+        let client = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(limits.spare_for)
+            .pool_max_idle_per_host(limits.spare)
+            .set_host(false)
+            .build(connector);
+        Self { client, balancer: Balancer::default(), limits, tunnels, cut }
+    }
+
+    /// What is known of the endpoints.
+    pub fn balancer(&self) -> &Balancer {
+        &self.balancer
+    }
+
+    /// Sends the request to one of the endpoints of `target`, and to another if that is of use.
+    ///
+    /// # Errors
+    /// 502 without a connection or an answer, 503 without endpoints, 504 or 408 when the endpoint or the
+    /// client takes too long.
+    pub async fn forward(
+        &self,
+        mut request: Request<Incoming>,
+        caller: &Caller,
+        target: Target<'_>,
+    ) -> Result<Answered, Refusal> {
+        let upgrade = headers::upgrade(request.headers()).map(|_| hyper::upgrade::on(&mut request));
+        let (mut head, body) = request.into_parts();
+        headers::to_endpoint(&mut head.headers, target.host, caller.address);
+        let query = head.uri.query();
+        let path = path_and_query(target.path.unwrap_or(head.uri.path()), query);
+        let (upload, progress) = Upload::new(body);
+        let (mut upload, mut except) = (upload, None);
+        loop {
+            let Some(place) = self.balancer.pick(target.endpoints, except) else {
+                return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "there is no endpoint"));
+            };
+            let address = place.address();
+            let sent = self.client.request(request_to(address, &path, &head, upload)?);
+            let failed = match self.answer(sent, &progress).await {
+                Ok(response) => return self.pass_back(response, upgrade, place, caller),
+                Err(failed) => failed,
+            };
+            let unread = progress.take_back();
+            match (unread, except) {
+                (Some(body), None) if self.may_go_to_another(&failed, &head.method, address, target) => {
+                    (upload, except) = (body, Some(address));
+                }
+                _ => return Err(refusal(&failed, address)),
+            }
+        }
+    }
+
+    /// Waits for the head of the answer as long as anything moves.
+    async fn answer(
+        &self,
+        mut sent: ResponseFuture,
+        progress: &Progress,
+    ) -> Result<Response<Incoming>, Failed> {
+        loop {
+            let (since, _) = progress.resting();
+            match timeout_at(since + self.limits.answer, &mut sent).await {
+                Ok(answered) => return answered.map_err(Failed::Connection),
+                Err(_) if progress.resting().0 > since => {}
+                Err(_) => return Err(Failed::Rested(progress.resting().1)),
+            }
+        }
+    }
+
+    /// Nothing that was sent may be sent again, but what is idempotent: the endpoint may have done it
+    /// before the connection was lost. Where no connection was made, nothing was sent.
+    fn may_go_to_another(
+        &self,
+        failed: &Failed,
+        method: &Method,
+        at: SocketAddr,
+        target: Target<'_>,
+    ) -> bool {
+        let Failed::Connection(error) = failed else { return false };
+        if error.is_connect() {
+            self.balancer.shun(at);
+            return target.endpoints.len() > 1;
+        }
+        // The same endpoint will do: it had closed a connection that was kept for the next request.
+        method.is_idempotent()
+    }
+
+    fn pass_back(
+        &self,
+        mut response: Response<Incoming>,
+        upgrade: Option<OnUpgrade>,
+        place: InFlight,
+        caller: &Caller,
+    ) -> Result<Answered, Refusal> {
+        let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        headers::to_client(response.headers_mut(), switches);
+        *response.version_mut() = Version::HTTP_11;
+        if !switches {
+            return Ok(response.map(|body| Holding::new(Answer::Endpoint(body), Some(place))));
+        }
+        let Some(client) = upgrade else {
+            let why = format!("{} switches protocols, which nobody asked for", place.address());
+            return Err(Refusal::new(StatusCode::BAD_GATEWAY, why));
+        };
+        let endpoint = hyper::upgrade::on(&mut response);
+        let (cut, held) = (self.cut.clone(), (place, Arc::clone(&caller.place)));
+        self.tunnels.spawn(async move {
+            // Cancel-safe: a tunnel that is cut is closed on both sides.
+            if let Some(Err(error)) = cut.run_until_cancelled(tunnel(client, endpoint)).await {
+                tracing::debug!(%error, "a tunnel broke");
+            }
+            drop(held);
+        });
+        Ok(response.map(|body| Holding::new(Answer::Endpoint(body), None)))
+    }
+}
+
+/// Passes bytes both ways until both sides have ended.
+async fn tunnel(
+    client: OnUpgrade,
+    endpoint: OnUpgrade,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let (client, endpoint) = tokio::try_join!(client, endpoint)?;
+    tokio::io::copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(endpoint)).await?;
+    Ok(())
+}
+
+fn path_and_query(path: &str, query: Option<&str>) -> String {
+    match query {
+        Some(query) => format!("{path}?{query}"),
+        None => path.to_owned(),
+    }
+}
+
+fn request_to(
+    address: SocketAddr,
+    path: &str,
+    head: &request::Parts,
+    body: Upload,
+) -> Result<Request<Upload>, Refusal> {
+    let uri = Uri::builder().scheme("http").authority(address.to_string()).path_and_query(path).build();
+    let uri = uri.map_err(|error| {
+        Refusal::new(StatusCode::BAD_REQUEST, format!("the path {path:?} can't be asked for: {error}"))
+    })?;
+    let mut request = Request::new(body);
+    *request.method_mut() = head.method.clone();
+    *request.uri_mut() = uri;
+    *request.headers_mut() = head.headers.clone();
+    Ok(request)
+}
+
+fn refusal(failed: &Failed, address: SocketAddr) -> Refusal {
+    match failed {
+        Failed::Connection(error) if error.is_connect() => {
+            let why = format!("cannot connect to {address}: {}", error_chain(error));
+            Refusal::new(StatusCode::BAD_GATEWAY, why)
+        }
+        Failed::Connection(error) => {
+            let why = format!("{address} did not answer: {}", error_chain(error));
+            Refusal::new(StatusCode::BAD_GATEWAY, why)
+        }
+        Failed::Rested(WaitsFor::Endpoint) => {
+            let why = format!("{address} did not answer in time");
+            Refusal::new(StatusCode::GATEWAY_TIMEOUT, why)
+        }
+        Failed::Rested(WaitsFor::Client) => {
+            Refusal::new(StatusCode::REQUEST_TIMEOUT, "the rest of the body did not come in time")
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The routing table: which endpoints a host and a path lead to. Pure.
+//!
+//! Made once per change of the catalog; a request is answered by one look.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{SocketAddr, SocketAddrV4};
+use std::sync::Arc;
+
+use schema::kinds::pod::Protocol;
+use schema::meta::PodRef;
+use schema::records::{Endpoint, PathRecord, ServicePortRecord, ServiceRecord};
+
+use crate::catalog::Catalog;
+use crate::desired::Source;
+
+/// All hosts and their paths.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Table {
+    /// False until the catalog has been listed once: an unknown host is then nobody's mistake.
+    known: bool,
+    hosts: BTreeMap<String, Vec<Route>>,
+}
+
+/// One path of a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// Without a slash at its end, so that `/` is empty.
+    prefix: String,
+    rewrite: Option<String>,
+    /// Where it leads; without endpoints, why it has none.
+    pub leads: Leads,
+}
+
+/// Where a path leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Leads {
+    /// To one of these, sorted and never empty.
+    To(Arc<[SocketAddr]>),
+    /// Nowhere, and why.
+    Nowhere(String),
+}
+
+/// Why no path was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotFound {
+    /// This node has not learnt any routes yet.
+    Unknown,
+    /// No Dns object has the host.
+    Host,
+    /// The host has no path that fits.
+    Path,
+}
+
+impl Table {
+    /// The table of what is known, as the gateway of `node` needs it.
+    pub fn of(catalog: &Catalog, node: &str) -> Self {
+        let mut hosts: BTreeMap<String, Vec<Route>> = BTreeMap::new();
+        for (id, record) in &catalog.routes {
+            let routes = hosts.entry(name(&record.value.host)).or_default();
+            for path in &record.value.paths {
+                let route = route(catalog, node, id, path);
+                // Two objects with one path of one host: the first by name has it, on every node.
+                if !routes.iter().any(|there| there.prefix == route.prefix) {
+                    routes.push(route);
+                }
+            }
+        }
+        for routes in hosts.values_mut() {
+            routes.sort_by(|a, b| (b.prefix.len(), &a.prefix).cmp(&(a.prefix.len(), &b.prefix)));
+        }
+        Self { known: catalog.source != Source::Unknown, hosts }
+    }
+
+    /// The longest path of `host` that `path` is or lies below.
+    ///
+    /// # Errors
+    /// What of it there is not.
+    pub fn find(&self, host: &str, path: &str) -> Result<&Route, NotFound> {
+        if !self.known {
+            return Err(NotFound::Unknown);
+        }
+        let routes = self.hosts.get(&name(host)).ok_or(NotFound::Host)?;
+        routes.iter().find(|route| route.rest_of(path).is_some()).ok_or(NotFound::Path)
+    }
+
+    /// Every endpoint that any path leads to.
+    pub fn endpoints(&self) -> BTreeSet<SocketAddr> {
+        let routes = self.hosts.values().flatten();
+        let endpoints = routes.filter_map(|route| match &route.leads {
+            Leads::To(endpoints) => Some(endpoints.iter().copied()),
+            Leads::Nowhere(_) => None,
+        });
+        endpoints.flatten().collect()
+    }
+
+    /// Number of hosts and of paths.
+    pub fn size(&self) -> (usize, usize) {
+        (self.hosts.len(), self.hosts.values().map(Vec::len).sum())
+    }
+}
+
+impl Route {
+    /// What comes after the prefix, which ends where a segment ends: `/shop` has `/shop/x`, not
+    /// `/shopping`.
+    fn rest_of<'a>(&self, path: &'a str) -> Option<&'a str> {
+        let rest = path.strip_prefix(&self.prefix)?;
+        (rest.is_empty() || rest.starts_with('/')).then_some(rest)
+    }
+
+    /// The path that the endpoint is asked for, if it is another one. `path` is without the query.
+    pub fn rewritten(&self, path: &str) -> Option<String> {
+        let (rewrite, rest) = (self.rewrite.as_ref()?, self.rest_of(path)?);
+        let both = format!("{}{rest}", rewrite.trim_end_matches('/'));
+        Some(if both.is_empty() { "/".to_owned() } else { both })
+    }
+}
+
+/// A host as it is compared: lower case, without a port, without the dot at its end.
+fn name(host: &str) -> String {
+    let host = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => name,
+        _ => host,
+    };
+    host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
+}
+
+fn route(catalog: &Catalog, node: &str, id: &PodRef, path: &PathRecord) -> Route {
+    let leads = match &path.broken {
+        Some(why) => Leads::Nowhere(why.clone()),
+        None => leads(catalog, node, id, path),
+    };
+    let prefix = path.path.trim_end_matches('/').to_owned();
+    Route { prefix, rewrite: path.rewrite.clone(), leads }
+}
+
+fn leads(catalog: &Catalog, node: &str, id: &PodRef, path: &PathRecord) -> Leads {
+    let service = PodRef::new(id.namespace.as_str(), path.service.as_str());
+    let said = format!("service {service}");
+    let Some(record) = catalog.services.get(&service).map(|versioned| &versioned.value) else {
+        return Leads::Nowhere(format!("this node does not know {said}"));
+    };
+    let wanted =
+        |(_, port): &(usize, &ServicePortRecord)| port.port == path.port && port.protocol == Protocol::Tcp;
+    let Some((index, _)) = record.ports.iter().enumerate().find(wanted) else {
+        return Leads::Nowhere(format!("{said} has no TCP port {}", path.port));
+    };
+    let mut local = record.endpoints.iter().filter(|e| !record.internal_local || is_on(e, node)).peekable();
+    if local.peek().is_none() {
+        return Leads::Nowhere(none_ready(&said, record));
+    }
+    let endpoints: BTreeSet<SocketAddr> = local
+        .filter_map(|endpoint| match endpoint.ports.get(index) {
+            Some(port) if *port != 0 => Some(SocketAddrV4::new(endpoint.address, *port).into()),
+            _ => None,
+        })
+        .collect();
+    match endpoints.is_empty() {
+        true => Leads::Nowhere(format!("no endpoint of {said} has its port {}", path.port)),
+        false => Leads::To(endpoints.into_iter().collect()),
+    }
+}
+
+fn is_on(endpoint: &Endpoint, node: &str) -> bool {
+    endpoint.node.as_deref() == Some(node)
+}
+
+fn none_ready(said: &str, record: &ServiceRecord) -> String {
+    if !record.endpoints.is_empty() {
+        return format!("{said} has no ready endpoint on this node, and internalTrafficPolicy is Local");
+    }
+    match record.left_out.first() {
+        Some(out) => format!("{said} has no ready endpoint: pod {} is out, {}", out.pod, out.why),
+        None => format!("{said} has no endpoint"),
+    }
+}
+
+/// Whether two catalogs give the same table: nothing that it is made of has changed.
+pub fn same(a: &Catalog, b: &Catalog) -> bool {
+    a.source == b.source && a.services.ptr_eq(&b.services) && a.routes.ptr_eq(&b.routes)
+}

@@ -1,0 +1,192 @@
+//! Takes connections and gives their requests to a handler, until shutdown and then a while longer.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::body::Holding;
+use super::limits::Limits;
+use super::patience::Patient;
+use super::proxy::{Answered, Caller};
+
+/// Connections that the kernel keeps for us until we take them.
+const BACKLOG: i32 = 1024;
+/// Open files that the rest of the agent needs: etcd, Docker's streams, files.
+const OTHER_FILES: u64 = 512;
+/// After an accept that failed, for want of open files or memory: time for others to end.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Answers requests.
+pub trait Handler: Send + Sync + 'static {
+    /// The answer; what goes wrong is an answer, too.
+    fn handle(&self, request: Request<Incoming>, caller: Caller) -> impl Future<Output = Answered> + Send;
+}
+
+/// A listener on an address that no link needs to have yet, for the network loop may come later.
+///
+/// # Errors
+/// The kernel's, `AddrInUse` if another program listens there or on the port of all addresses.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
+    // Connections of an agent that has just ended keep nobody out.
+    socket.set_reuse_address(true)?;
+    socket.set_freebind_v4(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// How many connections there may be with the open files that this process may have; asks for more
+/// files if they are too few.
+pub fn affordable(connections: usize) -> usize {
+    let wanted = OTHER_FILES + 2 * connections as u64;
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return connections };
+    let files = match soft < wanted && setrlimit(Resource::RLIMIT_NOFILE, wanted.min(hard), hard).is_ok() {
+        true => wanted.min(hard),
+        false => soft,
+    };
+    let affordable = usize::try_from(files.saturating_sub(OTHER_FILES) / 2).unwrap_or(usize::MAX);
+    connections.min(affordable).max(1)
+}
+
+/// The server.
+#[derive(Debug)]
+pub struct Server<H> {
+    handler: Arc<H>,
+    limits: Limits,
+    places: Arc<Semaphore>,
+    connections: TaskTracker,
+    cut: CancellationToken,
+}
+
+impl<H: Handler> Server<H> {
+    /// A server whose connections are counted in `connections` and end at once when `cut` is cancelled.
+    pub fn new(handler: H, limits: Limits, connections: TaskTracker, cut: CancellationToken) -> Self {
+        let places = Arc::new(Semaphore::new(affordable(limits.connections)));
+        Self { handler: Arc::new(handler), limits, places, connections, cut }
+    }
+
+    /// Serves the newest of `listeners` until `shutdown`; then lets requests under way end, for a while.
+    /// Connections of a former listener go on.
+    pub async fn run(self, mut listeners: mpsc::Receiver<TcpListener>, shutdown: CancellationToken) {
+        let mut listener = None;
+        loop {
+            tokio::select! {
+                biased;
+                // Cancel-safe: a cancelled token stays so.
+                () = shutdown.cancelled() => break,
+                // Cancel-safe: a listener that is not returned stays in the channel.
+                Some(newest) = listeners.recv() => listener = Some(newest),
+                // Cancel-safe: a connection that is not returned stays in the kernel's queue, and a place
+                // that is not used is free again.
+                (stream, address, place) = self.next(listener.as_ref()) => {
+                    self.start(stream, address, place, shutdown.clone());
+                }
+            }
+        }
+        drop(listener);
+        self.connections.close();
+        if timeout(self.limits.drain, self.connections.wait()).await.is_err() {
+            tracing::warn!("cut {} connections through the gateway", self.connections.len());
+        }
+        self.cut.cancel();
+        self.connections.wait().await;
+    }
+
+    /// The next connection, once there is a place for it.
+    async fn next(&self, listener: Option<&TcpListener>) -> (TcpStream, SocketAddr, OwnedSemaphorePermit) {
+        let Some(listener) = listener else { return std::future::pending().await };
+        // It is never closed.
+        let Ok(place) = Arc::clone(&self.places).acquire_owned().await else {
+            return std::future::pending().await;
+        };
+        loop {
+            match listener.accept().await {
+                Ok((stream, address)) => return (stream, address, place),
+                Err(error) => {
+                    tracing::warn!(%error, "the gateway cannot take a connection; trying again");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn start(
+        &self,
+        stream: TcpStream,
+        address: SocketAddr,
+        place: OwnedSemaphorePermit,
+        shutdown: CancellationToken,
+    ) {
+        let caller = Caller { address: address.ip(), place: Arc::new(place) };
+        let (handler, limits, cut) = (Arc::clone(&self.handler), self.limits.clone(), self.cut.clone());
+        self.connections.spawn(async move {
+            // Cancel-safe: a connection that is cut is closed.
+            let _: Option<()> =
+                cut.run_until_cancelled(serve(handler, &limits, stream, caller, shutdown)).await;
+        });
+    }
+}
+
+async fn serve<H: Handler>(
+    handler: Arc<H>,
+    limits: &Limits,
+    stream: TcpStream,
+    caller: Caller,
+    shutdown: CancellationToken,
+) {
+    // Without these it works, too, only slower, or it takes longer to see that the client is gone.
+    let _ = stream.set_nodelay(true);
+    let _ = SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(limits.idle));
+    let stream = Patient::new(stream, limits.head, limits.idle);
+    let phase = stream.phase();
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (handler, caller, turn) = (Arc::clone(&handler), caller.clone(), phase.begin());
+        async move {
+            let response = handler.handle(request, caller).await;
+            let turn = match response.status() {
+                StatusCode::SWITCHING_PROTOCOLS => {
+                    turn.never_ends();
+                    None
+                }
+                _ => Some(turn),
+            };
+            Ok::<_, Infallible>(response.map(|body| Holding::new(body, turn)))
+        }
+    });
+    let connection = http1::Builder::new()
+        // The stream itself sees to time.
+        .header_read_timeout(None)
+        .max_header_size(limits.head_bytes)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    let mut connection = pin!(connection);
+    let ended = tokio::select! {
+        // Cancel-safe: it is pinned outside and goes on below.
+        ended = connection.as_mut() => ended,
+        // Cancel-safe: a cancelled token stays so.
+        () = shutdown.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a connection through the gateway ended");
+    }
+}

@@ -1,0 +1,139 @@
+//! Time and number: clients that are slow, many, or still there at the end.
+
+use std::time::Duration;
+
+use super::super::limits::Limits;
+use super::{Bed, endpoint, first_line, get, named, ok, table};
+
+fn short() -> Limits {
+    Limits { head: Duration::from_millis(300), idle: Duration::from_secs(3), ..Limits::default() }
+}
+
+#[tokio::test]
+async fn a_head_that_comes_byte_by_byte_is_given_up() {
+    let bed = Bed::start(short(), table(&[named("hello").await])).await;
+    let mut client = bed.client().await;
+    let began = tokio::time::Instant::now();
+    for byte in get("/").bytes().chain(std::iter::repeat(b'x')) {
+        use tokio::io::AsyncWriteExt;
+        let sent = client.stream.write_all(&[byte]).await;
+        if sent.is_err() || began.elapsed() > super::PATIENCE {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(40)).await;
+    }
+    assert!(client.closes().await);
+    assert!(began.elapsed() < super::PATIENCE);
+    assert!(bed.client().await.closes().await, "who says nothing at all is no better");
+}
+
+#[tokio::test]
+async fn a_kept_connection_may_rest_longer_than_a_head_may_take_and_not_for_ever() {
+    let bed = Bed::start(short(), table(&[named("hello").await])).await;
+    let mut client = bed.client().await;
+    for _ in 0..2 {
+        client.send(&get("/")).await;
+        assert!(client.message().await.ends_with("hello"));
+        // Longer than a head may take, shorter than a rest: there is no event to wait for.
+        tokio::time::sleep(Duration::from_millis(700)).await;
+    }
+    client.send("GET / HT").await;
+    assert!(client.closes().await);
+    let mut client = bed.client().await;
+    client.send(&get("/")).await;
+    client.message().await;
+    assert!(client.closes().await);
+}
+
+#[tokio::test]
+async fn an_answer_may_take_longer_than_a_rest() {
+    let at = endpoint(|mut wire| async move {
+        wire.message().await;
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        wire.send(&ok("late")).await;
+    })
+    .await;
+    let limits = Limits { idle: Duration::from_millis(200), ..short() };
+    let bed = Bed::start(limits, table(&[at])).await;
+    assert!(bed.ask(&get("/")).await.ends_with("late"));
+}
+
+// Seen red without `max_header_size`.
+#[tokio::test]
+async fn a_head_without_end_is_refused() {
+    let bed = Bed::with(&[named("hello").await]).await;
+    let head = |size| format!("GET / HTTP/1.1\r\nHost: shop.example\r\nX: {}\r\n\r\n", "x".repeat(size));
+    assert_eq!(first_line(&bed.ask(&head(60_000)).await), "http/1.1 200 ok");
+    assert_eq!(first_line(&bed.ask(&head(70_000)).await), "http/1.1 431 request header fields too large");
+}
+
+// Seen red without the semaphore.
+#[tokio::test]
+async fn who_is_one_too_many_waits_for_a_place() {
+    let limits = Limits { connections: 2, ..Limits::default() };
+    let bed = Bed::start(limits, table(&[named("hello").await])).await;
+    let (mut one, mut two, mut three) = (bed.client().await, bed.client().await, bed.client().await);
+    for client in [&mut one, &mut two] {
+        client.send(&get("/")).await;
+        assert!(client.message().await.ends_with("hello"));
+    }
+    three.send(&get("/")).await;
+    let early = tokio::time::timeout(Duration::from_millis(300), three.message()).await;
+    assert!(early.is_err(), "a third connection was served");
+    drop(one);
+    assert!(three.message().await.ends_with("hello"));
+    drop(two);
+}
+
+#[tokio::test]
+async fn at_the_end_requests_under_way_are_answered_and_nothing_else_is_waited_for() {
+    let (asked, mut begun) = tokio::sync::mpsc::channel::<()>(1);
+    let at = endpoint(move |mut wire| {
+        let asked = asked.clone();
+        async move {
+            while !wire.message().await.is_empty() {
+                asked.send(()).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                wire.send(&ok("done")).await;
+            }
+        }
+    })
+    .await;
+    let limits = Limits { drain: super::PATIENCE, ..Limits::default() };
+    let bed = Bed::start(limits, table(&[at])).await;
+    let mut idle = bed.client().await;
+    idle.send(&get("/")).await;
+    begun.recv().await.unwrap();
+    idle.message().await;
+    let mut busy = bed.client().await;
+    busy.send(&get("/")).await;
+    begun.recv().await.unwrap();
+    bed.shutdown.cancel();
+    let answer = busy.message().await;
+    assert!(answer.ends_with("done") && answer.contains("connection: close"), "{answer}");
+    assert!(idle.closes().await && busy.closes().await);
+    tokio::time::timeout(super::PATIENCE / 2, bed.serving).await.unwrap().unwrap();
+    assert!(tokio::net::TcpStream::connect(bed.address).await.is_err());
+}
+
+#[tokio::test]
+async fn at_the_end_nobody_is_waited_for_without_limit() {
+    let (asked, mut begun) = tokio::sync::mpsc::channel::<()>(1);
+    let at = endpoint(move |mut wire| {
+        let asked = asked.clone();
+        async move {
+            wire.message().await;
+            asked.send(()).await.unwrap();
+            while wire.more().await {}
+        }
+    })
+    .await;
+    let limits = Limits { drain: Duration::from_millis(100), ..Limits::default() };
+    let bed = Bed::start(limits, table(&[at])).await;
+    let mut client = bed.client().await;
+    client.send(&get("/")).await;
+    begun.recv().await.unwrap();
+    bed.shutdown.cancel();
+    tokio::time::timeout(super::PATIENCE, bed.serving).await.unwrap().unwrap();
+    assert!(client.closes().await);
+}

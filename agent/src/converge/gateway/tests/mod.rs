@@ -1,0 +1,241 @@
+//! The gateway over real loopback sockets, with small endpoints that do what real ones may.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use schema::meta::PodRef;
+use schema::records::{RouteRecord, ServiceRecord};
+use schema::world::Versioned;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::handler::Router;
+use super::limits::Limits;
+use super::proxy::Proxy;
+use super::route::Table;
+use super::server::{self, Server};
+use crate::catalog::Catalog;
+use crate::desired::Source;
+
+mod bounds;
+mod looping;
+mod passing;
+mod routing;
+mod trouble;
+
+/// Far above what any step takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn versioned<T>(value: T) -> Arc<Versioned<T>> {
+    Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 })
+}
+
+/// A catalog that an etcd told.
+fn known() -> Catalog {
+    Catalog { source: Source::Etcd, ..Catalog::default() }
+}
+
+fn add_service(catalog: &mut Catalog, name: &str, record: Value) {
+    let record: ServiceRecord = serde_json::from_value(record).unwrap();
+    catalog.services.insert(PodRef::new("default", name), versioned(record));
+}
+
+fn add_route(catalog: &mut Catalog, name: &str, host: &str, paths: &Value) {
+    let record: RouteRecord = serde_json::from_value(json!({"host": host, "paths": paths})).unwrap();
+    catalog.routes.insert(PodRef::new("default", name), versioned(record));
+}
+
+/// `shop.example` with `/` to these endpoints.
+fn table(endpoints: &[SocketAddr]) -> Table {
+    let mut catalog = known();
+    let endpoints: Vec<Value> =
+        endpoints.iter().map(|at| json!({"address": at.ip(), "ports": [at.port()]})).collect();
+    let record = json!({"ports": [{"protocol": "TCP", "port": 80}], "endpoints": endpoints});
+    add_service(&mut catalog, "web", record);
+    add_route(&mut catalog, "shop", "shop.example", &json!([{"path": "/", "service": "web", "port": 80}]));
+    Table::of(&catalog, "n1")
+}
+
+/// A gateway on a port of its own.
+struct Bed {
+    address: SocketAddr,
+    tables: watch::Sender<Arc<Table>>,
+    shutdown: CancellationToken,
+    serving: JoinHandle<()>,
+}
+
+impl Bed {
+    async fn start(limits: Limits, table: Table) -> Self {
+        let shutdown = CancellationToken::new();
+        let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
+        let (tables, newest) = watch::channel(Arc::new(table));
+        let proxy = Proxy::new(limits.clone(), connections.clone(), shutdown.clone());
+        let router = Router { table: newest, proxy };
+        let listener = server::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (listeners, opened) = mpsc::channel(1);
+        listeners.send(listener).await.unwrap();
+        let server = Server::new(router, limits, connections, cut);
+        let serving = tokio::spawn(server.run(opened, shutdown.clone()));
+        Self { address, tables, shutdown, serving }
+    }
+
+    /// With the usual limits and `/` of `shop.example` to these endpoints.
+    async fn with(endpoints: &[SocketAddr]) -> Self {
+        Self::start(Limits::default(), table(endpoints)).await
+    }
+
+    async fn client(&self) -> Wire {
+        Wire::new(TcpStream::connect(self.address).await.unwrap())
+    }
+
+    /// One request on a connection of its own; the whole answer.
+    async fn ask(&self, request: &str) -> String {
+        let mut client = self.client().await;
+        client.send(request).await;
+        client.message().await
+    }
+}
+
+/// A GET of `path` at `shop.example`.
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: shop.example\r\n\r\n")
+}
+
+/// One end of a connection, byte by byte.
+struct Wire {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl Wire {
+    fn new(stream: TcpStream) -> Self {
+        Self { stream, buffer: Vec::new() }
+    }
+
+    async fn send(&mut self, text: &str) {
+        self.stream.write_all(text.as_bytes()).await.unwrap();
+    }
+
+    /// More bytes; false at the end.
+    async fn more(&mut self) -> bool {
+        let mut chunk = vec![0; 65536];
+        let read = timeout(PATIENCE, self.stream.read(&mut chunk)).await.expect("nothing came");
+        // A reset is an end, too.
+        let read = read.unwrap_or(0);
+        self.buffer.extend_from_slice(&chunk[..read]);
+        read > 0
+    }
+
+    /// All up to and with `mark`; what there is if the connection ends before.
+    async fn until(&mut self, mark: &str) -> String {
+        loop {
+            let found = self.buffer.windows(mark.len()).position(|window| window == mark.as_bytes());
+            if let Some(at) = found {
+                return self.take(at + mark.len());
+            }
+            if !self.more().await {
+                return self.take(self.buffer.len());
+            }
+        }
+    }
+
+    fn take(&mut self, count: usize) -> String {
+        let taken: Vec<u8> = self.buffer.drain(..count).collect();
+        String::from_utf8(taken).unwrap()
+    }
+
+    async fn exactly(&mut self, count: usize) -> String {
+        while self.buffer.len() < count && self.more().await {}
+        self.take(count.min(self.buffer.len()))
+    }
+
+    /// The head of a message, in lower case; empty at the end of the connection.
+    async fn head(&mut self) -> String {
+        self.until("\r\n\r\n").await.to_ascii_lowercase()
+    }
+
+    /// A head, then a body of the length that it tells or in chunks as they were sent.
+    async fn message(&mut self) -> String {
+        let head = self.head().await;
+        let body = match field(&head, "content-length") {
+            Some(length) => self.exactly(length.parse().unwrap()).await,
+            None if field(&head, "transfer-encoding").is_some() => self.until("0\r\n\r\n").await,
+            None => String::new(),
+        };
+        head + &body
+    }
+
+    /// Whether the other side closes without another word.
+    async fn closes(&mut self) -> bool {
+        self.buffer.is_empty() && !self.more().await
+    }
+}
+
+/// The value of a field of a lower-case head.
+fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+}
+
+/// The first line.
+fn first_line(message: &str) -> &str {
+    message.lines().next().unwrap_or_default()
+}
+
+/// An answer with this body.
+fn ok(body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+}
+
+/// An endpoint that gives each connection to `serve`.
+async fn endpoint<F, S>(serve: S) -> SocketAddr
+where
+    S: Fn(Wire) -> F + Send + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(serve(Wire::new(stream)));
+        }
+    });
+    address
+}
+
+/// An endpoint that answers every request of a connection with what it got.
+async fn mirror() -> SocketAddr {
+    endpoint(|mut wire| async move {
+        loop {
+            let message = wire.message().await;
+            if message.is_empty() {
+                return;
+            }
+            wire.send(&ok(&message)).await;
+        }
+    })
+    .await
+}
+
+/// An endpoint that answers every request with its name.
+async fn named(name: &'static str) -> SocketAddr {
+    endpoint(move |mut wire| async move {
+        while !wire.message().await.is_empty() {
+            wire.send(&ok(name)).await;
+        }
+    })
+    .await
+}
+
+/// An address where nothing listens.
+async fn nobody() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    listener.local_addr().unwrap()
+}

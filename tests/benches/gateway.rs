@@ -1,0 +1,183 @@
+//! What the gateway costs: latency of a small answer straight from an nginx, through the gateway and
+//! through another nginx that forwards, in turns, with kept connections.
+
+use std::net::Ipv4Addr;
+use std::process::Command;
+use std::time::Duration;
+
+use harness::{
+    Change, Cluster, ClusterOptions, Context, Daemon, Result, Vip, ensure, eventually, outcome, secs,
+};
+use schema::keys::Key;
+use schema::meta::PodRef;
+use schema::records::{RouteRecord, Subnet};
+
+use crate::Scale;
+use crate::figures::{Row, Series, Table, ratio};
+
+const HOST: &str = "bench.example";
+/// Clients at one time: one for latency, the second for what a busy node does.
+const CONNECTIONS: [u32; 2] = [1, 32];
+
+pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
+    for tool in ["wrk", "nginx"] {
+        let there = Command::new("sh").args(["-c", &format!("command -v {tool}")]).output()?.status.success();
+        if !there {
+            println!("gateway: not measured, there is no {tool} (apt-get install wrk nginx-light)");
+            return Ok(());
+        }
+    }
+    Cluster::run(ClusterOptions::default(), |cluster| {
+        let node = cluster.node().name.clone();
+        let subnet: Subnet =
+            eventually("the node has a range", secs(30), || cluster.etcd.value(Key::Subnet(node.clone())))?;
+        let bridge = Ipv4Addr::from_bits(subnet.cidr.network().to_bits() + 1);
+        eventually("the bridge is there", secs(30), || {
+            let addresses = cluster.node().net.addresses()?;
+            ensure!(addresses.iter().any(|line| line.contains(&format!(" {bridge}/"))), "{addresses:?}");
+            Ok(())
+        })?;
+        let (port, forwarding) = (cluster.slot().port(8), cluster.slot().port(9));
+        let answers =
+            format!("server {{ listen {bridge}:{port}; location / {{ return 200 \"hello\\n\"; }} }}");
+        let forwards = format!(
+            "upstream there {{ server {bridge}:{port}; keepalive 64; }}\n\
+             server {{ listen {bridge}:{forwarding}; location / {{ proxy_pass http://there; \
+             proxy_http_version 1.1; proxy_set_header Connection \"\"; proxy_set_header Host $host; }} }}"
+        );
+        let _endpoint = nginx(cluster, "endpoint", &answers)?;
+        let _forwarder = nginx(cluster, "forwarder", &forwards)?;
+        cluster.push(&[Change::write("bench.yaml", manifests(bridge, port))], "A host")?;
+        let vip = Vip::of(cluster, 11)?;
+        let record = Key::Route(PodRef::new("default", "bench"));
+        eventually("the route is there", secs(30), || cluster.etcd.value::<RouteRecord>(record.clone()))?;
+        let targets = [
+            format!("http://{bridge}:{port}/"),
+            format!("http://{}/", vip.address),
+            format!("http://{bridge}:{forwarding}/"),
+        ];
+        for target in &targets {
+            let said =
+                || Command::new("curl").args(["-sf", "-m", "5", "-H", &host_header(), target]).output();
+            eventually("it answers", secs(30), || {
+                ensure!(said()?.stdout == b"hello\n", "{target} does not");
+                Ok(())
+            })?;
+        }
+        CONNECTIONS.iter().try_for_each(|connections| compare(*connections, &targets, scale, table))
+    })
+}
+
+fn host_header() -> String {
+    format!("Host: {HOST}")
+}
+
+fn manifests(address: Ipv4Addr, port: u16) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: bench}}\nspec:\n  addresses: [{address}]\n  \
+         ports: [{{port: 80, targetPort: {port}}}]\n---\n\
+         apiVersion: minik8s.io/v1\nkind: Dns\nmetadata: {{name: bench}}\nspec:\n  host: {HOST}\n  \
+         paths: [{{path: /, service: {{name: bench, port: 80}}}}]\n"
+    )
+}
+
+/// An nginx with one server and as many workers as there are cores.
+fn nginx(cluster: &Cluster, name: &str, server: &str) -> Result<Daemon> {
+    let dir = cluster.dir(&format!("nginx-{name}"));
+    std::fs::create_dir_all(&dir)?;
+    let path = dir.to_string_lossy().into_owned();
+    let temp = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|kind| format!("{kind}_temp_path {path}/{kind};"))
+        .join(" ");
+    let config = format!(
+        "daemon off; worker_processes auto; pid {path}/pid; error_log {path}/error.log; user root;\n\
+         events {{ worker_connections 1024; }}\n\
+         http {{ access_log off; keepalive_requests 100000000; {temp}\n{server}\n}}\n"
+    );
+    let file = dir.join("nginx.conf");
+    std::fs::write(&file, config)?;
+    let command = ["nginx", "-p", &path, "-c", &file.to_string_lossy()].map(str::to_owned);
+    let mut daemon = Daemon::new(format!("nginx-{name}"), &cluster.dir(""), command.to_vec());
+    daemon.start()?;
+    Ok(daemon)
+}
+
+/// What wrk measured of one target.
+#[derive(Debug, Default)]
+struct Measured {
+    half: Series,
+    most: Series,
+    rate: f64,
+}
+
+fn compare(connections: u32, targets: &[String; 3], scale: Scale, table: &mut Table) -> Result<()> {
+    let mut measured = [Measured::default(), Measured::default(), Measured::default()];
+    for _ in 0..scale.gateway_rounds {
+        for (target, measured) in targets.iter().zip(&mut measured) {
+            load(connections, target, measured)?;
+        }
+    }
+    let [direct, ours, nginx] = &measured;
+    let what = format!("gateway, {connections} kept connections");
+    let rows = [
+        ("p50", [&direct.half, &ours.half, &nginx.half].map(|series| series.percentile(50)), "+ ≤ 1 ms"),
+        ("p99", [&direct.most, &ours.most, &nginx.most].map(|series| series.percentile(50)), "+ ≤ 5 ms"),
+    ];
+    for (name, [direct, ours, nginx], budget) in rows {
+        table.add(Row {
+            what: &format!("{what}, {name}"),
+            ours: format!("{} µs", ours.as_micros()),
+            bare: format!("direct {} µs, nginx {} µs", direct.as_micros(), nginx.as_micros()),
+            ratio: format!("{} of nginx", ratio(ours, nginx)),
+            budget,
+        });
+    }
+    let rounds = f64::from(u32::try_from(scale.gateway_rounds)?);
+    let [direct, ours, nginx] = measured.map(|measured| measured.rate / rounds);
+    table.add(Row {
+        what: &format!("{what}, requests/s"),
+        ours: format!("{ours:.0}"),
+        bare: format!("direct {direct:.0}, nginx {nginx:.0}"),
+        ratio: format!("{:.2} × of nginx", ours / nginx.max(1.0)),
+        ..Row::default()
+    });
+    Ok(())
+}
+
+fn load(connections: u32, target: &str, measured: &mut Measured) -> Result<()> {
+    let mut wrk = Command::new("wrk");
+    wrk.args([
+        "-t",
+        "1",
+        "-c",
+        &connections.to_string(),
+        "-d",
+        "4s",
+        "--latency",
+        "-H",
+        &host_header(),
+        target,
+    ]);
+    let said = outcome(&mut wrk, secs(30))?.ok()?;
+    ensure!(!said.contains("Non-2xx") && !said.contains("Socket errors"), "{target}: {said}");
+    let value = |name: &str| -> Result<&str> {
+        let line = said.lines().find_map(|line| line.trim().strip_prefix(name));
+        line.map(str::trim).with_context(|| format!("no {name} in {said}"))
+    };
+    measured.half.add(time(value("50%")?)?);
+    measured.most.add(time(value("99%")?)?);
+    measured.rate += value("Requests/sec:")?.parse::<f64>()?;
+    Ok(())
+}
+
+/// A time as wrk writes it: `12.34us`, `1.50ms`, `2.00s`.
+fn time(text: &str) -> Result<Duration> {
+    let digits = text.trim_end_matches(char::is_alphabetic);
+    let unit = match &text[digits.len()..] {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        other => harness::bail!("{other} is no unit of wrk"),
+    };
+    Ok(Duration::from_secs_f64(digits.parse::<f64>()? * unit))
+}

@@ -1,0 +1,258 @@
+//! A Dns object through the node's gateway: from the node, from a pod, while routes and pods change, and
+//! with everything else down.
+//!
+//! Red when `rewritten` gives nothing, when `answer` finds no route, when the catalog is not read from the disk, and
+//! (the pods that are replaced) when the proxy sends to every endpoint that it ever knew.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use harness::manifests::web;
+use harness::{
+    Change, Cluster, ClusterOptions, Context, Result, Vip, bail, ensure, eventually, holds, run, secs,
+};
+use schema::keys::Key;
+use schema::meta::PodRef;
+use schema::records::ServiceRecord;
+
+const HOST: &str = "shop.example";
+/// Ready when it serves; it stays a second longer than its place among the endpoints.
+const GRACEFUL: &str = "    readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1, failureThreshold: 1}\n    \
+    lifecycle: {preStop: {exec: {command: [sleep, \"1\"]}}}\n";
+
+/// The gateway as its clients see it.
+struct Gateway(Vip);
+
+impl Gateway {
+    fn of(cluster: &Cluster) -> Result<Self> {
+        Vip::of(cluster, 11).map(Self)
+    }
+
+    fn socket(&self) -> SocketAddr {
+        (self.0.address, 80).into()
+    }
+
+    /// What `curl` gets from the node: status and body.
+    fn curl(&self, path: &str) -> Result<(u16, String)> {
+        let resolve = format!("{HOST}:80:{}", self.0.address);
+        let url = format!("http://{HOST}{path}");
+        let text = run("curl", &["-s", "-m", "10", "-w", "\n%{http_code}", "--resolve", &resolve, &url])?;
+        let (body, code) = text.rsplit_once('\n').context("curl said nothing")?;
+        Ok((code.parse()?, body.trim().to_owned()))
+    }
+
+    fn says(&self, path: &str, code: u16, body: &str) -> Result<()> {
+        eventually(&format!("{path} says {code} {body:?}"), secs(45), || {
+            let said = self.curl(path)?;
+            ensure!(said.0 == code && said.1.contains(body), "it says {said:?}");
+            Ok(())
+        })
+    }
+}
+
+/// One request; the body of a 200. `stream` is kept as long as the gateway keeps it.
+fn request(at: SocketAddr, path: &str, stream: &mut Option<TcpStream>) -> Result<String> {
+    let mut connection = match stream.take() {
+        Some(connection) => connection,
+        None => TcpStream::connect_timeout(&at, secs(5))?,
+    };
+    connection.set_read_timeout(Some(secs(10)))?;
+    write!(connection, "GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n")?;
+    let mut said = Vec::new();
+    let mut chunk = [0; 4096];
+    loop {
+        let text = String::from_utf8_lossy(&said).to_ascii_lowercase();
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            let length: usize = length.with_context(|| format!("no length in {head}"))?.parse()?;
+            if body.len() >= length {
+                ensure!(head.starts_with("http/1.1 200 "), "{text}");
+                *stream = Some(connection);
+                return Ok(body.trim().to_owned());
+            }
+        }
+        let read = connection.read(&mut chunk)?;
+        ensure!(read > 0, "the connection ended after {text:?}");
+        said.extend_from_slice(&chunk[..read]);
+    }
+}
+
+/// Requests one after the other, on a kept connection and on new ones, until it is asked how they went.
+struct Steady {
+    stop: Arc<AtomicBool>,
+    clients: Vec<JoinHandle<Result<usize>>>,
+}
+
+impl Steady {
+    fn start(at: SocketAddr, path: &'static str, wanted: &'static str) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let client = |keep: bool| {
+            let stop = Arc::clone(&stop);
+            std::thread::spawn(move || {
+                let (mut stream, mut count) = (None, 0);
+                while !stop.load(Ordering::Relaxed) {
+                    let body = request(at, path, &mut stream).with_context(|| format!("request {count}"))?;
+                    ensure!(body.contains(wanted), "request {count} says {body:?}");
+                    stream = stream.filter(|_| keep);
+                    count += 1;
+                }
+                Ok(count)
+            })
+        };
+        Self { clients: vec![client(true), client(false)], stop }
+    }
+
+    /// How many requests there were; the first that failed is an error.
+    fn end(self) -> Result<usize> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut count = 0;
+        for client in self.clients {
+            count += client.join().map_err(|_| harness::Error::msg("a client panicked"))??;
+        }
+        Ok(count)
+    }
+}
+
+fn pod(name: &str, app: &str, greeting: &str) -> Change {
+    let pod = web(name).label("app", app).greeting(greeting).container_fields(GRACEFUL);
+    Change::write(format!("{name}.yaml"), pod.to_string())
+}
+
+fn service(name: &str) -> Change {
+    let text = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec:\n  selector: {{app: {name}}}\n  \
+         ports: [{{name: http, port: 80, targetPort: 8080}}]\n"
+    );
+    Change::write(format!("service-{name}.yaml"), text)
+}
+
+/// The object, with `path service rewrite` each.
+fn dns(paths: &[(&str, &str, &str)]) -> Change {
+    let mut text = format!(
+        "apiVersion: minik8s.io/v1\nkind: Dns\nmetadata: {{name: shop}}\nspec:\n  host: {HOST}\n  paths:\n"
+    );
+    for (path, service, rewrite) in paths {
+        text +=
+            &format!("  - {{path: {path}, service: {{name: {service}, port: http}}, rewrite: {rewrite}}}\n");
+    }
+    Change::write("dns.yaml", text)
+}
+
+fn ready(cluster: &Cluster, service: &str, count: usize) -> Result<ServiceRecord> {
+    eventually(&format!("{service} has {count} endpoints"), secs(60), || {
+        let record: ServiceRecord = cluster.etcd.value(Key::Service(PodRef::new("default", service)))?;
+        ensure!(record.endpoints.len() == count, "{record:?}");
+        Ok(record)
+    })
+}
+
+#[test]
+fn three_paths_of_a_host_lead_to_three_services_whatever_else_is_down() -> Result<()> {
+    Cluster::run(ClusterOptions::default(), |cluster| {
+        let mut changes: Vec<Change> = ["home", "shop", "cart"].iter().map(|name| service(name)).collect();
+        changes
+            .extend(["home", "shop", "cart"].iter().map(|name| pod(name, name, &format!("this is {name}"))));
+        changes.push(service("empty"));
+        changes.push(dns(&[
+            ("/", "home", "/"),
+            ("/shop", "shop", "/"),
+            ("/shop/cart", "cart", "/"),
+            ("/empty", "empty", "/"),
+        ]));
+        cluster.push(&changes, "A shop")?;
+        for name in ["home", "shop", "cart"] {
+            ready(cluster, name, 1)?;
+        }
+        let gateway = Gateway::of(cluster)?;
+        gateway.says("/", 200, "this is home")?;
+        gateway.says("/shop", 200, "this is shop")?;
+        gateway.says("/shop/cart?x=1", 200, "this is cart")?;
+        gateway.says("/shopping", 404, "")?;
+        gateway.says("/empty", 503, "service default/empty has no endpoint")?;
+        let other = format!("http://{}/", gateway.0.address);
+        let other = run("curl", &["-s", "-m", "10", "-H", "Host: other.example", &other])?;
+        ensure!(
+            other.starts_with("404") && other.contains("no Dns object has the host other.example"),
+            "{other}"
+        );
+
+        let home = cluster.pod("home")?;
+        // The static busybox can't look names of ports up, which its wget does. A client that ends its
+        // side of the connection is gone, so the pipe stays open a moment.
+        let ask = format!(
+            "(printf 'GET /shop HTTP/1.1\\r\\nHost: {HOST}\\r\\nConnection: close\\r\\n\\r\\n'; sleep 1) | nc {} 80",
+            gateway.0.address
+        );
+        let said = cluster.node().docker.exec(home.container("web")?, &["sh", "-c", &ask])?;
+        ensure!(said.starts_with("HTTP/1.1 200") && said.contains("this is shop"), "from a pod: {said}");
+
+        // A route moves under requests.
+        let steady = Steady::start(gateway.socket(), "/shop", "this is ");
+        let moved = [("/", "home", "/"), ("/shop", "cart", "/")];
+        for paths in [&moved[..], &[("/shop", "shop", "/")], &moved] {
+            cluster.push(&[dns(paths)], "Move")?;
+            let wanted = if paths.len() == 1 { "this is shop" } else { "this is cart" };
+            gateway.says("/shop", 200, wanted)?;
+        }
+        let count = steady.end()?;
+        println!("{count} requests while the route moved");
+
+        // All that told it is gone, then it itself and comes back.
+        let steady = Steady::start(gateway.socket(), "/shop", "this is cart");
+        cluster.reconcilers[0].kill()?;
+        cluster.etcd.daemon.kill()?;
+        holds("the gateway serves", secs(3), || {
+            ensure!(gateway.curl("/shop")?.1 == "this is cart");
+            Ok(())
+        })?;
+        println!("{} requests without etcd and reconciler", steady.end()?);
+        cluster.node_mut().agent.kill()?;
+        if gateway.curl("/shop").is_ok() {
+            bail!("the gateway is not the agent's");
+        }
+        cluster.start_agent()?;
+        gateway.says("/shop", 200, "this is cart")?;
+        gateway.says("/", 200, "this is home")
+    })
+}
+
+#[test]
+fn pods_are_replaced_under_requests_and_none_fails() -> Result<()> {
+    Cluster::run(ClusterOptions::default(), |cluster| {
+        let changes = [
+            service("shop"),
+            pod("one", "shop", "shop 0"),
+            pod("two", "shop", "shop 0"),
+            dns(&[("/shop", "shop", "/")]),
+        ];
+        cluster.push(&changes, "A shop of two")?;
+        ready(cluster, "shop", 2)?;
+        let gateway = Gateway::of(cluster)?;
+        gateway.says("/shop", 200, "shop 0")?;
+        let steady = Steady::start(gateway.socket(), "/shop", "shop ");
+        for round in 1..=2 {
+            for name in ["one", "two"] {
+                let before = cluster.pod(name)?;
+                cluster.push(&[pod(name, "shop", &format!("shop {round}"))], "Replace")?;
+                let after = eventually("another pod", secs(60), || {
+                    let pod = cluster.pod(name)?;
+                    ensure!(pod.pause != before.pause);
+                    Ok(pod)
+                })?;
+                let address = after.address()?.to_owned();
+                eventually("it is an endpoint", secs(60), || {
+                    let record = ready(cluster, "shop", 2)?;
+                    ensure!(record.endpoints.iter().any(|e| e.address.to_string() == address), "{record:?}");
+                    Ok(())
+                })?;
+            }
+        }
+        let count = steady.end()?;
+        println!("{count} requests while 4 pods were replaced");
+        ensure!(count > 100, "only {count} requests");
+        Ok(())
+    })
+}
