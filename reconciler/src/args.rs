@@ -280,7 +280,7 @@ pub struct GetArgs {
 /// Flags of `describe`.
 #[derive(Debug, Args)]
 pub struct DescribeArgs {
-    /// KIND/NAME, or KIND followed by NAME; any kind that 'get' knows and that Git can have, or node
+    /// KIND/NAME, or KIND followed by NAME; any kind that 'get' knows and that Git can have, node or revision
     #[arg(value_name = "KIND[/NAME]")]
     pub resource: Resource,
     /// The name, if not given with the kind
@@ -335,8 +335,11 @@ pub struct EventsArgs {
 #[derive(Debug, Args)]
 pub struct LogsArgs {
     /// The pod: NAME or pod/NAME
-    #[arg(value_name = "POD")]
-    pub pod: String,
+    #[arg(value_name = "POD", required_unless_present = "selector", conflicts_with = "selector")]
+    pub pod: Option<String>,
+    /// All pods with these labels, each line with its pod: key=value,…
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    pub selector: Option<Selector>,
     /// The container; not needed when there is only one
     #[arg(short, long, value_name = "NAME")]
     pub container: Option<String>,
@@ -366,7 +369,7 @@ pub struct LogsArgs {
 /// What is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Goal {
-    /// The commit is applied.
+    /// The commit is applied whole: no file quarantined, no removal held.
     Synced,
     /// And all that it wants is running and ready: without a readinessProbe for 1 s, after a restart for 10 s.
     Healthy,

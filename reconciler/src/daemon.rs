@@ -427,7 +427,7 @@ mod tests {
         );
     }
 
-    /// Red without the comparison in `pass_on`.
+    /// Seen red without the comparison in `pass_on`.
     #[tokio::test(start_paused = true)]
     async fn what_nodes_use_wakes_no_controller() {
         let mut world = World { synced: true, ..World::default() };

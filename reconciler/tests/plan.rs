@@ -68,6 +68,29 @@ fn exit_codes_tell_nothing_changes_and_errors_apart() {
 }
 
 #[test]
+fn a_changed_folder_that_is_mounted_names_the_files() {
+    let repo = repository();
+    let dir = repo.path();
+    let write = |file: &str, text: &str| std::fs::write(dir.join(file), text).unwrap();
+    git(dir, &["checkout", "-q", "-b", "mounted", "main"]);
+    std::fs::create_dir_all(dir.join("conf/sub")).unwrap();
+    for file in ["conf/a.conf", "conf/b.conf", "conf/sub/c.conf"] {
+        write(file, "one");
+    }
+    let volumes = "  volumes: [{name: conf, repo: {path: conf}}]\n";
+    write("web.yaml", &(pod("web:1") + volumes));
+    git(dir, &["add", "-A"]);
+    git(dir, &["commit", "-q", "-m", "Mount"]);
+    for file in ["conf/a.conf", "conf/sub/c.conf"] {
+        write(file, "two");
+    }
+    git(dir, &["commit", "-q", "-am", "Change"]);
+    let output = plan(dir, &["--base", "mounted~1", "--head", "mounted"]);
+    let text = check(&output, 2, "files.conf: \"");
+    assert!(text.lines().any(|line| line.ends_with("\" (a.conf, sub/c.conf)")), "{text}");
+}
+
+#[test]
 fn the_same_revisions_give_the_same_bytes_in_every_form() {
     let repo = repository();
     for form in ["text", "markdown", "json", "comment"] {

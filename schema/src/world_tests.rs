@@ -137,7 +137,7 @@ fn measure_30_000_bindings() {
     println!("{} clones: {:?}", clones.len(), started.elapsed());
 }
 
-/// Red when `usage` is among the tables that `plans_as` compares.
+/// Seen red with `usage` among the tables that `plans_as` compares.
 #[test]
 fn usage_and_revisions_change_no_plan_and_everything_else_does() {
     use crate::records::NodeUsage;

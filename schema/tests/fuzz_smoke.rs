@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use schema::arbitrary::Chance;
+
 #[path = "../../tests/fuzz/checks.rs"]
 mod checks;
 
@@ -52,18 +54,6 @@ const WORDS: &[&str] = &[
     "NumericNotEquals",
 ];
 
-/// xorshift64*: small, and the same everywhere.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % bound.max(1)
-    }
-}
-
 fn seeds() -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fuzz/seeds");
     let mut files: Vec<_> = std::fs::read_dir(folder)
@@ -75,17 +65,17 @@ fn seeds() -> Vec<Vec<u8>> {
 }
 
 fn change(bytes: &mut Vec<u8>, other: &[u8], chance: &mut Chance) {
-    let at = chance.below(bytes.len() + 1);
+    let at = chance.index(bytes.len() + 1);
     let line = |bytes: &[u8], at: usize| {
         let start = bytes[..at].iter().rposition(|byte| *byte == b'\n').map_or(0, |found| found + 1);
         let end =
             bytes[at..].iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |found| at + found + 1);
         start..end
     };
-    match chance.below(6) {
-        0 if at < bytes.len() => bytes[at] = chance.below(256) as u8,
+    match chance.index(6) {
+        0 if at < bytes.len() => bytes[at] = chance.index(256) as u8,
         1 => {
-            let end = (at + chance.below(16)).min(bytes.len());
+            let end = (at + chance.index(16)).min(bytes.len());
             drop(bytes.drain(at..end));
         }
         2 => drop(bytes.drain(line(bytes, at))),
@@ -94,13 +84,13 @@ fn change(bytes: &mut Vec<u8>, other: &[u8], chance: &mut Chance) {
             bytes.splice(at..at, copied);
         }
         4 => {
-            let from = chance.below(other.len());
+            let from = chance.index(other.len());
             let copied = other[line(other, from)].to_vec();
             let start = line(bytes, at).start;
             bytes.splice(start..start, copied);
         }
         _ => {
-            let word = WORDS[chance.below(WORDS.len())];
+            let word = WORDS[chance.index(WORDS.len())];
             bytes.splice(at..at, word.bytes());
         }
     }
@@ -124,15 +114,15 @@ fn the_seeds_of_the_fuzzer_load() {
 fn what_must_hold_for_any_bytes_holds_for_changed_seeds() {
     let rounds =
         std::env::var("MINIK8S_FUZZ_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(ROUNDS);
-    let (seeds, mut chance) = (seeds(), Chance(0x6d69_6e69_6b38_7331));
+    let (seeds, mut chance) = (seeds(), Chance::new(0x6d69_6e69_6b38_7331));
     for seed in &seeds {
         checks::manifest_load(seed);
         checks::dialects(seed);
     }
     for round in 0..rounds {
-        let mut bytes = seeds[chance.below(seeds.len())].clone();
-        let other = &seeds[chance.below(seeds.len())];
-        for _ in 0..=chance.below(4) {
+        let mut bytes = seeds[chance.index(seeds.len())].clone();
+        let other = &seeds[chance.index(seeds.len())];
+        for _ in 0..=chance.index(4) {
             change(&mut bytes, other, &mut chance);
         }
         let outcome = std::panic::catch_unwind(|| {

@@ -32,7 +32,7 @@ fn without_node(options: ClusterOptions) -> Result<Cluster> {
     Ok(cluster)
 }
 
-pub(crate) fn file(index: usize) -> String {
+fn file(index: usize) -> String {
     format!("apps/{:03}/pod-{index}.yaml", index / 100)
 }
 
@@ -67,22 +67,16 @@ fn first_and_changed(scale: Scale, table: &mut Table) -> Result<()> {
     // etcd is quiet when the controllers are done with the 10,000 pods that fit nowhere.
     settled(&cluster)?;
     memory("memory of the reconciler once their pods are written, too")?;
-    let mut series = Series::default();
-    for index in 0..scale.changes {
-        let changed = sleeper(&format!("pod-{index}")).replace("100000", &format!("{}", 200_000 + index));
-        cluster.repo.push(&[Change::write(file(index), changed)], "Change one file")?;
-        series.add(until_written(&cluster, &format!("pod-{index}"))?);
-    }
-    let what = format!("one changed file of {}, sync → etcd, n={}", scale.files, series.count());
-    for (percent, budget) in [(50, ""), (95, "≤ 100 ms")] {
-        let (what, ours) = (&format!("{what}, p{percent}"), ms(series.percentile(percent)));
-        table.add(Row { what, ours, bare: "0.5 ms (a put)".to_owned(), budget, ..Row::default() });
-    }
-    Ok(())
+    changed_files(&cluster, scale, table, "sync", |_, _| {
+        let start = Instant::now();
+        sync(&cluster)?;
+        Ok(start)
+    })
 }
 
-/// Asks for a sync; how long after it the pod's object was written.
-fn until_written(cluster: &Cluster, pod: &str) -> Result<Duration> {
+/// Tells the reconciler of a change by `tell`, which says when it began; how long after it the pod's
+/// object was written.
+fn until_written(cluster: &Cluster, pod: &str, tell: impl FnOnce() -> Result<Instant>) -> Result<Duration> {
     let object = ObjectRef { kind: Kind::Pod, namespace: "default".into(), name: pod.into() };
     let wanted = Key::Object(object).to_string();
     let runtime = Runtime::new()?;
@@ -90,8 +84,7 @@ fn until_written(cluster: &Cluster, pod: &str) -> Result<Duration> {
     let store = runtime.block_on(EtcdStore::connect(&[endpoint], secs(5)))?;
     let from = cluster.etcd.revision()? + 1;
     let mut changes = runtime.block_on(store.watch(prefix::OBJECTS, from))?;
-    let start = Instant::now();
-    sync(cluster)?;
+    let start = tell()?;
     runtime.block_on(async {
         let seen = tokio::time::timeout(secs(30), async {
             while let Some(batch) = changes.next().await {
@@ -104,6 +97,28 @@ fn until_written(cluster: &Cluster, pod: &str) -> Result<Duration> {
         });
         seen.await.context("not written within 30 s")?
     })
+}
+
+/// Changes one file after the other, and measures each from when `told` told of it.
+pub(crate) fn changed_files(
+    cluster: &Cluster,
+    scale: Scale,
+    table: &mut Table,
+    how: &str,
+    told: impl Fn(usize, &str) -> Result<Instant>,
+) -> Result<()> {
+    let mut series = Series::default();
+    for index in 0..scale.changes {
+        let changed = sleeper(&format!("pod-{index}")).replace("100000", &format!("{}", 200_000 + index));
+        let commit = cluster.repo.push(&[Change::write(file(index), changed)], "Change one file")?;
+        series.add(until_written(cluster, &format!("pod-{index}"), || told(index, &commit))?);
+    }
+    let what = format!("one changed file of {}, {how} → etcd, n={}", scale.files, series.count());
+    for (percent, budget) in [(50, ""), (95, "≤ 100 ms")] {
+        let (what, ours) = (&format!("{what}, p{percent}"), ms(series.percentile(percent)));
+        table.add(Row { what, ours, bare: "0.5 ms (a put)".to_owned(), budget, ..Row::default() });
+    }
+    Ok(())
 }
 
 fn unchanged(scale: Scale, table: &mut Table) -> Result<()> {

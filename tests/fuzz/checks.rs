@@ -1,7 +1,7 @@
 //! What must hold for any bytes. The fuzz targets and a plain test (`schema/tests/fuzz_smoke.rs`) share it.
 
 use schema::kinds::Resource;
-use schema::manifest::{Document, LoadedFile, load_file, locate};
+use schema::manifest::{Document, Layout, LoadedFile, load_file, load_file_with_layout};
 
 /// Loads the bytes as YAML and as JSON: no panic, and every place that is named lies in the file.
 pub(crate) fn manifest_load(bytes: &[u8]) {
@@ -13,16 +13,18 @@ pub(crate) fn manifest_load(bytes: &[u8]) {
             assert!(violation.line as usize <= lines + 1, "beyond the file: {violation}");
             assert!(!violation.message.is_empty(), "{violation:?}");
         }
-        for document in &loaded.documents {
-            places(path, bytes, document);
+        let (again, kept) = load_file_with_layout(path, bytes);
+        assert_eq!(again, loaded);
+        for layout in [Layout::read(path, bytes), kept] {
+            loaded.documents.iter().for_each(|document| places(&layout, document));
         }
     }
 }
 
 /// The place of a field is found again from the file alone. (Documents on one line can't be told apart.)
-fn places(path: &str, bytes: &[u8], document: &Document) {
+fn places(layout: &Layout, document: &Document) {
     for place in &document.places {
-        let found = locate(path, bytes, document.line, &place.path);
+        let found = layout.find(document.line, &place.path);
         assert!(found.is_some(), "{:?} is lost", place.path);
     }
 }

@@ -14,6 +14,7 @@ use nix::sched::{CloneFlags, setns};
 use crate::http::http_get;
 use crate::net_world::NetWorld;
 use crate::node::Node;
+use crate::outside::linked_namespace;
 use crate::process::run;
 use crate::slot::Slot;
 use crate::wait::{eventually, secs};
@@ -67,12 +68,7 @@ impl Clients {
     pub fn beyond(slot: &Slot) -> Result<Self> {
         let name = format!("{}c", slot.instance());
         let (gateway, address) = (slot.underlay(249), slot.underlay(250));
-        run("ip", &["netns", "add", &name])?;
-        run("ip", &["link", "add", &name, "type", "veth", "peer", "name", "eth0", "netns", &name])?;
-        run("ip", &["addr", "add", &format!("{gateway}/30"), "dev", &name])?;
-        run("ip", &["link", "set", &name, "up"])?;
-        run("ip", &["-n", &name, "addr", "add", &format!("{address}/30"), "dev", "eth0"])?;
-        run("ip", &["-n", &name, "link", "set", "eth0", "up"])?;
+        linked_namespace(&name, &gateway, &address)?;
         run("ip", &["-n", &name, "route", "add", "default", "via", &gateway])?;
         Ok(Self { gateway, namespace: format!("/var/run/netns/{name}"), running: Vec::new() })
     }

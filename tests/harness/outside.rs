@@ -11,6 +11,18 @@ use crate::wait::{eventually, secs};
 
 const PORT: u16 = 9000;
 
+/// Makes a network namespace and a link of the same name from the machine (`gateway`) to it (`address`).
+/// Both go with the slot that the name belongs to.
+pub(crate) fn linked_namespace(name: &str, gateway: &str, address: &str) -> Result<()> {
+    run("ip", &["netns", "add", name])?;
+    run("ip", &["link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name])?;
+    run("ip", &["addr", "add", &format!("{gateway}/30"), "dev", name])?;
+    run("ip", &["link", "set", name, "up"])?;
+    run("ip", &["-n", name, "addr", "add", &format!("{address}/30"), "dev", "eth0"])?;
+    run("ip", &["-n", name, "link", "set", "eth0", "up"])?;
+    Ok(())
+}
+
 /// The host with its server. The link and the namespace go with the slot.
 #[derive(Debug)]
 pub struct Outside {
@@ -24,12 +36,7 @@ impl Outside {
     pub fn start(slot: &Slot) -> Result<Self> {
         let name = format!("{}x", slot.instance());
         let (gateway, address) = (slot.underlay(253), slot.underlay(254));
-        run("ip", &["netns", "add", &name])?;
-        run("ip", &["link", "add", &name, "type", "veth", "peer", "name", "eth0", "netns", &name])?;
-        run("ip", &["addr", "add", &format!("{gateway}/30"), "dev", &name])?;
-        run("ip", &["link", "set", &name, "up"])?;
-        run("ip", &["-n", &name, "addr", "add", &format!("{address}/30"), "dev", "eth0"])?;
-        run("ip", &["-n", &name, "link", "set", "eth0", "up"])?;
+        linked_namespace(&name, &gateway, &address)?;
         // No route back to the pods: an answer reaches them only if the machine asked for them.
         let home = slot.dir().join("outside-www");
         fs::create_dir_all(&home)?;

@@ -267,7 +267,7 @@ async fn logs_are_streamed_from_the_node_of_the_pod() {
     assert_eq!((status, &body["help"]), (404, &Value::from("its containers are app")));
 }
 
-/// Red without `not_started`: the node would say that there is no such container.
+/// Seen red without `not_started`: the node would say that there is no such container.
 #[tokio::test]
 async fn logs_take_since_and_timestamps_and_one_that_waits_says_for_what() {
     let node = node_api().await;

@@ -86,6 +86,9 @@ impl FromStr for ResourceKind {
         if let Some((kind, _)) = all().find(|(_, word)| *word == typed) {
             return Ok(kind);
         }
+        if let Some((kind, help)) = schema::manifest::foreign_kind(&typed) {
+            return Err(format!("Minik8s has no {kind}; {help}"));
+        }
         // A third of the word may be wrong: `podz` is `pods`, `jib` is nothing.
         let allowed = (typed.chars().count() / 3).max(1);
         let nearest = all()

@@ -6,11 +6,13 @@ use schema::meta::DEFAULT_NAMESPACE;
 
 use super::client::Client;
 use super::error::CliError;
+use super::get::names_revision;
 use super::output::{Layout, Screen, Shape, column, cuttable, plain, table, write_out, yaml};
 use super::tables::host_ports;
 use crate::args::{DescribeArgs, ResourceKind};
 use crate::view::{
-    EventGroup, NodeDetail, ObjectDetail, PodDetail, PodView, ServiceDetail, age, event_groups,
+    EventGroup, List, NodeDetail, ObjectDetail, PodDetail, PodView, RevisionView, ServiceDetail, age,
+    event_groups,
 };
 
 mod containers;
@@ -59,11 +61,76 @@ pub(super) async fn run(args: &DescribeArgs) -> Result<(), CliError> {
                 client.get(&["objects", kind.as_str(), &args.namespace, name], &[]).await?;
             write_out(&object_page(&detail, screen)?)
         }
+        ResourceKind::Revision => {
+            let List { items } = client.get::<List<RevisionView>>(&["history"], &[]).await?;
+            write_out(&revision_page(one_revision(&items, name)?, screen))
+        }
         kind => {
             let (kind, plural) = (kind.singular(), kind.plural());
             Err(CliError::Usage(format!("no page for a {kind}; see 'minik8s get {plural} -o yaml'")))
         }
     }
+}
+
+/// The revision of this name, as `get revision NAME` takes it, or `SOURCE/NUMBER`.
+fn one_revision<'a>(all: &'a [RevisionView], name: &str) -> Result<&'a RevisionView, CliError> {
+    let is_it = |row: &&RevisionView| {
+        let full = || format!("{}/{}", row.revision.source, row.revision.sequence);
+        names_revision(row, name) || full() == name
+    };
+    let mut found = all.iter().filter(is_it);
+    let first = found
+        .next()
+        .ok_or_else(|| CliError::NotFound(format!("revision {name} not found; see 'minik8s history'")))?;
+    // A branch may come back to an old commit: the newest time counts.
+    match found.find(|other| other.revision.source != first.revision.source) {
+        None => Ok(first),
+        Some(other) => {
+            let [one, two] = [first, other].map(|row| (&row.revision.source, row.revision.sequence));
+            let why = format!(
+                "{name} is a revision of several sources; write revision/{}/{} or revision/{}/{}",
+                one.0, one.1, two.0, two.1
+            );
+            Err(CliError::Usage(why))
+        }
+    }
+}
+
+pub(super) fn revision_page(row: &RevisionView, screen: Screen) -> String {
+    let mut page = Page::default();
+    let revision = &row.revision;
+    page.field(0, "Revision", &revision.sequence.to_string());
+    page.field(0, "Source", &revision.source);
+    page.field(0, "Commit", &revision.commit);
+    page.field(0, "Author", &revision.author);
+    page.field(0, "Subject", &revision.subject);
+    page.field(0, "Committed", &revision.committed_at.to_string());
+    page.field(
+        0,
+        "Applied",
+        &format!("{}, {} ago, in {}ms", revision.applied_at, row.age, revision.duration_ms),
+    );
+    page.field(0, "Status", &screen.paint(&row.status));
+    page.field(0, "Why", &row.why);
+    let decided = revision.decided_at.map(|at| at.to_string());
+    page.field(0, "Decided", decided.as_deref().unwrap_or("not yet: its objects are on their way"));
+    let counts = &revision.counts;
+    let counts = [
+        (counts.create, "created"),
+        (counts.update, "updated"),
+        (counts.replace, "replaced"),
+        (counts.delete, "removed"),
+        (counts.unchanged, "unchanged"),
+        (counts.waiting, "waiting"),
+        (counts.held, "held"),
+        (counts.quarantined, "files quarantined"),
+    ];
+    page.fields(0, "Changes", counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")));
+    if let Some(plan) = &revision.plan {
+        page.field(0, "Plan", &plan.hash);
+        page.field(0, "Reviewed", plan.reviewed.as_deref().unwrap_or_default());
+    }
+    page.0
 }
 
 /// The page of a kind that has none of its own.

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 pub enum CliError {
     /// Nobody answers at the address.
     #[error(
-        "cannot reach the reconciler at {server}: {why}; start it with 'minik8s up' or name it with --server"
+        "cannot reach the reconciler at {server}: {why}; start it with 'minik8s up', or name it with --server or MINIK8S_SERVER"
     )]
     Reach {
         /// The address.

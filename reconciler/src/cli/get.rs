@@ -90,7 +90,7 @@ pub(super) async fn about(args: &GetArgs, kind_of_events: Option<ResourceKind>) 
 }
 
 /// By its number or by the first digits of its commit.
-fn names_revision(revision: &RevisionView, name: &str) -> bool {
+pub(super) fn names_revision(revision: &RevisionView, name: &str) -> bool {
     revision.revision.sequence.to_string() == name
         || name.len() >= 4 && revision.revision.commit.starts_with(name)
 }

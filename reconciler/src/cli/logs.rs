@@ -1,18 +1,47 @@
-//! `minik8s logs`: bytes of a container's output, as they come.
+//! `minik8s logs`: bytes of a container's output, as they come; of several pods line by line.
 
-use futures::StreamExt;
+use futures::stream::{self, StreamExt};
+use reqwest::Response;
 
 use super::client::Client;
 use super::error::CliError;
 use super::output::{note, write_bytes};
 use crate::args::{LogsArgs, Resource, ResourceKind};
-use crate::view::root_cause;
+use crate::view::{List, PodView, root_cause};
+
+/// Most pods whose logs are followed at once: each holds a connection to its node.
+const FOLLOWED_MAX: usize = 16;
+/// Lines of each pod that a selector begins with, as kubectl does.
+const TAIL_OF_MANY: u64 = 10;
+/// A longer line is printed in parts.
+const LINE_BYTES_MAX: usize = 64 * 1024;
 
 pub(super) async fn run(args: &LogsArgs) -> Result<(), CliError> {
     let client = Client::new(&args.server.server)?;
-    let pod = pod_name(&args.pod)?;
+    match (&args.pod, &args.selector) {
+        (Some(pod), _) => {
+            let answer = open(&client, args, &pod_name(pod)?, args.tail).await?;
+            print_as_it_comes(&client, answer).await?;
+        }
+        (None, Some(selector)) => {
+            let query = [("namespace", args.namespace.as_str()), ("selector", selector.as_str())];
+            let List { items: pods } = client.get::<List<PodView>>(&["pods"], &query).await?;
+            print_all(&client, args, &pods, selector.as_str()).await?;
+        }
+        (None, None) => {
+            return Err(CliError::Usage("a pod is missing; write NAME or -l SELECTOR".to_owned()));
+        }
+    }
+    if args.follow {
+        // As kubectl: what follows is the log of another start.
+        note("minik8s: the container has ended, and its log with it; once it is started again, ask again");
+    }
+    Ok(())
+}
+
+async fn open(client: &Client, args: &LogsArgs, pod: &str, tail: Option<u64>) -> Result<Response, CliError> {
     let since = args.since.map(|since| since.to_string());
-    let tail = args.tail.map(|n| n.to_string());
+    let tail = tail.map(|n| n.to_string());
     let mut query = Vec::new();
     if let Some(container) = &args.container {
         query.push(("container", container.as_str()));
@@ -32,18 +61,100 @@ pub(super) async fn run(args: &LogsArgs) -> Result<(), CliError> {
     if args.timestamps {
         query.push(("timestamps", "true"));
     }
-    let answer = client.stream(&["logs", &args.namespace, &pod], &query).await?;
+    client.stream(&["logs", &args.namespace, pod], &query).await
+}
+
+async fn print_as_it_comes(client: &Client, answer: Response) -> Result<(), CliError> {
     let mut chunks = answer.bytes_stream();
     while let Some(chunk) = chunks.next().await {
-        let chunk =
-            chunk.map_err(|e| client.unreachable(format!("the log broke off: {}", root_cause(&e))))?;
-        write_bytes(&chunk)?;
-    }
-    if args.follow {
-        // As kubectl: what follows is the log of another start.
-        note("minik8s: the container has ended, and its log with it; once it is started again, ask again");
+        write_bytes(&chunk.map_err(|error| broken_off(client, &error))?)?;
     }
     Ok(())
+}
+
+fn broken_off(client: &Client, error: &reqwest::Error) -> CliError {
+    client.unreachable(format!("the log broke off: {}", root_cause(error)))
+}
+
+/// The logs of all `pods`: one after the other, or as lines come when they are followed. A pod without
+/// a log does not keep the others' from being shown.
+async fn print_all(
+    client: &Client,
+    args: &LogsArgs,
+    pods: &[PodView],
+    selector: &str,
+) -> Result<(), CliError> {
+    if pods.is_empty() {
+        let namespace = &args.namespace;
+        return Err(CliError::NotFound(format!("no pod of namespace {namespace} has the labels {selector}")));
+    }
+    if args.follow && pods.len() > FOLLOWED_MAX {
+        let count = pods.len();
+        let why = format!("{count} pods have the labels {selector}, and at most {FOLLOWED_MAX} are followed");
+        return Err(CliError::Usage(why));
+    }
+    let tail = args.tail.or((args.since.is_none()).then_some(TAIL_OF_MANY));
+    let (mut opened, mut first_error) = (Vec::new(), None);
+    for pod in pods {
+        match open(client, args, &pod.name, tail).await {
+            Ok(answer) if args.follow => opened.push(print_lines(client, &pod.name, answer)),
+            Ok(answer) => print_lines(client, &pod.name, answer).await?,
+            Err(error @ CliError::Refused { .. }) => {
+                note(&format!("minik8s: {}: {error}", pod.name));
+                first_error.get_or_insert(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let mut running = stream::iter(opened).buffer_unordered(FOLLOWED_MAX);
+    while let Some(ended) = running.next().await {
+        ended?;
+    }
+    // What each lacks is told above.
+    first_error
+        .map_or(Ok(()), |_| Err(CliError::NotReached("some logs can't be shown, see above".to_owned())))
+}
+
+/// Whole lines, so that those of several pods do not mix, each behind the pod's name.
+async fn print_lines(client: &Client, pod: &str, answer: Response) -> Result<(), CliError> {
+    let mut chunks = answer.bytes_stream();
+    let mut lines = Lines { prefix: format!("[{pod}] "), rest: Vec::new() };
+    while let Some(chunk) = chunks.next().await {
+        write_bytes(&lines.take(&chunk.map_err(|error| broken_off(client, &error))?))?;
+    }
+    write_bytes(&lines.end())
+}
+
+/// What came of a line that is not at its end.
+struct Lines {
+    prefix: String,
+    rest: Vec<u8>,
+}
+
+impl Lines {
+    /// The lines that are whole with this.
+    fn take(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        for part in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.rest.extend_from_slice(part);
+            if part.ends_with(b"\n") || self.rest.len() >= LINE_BYTES_MAX {
+                out.extend(self.end());
+            }
+        }
+        out
+    }
+
+    /// The line as far as it came.
+    fn end(&mut self) -> Vec<u8> {
+        let mut line = std::mem::take(&mut self.rest);
+        if line.is_empty() {
+            return line;
+        }
+        if !line.ends_with(b"\n") {
+            line.push(b'\n');
+        }
+        [self.prefix.as_bytes(), &line].concat()
+    }
 }
 
 fn pod_name(text: &str) -> Result<String, CliError> {
@@ -54,5 +165,23 @@ fn pod_name(text: &str) -> Result<String, CliError> {
         Ok(Resource { kind: ResourceKind::Pod, name: Some(name) }) => Ok(name),
         Ok(_) => Err(CliError::Usage(format!("{text}: only pods have logs; write pod/NAME"))),
         Err(why) => Err(CliError::Usage(format!("{text}: {why}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Seen red with the rest of a chunk written at once.
+    #[test]
+    fn lines_of_several_pods_are_whole_whatever_the_chunks_are() {
+        let mut lines = Lines { prefix: "[a] ".to_owned(), rest: Vec::new() };
+        let mut told = Vec::new();
+        for chunk in ["on", "e\ntwo", "\n", "\nthr", "ee"] {
+            told.push(String::from_utf8(lines.take(chunk.as_bytes())).unwrap());
+        }
+        told.push(String::from_utf8(lines.end()).unwrap());
+        assert_eq!(told, ["", "[a] one\n", "[a] two\n", "[a] \n", "", "[a] three\n"]);
+        assert!(lines.end().is_empty());
     }
 }

@@ -280,7 +280,7 @@ fn a_pod_described() {
     ");
 }
 
-/// A pod with everything a page can show. Red when `env` shows what `is_plain_value` does not allow.
+/// A pod with everything a page can show. Seen red with `env` showing what `is_plain_value` does not allow.
 #[test]
 fn a_pod_that_crashes_described() {
     let spec = serde_json::json!({
@@ -292,6 +292,7 @@ fn a_pod_that_crashes_described() {
             "name": "app", "image": "app:1", "command": ["serve", "--token", "Tr0ub4dor"],
             "env": [
                 {"name": "LOG_LEVEL", "value": "INFO"}, {"name": "DB_PASSWORD", "value": "Tr0ub4dor"},
+                {"name": "GREETING", "value": "Tr0ub4dor"},
                 {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
             ],
             "resources": {"requests": {"cpu": "100m"}, "limits": {"cpu": "500m", "memory": "128Mi"}},
@@ -367,6 +368,7 @@ fn a_pod_that_crashes_described() {
         PreStop:   exec nginx -s quit
         Env:       LOG_LEVEL=INFO
                    DB_PASSWORD=(hidden)
+                   GREETING=(hidden)
                    IP from status.podIP
         Mounts:    /data from data/a (read-only)
         Uses:      cpu 250m (13%), memory 64Mi (2%)

@@ -20,7 +20,6 @@ pub(super) async fn run(args: &WaitArgs) -> Result<(), CliError> {
     let commit = reached.commit.as_deref().map(short).unwrap_or_default().to_owned();
     let line = match args.goal {
         Goal::Healthy => format!("commit {commit} is applied and healthy\n"),
-        Goal::Synced if reached.failed => format!("commit {commit} is applied in part: {}\n", reached.why),
         Goal::Synced => format!("commit {commit} is applied\n"),
     };
     write_out(&line)
@@ -46,10 +45,14 @@ pub(super) async fn until(
             // The answer takes longer than there is time: what was last heard stands.
             Err(_) => why.clone(),
             Ok(Ok(state)) if is_reached(&state, goal) => return Ok(state),
-            Ok(Ok(state)) if state.failed => {
-                return Err(CliError::NotReached(format!("not {word}: {}", state.why)));
+            Ok(Ok(state)) => {
+                let failed = state.failed;
+                let why = in_part(goal, state);
+                if failed {
+                    return Err(CliError::NotReached(format!("not {word}: {why}")));
+                }
+                why
             }
-            Ok(Ok(state)) => state.why,
             // The reconciler may be on its way up.
             Ok(Err(error)) if error.may_pass() => error.to_string(),
             Ok(Err(error)) => return Err(error),
@@ -68,7 +71,18 @@ pub(super) async fn until(
 
 fn is_reached(state: &WaitState, goal: Goal) -> bool {
     match goal {
-        Goal::Synced => state.synced,
+        Goal::Synced => state.synced && state.missing.is_none(),
         Goal::Healthy => state.healthy,
+    }
+}
+
+/// Why the goal is not reached. That the rest of a commit is applied is told as well.
+fn in_part(goal: Goal, state: WaitState) -> String {
+    match (goal, state.missing) {
+        (Goal::Synced, Some(missing)) => {
+            let commit = state.commit.as_deref().map_or("it", short);
+            format!("commit {commit} is applied in part: {missing}")
+        }
+        _ => state.why,
     }
 }

@@ -4,12 +4,16 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ipnet::Ipv4Net;
 use schema::keys::Key;
 use schema::records::EventType;
 
 use super::scheduler::Unfit;
+
+/// Agents that are started with the reconciler have registered by then: seen, 1 to 3 s.
+const NODES_COME_WITHIN: Duration = Duration::from_secs(10);
 
 /// A finding about one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,6 +113,14 @@ impl Note {
         match self.kind {
             NoteKind::NodeReady => EventType::Normal,
             _ => EventType::Warning,
+        }
+    }
+
+    /// How long it must be so before it is told: what every start brings and ends by itself is no news.
+    pub fn patience(&self) -> Duration {
+        match &self.kind {
+            NoteKind::Unschedulable { unfit, .. } if unfit.may_pass() => NODES_COME_WITHIN,
+            _ => Duration::ZERO,
         }
     }
 

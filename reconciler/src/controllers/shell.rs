@@ -7,7 +7,7 @@
 //! Needs a reflector with *one* watch over all of [`schema::keys::ROOT`]: only then does the
 //! world's revision say that everything up to it is in.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use schema::store::events::{EventDraft, EventRecorder};
 use schema::store::reflector::WorldReader;
 use schema::store::{SharedStore, newest_revision};
 use schema::world::World;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::commit::{Committed, commit};
 use super::note::{Note, subject};
@@ -61,8 +61,8 @@ pub struct Shell<C> {
     unsure: bool,
     /// The world of the run before.
     previous: Option<Arc<World>>,
-    /// Notes that the run before held; they are told when they are new.
-    told: BTreeSet<String>,
+    /// Notes that the run before held; they are told once each.
+    held: Held,
     controller: PhantomData<fn() -> C>,
 }
 
@@ -82,7 +82,7 @@ impl<C: Controller> Shell<C> {
             floor: 0,
             unsure: false,
             previous: None,
-            told: BTreeSet::new(),
+            held: Held::default(),
             controller: PhantomData,
         }
     }
@@ -97,7 +97,7 @@ impl<C: Controller> Shell<C> {
         self.floor = fence.create_revision;
         self.unsure = false;
         self.previous = None;
-        self.told.clear();
+        self.held = Held::default();
     }
 
     /// After a write whose answer was lost: it is done by now or will not be soon, so a snapshot
@@ -161,17 +161,38 @@ impl<C: Controller> Shell<C> {
         }
     }
 
-    fn tell_new(&mut self, notes: &[Note]) {
-        let mut held = BTreeSet::new();
+    /// Tells what is so for long enough and was not told; how long until the next of them is.
+    fn tell_new(&mut self, notes: &[Note]) -> Option<Duration> {
+        let (due, next) = self.held.due(notes, Instant::now());
+        for note in due {
+            let about = (note.object_kind, note.namespace.clone(), note.name.clone());
+            self.tell(about, note.event_type(), note.word(), note.kind.to_string());
+        }
+        next
+    }
+}
+
+/// Notes of the run before, each with since when it is so and whether it was told.
+#[derive(Default)]
+struct Held(BTreeMap<String, (Instant, bool)>);
+
+impl Held {
+    /// The notes to tell now, each once as long as it is so, and how long until the next.
+    fn due<'n>(&mut self, notes: &'n [Note], now: Instant) -> (Vec<&'n Note>, Option<Duration>) {
+        let (mut held, mut due, mut next) = (BTreeMap::new(), Vec::new(), None);
         for note in notes {
             let identity = note.identity();
-            if !self.told.contains(&identity) {
-                let about = (note.object_kind, note.namespace.clone(), note.name.clone());
-                self.tell(about, note.event_type(), note.word(), note.kind.to_string());
+            let (since, told) = self.0.get(&identity).copied().unwrap_or((now, false));
+            let left = (since + note.patience()).saturating_duration_since(now);
+            match (told, left.is_zero()) {
+                (true, _) => {}
+                (false, true) => due.push(note),
+                (false, false) => next = Some(next.map_or(left, |next: Duration| next.min(left))),
             }
-            held.insert(identity);
+            held.insert(identity, (since, told || left.is_zero()));
         }
-        self.told = held;
+        self.0 = held;
+        (due, next)
     }
 }
 
@@ -234,7 +255,7 @@ impl<C: Controller> Loop for Shell<C> {
         if committed.fenced {
             return Err(LoopError::message("another reconciler leads now, so nothing more was written"));
         }
-        self.tell_new(&plan.notes);
+        let tell_next = self.tell_new(&plan.notes);
         if let Some(error) = committed.error {
             self.unsure = true;
             return Err(LoopError::new(format!("writing the plan of {}", C::NAME), error));
@@ -243,6 +264,36 @@ impl<C: Controller> Loop for Shell<C> {
             tracing::debug!(conflicts = committed.conflicts, "keys moved on since the plan, planning again");
             return Ok(Next::After(AFTER_CONFLICT));
         }
-        Ok(Next::Interval)
+        Ok(tell_next.map_or(Next::Interval, Next::After))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controllers::note::NoteKind;
+    use crate::controllers::testing::{Worlds, instance, spec};
+
+    // Seen red with a patience of zero: told at once.
+    #[test]
+    fn a_pod_that_waits_for_the_first_node_is_told_of_only_after_a_while() {
+        let world = Worlds::new().pod(&instance("web", spec(1, 1))).world;
+        let seen = Seen {
+            world: Arc::new(world),
+            previous: None,
+            settings: crate::controllers::testing::settings(),
+        };
+        let notes = crate::controllers::scheduler::Scheduler::plan(&seen, Timestamp::UNIX_EPOCH).notes;
+        let other = [Note::about_pod("default", "web", NoteKind::NotWritten { why: "too large".to_owned() })];
+        let (mut held, begun) = (Held::default(), Instant::now());
+        let mut told = |notes: &[Note], after: u64| {
+            let (due, next) = held.due(notes, begun + Duration::from_secs(after));
+            (due.len(), next.map(|next| next.as_secs()))
+        };
+        assert_eq!([told(&notes, 0), told(&notes, 4)], [(0, Some(10)), (0, Some(6))]);
+        assert_eq!([told(&notes, 10), told(&notes, 11)], [(1, None), (0, None)]);
+        // A node came and went: it begins anew. What no start brings is told at once.
+        assert_eq!([told(&other, 12), told(&other, 13)], [(1, None), (0, None)]);
+        assert_eq!(told(&notes, 14), (0, Some(10)));
     }
 }

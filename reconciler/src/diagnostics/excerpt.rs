@@ -46,7 +46,9 @@ impl<'a> Lines<'a> {
         let mut last = self.last.borrow_mut();
         let known = last.take().filter(|(at, _)| *at == index);
         let (_, text) = last.insert(known.unwrap_or_else(|| (index, redacted(&self.lines, index))));
-        Some(excerpt(text, usize::try_from(column).ok()?))
+        let is_hidden = matches!(text, Cow::Owned(_));
+        let excerpt = excerpt(text, usize::try_from(column).ok()?);
+        Some(Excerpt { is_cut: excerpt.is_cut || is_hidden, ..excerpt })
     }
 }
 
@@ -197,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_line_that_may_hold_a_secret_is_shown_without_its_values() {
-        const CANARY: &str = "canary12345678";
+        const CANARY: &str = "canary";
         for text in [
             "spec:\n  password: canary12345678",
             "spec:\n  sshKey: |\n    canary12345678",
@@ -206,6 +208,7 @@ mod tests {
             "spec:\n  env:\n    - {name: A, vlaue: canary12345678}",
             "spec:\n  args:\n  - --pin\n  # told\n\n  - canary12345678",
             "spec:\n  command: [sh, -c, canary12345678]",
+            "spec:\n  env:\n  - name: DB_PASSWORD\n    value: canary",
             "  \"password\": \"canary12345678\",",
             "{\"env\":[{\"name\":\"A\",\"value\":\"canary12345678\"}]}",
             "spec:\n  image: postgres://app:canary12345678@db/x",
@@ -215,6 +218,7 @@ mod tests {
             for column in 0..60 {
                 let excerpt = lines.excerpt(last, column).unwrap();
                 assert!(!excerpt.line.contains(CANARY), "{text}\n{excerpt:?}");
+                assert!(excerpt.is_cut, "its columns are not those of the file: {text}");
                 assert!(excerpt.line.get(excerpt.span.clone()).is_some(), "{excerpt:?}");
             }
         }
@@ -224,6 +228,11 @@ mod tests {
     fn what_may_not_be_a_secret_is_shown() {
         for text in [
             "spec:\n  env:\n  - name: A\n    value: x\n  image: nginx",
+            "spec:\n  env:\n  - name: A\n    valuee: debug",
+            "spec:\n  command: [sleep, 10000, -c]",
+            "spec:\n  command: [\"/bin/sleep\", \"1h\"]\n  args:\n  - --verbose",
+            "spec:\n  containers:\n  - name: auth-token\n    imagee: nginx",
+            "metadata:\n  annotations:\n    team: shop",
             "spec:\n  password: x\nkind: Pod",
             "spec:\n  env:\n  - name: DB PASSWORD",
             "spec:\n  ports: [{port: 80}]",

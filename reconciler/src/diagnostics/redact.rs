@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use schema::secrets::{is_secret_field, is_secret_text};
+use schema::secrets::{is_plain_value, is_secret_field, is_secret_name, is_secret_text};
 
 /// Stands for what is not shown.
 const HIDDEN: &str = "(hidden)";
@@ -14,16 +14,43 @@ const LINES_UP_MAX: usize = 500;
 /// So much of a line above is read.
 const HEAD_BYTES: usize = 400;
 
-/// Line `index` with its keys alone, if a value in it may be a secret.
+/// Line `index` with its keys alone, if a value in it may be a secret: by its look, by the name that it
+/// stands under, or where any text may be one and this is not of a shape that no secret has.
 pub(super) fn redacted<'a>(lines: &[&'a str], index: usize) -> Cow<'a, str> {
     let line = lines[index];
-    let is_secret = is_secret_text(line) || keys(line).any(is_secret_field) || is_below_secret(lines, index);
+    let is_secret = is_secret_text(line)
+        || words(line).any(is_secret_name)
+        || match around(lines, index) {
+            Around::Secret => true,
+            Around::AnyText => !words(line).all(is_plain),
+            Around::Nothing => keys(line).any(is_secret_field) && !words(line).all(is_plain),
+        };
     if is_secret { keys_only(line) } else { Cow::Borrowed(line) }
 }
 
-/// One of the fields that the line is below may hold secrets.
-fn is_below_secret(lines: &[&str], index: usize) -> bool {
+/// What the fields around a line say of it.
+enum Around {
+    Nothing,
+    /// Any text there may be a secret.
+    AnyText,
+    /// What is there is one.
+    Secret,
+}
+
+/// By the fields that the line is below, and for a `value` by the name that stands beside it.
+fn around(lines: &[&str], index: usize) -> Around {
     let (mut indent, mut is_item) = place(lines[index]);
+    let mut found = Around::Nothing;
+    let is_value = keys(lines[index]).any(|key| key == "value");
+    let names_secret = |line: &&str| {
+        let line = head(line);
+        keys(line).any(|key| key == "name") && words(line).any(is_secret_name)
+    };
+    // A name may stand after its value.
+    let (before, after) = (index.checked_sub(1).and_then(|at| lines.get(at)), lines.get(index + 1));
+    if is_value && before.into_iter().chain(after).any(names_secret) {
+        return Around::Secret;
+    }
     for (far, line) in lines[..index].iter().rev().enumerate() {
         let (at, item) = place(line);
         // `env:` may stand right above `- name`, at the same column.
@@ -31,15 +58,30 @@ fn is_below_secret(lines: &[&str], index: usize) -> bool {
         if line.trim().is_empty() || line.trim_start().starts_with('#') || !is_above {
             continue;
         }
-        if far >= LINES_UP_MAX || keys(head(line)).any(is_secret_field) {
-            return true;
+        if far >= LINES_UP_MAX || keys(head(line)).any(is_secret_name) {
+            return Around::Secret;
+        }
+        if keys(head(line)).any(is_secret_field) {
+            found = Around::AnyText;
         }
         (indent, is_item) = (at, item);
         if at == 0 && !item {
-            return false;
+            break;
         }
     }
-    false
+    found
+}
+
+/// A word of a shape that no secret has, or a flag of that shape.
+fn is_plain(word: &str) -> bool {
+    is_plain_value(word.trim_start_matches('-')) || !word.contains(char::is_alphanumeric)
+}
+
+/// The words of a line, without quotes, brackets and colons at their ends.
+fn words(line: &str) -> impl Iterator<Item = &str> {
+    let parts =
+        line.split(|c: char| c.is_whitespace() || matches!(c, '{' | '}' | '[' | ']' | ',' | '"' | '\''));
+    parts.map(|part| part.trim_end_matches(':')).filter(|part| !part.is_empty())
 }
 
 /// Where the line begins, and whether it begins an item.

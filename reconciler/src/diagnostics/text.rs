@@ -51,8 +51,13 @@ pub fn render(violation: &Violation, excerpt: Option<&Excerpt>, style: Style) ->
             let snippet = Snippet::source(text.as_str())
                 .line_start(line)
                 .annotation(AnnotationKind::Primary.span(span.clone()));
-            // The library counts the column in what it is given, which is right for a whole line only.
-            if *is_cut { title.element(snippet).element(origin) } else { title.element(snippet.path(&*file)) }
+            // The library counts the column in what it is given, which is right for a whole line only, and
+            // has one for what speaks of no column.
+            if *is_cut || violation.column == 0 {
+                title.element(snippet).element(origin)
+            } else {
+                title.element(snippet.path(&*file))
+            }
         }
         None => title.element(origin),
     };

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::GitError;
+use super::{GitError, authorities};
 
 /// One repository that objects come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,6 +135,8 @@ impl SourceConfig {
                     .into(),
             });
         }
+        // The first use of libgit2 in whatever has sources.
+        authorities::find();
         let name = match &self.reference {
             Reference::Commit(id) if id.len() == 40 && git2::Oid::from_str(id).is_ok() => {
                 return self.transport().map(drop);

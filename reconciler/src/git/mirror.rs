@@ -17,7 +17,7 @@ use super::config::{Reference, SourceConfig, Transport};
 use super::content::ContentError;
 use super::error::{is_mirror_fault, remote_error};
 use super::remote::Transfer;
-use super::{GitError, ReadError, compact, credentials, proxy};
+use super::{GitError, ReadError, authorities, compact, credentials, proxy};
 
 /// How many branch names an error lists.
 const NAMES_SHOWN_MAX: usize = 8;
@@ -35,6 +35,7 @@ pub struct Mirror {
 impl Mirror {
     /// The mirror of `config` below `state_dir`. Touches nothing.
     pub fn new(config: Arc<SourceConfig>, state_dir: &Path) -> Self {
+        authorities::find();
         let directory = state_dir.join("reconciler").join("mirrors").join(&config.name);
         Self { config, directory }
     }

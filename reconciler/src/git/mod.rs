@@ -3,6 +3,7 @@
 //! Everything here blocks; `remote` is the one place that bounds a call in time. Nothing of a
 //! credential leaves `credentials`: errors and logs carry the address without them.
 
+mod authorities;
 mod certificate;
 mod commit;
 mod compact;
@@ -30,5 +31,5 @@ pub use ignored::{FILE_NAME as IGNORE_FILE, IgnoreRules};
 pub use mirror::Mirror;
 pub use remote::{Remote, Transfer};
 pub use signatures::{check_commit, check_keys};
-pub use tree::{BLOB_BYTES_MAX, Listing, PassedOver, blob, blob_at, list};
+pub use tree::{BLOB_BYTES_MAX, Listing, PassedOver, blob, blob_at, changed_below, list};
 pub use walk::DEPTH_MAX;

@@ -130,6 +130,22 @@ pub fn blob_at(repository: &Repository, commit: &str, path: &str) -> Option<Oid>
     (entry.kind() == Some(git2::ObjectType::Blob)).then(|| entry.id())
 }
 
+/// The paths of files below `folder` that differ between two commits, from that folder, in order.
+pub fn changed_below(
+    repository: &Repository,
+    (before, after): (Oid, Oid),
+    folder: &str,
+) -> Result<Vec<String>, git2::Error> {
+    let folder = if folder == "." { "" } else { folder };
+    let [before, after] = [before, after].map(|commit| folder_tree(repository, commit, folder));
+    let (Some(before), Some(after)) = (before?, after?) else { return Ok(Vec::new()) };
+    let diff = repository.diff_tree_to_tree(Some(&before), Some(&after), None)?;
+    let path = |delta: git2::DiffDelta<'_>| {
+        delta.new_file().path_bytes().map(|path| String::from_utf8_lossy(path).into_owned())
+    };
+    Ok(diff.deltas().filter_map(path).collect())
+}
+
 /// The tree of `folder` in `commit`; `None` when it is not there or no folder.
 fn folder_tree<'r>(
     repository: &'r Repository,

@@ -1,6 +1,7 @@
 //! How well an object is, as far as its dependants and the verdict on its commit ask for it. Pure.
 
-use schema::kinds::pod::{ContainerState, PodPhase, PodStatus};
+use jiff::Timestamp;
+use schema::kinds::pod::{ContainerState, PodPhase, PodStatus, Unsteady};
 use schema::kinds::{Health, Resource};
 use schema::meta::PodRef;
 use schema::object::Object;
@@ -35,6 +36,14 @@ pub fn trouble(health: &Health) -> Option<&str> {
         Health::Healthy | Health::NotRun => None,
         Health::Progressing { why } | Health::Degraded { why } | Health::Unknown { why } => Some(why),
     }
+}
+
+/// A healthy pod that may not stay so: it has run for too short a time to tell.
+pub fn unsteady<'a>(world: &'a World, object: &Object, now: Timestamp) -> Option<Unsteady<'a>> {
+    let Resource::Pod(_) = &object.resource else { return None };
+    let pod = PodRef::new(&object.metadata.namespace, &object.metadata.name);
+    let (instance, binding) = (world.pods.get(&pod)?, world.binding_of(&pod)?);
+    world.pod_status.get(&(binding.value.node.clone(), pod))?.value.unsteady(&instance.value.spec, now)
 }
 
 /// Only what is said of the very pod that the object asks for counts, and only from a node that is

@@ -2,14 +2,14 @@
 //!
 //! Reads blobs, decides nothing: what is wrong in a file rides along as its violations.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use git2::{Oid, Repository};
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 use schema::files::Files;
-use schema::manifest::{DraftObject, Place, load_file};
+use schema::manifest::{DraftObject, Layout, LoadedFile, Place, load_file, load_file_with_layout};
 use schema::meta::ObjectRef;
 use schema::pool;
 use schema::violation::{OwnedStep, Severity, Violation, rules};
@@ -99,7 +99,10 @@ pub fn with_passed_over(mut manifests: Manifests, before: &[Violation], now: &[V
 
 /// Parses one file.
 pub fn parse(path: &str, bytes: &[u8]) -> ManifestFile {
-    let loaded = load_file(path, bytes);
+    parsed(load_file(path, bytes))
+}
+
+fn parsed(loaded: LoadedFile) -> ManifestFile {
     let documents = loaded.documents.into_iter().map(|document| {
         let mut object = document.object;
         let hash = object.hash();
@@ -130,7 +133,39 @@ pub fn update(
     now: &Blobs,
     parsed: &Manifests,
 ) -> Result<(Manifests, usize), ReadError> {
-    update_within(repository, (before, now), parsed, LIMITS)
+    update_within(repository, (before, now), parsed, LIMITS, None)
+}
+
+/// Where the fields of files are written, by path.
+pub type Layouts = BTreeMap<Arc<str>, Layout>;
+
+/// As [`update`], and keeps where the fields of what was parsed are, of the first `most` bytes of it.
+pub fn update_with_layouts(
+    repository: &Repository,
+    before: &Blobs,
+    now: &Blobs,
+    parsed: &Manifests,
+    most: usize,
+) -> Result<(Manifests, Layouts), ReadError> {
+    let mut room = Room { bytes: most, layouts: Layouts::new() };
+    let (manifests, _) = update_within(repository, (before, now), parsed, LIMITS, Some(&mut room))?;
+    Ok((manifests, room.layouts))
+}
+
+/// Room for layouts.
+struct Room {
+    /// So many bytes of text may still be kept as layouts.
+    bytes: usize,
+    layouts: Layouts,
+}
+
+impl Room {
+    /// Whether the layout of a file of this size is kept.
+    fn take(&mut self, bytes: usize) -> bool {
+        let left = self.bytes.checked_sub(bytes);
+        self.bytes = left.unwrap_or(self.bytes);
+        left.is_some()
+    }
 }
 
 fn update_within(
@@ -138,6 +173,7 @@ fn update_within(
     (before, now): (&Blobs, &Blobs),
     parsed: &Manifests,
     limits: Limits,
+    mut room: Option<&mut Room>,
 ) -> Result<(Manifests, usize), ReadError> {
     let mut manifests = parsed.clone();
     let mut changed = Vec::new();
@@ -158,7 +194,8 @@ fn update_within(
     kept.count(manifests.values(), limits)?;
     let mut changed = changed.into_iter();
     while changed.len() > 0 {
-        kept.add(&mut manifests, read_batch(repository, &mut changed)?, limits)?;
+        let files = read_batch(repository, &mut changed, room.as_deref_mut())?;
+        kept.add(&mut manifests, files, limits)?;
     }
     Ok((manifests, count))
 }
@@ -207,17 +244,33 @@ pub(super) type Blob = (Arc<str>, Option<Vec<u8>>);
 fn read_batch(
     repository: &Repository,
     files: &mut std::vec::IntoIter<(Arc<str>, Oid)>,
+    mut room: Option<&mut Room>,
 ) -> Result<Vec<Parsed>, ReadError> {
     let (mut bytes, mut failure) = (0, None);
     let expected = files.len();
     let feed = std::iter::from_fn(|| {
         let (path, id) = if bytes < BATCH_MIN_BYTES { files.next()? } else { return None };
         let blob = git::blob(repository, id).map_err(|error| failure = Some(error)).ok()?;
-        bytes += blob.as_ref().map_or(0, Vec::len);
-        Some((path, blob))
+        let size = blob.as_ref().map_or(0, Vec::len);
+        bytes += size;
+        let keeps = room.as_deref_mut().is_some_and(|room| room.take(size));
+        Some(((path, blob), keeps))
     });
-    let parsed = spread(expected, feed, |blob: Blob| parse_one(&blob));
-    failure.map_or(Ok(parsed), |error| Err(error.into()))
+    let read = spread(expected, feed, |(blob, keeps): (Blob, bool)| match &blob {
+        (path, Some(bytes)) if keeps => {
+            let (loaded, layout) = load_file_with_layout(path, bytes);
+            ((Arc::clone(path), Arc::new(parsed(loaded))), Some(layout))
+        }
+        blob => (parse_one(blob), None),
+    });
+    let keep = |(file, layout): (Parsed, Option<Layout>)| {
+        if let (Some(room), Some(layout)) = (room.as_deref_mut(), layout) {
+            room.layouts.insert(Arc::clone(&file.0), layout);
+        }
+        file
+    };
+    let files = read.into_iter().map(keep).collect();
+    failure.map_or(Ok(files), |error| Err(error.into()))
 }
 
 /// Parses on all cores when that pays.
@@ -272,7 +325,7 @@ mod tests {
         let limits = Limits { documents: 10, violations: 10 };
         let (none, nothing) = (OrdMap::new(), Manifests::new());
         for id in [pod, broken] {
-            let read = |before, now, parsed| update_within(&repository, (before, now), parsed, limits);
+            let read = |before, now, parsed| update_within(&repository, (before, now), parsed, limits, None);
             let ten = files(id, 10);
             let (parsed, _) = read(&none, &ten, &nothing).unwrap();
             // What is parsed anew takes the place of what was there.

@@ -9,15 +9,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use git2::{ErrorCode, MergeOptions, Oid, Repository};
-use schema::manifest;
+use schema::manifest::Layout;
 use schema::meta::ObjectRef;
 use schema::object::Object;
-use schema::violation::{OwnedStep, Severity, Violation};
+use schema::violation::{Severity, Violation};
 use schema::world::{Table, Versioned};
 
 use super::check::commits_in_question;
 use super::files::{self, InCommit, Known, SourceFolder};
-use super::load::{self, Manifests};
+use super::load::{self, Layouts, Manifests};
 use super::plan::{Act, Situation, SyncPlan, plan};
 use super::prune::Lineage;
 use super::review::{Frame, Review, Room, review};
@@ -26,8 +26,10 @@ use super::status::short;
 use crate::git::content::ContentError;
 use crate::git::{self, CommitMeta, Listing, ReadError, Relation};
 
-/// Files that may be read again to find the lines of fields, in bytes; further fields have no line.
+/// Files in which the lines of fields are looked up, in bytes; further fields have no line.
 const LOCATE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// So many files of a folder that a volume mounts are named.
+const FILES_NAMED_MAX: usize = 5;
 /// So many files of a conflict are named.
 const CONFLICTS_SHOWN_MAX: usize = 10;
 
@@ -202,7 +204,10 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     review.violations.sort();
     // A name that can't be read is among the quarantined files as well.
     review.violations.dedup();
-    locate(&repository, &after, &mut review);
+    if let Some(base) = base {
+        review.name_files(|folder| changed_files(&repository, (base, effective), folder));
+    }
+    locate(&repository, after, &mut review);
     Ok(review)
 }
 
@@ -290,6 +295,8 @@ struct Read {
     manifests: Manifests,
     /// What the paths that it names came to.
     known: Known,
+    /// Of the files that were parsed for it.
+    layouts: Layouts,
 }
 
 /// Reads a commit. `base`: a folder that was there and is gone by a commit that says so is empty.
@@ -321,8 +328,11 @@ fn read(
             });
         }
     };
-    let (manifests, _) =
-        load::update(repository, &old_listing.files, &listing.files, &old_manifests).map_err(unread)?;
+    // Without a commit before it, all files are read and few fields of them asked for.
+    let most = before.map_or(0, |_| LOCATE_BYTES_MAX);
+    let (old, new) = (&old_listing.files, &listing.files);
+    let (manifests, layouts) =
+        load::update_with_layouts(repository, old, new, &old_manifests, most).map_err(unread)?;
     let parsed = load::with_passed_over(manifests, &old_listing.notes, &listing.notes);
     let nothing = Known::new();
     let known = before.map_or(&nothing, |before| &before.known);
@@ -334,7 +344,7 @@ fn read(
         other => OfflineError::Read(git2::Error::from_str(&other.to_string())),
     })?;
     let known = lookup.now;
-    Ok(Read { commit: Arc::new(meta), listing, parsed, manifests, known })
+    Ok(Read { commit: Arc::new(meta), listing, parsed, manifests, known, layouts })
 }
 
 fn as_applied(source: &str, read: &Read) -> (Table<ObjectRef, Object>, Broken) {
@@ -398,28 +408,39 @@ fn lineage(
     Lineage { base: whole, relations: commits.into_iter().map(relation).collect() }
 }
 
-/// Finds the lines of changed fields, as far as that costs little.
-fn locate(repository: &Repository, after: &Read, review: &mut Review) {
-    let mut asked: Vec<(String, u32, Vec<OwnedStep>)> = Vec::new();
-    review.locate(|file, line, steps| {
-        asked.push((file.to_owned(), line, steps.to_vec()));
+/// The files of a folder that differ between two commits, from the folder; none if it is itself a file.
+fn changed_files(repository: &Repository, commits: (Oid, Oid), folder: &str) -> Vec<String> {
+    // What can't be read is told by the digest alone.
+    let mut files = git::changed_below(repository, commits, folder).unwrap_or_default();
+    let more = files.len().saturating_sub(FILES_NAMED_MAX);
+    files.truncate(FILES_NAMED_MAX);
+    if more > 0 {
+        files.push(format!("{more} more"));
+    }
+    files
+}
+
+/// Finds the lines of changed fields, as far as that costs little: in files that did not change, those
+/// whose content did that the document names, each file is read once more.
+fn locate(repository: &Repository, after: Read, review: &mut Review) {
+    let Read { listing, mut layouts, .. } = after;
+    let mut missing = BTreeSet::new();
+    review.locate(|file, _, _| {
+        if !layouts.contains_key(file) {
+            missing.insert(file.to_owned());
+        }
         None
     });
-    let mut texts: BTreeMap<&str, Arc<Vec<u8>>> = BTreeMap::new();
     let mut budget = LOCATE_BYTES_MAX;
-    let with_text = asked.iter().map(|(file, line, steps)| {
-        if !texts.contains_key(file.as_str()) {
-            let id = *after.listing.files.get(file.as_str())?;
-            texts.insert(file, Arc::new(git::blob(repository, id).ok()??));
-        }
-        let text = texts.get(file.as_str())?;
+    let texts = missing.iter().filter_map(|file| {
+        let (file, id) = listing.files.get_key_value(file.as_str())?;
+        let text = git::blob(repository, *id).ok()??;
         budget = budget.checked_sub(text.len())?;
-        Some((file, Arc::clone(text), *line, steps))
+        Some((Arc::clone(file), text))
     });
-    let lines = spread(asked.len(), with_text, |found| {
-        let (file, text, line, steps) = found?;
-        manifest::locate(file, &text, line, steps).map(|(line, _)| line)
-    });
-    let mut lines = lines.into_iter();
-    review.locate(|_, _, _| lines.next().flatten());
+    layouts.extend(spread(missing.len(), texts, |(file, text)| {
+        let layout = Layout::read(&file, &text);
+        (file, layout)
+    }));
+    review.locate(|file, line, field| Some(layouts.get(file)?.find(line, field)?.0));
 }

@@ -21,6 +21,7 @@ use super::check::{Checked, Claim, Found, check, dependencies, removed};
 use super::diff::{FieldChange, changes, file_changes, is_replaced};
 use super::load::Manifests;
 use super::prune::{Evidence, Lineage, Prune, is_protected, prune};
+use super::spread::spread;
 use crate::git::CommitMeta;
 
 /// All that a plan is made from.
@@ -236,12 +237,10 @@ pub fn plan(situation: &Situation) -> SyncPlan {
     let holds = |found: &Found<'_, '_>| matches!(removals(situation, found).prune, Prune::Held { .. });
     let checked = check(&situation.source, &situation.manifests, &situation.live, holds);
     let mut plan = SyncPlan::default();
-    for (object, claim) in &checked.wanted {
-        match put(situation, object, claim) {
-            Some(step) => plan.steps.push(step),
-            None => plan.unchanged += 1,
-        }
-    }
+    let wanted = checked.wanted.iter();
+    let steps = spread(wanted.len(), wanted, |(object, claim)| put(situation, object, claim));
+    plan.unchanged = steps.iter().filter(|step| step.is_none()).count() as u64;
+    plan.steps = steps.into_iter().flatten().collect();
     plan_removals(situation, &checked, &mut plan);
     plan.quarantined = checked.quarantined;
     plan.remarks = checked.remarks;

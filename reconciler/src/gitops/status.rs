@@ -1,12 +1,14 @@
 //! The status of a source, its revisions and its events, folded from what was seen and done. Pure.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use schema::meta::ObjectRef;
 use schema::records::{
     ChangeCounts, HeldPrune, Quarantine, Revision, SourceError, SourceErrorKind, SourceState, SourceStatus,
     Verdict, Waiting,
 };
-use schema::violation::Severity;
+use schema::violation::{Severity, Violation};
 
 use super::bounds;
 use super::plan::SyncPlan;
@@ -15,6 +17,8 @@ use crate::git::{CommitMeta, SourceConfig};
 
 /// So many violations of a file, and objects of a held prune, are shown.
 const SHOWN_MAX: usize = 20;
+/// So many files are named in one event.
+const QUARANTINED_NAMED_MAX: usize = 10;
 
 /// What one run saw and did.
 #[derive(Debug)]
@@ -276,14 +280,7 @@ pub fn news(before: Option<&SourceStatus>, after: &SourceStatus, revision: Optio
         let message = format!("what was applied is not what was reviewed: {}", plan.why);
         news.push(News { warning: true, reason: "PlanDiffers", message });
     }
-    for quarantine in &after.quarantined {
-        if before.is_some_and(|before| before.quarantined.contains(quarantine)) {
-            continue;
-        }
-        let first = quarantine.violations.first().map(ToString::to_string).unwrap_or_default();
-        let message = format!("at commit {} by {}: {first}", short(&quarantine.commit), quarantine.author);
-        news.push(News { warning: true, reason: "Quarantined", message });
-    }
+    news.extend(news_of_quarantine(before, after));
     if let Some(held) =
         after.held_prune.as_ref().filter(|held| before.and_then(|b| b.held_prune.as_ref()) != Some(*held))
     {
@@ -308,7 +305,92 @@ pub fn news(before: Option<&SourceStatus>, after: &SourceStatus, revision: Optio
     news
 }
 
+/// The files that are new in quarantine, as one for each commit that they came with.
+fn news_of_quarantine(before: Option<&SourceStatus>, after: &SourceStatus) -> Vec<News> {
+    let is_new = |file: &&Quarantine| before.is_none_or(|before| !before.quarantined.contains(file));
+    let mut by_commit: BTreeMap<&str, Vec<&Quarantine>> = BTreeMap::new();
+    for file in after.quarantined.iter().filter(is_new) {
+        by_commit.entry(&file.commit).or_default().push(file);
+    }
+    let told = by_commit.into_iter().map(|(commit, files)| {
+        let plural = |count: u64, word: &str| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
+        let total = files.iter().map(|file| errors(file)).sum();
+        let named = files.iter().take(QUARANTINED_NAMED_MAX);
+        let mut named: Vec<String> = named.map(|file| format!("{} ({})", file.file, errors(file))).collect();
+        let more = files.len().saturating_sub(QUARANTINED_NAMED_MAX);
+        if more > 0 {
+            named.push(format!("{more} more"));
+        }
+        let first = files.iter().find_map(|file| file.violations.first());
+        let first = first.map(|first| format!("; the first: {first}")).unwrap_or_default();
+        let author = files.first().map(|file| file.author.as_str()).unwrap_or_default();
+        let message = format!(
+            "at commit {} by {author}: {} in {}: {}{first}",
+            short(commit),
+            plural(total, "error"),
+            plural(files.len() as u64, "file"),
+            named.join(", ")
+        );
+        News { warning: true, reason: "Quarantined", message }
+    });
+    told.collect()
+}
+
+/// How many errors a file has: they come first, so that if warnings are among those that are kept, all
+/// errors are.
+fn errors(file: &Quarantine) -> u64 {
+    let is_error = |violation: &&Violation| violation.severity == Severity::Error;
+    let kept = file.violations.iter().filter(is_error).count();
+    if kept < file.violations.len() { kept as u64 } else { file.violations_total }
+}
+
 /// The first 12 digits of a commit's id.
 pub fn short(commit: &str) -> &str {
     commit.get(..12).unwrap_or(commit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gitops::tests::kit::{Repo, pods};
+
+    // Seen red with one event for each file.
+    #[test]
+    fn the_files_that_a_commit_brought_into_quarantine_are_one_event() {
+        let repo = Repo::new(pods(["a"]));
+        let before = fresh(&repo.config());
+        let violation = |file: &str, severity| Violation {
+            file: file.to_owned(),
+            line: 2,
+            column: 1,
+            severity,
+            rule: "required".to_owned(),
+            message: "m".to_owned(),
+            help: String::new(),
+            object: None,
+        };
+        let file = |name: &str, severities: &[Severity]| Quarantine {
+            file: name.to_owned(),
+            commit: "0123456789abcdef".to_owned(),
+            author: "Ada <a@b>".to_owned(),
+            violations: severities.iter().map(|severity| violation(name, *severity)).collect(),
+            violations_total: severities.len() as u64,
+        };
+        let quarantined = vec![
+            file("a.yaml", &[Severity::Error, Severity::Error, Severity::Warning]),
+            file("b.yaml", &[Severity::Error]),
+        ];
+        let after = SourceStatus { quarantined, ..before.clone() };
+        let told = news(Some(&before), &after, None);
+        assert_eq!((told.len(), told[0].reason), (1, "Quarantined"));
+        assert_eq!(
+            told[0].message,
+            "at commit 0123456789ab by Ada <a@b>: 3 errors in 2 files: a.yaml (2), b.yaml (1); \
+             the first: a.yaml:2:1: error[required]: m"
+        );
+        assert!(news(Some(&after), &after, None).is_empty(), "told once");
+        let mut less = after.clone();
+        less.quarantined.truncate(1);
+        assert!(news(Some(&less), &after, None)[0].message.contains("1 error in 1 file: b.yaml (1)"));
+    }
 }

@@ -1,13 +1,13 @@
 //! Whether the cluster is where a commit wants it, and if not, the first thing it waits for.
 //!
-//! Synced: each source that has the commit applied it, or a later one. Healthy: besides, the commit
-//! is applied whole, and every object's pods are ready in the version that Git wants, and what was
+//! Synced: each source that has the commit applied it, or a later one; what of it is not applied is
+//! told beside it. Healthy: besides, the commit is applied whole, and every object's pods are ready in the version that Git wants, and what was
 //! removed is gone from every node that is alive. Failed: this can't come true without a change.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use schema::keys::prefix;
 use schema::kinds::Kind;
-use schema::kinds::pod::{Container, ContainerState, ContainerStatus, PodPhase, PodSpec};
+use schema::kinds::pod::PodPhase;
 use schema::meta::PodRef;
 use schema::object::Object;
 use schema::records::{Revision, SourceErrorKind, SourceStatus, Verdict};
@@ -17,13 +17,6 @@ use serde::{Deserialize, Serialize};
 use super::index::Index;
 use super::pods::row;
 use super::short;
-
-/// How long a container without a readiness probe must have run to count as healthy: what is broken
-/// from the start mostly ends within this.
-const STEADY_AFTER_START: SignedDuration = SignedDuration::from_secs(1);
-
-/// The same after a restart: as long as the shortest wait of a crash loop.
-const STEADY_AFTER_RESTART: SignedDuration = SignedDuration::from_secs(10);
 
 /// Fewest digits by which a commit can be named.
 const COMMIT_DIGITS_MIN: usize = 7;
@@ -40,6 +33,10 @@ pub struct WaitState {
     pub failed: bool,
     /// The first thing that is waited for, or that failed; empty when healthy.
     pub why: String,
+    /// What of the commit is not applied although it is synced: files in quarantine, removals that are
+    /// held, objects that wait for others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
     /// The commit in full, once it has been seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
@@ -64,7 +61,10 @@ pub fn wait_state(world: &World, commit: Option<&str>, now: Timestamp) -> WaitSt
     }
     targets.sort_by_key(|target| target.source.name.as_str());
     let commit = Some(targets[0].commit.to_owned());
-    let mut state = WaitState { synced: true, ..judge(world, &targets, now) };
+    // What does not come by itself first.
+    let missing = targets.iter().find_map(Target::missing);
+    let missing = missing.or_else(|| targets.iter().find_map(Target::still_waits));
+    let mut state = WaitState { synced: true, missing, ..judge(world, &targets, now) };
     if let Some(target) = targets.iter().find(|target| !target.is_synced()) {
         state = target.not_synced();
     }
@@ -125,18 +125,40 @@ impl<'a> Target<'a> {
         if needs_a_change(error.kind) { failed(why) } else { waiting(why) }
     }
 
-    /// What of the commit could not be applied, if this does not come right by itself.
-    fn refused(&self) -> Option<String> {
+    /// What of the commit is not applied, if this does not come right by itself.
+    fn missing(&self) -> Option<String> {
         let name = &self.source.name;
-        if let Some(file) = self.source.quarantined.iter().find(|file| self.shares_trouble_of(&file.commit)) {
+        let quarantined =
+            || self.source.quarantined.iter().filter(|file| self.shares_trouble_of(&file.commit));
+        if let Some(file) = quarantined().next() {
             let first = file.violations.first().map_or_else(|| file.file.clone(), ToString::to_string);
-            return Some(format!("source {name}: quarantined: {first}"));
+            let more = match quarantined().count() - 1 {
+                0 => String::new(),
+                1 => "; and 1 more file".to_owned(),
+                more => format!("; and {more} more files"),
+            };
+            return Some(format!("source {name}: quarantined: {first}{more}"));
         }
         if let Some(held) =
             self.source.held_prune.as_ref().filter(|held| self.shares_trouble_of(&held.commit))
         {
             return Some(format!("source {name}: prune of {} objects is held: {}", held.deletes, held.why));
         }
+        None
+    }
+
+    /// What of the commit is not written yet. A commit before the newest does not wait any more.
+    fn still_waits(&self) -> Option<String> {
+        let first = self.source.waiting.first().filter(|_| self.is_newest())?;
+        Some(format!("source {}: {first}", self.source.name))
+    }
+
+    /// Why the commit can't become healthy without a change.
+    fn refused(&self) -> Option<String> {
+        if let Some(missing) = self.missing() {
+            return Some(missing);
+        }
+        let name = &self.source.name;
         match self.revision.map(|revision| &revision.verdict) {
             Some(Verdict::Bad { why }) => {
                 Some(format!("source {name}: commit {}: {why}", short(self.commit)))
@@ -246,38 +268,18 @@ fn bare_pod(index: &Index<'_>, object: &Object, now: Timestamp) -> WaitState {
     }
     let row = row(index, pod, Timestamp::UNIX_EPOCH);
     // `is_ready` and the phase speak of the wanted uid only, on a node that is alive.
-    let unsteady = row.node.as_deref().and_then(|node| {
-        let status = index.status(pod, node)?;
-        status.container_statuses.iter().find(|one| !is_steady(&instance.value.spec, one, now))
-    });
+    let unsteady =
+        row.node.as_deref().and_then(|node| index.status(pod, node)?.unsteady(&instance.value.spec, now));
     if row.is_ready
-        && let Some(container) = unsteady
+        && let Some(unsteady) = unsteady
     {
-        let seconds = steady_after(container).as_secs();
-        let name = &container.name;
-        return waiting(format!(
-            "pod {pod}: container {name} has no readinessProbe and has run for less than {seconds} s since its start"
-        ));
+        return waiting(format!("pod {pod}: {unsteady}"));
     }
     if row.is_ready || row.phase == PodPhase::Succeeded {
         return WaitState { healthy: true, ..WaitState::default() };
     }
     let why = format!("pod {pod}: {}: {}", row.status, row.why);
     if row.phase == PodPhase::Failed { failed(why) } else { waiting(why) }
-}
-
-/// A container without a readiness probe is called ready as soon as it runs, also one that ends a
-/// moment later: it counts when it has run for a while.
-fn is_steady(spec: &PodSpec, container: &ContainerStatus, now: Timestamp) -> bool {
-    let probed = |c: &Container| c.name == container.name && c.readiness_probe.is_some();
-    let ContainerState::Running(running) = &container.state else { return true };
-    // A start in the future is another machine's clock: it says nothing.
-    let ran = now.duration_since(running.started_at);
-    spec.containers.iter().any(probed) || ran.is_negative() || ran >= steady_after(container)
-}
-
-fn steady_after(container: &ContainerStatus) -> SignedDuration {
-    if container.restart_count == 0 { STEADY_AFTER_START } else { STEADY_AFTER_RESTART }
 }
 
 /// A pod that is no longer wanted, on a node that is alive.

@@ -152,7 +152,7 @@ fn check(output: &Output, code: i32, stdout: &str, stderr: &str) {
 async fn an_unreachable_reconciler_is_one_line_that_says_what_to_do() {
     // Nobody listens on port 1 of loopback.
     let line = "minik8s: cannot reach the reconciler at http://127.0.0.1:1: connection refused; \
-                start it with 'minik8s up' or name it with --server\n";
+                start it with 'minik8s up', or name it with --server or MINIK8S_SERVER\n";
     for arguments in [&["status"][..], &["get", "pods"], &["logs", "web"], &["sync"], &["events"]] {
         check(&run("http://127.0.0.1:1", arguments).await, 1, "", line);
     }
@@ -241,6 +241,50 @@ async fn wait_ends_with_0_when_reached_and_1_when_not() {
     check(&run(&server, unseen).await, 1, "", line);
     let wrong = run(&server, &["wait", "--for", "synced", "--commit", "HEAD"]).await;
     assert_eq!(wrong.status.code(), Some(1));
+}
+
+// Seen red with `missing` not looked at: code 0.
+#[tokio::test]
+async fn wait_for_synced_fails_when_a_commit_is_applied_in_part() {
+    let mut part = world();
+    let mut status = source(C2);
+    status["heldPrune"] =
+        json!({"commit": C2, "why": "push the trailer", "deletes": 12, "owned": 12, "objects": []});
+    put(&mut part, "sources/main", &status);
+    let server = format!("http://{}", serve(part).await);
+    let output = run(&server, &["wait", "--for", "synced", "--timeout", "1h"]).await;
+    let line = "minik8s: not synced: commit 2222222 is applied in part: source main: prune of 12 objects is held: \
+                push the trailer\n";
+    check(&output, 1, "", line);
+}
+
+#[tokio::test]
+async fn a_revision_has_a_page_and_logs_of_no_pod_say_so() {
+    let mut world = world();
+    let revision = json!({
+        "source": "main", "sequence": 1, "commit": C2, "author": "Ada <a@b>", "subject": "First",
+        "committedAt": "2026-01-01T00:00:00Z", "appliedAt": "2026-01-01T00:00:01Z", "durationMs": 7,
+        "counts": {"create": 2, "update": 0, "replace": 0, "delete": 0, "unchanged": 0, "quarantined": 0, "held": 0},
+        "verdict": {"state": "bad", "why": "not healthy within 120 s"}, "decidedAt": "2026-01-01T00:02:01Z",
+    });
+    put(&mut world, "revisions/main/0000000001", &revision);
+    assert!(world.malformed.is_empty(), "{:?}", world.malformed);
+    let server = format!("http://{}", serve(world).await);
+    for name in ["rev/1", "revision/2222", "rev/main/1"] {
+        let page = String::from_utf8(run(&server, &["describe", name]).await.stdout).unwrap();
+        for line in [
+            "Revision:      1\n",
+            "Status:        Bad\n",
+            "Why:           not healthy within 120 s\n",
+            "Changes:       2 created\n",
+        ] {
+            assert!(page.contains(line), "{name}: {line} in\n{page}");
+        }
+    }
+    let none = "minik8s: revision 9 not found; see 'minik8s history'\n";
+    check(&run(&server, &["describe", "rev", "9"]).await, 1, "", none);
+    let none = "minik8s: no pod of namespace default has the labels app=x\n";
+    check(&run(&server, &["logs", "-l", "app=x"]).await, 1, "", none);
 }
 
 #[tokio::test]

@@ -2,14 +2,16 @@
 //! promise their numbers for one version only, and a seed in a test's failure must stay good.
 
 /// Gives numbers that follow from a seed.
-pub(super) struct Chance {
+#[derive(Debug, Clone)]
+pub struct Chance {
     state: u64,
 }
 
 const WORDS: [&str; 8] = ["web", "db", "cache", "api", "blue", "green", "v1", "v2"];
 
 impl Chance {
-    pub(super) fn new(seed: u64) -> Self {
+    /// The source of this seed.
+    pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
@@ -22,8 +24,13 @@ impl Chance {
     }
 
     /// A number from 0, less than `bound`.
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
+    pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
+    }
+
+    /// An index of something of this length; 0 if it has none.
+    pub fn index(&mut self, length: usize) -> usize {
+        self.below(length as u64) as usize
     }
 
     /// A number of this range.
@@ -32,7 +39,7 @@ impl Chance {
     }
 
     /// True once in `times`.
-    pub(super) fn one_in(&mut self, times: u64) -> bool {
+    pub fn one_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }
 

@@ -8,7 +8,7 @@ use super::nearest::{nearest, suggestion};
 use super::node::{Entry, Mark, Node, Problem, Root, Value};
 use super::problems::{Faults, Problems};
 use super::shape::{Here, Shapes, Walk, shapes};
-use super::{Document, DraftObject, LoadedFile, Place, limits, object_too_large, violation};
+use super::{Document, DraftObject, Layout, LoadedFile, Place, limits, object_too_large, violation};
 use super::{dialects, foreign};
 use crate::kinds::{
     Kind, KindSpec, cluster, dns, function, horizontal_pod_autoscaler, job, metadata, node as node_kind, pod,
@@ -22,7 +22,13 @@ const NAME_SHOWN: usize = 253;
 
 /// Loads a document of `file` that is meant as a manifest into `loaded`. Gives the number of violations
 /// that are too many to be kept.
-pub(crate) fn load(file: &str, root: Root, left: &mut Budget, loaded: &mut LoadedFile) -> usize {
+pub(crate) fn load(
+    file: &str,
+    root: Root,
+    left: &mut Budget,
+    loaded: &mut LoadedFile,
+    layout: Option<&mut Layout>,
+) -> usize {
     let Root { mut node, problems } = root;
     let mut problems = Problems::from(problems);
     // Before the rewrite: it may move what was written first.
@@ -33,6 +39,9 @@ pub(crate) fn load(file: &str, root: Root, left: &mut Budget, loaded: &mut Loade
     if let (Some(object), false) = (draft, problems.has_errors()) {
         let places = places(&node, &object);
         loaded.documents.push(Document { object, line, places });
+    }
+    if let Some(layout) = layout {
+        layout.add(line, node);
     }
     let (problems, left_out) = problems.into_parts();
     let violations = problems.into_iter().map(|problem| violation(file, problem, object.as_deref()));
@@ -236,7 +245,16 @@ fn section<T: DeserializeOwned>(
 /// of one around or inside it, or misses a name, or a way to it, that may have been mistyped.
 fn follows_from(faults: &Faults, finding: &Finding) -> bool {
     let misses = [&rules::NOT_FOUND, &rules::UNREACHABLE_STATE, &rules::NO_END].contains(&finding.rule);
-    faults.are_near(&finding.at) || (misses && !faults.is_empty())
+    faults.are_near(&finding.at) || (misses && faults.any(may_declare))
+}
+
+/// The mistake may be in a list that gives names, or be a mistyped name of such a list.
+fn may_declare(fault: &[OwnedStep]) -> bool {
+    const LISTS: [&str; 4] = ["volumes", "ports", "states", "nodes"];
+    fault.iter().any(|step| match step {
+        OwnedStep::Field(name) => LISTS.contains(&name.as_str()) || nearest(name, LISTS).is_some(),
+        OwnedStep::Index(_) => false,
+    }) || fault.len() <= 1
 }
 
 /// A finding by path as a problem by line.

@@ -213,6 +213,18 @@ pub(crate) fn value(words: &[String], value: &str) -> Option<&'static str> {
     VALUES.iter().find(|(known, foreign, _)| *foreign == value && takes(known)).map(|(.., help)| *help)
 }
 
+/// What to use instead of a kind of Kubernetes, named as on a command line: in any case, also several.
+pub fn kind_help(name: &str) -> Option<(&'static str, &'static str)> {
+    let (name, short) =
+        (name.to_ascii_lowercase(), [("cm", "configmap"), ("deploy", "deployment"), ("ing", "ingress")]);
+    let name = short.iter().find(|(short, _)| *short == name).map_or(name.as_str(), |(_, long)| long);
+    let is_it = |kind: &str| {
+        let kind = kind.to_ascii_lowercase();
+        name == kind || name.strip_prefix(&kind).is_some_and(|rest| rest == "s" || rest == "es")
+    };
+    KINDS.iter().find(|(kind, _)| *kind != "List" && is_it(kind)).copied()
+}
+
 /// What to use instead of Kubernetes' kind `name`.
 pub(crate) fn kind(name: &str) -> Option<&'static str> {
     KINDS.iter().find(|(kind, _)| *kind == name).map(|(_, help)| *help)

@@ -13,6 +13,7 @@ mod flow_indent;
 mod foreign;
 mod json;
 pub mod json_schema;
+mod layout;
 pub mod limits;
 pub(crate) mod nearest;
 mod node;
@@ -24,12 +25,14 @@ mod text;
 mod yaml;
 
 pub use draft::{Document, DraftObject, Place};
+pub use foreign::kind_help as foreign_kind;
+pub use layout::Layout;
 
-use crate::violation::{OwnedStep, Severity, TEXT_MAX_CHARS, Violation, rules, shortened};
+use crate::violation::{Severity, TEXT_MAX_CHARS, Violation, rules, shortened};
 use budget::Budget;
 use classify::Meaning;
 use node::{Mark, Parsed, Problem, Root, Value};
-use problems::{KEPT_MAX, Problems};
+use problems::KEPT_MAX;
 
 /// What a file holds.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -77,6 +80,16 @@ pub fn is_manifest_path(path: &str) -> bool {
 /// Loads one file. `path` is relative to the repository and names the file in violations; its extension
 /// says how it is written. Never panics, whatever the bytes.
 pub fn load_file(path: &str, bytes: &[u8]) -> LoadedFile {
+    load_keeping(path, bytes, None)
+}
+
+/// As [`load_file`], and keeps where everything in the file is.
+pub fn load_file_with_layout(path: &str, bytes: &[u8]) -> (LoadedFile, Layout) {
+    let mut layout = Layout::default();
+    (load_keeping(path, bytes, Some(&mut layout)), layout)
+}
+
+fn load_keeping(path: &str, bytes: &[u8], layout: Option<&mut Layout>) -> LoadedFile {
     let Some(format) = Format::of(path) else { return LoadedFile::default() };
     let text = match text::read(bytes) {
         Ok(text) => text,
@@ -85,24 +98,8 @@ pub fn load_file(path: &str, bytes: &[u8]) -> LoadedFile {
     let parsed = parse(format, text);
     match (format, classify::vanished_manifest(text, &parsed)) {
         (Format::Yaml, Some(problem)) => broken(path, problem),
-        _ => load_parsed(path, parsed),
+        _ => load_parsed(path, parsed, layout),
     }
-}
-
-/// The place of a field in a file: 1-based line and column, in characters. `line` is the line of the
-/// document's first key, as [`Document::line`] has it. None if the file can't be read or has no
-/// document there; the nearest place that is written if the field is a default.
-///
-/// For messages about few fields: it reads the whole file again.
-pub fn locate(path: &str, bytes: &[u8], line: u32, field: &[OwnedStep]) -> Option<(u32, u32)> {
-    let text = text::read(bytes).ok()?;
-    let parsed = parse(Format::of(path)?, text);
-    let mut left = parsed.left;
-    let mut roots = parsed.roots.into_iter().flat_map(expand_list);
-    let mut node = roots.find(|root| root.node.first_mark().line == line)?.node;
-    dialects::rewrite(&mut node, &mut left, &mut Problems::default());
-    let Mark { line, column } = node.locate(field, false);
-    Some((line, column))
 }
 
 fn parse(format: Format, text: &str) -> Parsed {
@@ -112,7 +109,7 @@ fn parse(format: Format, text: &str) -> Parsed {
     }
 }
 
-fn load_parsed(path: &str, parsed: Parsed) -> LoadedFile {
+fn load_parsed(path: &str, parsed: Parsed, mut layout: Option<&mut Layout>) -> LoadedFile {
     let roots: Vec<Root> = parsed.roots.into_iter().flat_map(expand_list).collect();
     let meanings: Vec<Meaning> = roots.iter().map(|root| classify::meaning(&root.node)).collect();
     let any_manifest = meanings.contains(&Meaning::Manifest);
@@ -124,7 +121,9 @@ fn load_parsed(path: &str, parsed: Parsed) -> LoadedFile {
     for (root, meaning) in roots.into_iter().zip(meanings) {
         match meaning {
             Meaning::Empty => {}
-            Meaning::Manifest => left_out += document::load(path, root, &mut left, &mut loaded),
+            Meaning::Manifest => {
+                left_out += document::load(path, root, &mut left, &mut loaded, layout.as_deref_mut());
+            }
             // Beside manifests, a document of another sort is one whose kind was lost.
             Meaning::Other if any_manifest => {
                 let problem = classify::stray(&root.node);

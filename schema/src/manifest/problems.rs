@@ -77,8 +77,9 @@ impl Faults {
         from.at.into_iter().for_each(|at| self.push(at));
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.at.is_empty()
+    /// Whether a mistake is at a place that is `meant`.
+    pub(crate) fn any(&self, meant: impl Fn(&[OwnedStep]) -> bool) -> bool {
+        self.is_full || self.at.iter().any(|at| meant(at))
     }
 
     /// Whether a mistake is at this place, around it or inside it. So many mistakes that not all of their

@@ -249,3 +249,18 @@ fn one_bad_document_does_not_hide_the_others() {
     assert!(loaded.has_errors());
     assert!(loaded.violations.iter().all(|violation| violation.severity == Severity::Error));
 }
+
+// Seen red with every mistake of the document taken for one that may have hidden the name.
+#[test]
+fn a_name_that_is_not_found_is_told_beside_mistakes_that_do_not_hide_it() {
+    let pod = |fields: &str| {
+        let mounts = "    volumeMounts:\n    - {name: w, mountPath: /a}\n";
+        load(&format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec:\n  containers:\n  - name: m\n    image: i:1\n{mounts}{fields}"
+        ))
+    };
+    assert_eq!(rules(&pod("    comand: [x]\n")), ["not-found 9:14", "unknown-field 10:5"]);
+    // The volume may be in what is mistyped.
+    assert_eq!(rules(&pod("  volmes:\n  - {name: w, emptyDir: {}}\n")), ["unknown-field 10:3"]);
+    assert_eq!(rules(&pod("  volumes:\n  - {nme: w, emptyDir: {}}\n")), ["unknown-field 11:6"]);
+}

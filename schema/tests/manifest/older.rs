@@ -1,6 +1,6 @@
 //! Manifests of older Minik8s systems load unchanged, each older spelling with a note at its place.
 
-use schema::manifest::{DraftObject, load_file, locate};
+use schema::manifest::{DraftObject, Layout, load_file};
 use schema::violation::{Severity, rules as known};
 
 use super::cases::check;
@@ -160,7 +160,7 @@ fn places_of_older_spellings_are_where_they_are_written() {
     let places: Vec<_> = document.places.iter().map(|place| (place.line, place.column)).collect();
     assert_eq!(places, [(6, 9), (8, 14), (9, 14), (10, 14)]);
     for place in &document.places {
-        let found = locate("a.yaml", older.as_bytes(), document.line, &place.path);
+        let found = Layout::read("a.yaml", older.as_bytes()).find(document.line, &place.path);
         assert_eq!(found, Some((place.line, place.column)), "{place:?}");
     }
 }

@@ -237,6 +237,12 @@ impl Unfit {
         format!("{} {}", self.nodes, counts.join(", "))
     }
 
+    /// No node was looked at that has all that it needs to run pods: they may be on their way up.
+    pub(crate) fn may_pass(&self) -> bool {
+        let comes = |failure: &Failure| matches!(failure, Failure::NotReady | Failure::NoSubnet);
+        self.failures.keys().all(comes)
+    }
+
     /// The failures as a sentence part, without how many nodes there are.
     pub(super) fn reasons(&self) -> String {
         let parts: Vec<String> =

@@ -53,7 +53,7 @@ fn a_label_is_changed_in_place_and_keeps_the_uid() {
     assert_eq!(pod.uid, instance("web", spec(100, 64)).uid);
 }
 
-/// Red without `files` in `is_as_wanted`.
+/// Seen red without `files` in `is_as_wanted`.
 #[test]
 fn another_login_of_the_same_hash_is_told_in_place() {
     use schema::files::{BlobKind, BlobRef};

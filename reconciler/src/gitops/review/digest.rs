@@ -14,6 +14,7 @@ use schema::world::Table;
 use super::Action;
 use crate::gitops::plan::{Act, Step, SyncPlan, Why};
 use crate::gitops::prune::{Hold, Prune};
+use crate::gitops::spread::spread;
 
 /// So many digits of a hash are shown, and are enough to name one.
 const SHOWN_DIGITS: usize = 16;
@@ -39,7 +40,9 @@ struct Entry {
 impl Digest {
     /// Of a plan made against `live`.
     pub fn of(plan: &SyncPlan, live: &Table<ObjectRef, Object>) -> Self {
-        let entries = plan.steps.iter().filter(|step| !is_move(step)).map(|step| {
+        let steps = plan.steps.iter().filter(|step| !is_move(step));
+        // Hashing is most of what a review of many objects takes.
+        let entries = spread(plan.steps.len(), steps, |step: &Step| {
             let before = live.get(&step.object).map(|live| content(&live.value));
             let after = match &step.act {
                 Act::Create(object) | Act::Update(object) | Act::Replace(object) => Some(content(object)),
@@ -47,7 +50,7 @@ impl Digest {
             };
             (step.object.clone(), Entry { action: Action::of(&step.act), before, after })
         });
-        Self { entries: entries.collect(), held: held(&plan.prune) }
+        Self { entries: entries.into_iter().collect(), held: held(&plan.prune) }
     }
 
     /// SHA-256 in 64 hex digits.

@@ -12,6 +12,7 @@ use schema::violation::{OwnedStep, Severity, Violation};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::diff::FILES;
 use super::plan::{Act, Situation, Step, SyncPlan, Why};
 use super::prune::Prune;
 
@@ -147,6 +148,9 @@ pub struct Field {
     /// It changes, but is a secret.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub hidden: bool,
+    /// Of a folder of the repository: the files in it that changed, as far as Git was asked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<String>,
     #[serde(skip)]
     steps: Vec<OwnedStep>,
 }
@@ -227,6 +231,7 @@ fn change(
                 to: field.to.clone(),
                 line: None,
                 hidden: field.hidden,
+                files: Vec::new(),
                 steps: field.steps.clone(),
             })
             .collect(),
@@ -321,6 +326,19 @@ impl Review {
         for change in &mut self.changes {
             for field in change.fields.iter_mut().filter(|field| field.to.is_some()) {
                 field.line = line(&change.file, change.line, &field.steps);
+            }
+        }
+    }
+
+    /// Fills in which files of a folder changed. `changed` finds them by the folder's path.
+    pub fn name_files(&mut self, mut changed: impl FnMut(&str) -> Vec<String>) {
+        for field in self.changes.iter_mut().flat_map(|change| &mut change.fields) {
+            if let [OwnedStep::Field(first), OwnedStep::Field(path)] = field.steps.as_slice()
+                && first == FILES
+                && field.from.is_some()
+                && field.to.is_some()
+            {
+                field.files = changed(path);
             }
         }
     }

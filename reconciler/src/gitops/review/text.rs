@@ -93,5 +93,9 @@ pub(super) fn field_line(field: &Field) -> String {
     if field.hidden {
         return format!("{line}{}: changed, not shown", field.path);
     }
-    format!("{line}{}: {} -> {}", field.path, brief(field.from.as_ref()), brief(field.to.as_ref()))
+    let files = match field.files.as_slice() {
+        [] => String::new(),
+        files => format!(" ({})", files.join(", ")),
+    };
+    format!("{line}{}: {} -> {}{files}", field.path, brief(field.from.as_ref()), brief(field.to.as_ref()))
 }

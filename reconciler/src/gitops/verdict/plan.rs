@@ -14,7 +14,7 @@ use schema::records::{
 };
 use schema::world::{Versioned, World};
 
-use super::super::health::{health, trouble};
+use super::super::health::{health, trouble, unsteady};
 use super::wake::{Released, released};
 
 /// So many objects are named in the reason of a verdict.
@@ -97,6 +97,12 @@ fn judge(
     let mut troubles = unwell.chain(waiting).peekable();
     if troubles.peek().is_none() {
         if is_being_undone(world, revision) {
+            return None;
+        }
+        // What is called ready as soon as it runs may end a moment later, and a verdict is final.
+        let steady_at = objects.iter().filter_map(|object| unsteady(world, object, now)).map(|u| u.steady_at);
+        if let Some(steady_at) = steady_at.max() {
+            *again_at = Some(again_at.map_or(steady_at, |before: Timestamp| before.min(steady_at)));
             return None;
         }
         return Some(match &revision.verdict {

@@ -29,6 +29,31 @@ async fn a_commit_is_good_once_all_that_it_changed_is_healthy() {
     assert_eq!(verdicts(&decided(&mut cluster, 300).await), [(1, Verdict::Good)]);
 }
 
+// Seen red without the look at `unsteady`: good at once.
+#[tokio::test]
+async fn a_pod_that_only_began_to_run_makes_no_commit_good() {
+    let repo = Repo::new(pods(["a"]));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    cluster.report("a", PodPhase::Running, true).await;
+    let applied = cluster.revisions().await[0].applied_at;
+    let mut world = cluster.reflect().await.clone();
+    let (place, status) = world.pod_status.iter().next().map(|(p, s)| (p.clone(), s.clone())).unwrap();
+    let mut judged = |restart_count: u32, ran: i64| {
+        let now = applied + SignedDuration::from_secs(60);
+        let started_at = now - SignedDuration::from_secs(ran);
+        let container = serde_json::json!({"name": "main", "image": "i", "ready": true, "restartCount": restart_count,
+            "state": {"running": {"startedAt": started_at}}});
+        let mut status = (*status).clone();
+        status.value.container_statuses = vec![serde_json::from_value(container).unwrap()];
+        world.pod_status.insert(place.clone(), std::sync::Arc::new(status));
+        let told = plan(&world, &["main".to_owned()].into(), now);
+        (told.decided.len(), told.again_at.map(|at| at.duration_since(now).as_secs()))
+    };
+    assert_eq!([judged(0, 0), judged(0, 1)], [(0, Some(1)), (1, None)]);
+    assert_eq!([judged(1, 4), judged(1, 10)], [(0, Some(6)), (1, None)]);
+}
+
 #[tokio::test]
 async fn a_commit_is_bad_after_its_deadline_and_stays_so_until_another_comes() {
     let mut repo = Repo::new(pods(["a", "b"]));

@@ -35,7 +35,7 @@ fn a_pod_has_what_it_uses_and_its_share_of_the_node() {
     assert_eq!((node.total.cpu_percent, node.total.memory_percent, node.pods), (Some(50), Some(25), 1));
 }
 
-/// Red when the uid is not looked at: the former pod of that name used something.
+/// Seen red with the uid not looked at: the former pod of that name used something.
 #[test]
 fn without_a_sample_it_says_why() {
     let mut world = world();

@@ -1,7 +1,7 @@
 //! The way to a commit, as a table of worlds.
 
-use schema::kinds::pod::{PodPhase, PodStatus, RunningState};
-use schema::records::{HeldPrune, Quarantine, SourceError, SourceErrorKind, SourceState};
+use schema::kinds::pod::{ContainerState, PodPhase, PodStatus, RunningState};
+use schema::records::{HeldPrune, Quarantine, SourceError, SourceErrorKind, SourceState, Waiting};
 use schema::violation::{Severity, Violation};
 
 use super::*;
@@ -118,6 +118,35 @@ fn a_quarantined_file_fails_its_own_commit_but_not_the_one_before() {
     check(&world, Some(C2), "sh-", "");
 }
 
+// Seen red without `missing` in the state: synced, and nothing to say.
+#[test]
+fn what_of_a_synced_commit_is_not_applied_is_told_beside_it() {
+    let in_source = |change: &dyn Fn(&mut SourceStatus)| {
+        let world = with_source(|status| change(status));
+        [C2, C1].map(|commit| wait_state(&world, Some(commit), at(100)).missing)
+    };
+    let files = |status: &mut SourceStatus| {
+        let other = Quarantine { file: "apps/web.yaml".to_owned(), ..quarantine(C2) };
+        status.quarantined = vec![quarantine(C2), other];
+    };
+    let first = "source main: quarantined: apps/db.yaml:7:3: error[unknown-field]: `imagee` is no field of a \
+                 container (write `image`); and 1 more file";
+    assert_eq!(in_source(&files), [Some(first.to_owned()), None]);
+    let waits = |status: &mut SourceStatus| {
+        let object = |name: &str| schema::meta::ObjectRef {
+            kind: Kind::Pod,
+            namespace: "default".to_owned(),
+            name: name.to_owned(),
+        };
+        let why = "it is not ready".to_owned();
+        status.waiting = vec![Waiting { object: object("web"), on: object("db"), why, since: None }];
+    };
+    let [newest, before] = in_source(&waits);
+    assert_eq!((newest.is_some(), before), (true, None), "{newest:?}");
+    // A pod that failed is no part of a commit that is not applied.
+    assert_eq!(in_source(&|_| ()), [None, None]);
+}
+
 #[test]
 fn a_file_that_was_broken_before_is_still_broken_in_the_commit_after() {
     let mut world = with_source(|s| {
@@ -224,7 +253,7 @@ fn a_removed_pod_is_waited_for_on_a_living_node_only() {
     check(&world, Some(C2), "sh-", "");
 }
 
-// Red without `is_steady`: healthy at once.
+// Seen red without the look at `unsteady`: healthy at once.
 #[test]
 fn a_container_without_a_readiness_probe_counts_when_it_has_run_for_a_while() {
     let told = |restarts: u32, ran: i64| {

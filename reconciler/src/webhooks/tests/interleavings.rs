@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+use schema::arbitrary::Chance;
 use schema::codec::{decode, encode};
 use schema::control::{Driver, Loop, LoopError, Next, Nudge, Observation, Plan};
 use schema::keys::{Key, ROOT, prefix};
@@ -31,19 +32,6 @@ const SEEDS: u64 = 1_000;
 const POLL: Duration = Duration::from_secs(24 * 3600);
 /// Within it everything must have come to rest; a lead that is lost for good takes 15 s.
 const REST_MAX: Duration = Duration::from_secs(120);
-
-/// Splitmix64: the same numbers for the same seed, for ever.
-struct Chance(u64);
-
-impl Chance {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % limit
-    }
-}
 
 /// Stands for gitops: sees the remote, takes its time, writes what it saw.
 struct Sync {
@@ -141,7 +129,8 @@ impl Reconciler {
         let intake = Arc::new(Intake::new(vec![door], world.clone(), Arc::clone(&shared), name));
         let (last_run, runs) = watch::channel(None);
         let remote = Arc::clone(remote);
-        let sync = Sync { remote, store: Arc::clone(&shared), fence: fence.clone(), chance: Chance(seed) };
+        let sync =
+            Sync { remote, store: Arc::clone(&shared), fence: fence.clone(), chance: Chance::new(seed) };
         tokio::spawn(Driver::every(POLL).run(sync, nudged, token.clone(), last_run));
         let follower = Follower {
             world,
@@ -180,7 +169,7 @@ impl Reconciler {
 async fn story(seed: u64) -> Result<(), String> {
     let (store, remote) = (MemoryStore::new(), Arc::new(AtomicU64::new(1)));
     let all = [1, 2].map(|n| Reconciler::start(&format!("r{n}"), &store, &remote, seed ^ n));
-    let mut chance = Chance(seed);
+    let mut chance = Chance::new(seed);
     let (mut owed, mut told) = (Vec::new(), vec![1]);
     for _ in 0..4 + chance.below(12) {
         let at = &all[usize::try_from(chance.below(2)).unwrap()];

@@ -25,7 +25,7 @@ pub use container::{
 pub use security::{Capabilities, PodSecurityContext, SecurityContext};
 pub use status::{
     ContainerState, ContainerStatus, HostPortStatus, PodPhase, PodStatus, RunningState, TerminatedState,
-    WaitingState,
+    Unsteady, WaitingState,
 };
 pub(crate) use validate::{check_env, check_image, check_resources};
 pub use volume::{

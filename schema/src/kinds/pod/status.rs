@@ -1,9 +1,12 @@
 //! What a pod is, as its node reports it.
 
-use jiff::Timestamp;
+use std::fmt;
+
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::container::Protocol;
+use super::PodSpec;
+use super::container::{Container, Protocol};
 use crate::condition::Condition;
 
 /// Where a pod is in its life.
@@ -66,6 +69,55 @@ impl PodStatus {
     pub fn is_ready(&self) -> bool {
         use crate::condition::ConditionStatus;
         self.conditions.iter().any(|c| c.kind == "Ready" && c.status == ConditionStatus::True)
+    }
+}
+
+/// How long a container without a readiness probe must have run to count as healthy: what is broken
+/// from the start mostly ends within this.
+const STEADY_AFTER_START: SignedDuration = SignedDuration::from_secs(1);
+
+/// The same after a restart: as long as the shortest wait of a crash loop.
+const STEADY_AFTER_RESTART: SignedDuration = SignedDuration::from_secs(10);
+
+/// A container that runs for too short a time to count as healthy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unsteady<'a> {
+    /// Its name.
+    pub container: &'a str,
+    /// How long it must have run.
+    pub needs: SignedDuration,
+    /// When it will have.
+    pub steady_at: Timestamp,
+}
+
+impl fmt::Display for Unsteady<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { container, needs, .. } = self;
+        let seconds = needs.as_secs();
+        write!(
+            f,
+            "container {container} has no readinessProbe and has run for less than {seconds} s since its start"
+        )
+    }
+}
+
+impl PodStatus {
+    /// The first container that is called ready and may end a moment later: one without a readiness
+    /// probe is ready as soon as it runs, so it counts when it has run for a while.
+    pub fn unsteady(&self, spec: &PodSpec, now: Timestamp) -> Option<Unsteady<'_>> {
+        self.container_statuses.iter().find_map(|container| {
+            let is_probed = |c: &Container| c.name == container.name && c.readiness_probe.is_some();
+            let ContainerState::Running(running) = &container.state else { return None };
+            if spec.containers.iter().any(is_probed) {
+                return None;
+            }
+            let needs = if container.restart_count == 0 { STEADY_AFTER_START } else { STEADY_AFTER_RESTART };
+            let ran = now.duration_since(running.started_at);
+            // A start in the future is another machine's clock: it says nothing.
+            let is_unsteady = !ran.is_negative() && ran < needs;
+            let steady_at = running.started_at.checked_add(needs).ok().filter(|_| is_unsteady)?;
+            Some(Unsteady { container: &container.name, needs, steady_at })
+        })
     }
 }
 
