@@ -42,7 +42,7 @@ pub(super) async fn service(
     input::name("service", &name)?;
     let id = PodRef::new(namespace, name);
     view::service(&*app.world()?, &id, Timestamp::now()).map(Json).ok_or_else(|| {
-        ApiError::not_found(&format!("there is no service {id}"), "see 'minik8s get services -A'")
+        ApiError::not_found(format!("there is no service {id}"), "see 'minik8s get services -A'")
     })
 }
 

@@ -38,7 +38,7 @@ fn rig() -> Rig {
     );
     let mut observed = wants(&[]);
     let there = facts(&web, vec![pause(running(), "10.244.3.2")], vec![container("web", 0, running())]);
-    observed.pods.insert(web.pod.uid.clone(), there);
+    observed.pods.insert(web.pod.uid, there);
     let (catalogs, catalog) = watch::channel(Arc::default());
     let (programmed, follow) = watch::channel(0);
     let store: SharedStore = Arc::new(MemoryStore::new());
