@@ -42,7 +42,9 @@ pub(super) async fn service(
     input::name("service", &name)?;
     let id = PodRef::new(namespace, name);
     view::service(&*app.world()?, &id, Timestamp::now()).map(Json).ok_or_else(|| {
-        ApiError::not_found(format!("there is no service {id}"), "see 'minik8s get services -A'")
+        let PodRef { namespace, name } = &id;
+        let message = format!("there is no service {name} in namespace {namespace}");
+        ApiError::not_found(message, "see 'minik8s get services -A'")
     })
 }
 

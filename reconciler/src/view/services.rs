@@ -71,6 +71,8 @@ pub struct ServiceDetail {
     pub set_by: String,
     /// The commit that last changed it.
     pub commit: String,
+    /// Annotations.
+    pub annotations: StringMap,
 }
 
 /// One address behind a service.
@@ -177,6 +179,7 @@ pub fn service(world: &World, id: &PodRef, now: Timestamp) -> Option<ServiceDeta
         },
         set_by: format!("{}:{} of source {}", from.file, from.line, from.source),
         commit: format!("{} by {}", from.commit, from.author),
+        annotations: object.metadata.annotations.clone(),
     })
 }
 

@@ -79,11 +79,14 @@ async fn get_lists_every_kind_and_all_of_them() {
     let text = String::from_utf8_lossy(&wide.stdout).into_owned();
     let mut lines = text.lines();
     let header: Vec<&str> = lines.next().unwrap().split_whitespace().collect();
-    assert_eq!(header, ["NAME", "HEALTH", "SOURCE", "COMMIT", "FILE", "AGE", "AUTHOR", "LABELS", "NOTE"]);
-    assert!(
-        lines.next().is_some_and(|row| row.contains("shop.yaml:1") && row.contains("tier=front")),
-        "{text}"
-    );
+    let columns = ["NAME", "TYPE", "CLUSTER-IP", "EXTERNAL-IP", "PORT(S)", "READY", "AGE", "HEALTH", "NOTE"];
+    assert_eq!(header, columns);
+    assert!(lines.next().is_some_and(|row| row.contains("80/TCP") && row.contains("Progressing")), "{text}");
+    let wide = run(&server, &["get", "fn", "-A", "-o", "wide"]).await;
+    let text = String::from_utf8_lossy(&wide.stdout).into_owned();
+    for word in ["NAMESPACE", "FILE", "AUTHOR", "LABELS", "NotRun"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
 }
 
 #[tokio::test]
@@ -121,15 +124,20 @@ async fn describe_has_a_page_for_every_kind() {
             &["describe", "svc/store"][..],
             &[
                 "Name:          store",
-                "Kind:          Service (v1)",
-                "Health:        NotRun",
+                "Type:          ClusterIP",
+                "Health:        Progressing",
+                "Note:          no cluster IP yet",
                 "Set by:        shop.yaml:6 of source main",
                 "Labels:        tier=back",
                 "Annotations:   note=hers",
-                "    targetPort: 81",
+                "Selector:      app=db",
+                "Endpoints:",
             ][..],
         ),
-        (&["describe", "fn", "greet", "-n", "lab"], &["Namespace:     lab", "functions/greet"]),
+        (
+            &["describe", "fn", "greet", "-n", "lab"],
+            &["Namespace:     lab", "Kind:          Function", "Health:        NotRun", "functions/greet"],
+        ),
         (&["describe", "cluster", "cluster"], &["schedulerStrategy: spread"]),
     ] {
         let output = run(&server, arguments).await;
@@ -140,7 +148,7 @@ async fn describe_has_a_page_for_every_kind() {
         }
     }
     let missing = run(&server, &["describe", "svc/nobody"]).await;
-    let line = "minik8s: there is no Service nobody in namespace default; see 'minik8s get all -A'\n";
+    let line = "minik8s: there is no service nobody in namespace default; see 'minik8s get services -A'\n";
     check(&missing, 1, "", line);
     let page = run(&server, &["describe", "sources", "main"]).await;
     check(&page, 2, "", "minik8s: no page for a source; see 'minik8s get sources -o yaml'\n");

@@ -20,6 +20,7 @@ pub(in crate::cli) fn service_page(service: &ServiceDetail, screen: Screen) -> S
     page.field(0, "Commit", &service.commit);
     page.fields(0, "Selector", pairs(&service.selector));
     page.fields(0, "Labels", pairs(&row.labels));
+    page.fields(0, "Annotations", pairs(&service.annotations));
     let block = |columns: &[_], rows: Vec<Vec<String>>| match rows.is_empty() {
         true => "none".to_owned(),
         false => plain(columns, &rows, indented(screen), &mut Layout::default()),
