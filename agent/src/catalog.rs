@@ -49,7 +49,8 @@ pub struct Catalog {
     pub routes: Table<PodRef, RouteRecord>,
     /// The other nodes of which both a range and a tunnel are known.
     pub peers: BTreeMap<String, Peer>,
-    /// Newest revision of etcd that is in here; 0 from the disk.
+    /// Newest revision of the services in here; 0 from the disk. Not etcd's: what else happens says
+    /// nothing of how far the services are.
     pub revision: i64,
 }
 
@@ -105,7 +106,8 @@ impl CatalogStore {
         let changed = next.source != self.current.source
             || !next.services.ptr_eq(&self.current.services)
             || !next.routes.ptr_eq(&self.current.routes)
-            || next.peers != self.current.peers;
+            || next.peers != self.current.peers
+            || next.revision != self.current.revision;
         self.current = next;
         changed
     }
@@ -113,19 +115,19 @@ impl CatalogStore {
     fn read(&self, world: &World, now: Timestamp) -> Catalog {
         let settled = world.settled.contains_key(&self.node);
         let unreadable = |key: String| world.malformed.contains_key(&key);
-        let services = kept(&self.current.services, &world.services, |id| {
+        let mut services = kept(&self.current.services, &world.services, |id| {
             !settled || unreadable(Key::Service(id.clone()).to_string())
         });
+        if !settled {
+            services = with_endpoints(&self.current.services, services);
+        }
         let routes = kept(&self.current.routes, &world.routes, |id| {
             !settled || unreadable(Key::Route(id.clone()).to_string())
         });
-        Catalog {
-            source: Source::Etcd,
-            services,
-            routes,
-            peers: self.peers(world, settled, now),
-            revision: world.revision,
-        }
+        // What is the same keeps the revision that it had before, so etcd's own are asked, too.
+        let known = world.services.values().chain(services.values());
+        let revision = known.map(|found| found.mod_revision).max().unwrap_or_default();
+        Catalog { source: Source::Etcd, services, routes, peers: self.peers(world, settled, now), revision }
     }
 
     fn peers(&self, world: &World, settled: bool, now: Timestamp) -> BTreeMap<String, Peer> {
@@ -151,6 +153,22 @@ impl CatalogStore {
         }
         peers
     }
+}
+
+/// A record that an etcd on its way to being complete again has without endpoints stands as it was: the
+/// pods behind it are not bound again yet, or their nodes have not told of them.
+fn with_endpoints(
+    former: &Table<PodRef, ServiceRecord>,
+    now: Table<PodRef, ServiceRecord>,
+) -> Table<PodRef, ServiceRecord> {
+    let mut next = now.clone();
+    for (id, there) in former {
+        let emptied = now.get(id).is_some_and(|found| found.value.endpoints.is_empty());
+        if emptied && !there.value.endpoints.is_empty() {
+            next.insert(id.clone(), Arc::clone(there));
+        }
+    }
+    next
 }
 
 /// What etcd has now, and what it had before and `stays` though it is absent.

@@ -187,7 +187,8 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     let (nudge, nudged) = Nudge::new();
     drive(tasks, services, NETWORK_INTERVAL, nudged);
     nudge_on_change(tasks, "subnet to services", subnet.clone(), nudge.clone());
-    nudge_on_change(tasks, "catalog to services", catalog.clone(), nudge);
+    nudge_on_change(tasks, "catalog to services", catalog.clone(), nudge.clone());
+    let rules_changed = nudge;
     let dns = wire_dns(config, Arc::clone(&netlink) as _, &subnet, catalog.clone(), tasks);
     let api = Api { docker: Arc::clone(&docker), instance: instance.to_owned() };
     tasks.spawn_critical("api", serve(listener, api, tasks.token()));
@@ -277,6 +278,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
             pods: pod_table.clone(),
             catalog: catalog.clone(),
             vtep: vteps,
+            rules_changed,
         },
     );
     wire_gateway(node, subnet.clone(), catalog.clone(), tasks);

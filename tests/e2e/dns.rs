@@ -199,7 +199,7 @@ impl Asker<'_> {
 #[test]
 fn every_name_is_answered_also_with_everything_else_dead() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
-        let upstream = Upstream::serve(SocketAddr::from(([127, 0, 0, 1], cluster.slot().port(8))))?;
+        let upstream = Upstream::serve(SocketAddr::from(([127, 0, 0, 1], cluster.slot().port(9))))?;
         with_variables(cluster, &[("MINIK8S_DNS_UPSTREAM", &upstream.address().to_string())])?;
         let (dns, gateway) = (service_address(cluster, 10), service_address(cluster, 11));
         cluster.push(&[Change::write("all.yaml", manifests())], "Names")?;

@@ -15,7 +15,7 @@ fn three() -> ClusterOptions {
 fn on_each_node(cluster: &Cluster) -> Result<Vec<PodView>> {
     let pod = |number: usize, node: &Node| {
         let name = format!("web-{number}");
-        Change::write(format!("{name}.yaml"), web(&name).on(&node.name).to_string())
+        Change::write(format!("{name}.yaml"), web(&name).verbose().on(&node.name).to_string())
     };
     let pods: Vec<Change> = cluster.nodes.iter().enumerate().map(|(i, node)| pod(i + 1, node)).collect();
     cluster.push(&pods, "One pod on each node")?;

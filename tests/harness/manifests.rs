@@ -16,6 +16,7 @@ pub struct WebPod {
     extra: String,
     sidecar: bool,
     node: Option<String>,
+    verbose: bool,
 }
 
 /// The pod `name`.
@@ -29,6 +30,7 @@ pub fn web(name: &str) -> WebPod {
         extra: String::new(),
         sidecar: false,
         node: None,
+        verbose: false,
     }
 }
 
@@ -61,6 +63,13 @@ impl WebPod {
         self
     }
 
+    /// Its log names who asked.
+    #[must_use]
+    pub fn verbose(mut self) -> Self {
+        self.verbose = true;
+        self
+    }
+
     /// Runs on that node.
     #[must_use]
     pub fn on(mut self, node: &str) -> Self {
@@ -86,7 +95,7 @@ impl WebPod {
 
 /// The command of every container: it ends at once on SIGTERM, as a well-made one does.
 const SERVE: &str = "trap 'exit 0' TERM; echo \"$GREETING\" > /data/index.html; \
-                     echo serving; httpd -f -v -p 8080 -h /data & wait";
+                     echo serving; httpd -f $VERBOSE -p 8080 -h /data & wait";
 const WRITE: &str = "trap 'exit 0' TERM; echo 'from the sidecar' > /data/shared.txt; \
                      while :; do sleep 1000 & wait $!; done";
 
@@ -106,6 +115,9 @@ impl fmt::Display for WebPod {
         writeln!(f, "  containers:\n  - name: web\n    image: {}", self.image)?;
         writeln!(f, "    command: [sh, -c, {SERVE:?}]")?;
         writeln!(f, "    env:\n    - name: GREETING\n      value: {:?}", self.greeting)?;
+        if self.verbose {
+            writeln!(f, "    - name: VERBOSE\n      value: \"-v\"")?;
+        }
         writeln!(f, "    volumeMounts:\n    - name: data\n      mountPath: /data")?;
         writeln!(f, "    ports:\n    - containerPort: 8080")?;
         if let Some(port) = self.host_port {

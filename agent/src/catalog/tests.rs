@@ -66,6 +66,24 @@ fn what_an_etcd_that_was_lost_lacks_stays_until_it_is_complete() {
     assert!(store.current().services.is_empty());
 }
 
+// Seen red without `with_endpoints`.
+#[test]
+fn a_service_whose_pods_are_not_bound_again_yet_keeps_its_endpoints() {
+    let endpoint = json!({"address": "10.244.1.2", "ports": [80]});
+    let record = |endpoints: &[serde_json::Value]| json!({"clusterIP": "10.96.0.20", "ports": [], "endpoints": endpoints});
+    let mut world = complete();
+    put(&mut world, &Key::Service(web()), &record(std::slice::from_ref(&endpoint)));
+    let mut store = CatalogStore::new("a", None);
+    store.take(&world, at(0));
+    let mut lost = World { synced: true, ..World::default() };
+    put(&mut lost, &Key::Service(web()), &record(&[]));
+    store.take(&lost, at(1));
+    assert_eq!(store.current().services[&web()].value.endpoints.len(), 1);
+    put(&mut lost, &Key::Settled("a".to_owned()), &json!({"commits": {}}));
+    store.take(&lost, at(2));
+    assert!(store.current().services[&web()].value.endpoints.is_empty(), "now it is said for certain");
+}
+
 #[test]
 fn a_value_that_cannot_be_read_keeps_its_last_form_and_what_is_removed_goes_at_once() {
     let mut store = CatalogStore::new("a", None);

@@ -37,7 +37,7 @@ impl Default for Limits {
             idle: Duration::from_secs(60),
             connect: Duration::from_secs(2),
             answer: Duration::from_secs(60),
-            spare: 64,
+            spare: 16,
             spare_for: Duration::from_secs(30),
             drain: Duration::from_secs(5),
         }

@@ -27,8 +27,9 @@ use super::proxy::{Answered, Caller};
 
 /// Connections that the kernel keeps for us until we take them.
 const BACKLOG: i32 = 1024;
-/// Open files that the rest of the agent needs: etcd, Docker's streams, files.
-const OTHER_FILES: u64 = 512;
+/// Open files that the rest of the agent needs: names (up to 640), idle connections to endpoints, etcd,
+/// Docker's streams, files.
+const OTHER_FILES: u64 = 2048;
 /// After an accept that failed, for want of open files or memory: time for others to end.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -61,7 +62,9 @@ pub fn affordable(connections: usize) -> usize {
         true => wanted.min(hard),
         false => soft,
     };
-    let affordable = usize::try_from(files.saturating_sub(OTHER_FILES) / 2).unwrap_or(usize::MAX);
+    // Where there are few, each side gets half.
+    let others = OTHER_FILES.min(files / 2);
+    let affordable = usize::try_from((files - others) / 2).unwrap_or(usize::MAX);
     connections.min(affordable).max(1)
 }
 

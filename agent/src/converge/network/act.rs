@@ -87,6 +87,7 @@ impl NetworkLoop {
         if failed {
             return;
         }
+        self.rules_changed.nudge();
         for change in changes {
             if let RuleChange::WriteChain { chain, rules } = change {
                 self.written.insert(chain, rules);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use schema::control::{Loop, LoopError, Next, Observation};
+use schema::control::{Loop, LoopError, Next, Nudge, Observation};
 use schema::records::{Subnet, Vtep};
 use tokio::sync::watch;
 
@@ -88,6 +88,8 @@ pub struct NetworkDeps {
     pub catalog: watch::Receiver<Arc<Catalog>>,
     /// The end of the tunnel, once it stands, for the node's record.
     pub vtep: watch::Sender<Option<Vtep>>,
+    /// Wakes whose jumps have to stand before ours.
+    pub rules_changed: Nudge,
 }
 
 /// The loop.
@@ -100,6 +102,7 @@ pub struct NetworkLoop {
     pods: watch::Receiver<PodTable>,
     catalog: watch::Receiver<Arc<Catalog>>,
     vtep: watch::Sender<Option<Vtep>>,
+    rules_changed: Nudge,
     /// Why the tunnel is not as it should be, as told last.
     tunnel_failure: Option<String>,
     /// Asked once: it can't change while we run.
@@ -112,7 +115,7 @@ pub struct NetworkLoop {
 impl NetworkLoop {
     /// A loop that has seen nothing yet.
     pub fn new(settings: NetworkSettings, deps: NetworkDeps) -> Self {
-        let NetworkDeps { netlink, tunnels, iptables, subnet, pods, catalog, vtep } = deps;
+        let NetworkDeps { netlink, tunnels, iptables, subnet, pods, catalog, vtep, rules_changed } = deps;
         Self {
             settings,
             netlink,
@@ -122,6 +125,7 @@ impl NetworkLoop {
             pods,
             catalog,
             vtep,
+            rules_changed,
             tunnel_failure: None,
             random_fully: None,
             written: BTreeMap::new(),

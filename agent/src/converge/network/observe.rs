@@ -21,7 +21,11 @@ impl NetworkLoop {
         subnet: &Subnet,
         pods: &BTreeMap<String, PodNet>,
     ) -> Result<Observed, LoopError> {
-        let tunnel = self.look_at_tunnel(subnet).await?;
+        // A tunnel that can't be looked at is no reason to leave bridge and rules alone.
+        let tunnel = self.look_at_tunnel(subnet).await.unwrap_or_else(|error| {
+            tracing::warn!("{error}; pods of other nodes may not be reached");
+            None
+        });
         let model = self.model(subnet, pods, tunnel.as_ref()).await?;
         let bridge = Bridge {
             name: model.names.bridge.clone(),
@@ -61,7 +65,7 @@ impl NetworkLoop {
         let entries = self.tunnels.tunnel_entries(&tunnel.name).await.map_err(failed)?;
         let catalog = self.catalog.borrow_and_update().clone();
         let peers = (catalog.source != Source::Unknown).then(|| catalog.peers.clone());
-        Ok(Some(TunnelSeen { tunnel, is_whole, entries, peers }))
+        Ok(Some(TunnelSeen { tunnel, is_whole, entries, own: subnet.cidr, peers }))
     }
 
     async fn model(
@@ -91,6 +95,8 @@ impl NetworkLoop {
             cluster_cidr: subnet.cluster_cidr,
             random_fully,
             host_ports: first_claims(claims),
+            dns: dns_vip(subnet),
+            gateway: gateway_vip(subnet),
             tunnel_port: self.settings.vxlan.port,
             tunnel_senders: tunnel.and_then(|seen| seen.peers.as_ref().map(tunnel::senders)),
         })

@@ -171,6 +171,10 @@ pub struct Model {
     pub tunnel_port: u16,
     /// Who may send into the tunnel; none: it is not known yet.
     pub tunnel_senders: Option<BTreeSet<Ipv4Addr>>,
+    /// Where DNS answers.
+    pub dns: Ipv4Addr,
+    /// Where the gateway answers.
+    pub gateway: Ipv4Addr,
 }
 
 /// The rules of every chain of the model, each without `-A CHAIN`.
@@ -192,12 +196,24 @@ fn forward_rules(bridge: &str) -> Vec<String> {
 
 /// The bridge has `route_localnet`, for connections from the node's `127.0.0.1` to a pod. No pod may
 /// use it in the other direction. What comes out of the tunnel is taken for a pod's of another node, so
-/// only nodes may send into it.
+/// only nodes may send into it. Without other nodes the port may be another program's. Pods reach DNS and
+/// gateway whatever the policy of INPUT is; DNS answers nobody but them and the node itself.
 fn input_rules(model: &Model) -> Vec<String> {
     let (bridge, port) = (&model.names.bridge, model.tunnel_port);
     let loopback = "-m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP";
     let mut rules = vec![format!("-d 127.0.0.0/8 -i {bridge} {loopback}")];
-    if let Some(senders) = &model.tunnel_senders {
+    let (dns, gateway) = (model.dns, model.gateway);
+    for protocol in ["udp", "tcp"] {
+        for link in [bridge.as_str(), "lo"] {
+            let port = format!("-p {protocol} -m {protocol} --dport 53");
+            rules.push(format!("-d {dns}/32 -i {link} {port} -j ACCEPT"));
+        }
+    }
+    rules.push(format!("-d {gateway}/32 -i {bridge} -p tcp -m tcp --dport 80 -j ACCEPT"));
+    for protocol in ["udp", "tcp"] {
+        rules.push(format!("-d {dns}/32 -p {protocol} -m {protocol} --dport 53 -j DROP"));
+    }
+    if let Some(senders) = model.tunnel_senders.as_ref().filter(|senders| !senders.is_empty()) {
         let from = |node: &Ipv4Addr| format!("-s {node}/32 -p udp -m udp --dport {port} -j ACCEPT");
         rules.extend(senders.iter().map(from));
         rules.push(format!("-p udp -m udp --dport {port} -j DROP"));

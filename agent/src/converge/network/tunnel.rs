@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::Ipv4Addr;
 
+use ipnet::Ipv4Net;
 use schema::records::Vtep;
 
 use crate::catalog::Peer;
@@ -19,6 +20,8 @@ pub struct TunnelSeen {
     pub is_whole: bool,
     /// The entries on it.
     pub entries: BTreeSet<TunnelEntry>,
+    /// The node's own range.
+    pub own: Ipv4Net,
     /// The other nodes; none: nobody has said yet who they are, and what is there stays.
     pub peers: Option<BTreeMap<String, Peer>>,
 }
@@ -65,8 +68,11 @@ pub fn plan(seen: &TunnelSeen) -> Vec<TunnelStep> {
     let mut wanted = BTreeSet::new();
     let mut set = Vec::new();
     for (node, peer) in peers {
-        // Two nodes with one range: the nodes controller is about to give one of them another.
-        let Some(entries) = entries_of(peer).filter(|entries| entries.iter().all(|e| !wanted.contains(e)))
+        // Two nodes with one range, or one that has ours: the nodes controller is about to give one of them
+        // another. Until then our own pods must not be looked for beyond the tunnel.
+        let is_ours = peer.cidr.contains(&seen.own.network()) || seen.own.contains(&peer.cidr.network());
+        let Some(entries) =
+            entries_of(peer).filter(|entries| !is_ours && entries.iter().all(|e| !wanted.contains(e)))
         else {
             continue;
         };

@@ -4,9 +4,10 @@
 //! What is known comes from the catalog and from what nodes say of their rules; the plan decides. It is
 //! bounded: a service that is never changed, or a node that never answers, holds no pod.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use schema::codec::decode;
@@ -19,13 +20,15 @@ use tokio::sync::watch;
 
 use super::facts::{PodFacts, Uid};
 use crate::catalog::Catalog;
-use crate::desired::Desired;
+use crate::desired::{Desired, Source};
 
 /// Longest time for which a pod waits for the nodes' rules: what etcd, the reconciler and an agent take
 /// on a busy machine, and no more than a person who removes a pod bears.
 pub const DRAIN_MAX: SignedDuration = SignedDuration::from_secs(5);
 /// How soon it is looked at again.
 pub const DRAIN_CHECK: SignedDuration = SignedDuration::from_millis(100);
+/// Longest wait for what the other nodes say: the other pods of the node are not held up.
+const ASK_MAX: Duration = Duration::from_millis(500);
 
 /// A pod that is not wanted any more and that clients may still be led to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +72,8 @@ pub struct DrainBook {
     store: SharedStore,
     listings: BTreeMap<Uid, Listing>,
     since: BTreeMap<Uid, Timestamp>,
+    /// Nothing has been looked at yet.
+    is_first: bool,
 }
 
 impl DrainBook {
@@ -80,7 +85,7 @@ impl DrainBook {
         store: SharedStore,
     ) -> Self {
         let (listings, since) = (BTreeMap::new(), BTreeMap::new());
-        Self { node: node.to_owned(), catalog, programmed, store, listings, since }
+        Self { node: node.to_owned(), catalog, programmed, store, listings, since, is_first: true }
     }
 
     /// The pods that run, are not wanted, and may still be led to.
@@ -92,36 +97,50 @@ impl DrainBook {
         now: Timestamp,
     ) -> BTreeMap<Uid, Drain> {
         let catalog = Arc::clone(&self.catalog.borrow_and_update());
-        self.follow(pods, &catalog);
-        let wanted: Vec<&Uid> = desired.pods.values().map(|binding| &binding.pod.uid).collect();
+        self.follow(pods, desired, &catalog);
+        let wanted: BTreeSet<&Uid> = desired.pods.values().map(|binding| &binding.pod.uid).collect();
         let runs = |facts: &PodFacts| facts.containers.values().flatten().any(|c| c.is_running());
-        let going: Vec<&Uid> = pods
+        let going: BTreeSet<&Uid> = pods
             .iter()
             .filter(|(uid, facts)| !wanted.contains(uid) && runs(facts))
             .map(|(uid, _)| uid)
             .collect();
-        self.since.retain(|uid, _| going.contains(&uid));
+        self.since.retain(|uid, _| going.contains(uid));
         let mut drains = BTreeMap::new();
+        let mut rules = None;
         for uid in going {
             let since = *self.since.entry(uid.clone()).or_insert(now);
-            let by = match self.listings.get(uid) {
+            let mut drain = Drain { since, by: DrainedBy::Services };
+            match self.listings.get(uid) {
+                // Its time is over, or it never was an endpoint.
+                _ if drain.until() <= now => continue,
                 None => continue,
-                Some(Listing::Listed) => DrainedBy::Services,
+                Some(Listing::Listed) => {}
                 Some(Listing::Gone(revision)) => {
-                    let behind = self.behind(*revision, &catalog, world).await;
+                    let known = match rules.take() {
+                        Some(known) => known,
+                        None => self.rules(&catalog, world).await,
+                    };
+                    let behind = known.iter().filter(|(_, at)| *at < *revision);
+                    let behind: Vec<String> = behind.map(|(node, _)| node.clone()).collect();
+                    rules = Some(known);
                     if behind.is_empty() {
                         continue;
                     }
-                    DrainedBy::Nodes(behind)
+                    drain.by = DrainedBy::Nodes(behind);
                 }
-            };
-            drains.insert(uid.clone(), Drain { since, by });
+            }
+            drains.insert(uid.clone(), drain);
         }
         drains
     }
 
-    fn follow(&mut self, pods: &BTreeMap<Uid, PodFacts>, catalog: &Catalog) {
+    fn follow(&mut self, pods: &BTreeMap<Uid, PodFacts>, desired: &Desired, catalog: &Catalog) {
+        if catalog.source == Source::Unknown {
+            return;
+        }
         let listed = endpoints_of(&self.node, catalog);
+        let is_wanted = |uid: &Uid| desired.pods.values().any(|binding| binding.pod.uid == *uid);
         self.listings.retain(|uid, _| pods.contains_key(uid));
         for (uid, facts) in pods {
             let address = facts.live_pause().and_then(|pause| pause.address).map(|address| address.addr());
@@ -134,25 +153,32 @@ impl DrainBook {
                 (false, Some(Listing::Listed)) => {
                     self.listings.insert(uid.clone(), Listing::Gone(catalog.revision));
                 }
+                // The agent before may have ended while others still led clients to it.
+                (false, None) if self.is_first && !is_wanted(uid) => {
+                    self.listings.insert(uid.clone(), Listing::Gone(catalog.revision));
+                }
                 (false, _) => {}
             }
         }
+        self.is_first = false;
     }
 
-    /// The nodes that are alive and whose rules are of before `revision`.
-    async fn behind(&self, revision: i64, catalog: &Catalog, world: &World) -> Vec<String> {
-        if *self.programmed.borrow() < revision {
-            return vec![self.node.clone()];
-        }
+    /// How far the rules are on this node and on those that are alive. A node that does not say in time is
+    /// not waited for in this look.
+    async fn rules(&self, catalog: &Catalog, world: &World) -> Vec<(String, i64)> {
+        let mut known = vec![(self.node.clone(), *self.programmed.borrow())];
         let alive = catalog.peers.keys().filter(|peer| world.heartbeats.contains_key(*peer));
         let asked = alive.map(|peer| async move {
             let key = Key::Rules(peer.clone()).to_string();
-            let stored = self.store.get(&key).await.ok().flatten();
-            let status = stored.and_then(|stored| decode::<RulesStatus>(&stored.value).ok());
+            let stored = self.store.get(&key).await.ok().flatten()?;
             // A node that has said nothing programs nothing.
-            status.is_some_and(|status| status.revision < revision).then(|| peer.clone())
+            let status: RulesStatus = decode(&stored.value).ok()?;
+            Some((peer.clone(), status.revision))
         });
-        futures::future::join_all(asked).await.into_iter().flatten().collect()
+        let asked = futures::future::join_all(asked);
+        let said = tokio::time::timeout(ASK_MAX, asked).await.unwrap_or_default();
+        known.extend(said.into_iter().flatten());
+        known
     }
 }
 

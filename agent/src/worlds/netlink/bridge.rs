@@ -21,7 +21,8 @@ pub(super) async fn is_whole(netlink: &RealNetlink, bridge: &Bridge) -> Result<b
     Ok(link_is_right(&link, bridge)
         && there == wanted_addresses(bridge).into_iter().collect()
         && settings_off(&netlink.home, bridge)?.is_empty()
-        && services_are_routed(netlink, &link, bridge).await?)
+        // A range that is another's is told of by who would make the route; all else is looked after.
+        && services_are_routed(netlink, &link, bridge).await.unwrap_or(false))
 }
 
 /// Makes the bridge as wanted; true if something had to be done.

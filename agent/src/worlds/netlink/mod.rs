@@ -180,6 +180,9 @@ pub enum NetlinkError {
     /// Another program or instance has a route to the very range of services.
     #[error("the range of services {0} is routed elsewhere; give `minik8s serve` another --service-cidr")]
     RangeTaken(Ipv4Net),
+    /// Another program has a route to the very range of a node's pods.
+    #[error("{0} is routed elsewhere; give `minik8s serve` another --cluster-cidr, or take that route away")]
+    RouteTaken(Ipv4Net),
     /// The tunnel went while it was worked on.
     #[error("tunnel {0} is not there (any more)")]
     NoTunnel(String),

@@ -120,10 +120,10 @@ impl Netlink for RealNetlink {
             let index = default.as_ref().and_then(|route| route.index)?;
             addresses.iter().find(|(of, _)| *of == index).map(|(_, address)| address.addr())
         });
-        // Not one of our own links': others do not reach it.
+        // Not one of our own links', nor Docker's bridge's: others do not reach it.
         let links = self.socket.links().await?;
         let ours = |index: u32| {
-            let is_ours = |link: &Link| link.hardware_address.starts_with(&HARDWARE_PREFIX);
+            let is_ours = |link: &Link| link.is_bridge || link.hardware_address.starts_with(&HARDWARE_PREFIX);
             links.iter().any(|link| link.index == index && is_ours(link))
         };
         let others = || addresses.iter().filter(|(index, _)| !ours(*index)).map(|(_, a)| a.addr());

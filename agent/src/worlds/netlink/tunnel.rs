@@ -210,6 +210,12 @@ async fn change(
     let Some(link) = netlink.socket.link(name).await? else {
         return if set { Err(NetlinkError::NoTunnel(name.to_owned())) } else { Ok(()) };
     };
+    if let (true, TunnelEntry::Route(range, _)) = (set, entry) {
+        let routes = netlink.socket.routes().await?;
+        if routes.iter().any(|route| route.destination == range && route.index != Some(link.index)) {
+            return Err(NetlinkError::RouteTaken(range));
+        }
+    }
     match set {
         true => netlink.socket.set_entry(name, link.index, entry).await,
         false => netlink.socket.drop_entry(name, link.index, entry).await,

@@ -26,6 +26,13 @@ fn a_fresh_node_with_docker_and_three_host_ports() {
 -A MK8S-FORWARD -i mk8s0 -j ACCEPT
 -A MK8S-FORWARD -o mk8s0 -j ACCEPT
 -A MK8S-INPUT -d 127.0.0.0/8 -i mk8s0 -m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP
+-A MK8S-INPUT -d 10.96.0.10/32 -i mk8s0 -p udp -m udp --dport 53 -j ACCEPT
+-A MK8S-INPUT -d 10.96.0.10/32 -i lo -p udp -m udp --dport 53 -j ACCEPT
+-A MK8S-INPUT -d 10.96.0.10/32 -i mk8s0 -p tcp -m tcp --dport 53 -j ACCEPT
+-A MK8S-INPUT -d 10.96.0.10/32 -i lo -p tcp -m tcp --dport 53 -j ACCEPT
+-A MK8S-INPUT -d 10.96.0.11/32 -i mk8s0 -p tcp -m tcp --dport 80 -j ACCEPT
+-A MK8S-INPUT -d 10.96.0.10/32 -p udp -m udp --dport 53 -j DROP
+-A MK8S-INPUT -d 10.96.0.10/32 -p tcp -m tcp --dport 53 -j DROP
 -I FORWARD 1 -j MK8S-FORWARD
 -I INPUT 1 -j MK8S-INPUT
 COMMIT
@@ -59,6 +66,13 @@ const ADOPTED: &str = "\
 -A MK8S-FORWARD -i mk8s0 -j ACCEPT
 -A MK8S-FORWARD -o mk8s0 -j ACCEPT
 -A MK8S-INPUT -d 127.0.0.0/8 -i mk8s0 -m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP
+-A MK8S-INPUT -d 10.96.0.10/32 -i mk8s0 -p udp -m udp --dport 53 -j ACCEPT
+-A MK8S-INPUT -d 10.96.0.10/32 -i lo -p udp -m udp --dport 53 -j ACCEPT
+-A MK8S-INPUT -d 10.96.0.10/32 -i mk8s0 -p tcp -m tcp --dport 53 -j ACCEPT
+-A MK8S-INPUT -d 10.96.0.10/32 -i lo -p tcp -m tcp --dport 53 -j ACCEPT
+-A MK8S-INPUT -d 10.96.0.11/32 -i mk8s0 -p tcp -m tcp --dport 80 -j ACCEPT
+-A MK8S-INPUT -d 10.96.0.10/32 -p udp -m udp --dport 53 -j DROP
+-A MK8S-INPUT -d 10.96.0.10/32 -p tcp -m tcp --dport 53 -j DROP
 COMMIT
 *nat
 :PREROUTING ACCEPT [0:0]

@@ -8,6 +8,7 @@ mod tunnel;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use schema::control::Nudge;
 use schema::records::Subnet;
 use tokio::sync::watch;
 
@@ -31,6 +32,8 @@ fn model(ports: &[(HostPortProtocol, u16, &str, u16, &str)]) -> Model {
         host_ports: first_claims(claims),
         tunnel_port: 8472,
         tunnel_senders: None,
+        dns: "10.96.0.10".parse().unwrap(),
+        gateway: "10.96.0.11".parse().unwrap(),
     }
 }
 
@@ -55,7 +58,19 @@ fn network_loop<N: Netlink + Tunnels>(
     let (_, catalog) = watch::channel(Arc::default());
     let vtep = watch::Sender::new(None);
     let tunnels: Arc<dyn Tunnels> = netlink.clone();
-    NetworkLoop::new(settings, NetworkDeps { netlink, tunnels, iptables, subnet, pods, catalog, vtep })
+    NetworkLoop::new(
+        settings,
+        NetworkDeps {
+            netlink,
+            tunnels,
+            iptables,
+            subnet,
+            pods,
+            catalog,
+            vtep,
+            rules_changed: Nudge::new().0,
+        },
+    )
 }
 
 /// A node whose rules are what `saved` says, and whose bridge is whole.

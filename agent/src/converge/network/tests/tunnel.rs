@@ -45,7 +45,13 @@ fn peers(nodes: &[u8]) -> Option<BTreeMap<String, Peer>> {
 
 fn seen(nodes: &[u8], there: &[TunnelEntry]) -> TunnelSeen {
     let entries: BTreeSet<TunnelEntry> = there.iter().copied().collect();
-    TunnelSeen { tunnel: tunnel(1), is_whole: true, entries, peers: peers(nodes) }
+    TunnelSeen {
+        tunnel: tunnel(1),
+        is_whole: true,
+        entries,
+        own: "10.244.1.0/24".parse().unwrap(),
+        peers: peers(nodes),
+    }
 }
 
 #[test]
@@ -81,6 +87,12 @@ fn peer_with_mac(seen: &mut TunnelSeen, mac: &str) {
     for peer in seen.peers.iter_mut().flat_map(BTreeMap::values_mut) {
         mac.clone_into(&mut peer.vtep.mac);
     }
+}
+
+// Seen red without `is_ours`.
+#[test]
+fn a_node_that_claims_our_own_range_gets_nothing() {
+    assert_eq!(plan(&seen(&[1], &[])), []);
 }
 
 // Seen red with `unwrap_or_default` for the peers: all is taken away.
@@ -145,6 +157,20 @@ async fn the_kernel_takes_the_steps_and_shows_what_they_made() {
     assert!(node.run("ip", &["-d", "link", "show", "mk8s.1"]).contains("local 192.0.2.8"));
     assert!(netlink.remove_tunnel("mk8s.1").await.unwrap());
     assert!(!netlink.remove_tunnel("mk8s.1").await.unwrap());
+}
+
+#[tokio::test]
+async fn a_route_of_somebody_else_stays() {
+    let node = TestNamespace::new();
+    node.run("ip", &["addr", "add", "192.0.2.1/24", "dev", "lo"]);
+    node.run("ip", &["link", "set", "lo", "up"]);
+    node.run("ip", &["route", "add", "10.244.2.0/24", "dev", "lo"]);
+    let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
+    netlink.ensure_tunnel(&tunnel(1)).await.unwrap();
+    let [.., route] = entries(2);
+    let error = netlink.set_tunnel_entry("mk8s.1", route).await.unwrap_err().to_string();
+    assert!(error.contains("10.244.2.0/24 is routed elsewhere"), "{error}");
+    assert!(node.run("ip", &["route"]).contains("10.244.2.0/24 dev lo"));
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ use super::super::plan::plan;
 use super::super::steps::{Task, Why};
 use super::{at, binding, container, facts, pause, running, wants};
 use crate::catalog::{Catalog, Peer};
+use crate::desired::Source;
 
 struct Rig {
     book: DrainBook,
@@ -53,7 +54,7 @@ fn rig() -> Rig {
 impl Rig {
     /// The services of revision `revision`, with our pod at that address in one of them.
     fn services(&self, revision: i64, address: Option<&str>) {
-        let mut catalog = Catalog { revision, ..Catalog::default() };
+        let mut catalog = Catalog { revision, source: Source::Etcd, ..Catalog::default() };
         let mut record = ServiceRecord::default();
         if let Some(address) = address {
             record.endpoints.push(Endpoint {
@@ -98,7 +99,7 @@ async fn a_pod_goes_when_the_services_and_then_all_nodes_have_let_it_go() {
     rig.services(7, None);
     rig.rules_of("n9", 6).await;
     let ours = rig.observed.node.node.clone();
-    assert_eq!(rig.look(101).await, Some(DrainedBy::Nodes(vec![ours])));
+    assert_eq!(rig.look(101).await, Some(DrainedBy::Nodes(vec![ours, "n9".to_owned()])));
     rig.programmed.send_replace(7);
     // The other one, n8, gives no sign of life: nobody waits for it.
     assert_eq!(rig.look(101).await, Some(DrainedBy::Nodes(vec!["n9".to_owned()])));
@@ -109,9 +110,21 @@ async fn a_pod_goes_when_the_services_and_then_all_nodes_have_let_it_go() {
 #[tokio::test]
 async fn a_pod_of_no_service_waits_for_nobody_nor_does_one_whose_name_another_has() {
     let mut rig = rig();
+    rig.programmed.send_replace(9);
     assert_eq!(rig.look(100).await, None);
     rig.services(5, Some("10.244.3.77"));
     assert_eq!(rig.look(100).await, None);
+}
+
+// Seen red without `is_first`.
+#[tokio::test]
+async fn an_agent_that_comes_back_while_others_still_lead_to_a_pod_waits_for_them() {
+    let mut rig = rig();
+    rig.services(7, None);
+    rig.programmed.send_replace(7);
+    rig.rules_of("n9", 6).await;
+    assert_eq!(rig.look(100).await, Some(DrainedBy::Nodes(vec!["n9".to_owned()])));
+    assert_eq!(rig.look(105).await, None, "its time is over");
 }
 
 // Seen red without the filter on `until` in the plan.

@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use schema::control::{Loop, Observation, Plan as _};
+use schema::control::{Loop, Nudge, Observation, Plan as _};
 use schema::records::Subnet;
 use schema::world::{Table, Versioned};
 use tokio::sync::watch;
@@ -83,6 +83,7 @@ impl Node {
             pods: table,
             catalog: watch::channel(Arc::default()).1,
             vtep: watch::Sender::new(None),
+            rules_changed: Nudge::new().0,
         };
         let mut network = NetworkLoop::new(settings, deps);
         converge(&mut network).await;
