@@ -119,7 +119,7 @@ impl CatalogStore {
             !settled || unreadable(Key::Service(id.clone()).to_string())
         });
         if !settled {
-            services = with_endpoints(&self.current.services, services);
+            services = with_endpoints(&self.current.services, &services);
         }
         let routes = kept(&self.current.routes, &world.routes, |id| {
             !settled || unreadable(Key::Route(id.clone()).to_string())
@@ -159,7 +159,7 @@ impl CatalogStore {
 /// pods behind it are not bound again yet, or their nodes have not told of them.
 fn with_endpoints(
     former: &Table<PodRef, ServiceRecord>,
-    now: Table<PodRef, ServiceRecord>,
+    now: &Table<PodRef, ServiceRecord>,
 ) -> Table<PodRef, ServiceRecord> {
     let mut next = now.clone();
     for (id, there) in former {

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use harness::{
-    Change, Cluster, ClusterOptions, Context, Daemon, Result, Vip, ensure, eventually, outcome, secs,
+    Change, Cluster, ClusterOptions, Context, Daemon, Result, ensure, eventually, outcome, secs, vip,
 };
 use schema::keys::Key;
 use schema::meta::PodRef;
@@ -48,12 +48,12 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
         let _endpoint = nginx(cluster, "endpoint", &answers)?;
         let _forwarder = nginx(cluster, "forwarder", &forwards)?;
         cluster.push(&[Change::write("bench.yaml", manifests(bridge, port))], "A host")?;
-        let vip = Vip::of(cluster, 11)?;
+        let address = vip(cluster, 11)?;
         let record = Key::Route(PodRef::new("default", "bench"));
         eventually("the route is there", secs(30), || cluster.etcd.value::<RouteRecord>(record.clone()))?;
         let targets = [
             format!("http://{bridge}:{port}/"),
-            format!("http://{}/", vip.address),
+            format!("http://{address}/"),
             format!("http://{bridge}:{forwarding}/"),
         ];
         for target in &targets {

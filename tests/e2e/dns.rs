@@ -102,24 +102,6 @@ fn with_variables(cluster: &mut Cluster, variables: &[(&str, &str)]) -> Result<(
     cluster.start_agent()
 }
 
-/// The address on the machine until the story ends: the server needs no more than that somebody brings it.
-struct Given(String);
-
-impl Given {
-    fn new(address: &str) -> Self {
-        let address = format!("{address}/32");
-        // An earlier story that was killed may have left it.
-        let _ = NetWorld::of_machine().run("ip", &["addr", "add", &address, "dev", "lo"]);
-        Self(address)
-    }
-}
-
-impl Drop for Given {
-    fn drop(&mut self) {
-        let _ = NetWorld::of_machine().run("ip", &["addr", "del", &self.0, "dev", "lo"]);
-    }
-}
-
 struct Asker<'a> {
     name: &'a str,
     net: NetWorld,
@@ -204,7 +186,6 @@ fn every_name_is_answered_also_with_everything_else_dead() -> Result<()> {
         let (dns, gateway) = (service_address(cluster, 10), service_address(cluster, 11));
         cluster.push(&[Change::write("all.yaml", manifests())], "Names")?;
         let web = cluster.running("web", &["main"])?;
-        let _given = Given::new(&dns);
         let pod = web.address()?.to_owned();
 
         // What a container sees, whichever network it has.

@@ -5,14 +5,14 @@
 //! (the pods that are replaced) when the proxy sends to every endpoint that it ever knew.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use harness::manifests::web;
 use harness::{
-    Change, Cluster, ClusterOptions, Context, Result, Vip, bail, ensure, eventually, holds, run, secs,
+    Change, Cluster, ClusterOptions, Context, Result, bail, ensure, eventually, holds, run, secs, vip,
 };
 use schema::keys::Key;
 use schema::meta::PodRef;
@@ -24,20 +24,20 @@ const GRACEFUL: &str = "    readinessProbe: {httpGet: {path: /, port: 8080}, per
     lifecycle: {preStop: {exec: {command: [sleep, \"1\"]}}}\n";
 
 /// The gateway as its clients see it.
-struct Gateway(Vip);
+struct Gateway(Ipv4Addr);
 
 impl Gateway {
     fn of(cluster: &Cluster) -> Result<Self> {
-        Vip::of(cluster, 11).map(Self)
+        vip(cluster, 11).map(Self)
     }
 
     fn socket(&self) -> SocketAddr {
-        (self.0.address, 80).into()
+        (self.0, 80).into()
     }
 
     /// What `curl` gets from the node: status and body.
     fn curl(&self, path: &str) -> Result<(u16, String)> {
-        let resolve = format!("{HOST}:80:{}", self.0.address);
+        let resolve = format!("{HOST}:80:{}", self.0);
         let url = format!("http://{HOST}{path}");
         let text = run("curl", &["-s", "-m", "10", "-w", "\n%{http_code}", "--resolve", &resolve, &url])?;
         let (body, code) = text.rsplit_once('\n').context("curl said nothing")?;
@@ -172,7 +172,7 @@ fn three_paths_of_a_host_lead_to_three_services_whatever_else_is_down() -> Resul
         gateway.says("/shop/cart?x=1", 200, "this is cart")?;
         gateway.says("/shopping", 404, "")?;
         gateway.says("/empty", 503, "service default/empty has no endpoint")?;
-        let other = format!("http://{}/", gateway.0.address);
+        let other = format!("http://{}/", gateway.0);
         let other = run("curl", &["-s", "-m", "10", "-H", "Host: other.example", &other])?;
         ensure!(
             other.starts_with("404") && other.contains("no Dns object has the host other.example"),
@@ -184,7 +184,7 @@ fn three_paths_of_a_host_lead_to_three_services_whatever_else_is_down() -> Resul
         // side of the connection is gone, so the pipe stays open a moment.
         let ask = format!(
             "(printf 'GET /shop HTTP/1.1\\r\\nHost: {HOST}\\r\\nConnection: close\\r\\n\\r\\n'; sleep 1) | nc {} 80",
-            gateway.0.address
+            gateway.0
         );
         let said = cluster.node().docker.exec(home.container("web")?, &["sh", "-c", &ask])?;
         ensure!(said.starts_with("HTTP/1.1 200") && said.contains("this is shop"), "from a pod: {said}");
