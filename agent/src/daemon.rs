@@ -177,6 +177,10 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     let (programmed, rules_follow) = watch::channel(0);
     let services = ServicesLoop::new(ServicesDeps {
         node: node.to_owned(),
+        node_ip: match node_ip {
+            IpAddr::V4(address) => Some(address),
+            IpAddr::V6(_) => None,
+        },
         instance: instance.to_owned(),
         iptables: Arc::clone(&iptables),
         subnet: subnet.clone(),

@@ -26,8 +26,17 @@ const HOP_BY_HOP: [HeaderName; 8] = [
     UPGRADE,
 ];
 
+/// Who asks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Client {
+    /// Its address.
+    pub(super) address: IpAddr,
+    /// It is on the node itself, and believed what it says of its own clients.
+    pub(super) is_node: bool,
+}
+
 /// Makes the head of a client's request that of ours. `host` is what the request was for.
-pub(super) fn to_endpoint(headers: &mut HeaderMap, host: &HeaderValue, client: IpAddr) {
+pub(super) fn to_endpoint(headers: &mut HeaderMap, host: &HeaderValue, client: &Client) {
     let upgrade = upgrade(headers);
     let chunked = headers.contains_key(TRANSFER_ENCODING);
     let trailers = tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
@@ -47,11 +56,16 @@ pub(super) fn to_endpoint(headers: &mut HeaderMap, host: &HeaderValue, client: I
         headers.insert(UPGRADE, protocol);
     }
     headers.insert(HOST, host.clone());
-    forwarded(headers, host, client);
+    if !client.is_node {
+        for name in [FORWARDED_FOR, FORWARDED_PROTO, FORWARDED_HOST] {
+            headers.remove(name);
+        }
+    }
+    forwarded(headers, host, client.address);
 }
 
-/// Each proxy adds the address that it sees. What a proxy in front, which may end TLS, said about the
-/// rest stays.
+/// Adds the address that is seen. What a proxy on the node, which may end TLS, said about the rest stays;
+/// what anybody else said is gone by now.
 fn forwarded(headers: &mut HeaderMap, host: &HeaderValue, client: IpAddr) {
     let client = client.to_string();
     let mut chain: Vec<&[u8]> = headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::as_bytes).collect();
@@ -114,8 +128,13 @@ mod tests {
     }
 
     fn sent(lines: &[(&str, &str)]) -> Vec<String> {
+        sent_by(true, lines)
+    }
+
+    fn sent_by(is_node: bool, lines: &[(&str, &str)]) -> Vec<String> {
         let mut headers = headers(lines);
-        to_endpoint(&mut headers, &HeaderValue::from_static("shop.example"), [192, 0, 2, 7].into());
+        let client = Client { address: [192, 0, 2, 7].into(), is_node };
+        to_endpoint(&mut headers, &HeaderValue::from_static("shop.example"), &client);
         let mut text: Vec<String> =
             headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
         text.sort();
@@ -166,6 +185,17 @@ mod tests {
             "x-real-ip: 192.0.2.7",
         ];
         assert_eq!(sent(&lines), wanted);
+    }
+
+    // Seen red without the test for `is_node`.
+    #[test]
+    fn what_a_pod_says_of_its_own_clients_is_not_believed() {
+        let lines = [
+            ("x-forwarded-for", "198.51.100.1"),
+            ("x-forwarded-proto", "https"),
+            ("x-forwarded-host", "evil.example"),
+        ];
+        assert_eq!(sent_by(false, &lines), OURS);
     }
 
     // Seen red without the test for h2c.

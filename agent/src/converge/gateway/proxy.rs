@@ -34,6 +34,8 @@ pub type Answered = Response<Holding<Answer, InFlight>>;
 pub struct Caller {
     /// The address that the connection comes from.
     pub address: IpAddr,
+    /// It comes from the node itself: a proxy there may end TLS, and is believed what it says of clients.
+    pub is_node: bool,
     /// The connection's place among all that there may be; a tunnel keeps it.
     pub place: Arc<OwnedSemaphorePermit>,
 }
@@ -131,7 +133,8 @@ impl Proxy {
     ) -> Result<Answered, Refusal> {
         let upgrade = headers::upgrade(request.headers()).map(|_| hyper::upgrade::on(&mut request));
         let (mut head, body) = request.into_parts();
-        headers::to_endpoint(&mut head.headers, target.host, caller.address);
+        let client = headers::Client { address: caller.address, is_node: caller.is_node };
+        headers::to_endpoint(&mut head.headers, target.host, &client);
         let query = head.uri.query();
         let path = path_and_query(target.path.unwrap_or(head.uri.path()), query);
         let (upload, progress) = Upload::new(body);

@@ -137,7 +137,10 @@ impl<H: Handler> Server<H> {
         place: OwnedSemaphorePermit,
         shutdown: CancellationToken,
     ) {
-        let caller = Caller { address: address.ip(), place: Arc::new(place) };
+        // To an address of its own the node speaks from that address.
+        let own = stream.local_addr().is_ok_and(|local| local.ip() == address.ip());
+        let is_node = own || address.ip().is_loopback();
+        let caller = Caller { address: address.ip(), is_node, place: Arc::new(place) };
         let (handler, limits, cut) = (Arc::clone(&self.handler), self.limits.clone(), self.cut.clone());
         self.connections.spawn(async move {
             // Cancel-safe: a connection that is cut is closed.

@@ -88,7 +88,7 @@ impl ServicesLoop {
             }
         };
         let mut all = true;
-        for flow in stale_flows(&flows, serving) {
+        for flow in stale_flows(&flows, serving, self.deps.node_ip) {
             let (to, from) = (flow.to, flow.from);
             match self.deps.iptables.forget_flow(&flow).await {
                 Ok(()) => outcome.done.push(format!("UDP clients of {to} start anew, no more at {from}")),

@@ -7,6 +7,7 @@
 //! agent finds its rules by their names and changes none that is right.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -44,6 +45,8 @@ use crate::worlds::iptables::Iptables;
 pub struct ServicesDeps {
     /// This node.
     pub node: String,
+    /// Its address.
+    pub node_ip: Option<Ipv4Addr>,
     /// Keeps several Minik8s on one machine apart.
     pub instance: String,
     /// The kernel's rules.

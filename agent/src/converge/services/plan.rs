@@ -5,6 +5,7 @@
 //! jumps.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use schema::meta::PodRef;
@@ -140,15 +141,16 @@ fn plan_udp(observed: &Observed) -> Option<UdpServing> {
     (!serving.is_empty()).then_some(serving)
 }
 
-/// The connections that lead where nobody serves.
-pub fn stale_flows(flows: &BTreeSet<UdpFlow>, serving: &UdpServing) -> Vec<UdpFlow> {
+/// The connections that lead where nobody serves. `node` is the node's own address.
+pub fn stale_flows(flows: &BTreeSet<UdpFlow>, serving: &UdpServing, node: Option<Ipv4Addr>) -> Vec<UdpFlow> {
     let is_stale = |flow: &&UdpFlow| {
         if let Some(endpoints) = serving.get(&UdpFront::Address(flow.to)) {
             return !endpoints.contains(&flow.from);
         }
         let Some(endpoints) = serving.get(&UdpFront::NodePort(flow.to.port())) else { return false };
-        // Who passes through to the same port of a stranger is not ours to end for nothing.
-        let is_strangers = flow.from == flow.to && endpoints.is_empty();
+        // Who passes through to the same port of a stranger is not ours to end; at the node itself it is
+        // one from before the service.
+        let is_strangers = flow.from == flow.to && node != Some(*flow.to.ip());
         !is_strangers && !endpoints.contains(&flow.from)
     };
     flows.iter().filter(is_stale).copied().collect()

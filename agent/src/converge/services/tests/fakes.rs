@@ -34,6 +34,7 @@ fn rig() -> Rig {
     let (programmed, newest) = watch::channel(0);
     let services = ServicesLoop::new(ServicesDeps {
         node: "here".to_owned(),
+        node_ip: Some(std::net::Ipv4Addr::new(192, 0, 2, 1)),
         instance: "mk8s".to_owned(),
         iptables: Arc::clone(&iptables) as _,
         subnet,

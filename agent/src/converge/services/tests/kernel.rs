@@ -146,6 +146,7 @@ fn services_loop(
     let (catalogs, catalog) = watch::channel(Arc::new(known));
     let services = ServicesLoop::new(ServicesDeps {
         node: "here".to_owned(),
+        node_ip: Some(std::net::Ipv4Addr::new(192, 0, 2, 1)),
         instance: "mk8s".to_owned(),
         iptables: Arc::clone(iptables) as _,
         subnet,

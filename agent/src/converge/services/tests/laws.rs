@@ -232,9 +232,10 @@ fn only_udp_clients_that_lead_where_nobody_serves_start_anew() {
         flow("10.96.0.5:53", "10.244.3.5:5353"),
         flow("192.0.2.1:30053", "10.244.3.5:5353"),
         flow("203.0.113.9:30054", "203.0.113.9:30054"),
+        flow("203.0.113.9:30053", "203.0.113.9:30053"),
         flow("10.96.0.7:53", "10.244.3.9:5353"),
     ];
-    let found = stale_flows(&stale.into_iter().chain(good).collect(), &serving);
+    let found = stale_flows(&stale.into_iter().chain(good).collect(), &serving, Some([192, 0, 2, 1].into()));
     assert_eq!(BTreeSet::from_iter(found), BTreeSet::from(stale));
 }
 
