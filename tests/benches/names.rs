@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use harness::{
     Change, Cluster, ClusterOptions, Context, Daemon, NetWorld, Result, Upstream, dig, ensure, eventually,
-    run, secs,
+    run, secs, service_address,
 };
 
 use crate::Scale;
@@ -21,7 +21,7 @@ const ENDPOINTS: usize = 10;
 pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
         let upstream = Upstream::serve(SocketAddr::from(([127, 0, 0, 1], cluster.slot().port(9))))?;
-        let (dir, address) = (cluster.dir(""), cluster.slot().service_cidr().replace(".0/20", ".10"));
+        let (dir, address) = (cluster.dir(""), service_address(cluster, 10)?.to_string());
         cluster.node_mut().agent.kill()?;
         let fresh = Daemon::new("agent-n0", &dir, Vec::new());
         cluster.node_mut().agent = fresh.env("MINIK8S_DNS_UPSTREAM", &upstream.address().to_string());

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 
 use harness::{
     Change, Cluster, ClusterOptions, Context, Daemon, IMAGE, NetWorld, Result, Upstream, dig, ensure,
-    eventually, netns_of, secs,
+    eventually, netns_of, secs, service_address,
 };
 
 /// Endpoints of the large service: more than one packet takes.
@@ -85,11 +85,6 @@ spec:
 "#,
         large.join(", ")
     )
-}
-
-/// The first service address plus `number`.
-fn service_address(cluster: &Cluster, number: u8) -> String {
-    cluster.slot().service_cidr().replace(".0/20", &format!(".{number}"))
 }
 
 /// The agent with these variables, from its next start on.
@@ -183,7 +178,8 @@ fn every_name_is_answered_also_with_everything_else_dead() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
         let upstream = Upstream::serve(SocketAddr::from(([127, 0, 0, 1], cluster.slot().port(9))))?;
         with_variables(cluster, &[("MINIK8S_DNS_UPSTREAM", &upstream.address().to_string())])?;
-        let (dns, gateway) = (service_address(cluster, 10), service_address(cluster, 11));
+        let (dns, gateway) =
+            (service_address(cluster, 10)?.to_string(), service_address(cluster, 11)?.to_string());
         cluster.push(&[Change::write("all.yaml", manifests())], "Names")?;
         let web = cluster.running("web", &["main"])?;
         let pod = web.address()?.to_owned();
@@ -244,7 +240,7 @@ fn every_name_is_answered_also_with_everything_else_dead() -> Result<()> {
 #[test]
 fn the_machines_own_resolver_is_changed_on_request_and_comes_back() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
-        let (dns, path) = (service_address(cluster, 10), cluster.dir("resolv.conf"));
+        let (dns, path) = (service_address(cluster, 10)?.to_string(), cluster.dir("resolv.conf"));
         let former = "# of the machine\nnameserver 192.0.2.53\nsearch lan\n";
         fs::write(&path, former)?;
         let file = path.to_string_lossy().into_owned();

@@ -57,5 +57,5 @@ pub use registry::{Gate, Registry};
 pub use remote::Remote;
 pub use secrets::{encrypted, recipient};
 pub use slot::Slot;
-pub use vip::vip;
+pub use vip::{service_address, vip};
 pub use wait::{eventually, holds, secs};

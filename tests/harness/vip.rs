@@ -2,19 +2,21 @@
 
 use std::net::Ipv4Addr;
 
-use anyhow::{Result, ensure};
-use schema::keys::Key;
-use schema::records::Subnet;
-
 use crate::cluster::Cluster;
 use crate::wait::{eventually, secs};
+use anyhow::{Result, ensure};
+use ipnet::Ipv4Net;
 
-/// Number `offset` of the range of services, once the first node has it: 10 is DNS, 11 the gateway.
+/// Number `offset` of the range of services: 10 is DNS, 11 the gateway, whatever the product says.
+pub fn service_address(cluster: &Cluster, offset: u32) -> Result<Ipv4Addr> {
+    let range: Ipv4Net = cluster.slot().service_cidr().parse()?;
+    Ok(Ipv4Addr::from_bits(range.network().to_bits() + offset))
+}
+
+/// As [`service_address`], once the first node has it.
 pub fn vip(cluster: &Cluster, offset: u32) -> Result<Ipv4Addr> {
-    let node = cluster.node();
+    let (node, address) = (cluster.node(), service_address(cluster, offset)?);
     eventually("the node has the address", secs(30), || {
-        let subnet: Subnet = cluster.etcd.value(Key::Subnet(node.name.clone()))?;
-        let address = Ipv4Addr::from_bits(subnet.service_cidr.network().to_bits() + offset);
         let (addresses, end) = (node.net.addresses()?, format!("0 {address}/32"));
         ensure!(addresses.iter().any(|line| line.ends_with(&end)), "{addresses:?}");
         Ok(address)

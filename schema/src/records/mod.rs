@@ -12,7 +12,10 @@ pub use deliveries::{
     CLI_DELIVERIES_MAX, DELIVERIES_MAX, DELIVERY_ID_MAX, Delivery, DeliveryAnswer, DeliveryOutcome, Provider,
 };
 pub use events::{Event, EventType};
-pub use nodes::{Heartbeat, NodeRecord, NodeVersions, Subnet, Vtep, default_service_cidr};
+pub use nodes::{
+    DNS_ADDRESS_OFFSET, GATEWAY_ADDRESS_OFFSET, Heartbeat, NodeRecord, NodeVersions, Subnet, Vtep,
+    default_service_cidr, dns_address, gateway_address,
+};
 pub use pods::{Binding, OwnerRef, PodInstance, Settled};
 pub use services::{
     Endpoint, LEFT_OUT_MAX, LeftOut, PathRecord, RouteRecord, RulesStatus, ServicePortRecord, ServiceRecord,

@@ -93,6 +93,25 @@ pub const fn default_service_cidr() -> Ipv4Net {
     Ipv4Net::new_assert(Ipv4Addr::new(10, 96, 0, 0), 16)
 }
 
+/// Place in the range of services of the address at which every node answers DNS, as in Kubernetes.
+pub const DNS_ADDRESS_OFFSET: u32 = 10;
+/// Place in the range of services of the address of every node's gateway.
+pub const GATEWAY_ADDRESS_OFFSET: u32 = 11;
+
+/// Where every node answers DNS.
+pub fn dns_address(service_cidr: Ipv4Net) -> Ipv4Addr {
+    address_at(service_cidr, DNS_ADDRESS_OFFSET)
+}
+
+/// Where every node's gateway answers.
+pub fn gateway_address(service_cidr: Ipv4Net) -> Ipv4Addr {
+    address_at(service_cidr, GATEWAY_ADDRESS_OFFSET)
+}
+
+fn address_at(range: Ipv4Net, offset: u32) -> Ipv4Addr {
+    Ipv4Addr::from_bits(range.network().to_bits().saturating_add(offset))
+}
+
 /// Alive: lies on a 15 s lease of the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

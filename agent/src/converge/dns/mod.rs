@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use hickory_proto::rr::Name;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
-use schema::records::Subnet;
+use schema::records::{Subnet, dns_address};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -70,11 +70,7 @@ impl DnsSettings {
     /// What pods are told by an agent that has just started.
     pub fn first_for_pods(&self, subnet: Option<&Subnet>, agent_dir: &Path) -> NodeDns {
         let machine = MachineFiles::new(agent_dir, &self.resolv_conf).read().0;
-        plan::for_pods(
-            &self.domain_text(),
-            subnet.map(|subnet| zone::dns_address(subnet.service_cidr)),
-            &machine,
-        )
+        plan::for_pods(&self.domain_text(), subnet.map(|subnet| dns_address(subnet.service_cidr)), &machine)
     }
 }
 

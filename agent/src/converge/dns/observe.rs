@@ -1,7 +1,8 @@
 //! Reads what the DNS loop decides on: the node's range, `resolv.conf`, systemd-resolved, our server.
 
+use schema::records::dns_address;
+
 use super::plan::Observed;
-use super::zone::dns_address;
 use super::{DnsLoop, host, hosts};
 
 impl DnsLoop {

@@ -5,12 +5,10 @@ use std::sync::Arc;
 
 use ipnet::Ipv4Net;
 use schema::control::Plan;
+use schema::records::gateway_address;
 
 use super::route::{self, Table};
 use crate::catalog::Catalog;
-
-/// Number of the gateway's address within the range of services.
-const GATEWAY: u32 = 11;
 
 /// What the loop decides on.
 #[derive(Debug, Clone)]
@@ -68,8 +66,7 @@ pub(super) fn plan(observed: &Observed) -> GatewayPlan {
     GatewayPlan { listen, table }
 }
 
-/// The gateway's address: the 11th of the range. A range too small has none.
+/// The gateway's address. A range too small has none.
 fn address(range: Ipv4Net) -> Option<IpAddr> {
-    let address = range.network().to_bits().checked_add(GATEWAY).map(std::net::Ipv4Addr::from_bits)?;
-    range.contains(&address).then_some(IpAddr::V4(address))
+    Some(gateway_address(range)).filter(|address| range.contains(address)).map(IpAddr::V4)
 }

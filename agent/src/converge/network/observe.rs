@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use schema::control::LoopError;
-use schema::records::Subnet;
+use schema::records::{Subnet, dns_address, gateway_address};
 
 use super::NetworkLoop;
 use super::parse::{SavedRules, Words, saved_rules, words};
 use super::plan::{Observed, first_claims};
-use super::render::{ChainRef, Model, dns_vip, gateway_of, gateway_vip};
+use super::render::{ChainRef, Model, gateway_of};
 use super::tunnel::{self, TunnelSeen};
 use crate::converge::pod_table::PodNet;
 use crate::desired::Source;
@@ -30,7 +30,7 @@ impl NetworkLoop {
         let bridge = Bridge {
             name: model.names.bridge.clone(),
             address: gateway_of(subnet.cidr),
-            vips: vec![dns_vip(subnet), gateway_vip(subnet)],
+            vips: vec![dns_address(subnet.service_cidr), gateway_address(subnet.service_cidr)],
             services: subnet.service_cidr.trunc(),
             mtu: self.settings.pod_mtu,
         };
@@ -95,8 +95,8 @@ impl NetworkLoop {
             cluster_cidr: subnet.cluster_cidr,
             random_fully,
             host_ports: first_claims(claims),
-            dns: dns_vip(subnet),
-            gateway: gateway_vip(subnet),
+            dns: dns_address(subnet.service_cidr),
+            gateway: gateway_address(subnet.service_cidr),
             tunnel_port: self.settings.vxlan.port,
             tunnel_senders: tunnel.and_then(|seen| seen.peers.as_ref().map(tunnel::senders)),
         })

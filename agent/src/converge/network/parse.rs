@@ -10,30 +10,50 @@ pub type Words = Vec<String>;
 /// Chains with their rules in order.
 pub type SavedRules = BTreeMap<ChainRef, Vec<Words>>;
 
-/// The chains that `wanted` names, out of the text of `iptables-save`. A chain that is not there is
-/// not in the answer.
-pub fn saved_rules(text: &str, wanted: impl Fn(&ChainRef) -> bool) -> SavedRules {
-    let mut saved = SavedRules::new();
+/// A line of the tables that we know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SavedLine<'a> {
+    /// The chain is there.
+    Chain(ChainRef),
+    /// It has this rule, without `-A CHAIN`.
+    Rule(ChainRef, &'a str),
+}
+
+/// The chains and rules in the text of `iptables-save`, in order.
+pub fn saved_lines(text: &str) -> impl Iterator<Item = SavedLine<'_>> {
     let mut table = None;
-    for line in text.lines() {
+    text.lines().filter_map(move |line| {
         if let Some(name) = line.strip_prefix('*') {
             table = match name.trim() {
                 "filter" => Some(Table::Filter),
                 "nat" => Some(Table::Nat),
                 _ => None,
             };
-            continue;
+            return None;
         }
-        let Some(table) = table else { continue };
+        let table = table?;
         if let Some(declared) = line.strip_prefix(':') {
-            let chain = ChainRef::new(table, declared.split(' ').next().unwrap_or_default());
-            if wanted(&chain) {
-                saved.entry(chain).or_default();
-            }
-        } else if let Some(rule) = line.strip_prefix("-A ") {
-            let (name, rule) = rule.split_once(' ').unwrap_or((rule, ""));
-            if let Some(rules) = saved.get_mut(&ChainRef::new(table, name)) {
-                rules.push(words(rule));
+            let name = declared.split(' ').next().unwrap_or_default();
+            return Some(SavedLine::Chain(ChainRef::new(table, name)));
+        }
+        let rule = line.strip_prefix("-A ")?;
+        let (name, rule) = rule.split_once(' ').unwrap_or((rule, ""));
+        Some(SavedLine::Rule(ChainRef::new(table, name), rule))
+    })
+}
+
+/// The chains that `wanted` names, out of the text of `iptables-save`. A chain that is not there is
+/// not in the answer.
+pub fn saved_rules(text: &str, wanted: impl Fn(&ChainRef) -> bool) -> SavedRules {
+    let mut saved = SavedRules::new();
+    for line in saved_lines(text) {
+        match line {
+            SavedLine::Chain(chain) if wanted(&chain) => drop(saved.entry(chain).or_default()),
+            SavedLine::Chain(_) => {}
+            SavedLine::Rule(chain, rule) => {
+                if let Some(rules) = saved.get_mut(&chain) {
+                    rules.push(words(rule));
+                }
             }
         }
     }

@@ -8,7 +8,6 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use ipnet::Ipv4Net;
 use schema::kinds::pod::Protocol;
-use schema::records::Subnet;
 
 /// A table of rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -353,21 +352,4 @@ fn line(text: &mut String, arguments: fmt::Arguments<'_>) {
 pub fn gateway_of(node_cidr: Ipv4Net) -> Ipv4Net {
     let first = Ipv4Addr::from(u32::from(node_cidr.network()) | 1);
     Ipv4Net::new(first, node_cidr.prefix_len()).expect("the length is another range's")
-}
-
-/// Where DNS answers on every node: the 10th address of the range of services.
-pub fn dns_vip(subnet: &Subnet) -> Ipv4Addr {
-    vip(subnet, DNS_OFFSET)
-}
-
-/// Where the gateway answers on every node: the 11th.
-pub fn gateway_vip(subnet: &Subnet) -> Ipv4Addr {
-    vip(subnet, GATEWAY_OFFSET)
-}
-
-const DNS_OFFSET: u32 = 10;
-const GATEWAY_OFFSET: u32 = 11;
-
-fn vip(subnet: &Subnet, offset: u32) -> Ipv4Addr {
-    Ipv4Addr::from(u32::from(subnet.service_cidr.network()).saturating_add(offset))
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Nudge, Observation};
+use schema::records::dns_address;
 use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
 use schema::store::reflector::WorldReader;
@@ -23,7 +24,6 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::catalog::Catalog;
 use crate::converge::dns::NodeDns;
-use crate::converge::dns::zone::dns_address;
 use crate::converge::images::ImageBook;
 use crate::converge::pod_table::PodTable;
 use crate::desired::{Desired, DesiredStore, DiskError, ETCD_GRACE, Source};

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use super::names::ServiceNames;
-use crate::converge::network::parse::{SavedRules, after, words};
-use crate::converge::network::render::{ChainRef, Table};
+use crate::converge::network::parse::{SavedLine, SavedRules, after, saved_lines, words};
+use crate::converge::network::render::ChainRef;
 
 /// Of a chain's rules in order, word by word, however they are quoted.
 pub type Fingerprint = u64;
@@ -35,36 +35,25 @@ pub fn present(text: &str, names: &ServiceNames) -> Present {
     let bases: BTreeSet<ChainRef> = names.jumps().into_iter().map(|jump| jump.base).collect();
     let mut present = Present::default();
     let mut hashers: BTreeMap<ChainRef, DefaultHasher> = BTreeMap::new();
-    let mut table = None;
-    for line in text.lines() {
-        if let Some(name) = line.strip_prefix('*') {
-            table = match name.trim() {
-                "filter" => Some(Table::Filter),
-                "nat" => Some(Table::Nat),
-                _ => None,
-            };
-            continue;
-        }
-        let Some(table) = table else { continue };
-        if let Some(declared) = line.strip_prefix(':') {
-            let chain = ChainRef::new(table, declared.split(' ').next().unwrap_or_default());
-            if names.is_ours(&chain) {
-                hashers.entry(chain).or_default();
-            } else if bases.contains(&chain) {
+    for line in saved_lines(text) {
+        match line {
+            SavedLine::Chain(chain) if names.is_ours(&chain) => drop(hashers.entry(chain).or_default()),
+            SavedLine::Chain(chain) if bases.contains(&chain) => {
                 present.bases.entry(chain).or_default();
             }
-        } else if let Some(rule) = line.strip_prefix("-A ") {
-            let (name, rule) = rule.split_once(' ').unwrap_or((rule, ""));
-            let (chain, rule) = (ChainRef::new(table, name), words(rule));
-            if let Some(hasher) = hashers.get_mut(&chain) {
-                rule.hash(hasher);
-                continue;
-            }
-            let target = after(&rule, "-j").or_else(|| after(&rule, "-g"));
-            let to = target.map(|to| ChainRef::new(table, to)).filter(|to| names.is_ours(to));
-            present.held.extend(to);
-            if let Some(rules) = present.bases.get_mut(&chain) {
-                rules.push(rule);
+            SavedLine::Chain(_) => {}
+            SavedLine::Rule(chain, rule) => {
+                let rule = words(rule);
+                if let Some(hasher) = hashers.get_mut(&chain) {
+                    rule.hash(hasher);
+                    continue;
+                }
+                let target = after(&rule, "-j").or_else(|| after(&rule, "-g"));
+                let to = target.map(|to| ChainRef::new(chain.table, to)).filter(|to| names.is_ours(to));
+                present.held.extend(to);
+                if let Some(rules) = present.bases.get_mut(&chain) {
+                    rules.push(rule);
+                }
             }
         }
     }

@@ -11,11 +11,8 @@ use schema::codec::content_hash;
 use schema::kinds::pod::Protocol;
 use schema::kinds::service::NODE_PORTS;
 use schema::meta::PodRef;
+use schema::records::{DNS_ADDRESS_OFFSET, GATEWAY_ADDRESS_OFFSET};
 
-/// Offset in the service range of the address at which every node answers DNS (design, section 9).
-pub const DNS_ADDRESS_OFFSET: u32 = 10;
-/// Offset in the service range of the address of every node's gateway (design, section 9).
-pub const GATEWAY_ADDRESS_OFFSET: u32 = 11;
 /// Offsets that no service gets: the range itself, `kubernetes` of Kubernetes, DNS and gateway.
 pub const RESERVED_ADDRESSES: [u32; 4] = [0, 1, DNS_ADDRESS_OFFSET, GATEWAY_ADDRESS_OFFSET];
 

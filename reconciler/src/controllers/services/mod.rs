@@ -13,7 +13,7 @@ mod routes;
 #[cfg(test)]
 mod tests;
 
-pub use allocate::{DNS_ADDRESS_OFFSET, GATEWAY_ADDRESS_OFFSET, RESERVED_ADDRESSES};
+pub use allocate::RESERVED_ADDRESSES;
 
 /// The services controller.
 pub struct Services;

@@ -165,7 +165,7 @@ struct Page {
 }
 
 /// A repository and what is in it. No more objects than a prune may always delete, and `base.yaml`
-/// stays, and stays whole: to delete all that there is would be held.
+/// stays, and stays whole: to delete all that there is would be held. So a story begins once it is applied.
 struct Site {
     source: usize,
     repo: Repo,
@@ -267,6 +267,7 @@ async fn story(seed: u64) -> Result<Met, String> {
     let mut sites = [Site::new(0), Site::new(1)];
     let configs = sites.each_ref().map(Site::config);
     let mut all = ["r1", "r2"].map(|name| Reconciler::start(name, &store, &configs));
+    first_sync(&store, &sites).await?;
     // Hooks that the Git server has still to send, and those that it has sent: (source, id).
     let (mut owed, mut told, mut last) = (VecDeque::new(), Vec::new(), 0);
     for _ in 0..8 + below(16) {
@@ -316,6 +317,20 @@ async fn story(seed: u64) -> Result<Met, String> {
         one.running.end().await;
     }
     ended.map(|()| met)
+}
+
+/// Waits for what stays of each repository. Before it is there, a change of the lead can leave so little
+/// of a source that the next commit removes all of that: held, and rightly so.
+async fn first_sync(store: &MemoryStore, sites: &[Site]) -> Result<(), String> {
+    let wanted: BTreeMap<_, _> = sites.iter().flat_map(Site::wanted).collect();
+    let deadline = Instant::now() + REST_MAX;
+    while store.list(prefix::OBJECTS).await.unwrap().items.len() != wanted.len() {
+        if Instant::now() >= deadline {
+            return Err("no first sync".to_owned());
+        }
+        sleep(LOOK_EVERY).await;
+    }
+    Ok(())
 }
 
 /// Waits until the store is what the commits say, and every receipt is answered.

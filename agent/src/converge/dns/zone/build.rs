@@ -8,10 +8,10 @@ use hickory_proto::rr::{LowerName, Name, RData, Record};
 use ipnet::Ipv4Net;
 use schema::kinds::pod::Protocol;
 use schema::meta::PodRef;
-use schema::records::{Endpoint, ServiceRecord};
+use schema::records::{Endpoint, ServiceRecord, dns_address, gateway_address};
 
 use super::{Entry, TTL, VERSION, Zone, ZoneSettings};
-use super::{address_record, dns_address, gateway_address, pointer, reverse_name};
+use super::{address_record, pointer, reverse_name};
 use crate::catalog::Catalog;
 use crate::desired::Source;
 

@@ -26,26 +26,6 @@ pub const VERSION: &str = "1.1.0";
 /// Most addresses of SRV targets that are sent along: more would only truncate the answer.
 const ADDITIONALS_MAX: usize = 16;
 
-/// Place of the DNS address in the service range, as in Kubernetes.
-const DNS_ADDRESS: u32 = 10;
-
-/// Place of the gateway's address in the service range.
-const GATEWAY_ADDRESS: u32 = 11;
-
-/// Address of the DNS server of every node.
-pub fn dns_address(service_cidr: Ipv4Net) -> Ipv4Addr {
-    nth(service_cidr, DNS_ADDRESS)
-}
-
-/// Address of the gateway of every node.
-pub fn gateway_address(service_cidr: Ipv4Net) -> Ipv4Addr {
-    nth(service_cidr, GATEWAY_ADDRESS)
-}
-
-fn nth(cidr: Ipv4Net, index: u32) -> Ipv4Addr {
-    Ipv4Addr::from(u32::from(cidr.network()).wrapping_add(index))
-}
-
 /// What the zone is called and where its addresses lie.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ZoneSettings {
