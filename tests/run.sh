@@ -119,10 +119,10 @@ stage tidy cargo test "${all[@]}" --test tidy --quiet
 stage e2e end_to_end
 # The release build and its figures take a quarter of an hour on a small machine, and a check has to end
 # within 40 minutes; `just bench` takes them at any time.
-if [ "$((SECONDS - began))" -lt "${MINIK8S_BENCH_BEFORE:-1500}" ]; then
+if [ "$((SECONDS - began))" -lt "${MINIK8S_BENCH_BEFORE:-800}" ]; then
 	stage bench bench
 else
-	say "bench: left out, as all before took more than ${MINIK8S_BENCH_BEFORE:-1500} s; just bench takes the figures"
+	say "bench: left out, as all before took more than ${MINIK8S_BENCH_BEFORE:-800} s; just bench takes the figures"
 fi
 if cargo deny --version >/dev/null 2>&1; then
 	stage licences cargo deny --offline check licenses bans sources

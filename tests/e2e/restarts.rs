@@ -1,5 +1,6 @@
-//! Which ended containers start again, as a table: restart policy × exit code × whether the agent lived
-//! at that time; how soon the first restart comes; and the crash backoff, which outlives the agent.
+//! Which ended containers start again, as a table: restart policy × exit code or failed liveness probe ×
+//! whether the agent lived at that time; how soon the first restart comes; and the crash backoff, which
+//! outlives the agent.
 //!
 //! Red when `restarts` in `agent/src/converge/pods/machine.rs` takes OnFailure for Always, and, for the
 //! backoff, when `Container::read` in facts.rs does not read the label `minik8s.io/backoff`.
@@ -13,6 +14,9 @@ use jiff::{SignedDuration, Timestamp};
 use schema::keys::Key;
 use schema::kinds::pod::{ContainerState, PodPhase, PodStatus};
 use schema::meta::PodRef;
+
+/// What SIGKILL leaves. No container of the table exits with it by itself: its liveness probe fails.
+const KILLED: i64 = 137;
 
 /// One row of the table: a pod whose container ends once, with `code`.
 #[derive(Debug, Clone, Copy)]
@@ -31,13 +35,16 @@ const fn row(policy: &'static str, code: i64, again: bool, phase: PodPhase) -> [
     [Row { policy, code, agent: true, again, phase }, Row { policy, code, agent: false, again, phase }]
 }
 
-const TABLE: [[Row; 2]; 6] = [
+const TABLE: [[Row; 2]; 9] = [
     row("Always", 0, true, PodPhase::Running),
     row("Always", 1, true, PodPhase::Running),
     row("OnFailure", 0, false, PodPhase::Succeeded),
     row("OnFailure", 1, true, PodPhase::Running),
     row("Never", 0, false, PodPhase::Succeeded),
     row("Never", 1, false, PodPhase::Failed),
+    row("Always", KILLED, true, PodPhase::Running),
+    row("OnFailure", KILLED, true, PodPhase::Running),
+    row("Never", KILLED, false, PodPhase::Failed),
 ];
 
 impl Row {
@@ -47,17 +54,32 @@ impl Row {
     }
 }
 
-/// Ends when the test opens its gate, with `code`; the next start stays, unless it is to crash again.
+/// Ends when the test opens its gate, with `code`, or is sick from then on; the next start stays, unless it
+/// is to crash again.
 fn pod(name: &str, gate: &str, policy: &str, code: i64) -> String {
-    let script = format!(
-        "[ ! -e /gates/{name}.done ] || exec sleep 100000; until [ -e /gates/{gate} ]; do sleep 0.05; done; \
-         [ {gate} = crash ] || touch /gates/{name}.done; exit {code}"
-    );
+    let (script, probe) = match code {
+        KILLED => (
+            format!(
+                "[ ! -e /gates/{name}.first ] || touch /gates/{name}.done; touch /gates/{name}.first; sleep 100000"
+            ),
+            format!(
+                "    livenessProbe: {{exec: {{command: [sh, -c, '[ -e /gates/{name}.done ] || [ ! -e /gates/{gate} ]']}}, \
+                 periodSeconds: 1, failureThreshold: 1, timeoutSeconds: 10}}\n"
+            ),
+        ),
+        _ => (
+            format!(
+                "[ ! -e /gates/{name}.done ] || exec sleep 100000; until [ -e /gates/{gate} ]; do sleep 0.05; done; \
+                 [ {gate} = crash ] || touch /gates/{name}.done; exit {code}"
+            ),
+            String::new(),
+        ),
+    };
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  restartPolicy: {policy}\n  \
          terminationGracePeriodSeconds: 0\n  volumes:\n  - name: gates\n    hostPath: {{path: GATES}}\n  \
          containers:\n  - name: main\n    image: {IMAGE}\n    command: [sh, -c, {script:?}]\n    \
-         volumeMounts: [{{name: gates, mountPath: /gates}}]\n"
+         volumeMounts: [{{name: gates, mountPath: /gates}}]\n{probe}"
     )
 }
 
@@ -101,9 +123,12 @@ fn ended_containers_start_again_as_their_policy_says_and_the_backoff_outlives_th
         eventually("they ended without an agent", secs(10), || {
             let running =
                 cluster.containers()?.into_iter().filter(|c| c.running && c.label("container") == "main");
-            let dead: Vec<_> =
-                running.filter(|c| c.label("pod").ends_with("-dead")).map(|c| c.name).collect();
-            ensure!(dead.is_empty(), "{dead:?} run");
+            // Without an agent nobody probes.
+            let (sick, dead): (Vec<_>, Vec<_>) = running
+                .filter(|c| c.label("pod").ends_with("-dead"))
+                .map(|c| c.name)
+                .partition(|name| name.contains("-137-"));
+            ensure!(dead.is_empty() && sick.len() == 3, "{dead:?} run, and of the sick {sick:?}");
             Ok(())
         })?;
         cluster.start_agent()?;
