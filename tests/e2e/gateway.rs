@@ -1,8 +1,8 @@
 //! A Dns object through the node's gateway: from the node, from a pod, while routes and pods change, and
 //! with everything else down.
 //!
-//! Red when `rewritten` gives nothing, when `answer` finds no route, when the catalog is not read from the disk, and
-//! (the pods that are replaced) when the proxy sends to every endpoint that it ever knew.
+//! Seen red when `rewritten` gives nothing, when a route leads to whole paths alone, when the catalog is not read from
+//! the disk, and (the pods that are replaced, too) when the routes of the first catalog stay.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};

@@ -46,7 +46,7 @@ fn restarted_as(cluster: &Cluster, pod: &str, expected: &str) -> Result<()> {
     })
 }
 
-// To be red (not tried yet) when `asked_for` in the agent's reference.rs keeps the tag and drops the digest.
+// Seen red when `asked_for` in the agent's reference.rs keeps the tag and drops the digest.
 #[test]
 fn a_moved_tag_is_followed_with_always_and_a_digest_never_moves() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
@@ -144,8 +144,7 @@ fn a_registry_that_asks_for_a_login_is_told_of_with_what_to_do() -> Result<()> {
     })
 }
 
-// To be red (not tried yet) when the tasks of pulls are not cancelled (`cancel_pulls` in plan.rs), and, for the counts,
-// when `Pulls::join` always begins anew.
+// Seen red when the tasks of pulls are not cancelled (`cancel_pulls` in plan.rs).
 #[test]
 fn six_pods_make_one_pull_and_it_ends_with_the_last_of_them() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {

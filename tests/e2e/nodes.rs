@@ -1,7 +1,7 @@
 //! Several real nodes, each with its own Docker, kernel network and agent: pods reach each other across
 //! them with their own addresses.
 //!
-//! In `agent/src/converge/network/tunnel.rs`: the first story is red without the forwarding entry, the
+//! Seen red, in `agent/src/converge/network/tunnel.rs`: the first story without the forwarding entry, the
 //! second when `senders` names nobody.
 
 use harness::manifests::web;
