@@ -16,6 +16,7 @@ use schema::control::{Driver, LastRun, Loop, Nudge, Nudged};
 use schema::keys::prefix;
 use schema::records::Subnet;
 use schema::store::SharedStore;
+use schema::store::etcd::LazyStore;
 use schema::store::events::EventRecorder;
 use schema::store::reflector::{self, WorldReader};
 use tokio::net::TcpListener;
@@ -37,7 +38,6 @@ use crate::converge::usage::{self, UsageDeps, UsageLoop};
 use crate::desired::{DesiredStore, Source};
 use crate::files::{Keys, PodFiles};
 use crate::instance_lock::{self, RUN_DIR};
-use crate::lazy_store::LazyStore;
 use crate::state_lock;
 use crate::worlds::blobs::Reconcilers;
 use crate::worlds::cgroups::RealCgroups;
@@ -60,6 +60,9 @@ const GATEWAY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How often Docker's disk is looked at.
 const IMAGES_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How long etcd may take to answer at the start.
+const ETCD_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Longest wait after a failure of the network or node loop: rules are healed, and a heartbeat is
 /// kept, within seconds after the cause is gone.
@@ -424,7 +427,7 @@ async fn bind(config: &Config) -> anyhow::Result<TcpListener> {
 /// is told at once. With it the agent heals its pods first and connects when it can.
 async fn open_store(config: &Config, known: Source) -> anyhow::Result<SharedStore> {
     let store = LazyStore::new(config.etcd.clone());
-    match (store.connect().await, known) {
+    match (store.connect(ETCD_PATIENCE).await, known) {
         (Ok(()), _) => {}
         (Err(error), Source::Unknown) => {
             bail!("{error}; check --etcd and that etcd runs (this node has no state of its own yet)")

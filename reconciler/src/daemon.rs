@@ -18,7 +18,7 @@ use schema::control::shutdown::Tasks;
 use schema::control::{Driver, LastRun, Loop, Nudge};
 use schema::keys::ROOT;
 use schema::store::election::{self, FenceReader, Standing};
-use schema::store::etcd::EtcdStore;
+use schema::store::etcd::LazyStore;
 use schema::store::events::EventRecorder;
 use schema::store::reflector::{self, WorldReader};
 use schema::store::{SharedStore, StoreError};
@@ -44,6 +44,8 @@ use crate::webhooks::{self, Door, Follower, Hooks, Intake};
 
 /// How long etcd may take to answer at the start: it is often started at the same time.
 const ETCD_PATIENCE: Duration = Duration::from_secs(5);
+/// Between two tries to end the term of the process before, while etcd does not answer.
+const RELEASE_RETRY: Duration = Duration::from_millis(500);
 /// The leader's lease: after so long without a sign of life another one may lead.
 const LEADER_TTL: Duration = Duration::from_secs(15);
 /// Controllers look again after so long even if nothing changed.
@@ -81,7 +83,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
             Some((listen("--webhook-listen", hooks.listen).await?, hooks.secret_file.clone()))
         }
     };
-    let store = connect(&config.etcd).await?;
+    let store = open_store(&config.etcd, Seat::was_taken(&config.own_dir())).await?;
     check_state_dir(&config.own_dir())?;
     look_ahead(&config).await?;
     let seat = Seat::take(&config.own_dir())?;
@@ -92,13 +94,20 @@ async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
 
     // What everything stands on. One watch on all of etcd, so that the world's revision says that
     // everything up to it is in: whoever waits for a write of its own relies on that.
-    seat.end_former_term(store.as_ref()).await;
+    let mut is_over = seat.end_former_term(store.as_ref()).await;
     let fence = stand_for_election(&mut tasks, &store, advertise::standing(&config), all_done);
     tasks.spawn_critical("seat", {
-        let (fence, token) = (fence.clone(), token.clone());
+        let (fence, token, store) = (fence.clone(), token.clone(), Arc::clone(&store));
         async move {
+            let noted = async {
+                while !is_over {
+                    sleep(RELEASE_RETRY).await;
+                    is_over = seat.end_former_term(store.as_ref()).await;
+                }
+                seat.note_terms(fence).await;
+            };
             // Cancel-safe: a note that is not written costs the next start a wait.
-            token.run_until_cancelled(seat.note_terms(fence)).await;
+            token.run_until_cancelled(noted).await;
         }
     });
     let (world, reflector) = reflector::spawn(Arc::clone(&store), vec![ROOT.to_owned()], token.clone());
@@ -229,14 +238,21 @@ async fn listen(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> 
     }
 }
 
-async fn connect(endpoints: &[String]) -> anyhow::Result<SharedStore> {
-    match EtcdStore::connect(endpoints, ETCD_PATIENCE).await {
-        Ok(store) => Ok(Arc::new(store)),
+/// A first start says at once that `--etcd` is wrong. Later ones wait: etcd may take long to come back, and
+/// who restarts the reconciler when it ends may give up.
+async fn open_store(endpoints: &[String], has_served: bool) -> anyhow::Result<SharedStore> {
+    let store = LazyStore::new(endpoints.to_vec());
+    match store.connect(ETCD_PATIENCE).await {
+        Ok(()) => {}
+        Err(error @ StoreError::Connect { .. }) if has_served => {
+            tracing::warn!("{error}; this reconciler goes on as soon as it answers");
+        }
         Err(error @ StoreError::Connect { .. }) => {
             bail!("{error}; start etcd there, or give --etcd its address")
         }
         Err(error) => bail!("{error}; look at etcd's log"),
     }
+    Ok(Arc::new(store))
 }
 
 fn check_state_dir(dir: &Path) -> anyhow::Result<()> {

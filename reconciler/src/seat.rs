@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use nix::fcntl::{Flock, FlockArg};
 use schema::store::election::FenceReader;
-use schema::store::{LeaseId, Store};
+use schema::store::{LeaseId, Store, StoreError};
 use tokio::time::timeout;
 
 const LOCK_FILE: &str = "lock";
@@ -45,14 +45,25 @@ impl Seat {
         }
     }
 
-    /// Ends the lease of the process that had the seat before, so that its leadership is over now.
-    pub async fn end_former_term(&self, store: &dyn Store) {
+    /// A reconciler has had the directory before.
+    pub fn was_taken(dir: &Path) -> bool {
+        dir.join(LOCK_FILE).exists()
+    }
+
+    /// Ends the lease of the process that had the seat before, so that its leadership is over now. `false`: etcd
+    /// did not answer, and it may not be over.
+    pub async fn end_former_term(&self, store: &dyn Store) -> bool {
         let former = fs::read_to_string(&self.lease).ok().and_then(|text| text.trim().parse().ok());
-        let Some(former) = former.map(LeaseId) else { return };
+        let Some(former) = former.map(LeaseId) else { return true };
         // A lease that is over already is no error, and neither is an etcd that knows nothing of it.
         let ended = timeout(RELEASE_TIMEOUT, store.lease_revoke(former)).await;
         tracing::debug!(?former, ?ended, "ended the term of the process before");
-        let _ = fs::remove_file(&self.lease);
+        let answered =
+            !matches!(ended, Err(_) | Ok(Err(StoreError::Connect { .. } | StoreError::Timeout { .. })));
+        if answered {
+            let _ = fs::remove_file(&self.lease);
+        }
+        answered
     }
 
     /// Notes the lease of every term of this process, for the next one.

@@ -1,5 +1,6 @@
 //! An etcd that is lost and comes back empty stops no pod: it is filled from Git again, and the
-//! agent adopts what runs, even if its own disk is lost as well.
+//! agent adopts what runs, even if its own disk is lost as well. One that takes long to come back is waited
+//! for, also by a reconciler that started meanwhile.
 //!
 //! Red without the agent's wait for a settled etcd (`Desired::is_settled`): every pod goes at once.
 
@@ -52,5 +53,28 @@ fn an_empty_etcd_is_filled_from_git_and_no_container_notices() -> Result<()> {
         cluster.push(&[Change::remove("blog.yaml")], "Drop blog")?;
         cluster.gone("blog")?;
         Ok(())
+    })
+}
+
+// Seen red with `open_store` of `reconciler/src/daemon.rs` that never lets a reconciler start without etcd.
+#[test]
+fn a_reconciler_that_is_back_before_etcd_waits_for_it() -> Result<()> {
+    Cluster::run(ClusterOptions::default(), |cluster| {
+        cluster.push(&[Change::write("shop.yaml", web("shop").to_string())], "Open")?;
+        cluster.serving("shop", "hello from shop")?;
+        cluster.reconcilers[0].kill()?;
+        cluster.etcd.daemon.kill()?;
+        cluster.reconcilers[0].start()?;
+        // Longer than a first start waits, as its log says.
+        eventually("it goes on without etcd", secs(30), || {
+            ensure!(cluster.reconcilers[0].is_running(), "it ended");
+            let log = cluster.reconcilers[0].log_tail();
+            ensure!(log.contains("goes on as soon as it answers"), "{log}");
+            Ok(())
+        })?;
+        cluster.etcd.start()?;
+        cluster.wait_reconciler(0)?;
+        cluster.push(&[Change::write("blog.yaml", web("blog").to_string())], "And more")?;
+        cluster.serving("blog", "hello from blog").map(|_| ())
     })
 }

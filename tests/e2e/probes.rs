@@ -1,7 +1,6 @@
 //! Probes and hooks on a real node: the agent asks the pod at its own address.
 //!
-//! Red when the probe's answer is not asked for a code from 200 to 399, when a failed liveness probe stops nothing,
-//! and when `hook` is not read back from the label.
+//! Seen red when the probe's answer is not asked for a code from 200 to 399.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

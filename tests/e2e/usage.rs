@@ -49,7 +49,7 @@ fn at(readings: &[(Timestamp, f64)], moment: Timestamp) -> Result<f64> {
     Ok(v0 + (v1 - v0) * share)
 }
 
-/// Red when the plan's window is a fixed 15 s, and when `volumes` returns nothing.
+/// Seen red when the walk over volumes finds nothing.
 #[test]
 fn top_shows_what_the_kernel_counted_and_what_a_volume_holds() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {

@@ -4,6 +4,7 @@
 //! restarts of etcd. Lists are paged at one revision; watches are in `watch.rs`.
 
 mod errors;
+mod lazy;
 mod watch;
 
 use std::time::Duration;
@@ -16,6 +17,8 @@ use etcd_client::{
 };
 use futures::stream::BoxStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+pub use self::lazy::LazyStore;
 
 use self::errors::{is_compacted, is_lease_not_found, is_unavailable, request_error};
 use super::{

@@ -1,4 +1,4 @@
-//! etcd, connected to when it can be: an agent with its desired state on disk does not wait for it.
+//! etcd, connected to when it can be: a daemon that has worked with it before does not need it to start.
 //!
 //! Every call tries to connect as long as nobody succeeded; after that the client reconnects by
 //! itself.
@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
-use schema::store::etcd::EtcdStore;
-use schema::store::{Guard, KeyValue, LeaseId, Listing, Op, Store, StoreError, TxnOutcome, WatchBatch};
 use tokio::sync::OnceCell;
+
+use super::EtcdStore;
+use crate::store::{Guard, KeyValue, LeaseId, Listing, Op, Store, StoreError, TxnOutcome, WatchBatch};
 
 /// Longest wait of one call for a connection; the callers come again, with backoff.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -27,13 +28,20 @@ impl LazyStore {
     }
 
     /// Connects now, or says why it can't.
-    pub async fn connect(&self) -> Result<(), StoreError> {
-        self.store().await.map(|_| ())
+    ///
+    /// # Errors
+    /// [`StoreError::Connect`]: no etcd answers there within `patience`.
+    pub async fn connect(&self, patience: Duration) -> Result<(), StoreError> {
+        self.store_within(patience).await.map(|_| ())
     }
 
     async fn store(&self) -> Result<&EtcdStore, StoreError> {
+        self.store_within(PATIENCE).await
+    }
+
+    async fn store_within(&self, patience: Duration) -> Result<&EtcdStore, StoreError> {
         // Boxed: connecting is a large future, and every call holds one.
-        self.connected.get_or_try_init(|| Box::pin(EtcdStore::connect(&self.endpoints, PATIENCE))).await
+        self.connected.get_or_try_init(|| Box::pin(EtcdStore::connect(&self.endpoints, patience))).await
     }
 }
 
