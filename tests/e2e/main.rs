@@ -9,6 +9,7 @@ mod ci_review;
 mod cli;
 mod crash_moments;
 mod crash_rounds;
+mod cut_off;
 mod dangerous_commits;
 mod dns;
 mod docker_restart;
