@@ -25,6 +25,7 @@ mod heal;
 mod images;
 mod inside;
 mod nodes;
+mod packets;
 mod plan_server;
 mod probes;
 mod push_pod;
