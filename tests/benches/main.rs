@@ -7,6 +7,7 @@
 mod engine;
 mod figures;
 mod files;
+mod fleet;
 mod gateway;
 mod hooks;
 mod idle;
@@ -39,6 +40,8 @@ pub(crate) struct Scale {
     services: usize,
     /// Turns of the load on the gateway and on what it is compared with, 4 s each.
     gateway_rounds: usize,
+    /// Turns of the load between nodes and on what it is compared with, 4 s each.
+    link_rounds: usize,
 }
 
 const FULL: Scale = Scale {
@@ -51,6 +54,7 @@ const FULL: Scale = Scale {
     idle_objects: 1_000,
     services: 1_000,
     gateway_rounds: 5,
+    link_rounds: 5,
 };
 const SHORT: Scale = Scale {
     pushes: 5,
@@ -62,12 +66,13 @@ const SHORT: Scale = Scale {
     idle_objects: 1_000,
     services: 1_000,
     gateway_rounds: 1,
+    link_rounds: 1,
 };
 
 /// A part of the figures, and what takes them.
 type Part = (&'static str, fn(Scale, &mut Table) -> Result<()>);
 
-const PARTS: [Part; 7] = [
+const PARTS: [Part; 8] = [
     ("plans", plans::measure),
     ("pods", pods::measure),
     ("files", files::measure),
@@ -75,6 +80,7 @@ const PARTS: [Part; 7] = [
     ("idle", idle::measure),
     ("dns", names::measure),
     ("gateway", gateway::measure),
+    ("fleet", fleet::measure),
 ];
 
 fn main() -> Result<()> {

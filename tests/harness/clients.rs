@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use nix::sched::{CloneFlags, setns};
 
+use crate::cluster::PodView;
 use crate::http::http_get;
 use crate::net_world::NetWorld;
 use crate::node::Node;
@@ -79,6 +80,12 @@ impl Clients {
         Ok(Self { gateway, namespace, running: Vec::new() })
     }
 
+    /// Clients in a pod, in its network.
+    pub fn in_pod(pod: &PodView) -> Result<Self> {
+        let (gateway, namespace) = (String::new(), format!("/proc/{}/ns/net", pod.pause.pid));
+        Ok(Self { gateway, namespace, running: Vec::new() })
+    }
+
     /// The machine's address on the link: where its host ports are asked for.
     pub fn machine_address(&self) -> &str {
         &self.gateway
@@ -120,13 +127,28 @@ impl Clients {
     /// Ends all clients; how many requests they sent. Fails if a single one was not answered.
     pub fn end(&mut self) -> Result<u64> {
         let mut all = 0;
+        for (name, tally) in self.tallies()? {
+            ensure!(tally.failed == 0, "{} of {name}: {:?}", tally.failed, tally.failures);
+            all += tally.requests;
+        }
+        Ok(all)
+    }
+
+    /// Ends all clients, of whom some may not have been answered: how many requests they sent, and how many
+    /// failed.
+    pub fn end_anyhow(&mut self) -> Result<(u64, u64)> {
+        let tallies = self.tallies()?;
+        Ok(tallies.iter().fold((0, 0), |(all, bad), (_, t)| (all + t.requests, bad + t.failed)))
+    }
+
+    fn tallies(&mut self) -> Result<Vec<(String, Tally)>> {
+        let mut all = Vec::new();
         for client in self.running.drain(..) {
             let _ = client.stop.send(());
             let joined = client.thread.join().map_err(|_| anyhow::anyhow!("{} panicked", client.name))?;
             let tally = joined?;
             println!("{}: {} requests, {} failed", client.name, tally.requests, tally.failed);
-            ensure!(tally.failed == 0, "{} of {}: {:?}", tally.failed, client.name, tally.failures);
-            all += tally.requests;
+            all.push((client.name, tally));
         }
         Ok(all)
     }

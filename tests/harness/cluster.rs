@@ -159,7 +159,8 @@ impl Cluster {
         Ok(cluster)
     }
 
-    fn start_all(&mut self) -> Result<()> {
+    /// Starts what [`Cluster::prepare`] made, and waits until all of it answers.
+    pub fn start_all(&mut self) -> Result<()> {
         self.etcd.start()?;
         for index in 0..self.reconcilers.len() {
             self.reconcilers[index].start()?;

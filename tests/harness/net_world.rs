@@ -41,10 +41,15 @@ impl NetWorld {
         Self { enter: vec!["nsenter".to_owned(), format!("--net={path}")] }
     }
 
+    /// A program in it: the words to start it with.
+    pub fn command(&self, program: &str) -> Vec<String> {
+        self.enter.iter().cloned().chain([program.to_owned()]).collect()
+    }
+
     /// A command in it.
     pub fn run(&self, program: &str, args: &[&str]) -> Result<String> {
-        let mut words: Vec<&str> = self.enter.iter().map(String::as_str).collect();
-        words.push(program);
+        let command = self.command(program);
+        let mut words: Vec<&str> = command.iter().map(String::as_str).collect();
         words.extend(args);
         run(words[0], &words[1..])
     }

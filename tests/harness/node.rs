@@ -193,21 +193,11 @@ impl Node {
     }
 
     /// The machine's end of its link.
-    fn port(&self) -> Result<String> {
+    pub(crate) fn port(&self) -> Result<String> {
         let number = self.name.strip_prefix(&format!("{}n", self.instance));
         let number =
             number.filter(|_| self.holder.is_some()).context("the machine itself can't be cut off")?;
         Ok(format!("{}h{number}", self.instance))
-    }
-
-    /// No frame reaches it or leaves it any more.
-    pub fn cut_off(&self) -> Result<()> {
-        run("ip", &["link", "set", &self.port()?, "down"]).map(|_| ())
-    }
-
-    /// The opposite.
-    pub fn reconnect(&self) -> Result<()> {
-        run("ip", &["link", "set", &self.port()?, "up"]).map(|_| ())
     }
 
     /// The file of its network namespace.

@@ -391,15 +391,16 @@ async fn what_others_flush_is_healed_and_theirs_is_left_alone() {
 async fn clients_are_shared_alike_among_endpoints_unless_they_are_to_stay() {
     let mut node = Node::new().await;
     let mut texts = Vec::new();
-    for number in 2..7_u8 {
+    for number in 2..22_u8 {
         let pod = node.pod(number).await;
         serve_tcp(pod, &number.to_string());
         texts.push(format!("10.244.3.{number}:80"));
     }
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let asks = 400_u32;
-    // The value that chance alone exceeds once in 100,000 times, for 1 and 4 degrees of freedom.
-    for (count, limit) in [(2_usize, 19.5), (5, 28.5)] {
+    // The value that chance alone exceeds once in 100,000 times, for 1, 4 and 19 degrees of
+    // freedom.
+    for (count, limit) in [(2_usize, 19.5), (5, 28.5), (20, 57.4)] {
         node.serve(&[("web", &web(&texts[..count]))]).await;
         let mut seen: BTreeMap<String, u32> = BTreeMap::new();
         for _ in 0..asks {
