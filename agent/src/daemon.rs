@@ -28,6 +28,7 @@ use crate::config::Config;
 use crate::converge::dns::{self, DnsDeps, DnsLoop, NodeDns};
 use crate::converge::gateway::{self, GatewayDeps, GatewayLoop};
 use crate::converge::images::{ImageBook, ImagesDeps, ImagesLoop};
+use crate::converge::network::mtu::pod_mtu;
 use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings};
 use crate::converge::node::{HEARTBEAT_INTERVAL, NodeDeps, NodeLoop};
 use crate::converge::pod_table::PodTable;
@@ -64,16 +65,6 @@ const IMAGES_INTERVAL: Duration = Duration::from_secs(60);
 /// Longest wait after a failure of the network or node loop: rules are healed, and a heartbeat is
 /// kept, within seconds after the cause is gone.
 const FAILURE_MAX: Duration = Duration::from_secs(4);
-
-/// Room that VXLAN needs in each packet, in bytes: pods' packets are that much smaller than the
-/// uplink's, also on one node, so that a second node changes no running pod.
-const VXLAN_OVERHEAD: u32 = 50;
-
-/// Packet size of a node without a default route, in bytes: Ethernet's.
-const DEFAULT_MTU: u32 = 1500;
-
-/// Smallest packet size that IPv4 demands of a link, in bytes (RFC 791 says 68; hosts need 576).
-const MTU_MIN: u32 = 576;
 
 /// Runs the agent until SIGTERM or SIGINT.
 ///
@@ -133,10 +124,9 @@ async fn prepare(config: &Config) -> anyhow::Result<Ground> {
     let keys = Keys::open_or_without(&config.age_identity);
     let source = Reconcilers::new(config.reconciler.clone(), Arc::clone(&store));
     let files = PodFiles::new(&config.machine.state_dir, Arc::new(source), keys);
-    let uplink_mtu = netlink.uplink_mtu().await?.unwrap_or(DEFAULT_MTU);
     Ok(Ground {
         node_ip: node_ip(config, netlink.as_ref()).await?,
-        pod_mtu: uplink_mtu.saturating_sub(VXLAN_OVERHEAD).max(MTU_MIN),
+        pod_mtu: pod_mtu(netlink.uplink_mtu().await?),
         subnet: desired.current().subnet.clone(),
         docker,
         netlink,

@@ -15,6 +15,7 @@ use schema::records::{Subnet, Vtep};
 use tokio::sync::watch;
 
 mod act;
+pub mod mtu;
 mod observe;
 pub mod parse;
 pub mod plan;
