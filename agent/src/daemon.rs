@@ -161,6 +161,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     let following = catalog::follow(store_of_catalog, world.clone(), catalogs, tasks.token());
     tasks.spawn_critical("catalog", following);
     tasks.spawn_critical("catalog to disk", catalog::keep(disk, catalog.clone(), tasks.token()));
+    let events = EventRecorder::spawn(Arc::clone(&store), format!("agent/{node}"), tasks.token());
     let (rules, status) = watch::channel(None);
     let writer = RulesWriter::new(node, Arc::clone(&store));
     tasks.spawn_critical("rules status", writer.run(status, tasks.token()));
@@ -175,6 +176,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
         iptables: Arc::clone(&iptables),
         subnet: subnet.clone(),
         catalog: catalog.clone(),
+        events: events.clone(),
         status: rules,
         programmed,
     });
@@ -188,7 +190,6 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     tasks.spawn_critical("api", serve(listener, api, tasks.token()));
 
     let images = ImageBook::open(&config.machine.agent_dir());
-    let events = EventRecorder::spawn(Arc::clone(&store), format!("agent/{node}"), tasks.token());
     let (pod_tables, pod_table) = watch::channel::<PodTable>(None);
     let (nudge, nudged) = Nudge::new();
     let mut pods = PodsLoop::new(PodsDeps {
