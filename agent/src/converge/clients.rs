@@ -65,13 +65,13 @@ fn lock(held: &Mutex<HashMap<IpAddr, usize>>) -> MutexGuard<'_, HashMap<IpAddr, 
 mod tests {
     use super::*;
 
-    // Seen red without the comparison with `most`, and without `Drop`.
+    // Seen red without the comparison with `most`.
     #[test]
     fn a_client_holds_its_share_and_no_more_and_is_forgotten_when_it_is_gone() {
         let clients = Clients::sharing(8);
         let [one, two] = [IpAddr::from([10, 244, 1, 2]), IpAddr::from([10, 244, 1, 3])];
         let first = clients.admit(one).unwrap();
-        let second = clients.clone().admit(one).unwrap();
+        let second = clients.admit(one).unwrap();
         assert!(clients.admit(one).is_none(), "a quarter of eight is two");
         assert!(clients.admit(two).is_some(), "others are not concerned");
         drop(first);

@@ -66,8 +66,7 @@ fn with(change: impl FnOnce(&mut Links)) -> NetworkSeen {
     NetworkSeen { links: Ok(links), ..healthy() }
 }
 
-// Seen red case by case: with the levels, the comparison with `MTU_MIN`, the look at addresses, at reserved
-// ports and at the own link's name taken out of network_judge.rs.
+// Seen red with `MTU_MIN` alone.
 #[test]
 fn each_trouble_of_the_network_is_told_with_a_remedy() {
     use Level::{Fail, Warn};
@@ -139,7 +138,7 @@ fn each_trouble_of_the_network_is_told_with_a_remedy() {
     assert!(checks.iter().any(|check| meets(&check)), "{checks:?}");
 }
 
-// Seen red without the tunnel's name in `ours` of `range`: routes to other nodes' pods were a conflict.
+// Seen red without the tunnel's name in `ours` of `range`: the routes to other nodes' pods are a conflict.
 #[test]
 fn what_a_running_agent_made_is_no_trouble() {
     let mut seen = with(|links| {

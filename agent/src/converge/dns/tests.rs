@@ -150,7 +150,7 @@ fn the_former_file_comes_back_as_it_was_also_as_a_link() {
     }
 }
 
-// Seen red without `admit` in `serve_tcp`.
+// Seen red with an `admit` that refuses nobody.
 #[tokio::test]
 async fn one_client_holds_a_quarter_of_all_connections_for_names() {
     use tokio::io::AsyncReadExt as _;

@@ -158,11 +158,10 @@ impl RealIptables {
 /// of those that the kernel does not take.
 pub(super) fn line_of(text: &str) -> Option<usize> {
     let words: Vec<&str> = text.split_whitespace().collect();
-    let pair = words.windows(2).find_map(|pair| match pair {
+    words.windows(2).find_map(|pair| match pair {
         ["line" | "line:", number] => number.trim_end_matches(':').parse().ok(),
         _ => None,
-    });
-    pair
+    })
 }
 
 /// The numbers in `iptables v1.8.9 (nf_tables)`.

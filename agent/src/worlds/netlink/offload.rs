@@ -148,7 +148,7 @@ mod tests {
     use crate::testing::TestNamespace;
     use crate::worlds::netlink::{RealNetlink, Tunnel, Tunnels as _};
 
-    // Seen red without `offload::switch_off` in `ensure`, and without `offload::is_on` in `is_whole`.
+    // Seen red without `offload::switch_off` in `ensure`.
     #[tokio::test]
     async fn the_kernel_itself_computes_the_checksums_of_the_tunnel_and_goes_on_to() {
         let node = TestNamespace::new();

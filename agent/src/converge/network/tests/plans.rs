@@ -146,7 +146,7 @@ async fn a_failed_step_hinders_no_other_and_is_told() {
     assert_eq!(rig.netlink.kernel().acts, ["ensure_bridge mk8s0", "ensure_tunnel mk8s.1"]);
 }
 
-// Seen red without `tunnel_failure` in `plan`, and with a warning in `look` instead: it was told in each run.
+// Seen red without `tunnel_failure` in `plan`.
 #[tokio::test]
 async fn a_tunnel_that_cannot_be_looked_at_is_told_once_and_hinders_no_rule() {
     let mut rig = rig();
@@ -168,7 +168,7 @@ async fn a_tunnel_that_cannot_be_looked_at_is_told_once_and_hinders_no_rule() {
     assert_eq!(rig.netlink.kernel().acts[1..], ["ensure_tunnel mk8s.1"]);
 }
 
-// Seen red with `is_due` always true, and always false.
+// Seen red with `is_due` always true.
 #[tokio::test(start_paused = true)]
 async fn all_rules_are_read_again_only_when_somebody_changed_some_or_after_a_while() {
     let mut rig = rig();

@@ -98,7 +98,7 @@ fn a_node_that_claims_our_own_range_gets_nothing() {
     assert_eq!(plan(&seen(&[1], &[])), []);
 }
 
-// Seen red with `steady` always true, with `(Some(_), false, true) => steady`, and without the rival's reset.
+// Seen red with `steady` always true.
 #[test]
 fn the_tunnel_moves_when_the_address_did_and_not_with_a_route_that_flaps() {
     let begun = Instant::now();

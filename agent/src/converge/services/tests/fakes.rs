@@ -126,7 +126,7 @@ async fn what_is_programmed_is_told_and_what_is_not_is_told_with_the_reason() {
     assert_eq!((*rig.programmed.borrow(), rig.status.borrow().clone()), (6, Some(expected)));
 }
 
-// Seen red without `refuse` in `change_rules`, and without the former rules in `render`.
+// Seen red without `refuse` in `change_rules`.
 #[tokio::test]
 async fn a_service_that_iptables_refuses_keeps_no_other_from_its_rules() {
     let mut rig = rig();
