@@ -138,6 +138,9 @@ pub struct DoctorArguments {
     /// Range of pod addresses to check for conflicts
     #[arg(long, env = "MINIK8S_CLUSTER_CIDR", value_name = "CIDR", default_value = "10.244.0.0/16")]
     pub cluster_cidr: ipnet::Ipv4Net,
+    /// Range of service addresses to check for conflicts
+    #[arg(long, env = "MINIK8S_SERVICE_CIDR", value_name = "CIDR", default_value = "10.96.0.0/16")]
+    pub service_cidr: ipnet::Ipv4Net,
     /// How to print
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub output: OutputFormat,

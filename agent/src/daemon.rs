@@ -29,6 +29,7 @@ use crate::config::Config;
 use crate::converge::dns::{self, DnsDeps, DnsLoop, NodeDns};
 use crate::converge::gateway::{self, GatewayDeps, GatewayLoop};
 use crate::converge::images::{ImageBook, ImagesDeps, ImagesLoop};
+use crate::converge::network::mtu::pod_mtu;
 use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings};
 use crate::converge::node::{HEARTBEAT_INTERVAL, NodeDeps, NodeLoop};
 use crate::converge::pod_table::PodTable;
@@ -67,16 +68,6 @@ const ETCD_PATIENCE: Duration = Duration::from_secs(2);
 /// Longest wait after a failure of the network or node loop: rules are healed, and a heartbeat is
 /// kept, within seconds after the cause is gone.
 const FAILURE_MAX: Duration = Duration::from_secs(4);
-
-/// Room that VXLAN needs in each packet, in bytes: pods' packets are that much smaller than the
-/// uplink's, also on one node, so that a second node changes no running pod.
-const VXLAN_OVERHEAD: u32 = 50;
-
-/// Packet size of a node without a default route, in bytes: Ethernet's.
-const DEFAULT_MTU: u32 = 1500;
-
-/// Smallest packet size that IPv4 demands of a link, in bytes (RFC 791 says 68; hosts need 576).
-const MTU_MIN: u32 = 576;
 
 /// Runs the agent until SIGTERM or SIGINT.
 ///
@@ -136,10 +127,9 @@ async fn prepare(config: &Config) -> anyhow::Result<Ground> {
     let keys = Keys::open_or_without(&config.age_identity);
     let source = Reconcilers::new(config.reconciler.clone(), Arc::clone(&store));
     let files = PodFiles::new(&config.machine.state_dir, Arc::new(source), keys);
-    let uplink_mtu = netlink.uplink_mtu().await?.unwrap_or(DEFAULT_MTU);
     Ok(Ground {
         node_ip: node_ip(config, netlink.as_ref()).await?,
-        pod_mtu: uplink_mtu.saturating_sub(VXLAN_OVERHEAD).max(MTU_MIN),
+        pod_mtu: pod_mtu(netlink.uplink_mtu().await?),
         subnet: desired.current().subnet.clone(),
         docker,
         netlink,
@@ -174,6 +164,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     let following = catalog::follow(store_of_catalog, world.clone(), catalogs, tasks.token());
     tasks.spawn_critical("catalog", following);
     tasks.spawn_critical("catalog to disk", catalog::keep(disk, catalog.clone(), tasks.token()));
+    let events = EventRecorder::spawn(Arc::clone(&store), format!("agent/{node}"), tasks.token());
     let (rules, status) = watch::channel(None);
     let writer = RulesWriter::new(node, Arc::clone(&store));
     tasks.spawn_critical("rules status", writer.run(status, tasks.token()));
@@ -188,6 +179,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
         iptables: Arc::clone(&iptables),
         subnet: subnet.clone(),
         catalog: catalog.clone(),
+        events: events.clone(),
         status: rules,
         programmed,
     });
@@ -201,7 +193,6 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     tasks.spawn_critical("api", serve(listener, api, tasks.token()));
 
     let images = ImageBook::open(&config.machine.agent_dir());
-    let events = EventRecorder::spawn(Arc::clone(&store), format!("agent/{node}"), tasks.token());
     let (pod_tables, pod_table) = watch::channel::<PodTable>(None);
     let (nudge, nudged) = Nudge::new();
     let mut pods = PodsLoop::new(PodsDeps {

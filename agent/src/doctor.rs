@@ -11,7 +11,23 @@ use crate::args::OutputFormat;
 use crate::config::Config;
 
 mod judge;
+mod network_judge;
+mod network_probe;
+#[cfg(test)]
+mod network_tests;
 mod probe;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+/// Ranges that must meet nothing of this machine.
+#[derive(Debug, Clone, Copy)]
+pub struct Ranges {
+    /// Addresses of all pods.
+    pub cluster: ipnet::Ipv4Net,
+    /// Addresses of all services.
+    pub service: ipnet::Ipv4Net,
+}
 
 /// How a check ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -81,13 +97,9 @@ impl fmt::Display for Check {
 ///
 /// # Errors
 /// Only when the report can't be printed.
-pub async fn run(
-    config: &Config,
-    cluster_cidr: ipnet::Ipv4Net,
-    output: OutputFormat,
-) -> anyhow::Result<bool> {
-    let seen = probe::look(config).await;
-    let checks = judge::judge(config, cluster_cidr, &seen);
+pub async fn run(config: &Config, ranges: Ranges, output: OutputFormat) -> anyhow::Result<bool> {
+    let seen = probe::look(config, ranges).await;
+    let checks = judge::judge(config, ranges, &seen);
     match output {
         OutputFormat::Text => checks.iter().for_each(|check| println!("{check}")),
         OutputFormat::Json => println!("{}", serde_json::to_string_pretty(&checks)?),

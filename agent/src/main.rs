@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use agent::args::{Arguments, Command};
+use agent::doctor::Ranges;
 use agent::{daemon, doctor, logging, reset};
 use clap::Parser as _;
 use schema::control::error_chain;
@@ -25,7 +26,10 @@ fn main() -> ExitCode {
             Err(error) => return fail(WRONG_USAGE, error),
         },
         Command::Doctor(flags) => match flags.run.check() {
-            Ok(config) => runtime.block_on(doctor::run(&config, flags.cluster_cidr, flags.output)),
+            Ok(config) => {
+                let ranges = Ranges { cluster: flags.cluster_cidr, service: flags.service_cidr };
+                runtime.block_on(doctor::run(&config, ranges, flags.output))
+            }
             Err(error) => return fail(WRONG_USAGE, error),
         },
         Command::Reset(flags) => match flags.machine.check() {

@@ -1,11 +1,8 @@
 //! From what was seen to checks. Pure: every sentence that the doctor says is decided here.
 
-use ipnet::Ipv4Net;
-
-use super::Check;
 use super::probe::{DockerSeen, Seen};
+use super::{Check, Ranges, network_judge};
 use crate::config::Config;
-use crate::converge::network::render::Names;
 
 /// Less free disk than this hinders images and logs soon, in bytes.
 const DISK_WARN: u64 = 2 << 30;
@@ -14,14 +11,14 @@ const DISK_WARN: u64 = 2 << 30;
 const DISK_FAIL: u64 = 100 << 20;
 
 /// All checks, in the order in which one would repair.
-pub(super) fn judge(config: &Config, cluster: Ipv4Net, seen: &Seen) -> Vec<Check> {
+pub(super) fn judge(config: &Config, ranges: Ranges, seen: &Seen) -> Vec<Check> {
     let mut checks = vec![root(seen), state_dir(config, seen), disk(seen)];
     checks.extend(docker(config, seen));
     checks.push(etcd(config, seen));
     checks.push(port(config, seen));
     checks.extend(features(seen));
     checks.extend([iptables(seen), forward_policy(seen), ip_forward(seen), bridge_nf(seen), conntrack(seen)]);
-    checks.push(addresses(config, cluster, seen));
+    checks.extend(network_judge::judge(config, ranges, &seen.network, seen.agent_runs));
     checks
 }
 
@@ -164,125 +161,5 @@ fn conntrack(seen: &Seen) -> Check {
             "not installed: UDP clients may stay with a pod that is gone for minutes",
             "install the package conntrack",
         ),
-    }
-}
-
-fn addresses(config: &Config, cluster: Ipv4Net, seen: &Seen) -> Check {
-    let own = Names::of(&config.machine.instance).bridge;
-    let routes = match &seen.routes {
-        Ok(routes) => routes,
-        Err(why) => return Check::fail("pod addresses", why, "see that the kernel answers netlink"),
-    };
-    let overlaps = |a: &Ipv4Net| {
-        a.prefix_len() > 0 && (a.contains(&cluster.network()) || cluster.contains(&a.network()))
-    };
-    let conflict = routes.iter().find(|route| route.interface != own && overlaps(&route.destination));
-    match conflict {
-        None => Check::ok("pod addresses", format!("{cluster} meets no route of this machine")),
-        Some(route) => Check::fail(
-            "pod addresses",
-            format!("{cluster} meets the route to {} through {}", route.destination, route.interface),
-            "give the reconciler another --cluster-cidr",
-        ),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::Level;
-    use super::*;
-    use crate::args::{Arguments, Command};
-    use crate::worlds::netlink::Route;
-    use clap::Parser as _;
-
-    fn config() -> Config {
-        let arguments = Arguments::try_parse_from(["minik8s-agent", "run", "--node", "n1"]).unwrap();
-        let Command::Run(run) = arguments.command else { panic!("run was given") };
-        run.check().unwrap()
-    }
-
-    fn healthy() -> Seen {
-        Seen {
-            is_root: true,
-            state_dir: Ok(()),
-            agent_runs: false,
-            disk_free_bytes: Some(10 << 30),
-            docker: Ok(DockerSeen {
-                version: "20.10.24".into(),
-                live_restore: true,
-                ..DockerSeen::default()
-            }),
-            etcd: Ok(()),
-            port: Ok(()),
-            features: vec![("veth", Ok(())), ("bridge", Ok(())), ("vxlan", Ok(()))],
-            iptables_version: Ok("iptables v1.8.9 (nf_tables)".into()),
-            rules: Ok(":FORWARD DROP [0:0]".into()),
-            firewalld: false,
-            ip_forward: Some("1".into()),
-            bridge_nf: Some("1".into()),
-            has_conntrack: true,
-            routes: Ok(vec![]),
-        }
-    }
-
-    fn route(destination: &str, interface: &str) -> Route {
-        Route { destination: destination.parse().unwrap(), interface: interface.into() }
-    }
-
-    fn levels(seen: &Seen) -> Vec<(&'static str, Level)> {
-        let checks = judge(&config(), "10.244.0.0/16".parse().unwrap(), seen);
-        for check in &checks {
-            let text = check.to_string();
-            assert!(!text.contains('\n'), "{text}");
-            assert_eq!(check.level == Level::Ok, check.remedy.is_empty(), "{text}");
-        }
-        checks.iter().filter(|c| c.level != Level::Ok).map(|c| (c.name, c.level)).collect()
-    }
-
-    #[test]
-    fn a_healthy_machine_has_nothing_to_repair() {
-        assert_eq!(levels(&healthy()), []);
-    }
-
-    #[test]
-    fn each_trouble_is_told_with_a_remedy() {
-        let bad = || Err::<(), _>("no".to_owned());
-        let cases: Vec<(Seen, &str, Level)> = vec![
-            (Seen { is_root: false, ..healthy() }, "root", Level::Fail),
-            (Seen { state_dir: bad(), ..healthy() }, "state directory", Level::Fail),
-            (Seen { disk_free_bytes: Some(1), ..healthy() }, "disk", Level::Fail),
-            (Seen { disk_free_bytes: Some(1 << 30), ..healthy() }, "disk", Level::Warn),
-            (Seen { docker: Err("no".into()), ..healthy() }, "docker", Level::Fail),
-            (Seen { docker: Ok(DockerSeen::default()), ..healthy() }, "live-restore", Level::Warn),
-            (Seen { etcd: bad(), ..healthy() }, "etcd", Level::Warn),
-            (Seen { port: bad(), ..healthy() }, "port", Level::Fail),
-            (Seen { features: vec![("veth", bad())], ..healthy() }, "veth", Level::Fail),
-            (Seen { features: vec![("vxlan", bad())], ..healthy() }, "vxlan", Level::Warn),
-            (Seen { rules: Err("no".into()), ..healthy() }, "iptables", Level::Fail),
-            (Seen { firewalld: true, ..healthy() }, "forward policy", Level::Warn),
-            (Seen { ip_forward: Some("0".into()), ..healthy() }, "ip_forward", Level::Warn),
-            (Seen { has_conntrack: false, ..healthy() }, "conntrack", Level::Warn),
-            (
-                Seen { routes: Ok(vec![route("10.244.7.0/24", "eth1")]), ..healthy() },
-                "pod addresses",
-                Level::Fail,
-            ),
-            (
-                Seen { routes: Ok(vec![route("10.0.0.0/8", "eth1")]), ..healthy() },
-                "pod addresses",
-                Level::Fail,
-            ),
-        ];
-        for (seen, name, level) in cases {
-            assert_eq!(levels(&seen), [(name, level)]);
-        }
-    }
-
-    #[test]
-    fn what_a_running_agent_uses_is_no_trouble() {
-        let routes = Ok(vec![route("10.244.3.0/24", "mk8s0"), route("0.0.0.0/0", "eth0")]);
-        let busy = Err("Address already in use".to_owned());
-        let seen = Seen { agent_runs: true, port: busy, state_dir: Err("busy".into()), routes, ..healthy() };
-        assert_eq!(levels(&seen), []);
     }
 }

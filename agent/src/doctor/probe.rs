@@ -8,10 +8,12 @@ use schema::control::error_chain;
 use schema::store::etcd::EtcdStore;
 use tokio::net::TcpListener;
 
+use super::Ranges;
+use super::network_probe::{self, NetworkSeen};
 use crate::config::Config;
 use crate::state_lock::{self, StateError};
 use crate::worlds::iptables::{Iptables as _, RealIptables};
-use crate::worlds::netlink::{Netlink as _, RealNetlink, Route, probe_features};
+use crate::worlds::netlink::probe_features;
 
 /// Longest wait for etcd.
 const ETCD_MAX: Duration = Duration::from_secs(2);
@@ -47,10 +49,10 @@ pub(super) struct Seen {
     pub(super) ip_forward: Option<String>,
     pub(super) bridge_nf: Option<String>,
     pub(super) has_conntrack: bool,
-    pub(super) routes: Result<Vec<Route>, String>,
+    pub(super) network: NetworkSeen,
 }
 
-pub(super) async fn look(config: &Config) -> Seen {
+pub(super) async fn look(config: &Config, ranges: Ranges) -> Seen {
     let (state_dir, agent_runs) = state_dir(config);
     let iptables = RealIptables::new();
     Seen {
@@ -68,7 +70,7 @@ pub(super) async fn look(config: &Config) -> Seen {
         ip_forward: setting("/proc/sys/net/ipv4/ip_forward"),
         bridge_nf: setting("/proc/sys/net/bridge/bridge-nf-call-iptables"),
         has_conntrack: is_installed("conntrack"),
-        routes: routes(config).await,
+        network: network_probe::look(config, ranges).await,
     }
 }
 
@@ -118,11 +120,6 @@ async fn features() -> Vec<(&'static str, Result<(), String>)> {
         }
         Err(error) => vec![("network namespace", Err(error.to_string()))],
     }
-}
-
-async fn routes(config: &Config) -> Result<Vec<Route>, String> {
-    let netlink = RealNetlink::open(&config.machine.instance).map_err(|error| error.to_string())?;
-    netlink.list_routes().await.map_err(|error| error.to_string())
 }
 
 fn setting(path: &str) -> Option<String> {

@@ -23,9 +23,11 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::resolv::PORT;
 use super::server::Handler;
+use crate::converge::clients::Clients;
 use crate::worlds::netlink::Netlink;
 
-/// Connections at once. Each is an open file, of which an agent may have 1024.
+/// Connections at once. Each is an open file, of which an agent may have 1024. One client may hold a
+/// quarter of them: beyond that they are closed at once.
 const CONNECTIONS_MAX: usize = 128;
 
 /// How long a connection may say nothing (RFC 7766 wants seconds).
@@ -114,8 +116,9 @@ impl Running {
 }
 
 /// Hickory's own loop takes any number of connections; this one as many as the agent can hold open.
-async fn serve_tcp(listener: TcpListener, handler: Arc<Handler>) {
+pub(super) async fn serve_tcp(listener: TcpListener, handler: Arc<Handler>) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let clients = Clients::sharing(CONNECTIONS_MAX);
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         let (stream, from) = match listener.accept().await {
@@ -127,10 +130,14 @@ async fn serve_tcp(listener: TcpListener, handler: Arc<Handler>) {
                 continue;
             }
         };
+        let Some(held) = clients.admit(from.ip()) else {
+            tracing::debug!(client = %from.ip(), "a client holds its share of connections for names already");
+            continue;
+        };
         let handler = Arc::clone(&handler);
         tokio::spawn(async move {
             serve_connection(stream, from, &handler).await;
-            drop(place);
+            drop((place, held));
         });
     }
 }

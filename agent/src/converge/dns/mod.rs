@@ -74,6 +74,14 @@ impl DnsSettings {
     }
 }
 
+/// Whether the port of names can be had at this address, which no link needs to have yet.
+///
+/// # Errors
+/// The kernel's, `AddrInUse` if another program listens there or at all addresses.
+pub fn can_listen(address: std::net::Ipv4Addr) -> std::io::Result<()> {
+    listen::bind(address).map(drop)
+}
+
 /// What the loop stands on.
 pub struct DnsDeps {
     /// What it is told.

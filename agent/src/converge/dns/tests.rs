@@ -4,11 +4,17 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::symlink;
+use std::sync::Arc;
 
+use tokio::sync::watch;
+
+use super::forward::Forwarder;
 use super::host::MachineFiles;
 use super::listen;
 use super::plan::{Former, NodeStep, Observed, Split, plan};
 use super::resolv::{self, Machine, ResolvConf};
+use super::server::Handler;
+use crate::catalog::Catalog;
 use crate::worlds::netlink::FakeNetlink;
 
 const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
@@ -142,6 +148,38 @@ fn the_former_file_comes_back_as_it_was_also_as_a_link() {
         assert_eq!(path.is_symlink(), linked);
         assert_eq!(MachineFiles::undo(&agent_dir, "mk8s").unwrap(), None);
     }
+}
+
+// Seen red with an `admit` that refuses nobody.
+#[tokio::test]
+async fn one_client_holds_a_quarter_of_all_connections_for_names() {
+    use tokio::io::AsyncReadExt as _;
+    let domain = hickory_proto::rr::Name::from_ascii("cluster.local.").unwrap();
+    let zones = watch::channel(Arc::new(super::first_zone(&domain, None, &Catalog::default()))).1;
+    let forwarders = watch::channel(Arc::new(Forwarder::new(Vec::new()))).1;
+    let handler = Arc::new(Handler::new(zones, forwarders));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(listen::serve_tcp(listener, handler));
+    let connect = async |from: [u8; 4]| {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind((Ipv4Addr::from(from), 0).into()).unwrap();
+        socket.connect(address).await.unwrap()
+    };
+    // It ends at once, or waits for a question.
+    let ends = async |stream: &mut tokio::net::TcpStream| {
+        let read = stream.read_u8();
+        tokio::time::timeout(std::time::Duration::from_millis(500), read).await.is_ok()
+    };
+    let mut streams = Vec::new();
+    for _ in 0..32 {
+        streams.push(connect([127, 0, 0, 1]).await);
+    }
+    let mut beyond = connect([127, 0, 0, 1]).await;
+    assert!(ends(&mut beyond).await, "the 33rd");
+    assert!(!ends(streams.last_mut().unwrap()).await, "the 32nd");
+    assert!(!ends(&mut connect([127, 0, 0, 2]).await).await, "another client");
+    server.abort();
 }
 
 // An address of documentation: no machine has it.

@@ -6,7 +6,8 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Connections of clients at one time; further ones wait in the kernel's queue. With their
-    /// connections to endpoints they need twice as many open files.
+    /// connections to endpoints they need twice as many open files. One client may hold a quarter of them:
+    /// it is answered 503 beyond that.
     pub connections: usize,
     /// Size of a request's head in bytes; beyond it the answer is 431. nginx allows 32 KiB in all.
     pub head_bytes: usize,

@@ -25,6 +25,7 @@ use super::balance::{Balancer, InFlight};
 use super::body::{Answer, Holding, Progress, Upload, WaitsFor};
 use super::headers;
 use super::limits::Limits;
+use crate::converge::clients::Held;
 
 /// What a handler gives back.
 pub type Answered = Response<Holding<Answer, InFlight>>;
@@ -37,7 +38,22 @@ pub struct Caller {
     /// It comes from the node itself: a proxy there may end TLS, and is believed what it says of clients.
     pub is_node: bool,
     /// The connection's place among all that there may be; a tunnel keeps it.
-    pub place: Arc<OwnedSemaphorePermit>,
+    pub place: Arc<Place>,
+}
+
+/// A connection's place among all, and among those of its client.
+#[derive(Debug)]
+pub struct Place {
+    _among_all: OwnedSemaphorePermit,
+    /// None for the node itself, where a proxy may stand for many.
+    _of_client: Option<Held>,
+}
+
+impl Place {
+    /// Held until it is dropped.
+    pub fn new(among_all: OwnedSemaphorePermit, of_client: Option<Held>) -> Self {
+        Self { _among_all: among_all, _of_client: of_client }
+    }
 }
 
 /// Where a request goes.

@@ -23,7 +23,8 @@ use tokio_util::task::TaskTracker;
 use super::body::Holding;
 use super::limits::Limits;
 use super::patience::Patient;
-use super::proxy::{Answered, Caller};
+use super::proxy::{Answered, Caller, Place};
+use crate::converge::clients::Clients;
 
 /// Connections that the kernel keeps for us until we take them.
 const BACKLOG: i32 = 1024;
@@ -74,6 +75,7 @@ pub struct Server<H> {
     handler: Arc<H>,
     limits: Limits,
     places: Arc<Semaphore>,
+    clients: Clients,
     connections: TaskTracker,
     cut: CancellationToken,
 }
@@ -81,8 +83,9 @@ pub struct Server<H> {
 impl<H: Handler> Server<H> {
     /// A server whose connections are counted in `connections` and end at once when `cut` is cancelled.
     pub fn new(handler: H, limits: Limits, connections: TaskTracker, cut: CancellationToken) -> Self {
-        let places = Arc::new(Semaphore::new(affordable(limits.connections)));
-        Self { handler: Arc::new(handler), limits, places, connections, cut }
+        let places = affordable(limits.connections);
+        let (places, clients) = (Arc::new(Semaphore::new(places)), Clients::sharing(places));
+        Self { handler: Arc::new(handler), limits, places, clients, connections, cut }
     }
 
     /// Serves the newest of `listeners` until `shutdown`; then lets requests under way end, for a while.
@@ -140,7 +143,15 @@ impl<H: Handler> Server<H> {
         // To an address of its own the node speaks from that address.
         let own = stream.local_addr().is_ok_and(|local| local.ip() == address.ip());
         let is_node = own || address.ip().is_loopback();
-        let caller = Caller { address: address.ip(), is_node, place: Arc::new(place) };
+        let held = match is_node {
+            true => None,
+            false => match self.clients.admit(address.ip()) {
+                Some(held) => Some(held),
+                None => return refuse(&stream, address, self.clients.most()),
+            },
+        };
+        let place = Arc::new(Place::new(place, held));
+        let caller = Caller { address: address.ip(), is_node, place };
         let (handler, limits, cut) = (Arc::clone(&self.handler), self.limits.clone(), self.cut.clone());
         self.connections.spawn(async move {
             // Cancel-safe: a connection that is cut is closed.
@@ -148,6 +159,22 @@ impl<H: Handler> Server<H> {
                 cut.run_until_cancelled(serve(handler, &limits, stream, caller, shutdown)).await;
         });
     }
+}
+
+/// Says so and hangs up, without waiting for the client: it may be one that sends nothing.
+fn refuse(stream: &TcpStream, address: SocketAddr, most: usize) {
+    tracing::debug!(client = %address.ip(), most, "a client holds its share of connections already");
+    let why = format!("{} has {most} connections to the gateway already, which is the most\n", address.ip());
+    let length = why.len();
+    let answer = format!(
+        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n\
+         Content-Length: {length}\r\nConnection: close\r\n\r\n{why}"
+    );
+    // What it has sent is taken, or the kernel would reset the connection before the answer is read.
+    let mut request = [0; 4096];
+    while stream.try_read(&mut request).is_ok_and(|length| length == request.len()) {}
+    // It fits the empty queue of a new connection; who does not get it sees the end.
+    let _ = stream.try_write(answer.as_bytes());
 }
 
 async fn serve<H: Handler>(

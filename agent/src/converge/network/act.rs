@@ -43,7 +43,7 @@ impl NetworkLoop {
 
     /// A tunnel that can't be made leaves the pods of this node as they are, and is told of once.
     async fn carry_out_tunnel(&mut self, plan: &NetworkPlan, outcome: &mut Outcome) {
-        let mut failure = None;
+        let mut failure = plan.tunnel_failure.clone();
         for step in &plan.tunnel {
             let result = match step {
                 TunnelStep::Link(tunnel) => self.tunnels.ensure_tunnel(tunnel).await.map(|_| ()),

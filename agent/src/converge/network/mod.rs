@@ -15,6 +15,7 @@ use schema::records::{Subnet, Vtep};
 use tokio::sync::watch;
 
 mod act;
+pub mod mtu;
 mod observe;
 pub mod parse;
 pub mod plan;
@@ -25,9 +26,11 @@ pub mod tunnel;
 
 pub use act::Outcome;
 
+use self::observe::Reading;
 use self::parse::Words;
 use self::plan::{NetworkPlan, Observed};
 use self::render::{ChainRef, Names};
+use self::tunnel::Origin;
 use crate::catalog::Catalog;
 use crate::converge::pod_table::PodTable;
 use crate::worlds::iptables::Iptables;
@@ -103,6 +106,10 @@ pub struct NetworkLoop {
     catalog: watch::Receiver<Arc<Catalog>>,
     vtep: watch::Sender<Option<Vtep>>,
     rules_changed: Nudge,
+    /// Where the tunnel leaves from.
+    origin: Origin,
+    /// The rules as they were read last.
+    reading: Option<Reading>,
     /// Why the tunnel is not as it should be, as told last.
     tunnel_failure: Option<String>,
     /// Asked once: it can't change while we run.
@@ -126,6 +133,8 @@ impl NetworkLoop {
             catalog,
             vtep,
             rules_changed,
+            origin: Origin::default(),
+            reading: None,
             tunnel_failure: None,
             random_fully: None,
             written: BTreeMap::new(),

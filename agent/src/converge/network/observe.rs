@@ -2,18 +2,44 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::Duration;
 
-use schema::control::LoopError;
+use schema::control::{LoopError, error_chain};
 use schema::records::{Subnet, dns_address, gateway_address};
+use tokio::time::Instant;
 
 use super::NetworkLoop;
 use super::parse::{SavedRules, Words, saved_rules, words};
 use super::plan::{Observed, first_claims};
 use super::render::{ChainRef, Model, gateway_of};
-use super::tunnel::{self, TunnelSeen};
+use super::tunnel::{self, AddressSeen, TunnelSeen};
 use crate::converge::pod_table::PodNet;
 use crate::desired::Source;
-use crate::worlds::netlink::{Bridge, Tunnel};
+use crate::worlds::netlink::{Bridge, NetlinkError, Tunnel};
+
+/// All rules are read this often though nothing says that they changed: should the count be wrong,
+/// they are right again within this time.
+const AUDIT: Duration = Duration::from_secs(60);
+
+/// An audit of very many rules comes later: one hundredth of a core is enough for it.
+const AUDIT_SHARE: u32 = 100;
+
+/// What was read of the kernel's rules, and when.
+pub(super) struct Reading {
+    saved: SavedRules,
+    /// The kernel's count at which that was so.
+    generation: Option<u32>,
+    at: Instant,
+    took: Duration,
+}
+
+impl Reading {
+    /// Whether the rules must be read, if the kernel's count is this.
+    fn is_due(&self, generation: Option<u32>, now: Instant) -> bool {
+        let unchanged = generation.is_some() && generation == self.generation;
+        !unchanged || now.duration_since(self.at) >= AUDIT.max(self.took * AUDIT_SHARE)
+    }
+}
 
 impl NetworkLoop {
     pub(super) async fn look(
@@ -22,10 +48,10 @@ impl NetworkLoop {
         pods: &BTreeMap<String, PodNet>,
     ) -> Result<Observed, LoopError> {
         // A tunnel that can't be looked at is no reason to leave bridge and rules alone.
-        let tunnel = self.look_at_tunnel(subnet).await.unwrap_or_else(|error| {
-            tracing::warn!("{error}; pods of other nodes may not be reached");
-            None
-        });
+        let (tunnel, tunnel_failure) = match self.look_at_tunnel(subnet).await {
+            Ok(tunnel) => (tunnel, None),
+            Err(error) => (None, Some(error_chain(&error))),
+        };
         let model = self.model(subnet, pods, tunnel.as_ref()).await?;
         let bridge = Bridge {
             name: model.names.bridge.clone(),
@@ -36,23 +62,43 @@ impl NetworkLoop {
         };
         let bridge_is_whole = self.netlink.bridge_is_whole(&bridge).await;
         let bridge_is_whole = bridge_is_whole.map_err(|e| LoopError::new("cannot look at the bridge", e))?;
+        let saved = self.read_rules().await?;
+        let spellings = self.spellings.clone();
+        Ok(Observed { model, bridge, bridge_is_whole, tunnel, tunnel_failure, saved, spellings })
+    }
+
+    /// Our chains and the kernel's. They stand among the rules of all services, which take a second to
+    /// read: where the kernel counts changes, they are read when somebody changed some.
+    async fn read_rules(&mut self) -> Result<SavedRules, LoopError> {
+        let (generation, begun) = (self.iptables.generation().await, Instant::now());
+        if let Some(known) = self.reading.as_ref().filter(|known| !known.is_due(generation, begun)) {
+            return Ok(known.saved.clone());
+        }
         let text = self.iptables.save().await;
         let text = text.map_err(|e| LoopError::new("cannot read the packet rules", e))?;
-        let bases: BTreeSet<ChainRef> = model.names.jumps().into_iter().map(|jump| jump.base).collect();
-        let ours: BTreeSet<ChainRef> = model.names.chains().into_iter().cloned().collect();
+        let names = &self.settings.names;
+        let bases: BTreeSet<ChainRef> = names.jumps().into_iter().map(|jump| jump.base).collect();
+        let ours: BTreeSet<ChainRef> = names.chains().into_iter().cloned().collect();
         let saved = saved_rules(&text, |chain| bases.contains(chain) || ours.contains(chain));
         self.learn_spellings(&saved);
-        Ok(Observed { model, bridge, bridge_is_whole, tunnel, saved, spellings: self.spellings.clone() })
+        // The count of before: should somebody have changed a rule meanwhile, it shows the next time.
+        self.reading =
+            Some(Reading { saved: saved.clone(), generation, at: Instant::now(), took: begun.elapsed() });
+        Ok(saved)
     }
 
     /// Without an address of the node there is nowhere to send from.
     async fn look_at_tunnel(&mut self, subnet: &Subnet) -> Result<Option<TunnelSeen>, LoopError> {
         let failed = |error| LoopError::new("cannot look at the tunnel", error);
         let local = match self.settings.node_ip {
-            Some(address) => Some(address),
-            None => self.netlink.node_address().await.map_err(failed)?,
+            Some(IpAddr::V4(address)) => Some(address),
+            Some(IpAddr::V6(_)) => None,
+            None => {
+                let seen = self.look_at_address().await.map_err(failed)?;
+                self.origin.settle(seen, Instant::now())
+            }
         };
-        let Some(IpAddr::V4(local)) = local.filter(|address| !address.is_loopback()) else { return Ok(None) };
+        let Some(local) = local.filter(|address| !address.is_loopback()) else { return Ok(None) };
         let tunnel = Tunnel {
             name: self.settings.names.tunnel.clone(),
             local,
@@ -66,6 +112,18 @@ impl NetworkLoop {
         let catalog = self.catalog.borrow_and_update().clone();
         let peers = (catalog.source != Source::Unknown).then(|| catalog.peers.clone());
         Ok(Some(TunnelSeen { tunnel, is_whole, entries, own: subnet.cidr, peers }))
+    }
+
+    async fn look_at_address(&self) -> Result<AddressSeen, NetlinkError> {
+        let address = self.netlink.node_address().await?.and_then(|address| match address {
+            IpAddr::V4(address) => Some(address),
+            IpAddr::V6(_) => None,
+        });
+        let keeps_former = match self.origin.address().filter(|former| Some(*former) != address) {
+            Some(former) => self.tunnels.has_address(former).await?,
+            None => true,
+        };
+        Ok(AddressSeen { address, is_routed: self.netlink.uplink_mtu().await?.is_some(), keeps_former })
     }
 
     async fn model(

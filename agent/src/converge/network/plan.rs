@@ -27,6 +27,8 @@ pub struct Observed {
     pub bridge_is_whole: bool,
     /// The tunnel to the other nodes; none while the node has no address.
     pub tunnel: Option<TunnelSeen>,
+    /// Why it can't be looked at.
+    pub tunnel_failure: Option<String>,
     /// Our chains and the kernel's, as they are.
     pub saved: SavedRules,
     /// Rules that this iptables prints otherwise than they were written: by chain, what was written
@@ -65,6 +67,8 @@ pub struct NetworkPlan {
     pub bridge: Option<Bridge>,
     /// The tunnel, and what is on it, in this order.
     pub tunnel: Vec<TunnelStep>,
+    /// Why nothing is known of the tunnel: told once, and no step is taken.
+    pub tunnel_failure: Option<String>,
     /// What the other nodes are told: the end of the tunnel.
     pub vtep: Option<Vtep>,
     /// Changes of rules, all in one transaction per table.
@@ -84,6 +88,7 @@ pub fn plan(observed: &Observed) -> NetworkPlan {
     let mut plan = NetworkPlan {
         bridge: (!observed.bridge_is_whole).then(|| observed.bridge.clone()),
         tunnel: observed.tunnel.as_ref().map(tunnel::plan).unwrap_or_default(),
+        tunnel_failure: observed.tunnel_failure.clone(),
         vtep: observed.tunnel.as_ref().map(TunnelSeen::vtep),
         stale_udp: stale_udp(observed),
         ..NetworkPlan::default()

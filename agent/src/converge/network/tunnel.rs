@@ -4,12 +4,64 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use ipnet::Ipv4Net;
 use schema::records::Vtep;
+use tokio::time::Instant;
 
 use crate::catalog::Peer;
 use crate::worlds::netlink::{Tunnel, TunnelEntry, parse_hardware_address};
+
+/// So long another address must be the node's own before the tunnel moves to it while the former is still
+/// there: a new link costs a moment without any way to other nodes, and a route that flaps comes back.
+const STEADY: Duration = Duration::from_secs(4);
+
+/// The address that the tunnel leaves from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Origin {
+    address: Option<Ipv4Addr>,
+    /// What the routes say instead, since when.
+    rival: Option<(Ipv4Addr, Instant)>,
+}
+
+/// What the node's routes and links say of its address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddressSeen {
+    /// By the routes; some other address where there is no default route.
+    pub address: Option<Ipv4Addr>,
+    /// There is a default route.
+    pub is_routed: bool,
+    /// The former address is on one of the node's links.
+    pub keeps_former: bool,
+}
+
+impl Origin {
+    /// The former address, if there is one.
+    pub fn address(&self) -> Option<Ipv4Addr> {
+        self.address
+    }
+
+    /// The address from now on. A former one that is gone is replaced at once, if the routes say by which.
+    pub fn settle(&mut self, seen: AddressSeen, now: Instant) -> Option<Ipv4Addr> {
+        let Some(other) = seen.address.filter(|_| self.address != seen.address) else {
+            self.rival = None;
+            return self.address;
+        };
+        let since = self.rival.filter(|(rival, _)| *rival == other).map_or(now, |(_, since)| since);
+        self.rival = Some((other, since));
+        let steady = now.duration_since(since) >= STEADY;
+        let moves = match (self.address, seen.is_routed, seen.keeps_former) {
+            (None, _, _) | (Some(_), true, false) => true,
+            (Some(_), false, true) => false,
+            (Some(_), true, true) | (Some(_), false, false) => steady,
+        };
+        if moves {
+            *self = Self { address: Some(other), rival: None };
+        }
+        self.address
+    }
+}
 
 /// The tunnel, as it should be and as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,10 +4,12 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::ServicesLoop;
-use super::plan::{Observed, ServicesPlan, stale_flows};
+use schema::meta::PodRef;
+
+use super::plan::{Observed, ServicesPlan, Wanted, stale_flows};
 use super::present::{Present, fingerprint};
 use super::render::UdpServing;
+use super::{ServicesLoop, refused};
 use crate::converge::network::parse::words;
 use crate::converge::network::plan::Why;
 use crate::converge::network::render::{RuleChange, restore_input};
@@ -23,6 +25,8 @@ pub struct Outcome {
     pub done: Vec<String>,
     /// What could not be done, with the reason.
     pub failed: Vec<String>,
+    /// Services that are left out from now on, with the reason; the others are programmed at once.
+    pub refused: Vec<(PodRef, String)>,
     /// What could not be done and is no reason to hurry.
     pub tolerated: Vec<String>,
 }
@@ -33,6 +37,7 @@ impl ServicesLoop {
         if !plan.rules.is_empty() && !self.change_rules(observed, &plan.rules, &mut outcome).await {
             return outcome;
         }
+        self.rendered.stands(&observed.wanted);
         if let Some(serving) = &plan.udp {
             self.forget_stale(observed, serving, &mut outcome).await;
         } else {
@@ -55,7 +60,14 @@ impl ServicesLoop {
         if let Err(error) = self.deps.iptables.restore(&input).await {
             // Of two tables one may be written.
             self.reading.present = None;
-            outcome.failed.push(format!("{what}: {error}"));
+            match owner_of(&error, &input, &observed.wanted) {
+                Some((id, rule)) => {
+                    let why = format!("{error}; the rule is {rule}");
+                    self.rendered.refuse(&id, why.clone());
+                    outcome.refused.push((id, why));
+                }
+                None => outcome.failed.push(format!("{what}: {error}")),
+            }
             return false;
         }
         let tables = input.lines().filter(|line| *line == "COMMIT").count();
@@ -101,6 +113,14 @@ impl ServicesLoop {
         if all {
             self.udp_settled = Some(Arc::clone(&observed.wanted.udp));
         }
+    }
+}
+
+/// The service whose rule was refused, and the rule.
+fn owner_of(error: &IptablesError, input: &str, wanted: &Wanted) -> Option<(PodRef, String)> {
+    match error {
+        IptablesError::Refused { line: Some(line), .. } => refused::owner(input, *line, wanted),
+        _ => None,
     }
 }
 

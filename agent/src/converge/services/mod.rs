@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
 use schema::meta::PodRef;
 use schema::records::{RulesStatus, ServiceRecord, Subnet};
+use schema::store::events::EventRecorder;
 use schema::world::Versioned;
 use tokio::sync::watch;
 
@@ -23,6 +24,7 @@ pub mod names;
 mod observe;
 pub mod plan;
 pub mod present;
+pub mod refused;
 pub mod render;
 mod report;
 #[cfg(test)]
@@ -35,6 +37,7 @@ use self::names::ServiceNames;
 use self::observe::Reading;
 use self::plan::{Observed, ServicesPlan, Wanted};
 use self::present::Fingerprint;
+use self::refused::Refused;
 use self::render::{Place, ServiceRules, UdpServing};
 use crate::catalog::Catalog;
 use crate::converge::network::render::ChainRef;
@@ -57,6 +60,8 @@ pub struct ServicesDeps {
     pub catalog: watch::Receiver<Arc<Catalog>>,
     /// What other nodes may know; a [`RulesWriter`] writes it.
     pub status: watch::Sender<Option<RulesStatus>>,
+    /// What people are told.
+    pub events: EventRecorder,
     /// Newest revision of etcd's services that the rules follow: whoever takes an endpoint down waits
     /// for it.
     pub programmed: watch::Sender<i64>,
@@ -86,6 +91,10 @@ struct Rendered {
     catalog: Option<Arc<Catalog>>,
     services: BTreeMap<PodRef, (Arc<Versioned<ServiceRecord>>, Arc<ServiceRules>)>,
     wanted: Arc<Wanted>,
+    /// Services whose rules iptables does not take: they are left as they were.
+    refused: BTreeMap<PodRef, Refused>,
+    /// What stood last without anything missing.
+    programmed: Arc<Wanted>,
 }
 
 impl ServicesLoop {

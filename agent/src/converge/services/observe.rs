@@ -9,11 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use schema::control::LoopError;
+use schema::meta::PodRef;
 use schema::records::Subnet;
 use tokio::time::Instant;
 
 use super::plan::{Observed, Wanted};
 use super::present::{Present, present};
+use super::refused::Refused;
 use super::render::{Place, service_rules};
 use super::{Rendered, ServicesLoop};
 use crate::catalog::Catalog;
@@ -125,6 +127,20 @@ impl ServicesLoop {
 }
 
 impl Rendered {
+    /// Leaves a service out from the next run on, until its record changes.
+    pub(super) fn refuse(&mut self, id: &PodRef, why: String) {
+        if let Some((record, rules)) = self.services.get(id) {
+            let (record, rules) = (Arc::clone(record), Arc::clone(rules));
+            self.refused.insert(id.clone(), Refused { record, rules, why });
+            self.catalog = None;
+        }
+    }
+
+    /// All of this is in the kernel.
+    pub(super) fn stands(&mut self, wanted: &Arc<Wanted>) {
+        self.programmed = Arc::clone(wanted);
+    }
+
     /// Brings the rules up to the catalog's services.
     fn render(&mut self, place: Place, catalog: &Arc<Catalog>) {
         let same_place = self.place.as_ref() == Some(&place);
@@ -146,8 +162,18 @@ impl Rendered {
             };
             services.insert(id.clone(), (Arc::clone(record), rules));
         }
-        let rules = services.iter().map(|(id, (_, rules))| (id.clone(), Arc::clone(rules))).collect();
-        self.wanted = Arc::new(Wanted::new(&place, rules));
+        self.refused.retain(|id, refused| {
+            services.get(id).is_some_and(|(record, _)| record.value == refused.record.value)
+        });
+        let rules = services.iter().filter_map(|(id, (_, rules))| {
+            let rules = match self.refused.get(id) {
+                None => rules,
+                // As it was before, if that was taken.
+                Some(refused) => self.programmed.services.get(id).filter(|rules| **rules != refused.rules)?,
+            };
+            Some((id.clone(), Arc::clone(rules)))
+        });
+        self.wanted = Arc::new(Wanted::new(&place, rules.collect()));
         self.services = services;
         self.catalog = Some(Arc::clone(catalog));
         self.place = Some(place);

@@ -6,32 +6,40 @@ use std::time::Duration;
 use schema::codec::encode;
 use schema::control::{LoopError, Next};
 use schema::keys::Key;
-use schema::records::RulesStatus;
+use schema::meta::PodRef;
+use schema::records::{EventType, RulesStatus};
+use schema::store::events::EventDraft;
 use schema::store::{Guard, Op, SharedStore, StoreError, TxnOutcome};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::ServicesLoop;
 use super::act::Outcome;
 use super::plan::Observed;
+use super::{ServicesLoop, refused};
 
 /// Between two writes, and between two tries when the store does not answer.
 const SPACING: Duration = Duration::from_secs(1);
 /// How often it is looked whether the key still holds what was written: etcd may have been lost.
 const AUDIT: Duration = Duration::from_secs(30);
+/// After a service was left out: time for others, not for the cause.
+const AGAIN: Duration = Duration::from_millis(100);
 
 impl ServicesLoop {
     pub(super) fn tell(&self, observed: &Observed, outcome: &Outcome) -> Result<Next, LoopError> {
         outcome.done.iter().for_each(|sentence| tracing::info!("services: {sentence}"));
         outcome.tolerated.iter().for_each(|sentence| tracing::warn!("services: {sentence}"));
+        outcome.refused.iter().for_each(|(id, why)| self.tell_refused(id, why));
         let error = outcome.failed.join("; ");
+        let told: Vec<String> =
+            outcome.failed.iter().cloned().chain(refused::summary(&self.rendered.refused)).collect();
+        let is_done = error.is_empty() && outcome.refused.is_empty();
         // Of what the disk knows no revision is known, and nobody waits for one.
         if let Some(revision) = observed.revision {
-            if error.is_empty() {
+            if is_done {
                 self.deps.programmed.send_if_modified(|known| std::mem::replace(known, revision) != revision);
             }
-            let status = RulesStatus { revision: *self.deps.programmed.borrow(), error: error.clone() };
+            let status = RulesStatus { revision: *self.deps.programmed.borrow(), error: told.join("; ") };
             self.deps.status.send_if_modified(|known| {
                 let status = Some(status);
                 let differs = *known != status;
@@ -40,9 +48,23 @@ impl ServicesLoop {
             });
         }
         match error.is_empty() {
+            true if !is_done => Ok(Next::After(AGAIN)),
             true => Ok(Next::Interval),
             false => Err(LoopError::message(error)),
         }
+    }
+
+    fn tell_refused(&self, id: &PodRef, why: &str) {
+        let node = &self.deps.node;
+        tracing::warn!("services: {id} is left out until it changes: {why}");
+        self.deps.events.record(EventDraft {
+            kind: EventType::Warning,
+            object_kind: "Service".to_owned(),
+            namespace: id.namespace.clone(),
+            name: id.name.clone(),
+            reason: "RulesRefused".to_owned(),
+            message: format!("node {node} programs it not, until it changes: {why}"),
+        });
     }
 }
 

@@ -24,6 +24,8 @@ pub struct FakeRules {
     pub flows: BTreeSet<UdpFlow>,
     /// All flows that were to be forgotten, in order.
     pub forgotten_flows: Vec<UdpFlow>,
+    /// An input with this in a line is refused, for this line.
+    pub refuse_line: Option<String>,
     /// The next calls fail with this text.
     pub refuse: Option<String>,
 }
@@ -42,7 +44,8 @@ impl FakeIptables {
         let rules = self.rules();
         match &rules.refuse {
             Some(message) => {
-                Err(IptablesError::Refused { program: program.to_owned(), message: message.clone() })
+                let (program, message) = (program.to_owned(), message.clone());
+                Err(IptablesError::Refused { program, message, line: None })
             }
             None => Ok(rules),
         }
@@ -59,6 +62,11 @@ impl Iptables for FakeIptables {
 
     async fn restore(&self, input: &str) -> Result<(), IptablesError> {
         let mut rules = self.allowed("iptables-restore")?;
+        let refused = rules.refuse_line.as_ref().and_then(|bad| input.lines().position(|l| l.contains(bad)));
+        if let Some(at) = refused {
+            let (program, message) = ("iptables-restore".to_owned(), "bad rule".to_owned());
+            return Err(IptablesError::Refused { program, message, line: Some(at + 1) });
+        }
         rules.restored.push(input.to_owned());
         let tables = input.lines().filter(|line| *line == "COMMIT").count();
         rules.generation = rules.generation.map(|count| count + u32::try_from(tables).unwrap_or_default());

@@ -63,6 +63,8 @@ pub enum IptablesError {
         program: String,
         /// What it said, in one line.
         message: String,
+        /// The line of its input that it names, counted from 1.
+        line: Option<usize>,
     },
     /// The program does not end.
     #[error("{program} did not end within {after:?}")]

@@ -94,7 +94,7 @@ impl RealIptables {
             silent if silent.is_empty() => output.status.to_string(),
             message => message.chars().take(MESSAGE_MAX).collect(),
         };
-        Err(IptablesError::Refused { program: named(), message })
+        Err(IptablesError::Refused { program: named(), message, line: line_of(&text) })
     }
 }
 
@@ -152,6 +152,16 @@ impl RealIptables {
             other => other.map(|_| ()),
         }
     }
+}
+
+/// The number in `Error occurred at line: 4` of rules that can't be read, and in `line 4: RULE_APPEND failed`
+/// of those that the kernel does not take.
+pub(super) fn line_of(text: &str) -> Option<usize> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words.windows(2).find_map(|pair| match pair {
+        ["line" | "line:", number] => number.trim_end_matches(':').parse().ok(),
+        _ => None,
+    })
 }
 
 /// The numbers in `iptables v1.8.9 (nf_tables)`.

@@ -1,6 +1,6 @@
 //! On the real kernel, in network namespaces of the tests' own.
 
-use super::real::version_of;
+use super::real::{line_of, version_of};
 use super::*;
 use crate::testing::TestNamespace;
 
@@ -9,6 +9,17 @@ fn versions_are_read_from_what_iptables_prints() {
     assert_eq!(version_of("iptables v1.8.9 (nf_tables)\n"), Some((1, 8, 9)));
     assert_eq!(version_of("iptables v1.6"), Some((1, 6, 0)));
     assert_eq!(version_of("ip6tables"), None);
+}
+
+#[test]
+fn the_refused_line_is_read_from_what_iptables_restore_prints() {
+    let parsed = "iptables-restore v1.8.9 (nf_tables): recent: bad value for option \"--seconds\"\n\n\
+        Error occurred at line: 4\nTry `iptables-restore -h' for more information.\n";
+    assert_eq!(line_of(parsed), Some(4));
+    let kernel = "iptables-restore v1.8.9 (nf_tables): \nline 12: RULE_APPEND failed (Invalid argument): rule in chain X\n";
+    assert_eq!(line_of(kernel), Some(12));
+    assert_eq!(line_of("iptables-restore: line 7 failed\n"), Some(7));
+    assert_eq!(line_of("another line of text"), None);
 }
 
 #[tokio::test]
@@ -29,7 +40,10 @@ async fn a_wrong_rule_changes_nothing_and_says_why() {
     let iptables = RealIptables::behind(node.prefix());
     let input = "*filter\n:MINE - [0:0]\n-A MINE -j NOWHERE\nCOMMIT\n";
     let error = iptables.restore(input).await.unwrap_err();
-    assert!(matches!(&error, IptablesError::Refused { message, .. } if !message.contains('\n')), "{error}");
+    assert!(
+        matches!(&error, IptablesError::Refused { message, line: Some(4), .. } if !message.contains('\n')),
+        "{error}"
+    );
     assert!(!iptables.save().await.unwrap().contains("MINE"));
 }
 

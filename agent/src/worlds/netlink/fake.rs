@@ -25,8 +25,12 @@ pub struct FakeKernel {
     pub routes: Vec<Route>,
     /// Ports that something listens on, with its process.
     pub listeners: BTreeMap<Port, Listener>,
+    /// Addresses of the node.
+    pub addresses: BTreeSet<Ipv4Addr>,
     /// The next calls fail with this text.
     pub refuse: Option<String>,
+    /// The next looks at tunnels fail with this text.
+    pub refuse_tunnels: Option<String>,
     /// Acts that changed something, in order: `ensure_pod_link mk8sv…`.
     pub acts: Vec<String>,
 }
@@ -129,6 +133,10 @@ impl Netlink for FakeNetlink {
 
 #[async_trait]
 impl Tunnels for FakeNetlink {
+    async fn has_address(&self, address: Ipv4Addr) -> Result<bool, NetlinkError> {
+        Ok(self.allowed("list", "addresses")?.addresses.contains(&address))
+    }
+
     async fn ensure_tunnel(&self, tunnel: &Tunnel) -> Result<bool, NetlinkError> {
         let mut kernel = self.allowed("ensure", &tunnel.name)?;
         if kernel.tunnels.get(&tunnel.name).is_some_and(|(there, _)| there == tunnel) {
@@ -141,6 +149,9 @@ impl Tunnels for FakeNetlink {
 
     async fn tunnel_is_whole(&self, tunnel: &Tunnel) -> Result<bool, NetlinkError> {
         let kernel = self.allowed("look up", &tunnel.name)?;
+        if let Some(message) = kernel.refuse_tunnels.clone() {
+            return Err(NetlinkError::Request { act: "look up", link: tunnel.name.clone(), message });
+        }
         Ok(kernel.tunnels.get(&tunnel.name).is_some_and(|(there, _)| there == tunnel))
     }
 

@@ -14,10 +14,12 @@ mod entries;
 mod fake;
 mod listeners;
 mod namespace;
+mod offload;
 mod pod_link;
 mod probe;
 mod real;
 mod socket;
+mod survey;
 #[cfg(test)]
 mod tests;
 mod tunnel;
@@ -26,6 +28,7 @@ pub use fake::FakeNetlink;
 pub use listeners::{Listener, Port};
 pub use probe::probe_features;
 pub use real::RealNetlink;
+pub use survey::{Device, ScratchNamespace};
 pub use tunnel::{Tunnel, TunnelEntry, Tunnels};
 
 /// Name of the link inside every pod.

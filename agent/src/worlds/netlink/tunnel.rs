@@ -10,7 +10,7 @@ use rtnetlink::{LinkUnspec, LinkVxlan};
 
 use super::real::RealNetlink;
 use super::socket::Link;
-use super::{HARDWARE_PREFIX, NetlinkError, hardware_address};
+use super::{HARDWARE_PREFIX, NetlinkError, hardware_address, offload};
 
 /// The node's end of the tunnel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +61,10 @@ impl std::fmt::Display for TunnelEntry {
 /// The tunnel to the other nodes. Every act is idempotent and bounded in time.
 #[async_trait]
 pub trait Tunnels: Send + Sync + 'static {
-    /// The tunnel is there, up, with exactly its address. True if something had to be done.
+    /// The node has this address on one of its links.
+    async fn has_address(&self, address: Ipv4Addr) -> Result<bool, NetlinkError>;
+    /// The tunnel is there, up, with exactly its address, and the kernel computes the checksums of what it
+    /// takes. True if something had to be done.
     async fn ensure_tunnel(&self, tunnel: &Tunnel) -> Result<bool, NetlinkError>;
     /// Nothing of it differs from what [`Tunnels::ensure_tunnel`] makes.
     async fn tunnel_is_whole(&self, tunnel: &Tunnel) -> Result<bool, NetlinkError>;
@@ -77,6 +80,11 @@ pub trait Tunnels: Send + Sync + 'static {
 
 #[async_trait]
 impl Tunnels for RealNetlink {
+    async fn has_address(&self, address: Ipv4Addr) -> Result<bool, NetlinkError> {
+        let addresses = self.socket.addresses(None).await?;
+        Ok(addresses.iter().any(|(_, there)| there.addr() == address))
+    }
+
     async fn ensure_tunnel(&self, wanted: &Tunnel) -> Result<bool, NetlinkError> {
         ensure(self, wanted).await
     }
@@ -110,7 +118,10 @@ async fn is_whole(netlink: &RealNetlink, tunnel: &Tunnel) -> Result<bool, Netlin
     let Some(link) = netlink.socket.link(&tunnel.name).await? else { return Ok(false) };
     let addresses = netlink.socket.addresses(Some(link.index)).await?;
     let addresses_are_right = matches!(addresses.as_slice(), [(_, only)] if *only == own_address(tunnel));
-    Ok(is_right_kind(&link, tunnel) && is_set_up(&link, tunnel) && addresses_are_right)
+    Ok(is_right_kind(&link, tunnel)
+        && is_set_up(&link, tunnel)
+        && addresses_are_right
+        && !checksums_are_offloaded(netlink, &tunnel.name)?)
 }
 
 /// Makes the link as wanted; true if something had to be done. What can't be changed of a link (number,
@@ -148,7 +159,21 @@ async fn ensure(netlink: &RealNetlink, tunnel: &Tunnel) -> Result<bool, NetlinkE
         did = true;
         socket.delete_address(name, link.index, stale).await?;
     }
+    if checksums_are_offloaded(netlink, name)? {
+        did = true;
+        let switched = offload::switch_off(&netlink.home, name);
+        switched.map_err(|error| refused("switch off the checksum offload of", name, &error))?;
+    }
     Ok(did)
+}
+
+fn checksums_are_offloaded(netlink: &RealNetlink, name: &str) -> Result<bool, NetlinkError> {
+    let looked = offload::is_on(&netlink.home, name);
+    looked.map_err(|error| refused("look at the checksum offload of", name, &error))
+}
+
+fn refused(act: &'static str, link: &str, error: &std::io::Error) -> NetlinkError {
+    NetlinkError::Request { act, link: link.to_owned(), message: error.to_string() }
 }
 
 /// By its hardware address, which it has from its first moment on: the kernel takes no other mark when a

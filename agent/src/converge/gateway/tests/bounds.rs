@@ -85,6 +85,68 @@ async fn who_is_one_too_many_waits_for_a_place() {
     drop(two);
 }
 
+// Seen red with an `admit` that refuses nobody.
+#[tokio::test]
+async fn one_client_holds_a_quarter_of_all_places_and_is_told_so() {
+    use crate::testing::TestNamespace;
+    let limits = Limits { connections: 8, ..Limits::default() };
+    // The client has another address than the gateway: the node itself may hold all.
+    let mut node = TestNamespace::new();
+    let client = node.pod();
+    let peer = client.to_string();
+    node.run("ip", &["link", "add", "up0", "type", "veth", "peer", "name", "eth0", "netns", &peer]);
+    node.run("ip", &["addr", "add", "192.0.2.1/24", "dev", "up0"]);
+    node.run("ip", &["link", "set", "up0", "up"]);
+    for arguments in
+        [["addr", "add", "192.0.2.2/24", "dev", "eth0"].as_slice(), &["link", "set", "eth0", "up"]]
+    {
+        assert!(crate::testing::in_pod(client, "ip", arguments).0);
+    }
+    let own = node.process();
+    let listener = crate::testing::inside(own, || {
+        let listener = std::net::TcpListener::bind("192.0.2.1:80")?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    });
+    let listener = tokio::net::TcpListener::from_std(listener.unwrap()).unwrap();
+    let bed = Bed::at(listener, limits, table(&[named("hello").await])).await;
+    let connect = |from: i32| {
+        let connected = crate::testing::inside(from, || {
+            let stream = std::net::TcpStream::connect("192.0.2.1:80")?;
+            stream.set_nonblocking(true)?;
+            Ok(stream)
+        });
+        super::Wire::new(tokio::net::TcpStream::from_std(connected.unwrap()).unwrap())
+    };
+    let (mut one, mut two) = (connect(client), connect(client));
+    for held in [&mut one, &mut two] {
+        held.send(&get("/")).await;
+        assert!(held.message().await.ends_with("hello"));
+    }
+    let mut three = connect(client);
+    let answer = three.message().await;
+    assert_eq!(first_line(&answer), "http/1.1 503 service unavailable");
+    assert!(answer.contains("192.0.2.2 has 2 connections to the gateway already"), "{answer}");
+    assert!(three.closes().await);
+    let mut others: Vec<_> = (0..4).map(|_| connect(own)).collect();
+    for other in &mut others {
+        other.send(&get("/")).await;
+        assert!(other.message().await.ends_with("hello"), "the node itself, for a proxy there");
+    }
+    drop(one);
+    let served = async {
+        loop {
+            let mut again = connect(client);
+            again.send(&get("/")).await;
+            if again.message().await.ends_with("hello") {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(super::PATIENCE, served).await.expect("its place is free again");
+    bed.shutdown.cancel();
+}
+
 #[tokio::test]
 async fn at_the_end_requests_under_way_are_answered_and_nothing_else_is_waited_for() {
     let (asked, mut begun) = tokio::sync::mpsc::channel::<()>(1);

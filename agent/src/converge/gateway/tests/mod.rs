@@ -73,12 +73,15 @@ struct Bed {
 
 impl Bed {
     async fn start(limits: Limits, table: Table) -> Self {
+        Self::at(server::listen("127.0.0.1:0".parse().unwrap()).unwrap(), limits, table).await
+    }
+
+    async fn at(listener: TcpListener, limits: Limits, table: Table) -> Self {
         let shutdown = CancellationToken::new();
         let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
         let (tables, newest) = watch::channel(Arc::new(table));
         let proxy = Proxy::new(limits.clone(), connections.clone(), shutdown.clone());
         let router = Router { table: newest, proxy };
-        let listener = server::listen("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.local_addr().unwrap();
         let (listeners, opened) = mpsc::channel(1);
         listeners.send(listener).await.unwrap();

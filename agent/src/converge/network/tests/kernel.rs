@@ -50,7 +50,7 @@ impl Node {
         }
         namespace.run("iptables", &["-P", "FORWARD", "DROP"]);
         let netlink = Arc::new(RealNetlink::open_at("mk8s", &namespace.path()).unwrap());
-        let iptables = Arc::new(RealIptables::behind(namespace.prefix()));
+        let iptables = Arc::new(RealIptables::at(namespace.path()));
         let cidr = Subnet::new("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
         let (subnets, subnet) = watch::channel(Some(cidr));
         let (tables, table) = watch::channel::<PodTable>(Some(Arc::default()));

@@ -80,6 +80,7 @@ fn observed(model: Model, saved: &str) -> Observed {
     Observed {
         bridge: bridge(&model),
         tunnel: None,
+        tunnel_failure: None,
         bridge_is_whole: true,
         saved: saved_rules(saved, |chain| bases.contains(chain) || ours.contains(chain)),
         spellings: BTreeMap::new(),

@@ -107,6 +107,17 @@ async fn nothing_is_planned_before_range_and_pods_are_known() {
     assert_eq!(rig.netlink.kernel().acts, ["ensure_bridge mk8s0", "ensure_tunnel mk8s.1"]);
 }
 
+/// What `iptables-save` prints of what was written to a kernel without rules.
+fn as_saved(written: &str) -> String {
+    let printed = written.replace("*filter\n", "*filter\n:FORWARD DROP [0:0]\n:INPUT ACCEPT [0:0]\n");
+    let bases = "*nat\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\n";
+    let mut printed = printed.replace("*nat\n", bases);
+    for base in ["FORWARD", "INPUT", "PREROUTING", "OUTPUT", "POSTROUTING"] {
+        printed = printed.replace(&format!("-I {base} 1"), &format!("-A {base}"));
+    }
+    printed
+}
+
 #[tokio::test]
 async fn what_is_printed_in_another_spelling_is_written_once() {
     let mut rig = rig();
@@ -115,15 +126,7 @@ async fn what_is_printed_in_another_spelling_is_written_once() {
     run(&mut rig).await.unwrap();
     // An iptables that prints the same rules without `-m tcp` and with a port range's spelling.
     let written = rig.iptables.rules().restored[0].clone();
-    let printed =
-        written.replace("-m tcp --dport 8080", "--dport 8080:8080").replace("-I FORWARD 1", "-A FORWARD");
-    let printed = printed.replace("*filter\n", "*filter\n:FORWARD DROP [0:0]\n:INPUT ACCEPT [0:0]\n");
-    let bases = "*nat\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\n";
-    let mut printed = printed.replace("*nat\n", bases);
-    for base in ["INPUT", "PREROUTING", "OUTPUT", "POSTROUTING"] {
-        printed = printed.replace(&format!("-I {base} 1"), &format!("-A {base}"));
-    }
-    rig.iptables.rules().saved = printed;
+    rig.iptables.rules().saved = as_saved(&written).replace("-m tcp --dport 8080", "--dport 8080:8080");
     assert_eq!(run(&mut rig).await, Ok(false), "{:?}", rig.iptables.rules().restored);
     rig.tables.send_replace(Some(Arc::new(BTreeMap::from([pod("u1", 9090)]))));
     assert_eq!(run(&mut rig).await, Ok(true), "another port is another rule");
@@ -141,4 +144,57 @@ async fn a_failed_step_hinders_no_other_and_is_told() {
     let error = rig.network.report(observed, outcome).await.unwrap_err().to_string();
     assert!(error.contains("no room") && error.contains("filter/MK8S-FORWARD was missing"), "{error}");
     assert_eq!(rig.netlink.kernel().acts, ["ensure_bridge mk8s0", "ensure_tunnel mk8s.1"]);
+}
+
+// Seen red without `tunnel_failure` in `plan`.
+#[tokio::test]
+async fn a_tunnel_that_cannot_be_looked_at_is_told_once_and_hinders_no_rule() {
+    let mut rig = rig();
+    rig.subnets.send_replace(subnet());
+    rig.tables.send_replace(Some(Arc::new(BTreeMap::new())));
+    rig.netlink.kernel().refuse_tunnels = Some("no vxlan here".into());
+    let mut told = Vec::new();
+    for _ in 0..3 {
+        let Observation::Ready(observed) = rig.network.observe().await.unwrap() else { panic!("ready") };
+        let plan = NetworkLoop::plan(&observed, Timestamp::now());
+        told.push(rig.network.act(&observed, plan).await.tolerated);
+    }
+    assert!(told[0].len() == 1 && told[0][0].contains("no vxlan here"), "{told:?}");
+    assert!(told[1].is_empty() && told[2].is_empty(), "{told:?}");
+    assert_eq!(rig.netlink.kernel().acts, ["ensure_bridge mk8s0"]);
+    assert!(!rig.iptables.rules().restored.is_empty());
+    rig.netlink.kernel().refuse_tunnels = None;
+    assert_eq!(run(&mut rig).await, Ok(true));
+    assert_eq!(rig.netlink.kernel().acts[1..], ["ensure_tunnel mk8s.1"]);
+}
+
+// Seen red with `is_due` always true.
+#[tokio::test(start_paused = true)]
+async fn all_rules_are_read_again_only_when_somebody_changed_some_or_after_a_while() {
+    let mut rig = rig();
+    rig.subnets.send_replace(subnet());
+    rig.tables.send_replace(Some(Arc::new(BTreeMap::new())));
+    rig.iptables.rules().generation = Some(1);
+    run(&mut rig).await.unwrap();
+    run(&mut rig).await.unwrap();
+    assert_eq!(rig.iptables.rules().saves, 2, "once more after what was written");
+    // The fake keeps no rules: what was written is missing until it is there.
+    let printed = as_saved(&rig.iptables.rules().restored[0]);
+    rig.iptables.rules().saved.clone_from(&printed);
+    for _ in 0..5 {
+        assert_eq!(run(&mut rig).await, Ok(false));
+        assert_eq!(rig.iptables.rules().saves, 3);
+    }
+    rig.iptables.rules().generation = Some(99);
+    rig.iptables.rules().saved.clear();
+    assert_eq!(run(&mut rig).await, Ok(true), "somebody flushed all");
+    assert_eq!(rig.iptables.rules().saves, 4);
+    rig.iptables.rules().saved = printed;
+    for _ in 0..5 {
+        assert_eq!(run(&mut rig).await, Ok(false));
+        assert_eq!(rig.iptables.rules().saves, 5);
+    }
+    tokio::time::advance(std::time::Duration::from_secs(61)).await;
+    run(&mut rig).await.unwrap();
+    assert_eq!(rig.iptables.rules().saves, 6, "should the count be wrong");
 }

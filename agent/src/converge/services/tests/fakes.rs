@@ -5,6 +5,7 @@ use schema::control::{Loop as _, Observation, Plan as _};
 use schema::keys::Key;
 use schema::records::{RulesStatus, Subnet};
 use schema::store::SharedStore;
+use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
 use schema::world::Versioned;
 use tokio::sync::watch;
@@ -39,6 +40,7 @@ fn rig() -> Rig {
         iptables: Arc::clone(&iptables) as _,
         subnet,
         catalog,
+        events: EventRecorder::disabled(),
         status,
         programmed,
     });
@@ -122,6 +124,45 @@ async fn what_is_programmed_is_told_and_what_is_not_is_told_with_the_reason() {
     rig.run().await.unwrap();
     let expected = RulesStatus { revision: 6, error: String::new() };
     assert_eq!((*rig.programmed.borrow(), rig.status.borrow().clone()), (6, Some(expected)));
+}
+
+// Seen red without `refuse` in `change_rules`.
+#[tokio::test]
+async fn a_service_that_iptables_refuses_keeps_no_other_from_its_rules() {
+    let mut rig = rig();
+    let at = |last: u8, endpoint: &str| ServiceRecord {
+        cluster_ip: Some(std::net::Ipv4Addr::new(10, 96, 0, last)),
+        ..service(&[endpoint])
+    };
+    let (web, bad) = (at(5, "10.244.3.5:80"), at(6, "10.244.3.66:80"));
+    rig.iptables.rules().refuse_line = Some("10.244.3.66:80".into());
+    rig.know(Source::Etcd, 7, &[("web", web.clone()), ("bad", bad.clone())]);
+    assert_eq!(rig.run().await, Ok(true));
+    assert_eq!(*rig.programmed.borrow(), 0, "nothing stands yet");
+    assert_eq!(rig.run().await, Ok(true));
+    let last = rig.iptables.rules().restored.last().cloned().unwrap();
+    assert!(last.contains("10.244.3.5:80") && !last.contains("default/bad"), "{last}");
+    let status = rig.status.borrow().clone().unwrap();
+    assert_eq!((*rig.programmed.borrow(), status.revision), (7, 7));
+    for part in ["service default/bad is left out", "bad rule", "-A MK8S-SEP-", "10.244.3.66:80"] {
+        assert!(status.error.contains(part), "{part}: {}", status.error);
+    }
+    assert_eq!(rig.run().await, Ok(false), "it is not tried again");
+    // Others change meanwhile; then its own record does.
+    rig.know(Source::Etcd, 8, &[("web", at(5, "10.244.3.7:80")), ("bad", bad)]);
+    assert_eq!(rig.run().await, Ok(true));
+    assert!(rig.status.borrow().clone().unwrap().error.contains("default/bad"));
+    rig.know(Source::Etcd, 9, &[("web", at(5, "10.244.3.7:80")), ("bad", at(6, "10.244.3.8:80"))]);
+    assert_eq!(rig.run().await, Ok(true));
+    let last = rig.iptables.rules().restored.last().cloned().unwrap();
+    assert!(last.contains("10.244.3.8:80"), "{last}");
+    assert_eq!(*rig.status.borrow(), Some(RulesStatus { revision: 9, error: String::new() }));
+    // Refused once more: what it had is not taken away.
+    rig.know(Source::Etcd, 10, &[("web", web), ("bad", at(6, "10.244.3.66:80"))]);
+    rig.run().await.unwrap();
+    rig.run().await.unwrap();
+    let last = rig.iptables.rules().restored.last().cloned().unwrap();
+    assert!(last.contains("10.244.3.5:80") && last.contains("10.244.3.8:80"), "{last}");
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use schema::control::{Loop, Nudge, Observation, Plan as _};
 use schema::records::Subnet;
+use schema::store::events::EventRecorder;
 use schema::world::{Table, Versioned};
 use tokio::sync::watch;
 
@@ -151,6 +152,7 @@ fn services_loop(
         iptables: Arc::clone(iptables) as _,
         subnet,
         catalog,
+        events: EventRecorder::disabled(),
         status: watch::channel(None).0,
         programmed: watch::channel(0).0,
     });
@@ -418,6 +420,35 @@ async fn clients_are_shared_alike_among_endpoints_unless_they_are_to_stay() {
         // Another way into the same service.
         assert_eq!(ask_tcp(node.outside, "198.51.100.7:80").unwrap(), first);
     }
+}
+
+// Seen red without `refuse` in `change_rules`: the client of 10.96.0.5 waits in vain.
+#[tokio::test]
+async fn a_service_whose_rule_iptables_does_not_take_is_left_out_alone() {
+    let mut node = Node::new().await;
+    let pod = node.pod(2).await;
+    serve_tcp(pod, "two");
+    // No iptables takes an affinity of no seconds.
+    let bad = ServiceRecord {
+        cluster_ip: Some("10.96.0.6".parse().unwrap()),
+        ports: vec![port(Protocol::Tcp, 80, None)],
+        external_ips: Vec::new(),
+        affinity_seconds: Some(0),
+        ..web(&["10.244.3.2:80", "10.244.3.3:80"])
+    };
+    let good = web(&["10.244.3.2:80"]);
+    node.serve(&[("bad", &bad), ("web", &good)]).await;
+    converge(&mut node.services).await;
+    assert!(ask_tcp(node.own, "10.96.0.5:80").unwrap().starts_with("two "));
+    assert!(!converge(&mut node.services).await, "and that is all");
+    let refused = &node.services.rendered.refused;
+    assert_eq!(refused.keys().collect::<Vec<_>>(), [&id("bad")]);
+    assert!(refused[&id("bad")].why.contains("--seconds 0"), "{refused:?}");
+    let mended = ServiceRecord { affinity_seconds: Some(60), ..bad };
+    node.serve(&[("bad", &mended), ("web", &good)]).await;
+    assert!(node.services.rendered.refused.is_empty());
+    let text = node.iptables.save().await.unwrap();
+    assert!(text.contains("--seconds 60") && text.contains("-d 10.96.0.6/32"), "{text}");
 }
 
 // Seen red when `forget_stale` passes over every flow.

@@ -1,0 +1,238 @@
+//! From what was seen of the node's network to checks. Pure.
+
+use ipnet::Ipv4Net;
+use schema::kinds::pod::Protocol;
+use schema::kinds::service::NODE_PORTS;
+
+use super::network_probe::{Links, NetworkSeen};
+use super::rules::RECENT;
+use super::{Check, Ranges};
+use crate::config::Config;
+use crate::converge::network::mtu::{DEFAULT_MTU, MTU_MIN, VXLAN_OVERHEAD, pod_mtu};
+use crate::converge::network::render::Names;
+
+/// With fewer connections than this one busy service fills the kernel's table: a connection through the
+/// gateway takes two, and one that has ended stays for two minutes.
+const CONNECTIONS_MIN: u64 = 32_768;
+
+/// From this share of the table on it is nearly full, in percent.
+const CONNECTIONS_FULL: u64 = 90;
+
+/// `rp_filter`: a packet must come by the very link by which its sender would be answered.
+const STRICT: u8 = 1;
+
+/// All checks. `agent_runs`: what it uses is no trouble.
+pub(super) fn judge(config: &Config, ranges: Ranges, seen: &NetworkSeen, agent_runs: bool) -> Vec<Check> {
+    let names = Names::of(&config.machine.instance);
+    let mut checks = rules(seen);
+    checks.extend([connections(seen), rp_filter(seen)]);
+    match &seen.links {
+        Err(why) => checks.push(Check::fail("links", why, "see that the kernel answers netlink")),
+        Ok(links) => {
+            checks.extend(mtu(&names, links));
+            checks.push(vxlan(config, &names, links));
+            checks.push(range("pod addresses", "--cluster-cidr", ranges.cluster, &names, links));
+            checks.push(services(ranges, &names, links));
+        }
+    }
+    checks.extend(fronts(seen, agent_runs));
+    checks.push(node_ports(seen));
+    checks
+}
+
+fn rules(seen: &NetworkSeen) -> Vec<Check> {
+    let tried = match &seen.rules {
+        Ok(tried) => tried,
+        Err(why) => return vec![Check::fail("packet rules", why, "start as root, with iptables installed")],
+    };
+    let refused = |(name, result): &(&'static str, Result<(), String>)| {
+        let why = result.as_ref().err()?;
+        Some(match *name == RECENT {
+            true => Check::warn(name, why, "sessionAffinity needs it: load the module xt_recent"),
+            false => Check::fail(name, why, "load its module: modprobe xt_NAME, ipt_NAME or nft_compat"),
+        })
+    };
+    let checks: Vec<Check> = tried.iter().filter_map(refused).collect();
+    match checks.is_empty() {
+        true => {
+            vec![Check::ok(
+                "packet rules",
+                format!("the kernel takes all {} matches and targets", tried.len()),
+            )]
+        }
+        false => checks,
+    }
+}
+
+fn connections(seen: &NetworkSeen) -> Check {
+    let more = "set net.netfilter.nf_conntrack_max higher by sysctl, for example 262144";
+    match seen.connections {
+        None => {
+            Check::ok("conntrack table", "the kernel follows no connections yet; the first rule makes it")
+        }
+        Some((used, most)) => {
+            let found = format!("{used} of {most} connections");
+            match used.saturating_mul(100) >= most.saturating_mul(CONNECTIONS_FULL) {
+                true => Check::warn("conntrack table", format!("{found}: new ones are dropped soon"), more),
+                false if most < CONNECTIONS_MIN => Check::warn("conntrack table", found, more),
+                false => Check::ok("conntrack table", found),
+            }
+        }
+    }
+}
+
+/// With one way out all answers come by it.
+fn rp_filter(seen: &NetworkSeen) -> Check {
+    let strict: Vec<&str> =
+        seen.rp_filter.iter().filter(|(_, value)| **value == STRICT).map(|(name, _)| name.as_str()).collect();
+    match strict.first() {
+        None => Check::ok("rp_filter", "not strict"),
+        Some(name) if seen.rp_filter.len() < 2 => {
+            Check::ok("rp_filter", format!("strict at {name}, the only way out"))
+        }
+        Some(name) => Check::warn(
+            "rp_filter",
+            format!(
+                "strict at {}, one of several ways out: other nodes' packets may be dropped",
+                strict.join(", ")
+            ),
+            format!("set net.ipv4.conf.{name}.rp_filter and net.ipv4.conf.all.rp_filter to 2 by sysctl"),
+        ),
+    }
+}
+
+/// The uplink's, and that of our own links, which the agent sets when it starts.
+fn mtu(names: &Names, links: &Links) -> Vec<Check> {
+    let uplink = links.uplinks.first().and_then(|name| links.devices.iter().find(|d| d.name == *name));
+    let pods = pod_mtu(uplink.map(|uplink| uplink.mtu));
+    let mut checks = vec![match uplink {
+        None => Check::warn(
+            "mtu",
+            format!("no default route: pods get {pods}, as of Ethernet's {DEFAULT_MTU}"),
+            "see that the links between nodes carry that much, or give the node a default route",
+        ),
+        Some(uplink) if uplink.mtu < MTU_MIN + VXLAN_OVERHEAD => Check::fail(
+            "mtu",
+            format!("{} has {}: packets of {pods} to other nodes do not fit", uplink.name, uplink.mtu),
+            format!("give it at least {} by ip link set {} mtu N", MTU_MIN + VXLAN_OVERHEAD, uplink.name),
+        ),
+        Some(uplink) => {
+            let found = format!("{} has {}: pods get {pods}, less what VXLAN needs", uplink.name, uplink.mtu);
+            Check::ok("mtu", found)
+        }
+    }];
+    let ours = [&names.bridge, &names.tunnel];
+    let stale = links.devices.iter().filter(|device| ours.contains(&&device.name) && device.mtu != pods);
+    checks.extend(stale.map(|device| {
+        let found = format!("{} has {} where {pods} fits the uplink", device.name, device.mtu);
+        Check::warn("mtu of links", found, "restart the agent: it looks at the uplink when it starts")
+    }));
+    checks
+}
+
+fn vxlan(config: &Config, names: &Names, links: &Links) -> Check {
+    let (vni, port) = (config.vxlan.vni, config.vxlan.port);
+    let there = links.devices.iter().filter(|device| device.name != names.tunnel);
+    let others: Vec<_> = there.filter_map(|device| Some((device.name.as_str(), device.vxlan?))).collect();
+    let ours = links.devices.iter().find(|device| device.name == names.tunnel);
+    let listener = links.listeners.get(&(Protocol::Udp, port));
+    if ours.is_some_and(|ours| ours.vxlan.is_none()) {
+        let found = format!("link {} is there and is no VXLAN", names.tunnel);
+        return Check::warn("vxlan port", found, "rename it, or use another --instance");
+    }
+    if let Some((name, _)) = others.iter().find(|(_, theirs)| *theirs == (vni, port)) {
+        return Check::warn(
+            "vxlan port",
+            format!("{name} has VNI {vni} at UDP port {port} already"),
+            "give all nodes another --vxlan-vni and --vxlan-port; a single node works without",
+        );
+    }
+    if let Some((name, _)) = others.iter().find(|(_, (_, theirs))| *theirs == port) {
+        return Check::warn(
+            "vxlan port",
+            format!("{name} uses UDP port {port} too, and only nodes of this cluster may send to it"),
+            "give all nodes another --vxlan-port",
+        );
+    }
+    match (ours.and_then(|ours| ours.vxlan), listener) {
+        (Some((_, used)), _) if used == port => {
+            Check::ok("vxlan port", format!("UDP port {port}, in use by {}", names.tunnel))
+        }
+        (_, Some(listener)) => {
+            let who = listener.process.as_deref().unwrap_or("another program");
+            let found = format!("UDP port {port} is in use by {who}");
+            Check::warn("vxlan port", found, "give all nodes another --vxlan-port, or stop what uses it")
+        }
+        (_, None) => Check::ok("vxlan port", format!("VNI {vni} at UDP port {port} is free")),
+    }
+}
+
+/// Nobody else may have a route into the range, or an address of it.
+fn range(name: &'static str, flag: &'static str, range: Ipv4Net, names: &Names, links: &Links) -> Check {
+    let ours = |link: &str| [&names.bridge, &names.tunnel].iter().any(|own| *own == link);
+    let remedy = || format!("give the reconciler another {flag}");
+    let route = links.routes.iter().find(|route| {
+        !ours(&route.interface) && route.destination.prefix_len() > 0 && overlap(route.destination, range)
+    });
+    if let Some(route) = route {
+        let found = format!("{range} meets the route to {} through {}", route.destination, route.interface);
+        return Check::fail(name, found, remedy());
+    }
+    let address = |device: &&crate::worlds::netlink::Device| {
+        !ours(&device.name) && device.addresses.iter().any(|address| overlap(*address, range))
+    };
+    match links.devices.iter().find(address) {
+        Some(device) => {
+            Check::fail(name, format!("{range} meets the addresses of {}", device.name), remedy())
+        }
+        None => Check::ok(name, format!("{range} meets no route and no address of this machine")),
+    }
+}
+
+fn services(ranges: Ranges, names: &Names, links: &Links) -> Check {
+    if overlap(ranges.cluster, ranges.service) {
+        let found = format!("{} meets the pods' range {}", ranges.service, ranges.cluster);
+        return Check::fail("service addresses", found, "give the reconciler another --service-cidr");
+    }
+    range("service addresses", "--service-cidr", ranges.service, names, links)
+}
+
+fn overlap(one: Ipv4Net, other: Ipv4Net) -> bool {
+    one.contains(&other.network()) || other.contains(&one.network())
+}
+
+fn fronts(seen: &NetworkSeen, agent_runs: bool) -> Vec<Check> {
+    let check = |(name, at, result): &(&'static str, String, Result<(), String>)| match result {
+        Ok(()) => Check::ok(name, format!("{at} is free")),
+        Err(_) if agent_runs => Check::ok(name, format!("{at}, in use by a running agent")),
+        Err(why) => Check::fail(
+            name,
+            format!("{at}: {why}"),
+            "let what listens there take the node's own address, not all; ss -lntup shows it",
+        ),
+    };
+    seen.fronts.iter().map(check).collect()
+}
+
+/// A socket of the node's own that has a service's port is no longer reached.
+fn node_ports(seen: &NetworkSeen) -> Check {
+    let name = "node ports";
+    let (first, last) = (NODE_PORTS.start(), NODE_PORTS.end());
+    let Some((low, high)) = seen.local_ports else {
+        return Check::warn(name, "net.ipv4.ip_local_port_range can't be read", "mount /proc");
+    };
+    let within = |(low, high): (u16, u16), port: u16| low <= port && port <= high;
+    let given = |port: &u16| {
+        within((low, high), *port) && !seen.reserved_ports.iter().any(|range| within(*range, *port))
+    };
+    match NODE_PORTS.into_iter().find(given) {
+        None => {
+            Check::ok(name, format!("{first}-{last} are apart from the node's own sockets, {low}-{high}"))
+        }
+        Some(_) => Check::warn(
+            name,
+            format!("the node's own sockets may take some of {first}-{last}: it gives them {low}-{high}"),
+            format!("set net.ipv4.ip_local_reserved_ports to {first}-{last} by sysctl"),
+        ),
+    }
+}

@@ -1,0 +1,139 @@
+//! Looks at what the node's network stands on for the doctor. Judges nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+
+use schema::kinds::pod::Protocol;
+use schema::records::{dns_address, gateway_address};
+
+use super::Ranges;
+use super::rules::{self, Tried};
+use crate::config::Config;
+use crate::converge::{dns, gateway};
+use crate::worlds::netlink::{Device, Listener, Netlink as _, NetlinkError, Port, RealNetlink, Route};
+
+/// Port of names.
+const DNS: u16 = 53;
+
+/// What was seen; texts of errors where something can't be.
+#[derive(Debug, Clone)]
+pub(super) struct NetworkSeen {
+    pub(super) rules: Result<Vec<Tried>, String>,
+    /// What netlink says.
+    pub(super) links: Result<Links, String>,
+    /// Where DNS and gateway answer: whether the port can be had.
+    pub(super) fronts: Vec<(&'static str, String, Result<(), String>)>,
+    /// `rp_filter` of each uplink, or of all links if that is stricter.
+    pub(super) rp_filter: BTreeMap<String, u8>,
+    /// Connections that the kernel follows, and how many it can.
+    pub(super) connections: Option<(u64, u64)>,
+    /// Ports that the kernel gives to sockets that ask for any.
+    pub(super) local_ports: Option<(u16, u16)>,
+    /// But not these.
+    pub(super) reserved_ports: Vec<(u16, u16)>,
+}
+
+/// Links, routes and sockets of the node.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Links {
+    pub(super) devices: Vec<Device>,
+    /// Of all default routes, the one that is used first.
+    pub(super) uplinks: Vec<String>,
+    pub(super) routes: Vec<Route>,
+    pub(super) listeners: BTreeMap<Port, Listener>,
+}
+
+pub(super) async fn look(config: &Config, ranges: Ranges) -> NetworkSeen {
+    let links = links(config).await.map_err(|error| error.to_string());
+    let uplinks = links.as_ref().map(|links| links.uplinks.clone()).unwrap_or_default();
+    let whose = |protocol: Protocol, port: u16| {
+        let listener = links.as_ref().ok().and_then(|links| links.listeners.get(&(protocol, port)));
+        listener.and_then(|listener| listener.process.clone())
+    };
+    NetworkSeen {
+        fronts: fronts(ranges, &whose),
+        rules: rules::try_all().await,
+        rp_filter: uplinks.into_iter().filter_map(|name| Some((name.clone(), rp_filter(&name)?))).collect(),
+        connections: number("/proc/sys/net/netfilter/nf_conntrack_count")
+            .zip(number("/proc/sys/net/netfilter/nf_conntrack_max")),
+        local_ports: read("/proc/sys/net/ipv4/ip_local_port_range").as_deref().and_then(pair),
+        reserved_ports: port_list(&read("/proc/sys/net/ipv4/ip_local_reserved_ports").unwrap_or_default()),
+        links,
+    }
+}
+
+async fn links(config: &Config) -> Result<Links, NetlinkError> {
+    let netlink = RealNetlink::open(&config.machine.instance)?;
+    let (udp, tcp) = (Protocol::Udp, Protocol::Tcp);
+    let named = BTreeSet::from([(udp, config.vxlan.port), (udp, DNS), (tcp, DNS), (tcp, gateway::PORT)]);
+    Ok(Links {
+        devices: netlink.devices().await?,
+        uplinks: netlink.uplinks().await?,
+        routes: netlink.list_routes().await?,
+        listeners: netlink.listeners(&named).await?,
+    })
+}
+
+/// Tried as the agent does it, and given back at once.
+fn fronts(
+    ranges: Ranges,
+    whose: &dyn Fn(Protocol, u16) -> Option<String>,
+) -> Vec<(&'static str, String, Result<(), String>)> {
+    let (names, web) = (dns_address(ranges.service), gateway_address(ranges.service));
+    let told = |result: io::Result<()>, ports: &[(Protocol, u16)]| {
+        result.map_err(|error| {
+            let process = ports.iter().find_map(|(protocol, port)| whose(*protocol, *port));
+            process.map_or_else(|| error.to_string(), |process| format!("{error}: {process}"))
+        })
+    };
+    let at = |address: Ipv4Addr, port: u16| (address, port);
+    let dns = told(dns::can_listen(names), &[(Protocol::Udp, DNS), (Protocol::Tcp, DNS)]);
+    let listened = gateway::server::listen(at(web, gateway::PORT).into()).map(drop);
+    let http = told(listened, &[(Protocol::Tcp, gateway::PORT)]);
+    vec![("dns", format!("{names}:{DNS}"), dns), ("gateway", format!("{web}:{}", gateway::PORT), http)]
+}
+
+/// The kernel takes the stricter of both.
+fn rp_filter(link: &str) -> Option<u8> {
+    let of = |name: &str| number(&format!("/proc/sys/net/ipv4/conf/{name}/rp_filter"));
+    let (all, own) = (of("all")?, of(link)?);
+    u8::try_from(all.max(own)).ok()
+}
+
+fn read(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok()
+}
+
+fn number(path: &str) -> Option<u64> {
+    read(path)?.trim().parse().ok()
+}
+
+/// `32768 60999`.
+fn pair(text: &str) -> Option<(u16, u16)> {
+    let mut numbers = text.split_whitespace().map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// `8080,30000-32767`.
+fn port_list(text: &str) -> Vec<(u16, u16)> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some((first.parse().ok()?, last.parse().ok()?))
+    };
+    text.trim().split(',').filter_map(range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_lists_of_ports_are_read() {
+        assert_eq!(pair("32768\t60999\n"), Some((32768, 60999)));
+        assert_eq!(pair("\n"), None);
+        assert_eq!(port_list("8080,30000-32767\n"), [(8080, 8080), (30000, 32767)]);
+        assert_eq!(port_list("\n"), []);
+    }
+}

@@ -1,0 +1,83 @@
+//! What the doctor says of the machine.
+
+use super::judge::judge;
+use super::network_tests;
+use super::probe::{DockerSeen, Seen};
+use super::{Level, Ranges};
+use crate::args::{Arguments, Command};
+use crate::config::Config;
+use clap::Parser as _;
+
+pub(super) fn config() -> Config {
+    let arguments = Arguments::try_parse_from(["minik8s-agent", "run", "--node", "n1"]).unwrap();
+    let Command::Run(run) = arguments.command else { panic!("run was given") };
+    run.check().unwrap()
+}
+
+fn healthy() -> Seen {
+    Seen {
+        is_root: true,
+        state_dir: Ok(()),
+        agent_runs: false,
+        disk_free_bytes: Some(10 << 30),
+        docker: Ok(DockerSeen { version: "20.10.24".into(), live_restore: true, ..DockerSeen::default() }),
+        etcd: Ok(()),
+        port: Ok(()),
+        features: vec![("veth", Ok(())), ("bridge", Ok(())), ("vxlan", Ok(()))],
+        iptables_version: Ok("iptables v1.8.9 (nf_tables)".into()),
+        rules: Ok(":FORWARD DROP [0:0]".into()),
+        firewalld: false,
+        ip_forward: Some("1".into()),
+        bridge_nf: Some("1".into()),
+        has_conntrack: true,
+        network: network_tests::healthy(),
+    }
+}
+
+fn levels(seen: &Seen) -> Vec<(&'static str, Level)> {
+    let ranges =
+        Ranges { cluster: "10.244.0.0/16".parse().unwrap(), service: "10.96.0.0/16".parse().unwrap() };
+    let checks = judge(&config(), ranges, seen);
+    for check in &checks {
+        let text = check.to_string();
+        assert!(!text.contains('\n'), "{text}");
+        assert_eq!(check.level == Level::Ok, check.remedy.is_empty(), "{text}");
+    }
+    checks.iter().filter(|c| c.level != Level::Ok).map(|c| (c.name, c.level)).collect()
+}
+
+#[test]
+fn a_healthy_machine_has_nothing_to_repair() {
+    assert_eq!(levels(&healthy()), []);
+}
+
+#[test]
+fn each_trouble_is_told_with_a_remedy() {
+    let bad = || Err::<(), _>("no".to_owned());
+    let cases: Vec<(Seen, &str, Level)> = vec![
+        (Seen { is_root: false, ..healthy() }, "root", Level::Fail),
+        (Seen { state_dir: bad(), ..healthy() }, "state directory", Level::Fail),
+        (Seen { disk_free_bytes: Some(1), ..healthy() }, "disk", Level::Fail),
+        (Seen { disk_free_bytes: Some(1 << 30), ..healthy() }, "disk", Level::Warn),
+        (Seen { docker: Err("no".into()), ..healthy() }, "docker", Level::Fail),
+        (Seen { docker: Ok(DockerSeen::default()), ..healthy() }, "live-restore", Level::Warn),
+        (Seen { etcd: bad(), ..healthy() }, "etcd", Level::Warn),
+        (Seen { port: bad(), ..healthy() }, "port", Level::Fail),
+        (Seen { features: vec![("veth", bad())], ..healthy() }, "veth", Level::Fail),
+        (Seen { features: vec![("vxlan", bad())], ..healthy() }, "vxlan", Level::Warn),
+        (Seen { rules: Err("no".into()), ..healthy() }, "iptables", Level::Fail),
+        (Seen { firewalld: true, ..healthy() }, "forward policy", Level::Warn),
+        (Seen { ip_forward: Some("0".into()), ..healthy() }, "ip_forward", Level::Warn),
+        (Seen { has_conntrack: false, ..healthy() }, "conntrack", Level::Warn),
+    ];
+    for (seen, name, level) in cases {
+        assert_eq!(levels(&seen), [(name, level)]);
+    }
+}
+
+#[test]
+fn what_a_running_agent_uses_is_no_trouble() {
+    let busy = Err("Address already in use".to_owned());
+    let seen = Seen { agent_runs: true, port: busy, state_dir: Err("busy".into()), ..healthy() };
+    assert_eq!(levels(&seen), []);
+}

@@ -1,0 +1,187 @@
+//! Who computes the checksums of what leaves by a link: ethtool's family of generic netlink.
+//!
+//! Kernels and network cards were seen to send wrong checksums for packets that are rewritten (services)
+//! and then put into a tunnel: connections that hang for a minute, on some machines only. On the tunnel
+//! the kernel computes them itself, which is always right, as flannel's and k3s' users are told to set.
+
+use std::io;
+
+use nix::errno::Errno;
+use rtnetlink::sys::protocols::NETLINK_GENERIC;
+use rtnetlink::sys::{Socket, SocketAddr};
+
+use super::namespace::NetworkNamespace;
+
+/// What `ethtool -K LINK tx-checksum-ip-generic off` names.
+const FEATURE: &str = "tx-checksum-ip-generic";
+
+/// Length of `nlmsghdr`, and of it with `genlmsghdr`.
+const HEADER: usize = 16;
+const HEADERS: usize = 20;
+/// `NLM_F_REQUEST`, and with `NLM_F_ACK`.
+const REQUEST: u16 = 1;
+const REQUEST_ACK: u16 = 5;
+/// `NLMSG_ERROR`.
+const ERROR: u16 = 2;
+/// `NLA_F_NESTED`, and what is left of a kind without flags.
+const NESTED: u16 = 0x8000;
+const KIND: u16 = 0x3fff;
+
+/// `GENL_ID_CTRL`, `CTRL_CMD_GETFAMILY`, `CTRL_ATTR_FAMILY_ID`, `CTRL_ATTR_FAMILY_NAME` (linux/genetlink.h).
+const CONTROL: u16 = 16;
+const GET_FAMILY: u8 = 3;
+const FAMILY_ID: u16 = 1;
+const FAMILY_NAME: u16 = 2;
+
+/// `ETHTOOL_MSG_FEATURES_GET`, `_SET` and `ETHTOOL_A_…` (linux/ethtool_netlink.h).
+const FEATURES_GET: u8 = 11;
+const FEATURES_SET: u8 = 12;
+const FEATURES_HEADER: u16 = 1;
+const FEATURES_WANTED: u16 = 3;
+const FEATURES_ACTIVE: u16 = 4;
+const HEADER_NAME: u16 = 2;
+const BITS: u16 = 3;
+const BIT: u16 = 1;
+const BIT_NAME: u16 = 2;
+#[cfg(test)]
+const BIT_VALUE: u16 = 3;
+
+/// The link leaves checksums to the hardware, or to nobody. False where the kernel can't be asked: before
+/// 5.6 it has no such family.
+pub(super) fn is_on(home: &NetworkNamespace, link: &str) -> io::Result<bool> {
+    let request = nested(FEATURES_HEADER, &text(HEADER_NAME, link));
+    let Some(answer) = home.run(|| ethtool(FEATURES_GET, REQUEST, &request))? else { return Ok(false) };
+    let active = find(answer.get(HEADERS..).unwrap_or_default(), FEATURES_ACTIVE);
+    let bits = active.and_then(|active| find(active, BITS)).unwrap_or_default();
+    // Those that are on are listed.
+    let name = |(kind, bit)| if kind == BIT { find(bit, BIT_NAME) } else { None };
+    let is_it = |name: &[u8]| name.strip_suffix(&[0]) == Some(FEATURE.as_bytes());
+    Ok(attributes(bits).filter_map(name).any(is_it))
+}
+
+/// The kernel computes the checksums of the link from now on.
+pub(super) fn switch_off(home: &NetworkNamespace, link: &str) -> io::Result<()> {
+    set(home, link, &text(BIT_NAME, FEATURE))
+}
+
+fn set(home: &NetworkNamespace, link: &str, bit: &[u8]) -> io::Result<()> {
+    let wanted = nested(FEATURES_WANTED, &nested(BITS, &nested(BIT, bit)));
+    let request = [nested(FEATURES_HEADER, &text(HEADER_NAME, link)), wanted].concat();
+    home.run(|| ethtool(FEATURES_SET, REQUEST_ACK, &request)).map(drop)
+}
+
+/// The kernel's answer; none if it has no such family.
+fn ethtool(command: u8, flags: u16, attributes: &[u8]) -> io::Result<Option<Vec<u8>>> {
+    let family = match ask(CONTROL, GET_FAMILY, REQUEST, &text(FAMILY_NAME, "ethtool")) {
+        Ok(answer) => find(answer.get(HEADERS..).unwrap_or_default(), FAMILY_ID).and_then(|id| half(id, 0)),
+        Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => None,
+        Err(error) => return Err(error),
+    };
+    family.map(|family| ask(family, command, flags, attributes)).transpose()
+}
+
+/// One request and the first answer. The kernel answers while it is asked: this takes microseconds.
+fn ask(family: u16, command: u8, flags: u16, attributes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut socket = Socket::new(NETLINK_GENERIC)?;
+    socket.bind_auto()?;
+    socket.connect(&SocketAddr::new(0, 0))?;
+    socket.set_non_blocking(true)?;
+    let length = u32::try_from(HEADERS + attributes.len()).map_err(io::Error::other)?;
+    let mut request = length.to_ne_bytes().to_vec();
+    request.extend(family.to_ne_bytes());
+    request.extend(flags.to_ne_bytes());
+    // Sequence and sender are 0; then command, version, two bytes without a meaning.
+    request.resize(HEADER, 0);
+    request.extend([command, 1, 0, 0]);
+    request.extend(attributes);
+    socket.send(&request, 0)?;
+    let (answer, _) = socket.recv_from_full()?;
+    if half(&answer, 4) == Some(ERROR) {
+        let number = answer.get(HEADER..HEADERS).and_then(|bytes| bytes.try_into().ok());
+        // The kernel counts its errors downwards from zero, which is none.
+        match number.map_or(0, i32::from_ne_bytes) {
+            0 => {}
+            error => return Err(io::Error::from_raw_os_error(error.saturating_neg())),
+        }
+    }
+    Ok(answer)
+}
+
+fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+/// Kinds and contents.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let (length, kind) = (usize::from(half(bytes, 0)?), half(bytes, 2)? & KIND);
+        // One shorter than its own head would never end.
+        let content = bytes.get(4..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, content))
+    })
+}
+
+fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
+    attributes(bytes).find(|(of, _)| *of == kind).map(|(_, content)| content)
+}
+
+fn attribute(kind: u16, content: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(4 + content.len()).unwrap_or(u16::MAX);
+    let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+    bytes.extend(content);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+fn nested(kind: u16, content: &[u8]) -> Vec<u8> {
+    attribute(kind | NESTED, content)
+}
+
+fn text(kind: u16, content: &str) -> Vec<u8> {
+    attribute(kind, &[content.as_bytes(), &[0]].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::TestNamespace;
+    use crate::worlds::netlink::{RealNetlink, Tunnel, Tunnels as _};
+
+    // Seen red without `offload::switch_off` in `ensure`.
+    #[tokio::test]
+    async fn the_kernel_itself_computes_the_checksums_of_the_tunnel_and_goes_on_to() {
+        let node = TestNamespace::new();
+        node.run("ip", &["addr", "add", "192.0.2.1/24", "dev", "lo"]);
+        node.run("ip", &["link", "add", "theirs", "type", "vxlan", "id", "9", "dstport", "4789"]);
+        let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
+        let tunnel = Tunnel {
+            name: "mk8s.1".into(),
+            local: [192, 0, 2, 1].into(),
+            vni: 1,
+            port: 8472,
+            address: [10, 244, 1, 0].into(),
+            mtu: 1450,
+        };
+        assert!(netlink.ensure_tunnel(&tunnel).await.unwrap());
+        assert!(!is_on(&netlink.home, "mk8s.1").unwrap());
+        assert!(is_on(&netlink.home, "theirs").unwrap(), "as the kernel makes them, and another's stays so");
+        assert!(netlink.tunnel_is_whole(&tunnel).await.unwrap());
+        assert!(!netlink.ensure_tunnel(&tunnel).await.unwrap(), "what is right is left alone");
+        // Somebody switches it on again.
+        set(&netlink.home, "mk8s.1", &[text(BIT_NAME, FEATURE), attribute(BIT_VALUE, &[])].concat()).unwrap();
+        assert!(is_on(&netlink.home, "mk8s.1").unwrap());
+        assert!(!netlink.tunnel_is_whole(&tunnel).await.unwrap());
+        assert!(netlink.ensure_tunnel(&tunnel).await.unwrap());
+        assert!(!is_on(&netlink.home, "mk8s.1").unwrap());
+        let error = is_on(&netlink.home, "nobody").unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::ENODEV as i32));
+    }
+
+    #[test]
+    fn a_broken_answer_ends() {
+        assert_eq!(attributes(&[0, 0, 1, 0, 9]).count(), 0);
+        assert_eq!(attributes(&[200, 0, 1, 0, 9]).count(), 0);
+        assert_eq!(attributes(&text(1, "abcd")).collect::<Vec<_>>(), [(1, &b"abcd\0"[..])]);
+    }
+}

@@ -1,0 +1,74 @@
+//! What is on this machine besides our own, and a place to try things: for the doctor.
+
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
+
+use ipnet::Ipv4Net;
+
+use super::namespace::NetworkNamespace;
+use super::{NetlinkError, RealNetlink};
+
+/// A link of the node, as far as conflicts need it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Device {
+    /// Its name.
+    pub name: String,
+    /// Largest packet in bytes.
+    pub mtu: u32,
+    /// Its addresses, each with the length of its network.
+    pub addresses: Vec<Ipv4Net>,
+    /// Of a VXLAN: number and UDP port.
+    pub vxlan: Option<(u32, u16)>,
+}
+
+impl RealNetlink {
+    /// All links.
+    ///
+    /// # Errors
+    /// When the kernel refuses or does not answer.
+    pub async fn devices(&self) -> Result<Vec<Device>, NetlinkError> {
+        let addresses = self.socket.addresses(None).await?;
+        let links = self.socket.links().await?;
+        let of = |index: u32| addresses.iter().filter(move |(on, _)| *on == index).map(|(_, a)| *a);
+        let device = |link: super::socket::Link| Device {
+            addresses: of(link.index).collect(),
+            vxlan: link.vxlan.map(|vxlan| (vxlan.vni, vxlan.port)),
+            name: link.name,
+            mtu: link.mtu,
+        };
+        Ok(links.into_iter().map(device).collect())
+    }
+
+    /// Names of the links of all default routes, the one that is used first.
+    ///
+    /// # Errors
+    /// When the kernel refuses or does not answer.
+    pub async fn uplinks(&self) -> Result<Vec<String>, NetlinkError> {
+        let mut routes = self.socket.routes().await?;
+        routes.retain(|route| route.destination.prefix_len() == 0);
+        routes.sort_by_key(|route| route.metric);
+        let links = self.socket.links().await?;
+        let name = |index: Option<u32>| links.iter().find(|link| Some(link.index) == index);
+        Ok(routes.iter().filter_map(|route| Some(name(route.index)?.name.clone())).collect())
+    }
+}
+
+/// A network namespace of its own, which vanishes when dropped.
+#[derive(Debug)]
+pub struct ScratchNamespace(NetworkNamespace);
+
+impl ScratchNamespace {
+    /// A fresh one.
+    ///
+    /// # Errors
+    /// When none can be made: not root, or not in this kernel.
+    pub fn new() -> io::Result<Self> {
+        NetworkNamespace::fresh().map(Self)
+    }
+
+    /// The file that stands for it, for every program of this machine, as long as this lives.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.file().as_raw_fd()).into()
+    }
+}
