@@ -1,10 +1,10 @@
 //! The machine's CAs, for `https://` remotes whose source names none of its own.
 //!
 //! libgit2 reads the file that the environment names, or that OpenSSL was built with, as soon as it is
-//! first used for anything: 140 certificates take half of what the plan of a pull request takes. So who
-//! has remotes looks for that file before libgit2 begins, and who only reads a repository sees to it that
-//! there is none. (Read later it can't be: libgit2's own way to that puts variables under the names of
-//! OpenSSL's functions.)
+//! first used for anything: 140 certificates take as many instructions as the plan of one change among
+//! 1,000 documents. So who has remotes looks for that file before libgit2 begins, and who only reads a
+//! repository sees to it that there is none. (Read later it can't be: libgit2's own way to that puts
+//! variables under the names of OpenSSL's functions.)
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -31,9 +31,9 @@ pub(super) fn find() {
 }
 
 /// Sees to it that libgit2 reads no CAs, for a program that reads repositories of this machine only: it
-/// starts itself again with another environment, which takes 2 ms and saves 25. (To change its own
-/// environment needs unsafe code.) For the very beginning of a program; where it is not possible, all
-/// goes on as it is.
+/// starts itself again with another environment, which takes a fiftieth of the instructions that it saves.
+/// (To change its own environment needs unsafe code.) For the very beginning of a program; where it is not
+/// possible, all goes on as it is.
 pub fn do_without() {
     let named = std::env::var_os(VARIABLE);
     let is_read = match &named {

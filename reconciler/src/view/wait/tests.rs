@@ -284,7 +284,6 @@ fn put_service(world: &mut World, record: Option<serde_json::Value>) {
     world.services.extend(record.map(|record| (PodRef::new("default", "web"), record)));
 }
 
-// Seen red with pods alone judged: healthy at once.
 #[test]
 fn a_service_is_waited_for_until_it_has_an_address_and_a_pod() {
     let told = |record, why: &str| {
@@ -302,7 +301,6 @@ fn a_service_is_waited_for_until_it_has_an_address_and_a_pod() {
     told(with(80, 0), "");
 }
 
-// Seen red with services judged before pods: the service was told of, and nothing failed.
 #[test]
 fn what_is_wrong_with_a_pod_is_told_before_its_service() {
     let mut world = world();
@@ -313,7 +311,6 @@ fn what_is_wrong_with_a_pod_is_told_before_its_service() {
     check(&world, Some(C2), "s-f", "pod default/web: Failed: exit code 3");
 }
 
-// Seen red with pods alone judged: healthy at once.
 #[test]
 fn a_host_is_waited_for_until_all_its_paths_lead_somewhere() {
     let told = |record: Option<serde_json::Value>, why: &str| {
