@@ -53,8 +53,8 @@ pub(crate) fn exact<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> 
 pub fn content_hash<T: Serialize>(value: &T) -> String {
     // Through `Value`, whose objects are ordered maps: field order of the type does not matter.
     let value = serde_json::to_value(value).expect("types of this crate have a JSON form");
-    let text = value.to_string();
-    hex(&Sha256::digest(text.as_bytes()))
+    let text = serde_json::to_vec(&value).expect("what is a JSON value has a text");
+    hex(&Sha256::digest(text))
 }
 
 /// Lower-case hex digits of `bytes`.

@@ -11,6 +11,7 @@ use crate::args::{ReportFormat, ValidateArgs};
 use crate::diagnostics::excerpt::Lines;
 use crate::diagnostics::inspect::Inspection;
 use crate::diagnostics::json::JsonReport;
+use crate::diagnostics::report::is_more;
 use crate::diagnostics::text::Style;
 use crate::diagnostics::{github, inspect, text, visible};
 
@@ -53,20 +54,31 @@ fn write_text(out: &mut impl Write, inspection: &Inspection) -> io::Result<()> {
     let screen = Screen::stdout();
     let mut style = Style { colour: screen.colour, ..Style::default() };
     style.width = screen.width.map_or(style.width, usize::from);
+    let mut after_note = false;
     for of_file in inspection.report.violations.chunk_by(|one, next| one.file == next.file) {
         let has_lines = of_file.iter().any(|violation| violation.line > 0);
         let source =
             if has_lines { inspection.text(&of_file[0].file).unwrap_or_default() } else { String::new() };
         let lines = Lines::of(&source);
-        for violation in of_file {
+        // That there are more than are told is read after those that are.
+        let (more, told): (Vec<_>, Vec<_>) = of_file.iter().partition(|violation| is_more(violation));
+        for violation in told.into_iter().chain(more) {
             // There may be many, and nothing is wrong: a line is enough.
             if violation.severity == Severity::Note {
                 writeln!(out, "{}", visible(&violation.to_string()))?;
+                after_note = true;
                 continue;
+            }
+            // A message of several lines stands by itself.
+            if std::mem::take(&mut after_note) {
+                writeln!(out)?;
             }
             let excerpt = lines.excerpt(violation.line, violation.column);
             writeln!(out, "{}", text::render(violation, excerpt.as_ref(), style))?;
         }
+    }
+    if after_note {
+        writeln!(out)?;
     }
     writeln!(out, "{}", inspection.report.summary())
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use schema::violation::{Severity, Violation};
+use schema::violation::{Severity, Violation, rules};
 
 /// The outcome of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl Report {
         self.count(Severity::Error) == 0
     }
 
-    /// `3 errors, 1 warning in 2 files; 14 objects`.
+    /// `3 errors, 1 warning in 2 files; 14 objects`. Where a file has more than are told: `at least 3 errors`.
     pub fn summary(&self) -> String {
         let total = format!("{} in {}", plural(self.objects, "object"), plural(self.files, "file"));
         if self.violations.is_empty() {
@@ -47,8 +47,19 @@ impl Report {
             .collect();
         let places: BTreeSet<&str> =
             self.violations.iter().map(|violation| violation.file.as_str()).collect();
-        format!("{} in {}; {}", told.join(", "), plural(places.len(), "file"), plural(self.objects, "object"))
+        let at_least = if self.violations.iter().any(is_more) { "at least " } else { "" };
+        format!(
+            "{at_least}{} in {}; {}",
+            told.join(", "),
+            plural(places.len(), "file"),
+            plural(self.objects, "object")
+        )
     }
+}
+
+/// Says only that a file has more violations than are told.
+pub fn is_more(violation: &Violation) -> bool {
+    violation.rule == rules::MORE_VIOLATIONS.id
 }
 
 fn plural(count: usize, word: &str) -> String {
@@ -86,6 +97,16 @@ mod tests {
         let order: Vec<_> = report.violations.iter().map(|v| (v.file.as_str(), v.line)).collect();
         assert_eq!(order, [("a.yaml", 2), ("a.yaml", 9), ("b.yaml", 1)], "in order, and each once");
         assert!(!report.is_ok());
+    }
+
+    #[test]
+    fn of_a_file_with_more_than_are_told_the_summary_does_not_count_all() {
+        let more = Violation {
+            rule: rules::MORE_VIOLATIONS.id.to_owned(),
+            ..violation("a.yaml", 0, Severity::Note)
+        };
+        let report = Report::new([violation("a.yaml", 1, Severity::Error), more], 1, 1);
+        assert_eq!(report.summary(), "at least 1 error, 1 note in 1 file; 1 object");
     }
 
     #[test]

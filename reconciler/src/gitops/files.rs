@@ -172,11 +172,12 @@ pub(super) fn resolve(
     let mut resolved = manifests.clone();
     let mut known: BTreeMap<(Vec<String>, String, Wanted), Granted> = BTreeMap::new();
     for (name, file) in manifests {
-        let wanted: Vec<Vec<Wish>> =
-            file.documents.iter().map(|draft| wishes(&draft.object.resource)).collect();
-        if wanted.iter().all(Vec::is_empty) {
+        let wished = || file.documents.iter().map(|draft| wishes(&draft.object.resource));
+        // Nearly all: an empty list costs nothing.
+        if wished().all(|wishes| wishes.is_empty()) {
             continue;
         }
+        let wanted: Vec<Vec<Wish>> = wished().collect();
         let mut file = ManifestFile::clone(file);
         let folders = folder.of(name);
         for (draft, wanted) in file.documents.iter_mut().zip(wanted) {

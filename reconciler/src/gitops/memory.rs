@@ -22,6 +22,8 @@ pub(super) struct Memory {
     path: PathBuf,
     /// Digest of what was last written.
     written: Option<[u8; 32]>,
+    /// What that was made of.
+    made_of: Option<MadeOf>,
     is_read: bool,
     /// Objects that etcd lost, and that no commit has named again or removed.
     pub(super) lost: BTreeMap<ObjectRef, Kept>,
@@ -31,23 +33,50 @@ pub(super) struct Memory {
     pub(super) base: Option<String>,
 }
 
+/// All that is written follows from this, if nothing is created.
+struct MadeOf {
+    live: Table<ObjectRef, Object>,
+    lost: BTreeMap<ObjectRef, Kept>,
+    held_of: Option<u64>,
+    base: Option<String>,
+}
+
 /// As it lies on the disk: objects by the commit that set them.
-#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Record {
     owned: BTreeMap<String, BTreeSet<ObjectRef>>,
     lost: BTreeMap<String, BTreeSet<ObjectRef>>,
     protected: BTreeSet<ObjectRef>,
+    held_of: Option<u64>,
+    base: Option<String>,
+}
+
+/// The same as it is written: of 10,000 objects no name is copied.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Written<'a> {
+    owned: BTreeMap<&'a str, BTreeSet<&'a ObjectRef>>,
+    lost: BTreeMap<&'a str, BTreeSet<&'a ObjectRef>>,
+    protected: BTreeSet<&'a ObjectRef>,
     #[serde(skip_serializing_if = "Option::is_none")]
     held_of: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    base: Option<String>,
+    base: Option<&'a str>,
 }
 
 impl Memory {
     pub(super) fn new(state_dir: &Path, source: &str) -> Self {
         let path = state_dir.join("reconciler").join("owned").join(format!("{source}.json"));
-        Self { path, written: None, is_read: false, lost: BTreeMap::new(), held_of: None, base: None }
+        Self {
+            path,
+            written: None,
+            made_of: None,
+            is_read: false,
+            lost: BTreeMap::new(),
+            held_of: None,
+            base: None,
+        }
     }
 
     /// Remembers what etcd does not know. `is_new`: it knows nothing of the source at all, so what
@@ -60,7 +89,7 @@ impl Memory {
         if self.is_read && !is_new {
             return Ok(());
         }
-        let kind = match tokio::fs::read(&self.path).await {
+        let record = match tokio::fs::read(&self.path).await {
             Ok(bytes) => serde_json::from_slice::<Record>(&bytes).unwrap_or_else(|error| {
                 tracing::warn!(path = %self.path.display(), %error, "what the source owned can't be read");
                 Record::default()
@@ -69,7 +98,7 @@ impl Memory {
             Err(error) => return Err(error),
         };
         self.is_read = true;
-        let Record { owned, lost, protected, held_of, base } = kind;
+        let Record { owned, lost, protected, held_of, base } = record;
         let owned = if is_new { owned } else { BTreeMap::new() };
         for (commit, objects) in owned.into_iter().chain(lost) {
             for object in objects.into_iter().filter(|object| !live.contains_key(object)) {
@@ -86,21 +115,38 @@ impl Memory {
         self.lost.retain(|object, _| plan.lost.contains(object));
         self.held_of = matches!(plan.prune, Prune::Held { .. }).then_some(plan.prune_of);
         self.base = situation.lineage.base.clone().or(self.base.take());
-        let kind = self.kind(situation, plan);
-        let bytes = serde_json::to_vec(&kind).map_err(io::Error::other)?;
-        let digest: [u8; 32] = Sha256::digest(&bytes).into();
-        if self.written == Some(digest) {
+        let creates = plan.steps.iter().any(|step| matches!(step.act, Act::Create(_)));
+        if !creates && self.made_of.as_ref().is_some_and(|made_of| self.is_made_of(made_of, situation)) {
             return Ok(());
         }
+        let bytes = serde_json::to_vec(&self.record(situation, plan)).map_err(io::Error::other)?;
+        let digest: [u8; 32] = Sha256::digest(&bytes).into();
+        if self.written == Some(digest) {
+            self.made_of = (!creates).then(|| self.made_of(situation));
+            return Ok(());
+        }
+        self.made_of = None;
         let path = self.path.clone();
         let write = move || write(&path, &bytes);
         tokio::task::spawn_blocking(write).await.unwrap_or_else(|error| Err(io::Error::other(error)))?;
         self.written = Some(digest);
+        self.made_of = (!creates).then(|| self.made_of(situation));
         Ok(())
     }
 
-    fn kind(&self, situation: &Situation, plan: &SyncPlan) -> Record {
-        let mut kind = Record { held_of: self.held_of, base: self.base.clone(), ..Record::default() };
+    fn made_of(&self, situation: &Situation) -> MadeOf {
+        let (live, lost) = (situation.live.clone(), self.lost.clone());
+        MadeOf { live, lost, held_of: self.held_of, base: self.base.clone() }
+    }
+
+    /// Looks at no object: equal ones that lie elsewhere are taken for others.
+    fn is_made_of(&self, made_of: &MadeOf, situation: &Situation) -> bool {
+        let MadeOf { live, lost, held_of, base } = made_of;
+        live.ptr_eq(&situation.live) && (lost, held_of, base) == (&self.lost, &self.held_of, &self.base)
+    }
+
+    fn record<'a>(&'a self, situation: &'a Situation, plan: &'a SyncPlan) -> Written<'a> {
+        let mut record = Written { held_of: self.held_of, base: self.base.as_deref(), ..Written::default() };
         let live = situation.live.iter().map(|(object, live)| (object, &live.value));
         let live = live.filter(|(_, object)| object.provenance.source == situation.source);
         let created = plan.steps.iter().filter_map(|step| match &step.act {
@@ -108,18 +154,18 @@ impl Memory {
             Act::Update(_) | Act::Replace(_) | Act::Delete => None,
         });
         for (object, value) in live.chain(created) {
-            kind.owned.entry(value.provenance.commit.clone()).or_default().insert(object.clone());
+            record.owned.entry(&value.provenance.commit).or_default().insert(object);
             if is_protected(&value.metadata) {
-                kind.protected.insert(object.clone());
+                record.protected.insert(object);
             }
         }
         for (object, kept) in &self.lost {
-            kind.lost.entry(kept.commit.clone()).or_default().insert(object.clone());
+            record.lost.entry(&kept.commit).or_default().insert(object);
             if kept.is_protected {
-                kind.protected.insert(object.clone());
+                record.protected.insert(object);
             }
         }
-        kind
+        record
     }
 }
 

@@ -25,7 +25,6 @@ use schema::store::{SharedStore, newest_revision};
 use schema::world::{Table, Versioned, World};
 
 use super::apply::{self, Applied, Stopped};
-use super::check::commits_in_question;
 use super::gate::gate;
 use super::head::Head;
 use super::history;
@@ -35,6 +34,7 @@ use super::read::Loaded;
 use super::record::{Place, RecordError, tell, tell_overdue, tell_unkept};
 use super::reviewed::Planned;
 use super::status::{self, Problem, Run, short};
+use super::unnamed::Unnamed;
 use crate::git::{GitError, SourceConfig};
 
 /// How long a run waits to see its own last writes.
@@ -47,6 +47,7 @@ pub struct SourceLoop {
     config: Arc<SourceConfig>,
     head: Head,
     memory: Memory,
+    unnamed: Unnamed,
     store: SharedStore,
     world: WorldReader,
     fence: FenceReader,
@@ -151,6 +152,7 @@ impl SourceLoop {
             config,
             head,
             memory,
+            unnamed: Unnamed::default(),
             store,
             world,
             fence,
@@ -223,13 +225,14 @@ impl SourceLoop {
     }
 
     async fn situation(
-        &self,
+        &mut self,
         world: &World,
         incomplete: Option<String>,
     ) -> Result<Option<Situation>, GitError> {
         let Some(loaded) = self.head.loaded() else { return Ok(None) };
         let source = &self.config.name;
-        let mut commits = commits_in_question(source, &loaded.manifests, &world.objects);
+        self.unnamed.update(source, &loaded.manifests, &world.objects);
+        let mut commits = self.unnamed.commits();
         commits.extend(self.memory.lost.values().map(|kept| kept.commit.clone()));
         let base = history::base(&world.revisions, source);
         let base = base.or_else(|| self.memory.base.clone().filter(|_| !self.memory.lost.is_empty()));

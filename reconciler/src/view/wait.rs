@@ -1,8 +1,9 @@
 //! Whether the cluster is where a commit wants it, and if not, the first thing it waits for.
 //!
 //! Synced: each source that has the commit applied it, or a later one; what of it is not applied is
-//! told beside it. Healthy: besides, the commit is applied whole, and every object's pods are ready in the version that Git wants, and what was
-//! removed is gone from every node that is alive. Failed: this can't come true without a change.
+//! told beside it. Healthy: besides, the commit is applied whole, every pod is ready in the version that
+//! Git wants, services have what they need and hosts lead somewhere, and what was removed is gone from
+//! every node that is alive. Failed: this can't come true without a change.
 
 use jiff::Timestamp;
 use schema::keys::prefix;
@@ -17,6 +18,8 @@ use serde::{Deserialize, Serialize};
 use super::index::Index;
 use super::pods::row;
 use super::short;
+
+mod network;
 
 /// Fewest digits by which a commit can be named.
 const COMMIT_DIGITS_MIN: usize = 7;
@@ -236,19 +239,14 @@ fn judge(world: &World, targets: &[Target<'_>], now: Timestamp) -> WaitState {
         return waiting(format!("source {}: {first}", target.source.name));
     }
     let index = Index::new(world);
-    let mut state = WaitState { healthy: true, ..WaitState::default() };
-    let owned = world.objects.values().map(|object| &object.value);
-    for object in owned.filter(|o| targets.iter().any(|t| t.source.name == o.provenance.source)) {
-        match object.kind() {
-            Kind::Pod => state = bare_pod(&index, object, now),
-            // Controllers of the other kinds bring their own health.
-            _ => continue,
-        }
-        if !state.healthy {
-            return state;
-        }
-    }
-    still_there(&index).unwrap_or(state)
+    let is_target = |object: &&Object| targets.iter().any(|t| t.source.name == object.provenance.source);
+    let owned = || world.objects.values().map(|object| &object.value).filter(is_target);
+    // Pods first: what is wrong with one says why a service has none.
+    let pods = owned().filter(|object| object.kind() == Kind::Pod);
+    let unwell = pods.map(|pod| bare_pod(&index, pod, now)).find(|state| !state.healthy);
+    let unwell = unwell.or_else(|| owned().find_map(|object| network::awaited(world, object)).map(waiting));
+    let unwell = unwell.or_else(|| still_there(&index));
+    unwell.unwrap_or(WaitState { healthy: true, ..WaitState::default() })
 }
 
 fn holds_intent(key: &str) -> bool {

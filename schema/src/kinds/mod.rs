@@ -134,13 +134,25 @@ macro_rules! resources {
     ($($kind:ident $module:ident $spec:ident $doc:literal)*) => {
         /// A kind with its spec, written as the two fields `kind` and `spec`. Boxed, so that the largest
         /// spec does not make them all large.
-        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Serialize, Deserialize)]
         #[serde(tag = "kind", content = "spec")]
         pub enum Resource {
             $(
                 #[doc = $doc]
                 $kind(Arc<$module::$spec>),
             )*
+        }
+
+        impl PartialEq for Resource {
+            /// Of one allocation, which equal pods share, nothing is compared.
+            fn eq(&self, other: &Self) -> bool {
+                match (self, other) {
+                    $((Resource::$kind(one), Resource::$kind(other)) => {
+                        Arc::ptr_eq(one, other) || one == other
+                    })*
+                    _ => false,
+                }
+            }
         }
 
         impl Resource {

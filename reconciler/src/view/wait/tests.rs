@@ -270,3 +270,67 @@ fn a_container_without_a_readiness_probe_counts_when_it_has_run_for_a_while() {
         assert_eq!(told(restarts, ran), healthy, "{restarts} restarts, {ran} s");
     }
 }
+
+fn put_resource(world: &mut World, name: &str, spec: serde_json::Value) {
+    let mut object = put_object(&mut World::default(), name, C2);
+    object.resource = serde_json::from_value(spec).unwrap();
+    world.objects.insert(object.reference(), stored(object));
+}
+
+fn put_service(world: &mut World, record: Option<serde_json::Value>) {
+    let spec = serde_json::json!({"selector": {"app": "web"}, "ports": [{"port": 80}]});
+    put_resource(world, "web", serde_json::json!({"kind": "Service", "spec": spec}));
+    let record = record.map(|record| stored(serde_json::from_value(record).unwrap()));
+    world.services.extend(record.map(|record| (PodRef::new("default", "web"), record)));
+}
+
+#[test]
+fn a_service_is_waited_for_until_it_has_an_address_and_a_pod() {
+    let told = |record, why: &str| {
+        let mut world = good();
+        put_service(&mut world, record);
+        check(&world, Some(C2), if why.is_empty() { "sh-" } else { "s--" }, why);
+    };
+    told(None, "service default/web: no cluster IP yet");
+    let with = |port: u16, left_out: u32| {
+        let ports = serde_json::json!([{"protocol": "TCP", "port": port}]);
+        Some(serde_json::json!({"clusterIP": "10.96.0.20", "ports": ports, "leftOutCount": left_out}))
+    };
+    told(with(80, 2), "service default/web: none of its 2 pods is ready");
+    told(with(81, 0), "service default/web: waiting for the services controller to take in commit 2222222");
+    told(with(80, 0), "");
+}
+
+#[test]
+fn what_is_wrong_with_a_pod_is_told_before_its_service() {
+    let mut world = world();
+    let failed =
+        PodStatus { phase: PodPhase::Failed, message: "exit code 3".to_owned(), ..PodStatus::default() };
+    put_pod(&mut world, "web", failed);
+    put_service(&mut world, None);
+    check(&world, Some(C2), "s-f", "pod default/web: Failed: exit code 3");
+}
+
+#[test]
+fn a_host_is_waited_for_until_all_its_paths_lead_somewhere() {
+    let told = |record: Option<serde_json::Value>, why: &str| {
+        let mut world = good();
+        let path = serde_json::json!({"path": "/", "service": {"name": "web", "port": 80}});
+        let spec = serde_json::json!({"host": "shop.example", "paths": [path]});
+        put_resource(&mut world, "shop", serde_json::json!({"kind": "Dns", "spec": spec}));
+        let record = record.map(|record| stored(serde_json::from_value(record).unwrap()));
+        world.routes.extend(record.map(|record| (PodRef::new("default", "shop"), record)));
+        check(&world, Some(C2), if why.is_empty() { "sh-" } else { "s--" }, why);
+    };
+    told(None, "dns default/shop: shop.example has no address yet");
+    let with = |path: &str, broken: Option<&str>| {
+        let path = serde_json::json!({"path": path, "service": "web", "port": 80, "broken": broken});
+        Some(serde_json::json!({"host": "shop.example", "paths": [path]}))
+    };
+    told(with("/", Some("service web has no port 80")), "dns default/shop: /: service web has no port 80");
+    told(
+        with("/old", None),
+        "dns default/shop: waiting for the services controller to take in commit 2222222",
+    );
+    told(with("/", None), "");
+}

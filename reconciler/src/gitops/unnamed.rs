@@ -1,0 +1,145 @@
+//! Live objects of a source that no document names, from one run to the next. Pure.
+//!
+//! Reads documents and live objects, decides whose relation to the head a prune will ask for: the same
+//! as [`super::check::commits_in_question`], but what did not change since the last time is not looked
+//! up again, and nothing is sorted: that is done at each change, beside the plan itself.
+
+use std::collections::BTreeSet;
+
+use imbl::ordmap::DiffItem;
+use schema::meta::ObjectRef;
+use schema::object::Object;
+use schema::world::Table;
+
+use super::load::{ManifestFile, Manifests};
+
+/// What was found the last time, and in what.
+#[derive(Debug, Default)]
+pub(super) struct Unnamed {
+    manifests: Manifests,
+    live: Table<ObjectRef, Object>,
+    objects: BTreeSet<ObjectRef>,
+}
+
+impl Unnamed {
+    /// Brings it up to date. `source` is the same each time.
+    pub(super) fn update(&mut self, source: &str, manifests: &Manifests, live: &Table<ObjectRef, Object>) {
+        let mut doubtful = std::mem::take(&mut self.objects);
+        for item in self.manifests.diff(manifests) {
+            if let DiffItem::Remove(_, old) | DiffItem::Update { old: (_, old), .. } = item {
+                doubtful.extend(old.documents.iter().map(|draft| draft.reference.clone()));
+            }
+        }
+        for item in self.live.diff(live) {
+            if let DiffItem::Add(object, _) | DiffItem::Update { new: (object, _), .. } = item {
+                doubtful.insert(object.clone());
+            }
+        }
+        // Nearly all are where they were.
+        doubtful.retain(|object| {
+            let Some(found) = live.get(object) else { return false };
+            let from = &found.value.provenance;
+            let is_it = |file: &ManifestFile| file.documents.iter().any(|draft| draft.reference == *object);
+            from.source == source && !manifests.get(from.file.as_str()).is_some_and(|file| is_it(file))
+        });
+        if !doubtful.is_empty() {
+            for draft in manifests.values().flat_map(|file| &file.documents) {
+                doubtful.remove(&draft.reference);
+            }
+        }
+        *self = Self { manifests: manifests.clone(), live: live.clone(), objects: doubtful };
+    }
+
+    /// The commits that set them.
+    pub(super) fn commits(&self) -> BTreeSet<String> {
+        let found = self.objects.iter().filter_map(|object| self.live.get(object));
+        found.map(|live| live.value.provenance.commit.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+    use schema::codec::decode;
+    use schema::world::Versioned;
+
+    use super::super::check::commits_in_question;
+    use super::super::load::parse;
+    use super::*;
+
+    fn pod(number: u8) -> String {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: p{number}}}\nspec: {{containers: [{{name: a, image: b}}]}}\n"
+        )
+    }
+
+    /// A file that holds these pods.
+    fn file(path: &str, pods: &[u8]) -> Arc<ManifestFile> {
+        let documents: Vec<String> = pods.iter().map(|number| pod(*number)).collect();
+        Arc::new(parse(path, documents.join("---\n").as_bytes()))
+    }
+
+    fn live(number: u8, file: u8, source: &str, commit: u8) -> (ObjectRef, Arc<Versioned<Object>>) {
+        let value: Object = decode(
+            format!(
+                r#"{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "p{number}", "namespace": "default"}},
+                    "spec": {{"containers": []}}, "hash": "", "generation": 1, "provenance": {{"source": "{source}",
+                    "commit": "c{commit}", "author": "", "file": "{file}.yaml", "line": 1}}}}"#
+            )
+            .as_bytes(),
+        )
+        .unwrap();
+        (value.reference(), Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 }))
+    }
+
+    #[derive(Debug, Clone)]
+    enum Turn {
+        File(u8, Vec<u8>),
+        NoFile(u8),
+        Live(u8, u8, bool, u8),
+        NotLive(u8),
+    }
+
+    fn turn() -> impl Strategy<Value = Turn> {
+        prop_oneof![
+            (0..3_u8, proptest::collection::vec(0..5_u8, 0..3))
+                .prop_map(|(file, pods)| Turn::File(file, pods)),
+            (0..3_u8).prop_map(Turn::NoFile),
+            (0..5_u8, 0..3_u8, any::<bool>(), 0..4_u8).prop_map(|(p, f, own, c)| Turn::Live(p, f, own, c)),
+            (0..5_u8).prop_map(Turn::NotLive),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn it_is_always_as_if_all_were_looked_at(turns in proptest::collection::vec((turn(), any::<bool>()), 1..40)) {
+            let (mut manifests, mut there, mut unnamed) = (Manifests::new(), Table::new(), Unnamed::default());
+            for (turn, looks) in turns {
+                match turn {
+                    Turn::File(name, pods) => {
+                        let path = format!("{name}.yaml");
+                        manifests.insert(Arc::from(&*path), file(&path, &pods));
+                    }
+                    Turn::NoFile(name) => {
+                        manifests.remove(format!("{name}.yaml").as_str());
+                    }
+                    Turn::Live(number, file, own, commit) => {
+                        let (object, live) = live(number, file, if own { "main" } else { "other" }, commit);
+                        there.insert(object, live);
+                    }
+                    Turn::NotLive(number) => {
+                        there.remove(&live(number, 0, "main", 0).0);
+                    }
+                }
+                if looks {
+                    unnamed.update("main", &manifests, &there);
+                    prop_assert_eq!(unnamed.commits(), commits_in_question("main", &manifests, &there));
+                }
+            }
+        }
+    }
+}
