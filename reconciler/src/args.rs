@@ -133,16 +133,6 @@ pub enum Command {
     Completion(CompletionArgs),
 }
 
-impl Command {
-    /// Reads files and repositories of this machine, and asks no server.
-    pub fn is_offline(&self) -> bool {
-        match self {
-            Command::Plan(plan) => plan.server.is_none(),
-            command => matches!(command, Command::Validate(_)),
-        }
-    }
-}
-
 /// Where the reconciler's API is.
 #[derive(Debug, Clone, Args)]
 pub struct ServerArgs {

@@ -10,9 +10,6 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    if cli.command.is_offline() {
-        reconciler::git::do_without_authorities();
-    }
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(WORKER_THREADS).enable_all().build();
     match runtime {

@@ -24,7 +24,6 @@ mod tree;
 mod tree_tests;
 mod walk;
 
-pub use authorities::do_without as do_without_authorities;
 pub use commit::{CommitMeta, Relation, commit_meta, plan_trailer, relation};
 pub use config::{Credentials, Reference, SignatureMode, SignaturePolicy, SourceConfig};
 pub use error::{GitError, ReadError};
