@@ -9,7 +9,7 @@ use schema::kinds::pod::Protocol;
 use schema::kinds::service::ServiceSpec;
 use schema::kinds::{Health, Kind, Resource};
 use schema::meta::{ObjectRef, PodRef, StringMap};
-use schema::records::{LeftOut, RouteRecord, ServiceRecord};
+use schema::records::{LeftOut, RouteRecord, RulesStatus, ServiceRecord};
 use schema::world::World;
 use serde::{Deserialize, Serialize};
 
@@ -174,7 +174,7 @@ pub fn service(world: &World, id: &PodRef, now: Timestamp) -> Option<ServiceDeta
             .collect(),
         not_ready: record.left_out.clone(),
         nodes: match (record.cluster_ip, stored) {
-            (Some(_), Some(stored)) => node_rules(world, stored.mod_revision),
+            (Some(_), Some(stored)) => node_rules(world, id, stored.mod_revision),
             _ => Vec::new(),
         },
         set_by: format!("{}:{} of source {}", from.file, from.line, from.source),
@@ -184,12 +184,16 @@ pub fn service(world: &World, id: &PodRef, now: Timestamp) -> Option<ServiceDeta
 }
 
 /// What each node has programmed of a record of that revision.
-fn node_rules(world: &World, revision: i64) -> Vec<NodeRules> {
+fn node_rules(world: &World, service: &PodRef, revision: i64) -> Vec<NodeRules> {
+    let left_out = |rules: &RulesStatus| rules.left_out.get(&service.to_string()).cloned();
     let state = |node: &String| match world.rules.get(node).map(|rules| &rules.value) {
         None => "nothing yet".to_owned(),
         Some(rules) if !rules.error.is_empty() => rules.error.clone(),
-        Some(rules) if rules.revision >= revision => "programmed".to_owned(),
-        Some(_) => "behind".to_owned(),
+        Some(rules) => match left_out(rules) {
+            Some(why) => format!("left out until it changes: {why}"),
+            None if rules.revision >= revision => "programmed".to_owned(),
+            None => "behind".to_owned(),
+        },
     };
     world.nodes.keys().map(|node| NodeRules { node: node.clone(), state: state(node) }).collect()
 }

@@ -1,5 +1,6 @@
 //! `services/<ns>/<name>`, `routes/<ns>/<name>` and `status/<node>/rules`.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
@@ -154,7 +155,10 @@ pub struct PathRecord {
 pub struct RulesStatus {
     /// Newest revision of `services/` that is programmed.
     pub revision: i64,
-    /// What could not be programmed, and why.
+    /// Why not everything could be programmed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub error: String,
+    /// `namespace/name` of services that are left out until they change, and why.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub left_out: BTreeMap<String, String>,
 }

@@ -6,13 +6,16 @@ use std::sync::Arc;
 
 use schema::meta::PodRef;
 use schema::records::ServiceRecord;
+use schema::violation::shortened;
 use schema::world::Versioned;
 
 use super::plan::Wanted;
 use super::render::ServiceRules;
 
-/// Services that are named in the node's status; of more the number is told.
-const NAMED_MAX: usize = 4;
+/// Services that are named in the node's status: a value of etcd has its limit. All have an event.
+const NAMED_MAX: usize = 50;
+/// Characters of a reason there.
+const WHY_CHARS_MAX: usize = 500;
 
 /// A service that is left out until its record changes.
 #[derive(Debug, Clone)]
@@ -38,12 +41,8 @@ pub fn owner(input: &str, line: usize, wanted: &Wanted) -> Option<(PodRef, Strin
     Some((id.clone(), rule.to_owned()))
 }
 
-/// `service default/web is left out: …`, for the node's status; empty without any.
-pub fn summary(refused: &BTreeMap<PodRef, Refused>) -> Vec<String> {
-    let told = |(id, one): (&PodRef, &Refused)| format!("service {id} is left out: {}", one.why);
-    let mut sentences: Vec<String> = refused.iter().take(NAMED_MAX).map(told).collect();
-    if refused.len() > NAMED_MAX {
-        sentences.push(format!("{} more are left out", refused.len() - NAMED_MAX));
-    }
-    sentences
+/// Service and reason, for the node's status.
+pub fn named(refused: &BTreeMap<PodRef, Refused>) -> BTreeMap<String, String> {
+    let told = |(id, one): (&PodRef, &Refused)| (id.to_string(), shortened(one.why.clone(), WHY_CHARS_MAX));
+    refused.iter().take(NAMED_MAX).map(told).collect()
 }

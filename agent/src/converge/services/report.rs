@@ -31,15 +31,15 @@ impl ServicesLoop {
         outcome.tolerated.iter().for_each(|sentence| tracing::warn!("services: {sentence}"));
         outcome.refused.iter().for_each(|(id, why)| self.tell_refused(id, why));
         let error = outcome.failed.join("; ");
-        let told: Vec<String> =
-            outcome.failed.iter().cloned().chain(refused::summary(&self.rendered.refused)).collect();
         let is_done = error.is_empty() && outcome.refused.is_empty();
         // Of what the disk knows no revision is known, and nobody waits for one.
         if let Some(revision) = observed.revision {
             if is_done {
                 self.deps.programmed.send_if_modified(|known| std::mem::replace(known, revision) != revision);
             }
-            let status = RulesStatus { revision: *self.deps.programmed.borrow(), error: told.join("; ") };
+            let (revision, left_out) =
+                (*self.deps.programmed.borrow(), refused::named(&self.rendered.refused));
+            let status = RulesStatus { revision, error: error.clone(), left_out };
             self.deps.status.send_if_modified(|known| {
                 let status = Some(status);
                 let differs = *known != status;

@@ -29,7 +29,7 @@ fn world() -> World {
     let spec =
         json!({"type": "NodePort", "selector": {"app": "web"}, "ports": [{"port": 80, "nodePort": 30080}]});
     put(&mut world, "objects/Service/default/web", &object("Service", "web", &spec));
-    for node in ["a", "b", "c", "d"] {
+    for node in ["a", "b", "c", "d", "e", "f"] {
         let record = json!({
             "name": node, "addresses": [], "cpu": "1", "memory": "1Gi", "maxPods": 110, "api": "",
             "registeredAt": "2026-01-01T00:00:00Z",
@@ -65,12 +65,26 @@ fn a_service_says_what_it_has_who_is_behind_it_and_which_nodes_know_it() {
     put(&mut world, "status/a/rules", &json!({"revision": revision}));
     put(&mut world, "status/b/rules", &json!({"revision": revision - 1}));
     put(&mut world, "status/c/rules", &json!({"revision": 1, "error": "no iptables"}));
+    put(
+        &mut world,
+        "status/e/rules",
+        &json!({"revision": revision, "leftOut": {"default/other": "no such"}}),
+    );
+    put(&mut world, "status/f/rules", &json!({"revision": revision, "leftOut": {"default/web": "bad rule"}}));
     let page = service(&world, &id(), now()).unwrap();
     assert_eq!(page.row.ports, ["80:30080/TCP"]);
     assert_eq!((page.row.ready, page.row.left_out, page.row.health.as_str()), (1, 1, "Healthy"));
     assert_eq!(page.endpoints[0].addresses, ["10.244.1.2:8080"]);
     let nodes: Vec<_> = page.nodes.iter().map(|one| (one.node.as_str(), one.state.as_str())).collect();
-    let wanted = [("a", "programmed"), ("b", "behind"), ("c", "no iptables"), ("d", "nothing yet")];
+    let left_out = "left out until it changes: bad rule";
+    let wanted = [
+        ("a", "programmed"),
+        ("b", "behind"),
+        ("c", "no iptables"),
+        ("d", "nothing yet"),
+        ("e", "programmed"),
+        ("f", left_out),
+    ];
     assert_eq!(nodes, wanted);
     assert_eq!(endpoints(&world, &all, now())[0].endpoints, ["10.244.1.2:8080"]);
     let elsewhere = ServiceSelection { namespace: Some("other"), labels: None };

@@ -28,7 +28,7 @@ const RELIST: Duration = Duration::from_secs(600);
 /// Wait after a first failure. Short: mostly etcd restarted and is back at once.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 /// Longest wait between two tries.
-const BACKOFF_MAX: Duration = Duration::from_secs(5);
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
 /// A watch that lived so long was a good one: the next failure is a first one again.
 const GOOD_WATCH: Duration = Duration::from_secs(10);
 /// Inputs that wait to be folded; then the watches wait, and etcd's flow control with them.

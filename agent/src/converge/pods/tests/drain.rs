@@ -79,7 +79,7 @@ impl Rig {
 
     async fn rules_of(&self, node: &str, revision: i64) {
         let key = Key::Rules(node.to_owned()).to_string();
-        let value = encode(&RulesStatus { revision, error: String::new() }).unwrap();
+        let value = encode(&RulesStatus { revision, ..RulesStatus::default() }).unwrap();
         let _ = self.store.txn(vec![], vec![Op::put(&key, value)]).await.unwrap();
     }
 

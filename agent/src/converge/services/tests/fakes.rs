@@ -122,7 +122,7 @@ async fn what_is_programmed_is_told_and_what_is_not_is_told_with_the_reason() {
     assert_eq!(*rig.programmed.borrow(), 5);
     rig.iptables.rules().refuse = None;
     rig.run().await.unwrap();
-    let expected = RulesStatus { revision: 6, error: String::new() };
+    let expected = RulesStatus { revision: 6, ..RulesStatus::default() };
     assert_eq!((*rig.programmed.borrow(), rig.status.borrow().clone()), (6, Some(expected)));
 }
 
@@ -144,19 +144,20 @@ async fn a_service_that_iptables_refuses_keeps_no_other_from_its_rules() {
     assert!(last.contains("10.244.3.5:80") && !last.contains("default/bad"), "{last}");
     let status = rig.status.borrow().clone().unwrap();
     assert_eq!((*rig.programmed.borrow(), status.revision), (7, 7));
-    for part in ["service default/bad is left out", "bad rule", "-A MK8S-SEP-", "10.244.3.66:80"] {
-        assert!(status.error.contains(part), "{part}: {}", status.error);
+    for part in ["bad rule", "-A MK8S-SEP-", "10.244.3.66:80"] {
+        assert!(status.left_out["default/bad"].contains(part), "{part}: {status:?}");
     }
+    assert!(status.left_out.len() == 1 && status.error.is_empty(), "{status:?}");
     assert_eq!(rig.run().await, Ok(false), "it is not tried again");
     // Others change meanwhile; then its own record does.
     rig.know(Source::Etcd, 8, &[("web", at(5, "10.244.3.7:80")), ("bad", bad)]);
     assert_eq!(rig.run().await, Ok(true));
-    assert!(rig.status.borrow().clone().unwrap().error.contains("default/bad"));
+    assert!(rig.status.borrow().clone().unwrap().left_out.contains_key("default/bad"));
     rig.know(Source::Etcd, 9, &[("web", at(5, "10.244.3.7:80")), ("bad", at(6, "10.244.3.8:80"))]);
     assert_eq!(rig.run().await, Ok(true));
     let last = rig.iptables.rules().restored.last().cloned().unwrap();
     assert!(last.contains("10.244.3.8:80"), "{last}");
-    assert_eq!(*rig.status.borrow(), Some(RulesStatus { revision: 9, error: String::new() }));
+    assert_eq!(*rig.status.borrow(), Some(RulesStatus { revision: 9, ..RulesStatus::default() }));
     // Refused once more: what it had is not taken away.
     rig.know(Source::Etcd, 10, &[("web", web), ("bad", at(6, "10.244.3.66:80"))]);
     rig.run().await.unwrap();
@@ -210,7 +211,7 @@ async fn the_status_is_written_when_it_changes_and_again_when_etcd_lost_it() {
     };
     assert_eq!(stored(5).await, None);
     for revision in 1..9 {
-        statuses.send_replace(Some(RulesStatus { revision, error: String::new() }));
+        statuses.send_replace(Some(RulesStatus { revision, ..RulesStatus::default() }));
     }
     assert_eq!(stored(2).await, Some(8));
     let _ = store.txn(Vec::new(), vec![schema::store::Op::delete(&key)]).await.unwrap();
