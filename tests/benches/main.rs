@@ -14,6 +14,7 @@ mod idle;
 mod names;
 mod plans;
 mod pods;
+mod rules;
 
 use harness::Result;
 
@@ -72,7 +73,7 @@ const SHORT: Scale = Scale {
 /// A part of the figures, and what takes them.
 type Part = (&'static str, fn(Scale, &mut Table) -> Result<()>);
 
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 9] = [
     ("plans", plans::measure),
     ("pods", pods::measure),
     ("files", files::measure),
@@ -80,6 +81,7 @@ const PARTS: [Part; 8] = [
     ("idle", idle::measure),
     ("dns", names::measure),
     ("gateway", gateway::measure),
+    ("rules", rules::measure),
     ("fleet", fleet::measure),
 ];
 

@@ -3,12 +3,12 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use schema::control::{Loop, Nudge, Observation, Plan as _};
 use schema::records::Subnet;
 use schema::store::events::EventRecorder;
-use schema::world::{Table, Versioned};
+use schema::world::Versioned;
 use tokio::sync::watch;
 
 use super::super::{ServicesDeps, ServicesLoop};
@@ -485,55 +485,4 @@ async fn a_udp_client_follows_a_replaced_endpoint() {
             assert_eq!(ask().unwrap(), number, "{target}");
         }
     }
-}
-
-/// A figure, printed: `cargo test --release … thousand_services -- --ignored --nocapture`.
-#[tokio::test]
-#[ignore = "a figure, not a check"]
-async fn a_thousand_services_with_ten_endpoints_each() {
-    let mut node = Node::new().await;
-    let record = |n: u16, last: u8| {
-        let endpoints: Vec<String> = (0..10)
-            .map(|e| format!("10.244.{}.{}:8080", n % 200, if e == 9 { last } else { e + 2 }))
-            .collect();
-        let texts: Vec<&str> = endpoints.iter().map(String::as_str).collect();
-        let [high, low] = n.to_be_bytes();
-        ServiceRecord { cluster_ip: Some(std::net::Ipv4Addr::new(10, 96, high, low)), ..service(&texts) }
-    };
-    let table = |last: u8| -> Table<PodRef, ServiceRecord> {
-        (0..1000_u16)
-            .map(|n| {
-                let value = record(n, if n == 500 { last } else { 99 });
-                (id(&format!("s{n}")), Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 }))
-            })
-            .collect()
-    };
-    let mut services = table(99);
-    for (what, last) in [("full program", 99_u8), ("one endpoint", 100), ("one endpoint", 101)] {
-        if last != 99 {
-            let value = record(500, last);
-            let changed = Versioned { value, create_revision: 1, mod_revision: i64::from(last) };
-            services.insert(id("s500"), Arc::new(changed));
-        }
-        let (source, revision) = (Source::Etcd, i64::from(last));
-        let catalog = Catalog { source, revision, services: services.clone(), ..Catalog::default() };
-        node.catalogs.send_replace(Arc::new(catalog));
-        let begun = Instant::now();
-        assert!(converge(&mut node.services).await);
-        println!("{what}: {:?}", begun.elapsed());
-        let begun = Instant::now();
-        assert!(!converge(&mut node.services).await);
-        println!("a look when nothing changed: {:?}", begun.elapsed());
-    }
-    let (catalogs, mut restarted) = services_loop(&node.iptables, node.services.deps.subnet.clone());
-    catalogs.send_replace(Arc::clone(&node.catalogs.borrow()));
-    let begun = Instant::now();
-    assert!(!converge(&mut restarted).await, "adopted");
-    println!("adoption by a restarted agent: {:?}", begun.elapsed());
-    let text = node.iptables.save().await.unwrap();
-    let bare = TestNamespace::new();
-    let bare_rules = RealIptables::at(bare.path());
-    let begun = Instant::now();
-    bare_rules.restore(&text).await.unwrap();
-    println!("bare iptables-restore of the same {} lines: {:?}", text.lines().count(), begun.elapsed());
 }
