@@ -371,7 +371,8 @@ pub struct LogsArgs {
 pub enum Goal {
     /// The commit is applied whole: no file quarantined, no removal held.
     Synced,
-    /// And all that it wants is running and ready: without a readinessProbe for 1 s, after a restart for 10 s.
+    /// And all that it wants is running and ready: pods without a readinessProbe for 1 s, after a restart for
+    /// 10 s; services with an endpoint, programmed on every node; hosts whose paths lead somewhere.
     Healthy,
 }
 

@@ -1,7 +1,8 @@
 //! What `minik8s serve` runs, as a table: who reads what, who nudges whom, how it ends.
 //!
 //! Starts in the order in which things fail: whatever a user got wrong ends in one line before
-//! anything has an effect. Afterwards every task is critical: the death of one ends the process.
+//! anything has an effect. Only an etcd that does not answer is no mistake of the user once the
+//! state directory was in use. Afterwards every task is critical: the death of one ends the process.
 
 mod advertise;
 mod sources;
@@ -100,7 +101,8 @@ async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
         let (fence, token, store) = (fence.clone(), token.clone(), Arc::clone(&store));
         async move {
             let noted = async {
-                while !is_over {
+                // Who leads itself waits for nobody.
+                while !is_over && fence.current().is_none() {
                     sleep(RELEASE_RETRY).await;
                     is_over = seat.end_former_term(store.as_ref()).await;
                 }

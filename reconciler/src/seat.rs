@@ -50,20 +50,19 @@ impl Seat {
         dir.join(LOCK_FILE).exists()
     }
 
-    /// Ends the lease of the process that had the seat before, so that its leadership is over now. `false`: etcd
-    /// did not answer, and it may not be over.
+    /// Ends the lease of the process that had the seat before, so that its leadership is over now. `false`: it may
+    /// not be over, as etcd did not say so.
     pub async fn end_former_term(&self, store: &dyn Store) -> bool {
         let former = fs::read_to_string(&self.lease).ok().and_then(|text| text.trim().parse().ok());
         let Some(former) = former.map(LeaseId) else { return true };
         // A lease that is over already is no error, and neither is an etcd that knows nothing of it.
         let ended = timeout(RELEASE_TIMEOUT, store.lease_revoke(former)).await;
         tracing::debug!(?former, ?ended, "ended the term of the process before");
-        let answered =
-            !matches!(ended, Err(_) | Ok(Err(StoreError::Connect { .. } | StoreError::Timeout { .. })));
-        if answered {
+        let is_over = matches!(ended, Ok(Ok(()) | Err(StoreError::LeaseLost(_))));
+        if is_over {
             let _ = fs::remove_file(&self.lease);
         }
-        answered
+        is_over
     }
 
     /// Notes the lease of every term of this process, for the next one.
@@ -113,7 +112,11 @@ mod tests {
 
         let seat = Seat::take(dir.path()).unwrap();
         let began = tokio::time::Instant::now();
-        seat.end_former_term(&store).await;
+        // Seen red when the note of the lease goes at the first try.
+        store.refuse_everything(true);
+        assert!(!seat.end_former_term(&store).await);
+        store.refuse_everything(false);
+        assert!(seat.end_former_term(&store).await && !seat.lease.exists());
         let (mut fence, _election) =
             election::spawn(Arc::new(store.clone()), "r".to_owned(), TTL, CancellationToken::new());
         fence.changed().await;

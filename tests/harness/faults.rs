@@ -53,7 +53,7 @@ impl BadLink {
             match world.run("tc", &words) {
                 Ok(_) => {}
                 Err(error) if format!("{error:#}").contains(UNKNOWN) => return Ok(None),
-                Err(error) => return Err(error).context("apt-get install iproute2"),
+                Err(error) => return Err(error).with_context(|| format!("tc {}", words.join(" "))),
             }
             let undo = ["tc", "qdisc", "del", "dev", link, "root"].map(str::to_owned).to_vec();
             bad.undo.push((world.clone(), undo));

@@ -2,10 +2,11 @@
 
 use std::net::Ipv4Addr;
 
-use crate::cluster::Cluster;
-use crate::wait::{eventually, secs};
 use anyhow::{Result, ensure};
 use ipnet::Ipv4Net;
+
+use crate::cluster::Cluster;
+use crate::wait::{eventually, secs};
 
 /// Number `offset` of the range of services: 10 is DNS, 11 the gateway, whatever the product says.
 pub fn service_address(cluster: &Cluster, offset: u32) -> Result<Ipv4Addr> {

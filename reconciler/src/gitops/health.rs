@@ -5,6 +5,7 @@ use schema::kinds::pod::{ContainerState, PodPhase, PodStatus, Unsteady};
 use schema::kinds::{Health, Resource};
 use schema::meta::PodRef;
 use schema::object::Object;
+use schema::records::{RouteRecord, ServiceRecord};
 use schema::world::World;
 
 /// The health of a live object. Kinds that this version does not run are content with being stored.
@@ -12,17 +13,29 @@ pub fn health(world: &World, object: &Object) -> Health {
     match &object.resource {
         Resource::Pod(_) => bare_pod(world, object),
         Resource::Service(spec) => {
-            let record = world.services.get(&named(object)).map(|found| found.value.status());
-            spec.health(&record.unwrap_or_default())
+            let record = world.services.get(&named(object)).map(|found| &found.value);
+            let health = spec.health(&record.map(ServiceRecord::status).unwrap_or_default());
+            of_this_version(object, record.map(|record| record.hash.as_str()), health)
         }
         Resource::Dns(spec) => {
-            let record = world.routes.get(&named(object)).map(|found| found.value.status());
-            spec.health(&record.unwrap_or_default())
+            let record = world.routes.get(&named(object)).map(|found| &found.value);
+            let health = spec.health(&record.map(RouteRecord::status).unwrap_or_default());
+            of_this_version(object, record.map(|record| record.hash.as_str()), health)
         }
         // Settings are in force as soon as they are stored.
         Resource::Cluster(_) => Health::Healthy,
         resource if !resource.kind().is_run() => Health::NotRun,
         resource => Health::Unknown { why: format!("nobody reports on a {}", resource.kind()) },
+    }
+}
+
+/// What a record of the version before says is not the health of this one.
+fn of_this_version(object: &Object, hash: Option<&str>, health: Health) -> Health {
+    match hash {
+        Some(hash) if hash != object.hash => Health::Progressing {
+            why: "the services controller has not taken this version in yet".to_owned(),
+        },
+        Some(_) | None => health,
     }
 }
 

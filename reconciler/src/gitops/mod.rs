@@ -1,8 +1,9 @@
 //! From a commit to desired state: load, check, plan, apply; one loop per source.
 //!
-//! `bounds check diff prune plan gate health review secrets status history unnamed` are pure. `source_loop` observes and reports, `apply`
-//! alone writes `objects/`. `record` writes the status of a configured source and its new revisions; `verdict` writes
-//! what became of a revision, once, and that a source is not configured any more.
+//! `bounds check diff prune plan gate health review secrets status history unnamed` are pure. `source_loop`
+//! observes and reports, `apply` alone writes `objects/`. `record` writes the status of a configured source and
+//! its new revisions; `verdict` writes what became of a revision, once, and that a source is not configured any
+//! more.
 
 pub mod apply;
 pub mod bounds;

@@ -13,6 +13,9 @@ use schema::world::Table;
 
 use super::load::{ManifestFile, Manifests};
 
+/// So many objects are looked for in the file that they came from.
+const FEW: usize = 256;
+
 /// What was found the last time, and in what.
 #[derive(Debug, Default)]
 pub(super) struct Unnamed {
@@ -35,12 +38,14 @@ impl Unnamed {
                 doubtful.insert(object.clone());
             }
         }
-        // Nearly all are where they were.
+        // Nearly all are where they were. Of many, each in a file of many, to look all up at once is less.
+        let few = doubtful.len() <= FEW;
         doubtful.retain(|object| {
             let Some(found) = live.get(object) else { return false };
             let from = &found.value.provenance;
             let is_it = |file: &ManifestFile| file.documents.iter().any(|draft| draft.reference == *object);
-            from.source == source && !manifests.get(from.file.as_str()).is_some_and(|file| is_it(file))
+            let is_there = || manifests.get(from.file.as_str()).is_some_and(|file| is_it(file));
+            from.source == source && !(few && is_there())
         });
         if !doubtful.is_empty() {
             for draft in manifests.values().flat_map(|file| &file.documents) {
@@ -107,6 +112,8 @@ mod tests {
             (0..3_u8, proptest::collection::vec(0..5_u8, 0..3))
                 .prop_map(|(file, pods)| Turn::File(file, pods)),
             (0..3_u8).prop_map(Turn::NoFile),
+            (10..250_u8).prop_map(Turn::NoFile),
+            (10..250_u8).prop_map(Turn::NotLive),
             (0..5_u8, 0..3_u8, any::<bool>(), 0..4_u8).prop_map(|(p, f, own, c)| Turn::Live(p, f, own, c)),
             (0..5_u8).prop_map(Turn::NotLive),
         ]
@@ -117,7 +124,15 @@ mod tests {
 
         #[test]
         fn it_is_always_as_if_all_were_looked_at(turns in proptest::collection::vec((turn(), any::<bool>()), 1..40)) {
-            let (mut manifests, mut there, mut unnamed) = (Manifests::new(), Table::new(), Unnamed::default());
+            // So many that the maps have more than one leaf, which all others share from look to look.
+            let (mut manifests, mut there) = (Manifests::new(), Table::new());
+            for number in 10..250_u8 {
+                let path = format!("{number}.yaml");
+                manifests.insert(Arc::from(&*path), file(&path, &[number]));
+                let (object, live) = live(number, number, "main", 0);
+                there.insert(object, live);
+            }
+            let mut unnamed = Unnamed::default();
             for (turn, looks) in turns {
                 match turn {
                     Turn::File(name, pods) => {

@@ -19,6 +19,9 @@ use super::selector::Selector;
 #[cfg(test)]
 mod tests;
 
+/// A node has the rules of a service.
+const PROGRAMMED: &str = "programmed";
+
 /// One service in a list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -183,6 +186,15 @@ pub fn service(world: &World, id: &PodRef, now: Timestamp) -> Option<ServiceDeta
     })
 }
 
+/// A node that is alive and has not programmed the newest record of a service, and why; none if all have,
+/// and of a service that needs no rules.
+pub(super) fn unprogrammed(world: &World, service: &PodRef) -> Option<String> {
+    let stored = world.services.get(service).filter(|stored| stored.value.cluster_ip.is_some())?;
+    let nodes = node_rules(world, service, stored.mod_revision).into_iter();
+    let mut behind = nodes.filter(|rules| rules.state != PROGRAMMED && world.node_is_ready(&rules.node));
+    behind.next().map(|rules| format!("node {}: rules {}", rules.node, rules.state))
+}
+
 /// What each node has programmed of a record of that revision.
 fn node_rules(world: &World, service: &PodRef, revision: i64) -> Vec<NodeRules> {
     let left_out = |rules: &RulesStatus| rules.left_out.get(&service.to_string()).cloned();
@@ -191,7 +203,7 @@ fn node_rules(world: &World, service: &PodRef, revision: i64) -> Vec<NodeRules> 
         Some(rules) if !rules.error.is_empty() => rules.error.clone(),
         Some(rules) => match left_out(rules) {
             Some(why) => format!("left out until it changes: {why}"),
-            None if rules.revision >= revision => "programmed".to_owned(),
+            None if rules.revision >= revision => PROGRAMMED.to_owned(),
             None => "behind".to_owned(),
         },
     };

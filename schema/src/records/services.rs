@@ -14,6 +14,9 @@ use crate::kinds::service::{ServicePortStatus, ServiceStatus};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceRecord {
+    /// Hash of the object that it is of: who waits for a version knows that this is it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub hash: String,
     /// Its address; none for a headless service.
     #[serde(default, rename = "clusterIP", skip_serializing_if = "Option::is_none")]
     pub cluster_ip: Option<Ipv4Addr>,
@@ -113,6 +116,9 @@ pub struct LeftOut {
 /// A host and its paths, as every node's gateway and DNS serve them. Written by the services controller.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RouteRecord {
+    /// Hash of the object that it is of.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub hash: String,
     /// The host name, lower case.
     pub host: String,
     /// Its paths, longest first.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use schema::keys::{Key, prefix};
 use schema::kinds::service::{ServiceSpec, ServiceType, TrafficPolicy};
 use schema::kinds::{Kind, Resource};
-use schema::meta::PodRef;
+use schema::meta::{ObjectRef, PodRef};
 use schema::records::{ServicePortRecord, ServiceRecord};
 use schema::world::{Versioned, World};
 
@@ -39,8 +39,12 @@ fn is_ours(key: &str) -> bool {
     [prefix::SERVICES, prefix::ROUTES].iter().any(|prefix| key.starts_with(prefix))
 }
 
+fn object_reference(kind: Kind, id: &PodRef) -> ObjectRef {
+    ObjectRef { kind, namespace: id.namespace.clone(), name: id.name.clone() }
+}
+
 fn object_key(kind: Kind, id: &PodRef) -> Key {
-    Key::Object(schema::meta::ObjectRef { kind, namespace: id.namespace.clone(), name: id.name.clone() })
+    Key::Object(object_reference(kind, id))
 }
 
 /// The key can't be read: what it says is not known, and what hangs on it stays as it is.
@@ -69,7 +73,9 @@ fn plan_services(seen: &Seen, out: &mut Writes) {
     for (id, spec) in &wanted {
         let key = Key::Service(id.clone());
         let Some(given) = given.get(id).filter(|_| !is_malformed(world, &key)) else { continue };
-        let record = record(spec, given, lookup.behind(id, spec));
+        let mut record = record(spec, given, lookup.behind(id, spec));
+        let object = world.objects.get(&object_reference(Kind::Service, id));
+        record.hash = object.map(|object| object.value.hash.clone()).unwrap_or_default();
         put(world.services.get(id), key, &record, out);
     }
 }
@@ -214,6 +220,7 @@ fn record(spec: &ServiceSpec, given: &Given, behind: Behind) -> ServiceRecord {
         node_port: *node_port,
     });
     ServiceRecord {
+        hash: String::new(),
         cluster_ip: given.address,
         external_ips: spec.external_ips.iter().filter_map(|text| text.parse().ok()).collect(),
         ports: ports.collect(),
@@ -231,7 +238,8 @@ fn plan_routes(world: &World, out: &mut Writes) {
     for object in world.objects.values() {
         if let Resource::Dns(spec) = &object.value.resource {
             let id = reference(&object.value.metadata);
-            let record = routes::route(world, &id, spec);
+            let mut record = routes::route(world, &id, spec);
+            record.hash.clone_from(&object.value.hash);
             wanted.insert(id, record);
         }
     }

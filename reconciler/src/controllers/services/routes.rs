@@ -11,7 +11,7 @@ use schema::world::World;
 pub(super) fn route(world: &World, id: &PodRef, spec: &DnsSpec) -> RouteRecord {
     let mut paths: Vec<PathRecord> = spec.paths.iter().map(|path| resolve(world, id, path)).collect();
     paths.sort_by(|a, b| (b.path.len(), &a.path).cmp(&(a.path.len(), &b.path)));
-    RouteRecord { host: spec.host.to_ascii_lowercase(), paths }
+    RouteRecord { hash: String::new(), host: spec.host.to_ascii_lowercase(), paths }
 }
 
 fn resolve(world: &World, id: &PodRef, path: &DnsPath) -> PathRecord {

@@ -282,6 +282,13 @@ fn put_service(world: &mut World, record: Option<serde_json::Value>) {
     put_resource(world, "web", serde_json::json!({"kind": "Service", "spec": spec}));
     let record = record.map(|record| stored(serde_json::from_value(record).unwrap()));
     world.services.extend(record.map(|record| (PodRef::new("default", "web"), record)));
+    let rules = serde_json::json!({"revision": 1_000_000});
+    world.rules.insert("n1".to_owned(), stored(serde_json::from_value(rules).unwrap()));
+}
+
+/// The hash of each object of these tests.
+fn hash() -> String {
+    put_object(&mut World::default(), "any", C2).hash
 }
 
 #[test]
@@ -292,13 +299,25 @@ fn a_service_is_waited_for_until_it_has_an_address_and_a_pod() {
         check(&world, Some(C2), if why.is_empty() { "sh-" } else { "s--" }, why);
     };
     told(None, "service default/web: no cluster IP yet");
-    let with = |port: u16, left_out: u32| {
-        let ports = serde_json::json!([{"protocol": "TCP", "port": port}]);
-        Some(serde_json::json!({"clusterIP": "10.96.0.20", "ports": ports, "leftOutCount": left_out}))
+    let with = |hash: &str, left_out: u32| {
+        let ports = serde_json::json!([{"protocol": "TCP", "port": 80}]);
+        Some(serde_json::json!({
+            "hash": hash, "clusterIP": "10.96.0.20", "ports": ports, "leftOutCount": left_out
+        }))
     };
-    told(with(80, 2), "service default/web: none of its 2 pods is ready");
-    told(with(81, 0), "service default/web: waiting for the services controller to take in commit 2222222");
-    told(with(80, 0), "");
+    told(with(&hash(), 2), "service default/web: none of its 2 pods is ready");
+    let old = "service default/web: the services controller has not taken this version in yet";
+    told(with("of the version before", 0), old);
+    told(with(&hash(), 0), "");
+    // And a node that is alive has its rules; one that is gone is not waited for.
+    let mut world = good();
+    put_service(&mut world, with(&hash(), 0));
+    let rules = serde_json::json!({"revision": 1_000_000, "leftOut": {"default/web": "bad rule"}});
+    world.rules.insert("n1".to_owned(), stored(serde_json::from_value(rules).unwrap()));
+    let why = "service default/web: node n1: rules left out until it changes: bad rule";
+    check(&world, Some(C2), "s--", why);
+    world.rules.remove("n1");
+    check(&world, Some(C2), "s--", "service default/web: node n1: rules nothing yet");
 }
 
 #[test]
@@ -323,14 +342,15 @@ fn a_host_is_waited_for_until_all_its_paths_lead_somewhere() {
         check(&world, Some(C2), if why.is_empty() { "sh-" } else { "s--" }, why);
     };
     told(None, "dns default/shop: shop.example has no address yet");
-    let with = |path: &str, broken: Option<&str>| {
-        let path = serde_json::json!({"path": path, "service": "web", "port": 80, "broken": broken});
-        Some(serde_json::json!({"host": "shop.example", "paths": [path]}))
+    let with = |hash: &str, broken: Option<&str>| {
+        let path = serde_json::json!({"path": "/", "service": "web", "port": 80, "broken": broken});
+        Some(serde_json::json!({"hash": hash, "host": "shop.example", "paths": [path]}))
     };
-    told(with("/", Some("service web has no port 80")), "dns default/shop: /: service web has no port 80");
     told(
-        with("/old", None),
-        "dns default/shop: waiting for the services controller to take in commit 2222222",
+        with(&hash(), Some("service web has no port 80")),
+        "dns default/shop: /: service web has no port 80",
     );
-    told(with("/", None), "");
+    let old = "dns default/shop: the services controller has not taken this version in yet";
+    told(with("of the version before", None), old);
+    told(with(&hash(), None), "");
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use tokio::sync::OnceCell;
+use tokio::time::timeout;
 
 use super::EtcdStore;
 use crate::store::{Guard, KeyValue, LeaseId, Listing, Op, Store, StoreError, TxnOutcome, WatchBatch};
@@ -41,7 +42,13 @@ impl LazyStore {
 
     async fn store_within(&self, patience: Duration) -> Result<&EtcdStore, StoreError> {
         // Boxed: connecting is a large future, and every call holds one.
-        self.connected.get_or_try_init(|| Box::pin(EtcdStore::connect(&self.endpoints, patience))).await
+        let connecting =
+            self.connected.get_or_try_init(|| Box::pin(EtcdStore::connect(&self.endpoints, patience)));
+        // One tries at a time; the others wait for it, and no longer than they would themselves.
+        timeout(patience, connecting).await.unwrap_or_else(|_| {
+            let endpoints = self.endpoints.join(",");
+            Err(StoreError::Connect { endpoints, message: format!("no answer within {patience:?}") })
+        })
     }
 }
 
