@@ -24,7 +24,8 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(1), poll: "1h", ..ClusterOptions::default() };
     Cluster::run(options, |cluster| {
         let all: Vec<Change> = (0..scale.services).map(|number| service(number, 0)).collect();
-        cluster.push(&all, "Services")?;
+        cluster.repo.push(&all, "Services")?;
+        sync(cluster)?;
         let net = cluster.node().net.clone();
         eventually("all stand", PROGRAMMED_MAX, || {
             let endpoints = endpoints(&net)?;
@@ -55,19 +56,21 @@ fn full(cluster: &mut Cluster, scale: Scale, table: &mut Table) -> Result<()> {
     };
     flush()?;
     let begun = Instant::now();
-    net.run("iptables-restore", &["-w", &file.to_string_lossy()])?;
+    net.run("iptables-restore", &["--wait", "5", &file.to_string_lossy()])?;
     let bare = begun.elapsed();
+    let wanted = scale.services * ENDPOINTS;
+    ensure!(endpoints(&net)? == wanted, "iptables-restore took something else");
     flush()?;
     // Its start included: nobody tells when it begins to write.
     let begun = Instant::now();
     cluster.node_mut().agent.start()?;
-    let wanted = scale.services * ENDPOINTS;
     let ours = loop {
-        // The number of chains is quick to ask for and stands in the same transaction.
         if endpoints(&net)? == wanted {
             break begun.elapsed();
         }
         ensure!(begun.elapsed() < PROGRAMMED_MAX, "not within {PROGRAMMED_MAX:?}");
+        // A look takes a core.
+        std::thread::sleep(LOOK_EVERY * 50);
     };
     let what = format!("start of an agent → rules of {} services × {ENDPOINTS} endpoints", scale.services);
     table.add(Row {
@@ -110,7 +113,7 @@ fn one_change(cluster: &Cluster, scale: Scale, table: &mut Table) -> Result<()> 
         let file = cluster.dir("one.txt");
         fs::write(&file, text)?;
         let begun = Instant::now();
-        net.run("iptables-restore", &["-w", "--noflush", &file.to_string_lossy()])?;
+        net.run("iptables-restore", &["--noflush", "--wait", "5", &file.to_string_lossy()])?;
         bare.add(begun.elapsed());
         // The status is written once a second at most.
         std::thread::sleep(secs(1));
