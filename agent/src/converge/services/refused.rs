@@ -85,8 +85,10 @@ impl Refusals {
 
     /// All that is not left out stands. Who was tried again.
     pub fn stood(&mut self) -> Vec<PodRef> {
-        let healed = self.0.extract_if(.., |_, refused| refused.since.is_none());
-        healed.map(|(id, _)| id).collect()
+        let healed = self.0.iter().filter(|(_, refused)| refused.since.is_none());
+        let healed = healed.map(|(id, _)| id.clone()).collect();
+        self.0.retain(|_, refused| refused.since.is_some());
+        healed
     }
 
     /// Nothing stands, and nobody knows whose fault it is: those that are tried again may be it, and

@@ -153,7 +153,7 @@ fn at(last: u8, endpoint: &str) -> ServiceRecord {
     ServiceRecord { cluster_ip: Some(std::net::Ipv4Addr::new(10, 96, 0, last)), ..service(&[endpoint]) }
 }
 
-// Seen red without `refuse` in `change_rules`, with one owner of a refusal alone, and without
+// Seen red with `owners` always empty, with one owner of a refusal alone, and without
 // `forget_changed`.
 #[tokio::test]
 async fn services_that_iptables_refuses_keep_no_other_from_its_rules() {
@@ -317,7 +317,7 @@ async fn the_status_is_written_when_it_changes_and_again_when_etcd_lost_it() {
     tokio::spawn(writer.run(status, shutdown.clone()));
     let key = Key::Rules("here".to_owned()).to_string();
     let stored = async |seconds: u64| {
-        tokio::time::sleep(std::time::Duration::from_secs(seconds)).await;
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
         let value = store.get(&key).await.unwrap();
         value.map(|value| schema::codec::decode::<RulesStatus>(&value.value).unwrap().revision)
     };

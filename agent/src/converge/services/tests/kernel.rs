@@ -422,7 +422,7 @@ async fn clients_are_shared_alike_among_endpoints_unless_they_are_to_stay() {
     }
 }
 
-// Seen red without `refuse` in `change_rules`: the client of 10.96.0.5 waits in vain.
+// Seen red with `owners` always empty and with `leaves_out` always false: the client of 10.96.0.5 waits in vain.
 #[tokio::test]
 async fn a_service_whose_rule_iptables_does_not_take_is_left_out_alone() {
     let mut node = Node::new().await;
