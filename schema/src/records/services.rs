@@ -164,7 +164,7 @@ pub struct RulesStatus {
     /// Why not everything could be programmed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub error: String,
-    /// `namespace/name` of services that are left out until they change, and why.
+    /// `namespace/name` of services that are left out until they change or a later try succeeds, and why.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub left_out: BTreeMap<String, String>,
 }

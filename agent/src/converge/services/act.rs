@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use schema::meta::PodRef;
+use tokio::time::Instant;
 
-use super::plan::{Observed, ServicesPlan, Wanted, stale_flows};
+use super::plan::{Observed, ServicesPlan, stale_flows};
 use super::present::{Present, fingerprint};
 use super::render::UdpServing;
 use super::{ServicesLoop, refused};
@@ -25,10 +26,21 @@ pub struct Outcome {
     pub done: Vec<String>,
     /// What could not be done, with the reason.
     pub failed: Vec<String>,
-    /// Services that are left out from now on, with the reason; the others are programmed at once.
-    pub refused: Vec<(PodRef, String)>,
+    /// Services that are left out from now on; the others are programmed at once.
+    pub refused: Vec<Refusal>,
     /// What could not be done and is no reason to hurry.
     pub tolerated: Vec<String>,
+}
+
+/// A service that is left out from now on.
+#[derive(Debug)]
+pub struct Refusal {
+    /// The service.
+    pub service: PodRef,
+    /// What iptables said, and of which rule.
+    pub why: String,
+    /// It is not what was said before of the same record.
+    pub is_news: bool,
 }
 
 impl ServicesLoop {
@@ -37,7 +49,10 @@ impl ServicesLoop {
         if !plan.rules.is_empty() && !self.change_rules(observed, &plan.rules, &mut outcome).await {
             return outcome;
         }
-        self.rendered.stands(&observed.wanted);
+        let healed = self.rendered.refused.stood();
+        outcome
+            .done
+            .extend(healed.iter().map(|id| format!("{id} was tried again, and iptables takes it now")));
         if let Some(serving) = &plan.udp {
             self.forget_stale(observed, serving, &mut outcome).await;
         } else {
@@ -60,13 +75,14 @@ impl ServicesLoop {
         if let Err(error) = self.deps.iptables.restore(&input).await {
             // Of two tables one may be written.
             self.reading.present = None;
-            match owner_of(&error, &input, &observed.wanted) {
-                Some((id, rule)) => {
-                    let why = format!("{error}; the rule is {rule}");
-                    self.rendered.refuse(&id, why.clone());
-                    outcome.refused.push((id, why));
-                }
-                None => outcome.failed.push(format!("{what}: {error}")),
+            let now = Instant::now();
+            for (service, why) in refused::owners(&error, &input, &observed.wanted) {
+                let is_news = self.rendered.refuse(&service, &why, now);
+                outcome.refused.push(Refusal { service, why, is_news });
+            }
+            if outcome.refused.is_empty() {
+                self.rendered.put_back(now);
+                outcome.failed.push(format!("{what}: {error}"));
             }
             return false;
         }
@@ -113,14 +129,6 @@ impl ServicesLoop {
         if all {
             self.udp_settled = Some(Arc::clone(&observed.wanted.udp));
         }
-    }
-}
-
-/// The service whose rule was refused, and the rule.
-fn owner_of(error: &IptablesError, input: &str, wanted: &Wanted) -> Option<(PodRef, String)> {
-    match error {
-        IptablesError::Refused { line: Some(line), .. } => refused::owner(input, *line, wanted),
-        _ => None,
     }
 }
 

@@ -37,7 +37,7 @@ use self::names::ServiceNames;
 use self::observe::Reading;
 use self::plan::{Observed, ServicesPlan, Wanted};
 use self::present::Fingerprint;
-use self::refused::Refused;
+use self::refused::Refusals;
 use self::render::{Place, ServiceRules, UdpServing};
 use crate::catalog::Catalog;
 use crate::converge::network::render::ChainRef;
@@ -91,10 +91,8 @@ struct Rendered {
     catalog: Option<Arc<Catalog>>,
     services: BTreeMap<PodRef, (Arc<Versioned<ServiceRecord>>, Arc<ServiceRules>)>,
     wanted: Arc<Wanted>,
-    /// Services whose rules iptables does not take: they are left as they were.
-    refused: BTreeMap<PodRef, Refused>,
-    /// What stood last without anything missing.
-    programmed: Arc<Wanted>,
+    /// Services whose rules iptables does not take.
+    refused: Refusals,
 }
 
 impl ServicesLoop {

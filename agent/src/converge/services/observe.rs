@@ -15,7 +15,6 @@ use tokio::time::Instant;
 
 use super::plan::{Observed, Wanted};
 use super::present::{Present, present};
-use super::refused::Refused;
 use super::render::{Place, service_rules};
 use super::{Rendered, ServicesLoop};
 use crate::catalog::Catalog;
@@ -66,7 +65,7 @@ impl ServicesLoop {
             cluster_cidr: subnet.cluster_cidr,
             random_fully,
         };
-        self.rendered.render(place, catalog);
+        self.rendered.render(place, catalog, Instant::now());
         let present = self.read().await?;
         Ok(Observed {
             names: self.names.clone(),
@@ -127,24 +126,25 @@ impl ServicesLoop {
 }
 
 impl Rendered {
-    /// Leaves a service out from the next run on, until its record changes.
-    pub(super) fn refuse(&mut self, id: &PodRef, why: String) {
-        if let Some((record, rules)) = self.services.get(id) {
-            let (record, rules) = (Arc::clone(record), Arc::clone(rules));
-            self.refused.insert(id.clone(), Refused { record, rules, why });
+    /// Leaves a service out from the next run on. True if the reason is news.
+    pub(super) fn refuse(&mut self, id: &PodRef, why: &str, now: Instant) -> bool {
+        let Some((record, _)) = self.services.get(id) else { return false };
+        let is_news = self.refused.refuse(id, Arc::clone(record), why, now);
+        self.catalog = None;
+        is_news
+    }
+
+    /// As [`Refusals::put_back`](super::refused::Refusals::put_back), from the next run on.
+    pub(super) fn put_back(&mut self, now: Instant) {
+        if self.refused.put_back(now) {
             self.catalog = None;
         }
     }
 
-    /// All of this is in the kernel.
-    pub(super) fn stands(&mut self, wanted: &Arc<Wanted>) {
-        self.programmed = Arc::clone(wanted);
-    }
-
-    /// Brings the rules up to the catalog's services.
-    fn render(&mut self, place: Place, catalog: &Arc<Catalog>) {
+    /// Brings the rules up to the catalog's services, without those that are refused.
+    fn render(&mut self, place: Place, catalog: &Arc<Catalog>, now: Instant) {
         let same_place = self.place.as_ref() == Some(&place);
-        let seen = self.catalog.as_ref().filter(|_| same_place);
+        let seen = self.catalog.as_ref().filter(|_| same_place && !self.refused.is_due(now));
         if seen.is_some_and(|seen| seen.services.ptr_eq(&catalog.services)) {
             self.catalog = Some(Arc::clone(catalog));
             return;
@@ -162,17 +162,10 @@ impl Rendered {
             };
             services.insert(id.clone(), (Arc::clone(record), rules));
         }
-        self.refused.retain(|id, refused| {
-            services.get(id).is_some_and(|(record, _)| record.value == refused.record.value)
-        });
-        let rules = services.iter().filter_map(|(id, (_, rules))| {
-            let rules = match self.refused.get(id) {
-                None => rules,
-                // As it was before, if that was taken.
-                Some(refused) => self.programmed.services.get(id).filter(|rules| **rules != refused.rules)?,
-            };
-            Some((id.clone(), Arc::clone(rules)))
-        });
+        self.refused.forget_changed(|id| services.get(id).map(|(record, _)| &record.value));
+        self.refused.try_again(now);
+        let rules = services.iter().filter(|(id, _)| !self.refused.leaves_out(id));
+        let rules = rules.map(|(id, (_, rules))| (id.clone(), Arc::clone(rules)));
         self.wanted = Arc::new(Wanted::new(&place, rules.collect()));
         self.services = services;
         self.catalog = Some(Arc::clone(catalog));

@@ -6,7 +6,6 @@ use std::time::Duration;
 use schema::codec::encode;
 use schema::control::{LoopError, Next};
 use schema::keys::Key;
-use schema::meta::PodRef;
 use schema::records::{EventType, RulesStatus};
 use schema::store::events::EventDraft;
 use schema::store::{Guard, Op, SharedStore, StoreError, TxnOutcome};
@@ -14,9 +13,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::act::Outcome;
+use super::ServicesLoop;
+use super::act::{Outcome, Refusal};
 use super::plan::Observed;
-use super::{ServicesLoop, refused};
+use super::refused::RETRY;
 
 /// Between two writes, and between two tries when the store does not answer.
 const SPACING: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ impl ServicesLoop {
     pub(super) fn tell(&self, observed: &Observed, outcome: &Outcome) -> Result<Next, LoopError> {
         outcome.done.iter().for_each(|sentence| tracing::info!("services: {sentence}"));
         outcome.tolerated.iter().for_each(|sentence| tracing::warn!("services: {sentence}"));
-        outcome.refused.iter().for_each(|(id, why)| self.tell_refused(id, why));
+        outcome.refused.iter().for_each(|refusal| self.tell_refused(refusal));
         let error = outcome.failed.join("; ");
         let is_done = error.is_empty() && outcome.refused.is_empty();
         // Of what the disk knows no revision is known, and nobody waits for one.
@@ -37,9 +37,13 @@ impl ServicesLoop {
             if is_done {
                 self.deps.programmed.send_if_modified(|known| std::mem::replace(known, revision) != revision);
             }
-            let (revision, left_out) =
-                (*self.deps.programmed.borrow(), refused::named(&self.rendered.refused));
-            let status = RulesStatus { revision, error: error.clone(), left_out };
+            let (left_out, more) = self.rendered.refused.named();
+            let mut status =
+                RulesStatus { revision: *self.deps.programmed.borrow(), error: error.clone(), left_out };
+            if more > 0 && status.error.is_empty() {
+                // Nobody may read of one of these that it is programmed.
+                status.error = format!("{more} services more than can be named are left out; see the events");
+            }
             self.deps.status.send_if_modified(|known| {
                 let status = Some(status);
                 let differs = *known != status;
@@ -54,16 +58,24 @@ impl ServicesLoop {
         }
     }
 
-    fn tell_refused(&self, id: &PodRef, why: &str) {
-        let node = &self.deps.node;
-        tracing::warn!("services: {id} is left out until it changes: {why}");
+    fn tell_refused(&self, Refusal { service: id, why, is_news }: &Refusal) {
+        if !is_news {
+            tracing::debug!("services: {id} was tried again and is left out as before: {why}");
+            return;
+        }
+        let (node, seconds) = (&self.deps.node, RETRY.as_secs());
+        tracing::warn!(
+            "services: {id} is left out until it changes, and tried again each {seconds} s: {why}"
+        );
         self.deps.events.record(EventDraft {
             kind: EventType::Warning,
             object_kind: "Service".to_owned(),
             namespace: id.namespace.clone(),
             name: id.name.clone(),
             reason: "RulesRefused".to_owned(),
-            message: format!("node {node} programs it not, until it changes: {why}"),
+            message: format!(
+                "node {node} programs it not, until it changes or a try, one each {seconds} s, succeeds: {why}"
+            ),
         });
     }
 }

@@ -24,8 +24,8 @@ pub struct FakeRules {
     pub flows: BTreeSet<UdpFlow>,
     /// All flows that were to be forgotten, in order.
     pub forgotten_flows: Vec<UdpFlow>,
-    /// An input with this in a line is refused, for this line.
-    pub refuse_line: Option<String>,
+    /// An input with one of these in a line is refused, for all such lines.
+    pub refuse_lines: Vec<String>,
     /// The next calls fail with this text.
     pub refuse: Option<String>,
 }
@@ -45,7 +45,7 @@ impl FakeIptables {
         match &rules.refuse {
             Some(message) => {
                 let (program, message) = (program.to_owned(), message.clone());
-                Err(IptablesError::Refused { program, message, line: None })
+                Err(IptablesError::Refused { program, message, lines: Vec::new() })
             }
             None => Ok(rules),
         }
@@ -62,10 +62,13 @@ impl Iptables for FakeIptables {
 
     async fn restore(&self, input: &str) -> Result<(), IptablesError> {
         let mut rules = self.allowed("iptables-restore")?;
-        let refused = rules.refuse_line.as_ref().and_then(|bad| input.lines().position(|l| l.contains(bad)));
-        if let Some(at) = refused {
-            let (program, message) = ("iptables-restore".to_owned(), "bad rule".to_owned());
-            return Err(IptablesError::Refused { program, message, line: Some(at + 1) });
+        let is_bad = |line: &str| rules.refuse_lines.iter().any(|bad| line.contains(bad));
+        let refused = input.lines().enumerate().filter(|(_, line)| is_bad(line));
+        let lines: Vec<usize> = refused.map(|(at, _)| at + 1).collect();
+        if !lines.is_empty() {
+            let named: Vec<String> = lines.iter().map(|line| format!("line {line}: bad rule")).collect();
+            let (program, message) = ("iptables-restore".to_owned(), named.join("; "));
+            return Err(IptablesError::Refused { program, message, lines });
         }
         rules.restored.push(input.to_owned());
         let tables = input.lines().filter(|line| *line == "COMMIT").count();

@@ -63,8 +63,8 @@ pub enum IptablesError {
         program: String,
         /// What it said, in one line.
         message: String,
-        /// The line of its input that it names, counted from 1.
-        line: Option<usize>,
+        /// The lines of its input that it names, counted from 1, in order.
+        lines: Vec<usize>,
     },
     /// The program does not end.
     #[error("{program} did not end within {after:?}")]

@@ -19,8 +19,8 @@ const RUN_MAX: Duration = Duration::from_secs(30);
 /// Seconds that a program waits for another that holds the lock (only the legacy backend has one).
 const LOCK_WAIT_SECONDS: &str = "10";
 
-/// Longest message that is kept of a program's complaint, in characters.
-const MESSAGE_MAX: usize = 300;
+/// Longest message that is kept of a program's complaint, in characters: some lines of refused rules.
+const MESSAGE_MAX: usize = 1000;
 
 /// The rules of this node, or of a network namespace.
 #[derive(Debug, Clone, Default)]
@@ -94,7 +94,7 @@ impl RealIptables {
             silent if silent.is_empty() => output.status.to_string(),
             message => message.chars().take(MESSAGE_MAX).collect(),
         };
-        Err(IptablesError::Refused { program: named(), message, line: line_of(&text) })
+        Err(IptablesError::Refused { program: named(), message, lines: lines_of(&text) })
     }
 }
 
@@ -155,13 +155,14 @@ impl RealIptables {
 }
 
 /// The number in `Error occurred at line: 4` of rules that can't be read, and in `line 4: RULE_APPEND failed`
-/// of those that the kernel does not take.
-pub(super) fn line_of(text: &str) -> Option<usize> {
+/// of those that the kernel does not take: all of these are named at once.
+pub(super) fn lines_of(text: &str) -> Vec<usize> {
     let words: Vec<&str> = text.split_whitespace().collect();
-    words.windows(2).find_map(|pair| match pair {
+    let numbers = words.windows(2).filter_map(|pair| match pair {
         ["line" | "line:", number] => number.trim_end_matches(':').parse().ok(),
         _ => None,
-    })
+    });
+    numbers.collect::<BTreeSet<usize>>().into_iter().collect()
 }
 
 /// The numbers in `iptables v1.8.9 (nf_tables)`.

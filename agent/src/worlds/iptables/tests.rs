@@ -1,6 +1,6 @@
 //! On the real kernel, in network namespaces of the tests' own.
 
-use super::real::{line_of, version_of};
+use super::real::{lines_of, version_of};
 use super::*;
 use crate::testing::TestNamespace;
 
@@ -11,15 +11,18 @@ fn versions_are_read_from_what_iptables_prints() {
     assert_eq!(version_of("ip6tables"), None);
 }
 
+// Seen red with the first line alone.
 #[test]
-fn the_refused_line_is_read_from_what_iptables_restore_prints() {
+fn the_refused_lines_are_read_from_what_iptables_restore_prints() {
     let parsed = "iptables-restore v1.8.9 (nf_tables): recent: bad value for option \"--seconds\"\n\n\
         Error occurred at line: 4\nTry `iptables-restore -h' for more information.\n";
-    assert_eq!(line_of(parsed), Some(4));
-    let kernel = "iptables-restore v1.8.9 (nf_tables): \nline 12: RULE_APPEND failed (Invalid argument): rule in chain X\n";
-    assert_eq!(line_of(kernel), Some(12));
-    assert_eq!(line_of("iptables-restore: line 7 failed\n"), Some(7));
-    assert_eq!(line_of("another line of text"), None);
+    assert_eq!(lines_of(parsed), [4]);
+    let kernel = "iptables-restore v1.8.9 (nf_tables): \n\
+        line 12: RULE_APPEND failed (Invalid argument): rule in chain X\n\
+        line 14: RULE_APPEND failed (Invalid argument): rule in chain Y\n";
+    assert_eq!(lines_of(kernel), [12, 14]);
+    assert_eq!(lines_of("iptables-restore: line 7 failed\n"), [7]);
+    assert!(lines_of("another line of text").is_empty());
 }
 
 #[tokio::test]
@@ -41,9 +44,14 @@ async fn a_wrong_rule_changes_nothing_and_says_why() {
     let input = "*filter\n:MINE - [0:0]\n-A MINE -j NOWHERE\nCOMMIT\n";
     let error = iptables.restore(input).await.unwrap_err();
     assert!(
-        matches!(&error, IptablesError::Refused { message, line: Some(4), .. } if !message.contains('\n')),
+        matches!(&error, IptablesError::Refused { message, lines, .. } if !message.contains('\n') && *lines == [4]),
         "{error}"
     );
+    // The kernel's own refusals come all at once: a rewrite of addresses is nothing for filter.
+    let input = "*filter\n:MINE - [0:0]\n-A MINE -j DNAT --to-destination 192.0.2.1\n-A MINE -j ACCEPT\n\
+        -A MINE -j DNAT --to-destination 192.0.2.2\nCOMMIT\n";
+    let error = iptables.restore(input).await.unwrap_err();
+    assert!(matches!(&error, IptablesError::Refused { lines, .. } if *lines == [3, 5]), "{error}");
     assert!(!iptables.save().await.unwrap().contains("MINE"));
 }
 

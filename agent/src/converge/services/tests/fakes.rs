@@ -1,5 +1,7 @@
 //! The loop on fakes: what it reads, what it writes, what it tells.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use schema::control::{Loop as _, Observation, Plan as _};
 use schema::keys::Key;
@@ -11,7 +13,9 @@ use schema::world::Versioned;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::super::refused::{RETRY, Refusals};
 use super::super::{RulesWriter, ServicesDeps, ServicesLoop};
+use super::laws::after_restore;
 use super::*;
 use crate::catalog::Catalog;
 use crate::desired::Source;
@@ -24,11 +28,17 @@ struct Rig {
     status: watch::Receiver<Option<RulesStatus>>,
     programmed: watch::Receiver<i64>,
     services: ServicesLoop,
+    /// Services whose refusal was news.
+    news: Vec<String>,
 }
 
 fn rig() -> Rig {
     let iptables = Arc::new(FakeIptables::default());
     iptables.rules().generation = Some(1);
+    rig_on(iptables)
+}
+
+fn rig_on(iptables: Arc<FakeIptables>) -> Rig {
     let (catalogs, catalog) = watch::channel(Arc::default());
     let (subnets, subnet) = watch::channel(None);
     let (status, statuses) = watch::channel(None);
@@ -44,7 +54,7 @@ fn rig() -> Rig {
         status,
         programmed,
     });
-    Rig { iptables, catalogs, subnets, status: statuses, programmed: newest, services }
+    Rig { iptables, catalogs, subnets, status: statuses, programmed: newest, services, news: Vec::new() }
 }
 
 impl Rig {
@@ -59,6 +69,17 @@ impl Rig {
         self.subnets.send_replace(Some(subnet));
     }
 
+    /// What a kernel has after all that was restored.
+    fn kernel(&self) -> String {
+        let restored = self.iptables.rules().restored.clone();
+        restored.iter().fold(BARE.to_owned(), |there, input| after_restore(&there, input))
+    }
+
+    /// The kernel has the rules of these and of nobody else.
+    fn stands(&self, services: &[(&str, &ServiceRecord)]) {
+        assert_eq!(self.kernel(), programmed(services));
+    }
+
     /// One run: whether it had to do something, or why not.
     async fn run(&mut self) -> Result<bool, String> {
         let observed = match self.services.observe().await.map_err(|e| e.to_string())? {
@@ -68,6 +89,8 @@ impl Rig {
         let plan = ServicesLoop::plan(&observed, Timestamp::now());
         let acts = !plan.is_empty();
         let outcome = self.services.act(&observed, plan).await;
+        let news = outcome.refused.iter().filter(|refusal| refusal.is_news);
+        self.news.extend(news.map(|refusal| refusal.service.to_string()));
         self.services.report(observed, outcome).await.map_err(|e| e.to_string())?;
         Ok(acts)
     }
@@ -126,44 +149,133 @@ async fn what_is_programmed_is_told_and_what_is_not_is_told_with_the_reason() {
     assert_eq!((*rig.programmed.borrow(), rig.status.borrow().clone()), (6, Some(expected)));
 }
 
-// Seen red without `refuse` in `change_rules`.
+fn at(last: u8, endpoint: &str) -> ServiceRecord {
+    ServiceRecord { cluster_ip: Some(std::net::Ipv4Addr::new(10, 96, 0, last)), ..service(&[endpoint]) }
+}
+
+// Seen red with `owners` always empty, with one owner of a refusal alone, and without
+// `forget_changed`.
 #[tokio::test]
-async fn a_service_that_iptables_refuses_keeps_no_other_from_its_rules() {
+async fn services_that_iptables_refuses_keep_no_other_from_its_rules() {
     let mut rig = rig();
-    let at = |last: u8, endpoint: &str| ServiceRecord {
-        cluster_ip: Some(std::net::Ipv4Addr::new(10, 96, 0, last)),
-        ..service(&[endpoint])
-    };
-    let (web, bad) = (at(5, "10.244.3.5:80"), at(6, "10.244.3.66:80"));
-    rig.iptables.rules().refuse_line = Some("10.244.3.66:80".into());
-    rig.know(Source::Etcd, 7, &[("web", web.clone()), ("bad", bad.clone())]);
+    let (web, bad, worse) = (at(5, "10.244.3.5:80"), at(6, "10.244.3.66:80"), at(7, "10.244.3.77:80"));
+    rig.iptables.rules().refuse_lines = vec!["10.244.3.66:80".into(), "10.244.3.77:80".into()];
+    rig.know(Source::Etcd, 7, &[("web", web.clone()), ("bad", bad.clone()), ("worse", worse.clone())]);
     assert_eq!(rig.run().await, Ok(true));
     assert_eq!(*rig.programmed.borrow(), 0, "nothing stands yet");
+    assert_eq!(rig.news, ["default/bad", "default/worse"], "both in one round");
     assert_eq!(rig.run().await, Ok(true));
-    let last = rig.iptables.rules().restored.last().cloned().unwrap();
-    assert!(last.contains("10.244.3.5:80") && !last.contains("default/bad"), "{last}");
+    rig.stands(&[("web", &web)]);
     let status = rig.status.borrow().clone().unwrap();
     assert_eq!((*rig.programmed.borrow(), status.revision), (7, 7));
-    for part in ["bad rule", "-A MK8S-SEP-", "10.244.3.66:80"] {
-        assert!(status.left_out["default/bad"].contains(part), "{part}: {status:?}");
+    for (name, address) in [("default/bad", "10.244.3.66:80"), ("default/worse", "10.244.3.77:80")] {
+        for part in ["failed: bad rule; the rule is -A MK8S-SEP-", address] {
+            assert!(status.left_out[name].contains(part), "{part}: {status:?}");
+        }
     }
-    assert!(status.left_out.len() == 1 && status.error.is_empty(), "{status:?}");
-    assert_eq!(rig.run().await, Ok(false), "it is not tried again");
+    assert!(status.left_out.len() == 2 && status.error.is_empty(), "{status:?}");
+    assert_eq!(rig.run().await, Ok(false), "they are not tried again at once");
     // Others change meanwhile; then its own record does.
-    rig.know(Source::Etcd, 8, &[("web", at(5, "10.244.3.7:80")), ("bad", bad)]);
+    rig.know(Source::Etcd, 8, &[("web", at(5, "10.244.3.7:80")), ("bad", bad.clone())]);
     assert_eq!(rig.run().await, Ok(true));
-    assert!(rig.status.borrow().clone().unwrap().left_out.contains_key("default/bad"));
-    rig.know(Source::Etcd, 9, &[("web", at(5, "10.244.3.7:80")), ("bad", at(6, "10.244.3.8:80"))]);
+    let named: Vec<_> = rig.status.borrow().clone().unwrap().left_out.into_keys().collect();
+    assert_eq!(named, ["default/bad"]);
+    let mended = at(6, "10.244.3.8:80");
+    rig.know(Source::Etcd, 9, &[("web", web.clone()), ("bad", mended.clone())]);
     assert_eq!(rig.run().await, Ok(true));
-    let last = rig.iptables.rules().restored.last().cloned().unwrap();
-    assert!(last.contains("10.244.3.8:80"), "{last}");
+    rig.stands(&[("web", &web), ("bad", &mended)]);
     assert_eq!(*rig.status.borrow(), Some(RulesStatus { revision: 9, ..RulesStatus::default() }));
-    // Refused once more: what it had is not taken away.
-    rig.know(Source::Etcd, 10, &[("web", web), ("bad", at(6, "10.244.3.66:80"))]);
+    // Refused once more: what it had may lead where nobody is.
+    let kernel = rig.kernel();
+    rig.iptables.rules().saved = kernel;
+    rig.know(Source::Etcd, 10, &[("web", web.clone()), ("bad", bad)]);
     rig.run().await.unwrap();
     rig.run().await.unwrap();
-    let last = rig.iptables.rules().restored.last().cloned().unwrap();
-    assert!(last.contains("10.244.3.5:80") && last.contains("10.244.3.8:80"), "{last}");
+    rig.stands(&[("web", &web)]);
+    assert_eq!(rig.run().await, Ok(false));
+}
+
+// Seen red with `leaves_out` always false.
+#[tokio::test]
+async fn a_restarted_agent_leaves_the_refused_service_out_and_touches_no_other() {
+    let mut first = rig();
+    let (web, bad) = (at(5, "10.244.3.5:80"), at(6, "10.244.3.66:80"));
+    let services = [("web", web.clone()), ("bad", bad.clone())];
+    first.iptables.rules().refuse_lines = vec!["10.244.3.66:80".into()];
+    first.know(Source::Etcd, 7, &services);
+    first.run().await.unwrap();
+    first.run().await.unwrap();
+    first.stands(&[("web", &web)]);
+    let saved = first.kernel();
+    let mut second = rig_on(Arc::clone(&first.iptables));
+    second.iptables.rules().saved = saved;
+    second.iptables.rules().restored.clear();
+    second.know(Source::Etcd, 7, &services);
+    assert_eq!(second.run().await, Ok(true), "it is tried");
+    assert_eq!(second.run().await, Ok(false), "and then all is as it should be");
+    assert!(second.iptables.rules().restored.is_empty());
+    assert_eq!((*second.programmed.borrow(), second.news.as_slice()), (7, &["default/bad".to_owned()][..]));
+    assert!(second.status.borrow().clone().unwrap().left_out.contains_key("default/bad"));
+}
+
+// Seen red with `is_due` always false, with every refusal as news, and without `put_back`.
+#[tokio::test(start_paused = true)]
+async fn a_refused_service_is_tried_again_each_minute_until_it_is_taken() {
+    let mut rig = rig();
+    let (web, bad) = (at(5, "10.244.3.5:80"), at(6, "10.244.3.66:80"));
+    rig.iptables.rules().refuse_lines = vec!["10.244.3.66:80".into()];
+    rig.know(Source::Etcd, 7, &[("web", web.clone()), ("bad", bad.clone())]);
+    rig.run().await.unwrap();
+    rig.run().await.unwrap();
+    let told = rig.status.borrow().clone();
+    let kernel = rig.kernel();
+    rig.iptables.rules().saved = kernel;
+    for _ in 0..3 {
+        tokio::time::advance(RETRY - Duration::from_secs(1)).await;
+        assert_eq!(rig.run().await, Ok(false));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(rig.run().await, Ok(true), "tried again");
+        assert_eq!(rig.run().await, Ok(false), "once");
+        assert_eq!(*rig.status.borrow(), told);
+        assert_eq!(rig.news, ["default/bad"], "the same is told once, whatever the line was");
+    }
+    // What names no rule is a failure of the whole: who is tried again waits once more, for the others' sake.
+    rig.iptables.rules().refuse_lines = vec!["COMMIT".into()];
+    tokio::time::advance(RETRY).await;
+    assert!(rig.run().await.unwrap_err().contains("bad rule"));
+    assert_eq!(rig.run().await, Ok(false));
+    rig.iptables.rules().refuse_lines.clear();
+    tokio::time::advance(RETRY).await;
+    assert_eq!(rig.run().await, Ok(true));
+    rig.stands(&[("web", &web), ("bad", &bad)]);
+    assert_eq!(*rig.status.borrow(), Some(RulesStatus { revision: 7, ..RulesStatus::default() }));
+    tokio::time::advance(RETRY).await;
+    let kernel = rig.kernel();
+    rig.iptables.rules().saved = kernel;
+    assert_eq!(rig.run().await, Ok(false));
+}
+
+// Seen red with 50 names in all, and with no limit of bytes.
+#[test]
+fn all_refused_services_are_named_as_far_as_a_value_has_room() {
+    let record = Arc::new(Versioned { value: service(&[]), create_revision: 1, mod_revision: 1 });
+    let of = |count: usize, name: &str, why: &str| {
+        let mut refusals = Refusals::default();
+        for number in 0..count {
+            let id = id(&format!("{name}{number:04}"));
+            refusals.refuse(&id, Arc::clone(&record), why, tokio::time::Instant::now());
+        }
+        let (left_out, more) = refusals.named();
+        let status = RulesStatus { revision: i64::MAX, error: "e".repeat(8_000), left_out };
+        schema::codec::encode(&status).unwrap();
+        let explained = status.left_out.values().filter(|why| *why != "see the events").count();
+        (status.left_out.len(), explained, more)
+    };
+    assert_eq!(of(50, "web", &"no \"such\" table ".repeat(40)), (50, 50, 0));
+    assert_eq!(of(800, "web", "no such table"), (800, 50, 0));
+    assert_eq!(of(1_200, "web", "no such table"), (1_000, 50, 200));
+    let (named, _, more) = of(1_000, &"w".repeat(59), &"\u{1}\u{1F980}".repeat(400));
+    assert!(named > 500 && named + more == 1_000, "{named} of a worst case");
 }
 
 #[tokio::test]
@@ -205,7 +317,7 @@ async fn the_status_is_written_when_it_changes_and_again_when_etcd_lost_it() {
     tokio::spawn(writer.run(status, shutdown.clone()));
     let key = Key::Rules("here".to_owned()).to_string();
     let stored = async |seconds: u64| {
-        tokio::time::sleep(std::time::Duration::from_secs(seconds)).await;
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
         let value = store.get(&key).await.unwrap();
         value.map(|value| schema::codec::decode::<RulesStatus>(&value.value).unwrap().revision)
     };

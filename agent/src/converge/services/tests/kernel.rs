@@ -422,7 +422,7 @@ async fn clients_are_shared_alike_among_endpoints_unless_they_are_to_stay() {
     }
 }
 
-// Seen red without `refuse` in `change_rules`: the client of 10.96.0.5 waits in vain.
+// Seen red with `owners` always empty and with `leaves_out` always false: the client of 10.96.0.5 waits in vain.
 #[tokio::test]
 async fn a_service_whose_rule_iptables_does_not_take_is_left_out_alone() {
     let mut node = Node::new().await;
@@ -441,12 +441,12 @@ async fn a_service_whose_rule_iptables_does_not_take_is_left_out_alone() {
     converge(&mut node.services).await;
     assert!(ask_tcp(node.own, "10.96.0.5:80").unwrap().starts_with("two "));
     assert!(!converge(&mut node.services).await, "and that is all");
-    let refused = &node.services.rendered.refused;
-    assert_eq!(refused.keys().collect::<Vec<_>>(), [&id("bad")]);
-    assert!(refused[&id("bad")].why.contains("--seconds 0"), "{refused:?}");
+    let (refused, _) = node.services.rendered.refused.named();
+    assert_eq!(refused.keys().collect::<Vec<_>>(), ["default/bad"]);
+    assert!(refused["default/bad"].contains("--seconds 0"), "{refused:?}");
     let mended = ServiceRecord { affinity_seconds: Some(60), ..bad };
     node.serve(&[("bad", &mended), ("web", &good)]).await;
-    assert!(node.services.rendered.refused.is_empty());
+    assert!(node.services.rendered.refused.named().0.is_empty());
     let text = node.iptables.save().await.unwrap();
     assert!(text.contains("--seconds 60") && text.contains("-d 10.96.0.6/32"), "{text}");
 }
