@@ -202,7 +202,7 @@ fn node_rules(world: &World, service: &PodRef, revision: i64) -> Vec<NodeRules> 
         None => "nothing yet".to_owned(),
         Some(rules) if !rules.error.is_empty() => rules.error.clone(),
         Some(rules) => match left_out(rules) {
-            Some(why) => format!("left out until it changes: {why}"),
+            Some(why) => format!("left out, and tried again when it changes or after a minute: {why}"),
             None if rules.revision >= revision => PROGRAMMED.to_owned(),
             None => "behind".to_owned(),
         },

@@ -314,7 +314,7 @@ fn a_service_is_waited_for_until_it_has_an_address_and_a_pod() {
     put_service(&mut world, with(&hash(), 0));
     let rules = serde_json::json!({"revision": 1_000_000, "leftOut": {"default/web": "bad rule"}});
     world.rules.insert("n1".to_owned(), stored(serde_json::from_value(rules).unwrap()));
-    let why = "service default/web: node n1: rules left out until it changes: bad rule";
+    let why = "service default/web: node n1: rules left out, and tried again when it changes or after a minute: bad rule";
     check(&world, Some(C2), "s--", why);
     world.rules.remove("n1");
     check(&world, Some(C2), "s--", "service default/web: node n1: rules nothing yet");
