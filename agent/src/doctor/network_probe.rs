@@ -137,7 +137,6 @@ fn port_list(text: &str) -> Vec<(u16, u16)> {
 mod tests {
     use super::*;
 
-    // Seen red without the return: the ports are tried.
     #[test]
     fn where_a_running_agent_answers_nothing_is_tried() {
         let range = |text: &str| text.parse().unwrap();

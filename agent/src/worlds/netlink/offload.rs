@@ -155,7 +155,7 @@ mod tests {
     use crate::testing::TestNamespace;
     use crate::worlds::netlink::{RealNetlink, Tunnel, Tunnels as _};
 
-    // Seen red without `offload::switch_off` in `compute_checksums`.
+    // Seen red without `offload::switch_off`.
     #[tokio::test]
     async fn the_kernel_itself_computes_the_checksums_of_the_tunnel_and_goes_on_to() {
         let node = TestNamespace::new();
@@ -189,7 +189,6 @@ mod tests {
         assert_eq!(error.raw_os_error(), Some(Errno::ENODEV as i32));
     }
 
-    // Seen red with `ENOENT` alone.
     #[test]
     fn a_kernel_that_knows_nothing_of_features_is_no_failure() {
         let refused = |number: Errno| if_known::<()>(Err(io::Error::from_raw_os_error(number as i32)));

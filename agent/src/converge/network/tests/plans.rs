@@ -228,7 +228,6 @@ fn tries(rig: &Rig) -> usize {
     rig.netlink.kernel().acts.iter().filter(|act| act.starts_with("compute_checksums")).count()
 }
 
-// Seen red with a failure of the step that ends the plan.
 #[tokio::test]
 async fn a_kernel_that_refuses_to_compute_checksums_does_not_take_the_tunnel_away() {
     let mut rig = rig_with_peer();
@@ -241,7 +240,6 @@ async fn a_kernel_that_refuses_to_compute_checksums_does_not_take_the_tunnel_awa
     assert_eq!(tries(&rig), 1);
 }
 
-// Seen red with `Ok(true) => true` in `leaves_checksums`.
 #[tokio::test]
 async fn a_kernel_that_only_says_it_computes_checksums_is_told_once_per_link() {
     let mut rig = rig_with_peer();
@@ -265,7 +263,6 @@ async fn a_kernel_that_only_says_it_computes_checksums_is_told_once_per_link() {
     assert_eq!(tries(&rig), 3);
 }
 
-// Seen red without `adopt`: the tunnel is made anew at once; and with STEADY of 4 s.
 #[tokio::test(start_paused = true)]
 async fn a_tunnel_that_is_there_at_a_start_moves_only_to_an_address_that_stays() {
     let mut rig = rig_with_peer();
