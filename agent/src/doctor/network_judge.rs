@@ -204,7 +204,7 @@ fn overlap(one: Ipv4Net, other: Ipv4Net) -> bool {
 fn fronts(seen: &NetworkSeen, agent_runs: bool) -> Vec<Check> {
     let check = |(name, at, result): &(&'static str, String, Result<(), String>)| match result {
         Ok(()) => Check::ok(name, format!("{at} is free")),
-        Err(_) if agent_runs => Check::ok(name, format!("{at}, in use by a running agent")),
+        Err(_) if agent_runs => Check::ok(name, format!("{at}, left to the running agent")),
         Err(why) => Check::fail(
             name,
             format!("{at}: {why}"),

@@ -25,7 +25,7 @@ pub(super) struct NetworkSeen {
     pub(super) links: Result<Links, String>,
     /// Where DNS and gateway answer: whether the port can be had.
     pub(super) fronts: Vec<(&'static str, String, Result<(), String>)>,
-    /// `rp_filter` of each uplink, or of all links if that is stricter.
+    /// `rp_filter` of each uplink, or of all links if that number is larger.
     pub(super) rp_filter: BTreeMap<String, u8>,
     /// Connections that the kernel follows, and how many it can.
     pub(super) connections: Option<(u64, u64)>,
@@ -45,7 +45,8 @@ pub(super) struct Links {
     pub(super) listeners: BTreeMap<Port, Listener>,
 }
 
-pub(super) async fn look(config: &Config, ranges: Ranges) -> NetworkSeen {
+/// `agent_runs`: where it answers is not tried.
+pub(super) async fn look(config: &Config, ranges: Ranges, agent_runs: bool) -> NetworkSeen {
     let links = links(config).await.map_err(|error| error.to_string());
     let uplinks = links.as_ref().map(|links| links.uplinks.clone()).unwrap_or_default();
     let whose = |protocol: Protocol, port: u16| {
@@ -53,7 +54,7 @@ pub(super) async fn look(config: &Config, ranges: Ranges) -> NetworkSeen {
         listener.and_then(|listener| listener.process.clone())
     };
     NetworkSeen {
-        fronts: fronts(ranges, &whose),
+        fronts: fronts(ranges, agent_runs, &whose),
         rules: rules::try_all().await,
         rp_filter: uplinks.into_iter().filter_map(|name| Some((name.clone(), rp_filter(&name)?))).collect(),
         connections: number("/proc/sys/net/netfilter/nf_conntrack_count")
@@ -76,12 +77,19 @@ async fn links(config: &Config) -> Result<Links, NetlinkError> {
     })
 }
 
-/// Tried as the agent does it, and given back at once.
+/// Tried as the agent does it, and given back at once. Not while an agent runs: its sockets share their
+/// ports, and ours would take datagrams away that are meant for it.
 fn fronts(
     ranges: Ranges,
+    agent_runs: bool,
     whose: &dyn Fn(Protocol, u16) -> Option<String>,
 ) -> Vec<(&'static str, String, Result<(), String>)> {
     let (names, web) = (dns_address(ranges.service), gateway_address(ranges.service));
+    let (dns_at, web_at) = (format!("{names}:{DNS}"), format!("{web}:{}", gateway::PORT));
+    if agent_runs {
+        let left = || Err("not tried: an agent runs".to_owned());
+        return vec![("dns", dns_at, left()), ("gateway", web_at, left())];
+    }
     let told = |result: io::Result<()>, ports: &[(Protocol, u16)]| {
         result.map_err(|error| {
             let process = ports.iter().find_map(|(protocol, port)| whose(*protocol, *port));
@@ -92,10 +100,10 @@ fn fronts(
     let dns = told(dns::can_listen(names), &[(Protocol::Udp, DNS), (Protocol::Tcp, DNS)]);
     let listened = gateway::server::listen(at(web, gateway::PORT).into()).map(drop);
     let http = told(listened, &[(Protocol::Tcp, gateway::PORT)]);
-    vec![("dns", format!("{names}:{DNS}"), dns), ("gateway", format!("{web}:{}", gateway::PORT), http)]
+    vec![("dns", dns_at, dns), ("gateway", web_at, http)]
 }
 
-/// The kernel takes the stricter of both.
+/// The kernel takes the larger number of both: loose (2) beats strict (1).
 fn rp_filter(link: &str) -> Option<u8> {
     let of = |name: &str| number(&format!("/proc/sys/net/ipv4/conf/{name}/rp_filter"));
     let (all, own) = (of("all")?, of(link)?);
@@ -128,6 +136,18 @@ fn port_list(text: &str) -> Vec<(u16, u16)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_a_running_agent_answers_nothing_is_tried() {
+        let range = |text: &str| text.parse().unwrap();
+        let ranges = Ranges { cluster: range("10.244.0.0/16"), service: range("127.96.0.0/16") };
+        let tried = |agent_runs| fronts(ranges, agent_runs, &|_, _| None);
+        assert_eq!(tried(true).iter().filter(|(.., result)| result.is_err()).count(), 2);
+        assert!(
+            tried(true).iter().all(|(.., result)| result.clone().is_err_and(|why| why.contains("not tried")))
+        );
+        assert_eq!(tried(true).first().map(|(_, at, _)| at.as_str()), Some("127.96.0.10:53"));
+    }
 
     #[test]
     fn the_kernels_lists_of_ports_are_read() {

@@ -70,7 +70,7 @@ pub(super) async fn look(config: &Config, ranges: Ranges) -> Seen {
         ip_forward: setting("/proc/sys/net/ipv4/ip_forward"),
         bridge_nf: setting("/proc/sys/net/bridge/bridge-nf-call-iptables"),
         has_conntrack: is_installed("conntrack"),
-        network: network_probe::look(config, ranges).await,
+        network: network_probe::look(config, ranges, agent_runs).await,
     }
 }
 

@@ -161,6 +161,9 @@ impl<H: Handler> Server<H> {
     }
 }
 
+/// So often what a refused client has sent is read, 4 KiB each time: more than a head may have.
+const REFUSED_READS: usize = 16;
+
 /// Says so and hangs up, without waiting for the client: it may be one that sends nothing.
 fn refuse(stream: &TcpStream, address: SocketAddr, most: usize) {
     tracing::debug!(client = %address.ip(), most, "a client holds its share of connections already");
@@ -172,7 +175,12 @@ fn refuse(stream: &TcpStream, address: SocketAddr, most: usize) {
     );
     // What it has sent is taken, or the kernel would reset the connection before the answer is read.
     let mut request = [0; 4096];
-    while stream.try_read(&mut request).is_ok_and(|length| length == request.len()) {}
+    // Not for ever: one that sends without end would keep the others from being accepted.
+    for _ in 0..REFUSED_READS {
+        if !stream.try_read(&mut request).is_ok_and(|length| length == request.len()) {
+            break;
+        }
+    }
     // It fits the empty queue of a new connection; who does not get it sees the end.
     let _ = stream.try_write(answer.as_bytes());
 }

@@ -7,12 +7,14 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Nudge, Observation};
 use schema::records::{Subnet, Vtep};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 mod act;
 pub mod mtu;
@@ -35,6 +37,9 @@ use crate::catalog::Catalog;
 use crate::converge::pod_table::PodTable;
 use crate::worlds::iptables::Iptables;
 use crate::worlds::netlink::{Netlink, Tunnels};
+
+/// While the tunnel is about to move it is not looked at more often, whatever fails meanwhile.
+const LOOK_AGAIN_MIN: Duration = Duration::from_millis(100);
 
 /// What the loop is told once.
 #[derive(Debug, Clone)]
@@ -112,6 +117,10 @@ pub struct NetworkLoop {
     reading: Option<Reading>,
     /// Why the tunnel is not as it should be, as told last.
     tunnel_failure: Option<String>,
+    /// The kernel was told to compute the checksums of the very link: it is not told again and again.
+    checksums_tried: bool,
+    /// Why it does not, as told last.
+    checksums_failure: Option<String>,
     /// Asked once: it can't change while we run.
     random_fully: Option<bool>,
     /// Chains written in the last run, to see how iptables prints them.
@@ -136,6 +145,8 @@ impl NetworkLoop {
             origin: Origin::default(),
             reading: None,
             tunnel_failure: None,
+            checksums_tried: false,
+            checksums_failure: None,
             random_fully: None,
             written: BTreeMap::new(),
             spellings: BTreeMap::new(),
@@ -180,7 +191,10 @@ impl Loop for NetworkLoop {
             tracing::warn!("network: {sentence}");
         }
         match outcome.failed.is_empty() {
-            true => Ok(Next::Interval),
+            true => Ok(match self.origin.held_back(Instant::now()) {
+                Some((_, left)) => Next::After(left.max(LOOK_AGAIN_MIN)),
+                None => Next::Interval,
+            }),
             false => Err(LoopError::message(outcome.failed.join("; "))),
         }
     }

@@ -1,7 +1,7 @@
 //! Reads what the network loop decides on: rules, bridge, links, and the pods of this node.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use schema::control::{LoopError, error_chain};
@@ -12,7 +12,7 @@ use super::NetworkLoop;
 use super::parse::{SavedRules, Words, saved_rules, words};
 use super::plan::{Observed, first_claims};
 use super::render::{ChainRef, Model, gateway_of};
-use super::tunnel::{self, AddressSeen, TunnelSeen};
+use super::tunnel::{self, AddressSeen, Origin, TunnelSeen};
 use crate::converge::pod_table::PodNet;
 use crate::desired::Source;
 use crate::worlds::netlink::{Bridge, NetlinkError, Tunnel};
@@ -95,7 +95,7 @@ impl NetworkLoop {
             Some(IpAddr::V6(_)) => None,
             None => {
                 let seen = self.look_at_address().await.map_err(failed)?;
-                self.origin.settle(seen, Instant::now())
+                self.settle(seen)
             }
         };
         let Some(local) = local.filter(|address| !address.is_loopback()) else { return Ok(None) };
@@ -108,13 +108,52 @@ impl NetworkLoop {
             mtu: self.settings.pod_mtu,
         };
         let is_whole = self.tunnels.tunnel_is_whole(&tunnel).await.map_err(failed)?;
+        let leaves_checksums = is_whole && self.leaves_checksums(&tunnel.name).await;
         let entries = self.tunnels.tunnel_entries(&tunnel.name).await.map_err(failed)?;
         let catalog = self.catalog.borrow_and_update().clone();
         let peers = (catalog.source != Source::Unknown).then(|| catalog.peers.clone());
-        Ok(Some(TunnelSeen { tunnel, is_whole, entries, own: subnet.cidr, peers }))
+        Ok(Some(TunnelSeen { tunnel, is_whole, leaves_checksums, entries, own: subnet.cidr, peers }))
     }
 
-    async fn look_at_address(&self) -> Result<AddressSeen, NetlinkError> {
+    /// The address to leave from; tells once why it is not another.
+    fn settle(&mut self, seen: AddressSeen) -> Option<Ipv4Addr> {
+        let now = Instant::now();
+        let rival = |origin: &Origin| origin.held_back(now).map(|(rival, _)| rival);
+        let before = rival(&self.origin);
+        let address = self.origin.settle(seen, now);
+        if let (Some(former), Some((to, left))) = (address, self.origin.held_back(now))
+            && before != Some(to)
+        {
+            tracing::info!(%former, %to, ?left, "network: the tunnel moves if the routes still say so then");
+        }
+        address
+    }
+
+    /// The kernel has yet to be told to compute them. One that can't be asked is no reason to go without.
+    async fn leaves_checksums(&mut self, name: &str) -> bool {
+        match self.tunnels.leaves_checksums(name).await {
+            Ok(true) => !self.checksums_tried,
+            Ok(false) => {
+                (self.checksums_tried, self.checksums_failure) = (false, None);
+                false
+            }
+            Err(error) => {
+                if let Some(failure) = self.new_checksums_failure(&error) {
+                    tracing::warn!("network: {failure}");
+                }
+                false
+            }
+        }
+    }
+
+    async fn look_at_address(&mut self) -> Result<AddressSeen, NetlinkError> {
+        // An agent that starts while the routes flap keeps the tunnel that is there.
+        if self.origin.address().is_none()
+            && let Some(there) = self.tunnels.tunnel_origin(&self.settings.names.tunnel).await?
+            && self.tunnels.has_address(there).await?
+        {
+            self.origin.adopt(there);
+        }
         let address = self.netlink.node_address().await?.and_then(|address| match address {
             IpAddr::V4(address) => Some(address),
             IpAddr::V6(_) => None,

@@ -1,5 +1,5 @@
 //! Decides what is on the tunnel to the other nodes: per node exactly one neighbour, one forwarding entry,
-//! one route. Pure.
+//! one route, and which address it leaves from. Pure: what time it is, is told.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::worlds::netlink::{Tunnel, TunnelEntry, parse_hardware_address};
 
 /// So long another address must be the node's own before the tunnel moves to it while the former is still
 /// there: a new link costs a moment without any way to other nodes, and a route that flaps comes back.
-const STEADY: Duration = Duration::from_secs(4);
+const STEADY: Duration = Duration::from_secs(2);
 
 /// The address that the tunnel leaves from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub struct Origin {
     address: Option<Ipv4Addr>,
     /// What the routes say instead, since when.
     rival: Option<(Ipv4Addr, Instant)>,
+    /// The tunnel moves to the rival when it has been the node's own for long enough.
+    moves_in_time: bool,
 }
 
 /// What the node's routes and links say of its address.
@@ -42,10 +44,22 @@ impl Origin {
         self.address
     }
 
+    /// Takes the address of a tunnel that an agent before this one made, if none is known yet.
+    pub fn adopt(&mut self, address: Ipv4Addr) {
+        self.address.get_or_insert(address);
+    }
+
+    /// The address that the tunnel will move to unless something changes, and when at the latest it should
+    /// be looked again.
+    pub fn held_back(&self, now: Instant) -> Option<(Ipv4Addr, Duration)> {
+        let (rival, since) = self.rival.filter(|_| self.moves_in_time)?;
+        Some((rival, STEADY.saturating_sub(now.saturating_duration_since(since))))
+    }
+
     /// The address from now on. A former one that is gone is replaced at once, if the routes say by which.
     pub fn settle(&mut self, seen: AddressSeen, now: Instant) -> Option<Ipv4Addr> {
         let Some(other) = seen.address.filter(|_| self.address != seen.address) else {
-            self.rival = None;
+            *self = Self { address: self.address, ..Self::default() };
             return self.address;
         };
         let since = self.rival.filter(|(rival, _)| *rival == other).map_or(now, |(_, since)| since);
@@ -56,8 +70,9 @@ impl Origin {
             (Some(_), false, true) => false,
             (Some(_), true, true) | (Some(_), false, false) => steady,
         };
+        self.moves_in_time = seen.is_routed == seen.keeps_former;
         if moves {
-            *self = Self { address: Some(other), rival: None };
+            *self = Self { address: Some(other), ..Self::default() };
         }
         self.address
     }
@@ -70,6 +85,8 @@ pub struct TunnelSeen {
     pub tunnel: Tunnel,
     /// And the link is so.
     pub is_whole: bool,
+    /// The kernel does not compute the checksums, and was not told to yet.
+    pub leaves_checksums: bool,
     /// The entries on it.
     pub entries: BTreeSet<TunnelEntry>,
     /// The node's own range.
@@ -91,6 +108,8 @@ impl TunnelSeen {
 pub enum TunnelStep {
     /// The link is made or repaired.
     Link(Tunnel),
+    /// The kernel computes the link's checksums.
+    Checksums(String),
     /// The entry is set, for this node.
     Set(TunnelEntry, String),
     /// The entry goes: it is of no node.
@@ -104,6 +123,7 @@ impl fmt::Display for TunnelStep {
                 let Tunnel { name, vni, port, local, .. } = tunnel;
                 write!(f, "tunnel {name} (VNI {vni}, UDP port {port}) from {local}")
             }
+            Self::Checksums(name) => write!(f, "checksums of tunnel {name} by the kernel"),
             Self::Set(entry, node) => write!(f, "{entry}, for node {node}"),
             Self::Drop(entry) => write!(f, "{entry} away: it is no node's"),
         }
@@ -115,6 +135,9 @@ pub fn plan(seen: &TunnelSeen) -> Vec<TunnelStep> {
     let mut steps = Vec::new();
     if !seen.is_whole {
         steps.push(TunnelStep::Link(seen.tunnel.clone()));
+    }
+    if !seen.is_whole || seen.leaves_checksums {
+        steps.push(TunnelStep::Checksums(seen.tunnel.name.clone()));
     }
     let Some(peers) = &seen.peers else { return steps };
     let mut wanted = BTreeSet::new();

@@ -31,6 +31,12 @@ pub struct FakeKernel {
     pub refuse: Option<String>,
     /// The next looks at tunnels fail with this text.
     pub refuse_tunnels: Option<String>,
+    /// Tunnels whose checksums the kernel does not compute.
+    pub leaving_checksums: BTreeSet<String>,
+    /// Looks at checksums and changes of them fail with this text.
+    pub refuse_checksums: Option<String>,
+    /// Requests to compute checksums are taken and change nothing.
+    pub ignores_checksums: bool,
     /// Acts that changed something, in order: `ensure_pod_link mk8sv…`.
     pub acts: Vec<String>,
 }
@@ -153,6 +159,27 @@ impl Tunnels for FakeNetlink {
             return Err(NetlinkError::Request { act: "look up", link: tunnel.name.clone(), message });
         }
         Ok(kernel.tunnels.get(&tunnel.name).is_some_and(|(there, _)| there == tunnel))
+    }
+
+    async fn tunnel_origin(&self, name: &str) -> Result<Option<Ipv4Addr>, NetlinkError> {
+        Ok(self.allowed("look up", name)?.tunnels.get(name).map(|(tunnel, _)| tunnel.local))
+    }
+
+    async fn leaves_checksums(&self, name: &str) -> Result<bool, NetlinkError> {
+        let kernel = self.allowed("look at the checksums of", name)?;
+        match kernel.refuse_checksums.clone() {
+            Some(message) => Err(NetlinkError::Request { act: "look at", link: name.to_owned(), message }),
+            None => Ok(kernel.leaving_checksums.contains(name)),
+        }
+    }
+
+    async fn compute_checksums(&self, name: &str) -> Result<bool, NetlinkError> {
+        let mut kernel = self.allowed("compute the checksums of", name)?;
+        kernel.acts.push(format!("compute_checksums {name}"));
+        if let Some(message) = kernel.refuse_checksums.clone() {
+            return Err(NetlinkError::Request { act: "set", link: name.to_owned(), message });
+        }
+        Ok(!kernel.ignores_checksums && kernel.leaving_checksums.remove(name))
     }
 
     async fn remove_tunnel(&self, name: &str) -> Result<bool, NetlinkError> {

@@ -47,7 +47,7 @@ const BIT_NAME: u16 = 2;
 const BIT_VALUE: u16 = 3;
 
 /// The link leaves checksums to the hardware, or to nobody. False where the kernel can't be asked: before
-/// 5.6 it has no such family.
+/// 5.6 it has no such family, before 5.7 the family knows nothing of features.
 pub(super) fn is_on(home: &NetworkNamespace, link: &str) -> io::Result<bool> {
     let request = nested(FEATURES_HEADER, &text(HEADER_NAME, link));
     let Some(answer) = home.run(|| ethtool(FEATURES_GET, REQUEST, &request))? else { return Ok(false) };
@@ -59,7 +59,7 @@ pub(super) fn is_on(home: &NetworkNamespace, link: &str) -> io::Result<bool> {
     Ok(attributes(bits).filter_map(name).any(is_it))
 }
 
-/// The kernel computes the checksums of the link from now on.
+/// The kernel computes the checksums of the link from now on, if it does what it is told.
 pub(super) fn switch_off(home: &NetworkNamespace, link: &str) -> io::Result<()> {
     set(home, link, &text(BIT_NAME, FEATURE))
 }
@@ -70,14 +70,21 @@ fn set(home: &NetworkNamespace, link: &str, bit: &[u8]) -> io::Result<()> {
     home.run(|| ethtool(FEATURES_SET, REQUEST_ACK, &request)).map(drop)
 }
 
-/// The kernel's answer; none if it has no such family.
+/// The kernel's answer; none if it has no such family or command.
 fn ethtool(command: u8, flags: u16, attributes: &[u8]) -> io::Result<Option<Vec<u8>>> {
-    let family = match ask(CONTROL, GET_FAMILY, REQUEST, &text(FAMILY_NAME, "ethtool")) {
-        Ok(answer) => find(answer.get(HEADERS..).unwrap_or_default(), FAMILY_ID).and_then(|id| half(id, 0)),
-        Err(error) if error.raw_os_error() == Some(Errno::ENOENT as i32) => None,
-        Err(error) => return Err(error),
-    };
-    family.map(|family| ask(family, command, flags, attributes)).transpose()
+    let answer = if_known(ask(CONTROL, GET_FAMILY, REQUEST, &text(FAMILY_NAME, "ethtool")))?;
+    let id = answer.as_ref().and_then(|answer| find(answer.get(HEADERS..).unwrap_or_default(), FAMILY_ID));
+    let Some(family) = id.and_then(|id| half(id, 0)) else { return Ok(None) };
+    if_known(ask(family, command, flags, attributes))
+}
+
+/// None where the kernel does not know what it was asked for: the family, or the command of it.
+fn if_known<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
+    let unknown = [Errno::ENOENT as i32, Errno::EOPNOTSUPP as i32];
+    match answer {
+        Err(error) if error.raw_os_error().is_some_and(|number| unknown.contains(&number)) => Ok(None),
+        other => other.map(Some),
+    }
 }
 
 /// One request and the first answer. The kernel answers while it is asked: this takes microseconds.
@@ -148,7 +155,7 @@ mod tests {
     use crate::testing::TestNamespace;
     use crate::worlds::netlink::{RealNetlink, Tunnel, Tunnels as _};
 
-    // Seen red without `offload::switch_off` in `ensure`.
+    // Seen red without `offload::switch_off`.
     #[tokio::test]
     async fn the_kernel_itself_computes_the_checksums_of_the_tunnel_and_goes_on_to() {
         let node = TestNamespace::new();
@@ -164,18 +171,31 @@ mod tests {
             mtu: 1450,
         };
         assert!(netlink.ensure_tunnel(&tunnel).await.unwrap());
+        assert!(netlink.leaves_checksums("mk8s.1").await.unwrap(), "as the kernel makes them");
+        assert!(netlink.compute_checksums("mk8s.1").await.unwrap());
         assert!(!is_on(&netlink.home, "mk8s.1").unwrap());
-        assert!(is_on(&netlink.home, "theirs").unwrap(), "as the kernel makes them, and another's stays so");
-        assert!(netlink.tunnel_is_whole(&tunnel).await.unwrap());
-        assert!(!netlink.ensure_tunnel(&tunnel).await.unwrap(), "what is right is left alone");
+        assert!(is_on(&netlink.home, "theirs").unwrap(), "another's stays so");
+        assert!(!netlink.leaves_checksums("mk8s.1").await.unwrap());
+        assert!(!netlink.compute_checksums("mk8s.1").await.unwrap(), "what is right is left alone");
         // Somebody switches it on again.
         set(&netlink.home, "mk8s.1", &[text(BIT_NAME, FEATURE), attribute(BIT_VALUE, &[])].concat()).unwrap();
         assert!(is_on(&netlink.home, "mk8s.1").unwrap());
-        assert!(!netlink.tunnel_is_whole(&tunnel).await.unwrap());
-        assert!(netlink.ensure_tunnel(&tunnel).await.unwrap());
+        assert!(netlink.tunnel_is_whole(&tunnel).await.unwrap(), "no reason to make anything anew");
+        assert!(netlink.compute_checksums("mk8s.1").await.unwrap());
         assert!(!is_on(&netlink.home, "mk8s.1").unwrap());
+        assert_eq!(netlink.tunnel_origin("mk8s.1").await.unwrap(), Some([192, 0, 2, 1].into()));
+        assert_eq!(netlink.tunnel_origin("theirs").await.unwrap(), None);
         let error = is_on(&netlink.home, "nobody").unwrap_err();
         assert_eq!(error.raw_os_error(), Some(Errno::ENODEV as i32));
+    }
+
+    #[test]
+    fn a_kernel_that_knows_nothing_of_features_is_no_failure() {
+        let refused = |number: Errno| if_known::<()>(Err(io::Error::from_raw_os_error(number as i32)));
+        assert_eq!(refused(Errno::ENOENT).unwrap(), None, "before 5.6");
+        assert_eq!(refused(Errno::EOPNOTSUPP).unwrap(), None, "before 5.7");
+        assert!(refused(Errno::EPERM).is_err());
+        assert_eq!(if_known(Ok(1)).unwrap(), Some(1));
     }
 
     #[test]

@@ -25,7 +25,7 @@ use super::NetlinkError;
 use super::namespace::NetworkNamespace;
 
 /// Longest wait for one answer. The kernel answers within microseconds, unless it hangs.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
+pub(super) const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// Index of the loopback link, the first link of every network namespace.
 const LOOPBACK_INDEX: u32 = 1;

@@ -2,14 +2,16 @@
 //! route.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::net::Ipv4Addr;
 
 use async_trait::async_trait;
 use ipnet::Ipv4Net;
 use rtnetlink::{LinkUnspec, LinkVxlan};
 
+use super::namespace::NetworkNamespace;
 use super::real::RealNetlink;
-use super::socket::Link;
+use super::socket::{ANSWER_MAX, Link};
 use super::{HARDWARE_PREFIX, NetlinkError, hardware_address, offload};
 
 /// The node's end of the tunnel.
@@ -63,11 +65,16 @@ impl std::fmt::Display for TunnelEntry {
 pub trait Tunnels: Send + Sync + 'static {
     /// The node has this address on one of its links.
     async fn has_address(&self, address: Ipv4Addr) -> Result<bool, NetlinkError>;
-    /// The tunnel is there, up, with exactly its address, and the kernel computes the checksums of what it
-    /// takes. True if something had to be done.
+    /// The tunnel is there, up, with exactly its address. True if something had to be done.
     async fn ensure_tunnel(&self, tunnel: &Tunnel) -> Result<bool, NetlinkError>;
     /// Nothing of it differs from what [`Tunnels::ensure_tunnel`] makes.
     async fn tunnel_is_whole(&self, tunnel: &Tunnel) -> Result<bool, NetlinkError>;
+    /// The address that the tunnel leaves from, if it is there and this instance's.
+    async fn tunnel_origin(&self, name: &str) -> Result<Option<Ipv4Addr>, NetlinkError>;
+    /// The tunnel leaves checksums to others than the kernel. False where the kernel can't be asked.
+    async fn leaves_checksums(&self, name: &str) -> Result<bool, NetlinkError>;
+    /// The kernel computes the checksums of what the tunnel takes; true if that had to be set.
+    async fn compute_checksums(&self, name: &str) -> Result<bool, NetlinkError>;
     /// Takes the tunnel away if it is this instance's; true if it was there.
     async fn remove_tunnel(&self, name: &str) -> Result<bool, NetlinkError>;
     /// The entries on the tunnel; none without one.
@@ -91,6 +98,29 @@ impl Tunnels for RealNetlink {
 
     async fn tunnel_is_whole(&self, wanted: &Tunnel) -> Result<bool, NetlinkError> {
         is_whole(self, wanted).await
+    }
+
+    async fn tunnel_origin(&self, name: &str) -> Result<Option<Ipv4Addr>, NetlinkError> {
+        let link = self.socket.link(name).await?.filter(is_ours);
+        Ok(link.and_then(|link| link.vxlan).and_then(|vxlan| vxlan.local))
+    }
+
+    async fn leaves_checksums(&self, name: &str) -> Result<bool, NetlinkError> {
+        checksums(self, name, "look at the checksum offload of", offload::is_on).await
+    }
+
+    async fn compute_checksums(&self, name: &str) -> Result<bool, NetlinkError> {
+        checksums(self, name, "switch off the checksum offload of", |home, name| {
+            if !offload::is_on(home, name)? {
+                return Ok(false);
+            }
+            offload::switch_off(home, name)?;
+            match offload::is_on(home, name)? {
+                true => Err(io::Error::other("the kernel took the request and left it on")),
+                false => Ok(true),
+            }
+        })
+        .await
     }
 
     async fn remove_tunnel(&self, name: &str) -> Result<bool, NetlinkError> {
@@ -118,10 +148,7 @@ async fn is_whole(netlink: &RealNetlink, tunnel: &Tunnel) -> Result<bool, Netlin
     let Some(link) = netlink.socket.link(&tunnel.name).await? else { return Ok(false) };
     let addresses = netlink.socket.addresses(Some(link.index)).await?;
     let addresses_are_right = matches!(addresses.as_slice(), [(_, only)] if *only == own_address(tunnel));
-    Ok(is_right_kind(&link, tunnel)
-        && is_set_up(&link, tunnel)
-        && addresses_are_right
-        && !checksums_are_offloaded(netlink, &tunnel.name)?)
+    Ok(is_right_kind(&link, tunnel) && is_set_up(&link, tunnel) && addresses_are_right)
 }
 
 /// Makes the link as wanted; true if something had to be done. What can't be changed of a link (number,
@@ -159,21 +186,24 @@ async fn ensure(netlink: &RealNetlink, tunnel: &Tunnel) -> Result<bool, NetlinkE
         did = true;
         socket.delete_address(name, link.index, stale).await?;
     }
-    if checksums_are_offloaded(netlink, name)? {
-        did = true;
-        let switched = offload::switch_off(&netlink.home, name);
-        switched.map_err(|error| refused("switch off the checksum offload of", name, &error))?;
-    }
     Ok(did)
 }
 
-fn checksums_are_offloaded(netlink: &RealNetlink, name: &str) -> Result<bool, NetlinkError> {
-    let looked = offload::is_on(&netlink.home, name);
-    looked.map_err(|error| refused("look at the checksum offload of", name, &error))
-}
-
-fn refused(act: &'static str, link: &str, error: &std::io::Error) -> NetlinkError {
-    NetlinkError::Request { act, link: link.to_owned(), message: error.to_string() }
+/// On a thread that may block, as entering the namespace does, and not for ever.
+async fn checksums(
+    netlink: &RealNetlink,
+    name: &str,
+    act: &'static str,
+    work: impl FnOnce(&NetworkNamespace, &str) -> io::Result<bool> + Send + 'static,
+) -> Result<bool, NetlinkError> {
+    let refused =
+        |error: io::Error| NetlinkError::Request { act, link: name.to_owned(), message: error.to_string() };
+    let (home, link) = (netlink.home.try_clone().map_err(refused)?, name.to_owned());
+    let work = tokio::task::spawn_blocking(move || work(&home, &link));
+    match tokio::time::timeout(ANSWER_MAX, work).await {
+        Ok(done) => done.map_err(|error| refused(error.into()))?.map_err(refused),
+        Err(_) => Err(NetlinkError::Timeout { act, link: name.to_owned(), seconds: ANSWER_MAX.as_secs() }),
+    }
 }
 
 /// By its hardware address, which it has from its first moment on: the kernel takes no other mark when a

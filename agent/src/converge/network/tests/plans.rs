@@ -1,21 +1,26 @@
 //! Decisions beside the rules' text: links, UDP, spellings; and the loop on fakes.
 
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use HostPortProtocol::{Tcp, Udp};
 use jiff::Timestamp;
-use schema::control::{Loop as _, Observation, Plan as _};
+use schema::control::{Loop as _, Next, Observation, Plan as _};
 use schema::kinds::pod::{HostPortStatus, Protocol};
 use schema::meta::PodRef;
-use schema::records::Subnet;
+use schema::records::{Subnet, Vtep};
 use tokio::sync::watch;
 
 use super::super::plan::{Why, plan};
 use super::super::{NetworkLoop, NetworkSettings};
 use super::*;
+use crate::catalog::{Catalog, Peer};
 use crate::converge::pod_table::{PodNet, PodTable};
+use crate::desired::Source;
 use crate::worlds::iptables::{FakeIptables, StaleUdp};
-use crate::worlds::netlink::FakeNetlink;
+use crate::worlds::netlink::{FakeNetlink, Tunnel};
 
 #[test]
 fn udp_connections_are_forgotten_only_where_the_target_changes() {
@@ -104,7 +109,10 @@ async fn nothing_is_planned_before_range_and_pods_are_known() {
     assert!(rig.netlink.kernel().acts.is_empty() && rig.iptables.rules().restored.is_empty());
     rig.tables.send_replace(Some(Arc::new(BTreeMap::new())));
     assert_eq!(run(&mut rig).await, Ok(true));
-    assert_eq!(rig.netlink.kernel().acts, ["ensure_bridge mk8s0", "ensure_tunnel mk8s.1"]);
+    assert_eq!(
+        rig.netlink.kernel().acts,
+        ["ensure_bridge mk8s0", "ensure_tunnel mk8s.1", "compute_checksums mk8s.1"]
+    );
 }
 
 /// What `iptables-save` prints of what was written to a kernel without rules.
@@ -143,7 +151,10 @@ async fn a_failed_step_hinders_no_other_and_is_told() {
     let outcome = rig.network.act(&observed, plan).await;
     let error = rig.network.report(observed, outcome).await.unwrap_err().to_string();
     assert!(error.contains("no room") && error.contains("filter/MK8S-FORWARD was missing"), "{error}");
-    assert_eq!(rig.netlink.kernel().acts, ["ensure_bridge mk8s0", "ensure_tunnel mk8s.1"]);
+    assert_eq!(
+        rig.netlink.kernel().acts,
+        ["ensure_bridge mk8s0", "ensure_tunnel mk8s.1", "compute_checksums mk8s.1"]
+    );
 }
 
 // Seen red without `tunnel_failure` in `plan`.
@@ -165,7 +176,7 @@ async fn a_tunnel_that_cannot_be_looked_at_is_told_once_and_hinders_no_rule() {
     assert!(!rig.iptables.rules().restored.is_empty());
     rig.netlink.kernel().refuse_tunnels = None;
     assert_eq!(run(&mut rig).await, Ok(true));
-    assert_eq!(rig.netlink.kernel().acts[1..], ["ensure_tunnel mk8s.1"]);
+    assert_eq!(rig.netlink.kernel().acts[1..], ["ensure_tunnel mk8s.1", "compute_checksums mk8s.1"]);
 }
 
 // Seen red with `is_due` always true.
@@ -194,7 +205,85 @@ async fn all_rules_are_read_again_only_when_somebody_changed_some_or_after_a_whi
         assert_eq!(run(&mut rig).await, Ok(false));
         assert_eq!(rig.iptables.rules().saves, 5);
     }
-    tokio::time::advance(std::time::Duration::from_secs(61)).await;
+    tokio::time::advance(Duration::from_secs(61)).await;
     run(&mut rig).await.unwrap();
     assert_eq!(rig.iptables.rules().saves, 6, "should the count be wrong");
+}
+
+/// A rig that knows its range, its pods and one other node.
+fn rig_with_peer() -> Rig {
+    let mut rig = rig();
+    rig.subnets.send_replace(subnet());
+    rig.tables.send_replace(Some(Arc::default()));
+    let vtep = Vtep { address: [192, 0, 2, 2].into(), mac: "0a:58:0a:f4:02:00".into() };
+    let cidr = "10.244.2.0/24".parse().unwrap();
+    let peer = Peer { cidr, vtep, address: None, absent_since: None };
+    let peers = BTreeMap::from([("n2".to_owned(), peer)]);
+    rig.network.catalog =
+        watch::channel(Arc::new(Catalog { source: Source::Etcd, peers, ..Catalog::default() })).1;
+    rig
+}
+
+fn tries(rig: &Rig) -> usize {
+    rig.netlink.kernel().acts.iter().filter(|act| act.starts_with("compute_checksums")).count()
+}
+
+#[tokio::test]
+async fn a_kernel_that_refuses_to_compute_checksums_does_not_take_the_tunnel_away() {
+    let mut rig = rig_with_peer();
+    rig.netlink.kernel().refuse_checksums = Some("not permitted".into());
+    for _ in 0..3 {
+        run(&mut rig).await.unwrap();
+        assert_eq!(rig.netlink.kernel().tunnels["mk8s.1"].1.len(), 3, "neighbour, forwarding entry, route");
+        assert!(rig.network.vtep.borrow().is_some(), "and the other nodes are told");
+    }
+    assert_eq!(tries(&rig), 1);
+}
+
+#[tokio::test]
+async fn a_kernel_that_only_says_it_computes_checksums_is_told_once_per_link() {
+    let mut rig = rig_with_peer();
+    let on = || "mk8s.1".to_owned();
+    rig.netlink.kernel().ignores_checksums = true;
+    rig.netlink.kernel().leaving_checksums.insert(on());
+    for _ in 0..3 {
+        run(&mut rig).await.unwrap();
+    }
+    assert_eq!(tries(&rig), 1);
+    // The link is made anew.
+    rig.netlink.kernel().tunnels.clear();
+    run(&mut rig).await.unwrap();
+    run(&mut rig).await.unwrap();
+    assert_eq!(tries(&rig), 2);
+    // It was off meanwhile, and somebody switches it on again.
+    rig.netlink.kernel().leaving_checksums.clear();
+    run(&mut rig).await.unwrap();
+    rig.netlink.kernel().leaving_checksums.insert(on());
+    run(&mut rig).await.unwrap();
+    assert_eq!(tries(&rig), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tunnel_that_is_there_at_a_start_moves_only_to_an_address_that_stays() {
+    let mut rig = rig_with_peer();
+    let former = Ipv4Addr::new(192, 0, 2, 9);
+    let there = Tunnel {
+        name: "mk8s.1".into(),
+        local: former,
+        vni: 1,
+        port: 8472,
+        address: [10, 244, 3, 0].into(),
+        mtu: 1450,
+    };
+    rig.netlink.kernel().tunnels.insert("mk8s.1".into(), (there, BTreeSet::new()));
+    rig.netlink.kernel().addresses.insert(former);
+    let Observation::Ready(observed) = rig.network.observe().await.unwrap() else { panic!("ready") };
+    let plan = NetworkLoop::plan(&observed, Timestamp::now());
+    let outcome = rig.network.act(&observed, plan).await;
+    let next = rig.network.report(observed, outcome).await.unwrap();
+    assert_eq!(rig.netlink.kernel().tunnels["mk8s.1"].0.local, former);
+    assert_eq!(next, Next::After(Duration::from_secs(2)));
+    tokio::time::advance(Duration::from_secs(2)).await;
+    run(&mut rig).await.unwrap();
+    assert_eq!(rig.netlink.kernel().tunnels["mk8s.1"].0.local, Ipv4Addr::new(192, 0, 2, 1));
 }

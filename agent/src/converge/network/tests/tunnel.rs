@@ -51,6 +51,7 @@ fn seen(nodes: &[u8], there: &[TunnelEntry]) -> TunnelSeen {
     TunnelSeen {
         tunnel: tunnel(1),
         is_whole: true,
+        leaves_checksums: false,
         entries,
         own: "10.244.1.0/24".parse().unwrap(),
         peers: peers(nodes),
@@ -70,7 +71,10 @@ fn each_node_has_three_entries_in_order_and_no_more() {
     assert_eq!(plan(&seen(&[2], &both)), [route, forwarding, neighbour].map(TunnelStep::Drop));
     // A link that is made anew has nothing on it.
     let fresh = TunnelSeen { is_whole: false, ..seen(&[2], &entries(2)) };
-    assert_eq!(plan(&fresh), [vec![TunnelStep::Link(tunnel(1))], new].concat());
+    assert_eq!(
+        plan(&fresh),
+        [vec![TunnelStep::Link(tunnel(1)), TunnelStep::Checksums("mk8s.1".into())], new].concat()
+    );
 }
 
 #[test]
@@ -111,15 +115,18 @@ fn the_tunnel_moves_when_the_address_did_and_not_with_a_route_that_flaps() {
     for (second, address) in [(3, None), (6, Some(two)), (60, Some(two))] {
         let kept = origin.settle(seen(address, false, true), at(second));
         assert_eq!(kept, Some(one), "without a default route the former stays");
+        assert_eq!(origin.held_back(at(second)), None, "however long");
     }
     origin.settle(seen(Some(one), true, true), at(61));
     assert_eq!(origin.settle(seen(Some(two), true, true), at(62)), Some(one), "a route flaps");
     assert_eq!(origin.settle(seen(Some(one), true, true), at(65)), Some(one));
     assert_eq!(origin.settle(seen(Some(two), true, true), at(68)), Some(one), "again: it counts anew");
-    assert_eq!(origin.settle(seen(Some(two), true, true), at(72)), Some(two), "and stays");
+    assert_eq!(origin.held_back(at(69)), Some((two, Duration::from_secs(1))), "looked at again just then");
+    assert_eq!(origin.settle(seen(Some(two), true, true), at(70)), Some(two), "and stays");
+    assert_eq!(origin.held_back(at(70)), None);
     assert_eq!(origin.settle(seen(Some(one), true, false), at(75)), Some(one), "the former is gone");
     assert_eq!(origin.settle(seen(Some(two), false, false), at(78)), Some(one), "gone, and no route yet");
-    assert_eq!(origin.settle(seen(Some(two), false, false), at(82)), Some(two));
+    assert_eq!(origin.settle(seen(Some(two), false, false), at(80)), Some(two));
 }
 
 // Seen red with `unwrap_or_default` for the peers: all is taken away.
@@ -137,6 +144,7 @@ async fn carry_out(netlink: &RealNetlink, seen: &mut TunnelSeen) -> Vec<TunnelSt
     for step in &steps {
         match step {
             TunnelStep::Link(tunnel) => drop(netlink.ensure_tunnel(tunnel).await.unwrap()),
+            TunnelStep::Checksums(name) => drop(netlink.compute_checksums(name).await.unwrap()),
             TunnelStep::Set(entry, _) => netlink.set_tunnel_entry("mk8s.1", *entry).await.unwrap(),
             TunnelStep::Drop(entry) => netlink.drop_tunnel_entry("mk8s.1", *entry).await.unwrap(),
         }
@@ -151,7 +159,7 @@ async fn the_kernel_takes_the_steps_and_shows_what_they_made() {
     node.run("ip", &["link", "set", "lo", "up"]);
     let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
     let mut seen = seen(&[2, 3], &[]);
-    assert_eq!(carry_out(&netlink, &mut seen).await.len(), 7);
+    assert_eq!(carry_out(&netlink, &mut seen).await.len(), 8);
     assert_eq!(carry_out(&netlink, &mut seen).await, [], "and that is all");
     let link = node.run("ip", &["-d", "link", "show", "mk8s.1"]);
     for part in
@@ -180,7 +188,7 @@ async fn the_kernel_takes_the_steps_and_shows_what_they_made() {
     // The node's own address changes: a new link, with all entries.
     seen.tunnel.local = [192, 0, 2, 8].into();
     node.run("ip", &["addr", "add", "192.0.2.8/24", "dev", "lo"]);
-    assert_eq!(carry_out(&netlink, &mut seen).await.len(), 4);
+    assert_eq!(carry_out(&netlink, &mut seen).await.len(), 5);
     assert!(node.run("ip", &["-d", "link", "show", "mk8s.1"]).contains("local 192.0.2.8"));
     assert!(netlink.remove_tunnel("mk8s.1").await.unwrap());
     assert!(!netlink.remove_tunnel("mk8s.1").await.unwrap());
