@@ -28,7 +28,7 @@ fn versioned<T>(value: T) -> Arc<Versioned<T>> {
 fn catalog(services: Vec<(&str, &str, ServiceRecord)>, hosts: &[&str]) -> Catalog {
     let service = |(namespace, name, record)| (PodRef::new(namespace, name), versioned(record));
     let route = |(index, host): (usize, &&str)| {
-        let record = RouteRecord { host: (*host).into(), paths: Vec::new() };
+        let record = RouteRecord { host: (*host).into(), ..RouteRecord::default() };
         (PodRef::new("default", format!("r{index}")), versioned(record))
     };
     Catalog {
