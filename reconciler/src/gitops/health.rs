@@ -14,28 +14,16 @@ pub fn health(world: &World, object: &Object) -> Health {
         Resource::Pod(_) => bare_pod(world, object),
         Resource::Service(spec) => {
             let record = world.services.get(&named(object)).map(|found| &found.value);
-            let health = spec.health(&record.map(ServiceRecord::status).unwrap_or_default());
-            of_this_version(object, record.map(|record| record.hash.as_str()), health)
+            ServiceRecord::health(record, spec, &object.hash)
         }
         Resource::Dns(spec) => {
             let record = world.routes.get(&named(object)).map(|found| &found.value);
-            let health = spec.health(&record.map(RouteRecord::status).unwrap_or_default());
-            of_this_version(object, record.map(|record| record.hash.as_str()), health)
+            RouteRecord::health(record, spec, &object.hash)
         }
         // Settings are in force as soon as they are stored.
         Resource::Cluster(_) => Health::Healthy,
         resource if !resource.kind().is_run() => Health::NotRun,
         resource => Health::Unknown { why: format!("nobody reports on a {}", resource.kind()) },
-    }
-}
-
-/// What a record of the version before says is not the health of this one.
-fn of_this_version(object: &Object, hash: Option<&str>, health: Health) -> Health {
-    match hash {
-        Some(hash) if hash != object.hash => Health::Progressing {
-            why: "the services controller has not taken this version in yet".to_owned(),
-        },
-        Some(_) | None => health,
     }
 }
 

@@ -5,9 +5,10 @@ use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::kinds::dns::{DnsStatus, UnroutedPath};
+use crate::kinds::Health;
+use crate::kinds::dns::{DnsSpec, DnsStatus, UnroutedPath};
 use crate::kinds::pod::Protocol;
-use crate::kinds::service::{ServicePortStatus, ServiceStatus};
+use crate::kinds::service::{ServicePortStatus, ServiceSpec, ServiceStatus};
 
 /// A service as every node programs it: addresses given out, endpoints looked up. Written by the
 /// services controller; the agents need nothing else of the Service object.
@@ -46,7 +47,23 @@ pub struct ServiceRecord {
     pub left_out_count: u32,
 }
 
+/// What the record of another version says is not the health of this one.
+fn of_version(wanted: &str, record: Option<&str>, health: Health) -> Health {
+    match record {
+        Some(hash) if hash != wanted => Health::Progressing {
+            why: "the services controller has not taken this version in yet".to_owned(),
+        },
+        Some(_) | None => health,
+    }
+}
+
 impl ServiceRecord {
+    /// The health of a service whose object has this hash.
+    pub fn health(record: Option<&Self>, spec: &ServiceSpec, hash: &str) -> Health {
+        let health = spec.health(&record.map(Self::status).unwrap_or_default());
+        of_version(hash, record.map(|record| record.hash.as_str()), health)
+    }
+
     /// What the service is, for its health.
     pub fn status(&self) -> ServiceStatus {
         let node_ports = self.ports.iter().filter_map(|port| {
@@ -126,6 +143,12 @@ pub struct RouteRecord {
 }
 
 impl RouteRecord {
+    /// The health of a host whose object has this hash.
+    pub fn health(record: Option<&Self>, spec: &DnsSpec, hash: &str) -> Health {
+        let health = spec.health(&record.map(Self::status).unwrap_or_default());
+        of_version(hash, record.map(|record| record.hash.as_str()), health)
+    }
+
     /// What has become of the host, for its health. Its address is each node's own: that there is a record
     /// is what makes it known.
     pub fn status(&self) -> DnsStatus {

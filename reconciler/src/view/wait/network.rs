@@ -1,19 +1,26 @@
 //! Services and hosts on the way to a commit: what became of them, on the nodes too. Pure.
 
-use schema::kinds::{Health, Resource};
+use schema::kinds::{Health, Kind, Resource};
 use schema::meta::PodRef;
 use schema::object::Object;
+use schema::records::{RouteRecord, ServiceRecord};
 use schema::world::World;
 
-use crate::gitops::health::health;
 use crate::view::services::unprogrammed;
 
 /// What a service or host waits for; none for one that is well, and for objects of other kinds. Nothing
 /// of it fails for good: a service may come with another source.
 pub(super) fn awaited(world: &World, object: &Object) -> Option<String> {
-    let word = match &object.resource {
-        Resource::Service(_) => "service",
-        Resource::Dns(_) => "dns",
+    let id = PodRef::new(&object.metadata.namespace, &object.metadata.name);
+    let (word, health) = match &object.resource {
+        Resource::Service(spec) => {
+            let record = world.services.get(&id).map(|found| &found.value);
+            ("service", ServiceRecord::health(record, spec, &object.hash))
+        }
+        Resource::Dns(spec) => {
+            let record = world.routes.get(&id).map(|found| &found.value);
+            ("dns", RouteRecord::health(record, spec, &object.hash))
+        }
         // Pods are looked at by themselves, settings are in force as soon as they are stored, and the
         // controllers of the other kinds bring their health.
         Resource::Pod(_)
@@ -25,14 +32,13 @@ pub(super) fn awaited(world: &World, object: &Object) -> Option<String> {
         | Resource::Workflow(_)
         | Resource::Job(_) => return None,
     };
-    let id = PodRef::new(&object.metadata.namespace, &object.metadata.name);
-    match health(world, object) {
+    match health {
         Health::Progressing { why } | Health::Degraded { why } | Health::Unknown { why } => {
             Some(format!("{word} {id}: {why}"))
         }
-        Health::Healthy | Health::NotRun if word == "service" => {
-            unprogrammed(world, &id).map(|why| format!("{word} {id}: {why}"))
-        }
-        Health::Healthy | Health::NotRun => None,
+        // A host has no rules of its own.
+        Health::Healthy | Health::NotRun => unprogrammed(world, &id)
+            .filter(|_| object.kind() == Kind::Service)
+            .map(|why| format!("{word} {id}: {why}")),
     }
 }
