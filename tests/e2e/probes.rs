@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 
 use harness::manifests::web;
-use harness::{Change, Cluster, ClusterOptions, Context, Result, ensure, eventually, secs};
+use harness::{Change, Cluster, ClusterOptions, Context, HttpsServer, Result, ensure, eventually, secs};
 use schema::condition::ConditionStatus;
 use schema::keys::Key;
 use schema::kinds::pod::PodStatus;
@@ -105,5 +105,25 @@ fn a_hook_by_http_comes_before_the_end_also_of_a_pod_whose_binding_is_gone() -> 
         );
         asked.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")?;
         cluster.gone("shop")
+    })
+}
+
+// As in Kubernetes: nobody asks by whom the certificate is.
+#[test]
+fn a_probe_by_https_takes_any_certificate_and_follows_the_answer() -> Result<()> {
+    Cluster::run(ClusterOptions::default(), |cluster| {
+        let server = HttpsServer::serve(&cluster.dir("unknown-ca.pem"))?;
+        let probe = format!(
+            "    readinessProbe: {{httpGet: {{scheme: HTTPS, host: 127.0.0.1, port: {}}}, periodSeconds: 1, \
+             failureThreshold: 1}}\n",
+            server.port
+        );
+        let shop = web("shop").container_fields(&probe).to_string();
+        cluster.push(&[Change::write("shop.yaml", shop)], "Open")?;
+        ready(cluster, true)?;
+        server.be_sick(true);
+        ready(cluster, false)?;
+        server.be_sick(false);
+        ready(cluster, true).map(|_| ())
     })
 }

@@ -59,5 +59,6 @@ pub use registry::{Gate, Registry};
 pub use remote::Remote;
 pub use secrets::{encrypted, recipient};
 pub use slot::Slot;
+pub use tls::HttpsServer;
 pub use vip::{service_address, vip};
 pub use wait::{eventually, holds, secs};

@@ -1,7 +1,10 @@
-//! A CA and a server certificate for loopback, made anew for each server.
+//! A CA and a server certificate for loopback, made anew for each server; and the least server that has one.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
 use openssl::asn1::Asn1Time;
@@ -13,6 +16,50 @@ use openssl::pkey::{PKey, Private};
 use openssl::ssl::{SslAcceptor, SslMethod};
 use openssl::x509::extension::{BasicConstraints, ExtendedKeyUsage, SubjectAlternativeName};
 use openssl::x509::{X509, X509Builder, X509Name, X509NameBuilder};
+
+use crate::wait::secs;
+
+/// Answers every request over TLS with 200, or 500 while it is sick. On a port of loopback, until the test
+/// ends.
+#[derive(Debug)]
+pub struct HttpsServer {
+    /// Its port.
+    pub port: u16,
+    is_sick: Arc<AtomicBool>,
+}
+
+impl HttpsServer {
+    /// Serves from now on, with a certificate of a CA that nobody knows.
+    pub fn serve(ca_file: &Path) -> Result<Self> {
+        let (acceptor, listener) = (acceptor(ca_file)?, TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?);
+        let (port, is_sick) = (listener.local_addr()?.port(), Arc::new(AtomicBool::new(false)));
+        let sick = Arc::clone(&is_sick);
+        std::thread::spawn(move || {
+            for connection in listener.incoming().flatten() {
+                // Whoever hangs up is no fault of the server.
+                let _ = answer(&acceptor, connection, sick.load(Ordering::Relaxed));
+            }
+        });
+        Ok(Self { port, is_sick })
+    }
+
+    /// From now on it answers 500, or 200 again.
+    pub fn be_sick(&self, sick: bool) {
+        self.is_sick.store(sick, Ordering::Relaxed);
+    }
+}
+
+fn answer(acceptor: &SslAcceptor, connection: TcpStream, is_sick: bool) -> Result<()> {
+    connection.set_read_timeout(Some(secs(5)))?;
+    let mut stream = acceptor.accept(connection)?;
+    let mut request = [0; 1024];
+    let _ = stream.read(&mut request)?;
+    let code = if is_sick { "500 Internal Server Error" } else { "200 OK" };
+    stream
+        .write_all(format!("HTTP/1.1 {code}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").as_bytes())?;
+    stream.shutdown()?;
+    Ok(())
+}
 
 /// What a server needs; the CA's certificate goes to `ca_file`.
 pub(crate) fn acceptor(ca_file: &Path) -> Result<SslAcceptor> {
