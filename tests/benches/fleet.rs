@@ -169,14 +169,15 @@ impl Link {
 
     /// What `from` sends to it in 4 s.
     fn gigabits(&self, from: &NetWorld) -> Result<f64> {
-        let said = eventually("iperf3 answers", secs(20), || {
+        let bits = eventually("iperf3 answers", secs(20), || {
             let command = from.command("iperf3");
             let mut iperf = Command::new(&command[0]);
             iperf.args(&command[1..]).args(["-c", &self.address, "-t", "4", "-J"]);
-            outcome(&mut iperf, secs(20))?.ok()
+            // It ends with 0 also when it could not connect.
+            let said: serde_json::Value = serde_json::from_str(&outcome(&mut iperf, secs(20))?.ok()?)?;
+            let bits = said["end"]["sum_received"]["bits_per_second"].as_f64();
+            bits.with_context(|| format!("no rate in {said}"))
         })?;
-        let said: serde_json::Value = serde_json::from_str(&said)?;
-        let bits = said["end"]["sum_received"]["bits_per_second"].as_f64();
-        Ok(bits.with_context(|| format!("no rate in {said}"))? / 1e9)
+        Ok(bits / 1e9)
     }
 }
