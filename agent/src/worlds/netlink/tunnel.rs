@@ -71,9 +71,10 @@ pub trait Tunnels: Send + Sync + 'static {
     async fn tunnel_is_whole(&self, tunnel: &Tunnel) -> Result<bool, NetlinkError>;
     /// The address that the tunnel leaves from, if it is there and this instance's.
     async fn tunnel_origin(&self, name: &str) -> Result<Option<Ipv4Addr>, NetlinkError>;
-    /// The tunnel leaves checksums to others than the kernel. False where the kernel can't be asked.
+    /// The tunnel leaves checksums to others than the kernel, and this kernel makes them wrong then. False
+    /// where the kernel can't be asked.
     async fn leaves_checksums(&self, name: &str) -> Result<bool, NetlinkError>;
-    /// The kernel computes the checksums of what the tunnel takes; true if that had to be set.
+    /// A kernel with that fault computes the checksums of what the tunnel takes; true if that had to be set.
     async fn compute_checksums(&self, name: &str) -> Result<bool, NetlinkError>;
     /// Takes the tunnel away if it is this instance's; true if it was there.
     async fn remove_tunnel(&self, name: &str) -> Result<bool, NetlinkError>;
@@ -106,10 +107,16 @@ impl Tunnels for RealNetlink {
     }
 
     async fn leaves_checksums(&self, name: &str) -> Result<bool, NetlinkError> {
+        if !offload::is_faulty(&offload::release()) {
+            return Ok(false);
+        }
         checksums(self, name, "look at the checksum offload of", offload::is_on).await
     }
 
     async fn compute_checksums(&self, name: &str) -> Result<bool, NetlinkError> {
+        if !offload::is_faulty(&offload::release()) {
+            return Ok(false);
+        }
         checksums(self, name, "switch off the checksum offload of", |home, name| {
             if !offload::is_on(home, name)? {
                 return Ok(false);
