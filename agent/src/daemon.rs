@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::{self, Api};
 use crate::catalog::{self, Catalog, CatalogDisk, CatalogStore};
 use crate::config::Config;
+use crate::converge::checksums::{self, ChecksumsDeps, ChecksumsLoop};
 use crate::converge::dns::{self, DnsDeps, DnsLoop, NodeDns};
 use crate::converge::gateway::{self, GatewayDeps, GatewayLoop};
 use crate::converge::images::{ImageBook, ImagesDeps, ImagesLoop};
@@ -266,6 +267,16 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
         vxlan: config.vxlan,
         ..NetworkSettings::new(instance, pod_mtu)
     };
+    let checksums = ChecksumsLoop::new(ChecksumsDeps {
+        checksums: Arc::clone(&netlink) as _,
+        tunnels: Arc::clone(&netlink) as _,
+        tunnel: settings.names.tunnel.clone(),
+        port: settings.vxlan.port,
+        catalog: catalog.clone(),
+    });
+    let (nudge, nudged) = Nudge::new();
+    drive(tasks, checksums, checksums::INTERVAL, nudged);
+    nudge_on_change(tasks, "catalog to checksums", catalog.clone(), nudge);
     let network = NetworkLoop::new(
         settings,
         NetworkDeps {

@@ -5,7 +5,6 @@ use super::NetworkLoop;
 use super::plan::NetworkPlan;
 use super::render::{RuleChange, restore_input};
 use super::tunnel::TunnelStep;
-use crate::worlds::netlink::NetlinkError;
 
 /// What became of a plan.
 #[derive(Debug, Default)]
@@ -47,14 +46,7 @@ impl NetworkLoop {
         let mut failure = plan.tunnel_failure.clone();
         for step in &plan.tunnel {
             let result = match step {
-                TunnelStep::Link(tunnel) => {
-                    self.checksums_tried = false;
-                    self.tunnels.ensure_tunnel(tunnel).await.map(|_| ())
-                }
-                TunnelStep::Checksums(name) => {
-                    self.compute_checksums(name, step, outcome).await;
-                    continue;
-                }
+                TunnelStep::Link(tunnel) => self.tunnels.ensure_tunnel(tunnel).await.map(|_| ()),
                 TunnelStep::Set(entry, _) => {
                     self.tunnels.set_tunnel_entry(&self.settings.names.tunnel, *entry).await
                 }
@@ -84,24 +76,6 @@ impl NetworkLoop {
             *there = vtep;
             differs
         });
-    }
-
-    /// Most kernels and cards compute them rightly either way: no reason to go without a tunnel.
-    async fn compute_checksums(&mut self, name: &str, step: &TunnelStep, outcome: &mut Outcome) {
-        self.checksums_tried = true;
-        match self.tunnels.compute_checksums(name).await {
-            Ok(true) => outcome.done.push(step.to_string()),
-            Ok(false) => {}
-            Err(error) => outcome.tolerated.extend(self.new_checksums_failure(&error)),
-        }
-    }
-
-    /// What to tell of the failure; nothing if that was told last.
-    pub(super) fn new_checksums_failure(&mut self, error: &NetlinkError) -> Option<String> {
-        let failure = format!("the tunnel's checksums are left as they are: {error}");
-        let is_new = self.checksums_failure.as_ref() != Some(&failure);
-        self.checksums_failure = Some(failure.clone());
-        is_new.then_some(failure)
     }
 
     async fn change_rules(&mut self, plan: &NetworkPlan, outcome: &mut Outcome) {

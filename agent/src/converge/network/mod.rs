@@ -117,10 +117,6 @@ pub struct NetworkLoop {
     reading: Option<Reading>,
     /// Why the tunnel is not as it should be, as told last.
     tunnel_failure: Option<String>,
-    /// The kernel was told to compute the checksums of the very link: it is not told again and again.
-    checksums_tried: bool,
-    /// Why it does not, as told last.
-    checksums_failure: Option<String>,
     /// Asked once: it can't change while we run.
     random_fully: Option<bool>,
     /// Chains written in the last run, to see how iptables prints them.
@@ -145,8 +141,6 @@ impl NetworkLoop {
             origin: Origin::default(),
             reading: None,
             tunnel_failure: None,
-            checksums_tried: false,
-            checksums_failure: None,
             random_fully: None,
             written: BTreeMap::new(),
             spellings: BTreeMap::new(),

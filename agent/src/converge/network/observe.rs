@@ -108,11 +108,10 @@ impl NetworkLoop {
             mtu: self.settings.pod_mtu,
         };
         let is_whole = self.tunnels.tunnel_is_whole(&tunnel).await.map_err(failed)?;
-        let leaves_checksums = is_whole && self.leaves_checksums(&tunnel.name).await;
         let entries = self.tunnels.tunnel_entries(&tunnel.name).await.map_err(failed)?;
         let catalog = self.catalog.borrow_and_update().clone();
         let peers = (catalog.source != Source::Unknown).then(|| catalog.peers.clone());
-        Ok(Some(TunnelSeen { tunnel, is_whole, leaves_checksums, entries, own: subnet.cidr, peers }))
+        Ok(Some(TunnelSeen { tunnel, is_whole, entries, own: subnet.cidr, peers }))
     }
 
     /// The address to leave from; tells once why it is not another.
@@ -127,23 +126,6 @@ impl NetworkLoop {
             tracing::info!(%former, %to, ?left, "network: the tunnel moves if the routes still say so then");
         }
         address
-    }
-
-    /// The kernel has yet to be told to compute them. One that can't be asked is no reason to go without.
-    async fn leaves_checksums(&mut self, name: &str) -> bool {
-        match self.tunnels.leaves_checksums(name).await {
-            Ok(true) => !self.checksums_tried,
-            Ok(false) => {
-                (self.checksums_tried, self.checksums_failure) = (false, None);
-                false
-            }
-            Err(error) => {
-                if let Some(failure) = self.new_checksums_failure(&error) {
-                    tracing::warn!("network: {failure}");
-                }
-                false
-            }
-        }
     }
 
     async fn look_at_address(&mut self) -> Result<AddressSeen, NetlinkError> {

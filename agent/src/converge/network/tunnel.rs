@@ -85,8 +85,6 @@ pub struct TunnelSeen {
     pub tunnel: Tunnel,
     /// And the link is so.
     pub is_whole: bool,
-    /// The kernel does not compute the checksums, and was not told to yet.
-    pub leaves_checksums: bool,
     /// The entries on it.
     pub entries: BTreeSet<TunnelEntry>,
     /// The node's own range.
@@ -108,8 +106,6 @@ impl TunnelSeen {
 pub enum TunnelStep {
     /// The link is made or repaired.
     Link(Tunnel),
-    /// The kernel computes the link's checksums.
-    Checksums(String),
     /// The entry is set, for this node.
     Set(TunnelEntry, String),
     /// The entry goes: it is of no node.
@@ -123,7 +119,6 @@ impl fmt::Display for TunnelStep {
                 let Tunnel { name, vni, port, local, .. } = tunnel;
                 write!(f, "tunnel {name} (VNI {vni}, UDP port {port}) from {local}")
             }
-            Self::Checksums(name) => write!(f, "checksums of tunnel {name} by the kernel"),
             Self::Set(entry, node) => write!(f, "{entry}, for node {node}"),
             Self::Drop(entry) => write!(f, "{entry} away: it is no node's"),
         }
@@ -135,9 +130,6 @@ pub fn plan(seen: &TunnelSeen) -> Vec<TunnelStep> {
     let mut steps = Vec::new();
     if !seen.is_whole {
         steps.push(TunnelStep::Link(seen.tunnel.clone()));
-    }
-    if !seen.is_whole || seen.leaves_checksums {
-        steps.push(TunnelStep::Checksums(seen.tunnel.name.clone()));
     }
     let Some(peers) = &seen.peers else { return steps };
     let mut wanted = BTreeSet::new();

@@ -1,13 +1,14 @@
 //! Links in memory, for tests of the loops: the same names, errors on request.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
 use super::{
-    Bridge, HostEnd, Listener, Netlink, NetlinkError, PodLink, Port, Route, Tunnel, TunnelEntry, Tunnels,
+    Bridge, Checksums, HostEnd, Listener, Netlink, NetlinkError, Offload, PodLink, Port, Route, Tunnel,
+    TunnelEntry, Tunnels,
 };
 
 /// What the fake kernel holds.
@@ -31,12 +32,14 @@ pub struct FakeKernel {
     pub refuse: Option<String>,
     /// The next looks at tunnels fail with this text.
     pub refuse_tunnels: Option<String>,
-    /// Tunnels whose checksums the kernel does not compute.
-    pub leaving_checksums: BTreeSet<String>,
-    /// Looks at checksums and changes of them fail with this text.
-    pub refuse_checksums: Option<String>,
-    /// Requests to compute checksums are taken and change nothing.
-    pub ignores_checksums: bool,
+    /// The tunnel's checksums.
+    pub offload: Option<Offload>,
+    /// Changes of that fail with this text.
+    pub refuse_offload: Option<String>,
+    /// Who answers TCP, and whether only if the kernel computes the checksums.
+    pub answering: BTreeMap<SocketAddr, bool>,
+    /// So many attempts go unanswered, whoever it is.
+    pub lost: usize,
     /// Acts that changed something, in order: `ensure_pod_link mk8sv…`.
     pub acts: Vec<String>,
 }
@@ -165,23 +168,6 @@ impl Tunnels for FakeNetlink {
         Ok(self.allowed("look up", name)?.tunnels.get(name).map(|(tunnel, _)| tunnel.local))
     }
 
-    async fn leaves_checksums(&self, name: &str) -> Result<bool, NetlinkError> {
-        let kernel = self.allowed("look at the checksums of", name)?;
-        match kernel.refuse_checksums.clone() {
-            Some(message) => Err(NetlinkError::Request { act: "look at", link: name.to_owned(), message }),
-            None => Ok(kernel.leaving_checksums.contains(name)),
-        }
-    }
-
-    async fn compute_checksums(&self, name: &str) -> Result<bool, NetlinkError> {
-        let mut kernel = self.allowed("compute the checksums of", name)?;
-        kernel.acts.push(format!("compute_checksums {name}"));
-        if let Some(message) = kernel.refuse_checksums.clone() {
-            return Err(NetlinkError::Request { act: "set", link: name.to_owned(), message });
-        }
-        Ok(!kernel.ignores_checksums && kernel.leaving_checksums.remove(name))
-    }
-
     async fn remove_tunnel(&self, name: &str) -> Result<bool, NetlinkError> {
         Ok(self.allowed("remove", name)?.tunnels.remove(name).is_some())
     }
@@ -207,6 +193,36 @@ impl Tunnels for FakeNetlink {
             kernel.acts.push(format!("drop {entry}"));
         }
         Ok(())
+    }
+}
+
+#[async_trait]
+impl Checksums for FakeNetlink {
+    async fn offload_of(&self, tunnel: &str) -> Result<Option<Offload>, NetlinkError> {
+        Ok(self.allowed("look at", tunnel)?.offload)
+    }
+
+    async fn set_offload(&self, tunnel: &str, on: bool) -> Result<(), NetlinkError> {
+        let mut kernel = self.allowed("set", tunnel)?;
+        if let Some(message) = kernel.refuse_offload.clone() {
+            return Err(NetlinkError::Request { act: "set", link: tunnel.to_owned(), message });
+        }
+        if let Some(offload) = &mut kernel.offload {
+            offload.is_on = on;
+        }
+        kernel.acts.push(format!("offload {}", if on { "on" } else { "off" }));
+        Ok(())
+    }
+
+    async fn answers(&self, at: SocketAddr) -> bool {
+        let mut kernel = self.kernel();
+        kernel.acts.push(format!("knock {}", at.ip()));
+        if let Some(left) = kernel.lost.checked_sub(1) {
+            kernel.lost = left;
+            return false;
+        }
+        let is_on = kernel.offload.is_some_and(|offload| offload.is_on);
+        kernel.answering.get(&at).is_some_and(|only_computed| !(is_on && *only_computed))
     }
 }
 

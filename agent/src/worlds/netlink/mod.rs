@@ -10,6 +10,7 @@ use ipnet::Ipv4Net;
 use sha2::{Digest, Sha256};
 
 mod bridge;
+mod checksums;
 mod entries;
 mod fake;
 mod listeners;
@@ -24,6 +25,7 @@ mod survey;
 mod tests;
 mod tunnel;
 
+pub use checksums::{Checksums, Offload};
 pub use fake::FakeNetlink;
 pub use listeners::{Listener, Port};
 pub use probe::probe_features;

@@ -2,17 +2,15 @@
 //! route.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::net::Ipv4Addr;
 
 use async_trait::async_trait;
 use ipnet::Ipv4Net;
 use rtnetlink::{LinkUnspec, LinkVxlan};
 
-use super::namespace::NetworkNamespace;
 use super::real::RealNetlink;
-use super::socket::{ANSWER_MAX, Link};
-use super::{HARDWARE_PREFIX, NetlinkError, hardware_address, offload};
+use super::socket::Link;
+use super::{HARDWARE_PREFIX, NetlinkError, hardware_address};
 
 /// The node's end of the tunnel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,11 +69,6 @@ pub trait Tunnels: Send + Sync + 'static {
     async fn tunnel_is_whole(&self, tunnel: &Tunnel) -> Result<bool, NetlinkError>;
     /// The address that the tunnel leaves from, if it is there and this instance's.
     async fn tunnel_origin(&self, name: &str) -> Result<Option<Ipv4Addr>, NetlinkError>;
-    /// The tunnel leaves checksums to others than the kernel, and this kernel makes them wrong then. False
-    /// where the kernel can't be asked.
-    async fn leaves_checksums(&self, name: &str) -> Result<bool, NetlinkError>;
-    /// A kernel with that fault computes the checksums of what the tunnel takes; true if that had to be set.
-    async fn compute_checksums(&self, name: &str) -> Result<bool, NetlinkError>;
     /// Takes the tunnel away if it is this instance's; true if it was there.
     async fn remove_tunnel(&self, name: &str) -> Result<bool, NetlinkError>;
     /// The entries on the tunnel; none without one.
@@ -104,30 +97,6 @@ impl Tunnels for RealNetlink {
     async fn tunnel_origin(&self, name: &str) -> Result<Option<Ipv4Addr>, NetlinkError> {
         let link = self.socket.link(name).await?.filter(is_ours);
         Ok(link.and_then(|link| link.vxlan).and_then(|vxlan| vxlan.local))
-    }
-
-    async fn leaves_checksums(&self, name: &str) -> Result<bool, NetlinkError> {
-        if !offload::is_faulty(&offload::release()) {
-            return Ok(false);
-        }
-        checksums(self, name, "look at the checksum offload of", offload::is_on).await
-    }
-
-    async fn compute_checksums(&self, name: &str) -> Result<bool, NetlinkError> {
-        if !offload::is_faulty(&offload::release()) {
-            return Ok(false);
-        }
-        checksums(self, name, "switch off the checksum offload of", |home, name| {
-            if !offload::is_on(home, name)? {
-                return Ok(false);
-            }
-            offload::switch_off(home, name)?;
-            match offload::is_on(home, name)? {
-                true => Err(io::Error::other("the kernel took the request and left it on")),
-                false => Ok(true),
-            }
-        })
-        .await
     }
 
     async fn remove_tunnel(&self, name: &str) -> Result<bool, NetlinkError> {
@@ -196,26 +165,9 @@ async fn ensure(netlink: &RealNetlink, tunnel: &Tunnel) -> Result<bool, NetlinkE
     Ok(did)
 }
 
-/// On a thread that may block, as entering the namespace does, and not for ever.
-async fn checksums(
-    netlink: &RealNetlink,
-    name: &str,
-    act: &'static str,
-    work: impl FnOnce(&NetworkNamespace, &str) -> io::Result<bool> + Send + 'static,
-) -> Result<bool, NetlinkError> {
-    let refused =
-        |error: io::Error| NetlinkError::Request { act, link: name.to_owned(), message: error.to_string() };
-    let (home, link) = (netlink.home.try_clone().map_err(refused)?, name.to_owned());
-    let work = tokio::task::spawn_blocking(move || work(&home, &link));
-    match tokio::time::timeout(ANSWER_MAX, work).await {
-        Ok(done) => done.map_err(|error| refused(error.into()))?.map_err(refused),
-        Err(_) => Err(NetlinkError::Timeout { act, link: name.to_owned(), seconds: ANSWER_MAX.as_secs() }),
-    }
-}
-
 /// By its hardware address, which it has from its first moment on: the kernel takes no other mark when a
 /// link is made, and one that was lost before it was marked would be nobody's.
-fn is_ours(link: &Link) -> bool {
+pub(super) fn is_ours(link: &Link) -> bool {
     link.vxlan.is_some() && link.hardware_address.starts_with(&HARDWARE_PREFIX)
 }
 

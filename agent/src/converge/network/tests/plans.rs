@@ -109,10 +109,7 @@ async fn nothing_is_planned_before_range_and_pods_are_known() {
     assert!(rig.netlink.kernel().acts.is_empty() && rig.iptables.rules().restored.is_empty());
     rig.tables.send_replace(Some(Arc::new(BTreeMap::new())));
     assert_eq!(run(&mut rig).await, Ok(true));
-    assert_eq!(
-        rig.netlink.kernel().acts,
-        ["ensure_bridge mk8s0", "ensure_tunnel mk8s.1", "compute_checksums mk8s.1"]
-    );
+    assert_eq!(rig.netlink.kernel().acts, ["ensure_bridge mk8s0", "ensure_tunnel mk8s.1"]);
 }
 
 /// What `iptables-save` prints of what was written to a kernel without rules.
@@ -151,10 +148,7 @@ async fn a_failed_step_hinders_no_other_and_is_told() {
     let outcome = rig.network.act(&observed, plan).await;
     let error = rig.network.report(observed, outcome).await.unwrap_err().to_string();
     assert!(error.contains("no room") && error.contains("filter/MK8S-FORWARD was missing"), "{error}");
-    assert_eq!(
-        rig.netlink.kernel().acts,
-        ["ensure_bridge mk8s0", "ensure_tunnel mk8s.1", "compute_checksums mk8s.1"]
-    );
+    assert_eq!(rig.netlink.kernel().acts, ["ensure_bridge mk8s0", "ensure_tunnel mk8s.1"]);
 }
 
 // Seen red without `tunnel_failure` in `plan`.
@@ -176,7 +170,7 @@ async fn a_tunnel_that_cannot_be_looked_at_is_told_once_and_hinders_no_rule() {
     assert!(!rig.iptables.rules().restored.is_empty());
     rig.netlink.kernel().refuse_tunnels = None;
     assert_eq!(run(&mut rig).await, Ok(true));
-    assert_eq!(rig.netlink.kernel().acts[1..], ["ensure_tunnel mk8s.1", "compute_checksums mk8s.1"]);
+    assert_eq!(rig.netlink.kernel().acts[1..], ["ensure_tunnel mk8s.1"]);
 }
 
 // Seen red with `is_due` always true.
@@ -222,45 +216,6 @@ fn rig_with_peer() -> Rig {
     rig.network.catalog =
         watch::channel(Arc::new(Catalog { source: Source::Etcd, peers, ..Catalog::default() })).1;
     rig
-}
-
-fn tries(rig: &Rig) -> usize {
-    rig.netlink.kernel().acts.iter().filter(|act| act.starts_with("compute_checksums")).count()
-}
-
-#[tokio::test]
-async fn a_kernel_that_refuses_to_compute_checksums_does_not_take_the_tunnel_away() {
-    let mut rig = rig_with_peer();
-    rig.netlink.kernel().refuse_checksums = Some("not permitted".into());
-    for _ in 0..3 {
-        run(&mut rig).await.unwrap();
-        assert_eq!(rig.netlink.kernel().tunnels["mk8s.1"].1.len(), 3, "neighbour, forwarding entry, route");
-        assert!(rig.network.vtep.borrow().is_some(), "and the other nodes are told");
-    }
-    assert_eq!(tries(&rig), 1);
-}
-
-#[tokio::test]
-async fn a_kernel_that_only_says_it_computes_checksums_is_told_once_per_link() {
-    let mut rig = rig_with_peer();
-    let on = || "mk8s.1".to_owned();
-    rig.netlink.kernel().ignores_checksums = true;
-    rig.netlink.kernel().leaving_checksums.insert(on());
-    for _ in 0..3 {
-        run(&mut rig).await.unwrap();
-    }
-    assert_eq!(tries(&rig), 1);
-    // The link is made anew.
-    rig.netlink.kernel().tunnels.clear();
-    run(&mut rig).await.unwrap();
-    run(&mut rig).await.unwrap();
-    assert_eq!(tries(&rig), 2);
-    // It was off meanwhile, and somebody switches it on again.
-    rig.netlink.kernel().leaving_checksums.clear();
-    run(&mut rig).await.unwrap();
-    rig.netlink.kernel().leaving_checksums.insert(on());
-    run(&mut rig).await.unwrap();
-    assert_eq!(tries(&rig), 3);
 }
 
 #[tokio::test(start_paused = true)]

@@ -51,7 +51,6 @@ fn seen(nodes: &[u8], there: &[TunnelEntry]) -> TunnelSeen {
     TunnelSeen {
         tunnel: tunnel(1),
         is_whole: true,
-        leaves_checksums: false,
         entries,
         own: "10.244.1.0/24".parse().unwrap(),
         peers: peers(nodes),
@@ -71,10 +70,7 @@ fn each_node_has_three_entries_in_order_and_no_more() {
     assert_eq!(plan(&seen(&[2], &both)), [route, forwarding, neighbour].map(TunnelStep::Drop));
     // A link that is made anew has nothing on it.
     let fresh = TunnelSeen { is_whole: false, ..seen(&[2], &entries(2)) };
-    assert_eq!(
-        plan(&fresh),
-        [vec![TunnelStep::Link(tunnel(1)), TunnelStep::Checksums("mk8s.1".into())], new].concat()
-    );
+    assert_eq!(plan(&fresh), [vec![TunnelStep::Link(tunnel(1))], new].concat());
 }
 
 #[test]
@@ -144,7 +140,6 @@ async fn carry_out(netlink: &RealNetlink, seen: &mut TunnelSeen) -> Vec<TunnelSt
     for step in &steps {
         match step {
             TunnelStep::Link(tunnel) => drop(netlink.ensure_tunnel(tunnel).await.unwrap()),
-            TunnelStep::Checksums(name) => drop(netlink.compute_checksums(name).await.unwrap()),
             TunnelStep::Set(entry, _) => netlink.set_tunnel_entry("mk8s.1", *entry).await.unwrap(),
             TunnelStep::Drop(entry) => netlink.drop_tunnel_entry("mk8s.1", *entry).await.unwrap(),
         }
@@ -159,7 +154,7 @@ async fn the_kernel_takes_the_steps_and_shows_what_they_made() {
     node.run("ip", &["link", "set", "lo", "up"]);
     let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
     let mut seen = seen(&[2, 3], &[]);
-    assert_eq!(carry_out(&netlink, &mut seen).await.len(), 8);
+    assert_eq!(carry_out(&netlink, &mut seen).await.len(), 7);
     assert_eq!(carry_out(&netlink, &mut seen).await, [], "and that is all");
     let link = node.run("ip", &["-d", "link", "show", "mk8s.1"]);
     for part in
@@ -188,7 +183,7 @@ async fn the_kernel_takes_the_steps_and_shows_what_they_made() {
     // The node's own address changes: a new link, with all entries.
     seen.tunnel.local = [192, 0, 2, 8].into();
     node.run("ip", &["addr", "add", "192.0.2.8/24", "dev", "lo"]);
-    assert_eq!(carry_out(&netlink, &mut seen).await.len(), 5);
+    assert_eq!(carry_out(&netlink, &mut seen).await.len(), 4);
     assert!(node.run("ip", &["-d", "link", "show", "mk8s.1"]).contains("local 192.0.2.8"));
     assert!(netlink.remove_tunnel("mk8s.1").await.unwrap());
     assert!(!netlink.remove_tunnel("mk8s.1").await.unwrap());
