@@ -2,11 +2,12 @@
 //!
 //! Reads the history between the applied commit and the head, decides which hash the reviewer saw:
 //! the one in a trailer, or what Git alone says that a merge changes; of several at once, what they
-//! change together. Blocking where it reads Git.
+//! change together. A merge commit that holds more than its parents give was reviewed by nobody.
+//! Blocking where it reads Git.
 
 use std::sync::Arc;
 
-use git2::{Oid, Repository};
+use git2::{Commit, MergeOptions, Oid, Repository};
 use schema::records::PlanRecord;
 
 use super::offline::objects_of;
@@ -66,10 +67,14 @@ pub(super) fn record(
         Ok(line) => line,
         Err(why) => return Ok(unknown(why)),
     };
-    let mut other_trailer = None;
+    let (mut other_trailer, mut own) = (None, None);
     for step in &line {
         match (&step.trailer, step.is_merge) {
-            (None, true) => {}
+            (None, true) => {
+                if let Some(why) = own_changes(&repository, step.commit).map_err(broken)? {
+                    own.get_or_insert(why);
+                }
+            }
             (None, false) if line.len() == 1 => {
                 return Ok(unknown("no review is known: neither a merge nor a trailer".to_owned()));
             }
@@ -86,6 +91,9 @@ pub(super) fn record(
                 }
             }
         }
+    }
+    if let Some(why) = own {
+        return Ok(PlanRecord { hash, reviewed: None, matches: Some(false), why });
     }
     let Ok(base) = Oid::from_str(applied) else { return Ok(unknown("no applied commit".to_owned())) };
     let from_git = between(mirror, source, base, loaded)?;
@@ -138,6 +146,30 @@ fn first_parents(
         at = parent;
     }
     Ok(Ok(line))
+}
+
+/// Why a merge commit is not just what its two parents give, if so. Nothing is written.
+fn own_changes(repository: &Repository, merge: Oid) -> Result<Option<String>, git2::Error> {
+    let merge = repository.find_commit(merge)?;
+    let parents: Vec<Commit<'_>> = merge.parents().collect();
+    let [ours, theirs] = parents.as_slice() else { return Ok(None) };
+    let id = merge.id().to_string();
+    let given = repository.merge_commits(ours, theirs, Some(&MergeOptions::new()))?;
+    if given.has_conflicts() {
+        let id = short(&id);
+        return Ok(Some(format!("merge commit {id} settles a conflict by hand: no review showed how")));
+    }
+    let more = repository.diff_tree_to_index(Some(&merge.tree()?), Some(&given), None)?;
+    let Some(file) = more.deltas().next().and_then(|delta| {
+        let path = delta.old_file().path_bytes().or_else(|| delta.new_file().path_bytes())?;
+        Some(String::from_utf8_lossy(path).into_owned())
+    }) else {
+        return Ok(None);
+    };
+    let others = more.deltas().len().saturating_sub(1);
+    let others = if others > 0 { format!(" and {others} more") } else { String::new() };
+    let id = short(&id);
+    Ok(Some(format!("merge commit {id} changes more than its parents: {file:?}{others}")))
 }
 
 /// Something of the commit was written before `begun`: by a run that ended, or by another leader.

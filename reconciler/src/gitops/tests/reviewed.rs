@@ -96,6 +96,55 @@ async fn a_trailer_binds_a_squashed_change_to_its_review() {
     assert!(record.why.contains("another base or head"), "{}", record.why);
 }
 
+// Seen red without `own_changes`.
+#[tokio::test]
+async fn a_merge_commit_that_holds_more_than_its_parents_was_reviewed_by_nobody() {
+    let mut repo = Repo::new(pods(["a", "b", "c"]));
+    let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    repo.set("a.yaml", pod("a", "two"));
+    let head = propose(&mut repo, &base);
+    // Slipped in while it was merged.
+    repo.set("b.yaml", pod("b", "two")).remove("c.yaml");
+    let merged = merge(&repo, &base, &head, "Merge the proposal");
+    cluster.settle().await;
+    let found = record(&cluster).await;
+    assert_eq!((found.matches, found.reviewed.clone()), (Some(false), None), "{found:?}");
+    assert!(found.why.contains("more than its parents: \"b.yaml\" and 1 more"), "{found:?}");
+
+    // A conflict that was settled by hand.
+    repo.set("a.yaml", pod("a", "three"));
+    let head = propose(&mut repo, &merged);
+    repo.set("a.yaml", pod("a", "four"));
+    let moved = repo.commit(&format!("Squashed\n\nMinik8s-Plan: {}\n", "ab".repeat(16)));
+    repo.set("a.yaml", pod("a", "five"));
+    merge(&repo, &moved, &head, "Merge it somehow");
+    cluster.settle().await;
+    let found = record(&cluster).await;
+    assert_eq!(found.matches, Some(false), "{found:?}");
+    assert!(found.why.contains("settles a conflict by hand"), "{found:?}");
+}
+
+#[tokio::test]
+async fn a_merge_into_a_base_that_has_moved_on_is_as_reviewed() {
+    let mut repo = Repo::new(pods(["a", "b", "c"]));
+    let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    repo.set("a.yaml", pod("a", "two"));
+    let head = propose(&mut repo, &base);
+    repo.set("a.yaml", pod("a", "one")).set("b.yaml", pod("b", "two"));
+    let moved = repo.commit("Meanwhile");
+    cluster.settle().await;
+    let hash = reviewed(&repo, &moved, &head).unwrap().hash;
+    repo.set("a.yaml", pod("a", "two"));
+    merge(&repo, &moved, &head, "Merge the proposal");
+    cluster.settle().await;
+    let found = record(&cluster).await;
+    assert_eq!((found.matches, found.hash), (Some(true), hash), "{}", found.why);
+}
+
 #[tokio::test]
 async fn what_changed_in_etcd_since_the_review_is_named() {
     let mut repo = Repo::new(pods(["a", "b", "c"]));
