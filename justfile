@@ -20,6 +20,8 @@ soak:
         cargo test -p minik8s-tests --test e2e -- --nocapture --test-threads=1
     MINIK8S_ROUNDS=1000 MINIK8S_SEED=${MINIK8S_SEED:-$(date +%s)} \
         cargo test -p minik8s-reconciler --lib -- --nocapture gitops::tests::walk gitops::tests::any_kind
+    MINIK8S_ROUNDS=1000 MINIK8S_SEED=${MINIK8S_SEED:-$(date +%s)} \
+        cargo test -p minik8s-reconciler --lib -- --nocapture interleavings
     MINIK8S_FUZZ_ROUNDS=20000 cargo test -p minik8s-schema --all-features --test fuzz_smoke
     MINIK8S_FUZZ_ROUNDS=20000 cargo test -p minik8s-reconciler --lib fuzz_smoke
     cargo bench -p minik8s-tests --bench spine

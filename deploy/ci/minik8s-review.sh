@@ -75,11 +75,24 @@ esac
 head=${MINIK8S_HEAD:-HEAD}
 [ -n "$base" ] || die "no base is known; name the target branch with MINIK8S_BASE"
 
+# Runs a command whose output names files of the pull request: a name may look like a command to the
+# runner (::warning …), which is told to take none until the word comes.
+unheeded() {
+    case $forge in github | gitea) ;; *) "$@"; return ;; esac
+    word=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+    printf '::stop-commands::%s\n' "$word"
+    ended=0
+    "$@" || ended=$?
+    printf '::%s::\n' "$word"
+    return "$ended"
+}
+
 # What is wrong, at the place where it is.
-format=text
-[ "$forge" != github ] || format=github
 failed=0
-"$bin" validate -o "$format" "./$folder" || failed=1
+case $forge in
+    github) "$bin" validate -o github "./$folder" || failed=1 ;;
+    *) unheeded "$bin" validate "./$folder" || failed=1 ;;
+esac
 
 # What would change. The plan is printed also for manifests with errors.
 # $strict is one word or none.
@@ -91,12 +104,13 @@ case $code in
     0 | 2) ;;
     *) failed=1 ;;
 esac
-[ -s "$work/plan.md" ] || die "there is no plan; see the line above"
+wrong="the manifests have errors"
+[ -s "$work/plan.md" ] || wrong="there is no plan; see the line above"
 [ -z "${GITHUB_STEP_SUMMARY:-}" ] || cat "$work/plan.md" >>"$GITHUB_STEP_SUMMARY"
 
 print() {
-    plan text || true
-    [ "$failed" = 0 ] || say "the manifests have errors"
+    [ ! -s "$work/plan.md" ] || unheeded plan text || true
+    [ "$failed" = 0 ] || say "$wrong"
     exit "$failed"
 }
 if [ -z "$forge" ] || [ -z "$api" ] || [ -z "$project" ] || [ -z "$number" ]; then
@@ -171,7 +185,9 @@ while [ "$page" -le "$pages_max" ]; do
     page=$((page + 1))
 done
 
-plan comment >"$work/body" || true
+# Also that there is no plan: the one of before would look valid.
+plan comment >"$work/body" 2>/dev/null || true
+[ -s "$work/body" ] || die "there is nothing to write as a comment"
 if [ -n "$id" ]; then
     ask "$change" "$one/$id" "$work/answer" "$work/body"
     case $status in
@@ -190,5 +206,5 @@ if [ -z "$id" ]; then
     call POST "$list" "$work/answer" "$work/body"
     say "the plan is a comment now"
 fi
-[ "$failed" = 0 ] || say "the manifests have errors"
+[ "$failed" = 0 ] || say "$wrong"
 exit "$failed"

@@ -23,8 +23,8 @@ const SECRET_PARTS: [&str; 13] = [
     "connectionstring",
 ];
 /// Words of names whose values are secret; as parts they are in too many others.
-const SECRET_WORDS: [&str; 10] =
-    ["pass", "pw", "auth", "jwt", "otp", "cred", "creds", "dsn", "salt", "webhookurl"];
+const SECRET_WORDS: [&str; 12] =
+    ["pass", "pw", "auth", "jwt", "otp", "cred", "creds", "dsn", "salt", "webhookurl", "pin", "psk"];
 /// Names that end so are of secrets: `ENCRYPTION_KEY`, `masterkey`. `key` alone is not.
 const SECRET_ENDINGS: [&str; 3] = ["key", "pass", "auth"];
 /// Names that end so say where a secret is, not what it is.
@@ -64,6 +64,8 @@ const SECRET_BEGINNINGS: [&str; 29] = [
 /// Fields below which any text may be a secret.
 const SECRET_PLACES: [&str; 8] =
     ["env", "value", "args", "command", "runCommands", "httpHeaders", "annotations", "parameters"];
+/// And those of them that are read word by word.
+const WORDY_PLACES: [&str; 5] = ["args", "command", "runCommands", "annotations", "parameters"];
 
 /// A variable, header, flag or field of this name holds a secret, as far as the name tells.
 pub fn is_secret_name(name: &str) -> bool {
@@ -149,6 +151,39 @@ fn is_address(value: &str) -> bool {
     (host.is_empty() || is_name(host)) && is_port && is_path
 }
 
+/// Where a word of a command or a note ends.
+fn is_between_words(c: char) -> bool {
+    c.is_whitespace()
+        || matches!(c, '"' | '\'' | '`' | ';' | ',' | '=' | '|' | '&' | '<' | '>')
+        || matches!(c, '(' | ')' | '[' | ']' | '{' | '}' | '$')
+}
+
+/// A command, an argument or a note with `hidden` for each word that is not of a shape that no secret has,
+/// and for the value of each name or flag of a secret: `--pin 1234`, `PGPASSWORD=x`.
+pub fn masked(text: &str, hidden: &str) -> String {
+    let mut masked = String::with_capacity(text.len());
+    let mut is_value = false;
+    for part in text.split_inclusive(is_between_words) {
+        let end = part.chars().next_back().filter(|c| is_between_words(*c));
+        let word = &part[..part.len() - end.map_or(0, char::len_utf8)];
+        // What is between words only: `--pin   1234`.
+        if !word.is_empty() {
+            let name = word.trim_start_matches('-');
+            let is_plain = !is_value && (is_plain_value(name) || !word.contains(char::is_alphanumeric));
+            let is_name = end == Some('=') && is_variable(name);
+            masked.push_str(if !is_value && is_name || is_plain { word } else { hidden });
+            is_value = is_secret_name(name) && (end == Some('=') || word.starts_with('-'));
+        }
+        masked.extend(end);
+    }
+    masked
+}
+
+/// `PGPASSWORD`, `dry-run`.
+fn is_variable(name: &str) -> bool {
+    name.len() <= 40 && name.bytes().all(|b| b.is_ascii_alphabetic() || matches!(b, b'_' | b'-' | b'.'))
+}
+
 /// The text itself is a secret, or holds one: `--password=x`, `scheme://user:x@host`.
 pub fn is_secret_text(text: &str) -> bool {
     let words = || text.split(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | ';' | ','));
@@ -172,6 +207,11 @@ fn has_login(word: &str) -> bool {
     !host.starts_with("sha256:") && login.split_once(':').is_some_and(|(_, password)| !password.is_empty())
 }
 
+/// Of any text below a field of this name single words may be secret: commands and notes.
+pub fn is_wordy_field(name: &str) -> bool {
+    WORDY_PLACES.contains(&name)
+}
+
 /// Any text at this place may be a secret: by a field on the way, or by its own name.
 pub fn is_secret_place(path: &Path<'_>) -> bool {
     path.any_field(is_secret_field)
@@ -185,6 +225,29 @@ pub fn is_secret_field(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_command_only_plain_words_are_shown() {
+        for (text, shown) in [
+            ("curl -u bob:hunter2 http://web/path", "curl -u * http://web/path"),
+            ("mysql -pS3cr3tP4ss shop", "mysql * shop"),
+            ("export K=T024B0AbCd; env", "export K=*; env"),
+            ("login --pin 1234 --retries 3", "login --pin * --retries 3"),
+            ("login --password   swordfish", "login --password   *"),
+            ("PGPASSWORD=swordfish psql", "PGPASSWORD=* psql"),
+            ("pw is Tr0ub4dor&3", "pw is *&3"),
+            (
+                "while true; do date >> /data/out; sleep 1; done",
+                "while true; do date >> /data/out; sleep 1; done",
+            ),
+            ("echo $(hostname) ${HOME}", "echo $(hostname) ${HOME}"),
+            ("--log-level=debug", "--log-level=debug"),
+            ("", ""),
+            ("größe ist Zahl", "* ist Zahl"),
+        ] {
+            assert_eq!(masked(text, "*"), shown, "{text}");
+        }
+    }
 
     #[test]
     fn names_of_secrets_are_told_from_names_of_their_places() {

@@ -268,6 +268,80 @@ fn a_hostile_proposal_costs_little_and_reads_nothing_outside_the_repository() ->
     Ok(())
 }
 
+// Seen red with the script that ended without a word in the comment.
+#[test]
+fn a_plan_that_can_not_be_made_takes_the_place_of_the_one_before() -> Result<()> {
+    for kind in KINDS {
+        let folder = Folder::new(&format!("no-plan-{kind:?}"))?;
+        let repo = repository(&folder)?;
+        let forge = Forge::serve(kind, TOKEN, true)?;
+        propose(&repo, "apps/web.yaml", &sleeper("web").replace("name: web", "name: web # ours"))?;
+        let ran = review(&repo, kind, Some((&forge, Some(TOKEN))))?;
+        ensure!(ran.code == 0 && forge.comments().len() == 1, "{kind:?}: {ran:?}");
+        // Main changes the very line meanwhile.
+        let git =
+            |args: &[&str]| outcome(Command::new("git").current_dir(repo.work()).args(args), secs(60))?.ok();
+        git(&["checkout", "-q", "main"])?;
+        repo.push(
+            &[Change::write("apps/web.yaml", sleeper("web").replace("name: web", "name: web # theirs"))],
+            "Theirs",
+        )?;
+        git(&["checkout", "-q", "proposal"])?;
+        let ran = review(&repo, kind, Some((&forge, Some(TOKEN))))?;
+        ensure!(ran.code == 1 && ran.stderr.contains("there is no plan"), "{kind:?}: {ran:?}");
+        let comments = forge.comments();
+        ensure!(comments.len() == 1, "{kind:?}: {} comments", comments.len());
+        let body = &comments[0].body;
+        ensure!(body.starts_with(MARKER) && body.contains("both change apps/web.yaml"), "{kind:?}: {body}");
+    }
+    Ok(())
+}
+
+// Seen red without `unheeded`.
+#[test]
+fn a_file_whose_name_is_a_command_to_the_runner_is_none() -> Result<()> {
+    for kind in [ForgeKind::GitHub, ForgeKind::Gitea] {
+        let folder = Folder::new(&format!("command-{kind:?}"))?;
+        let repo = repository(&folder)?;
+        propose(&repo, "::warning title=x::root.yaml", "kind: Pod\n")?;
+        let ran = review(&repo, kind, None)?;
+        ensure!(ran.code == 1, "{kind:?}: {ran:?}");
+        let mut stopped = None;
+        for line in ran.stdout.lines().chain(ran.stderr.lines()) {
+            let line = line.trim_start();
+            match (&stopped, line.strip_prefix("::stop-commands::")) {
+                (None, Some(word)) => stopped = Some(format!("::{word}::")),
+                (Some(word), _) if line == word => stopped = None,
+                (Some(_), _) => {}
+                (None, None) => ensure!(!line.starts_with("::warning title=x"), "{kind:?}: {line}"),
+            }
+        }
+        ensure!(
+            stopped.is_none() && ran.stdout.contains("::warning title=x::root.yaml"),
+            "{kind:?}: {ran:?}"
+        );
+    }
+    Ok(())
+}
+
+// Seen red with links followed.
+#[test]
+fn a_folder_that_a_proposal_made_a_link_is_not_followed() -> Result<()> {
+    let folder = Folder::new("linked")?;
+    let repo = repository(&folder)?;
+    let outside = folder.0.join("outside");
+    std::fs::create_dir_all(&outside)?;
+    std::fs::write(outside.join("conf.json"), "{\"canary-outside\": 4711}")?;
+    std::fs::remove_dir_all(repo.work().join("apps"))?;
+    std::os::unix::fs::symlink(&outside, repo.work().join("apps"))?;
+    propose(&repo, "more.yaml", &sleeper("more"))?;
+    let ran = review_within("export MINIK8S_PATH=apps", &repo, ForgeKind::GitHub, None)?;
+    let log = format!("{}{}", ran.stdout, ran.stderr);
+    ensure!(ran.code == 1 && log.contains("symbolic link"), "{ran:?}");
+    ensure!(!log.contains("4711") && !log.contains("canary"), "{log}");
+    Ok(())
+}
+
 #[test]
 fn two_runs_for_one_proposal_never_write_at_once() -> Result<()> {
     let both = ["concurrency:", "group: minik8s-${{ github.event.pull_request.number }}"];

@@ -17,7 +17,7 @@ use super::error::CliError;
 use super::output::{Screen, write_out};
 use crate::args::{FindCommentArgs, PlanArgs, PlanFormat};
 use crate::gitops::offline::{Live, Request, compare};
-use crate::gitops::review::{MARKER, Review, Room, markdown, text};
+use crate::gitops::review::{MARKER, Review, Room, markdown, no_review, text};
 use crate::view::{List, NodeView, RevisionView, SourceView, StoredObject};
 
 /// The source that `--source` stands for when nobody says otherwise, as in `minik8s up`.
@@ -33,6 +33,7 @@ pub(super) async fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
     };
     let (status, live) = now.unzip();
     let source = status.as_ref().map(|status: &SourceView| status.status.name.clone());
+    let strict = args.strict || status.as_ref().is_some_and(|status| status.status.strict);
     let folder = args.path.clone().or_else(|| status.map(|status| status.status.path)).unwrap_or_default();
     let request = Request {
         repo: Path::new(&args.repo),
@@ -40,10 +41,19 @@ pub(super) async fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
         head: args.head.as_deref().unwrap_or("HEAD"),
         folder: folder.trim_matches('/'),
         source: source.as_deref().or(args.source.as_deref()).unwrap_or(DEFAULT_SOURCE),
-        strict: args.strict,
+        strict,
         live,
     };
-    let review = compare(&request).map_err(|error| CliError::Plan(error.to_string()))?;
+    let review = match compare(&request) {
+        Ok(review) => review,
+        Err(error) => {
+            let why = error.to_string();
+            if let PlanFormat::Comment = args.output {
+                write_out(&comment(&no_review(&why)))?;
+            }
+            return Err(CliError::Plan(why));
+        }
+    };
     write_out(&printed(&review, args.output)?)?;
     Ok(match (review.has_errors(), review.is_empty()) {
         (true, _) => ExitCode::FAILURE,
@@ -57,9 +67,13 @@ fn printed(review: &Review, format: PlanFormat) -> Result<String, CliError> {
         PlanFormat::Text => text(review, Screen::stdout().colour),
         PlanFormat::Markdown => markdown(review),
         PlanFormat::Json => review.json().map_err(|error| CliError::Write(error.into()))?,
-        // One object with the comment as its field `body`, as all three forges take it.
-        PlanFormat::Comment => serde_json::json!({ "body": markdown(review) }).to_string() + "\n",
+        PlanFormat::Comment => comment(&markdown(review)),
     })
+}
+
+/// One object with the comment as its field `body`, as all three forges take it.
+fn comment(text: &str) -> String {
+    serde_json::json!({ "body": text }).to_string() + "\n"
 }
 
 /// One of a forge's comments; all three agree on these fields, but for the writer's.

@@ -198,6 +198,7 @@ pub(super) fn source(state: SourceState) -> SourceStatus {
         url: "/srv/manifests.git".into(),
         reference: "main".into(),
         path: String::new(),
+        strict: false,
         state,
         observed_commit: Some(COMMIT.into()),
         applied_commit: (state != SourceState::Pending).then(|| COMMIT.into()),

@@ -123,6 +123,7 @@ mod tests {
             url: text.to_owned(),
             reference: text.to_owned(),
             path: text.to_owned(),
+            strict: false,
             state: SourceState::Degraded,
             observed_commit: Some("c".repeat(40)),
             applied_commit: None,

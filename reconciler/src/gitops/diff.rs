@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use schema::secrets::is_secret_text;
 
-use super::secrets::{entry_is_secret, item_is_secret, shown};
+use super::secrets::Place;
 
 /// One field that differs.
 #[derive(Debug, Clone, PartialEq)]
@@ -75,7 +75,7 @@ pub fn brief(value: Option<&Value>) -> String {
 /// All fields in which two versions differ, in order of their paths.
 pub fn changes(before: (&ObjectMeta, &Resource), after: (&ObjectMeta, &Resource)) -> Vec<FieldChange> {
     let mut walk = Walk { steps: Vec::new(), found: Vec::new() };
-    walk.compare(Some(&as_json(before)), Some(&as_json(after)), false);
+    walk.compare(Some(&as_json(before)), Some(&as_json(after)), Place::Open);
     walk.found
 }
 
@@ -134,8 +134,7 @@ struct Walk {
 }
 
 impl Walk {
-    /// `secret`: the place says that what is here is one.
-    fn compare(&mut self, from: Option<&Value>, to: Option<&Value>, secret: bool) {
+    fn compare(&mut self, from: Option<&Value>, to: Option<&Value>, place: Place) {
         if from == to {
             return;
         }
@@ -145,8 +144,8 @@ impl Walk {
                     let (before, after) = (old.get(key), new.get(key));
                     // Most fields did not change, and to look whether one is a secret takes long.
                     if before != after {
-                        let secret = entry_is_secret(old, key) || entry_is_secret(new, key);
-                        self.below(OwnedStep::Field(key.clone()), before, after, secret);
+                        let place = place.of_entry(old, key).max(place.of_entry(new, key));
+                        self.below(OwnedStep::Field(key.clone()), before, after, place);
                     }
                 }
             }
@@ -155,33 +154,32 @@ impl Walk {
                     let from = before.and_then(|at| old.get(at));
                     let to = after.and_then(|at| new.get(at));
                     if from != to {
-                        let secret = before.is_some_and(|index| item_is_secret(old, index))
-                            || after.is_some_and(|index| item_is_secret(new, index));
-                        self.below(OwnedStep::Index(step), from, to, secret);
+                        let was = before.map_or(place, |index| place.of_item(old, index));
+                        let place = after.map_or(was, |index| was.of_item(new, index));
+                        self.below(OwnedStep::Index(step), from, to, place);
                     }
                 }
             }
-            _ => self.found.push(self.change(from, to, secret)),
+            _ => self.found.push(self.change(from, to, place)),
         }
     }
 
-    fn below(&mut self, step: OwnedStep, from: Option<&Value>, to: Option<&Value>, secret: bool) {
+    fn below(&mut self, step: OwnedStep, from: Option<&Value>, to: Option<&Value>, place: Place) {
         self.steps.push(step);
-        self.compare(from, to, secret);
+        self.compare(from, to, place);
         self.steps.pop();
     }
 
-    fn change(&self, from: Option<&Value>, to: Option<&Value>, secret: bool) -> FieldChange {
+    fn change(&self, from: Option<&Value>, to: Option<&Value>, place: Place) -> FieldChange {
         let scalar = |value: Option<&Value>| value.is_none_or(|v| !v.is_object() && !v.is_array());
         let text = |value: Option<&Value>| value.and_then(Value::as_str).is_some_and(is_secret_text);
+        let scalars = scalar(from) && scalar(to);
         // One side that is secret by its look makes the other so.
-        let secret = secret || scalar(from) && scalar(to) && (text(from) || text(to));
-        FieldChange {
-            steps: self.steps.clone(),
-            from: from.map(|value| shown(value, secret)),
-            to: to.map(|value| shown(value, secret)),
-            hidden: secret && scalar(from) && scalar(to),
-        }
+        let place = if scalars && (text(from) || text(to)) { Place::Secret } else { place };
+        let [from, to] = [from, to].map(|value| value.map(|value| place.shown(value)));
+        // What differs is hidden.
+        let hidden = scalars && (place == Place::Secret || from == to);
+        FieldChange { steps: self.steps.clone(), from, to, hidden }
     }
 }
 
@@ -286,6 +284,16 @@ mod tests {
         assert_eq!(all, ["spec.containers[0].env[0].value: changed, not shown"]);
         let all = lines(&env(&[]), &env(&[("DB_PASSWORD", "canary-2")]));
         assert!(!all.concat().contains("canary"), "{all:?}");
+        let command = |command: &str| {
+            object(
+                &serde_json::json!({"containers": [{"name": "a", "image": "one", "command": ["sh", "-c", command]}]}),
+            )
+        };
+        let all = lines(&command("curl -u b:canary-1 http://web"), &command("curl -u b:canary-2 http://web"));
+        assert_eq!(all, ["spec.containers[0].command[2]: changed, not shown"]);
+        let all = lines(&command("curl -u b:canary-1 http://web"), &command("curl -u b:canary-1 http://db"));
+        let shown = "\"curl -u (hidden) http://web\" -> \"curl -u (hidden) http://db\"";
+        assert_eq!(all, [format!("spec.containers[0].command[2]: {shown}")]);
         let all = lines(&env(&[("DB", "x")]), &env(&[("DB", "pg://a:canary@b/c")]));
         assert_eq!(all, ["spec.containers[0].env[0].value: changed, not shown"]);
     }

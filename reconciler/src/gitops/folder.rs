@@ -1,7 +1,7 @@
 //! A folder of the disk, read as a commit of it would be: for `minik8s validate`.
 //!
 //! Reads files and `.minik8signore`, decides which files a commit would hold, writes nothing. Links
-//! are never followed, and no more than the loader takes is read of any file. Paths are relative to
+//! are never followed, also not one that was asked for within a repository, and no more than the loader takes is read of any file. Paths are relative to
 //! the Git repository around the folder, so that annotations of a pull request fit; without one, to
 //! the folder itself. Several folders and files are read as one. What `.gitignore` keeps out of commits is left out, unless the folder that was
 //! asked for is itself kept out.
@@ -56,6 +56,16 @@ pub enum FolderError {
     /// A device, socket or pipe.
     #[error("{0} is neither a file nor a folder")]
     Special(String),
+    /// Not what a commit holds: there it is a link, and a proposal may have made it one.
+    #[error(
+        "{path} leads through the symbolic link {link}, and links are not followed: name what it leads to"
+    )]
+    Link {
+        /// What was asked for.
+        path: String,
+        /// The link.
+        link: String,
+    },
     /// More than `ENTRIES_MAX` entries.
     #[error("{0} holds more than {ENTRIES_MAX} files; name the folder of the manifests")]
     TooMany(String),
@@ -73,6 +83,7 @@ pub fn read_all(paths: &[impl AsRef<Path>]) -> Result<Folder, FolderError> {
     let mut homes = Vec::new();
     for path in paths {
         let open = |source| FolderError::Open { path: path.as_ref().display().to_string(), source };
+        refuse_link(path.as_ref()).map_err(open)??;
         let at = fs::canonicalize(path).map_err(open)?;
         let home = if at.is_dir() { at.as_path() } else { at.parent().unwrap_or(&at) };
         homes.push(repository_around(home).unwrap_or_else(|| home.to_owned()));
@@ -86,6 +97,24 @@ pub fn read_all(paths: &[impl AsRef<Path>]) -> Result<Folder, FolderError> {
         all.named.extend(named);
     }
     Ok(all)
+}
+
+/// A link within a repository is none of its folders. The way to a repository may lead through links.
+fn refuse_link(path: &Path) -> io::Result<Result<(), FolderError>> {
+    // Without a slash at its end, which would follow the last one.
+    let full: PathBuf = std::path::absolute(path)?.components().collect();
+    let is_repository = |folder: &&Path| folder.join(".git").symlink_metadata().is_ok();
+    // The outermost: a link may lead to another repository.
+    let Some(root) = full.ancestors().filter(is_repository).last() else { return Ok(Ok(())) };
+    let below = full.ancestors().take_while(|at| *at != root);
+    let is_link = |at: &&Path| at.symlink_metadata().is_ok_and(|found| found.is_symlink());
+    Ok(match below.filter(is_link).last() {
+        None => Ok(()),
+        Some(link) => {
+            let link = relative(root, link);
+            Err(FolderError::Link { path: path.display().to_string(), link })
+        }
+    })
 }
 
 /// The nearest folder that holds both.

@@ -35,6 +35,29 @@ fn commit(root: &Path) -> Repository {
     repository
 }
 
+// Seen red without `refuse_link`.
+#[test]
+fn a_link_that_a_proposal_may_have_made_is_not_followed_though_it_is_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().canonicalize().unwrap();
+    put(&root, "outside/canary.yaml", POD);
+    Repository::init(root.join("outside")).unwrap();
+    let inside = root.join("repository");
+    put(&inside, "apps/a.yaml", POD);
+    commit(&inside);
+    symlink("../outside", inside.join("linked")).unwrap();
+    symlink("../outside/canary.yaml", inside.join("one.yaml")).unwrap();
+    for asked in ["linked", "linked/", "linked/canary.yaml", "one.yaml", "apps/../linked", "linked/../linked"]
+    {
+        let error = read(&inside.join(asked)).unwrap_err();
+        assert!(matches!(&error, FolderError::Link { .. }), "{asked}: {error}");
+    }
+    // The way to a repository is its user's own.
+    symlink(&inside, root.join("way")).unwrap();
+    assert_eq!(names(&read(&root.join("way")).unwrap()), ["apps/a.yaml"]);
+    assert_eq!(names(&read(&root.join("way/apps")).unwrap()), ["apps/a.yaml"]);
+}
+
 #[test]
 fn a_folder_is_read_as_its_commit_would_be() {
     let dir = tempfile::tempdir().unwrap();

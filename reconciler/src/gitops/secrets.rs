@@ -4,44 +4,69 @@
 //! file) is shown; what may be one is not. Rather too much than too little: who reviews a change
 //! of a password needs to know that it changes, not to what.
 
-use schema::secrets::{holds_secret, is_plain_value, is_secret_name, is_secret_text};
+use schema::secrets::{holds_secret, is_plain_value, is_secret_name, is_secret_text, is_wordy_field, masked};
 use serde_json::{Map, Value};
 
 /// Stands for a value that is not shown.
 pub const HIDDEN: &str = "(hidden)";
 
-/// Below `key` of `map` lies a secret: by the key itself, or by the name that stands beside a value.
-/// Values of variables and headers are shown only if they are of a plain shape.
-pub fn entry_is_secret(map: &Map<String, Value>, key: &str) -> bool {
-    let text = map.get(key).and_then(Value::as_str);
-    let named = ["name", "key"].into_iter().find_map(|name| map.get(name).and_then(Value::as_str));
-    match (key, named, text) {
-        ("value", Some(name), Some(text)) => holds_secret(name, text) || !is_plain_value(text),
-        ("value", Some(name), None) => is_secret_name(name),
-        (_, _, Some(text)) => holds_secret(key, text),
-        _ => is_secret_name(key),
-    }
+/// What may be shown at a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// What does not look like a secret.
+    Open,
+    /// Of its words those that are plainly none: a command, a note.
+    Words,
+    /// Nothing.
+    Secret,
 }
 
-/// Item `index` of `list` is the value of a flag before it: `["--password", "x"]`.
-pub fn item_is_secret(list: &[Value], index: usize) -> bool {
-    let before = index.checked_sub(1).and_then(|before| list.get(before)).and_then(Value::as_str);
-    before.is_some_and(|flag| flag.starts_with('-') && !flag.contains('=') && is_secret_name(flag))
-}
-
-/// The value without what must not be shown. `secret`: its place says that it is one.
-pub fn shown(value: &Value, secret: bool) -> Value {
-    match value {
-        Value::String(text) if secret || is_secret_text(text) => Value::from(HIDDEN),
-        Value::Number(_) | Value::Bool(_) if secret => Value::from(HIDDEN),
-        Value::Array(list) => {
-            let items = list.iter().enumerate();
-            items.map(|(index, item)| shown(item, secret || item_is_secret(list, index))).collect()
+impl Place {
+    /// Of what lies below `key` of `map`: by the key itself, or by the name that stands beside a value.
+    /// Values of variables and headers are shown only if they are of a plain shape.
+    pub fn of_entry(self, map: &Map<String, Value>, key: &str) -> Self {
+        let text = map.get(key).and_then(Value::as_str);
+        let named = ["name", "key"].into_iter().find_map(|name| map.get(name).and_then(Value::as_str));
+        let is_secret = match (key, named, text) {
+            ("value", Some(name), Some(text)) => holds_secret(name, text) || !is_plain_value(text),
+            ("value", Some(name), None) => is_secret_name(name),
+            (_, _, Some(text)) => holds_secret(key, text),
+            _ => is_secret_name(key),
+        };
+        match is_secret {
+            true => Self::Secret,
+            // `secret: {secretName: db}` says where one is, not what it is.
+            false if is_wordy_field(key) || self == Self::Words => Self::Words,
+            false => Self::Open,
         }
-        Value::Object(map) => Value::Object(
-            map.iter().map(|(key, below)| (key.clone(), shown(below, entry_is_secret(map, key)))).collect(),
-        ),
-        other => other.clone(),
+    }
+
+    /// Of item `index` of `list`: it may be the value of a flag before it, as in `["--password", "x"]`.
+    pub fn of_item(self, list: &[Value], index: usize) -> Self {
+        let before = index.checked_sub(1).and_then(|before| list.get(before)).and_then(Value::as_str);
+        let is_value =
+            before.is_some_and(|flag| flag.starts_with('-') && !flag.contains('=') && is_secret_name(flag));
+        if is_value { Self::Secret } else { self }
+    }
+
+    /// The value without what must not be shown.
+    pub fn shown(self, value: &Value) -> Value {
+        match value {
+            Value::String(text) if self == Self::Secret || is_secret_text(text) => Value::from(HIDDEN),
+            Value::String(text) if self == Self::Words => Value::from(masked(text, HIDDEN)),
+            Value::Number(_) | Value::Bool(_) if self == Self::Secret => Value::from(HIDDEN),
+            Value::Array(list) => {
+                let items = list.iter().enumerate();
+                items.map(|(index, item)| self.of_item(list, index).shown(item)).collect()
+            }
+            Value::Object(map) => {
+                let below = map.iter();
+                Value::Object(
+                    below.map(|(key, below)| (key.clone(), self.of_entry(map, key).shown(below))).collect(),
+                )
+            }
+            other => other.clone(),
+        }
     }
 }
 
@@ -53,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_canary_is_hidden_wherever_it_stands() {
-        let canary = "canary-7f3a";
+        let canary = "Canary+7f3a9Q";
         for value in [
             json!({"env": [{"name": "DB_PASSWORD", "value": canary}]}),
             json!({"args": ["--token", canary]}),
@@ -62,9 +87,13 @@ mod tests {
             json!({"env": [{"name": "DB", "value": format!("postgres://app:{canary}@db/x")}]}),
             json!({"httpHeaders": [{"name": "Authorization", "value": format!("Basic {canary}")}]}),
             json!({"annotations": {"example.org/api-token": canary}}),
+            json!({"annotations": {"note": format!("pw is {canary}")}}),
+            json!({"command": ["curl", "-u", format!("bob:{canary}")]}),
+            json!({"args": [format!("mysql -p{canary}")]}),
+            json!({"runCommands": [format!("export K={canary}")]}),
             json!({"env": [{"name": "KEY", "value": format!("-----BEGIN AGE ENCRYPTED FILE-----\n{canary}")}]}),
         ] {
-            assert!(!shown(&value, false).to_string().contains(canary), "{value}");
+            assert!(!Place::Open.shown(&value).to_string().contains(canary), "{value}");
         }
     }
 
@@ -80,13 +109,13 @@ mod tests {
             ("DB_PASSWORD_FILE", "Tr0ub4dor&3"),
         ] {
             let env = json!({"env": [{"name": name, "value": value}]});
-            assert_eq!(shown(&env, false)["env"][0]["value"], HIDDEN, "{name}={value}");
+            assert_eq!(Place::Open.shown(&env)["env"][0]["value"], HIDDEN, "{name}={value}");
         }
         for (name, value) in
             [("LOG_LEVEL", "INFO"), ("PORT", "8080"), ("DB_HOST", "db.default"), ("ON", "true")]
         {
             let env = json!({"env": [{"name": name, "value": value}]});
-            assert_eq!(shown(&env, false), env);
+            assert_eq!(Place::Open.shown(&env), env);
         }
     }
 
@@ -98,6 +127,6 @@ mod tests {
             "image": "registry.example:5000/app@sha256:ab",
             "args": ["--listen=0.0.0.0:80", "http://web:8080/path"],
         });
-        assert_eq!(shown(&value, false), value);
+        assert_eq!(Place::Open.shown(&value), value);
     }
 }

@@ -62,6 +62,7 @@ pub fn fold(run: &Run<'_>) -> (SourceStatus, Option<Revision>) {
     status.url = config.shown_url();
     status.reference = config.reference.to_string();
     status.path.clone_from(&config.path);
+    status.strict = config.strict;
     if run.head.is_some() {
         status.observed_commit.clone_from(&run.head);
     }
@@ -111,6 +112,7 @@ fn fresh(config: &SourceConfig) -> SourceStatus {
         url: config.shown_url(),
         reference: config.reference.to_string(),
         path: config.path.clone(),
+        strict: config.strict,
         state: SourceState::Pending,
         observed_commit: None,
         applied_commit: None,

@@ -49,6 +49,7 @@ pub(crate) fn source(observed: &str, applied: &str, revision: u64) -> SourceStat
         url: "/srv/repo.git".to_owned(),
         reference: "branch `main`".to_owned(),
         path: String::new(),
+        strict: false,
         state: SourceState::Synced,
         observed_commit: Some(observed.to_owned()),
         applied_commit: Some(applied.to_owned()),

@@ -22,6 +22,9 @@ pub struct SourceStatus {
     /// Folder within the repository; empty for its root.
     #[serde(default)]
     pub path: String,
+    /// One file that can't be applied keeps all others from it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub strict: bool,
     /// One word for all of it.
     pub state: SourceState,
     /// Newest commit seen at the remote.
@@ -57,6 +60,11 @@ pub struct SourceStatus {
     /// What keeps the source from being read or applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<SourceError>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]

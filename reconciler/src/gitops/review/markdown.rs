@@ -34,6 +34,14 @@ const NAMED_BYTES_MAX: usize = 10_000;
 /// The order in which changes want to be read.
 const BY_DANGER: [Action; 4] = [Action::Delete, Action::Replace, Action::Update, Action::Create];
 
+/// Says that there is no review, and why: in place of an earlier one, which would look valid.
+pub fn no_review(why: &str) -> String {
+    format!(
+        "{MARKER}\n### Minik8s plan: none\n\nThere is no plan of what this would change: {}\n",
+        code(why, TEXT_CHARS_MAX * 4)
+    )
+}
+
 /// The review as Markdown, at most [`BYTES_MAX`] bytes.
 pub fn markdown(review: &Review) -> String {
     let mut out = head(review);

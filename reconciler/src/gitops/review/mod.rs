@@ -28,7 +28,7 @@ mod text;
 pub use capacity::Room;
 pub use digest::{Digest, same_hash, short_hash};
 pub use effects::Effect;
-pub use markdown::{BYTES_MAX, MARKER, markdown};
+pub use markdown::{BYTES_MAX, MARKER, markdown, no_review};
 pub use text::text;
 
 /// So many removals that are held are named.

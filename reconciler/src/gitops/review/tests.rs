@@ -163,6 +163,13 @@ fn each_kind_says_what_its_change_does() {
     let set = |replicas| replica_set(replicas, "api:1");
     let with_service = |set: &str| format!("{set}---\n{SERVICE}");
     let moved = with_service(&set(3)).replace("30080", "30081");
+    let outside = with_service(&set(3))
+        .replace("nodePort: 30080}]", "nodePort: 30080, targetPort: 8080}]\n  externalIPs: [192.0.2.1]");
+    let host = |set: &str| {
+        let dns = "apiVersion: v1\nkind: Dns\nmetadata: {name: web}\nspec:\n  host: web.example";
+        let paths = format!("  paths: [{{path: /, service: {{name: api, port: 80}}{set}}}]");
+        format!("{}---\n{dns}\n{paths}\n", with_service(&replica_set(3, "api:1")))
+    };
     let cases = [
         ("a new set", String::new(), set(3)),
         ("fewer of a set", set(3), set(1)),
@@ -171,6 +178,8 @@ fn each_kind_says_what_its_change_does() {
         ("no service any more", with_service(&set(3)), set(3)),
         ("nobody behind a service", with_service(&set(3)), with_service(&set(0))),
         ("another node port", with_service(&set(3)), moved),
+        ("open to the outside, and another port of the pods", with_service(&set(3)), outside),
+        ("another path to the same service", host(""), host(", rewrite: /v2")),
     ];
     let mut all = String::new();
     for (what, base, head) in &cases {

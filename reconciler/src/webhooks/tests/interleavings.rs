@@ -97,6 +97,7 @@ fn status(head: u64) -> SourceStatus {
         url: "/srv/cluster.git".into(),
         reference: "branch `main`".into(),
         path: String::new(),
+        strict: false,
         state: SourceState::Synced,
         observed_commit: Some(head.to_string()),
         applied_commit: Some(head.to_string()),

@@ -3,6 +3,7 @@
 //! Reads an object before and after, decides which effects it has. Order of effects is that of
 //! the functions, so the same change always reads the same.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -85,8 +86,8 @@ pub enum Effect {
 /// A port and where it is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Port {
-    /// Where it is: `host port`, `node port`, `service port`.
-    pub place: &'static str,
+    /// Where it is: `host port`, `node port`, `service port`, `192.0.2.1 port`.
+    pub place: Cow<'static, str>,
     /// The number.
     pub number: u16,
     /// Protocol.

@@ -3,7 +3,7 @@
 use schema::kinds::Resource;
 use schema::kinds::dns::DnsSpec;
 use schema::kinds::pod::PortReference;
-use schema::kinds::service::{ServiceSpec, ServiceType};
+use schema::kinds::service::{ServicePort, ServiceSpec, ServiceType};
 
 use super::{Case, Effect, Port, appear_and_go};
 
@@ -26,6 +26,10 @@ pub(super) fn service(case: &Case<'_>) -> Vec<Effect> {
         if before.cluster_ip != after.cluster_ip {
             effects.push(Effect::Says("its address changes: connections break".to_owned()));
         }
+        if before.addresses != after.addresses {
+            effects.push(Effect::Says("other addresses are behind it".to_owned()));
+        }
+        effects.extend(targets(before, after));
     }
     effects
 }
@@ -34,13 +38,40 @@ fn ports(service: Option<&ServiceSpec>) -> Vec<Port> {
     let Some(service) = service else { return Vec::new() };
     let mut all = Vec::new();
     for port in &service.ports {
-        all.push(Port { place: "service port", number: port.port, protocol: port.protocol });
+        let (number, protocol) = (port.port, port.protocol);
+        all.push(Port { place: "service port".into(), number, protocol });
+        // Open to whoever reaches that address.
+        for address in &service.external_ips {
+            all.push(Port { place: format!("{address} port").into(), number, protocol });
+        }
         if service.kind == ServiceType::NodePort {
             let number = port.node_port.unwrap_or_default();
-            all.push(Port { place: "node port", number, protocol: port.protocol });
+            all.push(Port { place: "node port".into(), number, protocol });
         }
     }
     all
+}
+
+/// Ports that stay and lead to others of the pods.
+fn targets(before: &ServiceSpec, after: &ServiceSpec) -> Vec<Effect> {
+    let led = |port: &ServicePort| match &port.target_port {
+        None => port.port.to_string(),
+        Some(PortReference::Number(number)) => number.to_string(),
+        Some(PortReference::Name(name)) => name.clone(),
+    };
+    let mut effects = Vec::new();
+    for port in &after.ports {
+        let is_same = |old: &&ServicePort| (old.port, old.protocol) == (port.port, port.protocol);
+        let Some(old) = before.ports.iter().find(is_same) else { continue };
+        let (from, to) = (led(old), led(port));
+        if from != to {
+            let number = port.port;
+            effects.push(Effect::Says(format!(
+                "service port {number} leads to port {to} of its pods instead of {from}"
+            )));
+        }
+    }
+    effects
 }
 
 pub(super) fn dns(case: &Case<'_>) -> Vec<Effect> {
@@ -59,11 +90,18 @@ pub(super) fn dns(case: &Case<'_>) -> Vec<Effect> {
     let mut effects = appear_and_go(names(before), names(after), Effect::NameVanishes, Effect::NameAppears);
     for path in after.into_iter().flat_map(|dns| &dns.paths) {
         let of_before = before.filter(|before| after.is_some_and(|after| before.host == after.host));
-        let mut same = of_before.into_iter().flat_map(|dns| &dns.paths).filter(|old| old.path == path.path);
-        if let Some(old) = same.next().filter(|old| old.service != path.service) {
+        let Some(old) = of_before.into_iter().flat_map(|dns| &dns.paths).find(|old| old.path == path.path)
+        else {
+            continue;
+        };
+        let host = after.map(|dns| dns.host.as_str()).unwrap_or_default();
+        if old.service != path.service {
             let (from, to) = (target(&old.service), target(&path.service));
-            let host = after.map(|dns| dns.host.as_str()).unwrap_or_default();
             effects.push(Effect::Says(format!("{host}{} leads to {to} instead of {from}", path.path)));
+        }
+        if old.rewrite != path.rewrite {
+            let to = path.rewrite.as_deref().unwrap_or("it is");
+            effects.push(Effect::Says(format!("{host}{} is passed on as {to}", path.path)));
         }
     }
     effects

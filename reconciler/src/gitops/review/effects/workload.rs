@@ -118,7 +118,7 @@ fn host_ports(before: Option<&PodSpec>, after: Option<&PodSpec>) -> Vec<Effect> 
         let containers = pod.into_iter().flat_map(|pod| &pod.containers);
         let ports = containers.flat_map(|container| &container.ports);
         let host = |port: &schema::kinds::pod::ContainerPort| {
-            Some(Port { place: "host port", number: port.host_port?, protocol: port.protocol })
+            Some(Port { place: "host port".into(), number: port.host_port?, protocol: port.protocol })
         };
         ports.filter_map(host).collect()
     };
