@@ -41,5 +41,6 @@ mod two_reconcilers;
 mod two_sources;
 mod up_down;
 mod usage;
+mod wait;
 mod webhook;
 mod wrong_inputs;
