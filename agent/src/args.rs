@@ -37,6 +37,9 @@ pub struct Arguments {
 pub enum Command {
     /// Run as this machine's agent until stopped; pods outlive it
     Run(RunArguments),
+    /// Answer names and hosts once the agent that started this ends; `run` starts it
+    #[command(hide = true)]
+    Standby(RunArguments),
     /// Check that this machine can run an agent; exit code 1 if it can't
     Doctor(DoctorArguments),
     /// Remove all that the agent made on this machine: containers, links, rules, files

@@ -40,6 +40,7 @@ use crate::converge::usage::{self, UsageDeps, UsageLoop};
 use crate::desired::{DesiredStore, Source};
 use crate::files::{Keys, PodFiles};
 use crate::instance_lock::{self, RUN_DIR};
+use crate::standby::{self, Handover};
 use crate::state_lock;
 use crate::worlds::blobs::Reconcilers;
 use crate::worlds::cgroups::RealCgroups;
@@ -189,7 +190,9 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     nudge_on_change(tasks, "subnet to services", subnet.clone(), nudge.clone());
     nudge_on_change(tasks, "catalog to services", catalog.clone(), nudge.clone());
     let rules_changed = nudge;
-    let dns = wire_dns(config, Arc::clone(&netlink) as _, &subnet, catalog.clone(), tasks);
+    let handover = Handover::of(&config.machine.agent_dir());
+    tasks.spawn_critical("standby", standby::keep(handover.bound(), tasks.token()));
+    let dns = wire_dns(config, Arc::clone(&netlink) as _, &subnet, catalog.clone(), handover.clone(), tasks);
     let api = Api { docker: Arc::clone(&docker), instance: instance.to_owned() };
     tasks.spawn_critical("api", serve(listener, api, tasks.token()));
 
@@ -290,7 +293,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
             rules_changed,
         },
     );
-    wire_gateway(node, subnet.clone(), catalog.clone(), tasks);
+    wire_gateway(node, subnet.clone(), catalog.clone(), handover, tasks);
     let (nudge, nudged) = Nudge::new();
     drive(tasks, network, NETWORK_INTERVAL, nudged);
     nudge_on_change(tasks, "catalog to network", catalog, nudge.clone());
@@ -300,11 +303,12 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
 }
 
 /// The name server; what pods are told of it.
-fn wire_dns(
+pub(crate) fn wire_dns(
     config: &Config,
     netlink: Arc<dyn Netlink>,
     subnet: &watch::Receiver<Option<Subnet>>,
     catalog: watch::Receiver<Arc<Catalog>>,
+    handover: Handover,
     tasks: &mut Tasks,
 ) -> watch::Receiver<NodeDns> {
     let (settings, agent_dir) = (config.dns.clone(), config.machine.agent_dir());
@@ -318,16 +322,17 @@ fn wire_dns(
     nudge_on_change(tasks, "subnet to dns", subnet.clone(), nudge);
     let instance = config.machine.instance.clone();
     let subnet = subnet.clone();
-    let deps = DnsDeps { settings, instance, agent_dir, netlink, subnet, catalog, zone, pods };
+    let deps = DnsDeps { settings, instance, agent_dir, netlink, subnet, catalog, zone, pods, handover };
     drive(tasks, DnsLoop::new(deps), dns::INTERVAL, nudged);
     for_pods
 }
 
 /// The gateway: the loop that says where and by which table, and the server that does it.
-fn wire_gateway(
+pub(crate) fn wire_gateway(
     node: &str,
     subnet: watch::Receiver<Option<Subnet>>,
     catalog: watch::Receiver<Arc<Catalog>>,
+    handover: Handover,
     tasks: &mut Tasks,
 ) {
     let deps = GatewayDeps {
@@ -336,6 +341,7 @@ fn wire_gateway(
         limits: gateway::limits::Limits::default(),
         subnet: subnet.clone(),
         catalog: catalog.clone(),
+        handover,
     };
     let (the_loop, serving) = GatewayLoop::new(deps, tasks.token());
     tasks.spawn_critical("gateway server", serving);

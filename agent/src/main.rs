@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use agent::args::{Arguments, Command};
 use agent::doctor::Ranges;
-use agent::{daemon, doctor, logging, reset};
+use agent::{daemon, doctor, logging, reset, standby};
 use clap::Parser as _;
 use schema::control::error_chain;
 
@@ -23,6 +23,10 @@ fn main() -> ExitCode {
     let done = match arguments.command {
         Command::Run(run) => match run.check() {
             Ok(config) => runtime.block_on(daemon::run(config)).map(|()| true),
+            Err(error) => return fail(WRONG_USAGE, error),
+        },
+        Command::Standby(run) => match run.check() {
+            Ok(config) => runtime.block_on(standby::serve::run(config)).map(|()| true),
             Err(error) => return fail(WRONG_USAGE, error),
         },
         Command::Doctor(flags) => match flags.run.check() {

@@ -19,6 +19,7 @@ use crate::converge::network::render::{ChainRef, Names, restore_input};
 use crate::converge::pods::names;
 use crate::converge::services::names::ServiceNames;
 use crate::instance_lock::{self, RUN_DIR};
+use crate::standby;
 use crate::state_lock::{self, StateLock};
 use crate::worlds::docker::{Docker, DockerError, EngineState, ListedContainer, RealDocker};
 use crate::worlds::iptables::{Iptables, RealIptables};
@@ -75,6 +76,10 @@ pub async fn run(machine: &MachineConfig) -> anyhow::Result<()> {
         // The rest can go all the same, and a machine without Docker must be cleanable.
         Err(error) => removed.failures.push(format!("containers: {error}")),
     }
+    removed.note(
+        "the process that answered names in the agent's place".to_owned(),
+        standby::end(&machine.agent_dir()),
+    );
     remove_network(machine, &netlink, &RealIptables::new(), &mut removed).await;
     // Before the directory goes, in which the former file lies.
     match MachineFiles::undo(&machine.agent_dir(), &machine.instance) {

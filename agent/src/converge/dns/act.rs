@@ -1,13 +1,15 @@
 //! Carries the plan out: listens, asks others, changes the machine's resolver. A step that fails hinders
 //! no other.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use super::forward::Forwarder;
-use super::listen::{self, Running};
+use super::listen::{self, Running, Sockets};
 use super::plan::{DnsPlan, NodeStep, Observed};
+use super::resolv::PORT;
 use super::{DnsLoop, Handler, host};
+use crate::standby::Role;
 
 /// What became of a plan.
 #[derive(Debug, Default)]
@@ -49,14 +51,24 @@ impl DnsLoop {
     async fn bind(&mut self, address: Ipv4Addr) -> Result<(), String> {
         // The former one ends first: it may be what holds the port.
         self.running = None;
-        let sockets = match listen::bind(address) {
+        let sockets = match self.inherited(address).await.map_or_else(|| listen::bind(address), Ok) {
             Ok(sockets) => sockets,
             Err(error) => return Err(listen::explain(address, &error, self.deps.netlink.as_ref()).await),
         };
+        self.deps.handover.hold(Role::DnsUdp, &sockets.udp);
+        self.deps.handover.hold(Role::DnsTcp, &sockets.tcp);
         let handler = Handler::new(self.deps.zone.clone(), self.forwarders.subscribe());
         let running = Running::start(address, sockets, handler);
         self.running = Some(running.map_err(|error| format!("cannot answer at {address}:53: {error}"))?);
         Ok(())
+    }
+
+    /// Those of whoever answered there before this process.
+    async fn inherited(&self, address: Ipv4Addr) -> Option<Sockets> {
+        let at = SocketAddr::from((address, PORT));
+        let udp = self.deps.handover.take(Role::DnsUdp, at).await;
+        let tcp = self.deps.handover.take(Role::DnsTcp, at).await;
+        Some(Sockets { udp: udp?, tcp: tcp? })
     }
 
     async fn change_machine(&mut self, observed: &Observed, step: NodeStep, outcome: &mut Outcome) {

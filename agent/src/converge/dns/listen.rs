@@ -44,8 +44,8 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 
 /// Both sockets.
 pub(super) struct Sockets {
-    udp: Socket,
-    tcp: Socket,
+    pub(super) udp: Socket,
+    pub(super) tcp: Socket,
 }
 
 /// Binds both.

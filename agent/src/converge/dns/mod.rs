@@ -40,6 +40,7 @@ use self::plan::{DnsPlan, Observed};
 use self::server::Handler;
 use self::zone::{Zone, ZoneSettings};
 use crate::catalog::Catalog;
+use crate::standby::Handover;
 use crate::worlds::netlink::Netlink;
 
 /// How often `resolv.conf` is looked at, and a server that can't listen tries again.
@@ -100,6 +101,8 @@ pub struct DnsDeps {
     pub zone: watch::Receiver<Arc<Zone>>,
     /// What pods are told.
     pub pods: watch::Sender<NodeDns>,
+    /// Who answered here before, and who will after this process.
+    pub handover: Handover,
 }
 
 /// The loop. Dropping it ends the server.

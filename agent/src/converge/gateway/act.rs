@@ -4,8 +4,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use tokio::net::TcpListener;
+
 use super::plan::{GatewayPlan, Observed};
 use super::{GatewayLoop, server};
+use crate::standby::Role;
 
 /// What became of a plan.
 #[derive(Debug, Default)]
@@ -40,7 +43,11 @@ impl GatewayLoop {
     }
 
     async fn listen(&mut self, at: SocketAddr) -> io::Result<()> {
-        let listener = server::listen(at)?;
+        let listener = match self.handover.take(Role::Gateway, at).await {
+            Some(inherited) => TcpListener::from_std(inherited.into())?,
+            None => server::listen(at)?,
+        };
+        self.handover.hold(Role::Gateway, &listener);
         // The server only ends at shutdown.
         self.listeners.send(listener).await.map_err(|_| io::ErrorKind::BrokenPipe)?;
         self.listens = Some(at);

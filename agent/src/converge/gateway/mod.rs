@@ -41,6 +41,7 @@ use self::proxy::Proxy;
 use self::route::Table;
 use self::server::Server;
 use crate::catalog::Catalog;
+use crate::standby::Handover;
 
 /// The port of the gateway: plain HTTP.
 pub const PORT: u16 = 80;
@@ -58,6 +59,8 @@ pub struct GatewayDeps {
     pub subnet: watch::Receiver<Option<Subnet>>,
     /// Services and routes.
     pub catalog: watch::Receiver<Arc<Catalog>>,
+    /// Who answered here before, and who will after this process.
+    pub handover: Handover,
 }
 
 /// The loop.
@@ -72,6 +75,7 @@ pub struct GatewayLoop {
     listeners: mpsc::Sender<TcpListener>,
     listens: Option<SocketAddr>,
     routed: Option<Arc<Catalog>>,
+    handover: Handover,
 }
 
 impl GatewayLoop {
@@ -81,7 +85,7 @@ impl GatewayLoop {
         deps: GatewayDeps,
         shutdown: CancellationToken,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
-        let GatewayDeps { node, port, limits, subnet, catalog } = deps;
+        let GatewayDeps { node, port, limits, subnet, catalog, handover } = deps;
         let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
         let (table, newest) = watch::channel(Arc::new(Table::default()));
         let (listeners, opened) = mpsc::channel(1);
@@ -89,8 +93,9 @@ impl GatewayLoop {
         let proxy = Proxy::new(limits.clone(), connections.clone(), shutdown.clone());
         let balancer = proxy.balancer().clone();
         let server = Server::new(Router { table: newest, proxy }, limits, connections, cut);
+        let (listens, routed) = (None, None);
         let the_loop =
-            Self { node, port, subnet, catalog, table, balancer, listeners, listens: None, routed: None };
+            Self { node, port, subnet, catalog, table, balancer, listeners, listens, routed, handover };
         (the_loop, server.run(opened, shutdown))
     }
 }

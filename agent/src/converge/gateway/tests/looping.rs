@@ -15,6 +15,7 @@ use super::super::plan::{Observed, plan};
 use super::super::{GatewayDeps, GatewayLoop};
 use super::{Wire, add_route, add_service, first_line, get, known, named};
 use crate::catalog::Catalog;
+use crate::standby::Handover;
 
 fn observed(cidr: &str) -> Observed {
     Observed {
@@ -62,7 +63,14 @@ async fn a_taken_port_is_told_and_tried_again_while_routes_are_kept_up() {
     let port = taken.local_addr().unwrap().port();
     let (subnets, subnet) = watch::channel(None);
     let (catalogs, catalog) = watch::channel(Arc::new(Catalog::default()));
-    let deps = GatewayDeps { node: "n1".to_owned(), port, limits: Limits::default(), subnet, catalog };
+    let deps = GatewayDeps {
+        node: "n1".to_owned(),
+        port,
+        limits: Limits::default(),
+        subnet,
+        catalog,
+        handover: Handover::given(Vec::new()),
+    };
     let shutdown = CancellationToken::new();
     let (mut the_loop, serving) = GatewayLoop::new(deps, shutdown.clone());
     let serving = tokio::spawn(serving);

@@ -1,0 +1,59 @@
+//! Open sockets from one process to another, one byte for what each is for.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+
+use super::{Role, Sockets};
+
+/// There are no more kinds of them.
+const MOST: usize = 3;
+
+impl Role {
+    fn byte(self) -> u8 {
+        match self {
+            Self::DnsUdp => b'u',
+            Self::DnsTcp => b't',
+            Self::Gateway => b'g',
+        }
+    }
+
+    fn of(byte: u8) -> Option<Self> {
+        [Self::DnsUdp, Self::DnsTcp, Self::Gateway].into_iter().find(|role| role.byte() == byte)
+    }
+}
+
+/// Sends all in one message.
+pub(super) fn send(to: &impl AsFd, sockets: &Sockets) -> io::Result<()> {
+    let bytes: Vec<u8> = sockets.iter().map(|(role, _)| role.byte()).collect();
+    let files: Vec<BorrowedFd<'_>> = sockets.iter().map(|(_, socket)| socket.as_fd()).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !control.push(SendAncillaryMessage::ScmRights(&files)) {
+        return Err(io::Error::other("more sockets than there are kinds of them"));
+    }
+    sendmsg(to, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives them; none if the other end was closed before.
+pub(super) fn receive(from: &impl AsFd) -> io::Result<Vec<(Role, OwnedFd)>> {
+    let mut bytes = [0; MOST];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = recvmsg(from, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut files = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            files.extend(received);
+        }
+    }
+    // What a newer version may send besides is closed.
+    let roles = bytes.iter().take(got.bytes).map(|byte| Role::of(*byte));
+    Ok(roles.zip(files).filter_map(|(role, file)| Some((role?, file))).collect())
+}
