@@ -1,10 +1,14 @@
 //! Tables of commits whose objects do not fit together.
 
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
 use schema::object::{Object, Provenance};
 use schema::violation::rules;
 use schema::world::{Table, Versioned};
 
 use super::super::load::{Manifests, parse};
+use super::super::tests::generator;
 use super::*;
 
 fn load(files: &[(&str, &str)]) -> Manifests {
@@ -327,4 +331,88 @@ fn violations_point_at_the_field() {
     let checked = check("main", &manifests, &none, |_| false);
     let violation = &checked.quarantined["a.yaml"][0];
     assert_eq!((violation.line, violation.column), (5, 22));
+}
+
+/// A walk that told one circle per edge back took gigabytes for these. Seen red with as many circles as
+/// it takes to go through all of them, and without what leads back over more than one step.
+#[test]
+fn a_tangle_of_many_pods_is_told_once_each() {
+    let mut random = generator(3);
+    let files: Vec<(String, String)> = (0..2000)
+        .map(|number| {
+            let targets: BTreeSet<u32> = (0..64).map(|_| random(2000)).filter(|one| *one != number).collect();
+            let targets: Vec<String> = targets.iter().map(|target| format!("Pod/p{target}")).collect();
+            (format!("{number:04}.yaml"), after(&format!("p{number}"), &targets.join(", ")))
+        })
+        .collect();
+    let shown: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+    let all = found(&shown, &Table::new());
+    let circles: Vec<&String> = all.iter().filter(|one| one.contains(": dependency-cycle: ")).collect();
+    let told: BTreeSet<&str> = circles.iter().map(|one| &one[..9]).collect();
+    assert_eq!(told.len(), 2000, "each is in the tangle");
+    assert!((2000..2200).contains(&circles.len()), "{}", circles.len());
+    assert!(all.iter().all(|one| one.len() < 500));
+    let (first, shortest) = (circles[0], "Pod/default/p0 → Pod/default/p");
+    assert!(first.contains(shortest) && first.matches('→').count() < 5, "{first}");
+}
+
+/// Seen red with whoever's file has fallen already passed over.
+#[test]
+fn all_of_a_circle_in_one_file_are_told() {
+    let file =
+        format!("{}---\n{}---\n{}", after("a", "Pod/b"), after("b", "Pod/a, Pod/c"), after("c", "Pod/b"));
+    let all = found(&[("a.yaml", &file)], &Table::new());
+    let shown: Vec<&str> = all.iter().map(|one| one.rsplit(": ").next().unwrap()).collect();
+    assert_eq!(
+        shown,
+        [
+            "Pod/default/a → Pod/default/b → Pod/default/a wait for each other",
+            "Pod/default/b → Pod/default/a → Pod/default/b wait for each other",
+            "Pod/default/b → Pod/default/c → Pod/default/b wait for each other",
+            "Pod/default/c → Pod/default/b → Pod/default/c wait for each other",
+        ]
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Seen red without what leads back over more than one step.
+    #[test]
+    fn whoever_can_come_back_to_himself_is_told_a_real_circle_and_nobody_else(
+        edges in proptest::collection::btree_set((0..9_usize, 0..9_usize), 0..20),
+        reverse in any::<bool>(),
+    ) {
+        let edges: BTreeSet<(usize, usize)> = edges.into_iter().filter(|(one, other)| one != other).collect();
+        let mut reach = edges.clone();
+        for middle in 0..9 {
+            for (one, other) in (0..9).flat_map(|one| (0..9).map(move |other| (one, other))) {
+                if reach.contains(&(one, middle)) && reach.contains(&(middle, other)) {
+                    reach.insert((one, other));
+                }
+            }
+        }
+        let files: Vec<(String, String)> = (0..9)
+            .map(|one| {
+                let targets = edges.iter().filter(|edge| edge.0 == one).map(|edge| format!("Pod/p{}", edge.1));
+                let file = if reverse { 8 - one } else { one };
+                (format!("{file}.yaml"), after(&format!("p{one}"), &targets.collect::<Vec<_>>().join(", ")))
+            })
+            .collect();
+        let mut shown: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+        shown.sort();
+        let all = found(&shown, &Table::new());
+        let mut told = BTreeSet::new();
+        for one in all.iter().filter(|one| one.contains(": dependency-cycle: ")) {
+            let names: Vec<usize> = one.rsplit(": ").next().unwrap().split(" wait").next().unwrap()
+                .split(" → ").map(|name| name[13..].parse().unwrap()).collect();
+            for pair in names.windows(2) {
+                prop_assert!(edges.contains(&(pair[0], pair[1])), "{one}");
+            }
+            prop_assert_eq!(names.first(), names.last());
+            told.insert(names[0]);
+        }
+        let wanted: BTreeSet<usize> = (0..9).filter(|one| reach.contains(&(*one, *one))).collect();
+        prop_assert_eq!(told, wanted, "{:?}", all);
+    }
 }

@@ -13,9 +13,9 @@ use schema::meta::ObjectRef;
 use schema::violation::{OwnedStep, rules};
 
 use super::Claim;
-use super::cycles::{self, chain};
+use super::cycles::{Waiting, Waits};
 use super::exclusive::{Exclusive, exclusives};
-use super::reference::{Reference, references};
+use super::reference::{At, Reference, references};
 use super::scene::{Fault, Present, Scene};
 
 /// So many names are listed in a message.
@@ -36,7 +36,8 @@ struct Holder<'a> {
 #[derive(Debug)]
 struct Link<'a> {
     from: &'a Claim<'a>,
-    reference: Reference<'a>,
+    at: At,
+    port: Option<&'a PortReference>,
 }
 
 #[derive(Default)]
@@ -78,13 +79,23 @@ pub(super) fn check_staying(scene: &mut Scene<'_>) {
 }
 
 impl<'a> Links<'a> {
+    /// Each file falls once, and after the first time only circles through what has fallen since are new.
     fn settle(&mut self, scene: &mut Scene<'a>) {
+        let waits = Waits::of(scene);
+        let mut is_first = true;
         loop {
+            let mut changed = Vec::new();
             while let Some(file) = self.fallen.pop() {
-                self.fall(scene, &file);
+                changed.extend(self.fall(scene, &file));
             }
-            for cycle in cycles::find(scene) {
-                self.blame_cycle(scene, &cycle);
+            let changed = if is_first { None } else { Some(&*changed) };
+            is_first = false;
+            for Waiting { claim, path, message } in
+                waits.circles(scene, |object| scene.present(object), changed)
+            {
+                let help = "take one of them out of `dependsOn`";
+                let fault = Fault { rule: &rules::DEPENDENCY_CYCLE, path: &path, message: &message, help };
+                self.blame(scene, claim, &fault);
             }
             if self.fallen.is_empty() {
                 break;
@@ -97,10 +108,8 @@ impl<'a> Links<'a> {
             let (metadata, resource) = (&claim.draft.object.metadata, &claim.draft.object.resource);
             let found = references(metadata, resource);
             for reference in found {
-                self.by_target
-                    .entry(reference.target.clone())
-                    .or_default()
-                    .push(Link { from: claim, reference });
+                let Reference { at, target, port } = reference;
+                self.by_target.entry(target).or_default().push(Link { from: claim, at, port });
             }
         }
         for claim in scene.claims.iter().filter(|claim| !scene.is_quarantined(claim)) {
@@ -142,15 +151,14 @@ impl<'a> Links<'a> {
         let Some(links) = self.by_target.remove(target) else { return };
         let present = scene.present(target);
         for link in &links {
-            let Some(missing) = missing(scene, target, present, &link.reference) else { continue };
+            let Some(missing) = missing(scene, target, present, link.port) else { continue };
             // What else is wrong with a file that can't be applied anyway is told as far as it is its own.
             if scene.is_quarantined(link.from) && missing.home.is_some() {
                 continue;
             }
             let rule =
                 if missing.home.is_some() { &rules::DEPENDS_ON_QUARANTINED } else { &rules::DANGLING_TARGET };
-            let path =
-                if missing.is_port { port_of(&link.reference.path) } else { link.reference.path.clone() };
+            let path = if missing.is_port { port_of(link.at.path()) } else { link.at.path() };
             let fault = Fault { rule, path: &path, message: &missing.message, help: &missing.help };
             self.blame(scene, link.from, &fault);
         }
@@ -178,8 +186,8 @@ impl<'a> Links<'a> {
         self.holders.insert(exclusive.clone(), holders);
     }
 
-    /// A file is in quarantine: its objects stay as they are live, or are not there.
-    fn fall(&mut self, scene: &mut Scene<'a>, file: &str) {
+    /// A file is in quarantine: its objects, which it returns, stay as they are live, or are not there.
+    fn fall(&mut self, scene: &mut Scene<'a>, file: &str) -> BTreeSet<&'a ObjectRef> {
         if self.named_in.is_empty() {
             for claim in scene.claims {
                 self.named_in.entry(claim.file).or_default().push(&claim.draft.reference);
@@ -187,7 +195,7 @@ impl<'a> Links<'a> {
         }
         let of_file = self.named_in.get(file).into_iter().chain(scene.absent_of.get(file));
         let objects: BTreeSet<&'a ObjectRef> = of_file.flatten().copied().collect();
-        for object in objects {
+        for object in objects.iter().copied() {
             self.follow(scene, object);
             let Some((object, live)) = scene.live.get_key_value(object) else { continue };
             let has = exclusives(&live.value.metadata, &live.value.resource);
@@ -197,20 +205,7 @@ impl<'a> Links<'a> {
                 self.decide(scene, exclusive, true);
             }
         }
-    }
-
-    fn blame_cycle(&mut self, scene: &mut Scene<'a>, cycle: &[ObjectRef]) {
-        for (at, object) in cycle.iter().enumerate() {
-            let Some(Present::Wanted(claim)) = scene.present(object) else { continue };
-            let next = &cycle[(at + 1) % cycle.len()];
-            let found = references(&claim.draft.object.metadata, &claim.draft.object.resource);
-            let is_it = |reference: &&Reference<'_>| cycles::is_dependency(reference, next);
-            let path = found.iter().find(is_it).map(|reference| reference.path.clone()).unwrap_or_default();
-            let message = format!("{} wait for each other", chain(cycle, at));
-            let help = "take one of them out of `dependsOn`";
-            let fault = Fault { rule: &rules::DEPENDENCY_CYCLE, path: &path, message: &message, help };
-            self.blame(scene, claim, &fault);
-        }
+        objects
     }
 }
 
@@ -237,8 +232,7 @@ struct Missing<'s> {
 }
 
 /// `….service.port` beside `….service.name`.
-fn port_of(path: &[OwnedStep]) -> Vec<OwnedStep> {
-    let mut path = path.to_vec();
+fn port_of(mut path: Vec<OwnedStep>) -> Vec<OwnedStep> {
     path.pop();
     path.push(OwnedStep::Field("port".to_owned()));
     path
@@ -248,7 +242,7 @@ fn missing<'s>(
     scene: &'s Scene<'_>,
     target: &ObjectRef,
     present: Option<Present<'_>>,
-    reference: &Reference<'_>,
+    port: Option<&PortReference>,
 ) -> Option<Missing<'s>> {
     let home = || scene.quarantined_home(target);
     let Some(present) = present else {
@@ -273,7 +267,7 @@ fn missing<'s>(
             },
         });
     };
-    let (Some(port), Resource::Service(service)) = (reference.port, present.resource()) else { return None };
+    let (Some(port), Resource::Service(service)) = (port, present.resource()) else { return None };
     if service.ports.iter().any(|served| serves(served, port)) {
         return None;
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use schema::kinds::Resource;
-use schema::meta::{ObjectMeta, ObjectRef};
+use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::violation::{OwnedStep, Rule, Violation};
 use schema::world::{Table, Versioned};
@@ -47,13 +47,6 @@ pub(super) enum Present<'a> {
 }
 
 impl<'a> Present<'a> {
-    pub(super) fn metadata(self) -> &'a ObjectMeta {
-        match self {
-            Present::Wanted(claim) => &claim.draft.object.metadata,
-            Present::Stays(live) => &live.value.metadata,
-        }
-    }
-
     pub(super) fn resource(self) -> &'a Resource {
         match self {
             Present::Wanted(claim) => &claim.draft.object.resource,
