@@ -38,6 +38,8 @@ struct Link<'a> {
     from: &'a Claim<'a>,
     at: At,
     port: Option<&'a PortReference>,
+    /// That the target is missing has been told.
+    is_told: bool,
 }
 
 #[derive(Default)]
@@ -109,7 +111,12 @@ impl<'a> Links<'a> {
             let found = references(metadata, resource);
             for reference in found {
                 let Reference { at, target, port } = reference;
-                self.by_target.entry(target).or_default().push(Link { from: claim, at, port });
+                self.by_target.entry(target).or_default().push(Link {
+                    from: claim,
+                    at,
+                    port,
+                    is_told: false,
+                });
             }
         }
         for claim in scene.claims.iter().filter(|claim| !scene.is_quarantined(claim)) {
@@ -148,9 +155,9 @@ impl<'a> Links<'a> {
 
     /// Looks whether all that name `target` find it.
     fn follow(&mut self, scene: &mut Scene<'a>, target: &ObjectRef) {
-        let Some(links) = self.by_target.remove(target) else { return };
+        let Some(mut links) = self.by_target.remove(target) else { return };
         let present = scene.present(target);
-        for link in &links {
+        for link in links.iter_mut().filter(|link| !link.is_told) {
             let Some(missing) = missing(scene, target, present, link.port) else { continue };
             // What else is wrong with a file that can't be applied anyway is told as far as it is its own.
             if scene.is_quarantined(link.from) && missing.home.is_some() {
@@ -161,6 +168,7 @@ impl<'a> Links<'a> {
             let path = if missing.is_port { port_of(link.at.path()) } else { link.at.path() };
             let fault = Fault { rule, path: &path, message: &missing.message, help: &missing.help };
             self.blame(scene, link.from, &fault);
+            link.is_told = true;
         }
         self.by_target.insert(target.clone(), links);
     }

@@ -21,6 +21,7 @@ use scene::Scene;
 
 mod cycles;
 mod exclusive;
+mod findings;
 #[cfg(test)]
 mod link_tests;
 mod links;
@@ -113,10 +114,7 @@ pub fn check<'a>(
         links::check_staying(&mut scene);
     }
     let remarks = selectors::check(&scene);
-    let mut quarantined = scene.quarantined;
-    for violations in quarantined.values_mut() {
-        violations.sort();
-    }
+    let quarantined = scene.finish();
     let wanted: Vec<_> =
         claims.iter().filter(|claim| !quarantined.contains_key(claim.file)).copied().collect();
     Checked { wanted: order::applied(&wanted), absent, quarantined, remarks, manifest_files }

@@ -10,6 +10,7 @@ use schema::violation::{OwnedStep, Rule, Violation};
 use schema::world::{Table, Versioned};
 
 use super::super::prune::is_protected;
+use super::findings::Findings;
 use super::reference::shown;
 use super::{Claim, Live, problem};
 
@@ -20,7 +21,10 @@ pub(super) struct Scene<'a> {
     /// One document per object, in the order of objects.
     pub(super) claims: &'a [Claim<'a>],
     pub(super) live: &'a Table<ObjectRef, Object>,
+    /// Files in quarantine, with what was found in them before.
     pub(super) quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
+    /// What was found since.
+    found: Findings,
     /// Live objects of the source that no document names, by the file that they came from.
     pub(super) absent_of: BTreeMap<&'a str, Vec<&'a ObjectRef>>,
     /// Those of them that go if their file is not quarantined.
@@ -79,7 +83,7 @@ impl<'a> Scene<'a> {
                 spoken_of.insert(object.clone(), Arc::clone(file));
             }
         }
-        Self { source, claims, live, quarantined, absent_of, leaving, spoken_of }
+        Self { source, claims, live, quarantined, found: Findings::default(), absent_of, leaving, spoken_of }
     }
 
     /// The document of an object, in a good file or not.
@@ -129,10 +133,15 @@ impl<'a> Scene<'a> {
     /// Takes a violation of a document. Returns whether its file is newly in quarantine.
     pub(super) fn add(&mut self, claim: &Claim<'a>, violation: Violation) -> bool {
         let newly = !self.quarantined.contains_key(claim.file);
-        let found = self.quarantined.entry(Arc::clone(claim.file)).or_default();
-        if !found.contains(&violation) {
-            found.push(violation);
+        if newly {
+            self.quarantined.insert(Arc::clone(claim.file), Vec::new());
         }
+        self.found.add(claim.file, violation);
         newly
+    }
+
+    /// Files in quarantine, with all that is told of them.
+    pub(super) fn finish(self) -> BTreeMap<Arc<str>, Vec<Violation>> {
+        self.found.join(self.quarantined)
     }
 }
