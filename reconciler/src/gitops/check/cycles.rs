@@ -19,6 +19,9 @@ const SHOWN_MAX: usize = 50;
 /// that he is in the knot.
 const CIRCLES_MAX: usize = 10;
 
+/// What whoever is on a circle should do.
+pub(super) const HELP: &str = "take one of them out of `dependsOn`";
+
 /// Not visited, or nowhere.
 const NONE: usize = usize::MAX;
 

@@ -55,6 +55,10 @@ impl Findings {
         }
     }
 
+    pub(super) fn all(&self) -> impl Iterator<Item = &Violation> {
+        self.files.values().flat_map(|of_file| &of_file.kept)
+    }
+
     /// Adds them to what was found before, in the order of places. A file's own come first where there are
     /// more than are told.
     pub(super) fn join(

@@ -416,3 +416,62 @@ proptest! {
         prop_assert_eq!(told, wanted, "{:?}", all);
     }
 }
+
+fn taker(name: &str) -> String {
+    service(name, 30001).replace("  type:", "  clusterIP: 10.96.0.77\n  type:")
+}
+
+const TYPO: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: typo}\nspec: {contaners: []}\n";
+
+/// The rules that are broken, by file.
+fn by_rule(all: &[String]) -> Vec<String> {
+    all.iter().map(|v| v.splitn(3, ": ").take(2).collect::<Vec<_>>().join(" ")).collect()
+}
+
+/// Seen red without `rest::tell`.
+#[test]
+fn a_mistake_elsewhere_in_a_file_hides_no_clash_and_no_circle() {
+    let none = Table::new();
+    let w = pod("w", "  labels: {app: web}\n");
+    let both = format!("{}---\n{}", taker("s"), taker("t"));
+    let clashes = ["s.yaml address-clash", "s.yaml port-clash"];
+    let told = |text: &str| by_rule(&found(&[("s.yaml", text), ("w.yaml", &w)], &none));
+    assert_eq!(told(&both), clashes);
+    let with_typo = told(&format!("{both}---\n{TYPO}"));
+    assert_eq!(with_typo[..2], clashes);
+    assert!(with_typo[2..].iter().all(|one| !one.contains("clash")), "{with_typo:?}");
+    let circle = format!("{}---\n{}", after("p5", "Pod/p6, Pod/nope"), after("p6", "Pod/p5"));
+    assert_eq!(
+        told(&circle),
+        ["s.yaml dependency-cycle", "s.yaml dangling-target", "s.yaml dependency-cycle"],
+        "in the order of places"
+    );
+}
+
+/// Seen red with the file of a clash only told here put into quarantine, and with what a file in
+/// quarantine leaves as it is taken for what it means.
+#[test]
+fn what_is_wrong_with_a_file_in_quarantine_is_not_the_fault_of_another() {
+    let none = Table::new();
+    let w = pod("w", "  labels: {app: web}\n");
+    let broken = format!("{}---\n{TYPO}", taker("a"));
+    // The first by name could not be applied, so the other has it.
+    let other = taker("b");
+    let all = found(&[("a.yaml", &broken), ("b.yaml", &other), ("w.yaml", &w)], &none);
+    let told = by_rule(&all);
+    assert!(told.iter().all(|one| one.starts_with("a.yaml ")), "{all:?}");
+    assert_eq!(told.iter().filter(|one| one.ends_with("-clash")).count(), 2, "{all:?}");
+    // A circle through a file in quarantine is closed there.
+    let broken = format!("{}---\n{TYPO}", after("p", "Pod/q"));
+    let before = live("main", &[("p.yaml", &pod("p", ""))]);
+    let all = found(&[("p.yaml", &broken), ("q.yaml", &after("q", "Pod/p"))], &before);
+    let told = by_rule(&all);
+    assert!(told.contains(&"p.yaml dependency-cycle".to_owned()), "{all:?}");
+    assert!(told.iter().all(|one| one.starts_with("p.yaml ")), "{all:?}");
+    // Two that change places within files that both can't be applied clash with nobody.
+    let before = live("main", &[("a.yaml", &service("a", 30001)), ("b.yaml", &service("b", 30002))]);
+    let (a, b) = (service("a", 30002), service("b", 30001));
+    let files = [format!("{a}---\n{TYPO}"), format!("{b}---\n{}", TYPO.replace("typo", "typo2"))];
+    let all = found(&[("a.yaml", &files[0]), ("b.yaml", &files[1]), ("w.yaml", &w)], &before);
+    assert!(all.iter().all(|one| !one.contains("clash")), "{all:?}");
+}

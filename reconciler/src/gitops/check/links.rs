@@ -13,7 +13,7 @@ use schema::meta::ObjectRef;
 use schema::violation::{OwnedStep, rules};
 
 use super::Claim;
-use super::cycles::{Waiting, Waits};
+use super::cycles::{self, Waiting, Waits};
 use super::exclusive::{Exclusive, exclusives};
 use super::reference::{At, Reference, references};
 use super::scene::{Fault, Present, Scene};
@@ -95,8 +95,8 @@ impl<'a> Links<'a> {
             for Waiting { claim, path, message } in
                 waits.circles(scene, |object| scene.present(object), changed)
             {
-                let help = "take one of them out of `dependsOn`";
-                let fault = Fault { rule: &rules::DEPENDENCY_CYCLE, path: &path, message: &message, help };
+                let (rule, help) = (&rules::DEPENDENCY_CYCLE, cycles::HELP);
+                let fault = Fault { rule, path: &path, message: &message, help };
                 self.blame(scene, claim, &fault);
             }
             if self.fallen.is_empty() {
@@ -180,7 +180,7 @@ impl<'a> Links<'a> {
         let place = |holder: &Holder<'a>| holder.claim.map(|claim| (claim.file, claim.draft.line));
         let rank = |holder: &Holder<'a>| (holder.claim.is_some(), !holder.has_it, place(holder));
         if let Some(winner) = holders.iter().min_by_key(|holder| rank(holder)).cloned() {
-            let owner = owner(scene, &winner);
+            let owner = owner(scene, winner.object, winner.claim);
             for loser in holders.iter().filter(|holder| holder.object != winner.object) {
                 let Some(claim) = loser.claim.filter(|claim| !again || !scene.is_quarantined(claim)) else {
                     continue;
@@ -217,9 +217,9 @@ impl<'a> Links<'a> {
     }
 }
 
-fn owner(scene: &Scene<'_>, winner: &Holder<'_>) -> String {
-    let object = winner.object;
-    match (winner.claim, scene.live.get(object).map(|live| &live.value.provenance)) {
+/// Whoever has what only one can have, by his document or, without one, as he is live.
+pub(super) fn owner(scene: &Scene<'_>, object: &ObjectRef, claim: Option<&Claim<'_>>) -> String {
+    match (claim, scene.live.get(object).map(|live| &live.value.provenance)) {
         (Some(claim), _) => format!("{object} ({}:{})", claim.file, claim.draft.line),
         (None, Some(place)) if place.source != scene.source => {
             format!("{object} of source `{}` ({}:{})", place.source, place.file, place.line)

@@ -29,6 +29,7 @@ mod order;
 mod owners;
 mod policy;
 mod reference;
+mod rest;
 mod scene;
 mod selectors;
 #[cfg(test)]
@@ -113,6 +114,7 @@ pub fn check<'a>(
     if !absent.is_empty() && holds(&found) {
         links::check_staying(&mut scene);
     }
+    rest::tell(&mut scene);
     let remarks = selectors::check(&scene);
     let quarantined = scene.finish();
     let wanted: Vec<_> =

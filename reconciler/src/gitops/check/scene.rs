@@ -104,6 +104,23 @@ impl<'a> Scene<'a> {
         }
     }
 
+    /// The object as it would be if every file could be applied as it is.
+    pub(super) fn meant(&self, object: &ObjectRef) -> Option<Present<'a>> {
+        if let Some(claim) = self.claim(object) {
+            return Some(Present::Wanted(claim));
+        }
+        let live = self.live.get(object)?;
+        let is_own = live.value.provenance.source == self.source && !is_protected(&live.value.metadata);
+        // A document that can't be read names it, so it does not leave.
+        let stays = !is_own || self.quarantined_home(object).is_some();
+        stays.then_some(Present::Stays(live))
+    }
+
+    /// All that was found in files in quarantine.
+    pub(super) fn violations(&self) -> impl Iterator<Item = &Violation> {
+        self.quarantined.values().flatten().chain(self.found.all())
+    }
+
     /// The removals are held: all that is live stays.
     pub(super) fn nothing_leaves(&mut self) {
         self.leaving.clear();
