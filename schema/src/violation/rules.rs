@@ -123,7 +123,7 @@ rules! {
     DEPENDS_ON_QUARANTINED "depends-on-quarantined" Error "A field names an object whose own file can't be applied."
     DEPENDENCY_CYCLE "dependency-cycle" Error "Objects wait for each other in a circle."
     PORT_CLASH "port-clash" Error "Two objects claim the same port of the same nodes."
-    ADDRESS_CLASH "address-clash" Error "Two services claim the same cluster IP."
+    ADDRESS_CLASH "address-clash" Error "Two services claim the same cluster IP, or the same port of an external IP."
     ROUTE_CLASH "route-clash" Error "Two objects claim the same host and path."
     AUTOSCALER_CLASH "autoscaler-clash" Error "Two autoscalers scale the same object."
     SELECTOR_CLASH "selector-clash" Error "Two replica sets of a namespace select the same pods."

@@ -475,3 +475,81 @@ fn what_is_wrong_with_a_file_in_quarantine_is_not_the_fault_of_another() {
     let all = found(&[("a.yaml", &files[0]), ("b.yaml", &files[1]), ("w.yaml", &w)], &before);
     assert!(all.iter().all(|one| !one.contains("clash")), "{all:?}");
 }
+
+fn on_port(kind: &str, name: &str, node: &str, port: u16) -> String {
+    let node = if node.is_empty() { String::new() } else { format!("nodeName: {node}, ") };
+    let spec = format!(
+        "{{{node}containers: [{{name: m, image: i, ports: [{{containerPort: 80, hostPort: {port}}}]}}]}}"
+    );
+    match kind {
+        "Pod" => pod(name, "").replace("{containers: [{name: m, image: i}]}", &spec),
+        _ => format!(
+            "apiVersion: apps/v1\nkind: ReplicaSet\nmetadata: {{name: {name}}}\nspec:\n  selector: {{matchLabels: {{app: {name}}}}}\n  template:\n    metadata: {{labels: {{app: {name}}}}}\n    spec: {spec}\n"
+        ),
+    }
+}
+
+/// Seen red without the ports of templates, and with those of services and pods taken for different ones.
+#[test]
+fn a_port_of_a_node_has_one_owner_whatever_takes_it() {
+    let none = Table::new();
+    let w = pod("w", "  labels: {app: web}\n");
+    let clash = |one: &str, two: &str, live: &Table<ObjectRef, Object>| {
+        found(&[("a.yaml", one), ("b.yaml", two), ("w.yaml", &w)], live)
+    };
+    let (bare, many) = (on_port("Pod", "p", "n1", 8080), on_port("ReplicaSet", "s", "n1", 8080));
+    assert_eq!(
+        clash(&bare, &many, &none),
+        [
+            "b.yaml: port-clash: spec.template.spec.containers[0].ports[0].hostPort: the host port 8080/TCP of node n1 belongs to Pod/default/p (a.yaml:1)"
+        ]
+    );
+    // On another node, on whichever node is free, or with no pod at all.
+    for other in [
+        on_port("ReplicaSet", "s", "n2", 8080),
+        on_port("ReplicaSet", "s", "", 8080),
+        many.replace("spec:\n  sel", "spec:\n  replicas: 0\n  sel"),
+    ] {
+        assert_eq!(clash(&bare, &other, &none), [""; 0], "{other}");
+    }
+    // A service has its port on every node.
+    for taker in [on_port("Pod", "p", "n1", 30001), on_port("ReplicaSet", "p", "", 30001)] {
+        let node_port = service("s", 30001);
+        let all = clash(&node_port, &taker, &none);
+        assert!(all.len() == 1 && all[0].starts_with("b.yaml: port-clash: spec."), "{all:?}");
+        assert!(
+            all[0].ends_with("hostPort: the node port 30001/TCP belongs to Service/default/s (a.yaml:1)"),
+            "{all:?}"
+        );
+        let all = clash(&taker, &node_port, &none);
+        assert!(
+            all.len() == 1 && all[0].starts_with("b.yaml: port-clash: spec.ports[0].nodePort"),
+            "{all:?}"
+        );
+        let all = clash(&taker, &node_port, &live("main", &[("b.yaml", &node_port)]));
+        assert!(all.len() == 1 && all[0].starts_with("a.yaml: port-clash"), "{all:?}");
+        assert_eq!(clash(&taker, &service("s", 30002), &none), [""; 0]);
+    }
+}
+
+/// Seen red without external addresses.
+#[test]
+fn a_port_of_an_external_address_has_one_owner() {
+    let none = Table::new();
+    let w = pod("w", "  labels: {app: web}\n");
+    let at = |name: &str, addresses: &str, port: u16| {
+        format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec:\n  externalIPs: [{addresses}]\n  selector: {{app: web}}\n  ports: [{{port: {port}}}]\n"
+        )
+    };
+    let one = at("s", "192.0.2.1, 192.0.2.2", 80);
+    let with = |other: &str| found(&[("a.yaml", &one), ("b.yaml", other), ("w.yaml", &w)], &none);
+    assert_eq!(
+        with(&at("t", "192.0.2.3, 192.0.2.2", 80)),
+        [
+            "b.yaml: address-clash: spec.externalIPs[1]: the port 80/TCP of external IP 192.0.2.2 belongs to Service/default/s (a.yaml:1)"
+        ]
+    );
+    assert_eq!(with(&at("t", "192.0.2.2", 81)), [""; 0]);
+    assert_eq!(with(&at("t", "192.0.2.3", 80)), [""; 0]);
+}

@@ -14,7 +14,7 @@ use schema::violation::{OwnedStep, rules};
 
 use super::Claim;
 use super::cycles::{self, Waiting, Waits};
-use super::exclusive::{Exclusive, exclusives};
+use super::exclusive::{Exclusive, Wish, exclusives};
 use super::reference::{At, Reference, references};
 use super::scene::{Fault, Present, Scene};
 
@@ -29,7 +29,7 @@ struct Holder<'a> {
     claim: Option<&'a Claim<'a>>,
     /// The live object has it already.
     has_it: bool,
-    path: Vec<OwnedStep>,
+    wish: Wish,
 }
 
 /// A field that names an object.
@@ -126,10 +126,11 @@ impl<'a> Links<'a> {
                 continue;
             }
             let live = claim.live.map(|live| exclusives(&live.value.metadata, &live.value.resource));
-            for (exclusive, path) in wishes {
-                let has_it = live.iter().flatten().any(|(live, _)| *live == exclusive);
-                let holder = Holder { object: &claim.draft.reference, claim: Some(claim), has_it, path };
-                self.holders.entry(exclusive).or_default().push(holder);
+            for wish in wishes {
+                let has_it = live.iter().flatten().any(|live| live.what == wish.what);
+                let what = wish.what.clone();
+                let holder = Holder { object: &claim.draft.reference, claim: Some(claim), has_it, wish };
+                self.holders.entry(what).or_default().push(holder);
             }
         }
         for (object, live) in scene.live {
@@ -140,10 +141,10 @@ impl<'a> Links<'a> {
         }
     }
 
-    fn stays(&mut self, object: &'a ObjectRef, has: Vec<(Exclusive, Vec<OwnedStep>)>) {
-        for (exclusive, path) in has {
-            let holder = Holder { object, claim: None, has_it: true, path };
-            self.holders.entry(exclusive).or_default().push(holder);
+    fn stays(&mut self, object: &'a ObjectRef, has: Vec<Wish>) {
+        for wish in has {
+            let what = wish.what.clone();
+            self.holders.entry(what).or_default().push(Holder { object, claim: None, has_it: true, wish });
         }
     }
 
@@ -181,13 +182,16 @@ impl<'a> Links<'a> {
         let rank = |holder: &Holder<'a>| (holder.claim.is_some(), !holder.has_it, place(holder));
         if let Some(winner) = holders.iter().min_by_key(|holder| rank(holder)).cloned() {
             let owner = owner(scene, winner.object, winner.claim);
-            for loser in holders.iter().filter(|holder| holder.object != winner.object) {
+            let clashes = |holder: &&Holder<'a>| {
+                holder.object != winner.object && !(holder.wish.shares && winner.wish.shares)
+            };
+            for loser in holders.iter().filter(clashes) {
                 let Some(claim) = loser.claim.filter(|claim| !again || !scene.is_quarantined(claim)) else {
                     continue;
                 };
                 let message = format!("the {exclusive} belongs to {owner}");
-                let (rule, help) = (exclusive.rule(), exclusive.help());
-                let fault = Fault { rule, path: &loser.path, message: &message, help };
+                let (rule, help) = (exclusive.rule(), exclusive.help(loser.wish.shares));
+                let fault = Fault { rule, path: &loser.wish.path, message: &message, help };
                 self.blame(scene, claim, &fault);
             }
         }
@@ -207,7 +211,7 @@ impl<'a> Links<'a> {
             self.follow(scene, object);
             let Some((object, live)) = scene.live.get_key_value(object) else { continue };
             let has = exclusives(&live.value.metadata, &live.value.resource);
-            let names: Vec<Exclusive> = has.iter().map(|(exclusive, _)| exclusive.clone()).collect();
+            let names: Vec<Exclusive> = has.iter().map(|wish| wish.what.clone()).collect();
             self.stays(object, has);
             for exclusive in &names {
                 self.decide(scene, exclusive, true);

@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use schema::meta::ObjectRef;
-use schema::violation::{OwnedStep, rules};
+use schema::violation::rules;
 
 use super::Claim;
 use super::cycles::{self, Waiting, Waits};
-use super::exclusive::{Exclusive, exclusives};
+use super::exclusive::{Exclusive, Wish, exclusives};
 use super::links::owner;
 use super::reference::shown;
 use super::scene::{Fault, Present, Scene};
@@ -25,7 +25,7 @@ struct Holder<'a> {
     /// None: as the object is live.
     claim: Option<&'a Claim<'a>>,
     has_it: bool,
-    path: Vec<OwnedStep>,
+    wish: Wish,
 }
 
 /// Tells it.
@@ -54,15 +54,17 @@ fn clashes<'a>(scene: &mut Scene<'a>, told: &Told) {
         let rank =
             |holder: &Holder<'a>| (holder.claim.is_some(), falls(holder), !holder.has_it, place(holder));
         let Some(winner) = holders.iter().min_by_key(|holder| rank(holder)) else { continue };
-        let losers = holders.iter().filter(|holder| holder.object != winner.object && falls(holder));
-        let losers: Vec<&Holder<'a>> = losers.collect();
+        let clashes = |holder: &&Holder<'a>| {
+            holder.object != winner.object && !(holder.wish.shares && winner.wish.shares) && falls(holder)
+        };
+        let losers: Vec<&Holder<'a>> = holders.iter().filter(clashes).collect();
         if losers.is_empty() {
             continue;
         }
         let message = format!("the {exclusive} belongs to {}", owner(scene, winner.object, winner.claim));
         for loser in losers {
-            let (rule, path) = (exclusive.rule(), &loser.path);
-            let fault = Fault { rule, path, message: &message, help: exclusive.help() };
+            let (rule, help) = (exclusive.rule(), exclusive.help(loser.wish.shares));
+            let fault = Fault { rule, path: &loser.wish.path, message: &message, help };
             blame(scene, loser.claim, &fault, told);
         }
     }
@@ -75,18 +77,19 @@ fn holders<'a>(scene: &Scene<'a>) -> BTreeMap<Exclusive, Vec<Holder<'a>>> {
         let wishes = exclusives(metadata, resource);
         let live = claim.live.filter(|_| !wishes.is_empty());
         let live = live.map(|live| exclusives(&live.value.metadata, &live.value.resource));
-        for (exclusive, path) in wishes {
-            let has_it = live.iter().flatten().any(|(live, _)| *live == exclusive);
-            let holder = Holder { object: &claim.draft.reference, claim: Some(claim), has_it, path };
-            found.entry(exclusive).or_default().push(holder);
+        for wish in wishes {
+            let has_it = live.iter().flatten().any(|live| live.what == wish.what);
+            let what = wish.what.clone();
+            let holder = Holder { object: &claim.draft.reference, claim: Some(claim), has_it, wish };
+            found.entry(what).or_default().push(holder);
         }
     }
     for (object, live) in scene.live {
         let has = exclusives(&live.value.metadata, &live.value.resource);
         if !has.is_empty() && matches!(scene.meant(object), Some(Present::Stays(_))) {
-            for (exclusive, path) in has {
-                let holder = Holder { object, claim: None, has_it: true, path };
-                found.entry(exclusive).or_default().push(holder);
+            for wish in has {
+                let what = wish.what.clone();
+                found.entry(what).or_default().push(Holder { object, claim: None, has_it: true, wish });
             }
         }
     }
