@@ -12,6 +12,7 @@ use schema::object::Object;
 use schema::violation::{Rule, Violation};
 use schema::world::{Table, Versioned};
 
+pub(crate) use addresses::warn as warn_of_addresses;
 pub(super) use exclusive::exclusives;
 pub(super) use order::removed;
 pub(super) use reference::dependencies;
@@ -19,6 +20,7 @@ pub(super) use reference::dependencies;
 use super::load::{Draft, ManifestFile, Manifests};
 use scene::Scene;
 
+mod addresses;
 mod cycles;
 mod exclusive;
 mod findings;

@@ -40,6 +40,7 @@ pub(super) fn situation(files: &Files, live: &Table<schema::meta::ObjectRef, Obj
         lineage: Lineage::default(),
         held_of: None,
         lost: BTreeMap::new(),
+        service_cidr: None,
         incomplete: None,
     }
 }
