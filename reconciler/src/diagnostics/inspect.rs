@@ -6,7 +6,7 @@ use schema::violation::{Violation, rules};
 use schema::world::Table;
 
 use super::Report;
-use crate::gitops::check::check;
+use crate::gitops::check::{check, warn_of_addresses};
 use crate::gitops::folder::{self, Folder, FolderError};
 
 /// A report, and where its files are.
@@ -45,7 +45,8 @@ pub fn inspect(paths: &[impl AsRef<Path>]) -> Result<Inspection, FolderError> {
     let only_files = paths.iter().all(|path| path.as_ref().is_file());
     let is_known = |violation: &&Violation| !only_files || !of_others(violation);
     let across = checked.quarantined.values().flatten().chain(&checked.remarks).filter(is_known);
-    let violations = own.chain(across).chain(&folder.passed_over).cloned();
+    let addresses = warn_of_addresses(&folder.manifests, None);
+    let violations = own.chain(across).chain(&addresses).chain(&folder.passed_over).cloned();
     let objects = folder.manifests.values().map(|file| file.documents.len()).sum();
     let report = Report::new(violations, objects, checked.manifest_files);
     let Folder { root, manifests, named, .. } = folder;

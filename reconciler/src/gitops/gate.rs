@@ -6,7 +6,7 @@
 //! never past its deadline: something dead must not keep what would mend it away. A newer commit
 //! finds nothing under way that it would have to break off.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use schema::meta::ObjectRef;
@@ -118,12 +118,18 @@ fn deadline(world: &World, wait: &Waiting) -> Option<Timestamp> {
 /// only one can have, and a step of this plan takes, is given up by the one that goes.
 fn keep_removals(plan: &mut SyncPlan, world: &World) {
     let Some(first) = plan.waiting.first().map(|waiting| waiting.object.clone()) else { return };
-    let has = |object: &Object| exclusives(&object.metadata, &object.resource).into_iter().map(|(it, _)| it);
-    let taken: BTreeSet<_> =
-        plan.steps.iter().filter_map(Step::object_after).flat_map(|object| has(object)).collect();
+    let has = |object: &Object| exclusives(&object.metadata, &object.resource).into_iter();
+    // Whether all that take it only share it.
+    let mut taken: BTreeMap<_, bool> = BTreeMap::new();
+    for wish in plan.steps.iter().filter_map(Step::object_after).flat_map(|object| has(object)) {
+        *taken.entry(wish.what).or_insert(true) &= wish.shares;
+    }
+    let is_taken = |live: &Object| {
+        has(live).any(|wish| taken.get(&wish.what).is_some_and(|shared| !(wish.shares && *shared)))
+    };
     let stays = |step: &Step| {
         let live = world.objects.get(&step.object);
-        matches!(step.act, Act::Delete) && !live.is_some_and(|l| has(&l.value).any(|it| taken.contains(&it)))
+        matches!(step.act, Act::Delete) && !live.is_some_and(|live| is_taken(&live.value))
     };
     let (kept, steps): (Vec<Step>, Vec<Step>) = std::mem::take(&mut plan.steps).into_iter().partition(stays);
     plan.steps = steps;

@@ -186,6 +186,7 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
         malformed: BTreeSet::new(),
         held_of: request.live.as_ref().and_then(|live| live.held_of),
         lost: BTreeMap::new(),
+        service_cidr: None,
         incomplete: None,
     };
     let mut decided = plan(&situation);
@@ -369,6 +370,7 @@ pub(super) fn objects_of(
         lineage: Lineage::default(),
         held_of: None,
         lost: BTreeMap::new(),
+        service_cidr: None,
         incomplete: None,
     };
     let SyncPlan { steps, quarantined, .. } = plan(&situation);

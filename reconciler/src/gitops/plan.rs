@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use ipnet::Ipv4Net;
 use jiff::Timestamp;
 use schema::files::in_hash;
 use schema::kinds::cluster::{CLUSTER_NAME, PrunePolicy};
@@ -17,7 +18,7 @@ use schema::records::{ChangeCounts, Waiting};
 use schema::violation::Violation;
 use schema::world::{Table, Versioned};
 
-use super::check::{Checked, Claim, Found, check, dependencies, removed};
+use super::check::{Checked, Claim, Found, check, dependencies, removed, warn_of_addresses};
 use super::diff::{FieldChange, changes, file_changes, is_replaced};
 use super::load::Manifests;
 use super::prune::{Evidence, Lineage, Prune, is_protected, prune};
@@ -43,6 +44,8 @@ pub struct Situation {
     pub held_of: Option<u64>,
     /// Objects that the source owned in an etcd that was lost, and that may still run.
     pub lost: BTreeMap<ObjectRef, Kept>,
+    /// The range of services, if some node has been told it.
+    pub service_cidr: Option<Ipv4Net>,
     /// Why the files may not be all there is, for example a remote that can't be reached.
     pub incomplete: Option<String>,
 }
@@ -244,6 +247,7 @@ pub fn plan(situation: &Situation) -> SyncPlan {
     plan_removals(situation, &checked, &mut plan);
     plan.quarantined = checked.quarantined;
     plan.remarks = checked.remarks;
+    plan.remarks.extend(warn_of_addresses(&situation.manifests, situation.service_cidr));
     plan
 }
 

@@ -212,6 +212,7 @@ fn between(mirror: &Mirror, source: &str, before: Oid, after: &Loaded) -> Result
         malformed: std::collections::BTreeSet::new(),
         held_of: None,
         lost: std::collections::BTreeMap::new(),
+        service_cidr: None,
         incomplete: None,
     };
     let decided = plan(&situation);

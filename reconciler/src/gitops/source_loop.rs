@@ -248,6 +248,7 @@ impl SourceLoop {
             lineage,
             held_of: held_of.or(self.memory.held_of.filter(|_| !self.memory.lost.is_empty())),
             lost: self.memory.lost.clone(),
+            service_cidr: world.subnets.values().next().map(|subnet| subnet.value.service_cidr),
             incomplete,
         }))
     }

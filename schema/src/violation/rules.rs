@@ -87,6 +87,7 @@ rules! {
     DNS_CONFIG "dns-config" Error "Resolver settings are malformed or too many."
     // Services and Dns.
     CLUSTER_IP "cluster-ip" Error "A service's own address is malformed or does not fit its type."
+    CLUSTER_IP_RANGE "cluster-ip-range" Warning "A service names an address that is outside of the range of services, or kept for DNS or the gateway."
     NODE_PORT "node-port" Error "A node port is out of range, taken twice, or does not fit the service's type."
     INVALID_ADDRESS "invalid-address" Error "An address is none at which one machine may answer."
     SESSION_AFFINITY "session-affinity" Error "Session affinity is out of range or not switched on."
@@ -123,7 +124,7 @@ rules! {
     DEPENDS_ON_QUARANTINED "depends-on-quarantined" Error "A field names an object whose own file can't be applied."
     DEPENDENCY_CYCLE "dependency-cycle" Error "Objects wait for each other in a circle."
     PORT_CLASH "port-clash" Error "Two objects claim the same port of the same nodes."
-    ADDRESS_CLASH "address-clash" Error "Two services claim the same cluster IP."
+    ADDRESS_CLASH "address-clash" Error "Two services claim the same cluster IP, or the same port of an external IP."
     ROUTE_CLASH "route-clash" Error "Two objects claim the same host and path."
     AUTOSCALER_CLASH "autoscaler-clash" Error "Two autoscalers scale the same object."
     SELECTOR_CLASH "selector-clash" Error "Two replica sets of a namespace select the same pods."

@@ -51,6 +51,9 @@ fn cases() -> Vec<Case> {
         host("shop.example:80"),
         host("http://shop.example"),
         host("localhost"),
+        // Seen red without the zone of the cluster.
+        host("s.default.svc.cluster.local"),
+        host("cluster.local"),
         host("a_b.example"),
         ("missing-field", dns("host: shop.example").replace("spec", "§spec")),
         ("required", dns("host: shop.example\n§paths: []")),

@@ -64,6 +64,12 @@ fn cases() -> Vec<Case> {
         (rule, with("").replace("    containers:", &format!("    {fields}\n      containers:")))
     };
     let field = |rule, fields: &str| (rule, with(fields));
+    let on_node = |port: &str, fields: &str| {
+        let text =
+            with("replicas: §2").replace("    containers:", &format!("    {fields}\n      containers:"));
+        let ports = format!("image: nginx, ports: [{{containerPort: 80, {port}}}]}}");
+        ("host-port", text.replace("image: nginx}", &ports))
+    };
     let update = |rule, fields: &str| (rule, with(&format!("strategy: {{rollingUpdate: {{{fields}}}}}")));
     vec![
         ("missing-field", replica_set(TEMPLATE).replace("spec:\n  temp", "§spec:\n  temp")),
@@ -95,6 +101,9 @@ fn cases() -> Vec<Case> {
         ),
         field("out-of-range", "replicas: §-1"),
         field("out-of-range", "replicas: §10001"),
+        // Seen red without the check of one pod per node.
+        on_node("hostPort: 8080", "nodeName: n1"),
+        on_node("name: http", "nodeName: n1\n      hostNetwork: true"),
         field("rollout", "minReadySeconds: 200\nprogressDeadlineSeconds: §200"),
         field("rollout", "progressDeadlineSeconds: §0"),
         field("unsupported-field", "§revisionHistoryLimit: 10"),
@@ -114,6 +123,18 @@ fn cases() -> Vec<Case> {
 #[test]
 fn each_bad_replica_set_breaks_exactly_its_rule_at_its_place() {
     check(&cases());
+}
+
+/// Seen red with pods of any number, and with ports that are free ones.
+#[test]
+fn pods_that_can_run_side_by_side_on_a_node_may_be_many() {
+    for (fields, port) in
+        [("replicas: 1", "hostPort: 80"), ("replicas: 2", "hostPort: 0"), ("replicas: 2", "name: http")]
+    {
+        let text = with(fields).replace("    containers:", "    nodeName: n1\n      containers:");
+        let ports = format!("image: nginx, ports: [{{containerPort: 80, {port}}}]}}");
+        spec(&text.replace("image: nginx}", &ports));
+    }
 }
 
 #[test]

@@ -1,10 +1,14 @@
 //! Tables of commits whose objects do not fit together.
 
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
 use schema::object::{Object, Provenance};
 use schema::violation::rules;
 use schema::world::{Table, Versioned};
 
 use super::super::load::{Manifests, parse};
+use super::super::tests::generator;
 use super::*;
 
 fn load(files: &[(&str, &str)]) -> Manifests {
@@ -327,4 +331,225 @@ fn violations_point_at_the_field() {
     let checked = check("main", &manifests, &none, |_| false);
     let violation = &checked.quarantined["a.yaml"][0];
     assert_eq!((violation.line, violation.column), (5, 22));
+}
+
+/// A walk that told one circle per edge back took gigabytes for these. Seen red with as many circles as
+/// it takes to go through all of them, and without what leads back over more than one step.
+#[test]
+fn a_tangle_of_many_pods_is_told_once_each() {
+    let mut random = generator(3);
+    let files: Vec<(String, String)> = (0..2000)
+        .map(|number| {
+            let targets: BTreeSet<u32> = (0..64).map(|_| random(2000)).filter(|one| *one != number).collect();
+            let targets: Vec<String> = targets.iter().map(|target| format!("Pod/p{target}")).collect();
+            (format!("{number:04}.yaml"), after(&format!("p{number}"), &targets.join(", ")))
+        })
+        .collect();
+    let shown: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+    let all = found(&shown, &Table::new());
+    let circles: Vec<&String> = all.iter().filter(|one| one.contains(": dependency-cycle: ")).collect();
+    let told: BTreeSet<&str> = circles.iter().map(|one| &one[..9]).collect();
+    assert_eq!(told.len(), 2000, "each is in the tangle");
+    assert!((2000..2200).contains(&circles.len()), "{}", circles.len());
+    assert!(all.iter().all(|one| one.len() < 500));
+    let (first, shortest) = (circles[0], "Pod/default/p0 → Pod/default/p");
+    assert!(first.contains(shortest) && first.matches('→').count() < 5, "{first}");
+}
+
+/// Seen red with whoever's file has fallen already passed over.
+#[test]
+fn all_of_a_circle_in_one_file_are_told() {
+    let file =
+        format!("{}---\n{}---\n{}", after("a", "Pod/b"), after("b", "Pod/a, Pod/c"), after("c", "Pod/b"));
+    let all = found(&[("a.yaml", &file)], &Table::new());
+    let shown: Vec<&str> = all.iter().map(|one| one.rsplit(": ").next().unwrap()).collect();
+    assert_eq!(
+        shown,
+        [
+            "Pod/default/a → Pod/default/b → Pod/default/a wait for each other",
+            "Pod/default/b → Pod/default/a → Pod/default/b wait for each other",
+            "Pod/default/b → Pod/default/c → Pod/default/b wait for each other",
+            "Pod/default/c → Pod/default/b → Pod/default/c wait for each other",
+        ]
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Seen red without what leads back over more than one step.
+    #[test]
+    fn whoever_can_come_back_to_himself_is_told_a_real_circle_and_nobody_else(
+        edges in proptest::collection::btree_set((0..9_usize, 0..9_usize), 0..20),
+        reverse in any::<bool>(),
+    ) {
+        let edges: BTreeSet<(usize, usize)> = edges.into_iter().filter(|(one, other)| one != other).collect();
+        let mut reach = edges.clone();
+        for middle in 0..9 {
+            for (one, other) in (0..9).flat_map(|one| (0..9).map(move |other| (one, other))) {
+                if reach.contains(&(one, middle)) && reach.contains(&(middle, other)) {
+                    reach.insert((one, other));
+                }
+            }
+        }
+        let files: Vec<(String, String)> = (0..9)
+            .map(|one| {
+                let targets = edges.iter().filter(|edge| edge.0 == one).map(|edge| format!("Pod/p{}", edge.1));
+                let file = if reverse { 8 - one } else { one };
+                (format!("{file}.yaml"), after(&format!("p{one}"), &targets.collect::<Vec<_>>().join(", ")))
+            })
+            .collect();
+        let mut shown: Vec<(&str, &str)> = files.iter().map(|(path, text)| (path.as_str(), text.as_str())).collect();
+        shown.sort();
+        let all = found(&shown, &Table::new());
+        let mut told = BTreeSet::new();
+        for one in all.iter().filter(|one| one.contains(": dependency-cycle: ")) {
+            let names: Vec<usize> = one.rsplit(": ").next().unwrap().split(" wait").next().unwrap()
+                .split(" → ").map(|name| name[13..].parse().unwrap()).collect();
+            for pair in names.windows(2) {
+                prop_assert!(edges.contains(&(pair[0], pair[1])), "{one}");
+            }
+            prop_assert_eq!(names.first(), names.last());
+            told.insert(names[0]);
+        }
+        let wanted: BTreeSet<usize> = (0..9).filter(|one| reach.contains(&(*one, *one))).collect();
+        prop_assert_eq!(told, wanted, "{:?}", all);
+    }
+}
+
+fn taker(name: &str) -> String {
+    service(name, 30001).replace("  type:", "  clusterIP: 10.96.0.77\n  type:")
+}
+
+const TYPO: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: typo}\nspec: {contaners: []}\n";
+
+/// The rules that are broken, by file.
+fn by_rule(all: &[String]) -> Vec<String> {
+    all.iter().map(|v| v.splitn(3, ": ").take(2).collect::<Vec<_>>().join(" ")).collect()
+}
+
+/// Seen red without `rest::tell`.
+#[test]
+fn a_mistake_elsewhere_in_a_file_hides_no_clash_and_no_circle() {
+    let none = Table::new();
+    let w = pod("w", "  labels: {app: web}\n");
+    let both = format!("{}---\n{}", taker("s"), taker("t"));
+    let clashes = ["s.yaml address-clash", "s.yaml port-clash"];
+    let told = |text: &str| by_rule(&found(&[("s.yaml", text), ("w.yaml", &w)], &none));
+    assert_eq!(told(&both), clashes);
+    let with_typo = told(&format!("{both}---\n{TYPO}"));
+    assert_eq!(with_typo[..2], clashes);
+    assert!(with_typo[2..].iter().all(|one| !one.contains("clash")), "{with_typo:?}");
+    let circle = format!("{}---\n{}", after("p5", "Pod/p6, Pod/nope"), after("p6", "Pod/p5"));
+    assert_eq!(
+        told(&circle),
+        ["s.yaml dependency-cycle", "s.yaml dangling-target", "s.yaml dependency-cycle"],
+        "in the order of places"
+    );
+}
+
+/// Seen red with the file of a clash only told here put into quarantine, and with what a file in
+/// quarantine leaves as it is taken for what it means.
+#[test]
+fn what_is_wrong_with_a_file_in_quarantine_is_not_the_fault_of_another() {
+    let none = Table::new();
+    let w = pod("w", "  labels: {app: web}\n");
+    let broken = format!("{}---\n{TYPO}", taker("a"));
+    // The first by name could not be applied, so the other has it.
+    let other = taker("b");
+    let all = found(&[("a.yaml", &broken), ("b.yaml", &other), ("w.yaml", &w)], &none);
+    let told = by_rule(&all);
+    assert!(told.iter().all(|one| one.starts_with("a.yaml ")), "{all:?}");
+    assert_eq!(told.iter().filter(|one| one.ends_with("-clash")).count(), 2, "{all:?}");
+    // A circle through a file in quarantine is closed there.
+    let broken = format!("{}---\n{TYPO}", after("p", "Pod/q"));
+    let before = live("main", &[("p.yaml", &pod("p", ""))]);
+    let all = found(&[("p.yaml", &broken), ("q.yaml", &after("q", "Pod/p"))], &before);
+    let told = by_rule(&all);
+    assert!(told.contains(&"p.yaml dependency-cycle".to_owned()), "{all:?}");
+    assert!(told.iter().all(|one| one.starts_with("p.yaml ")), "{all:?}");
+    // Two that change places within files that both can't be applied clash with nobody.
+    let before = live("main", &[("a.yaml", &service("a", 30001)), ("b.yaml", &service("b", 30002))]);
+    let (a, b) = (service("a", 30002), service("b", 30001));
+    let files = [format!("{a}---\n{TYPO}"), format!("{b}---\n{}", TYPO.replace("typo", "typo2"))];
+    let all = found(&[("a.yaml", &files[0]), ("b.yaml", &files[1]), ("w.yaml", &w)], &before);
+    assert!(all.iter().all(|one| !one.contains("clash")), "{all:?}");
+}
+
+fn on_port(kind: &str, name: &str, node: &str, port: u16) -> String {
+    let node = if node.is_empty() { String::new() } else { format!("nodeName: {node}, ") };
+    let spec = format!(
+        "{{{node}containers: [{{name: m, image: i, ports: [{{containerPort: 80, hostPort: {port}}}]}}]}}"
+    );
+    match kind {
+        "Pod" => pod(name, "").replace("{containers: [{name: m, image: i}]}", &spec),
+        _ => format!(
+            "apiVersion: apps/v1\nkind: ReplicaSet\nmetadata: {{name: {name}}}\nspec:\n  selector: {{matchLabels: {{app: {name}}}}}\n  template:\n    metadata: {{labels: {{app: {name}}}}}\n    spec: {spec}\n"
+        ),
+    }
+}
+
+/// Seen red without the ports of templates, and with those of services and pods taken for different ones.
+#[test]
+fn a_port_of_a_node_has_one_owner_whatever_takes_it() {
+    let none = Table::new();
+    let w = pod("w", "  labels: {app: web}\n");
+    let clash = |one: &str, two: &str, live: &Table<ObjectRef, Object>| {
+        found(&[("a.yaml", one), ("b.yaml", two), ("w.yaml", &w)], live)
+    };
+    let (bare, many) = (on_port("Pod", "p", "n1", 8080), on_port("ReplicaSet", "s", "n1", 8080));
+    assert_eq!(
+        clash(&bare, &many, &none),
+        [
+            "b.yaml: port-clash: spec.template.spec.containers[0].ports[0].hostPort: the host port 8080/TCP of node n1 belongs to Pod/default/p (a.yaml:1)"
+        ]
+    );
+    // On another node, on whichever node is free, or with no pod at all.
+    for other in [
+        on_port("ReplicaSet", "s", "n2", 8080),
+        on_port("ReplicaSet", "s", "", 8080),
+        many.replace("spec:\n  sel", "spec:\n  replicas: 0\n  sel"),
+    ] {
+        assert_eq!(clash(&bare, &other, &none), [""; 0], "{other}");
+    }
+    // A service has its port on every node.
+    for taker in [on_port("Pod", "p", "n1", 30001), on_port("ReplicaSet", "p", "", 30001)] {
+        let node_port = service("s", 30001);
+        let all = clash(&node_port, &taker, &none);
+        assert!(all.len() == 1 && all[0].starts_with("b.yaml: port-clash: spec."), "{all:?}");
+        assert!(
+            all[0].ends_with("hostPort: the node port 30001/TCP belongs to Service/default/s (a.yaml:1)"),
+            "{all:?}"
+        );
+        let all = clash(&taker, &node_port, &none);
+        assert!(
+            all.len() == 1 && all[0].starts_with("b.yaml: port-clash: spec.ports[0].nodePort"),
+            "{all:?}"
+        );
+        let all = clash(&taker, &node_port, &live("main", &[("b.yaml", &node_port)]));
+        assert!(all.len() == 1 && all[0].starts_with("a.yaml: port-clash"), "{all:?}");
+        assert_eq!(clash(&taker, &service("s", 30002), &none), [""; 0]);
+    }
+}
+
+/// Seen red without external addresses.
+#[test]
+fn a_port_of_an_external_address_has_one_owner() {
+    let none = Table::new();
+    let w = pod("w", "  labels: {app: web}\n");
+    let at = |name: &str, addresses: &str, port: u16| {
+        format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec:\n  externalIPs: [{addresses}]\n  selector: {{app: web}}\n  ports: [{{port: {port}}}]\n"
+        )
+    };
+    let one = at("s", "192.0.2.1, 192.0.2.2", 80);
+    let with = |other: &str| found(&[("a.yaml", &one), ("b.yaml", other), ("w.yaml", &w)], &none);
+    assert_eq!(
+        with(&at("t", "192.0.2.3, 192.0.2.2", 80)),
+        [
+            "b.yaml: address-clash: spec.externalIPs[1]: the port 80/TCP of external IP 192.0.2.2 belongs to Service/default/s (a.yaml:1)"
+        ]
+    );
+    assert_eq!(with(&at("t", "192.0.2.2", 81)), [""; 0]);
+    assert_eq!(with(&at("t", "192.0.2.3", 80)), [""; 0]);
 }

@@ -13,9 +13,9 @@ use schema::meta::ObjectRef;
 use schema::violation::{OwnedStep, rules};
 
 use super::Claim;
-use super::cycles::{self, chain};
-use super::exclusive::{Exclusive, exclusives};
-use super::reference::{Reference, references};
+use super::cycles::{self, Waiting, Waits};
+use super::exclusive::{Exclusive, Wish, exclusives};
+use super::reference::{At, Reference, references};
 use super::scene::{Fault, Present, Scene};
 
 /// So many names are listed in a message.
@@ -29,14 +29,17 @@ struct Holder<'a> {
     claim: Option<&'a Claim<'a>>,
     /// The live object has it already.
     has_it: bool,
-    path: Vec<OwnedStep>,
+    wish: Wish,
 }
 
 /// A field that names an object.
 #[derive(Debug)]
 struct Link<'a> {
     from: &'a Claim<'a>,
-    reference: Reference<'a>,
+    at: At,
+    port: Option<&'a PortReference>,
+    /// That the target is missing has been told.
+    is_told: bool,
 }
 
 #[derive(Default)]
@@ -78,13 +81,23 @@ pub(super) fn check_staying(scene: &mut Scene<'_>) {
 }
 
 impl<'a> Links<'a> {
+    /// Each file falls once, and after the first time only circles through what has fallen since are new.
     fn settle(&mut self, scene: &mut Scene<'a>) {
+        let waits = Waits::of(scene);
+        let mut is_first = true;
         loop {
+            let mut changed = Vec::new();
             while let Some(file) = self.fallen.pop() {
-                self.fall(scene, &file);
+                changed.extend(self.fall(scene, &file));
             }
-            for cycle in cycles::find(scene) {
-                self.blame_cycle(scene, &cycle);
+            let changed = if is_first { None } else { Some(&*changed) };
+            is_first = false;
+            for Waiting { claim, path, message } in
+                waits.circles(scene, |object| scene.present(object), changed)
+            {
+                let (rule, help) = (&rules::DEPENDENCY_CYCLE, cycles::HELP);
+                let fault = Fault { rule, path: &path, message: &message, help };
+                self.blame(scene, claim, &fault);
             }
             if self.fallen.is_empty() {
                 break;
@@ -97,10 +110,13 @@ impl<'a> Links<'a> {
             let (metadata, resource) = (&claim.draft.object.metadata, &claim.draft.object.resource);
             let found = references(metadata, resource);
             for reference in found {
-                self.by_target
-                    .entry(reference.target.clone())
-                    .or_default()
-                    .push(Link { from: claim, reference });
+                let Reference { at, target, port } = reference;
+                self.by_target.entry(target).or_default().push(Link {
+                    from: claim,
+                    at,
+                    port,
+                    is_told: false,
+                });
             }
         }
         for claim in scene.claims.iter().filter(|claim| !scene.is_quarantined(claim)) {
@@ -110,10 +126,11 @@ impl<'a> Links<'a> {
                 continue;
             }
             let live = claim.live.map(|live| exclusives(&live.value.metadata, &live.value.resource));
-            for (exclusive, path) in wishes {
-                let has_it = live.iter().flatten().any(|(live, _)| *live == exclusive);
-                let holder = Holder { object: &claim.draft.reference, claim: Some(claim), has_it, path };
-                self.holders.entry(exclusive).or_default().push(holder);
+            for wish in wishes {
+                let has_it = live.iter().flatten().any(|live| live.what == wish.what);
+                let what = wish.what.clone();
+                let holder = Holder { object: &claim.draft.reference, claim: Some(claim), has_it, wish };
+                self.holders.entry(what).or_default().push(holder);
             }
         }
         for (object, live) in scene.live {
@@ -124,10 +141,10 @@ impl<'a> Links<'a> {
         }
     }
 
-    fn stays(&mut self, object: &'a ObjectRef, has: Vec<(Exclusive, Vec<OwnedStep>)>) {
-        for (exclusive, path) in has {
-            let holder = Holder { object, claim: None, has_it: true, path };
-            self.holders.entry(exclusive).or_default().push(holder);
+    fn stays(&mut self, object: &'a ObjectRef, has: Vec<Wish>) {
+        for wish in has {
+            let what = wish.what.clone();
+            self.holders.entry(what).or_default().push(Holder { object, claim: None, has_it: true, wish });
         }
     }
 
@@ -139,20 +156,20 @@ impl<'a> Links<'a> {
 
     /// Looks whether all that name `target` find it.
     fn follow(&mut self, scene: &mut Scene<'a>, target: &ObjectRef) {
-        let Some(links) = self.by_target.remove(target) else { return };
+        let Some(mut links) = self.by_target.remove(target) else { return };
         let present = scene.present(target);
-        for link in &links {
-            let Some(missing) = missing(scene, target, present, &link.reference) else { continue };
+        for link in links.iter_mut().filter(|link| !link.is_told) {
+            let Some(missing) = missing(scene, target, present, link.port) else { continue };
             // What else is wrong with a file that can't be applied anyway is told as far as it is its own.
             if scene.is_quarantined(link.from) && missing.home.is_some() {
                 continue;
             }
             let rule =
                 if missing.home.is_some() { &rules::DEPENDS_ON_QUARANTINED } else { &rules::DANGLING_TARGET };
-            let path =
-                if missing.is_port { port_of(&link.reference.path) } else { link.reference.path.clone() };
+            let path = if missing.is_port { port_of(link.at.path()) } else { link.at.path() };
             let fault = Fault { rule, path: &path, message: &missing.message, help: &missing.help };
             self.blame(scene, link.from, &fault);
+            link.is_told = true;
         }
         self.by_target.insert(target.clone(), links);
     }
@@ -164,22 +181,25 @@ impl<'a> Links<'a> {
         let place = |holder: &Holder<'a>| holder.claim.map(|claim| (claim.file, claim.draft.line));
         let rank = |holder: &Holder<'a>| (holder.claim.is_some(), !holder.has_it, place(holder));
         if let Some(winner) = holders.iter().min_by_key(|holder| rank(holder)).cloned() {
-            let owner = owner(scene, &winner);
-            for loser in holders.iter().filter(|holder| holder.object != winner.object) {
+            let owner = owner(scene, winner.object, winner.claim);
+            let clashes = |holder: &&Holder<'a>| {
+                holder.object != winner.object && !(holder.wish.shares && winner.wish.shares)
+            };
+            for loser in holders.iter().filter(clashes) {
                 let Some(claim) = loser.claim.filter(|claim| !again || !scene.is_quarantined(claim)) else {
                     continue;
                 };
                 let message = format!("the {exclusive} belongs to {owner}");
-                let (rule, help) = (exclusive.rule(), exclusive.help());
-                let fault = Fault { rule, path: &loser.path, message: &message, help };
+                let (rule, help) = (exclusive.rule(), exclusive.help(loser.wish.shares));
+                let fault = Fault { rule, path: &loser.wish.path, message: &message, help };
                 self.blame(scene, claim, &fault);
             }
         }
         self.holders.insert(exclusive.clone(), holders);
     }
 
-    /// A file is in quarantine: its objects stay as they are live, or are not there.
-    fn fall(&mut self, scene: &mut Scene<'a>, file: &str) {
+    /// A file is in quarantine: its objects, which it returns, stay as they are live, or are not there.
+    fn fall(&mut self, scene: &mut Scene<'a>, file: &str) -> BTreeSet<&'a ObjectRef> {
         if self.named_in.is_empty() {
             for claim in scene.claims {
                 self.named_in.entry(claim.file).or_default().push(&claim.draft.reference);
@@ -187,36 +207,23 @@ impl<'a> Links<'a> {
         }
         let of_file = self.named_in.get(file).into_iter().chain(scene.absent_of.get(file));
         let objects: BTreeSet<&'a ObjectRef> = of_file.flatten().copied().collect();
-        for object in objects {
+        for object in objects.iter().copied() {
             self.follow(scene, object);
             let Some((object, live)) = scene.live.get_key_value(object) else { continue };
             let has = exclusives(&live.value.metadata, &live.value.resource);
-            let names: Vec<Exclusive> = has.iter().map(|(exclusive, _)| exclusive.clone()).collect();
+            let names: Vec<Exclusive> = has.iter().map(|wish| wish.what.clone()).collect();
             self.stays(object, has);
             for exclusive in &names {
                 self.decide(scene, exclusive, true);
             }
         }
-    }
-
-    fn blame_cycle(&mut self, scene: &mut Scene<'a>, cycle: &[ObjectRef]) {
-        for (at, object) in cycle.iter().enumerate() {
-            let Some(Present::Wanted(claim)) = scene.present(object) else { continue };
-            let next = &cycle[(at + 1) % cycle.len()];
-            let found = references(&claim.draft.object.metadata, &claim.draft.object.resource);
-            let is_it = |reference: &&Reference<'_>| cycles::is_dependency(reference, next);
-            let path = found.iter().find(is_it).map(|reference| reference.path.clone()).unwrap_or_default();
-            let message = format!("{} wait for each other", chain(cycle, at));
-            let help = "take one of them out of `dependsOn`";
-            let fault = Fault { rule: &rules::DEPENDENCY_CYCLE, path: &path, message: &message, help };
-            self.blame(scene, claim, &fault);
-        }
+        objects
     }
 }
 
-fn owner(scene: &Scene<'_>, winner: &Holder<'_>) -> String {
-    let object = winner.object;
-    match (winner.claim, scene.live.get(object).map(|live| &live.value.provenance)) {
+/// Whoever has what only one can have, by his document or, without one, as he is live.
+pub(super) fn owner(scene: &Scene<'_>, object: &ObjectRef, claim: Option<&Claim<'_>>) -> String {
+    match (claim, scene.live.get(object).map(|live| &live.value.provenance)) {
         (Some(claim), _) => format!("{object} ({}:{})", claim.file, claim.draft.line),
         (None, Some(place)) if place.source != scene.source => {
             format!("{object} of source `{}` ({}:{})", place.source, place.file, place.line)
@@ -237,8 +244,7 @@ struct Missing<'s> {
 }
 
 /// `….service.port` beside `….service.name`.
-fn port_of(path: &[OwnedStep]) -> Vec<OwnedStep> {
-    let mut path = path.to_vec();
+fn port_of(mut path: Vec<OwnedStep>) -> Vec<OwnedStep> {
     path.pop();
     path.push(OwnedStep::Field("port".to_owned()));
     path
@@ -248,7 +254,7 @@ fn missing<'s>(
     scene: &'s Scene<'_>,
     target: &ObjectRef,
     present: Option<Present<'_>>,
-    reference: &Reference<'_>,
+    port: Option<&PortReference>,
 ) -> Option<Missing<'s>> {
     let home = || scene.quarantined_home(target);
     let Some(present) = present else {
@@ -273,7 +279,7 @@ fn missing<'s>(
             },
         });
     };
-    let (Some(port), Resource::Service(service)) = (reference.port, present.resource()) else { return None };
+    let (Some(port), Resource::Service(service)) = (port, present.resource()) else { return None };
     if service.ports.iter().any(|served| serves(served, port)) {
         return None;
     }

@@ -12,6 +12,7 @@ use schema::object::Object;
 use schema::violation::{Rule, Violation};
 use schema::world::{Table, Versioned};
 
+pub(crate) use addresses::warn as warn_of_addresses;
 pub(super) use exclusive::exclusives;
 pub(super) use order::removed;
 pub(super) use reference::dependencies;
@@ -19,8 +20,10 @@ pub(super) use reference::dependencies;
 use super::load::{Draft, ManifestFile, Manifests};
 use scene::Scene;
 
+mod addresses;
 mod cycles;
 mod exclusive;
+mod findings;
 #[cfg(test)]
 mod link_tests;
 mod links;
@@ -28,6 +31,7 @@ mod order;
 mod owners;
 mod policy;
 mod reference;
+mod rest;
 mod scene;
 mod selectors;
 #[cfg(test)]
@@ -112,11 +116,9 @@ pub fn check<'a>(
     if !absent.is_empty() && holds(&found) {
         links::check_staying(&mut scene);
     }
+    rest::tell(&mut scene);
     let remarks = selectors::check(&scene);
-    let mut quarantined = scene.quarantined;
-    for violations in quarantined.values_mut() {
-        violations.sort();
-    }
+    let quarantined = scene.finish();
     let wanted: Vec<_> =
         claims.iter().filter(|claim| !quarantined.contains_key(claim.file)).copied().collect();
     Checked { wanted: order::applied(&wanted), absent, quarantined, remarks, manifest_files }

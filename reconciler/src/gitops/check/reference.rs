@@ -9,12 +9,37 @@ use schema::violation::OwnedStep;
 /// One field that names another object.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Reference<'a> {
-    /// The field, from the document's root.
-    pub(super) path: Vec<OwnedStep>,
+    /// The field.
+    pub(super) at: At,
     /// What it names.
     pub(super) target: ObjectRef,
     /// The port of the target that it names, too.
     pub(super) port: Option<&'a PortReference>,
+}
+
+/// A field that names an object: short, since there may be a hundred thousand of them.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum At {
+    /// The item of `dependsOn`.
+    Dependency(usize),
+    /// What an autoscaler scales.
+    ScaleTarget,
+    /// The path of a host, and its service.
+    Service(usize),
+    /// A step of a workflow.
+    Function(Vec<OwnedStep>),
+}
+
+impl At {
+    /// From the document's root.
+    pub(super) fn path(&self) -> Vec<OwnedStep> {
+        match self {
+            At::Dependency(index) => indexed(&["metadata", "dependsOn"], *index, &[]),
+            At::ScaleTarget => field_path(&["spec", "scaleTargetRef", "name"]),
+            At::Service(index) => indexed(&["spec", "paths"], *index, &["service", "name"]),
+            At::Function(path) => path.clone(),
+        }
+    }
 }
 
 /// The objects that `metadata` says to wait for. Malformed items, which the kind's own check tells
@@ -28,7 +53,7 @@ pub(super) fn references<'a>(metadata: &ObjectMeta, resource: &'a Resource) -> V
     let mut found = of_kind(metadata, resource);
     for (index, text) in metadata.depends_on.iter().enumerate() {
         let Ok(target) = parse_reference(text, &metadata.namespace) else { continue };
-        found.push(Reference { path: indexed(&["metadata", "dependsOn"], index, &[]), target, port: None });
+        found.push(Reference { at: At::Dependency(index), target, port: None });
     }
     found
 }
@@ -40,13 +65,12 @@ fn of_kind<'a>(metadata: &ObjectMeta, resource: &'a Resource) -> Vec<Reference<'
         Resource::HorizontalPodAutoscaler(hpa) => {
             let target = &hpa.scale_target_ref;
             let kind = target.kind.kind();
-            let path = field_path(&["spec", "scaleTargetRef", "name"]);
-            vec![Reference { path, target: object(kind, &target.name), port: None }]
+            vec![Reference { at: At::ScaleTarget, target: object(kind, &target.name), port: None }]
         }
         Resource::Dns(dns) => {
             let paths = dns.paths.iter().enumerate();
             let service = paths.map(|(index, path)| Reference {
-                path: indexed(&["spec", "paths"], index, &["service", "name"]),
+                at: At::Service(index),
                 target: object(Kind::Service, &path.service.name),
                 port: Some(&path.service.port),
             });
@@ -55,7 +79,7 @@ fn of_kind<'a>(metadata: &ObjectMeta, resource: &'a Resource) -> Vec<Reference<'
         Resource::Workflow(workflow) => {
             let functions = workflow.functions().into_iter();
             let reference = functions.map(|(path, name)| Reference {
-                path,
+                at: At::Function(path),
                 target: match name.split_once('/') {
                     Some((namespace, name)) => {
                         ObjectRef { namespace: namespace.to_owned(), ..object(Kind::Function, name) }

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use schema::kinds::Resource;
-use schema::meta::{ObjectMeta, ObjectRef};
+use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::violation::{OwnedStep, Rule, Violation};
 use schema::world::{Table, Versioned};
 
 use super::super::prune::is_protected;
+use super::findings::Findings;
 use super::reference::shown;
 use super::{Claim, Live, problem};
 
@@ -20,7 +21,10 @@ pub(super) struct Scene<'a> {
     /// One document per object, in the order of objects.
     pub(super) claims: &'a [Claim<'a>],
     pub(super) live: &'a Table<ObjectRef, Object>,
+    /// Files in quarantine, with what was found in them before.
     pub(super) quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
+    /// What was found since.
+    found: Findings,
     /// Live objects of the source that no document names, by the file that they came from.
     pub(super) absent_of: BTreeMap<&'a str, Vec<&'a ObjectRef>>,
     /// Those of them that go if their file is not quarantined.
@@ -47,13 +51,6 @@ pub(super) enum Present<'a> {
 }
 
 impl<'a> Present<'a> {
-    pub(super) fn metadata(self) -> &'a ObjectMeta {
-        match self {
-            Present::Wanted(claim) => &claim.draft.object.metadata,
-            Present::Stays(live) => &live.value.metadata,
-        }
-    }
-
     pub(super) fn resource(self) -> &'a Resource {
         match self {
             Present::Wanted(claim) => &claim.draft.object.resource,
@@ -86,7 +83,7 @@ impl<'a> Scene<'a> {
                 spoken_of.insert(object.clone(), Arc::clone(file));
             }
         }
-        Self { source, claims, live, quarantined, absent_of, leaving, spoken_of }
+        Self { source, claims, live, quarantined, found: Findings::default(), absent_of, leaving, spoken_of }
     }
 
     /// The document of an object, in a good file or not.
@@ -105,6 +102,23 @@ impl<'a> Scene<'a> {
             Some(claim) => Some(Present::Wanted(claim)),
             None => self.live.get(object).filter(|live| self.stays(object, live)).map(|l| Present::Stays(l)),
         }
+    }
+
+    /// The object as it would be if every file could be applied as it is.
+    pub(super) fn meant(&self, object: &ObjectRef) -> Option<Present<'a>> {
+        if let Some(claim) = self.claim(object) {
+            return Some(Present::Wanted(claim));
+        }
+        let live = self.live.get(object)?;
+        let is_own = live.value.provenance.source == self.source && !is_protected(&live.value.metadata);
+        // A document that can't be read names it, so it does not leave.
+        let stays = !is_own || self.quarantined_home(object).is_some();
+        stays.then_some(Present::Stays(live))
+    }
+
+    /// All that was found in files in quarantine.
+    pub(super) fn violations(&self) -> impl Iterator<Item = &Violation> {
+        self.quarantined.values().flatten().chain(self.found.all())
     }
 
     /// The removals are held: all that is live stays.
@@ -136,10 +150,15 @@ impl<'a> Scene<'a> {
     /// Takes a violation of a document. Returns whether its file is newly in quarantine.
     pub(super) fn add(&mut self, claim: &Claim<'a>, violation: Violation) -> bool {
         let newly = !self.quarantined.contains_key(claim.file);
-        let found = self.quarantined.entry(Arc::clone(claim.file)).or_default();
-        if !found.contains(&violation) {
-            found.push(violation);
+        if newly {
+            self.quarantined.insert(Arc::clone(claim.file), Vec::new());
         }
+        self.found.add(claim.file, violation);
         newly
+    }
+
+    /// Files in quarantine, with all that is told of them.
+    pub(super) fn finish(self) -> BTreeMap<Arc<str>, Vec<Violation>> {
+        self.found.join(self.quarantined)
     }
 }

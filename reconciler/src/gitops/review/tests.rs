@@ -52,6 +52,7 @@ fn situation(base: &Files, head: &Files) -> Situation {
         malformed: std::collections::BTreeSet::new(),
         held_of: None,
         lost: std::collections::BTreeMap::new(),
+        service_cidr: None,
         incomplete: None,
     }
 }

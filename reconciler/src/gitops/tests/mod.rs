@@ -14,6 +14,8 @@ mod story;
 mod waiting;
 mod walk;
 
+pub(super) use proofs::generator;
+
 /// A number that the caller of the tests gave.
 fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()

@@ -40,6 +40,7 @@ pub(super) fn situation(files: &Files, live: &Table<schema::meta::ObjectRef, Obj
         lineage: Lineage::default(),
         held_of: None,
         lost: BTreeMap::new(),
+        service_cidr: None,
         incomplete: None,
     }
 }
@@ -182,7 +183,7 @@ fn edit(repo: &mut Repo, random: &mut impl FnMut(u32) -> u32) {
 }
 
 /// A small generator (xorshift), so that a failure is told by its seed.
-pub(super) fn generator(seed: u64) -> impl FnMut(u32) -> u32 {
+pub(in crate::gitops) fn generator(seed: u64) -> impl FnMut(u32) -> u32 {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     move |below| {
         state ^= state << 13;

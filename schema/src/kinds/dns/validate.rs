@@ -38,6 +38,14 @@ pub(super) fn validate(spec: &DnsSpec, at: &Path<'_>, findings: &mut Findings) {
     }
 }
 
+/// The zone of the cluster, unless `--cluster-domain` says otherwise.
+const CLUSTER_DOMAIN: &str = "cluster.local";
+
+/// A host there could take the name of a service.
+fn is_in_cluster(host: &str) -> bool {
+    host.strip_suffix(CLUSTER_DOMAIN).is_some_and(|before| before.is_empty() || before.ends_with('.'))
+}
+
 fn host(host: &str) -> Result<(), (&'static str, &'static str)> {
     let last = host.rsplit('.').next().unwrap_or_default();
     if host.contains('*') {
@@ -55,6 +63,11 @@ and must start and end with an alphanumeric character";
         Err(("must be a DNS name, not an IP address", "no top-level domain is a number"))
     } else if last == "localhost" {
         Err(("is every machine itself, whatever DNS says", "choose another name"))
+    } else if is_in_cluster(host) {
+        Err((
+            "is in the zone of the cluster, in which services and pods have their names",
+            "choose another name",
+        ))
     } else {
         Ok(())
     }

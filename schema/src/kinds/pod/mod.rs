@@ -91,6 +91,38 @@ pub struct PodSpec {
     pub image_pull_secrets: Vec<LocalReference>,
 }
 
+/// A port of the node that a container of a pod takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TakenPort {
+    /// The port; never 0, which takes a free one.
+    pub port: u16,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// The field that says so, from the document's root.
+    pub path: Vec<OwnedStep>,
+}
+
+impl PodSpec {
+    /// Ports of the node that the pod takes wherever it runs, of the spec at `at`. As the spec is after its
+    /// defaults: on the host's network each port of a container is a host port.
+    pub fn host_ports(&self, at: &[&str]) -> Vec<TakenPort> {
+        let mut found = Vec::new();
+        for (container_index, container) in self.containers.iter().enumerate() {
+            for (index, port) in container.ports.iter().enumerate() {
+                let Some(host_port @ 1..) = port.host_port else { continue };
+                let mut path = field_path(at);
+                path.extend(field_path(&["containers"]));
+                path.push(OwnedStep::Index(container_index));
+                path.extend(field_path(&["ports"]));
+                path.push(OwnedStep::Index(index));
+                path.extend(field_path(&["hostPort"]));
+                found.push(TakenPort { port: host_port, protocol: port.protocol, path });
+            }
+        }
+        found
+    }
+}
+
 impl KindSpec for PodSpec {
     const KIND: Kind = Kind::Pod;
 
@@ -104,15 +136,7 @@ impl KindSpec for PodSpec {
 
     fn places(&self) -> Vec<Vec<OwnedStep>> {
         let mut places: Vec<_> = self.node_name.iter().map(|_| field_path(&["spec", "nodeName"])).collect();
-        for (index, container) in self.containers.iter().enumerate() {
-            let ports = container.ports.iter().enumerate().filter(|(_, port)| port.host_port.is_some());
-            places.extend(ports.map(|(port, _)| {
-                let mut path = field_path(&["spec", "containers"]);
-                path.extend([OwnedStep::Index(index), OwnedStep::Field("ports".to_owned())]);
-                path.extend([OwnedStep::Index(port), OwnedStep::Field("hostPort".to_owned())]);
-                path
-            }));
-        }
+        places.extend(self.host_ports(&["spec"]).into_iter().map(|port| port.path));
         places.extend(crate::files::of_pod(self, &["spec"]).into_iter().map(|wish| wish.at));
         places
     }

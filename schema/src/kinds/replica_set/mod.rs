@@ -94,6 +94,8 @@ impl KindSpec for ReplicaSetSpec {
     fn places(&self) -> Vec<Vec<OwnedStep>> {
         let files = crate::files::of_pod(&self.template.spec, &["spec", "template", "spec"]);
         let own = [field_path(&["spec", "selector"]), field_path(&["spec", "replicas"])];
-        own.into_iter().chain(files.into_iter().map(|wish| wish.at)).collect()
+        let ports = self.template.spec.host_ports(&["spec", "template", "spec"]);
+        let ports = ports.into_iter().map(|port| port.path);
+        own.into_iter().chain(ports).chain(files.into_iter().map(|wish| wish.at)).collect()
     }
 }

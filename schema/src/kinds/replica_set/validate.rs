@@ -25,6 +25,7 @@ pub(super) fn validate(spec: &ReplicaSetSpec, at: &Path<'_>, findings: &mut Find
             .add(&rules::RESTART_POLICY, &pod.field("restartPolicy"), message)
             .help("the pods of a ReplicaSet are meant to run on");
     }
+    one_per_node(spec, &at.field("replicas"), findings);
     strategy(spec, &at.field("strategy"), findings);
     if has_short_default_deadline(spec) {
         // Raised with the defaults.
@@ -59,6 +60,27 @@ fn selector(spec: &ReplicaSetSpec, at: &Path<'_>, findings: &mut Findings) {
         findings
             .add(&rules::SELECTOR, &metadata.field("labels"), message)
             .help("give the template the labels that the selector asks for");
+    }
+}
+
+/// Only one pod of a node has a host port.
+fn one_per_node(spec: &ReplicaSetSpec, at: &Path<'_>, findings: &mut Findings) {
+    let pod = &spec.template.spec;
+    let Some(node) = pod.node_name.as_ref().filter(|_| spec.replicas > 1) else { return };
+    let mut ports = pod.containers.iter().flat_map(|container| &container.ports);
+    // The defaults are not filled in yet: on the host's network each port is one of the node.
+    let taken = ports.find_map(|port| match port.host_port {
+        Some(host_port @ 1..) => Some(host_port),
+        _ => pod.host_network.then_some(port.container_port),
+    });
+    if let Some(port) = taken {
+        let message = format!(
+            "Invalid value: {}: `nodeName` puts all pods on {node}, and only one can have host port {port} there",
+            spec.replicas
+        );
+        findings
+            .add(&rules::HOST_PORT, at, message)
+            .help("take nodeName or hostPort out of the template, or set `replicas: 1`");
     }
 }
 

@@ -159,6 +159,11 @@ impl KindSpec for ServiceSpec {
         if self.cluster_ip.is_some() {
             places.push(field_path(&["spec", "clusterIP"]));
         }
+        places.extend((0..self.external_ips.len()).map(|index| {
+            let mut path = field_path(&["spec", "externalIPs"]);
+            path.push(OwnedStep::Index(index));
+            path
+        }));
         let ports = self.ports.iter().enumerate().filter(|(_, port)| port.node_port.is_some());
         places.extend(ports.map(|(index, _)| {
             let mut path = field_path(&["spec", "ports"]);
