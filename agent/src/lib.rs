@@ -16,4 +16,5 @@ pub mod reset;
 pub mod state_lock;
 #[cfg(test)]
 mod testing;
+pub(crate) mod trees;
 pub mod worlds;
