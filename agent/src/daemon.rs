@@ -77,6 +77,7 @@ const FAILURE_MAX: Duration = Duration::from_secs(4);
 /// One line that says what, where and what to do.
 pub async fn run(config: Config) -> anyhow::Result<()> {
     require_root()?;
+    crate::trees::require_openat2()?;
     // Held until the last task has ended.
     let lock = state_lock::take(&config.machine.agent_dir())?;
     let instance = match instance_lock::take(Path::new(RUN_DIR), &config.machine) {

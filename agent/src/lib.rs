@@ -17,4 +17,5 @@ pub mod standby;
 pub mod state_lock;
 #[cfg(test)]
 mod testing;
+pub(crate) mod trees;
 pub mod worlds;

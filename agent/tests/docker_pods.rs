@@ -6,6 +6,7 @@ mod support;
 
 use std::time::Duration;
 
+use agent::worlds::docker::{DockerError, LogOptions};
 use schema::kinds::pod::{
     ContainerState, EmptyDirVolume, PodPhase, PodSecurityContext, RestartPolicy, StorageMedium, Volume,
     VolumeMount,
@@ -249,6 +250,58 @@ async fn volumes_that_an_image_declares_go_with_their_container() {
     let left = docker(&["volume", "ls", "-q"]);
     docker(&["rmi", &image]);
     assert!(!left.contains(&first) && !left.contains(&last), "{left}");
+}
+
+// Seen red without `healthcheck` in `create_body`: Docker ran it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_check_that_an_image_declares_is_not_run() {
+    let mut node = Node::new().await;
+    let image = format!("{}-health:1", node.instance);
+    let cid = docker(&["create", support::IMAGE, "true"]);
+    docker(&["commit", "-c", "HEALTHCHECK --interval=1s CMD touch /checked", &cid, &image]);
+    docker(&["rm", &cid]);
+    node.start().await;
+    let mut container = shell("a", "sleep 1000");
+    container.image.clone_from(&image);
+    node.bind("web", pod(vec![container]));
+    node.until_ready("web").await;
+    let check =
+        docker(&["inspect", "-f", "{{.Config.Healthcheck}} {{.State.Health}}", &node.container("web", "a")]);
+    node.unbind("web");
+    node.until_gone("web").await;
+    docker(&["rmi", &image]);
+    assert_eq!(check.trim(), "{[NONE] 1s 0s 0s 0s 0} <nil>");
+}
+
+// Seen red with the client library's own decoder: nothing came of the bar without a newline before the
+// container ended, and the bytes 1 and 2 at the beginning were taken for a frame's head.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_of_a_terminal_comes_as_it_was_written() {
+    use futures::StreamExt as _;
+    let mut node = Node::new().await;
+    node.start().await;
+    // Docker writes a log entry at each newline, and at 16 KiB without one.
+    let bar = "printf '\\001\\002'; i=0; while [ $i -lt 2000 ]; do printf 'at %06d of it\\r' $i; i=$((i+1)); done; sleep 1000";
+    let mut container = shell("a", bar);
+    container.tty = true;
+    node.bind("web", pod(vec![container]));
+    node.until_ready("web").await;
+    let options = LogOptions { follow: true, ..LogOptions::default() };
+    let mut log = node.docker.logs(&node.container("web", "a"), &options).await.unwrap();
+    let mut got = Vec::new();
+    while got.len() < 16 << 10 {
+        let piece =
+            tokio::time::timeout(Duration::from_secs(20), log.next()).await.expect("it comes at once");
+        got.extend_from_slice(&piece.expect("it goes on").unwrap());
+    }
+    assert!(got.starts_with(b"\x01\x02at 000000 of it\rat 000001 of it\r"), "{:?}", &got[..64]);
+    drop(log);
+    let missing = node.docker.logs("no-such-container", &options).await;
+    assert!(matches!(missing.err(), Some(DockerError::NotFound { .. })));
+    let last = LogOptions { tail: Some(1), ..LogOptions::default() };
+    let log = node.docker.logs(&node.container("web", "a"), &last).await.unwrap();
+    let last: Vec<_> = log.map(Result::unwrap).collect().await;
+    assert!(!last.is_empty(), "without following it ends");
 }
 
 #[tokio::test(flavor = "multi_thread")]

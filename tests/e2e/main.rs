@@ -22,6 +22,7 @@ mod git_https;
 mod git_ssh;
 mod harness_itself;
 mod heal;
+mod host_ports;
 mod images;
 mod inside;
 mod nodes;

@@ -12,7 +12,7 @@ const DISK_FAIL: u64 = 100 << 20;
 
 /// All checks, in the order in which one would repair.
 pub(super) fn judge(config: &Config, ranges: Ranges, seen: &Seen) -> Vec<Check> {
-    let mut checks = vec![root(seen), state_dir(config, seen), disk(seen)];
+    let mut checks = vec![root(seen), kernel(seen), state_dir(config, seen), disk(seen)];
     checks.extend(docker(config, seen));
     checks.push(etcd(config, seen));
     checks.push(port(config, seen));
@@ -26,6 +26,18 @@ fn root(seen: &Seen) -> Check {
     match seen.is_root {
         true => Check::ok("root", "runs as root"),
         false => Check::fail("root", "does not run as root", "start the agent with sudo or by systemd"),
+    }
+}
+
+fn kernel(seen: &Seen) -> Check {
+    let release = format!("Linux {}", seen.kernel);
+    match seen.has_openat2 {
+        true => Check::ok("kernel", release),
+        false => Check::fail(
+            "kernel",
+            format!("{release} has no openat2: no folder of a pod is removed, no subPath mounted"),
+            "boot Linux 5.6 or later, such as Debian 11's 5.10",
+        ),
     }
 }
 

@@ -12,6 +12,7 @@ use super::Ranges;
 use super::network_probe::{self, NetworkSeen};
 use crate::config::Config;
 use crate::state_lock::{self, StateError};
+use crate::trees;
 use crate::worlds::iptables::{Iptables as _, RealIptables};
 use crate::worlds::netlink::probe_features;
 
@@ -36,6 +37,9 @@ pub(super) struct DockerSeen {
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     pub(super) is_root: bool,
+    /// Its release.
+    pub(super) kernel: String,
+    pub(super) has_openat2: bool,
     pub(super) state_dir: Result<(), String>,
     pub(super) agent_runs: bool,
     pub(super) disk_free_bytes: Option<u64>,
@@ -57,6 +61,8 @@ pub(super) async fn look(config: &Config, ranges: Ranges) -> Seen {
     let iptables = RealIptables::new();
     Seen {
         is_root: nix::unistd::geteuid().is_root(),
+        kernel: kernel(),
+        has_openat2: trees::require_openat2().is_ok(),
         state_dir,
         agent_runs,
         disk_free_bytes: disk_free(&config.machine.state_dir),
@@ -72,6 +78,11 @@ pub(super) async fn look(config: &Config, ranges: Ranges) -> Seen {
         has_conntrack: is_installed("conntrack"),
         network: network_probe::look(config, ranges, agent_runs).await,
     }
+}
+
+fn kernel() -> String {
+    let name = nix::sys::utsname::uname();
+    name.map_or_else(|_| "unknown".to_owned(), |name| name.release().to_string_lossy().into_owned())
 }
 
 /// Whether the directory can be used, and whether an agent does. Leaves the disk as it was.

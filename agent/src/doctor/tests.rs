@@ -17,6 +17,8 @@ pub(super) fn config() -> Config {
 fn healthy() -> Seen {
     Seen {
         is_root: true,
+        kernel: "5.10.0-28-amd64".into(),
+        has_openat2: true,
         state_dir: Ok(()),
         agent_runs: false,
         disk_free_bytes: Some(10 << 30),
@@ -56,6 +58,8 @@ fn each_trouble_is_told_with_a_remedy() {
     let bad = || Err::<(), _>("no".to_owned());
     let cases: Vec<(Seen, &str, Level)> = vec![
         (Seen { is_root: false, ..healthy() }, "root", Level::Fail),
+        // Seen red with a judge that takes every kernel.
+        (Seen { has_openat2: false, ..healthy() }, "kernel", Level::Fail),
         (Seen { state_dir: bad(), ..healthy() }, "state directory", Level::Fail),
         (Seen { disk_free_bytes: Some(1), ..healthy() }, "disk", Level::Fail),
         (Seen { disk_free_bytes: Some(1 << 30), ..healthy() }, "disk", Level::Warn),

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::Removed;
 use crate::config::{AGE_IDENTITY, MachineConfig};
 use crate::files::Keys;
-use crate::mounts;
+use crate::{mounts, trees};
 
 /// Most rounds of unmounting: mounts may lie on one another.
 const ROUNDS: usize = 8;
@@ -28,7 +28,10 @@ pub(crate) fn remove(machine: &MachineConfig, removed: &mut Removed) {
     let identity = dir.join(AGE_IDENTITY);
     let recipient = identity.is_file().then(|| Keys::open(&identity).ok()).flatten();
     let recipient = recipient.and_then(|keys| keys.recipient().map(str::to_owned));
-    let result = fs::remove_dir_all(&dir).map(|()| true);
+    // Containers may have made folders deeper than the standard library's own removal goes.
+    let result = trees::clear(&dir).map_err(|error| error.to_string());
+    let result = result.and_then(|()| fs::remove_dir_all(&dir).map_err(|error| error.to_string()));
+    let result = result.map(|()| true);
     if let (Ok(_), Some(recipient)) = (&result, recipient) {
         removed.done(format!(
             "the age identity of recipient {recipient}: secrets must be encrypted for another one"

@@ -98,7 +98,6 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
     ("VolumeMount", &["mountPropagation", "recursiveReadOnly"], REMOVE),
     ("VolumeMount", &["subPathExpr"], "use subPath"),
     ("Probe", &["grpc"], PROBES),
-    ("Probe", &["terminationGracePeriodSeconds"], "the pod's terminationGracePeriodSeconds holds"),
     ("Lifecycle", &["postStart", "stopSignal"], REMOVE),
     ("LifecycleHandler", &["tcpSocket"], "use exec or httpGet"),
     ("LifecycleHandler", &["sleep"], "use exec with the command `sleep`"),

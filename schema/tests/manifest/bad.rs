@@ -152,6 +152,15 @@ fn ports_and_probes() -> Vec<(&'static str, String)> {
         ("out-of-range", container("startupProbe: {tcpSocket: {port: 1}, timeoutSeconds: §86401}")),
         ("probe", container("livenessProbe: {tcpSocket: {port: 1}, successThreshold: §2}")),
         ("probe", container("startupProbe: {tcpSocket: {port: 1}, successThreshold: §2}")),
+        ("probe", container("readinessProbe: {tcpSocket: {port: 1}, terminationGracePeriodSeconds: §5}")),
+        (
+            "out-of-range",
+            container("livenessProbe: {tcpSocket: {port: 1}, terminationGracePeriodSeconds: §0}"),
+        ),
+        (
+            "out-of-range",
+            container("startupProbe: {tcpSocket: {port: 1}, terminationGracePeriodSeconds: §86401}"),
+        ),
         ("probe", container("startupProbe: {httpGet: {port: 1, httpHeaders: [{name: §\"a b\", value: c}]}}")),
         ("wrong-type", container("readinessProbe: {httpGet: {port: §1.5}}")),
     ]

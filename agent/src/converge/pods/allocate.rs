@@ -23,14 +23,19 @@ pub struct Pool {
     ports: BTreeMap<Port, String>,
     /// What processes of the node listen on.
     listening: BTreeMap<Port, Listener>,
+    /// Ports that a pod of this node names, whether it has them by now or not.
+    named: BTreeSet<Port>,
     last: Option<Ipv4Addr>,
 }
 
 impl Pool {
-    /// All that containers (in whatever state), and tasks under way, hold.
+    /// All that containers (in whatever state), and tasks under way, hold, and the ports that wanted pods name.
     pub fn of(observed: &Observed) -> Self {
         let listening = observed.listeners.clone();
-        let mut pool = Self { last: observed.memory.last_address, listening, ..Self::default() };
+        let bindings = observed.desired.pods.values();
+        let named = bindings.flat_map(|binding| wanted(&binding.pod.spec)).filter(|(_, number)| *number != 0);
+        let named = named.map(|(port, number)| (port.protocol, number)).collect();
+        let mut pool = Self { last: observed.memory.last_address, listening, named, ..Self::default() };
         for (uid, facts) in &observed.pods {
             let holder = facts.pod.as_ref().map_or_else(|| uid.clone(), ToString::to_string);
             for pause in &facts.pauses {
@@ -86,8 +91,9 @@ impl Pool {
         Ipv4Net::new(found, subnet.prefix_len()).ok()
     }
 
-    /// The host ports of a pod; those of `former` are kept for `hostPort: 0` if still free. With
-    /// `listens` it is the pod itself that listens, on the host's network.
+    /// The host ports of a pod; those of `former` are kept for `hostPort: 0` if still free. No free one is
+    /// a port that a pod of this node names: that one could wait for ever. With `listens` it is the pod
+    /// itself that listens, on the host's network.
     pub fn ports(
         &mut self,
         pod: (&PodRef, &PodSpec),
@@ -112,7 +118,7 @@ impl Pool {
                     .filter(|f| f.container_port == port.container_port && f.protocol == protocol)
                     .map(|f| f.host_port)
                     .chain(PORTS)
-                    .find(|p| holder(*p).is_none())
+                    .find(|p| !self.named.contains(&(protocol, *p)) && holder(*p).is_none())
                     .ok_or(PortTaken { port: (protocol, 0), by: Holder::All })?,
                 fixed => match holder(fixed) {
                     Some(by) => return Err(PortTaken { port: (protocol, fixed), by }),

@@ -5,6 +5,7 @@ use schema::kinds::pod::{Container as ContainerSpec, PodSpec, PullPolicy, Restar
 
 use super::facts::{Container, Memory, PodFacts, Slot, State, Trouble};
 use super::machine::{Verdict, verdict};
+use super::probes::ProbeKind;
 use super::render::{self, Placement};
 use super::steps::{ContainerAct, ContainerStep, Decision, Kill, Pull, Target, Why};
 
@@ -165,6 +166,12 @@ pub fn kills(memory: &Memory, spec: &PodSpec, facts: &PodFacts, now: Timestamp, 
         let current = facts.containers.get(&container.name).and_then(|starts| starts.last());
         let current = current.filter(|c| c.is_running() && c.sandbox == pause.id);
         let Some((current, failed)) = current.and_then(|c| Some((c, c.failed_probe()?))) else { continue };
+        let probe = match failed {
+            ProbeKind::Startup => &container.startup_probe,
+            ProbeKind::Liveness | ProbeKind::Readiness => &container.liveness_probe,
+        };
+        let own = probe.as_ref().and_then(|probe| probe.termination_grace_period_seconds);
+        let grace = own.unwrap_or(spec.termination_grace_period_seconds);
         let (name, failed) = (&container.name, failed.word());
         if let Some(trouble) = memory.unkilled.get(&current.id) {
             let message = format!(
@@ -180,7 +187,7 @@ pub fn kills(memory: &Memory, spec: &PodSpec, facts: &PodFacts, now: Timestamp, 
         if !memory.stopping.contains(&current.id) {
             decision.kills.push(Kill {
                 target: Target::from(current),
-                grace: std::time::Duration::from_secs(u64::from(spec.termination_grace_period_seconds)),
+                grace: std::time::Duration::from_secs(u64::from(grace)),
                 message: format!("Container {name} failed {failed} probe{again}"),
             });
         }

@@ -342,9 +342,15 @@ fn limits(spec: &Container) -> Limits {
     let requested = spec.resources.requested_cpu().millis;
     let limit = &spec.resources.limits;
     Limits {
-        cpu_shares: if requested == 0 { 0 } else { number((requested * 1024 / 1000).clamp(2, 262_144)) },
-        // Thousandths of 100 ms; the kernel takes no less than 1 ms.
-        cpu_quota_us: limit.cpu.map(|cpu| number((cpu.millis * 100).max(1000))).unwrap_or_default(),
+        cpu_shares: match requested {
+            0 => 0,
+            millis => number((millis.saturating_mul(1024) / 1000).clamp(2, 262_144)),
+        },
+        // Thousandths of 100 ms; the kernel takes no less than 1 ms, and a limit of 0 is none.
+        cpu_quota_us: match limit.cpu.map_or(0, |cpu| cpu.millis) {
+            0 => 0,
+            millis => number(millis.saturating_mul(100).max(1000)),
+        },
         memory_bytes: limit.memory.map(|memory| number(memory.bytes)).unwrap_or_default(),
         pids: 0,
     }
@@ -372,6 +378,18 @@ fn user(pod: &PodSpec, spec: &Container) -> Result<User, String> {
         group_only: group.filter(|_| user.is_none()),
         text,
     })
+}
+
+/// Whether an image's `user`, without its group, may run where `runAsNonRoot` is set; the error says why not.
+pub(super) fn is_no_root(image: &str, user: &str) -> Result<(), String> {
+    // The engine takes `00` and `+0` for the number, too.
+    match user.parse::<u32>() {
+        Err(_) if !matches!(user, "" | "root") => Err(format!(
+            "runAsNonRoot is set and image {image} names its user ({user}), which may be root; set runAsUser to a number"
+        )),
+        Ok(0) | Err(_) => Err(format!("runAsNonRoot is set and image {image} runs as root; set runAsUser")),
+        Ok(_) => Ok(()),
+    }
 }
 
 fn secure(new: &mut NewContainer, pod: &PodSpec, own: Option<&SecurityContext>) {

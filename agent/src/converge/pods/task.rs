@@ -20,7 +20,7 @@ use super::ledger::{InFlight, Ledger, Retry};
 use super::names;
 use super::probes::Asker;
 use super::pulls::Pulls;
-use super::render::{Rendered, SecretValue, VolumePrep};
+use super::render::{self, Rendered, SecretValue, VolumePrep};
 use super::steps::{ContainerAct, ContainerStep, Down, LinkStep, PauseStep, Target, Up};
 use super::volumes;
 use crate::files::secrets::{check_file_names, variable};
@@ -366,14 +366,8 @@ impl Worker {
             return Ok(());
         };
         let user = image.user.split(':').next().unwrap_or_default();
-        if rendered.check_non_root && matches!(user, "" | "0" | "root") {
-            return Err(format!("runAsNonRoot is set and image {} runs as root; set runAsUser", new.image));
-        }
-        if rendered.check_non_root && user.parse::<u32>().is_err() {
-            return Err(format!(
-                "runAsNonRoot is set and image {} names its user ({user}), which may be root; set runAsUser to a number",
-                new.image
-            ));
+        if rendered.check_non_root {
+            render::is_no_root(&new.image, user)?;
         }
         if let Some(group) = rendered.group_of_image_user {
             new.user = Some(format!("{}:{group}", if user.is_empty() { "0" } else { user }));

@@ -3,22 +3,21 @@
 //! All of it blocks and is called on a blocking thread. All of it may be done again.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt as _, OpenOptionsExt as _, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::mount::{MsFlags, mount};
 use nix::sys::stat::{Mode, mkdirat};
-use nix::unistd::{Gid, UnlinkatFlags, chown, unlinkat};
+use nix::unistd::{Gid, chown};
 use schema::kinds::pod::HostPathType;
 
 use super::names;
 use super::render::{SubPath, VolumePrep};
-use crate::mounts;
+use crate::{mounts, trees};
 
 /// A volume could not be made, checked or removed.
 #[derive(Debug, thiserror::Error)]
@@ -271,44 +270,10 @@ pub fn remove_pod(state_dir: &Path, uid: &str) -> Result<(), VolumeError> {
 
 /// Removes a pod's folder as long as nothing is mounted in it.
 pub(super) fn remove_tree_of(state_dir: &Path, uid: &str) -> Result<(), VolumeError> {
-    let folder = names::pods_dir(state_dir).join(uid);
-    let failed = |e: nix::Error| VolumeError::Remove { path: folder.clone(), source: e.into() };
-    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let parent = open(&names::pods_dir(state_dir), flags, Mode::empty()).map_err(failed)?;
-    remove_tree(&parent, OsStr::new(uid), &folder)
-}
-
-/// Removes a folder without ever entering what is mounted in it, also if that came only a moment ago:
-/// it is not the pod's.
-fn remove_tree(parent: &OwnedFd, name: &OsStr, at: &Path) -> Result<(), VolumeError> {
-    let failed = |e: nix::Error| match e {
-        nix::Error::EXDEV | nix::Error::EBUSY => VolumeError::StillMounted { path: at.to_owned() },
-        e => VolumeError::Remove { path: at.to_owned(), source: e.into() },
-    };
-    let remove = |flags| match unlinkat(parent, name, flags) {
-        Ok(()) | Err(nix::Error::ENOENT) => Ok(()),
-        Err(e) => Err(e),
-    };
-    let how = OpenHow::new()
-        .flags(OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
-        .resolve(ResolveFlag::RESOLVE_NO_XDEV | ResolveFlag::RESOLVE_NO_SYMLINKS);
-    let folder = match openat2(parent, name, how) {
-        Ok(folder) => folder,
-        Err(nix::Error::ENOENT) => return Ok(()),
-        // No folder: a file, a link, a socket.
-        Err(nix::Error::ENOTDIR | nix::Error::ELOOP | nix::Error::ENXIO) => {
-            return remove(UnlinkatFlags::NoRemoveDir).map_err(failed);
-        }
-        Err(e) => return Err(failed(e)),
-    };
-    let read = fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd()));
-    let entries: Vec<_> = read
-        .and_then(|entries| entries.map(|entry| entry.map(|e| e.file_name())).collect())
-        .map_err(|source| VolumeError::Remove { path: at.to_owned(), source })?;
-    for entry in entries {
-        remove_tree(&folder, &entry, &at.join(&entry))?;
-    }
-    remove(UnlinkatFlags::RemoveDir).map_err(failed)
+    trees::remove(&names::pods_dir(state_dir), uid).map_err(|error| match error.is_mount() {
+        true => VolumeError::StillMounted { path: error.path },
+        false => VolumeError::Remove { path: error.path, source: error.source },
+    })
 }
 
 /// Takes away all that is mounted in a pod's folder, and leaves its files on disk.

@@ -60,6 +60,8 @@ pub struct UsageLoop {
     store: SharedStore,
     /// By container id.
     known: BTreeMap<String, Known>,
+    /// Containers that could not be inspected, and till when none of them is asked for again.
+    opaque: BTreeMap<String, Instant>,
     /// By pod uid.
     walked: BTreeMap<String, Walked>,
     former: Option<(Former, Instant)>,
@@ -79,6 +81,7 @@ impl UsageLoop {
             cgroups,
             store,
             known: BTreeMap::new(),
+            opaque: BTreeMap::new(),
             walked: BTreeMap::new(),
             former: None,
             blind: false,

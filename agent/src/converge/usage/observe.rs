@@ -19,6 +19,9 @@ use crate::worlds::docker::{DockerError, EngineState, ListedContainer};
 /// Between two walks through the volumes of a pod.
 const WALK_INTERVAL: Duration = Duration::from_secs(60);
 
+/// Between two looks at a container that could not be inspected: one on which Docker hangs takes its time.
+const OPAQUE_INTERVAL: Duration = Duration::from_secs(300);
+
 /// What does not change while a container runs.
 #[derive(Debug, Clone)]
 pub(super) struct Known {
@@ -78,14 +81,24 @@ impl UsageLoop {
     async fn learn(&mut self, rows: &[ListedContainer]) -> Result<(), LoopError> {
         let here: BTreeSet<&str> = rows.iter().map(|row| row.id.as_str()).collect();
         self.known.retain(|id, _| here.contains(id.as_str()));
+        let now = Instant::now();
+        self.opaque.retain(|id, until| here.contains(id.as_str()) && *until > now);
         for row in rows {
-            if self.known.contains_key(&row.id) {
+            if self.known.contains_key(&row.id) || self.opaque.contains_key(&row.id) {
                 continue;
             }
             let details = match self.docker.inspect(&row.id).await {
                 Ok(details) => details,
                 Err(DockerError::NotFound { .. }) => continue,
-                Err(error) => return Err(LoopError::new("cannot inspect a container", error)),
+                Err(error @ DockerError::Unreachable { .. }) => {
+                    return Err(LoopError::new("cannot inspect a container", error));
+                }
+                // One that Docker can tell nothing of, or hangs on, hides no other.
+                Err(error) => {
+                    tracing::warn!(container = row.id, %error, "not counted; what it uses is unknown");
+                    self.opaque.insert(row.id.clone(), Instant::now() + OPAQUE_INTERVAL);
+                    continue;
+                }
             };
             // Three small files of /proc, once in a container's life.
             match self.cgroups.place(details.pid, &row.id) {

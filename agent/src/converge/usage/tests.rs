@@ -190,3 +190,31 @@ async fn two_looks_make_a_record_and_what_ended_is_not_in_it() {
     assert_eq!(pod.volumes.keys().collect::<Vec<_>>(), ["data"]);
     assert_eq!(usage.pod(&PodRef::new("default", "web"), "u2"), None);
 }
+
+// Seen red with a `learn` that fails for each of them.
+#[tokio::test(start_paused = true)]
+async fn a_container_that_cannot_be_inspected_hides_no_other() {
+    let mut rig = Rig::new();
+    let (app, stuck) = (rig.container("app").await, rig.container("stuck").await);
+    rig.docker.engine().opaque.insert("stuck".into());
+    for id in ["", &app, &stuck] {
+        rig.cgroups.set(id, 0, 100);
+    }
+    rig.run().await.unwrap();
+    tokio::time::advance(Duration::from_secs(10)).await;
+    rig.run().await.unwrap();
+    let seen = async |rig: &Rig| {
+        let usage = rig.written().await.unwrap();
+        let pod = usage.pod(&PodRef::new("default", "web"), "u1").unwrap();
+        pod.containers.keys().cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(seen(&rig).await, ["app"]);
+    // It is not given up for good.
+    rig.docker.engine().opaque.clear();
+    tokio::time::advance(Duration::from_secs(301)).await;
+    rig.run().await.unwrap();
+    assert_eq!(seen(&rig).await, ["app", "stuck"]);
+    // Without Docker nobody is seen.
+    rig.docker.engine().unreachable = true;
+    assert!(rig.run().await.is_err());
+}

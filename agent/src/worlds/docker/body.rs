@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use bollard::models::{
-    ContainerCreateBody, HostConfig, HostConfigLogConfig, Mount, MountBindOptions,
+    ContainerCreateBody, HealthConfig, HostConfig, HostConfigLogConfig, Mount, MountBindOptions,
     MountBindOptionsPropagationEnum, MountType, RestartPolicy, RestartPolicyNameEnum,
 };
 
@@ -35,6 +35,8 @@ pub(super) fn create_body(new: &NewContainer) -> ContainerCreateBody {
         user: new.user.clone(),
         open_stdin: Some(new.stdin),
         tty: Some(new.tty),
+        // The image's own check is nobody's business: Kubernetes never runs it.
+        healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..Default::default() }),
         host_config: Some(host_config(new)),
         ..Default::default()
     }

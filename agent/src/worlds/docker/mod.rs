@@ -16,6 +16,7 @@ mod exec;
 mod fake;
 mod image;
 mod pull;
+mod raw_log;
 mod real;
 pub mod reference;
 mod spec;

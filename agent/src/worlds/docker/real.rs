@@ -19,6 +19,7 @@ use tokio::sync::watch;
 
 use super::body::create_body;
 use super::pull::{self, Movement, Step};
+use super::raw_log;
 use super::reference::asked_for;
 use super::{
     ContainerDetails, ContainerEvent, Docker, DockerError, EngineState, EngineVersion, ExecOutcome,
@@ -41,6 +42,7 @@ const API_MIN: (usize, usize) = (1, 41);
 #[derive(Debug, Clone)]
 pub struct RealDocker {
     client: bollard::Docker,
+    socket: PathBuf,
     movement: Movement,
 }
 
@@ -60,7 +62,7 @@ impl RealDocker {
             );
             return Err(DockerError::Refused { act, status: 0, message });
         }
-        Ok(Self { client, movement: Movement::default() })
+        Ok(Self { client, socket: PathBuf::from(path), movement: Movement::default() })
     }
 }
 
@@ -242,6 +244,13 @@ impl Docker for RealDocker {
     }
 
     async fn logs(&self, id: &str, options: &LogOptions) -> Result<LogStream, DockerError> {
+        let none = None::<bollard::query_parameters::InspectContainerOptions>;
+        let seen = within("to inspect a container", READ, self.client.inspect_container(id, none)).await;
+        let config = seen.map_err(|e| e.about(id))?.config;
+        if config.and_then(|config| config.tty).unwrap_or(false) {
+            let version = self.client.client_version().to_string();
+            return raw_log::logs(&self.socket, &version, id, options).await;
+        }
         // The client counts in 32 bits: what lies after 2038 is later than any line, not earlier.
         let since = options.since.map_or(0, |t| i32::try_from(t.as_second().max(0)).unwrap_or(i32::MAX));
         let request = LogsOptions {

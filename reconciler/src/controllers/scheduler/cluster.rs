@@ -119,6 +119,22 @@ impl<'a> Cluster<'a> {
     }
 }
 
+/// What a bound pod takes: also the ports of the node that its agent gave it for `hostPort: 0`.
+pub(super) fn taken<'a>(
+    world: &World,
+    place: &(String, PodRef),
+    binding: &'a Versioned<Binding>,
+) -> Demand<'a> {
+    let pod = &binding.value.pod;
+    let mut demand = Demand::of(&pod.spec);
+    let status = world.pod_status.get(place).map(|status| &status.value);
+    let given = status.filter(|status| status.uid == pod.uid).map_or(&[][..], |status| &status.host_ports);
+    demand.host_ports.extend(given.iter().map(|port| (port.host_port, port.protocol)));
+    demand.host_ports.sort_unstable();
+    demand.host_ports.dedup();
+    demand
+}
+
 /// The bound pod has ended for good, so it takes nothing but its place in the list.
 pub(super) fn has_ended(world: &World, place: &(String, PodRef), binding: &Versioned<Binding>) -> bool {
     world.pod_status.get(place).is_some_and(|status| {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use schema::meta::PodRef;
 use schema::world::World;
 
-use super::cluster::{Cluster, has_ended};
+use super::cluster::{Cluster, has_ended, taken};
 use super::fit::Demand;
 
 /// Why `pod` is not bound; none when it is, or when there is no such pod. For many pods of one
@@ -33,7 +33,7 @@ impl<'a> Explainer<'a> {
             let pod = &binding.value.pod;
             bound.insert(&place.1, (place.0.as_str(), pod.uid.as_str()));
             if let Some(node) = cluster.find(&place.0).filter(|_| !has_ended(world, place, binding)) {
-                cluster.charge(node, &place.1, &Demand::of(&pod.spec));
+                cluster.charge(node, &place.1, &taken(world, place, binding));
             }
         }
         Self { world, cluster, bound }

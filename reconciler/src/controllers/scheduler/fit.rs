@@ -53,7 +53,7 @@ fn host_ports(spec: &PodSpec) -> Vec<(u16, Protocol)> {
         .flat_map(|container| &container.ports)
         .filter_map(|port| {
             let of_network = spec.host_network.then_some(port.container_port);
-            // 0 asks for any free port: it takes none from others.
+            // 0 asks for any free port; the agent says which it is.
             port.host_port.filter(|&p| p != 0).or(of_network).map(|p| (p, port.protocol))
         })
         .collect();

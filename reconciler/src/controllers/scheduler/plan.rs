@@ -14,7 +14,7 @@ use schema::meta::PodRef;
 use schema::records::{Binding, PodInstance, Settled, SourceState};
 use schema::world::{Versioned, World};
 
-use super::cluster::{Cluster, has_ended};
+use super::cluster::{Cluster, has_ended, taken};
 use super::fit::{Demand, Unfit};
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
@@ -181,7 +181,7 @@ impl<'a> Planner<'a> {
             return;
         }
         if let Some(node) = self.cluster.find(&bound.place.0) {
-            self.cluster.charge(node, &bound.place.1, &Demand::of(&bound.binding.value.pod.spec));
+            self.cluster.charge(node, &bound.place.1, &taken(self.world, bound.place, bound.binding));
         }
     }
 
@@ -190,7 +190,7 @@ impl<'a> Planner<'a> {
             return;
         }
         if let Some(node) = self.cluster.find(&bound.place.0) {
-            self.cluster.release(node, &bound.place.1, &Demand::of(&bound.binding.value.pod.spec));
+            self.cluster.release(node, &bound.place.1, &taken(self.world, bound.place, bound.binding));
         }
     }
 

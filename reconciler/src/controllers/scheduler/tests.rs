@@ -155,6 +155,26 @@ fn host_network_takes_container_ports_and_port_zero_takes_none() {
     assert!(plan.contains("note Pod/default/clash Unschedulable: 0/1 nodes fit: 1 with host port 80/TCP"));
 }
 
+// Seen red with a `taken` that looks at no status.
+#[test]
+fn a_port_that_a_node_gave_for_port_zero_is_taken_there() {
+    use schema::kinds::pod::{HostPortStatus, PodStatus, Protocol};
+    let any = instance("any", with_host_port(spec(1, 1), 0));
+    let fixed = instance("fixed", with_host_port(spec(1, 1), 20_000));
+    let given = HostPortStatus { host_port: 20_000, container_port: 80, protocol: Protocol::Tcp };
+    let status = PodStatus { uid: any.uid.clone(), host_ports: vec![given], ..PodStatus::default() };
+    let worlds = Worlds::new()
+        .nodes(2)
+        .pod(&any)
+        .bound("n1", &any)
+        .put(&Key::PodStatus("n1".into(), any.reference()), &status)
+        .pod(&fixed);
+    assert!(planned(&worlds.world).starts_with("put bindings/n2/default/fixed if absent"));
+    let alone = worlds.delete(&Key::Heartbeat("n2".into()));
+    let why = "0/2 nodes fit: 1 not ready, 1 with host port 20000/TCP in use by pod default/any";
+    assert_eq!(explain(&alone.world, &pod_ref("fixed")).as_deref(), Some(why));
+}
+
 #[test]
 fn pods_that_ended_take_nothing() {
     let done = instance("done", spec(4000, 64));

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::kinds::pod::PodSpec;
+use crate::kinds::pod::{PodSpec, SecurityContext};
 use crate::violation::{Findings, Path, rules};
 
 /// What no pod of the cluster may ask for.
@@ -11,7 +11,8 @@ use crate::violation::{Findings, Path, rules};
 #[serde(rename_all = "camelCase", default)]
 #[schemars(deny_unknown_fields)]
 pub struct PodSecurity {
-    /// No `securityContext.privileged: true`.
+    /// No `securityContext.privileged: true`, and no added capability that gives the node all the same: `ALL`,
+    /// `DAC_READ_SEARCH`, `SYS_ADMIN`, `SYS_MODULE`, `SYS_PTRACE`, `SYS_RAWIO`.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub forbid_privileged: bool,
     /// No `hostNetwork: true`.
@@ -26,6 +27,11 @@ pub struct PodSecurity {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub allow_host_paths: Vec<String>,
 }
+
+/// Capabilities with which a container leaves its bounds: mounts, modules, files by their handle, ports and
+/// memory of the machine, other processes.
+const AS_GOOD_AS_PRIVILEGED: [&str; 6] =
+    ["ALL", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_MODULE", "SYS_PTRACE", "SYS_RAWIO"];
 
 impl PodSecurity {
     /// Adds an error for each thing that the pod at the path `at` asks for and may not have.
@@ -63,17 +69,29 @@ impl PodSecurity {
         {
             let list = at.field(field);
             for (index, container) in containers.iter().enumerate() {
-                let is_privileged = container
-                    .security_context
-                    .as_ref()
-                    .is_some_and(|context| context.privileged == Some(true));
-                if is_privileged {
-                    let here = list.index(index);
-                    let here = here.field("securityContext");
-                    let message = "Forbidden: the Cluster object says podSecurity.forbidPrivileged";
-                    findings.add(&rules::FORBIDDEN_BY_CLUSTER, &here.field("privileged"), message);
+                if let Some(context) = &container.security_context {
+                    unprivileged(context, &list.index(index).field("securityContext"), findings);
                 }
             }
+        }
+    }
+}
+
+/// Adds an error for what makes the container with this context as good as privileged.
+fn unprivileged(context: &SecurityContext, at: &Path<'_>, findings: &mut Findings) {
+    if context.privileged == Some(true) {
+        let message = "Forbidden: the Cluster object says podSecurity.forbidPrivileged";
+        findings.add(&rules::FORBIDDEN_BY_CLUSTER, &at.field("privileged"), message);
+    }
+    let added = context.capabilities.as_ref().map_or(&[][..], |capabilities| &capabilities.add);
+    let capabilities = at.field("capabilities");
+    let list = capabilities.field("add");
+    for (index, name) in added.iter().enumerate() {
+        if AS_GOOD_AS_PRIVILEGED.contains(&name.as_str()) {
+            let message = format!(
+                "Forbidden: `{name}` is as good as privileged, and the Cluster object says podSecurity.forbidPrivileged"
+            );
+            findings.add(&rules::FORBIDDEN_BY_CLUSTER, &list.index(index), message);
         }
     }
 }
@@ -106,7 +124,7 @@ fn parts(path: &str) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::pod::{Container, HostPathVolume, SecurityContext, Volume};
+    use crate::kinds::pod::{Capabilities, Container, HostPathVolume, Volume};
 
     #[test]
     fn a_forbidden_directory_is_reached_from_below_and_from_above_but_not_from_beside() {
@@ -149,9 +167,14 @@ mod tests {
         assert!(told.contains("spec.volumes[0].hostPath.path") && told.contains("forbidHostPaths"), "{told}");
     }
 
+    // Seen red with an `unprivileged` that looks at no capability.
     #[test]
     fn each_forbidden_thing_is_told_at_its_place() {
-        let privileged = Box::new(SecurityContext { privileged: Some(true), ..SecurityContext::default() });
+        let add = ["NET_ADMIN", "SYS_PTRACE", "ALL"].map(str::to_owned).to_vec();
+        let capabilities = Some(Capabilities { add, ..Capabilities::default() });
+        let privileged =
+            SecurityContext { privileged: Some(true), capabilities, ..SecurityContext::default() };
+        let privileged = Box::new(privileged);
         let pod = PodSpec {
             host_network: true,
             containers: vec![Container { security_context: Some(privileged), ..Container::default() }],
@@ -179,7 +202,9 @@ mod tests {
             [
                 "spec.hostNetwork",
                 "spec.volumes[0].hostPath.path",
-                "spec.containers[0].securityContext.privileged"
+                "spec.containers[0].securityContext.privileged",
+                "spec.containers[0].securityContext.capabilities.add[1]",
+                "spec.containers[0].securityContext.capabilities.add[2]"
             ]
         );
     }

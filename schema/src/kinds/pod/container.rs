@@ -270,6 +270,10 @@ pub struct Probe {
     /// Failures in a row that count as failure.
     #[serde(default = "three")]
     pub failure_threshold: u32,
+    /// Seconds between SIGTERM and SIGKILL when this probe ends the container, instead of the pod's; not for
+    /// a readiness probe, which ends nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub termination_grace_period_seconds: Option<u32>,
 }
 
 pub(super) fn one() -> u32 {

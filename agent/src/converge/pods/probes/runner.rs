@@ -38,12 +38,15 @@ struct Tracked {
     /// Probes that wait in the queue or are being asked.
     scheduled: BTreeSet<ProbeKind>,
     asking: BTreeMap<ProbeKind, AbortHandle>,
+    /// Which observation of it: what is left in the queue of a former one is nobody's.
+    round: u64,
 }
 
 /// An answer.
 struct Answer {
     id: String,
     kind: ProbeKind,
+    round: u64,
     begun: Instant,
     found: Found,
 }
@@ -55,7 +58,9 @@ pub struct ProbeRunner {
     events: EventRecorder,
     began: Instant,
     tracked: BTreeMap<String, Tracked>,
-    queue: DelayQueue<(String, ProbeKind)>,
+    queue: DelayQueue<(String, ProbeKind, u64)>,
+    /// Of the observation begun last.
+    round: u64,
     answers: JoinSet<Answer>,
     network: Arc<Semaphore>,
     exec: Arc<Semaphore>,
@@ -71,6 +76,7 @@ impl ProbeRunner {
             began: Instant::now(),
             tracked: BTreeMap::new(),
             queue: DelayQueue::new(),
+            round: 0,
             answers: JoinSet::new(),
             network: Arc::new(Semaphore::new(NETWORK_CHECKS)),
             exec: Arc::new(Semaphore::new(EXEC_CHECKS)),
@@ -118,7 +124,9 @@ impl ProbeRunner {
             let machine = ProbeMachine::new(timings, target.former);
             self.book.set(id, machine.health());
             let (scheduled, asking) = (BTreeSet::new(), BTreeMap::new());
-            let tracked = Tracked { target: Arc::new(target.clone()), machine, scheduled, asking };
+            self.round += 1;
+            let (target_of, round) = (Arc::new(target.clone()), self.round);
+            let tracked = Tracked { target: target_of, machine, scheduled, asking, round };
             self.tracked.insert(id.clone(), tracked);
             let age = age(target.started_at);
             // It ran before this agent did, as many others may.
@@ -134,13 +142,15 @@ impl ProbeRunner {
         for kind in tracked.machine.active() {
             if tracked.scheduled.insert(kind) {
                 let wait = tracked.machine.first(kind, age, spread.unwrap_or_default());
-                self.queue.insert((id.to_owned(), kind), wait);
+                self.queue.insert((id.to_owned(), kind, tracked.round), wait);
             }
         }
     }
 
-    fn ask(&mut self, (id, kind): (String, ProbeKind)) {
-        let Some(tracked) = self.tracked.get_mut(&id) else { return };
+    fn ask(&mut self, (id, kind, round): (String, ProbeKind, u64)) {
+        let Some(tracked) = self.tracked.get_mut(&id).filter(|tracked| tracked.round == round) else {
+            return;
+        };
         let Some(check) = tracked.target.checks.get(&kind).cloned() else { return };
         if !tracked.machine.active().contains(&kind) {
             return;
@@ -157,14 +167,17 @@ impl ProbeRunner {
             // A check that panics must not be the last one of its container.
             let found = AssertUnwindSafe(found).catch_unwind().await;
             let found = found.unwrap_or_else(|_| Found::Unknown("the check panicked".to_owned()));
-            Answer { id, kind, begun, found }
+            Answer { id, kind, round, begun, found }
         });
         tracked.asking.insert(kind, handle);
     }
 
     fn take(&mut self, answer: Answer) {
-        let Answer { id, kind, begun, found } = answer;
-        let Some(tracked) = self.tracked.get_mut(&id) else { return };
+        let Answer { id, kind, round, begun, found } = answer;
+        // One that came as it was cut off is of the observation before.
+        let Some(tracked) = self.tracked.get_mut(&id).filter(|tracked| tracked.round == round) else {
+            return;
+        };
         tracked.asking.remove(&kind);
         let target = Arc::clone(&tracked.target);
         let before = tracked.machine.health();
@@ -184,7 +197,7 @@ impl ProbeRunner {
             let period = tracked.machine.timing(kind).map_or(Duration::ZERO, |timing| timing.period);
             // A check that took longer than its period is followed by the next one at once, as with
             // kubelet's ticker.
-            self.queue.insert_at((id.clone(), kind), (begun + period).max(Instant::now()));
+            self.queue.insert_at((id.clone(), kind, round), (begun + period).max(Instant::now()));
         } else {
             tracked.scheduled.remove(&kind);
             for (_, handle) in tracked.asking.iter().filter(|(other, _)| !active.contains(other)) {

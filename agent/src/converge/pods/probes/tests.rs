@@ -314,6 +314,27 @@ async fn each_time_that_a_container_is_not_ready_any_more_is_told_anew() {
     rig.shutdown.cancel();
 }
 
+// Seen red without `round`: each time that the pod came back it was asked once more in a period.
+#[tokio::test(start_paused = true)]
+async fn a_container_that_leaves_and_comes_back_is_asked_as_often_as_before() {
+    let rig = Rig::new();
+    let mut one = target(&[(Readiness, tcp(1))]);
+    one.checks.values_mut().for_each(|check| check.timing.period = SECOND * 10);
+    let wanted = Arc::new(Targets::from([("c".to_owned(), one)]));
+    rig.wanted.send_replace(Arc::clone(&wanted));
+    for _ in 0..5 {
+        tokio::time::sleep(SECOND).await;
+        rig.wanted.send_replace(Arc::default());
+        tokio::time::sleep(SECOND).await;
+        rig.wanted.send_replace(Arc::clone(&wanted));
+    }
+    tokio::time::sleep(SECOND * 20).await;
+    let before = rig.asked(1);
+    tokio::time::sleep(SECOND * 100).await;
+    assert_eq!(rig.asked(1) - before, 10);
+    rig.shutdown.cancel();
+}
+
 // For `catch_unwind` in `ask`.
 #[tokio::test(start_paused = true)]
 async fn a_check_that_panics_is_made_again() {

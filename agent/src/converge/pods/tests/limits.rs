@@ -3,11 +3,11 @@
 use schema::kinds::pod::HostPortStatus;
 
 use super::super::ContainerLimits;
-use super::super::render::{Placement, container};
+use super::super::render::{Placement, container, is_no_root};
 use super::{binding, node, spec};
 use crate::worlds::docker::LogLimits;
 
-/// Red without the `clamp` and the `max` in `limits`.
+/// Red without the `clamp` and the `max` in `limits`. Seen red with `max` for a limit of 0, and with `*`.
 #[test]
 fn requests_and_limits_become_shares_quota_and_bytes() {
     let (mut node, ports) = (node(), Vec::<HostPortStatus>::new());
@@ -25,6 +25,9 @@ fn requests_and_limits_become_shares_quota_and_bytes() {
         // No less than 2 shares and 1 ms, no more shares than the kernel takes.
         (r#"{"requests": {"cpu": "1m"}, "limits": {"cpu": "5m"}}"#, 2, 1000, 0),
         (r#"{"requests": {"cpu": "300"}}"#, 262_144, 0, 0),
+        // No limit, as in Kubernetes.
+        (r#"{"limits": {"cpu": "0"}}"#, 0, 0, 0),
+        (r#"{"limits": {"cpu": "18446744073709551"}}"#, 262_144, i64::MAX, 0),
         // Not Kubernetes' 2: the engine's own weight.
         ("{}", 0, 0, 0),
     ] {
@@ -38,4 +41,17 @@ fn requests_and_limits_become_shares_quota_and_bytes() {
         assert_eq!(got, (shares, quota, memory), "{resources}");
         assert_eq!((limits.pids, new.log), (7, node.container_limits.log));
     }
+}
+
+// Seen red with the texts `0` and `root` alone.
+#[test]
+fn an_image_whose_user_is_root_by_any_spelling_does_not_run_as_non_root() {
+    for user in ["", "root", "0", "00", "+0", "000"] {
+        let refused = is_no_root("app:1", user).unwrap_err();
+        assert!(refused.ends_with("runs as root; set runAsUser"), "{user}: {refused}");
+    }
+    for user in ["-0", "app", "0x0", "4294967296"] {
+        assert!(is_no_root("app:1", user).unwrap_err().contains("names its user"), "{user}");
+    }
+    assert_eq!(is_no_root("app:1", "1000"), Ok(()));
 }

@@ -114,6 +114,28 @@ fn a_sick_container_is_ended_once_by_itself_and_asked_nothing_more() {
     assert_eq!(told(&web, &observed).phase, PodPhase::Failed);
 }
 
+// Seen red with the pod's grace for both.
+#[test]
+fn a_probe_with_a_grace_of_its_own_ends_its_container_by_it() {
+    let mut web = with_probes(Always);
+    let mut spec = PodSpec::clone(&web.pod.spec);
+    let probe = spec.containers[0].liveness_probe.as_mut().unwrap();
+    probe.termination_grace_period_seconds = Some(77);
+    spec.containers[0].startup_probe = Some(Box::new(schema::kinds::pod::Probe {
+        termination_grace_period_seconds: None,
+        ..schema::kinds::pod::Probe::clone(probe)
+    }));
+    web.pod.spec = spec.into();
+    for (failed, grace) in [(ProbeKind::Liveness, 77), (ProbeKind::Startup, 5)] {
+        let health = Health { started: true, ready: false, failed: Some(failed) };
+        let ill = Container { health: Some(health), ..container("web", 0, running()) };
+        let observed = seen(&web, vec![ill, container("other", 0, running())]);
+        let kills = plan(&observed, at(100)).pods[&web.pod.uid].kills.clone();
+        let graces: Vec<_> = kills.iter().map(|kill| kill.grace).collect();
+        assert_eq!(graces, [Duration::from_secs(grace)], "{failed}");
+    }
+}
+
 // Seen red with `running` alone for ready, and with any run's status believed in `fill_health`.
 #[test]
 fn ready_is_what_the_probes_say_and_what_was_known_stands() {

@@ -2,12 +2,13 @@
 
 use super::super::{Container, ExecAction, HttpGetAction, PROBE_SECONDS_MAX, PortReference, Probe};
 use super::exactly_one;
+use super::scheduling::GRACE_MAX_SECONDS;
 use crate::manifest::nearest;
 use crate::violation::{Findings, Path, rules};
 
 /// Checks the three probes of the container at `at`.
 pub(super) fn validate(container: &Container, at: &Path<'_>, findings: &mut Findings) {
-    // Readiness alone may ask for several successes: the other two are done after one.
+    // Readiness alone may ask for several successes: the other two are done after one. It ends nothing.
     let probes = [
         ("livenessProbe", &container.liveness_probe, true),
         ("readinessProbe", &container.readiness_probe, false),
@@ -18,6 +19,7 @@ pub(super) fn validate(container: &Container, at: &Path<'_>, findings: &mut Find
         let here = at.field(field);
         handlers(container, probe, &here, findings);
         numbers(probe, one_success, &here, findings);
+        grace(probe, one_success, &here, findings);
     }
 }
 
@@ -53,6 +55,19 @@ fn numbers(probe: &Probe, one_success: bool, at: &Path<'_>, findings: &mut Findi
     if one_success && probe.success_threshold > 1 {
         let message = format!("Invalid value: {}: must be 1", probe.success_threshold);
         findings.add(&rules::PROBE, &at.field("successThreshold"), message);
+    }
+}
+
+fn grace(probe: &Probe, ends: bool, at: &Path<'_>, findings: &mut Findings) {
+    let Some(seconds) = probe.termination_grace_period_seconds else { return };
+    let here = at.field("terminationGracePeriodSeconds");
+    if !ends {
+        let message = "Forbidden: a readiness probe ends no container";
+        findings.add(&rules::PROBE, &here, message).help("set it on livenessProbe or startupProbe");
+    } else if !(1..=GRACE_MAX_SECONDS).contains(&seconds) {
+        let message =
+            format!("Invalid value: {seconds}: must be between 1 and {GRACE_MAX_SECONDS}, inclusive");
+        findings.add(&rules::OUT_OF_RANGE, &here, message);
     }
 }
 

@@ -16,7 +16,7 @@ const SEARCHES_MAX: usize = 32;
 const SEARCHES_MAX_CHARS: usize = 2048;
 
 /// A day: longer, and a stop never ends within a person's patience.
-const GRACE_MAX_SECONDS: u32 = 24 * 60 * 60;
+pub(super) const GRACE_MAX_SECONDS: u32 = 24 * 60 * 60;
 
 /// Checks node choice, host name, DNS and grace.
 pub(super) fn validate(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {

@@ -1,0 +1,59 @@
+//! The log of a container with a terminal, byte by byte as it comes. The engine does not frame such a log;
+//! the client library takes it for framed, and holds back what has no newline, however much that is: a progress
+//! bar is nothing else.
+
+use std::path::Path;
+
+use axum::body::{Body, to_bytes};
+use futures::stream::StreamExt as _;
+use hyper::Request;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use super::real::READ;
+use super::{DockerError, LogOptions, LogStream};
+
+const ACT: &str = "to read a log";
+
+/// Longest answer in place of a log that is kept.
+const REFUSAL_MAX: usize = 64 << 10;
+
+/// What container `id` wrote, asked at `socket` in the API's `version`, such as `1.41`.
+pub(super) async fn logs(
+    socket: &Path,
+    version: &str,
+    id: &str,
+    options: &LogOptions,
+) -> Result<LogStream, DockerError> {
+    let answer = timeout(READ, begin(socket, format!("/v{version}/containers/{id}/logs?{}", query(options))));
+    let answer = answer.await.map_err(|_| DockerError::Timeout { act: ACT, after: READ })?;
+    let answer = answer.map_err(|message| DockerError::Unreachable { message })?;
+    let (status, body) = (answer.status().as_u16(), Body::new(answer.into_body()));
+    if status != 200 {
+        let said = timeout(READ, to_bytes(body, REFUSAL_MAX)).await;
+        let said = said.ok().and_then(Result::ok).unwrap_or_default();
+        let message = String::from_utf8_lossy(&said).trim().to_owned();
+        return Err(DockerError::Refused { act: ACT, status, message }.about(id));
+    }
+    let broken = |error: axum::Error| DockerError::Unreachable { message: error.to_string() };
+    Ok(body.into_data_stream().map(move |piece| piece.map_err(broken)).boxed())
+}
+
+async fn begin(socket: &Path, uri: String) -> Result<hyper::Response<hyper::body::Incoming>, String> {
+    let stream = UnixStream::connect(socket).await.map_err(|e| e.to_string())?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
+    // It ends with the answer, or with whoever reads it.
+    tokio::spawn(connection);
+    let request =
+        Request::get(uri).header("Host", "docker").body(Body::empty()).map_err(|e| e.to_string())?;
+    sender.send_request(request).await.map_err(|e| e.to_string())
+}
+
+fn query(options: &LogOptions) -> String {
+    let LogOptions { follow, tail, since, timestamps } = options;
+    let since = since.map_or(0, |time| time.as_second().max(0));
+    let tail = tail.map_or_else(|| "all".to_owned(), |lines| lines.to_string());
+    format!("stdout=true&stderr=true&follow={follow}&timestamps={timestamps}&since={since}&tail={tail}")
+}
