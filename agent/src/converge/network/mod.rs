@@ -4,7 +4,6 @@
 //! decides in `plan.rs` and `tunnel.rs`; writes bridge, tunnel and rules. It never empties what it did not make, and plans nothing
 //! before range and pods are known, so a restarted agent adopts what is there.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +21,7 @@ mod observe;
 pub mod parse;
 pub mod plan;
 pub mod render;
+pub mod spellings;
 #[cfg(test)]
 mod tests;
 pub mod tunnel;
@@ -31,7 +31,8 @@ pub use act::Outcome;
 use self::observe::Reading;
 use self::parse::Words;
 use self::plan::{NetworkPlan, Observed};
-use self::render::{ChainRef, Names};
+use self::render::Names;
+use self::spellings::Spellings;
 use self::tunnel::Origin;
 use crate::catalog::Catalog;
 use crate::converge::pod_table::PodTable;
@@ -119,9 +120,8 @@ pub struct NetworkLoop {
     tunnel_failure: Option<String>,
     /// Asked once: it can't change while we run.
     random_fully: Option<bool>,
-    /// Chains written in the last run, to see how iptables prints them.
-    written: BTreeMap<ChainRef, Vec<String>>,
-    spellings: BTreeMap<ChainRef, (Vec<Words>, Vec<Words>)>,
+    /// What was written, and how this iptables prints it.
+    spellings: Spellings<Vec<Words>>,
 }
 
 impl NetworkLoop {
@@ -142,8 +142,7 @@ impl NetworkLoop {
             reading: None,
             tunnel_failure: None,
             random_fully: None,
-            written: BTreeMap::new(),
-            spellings: BTreeMap::new(),
+            spellings: Spellings::default(),
         }
     }
 }
@@ -173,8 +172,8 @@ impl Loop for NetworkLoop {
         plan::plan(observed)
     }
 
-    async fn act(&mut self, _observed: &Observed, plan: NetworkPlan) -> Outcome {
-        self.carry_out(&plan).await
+    async fn act(&mut self, observed: &Observed, plan: NetworkPlan) -> Outcome {
+        self.carry_out(observed, &plan).await
     }
 
     async fn report(&mut self, _observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {

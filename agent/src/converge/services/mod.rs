@@ -28,7 +28,7 @@ pub mod refused;
 pub mod render;
 mod report;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use act::Outcome;
 pub use report::RulesWriter;
@@ -40,7 +40,7 @@ use self::present::Fingerprint;
 use self::refused::Refusals;
 use self::render::{Place, ServiceRules, UdpServing};
 use crate::catalog::Catalog;
-use crate::converge::network::render::ChainRef;
+use crate::converge::network::spellings::Spellings;
 use crate::desired::Source;
 use crate::worlds::iptables::Iptables;
 
@@ -75,12 +75,8 @@ pub struct ServicesLoop {
     random_fully: Option<bool>,
     rendered: Rendered,
     reading: Reading,
-    /// Chains written since the rules were last read: how does this iptables print them?
-    written: BTreeMap<ChainRef, Fingerprint>,
-    /// What it printed otherwise, seen once.
-    doubts: BTreeMap<ChainRef, (Fingerprint, Fingerprint)>,
-    /// Seen twice the same.
-    spellings: Arc<BTreeMap<ChainRef, (Fingerprint, Fingerprint)>>,
+    /// What was written, and how this iptables prints it.
+    spellings: Spellings<Fingerprint>,
     udp_settled: Option<Arc<UdpServing>>,
 }
 
@@ -104,9 +100,7 @@ impl ServicesLoop {
             random_fully: None,
             rendered: Rendered::default(),
             reading: Reading::default(),
-            written: BTreeMap::new(),
-            doubts: BTreeMap::new(),
-            spellings: Arc::default(),
+            spellings: Spellings::default(),
             udp_settled: None,
         }
     }

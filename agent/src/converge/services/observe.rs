@@ -19,6 +19,7 @@ use super::render::{Place, service_rules};
 use super::{Rendered, ServicesLoop};
 use crate::catalog::Catalog;
 use crate::desired::Source;
+use crate::worlds::iptables::IptablesError;
 
 /// All rules are read this often though nothing says that they changed: should the count be wrong,
 /// they are right again within this time.
@@ -71,7 +72,7 @@ impl ServicesLoop {
             names: self.names.clone(),
             wanted: Arc::clone(&self.rendered.wanted),
             present,
-            spellings: Arc::clone(&self.spellings),
+            spellings: self.spellings.known(),
             udp_settled: self.udp_settled.clone(),
             revision: (catalog.source == Source::Etcd).then_some(catalog.revision),
         })
@@ -93,35 +94,23 @@ impl ServicesLoop {
         {
             return Ok(known);
         }
-        let text = self.deps.iptables.save().await;
-        let text = text.map_err(|e| LoopError::new("cannot read the packet rules", e))?;
+        let read = self.read_all(generation).await;
+        read.map_err(|e| LoopError::new("cannot read the packet rules", e))
+    }
+
+    /// Reads all rules; `generation` is the kernel's count of before: should somebody have changed a
+    /// rule meanwhile, it shows the next time.
+    pub(super) async fn read_all(&mut self, generation: Option<u32>) -> Result<Arc<Present>, IptablesError> {
+        let begun = Instant::now();
+        let text = self.deps.iptables.save().await?;
         let present = Arc::new(present(&text, &self.names));
         let ended = Instant::now();
-        // The count of before: should somebody have changed a rule meanwhile, it shows the next time.
         self.reading = Reading {
             present: Some(Arc::clone(&present)),
             generation,
             last: Some((ended, ended.duration_since(begun))),
         };
-        self.learn_spellings(&present);
         Ok(present)
-    }
-
-    /// Versions of iptables print some rules otherwise than they were written. What is printed the same
-    /// after it was written twice is another spelling; without this the loop would write for ever.
-    fn learn_spellings(&mut self, present: &Present) {
-        for (chain, written) in std::mem::take(&mut self.written) {
-            let Some(printed) = present.chains.get(&chain).filter(|printed| **printed != written) else {
-                self.doubts.remove(&chain);
-                continue;
-            };
-            let seen = (written, *printed);
-            if self.doubts.insert(chain.clone(), seen) == Some(seen) {
-                tracing::info!(%chain, "this iptables prints the rules of the chain in another spelling");
-                self.doubts.remove(&chain);
-                Arc::make_mut(&mut self.spellings).insert(chain, seen);
-            }
-        }
     }
 }
 

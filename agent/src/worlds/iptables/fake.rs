@@ -1,4 +1,5 @@
-//! Rules in memory, for tests of the loop: what `restore` is given is kept, not understood.
+//! Rules in memory, for tests of the loop: what `restore` is given is kept, and understood by `apply`
+//! alone.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,6 +27,9 @@ pub struct FakeRules {
     pub forgotten_flows: Vec<UdpFlow>,
     /// An input with one of these in a line is refused, for all such lines.
     pub refuse_lines: Vec<String>,
+    /// What [`Iptables::save`] answers after a restore, from what it answered before and the input;
+    /// without it that stays what it was.
+    pub apply: Option<fn(&str, &str) -> String>,
     /// The next calls fail with this text.
     pub refuse: Option<String>,
 }
@@ -71,6 +75,9 @@ impl Iptables for FakeIptables {
             return Err(IptablesError::Refused { program, message, lines });
         }
         rules.restored.push(input.to_owned());
+        if let Some(apply) = rules.apply {
+            rules.saved = apply(&rules.saved, input);
+        }
         let tables = input.lines().filter(|line| *line == "COMMIT").count();
         rules.generation = rules.generation.map(|count| count + u32::try_from(tables).unwrap_or_default());
         Ok(())

@@ -21,18 +21,18 @@ use crate::catalog::Catalog;
 use crate::desired::Source;
 use crate::worlds::iptables::{FakeIptables, UdpFlow};
 
-struct Rig {
-    iptables: Arc<FakeIptables>,
+pub(super) struct Rig {
+    pub(super) iptables: Arc<FakeIptables>,
     catalogs: watch::Sender<Arc<Catalog>>,
     subnets: watch::Sender<Option<Subnet>>,
     status: watch::Receiver<Option<RulesStatus>>,
     programmed: watch::Receiver<i64>,
-    services: ServicesLoop,
+    pub(super) services: ServicesLoop,
     /// Services whose refusal was news.
     news: Vec<String>,
 }
 
-fn rig() -> Rig {
+pub(super) fn rig() -> Rig {
     let iptables = Arc::new(FakeIptables::default());
     iptables.rules().generation = Some(1);
     rig_on(iptables)
@@ -58,7 +58,7 @@ fn rig_on(iptables: Arc<FakeIptables>) -> Rig {
 }
 
 impl Rig {
-    fn know(&self, source: Source, revision: i64, services: &[(&str, ServiceRecord)]) {
+    pub(super) fn know(&self, source: Source, revision: i64, services: &[(&str, ServiceRecord)]) {
         let table = services.iter().map(|(name, record)| {
             let value = record.clone();
             (id(name), Arc::new(Versioned { value, create_revision: 1, mod_revision: revision }))
@@ -81,7 +81,7 @@ impl Rig {
     }
 
     /// One run: whether it had to do something, or why not.
-    async fn run(&mut self) -> Result<bool, String> {
+    pub(super) async fn run(&mut self) -> Result<bool, String> {
         let observed = match self.services.observe().await.map_err(|e| e.to_string())? {
             Observation::Ready(observed) => observed,
             Observation::NotReady(why) => return Err(why),
