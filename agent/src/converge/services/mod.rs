@@ -78,6 +78,8 @@ pub struct ServicesLoop {
     /// What was written, and how this iptables prints it.
     spellings: Spellings<Fingerprint>,
     udp_settled: Option<Arc<UdpServing>>,
+    /// When the rules came to the revision that is told.
+    programmed_at: Option<Timestamp>,
 }
 
 /// The rules of the catalog that was seen last: a service that is the same is not rendered again.
@@ -102,6 +104,7 @@ impl ServicesLoop {
             reading: Reading::default(),
             spellings: Spellings::default(),
             udp_settled: None,
+            programmed_at: None,
         }
     }
 }
