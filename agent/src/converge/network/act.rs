@@ -87,6 +87,8 @@ impl NetworkLoop {
         let before = self.iptables.generation().await;
         let result = self.iptables.restore(&input).await;
         let failed = result.is_err();
+        // What is there now is read in the next look; of two tables one may be written.
+        self.reading = None;
         outcome.note(format!("rules ({})", what.join(", ")), result.map(|()| true));
         if failed {
             return;

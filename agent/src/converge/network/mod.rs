@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 mod act;
+pub mod changes;
 pub mod mtu;
 mod observe;
 pub mod parse;
@@ -116,6 +117,8 @@ pub struct NetworkLoop {
     origin: Origin,
     /// The rules as they were read last.
     reading: Option<Reading>,
+    /// Somebody changed rules; they are read after this time.
+    read_again: Option<Duration>,
     /// Why the tunnel is not as it should be, as told last.
     tunnel_failure: Option<String>,
     /// Asked once: it can't change while we run.
@@ -140,6 +143,7 @@ impl NetworkLoop {
             rules_changed,
             origin: Origin::default(),
             reading: None,
+            read_again: None,
             tunnel_failure: None,
             random_fully: None,
             spellings: Spellings::default(),
@@ -184,10 +188,11 @@ impl Loop for NetworkLoop {
             tracing::warn!("network: {sentence}");
         }
         match outcome.failed.is_empty() {
-            true => Ok(match self.origin.held_back(Instant::now()) {
-                Some((_, left)) => Next::After(left.max(LOOK_AGAIN_MIN)),
-                None => Next::Interval,
-            }),
+            true => {
+                let moves = self.origin.held_back(Instant::now()).map(|(_, left)| left.max(LOOK_AGAIN_MIN));
+                let soonest = moves.into_iter().chain(self.read_again).min();
+                Ok(soonest.map_or(Next::Interval, Next::After))
+            }
             false => Err(LoopError::message(outcome.failed.join("; "))),
         }
     }

@@ -25,6 +25,9 @@ const AUDIT: Duration = Duration::from_secs(60);
 /// An audit of very many rules comes later: one hundredth of a core is enough for it.
 const AUDIT_SHARE: u32 = 100;
 
+/// Between two reads that others cause by changing rules without end: a quarter of a core at most.
+const READ_SHARE: u32 = 3;
+
 /// What was read of the kernel's rules, and when.
 pub(super) struct Reading {
     saved: SavedRules,
@@ -35,10 +38,14 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Whether the rules must be read, if the kernel's count is this.
-    fn is_due(&self, generation: Option<u32>, now: Instant) -> bool {
-        let unchanged = generation.is_some() && generation == self.generation;
-        !unchanged || now.duration_since(self.at) >= AUDIT.max(self.took * AUDIT_SHARE)
+    /// In which time the rules are to be read, if the kernel's count is this.
+    fn due_in(&self, generation: Option<u32>, now: Instant) -> Duration {
+        let wait = match generation {
+            None => Duration::ZERO,
+            _ if generation == self.generation => AUDIT.max(self.took * AUDIT_SHARE),
+            Some(_) => self.took * READ_SHARE,
+        };
+        wait.saturating_sub(now.duration_since(self.at))
     }
 }
 
@@ -72,8 +79,13 @@ impl NetworkLoop {
     /// read: where the kernel counts changes, they are read when somebody changed some.
     async fn read_rules(&mut self) -> Result<SavedRules, LoopError> {
         let (generation, begun) = (self.iptables.generation().await, Instant::now());
-        if let Some(known) = self.reading.as_ref().filter(|known| !known.is_due(generation, begun)) {
-            return Ok(known.saved.clone());
+        self.read_again = None;
+        if let Some(known) = &self.reading {
+            let due_in = known.due_in(generation, begun);
+            if !due_in.is_zero() {
+                self.read_again = (generation != known.generation).then_some(due_in);
+                return Ok(known.saved.clone());
+            }
         }
         let read = self.read_all(generation).await;
         read.map_err(|e| LoopError::new("cannot read the packet rules", e))

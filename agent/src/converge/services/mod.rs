@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -75,6 +76,8 @@ pub struct ServicesLoop {
     random_fully: Option<bool>,
     rendered: Rendered,
     reading: Reading,
+    /// Somebody changed rules; they are read after this time.
+    read_again: Option<Duration>,
     /// What was written, and how this iptables prints it.
     spellings: Spellings<Fingerprint>,
     udp_settled: Option<Arc<UdpServing>>,
@@ -102,6 +105,7 @@ impl ServicesLoop {
             random_fully: None,
             rendered: Rendered::default(),
             reading: Reading::default(),
+            read_again: None,
             spellings: Spellings::default(),
             udp_settled: None,
             programmed_at: None,

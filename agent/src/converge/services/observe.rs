@@ -44,12 +44,15 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Whether all rules must be read, if the kernel's count is this.
-    fn is_due(&self, generation: Option<u32>, now: Instant) -> bool {
-        let (Some(_), Some((at, took))) = (&self.present, self.last) else { return true };
-        let unchanged = generation.is_some() && generation == self.generation;
-        let wait = if unchanged { AUDIT.max(took * AUDIT_SHARE) } else { took * READ_SHARE };
-        now.duration_since(at) >= wait
+    /// In which time all rules are to be read, if the kernel's count is this.
+    fn due_in(&self, generation: Option<u32>, now: Instant) -> Duration {
+        let (Some(_), Some((at, took))) = (&self.present, self.last) else { return Duration::ZERO };
+        let wait = if self.is_of(generation) { AUDIT.max(took * AUDIT_SHARE) } else { took * READ_SHARE };
+        wait.saturating_sub(now.duration_since(at))
+    }
+
+    fn is_of(&self, generation: Option<u32>) -> bool {
+        generation.is_some() && generation == self.generation
     }
 }
 
@@ -90,8 +93,9 @@ impl ServicesLoop {
     async fn read(&mut self) -> Result<Arc<Present>, LoopError> {
         let generation = self.deps.iptables.generation().await;
         let begun = Instant::now();
-        if let Some(known) = self.reading.present.clone().filter(|_| !self.reading.is_due(generation, begun))
-        {
+        let due_in = self.reading.due_in(generation, begun);
+        self.read_again = (!due_in.is_zero() && !self.reading.is_of(generation)).then_some(due_in);
+        if let Some(known) = self.reading.present.clone().filter(|_| !due_in.is_zero()) {
             return Ok(known);
         }
         let read = self.read_all(generation).await;
@@ -175,9 +179,9 @@ mod tests {
     fn all_rules_are_read_when_they_changed_or_may_have_and_else_rarely() {
         let at = Instant::now();
         let due = |took: u64, generation: Option<u32>, after_ms: u64| {
-            reading(took, at).is_due(generation, at + Duration::from_millis(after_ms))
+            reading(took, at).due_in(generation, at + Duration::from_millis(after_ms)).is_zero()
         };
-        assert!(Reading::default().is_due(Some(7), at), "nothing is known yet");
+        assert!(Reading::default().due_in(Some(7), at).is_zero(), "nothing is known yet");
         assert!(!due(10, Some(7), 59_000) && due(10, Some(7), 60_000), "an audit each minute");
         assert!(!due(1_100, Some(7), 100_000) && due(1_100, Some(7), 110_000), "of many rules later");
         assert!(due(10, Some(8), 30) && !due(10, Some(8), 29), "somebody changed a rule");

@@ -55,7 +55,7 @@ impl ServicesLoop {
         }
         match error.is_empty() {
             true if !is_done => Ok(Next::After(AGAIN)),
-            true => Ok(Next::Interval),
+            true => Ok(self.read_again.map_or(Next::Interval, Next::After)),
             false => Err(LoopError::message(error)),
         }
     }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -19,6 +20,8 @@ pub struct FakeRules {
     pub forgotten: Vec<StaleUdp>,
     /// How often [`Iptables::save`] was asked.
     pub saves: usize,
+    /// How long it takes.
+    pub save_takes: Duration,
     /// What [`Iptables::generation`] answers; a restore counts its tables. None: it does not count.
     pub generation: Option<u32>,
     /// What [`Iptables::udp_flows`] answers.
@@ -59,6 +62,10 @@ impl FakeIptables {
 #[async_trait]
 impl Iptables for FakeIptables {
     async fn save(&self) -> Result<String, IptablesError> {
+        let takes = self.allowed("iptables-save")?.save_takes;
+        if !takes.is_zero() {
+            tokio::time::sleep(takes).await;
+        }
         let mut rules = self.allowed("iptables-save")?;
         rules.saves += 1;
         Ok(rules.saved.clone())

@@ -257,6 +257,31 @@ async fn all_rules_are_read_again_only_when_somebody_changed_some_or_after_a_whi
     assert_eq!(rig.iptables.rules().saves, 6, "should the count be wrong");
 }
 
+// Seen red without `READ_SHARE`, with `Next::Interval` always, and with what was read before a write taken for
+// what is there after it.
+#[tokio::test(start_paused = true)]
+async fn changes_without_end_are_read_at_a_bounded_share_and_none_waits_for_a_full_look() {
+    let mut rig = programmed_rig(Some(1), after_restore).await;
+    rig.iptables.rules().save_takes = Duration::from_millis(1_000);
+    tokio::time::advance(Duration::from_secs(61)).await;
+    assert_eq!(run(&mut rig).await, Ok(false));
+    let whole = rig.iptables.rules().saved.clone();
+    rig.iptables.rules().saved = BARE.to_owned();
+    rig.iptables.rules().generation = Some(99);
+    let saves = rig.iptables.rules().saves;
+    tokio::time::advance(Duration::from_millis(500)).await;
+    let Observation::Ready(observed) = rig.network.observe().await.unwrap() else { panic!("ready") };
+    let plan = NetworkLoop::plan(&observed, Timestamp::now());
+    assert!(plan.is_empty() && rig.iptables.rules().saves == saves, "too soon to read again");
+    let outcome = rig.network.act(&observed, plan).await;
+    let next = rig.network.report(observed, outcome).await.unwrap();
+    assert_eq!(next, Next::After(Duration::from_millis(2_500)));
+    tokio::time::advance(Duration::from_millis(2_500)).await;
+    assert_eq!(run(&mut rig).await, Ok(true));
+    assert_eq!(rig.iptables.rules().saved, whole);
+    assert_eq!(run(&mut rig).await, Ok(false), "what it wrote it reads at once");
+}
+
 /// A rig that knows its range, its pods and one other node.
 fn rig_with_peer() -> Rig {
     let mut rig = rig();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use schema::control::{Loop as _, Observation, Plan as _};
+use schema::control::{Loop as _, Next, Observation, Plan as _};
 use schema::keys::Key;
 use schema::records::{RulesStatus, Subnet};
 use schema::store::SharedStore;
@@ -30,6 +30,8 @@ pub(super) struct Rig {
     pub(super) services: ServicesLoop,
     /// Services whose refusal was news.
     news: Vec<String>,
+    /// What the last run asked for.
+    pub(super) next: Option<Next>,
 }
 
 pub(super) fn rig() -> Rig {
@@ -62,6 +64,7 @@ fn rig_on(iptables: Arc<FakeIptables>) -> Rig {
         programmed: newest,
         services,
         news: Vec::new(),
+        next: None,
     }
 }
 
@@ -104,7 +107,7 @@ impl Rig {
         let outcome = self.services.act(&observed, plan).await;
         let news = outcome.refused.iter().filter(|refusal| refusal.is_news);
         self.news.extend(news.map(|refusal| refusal.service.to_string()));
-        self.services.report(observed, outcome).await.map_err(|e| e.to_string())?;
+        self.next = Some(self.services.report(observed, outcome).await.map_err(|e| e.to_string())?);
         Ok(acts)
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use schema::control::Next;
+
 use super::fakes::{Rig, rig};
 use super::*;
 use crate::desired::Source;
@@ -93,4 +95,21 @@ async fn another_spelling_is_written_once_more_and_then_known_until_somebody_cha
         }
         assert_eq!(rig.run().await, Ok(false));
     }
+}
+
+// Seen red with `Next::Interval` always.
+#[tokio::test(start_paused = true)]
+async fn a_change_soon_after_a_read_is_read_as_soon_as_it_may_be() {
+    let mut rig = programmed_rig(Some(1), after_restore).await;
+    rig.iptables.rules().save_takes = Duration::from_millis(1_000);
+    tokio::time::advance(Duration::from_secs(61)).await;
+    assert_eq!(rig.run().await, Ok(false));
+    let whole = rig.saved();
+    rig.meddle(|saved| without(saved, "-A "));
+    tokio::time::advance(Duration::from_millis(500)).await;
+    assert_eq!(rig.run().await, Ok(false), "too soon to read again");
+    assert_eq!(rig.next, Some(Next::After(Duration::from_millis(2_500))));
+    tokio::time::advance(Duration::from_millis(2_500)).await;
+    assert_eq!(rig.run().await, Ok(true));
+    assert_eq!((rig.saved(), rig.next), (whole, Some(Next::Interval)));
 }
