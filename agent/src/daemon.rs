@@ -31,7 +31,7 @@ use crate::converge::dns::{self, DnsDeps, DnsLoop, NodeDns};
 use crate::converge::gateway::{self, GatewayDeps, GatewayLoop};
 use crate::converge::images::{ImageBook, ImagesDeps, ImagesLoop};
 use crate::converge::network::mtu::pod_mtu;
-use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings};
+use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings, changes};
 use crate::converge::node::{HEARTBEAT_INTERVAL, NodeDeps, NodeLoop};
 use crate::converge::pod_table::PodTable;
 use crate::converge::pods::{PauseImage, PodsDeps, PodsLoop};
@@ -281,6 +281,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     let (nudge, nudged) = Nudge::new();
     drive(tasks, checksums, checksums::INTERVAL, nudged);
     nudge_on_change(tasks, "catalog to checksums", catalog.clone(), nudge);
+    let (kernel, wakes_services) = (Arc::clone(&iptables), rules_changed.clone());
     let network = NetworkLoop::new(
         settings,
         NetworkDeps {
@@ -299,7 +300,9 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     drive(tasks, network, NETWORK_INTERVAL, nudged);
     nudge_on_change(tasks, "catalog to network", catalog, nudge.clone());
     nudge_on_change(tasks, "subnet to network", subnet, nudge.clone());
-    nudge_on_change(tasks, "pods to network", pod_table, nudge);
+    nudge_on_change(tasks, "pods to network", pod_table, nudge.clone());
+    let waking = changes::watch(kernel, vec![wakes_services, nudge], tasks.token());
+    tasks.spawn_critical("changes of packet rules", waking);
     Ok(())
 }
 

@@ -122,7 +122,7 @@ pub(super) fn heartbeat() -> Heartbeat {
 }
 
 /// Builds a world key by key; every key gets a revision of its own.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Worlds {
     pub(super) world: World,
 }

@@ -91,11 +91,19 @@ pub struct EndpointView {
 
 /// How far a node's rules are.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct NodeRules {
     /// The node.
     pub node: String,
     /// `programmed`, `behind`, `nothing yet`, or what failed.
     pub state: String,
+    /// When the node last brought its rules up to the services as it knew them; none while it never has.
+    /// What is programmed of this service was then at the latest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub programmed_at: Option<Timestamp>,
+    /// Time since then; empty while it never has.
+    #[serde(default)]
+    pub age: String,
 }
 
 /// The endpoints of one service in a list.
@@ -177,7 +185,7 @@ pub fn service(world: &World, id: &PodRef, now: Timestamp) -> Option<ServiceDeta
             .collect(),
         not_ready: record.left_out.clone(),
         nodes: match (record.cluster_ip, stored) {
-            (Some(_), Some(stored)) => node_rules(world, id, stored.mod_revision),
+            (Some(_), Some(stored)) => node_rules(world, id, stored.mod_revision, now),
             _ => Vec::new(),
         },
         set_by: format!("{}:{} of source {}", from.file, from.line, from.source),
@@ -190,13 +198,13 @@ pub fn service(world: &World, id: &PodRef, now: Timestamp) -> Option<ServiceDeta
 /// and of a service that needs no rules.
 pub(super) fn unprogrammed(world: &World, service: &PodRef) -> Option<String> {
     let stored = world.services.get(service).filter(|stored| stored.value.cluster_ip.is_some())?;
-    let nodes = node_rules(world, service, stored.mod_revision).into_iter();
+    let nodes = node_rules(world, service, stored.mod_revision, Timestamp::UNIX_EPOCH).into_iter();
     let mut behind = nodes.filter(|rules| rules.state != PROGRAMMED && world.node_is_ready(&rules.node));
     behind.next().map(|rules| format!("node {}: rules {}", rules.node, rules.state))
 }
 
 /// What each node has programmed of a record of that revision.
-fn node_rules(world: &World, service: &PodRef, revision: i64) -> Vec<NodeRules> {
+fn node_rules(world: &World, service: &PodRef, revision: i64, now: Timestamp) -> Vec<NodeRules> {
     let left_out = |rules: &RulesStatus| rules.left_out.get(&service.to_string()).cloned();
     let state = |node: &String| match world.rules.get(node).map(|rules| &rules.value) {
         None => "nothing yet".to_owned(),
@@ -207,7 +215,12 @@ fn node_rules(world: &World, service: &PodRef, revision: i64) -> Vec<NodeRules> 
             None => "behind".to_owned(),
         },
     };
-    world.nodes.keys().map(|node| NodeRules { node: node.clone(), state: state(node) }).collect()
+    let rules = |node: &String| {
+        let programmed_at = world.rules.get(node).and_then(|rules| rules.value.programmed_at);
+        let age = programmed_at.map(|then| age(then, now)).unwrap_or_default();
+        NodeRules { node: node.clone(), state: state(node), programmed_at, age }
+    };
+    world.nodes.keys().map(rules).collect()
 }
 
 /// The endpoints of every service.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::kinds::Health;
@@ -184,6 +185,9 @@ pub struct PathRecord {
 pub struct RulesStatus {
     /// Newest revision of `services/` that is programmed.
     pub revision: i64,
+    /// When its rules came to that revision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub programmed_at: Option<Timestamp>,
     /// Why not everything could be programmed.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub error: String,

@@ -2,8 +2,10 @@
 //! no other.
 
 use super::NetworkLoop;
-use super::plan::NetworkPlan;
+use super::parse::{Words, words};
+use super::plan::{NetworkPlan, Observed};
 use super::render::{RuleChange, restore_input};
+use super::spellings::{Doubts, only_we_wrote, tables_of};
 use super::tunnel::TunnelStep;
 
 /// What became of a plan.
@@ -28,7 +30,7 @@ impl Outcome {
 }
 
 impl NetworkLoop {
-    pub(super) async fn carry_out(&mut self, plan: &NetworkPlan) -> Outcome {
+    pub(super) async fn carry_out(&mut self, observed: &Observed, plan: &NetworkPlan) -> Outcome {
         let mut outcome = Outcome::default();
         if let Some(bridge) = &plan.bridge {
             let result = self.netlink.ensure_bridge(bridge).await;
@@ -36,7 +38,7 @@ impl NetworkLoop {
         }
         self.carry_out_tunnel(plan, &mut outcome).await;
         if !plan.rules.is_empty() {
-            self.change_rules(plan, &mut outcome).await;
+            self.change_rules(observed, plan, &mut outcome).await;
         }
         outcome
     }
@@ -78,25 +80,43 @@ impl NetworkLoop {
         });
     }
 
-    async fn change_rules(&mut self, plan: &NetworkPlan, outcome: &mut Outcome) {
+    async fn change_rules(&mut self, observed: &Observed, plan: &NetworkPlan, outcome: &mut Outcome) {
         let changes: Vec<RuleChange> = plan.rules.iter().map(|(change, _)| change.clone()).collect();
         let what: Vec<String> = plan.rules.iter().map(|(change, why)| format!("{change} {why}")).collect();
-        let result = self.iptables.restore(&restore_input(&changes)).await;
+        let input = restore_input(&changes);
+        let before = self.iptables.generation().await;
+        let result = self.iptables.restore(&input).await;
         let failed = result.is_err();
+        // What is there now is read in the next look; of two tables one may be written.
+        self.reading = None;
         outcome.note(format!("rules ({})", what.join(", ")), result.map(|()| true));
         if failed {
             return;
         }
         self.rules_changed.nudge();
+        let now = self.iptables.generation().await;
+        let mut doubts = Doubts::new();
         for change in changes {
             if let RuleChange::WriteChain { chain, rules } = change {
-                self.written.insert(chain, rules);
+                let written = rules.iter().map(|rule| words(rule)).collect();
+                self.spellings.wrote(&chain, written, observed.saved.get(&chain), &mut doubts);
             }
+        }
+        if !doubts.is_empty() && only_we_wrote(before, tables_of(&input), now) {
+            self.settle_doubts(doubts, now).await;
         }
         for stale in &plan.stale_udp {
             if let Err(error) = self.iptables.forget_udp(stale).await {
                 outcome.tolerated.push(format!("old UDP connections to port {}: {error}", stale.port));
             }
+        }
+    }
+    /// Looks how what was just written is printed. `written_at` is the kernel's count that we left.
+    async fn settle_doubts(&mut self, doubts: Doubts<Vec<Words>>, written_at: Option<u32>) {
+        // What can't be read now is in doubt again after the next look.
+        let Ok(saved) = self.read_all(written_at).await else { return };
+        if self.iptables.generation().await == written_at {
+            self.spellings.learn(doubts, |chain| saved.get(chain));
         }
     }
 }

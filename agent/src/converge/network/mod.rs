@@ -4,7 +4,6 @@
 //! decides in `plan.rs` and `tunnel.rs`; writes bridge, tunnel and rules. It never empties what it did not make, and plans nothing
 //! before range and pods are known, so a restarted agent adopts what is there.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +16,13 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 mod act;
+pub mod changes;
 pub mod mtu;
 mod observe;
 pub mod parse;
 pub mod plan;
 pub mod render;
+pub mod spellings;
 #[cfg(test)]
 mod tests;
 pub mod tunnel;
@@ -31,7 +32,8 @@ pub use act::Outcome;
 use self::observe::Reading;
 use self::parse::Words;
 use self::plan::{NetworkPlan, Observed};
-use self::render::{ChainRef, Names};
+use self::render::Names;
+use self::spellings::Spellings;
 use self::tunnel::Origin;
 use crate::catalog::Catalog;
 use crate::converge::pod_table::PodTable;
@@ -115,13 +117,14 @@ pub struct NetworkLoop {
     origin: Origin,
     /// The rules as they were read last.
     reading: Option<Reading>,
+    /// Somebody changed rules; they are read after this time.
+    read_again: Option<Duration>,
     /// Why the tunnel is not as it should be, as told last.
     tunnel_failure: Option<String>,
     /// Asked once: it can't change while we run.
     random_fully: Option<bool>,
-    /// Chains written in the last run, to see how iptables prints them.
-    written: BTreeMap<ChainRef, Vec<String>>,
-    spellings: BTreeMap<ChainRef, (Vec<Words>, Vec<Words>)>,
+    /// What was written, and how this iptables prints it.
+    spellings: Spellings<Vec<Words>>,
 }
 
 impl NetworkLoop {
@@ -140,10 +143,10 @@ impl NetworkLoop {
             rules_changed,
             origin: Origin::default(),
             reading: None,
+            read_again: None,
             tunnel_failure: None,
             random_fully: None,
-            written: BTreeMap::new(),
-            spellings: BTreeMap::new(),
+            spellings: Spellings::default(),
         }
     }
 }
@@ -173,8 +176,8 @@ impl Loop for NetworkLoop {
         plan::plan(observed)
     }
 
-    async fn act(&mut self, _observed: &Observed, plan: NetworkPlan) -> Outcome {
-        self.carry_out(&plan).await
+    async fn act(&mut self, observed: &Observed, plan: NetworkPlan) -> Outcome {
+        self.carry_out(observed, &plan).await
     }
 
     async fn report(&mut self, _observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {
@@ -185,10 +188,11 @@ impl Loop for NetworkLoop {
             tracing::warn!("network: {sentence}");
         }
         match outcome.failed.is_empty() {
-            true => Ok(match self.origin.held_back(Instant::now()) {
-                Some((_, left)) => Next::After(left.max(LOOK_AGAIN_MIN)),
-                None => Next::Interval,
-            }),
+            true => {
+                let moves = self.origin.held_back(Instant::now()).map(|(_, left)| left.max(LOOK_AGAIN_MIN));
+                let soonest = moves.into_iter().chain(self.read_again).min();
+                Ok(soonest.map_or(Next::Interval, Next::After))
+            }
             false => Err(LoopError::message(outcome.failed.join("; "))),
         }
     }

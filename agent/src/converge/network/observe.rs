@@ -9,12 +9,13 @@ use schema::records::{Subnet, dns_address, gateway_address};
 use tokio::time::Instant;
 
 use super::NetworkLoop;
-use super::parse::{SavedRules, Words, saved_rules, words};
+use super::parse::{SavedRules, saved_rules};
 use super::plan::{Observed, first_claims};
 use super::render::{ChainRef, Model, gateway_of};
 use super::tunnel::{self, AddressSeen, Origin, TunnelSeen};
 use crate::converge::pod_table::PodNet;
 use crate::desired::Source;
+use crate::worlds::iptables::IptablesError;
 use crate::worlds::netlink::{Bridge, NetlinkError, Tunnel};
 
 /// All rules are read this often though nothing says that they changed: should the count be wrong,
@@ -23,6 +24,9 @@ const AUDIT: Duration = Duration::from_secs(60);
 
 /// An audit of very many rules comes later: one hundredth of a core is enough for it.
 const AUDIT_SHARE: u32 = 100;
+
+/// Between two reads that others cause by changing rules without end: a quarter of a core at most.
+const READ_SHARE: u32 = 3;
 
 /// What was read of the kernel's rules, and when.
 pub(super) struct Reading {
@@ -34,10 +38,14 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Whether the rules must be read, if the kernel's count is this.
-    fn is_due(&self, generation: Option<u32>, now: Instant) -> bool {
-        let unchanged = generation.is_some() && generation == self.generation;
-        !unchanged || now.duration_since(self.at) >= AUDIT.max(self.took * AUDIT_SHARE)
+    /// In which time the rules are to be read, if the kernel's count is this.
+    fn due_in(&self, generation: Option<u32>, now: Instant) -> Duration {
+        let wait = match generation {
+            None => Duration::ZERO,
+            _ if generation == self.generation => AUDIT.max(self.took * AUDIT_SHARE),
+            Some(_) => self.took * READ_SHARE,
+        };
+        wait.saturating_sub(now.duration_since(self.at))
     }
 }
 
@@ -63,7 +71,7 @@ impl NetworkLoop {
         let bridge_is_whole = self.netlink.bridge_is_whole(&bridge).await;
         let bridge_is_whole = bridge_is_whole.map_err(|e| LoopError::new("cannot look at the bridge", e))?;
         let saved = self.read_rules().await?;
-        let spellings = self.spellings.clone();
+        let spellings = self.spellings.known();
         Ok(Observed { model, bridge, bridge_is_whole, tunnel, tunnel_failure, saved, spellings })
     }
 
@@ -71,17 +79,27 @@ impl NetworkLoop {
     /// read: where the kernel counts changes, they are read when somebody changed some.
     async fn read_rules(&mut self) -> Result<SavedRules, LoopError> {
         let (generation, begun) = (self.iptables.generation().await, Instant::now());
-        if let Some(known) = self.reading.as_ref().filter(|known| !known.is_due(generation, begun)) {
-            return Ok(known.saved.clone());
+        self.read_again = None;
+        if let Some(known) = &self.reading {
+            let due_in = known.due_in(generation, begun);
+            if !due_in.is_zero() {
+                self.read_again = (generation != known.generation).then_some(due_in);
+                return Ok(known.saved.clone());
+            }
         }
-        let text = self.iptables.save().await;
-        let text = text.map_err(|e| LoopError::new("cannot read the packet rules", e))?;
+        let read = self.read_all(generation).await;
+        read.map_err(|e| LoopError::new("cannot read the packet rules", e))
+    }
+
+    /// Reads all rules; `generation` is the kernel's count of before: should somebody have changed a
+    /// rule meanwhile, it shows the next time.
+    pub(super) async fn read_all(&mut self, generation: Option<u32>) -> Result<SavedRules, IptablesError> {
+        let begun = Instant::now();
+        let text = self.iptables.save().await?;
         let names = &self.settings.names;
         let bases: BTreeSet<ChainRef> = names.jumps().into_iter().map(|jump| jump.base).collect();
         let ours: BTreeSet<ChainRef> = names.chains().into_iter().cloned().collect();
         let saved = saved_rules(&text, |chain| bases.contains(chain) || ours.contains(chain));
-        self.learn_spellings(&saved);
-        // The count of before: should somebody have changed a rule meanwhile, it shows the next time.
         self.reading =
             Some(Reading { saved: saved.clone(), generation, at: Instant::now(), took: begun.elapsed() });
         Ok(saved)
@@ -179,19 +197,5 @@ impl NetworkLoop {
             tunnel_port: self.settings.vxlan.port,
             tunnel_senders: tunnel.and_then(|seen| seen.peers.as_ref().map(tunnel::senders)),
         })
-    }
-
-    /// Versions of iptables print some rules otherwise than they were written. What is printed right
-    /// after we wrote is another spelling of the same, if it has as many rules; without this the loop
-    /// would write for ever.
-    fn learn_spellings(&mut self, saved: &SavedRules) {
-        for (chain, rules) in std::mem::take(&mut self.written) {
-            let written: Vec<Words> = rules.iter().map(|rule| words(rule)).collect();
-            let Some(printed) = saved.get(&chain) else { continue };
-            if *printed != written && printed.len() == written.len() {
-                tracing::info!(%chain, "this iptables prints the rules of the chain in another spelling");
-                self.spellings.insert(chain, (written, printed.clone()));
-            }
-        }
     }
 }

@@ -7,11 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
 
 use schema::records::Vtep;
 
 use super::parse::{SavedRules, Words, after, rule_of, words};
 use super::render::{ChainRef, HostPort, HostPortProtocol, HostPortTarget, Jump, Model, RuleChange, rules};
+use super::spellings::Known;
 use super::tunnel::{self, TunnelSeen, TunnelStep};
 use crate::worlds::iptables::StaleUdp;
 use crate::worlds::netlink::Bridge;
@@ -33,7 +35,7 @@ pub struct Observed {
     pub saved: SavedRules,
     /// Rules that this iptables prints otherwise than they were written: by chain, what was written
     /// and what it prints then.
-    pub spellings: BTreeMap<ChainRef, (Vec<Words>, Vec<Words>)>,
+    pub spellings: Arc<Known<Vec<Words>>>,
 }
 
 /// Why a rule changes.

@@ -17,6 +17,7 @@ use schema::records::RulesStatus;
 use schema::store::SharedStore;
 use schema::world::World;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::facts::{PodFacts, Uid};
 use crate::catalog::Catalog;
@@ -27,7 +28,7 @@ use crate::desired::{Desired, Source};
 pub const DRAIN_MAX: SignedDuration = SignedDuration::from_secs(5);
 /// How soon it is looked at again.
 pub const DRAIN_CHECK: SignedDuration = SignedDuration::from_millis(100);
-/// Longest wait for what the other nodes say: the other pods of the node are not held up.
+/// Longest wait for what the other nodes say, in one look: the other pods of the node are not held up.
 const ASK_MAX: Duration = Duration::from_millis(500);
 
 /// A pod that is not wanted any more and that clients may still be led to.
@@ -44,7 +45,7 @@ pub struct Drain {
 pub enum DrainedBy {
     /// It is an endpoint of a service.
     Services,
-    /// The rules of these nodes are of before.
+    /// The rules of these nodes are of before, or nobody could say of when they are.
     Nodes(Vec<String>),
 }
 
@@ -121,7 +122,7 @@ impl DrainBook {
                         Some(known) => known,
                         None => self.rules(&catalog, world).await,
                     };
-                    let behind = known.iter().filter(|(_, at)| *at < *revision);
+                    let behind = known.iter().filter(|(_, at)| at.is_none_or(|at| at < *revision));
                     let behind: Vec<String> = behind.map(|(node, _)| node.clone()).collect();
                     rules = Some(known);
                     if behind.is_empty() {
@@ -163,21 +164,22 @@ impl DrainBook {
         self.is_first = false;
     }
 
-    /// How far the rules are on this node and on those that are alive. A node that does not say in time is
-    /// not waited for in this look.
-    async fn rules(&self, catalog: &Catalog, world: &World) -> Vec<(String, i64)> {
-        let mut known = vec![(self.node.clone(), *self.programmed.borrow())];
+    /// How far the rules are on this node and on those that are alive; none if a node's answer can't be
+    /// had. That it is behind is all that may be taken from that.
+    async fn rules(&self, catalog: &Catalog, world: &World) -> Vec<(String, Option<i64>)> {
+        let mut known = vec![(self.node.clone(), Some(*self.programmed.borrow()))];
         let alive = catalog.peers.keys().filter(|peer| world.heartbeats.contains_key(*peer));
         let asked = alive.map(|peer| async move {
             let key = Key::Rules(peer.clone()).to_string();
-            let stored = self.store.get(&key).await.ok().flatten()?;
-            // A node that has said nothing programs nothing.
-            let status: RulesStatus = decode(&stored.value).ok()?;
-            Some((peer.clone(), status.revision))
+            let at = match timeout(ASK_MAX, self.store.get(&key)).await {
+                Ok(Ok(Some(stored))) => decode(&stored.value).ok().map(|status: RulesStatus| status.revision),
+                // A node that has said nothing programs nothing.
+                Ok(Ok(None)) => return None,
+                Ok(Err(_)) | Err(_) => None,
+            };
+            Some((peer.clone(), at))
         });
-        let asked = futures::future::join_all(asked);
-        let said = tokio::time::timeout(ASK_MAX, asked).await.unwrap_or_default();
-        known.extend(said.into_iter().flatten());
+        known.extend(futures::future::join_all(asked).await.into_iter().flatten());
         known
     }
 }

@@ -8,12 +8,13 @@ use schema::meta::PodRef;
 use tokio::time::Instant;
 
 use super::plan::{Observed, ServicesPlan, stale_flows};
-use super::present::{Present, fingerprint};
+use super::present::{Fingerprint, Present, fingerprint};
 use super::render::UdpServing;
 use super::{ServicesLoop, refused};
 use crate::converge::network::parse::words;
 use crate::converge::network::plan::Why;
 use crate::converge::network::render::{RuleChange, restore_input};
+use crate::converge::network::spellings::{Doubts, only_we_wrote, tables_of};
 use crate::worlds::iptables::IptablesError;
 
 /// Changes that are named in a line of the log; of more the number is told.
@@ -86,22 +87,43 @@ impl ServicesLoop {
             }
             return false;
         }
-        let tables = input.lines().filter(|line| *line == "COMMIT").count();
-        let after = before.and_then(|count| count.checked_add(u32::try_from(tables).ok()?));
         let now = self.deps.iptables.generation().await;
-        // Only we wrote: what is there follows from what was. Else it is read again.
-        let only_we = before.is_some() && before == self.reading.generation && now == after;
-        self.reading.generation = now.filter(|_| only_we);
+        let only_we = only_we_wrote(before, tables_of(&input), now);
+        // What is there follows from what was, if nobody wrote but us. Else it is read again.
+        self.reading.generation = now.filter(|_| only_we && before == self.reading.generation);
         let mut present = Present::clone(&observed.present);
+        let mut doubts = Doubts::new();
         for change in changes {
-            if let RuleChange::WriteChain { chain, rules } = &change {
-                self.written.insert(chain.clone(), fingerprint(rules.iter().map(String::as_str)));
-            }
+            self.note_spelling(observed, &change, &mut doubts);
             note(&mut present, change);
         }
         self.reading.present = Some(Arc::new(present));
+        if only_we && !doubts.is_empty() {
+            self.settle_doubts(doubts, now).await;
+        }
         outcome.done.push(what);
         true
+    }
+
+    fn note_spelling(&mut self, observed: &Observed, change: &RuleChange, doubts: &mut Doubts<Fingerprint>) {
+        match change {
+            RuleChange::WriteChain { chain, rules } => {
+                let there = observed.present.chains.get(chain);
+                let written = fingerprint(rules.iter().map(String::as_str));
+                self.spellings.wrote(chain, written, there, doubts);
+            }
+            RuleChange::DropChain { chain } => self.spellings.dropped(chain),
+            RuleChange::InsertJump { .. } | RuleChange::DeleteJump { .. } => {}
+        }
+    }
+
+    /// Looks how what was just written is printed. `written_at` is the kernel's count that we left.
+    async fn settle_doubts(&mut self, doubts: Doubts<Fingerprint>, written_at: Option<u32>) {
+        // What can't be read now is in doubt again after the next look.
+        let Ok(present) = self.read_all(written_at).await else { return };
+        if self.deps.iptables.generation().await == written_at {
+            self.spellings.learn(doubts, |chain| present.chains.get(chain));
+        }
     }
 
     async fn forget_stale(&mut self, observed: &Observed, serving: &UdpServing, outcome: &mut Outcome) {

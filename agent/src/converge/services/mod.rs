@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -28,7 +29,7 @@ pub mod refused;
 pub mod render;
 mod report;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use act::Outcome;
 pub use report::RulesWriter;
@@ -40,7 +41,7 @@ use self::present::Fingerprint;
 use self::refused::Refusals;
 use self::render::{Place, ServiceRules, UdpServing};
 use crate::catalog::Catalog;
-use crate::converge::network::render::ChainRef;
+use crate::converge::network::spellings::Spellings;
 use crate::desired::Source;
 use crate::worlds::iptables::Iptables;
 
@@ -75,13 +76,13 @@ pub struct ServicesLoop {
     random_fully: Option<bool>,
     rendered: Rendered,
     reading: Reading,
-    /// Chains written since the rules were last read: how does this iptables print them?
-    written: BTreeMap<ChainRef, Fingerprint>,
-    /// What it printed otherwise, seen once.
-    doubts: BTreeMap<ChainRef, (Fingerprint, Fingerprint)>,
-    /// Seen twice the same.
-    spellings: Arc<BTreeMap<ChainRef, (Fingerprint, Fingerprint)>>,
+    /// Somebody changed rules; they are read after this time.
+    read_again: Option<Duration>,
+    /// What was written, and how this iptables prints it.
+    spellings: Spellings<Fingerprint>,
     udp_settled: Option<Arc<UdpServing>>,
+    /// When the rules came to the revision that is told.
+    programmed_at: Option<Timestamp>,
 }
 
 /// The rules of the catalog that was seen last: a service that is the same is not rendered again.
@@ -104,10 +105,10 @@ impl ServicesLoop {
             random_fully: None,
             rendered: Rendered::default(),
             reading: Reading::default(),
-            written: BTreeMap::new(),
-            doubts: BTreeMap::new(),
-            spellings: Arc::default(),
+            read_again: None,
+            spellings: Spellings::default(),
             udp_settled: None,
+            programmed_at: None,
         }
     }
 }

@@ -19,6 +19,7 @@ use super::render::{Place, service_rules};
 use super::{Rendered, ServicesLoop};
 use crate::catalog::Catalog;
 use crate::desired::Source;
+use crate::worlds::iptables::IptablesError;
 
 /// All rules are read this often though nothing says that they changed: should the count be wrong,
 /// they are right again within this time.
@@ -43,12 +44,15 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Whether all rules must be read, if the kernel's count is this.
-    fn is_due(&self, generation: Option<u32>, now: Instant) -> bool {
-        let (Some(_), Some((at, took))) = (&self.present, self.last) else { return true };
-        let unchanged = generation.is_some() && generation == self.generation;
-        let wait = if unchanged { AUDIT.max(took * AUDIT_SHARE) } else { took * READ_SHARE };
-        now.duration_since(at) >= wait
+    /// In which time all rules are to be read, if the kernel's count is this.
+    fn due_in(&self, generation: Option<u32>, now: Instant) -> Duration {
+        let (Some(_), Some((at, took))) = (&self.present, self.last) else { return Duration::ZERO };
+        let wait = if self.is_of(generation) { AUDIT.max(took * AUDIT_SHARE) } else { took * READ_SHARE };
+        wait.saturating_sub(now.duration_since(at))
+    }
+
+    fn is_of(&self, generation: Option<u32>) -> bool {
+        generation.is_some() && generation == self.generation
     }
 }
 
@@ -71,7 +75,7 @@ impl ServicesLoop {
             names: self.names.clone(),
             wanted: Arc::clone(&self.rendered.wanted),
             present,
-            spellings: Arc::clone(&self.spellings),
+            spellings: self.spellings.known(),
             udp_settled: self.udp_settled.clone(),
             revision: (catalog.source == Source::Etcd).then_some(catalog.revision),
         })
@@ -89,39 +93,28 @@ impl ServicesLoop {
     async fn read(&mut self) -> Result<Arc<Present>, LoopError> {
         let generation = self.deps.iptables.generation().await;
         let begun = Instant::now();
-        if let Some(known) = self.reading.present.clone().filter(|_| !self.reading.is_due(generation, begun))
-        {
+        let due_in = self.reading.due_in(generation, begun);
+        self.read_again = (!due_in.is_zero() && !self.reading.is_of(generation)).then_some(due_in);
+        if let Some(known) = self.reading.present.clone().filter(|_| !due_in.is_zero()) {
             return Ok(known);
         }
-        let text = self.deps.iptables.save().await;
-        let text = text.map_err(|e| LoopError::new("cannot read the packet rules", e))?;
+        let read = self.read_all(generation).await;
+        read.map_err(|e| LoopError::new("cannot read the packet rules", e))
+    }
+
+    /// Reads all rules; `generation` is the kernel's count of before: should somebody have changed a
+    /// rule meanwhile, it shows the next time.
+    pub(super) async fn read_all(&mut self, generation: Option<u32>) -> Result<Arc<Present>, IptablesError> {
+        let begun = Instant::now();
+        let text = self.deps.iptables.save().await?;
         let present = Arc::new(present(&text, &self.names));
         let ended = Instant::now();
-        // The count of before: should somebody have changed a rule meanwhile, it shows the next time.
         self.reading = Reading {
             present: Some(Arc::clone(&present)),
             generation,
             last: Some((ended, ended.duration_since(begun))),
         };
-        self.learn_spellings(&present);
         Ok(present)
-    }
-
-    /// Versions of iptables print some rules otherwise than they were written. What is printed the same
-    /// after it was written twice is another spelling; without this the loop would write for ever.
-    fn learn_spellings(&mut self, present: &Present) {
-        for (chain, written) in std::mem::take(&mut self.written) {
-            let Some(printed) = present.chains.get(&chain).filter(|printed| **printed != written) else {
-                self.doubts.remove(&chain);
-                continue;
-            };
-            let seen = (written, *printed);
-            if self.doubts.insert(chain.clone(), seen) == Some(seen) {
-                tracing::info!(%chain, "this iptables prints the rules of the chain in another spelling");
-                self.doubts.remove(&chain);
-                Arc::make_mut(&mut self.spellings).insert(chain, seen);
-            }
-        }
     }
 }
 
@@ -186,9 +179,9 @@ mod tests {
     fn all_rules_are_read_when_they_changed_or_may_have_and_else_rarely() {
         let at = Instant::now();
         let due = |took: u64, generation: Option<u32>, after_ms: u64| {
-            reading(took, at).is_due(generation, at + Duration::from_millis(after_ms))
+            reading(took, at).due_in(generation, at + Duration::from_millis(after_ms)).is_zero()
         };
-        assert!(Reading::default().is_due(Some(7), at), "nothing is known yet");
+        assert!(Reading::default().due_in(Some(7), at).is_zero(), "nothing is known yet");
         assert!(!due(10, Some(7), 59_000) && due(10, Some(7), 60_000), "an audit each minute");
         assert!(!due(1_100, Some(7), 100_000) && due(1_100, Some(7), 110_000), "of many rules later");
         assert!(due(10, Some(8), 30) && !due(10, Some(8), 29), "somebody changed a rule");

@@ -15,6 +15,7 @@ use super::present::{Fingerprint, Present};
 use super::render::{ChainRules, Place, ServiceRules, UdpFront, UdpServing, fixed_rules};
 use crate::converge::network::plan::{Why, jump_changes};
 use crate::converge::network::render::{ChainRef, RuleChange, Table};
+use crate::converge::network::spellings::Known;
 use crate::worlds::iptables::UdpFlow;
 
 /// All rules as they should be.
@@ -57,7 +58,7 @@ pub struct Observed {
     /// The rules as they are.
     pub present: Arc<Present>,
     /// Chains that this iptables prints otherwise than they were written: what was, and what is then.
-    pub spellings: Arc<BTreeMap<ChainRef, (Fingerprint, Fingerprint)>>,
+    pub spellings: Arc<Known<Fingerprint>>,
     /// For which the last look at UDP connections was; none since the start of the agent.
     pub udp_settled: Option<Arc<UdpServing>>,
     /// Revision of the catalog that this follows from; none if it is not etcd's.

@@ -6,17 +6,48 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use super::names::ServiceNames;
-use crate::converge::network::parse::{SavedLine, SavedRules, after, saved_lines, words};
+use crate::converge::network::parse::{SavedLine, SavedRules, Words, after, saved_lines, words};
 use crate::converge::network::render::ChainRef;
+use crate::converge::network::spellings::ChainText;
 
 /// Of a chain's rules in order, word by word, however they are quoted.
-pub type Fingerprint = u64;
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Fingerprint {
+    /// How many.
+    pub rules: usize,
+    /// Of all of them.
+    hash: u64,
+}
+
+impl ChainText for Fingerprint {
+    fn rules(&self) -> usize {
+        self.rules
+    }
+}
+
+/// Makes a fingerprint, rule by rule.
+#[derive(Default)]
+struct Prints {
+    rules: usize,
+    hasher: DefaultHasher,
+}
+
+impl Prints {
+    fn rule(&mut self, words: &Words) {
+        self.rules += 1;
+        words.hash(&mut self.hasher);
+    }
+
+    fn finish(&self) -> Fingerprint {
+        Fingerprint { rules: self.rules, hash: self.hasher.finish() }
+    }
+}
 
 /// The fingerprint of these rules, each without `-A CHAIN`.
 pub fn fingerprint<'a>(rules: impl Iterator<Item = &'a str>) -> Fingerprint {
-    let mut hasher = DefaultHasher::new();
-    rules.for_each(|rule| words(rule).hash(&mut hasher));
-    hasher.finish()
+    let mut prints = Prints::default();
+    rules.for_each(|rule| prints.rule(&words(rule)));
+    prints.finish()
 }
 
 /// What is there.
@@ -34,18 +65,18 @@ pub struct Present {
 pub fn present(text: &str, names: &ServiceNames) -> Present {
     let bases: BTreeSet<ChainRef> = names.jumps().into_iter().map(|jump| jump.base).collect();
     let mut present = Present::default();
-    let mut hashers: BTreeMap<ChainRef, DefaultHasher> = BTreeMap::new();
+    let mut ours: BTreeMap<ChainRef, Prints> = BTreeMap::new();
     for line in saved_lines(text) {
         match line {
-            SavedLine::Chain(chain) if names.is_ours(&chain) => drop(hashers.entry(chain).or_default()),
+            SavedLine::Chain(chain) if names.is_ours(&chain) => drop(ours.entry(chain).or_default()),
             SavedLine::Chain(chain) if bases.contains(&chain) => {
                 present.bases.entry(chain).or_default();
             }
             SavedLine::Chain(_) => {}
             SavedLine::Rule(chain, rule) => {
                 let rule = words(rule);
-                if let Some(hasher) = hashers.get_mut(&chain) {
-                    rule.hash(hasher);
+                if let Some(prints) = ours.get_mut(&chain) {
+                    prints.rule(&rule);
                     continue;
                 }
                 let target = after(&rule, "-j").or_else(|| after(&rule, "-g"));
@@ -57,6 +88,6 @@ pub fn present(text: &str, names: &ServiceNames) -> Present {
             }
         }
     }
-    present.chains = hashers.into_iter().map(|(chain, hasher)| (chain, hasher.finish())).collect();
+    present.chains = ours.into_iter().map(|(chain, prints)| (chain, prints.finish())).collect();
     present
 }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use schema::codec::encode;
 use schema::control::{LoopError, Next};
 use schema::keys::Key;
@@ -26,7 +27,7 @@ const AUDIT: Duration = Duration::from_secs(30);
 const AGAIN: Duration = Duration::from_millis(100);
 
 impl ServicesLoop {
-    pub(super) fn tell(&self, observed: &Observed, outcome: &Outcome) -> Result<Next, LoopError> {
+    pub(super) fn tell(&mut self, observed: &Observed, outcome: &Outcome) -> Result<Next, LoopError> {
         outcome.done.iter().for_each(|sentence| tracing::info!("services: {sentence}"));
         outcome.tolerated.iter().for_each(|sentence| tracing::warn!("services: {sentence}"));
         outcome.refused.iter().for_each(|refusal| self.tell_refused(refusal));
@@ -34,12 +35,13 @@ impl ServicesLoop {
         let is_done = error.is_empty() && outcome.refused.is_empty();
         // Of what the disk knows no revision is known, and nobody waits for one.
         if let Some(revision) = observed.revision {
-            if is_done {
-                self.deps.programmed.send_if_modified(|known| std::mem::replace(known, revision) != revision);
+            let is_news = |known: &mut i64| std::mem::replace(known, revision) != revision;
+            if is_done && self.deps.programmed.send_if_modified(is_news) {
+                self.programmed_at = Some(Timestamp::now());
             }
             let (left_out, more) = self.rendered.refused.named();
-            let mut status =
-                RulesStatus { revision: *self.deps.programmed.borrow(), error: error.clone(), left_out };
+            let (revision, programmed_at) = (*self.deps.programmed.borrow(), self.programmed_at);
+            let mut status = RulesStatus { revision, programmed_at, error: error.clone(), left_out };
             if more > 0 && status.error.is_empty() {
                 // Nobody may read of one of these that it is programmed.
                 status.error = format!("{more} services more than can be named are left out; see the events");
@@ -53,7 +55,7 @@ impl ServicesLoop {
         }
         match error.is_empty() {
             true if !is_done => Ok(Next::After(AGAIN)),
-            true => Ok(Next::Interval),
+            true => Ok(self.read_again.map_or(Next::Interval, Next::After)),
             false => Err(LoopError::message(error)),
         }
     }
@@ -129,6 +131,10 @@ impl RulesWriter {
         if self.written.is_none() || look {
             self.learn().await?;
         }
+        // The agent before may have programmed this: then it is so since then.
+        let since = self.written.as_ref().filter(|(written, _)| written.revision == status.revision);
+        let programmed_at = since.and_then(|(written, _)| written.programmed_at).or(status.programmed_at);
+        let status = &RulesStatus { programmed_at, ..status.clone() };
         if self.written.as_ref().is_some_and(|(written, _)| written == status) {
             return Ok(());
         }

@@ -1,7 +1,9 @@
-//! Rules in memory, for tests of the loop: what `restore` is given is kept, not understood.
+//! Rules in memory, for tests of the loop: what `restore` is given is kept, and understood by `apply`
+//! alone.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -18,6 +20,8 @@ pub struct FakeRules {
     pub forgotten: Vec<StaleUdp>,
     /// How often [`Iptables::save`] was asked.
     pub saves: usize,
+    /// How long it takes.
+    pub save_takes: Duration,
     /// What [`Iptables::generation`] answers; a restore counts its tables. None: it does not count.
     pub generation: Option<u32>,
     /// What [`Iptables::udp_flows`] answers.
@@ -26,6 +30,9 @@ pub struct FakeRules {
     pub forgotten_flows: Vec<UdpFlow>,
     /// An input with one of these in a line is refused, for all such lines.
     pub refuse_lines: Vec<String>,
+    /// What [`Iptables::save`] answers after a restore, from what it answered before and the input;
+    /// without it that stays what it was.
+    pub apply: Option<fn(&str, &str) -> String>,
     /// The next calls fail with this text.
     pub refuse: Option<String>,
 }
@@ -55,6 +62,10 @@ impl FakeIptables {
 #[async_trait]
 impl Iptables for FakeIptables {
     async fn save(&self) -> Result<String, IptablesError> {
+        let takes = self.allowed("iptables-save")?.save_takes;
+        if !takes.is_zero() {
+            tokio::time::sleep(takes).await;
+        }
         let mut rules = self.allowed("iptables-save")?;
         rules.saves += 1;
         Ok(rules.saved.clone())
@@ -71,6 +82,9 @@ impl Iptables for FakeIptables {
             return Err(IptablesError::Refused { program, message, lines });
         }
         rules.restored.push(input.to_owned());
+        if let Some(apply) = rules.apply {
+            rules.saved = apply(&rules.saved, input);
+        }
         let tables = input.lines().filter(|line| *line == "COMMIT").count();
         rules.generation = rules.generation.map(|count| count + u32::try_from(tables).unwrap_or_default());
         Ok(())

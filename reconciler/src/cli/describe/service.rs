@@ -2,7 +2,7 @@
 
 use super::{Page, indented, pairs};
 use crate::cli::output::{Layout, Screen, column, cuttable, plain};
-use crate::view::ServiceDetail;
+use crate::view::{NodeRules, ServiceDetail};
 
 pub(in crate::cli) fn service_page(service: &ServiceDetail, screen: Screen) -> String {
     let mut page = Page::default();
@@ -37,8 +37,49 @@ pub(in crate::cli) fn service_page(service: &ServiceDetail, screen: Screen) -> S
         page.block("Left out:", &block(&[column("POD"), cuttable("WHY")], left));
     }
     if !service.nodes.is_empty() {
-        let nodes = service.nodes.iter().map(|one| vec![one.node.clone(), one.state.clone()]).collect();
-        page.block("Rules:", &block(&[column("NODE"), cuttable("STATE")], nodes));
+        let row = |one: &NodeRules| vec![one.node.clone(), one.age.clone(), one.state.clone()];
+        let columns = [column("NODE"), column("LAST PROGRAMMED"), cuttable("STATE")];
+        page.block("Rules:", &block(&columns, service.nodes.iter().map(row).collect()));
     }
     page.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::ServiceView;
+
+    // Seen red without the column.
+    #[test]
+    fn the_page_says_which_node_has_programmed_it_and_when() {
+        let node = |node: &str, age: &str, state: &str| NodeRules {
+            node: node.to_owned(),
+            state: state.to_owned(),
+            programmed_at: None,
+            age: age.to_owned(),
+        };
+        let row: ServiceView = serde_json::from_value(serde_json::json!({
+            "namespace": "default", "name": "web", "type": "ClusterIP", "clusterIP": "10.96.0.20",
+            "externalIPs": [], "ports": ["80/TCP"], "ready": 0, "leftOut": 0, "health": "Healthy",
+            "note": "", "age": "5m", "labels": {},
+        }))
+        .unwrap();
+        let service = ServiceDetail {
+            row,
+            selector: Default::default(),
+            endpoints: Vec::new(),
+            not_ready: Vec::new(),
+            nodes: vec![node("n1", "12s", "programmed"), node("n22", "", "nothing yet")],
+            set_by: String::new(),
+            commit: String::new(),
+            annotations: Default::default(),
+        };
+        let page = service_page(&service, Screen { width: None, colour: false });
+        let rules = page.split_once("Rules:\n").unwrap().1;
+        insta::assert_snapshot!(rules, @r"
+        NODE   LAST PROGRAMMED   STATE
+        n1     12s               programmed
+        n22    -                 nothing yet
+        ");
+    }
 }

@@ -7,7 +7,8 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use schema::keys::{Key, prefix};
-use schema::kinds::service::{ServiceSpec, ServiceType, TrafficPolicy};
+use schema::kinds::pod::PortReference;
+use schema::kinds::service::{ServicePort, ServiceSpec, ServiceType, TrafficPolicy};
 use schema::kinds::{Kind, Resource};
 use schema::meta::{ObjectRef, PodRef};
 use schema::records::{ServicePortRecord, ServiceRecord};
@@ -72,11 +73,19 @@ fn plan_services(seen: &Seen, out: &mut Writes) {
     let lookup = Lookup::new(world);
     for (id, spec) in &wanted {
         let key = Key::Service(id.clone());
-        let Some(given) = given.get(id).filter(|_| !is_malformed(world, &key)) else { continue };
-        let mut record = record(spec, given, lookup.behind(id, spec));
-        let object = world.objects.get(&object_reference(Kind::Service, id));
-        record.hash = object.map(|object| object.value.hash.clone()).unwrap_or_default();
-        put(world.services.get(id), key, &record, out);
+        let present = world.services.get(id).filter(|_| !is_malformed(world, &key));
+        let record = match (given.get(id), present) {
+            _ if is_malformed(world, &key) => continue,
+            (Some(given), _) => {
+                let mut record = record(spec, given, lookup.behind(id, spec));
+                let object = world.objects.get(&object_reference(Kind::Service, id));
+                record.hash = object.map(|object| object.value.hash.clone()).unwrap_or_default();
+                record
+            }
+            (None, Some(former)) => held(spec, &former.value, |spec| lookup.behind(id, spec)),
+            (None, None) => continue,
+        };
+        put(present, key, &record, out);
     }
 }
 
@@ -108,18 +117,52 @@ struct Given {
     node_ports: Vec<Option<u16>>,
 }
 
-/// Gives out addresses and ports. A service whose own can't be had is left out, with a note.
+/// Gives out addresses and ports. A service whose own can't be had is not in the answer, with a note; it
+/// holds what it had, and nobody else gets that.
 fn give_out(
     seen: &Seen,
     wanted: &BTreeMap<PodRef, &ServiceSpec>,
     blind: bool,
     out: &mut Writes,
 ) -> BTreeMap<PodRef, Given> {
+    let mut holding: BTreeMap<PodRef, NoteKind> = BTreeMap::new();
+    loop {
+        let (given, failed) = give_to_others(seen, wanted, blind, &holding);
+        let (with_record, without): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            failed.into_iter().partition(|(id, _)| seen.world.services.contains_key(id));
+        let is_settled = with_record.is_empty();
+        // What these hold may be what another was given: once more, each time with more that hold.
+        holding.extend(with_record);
+        if is_settled {
+            for (id, why) in holding.into_iter().chain(without) {
+                out.note(Note::about_key(&Key::Service(id), why));
+            }
+            return given;
+        }
+    }
+}
+
+/// Gives out addresses and ports to all but those that are `holding` what they had. Who can't have its own,
+/// and why.
+fn give_to_others(
+    seen: &Seen,
+    wanted: &BTreeMap<PodRef, &ServiceSpec>,
+    blind: bool,
+    holding: &BTreeMap<PodRef, NoteKind>,
+) -> (BTreeMap<PodRef, Given>, BTreeMap<PodRef, NoteKind>) {
     let mut addresses = Addresses::new(seen.settings.service_cidr);
     let mut ports = NodePorts::default();
     let present = |id: &PodRef| seen.world.services.get(id).map(|record| &record.value);
+    for (id, record) in holding.keys().filter_map(|id| Some((id, present(id)?))) {
+        if let Some(address) = record.cluster_ip {
+            let _ = addresses.take(address, id);
+        }
+        for (port, node_port) in record.ports.iter().filter_map(|port| Some((port, port.node_port?))) {
+            let _ = ports.take(port.protocol, node_port, id);
+        }
+    }
     // What they have, as far as the manifest still wants it; then what manifests name; then the rest.
-    for (id, spec) in wanted {
+    for (id, spec) in wanted.iter().filter(|(id, _)| !holding.contains_key(*id)) {
         let Some(record) = present(id) else { continue };
         if let Some(address) = record.cluster_ip.filter(|has| keeps_address(spec, *has, &addresses)) {
             let _ = addresses.take(address, id);
@@ -128,21 +171,21 @@ fn give_out(
             let _ = ports.take(spec.ports[port].protocol, node_port, id);
         }
     }
-    let mut given: BTreeMap<PodRef, Given> = BTreeMap::new();
+    let (mut given, mut failed) = (BTreeMap::new(), BTreeMap::new());
     for named in [true, false] {
         for (id, spec) in wanted.iter().filter(|(_, spec)| names_its_own(spec) == named) {
-            if blind && present(id).is_none() {
+            if (blind && present(id).is_none()) || holding.contains_key(id) {
                 continue;
             }
             match give(id, spec, present(id), &mut addresses, &mut ports) {
                 Ok(one) => {
                     given.insert(id.clone(), one);
                 }
-                Err(why) => out.note(Note::about_key(&Key::Service(id.clone()), why)),
+                Err(why) => drop(failed.insert(id.clone(), why)),
             }
         }
     }
-    given
+    (given, failed)
 }
 
 /// The manifest names the address or a port.
@@ -157,7 +200,7 @@ fn keeps_address(spec: &ServiceSpec, has: Ipv4Addr, addresses: &Addresses) -> bo
 
 /// Node ports that the record has and the manifest still wants, by the port's place in the manifest.
 fn kept_ports(spec: &ServiceSpec, record: &ServiceRecord) -> Vec<(usize, u16)> {
-    let node_port = |wanted: &schema::kinds::service::ServicePort| {
+    let node_port = |wanted: &ServicePort| {
         let same = record.ports.iter().find(|p| p.port == wanted.port && p.protocol == wanted.protocol);
         same.and_then(|p| p.node_port).filter(|has| wanted.node_port.is_none_or(|named| named == *has))
     };
@@ -230,6 +273,35 @@ fn record(spec: &ServiceSpec, given: &Given, behind: Behind) -> ServiceRecord {
         external_local: spec.external_traffic_policy == TrafficPolicy::Local,
         left_out: behind.left_out,
         left_out_count: behind.left_out_count,
+    }
+}
+
+/// The record of a service whose new address or port can't be had: as it was, and of the manifest that it
+/// was of, but with what is behind it now. Clients of the former address are served as long as it is held.
+fn held(
+    spec: &ServiceSpec,
+    former: &ServiceRecord,
+    behind: impl Fn(&ServiceSpec) -> Behind,
+) -> ServiceRecord {
+    let target = |at: usize, port: &ServicePortRecord| {
+        let same = spec.ports.iter().find(|p| p.port == port.port && p.protocol == port.protocol);
+        // The manifest may have it no more: the number is that of before.
+        let before = || former.endpoints.iter().find_map(|e| e.ports.get(at).filter(|number| **number != 0));
+        same.map_or_else(|| before().copied().map(PortReference::Number), |port| port.target_port.clone())
+    };
+    let ports = former.ports.iter().enumerate().map(|(at, port)| ServicePort {
+        name: port.name.clone(),
+        protocol: port.protocol,
+        port: port.port,
+        target_port: target(at, port),
+        node_port: port.node_port,
+    });
+    let behind = behind(&ServiceSpec { ports: ports.collect(), ..spec.clone() });
+    ServiceRecord {
+        endpoints: behind.endpoints,
+        left_out: behind.left_out,
+        left_out_count: behind.left_out_count,
+        ..former.clone()
     }
 }
 

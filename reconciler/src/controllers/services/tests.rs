@@ -195,6 +195,91 @@ fn node_ports_are_kept_given_and_never_given_twice() {
     assert_eq!(worlds.world.services[&pod_ref("named")].value.ports[0].node_port, Some(30001));
 }
 
+/// The addresses and ports behind a service.
+fn behind(record: &ServiceRecord) -> Vec<String> {
+    record.endpoints.iter().map(|e| format!("{}:{:?}", e.address, e.ports)).collect()
+}
+
+// Seen red with such a service left out of the plan: its record kept the address of the pod that was gone.
+#[test]
+fn a_service_whose_new_address_or_port_cannot_be_had_keeps_the_former_and_follows_its_pods() {
+    let named = |address: Option<&str>, node_port: Option<u16>, kind: ServiceType| {
+        let mut spec = ServiceSpec { cluster_ip: address.map(Into::into), kind, ..service(&[("", 80)]) };
+        spec.ports[0].node_port = node_port;
+        spec.ports[0].target_port = Some(PortReference::Name("http".into()));
+        spec
+    };
+    let taken = named(Some("10.96.0.30"), Some(30_001), ServiceType::NodePort);
+    let base = with_service(Worlds::new().nodes(2), "taken", taken);
+    let base = with_service(base, "web", named(Some("10.96.0.20"), Some(30_000), ServiceType::NodePort));
+    let base = applied(with_pod(base, "old", "n1", "10.244.0.5", true));
+    let former = base.world.services[&pod_ref("web")].value.clone();
+    assert_eq!(behind(&former), ["10.244.0.5:[8080]"]);
+    for (address, node_port, why) in [
+        ("10.97.0.1", 30_000, "outside of --service-cidr"),
+        ("10.96.0.10", 30_000, "kept for DNS and gateway"),
+        ("10.96.0.30", 30_000, "service default/taken has it"),
+        ("10.96.0.20", 30_001, "default/taken"),
+        ("10.96.0.21", 30_001, "default/taken"),
+    ] {
+        let new = named(Some(address), Some(node_port), ServiceType::NodePort);
+        let worlds = with_service(base.clone(), "web", new);
+        assert!(planned(&worlds).writes.is_empty(), "{why}: {}", planned(&worlds));
+        let worlds = with_pod(worlds.delete(&Key::Pod(pod_ref("old"))), "new", "n2", "10.244.1.5", true);
+        let plan = planned(&worlds);
+        assert!(plan.to_string().contains(why), "{plan}");
+        let record = written(&plan, "web");
+        assert_eq!(behind(&record), ["10.244.1.5:[8080]"]);
+        // All else is of before: who waits for the new version goes on waiting.
+        let endpoints = former.endpoints.clone();
+        assert_eq!(ServiceRecord { endpoints, ..record }, former, "{why}");
+        assert!(planned(&applied(worlds)).writes.is_empty(), "a second plan changes nothing");
+    }
+}
+
+// Seen red without a second round in `give_out`.
+#[test]
+fn what_a_service_holds_for_want_of_another_is_given_to_nobody() {
+    let named = |address: &str, node_port: u16| {
+        let mut spec = ServiceSpec { cluster_ip: Some(address.into()), ..service(&[("", 80)]) };
+        (spec.kind, spec.ports[0].node_port) = (ServiceType::NodePort, Some(node_port));
+        spec
+    };
+    let worlds = applied(with_service(Worlds::new(), "web", named("10.96.0.20", 30_000)));
+    let worlds = with_service(worlds, "web", named("10.97.0.1", 30_000));
+    for (address, node_port) in [("10.96.0.20", 30_001), ("10.96.0.21", 30_000)] {
+        // Before it and after it in order.
+        for name in ["early", "zzz"] {
+            let plan = planned(&with_service(worlds.clone(), name, named(address, node_port)));
+            assert!(plan.writes.is_empty(), "{plan}");
+            assert!(plan.to_string().contains("default/web"), "{plan}");
+        }
+    }
+    // Two that change places fail nowhere.
+    let two = |a: &str, b: &str, worlds: Worlds| {
+        with_service(with_service(worlds, "a", named(a, 30_005)), "b", named(b, 30_006))
+    };
+    let worlds = applied(two("10.96.0.40", "10.96.0.41", Worlds::new()));
+    let worlds = applied(two("10.96.0.41", "10.96.0.40", worlds));
+    assert_eq!(
+        (address(&worlds.world, "a"), address(&worlds.world, "b")),
+        ("10.96.0.41".into(), "10.96.0.40".into())
+    );
+}
+
+// Seen red without the number of before.
+#[test]
+fn a_held_port_that_the_manifest_has_no_more_leads_where_it_led() {
+    let mut old = service(&[("a", 80), ("b", 81)]);
+    old.ports[0].target_port = Some(PortReference::Number(9_000));
+    let worlds = with_service(Worlds::new().nodes(2), "web", old);
+    let worlds = applied(with_pod(worlds, "old", "n1", "10.244.0.5", true));
+    let new = ServiceSpec { cluster_ip: Some("10.97.0.1".into()), ..service(&[("c", 82), ("b", 81)]) };
+    let worlds = with_service(worlds, "web", new).delete(&Key::Pod(pod_ref("old")));
+    let record = written(&planned(&with_pod(worlds, "new", "n2", "10.244.1.5", true)), "web");
+    assert_eq!(behind(&record), ["10.244.1.5:[9000, 81]"]);
+}
+
 #[test]
 fn a_headless_service_has_no_address_and_one_without_selector_has_those_of_its_manifest() {
     let mut spec = service(&[("", 80)]);

@@ -62,7 +62,8 @@ fn a_service_says_what_it_has_who_is_behind_it_and_which_nodes_know_it() {
     });
     put(&mut world, "services/default/web", &record);
     let revision = world.revision;
-    put(&mut world, "status/a/rules", &json!({"revision": revision}));
+    let at = now() - jiff::SignedDuration::from_secs(12);
+    put(&mut world, "status/a/rules", &json!({"revision": revision, "programmedAt": at}));
     put(&mut world, "status/b/rules", &json!({"revision": revision - 1}));
     put(&mut world, "status/c/rules", &json!({"revision": 1, "error": "no iptables"}));
     put(
@@ -86,6 +87,9 @@ fn a_service_says_what_it_has_who_is_behind_it_and_which_nodes_know_it() {
         ("f", left_out),
     ];
     assert_eq!(nodes, wanted);
+    // A record of an agent of before has no time.
+    let times: Vec<_> = page.nodes.iter().map(|one| (one.programmed_at, one.age.as_str())).collect();
+    assert_eq!(times[..2], [(Some(at), "12s"), (None, "")]);
     assert_eq!(endpoints(&world, &all, now())[0].endpoints, ["10.244.1.2:8080"]);
     let elsewhere = ServiceSelection { namespace: Some("other"), labels: None };
     assert!(services(&world, &elsewhere, now()).is_empty());

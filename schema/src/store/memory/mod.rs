@@ -49,6 +49,8 @@ struct Faults {
     refused_keys: BTreeSet<String>,
     /// Everything fails.
     refuse: bool,
+    /// Reads of one key take so long.
+    get_takes: Duration,
     /// Watches opened before the last cut carry a smaller number, and end.
     cuts: u64,
 }
@@ -107,6 +109,11 @@ impl MemoryStore {
         self.shared.wake();
     }
 
+    /// From now on [`Store::get`] answers after this time.
+    pub fn slow_gets(&self, takes: Duration) {
+        self.shared.lock().faults.get_takes = takes;
+    }
+
     /// While `true`, every call fails; watches that are open end. Leases go on ending.
     pub fn refuse_everything(&self, refuse: bool) {
         let mut inner = self.shared.lock();
@@ -149,6 +156,10 @@ impl Shared {
 #[async_trait]
 impl Store for MemoryStore {
     async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError> {
+        let takes = self.shared.lock().faults.get_takes;
+        if !takes.is_zero() {
+            tokio::time::sleep(takes).await;
+        }
         self.answer("a read", |inner| Ok(inner.state.get(key)))
     }
 

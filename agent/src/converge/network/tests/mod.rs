@@ -83,7 +83,7 @@ fn observed(model: Model, saved: &str) -> Observed {
         tunnel_failure: None,
         bridge_is_whole: true,
         saved: saved_rules(saved, |chain| bases.contains(chain) || ours.contains(chain)),
-        spellings: BTreeMap::new(),
+        spellings: Arc::default(),
         model,
     }
 }

@@ -18,6 +18,7 @@ use super::super::{NetworkLoop, NetworkSettings};
 use super::*;
 use crate::catalog::{Catalog, Peer};
 use crate::converge::pod_table::{PodNet, PodTable};
+use crate::converge::services::tests::{BARE, after_restore};
 use crate::desired::Source;
 use crate::worlds::iptables::{FakeIptables, StaleUdp};
 use crate::worlds::netlink::{FakeNetlink, Tunnel};
@@ -123,18 +124,70 @@ fn as_saved(written: &str) -> String {
     printed
 }
 
-#[tokio::test]
-async fn what_is_printed_in_another_spelling_is_written_once() {
+/// A rig whose kernel keeps what is restored, with one pod's port; all is as it should be.
+async fn programmed_rig(generation: Option<u32>, apply: fn(&str, &str) -> String) -> Rig {
     let mut rig = rig();
+    {
+        let mut rules = rig.iptables.rules();
+        (rules.generation, rules.saved, rules.apply) = (generation, BARE.to_owned(), Some(apply));
+    }
     rig.subnets.send_replace(subnet());
     rig.tables.send_replace(Some(Arc::new(BTreeMap::from([pod("u1", 8080)]))));
-    run(&mut rig).await.unwrap();
-    // An iptables that prints the same rules without `-m tcp` and with a port range's spelling.
-    let written = rig.iptables.rules().restored[0].clone();
-    rig.iptables.rules().saved = as_saved(&written).replace("-m tcp --dport 8080", "--dport 8080:8080");
-    assert_eq!(run(&mut rig).await, Ok(false), "{:?}", rig.iptables.rules().restored);
-    rig.tables.send_replace(Some(Arc::new(BTreeMap::from([pod("u1", 9090)]))));
-    assert_eq!(run(&mut rig).await, Ok(true), "another port is another rule");
+    assert_eq!(run(&mut rig).await, Ok(true));
+    rig
+}
+
+/// An iptables that prints the same rules without `-m tcp` and with a port range's spelling.
+fn respelled(there: &str, input: &str) -> String {
+    after_restore(there, input).replace("-m tcp --dport 8080", "--dport 8080:8080")
+}
+
+// Seen red with `learn` that learns nothing.
+#[tokio::test(start_paused = true)]
+async fn what_is_printed_in_another_spelling_is_written_once_more() {
+    for generation in [Some(1), None] {
+        let mut rig = programmed_rig(generation, respelled).await;
+        assert_eq!(run(&mut rig).await, Ok(true), "it may be somebody's change");
+        for _ in 0..3 {
+            assert_eq!(run(&mut rig).await, Ok(false), "{:?}", rig.iptables.rules().restored);
+            tokio::time::advance(Duration::from_secs(61)).await;
+        }
+        rig.tables.send_replace(Some(Arc::new(BTreeMap::from([pod("u1", 9090)]))));
+        assert_eq!(run(&mut rig).await, Ok(true), "another port is another rule");
+    }
+}
+
+// Seen red with what was there before the write taken for a spelling (another target), and with empty
+// chains taken for one (both flushes).
+#[tokio::test(start_paused = true)]
+async fn what_others_do_after_each_write_is_healed_each_time() {
+    let without = |saved: &str, rules: &str| -> String {
+        saved.lines().filter(|line| !line.starts_with(rules)).map(|line| format!("{line}\n")).collect()
+    };
+    for generation in [Some(1), None] {
+        let mut rig = programmed_rig(generation, after_restore).await;
+        let whole = rig.iptables.rules().saved.clone();
+        for time in 1..=8 {
+            for (what, changed) in [
+                ("a flush of a chain", without(&whole, "-A MK8S-HOSTPORT ")),
+                ("a flush of all", without(&whole, "-A ")),
+                ("another target", whole.replace("10.244.3.5:80", "10.244.3.66:80")),
+                ("another target once more", whole.replace("10.244.3.5:80", "10.244.3.66:80")),
+            ] {
+                assert_ne!(changed, whole, "{what} changes nothing");
+                {
+                    let mut rules = rig.iptables.rules();
+                    rules.saved = changed;
+                    rules.generation = rules.generation.map(|count| count + 1);
+                }
+                assert_eq!(run(&mut rig).await, Ok(true), "{what}, time {time}, {generation:?}");
+                assert_eq!(rig.iptables.rules().saved, whole, "{what}, time {time}, {generation:?}");
+                tokio::time::advance(Duration::from_secs(3)).await;
+            }
+        }
+        assert!(rig.network.spellings.known().is_empty());
+        assert_eq!(run(&mut rig).await, Ok(false));
+    }
 }
 
 #[tokio::test]
@@ -202,6 +255,31 @@ async fn all_rules_are_read_again_only_when_somebody_changed_some_or_after_a_whi
     tokio::time::advance(Duration::from_secs(61)).await;
     run(&mut rig).await.unwrap();
     assert_eq!(rig.iptables.rules().saves, 6, "should the count be wrong");
+}
+
+// Seen red without `READ_SHARE`, with `Next::Interval` always, and with what was read before a write taken for
+// what is there after it.
+#[tokio::test(start_paused = true)]
+async fn changes_without_end_are_read_at_a_bounded_share_and_none_waits_for_a_full_look() {
+    let mut rig = programmed_rig(Some(1), after_restore).await;
+    rig.iptables.rules().save_takes = Duration::from_millis(1_000);
+    tokio::time::advance(Duration::from_secs(61)).await;
+    assert_eq!(run(&mut rig).await, Ok(false));
+    let whole = rig.iptables.rules().saved.clone();
+    rig.iptables.rules().saved = BARE.to_owned();
+    rig.iptables.rules().generation = Some(99);
+    let saves = rig.iptables.rules().saves;
+    tokio::time::advance(Duration::from_millis(500)).await;
+    let Observation::Ready(observed) = rig.network.observe().await.unwrap() else { panic!("ready") };
+    let plan = NetworkLoop::plan(&observed, Timestamp::now());
+    assert!(plan.is_empty() && rig.iptables.rules().saves == saves, "too soon to read again");
+    let outcome = rig.network.act(&observed, plan).await;
+    let next = rig.network.report(observed, outcome).await.unwrap();
+    assert_eq!(next, Next::After(Duration::from_millis(2_500)));
+    tokio::time::advance(Duration::from_millis(2_500)).await;
+    assert_eq!(run(&mut rig).await, Ok(true));
+    assert_eq!(rig.iptables.rules().saved, whole);
+    assert_eq!(run(&mut rig).await, Ok(false), "what it wrote it reads at once");
 }
 
 /// A rig that knows its range, its pods and one other node.

@@ -1,6 +1,7 @@
 //! A pod that goes waits until nobody leads clients to it, and no longer than is bearable.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::SignedDuration;
 use schema::codec::encode;
@@ -23,6 +24,8 @@ struct Rig {
     book: DrainBook,
     catalogs: watch::Sender<Arc<Catalog>>,
     programmed: watch::Sender<i64>,
+    /// What is behind `store`.
+    memory: MemoryStore,
     store: SharedStore,
     world: World,
     observed: Observed,
@@ -42,13 +45,14 @@ fn rig() -> Rig {
     observed.pods.insert(web.pod.uid, there);
     let (catalogs, catalog) = watch::channel(Arc::default());
     let (programmed, follow) = watch::channel(0);
-    let store: SharedStore = Arc::new(MemoryStore::new());
+    let memory = MemoryStore::new();
+    let store: SharedStore = Arc::new(memory.clone());
     let book = DrainBook::new(&observed.node.node, catalog, follow, Arc::clone(&store));
     let mut world = World { synced: true, ..World::default() };
     let (key, value) = (Key::Heartbeat("n9".to_owned()).to_string(), br#"{"since":"2026-01-01T00:00:00Z"}"#);
     let value = value.to_vec().into();
     world.apply(&Change::Put { key, value, create_revision: 1, mod_revision: 1 });
-    Rig { book, catalogs, programmed, store, world, observed }
+    Rig { book, catalogs, programmed, memory, store, world, observed }
 }
 
 impl Rig {
@@ -139,4 +143,38 @@ async fn it_is_not_held_for_ever() {
     assert_eq!(decision.next_at, Some(at(100) + SignedDuration::from_millis(100)));
     let over = plan(&rig.observed, at(100) + DRAIN_MAX);
     assert!(matches!(over.pods[&uid].task, Some(Task::Down(_))));
+}
+
+// Seen red with a timeout and an error taken for a node without rules: nobody was waited for.
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_rules_cannot_be_read_counts_as_behind_until_the_time_is_over() {
+    let mut rig = rig();
+    rig.services(7, None);
+    rig.programmed.send_replace(7);
+    rig.rules_of("n9", 7).await;
+    let behind = Some(DrainedBy::Nodes(vec!["n9".to_owned()]));
+    // One answer in time is enough.
+    rig.memory.slow_gets(Duration::from_millis(400));
+    assert_eq!(rig.look(100).await, None);
+    rig.memory.slow_gets(Duration::from_secs(3));
+    let begun = tokio::time::Instant::now();
+    assert_eq!(rig.look(100).await, behind, "the store is slow");
+    assert!(begun.elapsed() < Duration::from_secs(1), "the other pods of the node are held up");
+    rig.memory.slow_gets(Duration::ZERO);
+    rig.memory.refuse_everything(true);
+    assert_eq!(rig.look(101).await, behind, "the store fails");
+    rig.memory.refuse_everything(false);
+    let garbage = Op::put(&Key::Rules("n9".to_owned()).to_string(), b"{".to_vec());
+    let _ = rig.store.txn(vec![], vec![garbage]).await.unwrap();
+    assert_eq!(rig.look(102).await, behind, "what it says can't be read");
+    rig.memory.refuse_everything(true);
+    assert_eq!(rig.look(105).await, None, "its time is over");
+}
+
+#[tokio::test]
+async fn a_node_that_has_never_said_anything_is_not_waited_for() {
+    let mut rig = rig();
+    rig.services(7, None);
+    rig.programmed.send_replace(7);
+    assert_eq!(rig.look(100).await, None);
 }

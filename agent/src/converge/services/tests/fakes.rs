@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use schema::control::{Loop as _, Observation, Plan as _};
+use schema::control::{Loop as _, Next, Observation, Plan as _};
 use schema::keys::Key;
 use schema::records::{RulesStatus, Subnet};
 use schema::store::SharedStore;
@@ -21,18 +21,20 @@ use crate::catalog::Catalog;
 use crate::desired::Source;
 use crate::worlds::iptables::{FakeIptables, UdpFlow};
 
-struct Rig {
-    iptables: Arc<FakeIptables>,
+pub(super) struct Rig {
+    pub(super) iptables: Arc<FakeIptables>,
     catalogs: watch::Sender<Arc<Catalog>>,
     subnets: watch::Sender<Option<Subnet>>,
     status: watch::Receiver<Option<RulesStatus>>,
     programmed: watch::Receiver<i64>,
-    services: ServicesLoop,
+    pub(super) services: ServicesLoop,
     /// Services whose refusal was news.
     news: Vec<String>,
+    /// What the last run asked for.
+    pub(super) next: Option<Next>,
 }
 
-fn rig() -> Rig {
+pub(super) fn rig() -> Rig {
     let iptables = Arc::new(FakeIptables::default());
     iptables.rules().generation = Some(1);
     rig_on(iptables)
@@ -54,11 +56,20 @@ fn rig_on(iptables: Arc<FakeIptables>) -> Rig {
         status,
         programmed,
     });
-    Rig { iptables, catalogs, subnets, status: statuses, programmed: newest, services, news: Vec::new() }
+    Rig {
+        iptables,
+        catalogs,
+        subnets,
+        status: statuses,
+        programmed: newest,
+        services,
+        news: Vec::new(),
+        next: None,
+    }
 }
 
 impl Rig {
-    fn know(&self, source: Source, revision: i64, services: &[(&str, ServiceRecord)]) {
+    pub(super) fn know(&self, source: Source, revision: i64, services: &[(&str, ServiceRecord)]) {
         let table = services.iter().map(|(name, record)| {
             let value = record.clone();
             (id(name), Arc::new(Versioned { value, create_revision: 1, mod_revision: revision }))
@@ -80,8 +91,13 @@ impl Rig {
         assert_eq!(self.kernel(), programmed(services));
     }
 
+    /// What is told, but for the time.
+    fn timeless(&self) -> Option<RulesStatus> {
+        self.status.borrow().clone().map(|status| RulesStatus { programmed_at: None, ..status })
+    }
+
     /// One run: whether it had to do something, or why not.
-    async fn run(&mut self) -> Result<bool, String> {
+    pub(super) async fn run(&mut self) -> Result<bool, String> {
         let observed = match self.services.observe().await.map_err(|e| e.to_string())? {
             Observation::Ready(observed) => observed,
             Observation::NotReady(why) => return Err(why),
@@ -91,7 +107,7 @@ impl Rig {
         let outcome = self.services.act(&observed, plan).await;
         let news = outcome.refused.iter().filter(|refusal| refusal.is_news);
         self.news.extend(news.map(|refusal| refusal.service.to_string()));
-        self.services.report(observed, outcome).await.map_err(|e| e.to_string())?;
+        self.next = Some(self.services.report(observed, outcome).await.map_err(|e| e.to_string())?);
         Ok(acts)
     }
 }
@@ -146,7 +162,30 @@ async fn what_is_programmed_is_told_and_what_is_not_is_told_with_the_reason() {
     rig.iptables.rules().refuse = None;
     rig.run().await.unwrap();
     let expected = RulesStatus { revision: 6, ..RulesStatus::default() };
-    assert_eq!((*rig.programmed.borrow(), rig.status.borrow().clone()), (6, Some(expected)));
+    assert_eq!((*rig.programmed.borrow(), rig.timeless()), (6, Some(expected)));
+}
+
+// Seen red with the time of each run told.
+#[tokio::test]
+async fn the_time_that_is_told_is_that_at_which_the_rules_came_to_the_revision() {
+    let mut rig = rig();
+    let told = |rig: &Rig| rig.status.borrow().clone().and_then(|status| status.programmed_at);
+    rig.know(Source::Etcd, 5, &[]);
+    let before = Timestamp::now();
+    rig.run().await.unwrap();
+    let first = told(&rig).unwrap();
+    assert!((before..=Timestamp::now()).contains(&first), "{first}");
+    rig.iptables.rules().refuse = Some("no room".into());
+    rig.know(Source::Etcd, 6, &[("web", service(&["10.244.3.5:80"]))]);
+    rig.run().await.unwrap_err();
+    assert_eq!(told(&rig), Some(first), "nothing new is programmed");
+    rig.iptables.rules().refuse = None;
+    rig.run().await.unwrap();
+    let second = told(&rig).unwrap();
+    assert!(second > first);
+    rig.iptables.rules().generation = Some(99);
+    assert_eq!(rig.run().await, Ok(true), "a flush is healed");
+    assert_eq!(told(&rig), Some(second), "what is healed is no news of the services");
 }
 
 fn at(last: u8, endpoint: &str) -> ServiceRecord {
@@ -184,7 +223,7 @@ async fn services_that_iptables_refuses_keep_no_other_from_its_rules() {
     rig.know(Source::Etcd, 9, &[("web", web.clone()), ("bad", mended.clone())]);
     assert_eq!(rig.run().await, Ok(true));
     rig.stands(&[("web", &web), ("bad", &mended)]);
-    assert_eq!(*rig.status.borrow(), Some(RulesStatus { revision: 9, ..RulesStatus::default() }));
+    assert_eq!(rig.timeless(), Some(RulesStatus { revision: 9, ..RulesStatus::default() }));
     // Refused once more: what it had may lead where nobody is.
     let kernel = rig.kernel();
     rig.iptables.rules().saved = kernel;
@@ -248,7 +287,7 @@ async fn a_refused_service_is_tried_again_each_minute_until_it_is_taken() {
     tokio::time::advance(RETRY).await;
     assert_eq!(rig.run().await, Ok(true));
     rig.stands(&[("web", &web), ("bad", &bad)]);
-    assert_eq!(*rig.status.borrow(), Some(RulesStatus { revision: 7, ..RulesStatus::default() }));
+    assert_eq!(rig.timeless(), Some(RulesStatus { revision: 7, ..RulesStatus::default() }));
     tokio::time::advance(RETRY).await;
     let kernel = rig.kernel();
     rig.iptables.rules().saved = kernel;
@@ -266,7 +305,12 @@ fn all_refused_services_are_named_as_far_as_a_value_has_room() {
             refusals.refuse(&id, Arc::clone(&record), why, tokio::time::Instant::now());
         }
         let (left_out, more) = refusals.named();
-        let status = RulesStatus { revision: i64::MAX, error: "e".repeat(8_000), left_out };
+        let status = RulesStatus {
+            revision: i64::MAX,
+            programmed_at: Some(Timestamp::MAX),
+            error: "e".repeat(8_000),
+            left_out,
+        };
         schema::codec::encode(&status).unwrap();
         let explained = status.left_out.values().filter(|why| *why != "see the events").count();
         (status.left_out.len(), explained, more)
@@ -328,6 +372,19 @@ async fn the_status_is_written_when_it_changes_and_again_when_etcd_lost_it() {
     assert_eq!(stored(2).await, Some(8));
     let _ = store.txn(Vec::new(), vec![schema::store::Op::delete(&key)]).await.unwrap();
     assert_eq!(stored(31).await, Some(8));
+    // An agent that starts anew finds the rules as they are: so they have been since then.
+    let (then, now) = (Timestamp::UNIX_EPOCH, Timestamp::now());
+    let at = |revision: i64, time: Timestamp| {
+        Some(RulesStatus { revision, programmed_at: Some(time), ..RulesStatus::default() })
+    };
+    let time = async || {
+        let value = store.get(&key).await.unwrap().unwrap().value;
+        schema::codec::decode::<RulesStatus>(&value).unwrap().programmed_at
+    };
+    for (revision, told, expected) in [(8, then, then), (8, now, then), (9, now, now), (8, then, then)] {
+        statuses.send_replace(at(revision, told));
+        assert_eq!((stored(2).await, time().await), (Some(revision), Some(expected)));
+    }
     let revision = store.get(&key).await.unwrap().unwrap().mod_revision;
     assert_eq!(stored(100).await, Some(8));
     assert_eq!(

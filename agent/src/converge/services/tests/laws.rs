@@ -56,7 +56,7 @@ fn any_cluster() -> impl Strategy<Value = Wanted> {
 }
 
 /// What the kernel has after this was restored on top of what `there` says.
-pub(super) fn after_restore(there: &str, input: &str) -> String {
+pub(crate) fn after_restore(there: &str, input: &str) -> String {
     let mut tables: BTreeMap<String, BTreeMap<String, Vec<String>>> = BTreeMap::new();
     for text in [there, input] {
         let mut table = String::new();

@@ -4,6 +4,7 @@ mod fakes;
 mod golden;
 mod kernel;
 mod laws;
+mod spellings;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddrV4;
@@ -13,6 +14,7 @@ use schema::kinds::pod::Protocol;
 use schema::meta::PodRef;
 use schema::records::{Endpoint, ServicePortRecord, ServiceRecord};
 
+pub(crate) use self::laws::after_restore;
 use super::names::ServiceNames;
 use super::plan::{Observed, Wanted, plan};
 use super::present::{Present, present};
@@ -76,7 +78,7 @@ fn seen(wanted: Wanted, present: Present) -> Observed {
         udp_settled: Some(Arc::clone(&wanted.udp)),
         wanted: Arc::new(wanted),
         present: Arc::new(present),
-        spellings: Arc::new(BTreeMap::new()),
+        spellings: Arc::default(),
         revision: Some(1),
     }
 }
@@ -88,7 +90,7 @@ fn input(observed: &Observed) -> String {
 }
 
 /// A kernel without a rule.
-const BARE: &str = "\
+pub(crate) const BARE: &str = "\
 *filter
 :INPUT - [0:0]
 :FORWARD - [0:0]
@@ -103,5 +105,5 @@ COMMIT
 
 /// What is on a node that had no rules once these services are programmed.
 fn programmed(services: &[(&str, &ServiceRecord)]) -> String {
-    laws::after_restore(BARE, &input(&observed(wanted(services), BARE)))
+    after_restore(BARE, &input(&observed(wanted(services), BARE)))
 }
