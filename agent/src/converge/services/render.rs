@@ -291,8 +291,8 @@ impl<'a> PortRenderer<'a> {
     }
 
     /// Without any endpoint clients are told so at once. TCP by a reset: of ICMP the kernel sends one
-    /// client few a second, and none for a packet that would leave by the link on which it came, as a
-    /// pod's does where services are routed to the bridge.
+    /// client few a second, which is all there is for UDP. Redirects count among these few, so the
+    /// network loop switches them off: a pod's packet would leave by the link on which it came.
     fn refuse_all(&self, rules: &mut ServiceRules) {
         let reject = match self.port.protocol {
             Protocol::Tcp => "REJECT --reject-with tcp-reset",
