@@ -146,11 +146,11 @@ fn ip_forward(seen: &Seen) -> Check {
 
 fn bridge_nf(seen: &Seen) -> Check {
     let found = match seen.bridge_nf.as_deref() {
-        Some("1") => "on: frames within a bridge pass the rules",
-        Some(_) => "off",
-        None => "the module br_netfilter is not loaded",
+        Some("1") => "on: services see pods of their own node with their own address",
+        Some(_) => "off: services see pods of their own node with the bridge's address",
+        None => "no module br_netfilter: services see pods of their own node with the bridge's address",
     };
-    Check::ok("bridge-nf", format!("{found}; either way works"))
+    Check::ok("bridge-nf", found)
 }
 
 fn conntrack(seen: &Seen) -> Check {

@@ -205,14 +205,17 @@ fn web(endpoints: &[&str]) -> ServiceRecord {
     }
 }
 
-// Seen red without the rule that leads to `NODEPORTS`.
+// Seen red without the rule that leads to `NODEPORTS`, and with clients of the same node masqueraded in
+// both cases.
 #[tokio::test]
 async fn a_service_answers_from_everywhere() {
-    for bridged_frames in ["0", "1"] {
+    // With 1, as Docker sets it, frames within the bridge pass the rules too.
+    for (bridged_frames, other_seen) in [("0", "two 10.244.3.1"), ("1", "two 10.244.3.3")] {
         let mut node = Node::new().await;
-        // With 1, as Docker sets it, frames within the bridge pass the rules too.
         let setting = format!("net.bridge.bridge-nf-call-iptables={bridged_frames}");
         node.namespace.run("sysctl", &["-w", &setting]);
+        converge(&mut node.network).await;
+        assert!(!converge(&mut node.network).await, "what is right is left alone");
         let (server, other) = (node.pod(2).await, node.pod(3).await);
         serve_tcp(server, "two");
         node.serve(&[("web", &web(&["10.244.3.2:80"]))]).await;
@@ -234,6 +237,10 @@ async fn a_service_answers_from_everywhere() {
                 "{what} gets {answer:?} with bridge-nf-call-iptables={bridged_frames}"
             );
         }
+        // What the server sees: another pod, and itself.
+        let seen = |pid: i32| ask_tcp(pid, "10.96.0.5:80").unwrap();
+        assert_eq!(seen(other), other_seen, "bridge-nf-call-iptables={bridged_frames}");
+        assert_eq!(seen(server), "two 10.244.3.1", "bridge-nf-call-iptables={bridged_frames}");
         let refused = ask_tcp(node.own, "127.0.0.1:30080").unwrap_err();
         assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused, "not at the loopback");
     }
