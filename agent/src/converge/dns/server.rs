@@ -2,6 +2,7 @@
 //!
 //! The zone's answers wait for nothing and nobody: no etcd, no reconciler, no upstream.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -73,7 +74,7 @@ impl Handler {
                 reply(request, to, ResponseCode::NoError, sections).await
             }
             Answer::Alias { record, target } => {
-                let followed = self.follow(&zone, record, target, kind).await;
+                let followed = self.follow(&zone, record, target, (kind, request.src().ip())).await;
                 let sections = Sections {
                     answers: followed.answers.iter().collect(),
                     authorities: followed.authorities.iter().collect(),
@@ -96,7 +97,13 @@ impl Handler {
 
     /// Asks for what an alias names, here or elsewhere: a client that only knows a server has to get the
     /// addresses with the alias. The code is that of the last name (RFC 6604).
-    async fn follow(&self, zone: &Zone, first: &Record, target: LowerName, kind: RecordType) -> Followed {
+    async fn follow(
+        &self,
+        zone: &Zone,
+        first: &Record,
+        target: LowerName,
+        (kind, client): (RecordType, IpAddr),
+    ) -> Followed {
         let mut followed = Followed { answers: vec![first.clone()], ..Followed::default() };
         let mut next = target;
         for _ in 0..ALIASES_MAX {
@@ -116,7 +123,7 @@ impl Handler {
                 Answer::Unknown => followed.code = ResponseCode::ServFail,
                 Answer::Elsewhere => {
                     let query = Query::query((&next).into(), kind);
-                    self.follow_elsewhere(&query, &mut followed).await;
+                    self.follow_elsewhere(&query, client, &mut followed).await;
                 }
             }
             return followed;
@@ -126,9 +133,9 @@ impl Handler {
         followed
     }
 
-    async fn follow_elsewhere(&self, query: &Query, followed: &mut Followed) {
+    async fn follow_elsewhere(&self, query: &Query, client: IpAddr, followed: &mut Followed) {
         let forwarder = Arc::clone(&self.forwarder.borrow());
-        match forwarder.ask(query).await {
+        match forwarder.ask(query, client).await {
             Ok(message) => {
                 followed.answers.extend(message.answers.iter().cloned());
                 followed.authorities.extend(message.authorities.iter().cloned());
@@ -143,7 +150,7 @@ impl Handler {
 
     async fn forward<R: ResponseHandler>(&self, request: &Request, query: &Query, to: R) -> ResponseInfo {
         let forwarder = Arc::clone(&self.forwarder.borrow());
-        match forwarder.ask(query).await {
+        match forwarder.ask(query, request.src().ip()).await {
             Ok(message) => {
                 let Message { answers, authorities, additionals, .. } = &*message;
                 let sections = Sections {
