@@ -1,7 +1,7 @@
 //! Names: the whole table of the specification by `dig` from a pod and from the machine, and short ones by a
-//! container's own resolver; the same with
-//! etcd and reconciler dead, and again by an agent that starts then. Other names come from a server
-//! beyond the cluster. The machine's own resolver, if asked for, survives a crash and comes back.
+//! container's own resolver; the same with etcd and reconciler dead, and again by an agent that starts then.
+//! Other names come from a server beyond the cluster. The machine's own resolver, if asked for, survives a
+//! crash and comes back.
 //!
 //! The first story is red when the address goes from the machine: questions then leave it, and whoever
 //! answers out there knows no such name.

@@ -1,8 +1,9 @@
 //! A Dns object through the node's gateway: from the node, from a pod, while routes and pods change, and
 //! with everything else down; by name, as clients come: from a pod and from the machine.
 //!
-//! Seen red when `rewritten` gives nothing, when a route leads to whole paths alone, when the catalog is not read from
-//! the disk, and (the pods that are replaced, too) when the routes of the first catalog stay.
+//! Seen red without the host's name in the zone, when `rewritten` gives nothing, when a route leads to whole
+//! paths alone, when the catalog is not read from the disk, and (the pods that are replaced, too) when the
+//! routes of the first catalog stay.
 
 use std::fs;
 use std::io::{Read, Write};

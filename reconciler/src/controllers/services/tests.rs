@@ -288,7 +288,7 @@ fn an_alias_has_a_name_and_nothing_else_and_no_path_leads_there() {
         service: ServiceReference { name: "outer".into(), port: PortReference::Number(80) },
         rewrite: None,
     };
-    let host = DnsSpec { host: "outer.lan".into(), paths: vec![path], ..DnsSpec::default() };
+    let host = DnsSpec { host: "outer.lan".into(), paths: vec![path] };
     let object = of_kind("host", Resource::Dns(Arc::new(host)));
     let worlds = worlds.put(&Key::Object(object.reference()), &object);
     let plan = planned(&worlds);
