@@ -1,6 +1,7 @@
-//! Names: the whole table of the specification by `dig` from a pod and from the machine; the same with
-//! etcd and reconciler dead, and again by an agent that starts then. Other names come from a server
-//! beyond the cluster. The machine's own resolver, if asked for, survives a crash and comes back.
+//! Names: the whole table of the specification by `dig` from a pod and from the machine, and short ones by a
+//! container's own resolver; the same with etcd and reconciler dead, and again by an agent that starts then.
+//! Other names come from a server beyond the cluster. The machine's own resolver, if asked for, survives a
+//! crash and comes back.
 //!
 //! The first story is red when the address goes from the machine: questions then leave it, and whoever
 //! answers out there knows no such name.
@@ -67,6 +68,20 @@ spec:
   clusterIP: None
   selector: {{app: nobody}}
   ports: [{{name: http, port: 8080}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: outer}}
+spec:
+  type: ExternalName
+  externalName: outside.example.com
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: inner}}
+spec:
+  type: ExternalName
+  externalName: web.default.svc.cluster.local
 ---
 apiVersion: v1
 kind: Service
@@ -146,6 +161,10 @@ impl Asker<'_> {
             ),
             (reverse(pod), "PTR", one(format!("PTR web-0.headless.{svc}."))),
             (format!("none.{svc}"), "A", missing()),
+            (format!("outer.{svc}"), "CNAME", one("CNAME outside.example.com.".to_owned())),
+            (format!("inner.{svc}"), "CNAME", one(format!("CNAME web.{svc}."))),
+            (format!("inner.{svc}"), "A", vec![format!("A {web}"), format!("CNAME web.{svc}.")]),
+            (format!("_http._tcp.inner.{svc}"), "SRV", missing()),
             (format!("absent.{svc}"), "A", missing()),
             (format!("svc.{zone}"), "A", empty()),
             (format!("{dashed}.default.pod.{zone}"), "A", one(format!("A {pod}"))),
@@ -157,6 +176,9 @@ impl Asker<'_> {
         ] {
             self.check(&name, kind, &wanted)?;
         }
+        // An alias of another's name brings that name's addresses, as its server gives them.
+        let said = dig(&self.net, &self.server, &format!("outer.{svc}"), "A", &[])?;
+        ensure!(said.answers == ["A 192.0.2.77", "CNAME outside.example.com."], "{said:?}");
         let large = format!("large.{svc}");
         let said = dig(&self.net, &self.server, &large, "A", &[])?;
         ensure!(said.answers.len() == usize::from(LARGE), "{} has {}", self.name, said.answers.len());
@@ -212,10 +234,27 @@ fn every_name_is_answered_also_with_everything_else_dead() -> Result<()> {
             machine.table(&pod, &service, &dns, &gateway)?;
             inside.table(&pod, &service, &dns, &gateway)
         })?;
-        // By the search list, with the container's own resolver.
-        let said =
-            docker.exec(web.container("main")?, &["nslookup", "headless.default.svc.cluster.local"])?;
-        ensure!(said.contains(&pod), "{said}");
+        // By the search list, with the container's own resolver: short names, an alias among them. Whoever
+        // is there need not answer: ping says first whom it asks.
+        for (name, address) in [
+            ("headless", pod.as_str()),
+            ("headless.default", &pod),
+            ("headless.default.svc", &pod),
+            ("headless.default.svc.cluster.local", &pod),
+            ("web", &service),
+            ("inner", &service),
+            ("outer", "192.0.2.77"),
+            ("shop.example.com", &gateway),
+        ] {
+            let ask = format!("ping -c 1 -W 1 {name}; true");
+            let said = docker.exec(web.container("main")?, &["sh", "-c", &ask])?;
+            ensure!(said.starts_with(&format!("PING {name} ({address})")), "{name}: {said}");
+        }
+        let listed = cluster.cli(&["get", "services"])?.stdout;
+        let row = |line: &&str| line.starts_with("outer ");
+        let outer = listed.lines().find(row).map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let wanted = ["outer", "ExternalName", "<none>", "outside.example.com", "<none>"];
+        ensure!(outer.as_ref().is_some_and(|words| words.starts_with(&wanted)), "{listed}");
         let before = upstream.asked();
         inside.check("outside.example.com", "A", &["A 192.0.2.77".to_owned()])?;
         ensure!(upstream.asked() == before, "an answer that may be kept was asked for again");

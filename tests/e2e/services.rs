@@ -2,14 +2,15 @@
 //! also when nobody is there, when somebody empties our chains, and while the agent is away.
 //!
 //! Red without the jump from PREROUTING, with `Fingerprint` always 0, with the endpoints of the first
-//! catalog for ever, and when `removal` is given the network loop's chains only.
+//! catalog for ever, when `removal` is given the network loop's chains only, with DROP for a service without
+//! endpoints (curl ends with 28), and with UDP connections that nobody ends.
 
 use std::fs::File;
 use std::net::UdpSocket;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use harness::manifests::{sleeper, web};
 use harness::{
@@ -66,6 +67,13 @@ fn asked_by_host(address: &str) -> Result<String> {
     Ok(body.trim().to_owned())
 }
 
+/// Who is refused at once knows it within this time, with curl's own: a client that waits for an answer
+/// would take 5 s, one whose first packet is lost 1 s.
+const REFUSED_MAX: Duration = Duration::from_secs(1);
+
+/// So soon a UDP client follows an endpoint that is replaced.
+const FOLLOWS_MAX: Duration = Duration::from_secs(2);
+
 /// The value that chance alone exceeds once in 100,000 times, for one degree of freedom.
 const CHI_LIMIT: f64 = 19.5;
 
@@ -101,11 +109,15 @@ fn a_service_answers_pods_hosts_and_clients_beyond() -> Result<()> {
         let said = outside.run("curl", &["-sSf", "-m", "5", &url])?;
         ensure!(["one", "two"].contains(&said.trim()), "{said}");
 
-        // Nobody there: refused (7), not timed out (28).
+        // Nobody there: refused (7) at once, not timed out (28) and not tried again.
         let url = format!("http://{lonely}/");
         for world in [NetWorld::of_machine(), NetWorld::of_process(one.pause.pid), outside] {
-            let refused = world.run("curl", &["-sS", "-m", "5", &url]).unwrap_err();
+            let start = Instant::now();
+            let refused =
+                world.run("curl", &["-sS", "--connect-timeout", "5", "-m", "10", &url]).unwrap_err();
+            let took = start.elapsed();
             ensure!(format!("{refused:#}").contains("exit code 7:"), "{refused:#} in {world:?}");
+            ensure!(took < REFUSED_MAX, "refused after {took:?} in {world:?}");
         }
 
         // Each as often as the other; a client that is to stay stays.
@@ -230,6 +242,31 @@ fn a_udp_client_follows_a_replaced_endpoint() -> Result<()> {
         let _second = Named::serve(&cluster.running("second", &["main"])?, "second")?;
         says("second")?;
         drop(first);
+
+        // One more that runs and answers, and is no endpoint yet: it becomes the only one in one step.
+        let third = sleeper("third").replace("metadata:\n", "metadata:\n  labels: {app: spare}\n");
+        cluster.push(&[Change::write("third.yaml", third)], "A spare one")?;
+        let third = cluster.running("third", &["main"])?;
+        let _third = Named::serve(&third, "third")?;
+        let wanted = third.address()?.to_owned();
+        says("second")?;
+        cluster.push(&[service("names", "app: spare", ports, "")], "Replace at once")?;
+        // It counts from the last time that the former record was seen.
+        let mut since = Instant::now();
+        eventually("the record has the other endpoint", secs(45), || {
+            let now = Instant::now();
+            let record = record(cluster, "names")?;
+            let is_new = record.endpoints.iter().map(|one| one.address.to_string()).eq([wanted.clone()]);
+            if !is_new {
+                since = now;
+            }
+            ensure!(is_new, "{record:?}");
+            Ok(())
+        })?;
+        says("third")?;
+        let took = since.elapsed();
+        println!("a UDP client followed {took:?} after the record");
+        ensure!(took <= FOLLOWS_MAX, "a UDP client followed {took:?} after the record only");
         Ok(())
     })
 }

@@ -3,6 +3,7 @@
 use super::probe::{DockerSeen, Seen};
 use super::{Check, Ranges, network_judge};
 use crate::config::Config;
+use crate::converge::network::render::Names;
 
 /// Less free disk than this hinders images and logs soon, in bytes.
 const DISK_WARN: u64 = 2 << 30;
@@ -17,7 +18,13 @@ pub(super) fn judge(config: &Config, ranges: Ranges, seen: &Seen) -> Vec<Check> 
     checks.push(etcd(config, seen));
     checks.push(port(config, seen));
     checks.extend(features(seen));
-    checks.extend([iptables(seen), forward_policy(seen), ip_forward(seen), bridge_nf(seen), conntrack(seen)]);
+    checks.extend([
+        iptables(seen),
+        forward_policy(config, seen),
+        ip_forward(seen),
+        bridge_nf(seen),
+        conntrack(seen),
+    ]);
     checks.extend(network_judge::judge(config, ranges, &seen.network, seen.agent_runs));
     checks
 }
@@ -134,18 +141,28 @@ fn iptables(seen: &Seen) -> Check {
     }
 }
 
-fn forward_policy(seen: &Seen) -> Check {
+fn forward_policy(config: &Config, seen: &Seen) -> Check {
     let rules = seen.rules.as_deref().unwrap_or_default();
     let policy = rules.lines().find_map(|line| line.strip_prefix(":FORWARD "));
     let policy = policy.and_then(|rest| rest.split(' ').next()).unwrap_or("ACCEPT");
     match seen.firewalld {
-        true => Check::warn(
-            "forward policy",
-            format!("{policy}, and firewalld runs"),
-            "put the bridge into firewalld's trusted zone",
-        ),
+        true => {
+            Check::warn("forward policy", format!("{policy}, and firewalld runs"), firewalld_remedy(config))
+        }
         false => Check::ok("forward policy", format!("{policy}; the agent's own rules let pods through")),
     }
+}
+
+/// Its own rules judge besides ours: what comes from pods, what comes out of the tunnel, and the tunnel's
+/// packets themselves.
+fn firewalld_remedy(config: &Config) -> String {
+    let (names, port) = (Names::of(&config.machine.instance), config.vxlan.port);
+    format!(
+        "put the links {} and {} into firewalld's trusted zone (firewall-cmd --permanent --zone=trusted \
+         --add-interface=LINK), let the tunnel's UDP port {port} in (firewall-cmd --permanent \
+         --add-port={port}/udp), and load that (firewall-cmd --reload)",
+        names.bridge, names.tunnel
+    )
 }
 
 fn ip_forward(seen: &Seen) -> Check {
@@ -158,11 +175,11 @@ fn ip_forward(seen: &Seen) -> Check {
 
 fn bridge_nf(seen: &Seen) -> Check {
     let found = match seen.bridge_nf.as_deref() {
-        Some("1") => "on: frames within a bridge pass the rules",
-        Some(_) => "off",
-        None => "the module br_netfilter is not loaded",
+        Some("1") => "on: services see pods of their own node with their own address",
+        Some(_) => "off: services see pods of their own node with the bridge's address",
+        None => "no module br_netfilter: services see pods of their own node with the bridge's address",
     };
-    Check::ok("bridge-nf", format!("{found}; either way works"))
+    Check::ok("bridge-nf", found)
 }
 
 fn conntrack(seen: &Seen) -> Check {

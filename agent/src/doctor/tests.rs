@@ -79,6 +79,18 @@ fn each_trouble_is_told_with_a_remedy() {
     }
 }
 
+// Seen red with the bridge named twice.
+#[test]
+fn firewalld_is_told_of_both_links_and_the_tunnels_port() {
+    let ranges =
+        Ranges { cluster: "10.244.0.0/16".parse().unwrap(), service: "10.96.0.0/16".parse().unwrap() };
+    let checks = judge(&config(), ranges, &Seen { firewalld: true, ..healthy() });
+    let check = checks.iter().find(|check| check.name == "forward policy").unwrap();
+    for word in ["mk8s0", "mk8s.1", "8472/udp"] {
+        assert!(check.remedy.contains(word), "{}", check.remedy);
+    }
+}
+
 #[test]
 fn what_a_running_agent_uses_is_no_trouble() {
     let busy = Err("Address already in use".to_owned());

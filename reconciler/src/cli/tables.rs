@@ -99,7 +99,9 @@ impl Listed for ServiceView {
 
     fn cells(&self, shape: Shape) -> Cells {
         let mut cells = of_namespace(shape, &self.namespace);
-        let addresses: Vec<String> = self.external_ips.iter().map(ToString::to_string).collect();
+        let mut addresses: Vec<String> = self.external_ips.iter().map(ToString::to_string).collect();
+        // An alias has no addresses; its name stands here, as kubectl shows it.
+        addresses.extend(Some(self.external_name.clone()).filter(|name| !name.is_empty()));
         cells.extend([
             (column("NAME"), self.name.clone()),
             (column("TYPE"), self.kind.clone()),

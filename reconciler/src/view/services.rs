@@ -30,7 +30,7 @@ pub struct ServiceView {
     pub namespace: String,
     /// Name.
     pub name: String,
-    /// ClusterIP or NodePort.
+    /// ClusterIP, NodePort or ExternalName.
     #[serde(rename = "type")]
     pub kind: String,
     /// Its address; `None` for a headless one, empty until it has one.
@@ -39,6 +39,9 @@ pub struct ServiceView {
     /// Further addresses.
     #[serde(rename = "externalIPs")]
     pub external_ips: Vec<Ipv4Addr>,
+    /// The name that its own is an alias of; empty for other types.
+    #[serde(default)]
+    pub external_name: String,
     /// `80/TCP`, with a port of the nodes `80:30080/TCP`.
     pub ports: Vec<String>,
     /// How many are behind it.
@@ -307,12 +310,14 @@ fn row(
         None => format!("{}/{}", port.port, word(port.protocol)),
     });
     let (health, note) = words(&spec.health(&record.map(ServiceRecord::status).unwrap_or_default()));
+    let external_name = spec.alias_of().unwrap_or_default().to_owned();
     ServiceView {
         namespace: id.namespace.clone(),
         name: id.name.clone(),
-        kind: format!("{:?}", spec.kind),
+        kind: spec.kind.word().to_owned(),
         cluster_ip,
         external_ips: record.map(|record| record.external_ips.clone()).unwrap_or_default(),
+        external_name,
         ports: ports.collect(),
         ready: record.map_or(0, |record| record.endpoints.len()),
         left_out: record.map_or(0, |record| record.left_out_count),

@@ -17,7 +17,6 @@ const BATCH_JOB: &str =
 const PROBES: &str = "use exec, httpGet or tcpSocket";
 const ONE_ADDRESS: &str = "a service has one IPv4 address; remove it";
 const NO_BALANCER: &str = "use type NodePort, which answers on every node, or externalIPs";
-const NO_EXTERNAL_NAME: &str = "pods can use the external name itself; for addresses write `addresses`";
 const METRICS: &str = "metrics are of type Resource: cpu and memory";
 const RESOURCES: &str = "resources are cpu and memory";
 
@@ -145,7 +144,6 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
         ],
         NO_BALANCER,
     ),
-    ("ServiceSpec", &["externalName"], NO_EXTERNAL_NAME),
     ("ServiceSpec", &["trafficDistribution", "topologyKeys"], "use internalTrafficPolicy: Local"),
     ("ServicePort", &["appProtocol"], "it has no effect; remove it"),
     ("ReplicaSetSpec", &["revisionHistoryLimit"], "the history is that of the repository; remove it"),
@@ -171,7 +169,6 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
 /// One word of those a field takes in Minik8s, one that only Kubernetes has, what to do.
 const VALUES: &[(&str, &str, &str)] = &[
     ("ClusterIP", "LoadBalancer", NO_BALANCER),
-    ("ClusterIP", "ExternalName", NO_EXTERNAL_NAME),
     ("TCP", "SCTP", "use TCP or UDP"),
     ("Resource", "Pods", METRICS),
     ("Resource", "Object", METRICS),

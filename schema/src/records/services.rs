@@ -25,6 +25,9 @@ pub struct ServiceRecord {
     /// Further addresses at which nodes answer for it.
     #[serde(default, rename = "externalIPs", skip_serializing_if = "Vec::is_empty")]
     pub external_ips: Vec<Ipv4Addr>,
+    /// The name that its own is an alias of: it has no address, no ports and no endpoints then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external_name: Option<String>,
     /// Its ports, in the order of the manifest.
     pub ports: Vec<ServicePortRecord>,
     /// What is behind it, sorted by address.

@@ -88,6 +88,7 @@ rules! {
     // Services and Dns.
     CLUSTER_IP "cluster-ip" Error "A service's own address is malformed or does not fit its type."
     CLUSTER_IP_RANGE "cluster-ip-range" Warning "A service names an address that is outside of the range of services, or kept for DNS or the gateway."
+    EXTERNAL_NAME "external-name" Error "An external name is no DNS name, or does not fit the service's type."
     NODE_PORT "node-port" Error "A node port is out of range, taken twice, or does not fit the service's type."
     INVALID_ADDRESS "invalid-address" Error "An address is none at which one machine may answer."
     SESSION_AFFINITY "session-affinity" Error "Session affinity is out of range or not switched on."

@@ -2,12 +2,15 @@
 //!
 //! The zone's answers wait for nothing and nobody: no etcd, no reconciler, no upstream.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use hickory_proto::op::{Edns, Header, HeaderCounts, Message, MessageType, Metadata, OpCode, ResponseCode};
-use hickory_proto::rr::{DNSClass, Record, RecordType};
+use hickory_proto::op::{
+    Edns, Header, HeaderCounts, Message, MessageType, Metadata, OpCode, Query, ResponseCode,
+};
+use hickory_proto::rr::{DNSClass, LowerName, Record, RecordType};
 use hickory_server::net::runtime::Time;
 use hickory_server::server::{Request, RequestHandler, ResponseHandler, ResponseInfo};
 use hickory_server::zone_handler::MessageResponseBuilder;
@@ -22,6 +25,9 @@ const PAYLOAD_MAX: u16 = 1232;
 
 /// Smallest largest packet that a client may name (RFC 6891).
 const PAYLOAD_MIN: u16 = 512;
+
+/// Most aliases of the zone that lead from one to the other.
+const ALIASES_MAX: usize = 8;
 
 /// Answers questions.
 #[derive(Clone)]
@@ -67,6 +73,15 @@ impl Handler {
                 let sections = Sections { answers: vec![&record], ..Sections::ours() };
                 reply(request, to, ResponseCode::NoError, sections).await
             }
+            Answer::Alias { record, target } => {
+                let followed = self.follow(&zone, record, target, (kind, request.src().ip())).await;
+                let sections = Sections {
+                    answers: followed.answers.iter().collect(),
+                    authorities: followed.authorities.iter().collect(),
+                    ..Sections::ours()
+                };
+                reply(request, to, followed.code, sections).await
+            }
             Answer::NoData(soa) => {
                 let sections = Sections { authorities: vec![soa], ..Sections::ours() };
                 reply(request, to, ResponseCode::NoError, sections).await
@@ -80,14 +95,62 @@ impl Handler {
         }
     }
 
-    async fn forward<R: ResponseHandler>(
+    /// Asks for what an alias names, here or elsewhere: a client that only knows a server has to get the
+    /// addresses with the alias. The code is that of the last name (RFC 6604).
+    async fn follow(
         &self,
-        request: &Request,
-        query: &hickory_proto::op::Query,
-        to: R,
-    ) -> ResponseInfo {
+        zone: &Zone,
+        first: &Record,
+        target: LowerName,
+        (kind, client): (RecordType, IpAddr),
+    ) -> Followed {
+        let mut followed = Followed { answers: vec![first.clone()], ..Followed::default() };
+        let mut next = target;
+        for _ in 0..ALIASES_MAX {
+            match zone.answer(&next, kind) {
+                Answer::Alias { record, target } => {
+                    followed.answers.push(record.clone());
+                    next = target;
+                    continue;
+                }
+                Answer::Found { answers, .. } => followed.answers.extend(answers.into_iter().cloned()),
+                Answer::Made(record) => followed.answers.push(*record),
+                Answer::NoData(soa) => followed.authorities.push(soa.clone()),
+                Answer::NoName(soa) => {
+                    followed.authorities.push(soa.clone());
+                    followed.code = ResponseCode::NXDomain;
+                }
+                Answer::Unknown => followed.code = ResponseCode::ServFail,
+                Answer::Elsewhere => {
+                    let query = Query::query((&next).into(), kind);
+                    self.follow_elsewhere(&query, client, &mut followed).await;
+                }
+            }
+            return followed;
+        }
+        tracing::debug!(name = %first.name, "an alias leads to too many others");
+        followed.code = ResponseCode::ServFail;
+        followed
+    }
+
+    async fn follow_elsewhere(&self, query: &Query, client: IpAddr, followed: &mut Followed) {
         let forwarder = Arc::clone(&self.forwarder.borrow());
-        match forwarder.ask(query).await {
+        match forwarder.ask(query, client).await {
+            Ok(message) => {
+                followed.answers.extend(message.answers.iter().cloned());
+                followed.authorities.extend(message.authorities.iter().cloned());
+                followed.code = message.metadata.response_code;
+            }
+            Err(error) => {
+                tracing::debug!(%query, %error, "what an alias names is not answered");
+                followed.code = ResponseCode::ServFail;
+            }
+        }
+    }
+
+    async fn forward<R: ResponseHandler>(&self, request: &Request, query: &Query, to: R) -> ResponseInfo {
+        let forwarder = Arc::clone(&self.forwarder.borrow());
+        match forwarder.ask(query, request.src().ip()).await {
             Ok(message) => {
                 let Message { answers, authorities, additionals, .. } = &*message;
                 let sections = Sections {
@@ -110,6 +173,19 @@ impl Handler {
 impl RequestHandler for Handler {
     async fn handle_request<R: ResponseHandler, T: Time>(&self, request: &Request, to: R) -> ResponseInfo {
         self.answer(request, to).await
+    }
+}
+
+/// What an alias leads to.
+struct Followed {
+    code: ResponseCode,
+    answers: Vec<Record>,
+    authorities: Vec<Record>,
+}
+
+impl Default for Followed {
+    fn default() -> Self {
+        Self { code: ResponseCode::NoError, answers: Vec::new(), authorities: Vec::new() }
     }
 }
 

@@ -6,6 +6,12 @@ use std::net::Ipv4Addr;
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
 
+use hickory_proto::op::{Message, OpCode, Query, ResponseCode};
+use hickory_proto::rr::rdata::A;
+use hickory_proto::rr::{Name, RData, Record, RecordType};
+use schema::meta::PodRef;
+use schema::records::{ServiceRecord, Subnet};
+use schema::world::Versioned;
 use tokio::sync::watch;
 
 use super::forward::Forwarder;
@@ -14,7 +20,9 @@ use super::listen;
 use super::plan::{Former, NodeStep, Observed, Split, plan};
 use super::resolv::{self, Machine, ResolvConf};
 use super::server::Handler;
+use super::zone::{Zone, ZoneSettings};
 use crate::catalog::Catalog;
+use crate::desired::Source;
 use crate::worlds::netlink::FakeNetlink;
 
 const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
@@ -154,7 +162,7 @@ fn the_former_file_comes_back_as_it_was_also_as_a_link() {
 #[tokio::test]
 async fn one_client_holds_a_quarter_of_all_connections_for_names() {
     use tokio::io::AsyncReadExt as _;
-    let domain = hickory_proto::rr::Name::from_ascii("cluster.local.").unwrap();
+    let domain = Name::from_ascii("cluster.local.").unwrap();
     let zones = watch::channel(Arc::new(super::first_zone(&domain, None, &Catalog::default()))).1;
     let forwarders = watch::channel(Arc::new(Forwarder::new(Vec::new()))).1;
     let handler = Arc::new(Handler::new(zones, forwarders));
@@ -180,6 +188,95 @@ async fn one_client_holds_a_quarter_of_all_connections_for_names() {
     assert!(!ends(streams.last_mut().unwrap()).await, "the 32nd");
     assert!(!ends(&mut connect([127, 0, 0, 2]).await).await, "another client");
     server.abort();
+}
+
+/// A catalog of one service with an address and these aliases.
+fn aliases(all: &[(&str, &str)]) -> Catalog {
+    let record = |name: &str, value| {
+        let versioned = Versioned { value, create_revision: 1, mod_revision: 1 };
+        (PodRef::new("default", name), Arc::new(versioned))
+    };
+    let address = Some("10.96.0.20".parse().unwrap());
+    let mut services = vec![record("web", ServiceRecord { cluster_ip: address, ..ServiceRecord::default() })];
+    services.extend(all.iter().map(|(name, target)| {
+        let external_name = Some((*target).to_owned());
+        record(name, ServiceRecord { external_name, ..ServiceRecord::default() })
+    }));
+    Catalog { source: Source::Etcd, services: services.into_iter().collect(), ..Catalog::default() }
+}
+
+/// Says 192.0.2.1 to whatever it is asked.
+async fn upstream() -> (std::net::SocketAddr, tokio::task::JoinHandle<()>) {
+    let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = socket.local_addr().unwrap();
+    let task = tokio::spawn(async move {
+        let mut buffer = [0; 2048];
+        loop {
+            let (length, from) = socket.recv_from(&mut buffer).await.unwrap();
+            let asked = Message::from_vec(&buffer[..length]).unwrap();
+            let mut message = Message::response(asked.metadata.id, OpCode::Query);
+            message.add_queries(asked.queries.clone());
+            let data = RData::A(A::new(192, 0, 2, 1));
+            message.add_answer(Record::from_rdata(asked.queries[0].name().clone(), 300, data));
+            socket.send_to(&message.to_vec().unwrap(), from).await.unwrap();
+        }
+    });
+    (address, task)
+}
+
+// Seen red with the alias alone as the answer.
+#[tokio::test]
+async fn an_alias_comes_with_what_it_leads_to_here_or_elsewhere() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let inside = |name: &str| format!("{name}.default.svc.cluster.local");
+    let (web, missing, one, two, outer) =
+        (inside("web"), inside("missing"), inside("one"), inside("two"), inside("outer"));
+    let catalog = aliases(&[
+        ("outer", "www.example.com"),
+        ("inner", &web),
+        ("again", &outer),
+        ("none", &missing),
+        ("one", &two),
+        ("two", &one),
+    ]);
+    let domain = Name::from_ascii("cluster.local.").unwrap();
+    let subnet = Subnet::new("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
+    let zone = Zone::build(&ZoneSettings::new(&domain, &subnet), &catalog);
+    let (upstream, task) = upstream().await;
+    let zones = watch::channel(Arc::new(zone)).1;
+    let forwarders = watch::channel(Arc::new(Forwarder::new(vec![upstream]))).1;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(listen::serve_tcp(listener, Arc::new(Handler::new(zones, forwarders))));
+    let ask = async |name: &str, kind: RecordType| {
+        let mut message = Message::query();
+        message.add_query(Query::query(Name::from_ascii(inside(name) + ".").unwrap(), kind));
+        let packet = message.to_vec().unwrap();
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        stream.write_u16(packet.len().try_into().unwrap()).await.unwrap();
+        stream.write_all(&packet).await.unwrap();
+        let mut packet = vec![0; stream.read_u16().await.unwrap().into()];
+        stream.read_exact(&mut packet).await.unwrap();
+        let said = Message::from_vec(&packet).unwrap();
+        let records = said.answers.iter().map(|record| format!("{} {}", record.record_type(), record.data));
+        (said.metadata.response_code, records.collect::<Vec<_>>(), said.authorities.len())
+    };
+    let alias = |name: &str| format!("CNAME {name}.");
+    let far = || vec![alias("www.example.com"), "A 192.0.2.1".to_owned()];
+    let (fine, nothing) = (ResponseCode::NoError, ResponseCode::NXDomain);
+    for (name, kind, wanted) in [
+        ("outer", RecordType::A, (fine, far(), 0)),
+        ("outer", RecordType::CNAME, (fine, vec![alias("www.example.com")], 0)),
+        ("again", RecordType::A, (fine, [vec![alias(&outer)], far()].concat(), 0)),
+        ("inner", RecordType::A, (fine, vec![alias(&web), "A 10.96.0.20".to_owned()], 0)),
+        ("inner", RecordType::AAAA, (fine, vec![alias(&web)], 1)),
+        ("none", RecordType::A, (nothing, vec![alias(&missing)], 1)),
+    ] {
+        assert_eq!(ask(name, kind).await, wanted, "{name} {kind}");
+    }
+    assert_eq!(ask("one", RecordType::A).await.0, ResponseCode::ServFail, "aliases of each other");
+    server.abort();
+    task.abort();
 }
 
 // An address of documentation: no machine has it.

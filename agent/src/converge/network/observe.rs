@@ -179,6 +179,7 @@ impl NetworkLoop {
                 *self.random_fully.insert(has)
             }
         };
+        let bridged_frames = self.iptables.sees_bridged_frames().await;
         let names: Vec<(&PodNet, String)> = pods.values().map(|pod| (pod, pod.pod.to_string())).collect();
         let claims = names.iter().flat_map(|(pod, name)| {
             pod.ports.iter().map(move |port| {
@@ -191,6 +192,7 @@ impl NetworkLoop {
             node_cidr: subnet.cidr,
             cluster_cidr: subnet.cluster_cidr,
             random_fully,
+            bridged_frames,
             host_ports: first_claims(claims),
             dns: dns_address(subnet.service_cidr),
             gateway: gateway_address(subnet.service_cidr),

@@ -164,6 +164,8 @@ pub struct Model {
     pub cluster_cidr: Ipv4Net,
     /// `MASQUERADE` takes `--random-fully`: no two connections then race for one source port.
     pub random_fully: bool,
+    /// Frames within the bridge meet the rules too.
+    pub bridged_frames: bool,
     /// Ports of the node that lead to pods.
     pub host_ports: BTreeMap<HostPort, HostPortTarget>,
     /// UDP port of the tunnel.
@@ -234,15 +236,25 @@ fn postrouting_rules(model: &Model) -> Vec<String> {
     let Model { names, node_cidr, cluster_cidr, .. } = model;
     let (node, cluster, bridge) = (node_cidr.trunc(), cluster_cidr.trunc(), &names.bridge);
     let masquerade = if model.random_fully { "MASQUERADE --random-fully" } else { "MASQUERADE" };
-    vec![
+    let mut rules = vec![
         // Out of the cluster a pod speaks with the node's address; within it with its own.
         format!("-s {node} ! -d {cluster} ! -o {bridge} -j {masquerade}"),
         // A connection to a node's port from the node's own loopback: the pod must be able to answer.
         format!("-s 127.0.0.0/8 -o {bridge} -j {masquerade}"),
-        // A pod that reaches a pod of its own node, or itself, through a node's port: the answer must
-        // come back this way, which it does not within the bridge.
-        format!("-s {node} -o {bridge} -m conntrack --ctstate DNAT -j {masquerade}"),
-    ]
+    ];
+    let led = format!("-o {bridge} -m conntrack --ctstate DNAT -j {masquerade}");
+    if model.bridged_frames {
+        // A pod that reaches itself through a node's port: it must not see its own address come from
+        // outside. Of services each endpoint's chain marks that.
+        let own: BTreeSet<&Ipv4Addr> = model.host_ports.values().map(|to| to.target.ip()).collect();
+        rules.extend(own.into_iter().map(|pod| format!("-s {pod}/32 -d {pod}/32 {led}")));
+    } else {
+        // A pod that reaches a pod of its own node, or itself, through a service or a node's port: the
+        // answer must come back this way, which it does not where nobody looks at frames within the
+        // bridge. Else the pod sees the client's own address.
+        rules.push(format!("-s {node} {led}"));
+    }
+    rules
 }
 
 /// One change of the rules.

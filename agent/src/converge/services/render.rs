@@ -2,10 +2,10 @@
 //! knows that a record is the same need not render it again. Rules are spelled as `iptables-save`
 //! prints them, so that what is there can be compared.
 //!
-//! A pod that reaches a pod of its own node through a service is masqueraded, by the network loop's
-//! chain: its answer must come back through the node's IP layer, which else it does only where frames
-//! of a bridge pass the rules (`br_netfilter`). That module is not in every kernel and its switch is
-//! one for all bridges of the machine, so nothing here depends on it.
+//! A pod that reaches a pod of its own node through a service keeps its address where frames of a
+//! bridge pass the rules (`br_netfilter`). That module is not in every kernel and its switch is one for
+//! all bridges of the machine, so nothing here depends on it: elsewhere the network loop's chain
+//! masquerades such a client, for the answer must come back through the node's IP layer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -291,8 +291,8 @@ impl<'a> PortRenderer<'a> {
     }
 
     /// Without any endpoint clients are told so at once. TCP by a reset: of ICMP the kernel sends one
-    /// client few a second, and none for a packet that would leave by the link on which it came, as a
-    /// pod's does where services are routed to the bridge.
+    /// client few a second, which is all there is for UDP. Redirects count among these few, so the
+    /// network loop switches them off: a pod's packet would leave by the link on which it came.
     fn refuse_all(&self, rules: &mut ServiceRules) {
         let reject = match self.port.protocol {
             Protocol::Tcp => "REJECT --reject-with tcp-reset",

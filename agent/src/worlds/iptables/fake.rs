@@ -24,6 +24,8 @@ pub struct FakeRules {
     pub save_takes: Duration,
     /// What [`Iptables::generation`] answers; a restore counts its tables. None: it does not count.
     pub generation: Option<u32>,
+    /// What [`Iptables::sees_bridged_frames`] answers.
+    pub bridged_frames: bool,
     /// What [`Iptables::udp_flows`] answers.
     pub flows: BTreeSet<UdpFlow>,
     /// All flows that were to be forgotten, in order.
@@ -101,6 +103,10 @@ impl Iptables for FakeIptables {
 
     async fn generation(&self) -> Option<u32> {
         self.rules().generation
+    }
+
+    async fn sees_bridged_frames(&self) -> bool {
+        self.rules().bridged_frames
     }
 
     async fn udp_flows(&self) -> Result<BTreeSet<UdpFlow>, IptablesError> {

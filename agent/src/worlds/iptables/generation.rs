@@ -1,4 +1,5 @@
-//! What needs no program: the count of the kernel's changes of rules, and the lines of `conntrack`.
+//! What needs no program: the count of the kernel's changes of rules, whether they see frames within a
+//! bridge, and the lines of `conntrack`.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -34,6 +35,16 @@ pub(super) fn generation(path: Option<&Path>) -> io::Result<u32> {
         None => ask(),
         Some(path) => in_namespace_at(path, ask),
     }
+}
+
+/// Of this namespace or of that at `path`. The file is there only with the module `br_netfilter`.
+pub(super) fn bridged_frames(path: Option<&Path>) -> bool {
+    let read = || std::fs::read_to_string("/proc/sys/net/bridge/bridge-nf-call-iptables");
+    let value = match path {
+        None => read(),
+        Some(path) => in_namespace_at(path, read),
+    };
+    value.is_ok_and(|value| value.trim() == "1")
 }
 
 fn ask() -> io::Result<u32> {

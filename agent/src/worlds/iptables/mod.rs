@@ -91,6 +91,9 @@ pub trait Iptables: Send + Sync + 'static {
     /// A number that is another after each change of the rules by anyone; each table of an input of
     /// [`Iptables::restore`] is one step of it. None where the kernel does not count.
     async fn generation(&self) -> Option<u32>;
+    /// Frames that a bridge passes from one of its ports to another meet the rules too
+    /// (`br_netfilter`). Anybody may switch it at any time.
+    async fn sees_bridged_frames(&self) -> bool;
     /// The UDP connections that the kernel follows.
     async fn udp_flows(&self) -> Result<BTreeSet<UdpFlow>, IptablesError>;
     /// As [`Iptables::forget_udp`], of this service and this endpoint.

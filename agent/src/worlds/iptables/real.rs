@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-use super::generation::{counts, generation, udp_flows};
+use super::generation::{bridged_frames, counts, generation, udp_flows};
 use super::{Iptables, IptablesError, StaleUdp, UdpFlow};
 
 /// Longest run of one program. A full set of 43,000 rules takes 2 s; a busy machine some more.
@@ -129,6 +129,12 @@ impl Iptables for RealIptables {
             Ok(true) => generation(self.namespace.as_deref()).ok(),
             Ok(false) | Err(_) => None,
         }
+    }
+
+    async fn sees_bridged_frames(&self) -> bool {
+        // Behind a prefix nobody knows whose setting it is.
+        let is_known = self.prefix.is_empty() || self.namespace.is_some();
+        is_known && bridged_frames(self.namespace.as_deref())
     }
 
     async fn udp_flows(&self) -> Result<BTreeSet<UdpFlow>, IptablesError> {

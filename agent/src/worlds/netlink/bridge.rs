@@ -20,7 +20,7 @@ pub(super) async fn is_whole(netlink: &RealNetlink, bridge: &Bridge) -> Result<b
     let there: BTreeSet<Ipv4Net> = addresses.into_iter().map(|(_, address)| address).collect();
     Ok(link_is_right(&link, bridge)
         && there == wanted_addresses(bridge).into_iter().collect()
-        && settings_off(&netlink.home, bridge)?.is_empty()
+        && settings_to_change(&netlink.home, bridge)?.is_empty()
         // A range that is another's is told of by who would make the route; all else is looked after.
         && services_are_routed(netlink, &link, bridge).await.unwrap_or(false))
 }
@@ -63,9 +63,9 @@ pub(super) async fn ensure(netlink: &RealNetlink, bridge: &Bridge) -> Result<boo
         did = true;
         socket.add_link_route(name, link.index, bridge.services, bridge.address.addr()).await?;
     }
-    for path in settings_off(&netlink.home, bridge)? {
+    for (path, wanted) in settings_to_change(&netlink.home, bridge)? {
         did = true;
-        let written = netlink.home.run(|| fs::write(&path, "1"));
+        let written = netlink.home.run(|| fs::write(&path, wanted));
         written.map_err(|source| NetlinkError::Sysctl { path, source })?;
     }
     Ok(did)
@@ -108,22 +108,32 @@ async fn create(netlink: &RealNetlink, bridge: &Bridge) -> Result<Link, NetlinkE
     made.ok_or_else(|| NetlinkError::NoBridge(bridge.name.clone()))
 }
 
-/// The settings that are off and must be on: the node forwards, and a connection to a port of
-/// `127.0.0.1` may leave through the bridge (the rules in `MK8S-INPUT` keep pods from the node's
-/// loopback).
-fn settings_off(home: &NetworkNamespace, bridge: &Bridge) -> Result<Vec<String>, NetlinkError> {
-    let files = [
-        "/proc/sys/net/ipv4/ip_forward".to_owned(),
-        format!("/proc/sys/net/ipv4/conf/{}/route_localnet", bridge.name),
+/// The settings that are otherwise than they must be, with what they must be. On: the node forwards, and
+/// a connection to a port of `127.0.0.1` may leave through the bridge (the rules in `MK8S-INPUT` keep
+/// pods from the node's loopback). Off: redirects. A pod's packet for a service without endpoints would
+/// leave by the link on which it came, so the kernel would first tell the pod of a better way, and that
+/// uses up what ICMP one peer may get: the refusal that a UDP client waits for would not be sent. A link
+/// sends redirects if either its own setting or that of `all` is on. Other links keep their own, which
+/// is on unless somebody switched it off, so `all` changes nothing for them.
+fn settings_to_change(
+    home: &NetworkNamespace,
+    bridge: &Bridge,
+) -> Result<Vec<(String, &'static str)>, NetlinkError> {
+    let name = &bridge.name;
+    let settings = [
+        ("/proc/sys/net/ipv4/ip_forward".to_owned(), "1"),
+        (format!("/proc/sys/net/ipv4/conf/{name}/route_localnet"), "1"),
+        (format!("/proc/sys/net/ipv4/conf/{name}/send_redirects"), "0"),
+        ("/proc/sys/net/ipv4/conf/all/send_redirects".to_owned(), "0"),
     ];
-    let mut off = Vec::new();
-    for path in files {
+    let mut to_change = Vec::new();
+    for (path, wanted) in settings {
         let value = home.run(|| fs::read_to_string(&path));
         let value = value.map_err(|source| NetlinkError::Sysctl { path: path.clone(), source })?;
         // What is not "0" is on; some settings know more than two values.
-        if value.trim() == "0" {
-            off.push(path);
+        if (value.trim() == "0") != (wanted == "0") {
+            to_change.push((path, wanted));
         }
     }
-    Ok(off)
+    Ok(to_change)
 }

@@ -159,6 +159,7 @@ async fn the_nodes_own_namespace_is_refused() {
     assert!(matches!(error, NetlinkError::OpenNamespace { .. }), "{error}");
 }
 
+// Seen red with `send_redirects` of `all` switched on.
 #[tokio::test]
 async fn the_bridge_keeps_its_hardware_address_and_its_one_address() {
     let mut node = TestNamespace::new();
@@ -169,8 +170,19 @@ async fn the_bridge_keeps_its_hardware_address_and_its_one_address() {
     assert_eq!(before, "0a:58:0a:f4:00:01");
     netlink.ensure_pod_link(&link(node.pod(), 2)).await.unwrap();
     assert_eq!(hardware(node.run("ip", &["link", "show", "mk8s0"])), before);
-    for setting in ["net.ipv4.ip_forward", "net.ipv4.conf.mk8s0.route_localnet"] {
-        assert_eq!(node.run("sysctl", &["-n", setting]).trim(), "1", "{setting}");
+    let settings = [
+        ("net.ipv4.ip_forward", "1", "0"),
+        ("net.ipv4.conf.mk8s0.route_localnet", "1", "0"),
+        ("net.ipv4.conf.mk8s0.send_redirects", "0", "1"),
+        ("net.ipv4.conf.all.send_redirects", "0", "1"),
+    ];
+    for (setting, wanted, spoilt) in settings {
+        let value = || node.run("sysctl", &["-n", setting]).trim().to_owned();
+        assert_eq!(value(), wanted, "{setting}");
+        node.run("sysctl", &["-w", &format!("{setting}={spoilt}")]);
+        assert!(!netlink.bridge_is_whole(&bridge()).await.unwrap(), "{setting} went unseen");
+        assert!(netlink.ensure_bridge(&bridge()).await.unwrap(), "{setting} went unseen");
+        assert_eq!(value(), wanted, "{setting} again");
     }
     let moved = Bridge { address: "10.244.7.1/24".parse().unwrap(), ..bridge() };
     assert!(netlink.ensure_bridge(&moved).await.unwrap());

@@ -14,6 +14,7 @@ pub(in crate::cli) fn service_page(service: &ServiceDetail, screen: Screen) -> S
     page.field(0, "Note", &row.note);
     page.field(0, "Cluster IP", &row.cluster_ip);
     page.fields(0, "External IPs", row.external_ips.iter().map(ToString::to_string));
+    page.field(0, "External name", &row.external_name);
     page.fields(0, "Ports", row.ports.iter().cloned());
     page.field(0, "Age", &row.age);
     page.field(0, "Set by", &service.set_by);

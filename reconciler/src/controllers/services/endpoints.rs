@@ -38,7 +38,7 @@ impl<'a> Lookup<'a> {
 
     pub(super) fn behind(&self, service: &PodRef, spec: &ServiceSpec) -> Behind {
         let mut behind = Behind::default();
-        if spec.selector.is_empty() {
+        if spec.selector.is_empty() || spec.alias_of().is_some() {
             behind.endpoints = given(spec);
             return behind;
         }

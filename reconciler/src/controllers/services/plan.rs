@@ -190,12 +190,12 @@ fn give_to_others(
 
 /// The manifest names the address or a port.
 fn names_its_own(spec: &ServiceSpec) -> bool {
-    (spec.cluster_ip.is_some() && !spec.is_headless()) || spec.ports.iter().any(|p| p.node_port.is_some())
+    (spec.cluster_ip.is_some() && spec.has_cluster_ip()) || spec.ports.iter().any(|p| p.node_port.is_some())
 }
 
 fn keeps_address(spec: &ServiceSpec, has: Ipv4Addr, addresses: &Addresses) -> bool {
-    let wanted = spec.cluster_ip.as_deref().filter(|_| !spec.is_headless());
-    !spec.is_headless() && addresses.is_usable(has) && wanted.is_none_or(|wanted| wanted.parse() == Ok(has))
+    let wanted = spec.cluster_ip.as_deref();
+    spec.has_cluster_ip() && addresses.is_usable(has) && wanted.is_none_or(|wanted| wanted.parse() == Ok(has))
 }
 
 /// Node ports that the record has and the manifest still wants, by the port's place in the manifest.
@@ -216,7 +216,7 @@ fn give(
     ports: &mut NodePorts,
 ) -> Result<Given, NoteKind> {
     let mut given = Given { address: None, node_ports: vec![None; spec.ports.len()] };
-    if !spec.is_headless() {
+    if spec.has_cluster_ip() {
         let kept = record.and_then(|r| r.cluster_ip).filter(|has| keeps_address(spec, *has, addresses));
         let kept = kept.filter(|has| addresses.take(*has, id).is_ok());
         given.address = Some(match (kept, spec.cluster_ip.as_deref()) {
@@ -255,6 +255,9 @@ fn give(
 }
 
 fn record(spec: &ServiceSpec, given: &Given, behind: Behind) -> ServiceRecord {
+    if let Some(name) = spec.alias_of() {
+        return ServiceRecord { external_name: Some(name.to_owned()), ..ServiceRecord::default() };
+    }
     let affinity = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
     let ports = spec.ports.iter().zip(&given.node_ports).map(|(port, node_port)| ServicePortRecord {
         name: port.name.clone(),
@@ -265,6 +268,7 @@ fn record(spec: &ServiceSpec, given: &Given, behind: Behind) -> ServiceRecord {
     ServiceRecord {
         hash: String::new(),
         cluster_ip: given.address,
+        external_name: None,
         external_ips: spec.external_ips.iter().filter_map(|text| text.parse().ok()).collect(),
         ports: ports.collect(),
         endpoints: behind.endpoints,

@@ -18,6 +18,9 @@ fn resolve(world: &World, id: &PodRef, path: &DnsPath) -> PathRecord {
     let (service, wanted) = (&path.service.name, &path.service.port);
     let object = ObjectRef { kind: Kind::Service, namespace: id.namespace.clone(), name: service.clone() };
     let found = match world.objects.get(&object).map(|object| &object.value.resource) {
+        Some(Resource::Service(spec)) if spec.alias_of().is_some() => {
+            Err(format!("service {service} is of type ExternalName: no path leads there"))
+        }
         Some(Resource::Service(spec)) => {
             let mut ports = spec.ports.iter();
             let port = ports.find(|port| match wanted {

@@ -357,3 +357,30 @@ fn paths_lead_to_ports_by_number_and_name_or_say_why_not() {
         ]
     );
 }
+
+// Seen red with a path that leads to an alias.
+#[test]
+fn an_alias_has_a_name_and_nothing_else_and_no_path_leads_there() {
+    let alias = ServiceSpec {
+        kind: ServiceType::ExternalName,
+        external_name: Some("www.example.com".into()),
+        ports: vec![service_port("http", 80)],
+        ..ServiceSpec::default()
+    };
+    let worlds = with_service(Worlds::new().nodes(1), "outer", alias);
+    let path = DnsPath {
+        path: "/".into(),
+        service: ServiceReference { name: "outer".into(), port: PortReference::Number(80) },
+        rewrite: None,
+    };
+    let host = DnsSpec { host: "outer.lan".into(), paths: vec![path] };
+    let object = of_kind("host", Resource::Dns(Arc::new(host)));
+    let worlds = worlds.put(&Key::Object(object.reference()), &object);
+    let plan = planned(&worlds);
+    let wanted = ServiceRecord { external_name: Some("www.example.com".into()), ..ServiceRecord::default() };
+    assert_eq!(ServiceRecord { hash: String::new(), ..written(&plan, "outer") }, wanted);
+    let route = plan.writes.iter().find(|w| w.key == Key::Route(pod_ref("host"))).unwrap();
+    let Change::Put(value) = &route.change else { panic!("{plan}") };
+    let route: RouteRecord = decode(value).unwrap();
+    assert!(route.paths[0].broken.as_ref().is_some_and(|why| why.contains("ExternalName")), "{route:?}");
+}

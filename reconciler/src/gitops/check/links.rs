@@ -280,6 +280,11 @@ fn missing<'s>(
         });
     };
     let (Some(port), Resource::Service(service)) = (port, present.resource()) else { return None };
+    if service.alias_of().is_some() {
+        let message = format!("{target} is of type ExternalName: no path leads there");
+        let help = "give pods the name itself, or let a Service with `addresses` lead there".to_owned();
+        return Some(Missing { message, help, home: None, is_port: true });
+    }
     if service.ports.iter().any(|served| serves(served, port)) {
         return None;
     }

@@ -44,6 +44,18 @@ fn now() -> Timestamp {
     "2026-01-01T00:00:00Z".parse().unwrap()
 }
 
+// Seen red with no name beside the type.
+#[test]
+fn an_alias_is_well_and_says_of_what() {
+    let mut world = World { synced: true, ..World::default() };
+    let spec = json!({"type": "ExternalName", "externalName": "www.example.com"});
+    put(&mut world, "objects/Service/default/outer", &object("Service", "outer", &spec));
+    put(&mut world, "services/default/outer", &json!({"externalName": "www.example.com", "ports": []}));
+    let [row] = services(&world, &ServiceSelection::default(), now()).try_into().unwrap();
+    assert_eq!((row.kind.as_str(), row.external_name.as_str()), ("ExternalName", "www.example.com"));
+    assert_eq!((row.health.as_str(), row.cluster_ip.as_str(), row.note.as_str()), ("Healthy", "", ""));
+}
+
 fn id() -> PodRef {
     PodRef::new("default", "web")
 }

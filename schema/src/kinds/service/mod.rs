@@ -41,6 +41,9 @@ pub struct ServiceSpec {
     /// Its address: `None` for a headless service; chosen by the cluster when absent.
     #[serde(default, rename = "clusterIP", skip_serializing_if = "Option::is_none")]
     pub cluster_ip: Option<String>,
+    /// The name that its own is an alias of, for type ExternalName.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub external_name: Option<String>,
     /// Further addresses of nodes at which it answers.
     #[serde(default, rename = "externalIPs", skip_serializing_if = "Vec::is_empty")]
     pub external_ips: Vec<String>,
@@ -72,6 +75,8 @@ pub enum ServiceType {
     ClusterIP,
     /// Also at a port of every node.
     NodePort,
+    /// Nowhere: its name is an alias of `externalName`.
+    ExternalName,
 }
 
 /// One port of a service.
@@ -136,10 +141,31 @@ pub enum TrafficPolicy {
     Local,
 }
 
+impl ServiceType {
+    /// As it is written in a manifest.
+    pub fn word(self) -> &'static str {
+        match self {
+            ServiceType::ClusterIP => "ClusterIP",
+            ServiceType::NodePort => "NodePort",
+            ServiceType::ExternalName => "ExternalName",
+        }
+    }
+}
+
 impl ServiceSpec {
     /// Without an address of its own.
     pub fn is_headless(&self) -> bool {
         self.cluster_ip.as_deref() == Some(HEADLESS)
+    }
+
+    /// With an address of its own, once it is given out.
+    pub fn has_cluster_ip(&self) -> bool {
+        !self.is_headless() && self.kind != ServiceType::ExternalName
+    }
+
+    /// The name that its own is an alias of.
+    pub fn alias_of(&self) -> Option<&str> {
+        self.external_name.as_deref().filter(|_| self.kind == ServiceType::ExternalName)
     }
 }
 

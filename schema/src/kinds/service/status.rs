@@ -41,7 +41,7 @@ impl ServiceSpec {
     pub fn health(&self, status: &ServiceStatus) -> Health {
         let ServiceStatus { cluster_ip, node_ports, ready_endpoints, unready_endpoints } = status;
         let progressing = |why: String| Health::Progressing { why };
-        if !self.is_headless() && cluster_ip.is_none() {
+        if self.has_cluster_ip() && cluster_ip.is_none() {
             return progressing("no cluster IP yet".to_owned());
         }
         if self.kind == ServiceType::NodePort && node_ports.len() < self.ports.len() {
@@ -74,5 +74,7 @@ mod tests {
         assert_eq!(spec.health(&status), Health::Healthy);
         spec.cluster_ip = Some(super::super::HEADLESS.to_owned());
         assert_eq!(spec.health(&ServiceStatus::default()), Health::Healthy);
+        let alias = ServiceSpec { kind: ServiceType::ExternalName, ..ServiceSpec::default() };
+        assert_eq!(alias.health(&ServiceStatus::default()), Health::Healthy);
     }
 }

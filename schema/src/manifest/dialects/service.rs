@@ -5,7 +5,7 @@ use super::{Node, Notes, Value};
 
 pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
     let Some(spec) = below(document, &["spec"]) else { return };
-    word(spec, "type", &["ClusterIP", "NodePort"], notes);
+    word(spec, "type", &["ClusterIP", "NodePort", "ExternalName"], notes);
     let ports = below(spec, &["ports"]).and_then(items_mut);
     for port in ports.into_iter().flatten() {
         word(port, "protocol", &["TCP", "UDP"], notes);

@@ -4,26 +4,29 @@
 //! first: of 5,000 questions with one good and one refusing upstream 13 % failed. So who is asked is
 //! decided here, in `order.rs`; Hickory reads and writes the messages.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::{Mutex, PoisonError};
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use hickory_proto::op::{Message, Query, ResponseCode};
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::sync::OnceCell;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 mod cache;
 mod exchange;
 mod order;
+mod shares;
 #[cfg(test)]
 mod tests;
 
 use self::cache::Cache;
 use self::order::Health;
+use self::shares::Shares;
 
-/// Questions under way at once. Each has two sockets at most, and an agent may have 1024 files open.
+/// Questions under way at once. Each has two sockets at most, and an agent may have 1024 files open. One
+/// client has a quarter of them; what is beyond waits.
 const QUESTIONS_MAX: usize = 256;
 
 /// Longest time for one question: less than the 5 s after which a pod's resolver asks again.
@@ -48,8 +51,8 @@ pub(super) enum ForwardError {
     /// Nobody to ask.
     #[error("this node has no upstream name server; give one with --dns-upstream")]
     NoUpstream,
-    /// Too many questions are under way.
-    #[error("{QUESTIONS_MAX} questions to upstream name servers are under way")]
+    /// Too many questions are under way, of this client or of all.
+    #[error("too many questions to upstream name servers are under way")]
     Busy,
     /// Nobody answered.
     #[error("no upstream name server answered within {} s", DEADLINE.as_secs())]
@@ -65,14 +68,19 @@ pub(super) struct Forwarder {
     upstreams: Vec<SocketAddr>,
     health: Mutex<Health>,
     cache: Cache,
-    questions: Semaphore,
+    shares: Shares,
+    flights: Mutex<HashMap<Query, Weak<Flight>>>,
 }
+
+/// A question under way: whoever asks the same waits for the same answer.
+type Flight = OnceCell<Result<Arc<Message>, ForwardError>>;
 
 impl Forwarder {
     /// One that asks these, the first one first. No upstream twice.
     pub(super) fn new(upstreams: Vec<SocketAddr>) -> Self {
         let health = Mutex::new(Health::new(upstreams.len()));
-        Self { upstreams, health, cache: Cache::new(), questions: Semaphore::new(QUESTIONS_MAX) }
+        let (shares, flights) = (Shares::of(QUESTIONS_MAX), Mutex::default());
+        Self { upstreams, health, cache: Cache::new(), shares, flights }
     }
 
     /// Whom it asks.
@@ -80,15 +88,41 @@ impl Forwarder {
         &self.upstreams
     }
 
-    /// The answer, from the cache or an upstream: its code may be NXDOMAIN. Ends in bounded time.
-    pub(super) async fn ask(&self, query: &Query) -> Result<Arc<Message>, ForwardError> {
+    /// The answer for a client, from the cache or an upstream: its code may be NXDOMAIN. Ends within
+    /// [`DEADLINE`], waiting for a place included.
+    pub(super) async fn ask(&self, query: &Query, client: IpAddr) -> Result<Arc<Message>, ForwardError> {
         if let Some(known) = self.cache.get(query) {
             return Ok(known);
         }
         if self.upstreams.is_empty() {
             return Err(ForwardError::NoUpstream);
         }
-        let Ok(_permit) = self.questions.try_acquire() else { return Err(ForwardError::Busy) };
+        let deadline = Instant::now() + DEADLINE;
+        let place = timeout_at(deadline, self.shares.place(client)).await;
+        let Ok(Some(_place)) = place else { return Err(ForwardError::Busy) };
+        // The answer may have come while this one waited.
+        if let Some(known) = self.cache.get(query) {
+            return Ok(known);
+        }
+        // Should who asks first run out of time, the next one who waits goes on in its place.
+        let flight = self.flight(query);
+        let asked = timeout_at(deadline, flight.get_or_init(|| self.ask_upstream(query))).await;
+        asked.map_err(|_| ForwardError::Timeout)?.clone()
+    }
+
+    fn flight(&self, query: &Query) -> Arc<Flight> {
+        let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(under_way) = flights.get(query).and_then(Weak::upgrade) {
+            return under_way;
+        }
+        // No more than there are places are under way; those that ended are forgotten.
+        flights.retain(|_, flight| flight.strong_count() > 0);
+        let fresh = Arc::new(Flight::new());
+        flights.insert(query.clone(), Arc::downgrade(&fresh));
+        fresh
+    }
+
+    async fn ask_upstream(&self, query: &Query) -> Result<Arc<Message>, ForwardError> {
         let mut last = ForwardError::Timeout;
         let asked = timeout(DEADLINE, self.ask_in_turn(query, &mut last)).await;
         let answer = asked.ok().flatten().ok_or(last)?;

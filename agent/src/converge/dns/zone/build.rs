@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::Ipv4Addr;
 
-use hickory_proto::rr::rdata::{NS, SOA, SRV, TXT};
+use hickory_proto::rr::rdata::{CNAME, NS, SOA, SRV, TXT};
 use hickory_proto::rr::{LowerName, Name, RData, Record};
 use ipnet::Ipv4Net;
 use schema::kinds::pod::Protocol;
@@ -94,10 +94,19 @@ impl Index {
 
     fn add_service(&mut self, id: &PodRef, record: &ServiceRecord) {
         let Some(name) = below(&self.domain, &[&id.name, &id.namespace, "svc"]) else { return };
+        if let Some(target) = &record.external_name {
+            return self.add_alias(name, target);
+        }
         match record.cluster_ip {
             Some(address) => self.add_clustered(&name, address, record),
             None => self.add_headless(&name, record),
         }
+    }
+
+    fn add_alias(&mut self, name: Name, target: &str) {
+        let Ok(mut target) = Name::from_ascii(target) else { return };
+        target.set_fqdn(true);
+        self.add(Record::from_rdata(name, TTL, RData::CNAME(CNAME(target))));
     }
 
     fn add_clustered(&mut self, name: &Name, address: Ipv4Addr, record: &ServiceRecord) {

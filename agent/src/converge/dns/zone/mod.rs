@@ -57,6 +57,13 @@ pub enum Answer<'a> {
     },
     /// There is one record, made for this question.
     Made(Box<Record>),
+    /// The name is an alias: what was asked is to be asked of another.
+    Alias {
+        /// The CNAME.
+        record: &'a Record,
+        /// What it names.
+        target: LowerName,
+    },
     /// The name exists, without records of that type. The zone's SOA goes along.
     NoData(&'a Record),
     /// There is no such name. The zone's SOA goes along.
@@ -119,6 +126,14 @@ impl Zone {
         let wanted = entry.sets.iter().filter(|(of, _)| *of == kind || kind == RecordType::ANY);
         let answers: Vec<&Record> = wanted.flat_map(|(_, records)| records).collect();
         if answers.is_empty() {
+            let records = entry.sets.iter().flat_map(|(_, records)| records);
+            let alias = records.filter_map(|record| match &record.data {
+                RData::CNAME(to) => Some(Answer::Alias { record, target: LowerName::new(&to.0) }),
+                _ => None,
+            });
+            if let Some(alias) = alias.into_iter().next() {
+                return alias;
+            }
             return Answer::NoData(entry.soa.as_deref().unwrap_or(&self.soa));
         }
         let targets = answers.iter().filter_map(|record| match &record.data {

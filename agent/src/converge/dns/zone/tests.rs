@@ -58,7 +58,9 @@ fn example() -> Catalog {
     };
     let none =
         ServiceRecord { ports: vec![port(Some("http"), Protocol::Tcp, 80)], ..ServiceRecord::default() };
+    let outer = ServiceRecord { external_name: Some("www.example.com".into()), ..ServiceRecord::default() };
     let services = vec![
+        ("default", "outer", outer),
         ("default", "web", web),
         ("prod", "db", db.clone()),
         ("default", "none", none),
@@ -80,6 +82,9 @@ fn ask(zone: &Zone, name: &str, kind: RecordType) -> Vec<String> {
             answers.iter().map(|record| format!("{} {}", record.record_type(), record.data)).collect()
         }
         Answer::Made(record) => vec![format!("{} {}", record.record_type(), record.data)],
+        Answer::Alias { record, target } => {
+            vec![format!("{} {} asks {target}", record.record_type(), record.data)]
+        }
         Answer::NoData(soa) => vec![format!("NODATA {}", soa.name)],
         Answer::NoName(soa) => vec![format!("NXDOMAIN {}", soa.name)],
         Answer::Unknown => vec!["SERVFAIL".to_owned()],
@@ -90,10 +95,10 @@ fn ask(zone: &Zone, name: &str, kind: RecordType) -> Vec<String> {
 }
 
 // Seen red with the service's port in headless SRV records, with no empty names between a name and the
-// zone, and with hosts that win over services.
+// zone, with hosts that win over services, and with aliases that are no names.
 #[test]
 fn every_record_of_the_specification_is_answered() {
-    use RecordType::{A, AAAA, ANY, NS, PTR, SOA, SRV, TXT};
+    use RecordType::{A, AAAA, ANY, CNAME, NS, PTR, SOA, SRV, TXT};
     let zone = zone(&example());
     let soa = "SOA ns.dns.cluster.local. hostmaster.cluster.local. 7 7200 1800 86400 5";
     let nothing = "NXDOMAIN cluster.local.";
@@ -153,6 +158,12 @@ fn every_record_of_the_specification_is_answered() {
         // Without a ready endpoint.
         ("none.default.svc.cluster.local.", A, &[nothing]),
         ("_http._tcp.none.default.svc.cluster.local.", SRV, &[nothing]),
+        // An alias.
+        ("outer.default.svc.cluster.local.", CNAME, &["CNAME www.example.com."]),
+        ("outer.default.svc.cluster.local.", ANY, &["CNAME www.example.com."]),
+        ("outer.default.svc.cluster.local.", A, &["CNAME www.example.com. asks www.example.com."]),
+        ("Outer.default.svc.cluster.local.", AAAA, &["CNAME www.example.com. asks www.example.com."]),
+        ("a.outer.default.svc.cluster.local.", A, &[nothing]),
         // Pods.
         ("10-244-1-5.default.pod.cluster.local.", A, &["A 10.244.1.5"]),
         ("10-244-1-5.default.pod.cluster.local.", AAAA, &[empty]),

@@ -110,6 +110,21 @@ COMMIT
     assert_eq!(input(&observed(model, ADOPTED)), golden);
 }
 
+// Seen red with the rule for all pods in both, and without that of the host port's pod.
+#[test]
+fn only_where_nobody_looks_at_frames_within_the_bridge_clients_of_the_same_node_are_masqueraded() {
+    let ports = [(Tcp, 8080, "10.244.3.5", 80, "default/web"), (Tcp, 8443, "10.244.3.5", 443, "default/web")];
+    let of_node = |bridged_frames: bool| {
+        let text = input(&observed(Model { bridged_frames, ..model(&ports) }, ""));
+        let led = |line: &&str| line.contains("--ctstate DNAT");
+        text.lines().filter(led).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let all = "-A MK8S-POSTROUTING -s 10.244.3.0/24 -o mk8s0 -m conntrack --ctstate DNAT -j MASQUERADE --random-fully";
+    assert_eq!(of_node(false), [all]);
+    let itself = "-A MK8S-POSTROUTING -s 10.244.3.5/32 -d 10.244.3.5/32 -o mk8s0 -m conntrack --ctstate DNAT -j MASQUERADE --random-fully";
+    assert_eq!(of_node(true), [itself]);
+}
+
 #[test]
 fn a_node_without_random_fully_does_without() {
     let model = Model { random_fully: false, ..model(&[]) };

@@ -29,6 +29,7 @@ fn model(ports: &[(HostPortProtocol, u16, &str, u16, &str)]) -> Model {
         node_cidr: "10.244.3.0/24".parse().unwrap(),
         cluster_cidr: "10.244.0.0/16".parse().unwrap(),
         random_fully: true,
+        bridged_frames: false,
         host_ports: first_claims(claims),
         tunnel_port: 8472,
         tunnel_senders: None,

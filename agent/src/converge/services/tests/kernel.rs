@@ -183,6 +183,19 @@ fn ask_tcp(pid: i32, target: &str) -> std::io::Result<String> {
     })
 }
 
+/// What the UDP server at `target` says to a client in the network namespace of `pid` that asks once.
+fn ask_udp(pid: i32, target: &str) -> std::io::Result<String> {
+    inside(pid, || {
+        let socket = UdpSocket::bind("0.0.0.0:0")?;
+        socket.connect(target)?;
+        socket.set_read_timeout(Some(WAIT))?;
+        socket.send(b"?")?;
+        let mut buffer = [0; 64];
+        let length = socket.recv(&mut buffer)?;
+        Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+    })
+}
+
 /// Web at 10.96.0.5:80, node port 30080, external address 198.51.100.7.
 fn web(endpoints: &[&str]) -> ServiceRecord {
     ServiceRecord {
@@ -192,14 +205,17 @@ fn web(endpoints: &[&str]) -> ServiceRecord {
     }
 }
 
-// Seen red without the rule that leads to `NODEPORTS`.
+// Seen red without the rule that leads to `NODEPORTS`, and with clients of the same node masqueraded in
+// both cases.
 #[tokio::test]
 async fn a_service_answers_from_everywhere() {
-    for bridged_frames in ["0", "1"] {
+    // With 1, as Docker sets it, frames within the bridge pass the rules too.
+    for (bridged_frames, other_seen) in [("0", "two 10.244.3.1"), ("1", "two 10.244.3.3")] {
         let mut node = Node::new().await;
-        // With 1, as Docker sets it, frames within the bridge pass the rules too.
         let setting = format!("net.bridge.bridge-nf-call-iptables={bridged_frames}");
         node.namespace.run("sysctl", &["-w", &setting]);
+        converge(&mut node.network).await;
+        assert!(!converge(&mut node.network).await, "what is right is left alone");
         let (server, other) = (node.pod(2).await, node.pod(3).await);
         serve_tcp(server, "two");
         node.serve(&[("web", &web(&["10.244.3.2:80"]))]).await;
@@ -221,6 +237,10 @@ async fn a_service_answers_from_everywhere() {
                 "{what} gets {answer:?} with bridge-nf-call-iptables={bridged_frames}"
             );
         }
+        // What the server sees: another pod, and itself.
+        let seen = |pid: i32| ask_tcp(pid, "10.96.0.5:80").unwrap();
+        assert_eq!(seen(other), other_seen, "bridge-nf-call-iptables={bridged_frames}");
+        assert_eq!(seen(server), "two 10.244.3.1", "bridge-nf-call-iptables={bridged_frames}");
         let refused = ask_tcp(node.own, "127.0.0.1:30080").unwrap_err();
         assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused, "not at the loopback");
     }
@@ -259,11 +279,29 @@ async fn an_endpoint_beyond_is_reached_by_way_of_this_node() {
     }
 }
 
+// Seen red with `send_redirects` of `all` left on: nobody refuses the pod's UDP.
 #[tokio::test]
 async fn without_endpoints_clients_are_refused_at_once_and_a_local_policy_drops() {
     let mut node = Node::new().await;
     let pod = node.pod(2).await;
-    node.serve(&[("web", &web(&[]))]).await;
+    let udp = ServiceRecord { ports: vec![port(Protocol::Udp, 53, Some(30_053))], ..web(&[]) };
+    let udp = ServiceRecord { cluster_ip: Some("10.96.0.7".parse().unwrap()), ..udp };
+    let udp = ServiceRecord { external_ips: Vec::new(), ..udp };
+    node.serve(&[("web", &web(&[])), ("dns", &udp)]).await;
+    for (pid, target) in [
+        (pod, "10.96.0.7:53"),
+        (pod, "10.96.0.7:53"),
+        (pod, "192.0.2.1:30053"),
+        (pod, "192.0.2.1:30053"),
+        (node.own, "10.96.0.7:53"),
+        (node.outside, "10.96.0.7:53"),
+        (node.outside, "192.0.2.1:30053"),
+    ] {
+        let error = ask_udp(pid, target).unwrap_err();
+        // The node itself is not even let send.
+        let refused = [std::io::ErrorKind::ConnectionRefused, std::io::ErrorKind::PermissionDenied];
+        assert!(refused.contains(&error.kind()), "UDP {target} from {pid}: {error}");
+    }
     let all = [
         (pod, "10.96.0.5:80"),
         (pod, "192.0.2.1:30080"),

@@ -23,6 +23,12 @@ pub(super) fn service(case: &Case<'_>) -> Vec<Effect> {
         if before.selector != after.selector {
             effects.push(Effect::Selects);
         }
+        if before.alias_of() != after.alias_of() {
+            effects.push(Effect::Says(match after.alias_of() {
+                Some(target) => format!("its name becomes an alias of {target}"),
+                None => "its name is no alias any more".to_owned(),
+            }));
+        }
         if before.cluster_ip != after.cluster_ip {
             effects.push(Effect::Says("its address changes: connections break".to_owned()));
         }
@@ -35,7 +41,7 @@ pub(super) fn service(case: &Case<'_>) -> Vec<Effect> {
 }
 
 fn ports(service: Option<&ServiceSpec>) -> Vec<Port> {
-    let Some(service) = service else { return Vec::new() };
+    let Some(service) = service.filter(|service| service.alias_of().is_none()) else { return Vec::new() };
     let mut all = Vec::new();
     for port in &service.ports {
         let (number, protocol) = (port.port, port.protocol);

@@ -11,6 +11,9 @@ pub(super) fn validate(spec: &ServiceSpec, at: &Path<'_>, findings: &mut Finding
     list(&spec.external_ips, &at.field("externalIPs"), findings);
     let addresses = at.field("addresses");
     list(&spec.addresses, &addresses, findings);
+    if spec.kind == ServiceType::ExternalName {
+        return;
+    }
     match (spec.selector.is_empty(), spec.addresses.is_empty()) {
         (false, false) => {
             let message = "Forbidden: may not be used when `selector` is set";
@@ -26,6 +29,11 @@ pub(super) fn validate(spec: &ServiceSpec, at: &Path<'_>, findings: &mut Finding
 
 fn cluster_ip(spec: &ServiceSpec, at: &Path<'_>, findings: &mut Findings) {
     let Some(text) = spec.cluster_ip.as_deref().filter(|text| !text.is_empty()) else { return };
+    if spec.kind == ServiceType::ExternalName {
+        let message = "Forbidden: may not be set for ExternalName services";
+        findings.add(&rules::CLUSTER_IP, at, message).on_key();
+        return;
+    }
     if spec.is_headless() {
         if spec.kind == ServiceType::NodePort {
             let message = "Invalid value: `None`: may not be set to 'None' for NodePort services";

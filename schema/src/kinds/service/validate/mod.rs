@@ -1,6 +1,7 @@
 //! What the schema can't say about a service, in Kubernetes' words where people search for them.
 
 mod addresses;
+mod external_name;
 mod ports;
 
 use super::{ServiceSpec, ServiceType, SessionAffinity, TrafficPolicy};
@@ -14,6 +15,7 @@ const AFFINITY_MAX_SECONDS: u32 = 24 * 60 * 60;
 pub(super) fn validate(spec: &ServiceSpec, at: &Path<'_>, findings: &mut Findings) {
     metadata::labels(&spec.selector, &at.field("selector"), findings);
     ports::validate(spec, at, findings);
+    external_name::validate(spec, at, findings);
     addresses::validate(spec, at, findings);
     affinity(spec, at, findings);
     traffic_policy(spec, at, findings);

@@ -10,10 +10,10 @@ use crate::violation::{Findings, Path, rules};
 /// Checks the ports at `at.ports`.
 pub(super) fn validate(spec: &ServiceSpec, at: &Path<'_>, findings: &mut Findings) {
     let list = at.field("ports");
-    if spec.ports.is_empty() && !spec.is_headless() {
+    if spec.ports.is_empty() && spec.has_cluster_ip() {
         findings
             .add(&rules::REQUIRED, &list, "Required value: a service has at least one port")
-            .help("only `clusterIP: None` can do without");
+            .help("only `clusterIP: None` and `type: ExternalName` can do without");
     }
     let mut seen = Seen::default();
     for (index, port) in spec.ports.iter().enumerate() {
@@ -90,7 +90,7 @@ fn node_port(
     let Some(node_port @ 1..) = port.node_port else { return };
     let here = at.field("nodePort");
     if spec.kind != ServiceType::NodePort {
-        let message = "Forbidden: may not be used when `type` is 'ClusterIP'";
+        let message = format!("Forbidden: may not be used when `type` is '{}'", spec.kind.word());
         findings.add(&rules::NODE_PORT, &here, message).on_key().help("set `type: NodePort`, or remove it");
     } else if !NODE_PORTS.contains(&node_port) {
         let message = format!(
