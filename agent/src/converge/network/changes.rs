@@ -41,8 +41,8 @@ mod tests {
     use super::*;
     use crate::worlds::iptables::FakeIptables;
 
-    // Seen red without a nudge, with a nudge whenever the count was asked for, and with a count that once
-    // could not be had forgotten.
+    // Seen red with a nudge whenever the count was asked for, and with the count forgotten once it could not be
+    // had.
     #[tokio::test(start_paused = true)]
     async fn a_change_is_heard_of_within_a_second_and_nothing_else_is() {
         let iptables = Arc::new(FakeIptables::default());

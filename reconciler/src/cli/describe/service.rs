@@ -50,7 +50,6 @@ mod tests {
     use super::*;
     use crate::view::ServiceView;
 
-    // Seen red without the column.
     #[test]
     fn the_page_says_which_node_has_programmed_it_and_when() {
         let node = |node: &str, age: &str, state: &str| NodeRules {

@@ -257,8 +257,7 @@ async fn all_rules_are_read_again_only_when_somebody_changed_some_or_after_a_whi
     assert_eq!(rig.iptables.rules().saves, 6, "should the count be wrong");
 }
 
-// Seen red without `READ_SHARE`, with `Next::Interval` always, and with what was read before a write taken for
-// what is there after it.
+// Seen red without `READ_SHARE`, and without `read_again` in `report`.
 #[tokio::test(start_paused = true)]
 async fn changes_without_end_are_read_at_a_bounded_share_and_none_waits_for_a_full_look() {
     let mut rig = programmed_rig(Some(1), after_restore).await;

@@ -164,7 +164,7 @@ async fn a_node_whose_rules_cannot_be_read_counts_as_behind_until_the_time_is_ov
     rig.memory.refuse_everything(true);
     assert_eq!(rig.look(101).await, behind, "the store fails");
     rig.memory.refuse_everything(false);
-    let garbage = Op::put(&Key::Rules("n9".to_owned()).to_string(), b"{".to_vec());
+    let garbage = Op::put(Key::Rules("n9".to_owned()).to_string(), b"{".to_vec());
     let _ = rig.store.txn(vec![], vec![garbage]).await.unwrap();
     assert_eq!(rig.look(102).await, behind, "what it says can't be read");
     rig.memory.refuse_everything(true);

@@ -352,6 +352,7 @@ async fn what_is_printed_in_another_spelling_is_written_twice_and_then_known() {
     assert_eq!(rig.run().await, Ok(true), "that is somebody's change");
 }
 
+// Seen red (the time alone) without the time that is stored.
 #[tokio::test(start_paused = true)]
 async fn the_status_is_written_when_it_changes_and_again_when_etcd_lost_it() {
     let store: SharedStore = Arc::new(MemoryStore::new());
