@@ -58,9 +58,10 @@ fn refused(address: Ipv4Addr, known: Option<Ipv4Net>) -> Option<String> {
 mod tests {
     use std::sync::Arc;
 
+    use schema::records::{DNS_ADDRESS_OFFSET, GATEWAY_ADDRESS_OFFSET};
+
     use super::super::super::load::parse;
     use super::*;
-    use crate::controllers::services::RESERVED_ADDRESSES;
 
     fn warned(address: &str, range: Option<&str>) -> Vec<String> {
         let text = format!(
@@ -96,10 +97,11 @@ mod tests {
             };
             assert_eq!(warned(address, range), wanted);
         }
-        // What the controller keeps, and no more.
+        // What the services controller keeps, and no more.
+        let kept = [0, 1, DNS_ADDRESS_OFFSET, GATEWAY_ADDRESS_OFFSET];
         for offset in 0..300 {
             let address = Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(10, 96, 0, 0)) + offset);
-            assert_eq!(refused(address, None).is_some(), RESERVED_ADDRESSES.contains(&offset), "{address}");
+            assert_eq!(refused(address, None).is_some(), kept.contains(&offset), "{address}");
         }
     }
 }
