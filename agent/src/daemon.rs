@@ -193,7 +193,8 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     let rules_changed = nudge;
     let handover = Handover::of(&config.machine.agent_dir());
     tasks.spawn_critical("standby", standby::keep(handover.bound(), tasks.token()));
-    let dns = wire_dns(config, Arc::clone(&netlink) as _, &subnet, catalog.clone(), handover.clone(), tasks);
+    let known = Known { subnet: subnet.clone(), catalog: catalog.clone(), handover };
+    let dns = wire_dns(config, Arc::clone(&netlink) as _, &known, tasks);
     let api = Api { docker: Arc::clone(&docker), instance: instance.to_owned() };
     tasks.spawn_critical("api", serve(listener, api, tasks.token()));
 
@@ -295,7 +296,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
             rules_changed,
         },
     );
-    wire_gateway(node, subnet.clone(), catalog.clone(), handover, tasks);
+    wire_gateway(node, known, tasks);
     let (nudge, nudged) = Nudge::new();
     drive(tasks, network, NETWORK_INTERVAL, nudged);
     nudge_on_change(tasks, "catalog to network", catalog, nudge.clone());
@@ -306,15 +307,25 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     Ok(())
 }
 
+/// What DNS and gateway follow from.
+#[derive(Clone)]
+pub(crate) struct Known {
+    /// The node's range.
+    pub(crate) subnet: watch::Receiver<Option<Subnet>>,
+    /// What is known of the cluster.
+    pub(crate) catalog: watch::Receiver<Arc<Catalog>>,
+    /// Who answered before this process, and who will after it.
+    pub(crate) handover: Handover,
+}
+
 /// The name server; what pods are told of it.
 pub(crate) fn wire_dns(
     config: &Config,
     netlink: Arc<dyn Netlink>,
-    subnet: &watch::Receiver<Option<Subnet>>,
-    catalog: watch::Receiver<Arc<Catalog>>,
-    handover: Handover,
+    known: &Known,
     tasks: &mut Tasks,
 ) -> watch::Receiver<NodeDns> {
+    let Known { subnet, catalog, handover } = known.clone();
     let (settings, agent_dir) = (config.dns.clone(), config.machine.agent_dir());
     let domain = settings.domain.clone();
     let range = subnet.borrow().clone();
@@ -325,20 +336,14 @@ pub(crate) fn wire_dns(
     let (nudge, nudged) = Nudge::new();
     nudge_on_change(tasks, "subnet to dns", subnet.clone(), nudge);
     let instance = config.machine.instance.clone();
-    let subnet = subnet.clone();
     let deps = DnsDeps { settings, instance, agent_dir, netlink, subnet, catalog, zone, pods, handover };
     drive(tasks, DnsLoop::new(deps), dns::INTERVAL, nudged);
     for_pods
 }
 
 /// The gateway: the loop that says where and by which table, and the server that does it.
-pub(crate) fn wire_gateway(
-    node: &str,
-    subnet: watch::Receiver<Option<Subnet>>,
-    catalog: watch::Receiver<Arc<Catalog>>,
-    handover: Handover,
-    tasks: &mut Tasks,
-) {
+pub(crate) fn wire_gateway(node: &str, known: Known, tasks: &mut Tasks) {
+    let Known { subnet, catalog, handover } = known;
     let deps = GatewayDeps {
         node: node.to_owned(),
         port: gateway::PORT,

@@ -5,6 +5,7 @@
 //! disk; they were never closed, so what came in between waits in them. The next agent asks for them and
 //! goes on. Connections of the former agent's gateway end with it.
 
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -81,7 +82,7 @@ impl Handover {
     pub async fn take(&self, role: Role, at: SocketAddr) -> Option<Socket> {
         if let Some(path) = self.0.path.clone().filter(|_| self.lock().is_empty()) {
             let asked = tokio::task::spawn_blocking(move || ask(&path)).await;
-            match asked.map_err(io::Error::from).flatten() {
+            match asked.unwrap_or_else(|ended| Err(ended.into())) {
                 Ok(sockets) if sockets.is_empty() => {}
                 Ok(sockets) => {
                     tracing::info!(
@@ -91,7 +92,7 @@ impl Handover {
                     self.lock().extend(sockets);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot take over from the process that answers meanwhile")
+                    tracing::warn!(%error, "cannot take over from the process that answers meanwhile");
                 }
             }
         }
@@ -130,7 +131,10 @@ fn ask(path: &Path) -> io::Result<Vec<(Role, OwnedFd)>> {
         Err(error) => return Err(error),
     };
     stream.set_read_timeout(Some(ANSWER_MAX))?;
-    wire::receive(&stream)
+    let sockets = wire::receive(&stream)?;
+    // Now they are ours.
+    (&stream).write_all(b"k")?;
+    Ok(sockets)
 }
 
 /// Ends the process that serves in the place of an agent; true if there was one.

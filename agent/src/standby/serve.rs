@@ -2,20 +2,21 @@
 //! over to the next one.
 
 use std::io::{self, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use schema::control::shutdown::Tasks;
-use tokio::net::UnixListener;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{Handover, SOCKET, Sockets, wire};
+use super::{ANSWER_MAX, Handover, SOCKET, Sockets, wire};
 use crate::catalog::CatalogDisk;
 use crate::config::Config;
-use crate::daemon;
+use crate::daemon::{self, Known};
 use crate::desired::DesiredStore;
 use crate::worlds::netlink::RealNetlink;
 
@@ -39,9 +40,6 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         .collect::<io::Result<Sockets>>()?;
     let path = config.machine.agent_dir().join(SOCKET);
     let _ = std::fs::remove_file(&path);
-    let listener =
-        UnixListener::bind(&path).with_context(|| format!("cannot listen at {}", path.display()))?;
-
     let mut tasks = Tasks::new();
     let desired = DesiredStore::open(&config.machine.state_dir, &config.node)?;
     let (_subnets, subnet) = watch::channel(desired.current().subnet.clone());
@@ -49,9 +47,10 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let (_catalogs, catalog) = watch::channel(Arc::new(known.unwrap_or_default()));
     let handover = Handover::given(sockets);
     let netlink = Arc::new(RealNetlink::open(&config.machine.instance)?);
-    let _pods = daemon::wire_dns(&config, netlink, &subnet, catalog.clone(), handover.clone(), &mut tasks);
-    daemon::wire_gateway(&config.node, subnet, catalog, handover, &mut tasks);
-    tasks.spawn_critical("next agent", end_with_next(listener, path, held, tasks.token()));
+    let known = Known { subnet, catalog, handover };
+    let _pods = daemon::wire_dns(&config, netlink, &known, &mut tasks);
+    daemon::wire_gateway(&config.node, known, &mut tasks);
+    tasks.spawn_critical("next agent", end_with_next(path, held, tasks.token()));
     tasks.run_until_signal().await?;
     Ok(())
 }
@@ -67,38 +66,41 @@ fn wait() -> io::Result<Vec<(super::Role, std::os::fd::OwnedFd)>> {
 }
 
 /// Gives the next agent the sockets, or ends with the agent's directory.
-async fn end_with_next(
-    listener: UnixListener,
-    path: std::path::PathBuf,
-    held: Sockets,
-    token: CancellationToken,
-) -> io::Result<()> {
-    loop {
-        let asked = tokio::select! {
+async fn end_with_next(path: PathBuf, held: Sockets, token: CancellationToken) -> io::Result<()> {
+    while !token.is_cancelled() {
+        let listener = UnixListener::bind(&path)?;
+        let stream = tokio::select! {
             // Cancel-safe: a connection that is not returned stays in the kernel's queue.
-            accepted = listener.accept() => Some(accepted?.0),
+            accepted = listener.accept() => accepted?.0,
             // Cancel-safe: nothing is held across the wait.
-            () = vanished(&path) => None,
-            // Cancel-safe: the token stays cancelled.
-            () = token.cancelled() => return Ok(()),
-        };
-        let Some(stream) = asked else {
-            tracing::info!("the agent's directory is gone, and so is this process");
-            break;
-        };
-        // Before the answer: the next one's own process may listen here right after.
-        let _ = std::fs::remove_file(&path);
-        match wire::send(&stream.into_std()?, &held) {
-            Ok(()) => break,
-            Err(error) => {
-                tracing::warn!(%error, "an agent asked for the sockets and did not take them");
+            () = vanished(&path) => {
+                tracing::info!("the agent's directory is gone, and so is this process");
                 break;
             }
+            // Cancel-safe: the token stays cancelled.
+            () = token.cancelled() => break,
+        };
+        // Before the answer: the next one's own process may listen here right after.
+        drop(listener);
+        let _ = std::fs::remove_file(&path);
+        match tokio::time::timeout(ANSWER_MAX, give(stream, &held))
+            .await
+            .unwrap_or_else(|late| Err(late.into()))
+        {
+            Ok(()) => break,
+            Err(error) => tracing::warn!(%error, "an agent asked for the sockets and did not take them"),
         }
     }
     // Both serve for a moment: no packet waits for the end of one.
     token.cancel();
     Ok(())
+}
+
+/// They are the other's once it says so: one that ends before leaves them to us.
+async fn give(mut stream: UnixStream, held: &Sockets) -> io::Result<()> {
+    wire::send(&stream, held)?;
+    let mut taken = [0; 1];
+    stream.read_exact(&mut taken).await.map(drop)
 }
 
 async fn vanished(path: &Path) {

@@ -1,5 +1,6 @@
 //! Sockets that go from hand to hand lose nothing.
 
+use std::io::Read as _;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::net::{UnixListener, UnixStream};
 
@@ -37,7 +38,11 @@ async fn the_next_agent_asks_once_and_takes_what_is_bound_where_it_wants() {
     let listener = UnixListener::bind(dir.path().join(SOCKET)).unwrap();
     let ((udp, at), (tcp, other_at)) = (bound(), bound());
     let all = [shared(Role::DnsUdp, &udp), shared(Role::DnsTcp, &tcp)].concat();
-    let serving = std::thread::spawn(move || wire::send(&listener.accept().unwrap().0, &all));
+    let serving = std::thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        wire::send(&stream, &all)?;
+        stream.read_exact(&mut [0; 1])
+    });
     let handover = Handover::of(dir.path());
     let elsewhere = (Ipv4Addr::LOCALHOST, 1).into();
     assert!(handover.take(Role::DnsTcp, elsewhere).await.is_none(), "bound elsewhere");

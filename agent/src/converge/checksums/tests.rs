@@ -1,14 +1,17 @@
 //! The checksums loop: what is decided, what is done on a fake, and a card that lies on the real kernel.
 
-use std::net::Ipv4Addr;
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use schema::records::Vtep;
 
+use super::act::carry_out;
+use super::plan::plan;
 use super::*;
 use crate::catalog::Peer;
 use crate::desired::Source;
 use crate::testing::TestNamespace;
-use crate::worlds::netlink::{FakeNetlink, RealNetlink, Tunnel};
+use crate::worlds::netlink::{FakeNetlink, Offload, RealNetlink, Tunnel, TunnelEntry};
 
 fn at(node: u8) -> SocketAddr {
     (Ipv4Addr::new(10, 244, node, 0), 8472).into()
@@ -19,7 +22,7 @@ fn seen(nodes: &[u8], history: &History) -> Observed {
         offload: Offload { index: 7, is_on: true },
         peers: nodes.iter().map(|node| (at(*node), format!("n{node}"))).collect(),
         history: history.clone(),
-        now: Instant::now(),
+        now: Instant::now().into_std(),
     }
 }
 
@@ -36,7 +39,7 @@ fn a_link_is_tried_until_somebody_answered_and_anew_when_it_is_made_anew() {
     let off = Observed { offload: Offload { index: 7, is_on: false }, ..seen(&[2], &fresh) };
     assert!(plan(&off).is_empty(), "somebody switched it off");
     for verdict in [Verdict::Sound, Verdict::Computed("n2".into()), Verdict::Refused("no".into())] {
-        let settled = fresh.after(7, &trial, &verdict, Instant::now());
+        let settled = fresh.after(7, &trial, &verdict, Instant::now().into_std());
         assert!(plan(&seen(&[2, 3, 4, 5, 6], &settled)).is_empty(), "{verdict:?}");
         let other = Observed { offload: Offload { index: 8, is_on: true }, ..seen(&[2], &settled) };
         assert_eq!(asked(&plan(&other)), ["n2"], "{verdict:?}");
@@ -52,16 +55,16 @@ async fn who_is_silent_is_asked_less_and_less_and_a_new_node_at_once() {
         if trial.is_empty() {
             break;
         }
-        history = history.after(7, &trial, &Verdict::Silence, Instant::now());
+        history = history.after(7, &trial, &Verdict::Silence, Instant::now().into_std());
         assert!(plan(&seen(&[2], &history)).is_empty(), "not at once again");
-        let wait = history.not_before.unwrap() - Instant::now();
+        let wait = history.not_before.unwrap() - Instant::now().into_std();
         waits.push(wait.as_secs());
         tokio::time::advance(wait).await;
     }
     assert_eq!(waits, [10, 20, 40, 80, 160, 320]);
     let trial = plan(&seen(&[2, 3], &history));
     assert_eq!(asked(&trial), ["n2", "n3"]);
-    history = history.after(7, &trial, &Verdict::Silence, Instant::now());
+    history = history.after(7, &trial, &Verdict::Silence, Instant::now().into_std());
     assert_eq!(history.trials, 1, "from the start again");
 }
 
