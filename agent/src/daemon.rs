@@ -192,7 +192,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     nudge_on_change(tasks, "catalog to services", catalog.clone(), nudge.clone());
     let rules_changed = nudge;
     let handover = Handover::of(&config.machine.agent_dir());
-    tasks.spawn_critical("standby", standby::keep(handover.bound(), tasks.token()));
+    tasks.spawn_critical("standby", standby::keep(handover.clone(), tasks.token()));
     let known = Known { subnet: subnet.clone(), catalog: catalog.clone(), handover };
     let dns = wire_dns(config, Arc::clone(&netlink) as _, &known, tasks);
     let api = Api { docker: Arc::clone(&docker), instance: instance.to_owned() };
@@ -278,6 +278,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
         tunnel: settings.names.tunnel.clone(),
         port: settings.vxlan.port,
         catalog: catalog.clone(),
+        mark: config.machine.agent_dir().join("checksums-trial"),
     });
     let (nudge, nudged) = Nudge::new();
     drive(tasks, checksums, checksums::INTERVAL, nudged);

@@ -15,7 +15,7 @@ use schema::world::World;
 mod disk;
 
 pub(crate) use disk::replace;
-pub use disk::{DesiredDisk, DiskError};
+pub use disk::{DesiredDisk, DiskError, known_subnet};
 
 /// How long a fresh agent waits for etcd's first list before it acts from disk.
 pub const ETCD_GRACE: Duration = Duration::from_secs(2);

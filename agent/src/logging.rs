@@ -21,6 +21,8 @@ const QUIET: [&str; 4] = ["bollard", "bollard::docker", "bollard::read", "bollar
 pub fn init(arguments: &LogArguments) -> anyhow::Result<()> {
     let filter = filter(arguments.log_level.as_deref(), std::env::var("RUST_LOG").ok().as_deref())?;
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    // Who reads them may be gone, and to tell that would be a panic.
+    let logs = logs.log_internal_errors(false);
     // An error means that logs go somewhere already, as in a test.
     let _ = match arguments.log_format {
         OutputFormat::Text => logs.with_ansi(io::stderr().is_terminal()).try_init(),

@@ -72,6 +72,12 @@ pub fn take(agent_dir: &Path) -> Result<StateLock, StateError> {
     }
 }
 
+/// An agent, or a reset, holds the directory now. Makes nothing.
+pub fn is_held(agent_dir: &Path) -> bool {
+    let Ok(file) = File::open(agent_dir.join("lock")) else { return false };
+    matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, nix::errno::Errno::EWOULDBLOCK)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,7 +89,9 @@ mod tests {
         let first = take(&agent_dir).unwrap();
         let error = take(&agent_dir).unwrap_err();
         assert!(matches!(error, StateError::Busy(_)) && !error.to_string().contains('\n'), "{error}");
+        assert!(is_held(&agent_dir));
         drop(first);
+        assert!(!is_held(&agent_dir) && !is_held(dir.path()));
         take(&agent_dir).unwrap();
     }
 

@@ -74,7 +74,11 @@ fn request(at: SocketAddr, path: &str, stream: &mut Option<TcpStream>) -> Result
                 return Ok(body.trim().to_owned());
             }
         }
-        let read = connection.read(&mut chunk)?;
+        let read = match connection.read(&mut chunk) {
+            // A signal to this program is none to the gateway.
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            read => read?,
+        };
         ensure!(read > 0, "the connection ended after {text:?}");
         said.extend_from_slice(&chunk[..read]);
     }

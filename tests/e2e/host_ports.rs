@@ -4,14 +4,19 @@
 //! for ever), and with one that does not keep the former port.
 
 use harness::manifests::web;
-use harness::{Change, Cluster, ClusterOptions, Context, Result, ensure, eventually, secs};
+use harness::{Change, Cluster, ClusterOptions, Context, Result, Where, ensure, eventually, secs};
 
 /// The first port that an agent gives.
 const FIRST: u16 = 20_000;
 
+/// On a node of its own: every instance gives the same ports, and those of a machine are one set.
+fn alone() -> ClusterOptions {
+    ClusterOptions { place: Where::Namespaces(1), ..ClusterOptions::default() }
+}
+
 #[test]
 fn a_free_host_port_is_told_answers_and_stays_the_pods() -> Result<()> {
-    Cluster::run(ClusterOptions::default(), |cluster| {
+    Cluster::run(alone(), |cluster| {
         // The first one has the first port, and leaves it free.
         cluster.push(&[Change::write("early.yaml", web("early").host_port(0).to_string())], "Early")?;
         let early = told(cluster, "early")?;
@@ -37,7 +42,7 @@ fn a_free_host_port_is_told_answers_and_stays_the_pods() -> Result<()> {
 
 #[test]
 fn a_free_port_is_none_that_a_pod_pushed_with_it_names() -> Result<()> {
-    Cluster::run(ClusterOptions::default(), |cluster| {
+    Cluster::run(alone(), |cluster| {
         // By name the free ones come first, whatever their uids are.
         let free = ["a-free", "b-free", "c-free"];
         let mut pods: Vec<String> = free.iter().map(|name| web(name).host_port(0).to_string()).collect();

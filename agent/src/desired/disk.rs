@@ -81,6 +81,17 @@ pub struct DesiredDisk {
     files: BTreeMap<PodRef, Option<Binding>>,
 }
 
+/// The node's range as the disk has it.
+pub fn known_subnet(agent_dir: &Path) -> Option<Subnet> {
+    let path = agent_dir.join(SUBNET);
+    if !path.exists() {
+        return None;
+    }
+    let said = read(&path);
+    said.inspect_err(|why| tracing::warn!(file = %path.display(), %why, "the node's range can't be read"))
+        .ok()
+}
+
 impl DesiredDisk {
     pub(super) fn open(agent_dir: &Path) -> Result<(Self, Loaded), DiskError> {
         let folder = agent_dir.join(FOLDER);
@@ -110,13 +121,7 @@ impl DesiredDisk {
                 }
             }
         }
-        let subnet = agent_dir.join(SUBNET);
-        if subnet.exists() {
-            match read(&subnet) {
-                Ok(value) => loaded.subnet = Some(value),
-                Err(why) => tracing::warn!(file = %subnet.display(), %why, "the node's range can't be read"),
-            }
-        }
+        loaded.subnet = known_subnet(agent_dir);
         let disk = Self {
             agent_dir: agent_dir.to_owned(),
             complete: loaded.complete,

@@ -25,7 +25,7 @@ pub(super) fn judge(config: &Config, ranges: Ranges, seen: &Seen) -> Vec<Check> 
         bridge_nf(seen),
         conntrack(seen),
     ]);
-    checks.extend(network_judge::judge(config, ranges, &seen.network, seen.agent_runs));
+    checks.extend(network_judge::judge(config, ranges, &seen.network));
     checks
 }
 

@@ -21,8 +21,8 @@ const CONNECTIONS_FULL: u64 = 90;
 /// `rp_filter`: a packet must come by the very link by which its sender would be answered.
 const STRICT: u8 = 1;
 
-/// All checks. `agent_runs`: what it uses is no trouble.
-pub(super) fn judge(config: &Config, ranges: Ranges, seen: &NetworkSeen, agent_runs: bool) -> Vec<Check> {
+/// All checks.
+pub(super) fn judge(config: &Config, ranges: Ranges, seen: &NetworkSeen) -> Vec<Check> {
     let names = Names::of(&config.machine.instance);
     let mut checks = rules(seen);
     checks.extend([connections(seen), rp_filter(seen)]);
@@ -35,7 +35,7 @@ pub(super) fn judge(config: &Config, ranges: Ranges, seen: &NetworkSeen, agent_r
             checks.push(services(ranges, &names, links));
         }
     }
-    checks.extend(fronts(seen, agent_runs));
+    checks.extend(fronts(seen));
     checks.push(node_ports(seen));
     checks
 }
@@ -201,10 +201,10 @@ fn overlap(one: Ipv4Net, other: Ipv4Net) -> bool {
     one.contains(&other.network()) || other.contains(&one.network())
 }
 
-fn fronts(seen: &NetworkSeen, agent_runs: bool) -> Vec<Check> {
+fn fronts(seen: &NetworkSeen) -> Vec<Check> {
     let check = |(name, at, result): &(&'static str, String, Result<(), String>)| match result {
         Ok(()) => Check::ok(name, format!("{at} is free")),
-        Err(_) if agent_runs => Check::ok(name, format!("{at}, left to the running agent")),
+        Err(_) if seen.is_answered => Check::ok(name, format!("{at}, left to the agent that answers there")),
         Err(why) => Check::fail(
             name,
             format!("{at}: {why}"),

@@ -12,6 +12,7 @@ use super::Ranges;
 use super::rules::{self, Tried};
 use crate::config::Config;
 use crate::converge::{dns, gateway};
+use crate::standby;
 use crate::worlds::netlink::{Device, Listener, Netlink as _, NetlinkError, Port, RealNetlink, Route};
 
 /// Port of names.
@@ -23,6 +24,8 @@ pub(super) struct NetworkSeen {
     pub(super) rules: Result<Vec<Tried>, String>,
     /// What netlink says.
     pub(super) links: Result<Links, String>,
+    /// An agent answers there, or a process in its place: nothing was tried.
+    pub(super) is_answered: bool,
     /// Where DNS and gateway answer: whether the port can be had.
     pub(super) fronts: Vec<(&'static str, String, Result<(), String>)>,
     /// `rp_filter` of each uplink, or of all links if that number is larger.
@@ -53,8 +56,10 @@ pub(super) async fn look(config: &Config, ranges: Ranges, agent_runs: bool) -> N
         let listener = links.as_ref().ok().and_then(|links| links.listeners.get(&(protocol, port)));
         listener.and_then(|listener| listener.process.clone())
     };
+    let is_answered = agent_runs || standby::is_serving(&config.machine.agent_dir());
     NetworkSeen {
-        fronts: fronts(ranges, agent_runs, &whose),
+        is_answered,
+        fronts: fronts(ranges, is_answered, &whose),
         rules: rules::try_all().await,
         rp_filter: uplinks.into_iter().filter_map(|name| Some((name.clone(), rp_filter(&name)?))).collect(),
         connections: number("/proc/sys/net/netfilter/nf_conntrack_count")

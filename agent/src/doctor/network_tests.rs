@@ -35,6 +35,7 @@ fn links() -> Links {
 pub(super) fn healthy() -> NetworkSeen {
     let free = |name, at: &str| (name, at.to_owned(), Ok(()));
     NetworkSeen {
+        is_answered: false,
         rules: Ok(vec![("match tcp", Ok(())), ("match recent", Ok(()))]),
         links: Ok(links()),
         fronts: vec![free("dns", "10.96.0.10:53"), free("gateway", "10.96.0.11:80")],
@@ -45,8 +46,8 @@ pub(super) fn healthy() -> NetworkSeen {
     }
 }
 
-fn troubles(seen: &NetworkSeen, agent_runs: bool) -> Vec<Check> {
-    let checks = judge(&config(), ranges(), seen, agent_runs);
+fn troubles(seen: &NetworkSeen, is_answered: bool) -> Vec<Check> {
+    let checks = judge(&config(), ranges(), &NetworkSeen { is_answered, ..seen.clone() });
     for check in &checks {
         assert!(!check.to_string().contains('\n'), "{check}");
         assert_eq!(check.level == Level::Ok, check.remedy.is_empty(), "{check}");
@@ -133,7 +134,7 @@ fn each_trouble_of_the_network_is_told_with_a_remedy() {
         assert!(troubles[0].found.contains(found), "{}", troubles[0]);
     }
     let both = Ranges { service: "10.244.128.0/17".parse().unwrap(), ..ranges() };
-    let checks = judge(&config(), both, &healthy(), false);
+    let checks = judge(&config(), both, &healthy());
     let meets = |check: &&Check| check.name == "service addresses" && check.level == Fail;
     assert!(checks.iter().any(|check| meets(&check)), "{checks:?}");
 }

@@ -7,12 +7,12 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::process::{Child, Command};
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{Sockets, wire};
+use super::{Handover, Sockets, wire};
 
-/// DNS and gateway bind one after the other: one process is started for both.
+/// DNS and gateway bind one after the other: one process is started for both. At the end the catalog is
+/// written within this.
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// The wait before one that ended by itself is started again.
@@ -21,52 +21,77 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// The agent's own program, also when its file was replaced meanwhile.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// Keeps such a process, with the newest sockets, until `shutdown`: then it goes on alone.
-pub async fn keep(mut bound: watch::Receiver<Sockets>, shutdown: CancellationToken) {
-    let keep = async {
-        loop {
-            tokio::time::sleep(SETTLE).await;
-            let sockets = bound.borrow_and_update().clone();
-            if !one(&sockets, &mut bound).await {
-                // The writer ended; whoever watches over it ends the process.
-                std::future::pending::<()>().await;
-            }
-        }
-    };
-    // Cancel-safe: what is dropped is our end of the channel, which tells the process to begin.
-    let _: Option<()> = shutdown.run_until_cancelled(keep).await;
+/// Who waits, and the channel whose end tells him to begin.
+struct Waiting {
+    child: Child,
+    _channel: UnixStream,
 }
 
-/// One process, until there are other sockets or it ends; false at the end of the writer.
-async fn one(sockets: &Sockets, bound: &mut watch::Receiver<Sockets>) -> bool {
-    if sockets.is_empty() {
-        return bound.changed().await.is_ok();
+/// Keeps such a process, with the newest sockets, until `shutdown`: then it goes on alone.
+pub async fn keep(handover: Handover, shutdown: CancellationToken) {
+    let mut bound = handover.0.bound.subscribe();
+    let mut waiting: Option<Waiting> = None;
+    loop {
+        tokio::select! {
+            // Cancel-safe: the token stays cancelled.
+            () = shutdown.cancelled() => break,
+            // Cancel-safe: a change that is not returned is seen by the next call.
+            changed = bound.changed() => {
+                if changed.is_err() {
+                    break;
+                }
+                tokio::time::sleep(SETTLE).await;
+                if let Some(mut former) = waiting.take() {
+                    // Before its channel closes, which would make it begin.
+                    let _ = former.child.kill().await;
+                }
+                waiting = renew(&handover, &bound.borrow_and_update().clone());
+            }
+            // Cancel-safe: the process can be waited for again.
+            ended = ended(waiting.as_mut()) => {
+                tracing::warn!(%ended, "the process that waits in the agent's place ended; it is started again");
+                // Cancel-safe: the token stays cancelled.
+                if shutdown.run_until_cancelled(tokio::time::sleep(AGAIN)).await.is_none() {
+                    break;
+                }
+                waiting = renew(&handover, &bound.borrow_and_update().clone());
+            }
+        }
     }
-    let (mut child, _channel) = match start(sockets) {
-        Ok(started) => started,
+    if waiting.is_none() {
+        waiting = renew(&handover, &bound.borrow().clone());
+    }
+    tokio::time::sleep(SETTLE).await;
+    drop(waiting);
+}
+
+/// What the process ended with; for ever if there is none.
+async fn ended(waiting: Option<&mut Waiting>) -> String {
+    let Some(waiting) = waiting else { return std::future::pending().await };
+    match waiting.child.wait().await {
+        Ok(status) => status.to_string(),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn renew(handover: &Handover, sockets: &Sockets) -> Option<Waiting> {
+    if sockets.is_empty() {
+        return None;
+    }
+    match start(sockets) {
+        Ok(waiting) => {
+            handover.release_giver();
+            Some(waiting)
+        }
         Err(error) => {
             tracing::warn!(%error, "nobody would answer names in the agent's place: no process can be started");
-            return tokio::time::timeout(AGAIN, bound.changed()).await.is_ok_and(|changed| changed.is_ok());
-        }
-    };
-    tokio::select! {
-        // Cancel-safe: a change that is not returned is seen by the next call.
-        changed = bound.changed() => {
-            // Before the channel closes, which would make it begin.
-            let _ = child.kill().await;
-            changed.is_ok()
-        }
-        // Cancel-safe: the process can be waited for again.
-        ended = child.wait() => {
-            tracing::warn!(?ended, "the process that waits in the agent's place ended; it is started again");
-            tokio::time::sleep(AGAIN).await;
-            true
+            None
         }
     }
 }
 
 /// Starts it in a group of its own: what ends the agent's does not end it.
-fn start(sockets: &Sockets) -> io::Result<(Child, UnixStream)> {
+fn start(sockets: &Sockets) -> io::Result<Waiting> {
     let (ours, theirs) = UnixStream::pair()?;
     let mut command = Command::new(OWN_PROGRAM);
     // As this process was started, but for the word that says what to do.
@@ -76,8 +101,11 @@ fn start(sockets: &Sockets) -> io::Result<(Child, UnixStream)> {
         is_told |= is_word;
         command.arg(if is_word { "standby".into() } else { argument });
     }
+    if !is_told {
+        return Err(io::Error::other("this program was not started by 'minik8s-agent run'"));
+    }
     command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).process_group(0);
     let child = command.spawn()?;
     wire::send(&ours, sockets)?;
-    Ok((child, ours))
+    Ok(Waiting { child, _channel: ours })
 }

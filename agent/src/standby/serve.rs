@@ -1,7 +1,10 @@
 //! `minik8s-agent standby`: waits for the agent that started it to end, serves in its place, and hands
 //! over to the next one.
 
+use std::fs::Permissions;
 use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,18 +14,25 @@ use schema::control::shutdown::Tasks;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{ANSWER_MAX, Handover, SOCKET, Sockets, wire};
+use super::{Handover, Role, SOCKET, Sockets, address, wire};
 use crate::catalog::CatalogDisk;
 use crate::config::Config;
 use crate::daemon::{self, Known};
-use crate::desired::DesiredStore;
+use crate::desired::known_subnet;
+use crate::state_lock;
 use crate::worlds::netlink::RealNetlink;
 
-/// How often it is looked whether the node still has an agent's directory: without one nobody would
-/// ever end this process.
+/// How often it is looked whether somebody is left who will end this process.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// An agent that lives and has not asked within this never will: it is of a version that does not.
+const UNASKED_MAX: Duration = Duration::from_secs(30);
+
+/// The next agent has a process of its own that waits within this.
+const TAKEN_MAX: Duration = Duration::from_secs(15);
 
 /// Waits, serves, hands over.
 ///
@@ -34,29 +44,26 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         bail!("standby is started by the agent itself; start 'minik8s-agent run'");
     }
     tracing::warn!("the agent ended; names and hosts are answered by what it knew last, until the next one");
-    let held = sockets
-        .iter()
-        .map(|(role, socket)| Ok((*role, Arc::new(socket.try_clone()?))))
-        .collect::<io::Result<Sockets>>()?;
-    let path = config.machine.agent_dir().join(SOCKET);
-    let _ = std::fs::remove_file(&path);
-    let mut tasks = Tasks::new();
-    let desired = DesiredStore::open(&config.machine.state_dir, &config.node)?;
-    let (_subnets, subnet) = watch::channel(desired.current().subnet.clone());
-    let (_, known) = CatalogDisk::open(&config.machine.agent_dir());
+    let copies = sockets.iter().map(|(role, socket)| Ok((*role, Arc::new(socket.try_clone()?))));
+    let held = copies.collect::<io::Result<Sockets>>()?;
+    let agent_dir = config.machine.agent_dir();
+    // Who has no range has never answered anybody.
+    let Some(subnet) = known_subnet(&agent_dir) else { return Ok(()) };
+    let (_, known) = CatalogDisk::open(&agent_dir);
+    let (_subnets, subnet) = watch::channel(Some(subnet));
     let (_catalogs, catalog) = watch::channel(Arc::new(known.unwrap_or_default()));
-    let handover = Handover::given(sockets);
+    let known = Known { subnet, catalog, handover: Handover::given(sockets) };
     let netlink = Arc::new(RealNetlink::open(&config.machine.instance)?);
-    let known = Known { subnet, catalog, handover };
+    let mut tasks = Tasks::new();
     let _pods = daemon::wire_dns(&config, netlink, &known, &mut tasks);
     daemon::wire_gateway(&config.node, known, &mut tasks);
-    tasks.spawn_critical("next agent", end_with_next(path, held, tasks.token()));
+    tasks.spawn_critical("next agent", end_with_next(agent_dir, held, tasks.token()));
     tasks.run_until_signal().await?;
     Ok(())
 }
 
 /// Takes the sockets and waits until the agent's end of the channel is closed.
-fn wait() -> io::Result<Vec<(super::Role, std::os::fd::OwnedFd)>> {
+fn wait() -> io::Result<Vec<(Role, OwnedFd)>> {
     let mut channel = io::stdin();
     let sockets = wire::receive(&channel)?;
     let mut nothing = [0; 1];
@@ -66,15 +73,22 @@ fn wait() -> io::Result<Vec<(super::Role, std::os::fd::OwnedFd)>> {
 }
 
 /// Gives the next agent the sockets, or ends with the agent's directory.
-async fn end_with_next(path: PathBuf, held: Sockets, token: CancellationToken) -> io::Result<()> {
+async fn end_with_next(agent_dir: PathBuf, held: Sockets, token: CancellationToken) -> io::Result<()> {
+    let path = agent_dir.join(SOCKET);
     while !token.is_cancelled() {
-        let listener = UnixListener::bind(&path)?;
+        let _ = std::fs::remove_file(&path);
+        let listener = {
+            let (_dir, short) = address(&agent_dir)?;
+            UnixListener::bind(short)?
+        };
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
         let stream = tokio::select! {
             // Cancel-safe: a connection that is not returned stays in the kernel's queue.
             accepted = listener.accept() => accepted?.0,
-            // Cancel-safe: nothing is held across the wait.
-            () = vanished(&path) => {
-                tracing::info!("the agent's directory is gone, and so is this process");
+            // Cancel-safe: it begins to count anew.
+            why = nobody_will_ask(&agent_dir, &path) => {
+                tracing::info!("{why}, and so this process ends");
+                let _ = std::fs::remove_file(&path);
                 break;
             }
             // Cancel-safe: the token stays cancelled.
@@ -83,12 +97,10 @@ async fn end_with_next(path: PathBuf, held: Sockets, token: CancellationToken) -
         // Before the answer: the next one's own process may listen here right after.
         drop(listener);
         let _ = std::fs::remove_file(&path);
-        match tokio::time::timeout(ANSWER_MAX, give(stream, &held))
-            .await
-            .unwrap_or_else(|late| Err(late.into()))
-        {
+        let given = tokio::time::timeout(TAKEN_MAX, give(stream, &held)).await;
+        match given.unwrap_or_else(|late| Err(late.into())) {
             Ok(()) => break,
-            Err(error) => tracing::warn!(%error, "an agent asked for the sockets and did not take them"),
+            Err(error) => tracing::info!(%error, "somebody asked for the sockets and did not take them"),
         }
     }
     // Both serve for a moment: no packet waits for the end of one.
@@ -103,8 +115,17 @@ async fn give(mut stream: UnixStream, held: &Sockets) -> io::Result<()> {
     stream.read_exact(&mut taken).await.map(drop)
 }
 
-async fn vanished(path: &Path) {
-    while path.symlink_metadata().is_ok() {
+/// Why nobody will ever ask for the sockets, once that is so.
+async fn nobody_will_ask(agent_dir: &Path, path: &Path) -> &'static str {
+    let mut lives_since = None;
+    loop {
         tokio::time::sleep(LOOK).await;
+        if path.symlink_metadata().is_err() {
+            return "the agent's directory is gone";
+        }
+        lives_since = state_lock::is_held(agent_dir).then(|| lives_since.unwrap_or_else(Instant::now));
+        if lives_since.is_some_and(|since: Instant| since.elapsed() > UNASKED_MAX) {
+            return "an agent runs that does not take over";
+        }
     }
 }

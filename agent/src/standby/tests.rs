@@ -32,38 +32,73 @@ fn what_came_for_a_process_that_ended_waits_for_the_next() {
     assert!(wire::receive(&other).unwrap().is_empty(), "the agent ended before it said anything");
 }
 
-#[tokio::test]
-async fn the_next_agent_asks_once_and_takes_what_is_bound_where_it_wants() {
-    let dir = tempfile::tempdir().unwrap();
-    let listener = UnixListener::bind(dir.path().join(SOCKET)).unwrap();
-    let ((udp, at), (tcp, other_at)) = (bound(), bound());
-    let all = [shared(Role::DnsUdp, &udp), shared(Role::DnsTcp, &tcp)].concat();
-    let serving = std::thread::spawn(move || {
+/// A process that gives these when it is asked, and whether it was told that it may end.
+fn giver(dir: &Path, sockets: Sockets) -> std::thread::JoinHandle<bool> {
+    let listener = UnixListener::bind(dir.join(SOCKET)).unwrap();
+    std::thread::spawn(move || {
         let mut stream = listener.accept().unwrap().0;
-        wire::send(&stream, &all)?;
-        stream.read_exact(&mut [0; 1])
-    });
+        drop(listener);
+        wire::send(&stream, &sockets).unwrap();
+        stream.read(&mut [0; 1]).unwrap() > 0
+    })
+}
+
+// Seen red with a lock that is not held while somebody is asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_that_come_at_once_ask_once_and_get_what_is_theirs() {
+    let dir = tempfile::tempdir().unwrap();
+    let ((udp, udp_at), (tcp, tcp_at), (web, web_at)) = (bound(), bound(), bound());
+    let all = [shared(Role::DnsUdp, &udp), shared(Role::DnsTcp, &tcp), shared(Role::Gateway, &web)];
+    let giver = giver(dir.path(), all.concat());
     let handover = Handover::of(dir.path());
-    let elsewhere = (Ipv4Addr::LOCALHOST, 1).into();
-    assert!(handover.take(Role::DnsTcp, elsewhere).await.is_none(), "bound elsewhere");
-    serving.join().unwrap().unwrap();
-    let taken = handover.take(Role::DnsUdp, at).await.unwrap();
-    assert_eq!(taken.local_addr().unwrap(), SockAddr::from(at));
-    assert!(handover.take(Role::DnsTcp, other_at).await.is_none(), "it was closed");
-    handover.hold(Role::DnsUdp, &taken);
-    handover.hold(Role::DnsUdp, &taken);
-    assert_eq!(handover.bound().borrow().len(), 1);
+    let (dns, gateway) = (handover.clone(), handover.clone());
+    let dns =
+        tokio::spawn(
+            async move { dns.take([(Role::DnsUdp, udp_at), (Role::DnsTcp, tcp_at)]).await.is_some() },
+        );
+    let gateway = tokio::spawn(async move { gateway.take([(Role::Gateway, web_at)]).await.is_some() });
+    assert!(dns.await.unwrap() && gateway.await.unwrap());
+    assert!(!giver.is_finished(), "it serves until another waits");
+    handover.release_giver();
+    assert!(giver.join().unwrap());
+}
+
+#[tokio::test]
+async fn what_is_bound_elsewhere_or_is_not_all_is_not_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    let ((udp, udp_at), elsewhere) = (bound(), SocketAddr::from((Ipv4Addr::LOCALHOST, 1)));
+    let _giver = giver(dir.path(), shared(Role::DnsUdp, &udp));
+    let handover = Handover::of(dir.path());
+    assert!(handover.take([(Role::DnsUdp, udp_at), (Role::DnsTcp, elsewhere)]).await.is_none());
+    assert!(handover.take([(Role::DnsUdp, udp_at)]).await.is_none(), "it was closed");
+}
+
+// Seen red with sockets in use that stay with who waits: the port can't be had again.
+#[tokio::test]
+async fn a_server_that_ended_by_itself_is_started_again_on_its_own_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let (handover, (udp, at)) = (Handover::of(dir.path()), bound());
+    handover.hold(Role::DnsUdp, copy(&udp).unwrap());
+    handover.hold(Role::DnsUdp, copy(&udp).unwrap());
+    assert_eq!(handover.0.bound.borrow().len(), 1);
+    let [again] = handover.take([(Role::DnsUdp, at)]).await.unwrap();
+    assert_eq!(again.local_addr().unwrap(), SockAddr::from(at));
+    assert!(handover.0.bound.borrow().is_empty(), "and held anew once it serves");
 }
 
 #[tokio::test]
 async fn without_a_process_that_serves_there_is_nothing_to_take_and_to_end() {
     let dir = tempfile::tempdir().unwrap();
-    let handover = Handover::of(dir.path());
-    let at = (Ipv4Addr::LOCALHOST, 53).into();
-    assert!(handover.take(Role::DnsUdp, at).await.is_none());
-    assert!(!end(dir.path()).unwrap());
+    // Longer than any address of a socket.
+    let deep = dir.path().join("d".repeat(120));
+    std::fs::create_dir(&deep).unwrap();
+    let handover = Handover::of(&deep);
+    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, 53));
+    assert!(handover.take([(Role::DnsUdp, at)]).await.is_none());
+    assert!(!end(&deep).unwrap() && !is_serving(&deep));
+    assert!(!end(&dir.path().join("nothing")).unwrap());
     // One that was killed leaves its file.
-    drop(UnixListener::bind(dir.path().join(SOCKET)).unwrap());
-    assert!(handover.take(Role::DnsUdp, at).await.is_none());
-    assert!(!end(dir.path()).unwrap() && !dir.path().join(SOCKET).exists());
+    drop(UnixListener::bind(address(&deep).unwrap().1).unwrap());
+    assert!(deep.join(SOCKET).exists() || address(&deep).is_ok());
+    assert!(!end(&deep).unwrap() && !deep.join(SOCKET).exists());
 }

@@ -145,6 +145,10 @@ impl Tasks {
     ) -> Result<(), TaskEnded> {
         let mut signals = pin!(signals.fuse());
         let first = tokio::select! {
+            // Tasks that end because the token was cancelled did not end unexpectedly.
+            biased;
+            // Cancel-safe: the token stays cancelled.
+            () = self.token.cancelled() => None,
             // Cancel-safe: an item not returned stays in the stream.
             Some(signal) = signals.next() => {
                 tracing::info!(signal, "stopping");
@@ -152,8 +156,6 @@ impl Tasks {
             }
             // Cancel-safe: a task not returned stays in the set.
             Some(ended) = self.set.join_next_with_id() => Some(self.unexpected(ended)),
-            // Cancel-safe: the token stays cancelled.
-            () = self.token.cancelled() => None,
         };
         if let Some(ended) = &first {
             tracing::error!(task = ended.name, why = ended.why, "a critical task ended, stopping");

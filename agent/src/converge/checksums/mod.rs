@@ -5,6 +5,7 @@
 //! when it is there, and where only the kernel's own checksums get through, these it is. Who switched them
 //! already is left alone.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +40,9 @@ pub struct ChecksumsDeps {
     pub port: u16,
     /// The other nodes.
     pub catalog: watch::Receiver<Arc<Catalog>>,
+    /// While the offload is off for a trial, this file holds the link's number: an agent that ends then
+    /// leaves it to the next one to switch it on again.
+    pub mark: PathBuf,
 }
 
 /// The loop.
@@ -75,7 +79,7 @@ impl Loop for ChecksumsLoop {
     async fn act(&mut self, observed: &Observed, trial: Trial) -> (u32, Trial, Verdict) {
         let verdict = match trial.is_empty() {
             true => Verdict::Untried,
-            false => match act::carry_out(self.deps.checksums.as_ref(), &self.deps.tunnel, &trial).await {
+            false => match act::carry_out(&self.deps, observed.offload, &trial).await {
                 Ok(verdict) => verdict,
                 Err(error) => Verdict::Refused(error.to_string()),
             },

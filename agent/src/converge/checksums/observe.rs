@@ -3,8 +3,8 @@
 use schema::control::{LoopError, Observation};
 use tokio::time::Instant;
 
-use super::ChecksumsLoop;
 use super::plan::Observed;
+use super::{ChecksumsLoop, act};
 use crate::worlds::netlink::TunnelEntry;
 
 impl ChecksumsLoop {
@@ -14,6 +14,7 @@ impl ChecksumsLoop {
         let Some(offload) = self.deps.checksums.offload_of(name).await.map_err(failed)? else {
             return Ok(Observation::NotReady("there is no tunnel yet; the network loop makes it".to_owned()));
         };
+        let offload = act::recover(&self.deps, offload).await.map_err(failed)?;
         let entries = self.deps.tunnels.tunnel_entries(name).await.map_err(failed)?;
         let catalog = self.deps.catalog.borrow_and_update().clone();
         let there = catalog.peers.iter().filter(|(_, peer)| peer.absent_since.is_none());

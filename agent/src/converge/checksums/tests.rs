@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 
 use schema::records::Vtep;
 
@@ -11,7 +12,7 @@ use super::*;
 use crate::catalog::Peer;
 use crate::desired::Source;
 use crate::testing::TestNamespace;
-use crate::worlds::netlink::{FakeNetlink, Offload, RealNetlink, Tunnel, TunnelEntry};
+use crate::worlds::netlink::{Checksums, FakeNetlink, Offload, RealNetlink, Tunnel, TunnelEntry};
 
 fn at(node: u8) -> SocketAddr {
     (Ipv4Addr::new(10, 244, node, 0), 8472).into()
@@ -70,12 +71,16 @@ async fn who_is_silent_is_asked_less_and_less_and_a_new_node_at_once() {
 
 /// What the loop does and says of a tunnel whose other nodes answer so.
 async fn run(answering: &[(u8, bool)], lost: usize) -> (Verdict, Vec<String>, bool) {
-    let netlink = FakeNetlink::default();
-    netlink.kernel().offload = Some(Offload { index: 7, is_on: true });
+    let netlink = Arc::new(FakeNetlink::default());
+    let offload = Offload { index: 7, is_on: true };
+    netlink.kernel().offload = Some(offload);
     netlink.kernel().answering = answering.iter().map(|(node, only)| (at(*node), *only)).collect();
     netlink.kernel().lost = lost;
     let trial = plan(&seen(&[2], &History::default()));
-    let verdict = carry_out(&netlink, "mk8s.1", &trial).await.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let deps = deps(netlink.clone(), netlink.clone(), dir.path());
+    let verdict = carry_out(&deps, offload, &trial).await.unwrap();
+    assert!(!deps.mark.exists());
     let kernel = netlink.kernel();
     (verdict, kernel.acts.clone(), kernel.offload.unwrap().is_on)
 }
@@ -104,7 +109,8 @@ async fn a_kernel_that_refuses_is_told_once() {
     let netlink = Arc::new(FakeNetlink::default());
     netlink.kernel().offload = Some(Offload { index: 7, is_on: true });
     netlink.kernel().refuse_offload = Some("not permitted".into());
-    let mut the_loop = ChecksumsLoop::new(deps(netlink.clone(), netlink.clone()));
+    let dir = tempfile::tempdir().unwrap();
+    let mut the_loop = ChecksumsLoop::new(deps(netlink.clone(), netlink.clone(), dir.path()));
     let tunnel = tunnel(1, [192, 0, 2, 1].into());
     netlink.ensure_tunnel(&tunnel).await.unwrap();
     for entry in entries(2) {
@@ -121,6 +127,23 @@ async fn a_kernel_that_refuses_is_told_once() {
     assert_eq!(tried, 1);
 }
 
+// Seen red without `recover`.
+#[tokio::test]
+async fn what_a_trial_switched_off_that_nobody_ended_is_on_again() {
+    let (netlink, dir) = (Arc::new(FakeNetlink::default()), tempfile::tempdir().unwrap());
+    netlink.kernel().offload = Some(Offload { index: 7, is_on: false });
+    let mut the_loop = ChecksumsLoop::new(deps(netlink.clone(), netlink.clone(), dir.path()));
+    let is_on = || netlink.kernel().offload.unwrap().is_on;
+    the_loop.observe().await.unwrap();
+    assert!(!is_on(), "somebody's wish");
+    std::fs::write(dir.path().join("mark"), "8").unwrap();
+    the_loop.observe().await.unwrap();
+    assert!(!is_on(), "of another link");
+    std::fs::write(dir.path().join("mark"), "7").unwrap();
+    the_loop.observe().await.unwrap();
+    assert!(is_on() && !dir.path().join("mark").exists());
+}
+
 fn tunnel(node: u8, local: Ipv4Addr) -> Tunnel {
     let address = [10, 244, node, 0].into();
     Tunnel { name: "mk8s.1".into(), local, vni: 1, port: 8472, address, mtu: 1450 }
@@ -135,13 +158,13 @@ fn entries(node: u8) -> [TunnelEntry; 3] {
     ]
 }
 
-fn deps(checksums: Arc<dyn Checksums>, tunnels: Arc<dyn Tunnels>) -> ChecksumsDeps {
+fn deps(checksums: Arc<dyn Checksums>, tunnels: Arc<dyn Tunnels>, dir: &Path) -> ChecksumsDeps {
     let vtep = Vtep { address: [192, 0, 2, 2].into(), mac: "0a:58:0a:f4:02:00".into() };
     let cidr = "10.244.2.0/24".parse().unwrap();
     let peers = BTreeMap::from([("n2".to_owned(), Peer { cidr, vtep, address: None, absent_since: None })]);
     let catalog = Catalog { source: Source::Etcd, peers, ..Catalog::default() };
     let catalog = watch::channel(Arc::new(catalog)).1;
-    ChecksumsDeps { checksums, tunnels, tunnel: "mk8s.1".into(), port: 8472, catalog }
+    ChecksumsDeps { checksums, tunnels, tunnel: "mk8s.1".into(), port: 8472, catalog, mark: dir.join("mark") }
 }
 
 /// Drops each first packet of a connection through the tunnel from node 1 to node 2 whose checksum was left
@@ -184,7 +207,8 @@ async fn a_card_that_only_says_it_computes_them_is_found_out_on_the_real_kernel(
     }
     let (netlink, tunnel) = &opened[0];
     let offload = async || netlink.offload_of("mk8s.1").await.unwrap().unwrap().is_on;
-    let fresh = || ChecksumsLoop::new(deps(netlink.clone(), netlink.clone()));
+    let dir = tempfile::tempdir().unwrap();
+    let fresh = || ChecksumsLoop::new(deps(netlink.clone(), netlink.clone(), dir.path()));
 
     assert_eq!(run_once(&mut fresh()).await, Verdict::Sound);
     assert!(offload().await, "nothing is given away where it works");

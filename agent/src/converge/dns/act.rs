@@ -9,7 +9,7 @@ use super::listen::{self, Running, Sockets};
 use super::plan::{DnsPlan, NodeStep, Observed};
 use super::resolv::PORT;
 use super::{DnsLoop, Handler, host};
-use crate::standby::Role;
+use crate::standby::{Role, copy};
 
 /// What became of a plan.
 #[derive(Debug, Default)]
@@ -51,24 +51,29 @@ impl DnsLoop {
     async fn bind(&mut self, address: Ipv4Addr) -> Result<(), String> {
         // The former one ends first: it may be what holds the port.
         self.running = None;
-        let sockets = match self.inherited(address).await.map_or_else(|| listen::bind(address), Ok) {
-            Ok(sockets) => sockets,
-            Err(error) => return Err(listen::explain(address, &error, self.deps.netlink.as_ref()).await),
+        let at = SocketAddr::from((address, PORT));
+        let inherited = self.deps.handover.take([(Role::DnsUdp, at), (Role::DnsTcp, at)]).await;
+        let sockets = match inherited {
+            Some([udp, tcp]) => Sockets { udp, tcp },
+            None => match listen::bind(address) {
+                Ok(sockets) => sockets,
+                Err(error) => {
+                    return Err(listen::explain(address, &error, self.deps.netlink.as_ref()).await);
+                }
+            },
         };
-        self.deps.handover.hold(Role::DnsUdp, &sockets.udp);
-        self.deps.handover.hold(Role::DnsTcp, &sockets.tcp);
+        let copies = copy(&sockets.udp).and_then(|udp| Ok((udp, copy(&sockets.tcp)?)));
         let handler = Handler::new(self.deps.zone.clone(), self.forwarders.subscribe());
         let running = Running::start(address, sockets, handler);
         self.running = Some(running.map_err(|error| format!("cannot answer at {address}:53: {error}"))?);
+        match copies {
+            Ok((udp, tcp)) => {
+                self.deps.handover.hold(Role::DnsUdp, udp);
+                self.deps.handover.hold(Role::DnsTcp, tcp);
+            }
+            Err(error) => tracing::warn!(%error, "dns: nobody answers in the agent's place should it end"),
+        }
         Ok(())
-    }
-
-    /// Those of whoever answered there before this process.
-    async fn inherited(&self, address: Ipv4Addr) -> Option<Sockets> {
-        let at = SocketAddr::from((address, PORT));
-        let udp = self.deps.handover.take(Role::DnsUdp, at).await;
-        let tcp = self.deps.handover.take(Role::DnsTcp, at).await;
-        Some(Sockets { udp: udp?, tcp: tcp? })
     }
 
     async fn change_machine(&mut self, observed: &Observed, step: NodeStep, outcome: &mut Outcome) {

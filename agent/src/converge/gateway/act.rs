@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 
 use super::plan::{GatewayPlan, Observed};
 use super::{GatewayLoop, server};
-use crate::standby::Role;
+use crate::standby::{Role, copy};
 
 /// What became of a plan.
 #[derive(Debug, Default)]
@@ -43,14 +43,15 @@ impl GatewayLoop {
     }
 
     async fn listen(&mut self, at: SocketAddr) -> io::Result<()> {
-        let listener = match self.handover.take(Role::Gateway, at).await {
-            Some(inherited) => TcpListener::from_std(inherited.into())?,
+        let listener = match self.handover.take([(Role::Gateway, at)]).await {
+            Some([inherited]) => TcpListener::from_std(inherited.into())?,
             None => server::listen(at)?,
         };
-        self.handover.hold(Role::Gateway, &listener);
+        let copied = copy(&listener)?;
         // The server only ends at shutdown.
         self.listeners.send(listener).await.map_err(|_| io::ErrorKind::BrokenPipe)?;
         self.listens = Some(at);
+        self.handover.hold(Role::Gateway, copied);
         Ok(())
     }
 }
