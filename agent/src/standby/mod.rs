@@ -93,7 +93,8 @@ impl Handover {
         let mut socket = |(role, at): (Role, SocketAddr)| {
             let index = found.iter().position(|(of, _)| *of == role)?;
             let socket = Socket::from(found.swap_remove(index).1);
-            socket.local_addr().is_ok_and(|bound| bound == SockAddr::from(at)).then_some(socket)
+            let is_there = socket.local_addr().is_ok_and(|bound| bound == SockAddr::from(at));
+            (is_there && socket.set_nonblocking(true).is_ok()).then_some(socket)
         };
         let all: Vec<Socket> = wanted.into_iter().map_while(&mut socket).collect();
         all.try_into().ok()

@@ -43,7 +43,6 @@ fn giver(dir: &Path, sockets: Sockets) -> std::thread::JoinHandle<bool> {
     })
 }
 
-// Seen red with a lock that is not held while somebody is asked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_that_come_at_once_ask_once_and_get_what_is_theirs() {
     let dir = tempfile::tempdir().unwrap();
