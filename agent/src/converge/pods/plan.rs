@@ -305,7 +305,10 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
     // Its own containers may listen still: they are stopped first.
     let listens = pod.spec.host_network && !down.stop.is_empty();
     let of = (&decision.pod, &*pod.spec);
-    let ports = match pool.ports(of, former.map_or(&[], |p| &p.ports), listens) {
+    // Of a pause container that somebody removed only what was told of it is left.
+    let told = report::last(&observed.told, &decision.pod, &binding.pod.uid);
+    let told = told.map_or(&[][..], |status| &status.host_ports);
+    let ports = match pool.ports(of, former.map_or(told, |p| &p.ports), listens) {
         Ok(ports) => ports,
         Err(taken) => {
             *pool = before;
