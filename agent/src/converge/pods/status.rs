@@ -56,6 +56,9 @@ pub fn wanted(seen: Seen<'_>, former: Option<&PodStatus>, now: Timestamp) -> Pod
     if homeless && message.is_empty() {
         SANDBOX_CHANGED.clone_into(&mut message);
     }
+    // Its own until it has ended: it gets them back with its next pause container.
+    let has_ended = matches!(phase, PodPhase::Succeeded | PodPhase::Failed);
+    let former_ports = former.filter(|_| !has_ended).map(|f| f.host_ports.clone());
     let mut status = PodStatus {
         uid: binding.pod.uid.clone(),
         hash: binding.pod.hash.clone(),
@@ -71,7 +74,7 @@ pub fn wanted(seen: Seen<'_>, former: Option<&PodStatus>, now: Timestamp) -> Pod
         message,
         init_container_statuses: init,
         container_statuses: apps,
-        host_ports: pause.map(|p| p.ports.clone()).unwrap_or_default(),
+        host_ports: pause.map(|p| p.ports.clone()).or(former_ports).unwrap_or_default(),
     };
     let failing = |c: &&ContainerStatus| {
         let current = facts.containers.get(&c.name).and_then(|starts| starts.last())?;
