@@ -105,7 +105,7 @@ case $code in
     *) failed=1 ;;
 esac
 wrong="the manifests have errors"
-[ -s "$work/plan.md" ] || wrong="there is no plan; see the line above"
+[ -s "$work/plan.md" ] || { failed=1; wrong="there is no plan; see the line above"; }
 [ -z "${GITHUB_STEP_SUMMARY:-}" ] || cat "$work/plan.md" >>"$GITHUB_STEP_SUMMARY"
 
 print() {

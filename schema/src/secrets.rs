@@ -67,6 +67,10 @@ const SECRET_PLACES: [&str; 8] =
 /// And those of them that are read word by word.
 const WORDY_PLACES: [&str; 5] = ["args", "command", "runCommands", "annotations", "parameters"];
 
+/// Flags whose values are logins: `curl -u bob:x`.
+const LOGIN_FLAGS: [&str; 3] = ["-u", "--user", "--proxy-user"];
+const QUOTES: [char; 3] = ['"', '\'', '`'];
+
 /// A variable, header, flag or field of this name holds a secret, as far as the name tells.
 pub fn is_secret_name(name: &str) -> bool {
     let plain = plain(name);
@@ -158,25 +162,279 @@ fn is_between_words(c: char) -> bool {
         || matches!(c, '(' | ')' | '[' | ']' | '{' | '}' | '$')
 }
 
+/// A word of a command of a shape that no secret has, or a flag of that shape. What stands right behind
+/// a single dash is a few letters, as in `-sSf`: more may be the flag's value, as in `mysql -pswordfish`.
+pub fn is_plain_word(word: &str) -> bool {
+    let name = word.trim_start_matches('-');
+    let is_short_flag =
+        word.starts_with('-') && name.bytes().all(|b| b.is_ascii_alphabetic()) && name.len() <= 4;
+    !is_glued(word) && (is_short_flag || is_plain_value(name) || !word.contains(char::is_alphanumeric))
+}
+
+fn is_glued(word: &str) -> bool {
+    let Some(flag) = word.strip_prefix('-').filter(|flag| !flag.starts_with('-')) else { return false };
+    let is_number = flag.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    !is_number && (flag.chars().filter(|c| c.is_alphabetic()).count() > 4 || flag.contains(char::is_numeric))
+}
+
+/// The next word of the command is a secret, or a login: `--password x`, `-u bob:x`.
+pub fn is_secret_flag(word: &str) -> bool {
+    word.starts_with('-') && !word.contains('=') && (LOGIN_FLAGS.contains(&word) || is_secret_name(word))
+}
+
 /// A command, an argument or a note with `hidden` for each word that is not of a shape that no secret has,
-/// and for the value of each name or flag of a secret: `--pin 1234`, `PGPASSWORD=x`.
+/// and for all of the value of each name or flag of a secret: `--pin 1234`, `PGPASSWORD="x y"`,
+/// `Authorization: Bearer x`.
 pub fn masked(text: &str, hidden: &str) -> String {
-    let mut masked = String::with_capacity(text.len());
-    let mut is_value = false;
-    for part in text.split_inclusive(is_between_words) {
-        let end = part.chars().next_back().filter(|c| is_between_words(*c));
-        let word = &part[..part.len() - end.map_or(0, char::len_utf8)];
-        // What is between words only: `--pin   1234`.
-        if !word.is_empty() {
-            let name = word.trim_start_matches('-');
-            let is_plain = !is_value && (is_plain_value(name) || !word.contains(char::is_alphanumeric));
-            let is_name = end == Some('=') && is_variable(name);
-            masked.push_str(if !is_value && is_name || is_plain { word } else { hidden });
-            is_value = is_secret_name(name) && (end == Some('=') || word.starts_with('-'));
-        }
-        masked.extend(end);
+    let mut scan =
+        Scan { text, hidden, at: 0, quotes: Vec::new(), masked: String::with_capacity(text.len()) };
+    while scan.at < text.len() {
+        scan.step();
     }
-    masked
+    scan.masked
+}
+
+/// A walk over a text. Where it is not sure where a value ends, the value is longer.
+struct Scan<'t> {
+    text: &'t str,
+    hidden: &'t str,
+    at: usize,
+    /// Quotes around what comes next, the outermost first, each with the backslashes before it.
+    quotes: Vec<&'t str>,
+    masked: String,
+}
+
+impl<'t> Scan<'t> {
+    fn step(&mut self) {
+        if self.pass_quote() {
+            return;
+        }
+        let word = word_at(self.text, self.at);
+        if word.is_empty() {
+            return self.show(next_char(self.text, self.at));
+        }
+        let colon = colon_of_name(word);
+        let name = &word[..colon.unwrap_or(word.len())];
+        let behind = &self.text[self.at + name.len()..];
+        // `"name": `, `map["name"] = `.
+        let around = |c: char| matches!(c, ' ' | '\t' | '"' | '\'' | '`' | '\\' | ']' | ')' | '}');
+        let sign = behind.trim_start_matches(around);
+        if colon.is_none() && is_secret_flag(word) {
+            self.word(word, true);
+            self.pass_to_value();
+            self.hide(self.end_of_word());
+            self.hide_glued();
+        } else if is_secret_name(name) && sign.starts_with([':', '=']) {
+            self.word(name, true);
+            self.named(self.text.len() - sign.len());
+        } else {
+            self.word(word, behind.starts_with('='));
+        }
+    }
+
+    /// The value of a name that ends here and whose sign is at `sign`.
+    fn named(&mut self, sign: usize) {
+        let is_close = self.at == sign || !self.text[self.at..sign].contains([' ', '\t']);
+        while self.at < sign {
+            if !self.pass_quote() {
+                self.show(next_char(self.text, self.at));
+            }
+        }
+        let behind = self.text[sign..].trim_start_matches([':', '=', '>']);
+        let value = self.text.len() - behind.len();
+        let (signs, is_field) = (&self.text[sign..value], self.text[sign..].starts_with(':'));
+        self.show(value);
+        if signs == "=" && is_close && !behind.starts_with(char::is_whitespace) {
+            self.hide(self.end_of_word());
+        } else {
+            self.show(self.text.len() - behind.trim_start_matches([' ', '\t']).len());
+            self.hide(self.end_of_line(is_field));
+        }
+        self.hide_glued();
+    }
+
+    fn word(&mut self, word: &str, is_name: bool) {
+        let is_shown =
+            is_plain_word(word) || is_name && !is_glued(word) && is_variable(word.trim_start_matches('-'));
+        self.masked.push_str(if is_shown { word } else { self.hidden });
+        self.at += word.len();
+    }
+
+    fn show(&mut self, end: usize) {
+        self.masked.push_str(&self.text[self.at..end]);
+        self.at = end;
+    }
+
+    /// Hides all up to `end`, but for quotes that are around just that.
+    fn hide(&mut self, end: usize) {
+        let around = quote_at(self.text, self.at)
+            .filter(|quote| close(self.text, self.at + quote.len(), quote) == Some(end));
+        let quote = around.unwrap_or_default();
+        if self.at < end {
+            self.masked.extend([quote, self.hidden, quote]);
+        }
+        self.at = end;
+    }
+
+    fn pass_quote(&mut self) -> bool {
+        let Some(quote) = quote_at(self.text, self.at) else { return false };
+        match self.quotes.iter().position(|open| *open == quote) {
+            Some(at) => self.quotes.truncate(at),
+            None => self.quotes.push(quote),
+        }
+        self.show(self.at + quote.len());
+        true
+    }
+
+    fn is_closing(&self, quote: &str) -> bool {
+        self.quotes.contains(&quote)
+    }
+
+    /// From a flag to its value: `--pin   1`, `--pin=1`, `"--pin", "1"`.
+    fn pass_to_value(&mut self) {
+        while let Some(c) = self.text[self.at..].chars().next() {
+            match quote_at(self.text, self.at) {
+                Some(quote) if self.is_closing(quote) => {
+                    self.pass_quote();
+                }
+                Some(_) => return,
+                None => {
+                    let end = next_char(self.text, self.at);
+                    let is_continued = c == '\\' && self.text[end..].starts_with(char::is_whitespace);
+                    if !is_continued && !c.is_whitespace() && !matches!(c, ',' | '=') {
+                        return;
+                    }
+                    self.show(end);
+                }
+            }
+        }
+    }
+
+    /// What a shell takes as one with what is hidden: `'Bearer '"$TOKEN"`.
+    fn hide_glued(&mut self) {
+        let behind = self.text[self.at..].trim_start_matches([' ', '\t']);
+        let end = self.text.len() - behind.len();
+        if !quote_at(self.text, end).is_some_and(|quote| self.is_closing(quote)) {
+            return;
+        }
+        self.show(end);
+        self.pass_quote();
+        let behind = &self.text[self.at..];
+        let is_end = behind.starts_with(|c: char| c.is_whitespace() || ",;:|&<>)]}".contains(c));
+        if !is_end {
+            self.hide(self.end_of_word());
+        }
+    }
+
+    /// Where the quotes end that the value is in, if it is in some of its own.
+    fn own_quotes(&self) -> Option<usize> {
+        let quote = quote_at(self.text, self.at).filter(|quote| !self.is_closing(quote))?;
+        close(self.text, self.at + quote.len(), quote)
+    }
+
+    /// Where a word of a command ends that begins here: at white space outside of quotes and brackets.
+    fn end_of_word(&self) -> usize {
+        if let Some(end) = self.own_quotes() {
+            // An item of a list, or the last word of a command.
+            let behind = self.text[end..].trim_start_matches([',', ';', ']', '}', ')']);
+            if behind.is_empty() || behind.starts_with(char::is_whitespace) {
+                return end;
+            }
+        }
+        let (mut end, mut depth) = (self.at, 0_usize);
+        while let Some(c) = self.text[end..].chars().next() {
+            if let Some(quote) = quote_at(self.text, end) {
+                if depth == 0 && self.is_closing(quote) {
+                    break;
+                }
+                end = close(self.text, end + quote.len(), quote).unwrap_or(self.text.len());
+                continue;
+            }
+            match c {
+                '(' | '{' => depth += 1,
+                ')' | '}' => depth = depth.saturating_sub(1),
+                '\\' => end = next_char(self.text, end),
+                c if c.is_whitespace() && depth == 0 => break,
+                _ => {}
+            }
+            end = next_char(self.text, end);
+        }
+        end
+    }
+
+    /// Where the line ends, or the quotes around it; or a value in quotes of its own. `is_field`: the
+    /// value may be on the lines that follow.
+    fn end_of_line(&self, is_field: bool) -> usize {
+        let closes = |at: usize| quote_at(self.text, at).is_some_and(|quote| self.is_closing(quote));
+        if let Some(end) = self.own_quotes() {
+            let behind = self.text[end..].trim_start_matches([' ', '\t']);
+            let is_all = behind.starts_with([',', ';', '#', '}', ']', ')', '\n', '\r']);
+            if behind.is_empty() || is_all || closes(self.text.len() - behind.len()) {
+                return end;
+            }
+        }
+        let mut end = self.at;
+        let mut goes_on = false;
+        while end < self.text.len() && !closes(end) {
+            if self.text[end..].starts_with('\n') && !goes_on {
+                let line = self.text[self.at..end].trim();
+                let is_block = line.is_empty() || line.starts_with(['|', '>']) && line.len() <= 3;
+                goes_on = is_field && is_block || line.ends_with('\\');
+                if !goes_on {
+                    break;
+                }
+            }
+            end = quote_at(self.text, end).map_or(next_char(self.text, end), |quote| end + quote.len());
+        }
+        self.at + self.text[self.at..end].trim_end().len()
+    }
+}
+
+/// So many colons of a word are looked at.
+const COLONS_MAX: usize = 16;
+
+/// Where the name of a secret ends in `password:x`. `http://auth:80` is a place.
+fn colon_of_name(word: &str) -> Option<usize> {
+    let end = word.find("://").unwrap_or(word.len());
+    let colons = word[..end].match_indices(':').map(|(at, _)| at).take(COLONS_MAX);
+    colons.into_iter().find(|at| is_secret_name(&word[..*at]))
+}
+
+/// The word that begins here, without a quote at its end.
+fn word_at(text: &str, at: usize) -> &str {
+    let rest = &text[at..];
+    let word = &rest[..rest.find(is_between_words).unwrap_or(rest.len())];
+    if rest[word.len()..].starts_with(QUOTES) { word.trim_end_matches('\\') } else { word }
+}
+
+/// The quote that is here, with the backslashes before it. `don't` has none.
+fn quote_at(text: &str, at: usize) -> Option<&str> {
+    let rest = &text[at..];
+    let slashes = rest.len() - rest.trim_start_matches('\\').len();
+    if !rest[slashes..].starts_with(QUOTES) {
+        return None;
+    }
+    let is_letter = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+    let is_apostrophe = is_letter(text[..at].chars().next_back())
+        && rest.strip_prefix('\'').is_some_and(|after| is_letter(after.chars().next()));
+    (!is_apostrophe).then(|| &rest[..=slashes])
+}
+
+/// Behind the next quote that is the same as `open`.
+fn close(text: &str, from: usize, open: &str) -> Option<usize> {
+    let mut at = from;
+    while at < text.len() {
+        match quote_at(text, at) {
+            Some(quote) if quote == open => return Some(at + quote.len()),
+            Some(quote) => at += quote.len(),
+            None => at = next_char(text, at),
+        }
+    }
+    None
+}
+
+fn next_char(text: &str, at: usize) -> usize {
+    at + text[at..].chars().next().map_or(0, char::len_utf8)
 }
 
 /// `PGPASSWORD`, `dry-run`.
@@ -223,134 +481,4 @@ pub fn is_secret_field(name: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn of_a_command_only_plain_words_are_shown() {
-        for (text, shown) in [
-            ("curl -u bob:hunter2 http://web/path", "curl -u * http://web/path"),
-            ("mysql -pS3cr3tP4ss shop", "mysql * shop"),
-            ("export K=T024B0AbCd; env", "export K=*; env"),
-            ("login --pin 1234 --retries 3", "login --pin * --retries 3"),
-            ("login --password   swordfish", "login --password   *"),
-            ("PGPASSWORD=swordfish psql", "PGPASSWORD=* psql"),
-            ("pw is Tr0ub4dor&3", "pw is *&3"),
-            (
-                "while true; do date >> /data/out; sleep 1; done",
-                "while true; do date >> /data/out; sleep 1; done",
-            ),
-            ("echo $(hostname) ${HOME}", "echo $(hostname) ${HOME}"),
-            ("--log-level=debug", "--log-level=debug"),
-            ("", ""),
-            ("größe ist Zahl", "* ist Zahl"),
-        ] {
-            assert_eq!(masked(text, "*"), shown, "{text}");
-        }
-    }
-
-    #[test]
-    fn names_of_secrets_are_told_from_names_of_their_places() {
-        for name in [
-            "DB_PASSWORD",
-            "apiKey",
-            "API_KEY",
-            "--auth-token",
-            "Authorization",
-            "AWS_SECRET_ACCESS_KEY",
-            "DB_PASS",
-            "dbPass",
-            "ENCRYPTION_KEY",
-            "JWT_SIGNING_KEY",
-            "MASTER_KEY",
-            "masterkey",
-            "REDIS_AUTH",
-            "DATABASE_DSN",
-        ] {
-            assert!(is_secret_name(name), "{name}");
-        }
-        for name in [
-            "secretName",
-            "POSTGRES_PASSWORD_FILE",
-            "secretKeyRef",
-            "AUTHOR",
-            "KEYBOARD",
-            "image",
-            "key",
-            "PATH",
-            "passenger",
-        ] {
-            assert!(!is_secret_name(name), "{name}");
-        }
-    }
-
-    #[test]
-    fn a_name_of_a_place_hides_what_is_no_place() {
-        for value in ["/run/secrets/db", "db-login", "./keys/Main.pem"] {
-            assert!(!holds_secret("DB_PASSWORD_FILE", value), "{value}");
-        }
-        for value in ["Tr0ub4dor&3", "hunter2hunter2", "9f86d081884c7d659a2feaa0c55ad015"] {
-            assert!(holds_secret("DB_PASSWORD_FILE", value), "{value}");
-        }
-    }
-
-    #[test]
-    fn texts_that_are_secrets_are_known_by_their_look() {
-        for text in [
-            "ghu_16C7e42F292c6912E7",
-            "ghr_16C7e42F292c6912E7",
-            "sk-proj-abcdef",
-            "npm_abcdef",
-            "xoxp-1-2-3",
-            "AIzaSyA-abc",
-            "app:hunter2@tcp(db:3306)/shop",
-            "postgres://app:hunter2@db/shop",
-            "run --db-pass=hunter2",
-        ] {
-            assert!(is_secret_text(text), "{text}");
-        }
-        for text in ["registry.example:5000/app@sha256:ab", "git@github.com:org/repo", "http://web:8080/x"] {
-            assert!(!is_secret_text(text), "{text}");
-        }
-    }
-
-    #[test]
-    fn only_values_of_plain_shapes_are_plain() {
-        for value in [
-            "",
-            "3",
-            "8080",
-            "-1",
-            "0.5",
-            "30s",
-            "128Mi",
-            "true",
-            "INFO",
-            "Debug",
-            "web",
-            "eu-west-1",
-            "redis-0.redis.default",
-            "web:8080",
-            "http://web:8080/path",
-            "/var/lib/data",
-            "10.0.0.1:80",
-            "v2",
-        ] {
-            assert!(is_plain_value(value), "{value}");
-        }
-        for value in [
-            "12345678",
-            "hunter2",
-            "Tr0ub4dor&3",
-            "9f86d081884c7d65",
-            "a b",
-            "postgres://a:b@db/x",
-            "https://hooks.example/T024/B0AbCd",
-            "http://web/?token=x",
-            "Zm9vYmFyCg==",
-            "ABCDEFGHIJKL",
-        ] {
-            assert!(!is_plain_value(value), "{value}");
-        }
-    }
-}
+mod tests;

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use schema::secrets::{is_plain_value, is_secret_field, is_secret_name, is_secret_text};
+use schema::secrets::{is_plain_word, is_secret_field, is_secret_flag, is_secret_name, is_secret_text};
 
 /// Stands for what is not shown.
 const HIDDEN: &str = "(hidden)";
@@ -72,9 +72,9 @@ fn around(lines: &[&str], index: usize) -> Around {
     found
 }
 
-/// A word of a shape that no secret has, or a flag of that shape.
+/// A word of a shape that no secret has, or a flag of that shape and of no login.
 fn is_plain(word: &str) -> bool {
-    is_plain_value(word.trim_start_matches('-')) || !word.contains(char::is_alphanumeric)
+    is_plain_word(word) && !is_secret_flag(word)
 }
 
 /// The words of a line, without quotes, brackets and colons at their ends.

@@ -1,10 +1,11 @@
 //! A folder of the disk, read as a commit of it would be: for `minik8s validate`.
 //!
 //! Reads files and `.minik8signore`, decides which files a commit would hold, writes nothing. Links
-//! are never followed, also not one that was asked for within a repository, and no more than the loader takes is read of any file. Paths are relative to
-//! the Git repository around the folder, so that annotations of a pull request fit; without one, to
-//! the folder itself. Several folders and files are read as one. What `.gitignore` keeps out of commits is left out, unless the folder that was
-//! asked for is itself kept out.
+//! are never followed, also not one that was asked for and that a repository holds, and no more than the
+//! loader takes is read of any file. Paths are relative to the Git repository around the folder, so that
+//! annotations of a pull request fit; without one, to the folder itself. Several folders and files are
+//! read as one. What `.gitignore` keeps out of commits is left out, unless the folder that was asked for
+//! is itself kept out.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -99,22 +100,37 @@ pub fn read_all(paths: &[impl AsRef<Path>]) -> Result<Folder, FolderError> {
     Ok(all)
 }
 
-/// A link within a repository is none of its folders. The way to a repository may lead through links.
+/// A link that a repository holds is none of its folders. One that it does not track is its user's own,
+/// as `~/work` may be where `~` is a repository, and as is the way to a repository.
 fn refuse_link(path: &Path) -> io::Result<Result<(), FolderError>> {
     // Without a slash at its end, which would follow the last one.
     let full: PathBuf = std::path::absolute(path)?.components().collect();
-    let is_repository = |folder: &&Path| folder.join(".git").symlink_metadata().is_ok();
-    // The outermost: a link may lead to another repository.
-    let Some(root) = full.ancestors().filter(is_repository).last() else { return Ok(Ok(())) };
-    let below = full.ancestors().take_while(|at| *at != root);
-    let is_link = |at: &&Path| at.symlink_metadata().is_ok_and(|found| found.is_symlink());
-    Ok(match below.filter(is_link).last() {
-        None => Ok(()),
-        Some(link) => {
-            let link = relative(root, link);
-            Err(FolderError::Link { path: path.display().to_string(), link })
+    let mut ways: Vec<&Path> = full.ancestors().collect();
+    ways.reverse();
+    for link in ways {
+        let (Some(name), Some(parent)) = (link.file_name(), link.parent()) else { continue };
+        if !link.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
+            continue;
         }
-    })
+        // Where it lies, whatever `..` and links lead there.
+        let link = fs::canonicalize(parent)?.join(name);
+        let around = link.ancestors().skip(1).filter(|folder| folder.join(".git").symlink_metadata().is_ok());
+        for root in around {
+            if tracks(root, &link) {
+                let link = relative(root, &link);
+                return Ok(Err(FolderError::Link { path: path.display().to_string(), link }));
+            }
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// The repository at `root` holds a file or link at `path`, or can't be asked.
+fn tracks(root: &Path, path: &Path) -> bool {
+    let Ok(index) = Repository::open(root).and_then(|repository| repository.index()) else { return true };
+    let Ok(below) = path.strip_prefix(root) else { return true };
+    // Also one that is not merged yet.
+    (0..=3).any(|stage| index.get_path(below, stage).is_some())
 }
 
 /// The nearest folder that holds both.

@@ -44,9 +44,9 @@ fn a_link_that_a_proposal_may_have_made_is_not_followed_though_it_is_asked_for()
     Repository::init(root.join("outside")).unwrap();
     let inside = root.join("repository");
     put(&inside, "apps/a.yaml", POD);
-    commit(&inside);
     symlink("../outside", inside.join("linked")).unwrap();
     symlink("../outside/canary.yaml", inside.join("one.yaml")).unwrap();
+    commit(&inside);
     for asked in ["linked", "linked/", "linked/canary.yaml", "one.yaml", "apps/../linked", "linked/../linked"]
     {
         let error = read(&inside.join(asked)).unwrap_err();
@@ -56,6 +56,29 @@ fn a_link_that_a_proposal_may_have_made_is_not_followed_though_it_is_asked_for()
     symlink(&inside, root.join("way")).unwrap();
     assert_eq!(names(&read(&root.join("way")).unwrap()), ["apps/a.yaml"]);
     assert_eq!(names(&read(&root.join("way/apps")).unwrap()), ["apps/a.yaml"]);
+    let error = read(&root.join("way/linked")).unwrap_err();
+    assert!(matches!(&error, FolderError::Link { link, .. } if link == "linked"), "{error}");
+}
+
+/// Seen red with every link of an outer repository refused.
+#[test]
+fn a_link_that_no_repository_holds_is_its_users_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().canonicalize().unwrap();
+    put(&root, "home/notes.txt", "text");
+    commit(&root.join("home"));
+    let data = root.join("data");
+    put(&data, "a.yaml", POD);
+    put(&data, "repository/apps/b.yaml", POD);
+    symlink("../outside", data.join("repository/linked")).unwrap();
+    put(&data, "outside/canary.yaml", POD);
+    commit(&data.join("repository"));
+    symlink(&data, root.join("home/work")).unwrap();
+    assert_eq!(names(&read(&root.join("home/work/repository")).unwrap()), ["apps/b.yaml"]);
+    assert_eq!(names(&read(&root.join("home/work/a.yaml")).unwrap()), ["a.yaml"]);
+    // What lies behind it may be a repository with links of its own.
+    let error = read(&root.join("home/work/repository/linked")).unwrap_err();
+    assert!(matches!(&error, FolderError::Link { link, .. } if link == "linked"), "{error}");
 }
 
 #[test]

@@ -67,33 +67,12 @@ pub(super) fn record(
         Ok(line) => line,
         Err(why) => return Ok(unknown(why)),
     };
-    let (mut other_trailer, mut own) = (None, None);
-    for step in &line {
-        match (&step.trailer, step.is_merge) {
-            (None, true) => {
-                if let Some(why) = own_changes(&repository, step.commit).map_err(broken)? {
-                    own.get_or_insert(why);
-                }
-            }
-            (None, false) if line.len() == 1 => {
-                return Ok(unknown("no review is known: neither a merge nor a trailer".to_owned()));
-            }
-            (None, false) => {
-                let id = step.commit.to_string();
-                let why =
-                    format!("no review of commit {} is known: neither a merge nor a trailer", short(&id));
-                return Ok(unknown(why));
-            }
-            (Some(trailer), _) => {
-                let after = read_unchecked(mirror, step.commit, Some(loaded), None)?;
-                if !same_hash(trailer, &between(mirror, source, step.parent, &after)?.hash()) {
-                    other_trailer.get_or_insert_with(|| trailer.clone());
-                }
-            }
-        }
-    }
+    let Seen { other_trailer, own, open } = look(mirror, source, &repository, loaded, &line)?;
     if let Some(why) = own {
         return Ok(PlanRecord { hash, reviewed: None, matches: Some(false), why });
+    }
+    if let Some(why) = open {
+        return Ok(unknown(why));
     }
     let Ok(base) = Oid::from_str(applied) else { return Ok(unknown("no applied commit".to_owned())) };
     let from_git = between(mirror, source, base, loaded)?;
@@ -110,6 +89,63 @@ pub(super) fn record(
     let since = (line.len() > 1).then_some(applied);
     let why = why(&planned, &from_git, other_trailer.as_deref(), since);
     Ok(PlanRecord { hash, reviewed, matches: Some(false), why })
+}
+
+/// What the commits themselves say.
+#[derive(Default)]
+struct Seen {
+    /// Of another plan than its commit's.
+    other_trailer: Option<String>,
+    /// What a merge commit holds that nobody reviewed.
+    own: Option<String>,
+    /// Why it is not known whether all was reviewed.
+    open: Option<String>,
+}
+
+fn look(
+    mirror: &Mirror,
+    source: &str,
+    repository: &Repository,
+    loaded: &Loaded,
+    line: &[FirstParent],
+) -> Result<Seen, GitError> {
+    let files = loaded.manifests.values().flat_map(|file| &file.documents);
+    let folder = match mirror.config().path.as_str() {
+        // What its objects are made of may be anywhere.
+        _ if files.into_iter().any(|draft| !draft.files.is_empty()) => "",
+        "." => "",
+        folder => folder,
+    };
+    let mut seen = Seen::default();
+    for step in line {
+        match (&step.trailer, step.is_merge) {
+            (None, true) => match own_changes(repository, step.commit, folder) {
+                Ok(Some(why)) => {
+                    seen.own.get_or_insert(why);
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    let why = format!("the merge commit could not be compared: {}", error.message());
+                    seen.open.get_or_insert(why);
+                }
+            },
+            (None, false) => {
+                let id = step.commit.to_string();
+                let which =
+                    if line.len() == 1 { String::new() } else { format!(" of commit {}", short(&id)) };
+                let why = format!("no review{which} is known: neither a merge nor a trailer");
+                seen.open.get_or_insert(why);
+                break;
+            }
+            (Some(trailer), _) => {
+                let after = read_unchecked(mirror, step.commit, Some(loaded), None)?;
+                if !same_hash(trailer, &between(mirror, source, step.parent, &after)?.hash()) {
+                    seen.other_trailer.get_or_insert_with(|| trailer.clone());
+                }
+            }
+        }
+    }
+    Ok(seen)
 }
 
 /// One commit of those that were applied at once.
@@ -148,28 +184,52 @@ fn first_parents(
     Ok(Ok(line))
 }
 
-/// Why a merge commit is not just what its two parents give, if so. Nothing is written.
-fn own_changes(repository: &Repository, merge: Oid) -> Result<Option<String>, git2::Error> {
+/// Why a merge commit is not just what its two parents give, if so, as far as it is read for `folder`.
+/// Nothing is written.
+fn own_changes(repository: &Repository, merge: Oid, folder: &str) -> Result<Option<String>, git2::Error> {
+    // What a merge makes stays in memory, and only here.
+    let repository = Repository::open_bare(repository.path())?;
+    let odb = repository.odb()?;
+    let _memory = odb.add_new_mempack_backend(1000)?;
     let merge = repository.find_commit(merge)?;
     let parents: Vec<Commit<'_>> = merge.parents().collect();
     let [ours, theirs] = parents.as_slice() else { return Ok(None) };
     let id = merge.id().to_string();
+    let id = short(&id);
     let given = repository.merge_commits(ours, theirs, Some(&MergeOptions::new()))?;
     if given.has_conflicts() {
-        let id = short(&id);
-        return Ok(Some(format!("merge commit {id} settles a conflict by hand: no review showed how")));
+        for conflict in given.conflicts()? {
+            let conflict = conflict?;
+            let sides = [conflict.ancestor, conflict.our, conflict.their];
+            if sides.iter().flatten().any(|side| is_read(&side.path, folder)) {
+                return Ok(Some(format!(
+                    "merge commit {id} settles a conflict by hand: no review showed how"
+                )));
+            }
+        }
     }
     let more = repository.diff_tree_to_index(Some(&merge.tree()?), Some(&given), None)?;
-    let Some(file) = more.deltas().next().and_then(|delta| {
-        let path = delta.old_file().path_bytes().or_else(|| delta.new_file().path_bytes())?;
+    let files = more.deltas().filter_map(|delta| {
+        let sides = [delta.old_file().path_bytes(), delta.new_file().path_bytes()];
+        let path = sides.into_iter().flatten().find(|path| is_read(path, folder))?;
         Some(String::from_utf8_lossy(path).into_owned())
-    }) else {
-        return Ok(None);
-    };
-    let others = more.deltas().len().saturating_sub(1);
-    let others = if others > 0 { format!(" and {others} more") } else { String::new() };
-    let id = short(&id);
+    });
+    let files: Vec<String> = files.collect();
+    let Some(file) = files.first() else { return Ok(None) };
+    let others = if files.len() > 1 { format!(" and {} more", files.len() - 1) } else { String::new() };
     Ok(Some(format!("merge commit {id} changes more than its parents: {file:?}{others}")))
+}
+
+/// A source of `folder` reads it: it lies below, or is an ignore file above.
+fn is_read(path: &[u8], folder: &str) -> bool {
+    let below = |path: &[u8], folder: &[u8]| {
+        folder.is_empty()
+            || path.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+    };
+    let name = path.iter().rposition(|b| *b == b'/').map_or(0, |slash| slash + 1);
+    let above = &path[..name.saturating_sub(1)];
+    below(path, folder.as_bytes())
+        || &path[name..] == git::IGNORE_FILE.as_bytes() && below(folder.as_bytes(), above)
 }
 
 /// Something of the commit was written before `begun`: by a run that ended, or by another leader.

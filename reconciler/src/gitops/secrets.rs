@@ -4,7 +4,9 @@
 //! file) is shown; what may be one is not. Rather too much than too little: who reviews a change
 //! of a password needs to know that it changes, not to what.
 
-use schema::secrets::{holds_secret, is_plain_value, is_secret_name, is_secret_text, is_wordy_field, masked};
+use schema::secrets::{
+    holds_secret, is_plain_value, is_secret_flag, is_secret_name, is_secret_text, is_wordy_field, masked,
+};
 use serde_json::{Map, Value};
 
 /// Stands for a value that is not shown.
@@ -44,9 +46,7 @@ impl Place {
     /// Of item `index` of `list`: it may be the value of a flag before it, as in `["--password", "x"]`.
     pub fn of_item(self, list: &[Value], index: usize) -> Self {
         let before = index.checked_sub(1).and_then(|before| list.get(before)).and_then(Value::as_str);
-        let is_value =
-            before.is_some_and(|flag| flag.starts_with('-') && !flag.contains('=') && is_secret_name(flag));
-        if is_value { Self::Secret } else { self }
+        if before.is_some_and(is_secret_flag) { Self::Secret } else { self }
     }
 
     /// The value without what must not be shown.
@@ -90,10 +90,25 @@ mod tests {
             json!({"annotations": {"note": format!("pw is {canary}")}}),
             json!({"command": ["curl", "-u", format!("bob:{canary}")]}),
             json!({"args": [format!("mysql -p{canary}")]}),
+            json!({"args": ["login", "--password", "correct horse ".to_owned() + canary]}),
+            json!({"args": [format!("login --password 'correct horse {canary}'")]}),
+            json!({"annotations": {"note": format!("Authorization: Bearer {canary}")}}),
             json!({"runCommands": [format!("export K={canary}")]}),
             json!({"env": [{"name": "KEY", "value": format!("-----BEGIN AGE ENCRYPTED FILE-----\n{canary}")}]}),
         ] {
             assert!(!Place::Open.shown(&value).to_string().contains(canary), "{value}");
+        }
+    }
+
+    /// Words that would be shown anywhere else. Seen red with flags of secrets alone.
+    #[test]
+    fn a_login_in_plain_words_is_hidden() {
+        for value in [
+            json!({"command": ["curl", "-u", "bob:12345"]}),
+            json!({"command": ["curl", "--user", "bob:12345"]}),
+            json!({"command": ["sh", "-c", "curl -u bob:12345 http://web"]}),
+        ] {
+            assert!(!Place::Open.shown(&value).to_string().contains("12345"), "{value}");
         }
     }
 

@@ -6,7 +6,7 @@ use schema::kinds::pod::{
     Probe, ResourceList, TcpSocketAction, TerminatedState, Volume,
 };
 
-use schema::secrets::{holds_secret, is_plain_value, is_secret_name, is_secret_text, masked};
+use schema::secrets::{holds_secret, is_plain_value, is_secret_flag, is_secret_text, masked};
 
 use super::Page;
 use crate::view::{PodDetail, Use, age};
@@ -105,7 +105,7 @@ fn words(words: &[String]) -> String {
     let mut flag = false;
     let shown = words.iter().map(|word| {
         let secret = std::mem::take(&mut flag) || is_secret_text(word);
-        flag = word.starts_with('-') && !word.contains('=') && is_secret_name(word);
+        flag = is_secret_flag(word);
         if secret { HIDDEN.to_owned() } else { masked(word, HIDDEN) }
     });
     shown.collect::<Vec<_>>().join(" ")

@@ -14,7 +14,7 @@ use super::reference::{At, dependencies};
 use super::scene::{Present, Scene};
 
 /// So many objects of a circle are named.
-const SHOWN_MAX: usize = 50;
+const SHOWN_MAX: usize = 10;
 /// So many circles of a knot are looked for: each costs a walk over it. Who is on none of these is told
 /// that he is in the knot.
 const CIRCLES_MAX: usize = 10;
@@ -122,8 +122,10 @@ impl<'a> Waits<'a> {
                 let circle = walk.around(&graph, *at, is_inside);
                 let names: Vec<&ObjectRef> = circle.iter().map(|at| self.objects[*at]).collect();
                 for (step, at) in circle.iter().enumerate() {
-                    if let Ok(place) = knot.binary_search(at) {
-                        is_told[place] = true;
+                    let place = knot.binary_search(at).ok().and_then(|place| is_told.get_mut(place));
+                    // On a circle that was told before: once is enough.
+                    if place.is_some_and(|told| std::mem::replace(told, true)) {
+                        continue;
                     }
                     let next = circle[(step + 1) % circle.len()];
                     add(*at, next, &|| format!("{} wait for each other", chain(&names, step)));

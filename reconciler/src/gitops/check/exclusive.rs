@@ -5,7 +5,7 @@ use std::fmt;
 
 use schema::kinds::pod::{PodSpec, Protocol, TakenPort};
 use schema::kinds::replica_set::LabelSelector;
-use schema::kinds::service::{ServiceSpec, ServiceType};
+use schema::kinds::service::{NODE_PORTS, ServiceSpec, ServiceType};
 use schema::kinds::{Resource, field_path};
 use schema::meta::{ObjectMeta, ObjectRef};
 use schema::violation::{OwnedStep, Rule, rules};
@@ -166,7 +166,10 @@ fn host_ports(pod: &PodSpec, at: &[&str]) -> Vec<Wish> {
         if let Some(node) = &pod.node_name {
             found.push(Wish::alone(Exclusive::HostPort(node.clone(), port, protocol), path.clone()));
         }
-        found.push(Wish { what: Exclusive::NodePort(port, protocol), shares: true, path });
+        // No service can have any other.
+        if NODE_PORTS.contains(&port) {
+            found.push(Wish { what: Exclusive::NodePort(port, protocol), shares: true, path });
+        }
     }
     found
 }

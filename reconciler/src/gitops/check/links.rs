@@ -177,6 +177,10 @@ impl<'a> Links<'a> {
     /// Who has what only one can have: who stays as he is, else who has it live, else the first.
     /// `again`: what is in quarantine already has been told.
     fn decide(&mut self, scene: &mut Scene<'a>, exclusive: &Exclusive, again: bool) {
+        let is_shared = |holders: &Vec<Holder<'_>>| holders.iter().all(|holder| holder.wish.shares);
+        if self.holders.get(exclusive).is_none_or(is_shared) {
+            return;
+        }
         let Some(holders) = self.holders.remove(exclusive) else { return };
         let place = |holder: &Holder<'a>| holder.claim.map(|claim| (claim.file, claim.draft.line));
         let rank = |holder: &Holder<'a>| (holder.claim.is_some(), !holder.has_it, place(holder));

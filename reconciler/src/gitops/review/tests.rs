@@ -189,6 +189,34 @@ fn each_kind_says_what_its_change_does() {
     assert_snapshot!(all);
 }
 
+/// Seen red with all of them told one by one.
+#[test]
+fn of_many_external_ports_the_first_few_are_told() {
+    let set = replica_set(3, "api:1");
+    let addresses = |count: usize| (1..=count).map(|n| format!("192.0.2.{n}")).collect::<Vec<_>>().join(", ");
+    let with = |count: usize, port: u16| {
+        let ports = format!("nodePort: 30080, name: http}}, {{name: more, port: {port}}}]");
+        let service =
+            SERVICE.replace("nodePort: 30080}]", &format!("{ports}\n  externalIPs: [{}]", addresses(count)));
+        format!("{set}---\n{service}")
+    };
+    let told = |base: String, head: String| {
+        let all = effects(&base, &head);
+        let one_by_one = all.lines().filter(|line| line.contains(" 192.0.2.")).count();
+        (
+            one_by_one,
+            all.lines().filter(|line| line.contains(" more ports")).map(str::trim).collect::<String>(),
+        )
+    };
+    assert_eq!(told(with(30, 81), with(55, 81)), (50, String::new()));
+    let more = "opens 10 more ports of external addresses".to_owned();
+    assert_eq!(told(with(30, 81), with(60, 81)), (50, more));
+    // One port of each address for another.
+    let more =
+        "closes 10 more ports of external addressesopens 10 more ports of external addresses".to_owned();
+    assert_eq!(told(with(60, 81), with(60, 82)), (100, more));
+}
+
 #[test]
 fn labels_are_changed_in_place() {
     let labelled = pod("a", "i:1").replace("labels: {app: a}", "labels: {app: a, tier: front}");

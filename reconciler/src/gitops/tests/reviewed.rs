@@ -4,6 +4,7 @@ use git2::{Oid, Signature, Time};
 use schema::kinds::Kind;
 use schema::meta::ObjectRef;
 use schema::records::PlanRecord;
+use schema::store::memory::MemoryStore;
 use schema::store::{Op, Store as _};
 
 use super::kit::{Cluster, Repo, pod, pods, write_tree};
@@ -124,6 +125,64 @@ async fn a_merge_commit_that_holds_more_than_its_parents_was_reviewed_by_nobody(
     let found = record(&cluster).await;
     assert_eq!(found.matches, Some(false), "{found:?}");
     assert!(found.why.contains("settles a conflict by hand"), "{found:?}");
+}
+
+/// Seen red with the whole repository compared.
+#[tokio::test]
+async fn what_a_merge_settles_outside_of_the_path_was_not_to_be_reviewed() {
+    let mut repo = Repo::new([("apps/a.yaml".to_owned(), pod("a", "one"))].into());
+    let first = repo.set("README.md", "one").set("other/b.yaml", pod("b", "one")).commit("Another");
+    let mut config = repo.config();
+    config.path = "apps".to_owned();
+    let mut cluster = Cluster::with(config, &repo.state(), MemoryStore::new()).await;
+    cluster.settle().await;
+    repo.set("apps/a.yaml", pod("a", "two")).set("README.md", "two");
+    let head = propose(&mut repo, &first);
+    repo.set("apps/a.yaml", pod("a", "one")).set("README.md", "three");
+    let moved = repo.commit("Meanwhile");
+    cluster.settle().await;
+    repo.set("apps/a.yaml", pod("a", "two")).set("README.md", "four").remove("other/b.yaml");
+    let merged = merge(&repo, &moved, &head, "Merge the proposal");
+    cluster.settle().await;
+    let found = record(&cluster).await;
+    assert_eq!((found.matches, found.why.as_str()), (Some(true), ""), "{found:?}");
+
+    // Ignore files of the folders above say what is read of it.
+    repo.set("apps/a.yaml", pod("a", "three"));
+    let head = propose(&mut repo, &merged);
+    repo.set(".minik8signore", "nothing.yaml\n");
+    let merged = merge(&repo, &merged, &head, "Merge another");
+    cluster.settle().await;
+    let found = record(&cluster).await;
+    assert!(found.why.contains("more than its parents: \".minik8signore\""), "{found:?}");
+
+    // Where objects need files of the repository, all of it counts.
+    let volume = "  volumes:\n  - {name: v, repo: {path: README.md}}\n";
+    repo.set("apps/a.yaml", pod("a", "three") + volume);
+    let head = propose(&mut repo, &merged);
+    repo.set("README.md", "five");
+    merge(&repo, &merged, &head, "Merge a third");
+    cluster.settle().await;
+    let found = record(&cluster).await;
+    assert!(found.why.contains("more than its parents: \"README.md\""), "{found:?}");
+}
+
+/// Seen red with the first that is not known returned at once.
+#[tokio::test]
+async fn what_nobody_reviewed_wins_over_what_is_not_known() {
+    let mut repo = Repo::new(pods(["a", "b", "c"]));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    repo.set("b.yaml", pod("b", "two"));
+    let direct = repo.commit("Straight to main");
+    repo.set("a.yaml", pod("a", "two"));
+    let head = propose(&mut repo, &direct);
+    repo.set("c.yaml", pod("c", "two"));
+    merge(&repo, &direct, &head, "Merge the proposal");
+    cluster.settle().await;
+    let found = record(&cluster).await;
+    assert_eq!(found.matches, Some(false), "{found:?}");
+    assert!(found.why.contains("more than its parents"), "{found:?}");
 }
 
 #[tokio::test]

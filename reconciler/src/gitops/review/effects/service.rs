@@ -1,11 +1,16 @@
 //! Services and host names: what can be reached, under which name.
 
+use std::collections::BTreeSet;
+
 use schema::kinds::Resource;
 use schema::kinds::dns::DnsSpec;
-use schema::kinds::pod::PortReference;
+use schema::kinds::pod::{PortReference, Protocol};
 use schema::kinds::service::{ServicePort, ServiceSpec, ServiceType};
 
 use super::{Case, Effect, Port, appear_and_go};
+
+/// So many ports of external addresses are told one by one.
+const EXTERNAL_MAX: usize = 50;
 
 pub(super) fn service(case: &Case<'_>) -> Vec<Effect> {
     fn spec(resource: Option<&Resource>) -> Option<&ServiceSpec> {
@@ -19,6 +24,7 @@ pub(super) fn service(case: &Case<'_>) -> Vec<Effect> {
     let names = |service: Option<&ServiceSpec>| service.map(|_| name.clone());
     let mut effects = appear_and_go(names(before), names(after), Effect::NameVanishes, Effect::NameAppears);
     effects.extend(appear_and_go(ports(before), ports(after), Effect::PortCloses, Effect::PortOpens));
+    effects.extend(external(before, after));
     if let (Some(before), Some(after)) = (before, after) {
         if before.selector != after.selector {
             effects.push(Effect::Selects);
@@ -46,16 +52,48 @@ fn ports(service: Option<&ServiceSpec>) -> Vec<Port> {
     for port in &service.ports {
         let (number, protocol) = (port.port, port.protocol);
         all.push(Port { place: "service port".into(), number, protocol });
-        // Open to whoever reaches that address.
-        for address in &service.external_ips {
-            all.push(Port { place: format!("{address} port").into(), number, protocol });
-        }
         if service.kind == ServiceType::NodePort {
             let number = port.node_port.unwrap_or_default();
             all.push(Port { place: "node port".into(), number, protocol });
         }
     }
     all
+}
+
+/// Ports of external addresses, which are open to whoever reaches these: the first few that close and open.
+fn external(before: Option<&ServiceSpec>, after: Option<&ServiceSpec>) -> Vec<Effect> {
+    fn split(service: Option<&ServiceSpec>) -> (BTreeSet<&str>, BTreeSet<(u16, Protocol)>) {
+        let Some(service) = service.filter(|service| service.alias_of().is_none()) else {
+            return Default::default();
+        };
+        let addresses = service.external_ips.iter().map(String::as_str);
+        (addresses.collect(), service.ports.iter().map(|port| (port.port, port.protocol)).collect())
+    }
+    let (before, after) = (split(before), split(after));
+    let mut effects = Vec::new();
+    for (one, other, effect, verb) in [
+        (&before, &after, Effect::PortCloses as fn(Port) -> Effect, "closes"),
+        (&after, &before, Effect::PortOpens, "opens"),
+    ] {
+        // Without a list of them all: there may be thousands of both.
+        let shared = one.0.intersection(&other.0).count() * one.1.intersection(&other.1).count();
+        let count = one.0.len() * one.1.len() - shared;
+        let own: BTreeSet<(u16, Protocol)> = one.1.difference(&other.1).copied().collect();
+        let of = |at: &str| if other.0.contains(at) { &own } else { &one.1 };
+        let ports = one.0.iter().flat_map(|at| {
+            of(at).iter().map(move |(number, protocol)| Port {
+                place: format!("{at} port").into(),
+                number: *number,
+                protocol: *protocol,
+            })
+        });
+        effects.extend(ports.take(EXTERNAL_MAX).map(effect));
+        if count > EXTERNAL_MAX {
+            let more = count - EXTERNAL_MAX;
+            effects.push(Effect::Says(format!("{verb} {more} more ports of external addresses")));
+        }
+    }
+    effects
 }
 
 /// Ports that stay and lead to others of the pods.
