@@ -108,13 +108,17 @@ pub fn restarts(policy: RestartPolicy, success: bool) -> bool {
     }
 }
 
+/// So far two clocks, or a look and what it sees, may be apart.
+const CLOCK_SLACK: SignedDuration = SignedDuration::from_secs(5);
+
 fn after_end(current: &Container, end: &Exited, now: Timestamp) -> Verdict {
     let ran = end.started_at.map_or(SignedDuration::ZERO, |start| end.finished_at.duration_since(start));
     let level = if ran >= BACKOFF_RESET { 0 } else { current.backoff };
     let delay = delay(level);
     let until = end.finished_at.checked_add(delay).unwrap_or(now);
-    // An end in the future is a clock set back: don't wait for a time that says nothing.
-    if now >= until || end.finished_at > now {
+    // An end far in the future is a clock set back: don't wait for a time that says nothing. One that is
+    // a moment ahead came while we looked.
+    if now >= until || end.finished_at.duration_since(now) > CLOCK_SLACK {
         Verdict::Make { attempt: current.attempt + 1, backoff: level.saturating_add(1) }
     } else {
         Verdict::BackOff { until, delay, why: cause(current, end) }

@@ -49,6 +49,8 @@ fn later_crashes_wait_and_a_long_run_makes_the_next_crash_the_first() {
     assert_eq!(look(6, 600, 1000), make(1));
     // A clock that was set back does not hold a container for hours.
     assert_eq!(look(6, 5, 500), make(7));
+    // One that ended while it was looked at does: a look has the time at which it began.
+    assert_eq!(look(1, 5, 999), wait(10));
 }
 
 #[test]
