@@ -134,8 +134,8 @@ fn look(
                 let which =
                     if line.len() == 1 { String::new() } else { format!(" of commit {}", short(&id)) };
                 let why = format!("no review{which} is known: neither a merge nor a trailer");
+                // What an older merge slipped in is told all the same.
                 seen.open.get_or_insert(why);
-                break;
             }
             (Some(trailer), _) => {
                 let after = read_unchecked(mirror, step.commit, Some(loaded), None)?;

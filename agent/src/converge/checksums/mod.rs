@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use schema::control::{Loop, LoopError, Next, Observation, Plan as _};
+use schema::control::{Loop, LoopError, Next, Observation};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -21,7 +21,7 @@ pub mod plan;
 #[cfg(test)]
 mod tests;
 
-use self::plan::{History, Observed, Trial, Verdict};
+use self::plan::{History, Observed, Step, Verdict};
 use crate::catalog::Catalog;
 use crate::worlds::netlink::{Checksums, Tunnels};
 
@@ -61,8 +61,8 @@ impl ChecksumsLoop {
 #[async_trait]
 impl Loop for ChecksumsLoop {
     type Observed = Observed;
-    type Plan = Trial;
-    type Outcome = (u32, Trial, Verdict);
+    type Plan = Step;
+    type Outcome = (u32, Step, Verdict);
 
     fn name(&self) -> &'static str {
         "checksums"
@@ -72,36 +72,37 @@ impl Loop for ChecksumsLoop {
         self.look().await
     }
 
-    fn plan(observed: &Observed, _now: Timestamp) -> Trial {
+    fn plan(observed: &Observed, _now: Timestamp) -> Step {
         plan::plan(observed)
     }
 
-    async fn act(&mut self, observed: &Observed, trial: Trial) -> (u32, Trial, Verdict) {
-        let verdict = match trial.is_empty() {
-            true => Verdict::Untried,
-            false => match act::carry_out(&self.deps, observed.offload, &trial).await {
-                Ok(verdict) => verdict,
-                Err(error) => Verdict::Refused(error.to_string()),
-            },
-        };
-        (observed.offload.index, trial, verdict)
+    async fn act(&mut self, observed: &Observed, step: Step) -> (u32, Step, Verdict) {
+        let verdict = act::carry_out(&self.deps, observed.offload, &step).await;
+        let verdict = verdict.unwrap_or_else(|error| Verdict::Refused(error.to_string()));
+        (observed.offload.index, step, verdict)
     }
 
     async fn report(
         &mut self,
         _observed: Observed,
-        (index, trial, verdict): (u32, Trial, Verdict),
+        (index, step, verdict): (u32, Step, Verdict),
     ) -> Result<Next, LoopError> {
         let tunnel = &self.deps.tunnel;
         match &verdict {
             Verdict::Untried | Verdict::Sound | Verdict::Silence => {}
+            Verdict::Recovered => tracing::info!(
+                "checksums: those of {tunnel} are the card's again: a trial was not brought to its end"
+            ),
             Verdict::Computed(node) => tracing::warn!(
                 "checksums: TCP through {tunnel} reaches node {node} only with checksums that the kernel \
                  computes; it does from now on, which costs throughput (tx-checksum-ip-generic is off)"
             ),
             Verdict::Refused(why) => tracing::warn!("checksums: those of {tunnel} stay as they are: {why}"),
         }
-        self.history = self.history.after(index, &trial, &verdict, Instant::now().into_std());
-        Ok(Next::Interval)
+        if let Step::Ask(trial) = &step {
+            self.history = self.history.after(index, trial, &verdict, Instant::now().into_std());
+        }
+        // Tried anew at once, as if nothing had been.
+        Ok(if step == Step::Recover { Next::After(Duration::ZERO) } else { Next::Interval })
     }
 }

@@ -3,8 +3,8 @@
 use schema::control::{LoopError, Observation};
 use tokio::time::Instant;
 
+use super::ChecksumsLoop;
 use super::plan::Observed;
-use super::{ChecksumsLoop, act};
 use crate::worlds::netlink::TunnelEntry;
 
 impl ChecksumsLoop {
@@ -14,7 +14,9 @@ impl ChecksumsLoop {
         let Some(offload) = self.deps.checksums.offload_of(name).await.map_err(failed)? else {
             return Ok(Observation::NotReady("there is no tunnel yet; the network loop makes it".to_owned()));
         };
-        let offload = act::recover(&self.deps, offload).await.map_err(failed)?;
+        let of_this =
+            || std::fs::read_to_string(&self.deps.mark).is_ok_and(|text| text == offload.index.to_string());
+        let is_left_off = !offload.is_on && of_this();
         let entries = self.deps.tunnels.tunnel_entries(name).await.map_err(failed)?;
         let catalog = self.deps.catalog.borrow_and_update().clone();
         let there = catalog.peers.iter().filter(|(_, peer)| peer.absent_since.is_none());
@@ -22,6 +24,12 @@ impl ChecksumsLoop {
             .filter(|(_, peer)| entries.contains(&TunnelEntry::Route(peer.cidr.trunc(), peer.cidr.network())))
             .map(|(node, peer)| ((peer.cidr.network(), self.deps.port).into(), node.clone()));
         let (peers, history) = (peers.collect(), self.history.clone());
-        Ok(Observation::Ready(Observed { offload, peers, history, now: Instant::now().into_std() }))
+        Ok(Observation::Ready(Observed {
+            offload,
+            is_left_off,
+            peers,
+            history,
+            now: Instant::now().into_std(),
+        }))
     }
 }

@@ -34,6 +34,8 @@ pub struct History {
 #[derive(Debug, Clone)]
 pub struct Observed {
     pub(super) offload: Offload,
+    /// It is off by a trial of an agent that ended before it was over.
+    pub(super) is_left_off: bool,
     pub(super) peers: BTreeMap<SocketAddr, String>,
     pub(super) history: History,
     pub(super) now: Instant,
@@ -43,9 +45,18 @@ pub struct Observed {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Trial(pub(super) BTreeMap<SocketAddr, String>);
 
-impl Plan for Trial {
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// The offload is on again: a trial was not brought to its end.
+    Recover,
+    /// These are asked.
+    Ask(Trial),
+}
+
+impl Plan for Step {
     fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        matches!(self, Self::Ask(trial) if trial.0.is_empty())
     }
 }
 
@@ -54,6 +65,8 @@ impl Plan for Trial {
 pub enum Verdict {
     /// Nothing was tried.
     Untried,
+    /// What an earlier trial left off is on again.
+    Recovered,
     /// TCP gets through as it is.
     Sound,
     /// It reaches this node only with the kernel's checksums, which are computed from now on.
@@ -64,8 +77,15 @@ pub enum Verdict {
     Refused(String),
 }
 
-/// Whom to ask now. Total and pure.
-pub fn plan(seen: &Observed) -> Trial {
+/// What to do now. Total and pure.
+pub fn plan(seen: &Observed) -> Step {
+    match seen.is_left_off {
+        true => Step::Recover,
+        false => Step::Ask(whom_to_ask(seen)),
+    }
+}
+
+fn whom_to_ask(seen: &Observed) -> Trial {
     let history = &seen.history;
     let is_new = history.index != Some(seen.offload.index);
     if !seen.offload.is_on || (history.is_settled && !is_new) {
@@ -90,7 +110,7 @@ impl History {
             false => Self { index: Some(index), ..Self::default() },
         };
         match verdict {
-            Verdict::Untried => {}
+            Verdict::Untried | Verdict::Recovered => {}
             Verdict::Sound | Verdict::Computed(_) | Verdict::Refused(_) => next.is_settled = true,
             Verdict::Silence => {
                 if !asked.0.keys().all(|at| next.silent.contains(at)) {

@@ -11,6 +11,15 @@ use super::kit::{Cluster, Repo, pod, pods, write_tree};
 use crate::gitops::offline::{OfflineError, Request, compare};
 use crate::gitops::review::{Review, short_hash};
 
+/// A repository of these pods whose first commit is applied, and that commit.
+async fn applied<const N: usize>(names: [&str; N]) -> (Repo, String, Cluster) {
+    let repo = Repo::new(pods(names));
+    let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    (repo, base, cluster)
+}
+
 /// Commits `repo.files` as a merge of `second` into `first`, on `main`.
 fn merge(repo: &Repo, first: &str, second: &str, message: &str) -> String {
     let git = repo.git();
@@ -54,10 +63,7 @@ async fn record(cluster: &Cluster) -> PlanRecord {
 
 #[tokio::test]
 async fn a_merge_of_what_was_reviewed_is_as_reviewed() {
-    let mut repo = Repo::new(pods(["a", "b", "c"]));
-    let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
-    let mut cluster = Cluster::new(&repo).await;
-    cluster.settle().await;
+    let (mut repo, base, mut cluster) = applied(["a", "b", "c"]).await;
     repo.set("a.yaml", pod("a", "two")).set("d.yaml", pod("d", "one")).remove("b.yaml");
     let head = propose(&mut repo, &base);
     let review = reviewed(&repo, &base, &head).unwrap();
@@ -73,10 +79,7 @@ async fn a_merge_of_what_was_reviewed_is_as_reviewed() {
 
 #[tokio::test]
 async fn a_trailer_binds_a_squashed_change_to_its_review() {
-    let mut repo = Repo::new(pods(["a", "b"]));
-    let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
-    let mut cluster = Cluster::new(&repo).await;
-    cluster.settle().await;
+    let (mut repo, base, mut cluster) = applied(["a", "b"]).await;
     repo.set("a.yaml", pod("a", "two"));
     let head = propose(&mut repo, &base);
     let hash = reviewed(&repo, &base, &head).unwrap().hash;
@@ -100,10 +103,7 @@ async fn a_trailer_binds_a_squashed_change_to_its_review() {
 // Seen red without `own_changes`.
 #[tokio::test]
 async fn a_merge_commit_that_holds_more_than_its_parents_was_reviewed_by_nobody() {
-    let mut repo = Repo::new(pods(["a", "b", "c"]));
-    let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
-    let mut cluster = Cluster::new(&repo).await;
-    cluster.settle().await;
+    let (mut repo, base, mut cluster) = applied(["a", "b", "c"]).await;
     repo.set("a.yaml", pod("a", "two"));
     let head = propose(&mut repo, &base);
     // Slipped in while it was merged.
@@ -167,30 +167,33 @@ async fn what_a_merge_settles_outside_of_the_path_was_not_to_be_reviewed() {
     assert!(found.why.contains("more than its parents: \"README.md\""), "{found:?}");
 }
 
-/// Seen red with the first that is not known returned at once.
+/// Seen red with the first that is not known returned at once, and with a look that ends at it.
 #[tokio::test]
 async fn what_nobody_reviewed_wins_over_what_is_not_known() {
-    let mut repo = Repo::new(pods(["a", "b", "c"]));
-    let mut cluster = Cluster::new(&repo).await;
-    cluster.settle().await;
-    repo.set("b.yaml", pod("b", "two"));
-    let direct = repo.commit("Straight to main");
-    repo.set("a.yaml", pod("a", "two"));
-    let head = propose(&mut repo, &direct);
-    repo.set("c.yaml", pod("c", "two"));
-    merge(&repo, &direct, &head, "Merge the proposal");
-    cluster.settle().await;
-    let found = record(&cluster).await;
-    assert_eq!(found.matches, Some(false), "{found:?}");
-    assert!(found.why.contains("more than its parents"), "{found:?}");
+    for is_merged_last in [true, false] {
+        let (mut repo, mut tip, mut cluster) = applied(["a", "b", "c"]).await;
+        if is_merged_last {
+            repo.set("b.yaml", pod("b", "two"));
+            tip = repo.commit("Straight to main");
+        }
+        repo.set("a.yaml", pod("a", "two"));
+        let head = propose(&mut repo, &tip);
+        repo.set("c.yaml", pod("c", "two"));
+        merge(&repo, &tip, &head, "Merge the proposal");
+        if !is_merged_last {
+            repo.set("b.yaml", pod("b", "two"));
+            repo.commit("Straight to main");
+        }
+        cluster.settle().await;
+        let found = record(&cluster).await;
+        assert_eq!(found.matches, Some(false), "{found:?}");
+        assert!(found.why.contains("more than its parents"), "{found:?}");
+    }
 }
 
 #[tokio::test]
 async fn a_merge_into_a_base_that_has_moved_on_is_as_reviewed() {
-    let mut repo = Repo::new(pods(["a", "b", "c"]));
-    let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
-    let mut cluster = Cluster::new(&repo).await;
-    cluster.settle().await;
+    let (mut repo, base, mut cluster) = applied(["a", "b", "c"]).await;
     repo.set("a.yaml", pod("a", "two"));
     let head = propose(&mut repo, &base);
     repo.set("a.yaml", pod("a", "one")).set("b.yaml", pod("b", "two"));
@@ -206,10 +209,7 @@ async fn a_merge_into_a_base_that_has_moved_on_is_as_reviewed() {
 
 #[tokio::test]
 async fn what_changed_in_etcd_since_the_review_is_named() {
-    let mut repo = Repo::new(pods(["a", "b", "c"]));
-    let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
-    let mut cluster = Cluster::new(&repo).await;
-    cluster.settle().await;
+    let (mut repo, base, mut cluster) = applied(["a", "b", "c"]).await;
     repo.set("a.yaml", pod("a", "two"));
     let head = propose(&mut repo, &base);
     // Somebody removes an object by hand in the moment of the merge.
@@ -224,10 +224,7 @@ async fn what_changed_in_etcd_since_the_review_is_named() {
 
 #[tokio::test]
 async fn several_merges_between_two_looks_are_as_reviewed_if_each_was() {
-    let mut repo = Repo::new(pods(["a", "b", "c"]));
-    let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
-    let mut cluster = Cluster::new(&repo).await;
-    cluster.settle().await;
+    let (mut repo, base, mut cluster) = applied(["a", "b", "c"]).await;
     repo.set("a.yaml", pod("a", "two"));
     let first = propose(&mut repo, &base);
     let merged = merge(&repo, &base, &first, "Merge one");
@@ -265,10 +262,7 @@ async fn several_merges_between_two_looks_are_as_reviewed_if_each_was() {
 async fn a_restart_in_the_midst_of_a_merge_is_not_called_another_plan() {
     // Before the removal, and after all writes but the revision.
     for writes in 1..=2 {
-        let mut repo = Repo::new(pods(["a", "b", "c"]));
-        let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
-        let mut cluster = Cluster::new(&repo).await;
-        cluster.settle().await;
+        let (mut repo, base, mut cluster) = applied(["a", "b", "c"]).await;
         repo.set("a.yaml", pod("a", "two")).set("d.yaml", pod("d", "one")).remove("b.yaml");
         let head = propose(&mut repo, &base);
         merge(&repo, &base, &head, "Merge the proposal");
@@ -287,10 +281,7 @@ async fn a_restart_in_the_midst_of_a_merge_is_not_called_another_plan() {
 
 #[tokio::test]
 async fn a_restart_in_the_midst_of_removals_is_not_called_another_plan() {
-    let mut repo = Repo::new(pods(["a", "b", "c"]));
-    let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
-    let mut cluster = Cluster::new(&repo).await;
-    cluster.settle().await;
+    let (mut repo, base, mut cluster) = applied(["a", "b", "c"]).await;
     repo.remove("b.yaml");
     let head = propose(&mut repo, &base);
     merge(&repo, &base, &head, "Merge the proposal");
