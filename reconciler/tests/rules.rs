@@ -12,7 +12,7 @@ use reconciler::diagnostics::inspect;
 use schema::violation::rules;
 
 /// Rules that no file of bearable size, or no file alone, can break: rule, file of the test, its name.
-const TESTED: [(&str, &str, &str); 14] = [
+const TESTED: [(&str, &str, &str); 15] = [
     ("too-large", "schema/tests/manifest/files.rs", "every_bound_is_named"),
     (
         "more-violations",
@@ -22,6 +22,11 @@ const TESTED: [(&str, &str, &str); 14] = [
     ("too-many-documents", "schema/tests/manifest/files.rs", "every_bound_is_named"),
     ("annotations-size", "reconciler/tests/rules.rs", "annotations_may_not_be_too_large"),
     ("file-too-large", FOLDER_TESTS, "links_pipes_odd_names_and_huge_files_are_told_and_not_opened"),
+    (
+        "file-cut-short",
+        "reconciler/src/gitops/tests/cut.rs",
+        "a_file_cut_within_a_valid_document_removes_nothing_however_many_commits_follow",
+    ),
     ("file-name", FOLDER_TESTS, "links_pipes_odd_names_and_huge_files_are_told_and_not_opened"),
     ("symlink", FOLDER_TESTS, "links_pipes_odd_names_and_huge_files_are_told_and_not_opened"),
     ("submodule", FOLDER_TESTS, "a_folder_is_read_as_its_commit_would_be"),

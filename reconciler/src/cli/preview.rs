@@ -16,6 +16,7 @@ use super::client::Client;
 use super::error::CliError;
 use super::output::{Screen, write_out};
 use crate::args::{FindCommentArgs, PlanArgs, PlanFormat};
+use crate::gitops::history::is_whole;
 use crate::gitops::offline::{Live, Request, compare};
 use crate::gitops::review::{MARKER, Review, Room, markdown, no_review, text};
 use crate::view::{List, NodeView, RevisionView, SourceView, StoredObject};
@@ -153,7 +154,7 @@ async fn live(client: &Client, source: Option<&str>) -> Result<(SourceView, Live
     let live = Live {
         objects: stored.collect(),
         applied: status.status.applied_commit.clone(),
-        whole: history.into_iter().find(|r| r.revision.counts.held == 0).map(|r| r.revision.commit),
+        whole: history.into_iter().find(|r| is_whole(&r.revision)).map(|r| r.revision.commit),
         held_of: status.status.held_prune.as_ref().map(|held| held.owned),
         nodes: ready
             .map(|node| Room {

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use git2::Oid;
 use schema::records::PlanRecord;
 
+use super::cut::{self, Homes};
+use super::load::Manifests;
 use super::plan::Situation;
 use super::prune::Lineage;
 use super::read::{Loaded, read_commit, read_lineage};
@@ -83,17 +85,34 @@ impl Head {
         Ok(head)
     }
 
-    /// How `base` and `commits` stand to the commit read last.
+    /// How `base` and `commits` stand to `loaded`.
     pub(super) async fn lineage(
         &self,
+        loaded: &Loaded,
         base: Option<String>,
         commits: BTreeSet<String>,
     ) -> Result<Lineage, GitError> {
-        let Some(loaded) = self.loaded.as_ref().filter(|_| !commits.is_empty()) else {
+        if commits.is_empty() {
             return Ok(Lineage::default());
-        };
+        }
         let (mirror, head) = (self.remote.mirror().clone(), loaded.head);
         self.blocking(move || read_lineage(&mirror, head, base, commits)).await
+    }
+
+    /// The files of `loaded`; those that are cut short say so. `whole` is as for [`cut::marked`].
+    pub(super) async fn manifests(
+        &self,
+        loaded: &Loaded,
+        whole: Option<String>,
+        homes: Homes,
+    ) -> Result<Manifests, GitError> {
+        let (head, manifests) = (loaded.head, loaded.manifests.clone());
+        if homes.is_empty() {
+            return Ok(manifests);
+        }
+        let mirror = self.remote.mirror().clone();
+        let read = move || Ok(cut::marked(&mirror.open()?, head, &manifests, whole.as_deref(), &homes));
+        self.blocking(read).await
     }
 
     /// The plan that the commit read last was begun with, beside its review. `applied` is the

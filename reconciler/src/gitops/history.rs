@@ -22,8 +22,13 @@ pub fn expired(revisions: &Table<(String, u64), Revision>, source: &str, max: us
 pub fn base(revisions: &Table<(String, u64), Revision>, source: &str) -> Option<String> {
     of(revisions, source)
         .rev()
-        .find(|(_, revision)| revision.counts.held == 0)
+        .find(|(_, revision)| is_whole(revision))
         .map(|(_, revision)| revision.commit.clone())
+}
+
+/// Nothing that the commit removes is still there: what a file in quarantine held is.
+pub fn is_whole(revision: &Revision) -> bool {
+    revision.counts.held == 0 && revision.counts.quarantined == 0
 }
 
 fn of<'a>(

@@ -44,6 +44,8 @@ pub struct ManifestFile {
     pub violations: Vec<Violation>,
     /// Some document has a `kind`: the file means to be a manifest.
     pub is_manifest: bool,
+    /// It is the beginning of what it was, and ends within a document of that; see [`super::cut`].
+    pub is_cut_short: bool,
 }
 
 /// One object as a file says it.
@@ -120,6 +122,7 @@ fn parsed(loaded: LoadedFile) -> ManifestFile {
         documents: documents.collect(),
         violations: loaded.violations,
         is_manifest: loaded.is_manifest,
+        is_cut_short: false,
     }
 }
 
@@ -288,7 +291,7 @@ pub(super) fn too_large(path: &str) -> ManifestFile {
     let message = "the file is too large to be a manifest";
     let violation = Violation::of(&rules::FILE_TOO_LARGE, path, (0, 0), message)
         .with_help("split it, or list it in .minik8signore");
-    ManifestFile { documents: Vec::new(), violations: vec![violation], is_manifest: true }
+    ManifestFile { violations: vec![violation], is_manifest: true, ..ManifestFile::default() }
 }
 
 #[cfg(test)]

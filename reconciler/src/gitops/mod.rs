@@ -8,6 +8,7 @@
 pub mod apply;
 pub mod bounds;
 pub mod check;
+pub mod cut;
 pub mod diff;
 mod files;
 pub mod folder;

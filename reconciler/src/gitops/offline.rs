@@ -15,7 +15,8 @@ use schema::object::Object;
 use schema::violation::{Severity, Violation};
 use schema::world::{Table, Versioned};
 
-use super::check::commits_in_question;
+use super::check::homes_in_question;
+use super::cut;
 use super::files::{self, InCommit, Known, SourceFolder};
 use super::load::{self, Layouts, Manifests};
 use super::plan::{Act, Situation, SyncPlan, plan};
@@ -177,11 +178,13 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     if let (Some(_), Some(applied)) = (&request.live, applied) {
         notes.push(format!("against what is applied now: commit {}", short(applied)));
     }
+    let homes = homes_in_question(request.source, &after.manifests, &live);
+    let lineage = lineage(&repository, request, cut::commits(&homes), &after, base);
     let situation = Situation {
         source: request.source.to_owned(),
         commit: Arc::new(CommitMeta { id: head.to_string(), ..(*after.commit).clone() }),
-        manifests: after.manifests.clone(),
-        lineage: lineage(&repository, request, &live, &after, base),
+        manifests: cut::marked(&repository, effective, &after.manifests, lineage.base.as_deref(), &homes),
+        lineage,
         live,
         malformed: BTreeSet::new(),
         held_of: request.live.as_ref().and_then(|live| live.held_of),
@@ -392,11 +395,10 @@ pub(super) fn objects_of(
 fn lineage(
     repository: &Repository,
     request: &Request<'_>,
-    live: &Table<ObjectRef, Object>,
+    mut commits: BTreeSet<String>,
     after: &Read,
     base: Option<Oid>,
 ) -> Lineage {
-    let mut commits = commits_in_question(request.source, &after.manifests, live);
     let whole = match &request.live {
         Some(live) => live.whole.clone(),
         None => base.map(|base| base.to_string()),

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use git2::{Commit, MergeOptions, Oid, Repository};
 use schema::records::PlanRecord;
 
+use super::check::homes_in_question;
+use super::cut;
 use super::offline::objects_of;
 use super::plan::{Situation, plan};
 use super::prune::Lineage;
@@ -263,10 +265,11 @@ fn between(mirror: &Mirror, source: &str, before: Oid, after: &Loaded) -> Result
         Err(other) => return Err(other),
     };
     let before = before.to_string();
+    let homes = homes_in_question(source, &after.manifests, &live);
     let situation = Situation {
         source: source.to_owned(),
         commit: Arc::clone(&after.commit),
-        manifests: after.manifests.clone(),
+        manifests: cut::marked(&mirror.open()?, after.head, &after.manifests, Some(&before), &homes),
         lineage: Lineage { base: Some(before.clone()), relations: [(before, Relation::Related)].into() },
         live,
         malformed: std::collections::BTreeSet::new(),

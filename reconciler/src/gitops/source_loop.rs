@@ -25,6 +25,7 @@ use schema::store::{SharedStore, newest_revision};
 use schema::world::{Table, Versioned, World};
 
 use super::apply::{self, Applied, Stopped};
+use super::cut;
 use super::gate::gate;
 use super::head::Head;
 use super::history;
@@ -232,17 +233,19 @@ impl SourceLoop {
         let Some(loaded) = self.head.loaded() else { return Ok(None) };
         let source = &self.config.name;
         self.unnamed.update(source, &loaded.manifests, &world.objects);
-        let mut commits = self.unnamed.commits();
+        let homes = self.unnamed.homes();
+        let mut commits = cut::commits(&homes);
         commits.extend(self.memory.lost.values().map(|kept| kept.commit.clone()));
         let base = history::base(&world.revisions, source);
         let base = base.or_else(|| self.memory.base.clone().filter(|_| !self.memory.lost.is_empty()));
-        let lineage = self.head.lineage(base, commits).await?;
+        let manifests = self.head.manifests(loaded, base.clone(), homes).await?;
+        let lineage = self.head.lineage(loaded, base, commits).await?;
         let status = world.sources.get(source);
         let held_of = status.and_then(|status| status.value.held_prune.as_ref()).map(|held| held.owned);
         Ok(Some(Situation {
             source: source.clone(),
             commit: Arc::clone(&loaded.commit),
-            manifests: loaded.manifests.clone(),
+            manifests,
             live: world.objects.clone(),
             malformed: malformed_objects(world),
             lineage,

@@ -1,7 +1,7 @@
 //! Live objects of a source that no document names, from one run to the next. Pure.
 //!
 //! Reads documents and live objects, decides whose relation to the head a prune will ask for: the same
-//! as [`super::check::commits_in_question`], but what did not change since the last time is not looked
+//! as [`super::check::homes_in_question`], but what did not change since the last time is not looked
 //! up again, and nothing is sorted: that is done at each change, beside the plan itself.
 
 use std::collections::BTreeSet;
@@ -11,6 +11,7 @@ use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::world::Table;
 
+use super::cut::{Homes, homes};
 use super::load::{ManifestFile, Manifests};
 
 /// So many objects are looked for in the file that they came from.
@@ -55,10 +56,10 @@ impl Unnamed {
         *self = Self { manifests: manifests.clone(), live: live.clone(), objects: doubtful };
     }
 
-    /// The commits that set them.
-    pub(super) fn commits(&self) -> BTreeSet<String> {
+    /// Where they were, and in which commits.
+    pub(super) fn homes(&self) -> Homes {
         let found = self.objects.iter().filter_map(|object| self.live.get(object));
-        found.map(|live| live.value.provenance.commit.clone()).collect()
+        homes(found.map(|live| &live.value.provenance))
     }
 }
 
@@ -70,7 +71,7 @@ mod tests {
     use schema::codec::decode;
     use schema::world::Versioned;
 
-    use super::super::check::commits_in_question;
+    use super::super::check::homes_in_question;
     use super::super::load::parse;
     use super::*;
 
@@ -152,7 +153,7 @@ mod tests {
                 }
                 if looks {
                     unnamed.update("main", &manifests, &there);
-                    prop_assert_eq!(unnamed.commits(), commits_in_question("main", &manifests, &there));
+                    prop_assert_eq!(unnamed.homes(), homes_in_question("main", &manifests, &there));
                 }
             }
         }

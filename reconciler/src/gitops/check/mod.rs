@@ -4,7 +4,7 @@
 //! which files are quarantined. Who is there keeps what he has; the error is the newcomer's. A file
 //! in quarantine keeps its live objects, so no finding of these checks ever removes one.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use schema::meta::ObjectRef;
@@ -17,6 +17,7 @@ pub(super) use exclusive::exclusives;
 pub(super) use order::removed;
 pub(super) use reference::dependencies;
 
+use super::cut::{Homes, homes};
 use super::load::{Draft, ManifestFile, Manifests};
 use scene::Scene;
 
@@ -101,7 +102,8 @@ pub fn check<'a>(
         quarantined.entry(Arc::clone(loser)).or_default().push(violation);
     }
     let absent = absent(source, &claims, live);
-    for (file, violation) in owners::vanished(manifests, &absent) {
+    let gone = owners::vanished(manifests, &absent);
+    for (file, violation) in gone.into_iter().chain(owners::cut_short(manifests, &absent)) {
         quarantined.entry(file).or_default().push(violation);
     }
     // The files of losers are quarantined by now, so at most one of the rivals is in a good file.
@@ -153,14 +155,10 @@ fn absent<'a>(source: &str, claims: &[Claim<'_>], live: &'a Table<ObjectRef, Obj
     absent.map(|(object, found)| (object, &**found)).collect()
 }
 
-/// Commits whose relation to the head a prune will ask for: those that set what is absent.
-pub fn commits_in_question(
-    source: &str,
-    manifests: &Manifests,
-    live: &Table<ObjectRef, Object>,
-) -> BTreeSet<String> {
+/// Where what is absent was: a prune will ask for the relation of its commits to the head.
+pub fn homes_in_question(source: &str, manifests: &Manifests, live: &Table<ObjectRef, Object>) -> Homes {
     let absent = absent(source, &claims(manifests, live), live);
-    absent.into_iter().map(|(_, found)| found.value.provenance.commit.clone()).collect()
+    homes(absent.into_iter().map(|(_, found)| &found.value.provenance))
 }
 
 /// A violation of `rule` in the document of `claim`, at line and column.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use schema::violation::{Rule, Violation, rules};
 
-use super::super::load::Manifests;
+use super::super::load::{ManifestFile, Manifests};
 use super::{Claim, Live, problem};
 
 /// The claims that lose, and why.
@@ -71,6 +71,24 @@ pub(super) fn vanished(manifests: &Manifests, absent: &[Live<'_>]) -> Vec<(Arc<s
             help: "put it back, or remove the file if the object is to go".to_owned(),
             object: Some(object.to_string()),
         };
+        found.push((Arc::clone(file), violation));
+    }
+    found
+}
+
+/// Files that live objects came from, and of which only the beginning is there.
+pub(super) fn cut_short(manifests: &Manifests, absent: &[Live<'_>]) -> Vec<(Arc<str>, Violation)> {
+    let mut found = Vec::new();
+    for (object, live) in absent {
+        let home = manifests.get_key_value(live.value.provenance.file.as_str());
+        // What is wrong in it says more.
+        let is_cut = |file: &ManifestFile| file.is_cut_short && !file.has_errors();
+        let Some((file, _)) = home.filter(|(_, file)| is_cut(file)) else { continue };
+        let message =
+            format!("{object} is missing, and {file} is the beginning of what it was, cut within a document");
+        let violation = Violation::of(&rules::FILE_CUT_SHORT, &**file, (0, 0), message)
+            .with_help("push the whole file; if it is to end there, add a line to it, for example a comment")
+            .about(object);
         found.push((Arc::clone(file), violation));
     }
     found

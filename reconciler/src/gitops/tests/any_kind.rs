@@ -17,6 +17,7 @@ use super::kit::Files;
 use super::proofs::{applied, generator, situation, without_place};
 use super::rounds;
 use crate::git::CommitMeta;
+use crate::gitops::cut::is_cut_short;
 use crate::gitops::load::parse;
 use crate::gitops::plan::{Act, Situation, Step, SyncPlan, Why, plan};
 use crate::gitops::review::Digest;
@@ -141,7 +142,7 @@ fn wound(text: &str, at: usize, random: &mut impl FnMut(u32) -> u32) -> Vec<u8> 
 #[test]
 fn a_file_of_any_kind_broken_at_any_byte_by_any_hand_removes_nothing() {
     let from = super::from_environment("MINIK8S_SEED").unwrap_or(1);
-    let (mut broken, mut removed, mut kinds) = (0, 0, BTreeSet::new());
+    let (mut broken, mut cut, mut removed, mut kinds) = (0, 0, 0, BTreeSet::new());
     let seeds = BREAKS * rounds(60);
     for seed in from..from + seeds {
         let mut random = generator(seed);
@@ -154,11 +155,11 @@ fn a_file_of_any_kind_broken_at_any_byte_by_any_hand_removes_nothing() {
         let Some(text) = by_file(&members).remove(&file) else { continue };
         let at = random(u32::try_from(text.len()).unwrap()) as usize;
         let bytes = wound(&text, at, &mut random);
-        let parsed = parse(&file, &bytes);
+        let mut parsed = parse(&file, &bytes);
+        parsed.is_cut_short = is_cut_short(&bytes, text.as_bytes());
+        cut += usize::from(parsed.is_cut_short && !parsed.has_errors());
         // A byte may make one valid file of another, as a person would: that is for whoever reviews it.
-        let is_edit = parsed.is_manifest && !parsed.has_errors();
-        let is_emptied = bytes.iter().all(|byte| byte.is_ascii_whitespace() || *byte == b'-');
-        if is_edit || is_emptied {
+        if parsed.is_manifest && !parsed.has_errors() && !parsed.is_cut_short {
             continue;
         }
         broken += 1;
@@ -179,5 +180,6 @@ fn a_file_of_any_kind_broken_at_any_byte_by_any_hand_removes_nothing() {
         }
     }
     assert!(broken * 3 > seeds, "only {broken} of {seeds} files were broken");
+    assert!(cut > 0, "no file was cut short and valid");
     assert_eq!(kinds.len(), Kind::ALL.len(), "{kinds:?}");
 }

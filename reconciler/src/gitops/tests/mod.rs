@@ -2,6 +2,7 @@
 
 mod any_kind;
 mod crash;
+mod cut;
 mod dangerous;
 mod files;
 mod interleavings;

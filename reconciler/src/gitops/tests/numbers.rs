@@ -105,7 +105,7 @@ fn one_changed_file_by_parts() {
 #[ignore = "measures; run by hand"]
 fn a_plan_of_ten_thousand_by_parts() {
     use super::proofs::{applied, situation};
-    use crate::gitops::check::{check, commits_in_question};
+    use crate::gitops::check::{check, homes_in_question};
     use crate::gitops::plan::plan;
 
     let none = schema::world::Table::new();
@@ -114,7 +114,7 @@ fn a_plan_of_ten_thousand_by_parts() {
     let next = crate::gitops::plan::Situation { live, ..first };
     for _ in 0..3 {
         let begun = Instant::now();
-        let in_question = commits_in_question("main", &next.manifests, &next.live).len();
+        let in_question = homes_in_question("main", &next.manifests, &next.live).len();
         println!("commits in question ({in_question}): {:?}", begun.elapsed());
         let begun = Instant::now();
         let wanted = check("main", &next.manifests, &next.live, |_| false).wanted.len();

@@ -1,0 +1,118 @@
+//! Files that a commit holds the beginning of: half a push, a disk that was full, a merge gone wrong.
+//!
+//! A file that is cut short after a whole document, or within its last field, is a valid manifest of
+//! fewer objects. Reads the same file in the commits that set what is missing, decides whether the
+//! file is their beginning and ends where nobody would end it; what follows from it is decided in
+//! [`super::check`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use git2::{Oid, Repository};
+
+use schema::object::Provenance;
+
+use super::load::Manifests;
+use crate::git;
+
+/// So many commits of a file are looked at.
+const COMMITS_MAX: usize = 16;
+
+/// The commits that set objects which no document names, by the file that they were in.
+pub type Homes = BTreeMap<String, BTreeSet<String>>;
+
+/// The homes of objects that are not named.
+pub fn homes<'a>(of: impl Iterator<Item = &'a Provenance>) -> Homes {
+    let mut homes = Homes::new();
+    for provenance in of {
+        let commits = homes.entry(provenance.file.clone()).or_default();
+        commits.insert(provenance.commit.clone());
+    }
+    homes
+}
+
+/// All their commits.
+pub fn commits(homes: &Homes) -> BTreeSet<String> {
+    homes.values().flatten().cloned().collect()
+}
+
+/// Whether `now` is the beginning of `former` and ends within a document of it. Pure.
+///
+/// What ends between two documents is how a person removes the last ones.
+pub fn is_cut_short(now: &[u8], former: &[u8]) -> bool {
+    let Some(rest) = former.strip_prefix(now).filter(|rest| !rest.is_empty()) else { return false };
+    let is_whole_line =
+        now.is_empty() || now.ends_with(b"\n") || rest.starts_with(b"\n") || rest.starts_with(b"\r\n");
+    let last = now.trim_ascii_end().rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+    // What is between two documents belongs to neither.
+    let next = rest
+        .split(|byte| *byte == b'\n')
+        .map(<[u8]>::trim_ascii)
+        .find(|line| !line.is_empty() && line[0] != b'#');
+    let is_between = is_separator(last) || next.is_none_or(is_separator);
+    !(is_whole_line && is_between)
+}
+
+fn is_separator(line: &[u8]) -> bool {
+    matches!(line.trim_ascii_end().strip_prefix(b"---"), Some([] | [b' ' | b'\t', ..]))
+        || line.trim_ascii_end() == b"..."
+}
+
+/// Marks the files of commit `head` that are cut short. `whole` is the newest commit that was applied with
+/// nothing held back. What can't be read marks nothing.
+pub(super) fn marked(
+    repository: &Repository,
+    head: Oid,
+    manifests: &Manifests,
+    whole: Option<&str>,
+    homes: &Homes,
+) -> Manifests {
+    let mut marked = manifests.clone();
+    for (path, commits) in homes {
+        let Some((path, file)) = manifests.get_key_value(path.as_str()) else { continue };
+        let text = |commit: &str| git::blob(repository, git::blob_at(repository, commit, path)?).ok()?;
+        let Some(now) = text(&head.to_string()) else { continue };
+        let commits = whole.into_iter().chain(commits.iter().map(String::as_str)).take(COMMITS_MAX);
+        if commits.filter_map(text).any(|former| is_cut_short(&now, &former)) {
+            let mut file = (**file).clone();
+            file.is_cut_short = true;
+            marked.insert(Arc::clone(path), Arc::new(file));
+        }
+    }
+    marked
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_ends_between_documents_is_an_edit_and_one_that_ends_within_is_cut() {
+        let whole = "kind: A\nname: a-1\n# of b\n---\n# b\nkind: B\nname: b\n--- # c\nkind: C\n...\n";
+        let cut: Vec<&str> = (0..whole.len())
+            .map(|at| &whole[..at])
+            .filter(|now| !is_cut_short(now.as_bytes(), whole.as_bytes()))
+            .collect();
+        let edits = [
+            "kind: A\nname: a-1",
+            "kind: A\nname: a-1\n",
+            "kind: A\nname: a-1\n# of b",
+            "kind: A\nname: a-1\n# of b\n",
+            "kind: A\nname: a-1\n# of b\n---",
+            "kind: A\nname: a-1\n# of b\n---\n",
+            "kind: A\nname: a-1\n# of b\n---\n# b\nkind: B\nname: b",
+            "kind: A\nname: a-1\n# of b\n---\n# b\nkind: B\nname: b\n",
+            "kind: A\nname: a-1\n# of b\n---\n# b\nkind: B\nname: b\n--- # c",
+            "kind: A\nname: a-1\n# of b\n---\n# b\nkind: B\nname: b\n--- # c\n",
+            "kind: A\nname: a-1\n# of b\n---\n# b\nkind: B\nname: b\n--- # c\nkind: C",
+            "kind: A\nname: a-1\n# of b\n---\n# b\nkind: B\nname: b\n--- # c\nkind: C\n",
+            "kind: A\nname: a-1\n# of b\n---\n# b\nkind: B\nname: b\n--- # c\nkind: C\n...",
+        ];
+        assert_eq!(cut, edits);
+        assert!(!is_cut_short(whole.as_bytes(), whole.as_bytes()), "the same");
+        assert!(!is_cut_short(b"kind: Z\n", whole.as_bytes()), "another");
+        let windows = whole.replace('\n', "\r\n");
+        assert!(!is_cut_short(b"kind: A\r\nname: a-1", windows.as_bytes()));
+        assert!(is_cut_short(b"kind: A\r\nname: a", windows.as_bytes()));
+    }
+}

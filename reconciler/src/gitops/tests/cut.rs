@@ -1,0 +1,86 @@
+//! Files of which a commit holds only the beginning.
+
+use schema::records::SourceStatus;
+
+use super::kit::{Cluster, Repo, pod, pods};
+use crate::gitops::offline::{Request, compare};
+
+const FILE: &str = "all.yaml";
+
+/// Three pods in one file, the first with a second image, and three in files of their own.
+async fn three_in_one() -> (Repo, Cluster, String) {
+    let mut repo = Repo::new(pods(["x", "y", "z"]));
+    let text = |image| [pod("a", image), pod("b", "one"), pod("c", "one")].join("---\n");
+    repo.set(FILE, text("one")).commit("Three in one file");
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    // From here on the commits of the three are not the same.
+    repo.set(FILE, text("two")).commit("One of them");
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["a", "b", "c", "x", "y", "z"]);
+    (repo, cluster, text("two"))
+}
+
+fn quarantined(status: &SourceStatus) -> Vec<&str> {
+    status.quarantined.iter().map(|file| file.file.as_str()).collect()
+}
+
+// Seen red with nothing marked, and with a base that may have files in quarantine.
+#[tokio::test]
+async fn a_file_cut_within_a_valid_document_removes_nothing_however_many_commits_follow() {
+    let (mut repo, mut cluster, text) = three_in_one().await;
+    // Of the second image, two letters are left.
+    let end = text.rfind("---\n").unwrap();
+    let cut = &text[..end - 2];
+    assert!(cut.contains("name: b\n") && cut.ends_with("image: on"), "{cut}");
+    repo.set(FILE, cut).commit("Half a push");
+    cluster.settle().await;
+    for image in ["two", "three"] {
+        let status = cluster.status().await;
+        assert_eq!(quarantined(&status), [FILE]);
+        assert!(status.quarantined[0].violations.iter().any(|v| v.rule == "file-cut-short"), "{status:?}");
+        assert_eq!(cluster.names().await, ["a", "b", "c", "x", "y", "z"]);
+        repo.set("x.yaml", pod("x", image)).commit("Another");
+        cluster.settle().await;
+        cluster.restart();
+        cluster.settle().await;
+    }
+    assert_eq!(cluster.names().await, ["a", "b", "c", "x", "y", "z"]);
+    // It is meant.
+    repo.set(FILE, format!("{cut}\n# so\n")).commit("To end there");
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["a", "b", "x", "y", "z"]);
+}
+
+#[tokio::test]
+async fn the_last_documents_of_a_file_are_taken_out_like_any() {
+    let (mut repo, mut cluster, text) = three_in_one().await;
+    repo.set(FILE, &text[..text.rfind("---\n").unwrap()]).commit("Without c");
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["a", "b", "x", "y", "z"]);
+    // Moved to a file of its own, and another field of the one before it removed.
+    let text = [pod("a", "two"), pod("b", "one") + "  restartPolicy: Never\n", pod("c", "one")].join("---\n");
+    repo.set(FILE, &*text).commit("All three");
+    cluster.settle().await;
+    repo.set(FILE, &text[..text.find("  restartPolicy").unwrap()])
+        .set("c.yaml", pod("c", "one"))
+        .commit("Moved");
+    cluster.settle().await;
+    let status = cluster.status().await;
+    assert_eq!(quarantined(&status), [""; 0]);
+    assert_eq!(cluster.names().await, ["a", "b", "c", "x", "y", "z"]);
+}
+
+#[tokio::test]
+async fn the_plan_says_it_before_the_merge() {
+    let (mut repo, _, text) = three_in_one().await;
+    let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
+    let head = repo.set(FILE, &text[..text.rfind("---\n").unwrap() - 2]).commit("Half a push");
+    let (path, base) = (repo.path(), Some(&*base));
+    let request =
+        Request { repo: &path, base, head: &head, folder: "", source: "main", strict: false, live: None };
+    let review = compare(&request).unwrap();
+    assert_eq!((review.summary.delete, review.summary.quarantined), (0, 1));
+    let told = review.violations.iter().find(|violation| violation.rule == "file-cut-short").unwrap();
+    assert!(told.message.contains("Pod/default/c is missing, and all.yaml is the beginning"), "{told:?}");
+}
