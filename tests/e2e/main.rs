@@ -35,6 +35,7 @@ mod rename_file;
 mod repo_files;
 mod restarts;
 mod safe_git;
+mod service_nodes;
 mod services;
 mod serving;
 mod signed_commits;

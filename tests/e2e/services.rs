@@ -5,19 +5,13 @@
 //! catalog for ever, when `removal` is given the network loop's chains only, with DROP for a service without
 //! endpoints (curl ends with 28), and with UDP connections that nobody ends.
 
-use std::fs::File;
-use std::net::UdpSocket;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use harness::manifests::{sleeper, web};
 use harness::{
-    Change, Clients, Cluster, ClusterOptions, Context, NetWorld, PodView, Result, ensure, eventually,
-    http_get, run, secs,
+    Change, Clients, Cluster, ClusterOptions, Context, NetWorld, PodView, Result, UDP_PORT, UdpClient,
+    UdpServer, ensure, eventually, http_get, run, secs,
 };
-use nix::sched::{CloneFlags, setns};
 use schema::keys::Key;
 use schema::meta::PodRef;
 use schema::records::{RulesStatus, ServiceRecord};
@@ -179,40 +173,6 @@ fn healed_and_gone(cluster: &mut Cluster, solo: &str) -> Result<()> {
     Ok(())
 }
 
-/// Answers on UDP port 5353 of a pod with its name, until it is dropped.
-struct Named(Arc<AtomicBool>);
-
-impl Named {
-    fn serve(pod: &PodView, name: &str) -> Result<Self> {
-        let namespace = File::open(format!("/proc/{}/ns/net", pod.pause.pid))?;
-        let (ended, name) = (Arc::new(AtomicBool::new(false)), name.to_owned());
-        let end = Arc::clone(&ended);
-        let (bound, is_bound) = channel();
-        std::thread::spawn(move || -> Result<()> {
-            // Only this thread moves.
-            setns(namespace, CloneFlags::CLONE_NEWNET)?;
-            let socket = UdpSocket::bind("0.0.0.0:5353")?;
-            socket.set_read_timeout(Some(Duration::from_millis(100)))?;
-            bound.send(())?;
-            let mut buffer = [0; 64];
-            while !end.load(Ordering::Relaxed) {
-                if let Ok((_, from)) = socket.recv_from(&mut buffer) {
-                    socket.send_to(name.as_bytes(), from)?;
-                }
-            }
-            Ok(())
-        });
-        is_bound.recv().context("the server in the pod did not start")?;
-        Ok(Self(ended))
-    }
-}
-
-impl Drop for Named {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn a_udp_client_follows_a_replaced_endpoint() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
@@ -220,26 +180,21 @@ fn a_udp_client_follows_a_replaced_endpoint() -> Result<()> {
             let text = sleeper(name).replace("metadata:\n", "metadata:\n  labels: {app: names}\n");
             Change::write(format!("{name}.yaml"), text)
         };
-        let ports = "{port: 53, targetPort: 5353, protocol: UDP}";
+        let ports = &format!("{{port: 53, targetPort: {UDP_PORT}, protocol: UDP}}");
         cluster.push(&[pod("first"), service("names", "app: names", ports, "")], "Open")?;
         let address = programmed(cluster, "names", 1)?;
-        // One socket all the time: one connection, as the kernel sees it.
-        let client = UdpSocket::bind("0.0.0.0:0")?;
-        client.set_read_timeout(Some(Duration::from_millis(500)))?;
+        let client = UdpClient::within(&NetWorld::of_machine())?;
         let says = |name: &str| {
             eventually(&format!("{name} answers"), secs(45), || {
-                client.send_to(b"?", format!("{address}:53"))?;
-                let mut buffer = [0; 64];
-                let length = client.recv(&mut buffer)?;
-                let said = String::from_utf8_lossy(&buffer[..length]).into_owned();
+                let said = client.asks(&format!("{address}:53"))?;
                 ensure!(said == name, "{said:?}");
                 Ok(())
             })
         };
-        let first = Named::serve(&cluster.running("first", &["main"])?, "first")?;
+        let first = UdpServer::serve(&cluster.running("first", &["main"])?, "first")?;
         says("first")?;
         cluster.push(&[Change::remove("first.yaml"), pod("second")], "Replace")?;
-        let _second = Named::serve(&cluster.running("second", &["main"])?, "second")?;
+        let _second = UdpServer::serve(&cluster.running("second", &["main"])?, "second")?;
         says("second")?;
         drop(first);
 
@@ -247,7 +202,7 @@ fn a_udp_client_follows_a_replaced_endpoint() -> Result<()> {
         let third = sleeper("third").replace("metadata:\n", "metadata:\n  labels: {app: spare}\n");
         cluster.push(&[Change::write("third.yaml", third)], "A spare one")?;
         let third = cluster.running("third", &["main"])?;
-        let _third = Named::serve(&third, "third")?;
+        let _third = UdpServer::serve(&third, "third")?;
         let wanted = third.address()?.to_owned();
         says("second")?;
         cluster.push(&[service("names", "app: spare", ports, "")], "Replace at once")?;

@@ -31,6 +31,7 @@ mod secrets;
 mod slot;
 mod sweep;
 mod tls;
+mod udp;
 mod vip;
 mod wait;
 
@@ -60,5 +61,6 @@ pub use remote::Remote;
 pub use secrets::{encrypted, recipient};
 pub use slot::Slot;
 pub use tls::HttpsServer;
+pub use udp::{UDP_PORT, UdpClient, UdpServer};
 pub use vip::{service_address, vip};
 pub use wait::{eventually, holds, secs};

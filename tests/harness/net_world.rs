@@ -1,6 +1,9 @@
 //! What the kernel says: links, addresses, rules, in one network namespace.
 
+use std::fs::File;
+
 use anyhow::{Context, Result};
+use nix::sched::{CloneFlags, setns};
 use serde::Deserialize;
 
 use crate::process::run;
@@ -52,6 +55,21 @@ impl NetWorld {
         let mut words: Vec<&str> = command.iter().map(String::as_str).collect();
         words.extend(args);
         run(words[0], &words[1..])
+    }
+
+    /// Does something on a thread that is in it: sockets made there stay in it.
+    pub fn within<T: Send>(&self, what: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+        let file = self.enter.get(1).and_then(|word| word.strip_prefix("--net="));
+        let namespace = file.map(|path| File::open(path).with_context(|| path.to_owned())).transpose()?;
+        std::thread::scope(|scope| {
+            let inside = scope.spawn(move || {
+                if let Some(namespace) = namespace {
+                    setns(namespace, CloneFlags::CLONE_NEWNET)?;
+                }
+                what()
+            });
+            inside.join().expect("the thread in the namespace")
+        })
     }
 
     /// Names of all links.
