@@ -45,7 +45,7 @@ fn behind(cluster: &Cluster, count: usize, former: &[String]) -> Result<ServiceR
 #[test]
 fn nobody_notices_that_the_pods_of_a_service_are_replaced_and_removed() -> Result<()> {
     let (replacements, removals) = (rounds(2, 5), rounds(4, 20));
-    let options = ClusterOptions { place: Where::Namespaces(2), ..ClusterOptions::default() };
+    let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
     Cluster::run(options, |cluster| {
         let mut changes = vec![Change::write("service.yaml", SERVICE)];
         for index in 0..3 {
@@ -93,7 +93,7 @@ const HELD_BACK: u64 = 1;
 
 #[test]
 fn a_pod_is_not_told_to_end_while_a_node_still_leads_clients_to_it() -> Result<()> {
-    let options = ClusterOptions { place: Where::Namespaces(2), ..ClusterOptions::default() };
+    let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
     Cluster::run(options, |cluster| {
         let goes = pod(cluster, 0, 0)?;
         cluster.push(&[Change::write("service.yaml", SERVICE), goes, pod(cluster, 1, 0)?], "Open")?;

@@ -62,7 +62,7 @@ fn asks(from: &NetWorld, address: &str) -> Result<()> {
     Ok(())
 }
 
-/// Two nodes with a pod each behind one service, and the ways to it.
+/// A service with a pod on each of two nodes, and the ways to it.
 struct Ways {
     pods: Vec<PodView>,
     service: String,
@@ -266,7 +266,7 @@ fn with_loss(cluster: &Cluster, ways: &Ways) -> Result<()> {
 // that lose everything.
 #[test]
 fn packets_go_on_without_the_agent_after_a_flush_and_over_a_bad_link() -> Result<()> {
-    let options = ClusterOptions { place: Where::Namespaces(2), ..ClusterOptions::default() };
+    let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
     Cluster::run(options, |cluster| {
         let ways = Ways::open(cluster)?;
         let lives = cluster.lives()?;

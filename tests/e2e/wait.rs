@@ -38,7 +38,7 @@ fn asked(node: &Node, more: &[&str]) -> Result<String> {
 
 #[test]
 fn what_is_healthy_answers_the_next_request_on_every_node() -> Result<()> {
-    let options = ClusterOptions { place: Where::Namespaces(2), ..ClusterOptions::default() };
+    let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
     Cluster::run(options, |cluster| {
         let gateway = service_address(cluster, 11)?;
         for version in 1..=4 {
