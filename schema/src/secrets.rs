@@ -407,11 +407,14 @@ fn word_at(text: &str, at: usize) -> &str {
     if rest[word.len()..].starts_with(QUOTES) { word.trim_end_matches('\\') } else { word }
 }
 
+/// Six shells within each other need 63; without a bound a run of them would be read once from each.
+const BACKSLASHES_MAX: usize = 64;
+
 /// The quote that is here, with the backslashes before it. `don't` has none.
 fn quote_at(text: &str, at: usize) -> Option<&str> {
     let rest = &text[at..];
-    let slashes = rest.len() - rest.trim_start_matches('\\').len();
-    if !rest[slashes..].starts_with(QUOTES) {
+    let slashes = rest.bytes().take(BACKSLASHES_MAX + 1).take_while(|byte| *byte == b'\\').count();
+    if slashes > BACKSLASHES_MAX || !rest[slashes..].starts_with(QUOTES) {
         return None;
     }
     let is_letter = |c: Option<char>| c.is_some_and(char::is_alphanumeric);

@@ -177,3 +177,16 @@ fn only_values_of_plain_shapes_are_plain() {
         assert!(!is_plain_value(value), "{value}");
     }
 }
+
+// Takes minutes where each backslash is a walk over all that follow.
+#[test]
+fn very_many_backslashes_are_walked_over_once() {
+    for before in ["password=", "--password ", ""] {
+        let text = format!("{before}{}", "\\".repeat(400_000));
+        assert!(masked(&text, "***").len() <= text.len());
+    }
+    // As deep as anybody quotes.
+    let quote = format!("{}\"", "\\".repeat(63));
+    let text = format!("sh -c {quote}curl --password ");
+    assert_eq!(masked(&format!("{text}hunter2{quote}"), "***"), format!("{text}***{quote}"));
+}
