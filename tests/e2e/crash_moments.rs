@@ -1,7 +1,7 @@
 //! The agent is killed with SIGKILL at random moments while ten pods are made and while they are
 //! removed. Whoever comes after makes exactly these ten, as an undisturbed agent does: not a container,
 //! link, mount, rule or folder more or less; and in the end none. `MINIK8S_ROUNDS` says how often (once
-//! by default, 100 times in a soak), `MINIK8S_SEED` plays the moments again.
+//! by default, 20 times in a soak), `MINIK8S_SEED` plays the moments again.
 //!
 //! The same at every single call, on scripted worlds: `agent/src/converge/pods/tests/crash.rs`.
 //!
@@ -23,7 +23,7 @@ const MOMENTS: Duration = Duration::from_millis(1500);
 
 #[test]
 fn an_agent_killed_at_any_moment_leaves_no_orphan_and_no_double() -> Result<()> {
-    let (rounds, mut chance) = (rounds(1, 100), Chance::of("crash moments"));
+    let (rounds, mut chance) = (rounds(1, 20), Chance::of("crash moments"));
     let options = ClusterOptions { place: Where::Namespaces(1), ..ClusterOptions::default() };
     Cluster::run(options, |cluster| {
         cluster.push(&[Change::write("stays.yaml", web("stays").to_string())], "One that stays")?;
