@@ -117,6 +117,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
     let events = EventRecorder::spawn(Arc::clone(&store), "reconciler", token.clone());
 
     // Loops. Each is nudged by what it reads.
+    let service_cidr = config.settings.service_cidr;
     let deps = Deps {
         store: Arc::clone(&store),
         world: world.clone(),
@@ -132,7 +133,8 @@ async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
             let (store, events) = (Arc::clone(&store), events.clone());
             let state_dir = config.state_dir.clone();
             let source_loop =
-                SourceLoop::new(source.clone(), state_dir, store, world.clone(), fence.clone(), events);
+                SourceLoop::new(source.clone(), state_dir, store, world.clone(), fence.clone(), events)
+                    .serving(service_cidr);
             loops.drive("gitops", source.poll, source_loop)
         })
         .collect();

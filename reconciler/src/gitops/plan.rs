@@ -44,7 +44,7 @@ pub struct Situation {
     pub held_of: Option<u64>,
     /// Objects that the source owned in an etcd that was lost, and that may still run.
     pub lost: BTreeMap<ObjectRef, Kept>,
-    /// The range of services, if some node has been told it.
+    /// The range of services, if it is known.
     pub service_cidr: Option<Ipv4Net>,
     /// Why the files may not be all there is, for example a remote that can't be reached.
     pub incomplete: Option<String>,

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use git2::Oid;
+use ipnet::Ipv4Net;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
 use schema::keys::Key;
@@ -60,6 +61,8 @@ pub struct SourceLoop {
     /// Newest revision of the store that this loop wrote, or at which it came to lead: by then the leader
     /// before it had written its last.
     written: i64,
+    /// The range of services, if it is known.
+    service_cidr: Option<Ipv4Net>,
     /// How far the clock of a test is ahead.
     #[cfg(test)]
     pub(super) ahead: jiff::SignedDuration,
@@ -161,9 +164,16 @@ impl SourceLoop {
             settled: None,
             planned: Planned::default(),
             written: 0,
+            service_cidr: None,
             #[cfg(test)]
             ahead: jiff::SignedDuration::ZERO,
         }
+    }
+
+    /// The same, which warns of addresses outside of this range of services.
+    #[must_use]
+    pub fn serving(self, service_cidr: Ipv4Net) -> Self {
+        Self { service_cidr: Some(service_cidr), ..self }
     }
 
     /// The next run is no later than the first deadline of a wait.
@@ -251,7 +261,7 @@ impl SourceLoop {
             lineage,
             held_of: held_of.or(self.memory.held_of.filter(|_| !self.memory.lost.is_empty())),
             lost: self.memory.lost.clone(),
-            service_cidr: world.subnets.values().next().map(|subnet| subnet.value.service_cidr),
+            service_cidr: self.service_cidr,
             incomplete,
         }))
     }
