@@ -392,7 +392,8 @@ fn lost(situation: &Situation) -> BTreeMap<&ObjectRef, &Kept> {
 }
 
 fn plan_removals(situation: &Situation, checked: &Checked<'_>, plan: &mut SyncPlan) {
-    let Checked { absent, quarantined, manifest_files, .. } = checked;
+    let Checked { absent, quarantined, held_with, manifest_files, .. } = checked;
+    let quarantined = held_with.as_ref().unwrap_or(quarantined);
     let found = Found { absent, quarantined, manifest_files: *manifest_files };
     let removals = removals(situation, &found);
     plan.protected = removals.protected;

@@ -18,6 +18,9 @@ use super::exclusive::{Exclusive, Wish, exclusives};
 use super::reference::{At, Reference, references};
 use super::scene::{Fault, Present, Scene};
 
+/// Who is in the way would be gone, and the commit may well be right.
+const STAYS_HELD: &str =
+    "it is to go, but removals of this source are held: its status says why, and what releases them";
 /// So many names are listed in a message.
 const NAMED_MAX: usize = 5;
 
@@ -48,6 +51,8 @@ struct Links<'a> {
     holders: BTreeMap<Exclusive, Vec<Holder<'a>>>,
     /// Files newly in quarantine.
     fallen: Vec<Arc<str>>,
+    /// Removals are held, so that nothing leaves.
+    nothing_leaves: bool,
     /// Objects by file, once some file has fallen.
     named_in: BTreeMap<&'a str, Vec<&'a ObjectRef>>,
 }
@@ -71,7 +76,7 @@ pub(super) fn check(scene: &mut Scene<'_>) {
 /// one back could release the very removals that it holds.
 pub(super) fn check_staying(scene: &mut Scene<'_>) {
     scene.nothing_leaves();
-    let mut links = Links::default();
+    let mut links = Links { nothing_leaves: true, ..Links::default() };
     links.gather(scene);
     let wished: Vec<Exclusive> = links.holders.keys().cloned().collect();
     for exclusive in &wished {
@@ -194,8 +199,11 @@ impl<'a> Links<'a> {
                     continue;
                 };
                 let message = format!("the {exclusive} belongs to {owner}");
-                let (rule, help) = (exclusive.rule(), exclusive.help(loser.wish.shares));
-                let fault = Fault { rule, path: &loser.wish.path, message: &message, help };
+                let (rule, mut help) = (exclusive.rule(), exclusive.help(loser.wish.shares).to_owned());
+                if self.nothing_leaves && scene.is_absent(winner.object) {
+                    help = format!("{STAYS_HELD}; or {help}");
+                }
+                let fault = Fault { rule, path: &loser.wish.path, message: &message, help: &help };
                 self.blame(scene, claim, &fault);
             }
         }

@@ -48,6 +48,9 @@ pub struct Checked<'a> {
     pub absent: Vec<Live<'a>>,
     /// Files that can't be applied, with everything found in them.
     pub quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
+    /// The files in quarantine for which removals were held, where they are: what falls because nothing leaves
+    /// is not why.
+    pub held_with: Option<BTreeMap<Arc<str>, Vec<Violation>>>,
     /// Warnings and notes of the checks across objects; they keep nothing from being applied.
     pub remarks: Vec<Violation>,
     /// How many files mean to be manifests.
@@ -115,7 +118,9 @@ pub fn check<'a>(
     links::check(&mut scene);
     let manifest_files = manifests.values().filter(|manifest| manifest.is_manifest).count();
     let found = Found { absent: &absent, quarantined: &scene.quarantined, manifest_files };
+    let mut held_with = None;
     if !absent.is_empty() && holds(&found) {
+        held_with = Some(scene.quarantined.clone());
         links::check_staying(&mut scene);
     }
     rest::tell(&mut scene);
@@ -123,7 +128,7 @@ pub fn check<'a>(
     let quarantined = scene.finish();
     let wanted: Vec<_> =
         claims.iter().filter(|claim| !quarantined.contains_key(claim.file)).copied().collect();
-    Checked { wanted: order::applied(&wanted), absent, quarantined, remarks, manifest_files }
+    Checked { wanted: order::applied(&wanted), absent, quarantined, held_with, remarks, manifest_files }
 }
 
 /// Every document with its live object, by object; documents of one object in the order of files.

@@ -121,6 +121,12 @@ impl<'a> Scene<'a> {
         self.quarantined.values().flatten().chain(self.found.all())
     }
 
+    /// No document names it, and its source had it.
+    pub(super) fn is_absent(&self, object: &ObjectRef) -> bool {
+        let home = self.live.get(object).map(|live| live.value.provenance.file.as_str());
+        home.and_then(|home| self.absent_of.get(home)).is_some_and(|absent| absent.contains(&object))
+    }
+
     /// The removals are held: all that is live stays.
     pub(super) fn nothing_leaves(&mut self) {
         self.leaving.clear();

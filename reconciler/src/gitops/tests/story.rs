@@ -142,6 +142,38 @@ async fn a_broken_file_keeps_its_objects_while_the_rest_of_the_commit_applies() 
     assert_eq!((status.state, status.quarantined.len(), status.held_prune), (SourceState::Synced, 0, None));
 }
 
+// Seen red with the removals decided again after what stays was found in the way.
+#[tokio::test]
+async fn a_rename_that_is_held_says_so_and_not_only_what_is_in_its_way() {
+    let text = |name: &str| {
+        let service = format!(
+            "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec:\n  type: NodePort\n  \
+             selector: {{app: web}}\n  ports: [{{port: 80, nodePort: 30080}}]\n"
+        );
+        format!("{}---\n{service}", pod(name, "one").replace("  name: ", "  labels: {app: web}\n  name: "))
+    };
+    let mut repo = Repo::new([("all.yaml".to_owned(), text("web"))].into());
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    repo.set("all.yaml", text("shop")).commit("Another name");
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["web"]);
+    let status = cluster.status().await;
+    let held = status.held_prune.expect("all goes");
+    assert!(held.why.contains("every object") && held.why.contains("Minik8s-Allow-Prune: true"), "{held:?}");
+    let told = status.quarantined.iter().flat_map(|file| &file.violations).find(|v| v.rule == "port-clash");
+    let help = &told.expect("the port is taken").help;
+    assert!(
+        help.contains("removals of this source are held") && help.contains("or choose another"),
+        "{help}"
+    );
+    repo.commit("Yes\n\nMinik8s-Allow-Prune: true\n");
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["shop"]);
+    let status = cluster.status().await;
+    assert!(status.quarantined.is_empty() && status.held_prune.is_none(), "{status:?}");
+}
+
 #[tokio::test]
 async fn a_held_prune_is_released_by_a_trailer_on_an_empty_commit() {
     let mut repo = Repo::new(pods(many(20)));
