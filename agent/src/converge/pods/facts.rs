@@ -140,6 +140,9 @@ pub struct Container {
     pub image_id: String,
     /// When it was made.
     pub created_at: Timestamp,
+    /// When Docker says that it started last, which tells its lives apart: one that somebody starts again
+    /// keeps its id. None if it never did, or Docker can't tell.
+    pub started_at: Option<Timestamp>,
     /// Seconds between SIGTERM and SIGKILL.
     pub grace: u32,
     /// Address of the pod (pause containers).
@@ -210,6 +213,7 @@ impl Container {
             image: row.image.clone(),
             image_id: row.image_id.clone(),
             created_at: row.created_at,
+            started_at: details.started_at,
             grace: label(names::GRACE).parse().unwrap_or(schema::kinds::pod::DEFAULT_GRACE_SECONDS),
             address: label(names::IP).parse().ok(),
             ports: serde_json::from_str(label(names::PORTS)).unwrap_or_default(),
