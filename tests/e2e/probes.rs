@@ -144,6 +144,14 @@ fn a_hook_by_http_comes_before_the_end_also_of_a_pod_whose_binding_is_gone() -> 
             cluster.containers()?.iter().any(|c| c.id == web.id && c.running),
             "it ended before its hook"
         );
+        // It is on its way out from the first moment.
+        eventually("it is not ready", secs(10), || {
+            let status = status(cluster)?;
+            ensure!(status.is_terminating() && !status.is_ready() && !status.has_ended(), "{status:?}");
+            Ok(())
+        })?;
+        let shown = cluster.cli(&["get", "pods"])?.ok()?;
+        ensure!(shown.lines().any(|line| line.contains("shop") && line.contains("Terminating")), "{shown}");
         asked.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")?;
         cluster.gone("shop")
     })

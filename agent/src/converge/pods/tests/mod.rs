@@ -5,6 +5,7 @@ mod crowd;
 mod drain;
 mod files;
 mod finished;
+mod leaving;
 mod limits;
 mod machine;
 mod observe;
