@@ -74,7 +74,7 @@ async fn three_hundred_probes_cost_no_thread() {
     let target = |_| ProbeTarget {
         pod: PodRef::new("default", "web"),
         container: "web".into(),
-        started_at: Timestamp::now() - Duration::from_secs(3600),
+        started_at: Some(Timestamp::now() - Duration::from_secs(3600)),
         checks: [(ProbeKind::Readiness, &http), (ProbeKind::Liveness, &tcp)]
             .map(|(kind, action)| (kind, Check { action: action.clone(), timing }))
             .into(),
@@ -83,7 +83,7 @@ async fn three_hundred_probes_cost_no_thread() {
     let all: Targets = (0..150).map(|n| (format!("c{n}"), target(n))).collect();
     wanted.send_replace(Arc::new(all));
     let began = Instant::now();
-    while book.kept().values().filter(|health| health.ready).count() < 150 {
+    while book.kept().values().filter(|known| known.health.ready).count() < 150 {
         assert!(began.elapsed() < Duration::from_secs(60), "{:?}", book.kept());
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -6,7 +6,9 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 
 use harness::manifests::web;
-use harness::{Change, Cluster, ClusterOptions, Context, HttpsServer, Result, ensure, eventually, secs};
+use harness::{
+    Change, Cluster, ClusterOptions, Context, HttpsServer, Result, ensure, eventually, holds, secs,
+};
 use schema::condition::ConditionStatus;
 use schema::keys::Key;
 use schema::kinds::pod::PodStatus;
@@ -76,6 +78,45 @@ fn readiness_follows_the_answer_and_liveness_restarts_one_container() -> Result<
     })
 }
 
+const WELL: &str = "{exec: {command: [test, -e, /tmp/well]}, periodSeconds: 1, failureThreshold: ";
+
+// Seen red with what is known of a container kept by its id alone: it counts as started, and its
+// liveness probe ends it.
+#[test]
+fn a_container_that_is_restarted_by_hand_begins_with_its_startup_probe_again() -> Result<()> {
+    Cluster::run(ClusterOptions::default(), |cluster| {
+        let probes = format!(
+            "    startupProbe: {WELL}600}}\n    readinessProbe: {WELL}600}}\n    livenessProbe: {WELL}1}}\n"
+        );
+        let shop = web("shop").container_fields(&probes).to_string();
+        cluster.push(&[Change::write("shop.yaml", shop)], "Open")?;
+        let before = cluster.running("shop", &["web"])?;
+        let (docker, web) = (cluster.node().docker.clone(), before.container("web")?.clone());
+        docker.exec(&web, &["touch", "/tmp/well"])?;
+        ready(cluster, true)?;
+        // With the agent away, which would be as quick to make another container of it.
+        cluster.node_mut().agent.kill()?;
+        docker.exec(&web, &["rm", "/tmp/well"])?;
+        docker.run(&["restart", &web.id])?;
+        cluster.start_agent()?;
+        ready(cluster, false)?;
+        holds("it is neither ready nor ended", secs(4), || {
+            let now = cluster.pod("shop")?;
+            let told = status(cluster)?;
+            ensure!(now.container("web")?.id == web.id && !told.is_ready(), "{told:?}");
+            ensure!(
+                told.container_statuses.iter().all(|one| !one.started && one.restart_count == 0),
+                "{told:?}"
+            );
+            Ok(())
+        })?;
+        docker.exec(&web, &["touch", "/tmp/well"])?;
+        ready(cluster, true)?;
+        ensure!(cluster.pod("shop")?.container("web")?.id == web.id);
+        Ok(())
+    })
+}
+
 #[test]
 fn a_hook_by_http_comes_before_the_end_also_of_a_pod_whose_binding_is_gone() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
@@ -103,6 +144,14 @@ fn a_hook_by_http_comes_before_the_end_also_of_a_pod_whose_binding_is_gone() -> 
             cluster.containers()?.iter().any(|c| c.id == web.id && c.running),
             "it ended before its hook"
         );
+        // It is on its way out from the first moment.
+        eventually("it is not ready", secs(10), || {
+            let status = status(cluster)?;
+            ensure!(status.is_terminating() && !status.is_ready() && !status.has_ended(), "{status:?}");
+            Ok(())
+        })?;
+        let shown = cluster.cli(&["get", "pods"])?.ok()?;
+        ensure!(shown.lines().any(|line| line.contains("shop") && line.contains("Terminating")), "{shown}");
         asked.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")?;
         cluster.gone("shop")
     })

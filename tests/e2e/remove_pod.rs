@@ -1,10 +1,11 @@
 //! A removed file takes its pod away without a trace, and no other pod.
 //!
-//! Red when the plan of the pods loop skips pods that nobody wants.
+//! Red when the plan of the pods loop skips pods that nobody wants, and when `leaving` keeps the phase.
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Result, ensure, eventually, secs};
 use schema::keys::{Key, prefix};
+use schema::kinds::pod::{ContainerState, ContainerStatus, PodPhase, PodStatus};
 use schema::meta::PodRef;
 use schema::records::PodInstance;
 
@@ -26,6 +27,7 @@ fn a_removed_file_takes_pod_veth_address_and_status_away() -> Result<()> {
         };
         ensure!(veths(cluster)?.len() == 2, "{:?}", veths(cluster)?);
 
+        let before = cluster.etcd.revision()?;
         cluster.push(&[Change::remove("goes.yaml")], "Close")?;
         cluster.gone("goes")?;
         eventually("veth and rules of the pod are gone", secs(20), || {
@@ -42,6 +44,12 @@ fn a_removed_file_takes_pod_veth_address_and_status_away() -> Result<()> {
             }
             Ok(())
         })?;
+        // Not Running for ever: its container took SIGTERM well.
+        let key = Key::PodStatus(cluster.node().name.clone(), PodRef::new("default", "goes"));
+        let last: PodStatus = cluster.etcd.last_value(key, before)?;
+        ensure!(last.phase == PodPhase::Succeeded && last.is_terminating() && !last.is_ready(), "{last:?}");
+        let ended = |one: &ContainerStatus| matches!(&one.state, ContainerState::Terminated(end) if end.exit_code == 0);
+        ensure!(last.container_statuses.iter().all(ended), "{last:?}");
         ensure!(cluster.get_from_node(&ip, 8080, "/").is_err(), "{ip} still answers");
         ensure!(cluster.pod("stays")?.lives() == stays.lives());
 

@@ -121,6 +121,18 @@ impl Etcd {
         serde_json::from_str(&found.value).with_context(|| format!("{key} is {}", found.value))
     }
 
+    /// The last value of a key, also of one that is gone, if it was there after revision `since`.
+    pub fn last_value<T: DeserializeOwned>(&self, key: impl Display, since: i64) -> Result<T> {
+        let key = key.to_string();
+        for revision in (since..=self.revision()?).rev() {
+            let then = self.ask(&["get", &key, "--rev", &revision.to_string()])?;
+            if let Some(raw) = then.kvs.first() {
+                return serde_json::from_str(&decode(raw)?.value).with_context(|| format!("{key} was odd"));
+            }
+        }
+        anyhow::bail!("etcd has had no {key} since revision {since}")
+    }
+
     /// All keys below a prefix.
     pub fn list(&self, prefix: &str) -> Result<Vec<EtcdKey>> {
         self.ask(&["get", "--prefix", prefix])?.kvs.iter().map(decode).collect()

@@ -66,6 +66,10 @@ fn bare_pod(world: &World, object: &Object) -> Health {
     let Some(status) = reported.map(|found| &found.value).filter(|s| s.uid == instance.value.uid) else {
         return progressing("its node has not reported the pod yet");
     };
+    if status.is_terminating() {
+        // Wanted again before its node has taken it away: it runs anew.
+        return Health::Progressing { why: reason(status) };
+    }
     match status.phase {
         PodPhase::Succeeded => Health::Healthy,
         PodPhase::Failed => Health::Degraded { why: reason(status) },

@@ -13,8 +13,7 @@ pub(super) struct Word {
 /// What the pod's own node says of it.
 pub(super) fn reported(status: &PodStatus) -> Word {
     let whole = if status.reason.is_empty() { phase(status.phase).to_owned() } else { status.reason.clone() };
-    let is_terminal = matches!(status.phase, PodPhase::Succeeded | PodPhase::Failed);
-    let word = if status.reason == TERMINATING && !is_terminal {
+    let word = if status.is_terminating() {
         whole
     } else {
         initializing(status).unwrap_or_else(|| containers(status, &whole))
@@ -22,9 +21,6 @@ pub(super) fn reported(status: &PodStatus) -> Word {
     let why = why(status, &word);
     Word { word, why }
 }
-
-/// What a node calls a pod that it takes away.
-const TERMINATING: &str = "Terminating";
 
 /// What keeps a node from taking a pod away; none if nothing does.
 pub(super) fn cannot_be_removed(status: &PodStatus) -> Option<&str> {
@@ -83,7 +79,7 @@ fn containers(status: &PodStatus, whole: &str) -> String {
 
 /// The first thing that keeps the pod from being ready; empty when it is ready or done.
 fn why(status: &PodStatus, word: &str) -> String {
-    if status.is_ready() || status.phase == PodPhase::Succeeded {
+    if status.is_ready() || (status.phase == PodPhase::Succeeded && !status.is_terminating()) {
         return String::new();
     }
     if !status.message.is_empty() {
@@ -214,12 +210,17 @@ mod tests {
         ] {
             assert_eq!(wanted, got);
         }
-        let leaving = PodStatus {
-            phase: Running,
-            reason: TERMINATING.into(),
-            container_statuses: vec![container("ended:Error:137")],
-            ..PodStatus::default()
-        };
-        assert_eq!(reported(&leaving).word, "Terminating");
+        // Its node says of one that is wanted again how it ended, until it has read that it is.
+        for phase in [Running, Succeeded, Failed] {
+            let leaving = PodStatus {
+                phase,
+                reason: PodStatus::TERMINATING.into(),
+                message: "its containers have ended".into(),
+                container_statuses: vec![container("ended:Error:137")],
+                ..PodStatus::default()
+            };
+            let Word { word, why } = reported(&leaving);
+            assert_eq!((word.as_str(), why.as_str()), ("Terminating", "its containers have ended"));
+        }
     }
 }

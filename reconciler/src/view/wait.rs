@@ -8,7 +8,7 @@
 use jiff::Timestamp;
 use schema::keys::prefix;
 use schema::kinds::Kind;
-use schema::kinds::pod::PodPhase;
+use schema::kinds::pod::{PodPhase, PodStatus};
 use schema::meta::PodRef;
 use schema::object::Object;
 use schema::records::{Revision, SourceErrorKind, SourceStatus, Verdict};
@@ -273,10 +273,14 @@ fn bare_pod(index: &Index<'_>, object: &Object, now: Timestamp) -> WaitState {
     {
         return waiting(format!("pod {pod}: {unsteady}"));
     }
+    let why = format!("pod {pod}: {}: {}", row.status, row.why);
+    if row.status == PodStatus::TERMINATING {
+        // Wanted again before its node has taken it away: it runs anew.
+        return waiting(why);
+    }
     if row.is_ready || row.phase == PodPhase::Succeeded {
         return WaitState { healthy: true, ..WaitState::default() };
     }
-    let why = format!("pod {pod}: {}: {}", row.status, row.why);
     if row.phase == PodPhase::Failed { failed(why) } else { waiting(why) }
 }
 

@@ -11,6 +11,7 @@ use schema::meta::PodRef;
 
 use super::drain::Drain;
 use super::finished::Finished;
+use super::leaving::Ends;
 use super::names;
 use super::probes::render::Action;
 use super::probes::{Health, ProbeKind};
@@ -140,6 +141,9 @@ pub struct Container {
     pub image_id: String,
     /// When it was made.
     pub created_at: Timestamp,
+    /// When Docker says that it started last, which tells its lives apart: one that somebody starts again
+    /// keeps its id. None if it never did, or Docker can't tell.
+    pub started_at: Option<Timestamp>,
     /// Seconds between SIGTERM and SIGKILL.
     pub grace: u32,
     /// Address of the pod (pause containers).
@@ -191,6 +195,19 @@ pub struct Exited {
     pub finished_at: Timestamp,
 }
 
+impl Exited {
+    /// The end of a container with these details.
+    pub fn of(details: &ContainerDetails, finished_at: Timestamp) -> Self {
+        Self {
+            code: details.exit_code,
+            oom_killed: details.oom_killed,
+            error: details.error.clone(),
+            started_at: details.started_at,
+            finished_at,
+        }
+    }
+}
+
 impl Container {
     /// Reads a container back; also the pod and uid that it belongs to.
     pub fn read(row: &ListedContainer, details: &ContainerDetails) -> (Uid, Option<PodRef>, Self) {
@@ -210,6 +227,7 @@ impl Container {
             image: row.image.clone(),
             image_id: row.image_id.clone(),
             created_at: row.created_at,
+            started_at: details.started_at,
             grace: label(names::GRACE).parse().unwrap_or(schema::kinds::pod::DEFAULT_GRACE_SECONDS),
             address: label(names::IP).parse().ok(),
             ports: serde_json::from_str(label(names::PORTS)).unwrap_or_default(),
@@ -237,15 +255,7 @@ impl Container {
 }
 
 fn state(row: &ListedContainer, details: &ContainerDetails) -> State {
-    let exited = || {
-        State::Exited(Exited {
-            code: details.exit_code,
-            oom_killed: details.oom_killed,
-            error: details.error.clone(),
-            started_at: details.started_at,
-            finished_at: details.finished_at.unwrap_or(row.created_at),
-        })
-    };
+    let exited = || State::Exited(Exited::of(details, details.finished_at.unwrap_or(row.created_at)));
     match row.state {
         EngineState::Removing => State::Removing,
         EngineState::Dead => State::Dead,
@@ -276,6 +286,8 @@ pub struct Memory {
     pub linked: BTreeSet<Uid>,
     /// Containers that failed a probe and could not be stopped so far, by Docker id.
     pub unkilled: BTreeMap<String, Trouble>,
+    /// How containers ended of pods that are taken away, by pod and Docker id.
+    pub ends: BTreeMap<Uid, Ends>,
     /// The address given out last.
     pub last_address: Option<Ipv4Addr>,
 }

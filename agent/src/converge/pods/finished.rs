@@ -71,9 +71,7 @@ pub fn is_end(status: &PodStatus) -> bool {
 
 fn is_end_of(status: &PodStatus, binding: &Binding) -> bool {
     let pod = &binding.pod;
-    // One that was being taken away may be wanted anew.
-    let stays = status.reason != "Terminating" && pod.spec.restart_policy != RestartPolicy::Always;
-    status.uid == pod.uid && is_end(status) && stays
+    status.uid == pod.uid && status.has_ended() && pod.spec.restart_policy != RestartPolicy::Always
 }
 
 fn read(state_dir: &Path) -> Finished {

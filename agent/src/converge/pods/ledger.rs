@@ -8,7 +8,7 @@ use schema::control::Nudge;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::facts::{Busy, Memory, Pulling, Slot, Trouble, Uid};
+use super::facts::{Busy, Exited, Memory, Pulling, Slot, Trouble, Uid};
 
 /// How soon something is tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,6 +138,11 @@ impl Ledger {
         memory.unkilled.insert(id.to_owned(), Trouble { reason, message, failures, at: now, retry_at });
     }
 
+    /// How a container ended of a pod that is taken away: it is gone before everybody has seen that.
+    pub fn note_end(&self, uid: &str, id: &str, end: Exited) {
+        self.lock().ends.entry(uid.to_owned()).or_default().insert(id.to_owned(), end);
+    }
+
     /// Forgets containers that are no more.
     pub fn forget_containers_but(&self, keep: &BTreeSet<&str>) {
         self.lock().unkilled.retain(|id, _| keep.contains(id.as_str()));
@@ -189,6 +194,7 @@ impl Ledger {
         memory.pulled.retain(|(uid, _), _| keep(uid));
         memory.missing.retain(|(uid, _)| keep(uid));
         memory.linked.retain(|uid| keep(uid));
+        memory.ends.retain(|uid, _| keep(uid));
     }
 }
 

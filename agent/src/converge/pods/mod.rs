@@ -42,6 +42,7 @@ pub mod env;
 pub mod facts;
 pub mod finished;
 pub mod hush;
+pub mod leaving;
 pub mod ledger;
 pub mod machine;
 pub mod names;
@@ -377,17 +378,20 @@ impl Loop for PodsLoop {
 
     async fn report(&mut self, observed: Observed, plan: PodsPlan) -> Result<Next, LoopError> {
         let now = Timestamp::now();
-        let statuses = report::fold(&observed, &plan, now);
+        let statuses = report::fold(&observed, &plan, &self.statuses.borrow(), now);
+        let last_words = report::has_last_words(&statuses, &observed).then_some(LAST_WORDS);
         self.statuses.send_if_modified(|current| {
             let changed = *current != statuses;
             *current = statuses;
             changed
         });
         let next = plan.pods.values().filter_map(|d| d.next_at).min();
-        Ok(match next.map(|at| at.duration_since(now)) {
+        // Never at once again: a wait that is over by the time of the report.
+        let wait =
+            |at: Timestamp| Duration::try_from(at.duration_since(now)).unwrap_or_default().max(MIN_WAIT);
+        Ok(match next.map(wait).into_iter().chain(last_words).min() {
             None => Next::Interval,
-            // Never at once again: a wait that is over by the time of the report.
-            Some(wait) => Next::After(Duration::try_from(wait).unwrap_or_default().max(MIN_WAIT)),
+            Some(wait) => Next::After(wait),
         })
     }
 }
@@ -409,5 +413,7 @@ fn named_files(observed: &Observed) -> BTreeSet<String> {
     wanted.map(|blob| blob.digest.clone()).chain(present.cloned()).collect()
 }
 
+/// How long the last word on a pod stands: the writer takes a few milliseconds with etcd at hand.
+const LAST_WORDS: Duration = Duration::from_millis(200);
 /// Shortest time between two runs that nobody nudged.
 const MIN_WAIT: Duration = Duration::from_millis(20);

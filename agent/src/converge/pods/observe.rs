@@ -223,7 +223,7 @@ pub fn fill_health(
         let mut told = facts.pod.as_ref().map(|pod| || told(pod).unwrap_or_default());
         let mut statuses: Option<Vec<ContainerStatus>> = None;
         for container in facts.containers.values_mut().flatten() {
-            container.health = kept.get(&container.id).copied();
+            container.health = kept.get(&container.id).and_then(|known| known.of(container.started_at));
             if container.health.is_none()
                 && container.is_running()
                 && let Some(told) = &mut told

@@ -9,7 +9,9 @@ use schema::meta::PodRef;
 use schema::world::World;
 
 use super::facts::{Observed, PodFacts};
-use super::status::{self, Leaving};
+use super::finished::is_end;
+use super::leaving::{Leaving, leaving};
+use super::status;
 use super::steps::{PodsPlan, Why};
 use crate::desired::Source;
 
@@ -39,8 +41,14 @@ pub fn last<'a>(told: &'a Told, pod: &PodRef, uid: &str) -> Option<&'a PodStatus
     told.get(pod).map(|status| &**status).filter(|status| status.uid == uid)
 }
 
-/// The statuses after this run.
-pub fn fold(observed: &Observed, plan: &PodsPlan, now: Timestamp) -> Statuses {
+/// Some status is the last word on a pod of which nothing is left: after it the key goes.
+pub fn has_last_words(statuses: &Statuses, observed: &Observed) -> bool {
+    let is_gone = |uid: &str| !observed.pods.contains_key(uid) && !observed.memory.busy.contains_key(uid);
+    statuses.pods.values().any(|status| status.is_terminating() && is_gone(&status.uid))
+}
+
+/// The statuses after this run; `own` are those after the run before, if this agent made it.
+pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp) -> Statuses {
     let node = &observed.node;
     let nothing = PodFacts::default();
     let last = |pod: &PodRef, uid: &str| last(&observed.told, pod, uid);
@@ -57,8 +65,7 @@ pub fn fold(observed: &Observed, plan: &PodsPlan, now: Timestamp) -> Statuses {
             }
             continue;
         }
-        let left = Leaving { node, uid, facts, trouble: trouble(uid) };
-        let status = status::leaving(left, last(pod, uid), now);
+        let status = leaving(Leaving::of(observed, uid, facts), last(pod, uid), now);
         statuses.pods.insert(pod.clone(), Arc::new(status));
     }
     // Containers are gone, folder or link not yet.
@@ -66,10 +73,20 @@ pub fn fold(observed: &Observed, plan: &PodsPlan, now: Timestamp) -> Statuses {
         if !observed.pods.contains_key(uid)
             && let Some(former) = last(&busy.pod, uid)
         {
-            let left = Leaving { node, uid, facts: &nothing, trouble: trouble(uid) };
-            let status = status::leaving(left, Some(former), now);
+            let status = leaving(Leaving::of(observed, uid, &nothing), Some(former), now);
             statuses.pods.insert(busy.pod.clone(), Arc::new(status));
         }
+    }
+    // Gone before its end was told: that is its last word, once.
+    let desired = &observed.desired;
+    let is_known = desired.source != Source::Unknown && desired.is_settled();
+    for (pod, former) in own.pods.iter().filter(|(_, former)| is_known && !is_end(former)) {
+        let is_wanted = desired.pods.contains_key(pod) || desired.unreadable.contains_key(pod);
+        if is_wanted || statuses.pods.contains_key(pod) {
+            continue;
+        }
+        let status = leaving(Leaving::of(observed, &former.uid, &nothing), Some(former), now);
+        statuses.pods.insert(pod.clone(), Arc::new(status));
     }
     for (pod, binding) in &observed.desired.pods {
         let uid = &binding.pod.uid;

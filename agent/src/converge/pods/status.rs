@@ -8,10 +8,10 @@ use schema::kinds::pod::{
 };
 use schema::records::Binding;
 
-use super::facts::{Container, Exited, NodeFacts, PodFacts, State, Trouble};
+use super::facts::{Container, Exited, NodeFacts, PodFacts, State};
 use super::hush::{UNSHOWN, secrets_of};
 use super::machine::{self, restarts};
-use super::probes::Health;
+use super::probes::{Health, ProbeKind};
 use super::steps::{Decision, Why};
 
 /// Why a pod is not ready while all its containers run, in the kubelet's words.
@@ -86,50 +86,6 @@ pub fn wanted(seen: Seen<'_>, former: Option<&PodStatus>, now: Timestamp) -> Pod
     status
 }
 
-/// What is left of a pod that is being taken away.
-#[derive(Debug, Clone, Copy)]
-pub struct Leaving<'a> {
-    /// Its node.
-    pub node: &'a NodeFacts,
-    /// Which incarnation.
-    pub uid: &'a str,
-    /// What is there.
-    pub facts: &'a PodFacts,
-    /// Why it could not be taken away so far.
-    pub trouble: Option<&'a Trouble>,
-}
-
-/// Status of a pod that is being taken away.
-pub fn leaving(left: Leaving<'_>, former: Option<&PodStatus>, now: Timestamp) -> PodStatus {
-    let Leaving { node, uid, facts, trouble } = left;
-    let pause = facts.live_pause().filter(|p| p.is_running());
-    let mut status = former.cloned().unwrap_or_else(|| PodStatus {
-        uid: uid.to_owned(),
-        hash: facts.all().next().map(|c| c.hash.clone()).unwrap_or_default(),
-        phase: PodPhase::Running,
-        host_ip: Some(node.node_ip.to_string()),
-        pod_ip: pause.and_then(|p| p.address).map(|a| a.addr().to_string()),
-        host_ports: pause.map(|p| p.ports.clone()).unwrap_or_default(),
-        ..PodStatus::default()
-    });
-    "Terminating".clone_into(&mut status.reason);
-    status.message = match trouble {
-        None => "no longer wanted on this node; its containers are being stopped".to_owned(),
-        Some(trouble) => {
-            format!("no longer wanted on this node, but it can't be removed: {}", trouble.message)
-        }
-    };
-    let (reason, message) =
-        trouble.map_or(("Terminating", ""), |trouble| ("FailedKillPod", trouble.message.as_str()));
-    for kind in ["ContainersReady", "Ready"] {
-        set_condition(&mut status.conditions, condition(kind, false, reason, message.to_owned(), now));
-    }
-    for container in &mut status.container_statuses {
-        container.ready = false;
-    }
-    status
-}
-
 /// The reason of the pod as a whole, when it has a problem.
 fn whole(decision: &Decision) -> (String, String) {
     let reason = match &decision.why {
@@ -168,9 +124,11 @@ fn container(
             }
             // Ended and to be started again: the end is its last state.
             (State::Exited(end), Some(waiting)) => {
-                (ContainerState::Waiting(waiting), Some(ended(current, end)))
+                (ContainerState::Waiting(waiting), Some(ended(end, current.failed_probe())))
             }
-            (State::Exited(end), None) => (ContainerState::Terminated(ended(current, end)), previous),
+            (State::Exited(end), None) => {
+                (ContainerState::Terminated(ended(end, current.failed_probe())), previous)
+            }
             (State::Dead, waiting) => (ContainerState::Waiting(waiting.unwrap_or_else(dead)), previous),
             (State::Created | State::Removing, waiting) => {
                 (ContainerState::Waiting(waiting.unwrap_or_else(default)), previous)
@@ -180,8 +138,8 @@ fn container(
     };
     let hides = !secrets_of(spec).is_empty();
     let hushed = |end: &mut TerminatedState| {
-        if hides && end.reason == START_ERROR && !end.message.is_empty() {
-            UNSHOWN.clone_into(&mut end.message);
+        if hides {
+            hush(end);
         }
     };
     let (mut state, mut last_state) = (state, last_state);
@@ -213,15 +171,22 @@ fn started_at(container: &Container) -> Option<Timestamp> {
 
 fn terminated(container: &Container) -> Option<TerminatedState> {
     match &container.state {
-        State::Exited(end) => Some(ended(container, end)),
+        State::Exited(end) => Some(ended(end, container.failed_probe())),
         _ => None,
+    }
+}
+
+/// Hides the engine's words about a start that failed: they may quote a secret.
+pub(super) fn hush(end: &mut TerminatedState) {
+    if end.reason == START_ERROR && !end.message.is_empty() {
+        UNSHOWN.clone_into(&mut end.message);
     }
 }
 
 /// The engine could not start it.
 const START_ERROR: &str = "StartError";
 
-fn ended(container: &Container, end: &Exited) -> TerminatedState {
+pub(super) fn ended(end: &Exited, failed_probe: Option<ProbeKind>) -> TerminatedState {
     let reason = if end.oom_killed {
         "OOMKilled"
     } else if end.started_at.is_none() {
@@ -234,7 +199,7 @@ fn ended(container: &Container, end: &Exited) -> TerminatedState {
     TerminatedState {
         exit_code: end.code,
         reason: reason.to_owned(),
-        message: match container.failed_probe() {
+        message: match failed_probe {
             Some(probe) if end.error.is_empty() => format!("stopped: it failed its {} probe", probe.word()),
             _ => end.error.clone(),
         },
@@ -243,7 +208,7 @@ fn ended(container: &Container, end: &Exited) -> TerminatedState {
     }
 }
 
-fn succeeded(state: &ContainerState) -> bool {
+pub(super) fn succeeded(state: &ContainerState) -> bool {
     matches!(state, ContainerState::Terminated(end) if end.exit_code == 0)
 }
 
@@ -330,7 +295,7 @@ fn failed(status: &PodStatus) -> String {
     ends.collect::<Vec<_>>().join("; ")
 }
 
-fn condition(kind: &str, holds: bool, reason: &str, message: String, now: Timestamp) -> Condition {
+pub(super) fn condition(kind: &str, holds: bool, reason: &str, message: String, now: Timestamp) -> Condition {
     Condition {
         kind: kind.to_owned(),
         status: ConditionStatus::from(holds),

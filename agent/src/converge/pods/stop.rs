@@ -5,6 +5,7 @@ use std::time::Duration;
 use schema::records::EventType;
 use tokio::time::{Instant, timeout};
 
+use super::facts::Exited;
 use super::ledger::InFlight;
 use super::names;
 use super::probes::render::Action;
@@ -15,12 +16,24 @@ use crate::worlds::docker::DockerError;
 /// What at least is left for SIGTERM after a hook, as in Kubernetes.
 const GRACE_AFTER_HOOK_MIN: Duration = Duration::from_secs(2);
 
+/// Longest wait for how a container ended.
+const END_LOOK_MAX: Duration = Duration::from_secs(2);
+
 impl Worker {
     /// Stops a container that is no longer wanted; whatever goes wrong, its removal kills it.
     pub(super) async fn stop(&self, id: &PodId, target: &Target, grace: Duration) {
         let message = format!("Stopping container {}", target.container);
         let _stopping = self.ledger.begin_stop(&target.id).await;
         let _ = self.end(id, target, grace, message).await;
+    }
+
+    /// Keeps in mind how a container ended that is removed with its pod. What can't be told holds
+    /// nothing up.
+    pub(super) async fn note_end(&self, id: &PodId, target: &Target) {
+        let Ok(Ok(details)) = timeout(END_LOOK_MAX, self.docker.inspect(&target.id)).await else { return };
+        if let Some(finished_at) = details.finished_at.filter(|_| details.pid == 0) {
+            self.ledger.note_end(&id.uid, &target.id, Exited::of(&details, finished_at));
+        }
     }
 
     /// Stops a container that failed a probe; the next plan sees its end and starts it again. When it

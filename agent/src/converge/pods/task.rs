@@ -444,7 +444,13 @@ impl Worker {
 
     /// Takes away; what is gone already is fine.
     pub async fn down(&self, id: &PodId, down: &Down, busy: &Arc<InFlight>) -> Result<(), PodFailure> {
-        join_all(down.stop.iter().map(|target| self.stop(id, target, down.grace))).await;
+        join_all(down.stop.iter().map(|target| async move {
+            self.stop(id, target, down.grace).await;
+            if down.folder {
+                self.note_end(id, target).await;
+            }
+        }))
+        .await;
         if down.unmount {
             let (node, uid, busy) = (Arc::clone(&self.node), id.uid.clone(), Arc::clone(busy));
             // Before the pause container goes: an agent that ends here does it again.

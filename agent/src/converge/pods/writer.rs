@@ -65,12 +65,14 @@ pub struct StatusWriter {
     world: WorldReader,
     written: BTreeMap<PodRef, Written>,
     listed: bool,
+    /// Revision of the last removal of a key: an older world may show the key still.
+    removed_at: i64,
 }
 
 impl StatusWriter {
     /// A writer for `node`.
     pub fn new(node: String, store: SharedStore, world: WorldReader) -> Self {
-        Self { node, store, world, written: BTreeMap::new(), listed: false }
+        Self { node, store, world, written: BTreeMap::new(), listed: false, removed_at: 0 }
     }
 
     /// Runs until `shutdown`.
@@ -221,6 +223,7 @@ impl StatusWriter {
     fn note(&mut self, one: &Due, at: i64) {
         if one.status.is_none() {
             self.written.remove(&one.pod);
+            self.removed_at = self.removed_at.max(at);
             return;
         }
         let (status, at) = (one.status.clone(), Some(at));
@@ -228,19 +231,21 @@ impl StatusWriter {
         self.written.insert(one.pod.clone(), written);
     }
 
-    /// Takes over what is stored when nothing is known of a key yet.
+    /// Takes over what is stored when nothing is known of a key: from the agent before, or from a write
+    /// that came through after it was given up. Without that, a pod's key would outlive it for good.
     fn learn(&mut self) {
         let world = self.world.current();
-        if !world.synced || self.listed {
+        if !world.synced || (self.listed && world.revision < self.removed_at) {
             return;
         }
         for ((node, pod), stored) in &world.pod_status {
-            if *node == self.node {
-                let known = self.written.entry(pod.clone()).or_default();
-                if known.mod_revision.is_none() {
-                    known.mod_revision = Some(stored.mod_revision);
-                    known.status = Some(Arc::new(stored.value.clone()));
-                }
+            if *node != self.node || (self.listed && self.written.contains_key(pod)) {
+                continue;
+            }
+            let known = self.written.entry(pod.clone()).or_default();
+            if known.mod_revision.is_none() {
+                known.mod_revision = Some(stored.mod_revision);
+                known.status = Some(Arc::new(stored.value.clone()));
             }
         }
         self.listed = true;

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use schema::kinds::pod::PodPhase;
 use schema::meta::PodRef;
 use schema::records::Binding;
 use schema::world::{Versioned, World};
@@ -137,8 +136,8 @@ pub(super) fn taken<'a>(
 
 /// The bound pod has ended for good, so it takes nothing but its place in the list.
 pub(super) fn has_ended(world: &World, place: &(String, PodRef), binding: &Versioned<Binding>) -> bool {
-    world.pod_status.get(place).is_some_and(|status| {
-        status.value.uid == binding.value.pod.uid
-            && matches!(status.value.phase, PodPhase::Succeeded | PodPhase::Failed)
-    })
+    world
+        .pod_status
+        .get(place)
+        .is_some_and(|status| status.value.uid == binding.value.pod.uid && status.value.has_ended())
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use schema::keys::Key;
-use schema::kinds::pod::{Container, PodPhase, PodSpec};
+use schema::kinds::pod::{Container, PodPhase, PodSpec, PodStatus};
 use schema::records::Binding;
 use schema::world::World;
 
@@ -158,7 +158,7 @@ fn host_network_takes_container_ports_and_port_zero_takes_none() {
 // Seen red with a `taken` that looks at no status.
 #[test]
 fn a_port_that_a_node_gave_for_port_zero_is_taken_there() {
-    use schema::kinds::pod::{HostPortStatus, PodStatus, Protocol};
+    use schema::kinds::pod::{HostPortStatus, Protocol};
     let any = instance("any", with_host_port(spec(1, 1), 0));
     let fixed = instance("fixed", with_host_port(spec(1, 1), 20_000));
     let given = HostPortStatus { host_port: 20_000, container_port: 80, protocol: Protocol::Tcp };
@@ -175,6 +175,7 @@ fn a_port_that_a_node_gave_for_port_zero_is_taken_there() {
     assert_eq!(explain(&alone.world, &pod_ref("fixed")).as_deref(), Some(why));
 }
 
+// Seen red with `PodStatus::has_ended` by the phase alone.
 #[test]
 fn pods_that_ended_take_nothing() {
     let done = instance("done", spec(4000, 64));
@@ -182,6 +183,15 @@ fn pods_that_ended_take_nothing() {
     assert!(planned(&worlds.world).contains("Unschedulable"));
     let worlds = worlds.status("n1", &done, PodPhase::Succeeded);
     assert!(planned(&worlds.world).starts_with("put bindings/n1/default/new if absent"));
+    // Taken away and wanted again at once: it runs again.
+    let left = PodStatus {
+        uid: done.uid.clone(),
+        phase: PodPhase::Succeeded,
+        reason: PodStatus::TERMINATING.into(),
+        ..PodStatus::default()
+    };
+    let worlds = worlds.put(&Key::PodStatus("n1".into(), done.reference()), &left);
+    assert!(planned(&worlds.world).contains("Unschedulable"));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use schema::condition::ConditionStatus;
-use schema::kinds::pod::{PodPhase, PodSpec, PodStatus, PortReference, Protocol};
+use schema::kinds::pod::{PodSpec, PodStatus, PortReference, Protocol};
 use schema::kinds::service::{ServicePort, ServiceSpec};
 use schema::meta::PodRef;
 use schema::records::{Endpoint, LEFT_OUT_MAX, LeftOut, PodInstance};
@@ -76,7 +76,7 @@ impl<'a> Lookup<'a> {
         let Some(status) = status.filter(|status| status.uid == pod.uid) else {
             return no("its node has not started it yet");
         };
-        if matches!(status.phase, PodPhase::Succeeded | PodPhase::Failed) {
+        if status.has_ended() {
             return Err(None);
         }
         let Some(IpAddr::V4(address)) = status.pod_ip.as_deref().and_then(|ip| ip.parse().ok()) else {

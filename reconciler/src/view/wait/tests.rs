@@ -235,6 +235,13 @@ fn a_ready_pod_of_another_version_is_not_healthy() {
 #[test]
 fn a_pod_that_ended_well_is_healthy_and_one_that_ended_badly_fails() {
     let mut world = world();
+    // Wanted again while its node still takes it away. Seen red without the look at `Terminating`.
+    for phase in [PodPhase::Succeeded, PodPhase::Failed] {
+        let reason = PodStatus::TERMINATING.to_owned();
+        put_pod(&mut world, "once", PodStatus { phase, reason, ..PodStatus::default() });
+        let why = "pod default/once: Terminating: the pod is Terminating, not ready";
+        check(&world, Some(C2), "s--", why);
+    }
     put_pod(&mut world, "once", PodStatus { phase: PodPhase::Succeeded, ..PodStatus::default() });
     check(&world, Some(C2), "sh-", "");
     let broken =

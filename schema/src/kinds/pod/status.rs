@@ -70,6 +70,20 @@ impl PodStatus {
         use crate::condition::ConditionStatus;
         self.conditions.iter().any(|c| c.kind == "Ready" && c.status == ConditionStatus::True)
     }
+
+    /// Its node takes it away. The phase then says how its containers were ended, not what became of it:
+    /// wanted again, it runs again.
+    pub fn is_terminating(&self) -> bool {
+        self.reason == Self::TERMINATING
+    }
+
+    /// It ended for good by itself: nobody starts it again.
+    pub fn has_ended(&self) -> bool {
+        matches!(self.phase, PodPhase::Succeeded | PodPhase::Failed) && !self.is_terminating()
+    }
+
+    /// The reason of a pod that its node takes away.
+    pub const TERMINATING: &str = "Terminating";
 }
 
 /// How long a container without a readiness probe must have run to count as healthy: what is broken

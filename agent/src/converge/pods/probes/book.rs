@@ -1,4 +1,5 @@
-//! What is known of the health of containers, by Docker's id, and its copy on the node's disk.
+//! What is known of the health of containers, by Docker's id and for one life of each, and its copy on the
+//! node's disk. A container that somebody starts again keeps its id, and nothing else of it stands.
 //!
 //! The pods loop sees what is new only after it was written: what it acts on, the next agent knows too.
 //! That makes a restart of the agent between a probe's failure and the end of the container no different.
@@ -10,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use schema::control::Nudge;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -21,8 +24,32 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Longest wait for that.
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
+/// What is known of one life of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Known {
+    /// When that life began; none if Docker could not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// What is known of it.
+    #[serde(flatten)]
+    pub health: Health,
+}
+
+impl Known {
+    /// What it says of the life that began then.
+    pub fn of(&self, started_at: Option<Timestamp>) -> Option<Health> {
+        is_same_life(self.started_at, started_at).then_some(self.health)
+    }
+}
+
+/// Both are starts of the same life of a container, or nobody can tell them apart.
+pub fn is_same_life(one: Option<Timestamp>, other: Option<Timestamp>) -> bool {
+    one.is_none() || other.is_none() || one == other
+}
+
 /// By Docker's id.
-pub type HealthOf = BTreeMap<String, Health>;
+pub type HealthOf = BTreeMap<String, Known>;
 
 /// What a failing probe said, by Docker's id.
 pub type FailingOf = BTreeMap<String, String>;
@@ -72,11 +99,12 @@ impl HealthBook {
         self.pages().kept.clone()
     }
 
-    /// Takes down what is known of a container.
-    pub fn set(&self, id: &str, health: Health) {
+    /// Takes down what is known of the life of a container that began then.
+    pub fn set(&self, id: &str, started_at: Option<Timestamp>, health: Health) {
+        let known = Known { started_at, health };
         let mut pages = self.pages();
-        if pages.newest.get(id) != Some(&health) {
-            pages.newest.insert(id.to_owned(), health);
+        if pages.newest.get(id) != Some(&known) {
+            pages.newest.insert(id.to_owned(), known);
             self.0.changed.notify_one();
         }
     }

@@ -9,7 +9,7 @@ use schema::meta::PodRef;
 use schema::records::Binding;
 use serde::{Deserialize, Serialize};
 
-use super::super::facts::{Container, NodeFacts, PodFacts, State};
+use super::super::facts::{Container, NodeFacts, PodFacts};
 use super::machine::{Health, ProbeKind, Timing};
 use crate::worlds::prober::HttpRequest;
 
@@ -46,8 +46,8 @@ pub struct ProbeTarget {
     pub pod: PodRef,
     /// Its name in the pod.
     pub container: String,
-    /// When it started.
-    pub started_at: Timestamp,
+    /// When it started; none if Docker could not tell.
+    pub started_at: Option<Timestamp>,
     /// Its probes.
     pub checks: BTreeMap<ProbeKind, Check>,
     /// What is known of it, from this agent or the one before.
@@ -63,13 +63,15 @@ pub fn targets(node: &NodeFacts, binding: &Binding, facts: &PodFacts) -> BTreeMa
         let Some(current) = facts.containers.get(&spec.name).and_then(|starts| starts.last()) else {
             continue;
         };
-        let State::Running { started_at } = current.state else { continue };
+        if !current.is_running() {
+            continue;
+        }
         let checks = checks(spec, host);
         if current.sandbox == pause.id && current.failed_probe().is_none() && !checks.is_empty() {
             let target = ProbeTarget {
                 pod: binding.pod.reference(),
                 container: spec.name.clone(),
-                started_at,
+                started_at: current.started_at,
                 checks,
                 former: current.health,
             };

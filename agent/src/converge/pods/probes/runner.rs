@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::time::DelayQueue;
 
-use super::book::HealthBook;
+use super::book::{HealthBook, is_same_life};
 use super::machine::{ProbeKind, ProbeMachine};
 use super::perform::{Asker, Found};
 use super::render::{Action, ProbeTarget};
@@ -117,12 +117,19 @@ impl ProbeRunner {
             stays
         });
         for (id, target) in targets {
-            if self.tracked.contains_key(id) {
-                continue;
+            if let Some(tracked) = self.tracked.get_mut(id) {
+                if is_same_life(tracked.target.started_at, target.started_at) {
+                    let known = Arc::make_mut(&mut tracked.target);
+                    known.started_at = known.started_at.or(target.started_at);
+                    continue;
+                }
+                // Somebody has started the same container again: what was asked of it before says nothing.
+                tracked.asking.values().for_each(AbortHandle::abort);
+                self.book.set_failing(id, None);
             }
             let timings = target.checks.iter().map(|(kind, check)| (*kind, check.timing)).collect();
             let machine = ProbeMachine::new(timings, target.former);
-            self.book.set(id, machine.health());
+            self.book.set(id, target.started_at, machine.health());
             let (scheduled, asking) = (BTreeSet::new(), BTreeMap::new());
             self.round += 1;
             let (target_of, round) = (Arc::new(target.clone()), self.round);
@@ -191,7 +198,7 @@ impl ProbeRunner {
         if kind != ProbeKind::Liveness {
             self.book.set_failing(&id, found.failed(kind));
         }
-        self.book.set(&id, now);
+        self.book.set(&id, target.started_at, now);
         let active = tracked.machine.active();
         if active.contains(&kind) {
             let period = tracked.machine.timing(kind).map_or(Duration::ZERO, |timing| timing.period);
@@ -242,7 +249,8 @@ impl ProbeRunner {
     }
 }
 
-/// How long ago that was; nothing when it lies in the future, as after a clock set back.
-fn age(started_at: Timestamp) -> Duration {
-    Duration::try_from(Timestamp::now().duration_since(started_at)).unwrap_or_default()
+/// How long ago that was; nothing when it lies in the future, as after a clock set back, or is not known.
+fn age(started_at: Option<Timestamp>) -> Duration {
+    let age = started_at.map(|at| Timestamp::now().duration_since(at));
+    age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default()
 }

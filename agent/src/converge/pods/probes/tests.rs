@@ -169,7 +169,7 @@ impl Rig {
     }
 
     fn health(&self, id: &str) -> String {
-        self.book.kept().get(id).map_or_else(String::new, |health| word(*health))
+        self.book.kept().get(id).map_or_else(String::new, |known| word(known.health))
     }
 }
 
@@ -182,7 +182,7 @@ fn target(checks: &[(ProbeKind, Action)]) -> ProbeTarget {
     ProbeTarget {
         pod: PodRef::new("default", "web"),
         container: "web".into(),
-        started_at: Timestamp::now(),
+        started_at: Some(Timestamp::now()),
         checks: checks.iter().map(|(kind, action)| (*kind, check(action))).collect(),
         former: None,
     }
@@ -364,6 +364,44 @@ async fn numbers_beyond_all_reason_stop_no_other_probe() {
     rig.shutdown.cancel();
 }
 
+// Seen red with `continue` for every container that is tracked: "sr" of the life before, and no startup.
+#[tokio::test(start_paused = true)]
+async fn a_container_that_is_started_again_under_its_id_begins_anew() {
+    let rig = Rig::new();
+    let now = Timestamp::now();
+    let life = |at: Option<i64>, former| {
+        let mut one = target(&[(Startup, tcp(1)), (Readiness, tcp(2)), (Liveness, tcp(3))]);
+        one.started_at = at.map(|seconds| now + jiff::SignedDuration::from_secs(seconds));
+        one.former = former;
+        Arc::new(Targets::from([("c".to_owned(), one)]))
+    };
+    rig.wanted.send_replace(life(Some(0), None));
+    tokio::time::sleep(SECOND * 3).await;
+    assert_eq!(rig.health("c"), "sr");
+    let kept = |rig: &Rig, at: i64| {
+        let started_at = Some(now + jiff::SignedDuration::from_secs(at));
+        rig.book.kept()["c"].of(started_at).map(word)
+    };
+    assert_eq!((kept(&rig, 0), kept(&rig, 1)), (Some("sr".into()), None), "another life of it is not known");
+    // Docker can't be asked for a moment: that is no new life.
+    rig.wanted.send_replace(life(None, None));
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(kept(&rig, 0), Some("sr".into()));
+    // Two failures of three, of a life that ends.
+    rig.prober.net().answers.extend((1..=3).map(|port| (format!("h:{port}"), FakeAnswer::Refused)));
+    tokio::time::sleep(SECOND * 2).await;
+    rig.wanted.send_replace(life(Some(60), None));
+    let asked = (rig.asked(2), rig.asked(3));
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!((kept(&rig, 60), kept(&rig, 0)), (Some("--".into()), None));
+    assert_eq!((rig.asked(2), rig.asked(3)), asked, "startup holds the others back");
+    assert!(rig.book.failing()["c"].starts_with("Startup probe failed"), "{:?}", rig.book.failing());
+    rig.prober.net().answers.clear();
+    tokio::time::sleep(SECOND * 2).await;
+    assert_eq!(kept(&rig, 60), Some("sr".into()));
+    rig.shutdown.cancel();
+}
+
 // For the retry in `HealthBook::run`.
 #[tokio::test(start_paused = true)]
 async fn what_a_full_disk_did_not_take_is_seen_at_once_and_written_later() {
@@ -371,9 +409,9 @@ async fn what_a_full_disk_did_not_take_is_seen_at_once_and_written_later() {
     let book = HealthBook::open(state.path(), Nudge::new().0);
     let shutdown = CancellationToken::new();
     tokio::spawn(book.clone().run(shutdown.clone()));
-    book.set("c", Health { started: true, ready: true, failed: None });
+    book.set("c", None, Health { started: true, ready: true, failed: None });
     tokio::time::sleep(SECOND * 30).await;
-    assert_eq!(book.kept().get("c").map(|health| word(*health)), Some("sr".into()));
+    assert_eq!(book.kept().get("c").map(|known| word(known.health)), Some("sr".into()));
     // The folder stands in for the room that comes back.
     std::fs::create_dir(state.path().join("agent")).unwrap();
     tokio::time::sleep(SECOND * 61).await;

@@ -141,6 +141,14 @@ impl Rig {
         self.publisher.publish(self.world.clone());
     }
 
+    /// From now on nobody wants any pod, also in the middle of an agent's life.
+    pub(super) fn unwant_all(&self) {
+        let mut world = self.world.clone();
+        world.bindings.clear();
+        world.revision += 1;
+        self.publisher.publish(world);
+    }
+
     /// Runs an agent until `done`; it is killed then.
     pub(super) async fn agent_until(&self, what: &str, done: impl Fn(&Self) -> bool) {
         let (nudge, nudged) = Nudge::new();

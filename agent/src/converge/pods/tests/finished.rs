@@ -7,10 +7,11 @@ use schema::records::Binding;
 
 use schema::world::{Versioned, World};
 
+use super::super::facts::Observed;
 use super::super::finished::FinishedBook;
 use super::super::names;
 use super::super::plan::plan;
-use super::super::steps::Why;
+use super::super::steps::{Task, Why};
 use super::crash::Rig;
 use super::{at, binding, container, exited, facts, node, spec, wants};
 
@@ -131,4 +132,80 @@ async fn etcds_word_stands_in_for_a_lost_file_at_the_start_alone() {
     book.keep(&facts, end(&job)).await.unwrap();
     let found = FinishedBook::default().look(&facts, &desired, &World::default()).await;
     assert_eq!(*found[&job.pod.uid], end(&job));
+}
+
+/// What the plan does for a pod that is wanted; a former one of its name goes first.
+fn does(observed: &mut Observed, pod: &Binding) -> &'static str {
+    let decided = plan(observed, at(100));
+    let decision = &decided.pods[&pod.pod.uid];
+    match (&decision.why, &decision.task) {
+        (Why::FormerPod, None) => {
+            observed.pods.retain(|uid, _| {
+                let taken_down = matches!(decided.pods[uid].task, Some(Task::Down(_)));
+                assert!(taken_down && *uid != pod.pod.uid);
+                false
+            });
+            does(observed, pod)
+        }
+        (Why::Finished, None) => "stays",
+        (_, Some(Task::Up(_))) => "runs",
+        other => panic!("{other:?}"),
+    }
+}
+
+// Removed and wanted again while no agent was there, so that nobody saw it go: the same manifest is the
+// same uid. Seen red with `is_end_of` without the uid.
+#[tokio::test]
+async fn an_agent_that_comes_back_runs_another_instance_and_never_the_same_one_twice() {
+    let all = [false, true];
+    let rows = all.iter().flat_map(|file| all.map(|etcd| (*file, etcd)));
+    let rows = rows.flat_map(|(file, etcd)| all.map(|docker| (file, etcd, docker)));
+    for (in_file, in_etcd, in_docker) in rows {
+        for (policy, code, same, expected) in [
+            (RestartPolicy::Never, 0, true, "stays"),
+            (RestartPolicy::Never, 1, true, "stays"),
+            (RestartPolicy::OnFailure, 0, true, "stays"),
+            (RestartPolicy::Never, 0, false, "runs"),
+            (RestartPolicy::Never, 1, false, "runs"),
+            (RestartPolicy::OnFailure, 0, false, "runs"),
+        ] {
+            let former = once("job", policy);
+            let mut pod = former.clone();
+            if !same {
+                let mut spec = PodSpec::clone(&former.pod.spec);
+                spec.containers[0].args = vec!["--again".into()];
+                pod = binding("job", spec);
+            }
+            assert_eq!(pod.pod.uid == former.pod.uid, same);
+            let phase = if code == 0 { PodPhase::Succeeded } else { PodPhase::Failed };
+            let end = PodStatus { phase, ..end(&former) };
+            let state = tempfile::tempdir().unwrap();
+            let facts_of_node = super::super::NodeFacts { state_dir: state.path().to_owned(), ..node() };
+            let mut world = World { synced: true, ..World::default() };
+            if in_file {
+                FinishedBook::default().keep(&facts_of_node, end.clone()).await.unwrap();
+            }
+            if in_etcd {
+                let value = Versioned { value: end, create_revision: 1, mod_revision: 1 };
+                world.pod_status.insert(("n1".into(), former.pod.reference()), Arc::new(value));
+            }
+            let mut observed = wants(std::slice::from_ref(&pod));
+            if in_docker {
+                let left = facts(&former, vec![], vec![container("job", 0, exited(code, 5, 0))]);
+                observed.pods.insert(former.pod.uid.clone(), left);
+            }
+            let mut book = FinishedBook::default();
+            observed.finished = book.look(&facts_of_node, &observed.desired, &world).await;
+            let is_known = in_file || in_etcd || in_docker;
+            let expected = if is_known { expected } else { "runs" };
+            let row = format!("{policy:?} {code} same={same} {in_file} {in_etcd} {in_docker}");
+            assert_eq!(does(&mut observed, &pod), expected, "{row}");
+        }
+    }
+    // One that failed and is to be run again has not ended.
+    let job = once("job", RestartPolicy::OnFailure);
+    let mut observed = wants(std::slice::from_ref(&job));
+    let failed = facts(&job, vec![], vec![container("job", 0, exited(1, 5, 0))]);
+    observed.pods.insert(job.pod.uid.clone(), failed);
+    assert_eq!(does(&mut observed, &job), "runs");
 }

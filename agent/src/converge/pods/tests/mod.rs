@@ -5,6 +5,7 @@ mod crowd;
 mod drain;
 mod files;
 mod finished;
+mod leaving;
 mod limits;
 mod machine;
 mod observe;
@@ -109,6 +110,7 @@ fn container(name: &str, attempt: u32, state: State) -> Container {
         image: "app:1".into(),
         image_id: "sha256:1".into(),
         created_at: at(0),
+        started_at: None,
         grace: 30,
         address: None,
         ports: Vec::new(),

@@ -11,6 +11,7 @@ use serde_json::json;
 use super::super::facts::{Container, Observed, PodFacts, State, Trouble};
 use super::super::machine::{Verdict, verdict};
 use super::super::plan::plan;
+use super::super::probes::book::Known;
 use super::super::probes::{Health, ProbeKind};
 use super::super::{names, observe, status};
 use super::crash::Rig;
@@ -47,6 +48,45 @@ fn policy_exit_code_and_probe_decide_together() {
         let crashed = Container { backoff: 1, ..sick(exited(code, 5, 100)) };
         let wait = matches!(look(crashed), Verdict::BackOff { until, .. } if until == at(110));
         assert_eq!(wait, policy != Never, "{policy:?} {code}");
+    }
+}
+
+// Seen red with `known.health` for `known.of` in `fill_health`: ready, and ended for a failure of its life before.
+#[test]
+fn what_is_known_of_a_container_is_of_one_life_of_it() {
+    let web = with_probes(OnFailure);
+    let ill = Health { started: true, ready: false, failed: Some(ProbeKind::Liveness) };
+    let well = Health { started: true, ready: true, failed: None };
+    for (health, known_of, began, expected) in
+        [(well, 5, 5, "ready"), (well, 5, 9, "runs"), (ill, 5, 5, "killed"), (ill, 5, 9, "runs")]
+    {
+        let live = Container {
+            started_at: Some(at(began)),
+            ..container("web", 0, State::Running { started_at: at(began) })
+        };
+        let mut observed = seen(&web, vec![live, container("other", 0, running())]);
+        let started_at = Some(at(known_of));
+        let kept = [("web-0".to_owned(), Known { started_at, health })].into();
+        observe::fill_health(&mut observed.pods, &kept, |_| None);
+        let decision = plan(&observed, at(100)).pods.remove(&web.pod.uid).unwrap();
+        let ready = told(&web, &observed).container_statuses[0].ready;
+        let word = match (ready, decision.kills.is_empty()) {
+            (true, true) => "ready",
+            (false, true) => "runs",
+            (_, false) => "killed",
+        };
+        assert_eq!(word, expected, "{health:?} of {started_at:?}, began at {began}");
+    }
+    // Ended well in a life that failed no probe: it is done.
+    let mut done = container("web", 0, exited(0, 5, 20));
+    done.started_at = Some(at(15));
+    for (started_at, again) in [(Some(at(15)), true), (Some(at(5)), false)] {
+        let mut observed = seen(&web, vec![done.clone()]);
+        let kept = [("web-0".to_owned(), Known { started_at, health: ill })].into();
+        observe::fill_health(&mut observed.pods, &kept, |_| None);
+        let web = &observed.pods[&web.pod.uid].containers["web"];
+        let decided = verdict(web, Some("POD-0"), OnFailure, at(100));
+        assert_eq!(matches!(decided, Verdict::Make { .. }), again, "{decided:?}");
     }
 }
 
@@ -151,7 +191,8 @@ fn ready_is_what_the_probes_say_and_what_was_known_stands() {
     assert_eq!(plan(&observed, at(100)).probes.keys().collect::<Vec<_>>(), ["web-0"]);
     // From the former agent's disk, and without it from etcd.
     let well = Health { started: true, ready: true, failed: None };
-    observe::fill_health(&mut observed.pods, &[("web-0".to_owned(), well)].into(), |_| None);
+    let kept = [("web-0".to_owned(), Known { started_at: None, health: well })].into();
+    observe::fill_health(&mut observed.pods, &kept, |_| None);
     assert_eq!(ready(&observed), ((true, true), (true, true), true));
     let statuses = told(&web, &observed).container_statuses;
     let mut observed = seen(&web, running());

@@ -98,6 +98,44 @@ async fn the_last_status_is_written_and_a_stale_key_removed() {
     shutdown.cancel();
 }
 
+// Seen red with `learn` at the first list alone: the key stays for good.
+#[tokio::test(start_paused = true)]
+async fn a_write_that_came_through_late_does_not_outlive_its_pod() {
+    let store = Arc::new(MemoryStore::new());
+    let mut world = World { synced: true, ..World::default() };
+    let (publisher, reader) = WorldReader::channel(world.clone());
+    let (sender, receiver) = watch::channel(Statuses { complete: true, ..Statuses::default() });
+    let writer = StatusWriter::new("n1".into(), store.clone(), reader);
+    let shutdown = CancellationToken::new();
+    tokio::spawn(writer.run(receiver, shutdown.clone()));
+    sender.send_replace(statuses(&[("web", PodPhase::Running, "runs")]));
+    until(&store, "web", Some("runs")).await;
+    // Nobody here knows of it: the answer was lost.
+    let late = encode(&PodStatus { message: "late".into(), ..PodStatus::default() }).unwrap();
+    let _ = store.txn(vec![], vec![Op::put(key("late"), late)]).await.unwrap();
+    let show = |world: &mut World, stored: &[schema::store::KeyValue]| {
+        for kv in stored {
+            world.apply(&Change::Put {
+                key: kv.key.clone(),
+                value: kv.value.clone(),
+                create_revision: kv.create_revision,
+                mod_revision: kv.mod_revision,
+            });
+        }
+    };
+    let listing = store.list("/minik8s/").await.unwrap();
+    show(&mut world, &listing.items);
+    world.revision = listing.revision;
+    publisher.publish(world.clone());
+    until(&store, "late", None).await;
+    until(&store, "web", Some("runs")).await;
+    // The world shows it a while longer: nothing is written for that.
+    let before = store.list("/minik8s/").await.unwrap().revision;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(store.list("/minik8s/").await.unwrap().revision, before);
+    shutdown.cancel();
+}
+
 // Three in a row end a round: for `step_back`, without which the same three would come first for ever.
 #[tokio::test(start_paused = true)]
 async fn statuses_that_cannot_be_written_stop_no_other() {
