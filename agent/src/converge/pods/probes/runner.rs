@@ -47,6 +47,8 @@ struct Answer {
     id: String,
     kind: ProbeKind,
     round: u64,
+    /// What was asked.
+    action: Action,
     begun: Instant,
     found: Found,
 }
@@ -107,7 +109,8 @@ impl ProbeRunner {
         }
     }
 
-    /// Begins with new containers and leaves those that are not wanted any more.
+    /// Begins with new containers and leaves those that are not wanted any more. One that is asked otherwise
+    /// from now on, as its node has another address, keeps what it has shown so far.
     fn follow(&mut self, targets: &Targets) {
         self.tracked.retain(|id, tracked| {
             let stays = targets.contains_key(id);
@@ -117,7 +120,10 @@ impl ProbeRunner {
             stays
         });
         for (id, target) in targets {
-            if self.tracked.contains_key(id) {
+            if let Some(tracked) = self.tracked.get_mut(id) {
+                if tracked.target.checks != target.checks {
+                    tracked.target = Arc::new(target.clone());
+                }
                 continue;
             }
             let timings = target.checks.iter().map(|(kind, check)| (*kind, check.timing)).collect();
@@ -163,23 +169,27 @@ impl ProbeRunner {
         let handle = self.answers.spawn(async move {
             // The semaphore is never closed.
             let _slot = semaphore.acquire().await;
-            let found = asker.check(&id, &check.action, check.timing.timeout);
+            let action = check.action;
+            let found = asker.check(&id, &action, check.timing.timeout);
             // A check that panics must not be the last one of its container.
             let found = AssertUnwindSafe(found).catch_unwind().await;
             let found = found.unwrap_or_else(|_| Found::Unknown("the check panicked".to_owned()));
-            Answer { id, kind, round, begun, found }
+            Answer { id, kind, round, action, begun, found }
         });
         tracked.asking.insert(kind, handle);
     }
 
     fn take(&mut self, answer: Answer) {
-        let Answer { id, kind, round, begun, found } = answer;
+        let Answer { id, kind, round, action, begun, found } = answer;
         // One that came as it was cut off is of the observation before.
         let Some(tracked) = self.tracked.get_mut(&id).filter(|tracked| tracked.round == round) else {
             return;
         };
         tracked.asking.remove(&kind);
         let target = Arc::clone(&tracked.target);
+        // What was asked at an address that the node no longer has says nothing of the container.
+        let is_current = target.checks.get(&kind).is_some_and(|check| check.action == action);
+        let found = if is_current { found } else { Found::Unknown("it is asked elsewhere now".to_owned()) };
         let before = tracked.machine.health();
         match &found {
             Found::Success | Found::Warning(_) => tracked.machine.note(kind, true),
