@@ -56,7 +56,7 @@ pub fn api_url(listen: SocketAddr, node: IpAddr) -> String {
 mod tests {
     use super::*;
 
-    // Seen red without `is_unspecified`.
+    // Seen red with the node's address in any URL.
     #[test]
     fn an_api_that_listens_everywhere_is_where_the_node_is_and_any_other_where_it_was_told() {
         for (listen, node, url) in [

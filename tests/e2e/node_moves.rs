@@ -1,8 +1,8 @@
 //! A node gets another address while its agent runs: within 5 s the tunnel, what is on the node's own network
 //! and the agent's API are found there, and no container is touched.
 //!
-//! Seen red with the address of the agent's start kept: the pod's status, the endpoint, and the API in the
-//! node's record stay.
+//! Seen red when nothing but the tunnel followed: after 5 s not even the tunnel's end in the node's record was
+//! right, as the agent's connection to etcd was still the one from the former address.
 
 use std::net::IpAddr;
 

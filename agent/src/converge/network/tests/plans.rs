@@ -326,7 +326,7 @@ async fn a_tunnel_that_is_there_at_a_start_moves_only_to_an_address_that_stays()
     assert_eq!(*rig.network.address.borrow(), Some([192, 0, 2, 1].into()));
 }
 
-// Seen red with the range asked for first, and with a fixed address published.
+// Seen red with the range asked for first.
 #[tokio::test]
 async fn the_address_is_known_without_a_range_and_one_that_was_given_stays() {
     for (given, published) in [(None, Some([192, 0, 2, 1].into())), (Some([192, 0, 2, 9].into()), None)] {

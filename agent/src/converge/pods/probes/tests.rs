@@ -222,7 +222,7 @@ async fn a_container_whose_node_moves_is_asked_at_the_new_address_and_stays_what
     assert_eq!(rig.health("c"), "sr");
     // The former address is gone; what is asked there now gets no answer, or too late.
     rig.prober.net().answers.insert("h:1".into(), FakeAnswer::Silent);
-    tokio::time::sleep(SECOND * 2).await;
+    tokio::time::sleep(SECOND * 5 / 2).await;
     rig.wanted.send_replace(at(2));
     for _ in 0..20 {
         tokio::time::sleep(SECOND / 2).await;
