@@ -25,6 +25,7 @@ mod heal;
 mod host_ports;
 mod images;
 mod inside;
+mod node_leaves;
 mod node_moves;
 mod nodes;
 mod packets;
