@@ -152,6 +152,13 @@ pub struct DoctorArguments {
 /// Flags of `reset`.
 #[derive(Debug, Clone, Args)]
 pub struct ResetArguments {
+    /// This node leaves for good: then take away what etcd at these addresses has of it, so that its pods start on
+    /// other nodes; without it all of that stays for when the node comes back
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    pub leave: Vec<String>,
+    /// Name of this node; by default the host's name
+    #[arg(long, env = "MINIK8S_NODE", value_name = "NAME")]
+    pub node: Option<String>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub machine: MachineArguments,

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use hickory_proto::rr::Name;
 use schema::quantity::Memory;
 
-use crate::args::{DnsArguments, MachineArguments, RunArguments};
+use crate::args::{DnsArguments, MachineArguments, ResetArguments, RunArguments};
 use crate::converge::dns::{DnsSettings, resolv};
 use crate::converge::images::Thresholds;
 use crate::converge::network::Vxlan;
 use crate::converge::pods::ContainerLimits;
+use crate::reset::Leaving;
 use crate::worlds::docker::LogLimits;
 
 /// File of the node's age identity in the agent's own directory.
@@ -134,6 +135,21 @@ impl RunArguments {
             container_limits: self.container_limits()?,
             image_gc: self.thresholds()?,
         })
+    }
+}
+
+impl ResetArguments {
+    /// What is reset, and which node leaves, if one does.
+    ///
+    /// # Errors
+    /// As of all flags.
+    pub fn check(&self) -> Result<(MachineConfig, Option<Leaving>), ConfigError> {
+        let machine = self.machine.check()?;
+        if self.leave.is_empty() {
+            return Ok((machine, None));
+        }
+        let node = node_name(self.node.as_deref())?;
+        Ok((machine, Some(Leaving { etcd: self.leave.clone(), node })))
     }
 }
 

@@ -4,7 +4,7 @@
 //! loops with what they read and who wakes them. Nothing is taken down at the end: pods, links and
 //! rules outlive the agent.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,8 @@ use crate::converge::dns::{self, DnsDeps, DnsLoop, NodeDns};
 use crate::converge::gateway::{self, GatewayDeps, GatewayLoop};
 use crate::converge::images::{ImageBook, ImagesDeps, ImagesLoop};
 use crate::converge::network::mtu::pod_mtu;
-use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings, changes};
+use crate::converge::network::render::Names;
+use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings, address_of_tunnel, changes};
 use crate::converge::node::{HEARTBEAT_INTERVAL, NodeDeps, NodeLoop};
 use crate::converge::pod_table::PodTable;
 use crate::converge::pods::{PauseImage, PodsDeps, PodsLoop};
@@ -40,6 +41,7 @@ use crate::converge::usage::{self, UsageDeps, UsageLoop};
 use crate::desired::{DesiredStore, Source};
 use crate::files::{Keys, PodFiles};
 use crate::instance_lock::{self, RUN_DIR};
+use crate::node_address::NodeAddress;
 use crate::standby::{self, Handover};
 use crate::state_lock;
 use crate::worlds::blobs::Reconcilers;
@@ -109,12 +111,13 @@ struct Ground {
     netlink: Arc<RealNetlink>,
     iptables: Arc<dyn Iptables>,
     listener: TcpListener,
-    store: SharedStore,
+    store: Arc<LazyStore>,
     files: Arc<PodFiles>,
     /// As the disk knows it.
     subnet: Option<Subnet>,
     pod_mtu: u32,
-    node_ip: IpAddr,
+    /// As far as it is known by now.
+    node_ip: Option<IpAddr>,
 }
 
 /// What must hold before anything starts, cheapest first.
@@ -128,7 +131,7 @@ async fn prepare(config: &Config) -> anyhow::Result<Ground> {
     let store = open_store(config, desired.current().source).await?;
     load_pause_image(docker.as_ref()).await?;
     let keys = Keys::open_or_without(&config.age_identity);
-    let source = Reconcilers::new(config.reconciler.clone(), Arc::clone(&store));
+    let source = Reconcilers::new(config.reconciler.clone(), Arc::clone(&store) as _);
     let files = PodFiles::new(&config.machine.state_dir, Arc::new(source), keys);
     Ok(Ground {
         node_ip: node_ip(config, netlink.as_ref()).await?,
@@ -146,6 +149,9 @@ async fn prepare(config: &Config) -> anyhow::Result<Ground> {
 /// The loops: what each reads, and who wakes it.
 fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()> {
     let Ground { docker, netlink, iptables, listener, store, files, subnet, pod_mtu, node_ip } = ground;
+    let (addresses, address) = NodeAddress::channel(node_ip);
+    wire_address(&address, &store, tasks);
+    let store: SharedStore = store;
     let age_recipient = files.recipient().map(str::to_owned);
     let (instance, node) = (config.machine.instance.as_str(), config.node.as_str());
     let prefixes = vec![
@@ -174,10 +180,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     let (programmed, rules_follow) = watch::channel(0);
     let services = ServicesLoop::new(ServicesDeps {
         node: node.to_owned(),
-        node_ip: match node_ip {
-            IpAddr::V4(address) => Some(address),
-            IpAddr::V6(_) => None,
-        },
+        address: address.clone(),
         instance: instance.to_owned(),
         iptables: Arc::clone(&iptables),
         subnet: subnet.clone(),
@@ -190,6 +193,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     drive(tasks, services, NETWORK_INTERVAL, nudged);
     nudge_on_change(tasks, "subnet to services", subnet.clone(), nudge.clone());
     nudge_on_change(tasks, "catalog to services", catalog.clone(), nudge.clone());
+    nudge_on_change(tasks, "address to services", address.changes(), nudge.clone());
     let rules_changed = nudge;
     let handover = Handover::of(&config.machine.agent_dir());
     tasks.spawn_critical("standby", standby::keep(handover.clone(), tasks.token()));
@@ -201,9 +205,10 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     let images = ImageBook::open(&config.machine.agent_dir());
     let (pod_tables, pod_table) = watch::channel::<PodTable>(None);
     let (nudge, nudged) = Nudge::new();
+    nudge_on_change(tasks, "address to pods", address.changes(), nudge.clone());
     let mut pods = PodsLoop::new(PodsDeps {
         node: node.to_owned(),
-        node_ip,
+        address: address.clone(),
         instance: instance.to_owned(),
         state_dir: config.machine.state_dir.clone(),
         mtu: pod_mtu,
@@ -250,13 +255,13 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     let (_, never) = Nudge::new();
     drive(tasks, images, IMAGES_INTERVAL, never);
 
-    let machine = RealMachine::new(docker, Arc::clone(&netlink) as _, config.node_ip);
-    let url = api_url(config.listen, node_ip);
+    let machine = RealMachine::new(docker, address.clone());
     let (vteps, vtep) = watch::channel(None);
     let (nudge, nudged) = Nudge::new();
     let node_loop = NodeLoop::new(NodeDeps {
         node: node.to_owned(),
-        api: url,
+        listen: config.listen,
+        address: address.clone(),
         age_recipient,
         store,
         machine: Arc::new(machine),
@@ -265,7 +270,8 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
         since: Timestamp::now(),
     });
     drive(tasks, node_loop, HEARTBEAT_INTERVAL, nudged);
-    nudge_on_change(tasks, "tunnel to node", vtep, nudge);
+    nudge_on_change(tasks, "tunnel to node", vtep, nudge.clone());
+    nudge_on_change(tasks, "address to node", address.changes(), nudge);
 
     let settings = NetworkSettings {
         node_ip: config.node_ip,
@@ -284,6 +290,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     drive(tasks, checksums, checksums::INTERVAL, nudged);
     nudge_on_change(tasks, "catalog to checksums", catalog.clone(), nudge);
     let (kernel, wakes_services) = (Arc::clone(&iptables), rules_changed.clone());
+    let hearing = Arc::clone(&netlink);
     let network = NetworkLoop::new(
         settings,
         NetworkDeps {
@@ -294,6 +301,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
             pods: pod_table.clone(),
             catalog: catalog.clone(),
             vtep: vteps,
+            address: addresses,
             rules_changed,
         },
     );
@@ -303,9 +311,50 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     nudge_on_change(tasks, "catalog to network", catalog, nudge.clone());
     nudge_on_change(tasks, "subnet to network", subnet, nudge.clone());
     nudge_on_change(tasks, "pods to network", pod_table, nudge.clone());
+    wire_address_changes(&hearing, nudge.clone(), tasks);
     let waking = changes::watch(kernel, vec![wakes_services, nudge], tasks.token());
     tasks.spawn_critical("changes of packet rules", waking);
     Ok(())
+}
+
+/// What follows from the node's address beside the loops: etcd is reached from the new one.
+fn wire_address(address: &NodeAddress, store: &Arc<LazyStore>, tasks: &mut Tasks) {
+    let (mut changes, store, token) = (address.changes(), Arc::clone(store), tasks.token());
+    let follow = async move {
+        while changes.changed().await.is_ok() {
+            store.reconnect();
+        }
+        // The writer ended; whoever watches over it ends the process.
+        std::future::pending::<()>().await;
+    };
+    tasks.spawn_critical("address to etcd", async move {
+        // Cancel-safe: nothing is held across the wait.
+        token.run_until_cancelled(follow).await;
+    });
+}
+
+/// Wakes the network loop when the kernel says that the node's address may be another one. Without it the loop
+/// finds out by itself, a little later.
+fn wire_address_changes(netlink: &RealNetlink, nudge: Nudge, tasks: &mut Tasks) {
+    let opened = netlink.address_changes();
+    let mut heard = match opened {
+        Ok(heard) => heard,
+        Err(error) => {
+            tracing::warn!("{error}; another address of this node is noticed {NETWORK_INTERVAL:?} later");
+            return;
+        }
+    };
+    let token = tasks.token();
+    let follow = async move {
+        while heard.heard().await {
+            nudge.nudge();
+        }
+        std::future::pending::<()>().await;
+    };
+    tasks.spawn_critical("addresses to network", async move {
+        // Cancel-safe: nothing is held across the wait.
+        token.run_until_cancelled(follow).await;
+    });
 }
 
 /// What DNS and gateway follow from.
@@ -443,7 +492,7 @@ async fn bind(config: &Config) -> anyhow::Result<TcpListener> {
 
 /// Without a desired state on disk there is nothing to do until etcd answers, and a wrong `--etcd`
 /// is told at once. With it the agent heals its pods first and connects when it can.
-async fn open_store(config: &Config, known: Source) -> anyhow::Result<SharedStore> {
+async fn open_store(config: &Config, known: Source) -> anyhow::Result<Arc<LazyStore>> {
     let store = LazyStore::new(config.etcd.clone());
     match (store.connect(ETCD_PATIENCE).await, known) {
         (Ok(()), _) => {}
@@ -464,20 +513,15 @@ async fn load_pause_image(docker: &dyn Docker) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn node_ip(config: &Config, netlink: &dyn Netlink) -> anyhow::Result<IpAddr> {
-    match config.node_ip {
-        Some(address) => Ok(address),
-        // A machine without any network still runs pods.
-        None => Ok(netlink.node_address().await?.unwrap_or(Ipv4Addr::LOCALHOST.into())),
+/// The address before the network loop has looked: that of the tunnel which a former agent made, so that a
+/// restart while the routes flap moves nothing.
+async fn node_ip(config: &Config, netlink: &RealNetlink) -> anyhow::Result<Option<IpAddr>> {
+    if config.node_ip.is_some() {
+        return Ok(config.node_ip);
     }
-}
-
-/// Where the reconciler finds this agent. An API that listens everywhere is found at the node's
-/// address.
-fn api_url(listen: SocketAddr, node_ip: IpAddr) -> String {
-    let mut address = listen;
-    if address.ip().is_unspecified() {
-        address.set_ip(node_ip);
+    let tunnel = Names::of(&config.machine.instance).tunnel;
+    match address_of_tunnel(netlink, &tunnel).await? {
+        Some(address) => Ok(Some(address.into())),
+        None => Ok(netlink.node_address().await?),
     }
-    format!("http://{address}")
 }

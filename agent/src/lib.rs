@@ -12,6 +12,7 @@ pub mod files;
 pub mod instance_lock;
 pub mod logging;
 pub(crate) mod mounts;
+pub mod node_address;
 pub mod reset;
 pub mod standby;
 pub mod state_lock;

@@ -36,8 +36,8 @@ fn main() -> ExitCode {
             }
             Err(error) => return fail(WRONG_USAGE, error),
         },
-        Command::Reset(flags) => match flags.machine.check() {
-            Ok(machine) => runtime.block_on(reset::run(&machine)).map(|()| true),
+        Command::Reset(flags) => match flags.check() {
+            Ok((machine, leaving)) => runtime.block_on(reset::run(&machine, leaving.as_ref())).map(|()| true),
             Err(error) => return fail(WRONG_USAGE, error),
         },
     };

@@ -1,7 +1,7 @@
 //! `minik8s-agent reset`: takes away all that an instance made on this machine.
 //!
 //! Reads containers by label, links by alias, rules by chain name, mounts and files by path; needs
-//! neither etcd nor the state on disk. Each removal is idempotent, so a second run finds nothing.
+//! neither etcd nor the state on disk, but for what etcd has of a node that leaves for good. Each removal is idempotent, so a second run finds nothing.
 //! Order: containers, links, tunnel, bridge, rules, mounts, files, pause image.
 
 use std::collections::BTreeSet;
@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use futures::StreamExt as _;
+use schema::store::etcd::EtcdStore;
 
 use crate::config::MachineConfig;
 use crate::converge::dns::host::MachineFiles;
@@ -27,11 +28,17 @@ use crate::worlds::netlink::{Netlink, RealNetlink, Tunnels};
 
 mod files;
 mod images;
+mod leave;
 #[cfg(test)]
 mod tests;
 
+pub use leave::Leaving;
+
 /// Longest time for containers to end by themselves. Whoever resets wants them gone.
 const GRACE_MAX: Duration = Duration::from_secs(5);
+
+/// How long etcd may take to answer.
+const ETCD_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Containers stopped and removed at once.
 const REMOVALS: usize = 16;
@@ -61,10 +68,15 @@ impl Removed {
 ///
 /// # Errors
 /// One line: an agent runs, no root, or what could not be removed.
-pub async fn run(machine: &MachineConfig) -> anyhow::Result<()> {
+pub async fn run(machine: &MachineConfig, leaving: Option<&Leaving>) -> anyhow::Result<()> {
     if !nix::unistd::geteuid().is_root() {
         bail!("reset removes links, rules and mounts and must run as root; start it with sudo");
     }
+    // Before anything is taken away: an address that is wrong is told while nothing is done yet.
+    let store = match leaving {
+        Some(leaving) => Some(EtcdStore::connect(&leaving.etcd, ETCD_PATIENCE).await?),
+        None => None,
+    };
     let lock = lock(machine)?;
     // Its agent may have another state directory. The lock's file goes with it.
     let instance = instance_lock::take(Path::new(RUN_DIR), machine)?;
@@ -91,6 +103,15 @@ pub async fn run(machine: &MachineConfig) -> anyhow::Result<()> {
     drop((instance, lock));
     if docker.is_ok() {
         images::remove(&machine.docker, &mut removed).await;
+    }
+    if let (Some(leaving), Some(store)) = (leaving, &store) {
+        if removed.failures.is_empty() {
+            if let Err(error) = leave::leave(store, &leaving.node, &mut removed).await {
+                removed.failures.push(format!("what etcd has of this node: {error:#}"));
+            }
+        } else {
+            removed.failures.push("what etcd has of this node, as long as the rest is there".to_owned());
+        }
     }
     for line in &removed.lines {
         println!("removed {line}");

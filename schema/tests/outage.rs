@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use schema::keys::prefix;
+use schema::store::etcd::LazyStore;
 use schema::store::reflector::{self, WorldReader};
 use schema::store::{Op, SharedStore, StoreError};
 use tokio::time::timeout;
@@ -104,6 +105,31 @@ async fn calls_on_an_etcd_that_hangs_end_in_time_and_its_watches_too() {
     assert!(matches!(ended, Some(Err(StoreError::WatchEnded(_)))), "{ended:?}");
     etcd.signal("CONT");
     write_in_the_end(&store, Op::put("/t/a", "x")).await;
+}
+
+// Seen red without the cancelled token in `reconnect`: the watch says nothing for 20 s.
+#[tokio::test]
+async fn connections_that_are_given_up_hold_nobody_up() {
+    let etcd = PrivateEtcd::start();
+    let lazy = Arc::new(LazyStore::new(vec![etcd.endpoint()]));
+    let store: SharedStore = lazy.clone();
+    let mut watch = store.watch("/t/", 1).await.unwrap();
+    assert!(write(&store, vec![Op::put("/t/a", "x")]).await);
+    assert!(matches!(watch.next().await, Some(Ok(_))));
+    etcd.signal("STOP");
+    let asking = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { store.get("/t/a").await }
+    });
+    tokio::task::yield_now().await;
+    lazy.reconnect();
+    let ended = timeout(Duration::from_secs(3), watch.next()).await.expect("the watch ends");
+    assert!(matches!(ended, Some(Err(StoreError::WatchEnded(_)))), "{ended:?}");
+    assert!(watch.next().await.is_none());
+    timeout(Duration::from_secs(3), asking).await.expect("the call ends").unwrap().unwrap_err();
+    etcd.signal("CONT");
+    write_in_the_end(&store, Op::put("/t/a", "y")).await;
+    assert_eq!(&store.get("/t/a").await.unwrap().unwrap().value[..], b"y");
 }
 
 #[tokio::test]

@@ -25,6 +25,8 @@ mod heal;
 mod host_ports;
 mod images;
 mod inside;
+mod node_leaves;
+mod node_moves;
 mod nodes;
 mod packets;
 mod plan_server;

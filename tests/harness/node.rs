@@ -37,6 +37,8 @@ pub struct Node {
     enter: Vec<String>,
     holder: Option<Daemon>,
     node_ip: Option<String>,
+    /// Its agent is told no address, and finds it out.
+    finds_address: bool,
     /// Number of the VXLAN network, and its port: no two slots share one.
     vxlan: (String, String),
 }
@@ -60,6 +62,7 @@ impl Node {
             enter: Vec::new(),
             holder: None,
             node_ip: None,
+            finds_address: false,
             vxlan: vxlan(slot),
         })
     }
@@ -108,6 +111,7 @@ impl Node {
             listen: format!("{address}:{AGENT_PORT}"),
             holder: Some(holder),
             node_ip: Some(address),
+            finds_address: false,
             vxlan: vxlan(slot),
             name,
             docker,
@@ -179,7 +183,7 @@ impl Node {
         if subcommand != "reset" {
             command.extend(words(&["--etcd", etcd, "--node", &self.name, "--listen", &self.listen]));
             command.extend(words(&["--vxlan-vni", &self.vxlan.0, "--vxlan-port", &self.vxlan.1]));
-            if let Some(ip) = &self.node_ip {
+            if let Some(ip) = self.node_ip.as_ref().filter(|_| !self.finds_address) {
                 command.extend(words(&["--node-ip", ip]));
             }
         }
@@ -190,6 +194,22 @@ impl Node {
     pub fn reset(&self) -> Result<Outcome> {
         let command = self.agent_command("reset", "");
         outcome(std::process::Command::new(&command[0]).args(&command[1..]), secs(60))
+    }
+
+    /// From its next start on, its agent is told no address: it finds it out, and its API is at all of them.
+    pub fn find_address(&mut self) {
+        self.finds_address = true;
+        self.listen = format!("0.0.0.0:{AGENT_PORT}");
+    }
+
+    /// Gives the node another address among the nodes; the former one is gone.
+    pub fn move_to(&mut self, address: &str, gateway: &str) -> Result<()> {
+        let script = format!(
+            "ip addr flush dev eth0 && ip addr add {address}/24 dev eth0 && ip route add default via {gateway}"
+        );
+        self.net.run("sh", &["-c", &script])?;
+        self.node_ip = Some(address.to_owned());
+        Ok(())
     }
 
     /// The machine's end of its link.

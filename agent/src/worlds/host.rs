@@ -9,7 +9,7 @@ use schema::quantity::{Cpu, Memory};
 use schema::records::NodeVersions;
 
 use super::docker::Docker;
-use super::netlink::Netlink;
+use crate::node_address::NodeAddress;
 
 /// What a node is and has.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -34,30 +34,24 @@ pub trait Machine: Send + Sync + 'static {
 /// This machine.
 pub struct RealMachine {
     docker: Arc<dyn Docker>,
-    netlink: Arc<dyn Netlink>,
-    /// The address that was given by hand.
-    node_ip: Option<IpAddr>,
+    address: NodeAddress,
 }
 
 impl RealMachine {
-    /// This machine; `node_ip` wins over what its routes say.
-    pub fn new(docker: Arc<dyn Docker>, netlink: Arc<dyn Netlink>, node_ip: Option<IpAddr>) -> Self {
-        Self { docker, netlink, node_ip }
+    /// This machine, found at this address.
+    pub fn new(docker: Arc<dyn Docker>, address: NodeAddress) -> Self {
+        Self { docker, address }
     }
 }
 
 #[async_trait]
 impl Machine for RealMachine {
     async fn facts(&self) -> MachineFacts {
-        let address = match self.node_ip {
-            Some(address) => Some(address),
-            None => self.netlink.node_address().await.ok().flatten(),
-        };
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let uname = nix::sys::utsname::uname().ok();
         let kernel = uname.as_ref().map(|name| name.release().to_string_lossy().into_owned());
         MachineFacts {
-            addresses: address.into_iter().collect(),
+            addresses: self.address.known().into_iter().collect(),
             cpu: Cpu { millis: cores as u64 * 1000 },
             memory: Memory { bytes: memory_of(&read("/proc/meminfo")) },
             versions: NodeVersions {

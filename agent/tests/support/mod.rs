@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use agent::converge::images::ImageBook;
 use agent::converge::pods::{ContainerLimits, NoCredentials, PauseImage, PodsDeps, PodsLoop, Statuses};
+use agent::node_address::NodeAddress;
 use agent::worlds::docker::{Docker, RealDocker};
 use agent::worlds::netlink::{Bridge, FakeNetlink, Netlink};
 use agent::worlds::pause;
@@ -132,7 +133,7 @@ impl Node {
         let (pod_table, _) = watch::channel(None);
         let the_loop = PodsLoop::new(PodsDeps {
             node: NODE.into(),
-            node_ip: "192.0.2.1".parse().unwrap(),
+            address: NodeAddress::channel(Some([192, 0, 2, 1].into())).1,
             instance: self.instance.clone(),
             state_dir: self.state.path().to_owned(),
             mtu: 1500,

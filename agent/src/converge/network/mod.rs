@@ -1,7 +1,7 @@
 //! The network loop: the bridge, the tunnel to the other nodes and the rules of this instance.
 //!
 //! Reads the node's range of addresses, the table of pods, the other nodes, the kernel's links and rules;
-//! decides in `plan.rs` and `tunnel.rs`; writes bridge, tunnel and rules. It never empties what it did not make, and plans nothing
+//! decides in `plan.rs` and `tunnel.rs`; writes bridge, tunnel and rules, and publishes the node's address. It never empties what it did not make, and plans nothing
 //! before range and pods are known, so a restarted agent adopts what is there.
 
 use std::net::IpAddr;
@@ -28,6 +28,7 @@ mod tests;
 pub mod tunnel;
 
 pub use act::Outcome;
+pub use observe::address_of_tunnel;
 
 use self::observe::Reading;
 use self::parse::Words;
@@ -98,6 +99,8 @@ pub struct NetworkDeps {
     pub catalog: watch::Receiver<Arc<Catalog>>,
     /// The end of the tunnel, once it stands, for the node's record.
     pub vtep: watch::Sender<Option<Vtep>>,
+    /// The node's address, once it is settled; never written when the settings name one.
+    pub address: watch::Sender<Option<IpAddr>>,
     /// Wakes whose jumps have to stand before ours.
     pub rules_changed: Nudge,
 }
@@ -112,6 +115,7 @@ pub struct NetworkLoop {
     pods: watch::Receiver<PodTable>,
     catalog: watch::Receiver<Arc<Catalog>>,
     vtep: watch::Sender<Option<Vtep>>,
+    address: watch::Sender<Option<IpAddr>>,
     rules_changed: Nudge,
     /// Where the tunnel leaves from.
     origin: Origin,
@@ -130,7 +134,8 @@ pub struct NetworkLoop {
 impl NetworkLoop {
     /// A loop that has seen nothing yet.
     pub fn new(settings: NetworkSettings, deps: NetworkDeps) -> Self {
-        let NetworkDeps { netlink, tunnels, iptables, subnet, pods, catalog, vtep, rules_changed } = deps;
+        let NetworkDeps { netlink, tunnels, iptables, subnet, pods, catalog, vtep, address, rules_changed } =
+            deps;
         Self {
             settings,
             netlink,
@@ -140,6 +145,7 @@ impl NetworkLoop {
             pods,
             catalog,
             vtep,
+            address,
             rules_changed,
             origin: Origin::default(),
             reading: None,
@@ -162,6 +168,8 @@ impl Loop for NetworkLoop {
     }
 
     async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
+        // First: whoever tells others of this node needs no range and no pods for it.
+        let local = self.follow_address().await;
         let Some(subnet) = self.subnet.borrow_and_update().clone() else {
             let why = "this node has no range of pod addresses yet; the nodes controller assigns one";
             return Ok(Observation::NotReady(why.to_owned()));
@@ -169,7 +177,7 @@ impl Loop for NetworkLoop {
         let Some(pods) = self.pods.borrow_and_update().clone() else {
             return Ok(Observation::NotReady("the pods of this node have not been listed yet".to_owned()));
         };
-        self.look(&subnet, &pods).await.map(Observation::Ready)
+        self.look(&subnet, &pods, local).await.map(Observation::Ready)
     }
 
     fn plan(observed: &Observed, _now: Timestamp) -> NetworkPlan {

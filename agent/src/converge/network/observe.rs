@@ -16,7 +16,7 @@ use super::tunnel::{self, AddressSeen, Origin, TunnelSeen};
 use crate::converge::pod_table::PodNet;
 use crate::desired::Source;
 use crate::worlds::iptables::IptablesError;
-use crate::worlds::netlink::{Bridge, NetlinkError, Tunnel};
+use crate::worlds::netlink::{Bridge, NetlinkError, Tunnel, Tunnels};
 
 /// All rules are read this often though nothing says that they changed: should the count be wrong,
 /// they are right again within this time.
@@ -49,14 +49,24 @@ impl Reading {
     }
 }
 
+/// Where the tunnel that is there leaves from, if that is still an address of the node.
+///
+/// # Errors
+/// The kernel does not answer.
+pub async fn address_of_tunnel(tunnels: &dyn Tunnels, name: &str) -> Result<Option<Ipv4Addr>, NetlinkError> {
+    let Some(there) = tunnels.tunnel_origin(name).await? else { return Ok(None) };
+    Ok(tunnels.has_address(there).await?.then_some(there))
+}
+
 impl NetworkLoop {
     pub(super) async fn look(
         &mut self,
         subnet: &Subnet,
         pods: &BTreeMap<String, PodNet>,
+        local: Result<Option<Ipv4Addr>, NetlinkError>,
     ) -> Result<Observed, LoopError> {
         // A tunnel that can't be looked at is no reason to leave bridge and rules alone.
-        let (tunnel, tunnel_failure) = match self.look_at_tunnel(subnet).await {
+        let (tunnel, tunnel_failure) = match self.look_at_tunnel(subnet, local).await {
             Ok(tunnel) => (tunnel, None),
             Err(error) => (None, Some(error_chain(&error))),
         };
@@ -106,17 +116,15 @@ impl NetworkLoop {
     }
 
     /// Without an address of the node there is nowhere to send from.
-    async fn look_at_tunnel(&mut self, subnet: &Subnet) -> Result<Option<TunnelSeen>, LoopError> {
+    async fn look_at_tunnel(
+        &mut self,
+        subnet: &Subnet,
+        local: Result<Option<Ipv4Addr>, NetlinkError>,
+    ) -> Result<Option<TunnelSeen>, LoopError> {
         let failed = |error| LoopError::new("cannot look at the tunnel", error);
-        let local = match self.settings.node_ip {
-            Some(IpAddr::V4(address)) => Some(address),
-            Some(IpAddr::V6(_)) => None,
-            None => {
-                let seen = self.look_at_address().await.map_err(failed)?;
-                self.settle(seen)
-            }
+        let Some(local) = local.map_err(failed)?.filter(|address| !address.is_loopback()) else {
+            return Ok(None);
         };
-        let Some(local) = local.filter(|address| !address.is_loopback()) else { return Ok(None) };
         let tunnel = Tunnel {
             name: self.settings.names.tunnel.clone(),
             local,
@@ -130,6 +138,22 @@ impl NetworkLoop {
         let catalog = self.catalog.borrow_and_update().clone();
         let peers = (catalog.source != Source::Unknown).then(|| catalog.peers.clone());
         Ok(Some(TunnelSeen { tunnel, is_whole, entries, own: subnet.cidr, peers }))
+    }
+
+    /// The node's IPv4 address, and tells all who tell it to others.
+    pub(super) async fn follow_address(&mut self) -> Result<Option<Ipv4Addr>, NetlinkError> {
+        match self.settings.node_ip {
+            Some(IpAddr::V4(address)) => return Ok(Some(address)),
+            Some(IpAddr::V6(_)) => return Ok(None),
+            None => {}
+        }
+        let seen = self.look_at_address().await?;
+        let Some(settled) = self.settle(seen) else { return Ok(None) };
+        let now = Some(IpAddr::V4(settled));
+        if self.address.send_if_modified(|there| std::mem::replace(there, now) != now) {
+            tracing::info!(address = %settled, "network: the node has another address");
+        }
+        Ok(Some(settled))
     }
 
     /// The address to leave from; tells once why it is not another.
@@ -149,8 +173,7 @@ impl NetworkLoop {
     async fn look_at_address(&mut self) -> Result<AddressSeen, NetlinkError> {
         // An agent that starts while the routes flap keeps the tunnel that is there.
         if self.origin.address().is_none()
-            && let Some(there) = self.tunnels.tunnel_origin(&self.settings.names.tunnel).await?
-            && self.tunnels.has_address(there).await?
+            && let Some(there) = address_of_tunnel(&*self.tunnels, &self.settings.names.tunnel).await?
         {
             self.origin.adopt(there);
         }

@@ -3,6 +3,7 @@
 //! Reads the machine and the node's own keys; decides in `plan.rs`; writes `nodes/<node>` when it
 //! changes and `heartbeats/<node>` on a lease. With etcd gone it tries again, and nothing else waits.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ mod tests;
 pub use act::Outcome;
 
 use self::plan::{NodePlan, Observed};
+use crate::node_address::NodeAddress;
 use crate::worlds::host::{Machine, MachineFacts};
 
 /// How long a node counts as alive after its last sign.
@@ -34,8 +36,10 @@ pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 pub struct NodeDeps {
     /// Name of the node.
     pub node: String,
-    /// `http://address:port` at which its agent answers.
-    pub api: String,
+    /// Where the agent's API listens.
+    pub listen: SocketAddr,
+    /// The node's address.
+    pub address: NodeAddress,
     /// Whom to encrypt this node's secrets for.
     pub age_recipient: Option<String>,
     /// Where record and heartbeat go.
@@ -53,7 +57,8 @@ pub struct NodeDeps {
 /// The loop.
 pub struct NodeLoop {
     node: String,
-    api: String,
+    listen: SocketAddr,
+    address: NodeAddress,
     age_recipient: Option<String>,
     store: SharedStore,
     machine: Arc<dyn Machine>,
@@ -70,10 +75,11 @@ pub struct NodeLoop {
 impl NodeLoop {
     /// A loop that has not looked yet.
     pub fn new(deps: NodeDeps) -> Self {
-        let NodeDeps { node, api, age_recipient, store, machine, subnet, vtep, since } = deps;
+        let NodeDeps { node, listen, address, age_recipient, store, machine, subnet, vtep, since } = deps;
         Self {
             node,
-            api,
+            listen,
+            address,
             age_recipient,
             store,
             machine,

@@ -11,6 +11,7 @@ use schema::world::Versioned;
 
 use super::NodeLoop;
 use super::plan::Observed;
+use crate::node_address::api_url;
 use crate::worlds::host::MachineFacts;
 
 /// Longest wait for what the machine is. Docker is asked among others, and one that hangs must not
@@ -25,7 +26,7 @@ impl NodeLoop {
         Ok(Observed {
             node: self.node.clone(),
             facts: self.facts().await?,
-            api: self.api.clone(),
+            api: api_url(self.listen, self.address.or_loopback()),
             age_recipient: self.age_recipient.clone(),
             pod_cidr: self.subnet.borrow().as_ref().map(|subnet| subnet.cidr),
             vtep: self.vtep.borrow().clone(),

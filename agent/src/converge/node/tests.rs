@@ -1,6 +1,6 @@
 //! Registration and heartbeat on the store in memory.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Mutex;
 
 use schema::codec::{decode, encode};
@@ -30,6 +30,8 @@ impl Machine for FakeMachine {
 struct Rig {
     store: Arc<MemoryStore>,
     machine: Arc<FakeMachine>,
+    moves: watch::Sender<Option<IpAddr>>,
+    address: NodeAddress,
 }
 
 impl Rig {
@@ -40,7 +42,9 @@ impl Rig {
             memory: Memory { bytes: 1 << 30 },
             versions: NodeVersions { docker: "20.10.24".into(), arch: "amd64".into(), ..Default::default() },
         };
-        Self { store: Arc::new(MemoryStore::new()), machine: Arc::new(FakeMachine(Mutex::new(facts))) }
+        let (moves, address) = NodeAddress::channel(Some([192, 0, 2, 7].into()));
+        let machine = Arc::new(FakeMachine(Mutex::new(facts)));
+        Self { store: Arc::new(MemoryStore::new()), machine, moves, address }
     }
 
     fn agent(&self, since: &str) -> NodeLoop {
@@ -48,7 +52,8 @@ impl Rig {
         let machine: Arc<dyn Machine> = self.machine.clone();
         NodeLoop::new(NodeDeps {
             node: "n1".into(),
-            api: "http://127.0.0.1:7071".into(),
+            listen: "0.0.0.0:7071".parse().unwrap(),
+            address: self.address.clone(),
             age_recipient: Some("age1node".into()),
             store,
             machine,
@@ -90,6 +95,18 @@ async fn a_new_node_registers_and_beats() {
     assert_eq!(record.max_pods, 110);
     assert_eq!(record.labels["kubernetes.io/hostname"], "n1");
     assert_eq!(rig.heartbeat().await.unwrap().since, FIRST.parse().unwrap());
+}
+
+// Seen red with the URL of the agent's start.
+#[tokio::test(start_paused = true)]
+async fn the_api_is_where_the_node_is_now() {
+    let rig = Rig::new();
+    let mut node = rig.agent(FIRST);
+    run(&mut node, FIRST).await.unwrap();
+    assert_eq!(rig.record().await.api, "http://192.0.2.7:7071");
+    rig.moves.send_replace(Some([192, 0, 2, 8].into()));
+    run(&mut node, FIRST).await.unwrap();
+    assert_eq!(rig.record().await.api, "http://192.0.2.8:7071");
 }
 
 #[tokio::test(start_paused = true)]

@@ -26,12 +26,12 @@ pub type Uid = String;
 /// A container of a pod: uid and container name; an empty name is the pod as a whole.
 pub type Slot = (Uid, String);
 
-/// What does not change while the agent runs.
+/// What does not change while the agent runs, and what is as it was at the last look: address and name servers.
 #[derive(Debug, Clone)]
 pub struct NodeFacts {
     /// The node.
     pub node: String,
-    /// Its address, for `status.hostIP`.
+    /// Its address, for `status.hostIP`, and of pods on its own network.
     pub node_ip: IpAddr,
     /// The instance.
     pub instance: String,

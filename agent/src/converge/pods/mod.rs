@@ -5,7 +5,6 @@
 //! pod up; writes `status/<node>/pods/…`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -28,6 +27,7 @@ use crate::converge::images::ImageBook;
 use crate::converge::pod_table::PodTable;
 use crate::desired::{Desired, DesiredStore, DiskError, ETCD_GRACE, Source};
 use crate::files::PodFiles;
+use crate::node_address::NodeAddress;
 use crate::worlds::docker::Docker;
 use crate::worlds::netlink::Netlink;
 use crate::worlds::prober::Prober;
@@ -99,7 +99,7 @@ pub struct PodsDeps {
     /// This node's name.
     pub node: String,
     /// Its address.
-    pub node_ip: IpAddr,
+    pub address: NodeAddress,
     /// The instance, of container names, labels, bridge and links.
     pub instance: String,
     /// The state directory.
@@ -150,6 +150,7 @@ pub struct PodsLoop {
     world: WorldReader,
     looker: Looker,
     netlink: Arc<dyn Netlink>,
+    address: NodeAddress,
     dns: watch::Receiver<NodeDns>,
     worker: Worker,
     book: HealthBook,
@@ -176,7 +177,7 @@ impl PodsLoop {
         let stale = Stale::default();
         let node = Arc::new(NodeFacts {
             node: deps.node.clone(),
-            node_ip: deps.node_ip,
+            node_ip: deps.address.or_loopback(),
             instance: deps.instance.clone(),
             state_dir: deps.state_dir,
             pause_image: deps.pause_image.reference,
@@ -227,6 +228,7 @@ impl PodsLoop {
             world: deps.world,
             looker: Looker::new(deps.docker, instance, stale),
             netlink: deps.netlink,
+            address: deps.address,
             dns: deps.dns,
             worker,
             book,
@@ -335,7 +337,7 @@ impl Loop for PodsLoop {
             draining,
             finished,
             told: report::told(&self.statuses.borrow(), &world, &self.node.node),
-            node: NodeFacts { dns, ..(*self.node).clone() },
+            node: NodeFacts { dns, node_ip: self.address.or_loopback(), ..(*self.node).clone() },
             desired,
             pods,
             links: links.ok(),

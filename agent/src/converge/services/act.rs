@@ -57,7 +57,7 @@ impl ServicesLoop {
         if let Some(serving) = &plan.udp {
             self.forget_stale(observed, serving, &mut outcome).await;
         } else {
-            self.udp_settled = Some(Arc::clone(&observed.wanted.udp));
+            self.udp_settled = Some(observed.udp());
         }
         outcome
     }
@@ -132,13 +132,13 @@ impl ServicesLoop {
             Err(error) => {
                 outcome.tolerated.push(format!("UDP clients may go on to endpoints that are gone: {error}"));
                 if matches!(error, IptablesError::NotInstalled { .. }) {
-                    self.udp_settled = Some(Arc::clone(&observed.wanted.udp));
+                    self.udp_settled = Some(observed.udp());
                 }
                 return;
             }
         };
         let mut all = true;
-        for flow in stale_flows(&flows, serving, self.deps.node_ip) {
+        for flow in stale_flows(&flows, serving, observed.node) {
             let (to, from) = (flow.to, flow.from);
             match self.deps.iptables.forget_flow(&flow).await {
                 Ok(()) => outcome.done.push(format!("UDP clients of {to} start anew, no more at {from}")),
@@ -149,7 +149,7 @@ impl ServicesLoop {
             }
         }
         if all {
-            self.udp_settled = Some(Arc::clone(&observed.wanted.udp));
+            self.udp_settled = Some(observed.udp());
         }
     }
 }

@@ -7,7 +7,6 @@
 //! agent finds its rules by their names and changes none that is right.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,13 +35,14 @@ pub use report::RulesWriter;
 
 use self::names::ServiceNames;
 use self::observe::Reading;
-use self::plan::{Observed, ServicesPlan, Wanted};
+use self::plan::{Observed, ServicesPlan, UdpSettled, Wanted};
 use self::present::Fingerprint;
 use self::refused::Refusals;
-use self::render::{Place, ServiceRules, UdpServing};
+use self::render::{Place, ServiceRules};
 use crate::catalog::Catalog;
 use crate::converge::network::spellings::Spellings;
 use crate::desired::Source;
+use crate::node_address::NodeAddress;
 use crate::worlds::iptables::Iptables;
 
 /// What the loop stands on.
@@ -50,7 +50,7 @@ pub struct ServicesDeps {
     /// This node.
     pub node: String,
     /// Its address.
-    pub node_ip: Option<Ipv4Addr>,
+    pub address: NodeAddress,
     /// Keeps several Minik8s on one machine apart.
     pub instance: String,
     /// The kernel's rules.
@@ -80,7 +80,7 @@ pub struct ServicesLoop {
     read_again: Option<Duration>,
     /// What was written, and how this iptables prints it.
     spellings: Spellings<Fingerprint>,
-    udp_settled: Option<Arc<UdpServing>>,
+    udp_settled: Option<UdpSettled>,
     /// When the rules came to the revision that is told.
     programmed_at: Option<Timestamp>,
 }

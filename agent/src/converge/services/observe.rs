@@ -76,6 +76,7 @@ impl ServicesLoop {
             wanted: Arc::clone(&self.rendered.wanted),
             present,
             spellings: self.spellings.known(),
+            node: self.deps.address.v4(),
             udp_settled: self.udp_settled.clone(),
             revision: (catalog.source == Source::Etcd).then_some(catalog.revision),
         })

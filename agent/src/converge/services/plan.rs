@@ -48,6 +48,15 @@ impl Wanted {
     }
 }
 
+/// For which UDP connections were looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UdpSettled {
+    /// Who served.
+    pub serving: Arc<UdpServing>,
+    /// The node's own address.
+    pub node: Option<Ipv4Addr>,
+}
+
 /// What the loop saw.
 #[derive(Debug, Clone)]
 pub struct Observed {
@@ -59,10 +68,19 @@ pub struct Observed {
     pub present: Arc<Present>,
     /// Chains that this iptables prints otherwise than they were written: what was, and what is then.
     pub spellings: Arc<Known<Fingerprint>>,
+    /// The node's own address.
+    pub node: Option<Ipv4Addr>,
     /// For which the last look at UDP connections was; none since the start of the agent.
-    pub udp_settled: Option<Arc<UdpServing>>,
+    pub udp_settled: Option<UdpSettled>,
     /// Revision of the catalog that this follows from; none if it is not etcd's.
     pub revision: Option<i64>,
+}
+
+impl Observed {
+    /// For which UDP connections are looked at in this run.
+    pub fn udp(&self) -> UdpSettled {
+        UdpSettled { serving: Arc::clone(&self.wanted.udp), node: self.node }
+    }
 }
 
 /// What is to be done, in this order.
@@ -126,17 +144,19 @@ fn plan_removals(observed: &Observed, wanted: &BTreeSet<ChainRef>, changes: &mut
     }
 }
 
-/// After a change, and once after a start: whoever ran before may have died between rules and
+/// After a change, also of the node's address, and once after a start: whoever ran before may have died between rules and
 /// connections. TCP is left alone: its connections end by themselves when the endpoint does.
 fn plan_udp(observed: &Observed) -> Option<UdpServing> {
     let wanted = &observed.wanted.udp;
     let settled = observed.udp_settled.as_ref();
-    if settled.is_some_and(|settled| Arc::ptr_eq(settled, wanted) || settled == wanted) {
+    let serves_so =
+        |settled: &UdpSettled| Arc::ptr_eq(&settled.serving, wanted) || settled.serving == *wanted;
+    if settled.is_some_and(|settled| settled.node == observed.node && serves_so(settled)) {
         return None;
     }
     let mut serving = UdpServing::clone(wanted);
     // What is no service's any more is served by nobody.
-    for front in settled.iter().flat_map(|settled| settled.keys()) {
+    for front in settled.iter().flat_map(|settled| settled.serving.keys()) {
         serving.entry(*front).or_default();
     }
     (!serving.is_empty()).then_some(serving)

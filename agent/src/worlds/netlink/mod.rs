@@ -10,6 +10,7 @@ use ipnet::Ipv4Net;
 use sha2::{Digest, Sha256};
 
 mod bridge;
+mod changes;
 mod checksums;
 mod entries;
 mod fake;
@@ -25,6 +26,7 @@ mod survey;
 mod tests;
 mod tunnel;
 
+pub use changes::AddressChanges;
 pub use checksums::{Checksums, Offload};
 pub use fake::FakeNetlink;
 pub use listeners::{Listener, Port};

@@ -1,14 +1,18 @@
 //! etcd, connected to when it can be: a daemon that has worked with it before does not need it to start.
 //!
 //! Every call tries to connect as long as nobody succeeded; after that the client reconnects by
-//! itself.
+//! itself. What the client can't see is that the machine's own address is gone from under its
+//! connections: whoever knows says so by [`LazyStore::reconnect`].
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::stream::BoxStream;
+use futures::StreamExt as _;
+use futures::stream::{self, BoxStream};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use super::EtcdStore;
 use crate::store::{Guard, KeyValue, LeaseId, Listing, Op, Store, StoreError, TxnOutcome, WatchBatch};
@@ -19,13 +23,21 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// A store on an etcd that may not be there yet.
 pub struct LazyStore {
     endpoints: Vec<String>,
+    line: Mutex<Arc<Line>>,
+}
+
+/// The connections of one time, and all that goes on on them.
+#[derive(Default)]
+struct Line {
     connected: OnceCell<EtcdStore>,
+    /// They are given up.
+    cut: CancellationToken,
 }
 
 impl LazyStore {
     /// A store that will connect to these.
     pub fn new(endpoints: Vec<String>) -> Self {
-        Self { endpoints, connected: OnceCell::new() }
+        Self { endpoints, line: Mutex::default() }
     }
 
     /// Connects now, or says why it can't.
@@ -33,21 +45,46 @@ impl LazyStore {
     /// # Errors
     /// [`StoreError::Connect`]: no etcd answers there within `patience`.
     pub async fn connect(&self, patience: Duration) -> Result<(), StoreError> {
-        self.store_within(patience).await.map(|_| ())
+        self.connected(&self.line(), patience).await.map(|_| ())
     }
 
-    async fn store(&self) -> Result<&EtcdStore, StoreError> {
-        self.store_within(PATIENCE).await
+    /// Gives the connections up for new ones, which the next call makes. Calls under way fail at once, and
+    /// watches end: of a connection whose address is gone the client would hear in 10 s at best.
+    pub fn reconnect(&self) {
+        let former = std::mem::take(&mut *self.line.lock().unwrap_or_else(PoisonError::into_inner));
+        former.cut.cancel();
     }
 
-    async fn store_within(&self, patience: Duration) -> Result<&EtcdStore, StoreError> {
+    fn line(&self) -> Arc<Line> {
+        Arc::clone(&self.line.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    async fn connected<'a>(&self, line: &'a Line, patience: Duration) -> Result<&'a EtcdStore, StoreError> {
         // Boxed: connecting is a large future, and every call holds one.
         let connecting =
-            self.connected.get_or_try_init(|| Box::pin(EtcdStore::connect(&self.endpoints, patience)));
+            line.connected.get_or_try_init(|| Box::pin(EtcdStore::connect(&self.endpoints, patience)));
         // One tries at a time; the others wait for it, and no longer than they would themselves.
         timeout(patience, connecting).await.unwrap_or_else(|_| {
             let endpoints = self.endpoints.join(",");
             Err(StoreError::Connect { endpoints, message: format!("no answer within {patience:?}") })
+        })
+    }
+
+    async fn on<'a>(&self, line: &'a Line) -> Result<&'a EtcdStore, StoreError> {
+        self.connected(line, PATIENCE).await
+    }
+}
+
+impl Line {
+    /// What the call says, unless the connections are given up before.
+    async fn until_cut<T>(
+        &self,
+        act: &'static str,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        // Whoever is cut off can't know what became of the call, as after any other error.
+        self.cut.run_until_cancelled(call).await.unwrap_or_else(|| {
+            Err(StoreError::Request { act, message: "the connection was given up for a new one".to_owned() })
         })
     }
 }
@@ -55,15 +92,18 @@ impl LazyStore {
 #[async_trait]
 impl Store for LazyStore {
     async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError> {
-        self.store().await?.get(key).await
+        let line = self.line();
+        line.until_cut("a read", async { self.on(&line).await?.get(key).await }).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Listing, StoreError> {
-        self.store().await?.list(prefix).await
+        let line = self.line();
+        line.until_cut("a read", async { self.on(&line).await?.list(prefix).await }).await
     }
 
     async fn txn(&self, guards: Vec<Guard>, ops: Vec<Op>) -> Result<TxnOutcome, StoreError> {
-        self.store().await?.txn(guards, ops).await
+        let line = self.line();
+        line.until_cut("a transaction", async { self.on(&line).await?.txn(guards, ops).await }).await
     }
 
     async fn watch(
@@ -71,18 +111,28 @@ impl Store for LazyStore {
         prefix: &str,
         from_revision: i64,
     ) -> Result<BoxStream<'static, Result<WatchBatch, StoreError>>, StoreError> {
-        self.store().await?.watch(prefix, from_revision).await
+        let line = self.line();
+        let opening = async { self.on(&line).await?.watch(prefix, from_revision).await };
+        let batches = line.until_cut("a watch", opening).await?;
+        let (cut, prefix) = (line.cut.clone(), prefix.to_owned());
+        // One that ended by itself has said why.
+        let end = stream::once(async move { cut.is_cancelled().then_some(StoreError::WatchEnded(prefix)) });
+        let end = end.filter_map(|why| async { why.map(Err) });
+        Ok(batches.take_until(line.cut.clone().cancelled_owned()).chain(end).boxed())
     }
 
     async fn lease_grant(&self, ttl: Duration) -> Result<LeaseId, StoreError> {
-        self.store().await?.lease_grant(ttl).await
+        let line = self.line();
+        line.until_cut("a new lease", async { self.on(&line).await?.lease_grant(ttl).await }).await
     }
 
     async fn lease_keep_alive(&self, lease: LeaseId) -> Result<(), StoreError> {
-        self.store().await?.lease_keep_alive(lease).await
+        let line = self.line();
+        line.until_cut("a keep-alive", async { self.on(&line).await?.lease_keep_alive(lease).await }).await
     }
 
     async fn lease_revoke(&self, lease: LeaseId) -> Result<(), StoreError> {
-        self.store().await?.lease_revoke(lease).await
+        let line = self.line();
+        line.until_cut("the end of a lease", async { self.on(&line).await?.lease_revoke(lease).await }).await
     }
 }

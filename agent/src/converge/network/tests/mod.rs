@@ -69,6 +69,7 @@ fn network_loop<N: Netlink + Tunnels>(
             pods,
             catalog,
             vtep,
+            address: watch::Sender::new(None),
             rules_changed: Nudge::new().0,
         },
     )

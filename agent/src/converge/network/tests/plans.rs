@@ -315,7 +315,24 @@ async fn a_tunnel_that_is_there_at_a_start_moves_only_to_an_address_that_stays()
     let next = rig.network.report(observed, outcome).await.unwrap();
     assert_eq!(rig.netlink.kernel().tunnels["mk8s.1"].0.local, former);
     assert_eq!(next, Next::After(Duration::from_secs(2)));
+    assert_eq!(
+        *rig.network.address.borrow(),
+        Some(former.into()),
+        "and nothing else moves before the tunnel"
+    );
     tokio::time::advance(Duration::from_secs(2)).await;
     run(&mut rig).await.unwrap();
     assert_eq!(rig.netlink.kernel().tunnels["mk8s.1"].0.local, Ipv4Addr::new(192, 0, 2, 1));
+    assert_eq!(*rig.network.address.borrow(), Some([192, 0, 2, 1].into()));
+}
+
+// Seen red with the range asked for first.
+#[tokio::test]
+async fn the_address_is_known_without_a_range_and_one_that_was_given_stays() {
+    for (given, published) in [(None, Some([192, 0, 2, 1].into())), (Some([192, 0, 2, 9].into()), None)] {
+        let mut rig = rig();
+        rig.network.settings.node_ip = given;
+        assert!(matches!(rig.network.observe().await.unwrap(), Observation::NotReady(_)));
+        assert_eq!(*rig.network.address.borrow(), published, "{given:?}");
+    }
 }

@@ -47,6 +47,8 @@ struct Answer {
     id: String,
     kind: ProbeKind,
     round: u64,
+    /// What was asked.
+    action: Action,
     begun: Instant,
     found: Found,
 }
@@ -107,7 +109,8 @@ impl ProbeRunner {
         }
     }
 
-    /// Begins with new containers and leaves those that are not wanted any more.
+    /// Begins with new containers and leaves those that are not wanted any more. One that is asked otherwise
+    /// from now on, as its node has another address, keeps what it has shown so far.
     fn follow(&mut self, targets: &Targets) {
         self.tracked.retain(|id, tracked| {
             let stays = targets.contains_key(id);
@@ -119,8 +122,11 @@ impl ProbeRunner {
         for (id, target) in targets {
             if let Some(tracked) = self.tracked.get_mut(id) {
                 if is_same_life(tracked.target.started_at, target.started_at) {
-                    let known = Arc::make_mut(&mut tracked.target);
-                    known.started_at = known.started_at.or(target.started_at);
+                    let started_at = tracked.target.started_at.or(target.started_at);
+                    // The node may have another address by now.
+                    if tracked.target.checks != target.checks || tracked.target.started_at != started_at {
+                        tracked.target = Arc::new(ProbeTarget { started_at, ..target.clone() });
+                    }
                     continue;
                 }
                 // Somebody has started the same container again: what was asked of it before says nothing.
@@ -170,23 +176,27 @@ impl ProbeRunner {
         let handle = self.answers.spawn(async move {
             // The semaphore is never closed.
             let _slot = semaphore.acquire().await;
-            let found = asker.check(&id, &check.action, check.timing.timeout);
+            let action = check.action;
+            let found = asker.check(&id, &action, check.timing.timeout);
             // A check that panics must not be the last one of its container.
             let found = AssertUnwindSafe(found).catch_unwind().await;
             let found = found.unwrap_or_else(|_| Found::Unknown("the check panicked".to_owned()));
-            Answer { id, kind, round, begun, found }
+            Answer { id, kind, round, action, begun, found }
         });
         tracked.asking.insert(kind, handle);
     }
 
     fn take(&mut self, answer: Answer) {
-        let Answer { id, kind, round, begun, found } = answer;
+        let Answer { id, kind, round, action, begun, found } = answer;
         // One that came as it was cut off is of the observation before.
         let Some(tracked) = self.tracked.get_mut(&id).filter(|tracked| tracked.round == round) else {
             return;
         };
         tracked.asking.remove(&kind);
         let target = Arc::clone(&tracked.target);
+        // What was asked at an address that the node no longer has says nothing of the container.
+        let is_current = target.checks.get(&kind).is_some_and(|check| check.action == action);
+        let found = if is_current { found } else { Found::Unknown("it is asked elsewhere now".to_owned()) };
         let before = tracked.machine.health();
         match &found {
             Found::Success | Found::Warning(_) => tracked.machine.note(kind, true),

@@ -210,6 +210,28 @@ async fn each_is_asked_once_a_period_until_it_is_not_wanted() {
     rig.shutdown.cancel();
 }
 
+// Seen red with the first target kept, and with answers of the former one counted.
+#[tokio::test(start_paused = true)]
+async fn a_container_whose_node_moves_is_asked_at_the_new_address_and_stays_what_it_is() {
+    let rig = Rig::new();
+    let at = |port| {
+        Arc::new(Targets::from([("c".to_owned(), target(&[(Readiness, tcp(port)), (Liveness, tcp(port))]))]))
+    };
+    rig.wanted.send_replace(at(1));
+    tokio::time::sleep(SECOND * 5).await;
+    assert_eq!(rig.health("c"), "sr");
+    // The former address is gone; what is asked there now gets no answer, or too late.
+    rig.prober.net().answers.insert("h:1".into(), FakeAnswer::Silent);
+    tokio::time::sleep(SECOND * 5 / 2).await;
+    rig.wanted.send_replace(at(2));
+    for _ in 0..20 {
+        tokio::time::sleep(SECOND / 2).await;
+        assert_eq!(rig.health("c"), "sr");
+    }
+    assert!(rig.asked(2) >= 16, "{}", rig.asked(2));
+    rig.shutdown.cancel();
+}
+
 #[tokio::test(start_paused = true)]
 async fn commands_that_hang_hold_up_no_request_and_silence_is_a_failure() {
     let rig = Rig::new();

@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::{NoCredentials, PauseImage, PodsDeps, PodsLoop, names, volumes};
 use super::{binding, subnet};
 use crate::converge::images::ImageBook;
+use crate::node_address::NodeAddress;
 use crate::worlds::docker::{DockerError, FakeDocker, Fault, Namespaces};
 use crate::worlds::netlink::{
     Bridge, FakeNetlink, HostEnd, Listener, Netlink, NetlinkError, PodLink, Port, Route,
@@ -158,7 +159,7 @@ impl Rig {
             container_limits: Default::default(),
             dns: watch::channel(Default::default()).1,
             node: "n1".into(),
-            node_ip: "192.0.2.1".parse().unwrap(),
+            address: NodeAddress::channel(Some([192, 0, 2, 1].into())).1,
             instance: "mk8s".into(),
             state_dir: self.state.path().to_owned(),
             mtu: 1500,

@@ -19,6 +19,7 @@ use super::laws::after_restore;
 use super::*;
 use crate::catalog::Catalog;
 use crate::desired::Source;
+use crate::node_address::NodeAddress;
 use crate::worlds::iptables::{FakeIptables, UdpFlow};
 
 pub(super) struct Rig {
@@ -47,7 +48,7 @@ fn rig_on(iptables: Arc<FakeIptables>) -> Rig {
     let (programmed, newest) = watch::channel(0);
     let services = ServicesLoop::new(ServicesDeps {
         node: "here".to_owned(),
-        node_ip: Some(std::net::Ipv4Addr::new(192, 0, 2, 1)),
+        address: NodeAddress::channel(Some([192, 0, 2, 1].into())).1,
         instance: "mk8s".to_owned(),
         iptables: Arc::clone(&iptables) as _,
         subnet,
@@ -189,7 +190,7 @@ async fn the_time_that_is_told_is_that_at_which_the_rules_came_to_the_revision()
 }
 
 fn at(last: u8, endpoint: &str) -> ServiceRecord {
-    ServiceRecord { cluster_ip: Some(std::net::Ipv4Addr::new(10, 96, 0, last)), ..service(&[endpoint]) }
+    ServiceRecord { cluster_ip: Some(Ipv4Addr::new(10, 96, 0, last)), ..service(&[endpoint]) }
 }
 
 // Seen red with `owners` always empty, with one owner of a refusal alone, and without

@@ -19,6 +19,7 @@ use crate::converge::network::plan::removal;
 use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings};
 use crate::converge::pod_table::PodTable;
 use crate::desired::Source;
+use crate::node_address::NodeAddress;
 use crate::testing::{TestNamespace, in_pod, inside};
 use crate::worlds::iptables::{Iptables as _, RealIptables};
 use crate::worlds::netlink::{Netlink as _, PodLink, RealNetlink, host_link_name};
@@ -84,6 +85,7 @@ impl Node {
             pods: table,
             catalog: watch::channel(Arc::default()).1,
             vtep: watch::Sender::new(None),
+            address: watch::Sender::new(None),
             rules_changed: Nudge::new().0,
         };
         let mut network = NetworkLoop::new(settings, deps);
@@ -147,7 +149,7 @@ fn services_loop(
     let (catalogs, catalog) = watch::channel(Arc::new(known));
     let services = ServicesLoop::new(ServicesDeps {
         node: "here".to_owned(),
-        node_ip: Some(std::net::Ipv4Addr::new(192, 0, 2, 1)),
+        address: NodeAddress::channel(Some([192, 0, 2, 1].into())).1,
         instance: "mk8s".to_owned(),
         iptables: Arc::clone(iptables) as _,
         subnet,
@@ -340,7 +342,7 @@ async fn without_endpoints_clients_are_refused_at_once_and_a_local_policy_drops(
 fn everything() -> Vec<(&'static str, ServiceRecord)> {
     let all = ["10.244.3.2:80", "10.244.3.3:80", "10.244.4.4:80", "10.244.4.5:80", "10.244.4.6:80"];
     let at = |host: u8, record: ServiceRecord| ServiceRecord {
-        cluster_ip: Some(std::net::Ipv4Addr::new(10, 96, 0, host)),
+        cluster_ip: Some(Ipv4Addr::new(10, 96, 0, host)),
         external_ips: Vec::new(),
         ports: vec![port(Protocol::Tcp, 80, Some(30_080 + u16::from(host)))],
         ..record

@@ -30,13 +30,13 @@ fn any_service() -> impl Strategy<Value = ServiceRecord> {
         let (internal_local, external_local, external_ip, affinity_seconds) = flags;
         let protocol = |tcp| if tcp { Protocol::Tcp } else { Protocol::Udp };
         let endpoints = endpoints.into_iter().map(|(node, host, ports)| Endpoint {
-            address: std::net::Ipv4Addr::new(10, 244, node, host),
+            address: Ipv4Addr::new(10, 244, node, host),
             ports,
             ..endpoint(if node == 3 { "10.244.3.1:1" } else { "10.244.4.1:1" })
         });
         ServiceRecord {
-            cluster_ip: cluster_ip.map(|host| std::net::Ipv4Addr::new(10, 96, 0, host)),
-            external_ips: external_ip.then(|| std::net::Ipv4Addr::new(198, 51, 100, 1)).into_iter().collect(),
+            cluster_ip: cluster_ip.map(|host| Ipv4Addr::new(10, 96, 0, host)),
+            external_ips: external_ip.then(|| Ipv4Addr::new(198, 51, 100, 1)).into_iter().collect(),
             ports: distinct(ports).map(|((tcp, number), node)| port(protocol(tcp), number, node)).collect(),
             endpoints: endpoints.collect(),
             affinity_seconds,
@@ -239,6 +239,7 @@ fn only_udp_clients_that_lead_where_nobody_serves_start_anew() {
     assert_eq!(BTreeSet::from_iter(found), BTreeSet::from(stale));
 }
 
+// Seen red with the node's address left out of what is settled.
 #[test]
 fn udp_is_looked_at_after_a_start_and_a_change_and_what_is_gone_is_served_by_nobody() {
     let mut udp = service(&["10.244.3.5:53"]);
@@ -247,6 +248,11 @@ fn udp_is_looked_at_after_a_start_and_a_change_and_what_is_gone_is_served_by_nob
     assert_eq!(plan(&settled).udp, None);
     let started = Observed { udp_settled: None, ..settled.clone() };
     assert_eq!(plan(&started).udp.as_ref(), Some(&*settled.wanted.udp));
+    // Who passed through to the address was a stranger's, and is one from before the service now.
+    let moved = Observed { node: Some([192, 0, 2, 2].into()), ..settled.clone() };
+    assert_eq!(plan(&moved).udp.as_ref(), Some(&*settled.wanted.udp), "the node has another address");
+    let looked = Observed { udp_settled: Some(moved.udp()), ..moved };
+    assert_eq!(plan(&looked).udp, None, "and it has been looked at");
     let removed = Observed { wanted: Arc::new(wanted(&[])), ..settled.clone() };
     let front = UdpFront::Address("10.96.0.5:53".parse().unwrap());
     assert_eq!(plan(&removed).udp, Some(UdpServing::from([(front, BTreeSet::new())])));

@@ -7,7 +7,7 @@ mod laws;
 mod spellings;
 
 use std::collections::BTreeMap;
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
 use schema::kinds::pod::Protocol;
@@ -16,7 +16,7 @@ use schema::records::{Endpoint, ServicePortRecord, ServiceRecord};
 
 pub(crate) use self::laws::after_restore;
 use super::names::ServiceNames;
-use super::plan::{Observed, Wanted, plan};
+use super::plan::{Observed, UdpSettled, Wanted, plan};
 use super::present::{Present, present};
 use super::render::{Place, service_rules};
 use crate::converge::network::render::restore_input;
@@ -57,6 +57,9 @@ fn service(endpoints: &[&str]) -> ServiceRecord {
     }
 }
 
+/// The node's own address.
+const HERE: Option<Ipv4Addr> = Some(Ipv4Addr::new(192, 0, 2, 1));
+
 fn id(name: &str) -> PodRef {
     PodRef::new("default", name)
 }
@@ -75,7 +78,8 @@ fn observed(wanted: Wanted, saved: &str) -> Observed {
 fn seen(wanted: Wanted, present: Present) -> Observed {
     Observed {
         names: place().names,
-        udp_settled: Some(Arc::clone(&wanted.udp)),
+        node: HERE,
+        udp_settled: Some(UdpSettled { serving: Arc::clone(&wanted.udp), node: HERE }),
         wanted: Arc::new(wanted),
         present: Arc::new(present),
         spellings: Arc::default(),

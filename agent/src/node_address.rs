@@ -1,0 +1,85 @@
+//! The node's address: what the network loop settled, for all who tell it to others.
+//!
+//! One place decides it, so the end of the tunnel, pods on the node's network and the agent's API move
+//! together, and none of them with a route that flaps. It reads nothing and changes nothing by itself.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use tokio::sync::watch;
+
+/// The address as it is now. Clones are of the same node.
+#[derive(Debug, Clone)]
+pub struct NodeAddress(watch::Receiver<Option<IpAddr>>);
+
+impl NodeAddress {
+    /// The address that `first` says until the sender says another; none: the node has none so far.
+    pub fn channel(first: Option<IpAddr>) -> (watch::Sender<Option<IpAddr>>, Self) {
+        let (sender, receiver) = watch::channel(first);
+        (sender, Self(receiver))
+    }
+
+    /// The address, if the node has or had one.
+    pub fn known(&self) -> Option<IpAddr> {
+        *self.0.borrow()
+    }
+
+    /// The address, for whoever needs one: a machine without any network still runs pods.
+    pub fn or_loopback(&self) -> IpAddr {
+        self.known().unwrap_or(Ipv4Addr::LOCALHOST.into())
+    }
+
+    /// The address where only IPv4 will do.
+    pub fn v4(&self) -> Option<Ipv4Addr> {
+        match self.or_loopback() {
+            IpAddr::V4(address) => Some(address),
+            IpAddr::V6(_) => None,
+        }
+    }
+
+    /// To wait for changes on.
+    pub fn changes(&self) -> watch::Receiver<Option<IpAddr>> {
+        self.0.clone()
+    }
+}
+
+/// Where the reconciler finds the agent. An API that listens everywhere is found at the node's address, one
+/// that was given an address only there.
+pub fn api_url(listen: SocketAddr, node: IpAddr) -> String {
+    let mut address = listen;
+    if address.ip().is_unspecified() {
+        address.set_ip(node);
+    }
+    format!("http://{address}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Seen red with the node's address in any URL.
+    #[test]
+    fn an_api_that_listens_everywhere_is_where_the_node_is_and_any_other_where_it_was_told() {
+        for (listen, node, url) in [
+            ("0.0.0.0:7071", "192.0.2.1", "http://192.0.2.1:7071"),
+            ("0.0.0.0:7071", "192.0.2.2", "http://192.0.2.2:7071"),
+            ("[::]:7071", "192.0.2.2", "http://192.0.2.2:7071"),
+            ("0.0.0.0:7071", "2001:db8::1", "http://[2001:db8::1]:7071"),
+            ("127.0.0.1:7071", "192.0.2.2", "http://127.0.0.1:7071"),
+            ("192.0.2.1:7071", "192.0.2.2", "http://192.0.2.1:7071"),
+        ] {
+            assert_eq!(api_url(listen.parse().unwrap(), node.parse().unwrap()), url, "{listen} on {node}");
+        }
+    }
+
+    #[test]
+    fn a_node_without_an_address_is_its_own_loopback_until_it_has_one() {
+        let (sender, address) = NodeAddress::channel(None);
+        let loopback: IpAddr = Ipv4Addr::LOCALHOST.into();
+        assert_eq!((address.known(), address.or_loopback()), (None, loopback));
+        let given: IpAddr = [192, 0, 2, 1].into();
+        sender.send_replace(Some(given));
+        assert_eq!((address.known(), address.or_loopback()), (Some(given), given));
+        sender.send_replace(Some("2001:db8::1".parse().unwrap()));
+        assert_eq!(address.v4(), None);
+    }
+}

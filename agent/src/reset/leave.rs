@@ -1,0 +1,146 @@
+//! Takes what etcd has of a node that leaves for good, so that its pods run elsewhere and its range of
+//! addresses is free.
+//!
+//! Done last: what is not bound to this node any more starts on another one, and must not run here then.
+//! A node that is only away keeps all of it.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use schema::keys::{Key, prefix};
+use schema::store::{Guard, Op, Store, TXN_OPS_MAX, TxnOutcome};
+use tokio::time::sleep;
+
+use super::Removed;
+use crate::converge::node::HEARTBEAT_TTL;
+
+/// So long the heartbeat of an agent that was just stopped may last, with time for etcd to end its lease.
+const HEARTBEAT_MAX: Duration = HEARTBEAT_TTL.saturating_add(Duration::from_secs(5));
+
+/// Between two looks at it.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// The node that leaves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leaving {
+    /// etcd's client addresses.
+    pub etcd: Vec<String>,
+    /// Its name.
+    pub node: String,
+}
+
+/// Takes all of it away. A second run finds nothing.
+pub(super) async fn leave(store: &dyn Store, node: &str, removed: &mut Removed) -> anyhow::Result<()> {
+    wait_until_silent(store, node).await?;
+    let mut keys = Vec::new();
+    for prefix in [format!("{}{node}/", prefix::STATUS), prefix::bindings_of(node)] {
+        let listed = store.list(&prefix).await.context("cannot list what etcd has of this node")?;
+        keys.extend(listed.items.into_iter().map(|pair| pair.key));
+    }
+    let mut there = Vec::new();
+    for key in [Key::Node(node.to_owned()), Key::Subnet(node.to_owned())] {
+        let key = key.to_string();
+        let found = store.get(&key).await.context("cannot read what etcd has of this node")?;
+        there.extend(found.map(|pair| pair.key));
+    }
+    for ops in steps(node, there, keys) {
+        let count = ops.len();
+        // Whoever starts an agent of this name meanwhile keeps what is left.
+        let guard = Guard::Absent(Key::Heartbeat(node.to_owned()).to_string());
+        let done = store.txn(vec![guard], ops).await.context("cannot take this node out of etcd")?;
+        match done {
+            TxnOutcome::Committed(_) => removed.done(format!("{count} keys of node {node} in etcd")),
+            TxnOutcome::Conflict => bail!("an agent of node {node} was started; stop it and run this again"),
+        }
+    }
+    Ok(())
+}
+
+async fn wait_until_silent(store: &dyn Store, node: &str) -> anyhow::Result<()> {
+    let key = Key::Heartbeat(node.to_owned()).to_string();
+    let silent = async {
+        while store.get(&key).await?.is_some() {
+            sleep(LOOK_EVERY).await;
+        }
+        Ok::<(), schema::store::StoreError>(())
+    };
+    match tokio::time::timeout(HEARTBEAT_MAX, silent).await {
+        Ok(looked) => looked.context("cannot read this node's heartbeat"),
+        Err(_) => bail!("an agent of node {node} is alive; stop it, or say which node leaves with --node"),
+    }
+}
+
+/// What is deleted, a transaction each: the record first, so that nothing is placed on the node any more; its
+/// range in the end, when nothing has an address of it.
+fn steps(node: &str, own: Vec<String>, below: Vec<String>) -> Vec<Vec<Op>> {
+    let subnet = Key::Subnet(node.to_owned()).to_string();
+    let (last, first): (Vec<String>, Vec<String>) = own.into_iter().partition(|key| *key == subnet);
+    let ops: Vec<Op> = first.into_iter().chain(below).chain(last).map(Op::delete).collect();
+    ops.chunks(TXN_OPS_MAX).map(<[Op]>::to_vec).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use schema::store::memory::MemoryStore;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    async fn filled(pods: usize) -> MemoryStore {
+        let store = MemoryStore::new();
+        for node in ["n1", "n10"] {
+            let mut keys: Vec<String> =
+                ["nodes/", "subnets/"].iter().map(|kind| format!("/minik8s/{kind}{node}")).collect();
+            keys.extend(
+                ["status/N/usage", "status/N/rules", "bindings/N/settled"]
+                    .map(|key| format!("/minik8s/{}", key.replace('N', node))),
+            );
+            for pod in 0..pods {
+                keys.push(format!("/minik8s/bindings/{node}/default/p{pod}"));
+                keys.push(format!("/minik8s/status/{node}/pods/default/p{pod}"));
+            }
+            for key in keys {
+                let _ = store.txn(vec![], vec![Op::put(key, "{}")]).await.unwrap();
+            }
+        }
+        store
+    }
+
+    async fn left(store: &MemoryStore) -> Vec<String> {
+        store.list("/minik8s/").await.unwrap().items.into_iter().map(|pair| pair.key).collect()
+    }
+
+    // Seen red with a prefix that ends before the slash.
+    #[tokio::test]
+    async fn all_of_the_node_goes_and_nothing_of_others() {
+        let store = filled(110).await;
+        let mut removed = Removed::default();
+        leave(&store, "n1", &mut removed).await.unwrap();
+        let left = left(&store).await;
+        assert!(left.len() == 225 && left.iter().all(|key| key.contains("n10")), "{left:?}");
+        assert_eq!(removed.lines, ["120 keys of node n1 in etcd", "105 keys of node n1 in etcd"]);
+        let mut again = Removed::default();
+        leave(&store, "n1", &mut again).await.unwrap();
+        assert!(again.lines.is_empty());
+    }
+
+    #[test]
+    fn the_record_goes_first_and_the_range_last() {
+        let own = ["/minik8s/nodes/n", "/minik8s/subnets/n"].map(str::to_owned).to_vec();
+        let all: Vec<Op> = steps("n", own, vec!["/minik8s/status/n/usage".to_owned()]).concat();
+        let wanted = ["/minik8s/nodes/n", "/minik8s/status/n/usage", "/minik8s/subnets/n"];
+        assert_eq!(all, wanted.map(Op::delete));
+    }
+
+    // Seen red without the wait.
+    #[tokio::test(start_paused = true)]
+    async fn a_node_whose_agent_is_alive_keeps_all() {
+        let store = filled(1).await;
+        let _ = store.txn(vec![], vec![Op::put("/minik8s/heartbeats/n1", "{}")]).await.unwrap();
+        let (before, begun) = (left(&store).await, Instant::now());
+        let refused = leave(&store, "n1", &mut Removed::default()).await.unwrap_err();
+        assert!(refused.to_string().contains("stop it"), "{refused}");
+        assert!(begun.elapsed() >= HEARTBEAT_TTL, "one that was just stopped is waited for");
+        assert_eq!(left(&store).await, before);
+    }
+}

@@ -1,0 +1,73 @@
+//! A node leaves for good: `minik8s-agent reset --leave` takes away what etcd has of it, its pods start on another
+//! node, and the others forget the way to it.
+//!
+//! Seen red with an agent that knew no `--leave`.
+
+use std::process::Command;
+
+use harness::manifests::web;
+use harness::{Change, Cluster, ClusterOptions, Context, Result, Where, ensure, eventually, outcome, secs};
+use nix::sys::signal::Signal;
+
+#[test]
+fn a_node_that_leaves_for_good_is_forgotten_and_its_pods_start_elsewhere() -> Result<()> {
+    let options = ClusterOptions { place: Where::Namespaces(2), ..ClusterOptions::default() };
+    Cluster::run(options, |cluster| {
+        let names = ["a", "b", "c", "d"].map(|letter| format!("web-{letter}"));
+        let pods = names.each_ref().map(|name| Change::write(format!("{name}.yaml"), web(name).to_string()));
+        cluster.push(&pods, "Four pods, wherever")?;
+        for name in &names {
+            cluster.running(name, &["web"])?;
+        }
+        let leaving = cluster.numbered(2)?.name.clone();
+        ensure!(
+            !cluster.numbered(2)?.docker.containers(&cluster.slot().instance())?.is_empty(),
+            "nothing is there"
+        );
+
+        let (etcd, instance) = (cluster.etcd_for_nodes(), cluster.slot().instance());
+        let mut command = cluster.numbered(2)?.agent_command("reset", "");
+        command.extend(["--leave", &etcd, "--node", &leaving].map(str::to_owned));
+        // Whoever still runs an agent there has not left.
+        let said = outcome(Command::new(&command[0]).args(&command[1..]), secs(60))?;
+        ensure!(
+            said.code == 1 && !cluster.etcd.list(&format!("/minik8s/nodes/{leaving}"))?.is_empty(),
+            "{said:?}"
+        );
+        cluster.nodes[1].agent.end(Signal::SIGTERM, secs(20))?;
+        let said = outcome(Command::new(&command[0]).args(&command[1..]), secs(60))?;
+        ensure!(
+            said.code == 0 && said.stdout.contains(&format!("keys of node {leaving} in etcd")),
+            "{said:?}"
+        );
+
+        let first = cluster.numbered(1)?;
+        eventually("all pods run on the node that stays", secs(45), || {
+            let there = first.docker.containers(&instance)?;
+            for name in &names {
+                let runs = |c: &harness::ContainerView| {
+                    c.label("pod") == *name && c.label("container") == "web" && c.running
+                };
+                ensure!(there.iter().any(runs), "{name} does not");
+            }
+            Ok(())
+        })?;
+        eventually("nothing of it is left", secs(20), || {
+            let keys = cluster.etcd.list("/minik8s/")?;
+            let left: Vec<&str> =
+                keys.iter().map(|key| key.key.as_str()).filter(|key| key.contains(&leaving)).collect();
+            ensure!(left.iter().all(|key| key.contains("/events/")), "{left:?}");
+            Ok(())
+        })?;
+        // It may have been about to register again: a minute of grace.
+        eventually("the way to it is forgotten", secs(90), || {
+            let entries = first.net.run("bridge", &["fdb", "show", "dev", &format!("{instance}.1")])?;
+            let gone = cluster.numbered(2)?.address().context("no address")?;
+            ensure!(!entries.contains(&format!("dst {gone} ")), "{entries}");
+            Ok(())
+        })?;
+        let nodes = cluster.cli(&["get", "nodes"])?.ok()?;
+        ensure!(nodes.contains(&first.name) && !nodes.contains(&leaving), "{nodes}");
+        Ok(())
+    })
+}
