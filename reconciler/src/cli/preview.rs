@@ -18,6 +18,7 @@ use super::output::{Screen, write_out};
 use crate::args::{FindCommentArgs, PlanArgs, PlanFormat};
 use crate::gitops::history::is_whole;
 use crate::gitops::offline::{Live, Request, compare};
+use crate::gitops::plan::HeldOf;
 use crate::gitops::review::{MARKER, Review, Room, markdown, no_review, text};
 use crate::view::{List, NodeView, RevisionView, SourceView, StoredObject};
 
@@ -151,11 +152,12 @@ async fn live(client: &Client, source: Option<&str>) -> Result<(SourceView, Live
         (value.reference(), Arc::new(Versioned { value, create_revision, mod_revision }))
     });
     let ready = nodes.into_iter().filter(|node| node.is_ready);
+    let held = status.status.held_prune.as_ref();
     let live = Live {
         objects: stored.collect(),
         applied: status.status.applied_commit.clone(),
         whole: history.into_iter().find(|r| is_whole(&r.revision)).map(|r| r.revision.commit),
-        held_of: status.status.held_prune.as_ref().map(|held| held.owned),
+        held: held.map(|held| HeldOf { owned: held.owned, since: held.since }),
         nodes: ready
             .map(|node| Room {
                 name: node.name,

@@ -63,6 +63,7 @@ fn degraded() -> World {
         why: "push a commit with the trailer `Minik8s-Allow-Prune: true` to release it".to_owned(),
         deletes: 12,
         owned: 14,
+        since: 0,
         objects: Vec::new(),
     });
     source.error = Some(SourceError {

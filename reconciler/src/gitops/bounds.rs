@@ -136,6 +136,7 @@ mod tests {
                 why: text.to_owned(),
                 deletes: 1,
                 owned: 7,
+                since: 0,
                 objects: vec![object(text); count],
             }),
             waiting: vec![waiting; count],

@@ -113,7 +113,7 @@ impl Memory {
     /// Writes down what is owned once `plan` is carried out, ahead of it, if that is news.
     pub(super) async fn keep(&mut self, situation: &Situation, plan: &SyncPlan) -> Result<(), io::Error> {
         self.lost.retain(|object, _| plan.lost.contains(object));
-        self.held_of = matches!(plan.prune, Prune::Held { .. }).then_some(plan.prune_of);
+        self.held_of = matches!(plan.prune, Prune::Held { .. }).then_some(plan.prune_of.owned);
         self.base = situation.lineage.base.clone().or(self.base.take());
         let creates = plan.steps.iter().any(|step| matches!(step.act, Act::Create(_)));
         if !creates && self.made_of.as_ref().is_some_and(|made_of| self.is_made_of(made_of, situation)) {

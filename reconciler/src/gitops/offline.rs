@@ -19,7 +19,7 @@ use super::check::homes_in_question;
 use super::cut;
 use super::files::{self, InCommit, Known, SourceFolder};
 use super::load::{self, Layouts, Manifests};
-use super::plan::{Act, Situation, SyncPlan, plan};
+use super::plan::{Act, HeldOf, Situation, SyncPlan, plan};
 use super::prune::Lineage;
 use super::review::{Frame, Review, Room, review};
 use super::spread::spread;
@@ -62,8 +62,8 @@ pub struct Live {
     pub applied: Option<String>,
     /// Newest commit whose removals were all done.
     pub whole: Option<String>,
-    /// How many objects the source owned when the prune that is still held was first held.
-    pub held_of: Option<u64>,
+    /// Against what the prune that is still held is measured.
+    pub held: Option<HeldOf>,
     /// Nodes that live.
     pub nodes: Vec<Room>,
 }
@@ -187,7 +187,8 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
         lineage,
         live,
         malformed: BTreeSet::new(),
-        held_of: request.live.as_ref().and_then(|live| live.held_of),
+        held: request.live.as_ref().and_then(|live| live.held),
+        revision: 0,
         lost: BTreeMap::new(),
         service_cidr: None,
         incomplete: None,
@@ -371,7 +372,8 @@ pub(super) fn objects_of(
         live: Table::new(),
         malformed: BTreeSet::new(),
         lineage: Lineage::default(),
-        held_of: None,
+        held: None,
+        revision: 0,
         lost: BTreeMap::new(),
         service_cidr: None,
         incomplete: None,

@@ -21,7 +21,7 @@ use schema::world::{Table, Versioned};
 use super::check::{Checked, Claim, Found, check, dependencies, removed, warn_of_addresses};
 use super::diff::{FieldChange, changes, file_changes, is_replaced};
 use super::load::Manifests;
-use super::prune::{Evidence, Lineage, Prune, is_protected, prune};
+use super::prune::{Evidence, Lineage, Prune, Share, is_protected, prune};
 use super::spread::spread;
 use crate::git::CommitMeta;
 
@@ -40,14 +40,26 @@ pub struct Situation {
     pub malformed: BTreeSet<ObjectRef>,
     /// History, as far as a prune asks for it.
     pub lineage: Lineage,
-    /// How many objects the source owned when the prune that is still held was first held.
-    pub held_of: Option<u64>,
+    /// Against what the prune that is still held is measured.
+    pub held: Option<HeldOf>,
+    /// Etcd's revision as of `live`.
+    pub revision: i64,
     /// Objects that the source owned in an etcd that was lost, and that may still run.
     pub lost: BTreeMap<ObjectRef, Kept>,
     /// The range of services, if it is known.
     pub service_cidr: Option<Ipv4Net>,
     /// Why the files may not be all there is, for example a remote that can't be reached.
     pub incomplete: Option<String>,
+}
+
+/// What a source owned when a prune was first held. What a commit adds must not make its removals look few: not in
+/// the next run, nor under the next commit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HeldOf {
+    /// So many objects.
+    pub owned: u64,
+    /// Etcd's revision by then; 0 if it is not known.
+    pub since: i64,
 }
 
 /// An object that a lost etcd held.
@@ -74,8 +86,8 @@ pub struct SyncPlan {
     pub quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
     /// Objects that the source owns once all steps are done.
     pub owned: u64,
-    /// Objects that the decision on removals was measured against.
-    pub prune_of: u64,
+    /// What the decision on removals was measured against, and a held one is from now on.
+    pub prune_of: HeldOf,
     /// Those of them that a lost etcd held, while their removal is held.
     pub lost: BTreeSet<ObjectRef>,
     /// The commit holds no manifest, and does not say that this is meant.
@@ -318,7 +330,7 @@ fn prune_policy(situation: &Situation) -> Option<PrunePolicy> {
         name: CLUSTER_NAME.to_owned(),
     };
     let Some(live) = situation.live.get(&object) else { return Some(PrunePolicy::default()) };
-    if situation.held_of.is_some() && live.value.provenance.commit == situation.commit.id {
+    if situation.held.is_some() && live.value.provenance.commit == situation.commit.id {
         return None;
     }
     match &live.value.resource {
@@ -333,7 +345,7 @@ struct Removals {
     protected: Vec<ObjectRef>,
     /// Objects that the source has live.
     owned: usize,
-    prune_of: usize,
+    prune_of: HeldOf,
     lost: BTreeSet<ObjectRef>,
     empty: bool,
 }
@@ -358,12 +370,28 @@ fn removals(situation: &Situation, found: &Found<'_, '_>) -> Removals {
     let lost = lost(situation);
     absent.extend(lost.iter().map(|(object, kept)| (*object, kept.commit.as_str())));
     let empty = found.manifest_files == 0;
-    // What the commit itself adds must not make its removals look few: not in the next run, nor
-    // under the next commit. So a held prune is measured against what there was when it began.
     let all = owned + was_lost;
-    let prune_of = situation.held_of.map_or(all, |held_of| all.min(usize::try_from(held_of).unwrap_or(all)));
+    let now = Share { removals: absent.len(), owned: all };
+    let began = situation.held.map(|held| {
+        let owned = all.min(usize::try_from(held.owned).unwrap_or(all));
+        // What came since was not there to be measured against, and so does not count against it.
+        let is_newer = |object: &ObjectRef| {
+            held.since > 0 && situation.live.get(object).is_some_and(|live| live.create_revision > held.since)
+        };
+        Share { removals: absent.keys().filter(|object| !is_newer(object)).count(), owned }
+    });
+    let policy = prune_policy(situation);
+    let is_over = |share: Share| share.hold(policy.as_ref()).is_some();
+    let prune_of = match situation.held {
+        // Of what was there then nothing too much goes any more, but it does of what there is now.
+        Some(_) if !began.is_some_and(is_over) && is_over(now) => None,
+        held => held,
+    };
+    let prune_of = prune_of.unwrap_or(HeldOf { owned: all as u64, since: situation.revision });
+    let prune_of = HeldOf { owned: prune_of.owned.min(all as u64), ..prune_of };
     let prune = prune(&Evidence {
-        owned: prune_of,
+        owned: all,
+        began,
         absent,
         quarantined: found.quarantined.keys().map(|file| &**file).collect(),
         incomplete: situation.incomplete.as_deref(),
@@ -371,7 +399,7 @@ fn removals(situation: &Situation, found: &Found<'_, '_>) -> Removals {
         empty,
         released: situation.commit.allows_prune,
         lineage: &situation.lineage,
-        policy: prune_policy(situation),
+        policy,
     });
     let is_held = matches!(prune, Prune::Held { .. });
     let lost = lost.into_keys().filter(|_| is_held).cloned().collect();
@@ -398,7 +426,7 @@ fn plan_removals(situation: &Situation, checked: &Checked<'_>, plan: &mut SyncPl
     let removals = removals(situation, &found);
     plan.protected = removals.protected;
     plan.empty = removals.empty;
-    plan.prune_of = removals.prune_of as u64;
+    plan.prune_of = removals.prune_of;
     plan.prune = removals.prune;
     plan.lost = removals.lost;
     let created = plan.steps.iter().filter(|step| matches!(step.act, Act::Create(_))).count();

@@ -33,6 +33,8 @@ pub const RELEASE_HELP: &str =
 pub struct Evidence<'a> {
     /// Objects that the source owns.
     pub owned: usize,
+    /// Those of them that it owned when the prune that is still held was first held.
+    pub began: Option<Share>,
     /// Those of them that no document names, with the commit that set them.
     pub absent: BTreeMap<&'a ObjectRef, &'a str>,
     /// Files that can't be read.
@@ -50,6 +52,34 @@ pub struct Evidence<'a> {
     /// How much may go, as it is applied. `None`: the prune was held by a policy that the commit has
     /// replaced meanwhile, and its own does not release it.
     pub policy: Option<PrunePolicy>,
+}
+
+/// So many removals of so many objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// That would go.
+    pub removals: usize,
+    /// Of these.
+    pub owned: usize,
+}
+
+impl Share {
+    /// Why they may not go, if they may not.
+    pub fn hold(self, policy: Option<&PrunePolicy>) -> Option<Hold> {
+        let Self { removals, owned } = self;
+        if removals == 0 {
+            return None;
+        }
+        if removals >= owned {
+            return Some(Hold::Everything { owned });
+        }
+        let over = |policy: &PrunePolicy| {
+            let most = usize::try_from(policy.max_objects).unwrap_or(usize::MAX);
+            let percent = usize::try_from(policy.max_percent).unwrap_or(usize::MAX);
+            removals > most && removals.saturating_mul(100) > owned.saturating_mul(percent)
+        };
+        policy.is_none_or(over).then(|| Hold::Budget { removals, owned, policy: policy.cloned() })
+    }
 }
 
 /// How the history of what is live stands to the head commit.
@@ -187,17 +217,8 @@ fn hold(evidence: &Evidence<'_>) -> Option<Hold> {
     if let Some(base) = unrelated(evidence) {
         return Some(Hold::UnrelatedHistory { base });
     }
-    let (removals, owned) = (evidence.absent.len(), evidence.owned);
-    if removals >= owned {
-        return Some(Hold::Everything { owned });
-    }
-    let over = |policy: &PrunePolicy| {
-        let most = usize::try_from(policy.max_objects).unwrap_or(usize::MAX);
-        let percent = usize::try_from(policy.max_percent).unwrap_or(usize::MAX);
-        removals > most && removals.saturating_mul(100) > owned.saturating_mul(percent)
-    };
-    let policy = &evidence.policy;
-    policy.as_ref().is_none_or(over).then(|| Hold::Budget { removals, owned, policy: policy.clone() })
+    let now = Share { removals: evidence.absent.len(), owned: evidence.owned };
+    evidence.began.into_iter().chain([now]).find_map(|share| share.hold(evidence.policy.as_ref()))
 }
 
 /// The commit that the head has nothing in common with. Unrelated is only what neither the last
@@ -237,6 +258,7 @@ mod tests {
         let (quarantined, incomplete) = (Vec::new(), None);
         let mut evidence = Evidence {
             owned,
+            began: None,
             absent,
             quarantined,
             incomplete,
@@ -334,6 +356,7 @@ mod tests {
             let (quarantined, incomplete) = (Vec::new(), None);
             let evidence = Evidence {
                 owned: 9,
+                began: None,
                 absent,
                 quarantined,
                 incomplete,

@@ -31,7 +31,7 @@ use super::gate::gate;
 use super::head::Head;
 use super::history;
 use super::memory::Memory;
-use super::plan::{self, Situation, SyncPlan};
+use super::plan::{self, HeldOf, Situation, SyncPlan};
 use super::read::Loaded;
 use super::record::{Place, RecordError, tell, tell_overdue, tell_unkept};
 use super::reviewed::Planned;
@@ -251,7 +251,11 @@ impl SourceLoop {
         let manifests = self.head.manifests(loaded, base.clone(), homes).await?;
         let lineage = self.head.lineage(loaded, base, commits).await?;
         let status = world.sources.get(source);
-        let held_of = status.and_then(|status| status.value.held_prune.as_ref()).map(|held| held.owned);
+        let held = status.and_then(|status| status.value.held_prune.as_ref());
+        let held = held.map(|held| HeldOf { owned: held.owned, since: held.since });
+        // Revisions of an etcd that was lost say nothing of this one.
+        let recalled = self.memory.held_of.filter(|_| !self.memory.lost.is_empty());
+        let recalled = recalled.map(|owned| HeldOf { owned, since: 0 });
         Ok(Some(Situation {
             source: source.clone(),
             commit: Arc::clone(&loaded.commit),
@@ -259,7 +263,8 @@ impl SourceLoop {
             live: world.objects.clone(),
             malformed: malformed_objects(world),
             lineage,
-            held_of: held_of.or(self.memory.held_of.filter(|_| !self.memory.lost.is_empty())),
+            held: held.or(recalled),
+            revision: world.revision,
             lost: self.memory.lost.clone(),
             service_cidr: self.service_cidr,
             incomplete,

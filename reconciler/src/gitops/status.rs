@@ -218,7 +218,8 @@ fn held(plan: &SyncPlan, commit: &CommitMeta, previous: Option<&SourceStatus>) -
         commit: commit.clone(),
         why: why.to_string(),
         deletes,
-        owned: plan.prune_of,
+        owned: plan.prune_of.owned,
+        since: plan.prune_of.since,
         objects: shown,
     })
 }

@@ -5,6 +5,7 @@ mod crash;
 mod cut;
 mod dangerous;
 mod files;
+mod held;
 mod interleavings;
 pub(super) mod kit;
 mod lost;

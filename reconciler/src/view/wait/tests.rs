@@ -177,6 +177,7 @@ fn a_held_prune_fails_the_commit_that_asked_for_it() {
             why: "push the trailer".to_owned(),
             deletes: 12,
             owned: 12,
+            since: 0,
             objects: Vec::new(),
         });
     });

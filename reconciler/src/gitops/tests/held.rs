@@ -1,0 +1,54 @@
+//! What a prune that is held is measured against while commits go on.
+
+use super::kit::{Cluster, Repo, pod, pods};
+
+/// Two pods, of which one is to go, and a broken file that holds it back.
+async fn held_back() -> (Repo, Cluster) {
+    let mut repo = Repo::new(pods(["a", "stays"]));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    repo.remove("a.yaml").set("x.yaml", "kind: Pod\n").commit("One broken, one removed");
+    cluster.settle().await;
+    let held = cluster.status().await.held_prune.expect("nothing is removed beside a broken file");
+    assert_eq!((held.deletes, held.owned), (1, 2));
+    (repo, cluster)
+}
+
+// Seen red with all removals counted against what there was when it was first held.
+#[tokio::test]
+async fn what_came_since_may_go_again() {
+    let (mut repo, mut cluster) = held_back().await;
+    repo.set("b.yaml", pod("b", "one")).set("c.yaml", pod("c", "one")).commit("Two more");
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["a", "b", "c", "stays"]);
+    repo.remove("b.yaml").remove("c.yaml").remove("x.yaml").set("a.yaml", pod("a", "one")).commit("And back");
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["a", "stays"]);
+    assert_eq!(cluster.status().await.held_prune, None);
+}
+
+// Seen red with only what was there when it was first held looked at, and with its measure kept.
+#[tokio::test]
+async fn too_much_of_what_came_since_is_held_whatever_comes_with_it() {
+    let (mut repo, mut cluster) = held_back().await;
+    let many = |letter: &str, count: usize| (0..count).map(|n| format!("{letter}{n}")).collect::<Vec<_>>();
+    repo.files.extend(pods(many("m", 30)));
+    repo.commit("Many more");
+    cluster.settle().await;
+    for name in many("m", 20) {
+        repo.remove(&format!("{name}.yaml"));
+    }
+    repo.remove("x.yaml").set("a.yaml", pod("a", "one"));
+    repo.files.extend(pods(many("n", 100)));
+    repo.commit("Others in their place");
+    for _ in 0..3 {
+        cluster.settle().await;
+        let held = cluster.status().await.held_prune.expect("20 of 32");
+        assert!(held.why.contains("20 of 32 objects"), "{}", held.why);
+        assert_eq!((held.deletes, held.owned, cluster.names().await.len()), (20, 32, 132));
+        cluster.restart();
+    }
+    repo.commit("Yes\n\nMinik8s-Allow-Prune: true\n");
+    cluster.settle().await;
+    assert_eq!(cluster.names().await.len(), 112);
+}
