@@ -10,7 +10,7 @@ use hickory_proto::op::{Message, OpCode, Query, ResponseCode};
 use hickory_proto::rr::rdata::A;
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use schema::meta::PodRef;
-use schema::records::{ServiceRecord, Subnet};
+use schema::records::{RouteRecord, ServiceRecord, Subnet};
 use schema::world::Versioned;
 use tokio::sync::watch;
 
@@ -163,6 +163,36 @@ fn while_systemd_resolved_says_nothing_nothing_is_changed() {
         let is_told = !schema::control::Plan::is_empty(&plan);
         assert!(is_told || wanted == NodeStep::Nothing, "{what}");
     }
+}
+
+fn with_hosts(hosts: &[&str], revision: i64) -> Arc<Catalog> {
+    let route = |host: &&str| {
+        let value = RouteRecord { host: (*host).to_owned(), ..RouteRecord::default() };
+        (PodRef::new("default", *host), Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 }))
+    };
+    Arc::new(Catalog { routes: hosts.iter().map(route).collect(), revision, ..Catalog::default() })
+}
+
+// Seen red with every catalog passed on, and with the first one only.
+#[tokio::test(start_paused = true)]
+async fn only_another_set_of_hosts_is_worth_a_look() {
+    let (catalogs, catalog) = watch::channel(with_hosts(&[], 1));
+    let (hosts, mut read) = watch::channel(BTreeSet::new());
+    let shutdown = tokio_util::sync::CancellationToken::new();
+    let task = tokio::spawn(super::follow_hosts(catalog, hosts, shutdown.clone()));
+    for (now, news) in [
+        (with_hosts(&["shop.example.com"], 2), true),
+        (with_hosts(&["shop.example.com"], 3), false),
+        (with_hosts(&["shop.example.com", "b.example.com"], 4), true),
+        (with_hosts(&[], 5), true),
+    ] {
+        catalogs.send_replace(Arc::clone(&now));
+        let changed = tokio::time::timeout(std::time::Duration::from_secs(60), read.changed()).await;
+        assert_eq!(changed.is_ok(), news, "revision {}", now.revision);
+        assert_eq!(*read.borrow_and_update(), super::hosts(&now));
+    }
+    shutdown.cancel();
+    task.await.unwrap();
 }
 
 #[test]
