@@ -384,7 +384,12 @@ pub(crate) fn wire_dns(
     tasks.spawn_critical("zone", following);
     let (pods, for_pods) = watch::channel(settings.first_for_pods(range.as_ref(), &agent_dir));
     let (nudge, nudged) = Nudge::new();
-    nudge_on_change(tasks, "subnet to dns", subnet.clone(), nudge);
+    nudge_on_change(tasks, "subnet to dns", subnet.clone(), nudge.clone());
+    if settings.node_dns {
+        let (hosts, of_dns) = watch::channel(std::collections::BTreeSet::new());
+        tasks.spawn_critical("hosts", dns::follow_hosts(catalog.clone(), hosts, tasks.token()));
+        nudge_on_change(tasks, "hosts to dns", of_dns, nudge);
+    }
     let instance = config.machine.instance.clone();
     let deps = DnsDeps { settings, instance, agent_dir, netlink, subnet, catalog, zone, pods, handover };
     drive(tasks, DnsLoop::new(deps), dns::INTERVAL, nudged);

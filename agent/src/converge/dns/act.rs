@@ -81,6 +81,11 @@ impl DnsLoop {
         let path = &observed.path;
         let (what, result) = match step {
             NodeStep::Nothing => return,
+            NodeStep::Wait(why) => {
+                let what = "can't be asked and is not told of the cluster's names yet";
+                outcome.failed.push(format!("systemd-resolved, to which {path} leads, {what}: {why}"));
+                return;
+            }
             NodeStep::Write { keep, text } => {
                 let result = self.files.write(keep.as_ref(), &text);
                 (format!("this machine's {path} names the cluster's server first"), result)

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
-use super::plan::{Former, Split};
-use super::resolv::{self, Machine, RESOLVED_LIST, ResolvConf};
+use super::plan::{Former, Resolved, Split};
+use super::resolv::{self, Machine, RESOLVED_LIST};
 use crate::desired::replace;
 
 /// Longest time for `resolvectl`.
@@ -90,13 +90,6 @@ impl MachineFiles {
     }
 }
 
-impl Machine {
-    /// The machine asks systemd-resolved.
-    pub fn own_is_stub(&self) -> bool {
-        ResolvConf::parse(&self.text).is_resolved_stub()
-    }
-}
-
 /// Replaces the file as a whole; in a container it is a mount, which can only be written to.
 fn put(path: &Path, text: &str, link: Option<&str>) -> io::Result<()> {
     let temporary = path.with_extension("minik8s");
@@ -129,11 +122,14 @@ pub fn bridge(instance: &str) -> String {
     crate::converge::network::render::Names::of(instance).bridge
 }
 
-/// What systemd-resolved knows of a link; none if it can't be asked or there is no such link.
-pub async fn split(link: &str) -> Option<Split> {
-    let servers = resolvectl(&["dns", link]).await.ok()?;
-    let domains = resolvectl(&["domain", link]).await.ok()?;
-    Some(Split { servers: words(&servers), domains: words(&domains).into_iter().collect() })
+/// What systemd-resolved knows of a link.
+pub async fn split(link: &str) -> Resolved {
+    let ask = async {
+        let servers = words(&resolvectl(&["dns", link]).await?);
+        let domains = words(&resolvectl(&["domain", link]).await?).into_iter().collect();
+        io::Result::Ok(Split { servers, domains })
+    };
+    ask.await.map_or_else(|error| Resolved::Silent(error.to_string()), Resolved::Says)
 }
 
 /// The words after `Link 5 (mk8s0):`.
@@ -160,7 +156,8 @@ async fn resolvectl(arguments: &[&str]) -> io::Result<String> {
     let mut command = Command::new("resolvectl");
     command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
     let output = tokio::time::timeout(RESOLVECTL_MAX, command.output()).await;
-    let output = output.map_err(|_| io::Error::other("resolvectl does not answer"))??;
+    let output = output.map_err(|_| io::Error::other("resolvectl does not answer"))?;
+    let output = output.map_err(|error| io::Error::other(format!("cannot run resolvectl: {error}")))?;
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
         false => Err(io::Error::other(format!(

@@ -193,6 +193,32 @@ pub async fn follow_zone(
     let _: Option<()> = shutdown.run_until_cancelled(run).await;
 }
 
+/// Publishes the hosts of Dns objects when others come or some go, until `shutdown`. A catalog changes with
+/// every endpoint, of which the machine's own resolver is not told.
+pub async fn follow_hosts(
+    mut catalog: watch::Receiver<Arc<Catalog>>,
+    published: watch::Sender<BTreeSet<String>>,
+    shutdown: CancellationToken,
+) {
+    let run = async {
+        loop {
+            let now = hosts(&catalog.borrow_and_update());
+            published.send_if_modified(|there| {
+                let differs = *there != now;
+                *there = now;
+                differs
+            });
+            tokio::time::sleep(SPACING).await;
+            if catalog.changed().await.is_err() {
+                // The writer ended; whoever watches over it ends the process.
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    // Cancel-safe: a set is published as a whole.
+    let _: Option<()> = shutdown.run_until_cancelled(run).await;
+}
+
 /// The zone before anything is known: of the cluster's names none is denied.
 pub fn first_zone(domain: &Name, subnet: Option<&Subnet>, catalog: &Catalog) -> Zone {
     let unknown = Subnet::new(ipnet::Ipv4Net::default(), ipnet::Ipv4Net::default());

@@ -2,8 +2,8 @@
 
 use schema::records::dns_address;
 
-use super::plan::Observed;
-use super::{DnsLoop, host, hosts};
+use super::plan::{Observed, Resolved};
+use super::{DnsLoop, host, hosts, resolv};
 
 impl DnsLoop {
     pub(super) async fn look(&mut self) -> Observed {
@@ -11,18 +11,20 @@ impl DnsLoop {
         let hosts = hosts(&self.deps.catalog.borrow_and_update());
         let (machine, former, link) = self.files.read();
         let node_dns = self.deps.settings.node_dns;
-        // Without the flag one look is enough: what a former agent left is taken back once.
-        let ask = machine.resolved.is_some() && machine.own_is_stub() && (node_dns || !self.asked_resolved);
-        let split = match ask {
+        let bound = self.running.as_ref().and_then(|running| running.address());
+        // Without the flag one answer is enough: what a former agent left is taken back once.
+        let has_use = if node_dns { bound.is_some() } else { !self.asked_resolved };
+        let former_link = former.as_ref().and_then(|former| former.link.as_deref());
+        let resolved = match has_use && resolv::asks_resolved(&machine, link.as_deref(), former_link) {
             true => host::split(&host::bridge(&self.deps.instance)).await,
-            false => None,
+            false => Resolved::NotAsked,
         };
-        self.asked_resolved = true;
+        self.asked_resolved |= !matches!(resolved, Resolved::Silent(_));
         Observed {
             instance: self.deps.instance.clone(),
             domain: self.deps.settings.domain_text(),
             address: subnet.map(|subnet| dns_address(subnet.service_cidr)),
-            bound: self.running.as_ref().and_then(|running| running.address()),
+            bound,
             given: self.deps.settings.upstream.clone(),
             asked: self.forwarders.borrow().upstreams().to_vec(),
             machine,
@@ -30,7 +32,7 @@ impl DnsLoop {
             path: self.files.path(),
             former,
             node_dns,
-            split,
+            resolved,
             hosts,
         }
     }

@@ -42,6 +42,18 @@ pub struct Split {
     pub domains: BTreeSet<String>,
 }
 
+/// What systemd-resolved said when it was asked about our bridge.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Resolved {
+    /// The machine's file does not lead to it, or it was not asked.
+    #[default]
+    NotAsked,
+    /// It has these.
+    Says(Split),
+    /// It does not answer, or knows no such link yet; the reason.
+    Silent(String),
+}
+
 /// What the loop saw.
 #[derive(Debug, Clone)]
 pub struct Observed {
@@ -67,8 +79,8 @@ pub struct Observed {
     pub former: Option<Former>,
     /// The machine's own resolver shall know the cluster's names.
     pub node_dns: bool,
-    /// What systemd-resolved knows of the bridge; none where it does not run, or was not asked.
-    pub split: Option<Split>,
+    /// What systemd-resolved knows of the bridge.
+    pub resolved: Resolved,
     /// Hosts of Dns objects.
     pub hosts: BTreeSet<String>,
 }
@@ -93,6 +105,8 @@ pub enum NodeStep {
     Split(Split),
     /// systemd-resolved does not ask us any more.
     Unsplit,
+    /// systemd-resolved is who should be told, and can't be asked: nothing is changed until it can.
+    Wait(String),
 }
 
 /// What is to be done.
@@ -146,9 +160,15 @@ fn node_step(seen: &Observed) -> NodeStep {
     let Some(server) = ready else {
         return if seen.node_dns { NodeStep::Nothing } else { undo(seen, written) };
     };
-    if let Some(split) = &seen.split {
-        let wanted = split_of(server, seen);
-        return if *split == wanted { NodeStep::Nothing } else { NodeStep::Split(wanted) };
+    match (&seen.resolved, &seen.former) {
+        (Resolved::Silent(why), _) => return NodeStep::Wait(why.clone()),
+        // The file was written instead once; with systemd-resolved there it leads there again.
+        (Resolved::Says(_), Some(former)) if written => return NodeStep::Restore(former.clone()),
+        (Resolved::Says(split), _) => {
+            let wanted = split_of(server, seen);
+            return if *split == wanted { NodeStep::Nothing } else { NodeStep::Split(wanted) };
+        }
+        (Resolved::NotAsked, _) => {}
     }
     let text = resolv::written(&seen.instance, server, &seen.machine.own());
     if seen.machine.text == text {
@@ -166,7 +186,8 @@ fn node_step(seen: &Observed) -> NodeStep {
 /// Without `--node-dns` all is as before.
 fn undo(seen: &Observed, written: bool) -> NodeStep {
     let ours = seen.address.map(|address| address.to_string());
-    let split = seen.split.as_ref().filter(|split| ours.is_some_and(|ours| split.servers.contains(&ours)));
+    let is_split = matches!(&seen.resolved, Resolved::Says(split)
+        if ours.is_some_and(|ours| split.servers.contains(&ours)));
     match (&seen.former, written) {
         (Some(former), true) => NodeStep::Restore(former.clone()),
         (Some(_), false) => NodeStep::Forget,
@@ -178,7 +199,7 @@ fn undo(seen: &Observed, written: bool) -> NodeStep {
             let text: String = servers.map(|server| format!("nameserver {server}\n")).collect();
             NodeStep::Restore(Former { path: seen.path.clone(), link: None, text })
         }
-        (None, false) if split.is_some() => NodeStep::Unsplit,
+        (None, false) if is_split => NodeStep::Unsplit,
         (None, false) => NodeStep::Nothing,
     }
 }

@@ -81,6 +81,22 @@ impl Machine {
     }
 }
 
+/// What a link to systemd-resolved's stub ends with; it may lead nowhere while the machine starts.
+const RESOLVED_STUB_LINK: &str = "systemd/resolve/stub-resolv.conf";
+
+/// The machine's file leads to systemd-resolved, or did before this agent wrote it. `link` and
+/// `former_link`: where the file leads to as a symbolic link, now and then.
+///
+/// Told by the file alone: that systemd-resolved does not answer at this moment says nothing.
+pub fn asks_resolved(machine: &Machine, link: Option<&str>, former_link: Option<&str>) -> bool {
+    let (text, link) = match &machine.former {
+        Some(former) if is_written(&machine.text) => (former, former_link),
+        _ => (&machine.text, link),
+    };
+    link.is_some_and(|link| link.ends_with(RESOLVED_STUB_LINK))
+        || machine.resolved.is_some() && ResolvConf::parse(text).is_resolved_stub()
+}
+
 /// Whom this node's DNS asks: the machine's servers without ourselves, which would go round in a circle.
 pub fn upstreams(machine: &Machine, own_address: Option<Ipv4Addr>) -> Vec<SocketAddr> {
     let mut list: Vec<SocketAddr> = Vec::new();
@@ -127,6 +143,29 @@ mod tests {
     use super::*;
 
     const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
+
+    // Seen red with the present text looked at alone, and without the look at links.
+    #[test]
+    fn the_file_says_whether_systemd_resolved_is_asked() {
+        let (stub, real) = ("nameserver 127.0.0.53\n", "nameserver 192.0.2.1\n");
+        let ours = written("mk8s", VIP, &ResolvConf::parse(real));
+        let leads = Some("../run/systemd/resolve/stub-resolv.conf");
+        let list = Some(real);
+        for (what, seen, link, former_link, asks) in [
+            ("a plain file", machine(real, None, list), None, None, false),
+            ("the stub", machine(stub, None, list), None, None, true),
+            ("a stub of something else", machine(stub, None, None), None, None, false),
+            ("a link, before resolved has started", machine("", None, None), leads, None, true),
+            ("resolved's own list", machine(real, None, list), Some(RESOLVED_LIST), None, false),
+            ("ours, a plain file before", machine(&ours, Some(real), list), None, None, false),
+            ("ours, the stub before", machine(&ours, Some(stub), list), None, None, true),
+            ("ours, a link before", machine(&ours, Some(""), None), None, leads, true),
+            ("ours, what was before is lost", machine(&ours, None, list), None, None, false),
+            ("another's, what was before is of no use", machine(real, Some(stub), list), None, leads, false),
+        ] {
+            assert_eq!(asks_resolved(&seen, link, former_link), asks, "{what}");
+        }
+    }
 
     fn machine(text: &str, former: Option<&str>, resolved: Option<&str>) -> Machine {
         Machine { text: text.into(), former: former.map(Into::into), resolved: resolved.map(Into::into) }

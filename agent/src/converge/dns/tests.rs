@@ -10,14 +10,14 @@ use hickory_proto::op::{Message, OpCode, Query, ResponseCode};
 use hickory_proto::rr::rdata::A;
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use schema::meta::PodRef;
-use schema::records::{ServiceRecord, Subnet};
+use schema::records::{RouteRecord, ServiceRecord, Subnet};
 use schema::world::Versioned;
 use tokio::sync::watch;
 
 use super::forward::Forwarder;
 use super::host::MachineFiles;
 use super::listen;
-use super::plan::{Former, NodeStep, Observed, Split, plan};
+use super::plan::{Former, NodeStep, Observed, Resolved, Split, plan};
 use super::resolv::{self, Machine, ResolvConf};
 use super::server::Handler;
 use super::zone::{Zone, ZoneSettings};
@@ -41,7 +41,7 @@ fn seen(node_dns: bool) -> Observed {
         path: "/etc/resolv.conf".into(),
         former: None,
         node_dns,
-        split: None,
+        resolved: Resolved::NotAsked,
         hosts: BTreeSet::from(["shop.example.com".to_owned(), "in.cluster.local".to_owned()]),
     }
 }
@@ -121,13 +121,78 @@ fn systemd_resolved_asks_for_the_zone_and_hosts_outside_of_it_only() {
     let domains = |list: &[&str]| list.iter().map(|d| (*d).to_owned()).collect::<BTreeSet<_>>();
     let wanted =
         Split { servers: vec![VIP.to_string()], domains: domains(&["~cluster.local", "~shop.example.com"]) };
-    let with = |node_dns, split: Split| plan(&Observed { split: Some(split), ..seen(node_dns) }).node;
+    let with =
+        |node_dns, split: Split| plan(&Observed { resolved: Resolved::Says(split), ..seen(node_dns) }).node;
     assert_eq!(with(true, Split::default()), NodeStep::Split(wanted.clone()));
     assert_eq!(with(true, wanted.clone()), NodeStep::Nothing);
     let fewer = Split { domains: domains(&["~cluster.local"]), ..wanted.clone() };
     assert_eq!(with(true, fewer), NodeStep::Split(wanted.clone()));
     assert_eq!(with(false, wanted), NodeStep::Unsplit);
     assert_eq!(with(false, Split::default()), NodeStep::Nothing);
+}
+
+// Seen red with `Silent` taken for `NotAsked` (the file is written), and without the way back.
+#[test]
+fn while_systemd_resolved_says_nothing_nothing_is_changed() {
+    let silent = || Resolved::Silent("resolvectl does not answer".into());
+    let says = || Resolved::Says(Split::default());
+    let ours = || Machine { text: ours(), former: Some(OWN.into()), resolved: Some(OWN.into()) };
+    let wait = || NodeStep::Wait("resolvectl does not answer".into());
+    for (what, seen, wanted) in [
+        ("the stub", Observed { resolved: silent(), ..seen(true) }, wait()),
+        (
+            "written once for the stub",
+            Observed { resolved: silent(), machine: ours(), former: Some(former()), ..seen(true) },
+            wait(),
+        ),
+        (
+            "written once for the stub, which answers now",
+            Observed { resolved: says(), machine: ours(), former: Some(former()), ..seen(true) },
+            NodeStep::Restore(former()),
+        ),
+        ("before we answer", Observed { resolved: silent(), bound: None, ..seen(true) }, NodeStep::Nothing),
+        ("off", Observed { resolved: silent(), ..seen(false) }, NodeStep::Nothing),
+        (
+            "off, written once for the stub",
+            Observed { resolved: silent(), machine: ours(), former: Some(former()), ..seen(false) },
+            NodeStep::Restore(former()),
+        ),
+    ] {
+        let plan = plan(&seen);
+        assert_eq!(plan.node, wanted, "{what}");
+        let is_told = !schema::control::Plan::is_empty(&plan);
+        assert!(is_told || wanted == NodeStep::Nothing, "{what}");
+    }
+}
+
+fn with_hosts(hosts: &[&str], revision: i64) -> Arc<Catalog> {
+    let route = |host: &&str| {
+        let value = RouteRecord { host: (*host).to_owned(), ..RouteRecord::default() };
+        (PodRef::new("default", *host), Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 }))
+    };
+    Arc::new(Catalog { routes: hosts.iter().map(route).collect(), revision, ..Catalog::default() })
+}
+
+// Seen red with every catalog passed on, and with the first one only.
+#[tokio::test(start_paused = true)]
+async fn only_another_set_of_hosts_is_worth_a_look() {
+    let (catalogs, catalog) = watch::channel(with_hosts(&[], 1));
+    let (hosts, mut read) = watch::channel(BTreeSet::new());
+    let shutdown = tokio_util::sync::CancellationToken::new();
+    let task = tokio::spawn(super::follow_hosts(catalog, hosts, shutdown.clone()));
+    for (now, news) in [
+        (with_hosts(&["shop.example.com"], 2), true),
+        (with_hosts(&["shop.example.com"], 3), false),
+        (with_hosts(&["shop.example.com", "b.example.com"], 4), true),
+        (with_hosts(&[], 5), true),
+    ] {
+        catalogs.send_replace(Arc::clone(&now));
+        let changed = tokio::time::timeout(std::time::Duration::from_secs(60), read.changed()).await;
+        assert_eq!(changed.is_ok(), news, "revision {}", now.revision);
+        assert_eq!(*read.borrow_and_update(), super::hosts(&now));
+    }
+    shutdown.cancel();
+    task.await.unwrap();
 }
 
 #[test]

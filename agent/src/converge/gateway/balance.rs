@@ -1,5 +1,6 @@
 //! Which endpoint gets a request: the one with the fewest in flight, among those the one that has not
-//! been asked for the longest time. Who did not accept a connection a moment ago comes last.
+//! been asked for the longest time. Who did not accept a connection a moment ago, or was given up for
+//! gone, comes last.
 //!
 //! Kept by address, so that a new table changes nothing for endpoints that are in both. `Book` is
 //! pure; [`Balancer`] is its lock.
@@ -77,7 +78,7 @@ impl Balancer {
         Some(InFlight { address, balancer: self.clone() })
     }
 
-    /// The endpoint did not accept a connection: others are asked first for [`SHUNNED`].
+    /// The endpoint did not accept a connection, or is gone: others are asked first for [`SHUNNED`].
     pub fn shun(&self, address: SocketAddr) {
         self.book().shun(address, Instant::now() + SHUNNED);
     }

@@ -18,6 +18,10 @@ pub struct Limits {
     pub idle: Duration,
     /// Time for a connection to an endpoint: two of TCP's tries.
     pub connect: Duration,
+    /// Time without any sign of an endpoint's machine that owes one: it has not acknowledged what was sent,
+    /// nor the kernel's questions whether it is there. The connection is given up then. A server that is
+    /// slow is not concerned: its kernel answers for it. Not less than 5 s, for the questions go by seconds.
+    pub gone: Duration,
     /// Time without progress until an endpoint begins its answer (504) or a client goes on with its body
     /// (408). Once the answer has begun there is none: a stream may rest as long as both ends want.
     pub answer: Duration,
@@ -37,6 +41,7 @@ impl Default for Limits {
             head: Duration::from_secs(10),
             idle: Duration::from_secs(60),
             connect: Duration::from_secs(2),
+            gone: Duration::from_secs(5),
             answer: Duration::from_secs(60),
             spare: 16,
             spare_for: Duration::from_secs(30),

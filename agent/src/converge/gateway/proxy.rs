@@ -2,12 +2,14 @@
 //! endpoints come from.
 //!
 //! An endpoint that does not take the connection, or loses it before it answers, is replaced by
-//! another one, once, if that can't make the request happen twice.
+//! another one, once, if that can't make the request happen twice. A connection to a machine that is gone
+//! says nothing of that: the kernel is told to find out, by `TCP_USER_TIMEOUT` and questions.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::http::request;
 use hyper::upgrade::OnUpgrade;
@@ -26,6 +28,10 @@ use super::body::{Answer, Holding, Progress, Upload, WaitsFor};
 use super::headers;
 use super::limits::Limits;
 use crate::converge::clients::Held;
+
+/// Largest body that goes by a watched connection. `TCP_USER_TIMEOUT` also ends connections whose other
+/// side has no room for more, which a server may well not have for a while; this much there is always.
+const SMALL_BODY: u64 = 16 * 1024;
 
 /// What a handler gives back.
 pub type Answered = Response<Holding<Answer, InFlight>>;
@@ -104,10 +110,37 @@ enum Failed {
     Rested(WaitsFor),
 }
 
+impl Failed {
+    /// The endpoint, or the way to it, seems to be gone.
+    fn is_nobody_there(&self) -> bool {
+        matches!(self, Failed::Connection(error) if error.is_connect() || is_gone(error))
+    }
+}
+
+/// The kernel gave the connection up because nothing came back any more.
+fn is_gone(error: &legacy::Error) -> bool {
+    use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
+    let mut next = std::error::Error::source(error);
+    while let Some(error) = next {
+        // What the client's connection died of is told as an error of the body.
+        if error.downcast_ref().is_some_and(hyper::Error::is_user) {
+            return false;
+        }
+        if let Some(error) = error.downcast_ref::<std::io::Error>() {
+            return matches!(error.kind(), TimedOut | HostUnreachable | NetworkUnreachable);
+        }
+        next = error.source();
+    }
+    false
+}
+
 /// Passes requests on.
 #[derive(Debug, Clone)]
 pub struct Proxy {
-    client: Client<HttpConnector, Upload>,
+    /// Its connections are given up soon when nothing comes back.
+    watched: Client<HttpConnector, Upload>,
+    /// For large bodies and tunnels.
+    patient: Client<HttpConnector, Upload>,
     balancer: Balancer,
     limits: Limits,
     tunnels: TaskTracker,
@@ -117,18 +150,8 @@ pub struct Proxy {
 impl Proxy {
     /// A proxy whose tunnels are counted in `tunnels` and end at once when `cut` is cancelled.
     pub fn new(limits: Limits, tunnels: TaskTracker, cut: CancellationToken) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_connect_timeout(Some(limits.connect));
-        connector.set_nodelay(true);
-        // An endpoint whose node is gone says nothing for ever; the kernel asks whether it is there.
-        connector.set_keepalive(Some(limits.idle));
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(limits.spare_for)
-            .pool_max_idle_per_host(limits.spare)
-            .set_host(false)
-            .build(connector);
-        Self { client, balancer: Balancer::default(), limits, tunnels, cut }
+        let (watched, patient) = (client(&limits, Some(limits.gone)), client(&limits, None));
+        Self { watched, patient, balancer: Balancer::default(), limits, tunnels, cut }
     }
 
     /// What is known of the endpoints.
@@ -149,10 +172,12 @@ impl Proxy {
     ) -> Result<Answered, Refusal> {
         let upgrade = headers::upgrade(request.headers()).map(|_| hyper::upgrade::on(&mut request));
         let (mut head, body) = request.into_parts();
-        let client = headers::Client { address: caller.address, is_node: caller.is_node };
-        headers::to_endpoint(&mut head.headers, target.host, &client);
+        let who = headers::Client { address: caller.address, is_node: caller.is_node };
+        headers::to_endpoint(&mut head.headers, target.host, &who);
         let query = head.uri.query();
         let path = path_and_query(target.path.unwrap_or(head.uri.path()), query);
+        let is_small = body.size_hint().exact().is_some_and(|bytes| bytes <= SMALL_BODY);
+        let client = if is_small && upgrade.is_none() { &self.watched } else { &self.patient };
         let (upload, progress) = Upload::new(body);
         let (mut upload, mut except) = (upload, None);
         loop {
@@ -160,14 +185,17 @@ impl Proxy {
                 return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, "there is no endpoint"));
             };
             let address = place.address();
-            let sent = self.client.request(request_to(address, &path, &head, upload)?);
+            let sent = client.request(request_to(address, &path, &head, upload)?);
             let failed = match self.answer(sent, &progress).await {
                 Ok(response) => return self.pass_back(response, upgrade, place, caller),
                 Err(failed) => failed,
             };
+            if failed.is_nobody_there() {
+                self.balancer.shun(address);
+            }
             let unread = progress.take_back();
             match (unread, except) {
-                (Some(body), None) if self.may_go_to_another(&failed, &head.method, address, target) => {
+                (Some(body), None) if may_go_to_another(&failed, &head.method, target) => {
                     (upload, except) = (body, Some(address));
                 }
                 _ => return Err(refusal(&failed, address)),
@@ -189,24 +217,6 @@ impl Proxy {
                 Err(_) => return Err(Failed::Rested(progress.resting().1)),
             }
         }
-    }
-
-    /// Nothing that was sent may be sent again, but what is idempotent: the endpoint may have done it
-    /// before the connection was lost. Where no connection was made, nothing was sent.
-    fn may_go_to_another(
-        &self,
-        failed: &Failed,
-        method: &Method,
-        at: SocketAddr,
-        target: Target<'_>,
-    ) -> bool {
-        let Failed::Connection(error) = failed else { return false };
-        if error.is_connect() {
-            self.balancer.shun(at);
-            return target.endpoints.len() > 1;
-        }
-        // The same endpoint will do: it had closed a connection that was kept for the next request.
-        method.is_idempotent()
     }
 
     fn pass_back(
@@ -237,6 +247,35 @@ impl Proxy {
         });
         Ok(response.map(|body| Holding::new(Answer::Endpoint(body), None)))
     }
+}
+
+/// Nothing that was sent may be sent again, but what is idempotent: the endpoint may have done it before
+/// the connection was lost. Where no connection was made, nothing was sent.
+fn may_go_to_another(failed: &Failed, method: &Method, target: Target<'_>) -> bool {
+    let Failed::Connection(error) = failed else { return false };
+    // One that had only closed a connection that was kept for the next request will do again.
+    let somebody_is_there = !failed.is_nobody_there() || target.endpoints.len() > 1;
+    somebody_is_there && (error.is_connect() || method.is_idempotent())
+}
+
+/// Connections to endpoints; given up after `gone` without a sign of the other side.
+fn client(limits: &Limits, gone: Option<Duration>) -> Client<HttpConnector, Upload> {
+    let mut connector = HttpConnector::new();
+    connector.set_connect_timeout(Some(limits.connect));
+    connector.set_nodelay(true);
+    // An endpoint whose node is gone says nothing for ever; the kernel asks whether it is there.
+    connector.set_keepalive(Some(gone.map_or(limits.idle, |gone| gone * 2 / 5)));
+    if let Some(gone) = gone {
+        // More than one question within the time: one may be lost.
+        connector.set_keepalive_interval(Some(gone / 5));
+        connector.set_tcp_user_timeout(Some(gone));
+    }
+    Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(limits.spare_for)
+        .pool_max_idle_per_host(limits.spare)
+        .set_host(false)
+        .build(connector)
 }
 
 /// Passes bytes both ways until both sides have ended.

@@ -198,7 +198,9 @@ fn forward_rules(bridge: &str) -> Vec<String> {
 /// The bridge has `route_localnet`, for connections from the node's `127.0.0.1` to a pod. No pod may
 /// use it in the other direction. What comes out of the tunnel is taken for a pod's of another node, so
 /// only nodes may send into it. Without other nodes the port may be another program's. Pods reach DNS and
-/// gateway whatever the policy of INPUT is; DNS answers nobody but them and the node itself.
+/// gateway whatever the policy of INPUT is; DNS answers nobody but them and the node itself. Others are
+/// refused, not left waiting: containers of other networks copy the machine's `resolv.conf`, in which
+/// this server may be the first, and are to ask the next one at once.
 fn input_rules(model: &Model) -> Vec<String> {
     let (bridge, port) = (&model.names.bridge, model.tunnel_port);
     let loopback = "-m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP";
@@ -211,8 +213,9 @@ fn input_rules(model: &Model) -> Vec<String> {
         }
     }
     rules.push(format!("-d {gateway}/32 -i {bridge} -p tcp -m tcp --dport 80 -j ACCEPT"));
-    for protocol in ["udp", "tcp"] {
-        rules.push(format!("-d {dns}/32 -p {protocol} -m {protocol} --dport 53 -j DROP"));
+    for (protocol, how) in [("udp", "icmp-port-unreachable"), ("tcp", "tcp-reset")] {
+        let port = format!("-p {protocol} -m {protocol} --dport 53");
+        rules.push(format!("-d {dns}/32 {port} -j REJECT --reject-with {how}"));
     }
     if let Some(senders) = model.tunnel_senders.as_ref().filter(|senders| !senders.is_empty()) {
         let from = |node: &Ipv4Addr| format!("-s {node}/32 -p udp -m udp --dport {port} -j ACCEPT");

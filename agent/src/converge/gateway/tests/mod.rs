@@ -29,6 +29,7 @@ mod looping;
 mod passing;
 mod routing;
 mod trouble;
+mod vanishing;
 
 /// Far above what any step takes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -205,12 +206,21 @@ where
 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
+    serve_at(listener, serve);
+    address
+}
+
+/// Gives each connection of the listener to `serve`.
+fn serve_at<F, S>(listener: TcpListener, serve: S)
+where
+    S: Fn(Wire) -> F + Send + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             tokio::spawn(serve(Wire::new(stream)));
         }
     });
-    address
 }
 
 /// An endpoint that answers every request of a connection with what it got.

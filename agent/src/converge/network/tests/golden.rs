@@ -31,8 +31,8 @@ fn a_fresh_node_with_docker_and_three_host_ports() {
 -A MK8S-INPUT -d 10.96.0.10/32 -i mk8s0 -p tcp -m tcp --dport 53 -j ACCEPT
 -A MK8S-INPUT -d 10.96.0.10/32 -i lo -p tcp -m tcp --dport 53 -j ACCEPT
 -A MK8S-INPUT -d 10.96.0.11/32 -i mk8s0 -p tcp -m tcp --dport 80 -j ACCEPT
--A MK8S-INPUT -d 10.96.0.10/32 -p udp -m udp --dport 53 -j DROP
--A MK8S-INPUT -d 10.96.0.10/32 -p tcp -m tcp --dport 53 -j DROP
+-A MK8S-INPUT -d 10.96.0.10/32 -p udp -m udp --dport 53 -j REJECT --reject-with icmp-port-unreachable
+-A MK8S-INPUT -d 10.96.0.10/32 -p tcp -m tcp --dport 53 -j REJECT --reject-with tcp-reset
 -I FORWARD 1 -j MK8S-FORWARD
 -I INPUT 1 -j MK8S-INPUT
 COMMIT
@@ -71,8 +71,8 @@ const ADOPTED: &str = "\
 -A MK8S-INPUT -d 10.96.0.10/32 -i mk8s0 -p tcp -m tcp --dport 53 -j ACCEPT
 -A MK8S-INPUT -d 10.96.0.10/32 -i lo -p tcp -m tcp --dport 53 -j ACCEPT
 -A MK8S-INPUT -d 10.96.0.11/32 -i mk8s0 -p tcp -m tcp --dport 80 -j ACCEPT
--A MK8S-INPUT -d 10.96.0.10/32 -p udp -m udp --dport 53 -j DROP
--A MK8S-INPUT -d 10.96.0.10/32 -p tcp -m tcp --dport 53 -j DROP
+-A MK8S-INPUT -d 10.96.0.10/32 -p udp -m udp --dport 53 -j REJECT --reject-with icmp-port-unreachable
+-A MK8S-INPUT -d 10.96.0.10/32 -p tcp -m tcp --dport 53 -j REJECT --reject-with tcp-reset
 COMMIT
 *nat
 :PREROUTING ACCEPT [0:0]

@@ -223,6 +223,58 @@ async fn no_pod_reaches_the_nodes_loopback() {
     assert!(secret.recv(&mut buffer).is_ok(), "the test's packet does not test anything");
 }
 
+/// Answers what comes to the cluster's DNS address in the namespace of `pid`, over UDP and TCP, until the
+/// test ends.
+fn serve_dns(pid: i32) {
+    let socket = inside(pid, || UdpSocket::bind("10.96.0.10:53")).unwrap();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 64];
+        while let Ok((_, from)) = socket.recv_from(&mut buffer) {
+            let _ = socket.send_to(b"here", from);
+        }
+    });
+    let listener = inside(pid, || TcpListener::bind("10.96.0.10:53")).unwrap();
+    std::thread::spawn(move || while listener.accept().is_ok() {});
+}
+
+// Seen red with DROP in place of each REJECT (both wait until their time is over), and without the rules
+// (a stranger gets its answer).
+#[tokio::test]
+async fn who_is_no_pod_is_refused_by_dns_at_once() {
+    use std::io::ErrorKind::ConnectionRefused;
+    let mut node = Node::new().await;
+    assert!(node.converge().await);
+    assert!(!node.converge().await, "rules that are refusals are known again");
+    let count = node.iptables.generation().await;
+    let (pod, own) = (node.pod(2).await, own(&mut node));
+    serve_dns(own);
+    // Another network of the machine, as Docker's bridge is one.
+    let route = ["route", "add", "10.96.0.0/16", "via", "192.0.2.1"];
+    assert!(crate::testing::in_pod(node.outside, "ip", &route).0);
+    let udp = |pid| {
+        inside(pid, || {
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            socket.set_read_timeout(Some(WAIT))?;
+            socket.connect("10.96.0.10:53")?;
+            socket.send(b"?")?;
+            socket.recv(&mut [0; 64]).map(drop)
+        })
+        .map_err(|error| error.kind())
+    };
+    let tcp = |pid| {
+        let target = "10.96.0.10:53".parse().unwrap();
+        inside(pid, || TcpStream::connect_timeout(&target, WAIT).map(drop)).map_err(|error| error.kind())
+    };
+    for (what, pid, wanted) in
+        [("a pod", pod, Ok(())), ("the node", own, Ok(())), ("others", node.outside, Err(ConnectionRefused))]
+    {
+        assert_eq!(udp(pid), wanted, "{what}, UDP");
+        assert_eq!(tcp(pid), wanted, "{what}, TCP");
+    }
+    assert!(!node.converge().await);
+    assert_eq!(node.iptables.generation().await, count, "no rule was written again");
+}
+
 #[tokio::test]
 async fn what_others_flush_is_healed_and_theirs_is_left_alone() {
     let mut node = Node::new().await;
