@@ -219,6 +219,9 @@ pub struct PlanArgs {
     /// Against what this reconciler has applied now, instead of a base
     #[arg(long, value_name = "URL")]
     pub server: Option<String>,
+    /// The head takes the place of what is there, as after a push by force; else it is merged into it
+    #[arg(long)]
+    pub in_place: bool,
     /// How to print it
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub output: PlanFormat,
@@ -438,7 +441,7 @@ pub struct CompletionArgs {
 }
 
 /// Reads the command line. Help and version go to stdout with code 0; wrong usage is one line on
-/// stderr with code 2.
+/// stderr with code 2, but 1 for `plan`, whose 2 says that there are changes.
 pub fn parse<I, T>(arguments: I) -> Result<Cli, ExitCode>
 where
     I: IntoIterator<Item = T>,
@@ -456,8 +459,9 @@ where
             ExitCode::from(2)
         }
         _ => {
-            eprintln!("minik8s: {}", one_line(&error.render().to_string(), &command_of(&arguments)));
-            ExitCode::from(2)
+            let command = command_of(&arguments);
+            eprintln!("minik8s: {}", one_line(&error.render().to_string(), &command));
+            ExitCode::from(if command == "minik8s plan" { 1 } else { 2 })
         }
     })
 }

@@ -63,7 +63,7 @@ fn exit_codes_tell_nothing_changes_and_errors_apart() {
     );
     check(&plan(dir, &["--base", "main", "--head", "broken"]), 1, "1 file quarantined");
     check(&plan(dir, &["--base", "main", "--head", "nope"]), 1, "no revision nope");
-    check(&plan(dir, &["--base", "main"]), 2, "--head");
+    check(&plan(dir, &["--base", "main"]), 1, "--head");
     check(&plan(Path::new("/"), &["--base", "a", "--head", "b"]), 1, "--repo");
 }
 

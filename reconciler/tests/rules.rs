@@ -12,7 +12,7 @@ use reconciler::diagnostics::inspect;
 use schema::violation::rules;
 
 /// Rules that no file of bearable size, or no file alone, can break: rule, file of the test, its name.
-const TESTED: [(&str, &str, &str); 15] = [
+const TESTED: [(&str, &str, &str); 16] = [
     ("too-large", "schema/tests/manifest/files.rs", "every_bound_is_named"),
     (
         "more-violations",
@@ -26,6 +26,11 @@ const TESTED: [(&str, &str, &str); 15] = [
         "file-cut-short",
         "reconciler/src/gitops/tests/cut.rs",
         "a_file_cut_within_a_valid_document_removes_nothing_however_many_commits_follow",
+    ),
+    (
+        "foreign-file",
+        "schema/tests/manifest/files.rs",
+        "what_cannot_be_read_and_has_no_word_of_a_manifest_is_another_programs",
     ),
     ("file-name", FOLDER_TESTS, "links_pipes_odd_names_and_huge_files_are_told_and_not_opened"),
     ("symlink", FOLDER_TESTS, "links_pipes_odd_names_and_huge_files_are_told_and_not_opened"),

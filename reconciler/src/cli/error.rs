@@ -62,6 +62,14 @@ impl CliError {
         }
     }
 
+    /// The same, which ends with 1.
+    pub(super) fn without_usage(self) -> Self {
+        match self {
+            Self::Usage(why) => Self::Plan(why),
+            other => other,
+        }
+    }
+
     /// The reader of our output went away.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, Self::Write(error) if error.kind() == io::ErrorKind::BrokenPipe)

@@ -45,7 +45,8 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Up(args) => return exit(up::run(*args).await),
         Command::Down(args) => return exit(down::run(args).await),
         Command::Serve(args) => return exit(Box::pin(serve::run(*args)).await),
-        Command::Plan(args) => return code(preview::run(&args).await),
+        // 2 says that there are changes: whoever uses it wrongly must not be told so.
+        Command::Plan(args) => return code(preview::run(&args).await.map_err(CliError::without_usage)),
         Command::FindComment(args) => preview::find_comment(&args),
         Command::Validate(args) => return validate::run(&args),
         Command::Schema(args) => explain::schema(&args),

@@ -44,6 +44,7 @@ pub(super) async fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
         folder: folder.trim_matches('/'),
         source: source.as_deref().or(args.source.as_deref()).unwrap_or(DEFAULT_SOURCE),
         strict,
+        in_place: args.in_place,
         live,
     };
     let review = match compare(&request) {

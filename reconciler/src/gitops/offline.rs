@@ -49,6 +49,8 @@ pub struct Request<'a> {
     pub source: &'a str,
     /// A single file that can't be applied keeps all of the source from it.
     pub strict: bool,
+    /// The head takes the place of the base, as after a push by force; it is not merged into it.
+    pub in_place: bool,
     /// What is applied now; none: what `base` gives.
     pub live: Option<Live>,
 }
@@ -107,7 +109,10 @@ pub enum OfflineError {
         head: String,
     },
     /// The head can't be merged.
-    #[error("{head} does not merge into {base}: both change {files}; bring it up to date first")]
+    #[error(
+        "{head} does not merge into {base}: both change {files}; bring it up to date first, or plan it --in-place as \
+         after a push by force"
+    )]
     Conflict {
         /// As it was typed.
         base: String,
@@ -152,10 +157,10 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
         if request.live.is_some() && request.base.is_none() { base.unwrap_or_default() } else { base? };
     let head = resolve(&repository, request.head)?;
     let effective = match base {
-        Some(base) => {
+        Some(base) if !request.in_place => {
             merged(&repository, (base, typed_base.unwrap_or_default()), (head, request.head), &mut notes)?
         }
-        None => head,
+        _ => head,
     };
     let before = match (&request.live, base) {
         (None, Some(base)) => Some(read(&repository, base, request.folder, None, None)?),
@@ -248,7 +253,10 @@ fn merged(
     match repository.merge_base(base, head) {
         Ok(common) if common == base => return Ok(head),
         Ok(common) if common == head => {
-            notes.push(format!("{head_typed} is behind {base_typed}: a merge would change nothing"));
+            notes.push(format!(
+                "{head_typed} is behind {base_typed}: a merge would change nothing; what a push by force would \
+                 change is the plan with --in-place"
+            ));
             return Ok(base);
         }
         Ok(_) => {}

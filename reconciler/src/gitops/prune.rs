@@ -7,13 +7,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use schema::kinds::cluster::PrunePolicy;
+use schema::kinds::metadata::PRUNE_ANNOTATION;
 use schema::meta::{ObjectMeta, ObjectRef};
 use schema::violation::shortened;
 
 use crate::git::Relation;
 
-/// `"false"` keeps an object whatever Git says.
-pub const PRUNE_ANNOTATION: &str = "minik8s.io/prune";
 /// The object stays whatever Git says.
 pub fn is_protected(metadata: &ObjectMeta) -> bool {
     metadata.annotations.get(PRUNE_ANNOTATION).is_some_and(|value| value == "false")

@@ -102,6 +102,12 @@ fn is_gone(line: &str) -> bool {
         && TOP_LEVEL.iter().filter(|word| has_key(text, word)).count() >= 2
 }
 
+/// Whether any word that every manifest has is a key somewhere in a text that can't be read.
+pub(crate) fn has_words_of_manifest(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    TOP_LEVEL.iter().any(|word| has_key(&text, word))
+}
+
 /// Whether `word` is somewhere followed by a colon, maybe with the end of its quotes before it.
 fn has_key(text: &str, word: &str) -> bool {
     text.match_indices(word).any(|(at, _)| {

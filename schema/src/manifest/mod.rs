@@ -28,7 +28,7 @@ pub use draft::{Document, DraftObject, Place};
 pub use foreign::kind_help as foreign_kind;
 pub use layout::Layout;
 
-use crate::violation::{Severity, TEXT_MAX_CHARS, Violation, rules, shortened};
+use crate::violation::{Rule, Severity, TEXT_MAX_CHARS, Violation, rules, shortened};
 use budget::Budget;
 use classify::Meaning;
 use node::{Mark, Parsed, Problem, Root, Value};
@@ -80,13 +80,50 @@ pub fn is_manifest_path(path: &str) -> bool {
 /// Loads one file. `path` is relative to the repository and names the file in violations; its extension
 /// says how it is written. Never panics, whatever the bytes.
 pub fn load_file(path: &str, bytes: &[u8]) -> LoadedFile {
-    load_keeping(path, bytes, None)
+    or_foreign(path, bytes, load_keeping(path, bytes, None))
 }
 
 /// As [`load_file`], and keeps where everything in the file is.
 pub fn load_file_with_layout(path: &str, bytes: &[u8]) -> (LoadedFile, Layout) {
     let mut layout = Layout::default();
-    (load_keeping(path, bytes, Some(&mut layout)), layout)
+    let loaded = load_keeping(path, bytes, Some(&mut layout));
+    (or_foreign(path, bytes, loaded), layout)
+}
+
+/// What is wrong with the text of a file, whatever it is meant to be.
+const OF_TEXT: [&Rule; 8] = [
+    &rules::YAML_SYNTAX,
+    &rules::JSON_SYNTAX,
+    &rules::YAML_TAG,
+    &rules::DUPLICATE_KEY,
+    &rules::TOO_LARGE,
+    &rules::TOO_DEEP,
+    &rules::TOO_MANY_NODES,
+    &rules::TOO_MANY_DOCUMENTS,
+];
+
+/// A file of another program's folder (`.vscode/settings.json`) that can't be read and has none of the words of a
+/// manifest is that program's, and holds up nothing. If live objects came from it, that they are missing is found
+/// where files are looked at together.
+fn or_foreign(path: &str, bytes: &[u8], loaded: LoadedFile) -> LoadedFile {
+    if !path.split('/').any(|part| part.starts_with('.')) {
+        return loaded;
+    }
+    let is_of_text = |violation: &Violation| OF_TEXT.iter().any(|rule| rule.id == violation.rule);
+    let mut errors =
+        loaded.violations.iter().filter(|violation| violation.severity == Severity::Error).peekable();
+    let Some(first) = errors.peek().map(|first| (first.line, first.column, first.message.clone())) else {
+        return loaded;
+    };
+    if !loaded.documents.is_empty() || !errors.all(is_of_text) || classify::has_words_of_manifest(bytes) {
+        return loaded;
+    }
+    let (line, column, message) = first;
+    let message = format!("taken for another program's, as it names no kind and can't be read: {message}");
+    let violation =
+        Violation::of(&rules::FOREIGN_FILE, path, (line, column), shortened(message, TEXT_MAX_CHARS))
+            .with_help("list it in .minik8signore");
+    LoadedFile { violations: vec![violation], ..LoadedFile::default() }
 }
 
 fn load_keeping(path: &str, bytes: &[u8], layout: Option<&mut Layout>) -> LoadedFile {

@@ -40,6 +40,7 @@ rules! {
     COMMENTED_MANIFEST "commented-manifest" Error "A line reads like a whole manifest, but is a comment or directive."
     FILE_CUT_SHORT "file-cut-short" Error "A file is the beginning of what it was, cut within a document, and objects that it held are missing."
     FILE_TOO_LARGE "file-too-large" Error "A file is far too large to be a manifest and was not read at all."
+    FOREIGN_FILE "foreign-file" Warning "A file with a dot before its name or its folder's can't be read, has no word of a manifest and is taken for another program's."
     // The document.
     NOT_A_MAPPING "not-a-mapping" Error "A document is a list or text where an object is wanted."
     MISSING_KIND "missing-kind" Error "A document looks like a manifest but names no kind."

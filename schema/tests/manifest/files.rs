@@ -153,3 +153,26 @@ fn a_comment_that_speaks_of_manifests_is_a_comment() {
     let loaded = load(&container(&format!("args:\n- |\n  cat > a.yaml\n  {gone}")));
     assert_eq!((rules(&loaded), loaded.documents.len()), (vec![], 1));
 }
+
+// Seen red with every file that can't be read taken for a manifest.
+#[test]
+fn what_cannot_be_read_and_has_no_word_of_a_manifest_is_another_programs() {
+    let foreign = |path: &str, text: &str| {
+        let loaded = load_file(path, text.as_bytes());
+        let rules: Vec<&str> = loaded.violations.iter().map(|violation| violation.rule.as_str()).collect();
+        (loaded.is_manifest, rules.join(","))
+    };
+    let other = (false, "foreign-file".to_owned());
+    assert_eq!(foreign(".vscode/settings.json", "{\n  // tabs\n  \"editor.tabSize\": 2\n}\n"), other);
+    assert_eq!(foreign(".config.yml", "a: [
+"), other);
+    assert_eq!(foreign("a/.b/c/data.json", &format!("[\"{}\"]", "x".repeat(2 << 20))), other);
+    // One word is enough to be in doubt.
+    for word in ["kind", "apiVersion", "metadata", "spec"] {
+        assert!(foreign(".a/a.yaml", &format!("{word}: x\nb: [\n")).0, "{word}");
+        assert!(foreign(".a/a.json", &format!("{{\"{word}\": 1, }}")).0, "{word}");
+    }
+    assert!(foreign(".a/a.yaml", "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 1\n").0);
+    assert!(foreign(".a/a.yaml", "\0\0\0\0").0);
+    assert!(foreign("config.yml", "a: [\n").0, "it may have been a manifest");
+}

@@ -24,7 +24,7 @@ const RESERVE_BYTES: usize = 600;
 const TEXT_CHARS_MAX: usize = 300;
 /// So many lines of one sort are shown.
 const LINES_MAX: usize = 50;
-/// So many bytes of one sort are shown; the head has seven of them and must leave room.
+/// So many bytes of one sort are shown; the head has eight of them and must leave room.
 const LIST_BYTES_MAX: usize = 4_000;
 /// So many removals, and so many replacements, are named.
 const NAMED_MAX: usize = 200;
@@ -114,6 +114,10 @@ fn head(review: &Review) -> String {
     list(&mut out, review.notes.iter().map(|note| code(note, TEXT_CHARS_MAX)));
     named(&mut out, review, Action::Delete, "Deleted");
     named(&mut out, review, Action::Replace, "Stopped and started anew");
+    if !review.prune.protected.is_empty() {
+        let _ = writeln!(out, "**Kept by their annotation, though the repository has them no more:**\n");
+        list(&mut out, review.prune.protected.iter().map(|object| code(object, TEXT_CHARS_MAX)));
+    }
     let warnings = of(Severity::Warning).count();
     if warnings > 0 {
         let _ = writeln!(out, "<details><summary>{warnings} warnings</summary>\n");

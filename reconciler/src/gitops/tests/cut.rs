@@ -77,8 +77,16 @@ async fn the_plan_says_it_before_the_merge() {
     let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
     let head = repo.set(FILE, &text[..text.rfind("---\n").unwrap() - 2]).commit("Half a push");
     let (path, base) = (repo.path(), Some(&*base));
-    let request =
-        Request { repo: &path, base, head: &head, folder: "", source: "main", strict: false, live: None };
+    let request = Request {
+        repo: &path,
+        base,
+        head: &head,
+        folder: "",
+        source: "main",
+        strict: false,
+        in_place: false,
+        live: None,
+    };
     let review = compare(&request).unwrap();
     assert_eq!((review.summary.delete, review.summary.quarantined), (0, 1));
     let told = review.violations.iter().find(|violation| violation.rule == "file-cut-short").unwrap();

@@ -73,6 +73,7 @@ async fn a_changed_file_changes_the_objects_that_name_it_and_no_other() {
         folder: "",
         source: "main",
         strict: false,
+        in_place: false,
         live: None,
     };
     let review = compare(&request).unwrap();

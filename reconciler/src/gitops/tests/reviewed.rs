@@ -44,7 +44,16 @@ fn reviewed(repo: &Repo, base: &str, head: &str) -> Result<Review, OfflineError>
 
 fn reviewed_as(repo: &Repo, base: &str, head: &str, strict: bool) -> Result<Review, OfflineError> {
     let path = repo.path();
-    compare(&Request { repo: &path, base: Some(base), head, folder: "", source: "main", strict, live: None })
+    compare(&Request {
+        repo: &path,
+        base: Some(base),
+        head,
+        folder: "",
+        source: "main",
+        strict,
+        in_place: false,
+        live: None,
+    })
 }
 
 async fn record(cluster: &Cluster) -> PlanRecord {
@@ -370,6 +379,30 @@ fn a_conflict_and_an_unknown_revision_are_told() {
     assert!(error.contains("both change b.yaml"), "{error}");
     let error = reviewed(&repo, "nope", &head).unwrap_err().to_string();
     assert!(error.contains("no revision nope"), "{error}");
+}
+
+// Seen red with the head merged into what it is to replace.
+#[test]
+fn what_a_push_by_force_changes_is_planned_in_place() {
+    let mut repo = Repo::new(pods(["a", "b"]));
+    let first = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
+    repo.set("b.yaml", pod("b", "two")).set("c.yaml", pod("c", "one"));
+    let base = repo.commit("Newer");
+    let path = repo.path();
+    let request = Request {
+        repo: &path,
+        base: Some(&base),
+        head: &first,
+        folder: "",
+        source: "main",
+        strict: false,
+        in_place: false,
+        live: None,
+    };
+    let merged = compare(&request).unwrap();
+    assert!(merged.changes.is_empty() && merged.notes[0].contains("--in-place"), "{:?}", merged.notes);
+    let review = compare(&Request { in_place: true, ..request }).unwrap();
+    assert_eq!((review.summary.replace, review.summary.delete), (1, 1));
 }
 
 #[test]

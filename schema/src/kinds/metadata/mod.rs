@@ -84,7 +84,30 @@ pub fn template(labels: &StringMap, annotations: &StringMap, at: &Path<'_>, find
     self::annotations(annotations, &at.field("annotations"), findings);
 }
 
+/// `"false"` keeps an object whatever Git says, `"true"` is as without it.
+pub const PRUNE_ANNOTATION: &str = "minik8s.io/prune";
+/// Annotations that begin so are ours: one that nobody reads is a misspelt one.
+const OWN_PREFIX: &str = "minik8s.io/";
+
+/// A word that is nearly right would protect nothing, and nobody would know before the object is gone.
+fn own_annotation(key: &str, value: &str, at: &Path<'_>, findings: &mut Findings) {
+    if key != PRUNE_ANNOTATION {
+        let message = format!("no annotation `{key}` is known; those of {OWN_PREFIX} are Minik8s' own");
+        findings
+            .add(&rules::UNKNOWN_VALUE, &at.field(key), message)
+            .on_key()
+            .help(format!("did you mean `{PRUNE_ANNOTATION}`?"));
+    } else if !matches!(value, "true" | "false") {
+        let message = format!("`{value}` is none of `true`, `false`");
+        let help = "write \"false\" to keep the object whatever Git says, else leave it out";
+        findings.add(&rules::UNKNOWN_VALUE, &at.field(key), message).help(help);
+    }
+}
+
 fn annotations(annotations: &StringMap, at: &Path<'_>, findings: &mut Findings) {
+    for (key, value) in annotations.iter().filter(|(key, _)| key.to_lowercase().starts_with(OWN_PREFIX)) {
+        own_annotation(key, value, at, findings);
+    }
     for key in annotations.keys() {
         // As Kubernetes: keys of annotations may be written in any case.
         if let Err(why) = check_qualified_name(&key.to_lowercase()) {
