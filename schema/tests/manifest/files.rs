@@ -164,8 +164,14 @@ fn what_cannot_be_read_and_has_no_word_of_a_manifest_is_another_programs() {
     };
     let other = (false, "foreign-file".to_owned());
     assert_eq!(foreign(".vscode/settings.json", "{\n  // tabs\n  \"editor.tabSize\": 2\n}\n"), other);
-    assert_eq!(foreign(".config.yml", "a: [
-"), other);
+    assert_eq!(
+        foreign(
+            ".config.yml",
+            "a: [
+"
+        ),
+        other
+    );
     assert_eq!(foreign("a/.b/c/data.json", &format!("[\"{}\"]", "x".repeat(2 << 20))), other);
     // One word is enough to be in doubt.
     for word in ["kind", "apiVersion", "metadata", "spec"] {

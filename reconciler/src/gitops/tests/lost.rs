@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use proptest::test_runner::Config;
+use schema::kinds::metadata::PRUNE_ANNOTATION;
 use schema::records::{SourceErrorKind, SourceState};
 use schema::store::memory::MemoryStore;
 use schema::violation::rules;
@@ -12,7 +13,6 @@ use super::kit::{Cluster, Files, Repo, many, pod, pods};
 use super::proofs::{applied, situation};
 use crate::gitops::check::exclusives;
 use crate::gitops::plan::plan;
-use crate::gitops::prune::PRUNE_ANNOTATION;
 
 /// The same source at an etcd that knows nothing; its state directory is the same.
 async fn at_empty_etcd(repo: &Repo) -> Cluster {
