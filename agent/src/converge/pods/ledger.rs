@@ -180,11 +180,14 @@ impl Ledger {
     pub fn fail(&self, slot: Slot, reason: &str, message: String, retry: Retry) {
         let now = Timestamp::now();
         let mut memory = self.lock();
-        let failures = memory.trouble.get(&slot).map_or(1, |t| t.failures.saturating_add(1));
-        let retry_at = now.checked_add(retry.delay(failures)).unwrap_or(now);
-        memory
-            .trouble
-            .insert(slot, Trouble { reason: reason.to_owned(), message, failures, at: now, retry_at });
+        let mut trouble = Trouble { reason: reason.to_owned(), message, failures: 1, at: now, retry_at: now };
+        // A removal does not go on with the count of what could not be made.
+        let in_a_row = |former: &&Trouble| former.is_of_removal() == trouble.is_of_removal();
+        if let Some(former) = memory.trouble.get(&slot).filter(in_a_row) {
+            trouble.failures = former.failures.saturating_add(1);
+        }
+        trouble.retry_at = now.checked_add(retry.delay(trouble.failures)).unwrap_or(now);
+        memory.trouble.insert(slot, trouble);
     }
 
     /// Forgets pods that are neither wanted nor there.
@@ -254,6 +257,22 @@ mod tests {
         assert!(!ledger.is_hooked("c") && ledger.snapshot().unkilled.is_empty());
         drop(stopping);
         let _again = ledger.begin_stop("c").await;
+    }
+
+    // Seen red with a count that goes on.
+    #[test]
+    fn a_removal_that_fails_is_tried_again_soon_however_often_the_creation_failed() {
+        let ledger = Ledger::new(Nudge::new().0);
+        let slot: Slot = ("uid".into(), String::new());
+        for (reason, failures) in [
+            ("ContainerCreating", 1),
+            ("CreateContainerConfigError", 2),
+            ("Terminating", 1),
+            ("Terminating", 2),
+        ] {
+            ledger.fail(slot.clone(), reason, "so".into(), Retry::Soon);
+            assert_eq!(ledger.snapshot().trouble[&slot].failures, failures, "{reason}");
+        }
     }
 
     #[test]

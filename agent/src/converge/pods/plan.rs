@@ -149,7 +149,7 @@ fn draining(pod: PodRef, drain: &Drain, now: Timestamp) -> Decision {
 /// Takes away what nobody wants, unless that failed a moment ago.
 fn take_down(observed: &Observed, uid: &str, pod: PodRef, down: Down, now: Timestamp) -> Decision {
     let mut decision = Decision::idle(pod, Why::NotDesired);
-    match observed.memory.trouble.get(&(uid.to_owned(), String::new())).filter(|t| t.retry_at > now) {
+    match observed.memory.removal_trouble(uid).filter(|trouble| trouble.retry_at > now) {
         Some(trouble) => decision.next_at = Some(trouble.retry_at),
         None => decision.task = Some(Task::Down(down)),
     }
@@ -187,7 +187,7 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
     let facts = observed.pods.get(uid).unwrap_or(&nothing);
     if let Some(trouble) = trouble.filter(|trouble| trouble.retry_at > now) {
         let mut decision = all_in_trouble(Decision::idle(pod, Why::Waits), binding, trouble);
-        decision.stuck = (trouble.reason == "Terminating").then(|| trouble.message.clone());
+        decision.stuck = trouble.is_of_removal().then(|| trouble.message.clone());
         decision.next_at = Some(trouble.retry_at);
         return decision;
     }
