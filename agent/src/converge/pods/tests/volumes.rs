@@ -5,8 +5,8 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use super::super::names;
-use super::super::render::VolumePrep;
-use super::super::volumes::{VolumeError, prepare, remove_pod, remove_tree_of};
+use super::super::render::{SubPath, VolumePrep};
+use super::super::volumes::{VolumeError, mount_sub_path, prepare, remove_pod, remove_tree_of};
 
 #[test]
 fn an_empty_dir_is_the_pods_own_once_it_is_made() {
@@ -26,6 +26,32 @@ fn an_empty_dir_is_the_pods_own_once_it_is_made() {
     }
     remove_pod(state.path(), "uid").unwrap();
     assert!(!names::pods_dir(state.path()).join("uid").exists());
+}
+
+// Seen red without `open_to`: 0755 of root, whatever the volume is.
+#[test]
+fn a_folder_made_for_a_sub_path_is_as_open_as_its_volume() {
+    let state = tempfile::tempdir().unwrap();
+    for (volume, group) in [("disk", None), ("shared", Some(2000))] {
+        let root = names::volume_dir(state.path(), "uid", volume);
+        prepare(&VolumePrep::EmptyDir { path: root.clone(), tmpfs_bytes: None, group }).unwrap();
+        std::fs::create_dir(root.join("there")).unwrap();
+        std::fs::set_permissions(root.join("there"), std::fs::Permissions::from_mode(0o700)).unwrap();
+        for (index, path) in ["deep/er", "there/in", "deep/er"].into_iter().enumerate() {
+            let target = names::sub_path_dir(state.path(), "uid", volume, 0, index);
+            mount_sub_path(&SubPath { root: root.clone(), path: path.into(), target, create: true }).unwrap();
+        }
+        let found = |path: &str| {
+            let made = std::fs::metadata(root.join(path)).unwrap();
+            (made.mode() & 0o7777, made.gid())
+        };
+        let open = found("");
+        assert_eq!(open, (if group.is_some() { 0o2777 } else { 0o777 }, group.unwrap_or(0)));
+        assert_eq!([found("deep"), found("deep/er"), found("there/in")], [open; 3], "{volume}");
+        // What was there stays as it was.
+        assert_eq!(found("there").0 & 0o777, 0o700, "{volume}");
+    }
+    remove_pod(state.path(), "uid").unwrap();
 }
 
 // What is mounted in between is on the same disk: its number of the device tells nothing.
