@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use schema::kinds::pod::{Container as ContainerSpec, PodSpec, PullPolicy, RestartPolicy, WaitingState};
 
 use super::facts::{Container, Memory, PodFacts, Slot, State, Trouble};
-use super::machine::{Verdict, verdict};
+use super::machine::{Verdict, restarts, succeeded, verdict};
 use super::probes::ProbeKind;
 use super::render::{self, Placement};
 use super::steps::{ContainerAct, ContainerStep, Decision, Kill, Pull, Target, Why};
@@ -119,6 +119,23 @@ fn sort_out<'a>(needs: &mut Needs<'a>, starts: &'a [Container], known: bool, mak
     }
 }
 
+/// Under Always an init container that succeeded is done; only a failure runs again.
+fn init_policy(spec: &PodSpec) -> RestartPolicy {
+    match spec.restart_policy {
+        RestartPolicy::Always => RestartPolicy::OnFailure,
+        other => other,
+    }
+}
+
+/// Its last start ended so that the policy wants no other one.
+pub fn stays_ended(spec: &PodSpec, facts: &PodFacts, name: &str) -> bool {
+    let last = facts.containers.get(name).and_then(|starts| starts.last());
+    let Some((last, State::Exited(end))) = last.map(|last| (last, &last.state)) else { return false };
+    let is_init = spec.init_containers.iter().any(|init| init.name == name);
+    let policy = if is_init { init_policy(spec) } else { spec.restart_policy };
+    !restarts(policy, succeeded(last, end))
+}
+
 enum InitTurn<'a> {
     Done,
     Now(&'a ContainerSpec, Verdict),
@@ -131,11 +148,7 @@ fn init_turn<'a, 'f>(
     sandbox: Option<&str>,
     now: Timestamp,
 ) -> InitTurn<'a> {
-    // Under Always an init container that succeeded is done; only a failure runs again.
-    let policy = match spec.restart_policy {
-        RestartPolicy::Always => RestartPolicy::OnFailure,
-        other => other,
-    };
+    let policy = init_policy(spec);
     // First of all: once the pod failed, no success of another one is repeated.
     let decided_of = |init: &ContainerSpec| verdict(history(init), sandbox, policy, now);
     if spec.init_containers.iter().any(|init| decided_of(init) == Verdict::Ended { success: false }) {

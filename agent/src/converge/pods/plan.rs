@@ -172,21 +172,21 @@ fn down(observed: &Observed, uid: &str, facts: &PodFacts) -> Down {
 fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Timestamp) -> Decision {
     let pod = binding.pod.reference();
     let uid = &binding.pod.uid;
+    let nothing = PodFacts::default();
+    let facts = observed.pods.get(uid).unwrap_or(&nothing);
     let trouble = observed.memory.trouble.get(&(uid.clone(), String::new()));
     if observed.memory.busy.contains_key(uid) {
         let decision = Decision::idle(pod, Why::InFlight);
         let Some(trouble) = trouble else { return in_flight(observed, binding, decision, now) };
-        return all_in_trouble(decision, binding, trouble);
+        return all_in_trouble(decision, binding, facts, trouble);
     }
     let former = observed.pods.iter().any(|(other, facts)| other != uid && facts.pod.as_ref() == Some(&pod));
     let former_busy = observed.memory.busy.iter().any(|(other, busy)| other != uid && busy.pod == pod);
     if former || former_busy {
         return Decision::idle(pod, Why::FormerPod);
     }
-    let nothing = PodFacts::default();
-    let facts = observed.pods.get(uid).unwrap_or(&nothing);
     if let Some(trouble) = trouble.filter(|trouble| trouble.retry_at > now) {
-        let mut decision = all_in_trouble(Decision::idle(pod, Why::Waits), binding, trouble);
+        let mut decision = all_in_trouble(Decision::idle(pod, Why::Waits), binding, facts, trouble);
         decision.stuck = trouble.is_of_removal().then(|| trouble.message.clone());
         decision.next_at = Some(trouble.retry_at);
         return decision;
@@ -420,9 +420,15 @@ fn all_names(binding: &Binding) -> impl Iterator<Item = String> {
     spec.init_containers.iter().chain(&spec.containers).map(|c| c.name.clone())
 }
 
-/// All containers wait because of what failed last, also while it is tried again.
-fn all_in_trouble(mut decision: Decision, binding: &Binding, trouble: &Trouble) -> Decision {
-    for name in all_names(binding) {
+/// All containers but those that ended for good wait because of what failed last, also while it is tried
+/// again.
+fn all_in_trouble(
+    mut decision: Decision,
+    binding: &Binding,
+    facts: &PodFacts,
+    trouble: &Trouble,
+) -> Decision {
+    for name in all_names(binding).filter(|name| !containers::stays_ended(&binding.pod.spec, facts, name)) {
         let (reason, message) = (trouble.reason.clone(), trouble.message.clone());
         decision.waiting.insert(name, WaitingState { reason, message });
     }
