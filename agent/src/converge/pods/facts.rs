@@ -286,6 +286,8 @@ pub struct Memory {
     pub linked: BTreeSet<Uid>,
     /// Containers that failed a probe and could not be stopped so far, by Docker id.
     pub unkilled: BTreeMap<String, Trouble>,
+    /// Dead containers that could not be removed so far, by Docker id.
+    pub unremoved: BTreeMap<String, Trouble>,
     /// How containers ended of pods that are taken away, by pod and Docker id.
     pub ends: BTreeMap<Uid, Ends>,
     /// The address given out last.

@@ -1,6 +1,6 @@
 //! What tasks have under way and what went wrong: shared by the loop and its tasks, gone with the agent.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
@@ -126,16 +126,12 @@ impl Ledger {
 
     /// It was stopped (no message), or it could not be and is tried again later.
     pub fn note_kill(&self, id: &str, failed: Option<String>) {
-        let now = Timestamp::now();
-        let mut memory = self.lock();
-        let Some(message) = failed else {
-            memory.unkilled.remove(id);
-            return;
-        };
-        let failures = memory.unkilled.get(id).map_or(1, |t| t.failures.saturating_add(1));
-        let retry_at = now.checked_add(Retry::Kill.delay(failures)).unwrap_or(now);
-        let reason = "FailedKillPod".to_owned();
-        memory.unkilled.insert(id.to_owned(), Trouble { reason, message, failures, at: now, retry_at });
+        note(&mut self.lock().unkilled, id, failed, Retry::Kill);
+    }
+
+    /// A dead container was removed (no message), or it could not be and is tried again later.
+    pub fn note_removal(&self, id: &str, failed: Option<String>) {
+        note(&mut self.lock().unremoved, id, failed, Retry::Soon);
     }
 
     /// How a container ended of a pod that is taken away: it is gone before everybody has seen that.
@@ -145,7 +141,10 @@ impl Ledger {
 
     /// Forgets containers that are no more.
     pub fn forget_containers_but(&self, keep: &BTreeSet<&str>) {
-        self.lock().unkilled.retain(|id, _| keep.contains(id.as_str()));
+        let mut memory = self.lock();
+        memory.unkilled.retain(|id, _| keep.contains(id.as_str()));
+        memory.unremoved.retain(|id, _| keep.contains(id.as_str()));
+        drop(memory);
         let mut hooked = self.hooked.lock().unwrap_or_else(PoisonError::into_inner);
         hooked.retain(|id| keep.contains(id.as_str()));
     }
@@ -199,6 +198,19 @@ impl Ledger {
         memory.linked.retain(|uid| keep(uid));
         memory.ends.retain(|uid, _| keep(uid));
     }
+}
+
+/// What became of something that is done to one container.
+fn note(list: &mut BTreeMap<String, Trouble>, id: &str, failed: Option<String>, retry: Retry) {
+    let now = Timestamp::now();
+    let Some(message) = failed else {
+        list.remove(id);
+        return;
+    };
+    let failures = list.get(id).map_or(1, |t| t.failures.saturating_add(1));
+    let retry_at = now.checked_add(retry.delay(failures)).unwrap_or(now);
+    let reason = "FailedKillPod".to_owned();
+    list.insert(id.to_owned(), Trouble { reason, message, failures, at: now, retry_at });
 }
 
 #[derive(Debug)]

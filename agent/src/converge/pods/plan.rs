@@ -191,7 +191,7 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
         decision.next_at = Some(trouble.retry_at);
         return decision;
     }
-    let needs = containers::needs(facts, &binding.pod.spec, now);
+    let needs = containers::needs(&observed.memory, facts, &binding.pod.spec, now);
     if observed.finished.contains_key(uid) {
         // Whatever of its containers is left to tell of it.
         return wind_up(Look { observed, binding, facts, needs: &needs, now });
@@ -206,12 +206,12 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
 fn in_flight(observed: &Observed, binding: &Binding, mut decision: Decision, now: Timestamp) -> Decision {
     let nothing = PodFacts::default();
     let facts = observed.pods.get(&binding.pod.uid).unwrap_or(&nothing);
-    let needs = containers::needs(facts, &binding.pod.spec, now);
+    let needs = containers::needs(&observed.memory, facts, &binding.pod.spec, now);
     let (address, ports) = facts.live_pause().map_or((None, &[][..]), |pause| (pause.address, &pause.ports));
     let at = Placement { node: &observed.node, binding, address, ports };
     let mut idle = Decision::idle(decision.pod.clone(), Why::InFlight);
     containers::steps(&observed.memory, at, &needs, now, &mut idle);
-    decision.waiting = idle.waiting;
+    (decision.waiting, decision.stuck) = (idle.waiting, idle.stuck);
     decision
 }
 
@@ -347,7 +347,7 @@ fn rebuilt_at(facts: &PodFacts, now: Timestamp) -> Option<Timestamp> {
 /// host ports are free, as Kubernetes stops such a sandbox. Decrypted secrets and volumes in memory go,
 /// too. The ended containers stay for their logs.
 fn wind_up(look: Look<'_>) -> Decision {
-    let Look { observed, binding, facts, needs, .. } = look;
+    let Look { observed, binding, facts, needs, now } = look;
     let pauses = facts.pauses.iter().filter(|p| p.state != State::Removing);
     let down = Down {
         // What joined an older pause container ends with it; the policy starts nothing again.
@@ -366,7 +366,7 @@ fn wind_up(look: Look<'_>) -> Decision {
         folder: false,
     };
     let task = (!down.stop.is_empty() || !down.remove.is_empty()).then_some(Task::Down(down));
-    Decision { task, ..Decision::idle(binding.pod.reference(), Why::Finished) }
+    Decision { task, next_at: needs.retry_at(now), ..Decision::idle(binding.pod.reference(), Why::Finished) }
 }
 
 fn grace(binding: &Binding) -> Duration {

@@ -164,7 +164,21 @@ impl Worker {
             let _slot = self.creations.acquire().await;
             self.make(id, &up).await?;
         }
-        self.remove_all(id, &up.obsolete).await
+        self.remove_obsolete(id, &up.obsolete).await;
+        Ok(())
+    }
+
+    /// Removes dead starts; one that can't be removed is tried again for itself, and holds up nothing.
+    async fn remove_obsolete(&self, id: &PodId, targets: &[Target]) {
+        let each = targets.iter().map(|target| async move {
+            let failed = self.remove(id, target).await.err();
+            if let Some(failure) = &failed {
+                tracing::warn!(pod = %id.pod, container = target.name, message = %failure, "a dead container was not removed");
+                self.tell(id, EventType::Warning, failure.event, failure.to_string());
+            }
+            self.ledger.note_removal(&target.id, failed.map(|failure| failure.to_string()));
+        });
+        join_all(each).await;
     }
 
     /// Has all files of the pod on this node before anything of it is made.
