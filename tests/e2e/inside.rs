@@ -118,7 +118,7 @@ fn limits(cluster: &Cluster) -> Result<()> {
             &pod,
             "none",
             &format!("cat {cgroup}/cpu/cpu.cfs_quota_us {cgroup}/cpu/cpu.shares | xargs"),
-            "-1 1024",
+            "-1 2",
         )
     } else {
         let script = format!("cat {cgroup}/cpu.max {cgroup}/memory.max | xargs");
