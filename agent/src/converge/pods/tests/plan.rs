@@ -495,6 +495,32 @@ fn containers_of_a_pod_without_its_pause_container_run_and_are_not_ready() {
     }
 }
 
+// Seen red with the pause container first: its start moves with each new one.
+#[test]
+fn a_pod_has_started_once_however_often_its_pause_container_is_made_anew() {
+    let web = binding("web", spec(&["a"]));
+    let mut observed = wants(std::slice::from_ref(&web));
+    let told = |observed: &Observed, own: &Statuses| fold(observed, &plan(observed, at(50)), own, at(50));
+    let start = |own: &Statuses| own.pods[&web.pod.reference()].start_time;
+    has(&mut observed, &web, facts(&web, vec![pause(running(), "10.244.3.2")], vec![]));
+    let own = told(&observed, &Statuses::default());
+    assert_eq!(start(&own), Some(at(0)));
+    let anew = super::super::facts::Container {
+        id: "POD-1".into(),
+        ..pause(State::Running { started_at: at(40) }, "10.244.3.2")
+    };
+    for pauses in [vec![], vec![anew]] {
+        observed.told = own.pods.clone();
+        has(&mut observed, &web, facts(&web, pauses, vec![]));
+        assert_eq!(start(&told(&observed, &own)), Some(at(0)));
+    }
+    // Taken away and wanted again, it is another life of it.
+    let mut gone = (*own.pods[&web.pod.reference()]).clone();
+    gone.reason = "Terminating".into();
+    observed.told = [(web.pod.reference(), gone.into())].into();
+    assert_eq!(start(&told(&observed, &own)), Some(at(40)));
+}
+
 // Red when `link_is_off` looks for the name alone.
 #[test]
 fn a_link_that_is_not_whole_or_was_not_looked_at_yet_is_ensured() {
