@@ -236,7 +236,8 @@ fn phase(
         return if init.iter().any(failed) { PodPhase::Failed } else { PodPhase::Pending };
     }
     if !apps.is_empty() && apps.iter().all(for_good) {
-        let good = apps.iter().all(|c| success(&c.name) == Some(true));
+        // By the code alone, as the kubelet: also of one that failed a probe and took its SIGTERM well.
+        let good = apps.iter().all(|c| succeeded(&c.state));
         return if good { PodPhase::Succeeded } else { PodPhase::Failed };
     }
     // A container that was started once keeps the pod Running while it waits to be started again.

@@ -152,6 +152,9 @@ fn a_sick_container_is_ended_once_by_itself_and_asked_nothing_more() {
     assert_eq!((status.reason.as_str(), status.message.as_str()), ("FailedKillPod", message));
     let web = with_probes(Never);
     let observed = seen(&web, vec![sick(exited(0, 5, 90)), container("other", 0, exited(0, 5, 90))]);
+    // Seen red with what the policy goes by in `phase`.
+    assert_eq!(told(&web, &observed).phase, PodPhase::Succeeded);
+    let observed = seen(&web, vec![sick(exited(137, 5, 90)), container("other", 0, exited(0, 5, 90))]);
     assert_eq!(told(&web, &observed).phase, PodPhase::Failed);
 }
 
