@@ -4,7 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use schema::kinds::pod::{Container as ContainerSpec, PodSpec, PullPolicy, RestartPolicy, WaitingState};
 
 use super::facts::{Container, Memory, PodFacts, Slot, State, Trouble};
-use super::machine::{Verdict, verdict};
+use super::machine::{Verdict, restarts, succeeded, verdict};
 use super::probes::ProbeKind;
 use super::render::{self, Placement};
 use super::steps::{ContainerAct, ContainerStep, Decision, Kill, Pull, Target, Why};
@@ -29,6 +29,8 @@ pub struct Needs<'a> {
     pub remove_first: Vec<&'a Container>,
     /// Dead starts older than the last one.
     pub obsolete: Vec<&'a Container>,
+    /// What could not be removed of them; not among them until it is due again.
+    unremoved: Vec<&'a Trouble>,
 }
 
 impl Needs<'_> {
@@ -51,10 +53,15 @@ impl Needs<'_> {
             Why::Waits
         }
     }
+
+    /// When a dead start is due that could not be removed.
+    pub fn retry_at(&self, now: Timestamp) -> Option<Timestamp> {
+        self.unremoved.iter().map(|trouble| trouble.retry_at).filter(|at| *at > now).min()
+    }
 }
 
 /// Looks at all containers of a pod.
-pub fn needs<'a>(facts: &'a PodFacts, spec: &'a PodSpec, now: Timestamp) -> Needs<'a> {
+pub fn needs<'a>(memory: &'a Memory, facts: &'a PodFacts, spec: &'a PodSpec, now: Timestamp) -> Needs<'a> {
     let sandbox = facts.live_pause().map(|p| p.id.as_str());
     let history = |c: &ContainerSpec| facts.containers.get(&c.name).map_or(&[][..], Vec::as_slice);
     let at_home = |c: &Container| sandbox.is_some_and(|id| id == c.sandbox);
@@ -81,12 +88,16 @@ pub fn needs<'a>(facts: &'a PodFacts, spec: &'a PodSpec, now: Timestamp) -> Need
         stop_first: Vec::new(),
         remove_first: Vec::new(),
         obsolete: Vec::new(),
+        unremoved: Vec::new(),
     };
     for (name, starts) in &facts.containers {
         let known = spec.init_containers.iter().chain(&spec.containers).any(|c| c.name == *name);
         let makes = needs.turn.iter().any(|(c, v)| c.name == *name && matches!(v, Verdict::Make { .. }));
         sort_out(&mut needs, starts, known, makes);
     }
+    let unremoved = |c: &Container| memory.unremoved.get(&c.id);
+    needs.unremoved = needs.obsolete.iter().filter_map(|c| unremoved(c)).collect();
+    needs.obsolete.retain(|c| unremoved(c).is_none_or(|trouble| trouble.retry_at <= now));
     needs
 }
 
@@ -119,6 +130,23 @@ fn sort_out<'a>(needs: &mut Needs<'a>, starts: &'a [Container], known: bool, mak
     }
 }
 
+/// Under Always an init container that succeeded is done; only a failure runs again.
+fn init_policy(spec: &PodSpec) -> RestartPolicy {
+    match spec.restart_policy {
+        RestartPolicy::Always => RestartPolicy::OnFailure,
+        other => other,
+    }
+}
+
+/// Its last start ended so that the policy wants no other one.
+pub fn stays_ended(spec: &PodSpec, facts: &PodFacts, name: &str) -> bool {
+    let last = facts.containers.get(name).and_then(|starts| starts.last());
+    let Some((last, State::Exited(end))) = last.map(|last| (last, &last.state)) else { return false };
+    let is_init = spec.init_containers.iter().any(|init| init.name == name);
+    let policy = if is_init { init_policy(spec) } else { spec.restart_policy };
+    !restarts(policy, succeeded(last, end))
+}
+
 enum InitTurn<'a> {
     Done,
     Now(&'a ContainerSpec, Verdict),
@@ -131,11 +159,7 @@ fn init_turn<'a, 'f>(
     sandbox: Option<&str>,
     now: Timestamp,
 ) -> InitTurn<'a> {
-    // Under Always an init container that succeeded is done; only a failure runs again.
-    let policy = match spec.restart_policy {
-        RestartPolicy::Always => RestartPolicy::OnFailure,
-        other => other,
-    };
+    let policy = init_policy(spec);
     // First of all: once the pod failed, no success of another one is repeated.
     let decided_of = |init: &ContainerSpec| verdict(history(init), sandbox, policy, now);
     if spec.init_containers.iter().any(|init| decided_of(init) == Verdict::Ended { success: false }) {
@@ -203,6 +227,12 @@ pub fn steps(
     decision: &mut Decision,
 ) -> Vec<ContainerStep> {
     let mut steps = Vec::new();
+    for trouble in &needs.unremoved {
+        decision.stuck = Some(trouble.message.clone());
+    }
+    if let Some(at) = needs.retry_at(now) {
+        look_again(decision, at);
+    }
     if needs.finished {
         return steps;
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
-use schema::kinds::pod::HostPortStatus;
+use schema::kinds::pod::{HostPortStatus, PodStatus};
 use schema::meta::PodRef;
 
 use super::drain::Drain;
@@ -286,6 +286,8 @@ pub struct Memory {
     pub linked: BTreeSet<Uid>,
     /// Containers that failed a probe and could not be stopped so far, by Docker id.
     pub unkilled: BTreeMap<String, Trouble>,
+    /// Dead containers that could not be removed so far, by Docker id.
+    pub unremoved: BTreeMap<String, Trouble>,
     /// How containers ended of pods that are taken away, by pod and Docker id.
     pub ends: BTreeMap<Uid, Ends>,
     /// The address given out last.
@@ -316,6 +318,13 @@ pub struct Busy {
     pub cancel: tokio_util::sync::CancellationToken,
 }
 
+impl Memory {
+    /// Why a pod could not be taken away so far. That it could not be made is no word on that.
+    pub fn removal_trouble(&self, uid: &str) -> Option<&Trouble> {
+        self.trouble.get(&(uid.to_owned(), String::new())).filter(|trouble| trouble.is_of_removal())
+    }
+}
+
 /// Something that did not work and is tried again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
@@ -329,4 +338,11 @@ pub struct Trouble {
     pub at: Timestamp,
     /// When it is tried again.
     pub retry_at: Timestamp,
+}
+
+impl Trouble {
+    /// Something could not be taken away.
+    pub fn is_of_removal(&self) -> bool {
+        self.reason == PodStatus::TERMINATING
+    }
 }

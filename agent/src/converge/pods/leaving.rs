@@ -47,7 +47,7 @@ impl<'a> Leaving<'a> {
             facts,
             ends: memory.ends.get(uid),
             is_made: memory.busy.get(uid).is_some_and(|busy| busy.up),
-            trouble: memory.trouble.get(&(uid.to_owned(), String::new())),
+            trouble: memory.removal_trouble(uid),
         }
     }
 }

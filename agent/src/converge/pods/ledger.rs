@@ -1,6 +1,6 @@
 //! What tasks have under way and what went wrong: shared by the loop and its tasks, gone with the agent.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
@@ -126,16 +126,12 @@ impl Ledger {
 
     /// It was stopped (no message), or it could not be and is tried again later.
     pub fn note_kill(&self, id: &str, failed: Option<String>) {
-        let now = Timestamp::now();
-        let mut memory = self.lock();
-        let Some(message) = failed else {
-            memory.unkilled.remove(id);
-            return;
-        };
-        let failures = memory.unkilled.get(id).map_or(1, |t| t.failures.saturating_add(1));
-        let retry_at = now.checked_add(Retry::Kill.delay(failures)).unwrap_or(now);
-        let reason = "FailedKillPod".to_owned();
-        memory.unkilled.insert(id.to_owned(), Trouble { reason, message, failures, at: now, retry_at });
+        note(&mut self.lock().unkilled, id, failed, Retry::Kill);
+    }
+
+    /// A dead container was removed (no message), or it could not be and is tried again later.
+    pub fn note_removal(&self, id: &str, failed: Option<String>) {
+        note(&mut self.lock().unremoved, id, failed, Retry::Soon);
     }
 
     /// How a container ended of a pod that is taken away: it is gone before everybody has seen that.
@@ -145,7 +141,10 @@ impl Ledger {
 
     /// Forgets containers that are no more.
     pub fn forget_containers_but(&self, keep: &BTreeSet<&str>) {
-        self.lock().unkilled.retain(|id, _| keep.contains(id.as_str()));
+        let mut memory = self.lock();
+        memory.unkilled.retain(|id, _| keep.contains(id.as_str()));
+        memory.unremoved.retain(|id, _| keep.contains(id.as_str()));
+        drop(memory);
         let mut hooked = self.hooked.lock().unwrap_or_else(PoisonError::into_inner);
         hooked.retain(|id| keep.contains(id.as_str()));
     }
@@ -180,11 +179,14 @@ impl Ledger {
     pub fn fail(&self, slot: Slot, reason: &str, message: String, retry: Retry) {
         let now = Timestamp::now();
         let mut memory = self.lock();
-        let failures = memory.trouble.get(&slot).map_or(1, |t| t.failures.saturating_add(1));
-        let retry_at = now.checked_add(retry.delay(failures)).unwrap_or(now);
-        memory
-            .trouble
-            .insert(slot, Trouble { reason: reason.to_owned(), message, failures, at: now, retry_at });
+        let mut trouble = Trouble { reason: reason.to_owned(), message, failures: 1, at: now, retry_at: now };
+        // A removal does not go on with the count of what could not be made.
+        let in_a_row = |former: &&Trouble| former.is_of_removal() == trouble.is_of_removal();
+        if let Some(former) = memory.trouble.get(&slot).filter(in_a_row) {
+            trouble.failures = former.failures.saturating_add(1);
+        }
+        trouble.retry_at = now.checked_add(retry.delay(trouble.failures)).unwrap_or(now);
+        memory.trouble.insert(slot, trouble);
     }
 
     /// Forgets pods that are neither wanted nor there.
@@ -196,6 +198,19 @@ impl Ledger {
         memory.linked.retain(|uid| keep(uid));
         memory.ends.retain(|uid, _| keep(uid));
     }
+}
+
+/// What became of something that is done to one container.
+fn note(list: &mut BTreeMap<String, Trouble>, id: &str, failed: Option<String>, retry: Retry) {
+    let now = Timestamp::now();
+    let Some(message) = failed else {
+        list.remove(id);
+        return;
+    };
+    let failures = list.get(id).map_or(1, |t| t.failures.saturating_add(1));
+    let retry_at = now.checked_add(retry.delay(failures)).unwrap_or(now);
+    let reason = "FailedKillPod".to_owned();
+    list.insert(id.to_owned(), Trouble { reason, message, failures, at: now, retry_at });
 }
 
 #[derive(Debug)]
@@ -254,6 +269,22 @@ mod tests {
         assert!(!ledger.is_hooked("c") && ledger.snapshot().unkilled.is_empty());
         drop(stopping);
         let _again = ledger.begin_stop("c").await;
+    }
+
+    // Seen red with a count that goes on.
+    #[test]
+    fn a_removal_that_fails_is_tried_again_soon_however_often_the_creation_failed() {
+        let ledger = Ledger::new(Nudge::new().0);
+        let slot: Slot = ("uid".into(), String::new());
+        for (reason, failures) in [
+            ("ContainerCreating", 1),
+            ("CreateContainerConfigError", 2),
+            ("Terminating", 1),
+            ("Terminating", 2),
+        ] {
+            ledger.fail(slot.clone(), reason, "so".into(), Retry::Soon);
+            assert_eq!(ledger.snapshot().trouble[&slot].failures, failures, "{reason}");
+        }
     }
 
     #[test]

@@ -149,7 +149,7 @@ fn draining(pod: PodRef, drain: &Drain, now: Timestamp) -> Decision {
 /// Takes away what nobody wants, unless that failed a moment ago.
 fn take_down(observed: &Observed, uid: &str, pod: PodRef, down: Down, now: Timestamp) -> Decision {
     let mut decision = Decision::idle(pod, Why::NotDesired);
-    match observed.memory.trouble.get(&(uid.to_owned(), String::new())).filter(|t| t.retry_at > now) {
+    match observed.memory.removal_trouble(uid).filter(|trouble| trouble.retry_at > now) {
         Some(trouble) => decision.next_at = Some(trouble.retry_at),
         None => decision.task = Some(Task::Down(down)),
     }
@@ -172,26 +172,26 @@ fn down(observed: &Observed, uid: &str, facts: &PodFacts) -> Down {
 fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Timestamp) -> Decision {
     let pod = binding.pod.reference();
     let uid = &binding.pod.uid;
+    let nothing = PodFacts::default();
+    let facts = observed.pods.get(uid).unwrap_or(&nothing);
     let trouble = observed.memory.trouble.get(&(uid.clone(), String::new()));
     if observed.memory.busy.contains_key(uid) {
         let decision = Decision::idle(pod, Why::InFlight);
         let Some(trouble) = trouble else { return in_flight(observed, binding, decision, now) };
-        return all_in_trouble(decision, binding, trouble);
+        return all_in_trouble(decision, binding, facts, trouble);
     }
     let former = observed.pods.iter().any(|(other, facts)| other != uid && facts.pod.as_ref() == Some(&pod));
     let former_busy = observed.memory.busy.iter().any(|(other, busy)| other != uid && busy.pod == pod);
     if former || former_busy {
         return Decision::idle(pod, Why::FormerPod);
     }
-    let nothing = PodFacts::default();
-    let facts = observed.pods.get(uid).unwrap_or(&nothing);
     if let Some(trouble) = trouble.filter(|trouble| trouble.retry_at > now) {
-        let mut decision = all_in_trouble(Decision::idle(pod, Why::Waits), binding, trouble);
-        decision.stuck = (trouble.reason == "Terminating").then(|| trouble.message.clone());
+        let mut decision = all_in_trouble(Decision::idle(pod, Why::Waits), binding, facts, trouble);
+        decision.stuck = trouble.is_of_removal().then(|| trouble.message.clone());
         decision.next_at = Some(trouble.retry_at);
         return decision;
     }
-    let needs = containers::needs(facts, &binding.pod.spec, now);
+    let needs = containers::needs(&observed.memory, facts, &binding.pod.spec, now);
     if observed.finished.contains_key(uid) {
         // Whatever of its containers is left to tell of it.
         return wind_up(Look { observed, binding, facts, needs: &needs, now });
@@ -206,12 +206,12 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
 fn in_flight(observed: &Observed, binding: &Binding, mut decision: Decision, now: Timestamp) -> Decision {
     let nothing = PodFacts::default();
     let facts = observed.pods.get(&binding.pod.uid).unwrap_or(&nothing);
-    let needs = containers::needs(facts, &binding.pod.spec, now);
+    let needs = containers::needs(&observed.memory, facts, &binding.pod.spec, now);
     let (address, ports) = facts.live_pause().map_or((None, &[][..]), |pause| (pause.address, &pause.ports));
     let at = Placement { node: &observed.node, binding, address, ports };
     let mut idle = Decision::idle(decision.pod.clone(), Why::InFlight);
     containers::steps(&observed.memory, at, &needs, now, &mut idle);
-    decision.waiting = idle.waiting;
+    (decision.waiting, decision.stuck) = (idle.waiting, idle.stuck);
     decision
 }
 
@@ -347,7 +347,7 @@ fn rebuilt_at(facts: &PodFacts, now: Timestamp) -> Option<Timestamp> {
 /// host ports are free, as Kubernetes stops such a sandbox. Decrypted secrets and volumes in memory go,
 /// too. The ended containers stay for their logs.
 fn wind_up(look: Look<'_>) -> Decision {
-    let Look { observed, binding, facts, needs, .. } = look;
+    let Look { observed, binding, facts, needs, now } = look;
     let pauses = facts.pauses.iter().filter(|p| p.state != State::Removing);
     let down = Down {
         // What joined an older pause container ends with it; the policy starts nothing again.
@@ -366,7 +366,7 @@ fn wind_up(look: Look<'_>) -> Decision {
         folder: false,
     };
     let task = (!down.stop.is_empty() || !down.remove.is_empty()).then_some(Task::Down(down));
-    Decision { task, ..Decision::idle(binding.pod.reference(), Why::Finished) }
+    Decision { task, next_at: needs.retry_at(now), ..Decision::idle(binding.pod.reference(), Why::Finished) }
 }
 
 fn grace(binding: &Binding) -> Duration {
@@ -420,9 +420,15 @@ fn all_names(binding: &Binding) -> impl Iterator<Item = String> {
     spec.init_containers.iter().chain(&spec.containers).map(|c| c.name.clone())
 }
 
-/// All containers wait because of what failed last, also while it is tried again.
-fn all_in_trouble(mut decision: Decision, binding: &Binding, trouble: &Trouble) -> Decision {
-    for name in all_names(binding) {
+/// All containers but those that ended for good wait because of what failed last, also while it is tried
+/// again.
+fn all_in_trouble(
+    mut decision: Decision,
+    binding: &Binding,
+    facts: &PodFacts,
+    trouble: &Trouble,
+) -> Decision {
+    for name in all_names(binding).filter(|name| !containers::stays_ended(&binding.pod.spec, facts, name)) {
         let (reason, message) = (trouble.reason.clone(), trouble.message.clone());
         decision.waiting.insert(name, WaitingState { reason, message });
     }

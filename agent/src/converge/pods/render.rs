@@ -336,16 +336,13 @@ fn mounts(
 
 /// Requests become shares (1024 a core), limits become quota and memory, by the kubelet's arithmetic
 /// (`MilliCPUToShares` and `MilliCPUToQuota` in pkg/kubelet/cm/helpers_linux.go). A container that requests
-/// nothing keeps the engine's own weight: Kubernetes' 2 of 1024 would starve it while it starts.
+/// nothing gets the least: with the engine's 1024 it would take from those that asked for less than a core.
 fn limits(spec: &Container) -> Limits {
     let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let requested = spec.resources.requested_cpu().millis;
     let limit = &spec.resources.limits;
     Limits {
-        cpu_shares: match requested {
-            0 => 0,
-            millis => number((millis.saturating_mul(1024) / 1000).clamp(2, 262_144)),
-        },
+        cpu_shares: number((requested.saturating_mul(1024) / 1000).clamp(2, 262_144)),
         // Thousandths of 100 ms; the kernel takes no less than 1 ms, and a limit of 0 is none.
         cpu_quota_us: match limit.cpu.map_or(0, |cpu| cpu.millis) {
             0 => 0,

@@ -52,7 +52,6 @@ pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp
     let node = &observed.node;
     let nothing = PodFacts::default();
     let last = |pod: &PodRef, uid: &str| last(&observed.told, pod, uid);
-    let trouble = |uid: &str| observed.memory.trouble.get(&(uid.to_owned(), String::new()));
     let mut statuses = Statuses { complete: observed.desired.source == Source::Etcd, ..Statuses::default() };
     for (uid, facts) in &observed.pods {
         let Some(pod) = &facts.pod else { continue };
@@ -104,7 +103,7 @@ pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp
                 .pods
                 .iter()
                 .filter(|(other, facts)| *other != uid && facts.pod.as_ref() == Some(pod));
-            if let Some(trouble) = former.filter_map(|(uid, _)| trouble(uid)).next() {
+            if let Some(trouble) = former.filter_map(|(uid, _)| observed.memory.removal_trouble(uid)).next() {
                 status.message = format!("{}, which can't be removed: {}", status.message, trouble.message);
             }
         }

@@ -66,10 +66,12 @@ pub fn wanted(seen: Seen<'_>, former: Option<&PodStatus>, now: Timestamp) -> Pod
         conditions: former.map(|f| f.conditions.clone()).unwrap_or_default(),
         pod_ip: pause.map(|p| p.address.map_or_else(|| node.node_ip.to_string(), |a| a.addr().to_string())),
         host_ip: Some(node.node_ip.to_string()),
-        // Without a pause container, as of a pod that finished, it is what it was.
-        start_time: pause
-            .map(|p| started_at(p).unwrap_or(p.created_at))
-            .or_else(|| former.and_then(|f| f.start_time)),
+        // Set once, as in Kubernetes, whatever becomes of its pause container. What was taken away and is
+        // wanted again starts anew.
+        start_time: former
+            .filter(|f| !f.is_terminating())
+            .and_then(|f| f.start_time)
+            .or_else(|| pause.map(|p| started_at(p).unwrap_or(p.created_at))),
         reason,
         message,
         init_container_statuses: init,
@@ -234,7 +236,8 @@ fn phase(
         return if init.iter().any(failed) { PodPhase::Failed } else { PodPhase::Pending };
     }
     if !apps.is_empty() && apps.iter().all(for_good) {
-        let good = apps.iter().all(|c| success(&c.name) == Some(true));
+        // By the code alone, as the kubelet: also of one that failed a probe and took its SIGTERM well.
+        let good = apps.iter().all(|c| succeeded(&c.state));
         return if good { PodPhase::Succeeded } else { PodPhase::Failed };
     }
     // A container that was started once keeps the pod Running while it waits to be started again.

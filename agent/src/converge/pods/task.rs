@@ -22,7 +22,7 @@ use super::probes::Asker;
 use super::pulls::Pulls;
 use super::render::{self, Rendered, SecretValue, VolumePrep};
 use super::steps::{ContainerAct, ContainerStep, Down, LinkStep, PauseStep, Target, Up};
-use super::volumes;
+use super::volumes::{self, VolumeError};
 use crate::files::secrets::{check_file_names, variable};
 use crate::files::{Ensured, PodFiles, SecretError};
 use crate::worlds::docker::{Docker, DockerError, ListedContainer, Namespaces, NewContainer};
@@ -112,6 +112,31 @@ fn start_of(id: &PodId, step: &ContainerStep) -> String {
     }
 }
 
+/// Work on volumes, which says where it is; the error says what failed, or what did not answer.
+async fn on_disk(
+    busy: &Arc<InFlight>,
+    work: impl FnOnce(&dyn Fn(&Path)) -> Result<(), VolumeError> + Send + 'static,
+) -> Result<(), String> {
+    // A call that hangs can't be cut off: as long as it does, nothing else is done for the pod.
+    let (busy, at) = (Arc::clone(busy), Arc::new(Mutex::new(PathBuf::new())));
+    let now_at = {
+        let at = Arc::clone(&at);
+        move |path: &Path| path.clone_into(&mut at.lock().unwrap_or_else(PoisonError::into_inner))
+    };
+    let work = tokio::task::spawn_blocking(move || {
+        let _busy = busy;
+        work(&now_at)
+    });
+    let Ok(done) = tokio::time::timeout(VOLUMES_MAX, work).await else {
+        let path = at.lock().unwrap_or_else(PoisonError::into_inner).display().to_string();
+        let seconds = VOLUMES_MAX.as_secs();
+        return Err(format!(
+            "{path} did not answer within {seconds} s; check the file system that it is on, such as a network share whose server is away"
+        ));
+    };
+    done.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
+}
+
 impl Worker {
     /// Tells of something about a pod.
     pub fn tell(&self, id: &PodId, kind: EventType, reason: &str, message: String) {
@@ -126,19 +151,34 @@ impl Worker {
     }
 
     /// Makes and starts what is missing.
-    pub async fn up(&self, id: &PodId, up: Up, busy: &Arc<InFlight>) -> Result<(), PodFailure> {
+    pub async fn up(&self, id: &PodId, mut up: Up, busy: &Arc<InFlight>) -> Result<(), PodFailure> {
         // Before anything ends: what can't be fetched or read takes nothing down that runs. And without a
         // slot: a reconciler or a file system that is slow must not hold up pods that need nothing of it.
         self.fetch_files(id, &up).await?;
         let secrets = self.read_secrets(&up).await?;
         self.down(id, &up.down, busy).await?;
         self.prepare_volumes(&up, secrets, busy).await?;
+        self.mount_sub_paths(id, &mut up, busy).await;
         {
             // The semaphore is never closed.
             let _slot = self.creations.acquire().await;
             self.make(id, &up).await?;
         }
-        self.remove_all(id, &up.obsolete).await
+        self.remove_obsolete(id, &up.obsolete).await;
+        Ok(())
+    }
+
+    /// Removes dead starts; one that can't be removed is tried again for itself, and holds up nothing.
+    async fn remove_obsolete(&self, id: &PodId, targets: &[Target]) {
+        let each = targets.iter().map(|target| async move {
+            let failed = self.remove(id, target).await.err();
+            if let Some(failure) = &failed {
+                tracing::warn!(pod = %id.pod, container = target.name, message = %failure, "a dead container was not removed");
+                self.tell(id, EventType::Warning, failure.event, failure.to_string());
+            }
+            self.ledger.note_removal(&target.id, failed.map(|failure| failure.to_string()));
+        });
+        join_all(each).await;
     }
 
     /// Has all files of the pod on this node before anything of it is made.
@@ -201,22 +241,10 @@ impl Worker {
         busy: &Arc<InFlight>,
     ) -> Result<(), PodFailure> {
         let list: Vec<VolumePrep> = up.volumes.clone();
-        let rendered = up.containers.iter().filter_map(|step| match &step.act {
-            ContainerAct::Create(rendered) => Some(rendered),
-            ContainerAct::Start(_) => None,
-        });
-        let sub_paths: Vec<_> = rendered.flat_map(|r| r.sub_paths.clone()).collect();
-        if list.is_empty() && sub_paths.is_empty() {
+        if list.is_empty() {
             return Ok(());
         }
-        // A call that hangs can't be cut off: as long as it does, nothing else is done for the pod.
-        let (busy, at) = (Arc::clone(busy), Arc::new(Mutex::new(PathBuf::new())));
-        let now_at = {
-            let at = Arc::clone(&at);
-            move |path: &Path| path.clone_into(&mut at.lock().unwrap_or_else(PoisonError::into_inner))
-        };
-        let work = tokio::task::spawn_blocking(move || {
-            let _busy = busy;
+        let done = on_disk(busy, move |now_at| {
             list.iter().try_for_each(|prep| {
                 now_at(prep.path());
                 volumes::prepare(prep)
@@ -224,22 +252,34 @@ impl Worker {
             secrets.iter().try_for_each(|(path, keys, group)| {
                 now_at(path);
                 volumes::secret(path, keys, *group)
-            })?;
-            sub_paths.iter().try_for_each(|sub| {
-                now_at(&sub.root.join(&sub.path));
-                volumes::mount_sub_path(sub)
             })
         });
-        let failed =
-            |e: &dyn fmt::Display| PodFailure::new("ContainerCreating", "FailedMount", e.to_string());
-        let Ok(done) = tokio::time::timeout(VOLUMES_MAX, work).await else {
-            let path = at.lock().unwrap_or_else(PoisonError::into_inner).display().to_string();
-            let seconds = VOLUMES_MAX.as_secs();
-            return Err(failed(&format!(
-                "{path} did not answer within {seconds} s; check the file system that it is on, such as a network share whose server is away"
-            )));
-        };
-        done.map_err(|e| failed(&e))?.map_err(|e| failed(&e))
+        done.await.map_err(|why| PodFailure::new("ContainerCreating", "FailedMount", why))
+    }
+
+    /// Takes the containers out whose `subPath` can't be mounted: that is their own trouble, as in Kubernetes,
+    /// and the others are made.
+    async fn mount_sub_paths(&self, id: &PodId, up: &mut Up, busy: &Arc<InFlight>) {
+        let each = up.containers.iter().map(|step| async move {
+            let ContainerAct::Create(rendered) = &step.act else { return true };
+            let sub_paths = rendered.sub_paths.clone();
+            if sub_paths.is_empty() {
+                return true;
+            }
+            let done = on_disk(busy, move |now_at| {
+                sub_paths.iter().try_for_each(|sub| {
+                    now_at(&sub.root.join(&sub.path));
+                    volumes::mount_sub_path(sub)
+                })
+            });
+            let done = done.await;
+            if let Err(why) = &done {
+                self.trouble(id, &step.container, "CreateContainerConfigError", why);
+            }
+            done.is_ok()
+        });
+        let mut mounted = join_all(each).await.into_iter();
+        up.containers.retain(|_| mounted.next().unwrap_or(true));
     }
 
     async fn network(&self, up: &Up, pause: &str) -> Result<(), PodFailure> {

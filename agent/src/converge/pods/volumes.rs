@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
 use nix::mount::{MsFlags, mount};
-use nix::sys::stat::{Mode, mkdirat};
-use nix::unistd::{Gid, chown};
+use nix::sys::stat::{FileStat, Mode, fchmod, fstat, mkdirat};
+use nix::unistd::{Gid, chown, fchown};
 use schema::kinds::pod::HostPathType;
 
 use super::names;
@@ -199,7 +199,8 @@ fn host_path(path: &Path, kind: HostPathType) -> Result<(), VolumeError> {
 }
 
 /// Mounts a path within a volume at its own place, resolved by the kernel so that it can't leave the
-/// volume. What is not there becomes a folder.
+/// volume. What is not there becomes a folder, with mode and group of the volume itself: the kubelet
+/// gives it its mode, so that who may write in the volume may write in there.
 pub fn mount_sub_path(sub: &SubPath) -> Result<(), VolumeError> {
     let inner = |e: nix::Error| VolumeError::SubPath { path: sub.path.clone(), source: e.into() };
     let opened = open_beneath(&sub.root, &sub.path, sub.create).map_err(inner)?;
@@ -220,6 +221,7 @@ pub fn mount_sub_path(sub: &SubPath) -> Result<(), VolumeError> {
 
 fn open_beneath(root: &Path, path: &str, create: bool) -> nix::Result<OwnedFd> {
     let root = open(root, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+    let volume = fstat(&root)?;
     let how = |flags| OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_BENEATH);
     match openat2(&root, path, how(OFlag::O_PATH)) {
         Err(nix::Error::ENOENT) if create => {}
@@ -230,7 +232,12 @@ fn open_beneath(root: &Path, path: &str, create: bool) -> nix::Result<OwnedFd> {
         let open_part = || openat2(folder.as_fd(), part, how(OFlag::O_PATH | OFlag::O_DIRECTORY));
         let next = match open_part() {
             Err(nix::Error::ENOENT) => {
-                mkdirat(folder.as_fd(), part, Mode::from_bits_truncate(0o755))?;
+                match mkdirat(folder.as_fd(), part, Mode::from_bits_truncate(0o755)) {
+                    Ok(()) => open_to(&volume, &openat2(folder.as_fd(), part, how(MADE))?)?,
+                    // Another container of the pod has the same path.
+                    Err(nix::Error::EEXIST) => {}
+                    Err(error) => return Err(error),
+                }
                 open_part()?
             }
             other => other?,
@@ -238,6 +245,16 @@ fn open_beneath(root: &Path, path: &str, create: bool) -> nix::Result<OwnedFd> {
         folder = next;
     }
     Ok(folder)
+}
+
+/// A folder that was just made: no symbolic link that a container puts in its place.
+const MADE: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW);
+
+/// Opens a folder to those to whom the volume is open; what the umask takes is given back.
+fn open_to(volume: &FileStat, folder: &OwnedFd) -> nix::Result<()> {
+    fchown(folder, None, Some(Gid::from_raw(volume.st_gid)))?;
+    // After the group, whose change may take the setgid bit.
+    fchmod(folder, Mode::from_bits_truncate(volume.st_mode & 0o7777))
 }
 
 /// Takes away the `subPath` mounts of one start of one container.

@@ -44,7 +44,7 @@ pub struct PodStatus {
     /// Address of the node.
     #[serde(default, rename = "hostIP", skip_serializing_if = "Option::is_none")]
     pub host_ip: Option<String>,
-    /// When the pause container started.
+    /// When its first pause container started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<Timestamp>,
     /// One CamelCase word, when the pod as a whole has a problem.

@@ -37,7 +37,7 @@ async fn status(rig: &Rig, pod: &Binding) -> Option<PodStatus> {
 }
 
 /// Runs the agent until the stored status of `pod` is as wanted.
-async fn until_status(
+pub(super) async fn until_status(
     rig: &Rig,
     pod: &Binding,
     what: &str,

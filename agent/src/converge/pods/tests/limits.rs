@@ -7,7 +7,8 @@ use super::super::render::{Placement, container, is_no_root};
 use super::{binding, node, spec};
 use crate::worlds::docker::LogLimits;
 
-/// Red without the `clamp` and the `max` in `limits`. Seen red with `max` for a limit of 0, and with `*`.
+/// Red without the `clamp` and the `max` in `limits`. Seen red with `max` for a limit of 0, and with `*`. Seen red
+/// with 0 shares, the engine's own weight, for no request.
 #[test]
 fn requests_and_limits_become_shares_quota_and_bytes() {
     let (mut node, ports) = (node(), Vec::<HostPortStatus>::new());
@@ -26,10 +27,10 @@ fn requests_and_limits_become_shares_quota_and_bytes() {
         (r#"{"requests": {"cpu": "1m"}, "limits": {"cpu": "5m"}}"#, 2, 1000, 0),
         (r#"{"requests": {"cpu": "300"}}"#, 262_144, 0, 0),
         // No limit, as in Kubernetes.
-        (r#"{"limits": {"cpu": "0"}}"#, 0, 0, 0),
+        (r#"{"limits": {"cpu": "0"}}"#, 2, 0, 0),
         (r#"{"limits": {"cpu": "18446744073709551"}}"#, 262_144, i64::MAX, 0),
-        // Not Kubernetes' 2: the engine's own weight.
-        ("{}", 0, 0, 0),
+        // Not the engine's 1024, which is more than many a request.
+        ("{}", 2, 0, 0),
     ] {
         let mut pod = spec(&["a"]);
         pod.containers[0].resources = serde_json::from_str(resources).unwrap();

@@ -5,6 +5,7 @@ use schema::kinds::pod::{ContainerPort, PodPhase, Protocol, RestartPolicy};
 use super::super::allocate::about_to_be_given;
 use super::super::facts::{Observed, State, Trouble};
 use super::super::plan::plan;
+use super::super::report::{Statuses, fold};
 use super::super::status;
 use super::super::steps::{ContainerAct, Decision, PauseStep, Task, Up, Why};
 use super::{at, binding, container, exited, facts, pause, running, spec, subnet, wants};
@@ -124,6 +125,34 @@ fn a_folder_that_could_not_be_removed_is_tried_again_later() {
     assert!(decision.task.is_none() && decision.next_at == Some(at(10)), "{decision:?}");
     let decision = plan(&observed, at(10)).pods.remove("abc").unwrap();
     assert!(decision.task.is_some(), "{decision:?}");
+}
+
+// Seen red with a `removal_trouble` that takes any trouble.
+#[test]
+fn what_could_not_be_made_is_taken_down_at_once() {
+    let (old, new) = (binding("web", spec(&["a"])), binding("web", spec(&["a", "b"])));
+    let mut observed = wants(std::slice::from_ref(&new));
+    has(&mut observed, &old, facts(&old, vec![pause(State::Created, "10.244.3.2")], vec![]));
+    let slot = (old.pod.uid.clone(), String::new());
+    let said = |observed: &Observed| {
+        let statuses = fold(observed, &plan(observed, at(5)), &Statuses::default(), at(5));
+        statuses.pods[&new.pod.reference()].message.clone()
+    };
+    observed.memory.trouble.insert(slot.clone(), trouble(60));
+    assert!(decide(&observed, &old, 5).task.is_none());
+    assert!(said(&observed).ends_with("which can't be removed: busy"), "{}", said(&observed));
+    for reason in ["ContainerCreating", "CreateContainerConfigError"] {
+        let trouble = Trouble { reason: reason.into(), ..trouble(60) };
+        observed.memory.trouble.insert(slot.clone(), trouble);
+        assert!(matches!(decide(&observed, &old, 5).task, Some(Task::Down(_))), "{reason}");
+        assert!(!said(&observed).contains("can't be removed"), "{reason}: {}", said(&observed));
+        // Nor is it said of the one that goes.
+        let mut observed = observed.clone();
+        observed.desired.pods.clear();
+        let statuses = fold(&observed, &plan(&observed, at(5)), &Statuses::default(), at(5));
+        let status = &statuses.pods[&old.pod.reference()];
+        assert!(!format!("{status:?}").contains("FailedKillPod"), "{reason}: {status:?}");
+    }
 }
 
 fn trouble(retry_at: i64) -> Trouble {
@@ -464,6 +493,32 @@ fn containers_of_a_pod_without_its_pause_container_run_and_are_not_ready() {
         assert_eq!((status.phase, status.is_ready()), (PodPhase::Running, false));
         assert!(status.message.starts_with("Pod sandbox changed"), "{status:?}");
     }
+}
+
+// Seen red with the pause container first: its start moves with each new one.
+#[test]
+fn a_pod_has_started_once_however_often_its_pause_container_is_made_anew() {
+    let web = binding("web", spec(&["a"]));
+    let mut observed = wants(std::slice::from_ref(&web));
+    let told = |observed: &Observed, own: &Statuses| fold(observed, &plan(observed, at(50)), own, at(50));
+    let start = |own: &Statuses| own.pods[&web.pod.reference()].start_time;
+    has(&mut observed, &web, facts(&web, vec![pause(running(), "10.244.3.2")], vec![]));
+    let own = told(&observed, &Statuses::default());
+    assert_eq!(start(&own), Some(at(0)));
+    let anew = super::super::facts::Container {
+        id: "POD-1".into(),
+        ..pause(State::Running { started_at: at(40) }, "10.244.3.2")
+    };
+    for pauses in [vec![], vec![anew]] {
+        observed.told = own.pods.clone();
+        has(&mut observed, &web, facts(&web, pauses, vec![]));
+        assert_eq!(start(&told(&observed, &own)), Some(at(0)));
+    }
+    // Taken away and wanted again, it is another life of it.
+    let mut gone = (*own.pods[&web.pod.reference()]).clone();
+    gone.reason = "Terminating".into();
+    observed.told = [(web.pod.reference(), gone.into())].into();
+    assert_eq!(start(&told(&observed, &own)), Some(at(40)));
 }
 
 // Red when `link_is_off` looks for the name alone.

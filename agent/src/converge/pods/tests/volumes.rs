@@ -3,10 +3,14 @@
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use schema::kinds::pod::ContainerState;
 
 use super::super::names;
-use super::super::render::VolumePrep;
-use super::super::volumes::{VolumeError, prepare, remove_pod, remove_tree_of};
+use super::super::render::{SubPath, VolumePrep};
+use super::super::volumes::{VolumeError, mount_sub_path, prepare, remove_pod, remove_tree_of};
+use super::binding;
+use super::crash::Rig;
+use super::crowd::until_status;
 
 #[test]
 fn an_empty_dir_is_the_pods_own_once_it_is_made() {
@@ -28,6 +32,32 @@ fn an_empty_dir_is_the_pods_own_once_it_is_made() {
     assert!(!names::pods_dir(state.path()).join("uid").exists());
 }
 
+// Seen red without `open_to`: 0755 of root, whatever the volume is.
+#[test]
+fn a_folder_made_for_a_sub_path_is_as_open_as_its_volume() {
+    let state = tempfile::tempdir().unwrap();
+    for (volume, group) in [("disk", None), ("shared", Some(2000))] {
+        let root = names::volume_dir(state.path(), "uid", volume);
+        prepare(&VolumePrep::EmptyDir { path: root.clone(), tmpfs_bytes: None, group }).unwrap();
+        std::fs::create_dir(root.join("there")).unwrap();
+        std::fs::set_permissions(root.join("there"), std::fs::Permissions::from_mode(0o700)).unwrap();
+        for (index, path) in ["deep/er", "there/in", "deep/er"].into_iter().enumerate() {
+            let target = names::sub_path_dir(state.path(), "uid", volume, 0, index);
+            mount_sub_path(&SubPath { root: root.clone(), path: path.into(), target, create: true }).unwrap();
+        }
+        let found = |path: &str| {
+            let made = std::fs::metadata(root.join(path)).unwrap();
+            (made.mode() & 0o7777, made.gid())
+        };
+        let open = found("");
+        assert_eq!(open, (if group.is_some() { 0o2777 } else { 0o777 }, group.unwrap_or(0)));
+        assert_eq!([found("deep"), found("deep/er"), found("there/in")], [open; 3], "{volume}");
+        // What was there stays as it was.
+        assert_eq!(found("there").0 & 0o777, 0o700, "{volume}");
+    }
+    remove_pod(state.path(), "uid").unwrap();
+}
+
 // What is mounted in between is on the same disk: its number of the device tells nothing.
 #[test]
 fn nothing_is_removed_of_what_is_mounted_in_a_pods_folder() {
@@ -45,4 +75,32 @@ fn nothing_is_removed_of_what_is_mounted_in_a_pods_folder() {
     remove_pod(state.path(), "uid").unwrap();
     assert!(!pods.join("uid").exists());
     assert_eq!(std::fs::read_to_string(precious.join("data")).unwrap(), "data");
+}
+
+// Seen red with `mount_sub_paths` as trouble of the pod: neither runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sub_path_that_cannot_be_used_stops_its_own_container_alone() {
+    let host = tempfile::tempdir().unwrap();
+    std::fs::write(host.path().join("file"), "no folder").unwrap();
+    let mount = |path: &str| serde_json::json!([{"name": "host", "mountPath": "/data", "subPath": path}]);
+    let spec = serde_json::json!({
+        "terminationGracePeriodSeconds": 0,
+        "volumes": [{"name": "host", "hostPath": {"path": host.path()}}],
+        "containers": [
+            {"name": "bad", "image": "app:1", "volumeMounts": mount("file/in/it")},
+            {"name": "good", "image": "app:1", "volumeMounts": mount("folder")}
+        ]
+    });
+    let web = binding("web", serde_json::from_value(spec).unwrap());
+    let mut rig = Rig::new();
+    rig.want_pod(web.clone(), true);
+    let status = until_status(&rig, &web, "one runs, one says why not", |status| {
+        let states: Vec<_> = status.container_statuses.iter().map(|one| &one.state).collect();
+        matches!(states[..], [ContainerState::Waiting(why), ContainerState::Running(_)]
+            if why.reason == "CreateContainerConfigError" && why.message.contains("subPath file/in/it"))
+    });
+    assert_eq!(status.await.reason, "", "the pod as a whole is well");
+    // What it needs has come.
+    std::fs::remove_file(host.path().join("file")).unwrap();
+    rig.agent_until("both run", Rig::complete).await;
 }

@@ -1,6 +1,6 @@
 //! What containers are said to wait for while something is tried again.
 
-use schema::kinds::pod::PullPolicy;
+use schema::kinds::pod::{PullPolicy, RestartPolicy};
 use schema::records::Binding;
 
 use super::super::facts::{Busy, Observed, Slot, Trouble};
@@ -51,6 +51,30 @@ fn a_retry_is_called_what_the_failure_was_called() {
         assert_eq!(waits(&observed, &web, 11), (shown.into(), true), "{reason}");
         busy(&mut observed, &web);
         assert_eq!(waits(&observed, &web, 11), (shown.into(), false), "{reason}, under way");
+    }
+}
+
+// Seen red without `stays_ended`: all four wait.
+#[test]
+fn a_pod_in_trouble_keeps_the_ends_of_what_ended_for_good() {
+    let mut pod = spec(&["a", "b", "c"]);
+    pod.init_containers = spec(&["init"]).containers;
+    pod.restart_policy = RestartPolicy::OnFailure;
+    let web = binding("web", pod);
+    let mut observed = wants(std::slice::from_ref(&web));
+    let there = vec![
+        container("init", 0, exited(0, 5, 0)),
+        container("a", 0, exited(0, 5, 1)),
+        container("b", 0, exited(1, 5, 1)),
+    ];
+    observed.pods.insert(web.pod.uid.clone(), facts(&web, vec![pause(running(), "10.244.3.2")], there));
+    observed.memory.trouble.insert((web.pod.uid.clone(), String::new()), trouble("ContainerCreating"));
+    for is_busy in [false, true] {
+        if is_busy {
+            busy(&mut observed, &web);
+        }
+        let decision = &plan(&observed, at(5)).pods[&web.pod.uid];
+        assert_eq!(decision.waiting.keys().collect::<Vec<_>>(), ["b", "c"]);
     }
 }
 
