@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::facts::{Busy, Exited, Memory, Pulling, Slot, Trouble, Uid};
+use super::leaving::Ends;
 
 /// How soon something is tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +59,11 @@ impl Ledger {
     /// A copy to plan on.
     pub fn snapshot(&self) -> Memory {
         self.lock().clone()
+    }
+
+    /// How containers of pods that are taken away ended, by pod.
+    pub fn ends(&self) -> BTreeMap<Uid, Ends> {
+        self.lock().ends.clone()
     }
 
     /// The link of a pod is whole, both ends of it; or it may not be, and has to be looked at.

@@ -297,7 +297,7 @@ impl Loop for PodsLoop {
             return Ok(Observation::NotReady("waiting for etcd's first list".to_owned()));
         }
         // Before the listing: a task that ends after this nudges, and is looked at then.
-        let memory = self.worker.ledger.snapshot();
+        let mut memory = self.worker.ledger.snapshot();
         let folders = {
             let node = Arc::clone(&self.node);
             tokio::task::spawn_blocking(move || volumes::folders(&node.state_dir))
@@ -308,6 +308,8 @@ impl Loop for PodsLoop {
         let (desired, links, folders, pods) =
             futures::join!(desired, netlink.list_pod_links(), folders, self.looker.look());
         let mut pods = pods?;
+        // After the listing: of what is not in it the end is known by now.
+        memory.ends = self.worker.ledger.ends();
         self.images.set_wanted(wanted_images(&desired));
         let (world, kept) = (self.world.current(), self.book.kept());
         let finished = self.finished.look(&self.node, &desired, &world).await;
