@@ -157,6 +157,7 @@ async fn live(client: &Client, source: Option<&str>) -> Result<(SourceView, Live
     let live = Live {
         objects: stored.collect(),
         applied: status.status.applied_commit.clone(),
+        base: history.iter().find(|r| r.revision.counts.held == 0).map(|r| r.revision.commit.clone()),
         whole: history.into_iter().find(|r| is_whole(&r.revision)).map(|r| r.revision.commit),
         held: held.map(|held| HeldOf { owned: held.owned, since: held.since }),
         nodes: ready

@@ -10,13 +10,15 @@ use std::sync::Arc;
 
 use git2::{Oid, Repository};
 
-use schema::object::Provenance;
+use schema::meta::ObjectRef;
+use schema::object::{Object, Provenance};
+use schema::world::Table;
 
 use super::load::Manifests;
 use crate::git;
 
-/// So many commits of a file are looked at.
-const COMMITS_MAX: usize = 16;
+/// So many texts of a file are looked at.
+const TEXTS_MAX: usize = 64;
 
 /// The commits that set objects which no document names, by the file that they were in.
 pub type Homes = BTreeMap<String, BTreeSet<String>>;
@@ -36,6 +38,20 @@ pub fn commits(homes: &Homes) -> BTreeSet<String> {
     homes.values().flatten().cloned().collect()
 }
 
+/// The same files with the commits of all their objects: the one that is missing may be older than what was last
+/// changed in its file.
+pub fn with_siblings(mut homes: Homes, source: &str, live: &Table<ObjectRef, Object>) -> Homes {
+    if homes.is_empty() {
+        return homes;
+    }
+    for provenance in live.values().map(|live| &live.value.provenance).filter(|of| of.source == source) {
+        if let Some(commits) = homes.get_mut(&provenance.file) {
+            commits.insert(provenance.commit.clone());
+        }
+    }
+    homes
+}
+
 /// Whether `now` is the beginning of `former` and ends within a document of it. Pure.
 ///
 /// What ends between two documents is how a person removes the last ones.
@@ -44,18 +60,26 @@ pub fn is_cut_short(now: &[u8], former: &[u8]) -> bool {
     let is_whole_line =
         now.is_empty() || now.ends_with(b"\n") || rest.starts_with(b"\n") || rest.starts_with(b"\r\n");
     let last = now.trim_ascii_end().rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+    let item = item_of_list(former);
     // What is between two documents belongs to neither.
-    let next = rest
-        .split(|byte| *byte == b'\n')
-        .map(<[u8]>::trim_ascii)
-        .find(|line| !line.is_empty() && line[0] != b'#');
-    let is_between = is_separator(last) || next.is_none_or(is_separator);
-    !(is_whole_line && is_between)
+    let mut lines = rest.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
+    let next = lines.find(|line| !line.is_empty() && line[0] != b'#');
+    let begins = |line: &[u8]| is_separator(line) || item.as_ref().is_some_and(|item| line.starts_with(item));
+    !(is_whole_line && (is_separator(last) || next.is_none_or(begins)))
 }
 
 fn is_separator(line: &[u8]) -> bool {
-    matches!(line.trim_ascii_end().strip_prefix(b"---"), Some([] | [b' ' | b'\t', ..]))
-        || line.trim_ascii_end() == b"..."
+    matches!(line.strip_prefix(b"---"), Some([] | [b' ' | b'\t', ..])) || line == b"..."
+}
+
+/// How an item of Kubernetes' `kind: List` begins in this text, if it is one: its items are its documents.
+fn item_of_list(text: &[u8]) -> Option<Vec<u8>> {
+    let mut lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii_end);
+    let is_list = lines.clone().any(|line| line == b"kind: List");
+    lines.find(|line| *line == b"items:").filter(|_| is_list)?;
+    let first = lines.find(|line| !line.is_empty() && !line.trim_ascii_start().starts_with(b"#"))?;
+    let indent = first.len() - first.trim_ascii_start().len();
+    first[indent..].starts_with(b"- ").then(|| first[..indent + 2].to_vec())
 }
 
 /// Marks the files of commit `head` that are cut short. `whole` is the newest commit that was applied with
@@ -70,10 +94,12 @@ pub(super) fn marked(
     let mut marked = manifests.clone();
     for (path, commits) in homes {
         let Some((path, file)) = manifests.get_key_value(path.as_str()) else { continue };
-        let text = |commit: &str| git::blob(repository, git::blob_at(repository, commit, path)?).ok()?;
-        let Some(now) = text(&head.to_string()) else { continue };
-        let commits = whole.into_iter().chain(commits.iter().map(String::as_str)).take(COMMITS_MAX);
-        if commits.filter_map(text).any(|former| is_cut_short(&now, &former)) {
+        let blob = |commit: &str| git::blob_at(repository, commit, path);
+        let text = |id: Oid| git::blob(repository, id).ok()?;
+        let Some(now) = blob(&head.to_string()).and_then(text) else { continue };
+        let formers: BTreeSet<Oid> =
+            whole.into_iter().chain(commits.iter().map(String::as_str)).filter_map(blob).collect();
+        if formers.into_iter().take(TEXTS_MAX).filter_map(text).any(|former| is_cut_short(&now, &former)) {
             let mut file = (**file).clone();
             file.is_cut_short = true;
             marked.insert(Arc::clone(path), Arc::new(file));
@@ -111,6 +137,17 @@ mod tests {
         assert_eq!(cut, edits);
         assert!(!is_cut_short(whole.as_bytes(), whole.as_bytes()), "the same");
         assert!(!is_cut_short(b"kind: Z\n", whole.as_bytes()), "another");
+        // An indented separator is text.
+        let text = "kind: A\nargs:\n- |\n    one\n    ---\n    two\n---\nkind: B\n";
+        assert!(is_cut_short(&text.as_bytes()[..text.find("    ---").unwrap()], text.as_bytes()));
+        let list =
+            "kind: List\nitems:\n  - kind: A\n    name: a\n  - kind: B\n    args:\n    - x\n  - kind: C\n";
+        for (before, is_cut) in
+            [("  - kind: B", false), ("  - kind: C", false), ("    name: a", true), ("    - x", true)]
+        {
+            let now = &list[..list.find(before).unwrap()];
+            assert_eq!(is_cut_short(now.as_bytes(), list.as_bytes()), is_cut, "{before}");
+        }
         let windows = whole.replace('\n', "\r\n");
         assert!(!is_cut_short(b"kind: A\r\nname: a-1", windows.as_bytes()));
         assert!(is_cut_short(b"kind: A\r\nname: a", windows.as_bytes()));

@@ -20,15 +20,26 @@ pub fn expired(revisions: &Table<(String, u64), Revision>, source: &str, max: us
 
 /// The newest commit whose removals were all done.
 pub fn base(revisions: &Table<(String, u64), Revision>, source: &str) -> Option<String> {
-    of(revisions, source)
-        .rev()
-        .find(|(_, revision)| is_whole(revision))
-        .map(|(_, revision)| revision.commit.clone())
+    newest(revisions, source, |revision| revision.counts.held == 0)
 }
 
-/// Nothing that the commit removes is still there: what a file in quarantine held is.
+/// The newest commit of which all was applied: what a file in quarantine holds was not.
+pub fn whole(revisions: &Table<(String, u64), Revision>, source: &str) -> Option<String> {
+    newest(revisions, source, is_whole)
+}
+
+/// All of the commit was applied.
 pub fn is_whole(revision: &Revision) -> bool {
     revision.counts.held == 0 && revision.counts.quarantined == 0
+}
+
+fn newest(
+    revisions: &Table<(String, u64), Revision>,
+    source: &str,
+    is_it: impl Fn(&Revision) -> bool,
+) -> Option<String> {
+    let mut newest = of(revisions, source).rev();
+    newest.find(|(_, revision)| is_it(revision)).map(|(_, revision)| revision.commit.clone())
 }
 
 fn of<'a>(
@@ -52,7 +63,11 @@ mod tests {
     fn table(sequences: impl IntoIterator<Item = u64>) -> Table<(String, u64), Revision> {
         let mut table = Table::new();
         for (source, sequence) in sequences.into_iter().flat_map(|n| [("main", n), ("other", n * 7)]) {
-            let counts = ChangeCounts { held: sequence % 2, ..ChangeCounts::default() };
+            let counts = ChangeCounts {
+                held: sequence % 2,
+                quarantined: u64::from(sequence % 4 == 0),
+                ..ChangeCounts::default()
+            };
             let value = Revision {
                 source: source.into(),
                 sequence,
@@ -91,5 +106,6 @@ mod tests {
     fn the_base_is_the_newest_without_a_held_prune() {
         assert_eq!(base(&table([]), "main"), None);
         assert_eq!(base(&table(1..=5), "main").as_deref(), Some("main-4"));
+        assert_eq!(whole(&table(1..=5), "main").as_deref(), Some("main-2"));
     }
 }

@@ -63,6 +63,8 @@ pub struct Live {
     /// Commit of the source that is applied.
     pub applied: Option<String>,
     /// Newest commit whose removals were all done.
+    pub base: Option<String>,
+    /// Newest commit of which all was applied.
     pub whole: Option<String>,
     /// Against what the prune that is still held is measured.
     pub held: Option<HeldOf>,
@@ -185,10 +187,15 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     }
     let homes = homes_in_question(request.source, &after.manifests, &live);
     let lineage = lineage(&repository, request, cut::commits(&homes), &after, base);
+    let homes = cut::with_siblings(homes, request.source, &live);
+    let whole = match &request.live {
+        Some(live) => live.whole.clone(),
+        None => lineage.base.clone(),
+    };
     let situation = Situation {
         source: request.source.to_owned(),
         commit: Arc::new(CommitMeta { id: head.to_string(), ..(*after.commit).clone() }),
-        manifests: cut::marked(&repository, effective, &after.manifests, lineage.base.as_deref(), &homes),
+        manifests: cut::marked(&repository, effective, &after.manifests, whole.as_deref(), &homes),
         lineage,
         live,
         malformed: BTreeSet::new(),
@@ -409,17 +416,17 @@ fn lineage(
     after: &Read,
     base: Option<Oid>,
 ) -> Lineage {
-    let whole = match &request.live {
-        Some(live) => live.whole.clone(),
+    let newest = match &request.live {
+        Some(live) => live.base.clone(),
         None => base.map(|base| base.to_string()),
     };
-    commits.extend(whole.clone());
+    commits.extend(newest.clone());
     let Ok(head) = Oid::from_str(&after.commit.id) else { return Lineage::default() };
     let relation = |commit: String| {
         let relation = git::relation(repository, &commit, head).unwrap_or(Relation::Unknown);
         (commit, relation)
     };
-    Lineage { base: whole, relations: commits.into_iter().map(relation).collect() }
+    Lineage { base: newest, relations: commits.into_iter().map(relation).collect() }
 }
 
 /// The files of a folder that differ between two commits, from the folder; none if it is itself a file.

@@ -139,6 +139,8 @@ fn look(
                 // What an older merge slipped in is told all the same.
                 seen.open.get_or_insert(why);
             }
+            // It can't be as reviewed any more: only what was slipped in counts.
+            (Some(_), _) if seen.open.is_some() => {}
             (Some(trailer), _) => {
                 let after = read_unchecked(mirror, step.commit, Some(loaded), None)?;
                 if !same_hash(trailer, &between(mirror, source, step.parent, &after)?.hash()) {
@@ -265,7 +267,7 @@ fn between(mirror: &Mirror, source: &str, before: Oid, after: &Loaded) -> Result
         Err(other) => return Err(other),
     };
     let before = before.to_string();
-    let homes = homes_in_question(source, &after.manifests, &live);
+    let homes = cut::with_siblings(homes_in_question(source, &after.manifests, &live), source, &live);
     let situation = Situation {
         source: source.to_owned(),
         commit: Arc::clone(&after.commit),

@@ -248,7 +248,9 @@ impl SourceLoop {
         commits.extend(self.memory.lost.values().map(|kept| kept.commit.clone()));
         let base = history::base(&world.revisions, source);
         let base = base.or_else(|| self.memory.base.clone().filter(|_| !self.memory.lost.is_empty()));
-        let manifests = self.head.manifests(loaded, base.clone(), homes).await?;
+        let whole = history::whole(&world.revisions, source);
+        let homes = cut::with_siblings(homes, source, &world.objects);
+        let manifests = self.head.manifests(loaded, whole, homes).await?;
         let lineage = self.head.lineage(loaded, base, commits).await?;
         let status = world.sources.get(source);
         let held = status.and_then(|status| status.value.held_prune.as_ref());

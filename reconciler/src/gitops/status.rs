@@ -11,7 +11,7 @@ use schema::records::{
 use schema::violation::{Severity, Violation};
 
 use super::bounds;
-use super::plan::SyncPlan;
+use super::plan::{HeldOf, SyncPlan};
 use super::prune::{Prune, RELEASE_HELP};
 use crate::git::{CommitMeta, SourceConfig};
 
@@ -79,7 +79,9 @@ pub fn fold(run: &Run<'_>) -> (SourceStatus, Option<Revision>) {
         let held = held(plan, commit, run.previous);
         // While the remote can't be read whole, what was held before is still what is held.
         status.held_prune = match (&run.problem, status.held_prune) {
-            (Some(_), Some(before)) => Some(before),
+            (Some(_), Some(before)) => {
+                Some(HeldPrune { owned: plan.prune_of.owned, since: plan.prune_of.since, ..before })
+            }
             _ => held,
         };
     }
@@ -199,7 +201,10 @@ pub fn hold_ahead(
     commit: &CommitMeta,
     plan: &SyncPlan,
 ) -> Option<SourceStatus> {
-    if plan.steps.is_empty() || previous.is_some_and(|status| status.held_prune.is_some()) {
+    let before = previous.and_then(|status| status.held_prune.as_ref());
+    // What it is measured against must outlive this run, which adds objects.
+    let is_known = |held: &HeldPrune| HeldOf { owned: held.owned, since: held.since } == plan.prune_of;
+    if plan.steps.is_empty() || before.is_some_and(is_known) {
         return None;
     }
     let held = held(plan, commit, previous)?;

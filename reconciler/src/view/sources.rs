@@ -113,8 +113,9 @@ fn problems(status: &SourceStatus) -> Vec<String> {
     }
     if let Some(held) = &status.held_prune {
         let commit = short(&held.commit);
-        let (deletes, owned) = (held.deletes, held.owned);
-        lines.push(format!("prune of {deletes} of {owned} objects by commit {commit} is held: {}", held.why));
+        // Of how many there were when it was first held; there may be more by now that go.
+        let of = if held.deletes <= held.owned { format!(" of {}", held.owned) } else { String::new() };
+        lines.push(format!("prune of {}{of} objects by commit {commit} is held: {}", held.deletes, held.why));
     }
     lines.extend(status.waiting.iter().map(ToString::to_string));
     let more = status.waiting_total.saturating_sub(status.waiting.len() as u64);

@@ -51,8 +51,6 @@ struct Links<'a> {
     holders: BTreeMap<Exclusive, Vec<Holder<'a>>>,
     /// Files newly in quarantine.
     fallen: Vec<Arc<str>>,
-    /// Removals are held, so that nothing leaves.
-    nothing_leaves: bool,
     /// Objects by file, once some file has fallen.
     named_in: BTreeMap<&'a str, Vec<&'a ObjectRef>>,
 }
@@ -76,7 +74,7 @@ pub(super) fn check(scene: &mut Scene<'_>) {
 /// one back could release the very removals that it holds.
 pub(super) fn check_staying(scene: &mut Scene<'_>) {
     scene.nothing_leaves();
-    let mut links = Links { nothing_leaves: true, ..Links::default() };
+    let mut links = Links::default();
     links.gather(scene);
     let wished: Vec<Exclusive> = links.holders.keys().cloned().collect();
     for exclusive in &wished {
@@ -200,7 +198,7 @@ impl<'a> Links<'a> {
                 };
                 let message = format!("the {exclusive} belongs to {owner}");
                 let (rule, mut help) = (exclusive.rule(), exclusive.help(loser.wish.shares).to_owned());
-                if self.nothing_leaves && scene.is_absent(winner.object) {
+                if winner.claim.is_none() && scene.is_to_go(winner.object) {
                     help = format!("{STAYS_HELD}; or {help}");
                 }
                 let fault = Fault { rule, path: &loser.wish.path, message: &message, help: &help };

@@ -121,9 +121,10 @@ impl<'a> Scene<'a> {
         self.quarantined.values().flatten().chain(self.found.all())
     }
 
-    /// No document names it, and its source had it.
-    pub(super) fn is_absent(&self, object: &ObjectRef) -> bool {
-        let home = self.live.get(object).map(|live| live.value.provenance.file.as_str());
+    /// No document names it, its source had it, and no annotation keeps it.
+    pub(super) fn is_to_go(&self, object: &ObjectRef) -> bool {
+        let live = self.live.get(object).filter(|live| !is_protected(&live.value.metadata));
+        let home = live.map(|live| live.value.provenance.file.as_str());
         home.and_then(|home| self.absent_of.get(home)).is_some_and(|absent| absent.contains(&object))
     }
 

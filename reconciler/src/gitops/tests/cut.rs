@@ -52,6 +52,24 @@ async fn a_file_cut_within_a_valid_document_removes_nothing_however_many_commits
     assert_eq!(cluster.names().await, ["a", "b", "x", "y", "z"]);
 }
 
+// Seen red with only the commits of what is missing looked at.
+#[tokio::test]
+async fn a_file_that_is_cut_while_another_is_broken_removes_nothing_once_that_is_mended() {
+    let (mut repo, mut cluster, text) = three_in_one().await;
+    repo.set("broken.yaml", "kind: Pod\n").commit("Another file is broken");
+    cluster.settle().await;
+    // From here on nothing is applied whole.
+    let text = text.replace("image: two", "image: three");
+    repo.set(FILE, &*text).commit("A change beside it");
+    cluster.settle().await;
+    repo.set(FILE, &text[..text.rfind("---\n").unwrap() - 2]).commit("Half a push");
+    cluster.settle().await;
+    repo.remove("broken.yaml").commit("Mended");
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["a", "b", "c", "x", "y", "z"]);
+    assert_eq!(quarantined(&cluster.status().await), [FILE]);
+}
+
 #[tokio::test]
 async fn the_last_documents_of_a_file_are_taken_out_like_any() {
     let (mut repo, mut cluster, text) = three_in_one().await;

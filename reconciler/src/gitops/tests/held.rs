@@ -27,20 +27,47 @@ async fn what_came_since_may_go_again() {
     assert_eq!(cluster.status().await.held_prune, None);
 }
 
-// Seen red with only what was there when it was first held looked at, and with its measure kept.
-#[tokio::test]
-async fn too_much_of_what_came_since_is_held_whatever_comes_with_it() {
-    let (mut repo, mut cluster) = held_back().await;
-    let many = |letter: &str, count: usize| (0..count).map(|n| format!("{letter}{n}")).collect::<Vec<_>>();
-    repo.files.extend(pods(many("m", 30)));
-    repo.commit("Many more");
-    cluster.settle().await;
+/// Many pods that came while a prune was held, of which too many are then replaced by others.
+fn replace_many(repo: &mut Repo) {
     for name in many("m", 20) {
         repo.remove(&format!("{name}.yaml"));
     }
     repo.remove("x.yaml").set("a.yaml", pod("a", "one"));
     repo.files.extend(pods(many("n", 100)));
     repo.commit("Others in their place");
+}
+
+fn many(letter: &str, count: usize) -> Vec<String> {
+    (0..count).map(|n| format!("{letter}{n}")).collect()
+}
+
+// Seen red with a measure that is written at the end of the run only.
+#[tokio::test]
+async fn a_run_that_ends_early_does_not_forget_what_it_measured_against() {
+    for writes in 1..=3 {
+        let (mut repo, mut cluster) = held_back().await;
+        repo.files.extend(pods(many("m", 30)));
+        repo.commit("Many more");
+        cluster.settle().await;
+        replace_many(&mut repo);
+        cluster.crash_after(writes, false);
+        cluster.run().await;
+        cluster.heal();
+        cluster.restart();
+        cluster.settle().await;
+        assert_eq!(cluster.names().await.len(), 132, "after {writes} writes");
+        assert!(cluster.status().await.held_prune.is_some());
+    }
+}
+
+// Seen red with only what was there when it was first held looked at, and with its measure kept.
+#[tokio::test]
+async fn too_much_of_what_came_since_is_held_whatever_comes_with_it() {
+    let (mut repo, mut cluster) = held_back().await;
+    repo.files.extend(pods(many("m", 30)));
+    repo.commit("Many more");
+    cluster.settle().await;
+    replace_many(&mut repo);
     for _ in 0..3 {
         cluster.settle().await;
         let held = cluster.status().await.held_prune.expect("20 of 32");
