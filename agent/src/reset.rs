@@ -48,6 +48,8 @@ const REMOVALS: usize = 16;
 pub(crate) struct Removed {
     pub(crate) lines: Vec<String>,
     pub(crate) failures: Vec<String>,
+    /// What else is to be said.
+    pub(crate) remarks: Vec<String>,
 }
 
 impl Removed {
@@ -118,6 +120,9 @@ pub async fn run(machine: &MachineConfig, leaving: Option<&Leaving>) -> anyhow::
     }
     if removed.lines.is_empty() && removed.failures.is_empty() {
         println!("nothing of instance {} is on this machine", machine.instance);
+    }
+    for remark in &removed.remarks {
+        println!("{remark}");
     }
     match removed.failures.is_empty() {
         true => Ok(()),

@@ -184,7 +184,9 @@ fn a_node_that_was_cut_off_is_right_within_seconds_and_nothing_on_it_stops() -> 
             // A node whose heartbeat had ended first says that it is back, then its pods are led to again.
             behind(cluster, "shop", &[stays.address()?, &now])?;
             eventually("with its own pods", RIGHT_WITHIN, || look.is_right(&services))?;
-            println!("and with its own pods after {:?}", since.elapsed());
+            let whole = since.elapsed();
+            ensure!(whole <= RIGHT_WITHIN + secs(2), "with its own pods only after {whole:?}");
+            println!("and with its own pods after {whole:?}");
             clients.end()?;
             ensure!(cluster.lives()? == lives, "containers were touched: {:?}", cluster.lives()?);
             ensure!(cluster.pod("stays")?.lives() == stays.lives(), "its pod was started again");

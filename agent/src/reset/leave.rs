@@ -43,6 +43,9 @@ pub(super) async fn leave(store: &dyn Store, node: &str, removed: &mut Removed) 
         let found = store.get(&key).await.context("cannot read what etcd has of this node")?;
         there.extend(found.map(|pair| pair.key));
     }
+    if there.is_empty() && keys.is_empty() {
+        removed.remarks.push(format!("etcd has nothing of node {node}; --node names another"));
+    }
     for ops in steps(node, there, keys) {
         let count = ops.len();
         // Whoever starts an agent of this name meanwhile keeps what is left.
@@ -122,6 +125,8 @@ mod tests {
         let mut again = Removed::default();
         leave(&store, "n1", &mut again).await.unwrap();
         assert!(again.lines.is_empty());
+        assert_eq!(again.remarks, ["etcd has nothing of node n1; --node names another"]);
+        assert!(removed.remarks.is_empty());
     }
 
     #[test]

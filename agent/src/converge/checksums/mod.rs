@@ -88,6 +88,13 @@ impl Loop for ChecksumsLoop {
         (index, step, verdict): (u32, Step, Verdict),
     ) -> Result<Next, LoopError> {
         let tunnel = &self.deps.tunnel;
+        if let (Step::Recover, Verdict::Refused(why)) = (&step, &verdict) {
+            // The mark stays, so it is tried again, ever later.
+            return Err(LoopError::message(format!(
+                "cannot give the checksums of {tunnel} back to the card after a trial that was not brought to \
+                 its end: {why}"
+            )));
+        }
         match &verdict {
             Verdict::Untried | Verdict::Sound | Verdict::Silence => {}
             Verdict::Recovered => tracing::info!(
@@ -103,6 +110,6 @@ impl Loop for ChecksumsLoop {
             self.history = self.history.after(index, trial, &verdict, Instant::now().into_std());
         }
         // Tried anew at once, as if nothing had been.
-        Ok(if step == Step::Recover { Next::After(Duration::ZERO) } else { Next::Interval })
+        Ok(if verdict == Verdict::Recovered { Next::After(Duration::ZERO) } else { Next::Interval })
     }
 }

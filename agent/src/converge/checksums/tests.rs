@@ -154,6 +154,26 @@ async fn what_a_trial_switched_off_that_nobody_ended_is_on_again() {
     assert!(is_on() && !dir.path().join("mark").exists());
 }
 
+#[tokio::test]
+async fn a_kernel_that_refuses_what_a_trial_left_off_is_asked_ever_later() {
+    let (netlink, dir) = (Arc::new(FakeNetlink::default()), tempfile::tempdir().unwrap());
+    netlink.kernel().offload = Some(Offload { index: 7, is_on: false });
+    std::fs::write(dir.path().join("mark"), "7").unwrap();
+    let mut the_loop = ChecksumsLoop::new(deps(netlink.clone(), netlink.clone(), dir.path()));
+    for refusal in [Some("not permitted".to_owned()), None] {
+        netlink.kernel().refuse_offload.clone_from(&refusal);
+        let Observation::Ready(seen) = the_loop.observe().await.unwrap() else { panic!("ready") };
+        let step = ChecksumsLoop::plan(&seen, Timestamp::now());
+        let outcome = the_loop.act(&seen, step).await;
+        let reported = the_loop.report(seen, outcome).await;
+        match refusal {
+            Some(why) => assert!(reported.unwrap_err().to_string().contains(&why), "the driver backs off"),
+            None => assert_eq!(reported.unwrap(), Next::After(Duration::ZERO)),
+        }
+        assert_eq!(dir.path().join("mark").exists(), !netlink.kernel().offload.unwrap().is_on);
+    }
+}
+
 fn tunnel(node: u8, local: Ipv4Addr) -> Tunnel {
     let address = [10, 244, node, 0].into();
     Tunnel { name: "mk8s.1".into(), local, vni: 1, port: 8472, address, mtu: 1450 }

@@ -15,7 +15,10 @@ use super::plan::{Former, Resolved, Split};
 use super::resolv::{self, Machine, RESOLVED_LIST};
 use crate::desired::replace;
 
-/// Longest time for `resolvectl`.
+/// How systemd-resolved is asked and told.
+const RESOLVECTL: &str = "resolvectl";
+
+/// Longest time for it.
 const RESOLVECTL_MAX: Duration = Duration::from_secs(5);
 
 /// `resolv.conf` and what is kept of it.
@@ -124,12 +127,21 @@ pub fn bridge(instance: &str) -> String {
 
 /// What systemd-resolved knows of a link.
 pub async fn split(link: &str) -> Resolved {
+    split_by(RESOLVECTL, link).await
+}
+
+pub(super) async fn split_by(program: &str, link: &str) -> Resolved {
     let ask = async {
-        let servers = words(&resolvectl(&["dns", link]).await?);
-        let domains = words(&resolvectl(&["domain", link]).await?).into_iter().collect();
+        let servers = words(&run(program, &["dns", link]).await?);
+        let domains = words(&run(program, &["domain", link]).await?).into_iter().collect();
         io::Result::Ok(Split { servers, domains })
     };
-    ask.await.map_or_else(|error| Resolved::Silent(error.to_string()), Resolved::Says)
+    match ask.await {
+        Ok(split) => Resolved::Says(split),
+        // It comes with systemd-resolved: where it is not, there is nobody to wait for.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Resolved::NotAsked,
+        Err(error) => Resolved::Silent(error.to_string()),
+    }
 }
 
 /// The words after `Link 5 (mk8s0):`.
@@ -153,11 +165,16 @@ pub async fn unsplit(link: &str) -> io::Result<()> {
 }
 
 async fn resolvectl(arguments: &[&str]) -> io::Result<String> {
-    let mut command = Command::new("resolvectl");
+    run(RESOLVECTL, arguments).await
+}
+
+async fn run(program: &str, arguments: &[&str]) -> io::Result<String> {
+    let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
     let output = tokio::time::timeout(RESOLVECTL_MAX, command.output()).await;
     let output = output.map_err(|_| io::Error::other("resolvectl does not answer"))?;
-    let output = output.map_err(|error| io::Error::other(format!("cannot run resolvectl: {error}")))?;
+    let failed = |error: io::Error| io::Error::new(error.kind(), format!("cannot run resolvectl: {error}"));
+    let output = output.map_err(failed)?;
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
         false => Err(io::Error::other(format!(

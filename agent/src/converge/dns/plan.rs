@@ -45,7 +45,7 @@ pub struct Split {
 /// What systemd-resolved said when it was asked about our bridge.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Resolved {
-    /// The machine's file does not lead to it, or it was not asked.
+    /// The machine's file does not lead to it, or it was not asked, or there is nothing to ask it with.
     #[default]
     NotAsked,
     /// It has these.

@@ -15,7 +15,7 @@ use schema::world::Versioned;
 use tokio::sync::watch;
 
 use super::forward::Forwarder;
-use super::host::MachineFiles;
+use super::host::{MachineFiles, split_by};
 use super::listen;
 use super::plan::{Former, NodeStep, Observed, Resolved, Split, plan};
 use super::resolv::{self, Machine, ResolvConf};
@@ -129,6 +129,12 @@ fn systemd_resolved_asks_for_the_zone_and_hosts_outside_of_it_only() {
     assert_eq!(with(true, fewer), NodeStep::Split(wanted.clone()));
     assert_eq!(with(false, wanted), NodeStep::Unsplit);
     assert_eq!(with(false, Split::default()), NodeStep::Nothing);
+}
+
+#[tokio::test]
+async fn a_machine_without_resolvectl_has_no_systemd_resolved_to_wait_for() {
+    assert_eq!(split_by("/nowhere/resolvectl", "mk8s0").await, Resolved::NotAsked);
+    assert!(matches!(split_by("false", "mk8s0").await, Resolved::Silent(_)));
 }
 
 // Seen red with `Silent` taken for `NotAsked` (the file is written), and without the way back.

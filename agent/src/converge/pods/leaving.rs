@@ -70,7 +70,8 @@ pub fn leaving(left: Leaving<'_>, former: Option<&PodStatus>, now: Timestamp) ->
     }
     let runs = facts.containers.values().flatten().any(Container::is_running);
     let has_ended = !runs && !is_made;
-    if has_ended && !matches!(status.phase, PodPhase::Succeeded | PodPhase::Failed) {
+    let is_open = !matches!(status.phase, PodPhase::Succeeded | PodPhase::Failed);
+    if has_ended && (is_open || is_mended(&status, former)) {
         status.phase = end_of(&status, facts);
     }
     PodStatus::TERMINATING.clone_into(&mut status.reason);
@@ -87,6 +88,18 @@ pub fn leaving(left: Leaving<'_>, former: Option<&PodStatus>, now: Timestamp) ->
         set_condition(&mut status.conditions, condition(kind, false, reason, message.to_owned(), now));
     }
     status
+}
+
+/// The end of a container has become known that was not when the pod was being taken away already: the phase
+/// told then was guessed. What it was before that stands.
+fn is_mended(status: &PodStatus, former: Option<&PodStatus>) -> bool {
+    let is_known = |state: &ContainerState| match state {
+        ContainerState::Terminated(end) => end.reason != UNKNOWN_REASON,
+        ContainerState::Running(_) | ContainerState::Waiting(_) => false,
+    };
+    let Some(former) = former.filter(|former| former.is_terminating()) else { return false };
+    let mut both = former.container_statuses.iter().zip(&status.container_statuses);
+    both.any(|(was, is)| !is_known(&was.state) && is_known(&is.state))
 }
 
 /// What has become of a container since it was told of last.

@@ -77,6 +77,7 @@ use ledger::Ledger;
 use observe::{Looker, Stale};
 use probes::{Asker, HealthBook, ProbeRunner, Targets};
 use pulls::Pulls;
+use report::LastWords;
 use task::Worker;
 
 /// Pods being made at once: more do not go faster on Docker, and hold each other up.
@@ -159,6 +160,7 @@ pub struct PodsLoop {
     statuses: watch::Sender<Statuses>,
     images: Arc<ImageBook>,
     finished: FinishedBook,
+    last_words: LastWords,
     drains: DrainBook,
     started: Instant,
     helpers: Vec<Helper>,
@@ -237,6 +239,7 @@ impl PodsLoop {
             statuses,
             images: deps.images,
             finished: FinishedBook::default(),
+            last_words: LastWords::default(),
             drains,
             started: Instant::now(),
             helpers,
@@ -382,8 +385,10 @@ impl Loop for PodsLoop {
 
     async fn report(&mut self, observed: Observed, plan: PodsPlan) -> Result<Next, LoopError> {
         let now = Timestamp::now();
-        let statuses = report::fold(&observed, &plan, &self.statuses.borrow(), now);
-        let last_words = report::has_last_words(&statuses, &observed).then_some(LAST_WORDS);
+        let mut statuses = report::fold(&observed, &plan, &self.statuses.borrow(), now);
+        let world = self.world.current();
+        self.last_words.keep(&mut statuses, &self.statuses.borrow(), &world, &self.node.node);
+        let last_words = report::has_last_words(&statuses, &observed).then_some(report::LAST_WORDS);
         self.statuses.send_if_modified(|current| {
             let changed = *current != statuses;
             *current = statuses;
@@ -417,7 +422,5 @@ fn named_files(observed: &Observed) -> BTreeSet<String> {
     wanted.map(|blob| blob.digest.clone()).chain(present.cloned()).collect()
 }
 
-/// How long the last word on a pod stands: the writer takes a few milliseconds with etcd at hand.
-const LAST_WORDS: Duration = Duration::from_millis(200);
 /// Shortest time between two runs that nobody nudged.
 const MIN_WAIT: Duration = Duration::from_millis(20);

@@ -166,6 +166,8 @@ fn down(observed: &Observed, uid: &str, facts: &PodFacts) -> Down {
         link: Some(host_link_name(&observed.node.instance, uid)),
         unmount: false,
         folder: true,
+        // All of it is to go: what stays behind is trouble of the pod.
+        obsolete: Vec::new(),
     }
 }
 
@@ -288,7 +290,7 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
     if let Some(until) = rebuilt_at(facts, now).filter(|until| *until > now) {
         decision.why = Why::PauseEndedEarly;
         decision.next_at = Some(until);
-        return all_wait(decision, binding, "ContainerCreating");
+        return all_wait(decision, binding, facts, "ContainerCreating");
     }
     let former = facts.pauses.last();
     // A pod that does not get everything holds nothing but what it held before.
@@ -299,7 +301,7 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
         Err(why) => {
             *pool = before;
             decision.why = why;
-            return all_wait(decision, binding, "ContainerCreating");
+            return all_wait(decision, binding, facts, "ContainerCreating");
         }
     };
     // Its own containers may listen still: they are stopped first.
@@ -315,7 +317,7 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
             // Nobody tells when a process of the node ends.
             decision.next_at = now.checked_add(PORT_AGAIN).ok();
             decision.why = Why::PortTaken(taken);
-            return all_wait(decision, binding, "HostPortConflict");
+            return all_wait(decision, binding, facts, "HostPortConflict");
         }
     };
     let at = Placement { node: &observed.node, binding, address, ports: &ports };
@@ -352,20 +354,15 @@ fn wind_up(look: Look<'_>) -> Decision {
     let down = Down {
         // What joined an older pause container ends with it; the policy starts nothing again.
         stop: facts.containers.values().flatten().filter(|c| c.is_running()).map(Target::from).collect(),
-        remove: needs
-            .remove_first
-            .iter()
-            .chain(&needs.obsolete)
-            .copied()
-            .chain(pauses)
-            .map(Target::from)
-            .collect(),
+        remove: needs.remove_first.iter().copied().chain(pauses).map(Target::from).collect(),
         grace: grace(binding),
         link: facts.live_pause().map(|_| host_link_name(&observed.node.instance, &binding.pod.uid)),
         unmount: true,
         folder: false,
+        obsolete: needs.obsolete.iter().map(|c| Target::from(*c)).collect(),
     };
-    let task = (!down.stop.is_empty() || !down.remove.is_empty()).then_some(Task::Down(down));
+    let is_empty = down.stop.is_empty() && down.remove.is_empty() && down.obsolete.is_empty();
+    let task = (!is_empty).then_some(Task::Down(down));
     Decision { task, next_at: needs.retry_at(now), ..Decision::idle(binding.pod.reference(), Why::Finished) }
 }
 
@@ -415,9 +412,11 @@ fn link_is_off(observed: &Observed, uid: &str) -> bool {
     !observed.memory.linked.contains(uid) || !end.is_some_and(|end| end.is_whole(&bridge, observed.node.mtu))
 }
 
-fn all_names(binding: &Binding) -> impl Iterator<Item = String> {
+/// All containers but those that ended for good.
+fn open_names(binding: &Binding, facts: &PodFacts) -> impl Iterator<Item = String> {
     let spec = &binding.pod.spec;
-    spec.init_containers.iter().chain(&spec.containers).map(|c| c.name.clone())
+    let names = spec.init_containers.iter().chain(&spec.containers).map(|c| c.name.clone());
+    names.filter(move |name| !containers::stays_ended(spec, facts, name))
 }
 
 /// All containers but those that ended for good wait because of what failed last, also while it is tried
@@ -428,17 +427,17 @@ fn all_in_trouble(
     facts: &PodFacts,
     trouble: &Trouble,
 ) -> Decision {
-    for name in all_names(binding).filter(|name| !containers::stays_ended(&binding.pod.spec, facts, name)) {
+    for name in open_names(binding, facts) {
         let (reason, message) = (trouble.reason.clone(), trouble.message.clone());
         decision.waiting.insert(name, WaitingState { reason, message });
     }
     decision
 }
 
-/// All containers wait for the decision's reason.
-fn all_wait(mut decision: Decision, binding: &Binding, reason: &str) -> Decision {
+/// All containers but those that ended for good wait for the decision's reason.
+fn all_wait(mut decision: Decision, binding: &Binding, facts: &PodFacts, reason: &str) -> Decision {
     let message = decision.why.to_string();
-    for name in all_names(binding) {
+    for name in open_names(binding, facts) {
         decision.waiting.insert(name, WaitingState { reason: reason.to_owned(), message: message.clone() });
     }
     decision

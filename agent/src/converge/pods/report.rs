@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use schema::kinds::pod::PodStatus;
 use schema::meta::PodRef;
 use schema::world::World;
+use tokio::time::Instant;
 
 use super::facts::{Observed, PodFacts};
 use super::finished::is_end;
@@ -45,6 +47,36 @@ pub fn last<'a>(told: &'a Told, pod: &PodRef, uid: &str) -> Option<&'a PodStatus
 pub fn has_last_words(statuses: &Statuses, observed: &Observed) -> bool {
     let is_gone = |uid: &str| !observed.pods.contains_key(uid) && !observed.memory.busy.contains_key(uid);
     statuses.pods.values().any(|status| status.is_terminating() && is_gone(&status.uid))
+}
+
+/// How long the last word on a pod stands: the writer takes a few milliseconds with etcd at hand.
+pub const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// Last words that this agent would take back, since when.
+#[derive(Debug, Default)]
+pub struct LastWords {
+    since: BTreeMap<PodRef, Instant>,
+}
+
+impl LastWords {
+    /// Keeps those of the run before in the statuses of this one until the world shows them, at most for
+    /// [`LAST_WORDS`]: one that was told while the pod's task was about to end may not be written yet.
+    pub fn keep(&mut self, statuses: &mut Statuses, own: &Statuses, shown: &World, node: &str) {
+        let mut since = BTreeMap::new();
+        let is_last = |status: &PodStatus| status.is_terminating() && is_end(status);
+        for (pod, status) in own.pods.iter().filter(|(_, status)| is_last(status)) {
+            let stored = shown.pod_status.get(&(node.to_owned(), pod.clone()));
+            if statuses.pods.contains_key(pod) || stored.is_some_and(|stored| stored.value == **status) {
+                continue;
+            }
+            let begun = self.since.get(pod).copied().unwrap_or_else(Instant::now);
+            if begun.elapsed() < LAST_WORDS {
+                since.insert(pod.clone(), begun);
+                statuses.pods.insert(pod.clone(), Arc::clone(status));
+            }
+        }
+        self.since = since;
+    }
 }
 
 /// The statuses after this run; `own` are those after the run before, if this agent made it.

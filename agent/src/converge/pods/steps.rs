@@ -264,7 +264,7 @@ pub struct Kill {
     pub message: String,
 }
 
-/// Take away: stop all of `stop` side by side, then remove all of `remove`, then the rest.
+/// Take away: stop all of `stop` side by side, then remove all of `remove`, then the rest, `obsolete` last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Down {
     /// Containers that run.
@@ -279,6 +279,8 @@ pub struct Down {
     pub unmount: bool,
     /// Also the pod's folder: volumes, mounts.
     pub folder: bool,
+    /// Dead starts: one that can't be removed holds up nothing, and is tried again for itself.
+    pub obsolete: Vec<Target>,
 }
 
 /// A container to stop or remove.

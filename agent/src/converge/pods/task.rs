@@ -519,6 +519,7 @@ impl Worker {
                 |e: &dyn fmt::Display| PodFailure::new("Terminating", "FailedUnmount", e.to_string());
             work.await.map_err(|e| failed(&e))?.map_err(|e| failed(&e))?;
         }
+        self.remove_obsolete(id, &down.obsolete).await;
         Ok(())
     }
 

@@ -8,10 +8,11 @@ use schema::keys::prefix;
 use schema::kinds::pod::{ContainerState, PodPhase, PodStatus};
 use schema::records::Binding;
 use schema::store::{Store as _, WatchEvent};
+use schema::world::{Versioned, World};
 
 use super::super::facts::{Busy, Container, Exited, Observed, State};
 use super::super::plan::plan;
-use super::super::report::{Statuses, fold, has_last_words};
+use super::super::report::{LAST_WORDS, LastWords, Statuses, fold, has_last_words};
 use super::super::status;
 use super::crash::Rig;
 use super::{at, binding, container, exited, facts, node, pause, running, spec, wants};
@@ -97,6 +98,23 @@ fn a_pod_that_is_taken_away_says_how_its_containers_ended() {
     }
 }
 
+#[test]
+fn an_end_that_becomes_known_mends_the_phase_that_was_told_without_it() {
+    let web = binding("web", spec(&["a", "b"]));
+    let (own, mut observed) = told(&web, vec![container("a", 0, running()), container("b", 0, running())]);
+    observed.pods.clear();
+    observed.memory.busy.insert(web.pod.uid.clone(), busy(&web, false));
+    let mut own = say(&mut observed, &own, 20);
+    for (id, phase) in [("", "Failed"), ("a-0", "Failed"), ("b-0", "Succeeded"), ("", "Succeeded")] {
+        if let (false, State::Exited(end)) = (id.is_empty(), exited(0, 5, 20)) {
+            observed.memory.ends.entry(web.pod.uid.clone()).or_default().insert(id.to_owned(), end);
+        }
+        own = say(&mut observed, &own, 21);
+        let words = words(&own, &web);
+        assert!(words.starts_with(&format!("Terminating {phase} false")), "{id}: {words}");
+    }
+}
+
 // Seen red without `is_made` (Failed while it is about to run).
 #[test]
 fn its_end_is_told_when_nothing_of_it_runs() {
@@ -139,6 +157,34 @@ fn its_end_is_told_when_nothing_of_it_runs() {
     crashed.backoff = 1;
     let (own, mut observed) = told(&web, vec![crashed, b(running())]);
     assert_eq!(words(&say(&mut observed, &own, 21), &web), "Terminating Running false Error:3 runs");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_word_stands_until_it_is_written_or_a_moment_has_passed() {
+    let web = binding("web", spec(&["a"]));
+    let (own, mut observed) = told(&web, vec![container("a", 0, running())]);
+    observed.pods.clear();
+    observed.memory.busy.insert(web.pod.uid.clone(), busy(&web, false));
+    let last = say(&mut observed, &own, 20);
+    observed.memory.busy.clear();
+    let mut world = World::default();
+    let kept = |words: &mut LastWords, own: &Statuses, observed: &mut Observed, world: &World| {
+        let mut next = say(observed, own, 21);
+        assert!(next.pods.is_empty());
+        words.keep(&mut next, own, world, "n1");
+        next
+    };
+    let mut words = LastWords::default();
+    let again = kept(&mut words, &last, &mut observed, &world);
+    assert!(again == last && has_last_words(&again, &observed));
+    tokio::time::advance(LAST_WORDS / 2).await;
+    assert_eq!(kept(&mut words, &again, &mut observed, &world), last);
+    tokio::time::advance(LAST_WORDS / 2).await;
+    assert!(kept(&mut words, &again, &mut observed, &world).pods.is_empty(), "etcd may be away for long");
+    let value = PodStatus::clone(&last.pods[&web.pod.reference()]);
+    let stored = Versioned { value, create_revision: 1, mod_revision: 1 };
+    world.pod_status.insert(("n1".into(), web.pod.reference()), Arc::new(stored));
+    assert!(kept(&mut LastWords::default(), &last, &mut observed, &world).pods.is_empty(), "written");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::super::facts::{Observed, State, Trouble};
 use super::super::plan::plan;
 use super::super::report::{Statuses, fold};
 use super::super::status;
-use super::super::steps::{ContainerAct, Decision, PauseStep, Task, Up, Why};
+use super::super::steps::{ContainerAct, Decision, PauseStep, Target, Task, Up, Why};
 use super::{at, binding, container, exited, facts, pause, running, spec, subnet, wants};
 use crate::desired::Source;
 use crate::worlds::netlink::{HostEnd, Listener, host_link_name};
@@ -284,6 +284,26 @@ fn a_finished_pod_gives_its_namespaces_and_address_back_and_keeps_its_containers
         let decision = decide(&observed, &job, 50);
         assert!(decision.task.is_none() && decision.why == Why::Finished, "{decision:?}");
     }
+}
+
+#[test]
+fn a_dead_start_that_can_not_be_removed_keeps_nothing_else_of_a_finished_pod() {
+    let mut once = spec(&["a"]);
+    once.restart_policy = RestartPolicy::OnFailure;
+    let job = binding("job", once);
+    let mut observed = wants(std::slice::from_ref(&job));
+    let start = |n: u32| container("a", n, exited(i64::from(n < 2), 1, 5));
+    let ids = |list: &[Target]| list.iter().map(|t| t.id.clone()).collect::<Vec<_>>();
+    for (pauses, removed) in [(vec![pause(running(), "10.244.3.2")], vec!["POD-0"]), (vec![], vec![])] {
+        has(&mut observed, &job, facts(&job, pauses, vec![start(0), start(1), start(2)]));
+        let decision = decide(&observed, &job, 50);
+        let Some(Task::Down(down)) = &decision.task else { panic!("{decision:?}") };
+        assert_eq!(ids(&down.remove), removed);
+        assert_eq!(ids(&down.obsolete), ["a-0"]);
+    }
+    observed.memory.unremoved.insert("a-0".into(), trouble(60));
+    let decision = decide(&observed, &job, 50);
+    assert!(decision.task.is_none() && decision.next_at == Some(at(60)), "{decision:?}");
 }
 
 #[test]

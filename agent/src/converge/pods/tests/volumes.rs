@@ -58,6 +58,21 @@ fn a_folder_made_for_a_sub_path_is_as_open_as_its_volume() {
     remove_pod(state.path(), "uid").unwrap();
 }
 
+#[test]
+fn a_folder_for_a_sub_path_whose_making_was_cut_off_is_made_after_all() {
+    let state = tempfile::tempdir().unwrap();
+    let root = names::volume_dir(state.path(), "uid", "disk");
+    prepare(&VolumePrep::EmptyDir { path: root.clone(), tmpfs_bytes: None, group: Some(2000) }).unwrap();
+    let left = root.join(".uid_a_0_0.new");
+    std::fs::create_dir(&left).unwrap();
+    let target = names::sub_path_dir(state.path(), "uid", "a", 0, 0);
+    mount_sub_path(&SubPath { root: root.clone(), path: "data".into(), target, create: true }).unwrap();
+    let made = std::fs::metadata(root.join("data")).unwrap();
+    assert_eq!((made.mode() & 0o7777, made.gid()), (0o2777, 2000));
+    assert!(!left.exists());
+    remove_pod(state.path(), "uid").unwrap();
+}
+
 // What is mounted in between is on the same disk: its number of the device tells nothing.
 #[test]
 fn nothing_is_removed_of_what_is_mounted_in_a_pods_folder() {

@@ -3,7 +3,7 @@
 use schema::kinds::pod::{PullPolicy, RestartPolicy};
 use schema::records::Binding;
 
-use super::super::facts::{Busy, Observed, Slot, Trouble};
+use super::super::facts::{Busy, Memory, Observed, Slot, Trouble};
 use super::super::plan::plan;
 use super::{at, binding, container, exited, facts, pause, running, spec, wants};
 
@@ -76,6 +76,14 @@ fn a_pod_in_trouble_keeps_the_ends_of_what_ended_for_good() {
         let decision = &plan(&observed, at(5)).pods[&web.pod.uid];
         assert_eq!(decision.waiting.keys().collect::<Vec<_>>(), ["b", "c"]);
     }
+    // Nor do they wait for what the pod as a whole waits for, to be made anew.
+    observed.memory = Memory::default();
+    observed.desired.subnet = None;
+    if let Some(facts) = observed.pods.get_mut(&web.pod.uid) {
+        facts.pauses.clear();
+    }
+    let decision = &plan(&observed, at(5)).pods[&web.pod.uid];
+    assert_eq!(decision.waiting.keys().collect::<Vec<_>>(), ["b", "c"], "{decision:?}");
 }
 
 #[test]
