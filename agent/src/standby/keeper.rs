@@ -94,9 +94,12 @@ fn renew(handover: &Handover, sockets: &Sockets) -> Option<Waiting> {
 fn start(sockets: &Sockets) -> io::Result<Waiting> {
     let (ours, theirs) = UnixStream::pair()?;
     let mut command = Command::new(OWN_PROGRAM);
+    let mut arguments = std::env::args_os();
+    // Else `ps` shows the link's name.
+    command.arg0(arguments.next().unwrap_or_else(|| "minik8s-agent".into()));
     // As this process was started, but for the word that says what to do.
     let mut is_told = false;
-    for argument in std::env::args_os().skip(1) {
+    for argument in arguments {
         let is_word = !is_told && argument == "run";
         is_told |= is_word;
         command.arg(if is_word { "standby".into() } else { argument });

@@ -97,9 +97,11 @@ pub(super) fn marked(
         let blob = |commit: &str| git::blob_at(repository, commit, path);
         let text = |id: Oid| git::blob(repository, id).ok()?;
         let Some(now) = blob(&head.to_string()).and_then(text) else { continue };
-        let formers: BTreeSet<Oid> =
-            whole.into_iter().chain(commits.iter().map(String::as_str)).filter_map(blob).collect();
-        if formers.into_iter().take(TEXTS_MAX).filter_map(text).any(|former| is_cut_short(&now, &former)) {
+        // The newest whole one first: it is never among those that are too many.
+        let formers = whole.into_iter().chain(commits.iter().map(String::as_str)).filter_map(blob);
+        let mut seen = BTreeSet::new();
+        let texts = formers.filter(|former| seen.insert(*former)).take(TEXTS_MAX).filter_map(text);
+        if texts.into_iter().any(|former| is_cut_short(&now, &former)) {
             let mut file = (**file).clone();
             file.is_cut_short = true;
             marked.insert(Arc::clone(path), Arc::new(file));

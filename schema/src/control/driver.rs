@@ -110,6 +110,7 @@ async fn run_once<L: Loop>(the_loop: &mut L) -> (LastRun, Next) {
 }
 
 async fn steps<L: Loop>(the_loop: &mut L, record: &mut LastRun) -> Result<Next, LoopError> {
+    let begun = Instant::now();
     let observed = match the_loop.observe().await? {
         Observation::Ready(observed) => observed,
         Observation::NotReady(why) => {
@@ -117,13 +118,24 @@ async fn steps<L: Loop>(the_loop: &mut L, record: &mut LastRun) -> Result<Next, 
             return Ok(Next::Interval);
         }
     };
+    let observed_at = Instant::now();
     let plan = L::plan(&observed, record.started_at);
+    let planned_at = Instant::now();
     record.did_something = !plan.is_empty();
     if record.did_something {
         tracing::debug!(?plan, "planned");
     }
     let outcome = the_loop.act(&observed, plan).await;
-    the_loop.report(observed, outcome).await
+    let acted_at = Instant::now();
+    let next = the_loop.report(observed, outcome).await;
+    tracing::debug!(
+        observe = ?observed_at - begun,
+        plan = ?planned_at - observed_at,
+        act = ?acted_at - planned_at,
+        report = ?acted_at.elapsed(),
+        "ran"
+    );
+    next
 }
 
 /// When to run next. Pure.

@@ -4,9 +4,10 @@
 use super::NetworkLoop;
 use super::parse::{Words, words};
 use super::plan::{NetworkPlan, Observed};
-use super::render::{RuleChange, restore_input};
-use super::spellings::{Doubts, only_we_wrote, tables_of};
+use super::restore::{RuleChange, restore_input};
+use super::spellings::{Doubts, only_we_wrote};
 use super::tunnel::TunnelStep;
+use crate::worlds::iptables::loud_steps;
 
 /// What became of a plan.
 #[derive(Debug, Default)]
@@ -102,7 +103,7 @@ impl NetworkLoop {
                 self.spellings.wrote(&chain, written, observed.saved.get(&chain), &mut doubts);
             }
         }
-        if !doubts.is_empty() && only_we_wrote(before, tables_of(&input), now) {
+        if !doubts.is_empty() && only_we_wrote(before, loud_steps(&input), now) {
             self.settle_doubts(doubts, now).await;
         }
         for stale in &plan.stale_udp {

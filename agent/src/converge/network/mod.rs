@@ -22,6 +22,7 @@ mod observe;
 pub mod parse;
 pub mod plan;
 pub mod render;
+pub mod restore;
 pub mod spellings;
 #[cfg(test)]
 mod tests;

@@ -140,7 +140,8 @@ impl NetworkLoop {
         Ok(Some(TunnelSeen { tunnel, is_whole, entries, own: subnet.cidr, peers }))
     }
 
-    /// The node's IPv4 address, and tells all who tell it to others.
+    /// The node's IPv4 address, and tells all who tell it to others. Here and not in the report: that comes
+    /// after a range of pod addresses, and the node's record and its connections need the address without.
     pub(super) async fn follow_address(&mut self) -> Result<Option<Ipv4Addr>, NetlinkError> {
         match self.settings.node_ip {
             Some(IpAddr::V4(address)) => return Ok(Some(address)),

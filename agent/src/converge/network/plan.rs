@@ -12,7 +12,8 @@ use std::sync::Arc;
 use schema::records::Vtep;
 
 use super::parse::{SavedRules, Words, after, rule_of, words};
-use super::render::{ChainRef, HostPort, HostPortProtocol, HostPortTarget, Jump, Model, RuleChange, rules};
+use super::render::{ChainRef, HostPort, HostPortProtocol, HostPortTarget, Jump, Model, rules};
+use super::restore::RuleChange;
 use super::spellings::Known;
 use super::tunnel::{self, TunnelSeen, TunnelStep};
 use crate::worlds::iptables::StaleUdp;

@@ -1,16 +1,16 @@
-//! From a model of the node's network to rules, and from changes to the text that
-//! `iptables-restore --noflush` takes. Only chains of this instance are ever named, and the jumps to
-//! them. Rules are spelled as `iptables-save` prints them, so that what is there can be compared.
+//! From a model of the node's network to rules. Only chains of this instance are ever named, and the
+//! jumps to them. Rules are spelled as `iptables-save` prints them, so that what is there can be
+//! compared.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use ipnet::Ipv4Net;
 use schema::kinds::pod::Protocol;
 
 /// A table of rules.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Table {
     /// What may pass.
     Filter,
@@ -28,7 +28,7 @@ impl fmt::Display for Table {
 }
 
 /// A chain in its table.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChainRef {
     /// The table.
     pub table: Table,
@@ -258,109 +258,6 @@ fn postrouting_rules(model: &Model) -> Vec<String> {
         rules.push(format!("-s {node} {led}"));
     }
     rules
-}
-
-/// One change of the rules.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RuleChange {
-    /// The chain has exactly these rules from now on; it is made if it is not there.
-    WriteChain {
-        /// Which chain.
-        chain: ChainRef,
-        /// Its rules, each without `-A CHAIN`.
-        rules: Vec<String>,
-    },
-    /// The rule becomes the first of a chain of the kernel.
-    InsertJump {
-        /// Which chain.
-        base: ChainRef,
-        /// The rule.
-        rule: String,
-    },
-    /// The rule goes from a chain of the kernel, once.
-    DeleteJump {
-        /// Which chain.
-        base: ChainRef,
-        /// The rule.
-        rule: String,
-    },
-    /// The chain goes; no rule may lead to it any more.
-    DropChain {
-        /// Which chain.
-        chain: ChainRef,
-    },
-}
-
-impl RuleChange {
-    fn table(&self) -> Table {
-        match self {
-            RuleChange::WriteChain { chain, .. } | RuleChange::DropChain { chain } => chain.table,
-            RuleChange::InsertJump { base, .. } | RuleChange::DeleteJump { base, .. } => base.table,
-        }
-    }
-
-    /// The chain that is emptied before anything is put into it.
-    fn declares(&self) -> Option<&str> {
-        match self {
-            RuleChange::WriteChain { chain, .. } | RuleChange::DropChain { chain } => Some(&chain.chain),
-            RuleChange::InsertJump { .. } | RuleChange::DeleteJump { .. } => None,
-        }
-    }
-}
-
-impl fmt::Display for RuleChange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RuleChange::WriteChain { chain, .. } | RuleChange::DropChain { chain } => write!(f, "{chain}"),
-            RuleChange::InsertJump { base, rule } | RuleChange::DeleteJump { base, rule } => {
-                write!(f, "{base} {rule}")
-            }
-        }
-    }
-}
-
-/// The changes as one input of `iptables-restore --noflush`; empty without changes. A chain that is
-/// declared is emptied first, in the same transaction of its table.
-pub fn restore_input(changes: &[RuleChange]) -> String {
-    let mut text = String::new();
-    for table in [Table::Filter, Table::Nat] {
-        let of_table: Vec<&RuleChange> = changes.iter().filter(|c| c.table() == table).collect();
-        if of_table.is_empty() {
-            continue;
-        }
-        line(&mut text, format_args!("*{table}"));
-        // Sorted, as iptables keeps them: 11,000 in another order take it six times as long.
-        for chain in of_table.iter().filter_map(|change| change.declares()).collect::<BTreeSet<_>>() {
-            line(&mut text, format_args!(":{chain} - [0:0]"));
-        }
-        for change in &of_table {
-            match change {
-                RuleChange::WriteChain { chain, rules } => {
-                    for rule in rules {
-                        line(&mut text, format_args!("-A {} {rule}", chain.chain));
-                    }
-                }
-                RuleChange::InsertJump { base, rule } => {
-                    line(&mut text, format_args!("-I {} 1 {rule}", base.chain));
-                }
-                RuleChange::DeleteJump { base, rule } => {
-                    line(&mut text, format_args!("-D {} {rule}", base.chain));
-                }
-                RuleChange::DropChain { .. } => {}
-            }
-        }
-        for change in &of_table {
-            if let RuleChange::DropChain { chain } = change {
-                line(&mut text, format_args!("-X {}", chain.chain));
-            }
-        }
-        line(&mut text, format_args!("COMMIT"));
-    }
-    text
-}
-
-fn line(text: &mut String, arguments: fmt::Arguments<'_>) {
-    writeln!(text, "{arguments}").expect("a string takes every write");
 }
 
 /// The bridge's address: the first of the node's range, with the range's length.

@@ -88,14 +88,9 @@ fn may_be_spelling<T: ChainText>(written: &T, printed: &T) -> bool {
     written != printed && written.rules() == printed.rules() && printed.rules() > 0
 }
 
-/// Nobody but us has changed a rule from `before` on, when `tables` were written: the kernel counts one
-/// step for each. Where it does not count nobody knows, and the time in between is a moment.
-pub fn only_we_wrote(before: Option<u32>, tables: usize, after: Option<u32>) -> bool {
-    let expected = before.and_then(|count| count.checked_add(u32::try_from(tables).ok()?));
-    before.is_none() || after == expected
-}
-
-/// How many tables this input of `iptables-restore` changes.
-pub fn tables_of(input: &str) -> usize {
-    input.lines().filter(|line| *line == "COMMIT").count()
+/// Nobody but this agent has changed a rule from `before` on, when its write took this many loud steps
+/// ([`loud_steps`](crate::worlds::iptables::loud_steps)). Where the kernel does not count nobody knows,
+/// and the time in between is a moment.
+pub fn only_we_wrote(before: Option<u32>, steps: u32, after: Option<u32>) -> bool {
+    before.is_none() || after == before.map(|count| count.wrapping_add(steps))
 }

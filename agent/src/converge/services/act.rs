@@ -13,9 +13,9 @@ use super::render::UdpServing;
 use super::{ServicesLoop, refused};
 use crate::converge::network::parse::words;
 use crate::converge::network::plan::Why;
-use crate::converge::network::render::{RuleChange, restore_input};
-use crate::converge::network::spellings::{Doubts, only_we_wrote, tables_of};
-use crate::worlds::iptables::IptablesError;
+use crate::converge::network::restore::{PART, RuleChange, restore_in_parts, restore_input};
+use crate::converge::network::spellings::{Doubts, only_we_wrote};
+use crate::worlds::iptables::{IptablesError, loud_steps};
 
 /// Changes that are named in a line of the log; of more the number is told.
 const NAMED_MAX: usize = 6;
@@ -47,7 +47,7 @@ pub struct Refusal {
 impl ServicesLoop {
     pub(super) async fn carry_out(&mut self, observed: &Observed, plan: ServicesPlan) -> Outcome {
         let mut outcome = Outcome::default();
-        if !plan.rules.is_empty() && !self.change_rules(observed, &plan.rules, &mut outcome).await {
+        if !plan.rules.is_empty() && !self.change_rules(observed, &plan, &mut outcome).await {
             return outcome;
         }
         let healed = self.rendered.refused.stood();
@@ -66,13 +66,17 @@ impl ServicesLoop {
     async fn change_rules(
         &mut self,
         observed: &Observed,
-        planned: &[(RuleChange, Why)],
+        plan: &ServicesPlan,
         outcome: &mut Outcome,
     ) -> bool {
-        let what = summary(planned);
-        let changes: Vec<RuleChange> = planned.iter().map(|(change, _)| change.clone()).collect();
-        let input = restore_input(&changes);
+        let what = summary(&plan.rules);
+        let changes: Vec<RuleChange> = plan.rules.iter().map(|(change, _)| change.clone()).collect();
         let before = self.deps.iptables.generation().await;
+        // The legacy programs write the whole table anew in each transaction.
+        let input = match before {
+            Some(_) => restore_in_parts(&changes, &plan.unreached, PART),
+            None => restore_input(&changes),
+        };
         if let Err(error) = self.deps.iptables.restore(&input).await {
             // Of two tables one may be written.
             self.reading.present = None;
@@ -88,14 +92,13 @@ impl ServicesLoop {
             return false;
         }
         let now = self.deps.iptables.generation().await;
-        let only_we = only_we_wrote(before, tables_of(&input), now);
-        // What is there follows from what was, if nobody wrote but us. Else it is read again.
+        let only_we = only_we_wrote(before, loud_steps(&input), now);
+        // What is there follows from what was, if nobody wrote but this agent. Else it is read again.
         self.reading.generation = now.filter(|_| only_we && before == self.reading.generation);
         let mut present = Present::clone(&observed.present);
         let mut doubts = Doubts::new();
         for change in changes {
-            self.note_spelling(observed, &change, &mut doubts);
-            note(&mut present, change);
+            self.note(observed, change, &mut present, &mut doubts);
         }
         self.reading.present = Some(Arc::new(present));
         if only_we && !doubts.is_empty() {
@@ -105,15 +108,34 @@ impl ServicesLoop {
         true
     }
 
-    fn note_spelling(&mut self, observed: &Observed, change: &RuleChange, doubts: &mut Doubts<Fingerprint>) {
+    /// Takes a change that was made into what is there.
+    fn note(
+        &mut self,
+        observed: &Observed,
+        change: RuleChange,
+        present: &mut Present,
+        doubts: &mut Doubts<Fingerprint>,
+    ) {
         match change {
             RuleChange::WriteChain { chain, rules } => {
-                let there = observed.present.chains.get(chain);
+                let there = observed.present.chains.get(&chain);
                 let written = fingerprint(rules.iter().map(String::as_str));
-                self.spellings.wrote(chain, written, there, doubts);
+                self.spellings.wrote(&chain, written, there, doubts);
+                present.chains.insert(chain, written);
             }
-            RuleChange::DropChain { chain } => self.spellings.dropped(chain),
-            RuleChange::InsertJump { .. } | RuleChange::DeleteJump { .. } => {}
+            RuleChange::DropChain { chain } => {
+                self.spellings.dropped(&chain);
+                present.chains.remove(&chain);
+            }
+            RuleChange::InsertJump { base, rule } => {
+                present.bases.entry(base).or_default().insert(0, words(&rule));
+            }
+            RuleChange::DeleteJump { base, rule } => {
+                let (rule, rules) = (words(&rule), present.bases.entry(base).or_default());
+                if let Some(at) = rules.iter().position(|there| *there == rule) {
+                    rules.remove(at);
+                }
+            }
         }
     }
 
@@ -150,28 +172,6 @@ impl ServicesLoop {
         }
         if all {
             self.udp_settled = Some(observed.udp());
-        }
-    }
-}
-
-/// Takes a change that was made into what is there.
-fn note(present: &mut Present, change: RuleChange) {
-    match change {
-        RuleChange::WriteChain { chain, rules } => {
-            let fingerprint = fingerprint(rules.iter().map(String::as_str));
-            present.chains.insert(chain, fingerprint);
-        }
-        RuleChange::DropChain { chain } => {
-            present.chains.remove(&chain);
-        }
-        RuleChange::InsertJump { base, rule } => {
-            present.bases.entry(base).or_default().insert(0, words(&rule));
-        }
-        RuleChange::DeleteJump { base, rule } => {
-            let (rule, rules) = (words(&rule), present.bases.entry(base).or_default());
-            if let Some(at) = rules.iter().position(|there| *there == rule) {
-                rules.remove(at);
-            }
         }
     }
 }

@@ -41,7 +41,12 @@ pub(super) struct Reading {
     pub(super) generation: Option<u32>,
     /// When all was read, and how long it took.
     last: Option<(Instant, Duration)>,
+    /// Since when a read waits for what is to be programmed first.
+    owed: Option<Instant>,
 }
+
+/// A read waits this long at most for services that changed: their rules are written by what is known.
+const OWED_MAX: Duration = Duration::from_secs(1);
 
 impl Reading {
     /// In which time all rules are to be read, if the kernel's count is this.
@@ -49,6 +54,13 @@ impl Reading {
         let (Some(_), Some((at, took))) = (&self.present, self.last) else { return Duration::ZERO };
         let wait = if self.is_of(generation) { AUDIT.max(took * AUDIT_SHARE) } else { took * READ_SHARE };
         wait.saturating_sub(now.duration_since(at))
+    }
+
+    /// A change of services may be written before the read that is due: should somebody have taken away
+    /// what it leads to, the read that follows shows it.
+    fn may_wait(&mut self, now: Instant) -> bool {
+        let since = *self.owed.get_or_insert(now);
+        self.present.is_some() && now.duration_since(since) < OWED_MAX
     }
 
     fn is_of(&self, generation: Option<u32>) -> bool {
@@ -69,8 +81,8 @@ impl ServicesLoop {
             cluster_cidr: subnet.cluster_cidr,
             random_fully,
         };
-        self.rendered.render(place, catalog, Instant::now());
-        let present = self.read().await?;
+        let changed = self.rendered.render(place, catalog, Instant::now());
+        let present = self.read(changed).await?;
         Ok(Observed {
             names: self.names.clone(),
             wanted: Arc::clone(&self.rendered.wanted),
@@ -91,13 +103,20 @@ impl ServicesLoop {
         Ok(*self.random_fully.insert(has))
     }
 
-    async fn read(&mut self) -> Result<Arc<Present>, LoopError> {
+    /// What is there; `changed`: there is something to write that should not wait.
+    async fn read(&mut self, changed: bool) -> Result<Arc<Present>, LoopError> {
         let generation = self.deps.iptables.generation().await;
         let begun = Instant::now();
         let due_in = self.reading.due_in(generation, begun);
         self.read_again = (!due_in.is_zero() && !self.reading.is_of(generation)).then_some(due_in);
-        if let Some(known) = self.reading.present.clone().filter(|_| !due_in.is_zero()) {
-            return Ok(known);
+        if let Some(known) = self.reading.present.clone() {
+            if !due_in.is_zero() {
+                return Ok(known);
+            }
+            if changed && generation.is_some() && self.reading.may_wait(begun) {
+                self.read_again = Some(Duration::ZERO);
+                return Ok(known);
+            }
         }
         let read = self.read_all(generation).await;
         read.map_err(|e| LoopError::new("cannot read the packet rules", e))
@@ -114,6 +133,7 @@ impl ServicesLoop {
             present: Some(Arc::clone(&present)),
             generation,
             last: Some((ended, ended.duration_since(begun))),
+            owed: None,
         };
         Ok(present)
     }
@@ -135,13 +155,14 @@ impl Rendered {
         }
     }
 
-    /// Brings the rules up to the catalog's services, without those that are refused.
-    fn render(&mut self, place: Place, catalog: &Arc<Catalog>, now: Instant) {
+    /// Brings the rules up to the catalog's services, without those that are refused. True if there was
+    /// anything to bring up.
+    fn render(&mut self, place: Place, catalog: &Arc<Catalog>, now: Instant) -> bool {
         let same_place = self.place.as_ref() == Some(&place);
         let seen = self.catalog.as_ref().filter(|_| same_place && !self.refused.is_due(now));
         if seen.is_some_and(|seen| seen.services.ptr_eq(&catalog.services)) {
             self.catalog = Some(Arc::clone(catalog));
-            return;
+            return false;
         }
         let mut former = std::mem::take(&mut self.services);
         if !same_place {
@@ -164,6 +185,7 @@ impl Rendered {
         self.services = services;
         self.catalog = Some(Arc::clone(catalog));
         self.place = Some(place);
+        true
     }
 }
 
@@ -173,7 +195,7 @@ mod tests {
 
     fn reading(took_ms: u64, at: Instant) -> Reading {
         let last = Some((at, Duration::from_millis(took_ms)));
-        Reading { present: Some(Arc::default()), generation: Some(7), last }
+        Reading { present: Some(Arc::default()), generation: Some(7), last, owed: None }
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Decides which chains of services are written, which go, and which UDP clients start anew.
 //!
-//! Reads what was observed; writes nothing. All of it is one transaction for each table: packets meet
+//! Reads what was observed; writes nothing. What packets meet changes in one transaction for each table:
 //! either the old rules or the new ones. Chains of others are only looked at for the place of our
 //! jumps.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
@@ -14,7 +14,9 @@ use super::names::ServiceNames;
 use super::present::{Fingerprint, Present};
 use super::render::{ChainRules, Place, ServiceRules, UdpFront, UdpServing, fixed_rules};
 use crate::converge::network::plan::{Why, jump_changes};
-use crate::converge::network::render::{ChainRef, RuleChange, Table};
+use crate::converge::network::parse::after;
+use crate::converge::network::render::{ChainRef, Table};
+use crate::converge::network::restore::RuleChange;
 use crate::converge::network::spellings::Known;
 use crate::worlds::iptables::UdpFlow;
 
@@ -41,10 +43,8 @@ impl Wanted {
     }
 
     /// Every chain with its rules.
-    pub fn chains(&self) -> impl Iterator<Item = (ChainRef, &ChainRules)> {
-        let fixed = self.fixed.iter().map(|(chain, rules)| (chain.clone(), rules));
-        let of_services = self.services.values().flat_map(|rules| &rules.chains);
-        fixed.chain(of_services.map(|(name, rules)| (ChainRef::new(Table::Nat, name.clone()), rules)))
+    pub fn chains(&self) -> impl Iterator<Item = (&ChainRef, &ChainRules)> {
+        self.fixed.iter().chain(self.services.values().flat_map(|rules| &rules.chains))
     }
 }
 
@@ -86,8 +86,10 @@ impl Observed {
 /// What is to be done, in this order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServicesPlan {
-    /// Changes of rules, all in one transaction per table.
+    /// Changes of rules; what packets meet of them in one transaction per table.
     pub rules: Vec<(RuleChange, Why)>,
+    /// Chains among these to which no rule leads yet that packets meet: they may be written before.
+    pub unreached: BTreeSet<ChainRef>,
     /// UDP connections to what is named here go, unless they lead to one of its endpoints.
     pub udp: Option<UdpServing>,
 }
@@ -108,17 +110,42 @@ pub fn plan(observed: &Observed) -> ServicesPlan {
         let hides = |name: &str| observed.names.must_stand_before(jump.base.table, name);
         jump_changes(&jump, there, hides, &mut rules);
     }
-    ServicesPlan { rules, udp: plan_udp(observed) }
+    let unreached = unreached(observed, &rules);
+    ServicesPlan { rules, unreached, udp: plan_udp(observed) }
 }
 
-fn plan_chains(observed: &Observed, changes: &mut Vec<(RuleChange, Why)>) -> BTreeSet<ChainRef> {
-    let mut wanted = BTreeSet::new();
+/// The chains that are written and that no packet comes to now: those that are not there, and, where no
+/// rule of a table leads to ours, all of that table, as after a flush of all its rules.
+fn unreached(observed: &Observed, changes: &[(RuleChange, Why)]) -> BTreeSet<ChainRef> {
+    let Observed { present, names, .. } = observed;
+    let leads = |table: Table, rule: &[String]| {
+        let target = after(rule, "-j").or_else(|| after(rule, "-g"));
+        target.is_some_and(|to| names.is_ours(&ChainRef::new(table, to)))
+    };
+    let is_reached = |table: Table| {
+        let mut bases = present.bases.iter().filter(|(base, _)| base.table == table);
+        present.held.iter().any(|chain| chain.table == table)
+            || bases.any(|(_, rules)| rules.iter().any(|rule| leads(table, rule)))
+    };
+    let reached = BTreeMap::from([Table::Filter, Table::Nat].map(|table| (table, is_reached(table))));
+    let written = changes.iter().filter_map(|(change, why)| match change {
+        RuleChange::WriteChain { chain, .. } if *why == Why::Missing || !reached[&chain.table] => Some(chain),
+        _ => None,
+    });
+    written.cloned().collect()
+}
+
+fn plan_chains<'a>(
+    observed: &'a Observed,
+    changes: &mut Vec<(RuleChange, Why)>,
+) -> HashSet<&'a ChainRef> {
+    let mut wanted = HashSet::new();
     for (chain, rules) in observed.wanted.chains() {
-        let why = match observed.present.chains.get(&chain) {
+        let why = match observed.present.chains.get(chain) {
             None => Some(Why::Missing),
             Some(there) if *there == rules.fingerprint => None,
             Some(there) => {
-                let known = observed.spellings.get(&chain);
+                let known = observed.spellings.get(chain);
                 (known != Some(&(rules.fingerprint, *there))).then_some(Why::Differs)
             }
         };
@@ -132,7 +159,7 @@ fn plan_chains(observed: &Observed, changes: &mut Vec<(RuleChange, Why)>) -> BTr
 }
 
 /// No rule of ours leads to these any more once the others are written.
-fn plan_removals(observed: &Observed, wanted: &BTreeSet<ChainRef>, changes: &mut Vec<(RuleChange, Why)>) {
+fn plan_removals(observed: &Observed, wanted: &HashSet<&ChainRef>, changes: &mut Vec<(RuleChange, Why)>) {
     let empty = ChainRules::new(Vec::new()).fingerprint;
     for (chain, there) in observed.present.chains.iter().filter(|(chain, _)| !wanted.contains(chain)) {
         if !observed.present.held.contains(chain) {

@@ -3,10 +3,10 @@
 //! Of a chain of ours only a fingerprint is kept: the rules of 1,000 services are 5 MB of text.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::hash::{DefaultHasher, Hasher as _};
 
 use super::names::ServiceNames;
-use crate::converge::network::parse::{SavedLine, SavedRules, Words, after, saved_lines, words};
+use crate::converge::network::parse::{SavedLine, SavedRules, after, each_word, saved_lines, words};
 use crate::converge::network::render::ChainRef;
 use crate::converge::network::spellings::ChainText;
 
@@ -33,9 +33,14 @@ struct Prints {
 }
 
 impl Prints {
-    fn rule(&mut self, words: &Words) {
+    fn rule(&mut self, rule: &str) {
         self.rules += 1;
-        words.hash(&mut self.hasher);
+        each_word(rule, |word| {
+            self.hasher.write(word.as_bytes());
+            // No byte of a text in UTF-8: words that are split otherwise have another hash.
+            self.hasher.write_u8(0xFF);
+        });
+        self.hasher.write_u8(0xFE);
     }
 
     fn finish(&self) -> Fingerprint {
@@ -46,7 +51,7 @@ impl Prints {
 /// The fingerprint of these rules, each without `-A CHAIN`.
 pub fn fingerprint<'a>(rules: impl Iterator<Item = &'a str>) -> Fingerprint {
     let mut prints = Prints::default();
-    rules.for_each(|rule| prints.rule(&words(rule)));
+    rules.for_each(|rule| prints.rule(rule));
     prints.finish()
 }
 
@@ -74,11 +79,11 @@ pub fn present(text: &str, names: &ServiceNames) -> Present {
             }
             SavedLine::Chain(_) => {}
             SavedLine::Rule(chain, rule) => {
-                let rule = words(rule);
                 if let Some(prints) = ours.get_mut(&chain) {
-                    prints.rule(&rule);
+                    prints.rule(rule);
                     continue;
                 }
+                let rule = words(rule);
                 let target = after(&rule, "-j").or_else(|| after(&rule, "-g"));
                 let to = target.map(|to| ChainRef::new(chain.table, to)).filter(|to| names.is_ours(to));
                 present.held.extend(to);

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use super::plan::Wanted;
 use super::render::ServiceRules;
+use crate::converge::network::render::{ChainRef, Table};
 use crate::worlds::iptables::IptablesError;
 
 /// After this time a refused service is tried once more: the cause may have been memory, or a module of
@@ -162,9 +163,10 @@ pub fn owners(error: &IptablesError, input: &str, wanted: &Wanted) -> BTreeMap<P
 /// The service that this rule is of. None if it is no rule of one service.
 fn owner<'a>(rule: &str, wanted: &'a Wanted) -> Option<&'a PodRef> {
     let (chain, words) = rule.strip_prefix("-A ")?.split_once(' ')?;
+    let chain = ChainRef::new(Table::Nat, chain);
     let is_of = |rules: &ServiceRules| {
         let shared = [&rules.services, &rules.node_ports, &rules.refusals];
-        rules.chains.contains_key(chain) || shared.iter().any(|part| part.iter().any(|one| one == words))
+        rules.chains.contains_key(&chain) || shared.iter().any(|part| part.iter().any(|one| one == words))
     };
     wanted.services.iter().find(|(_, rules)| is_of(rules)).map(|(id, _)| id)
 }

@@ -17,7 +17,7 @@ use schema::records::{ServicePortRecord, ServiceRecord};
 
 use super::names::{Role, ServiceNames, word_of};
 use super::present::{Fingerprint, fingerprint};
-use crate::converge::network::render::ChainRef;
+use crate::converge::network::render::{ChainRef, Table};
 
 /// The bit of a packet's mark that asks for masquerade; kube-proxy's, and of one meaning for all who
 /// use it: whichever instance masquerades first does what the other would.
@@ -74,8 +74,8 @@ pub struct ServiceRules {
     pub node_ports: Vec<String>,
     /// In `SERVICES` of filter.
     pub refusals: Vec<String>,
-    /// Its own chains of nat.
-    pub chains: BTreeMap<String, ChainRules>,
+    /// Its own chains, all of nat.
+    pub chains: BTreeMap<ChainRef, ChainRules>,
     /// Who serves its UDP ports.
     pub udp: UdpServing,
 }
@@ -135,6 +135,10 @@ pub fn service_rules(place: &Place, id: &PodRef, record: &ServiceRecord) -> Serv
         }
     }
     rules
+}
+
+fn nat(chain: String) -> ChainRef {
+    ChainRef::new(Table::Nat, chain)
 }
 
 /// One port of one service.
@@ -208,7 +212,7 @@ impl<'a> PortRenderer<'a> {
                 rules.refusals.push(self.node_port_refusal(number, "no local endpoints", "DROP"));
             }
         }
-        rules.chains.insert(chain, ChainRules::new(self.external_rules()));
+        rules.chains.insert(nat(chain), ChainRules::new(self.external_rules()));
     }
 
     fn external_rules(&self) -> Vec<String> {
@@ -238,16 +242,16 @@ impl<'a> PortRenderer<'a> {
         let local_used = record.internal_local || (record.external_local && self.is_external());
         if all_used {
             let chosen = self.choice(&self.all, !record.internal_local);
-            rules.chains.insert(self.chain(Role::All), ChainRules::new(chosen));
+            rules.chains.insert(nat(self.chain(Role::All)), ChainRules::new(chosen));
         }
         if local_used && !self.local.is_empty() {
             let chosen = self.choice(&self.local, record.internal_local);
-            rules.chains.insert(self.chain(Role::Local), ChainRules::new(chosen));
+            rules.chains.insert(nat(self.chain(Role::Local)), ChainRules::new(chosen));
         }
         for endpoint in if all_used { &self.all } else { &self.local } {
             let chain = self.endpoint_chain(*endpoint);
             let endpoint_rules = ChainRules::new(self.endpoint_rules(&chain, *endpoint));
-            rules.chains.insert(chain, endpoint_rules);
+            rules.chains.insert(nat(chain), endpoint_rules);
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use super::{Iptables, IptablesError, StaleUdp, UdpFlow};
+use super::{Iptables, IptablesError, StaleUdp, UdpFlow, loud_steps};
 
 /// What the fake holds.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub struct FakeRules {
     pub saves: usize,
     /// How long it takes.
     pub save_takes: Duration,
-    /// What [`Iptables::generation`] answers; a restore counts its tables. None: it does not count.
+    /// What [`Iptables::generation`] answers; a restore adds its loud steps. None: it does not count.
     pub generation: Option<u32>,
     /// What [`Iptables::sees_bridged_frames`] answers.
     pub bridged_frames: bool,
@@ -87,8 +87,7 @@ impl Iptables for FakeIptables {
         if let Some(apply) = rules.apply {
             rules.saved = apply(&rules.saved, input);
         }
-        let tables = input.lines().filter(|line| *line == "COMMIT").count();
-        rules.generation = rules.generation.map(|count| count + u32::try_from(tables).unwrap_or_default());
+        rules.generation = rules.generation.map(|count| count + loud_steps(input));
         Ok(())
     }
 

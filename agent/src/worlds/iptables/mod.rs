@@ -11,11 +11,13 @@ use async_trait::async_trait;
 
 mod fake;
 mod generation;
+mod ledger;
 mod real;
 #[cfg(test)]
 mod tests;
 
 pub use fake::FakeIptables;
+pub use ledger::loud_steps;
 pub use real::RealIptables;
 
 /// UDP connections that the kernel still sends where a rule no longer points.
@@ -88,8 +90,8 @@ pub trait Iptables: Send + Sync + 'static {
     /// Makes the kernel forget these UDP connections, so that their next packet meets the rules
     /// anew. Without the program `conntrack` that is an error and nothing else suffers.
     async fn forget_udp(&self, stale: &StaleUdp) -> Result<(), IptablesError>;
-    /// A number that is another after each change of the rules by anyone; each table of an input of
-    /// [`Iptables::restore`] is one step of it. None where the kernel does not count.
+    /// A number that is another after each change of the rules by anyone else. Of this process' own
+    /// inputs of [`Iptables::restore`] only the [`loud_steps`] count. None where the kernel does not count.
     async fn generation(&self) -> Option<u32>;
     /// Frames that a bridge passes from one of its ports to another meet the rules too
     /// (`br_netfilter`). Anybody may switch it at any time.

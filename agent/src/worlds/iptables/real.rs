@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -11,6 +12,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
 use super::generation::{bridged_frames, counts, generation, udp_flows};
+use super::ledger::Ledger;
 use super::{Iptables, IptablesError, StaleUdp, UdpFlow};
 
 /// Longest run of one program. A full set of 43,000 rules takes 2 s; a busy machine some more.
@@ -31,6 +33,31 @@ pub struct RealIptables {
     namespace: Option<PathBuf>,
     /// Asked once: the programs count the kernel's generations.
     counts: Arc<tokio::sync::OnceCell<bool>>,
+    /// Held while rules are written: whoever asks for the count sees whose steps they are.
+    ledger: Arc<tokio::sync::Mutex<Ledger>>,
+    /// Held while rules are read: what was read last, for others who wait for the same.
+    read: Arc<tokio::sync::Mutex<Option<ReadAt>>>,
+    /// How many wait for it.
+    waiting: Arc<AtomicUsize>,
+}
+
+/// What was read, and the kernel's count at which that was so.
+type ReadAt = (u32, String);
+
+/// Somebody waits for what is read.
+struct Waits(Arc<AtomicUsize>);
+
+impl Waits {
+    fn new(waiting: &Arc<AtomicUsize>) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(waiting))
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl RealIptables {
@@ -42,7 +69,11 @@ impl RealIptables {
     /// Runs every program behind `prefix`, for example `nsenter --net=/var/run/netns/NAME`.
     pub fn behind(prefix: Vec<String>) -> Self {
         // Nobody knows which namespace is behind it; nothing can be counted there.
-        Self { prefix, counts: Arc::new(tokio::sync::OnceCell::new_with(Some(false))), namespace: None }
+        Self {
+            prefix,
+            counts: Arc::new(tokio::sync::OnceCell::new_with(Some(false))),
+            ..Self::default()
+        }
     }
 
     /// The rules of the network namespace that `path` stands for, such as `/var/run/netns/NAME`.
@@ -54,6 +85,12 @@ impl RealIptables {
     /// What `iptables --version` prints, the backend included.
     pub async fn version(&self) -> Result<String, IptablesError> {
         self.run("iptables", "iptables", &["--version"], "").await
+    }
+
+    /// Somebody reads all rules now.
+    #[cfg(test)]
+    pub(super) fn is_read(&self) -> bool {
+        self.read.try_lock().is_err()
     }
 
     async fn run(
@@ -101,12 +138,30 @@ impl RealIptables {
 #[async_trait]
 impl Iptables for RealIptables {
     async fn save(&self) -> Result<String, IptablesError> {
-        self.run("iptables-save", "iptables", &[], "").await
+        let waits = Waits::new(&self.waiting);
+        let mut read = self.read.lock().await;
+        drop(waits);
+        let count = self.kernel_count().await;
+        // Two loops read when somebody else has changed a rule, and at one count all read the same.
+        let text = match read.take().filter(|(at, _)| Some(*at) == count) {
+            Some((_, text)) => text,
+            None => self.run("iptables-save", "iptables", &[], "").await?,
+        };
+        // Some MB, which nobody keeps.
+        let others_wait = self.waiting.load(Ordering::Relaxed) > 0;
+        *read = count.filter(|_| others_wait).map(|count| (count, text.clone()));
+        Ok(text)
     }
 
     async fn restore(&self, input: &str) -> Result<(), IptablesError> {
         let arguments = ["--noflush", "--wait", LOCK_WAIT_SECONDS];
-        self.run("iptables-restore", "iptables", &arguments, input).await.map(|_| ())
+        let mut ledger = self.ledger.lock().await;
+        let before = self.kernel_count().await;
+        self.run("iptables-restore", "iptables", &arguments, input).await?;
+        if let (Some(before), Some(after)) = (before, self.kernel_count().await) {
+            ledger.applied(input, before, after);
+        }
+        Ok(())
     }
 
     async fn has_random_fully(&self) -> Result<bool, IptablesError> {
@@ -124,11 +179,8 @@ impl Iptables for RealIptables {
     }
 
     async fn generation(&self) -> Option<u32> {
-        let counts = self.counts.get_or_try_init(|| async { self.version().await.map(|v| counts(&v)) });
-        match counts.await {
-            Ok(true) => generation(self.namespace.as_deref()).ok(),
-            Ok(false) | Err(_) => None,
-        }
+        let ledger = self.ledger.lock().await;
+        self.kernel_count().await.map(|count| ledger.counted(count))
     }
 
     async fn sees_bridged_frames(&self) -> bool {
@@ -151,6 +203,15 @@ impl Iptables for RealIptables {
 }
 
 impl RealIptables {
+    /// The number of the kernel's present rules, if these programs count there.
+    async fn kernel_count(&self) -> Option<u32> {
+        let counts = self.counts.get_or_try_init(|| async { self.version().await.map(|v| counts(&v)) });
+        match counts.await {
+            Ok(true) => generation(self.namespace.as_deref()).ok(),
+            Ok(false) | Err(_) => None,
+        }
+    }
+
     async fn forget(&self, arguments: &[&str]) -> Result<(), IptablesError> {
         match self.run("conntrack", "conntrack", arguments, "").await {
             // It fails when there was nothing to forget, and says so.

@@ -55,6 +55,52 @@ async fn a_wrong_rule_changes_nothing_and_says_why() {
     assert!(!iptables.save().await.unwrap().contains("MINE"));
 }
 
+// Seen red with a ledger that notes nothing, and with the count given as the kernel has it.
+#[tokio::test]
+async fn what_this_process_does_in_its_own_chains_is_nobody_elses_change() {
+    let node = TestNamespace::new();
+    let iptables = RealIptables::at(node.path());
+    iptables.restore("*nat\n:MINE - [0:0]\nCOMMIT\n").await.unwrap();
+    let count = iptables.generation().await.unwrap();
+    let quiet = "*nat\n:MINE - [0:0]\n-A MINE -j ACCEPT\nCOMMIT\n*filter\n:MINE - [0:0]\nCOMMIT\n";
+    iptables.restore(quiet).await.unwrap();
+    assert_eq!(iptables.generation().await, Some(count));
+    let loud = "*nat\n-I OUTPUT 1 -j MINE\nCOMMIT\n";
+    assert_eq!(loud_steps(loud), 1);
+    iptables.restore(loud).await.unwrap();
+    assert_eq!(iptables.generation().await, Some(count + 1), "in a chain of the kernel");
+    node.run("iptables", &["-t", "nat", "-A", "MINE", "-j", "RETURN"]);
+    assert_eq!(iptables.generation().await, Some(count + 2), "by somebody else");
+    let broken = "*nat\n:MINE - [0:0]\nCOMMIT\n*filter\n-A MINE -j NOWHERE\nCOMMIT\n";
+    iptables.restore(broken).await.unwrap_err();
+    assert_eq!(iptables.generation().await, Some(count + 3), "what was written of it is looked at");
+}
+
+// Seen red with what was read kept, and given to whoever comes later.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_a_read_is_given_it_only_if_nothing_changed_meanwhile() {
+    let node = TestNamespace::new();
+    let iptables = RealIptables::at(node.path());
+    // Some work for each read.
+    let rules = "-A MANY -s 192.0.2.1/32 -j ACCEPT\n".repeat(20_000);
+    iptables.restore(&format!("*filter\n:MANY - [0:0]\n{rules}COMMIT\n")).await.unwrap();
+    for number in 0..5 {
+        let first = tokio::spawn({
+            let iptables = iptables.clone();
+            async move { iptables.save().await.unwrap() }
+        });
+        while !iptables.is_read() {
+            tokio::task::yield_now().await;
+        }
+        node.run("iptables", &["-N", &format!("NEW{number}")]);
+        let (second, third) = tokio::join!(iptables.save(), iptables.save());
+        for text in [second, third] {
+            assert!(text.unwrap().contains(&format!(":NEW{number} - [0:0]")), "NEW{number}");
+        }
+        first.await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_missing_program_is_named_with_its_package() {
     let iptables = RealIptables::behind(vec!["/nonexistent/nsenter".into()]);

@@ -1,6 +1,7 @@
 //! What is behind a service: pods that its selector matches and that are ready, or the addresses that
 //! its manifest gives.
 
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 
 use schema::condition::ConditionStatus;
@@ -23,29 +24,56 @@ pub(super) struct Behind {
     pub(super) left_out_count: u32,
 }
 
-/// Pods of a world by namespace, and whether nodes that are away count.
+/// A namespace and a label in it.
+type Labelled<'a> = (&'a str, &'a str, &'a str);
+
+/// Pods of a world by the labels that services ask for, and whether nodes that are away count.
 pub(super) struct Lookup<'a> {
     world: &'a World,
     trust_heartbeats: bool,
+    /// In the order of their names. A service looks only at those of its rarest label: all pods for
+    /// each of 1,000 services would take a second.
+    pods: HashMap<Labelled<'a>, Vec<(&'a PodRef, &'a PodInstance)>>,
 }
 
 impl<'a> Lookup<'a> {
-    pub(super) fn new(world: &'a World) -> Self {
+    pub(super) fn new(world: &'a World, services: &'a BTreeMap<PodRef, &'a ServiceSpec>) -> Self {
         let nodes = world.nodes.len();
         let away = world.nodes.keys().filter(|node| !world.node_is_ready(node)).count();
-        Self { world, trust_heartbeats: away * 100 < nodes * MOST_AWAY_PERCENT }
+        let mut pods: HashMap<Labelled<'a>, Vec<_>> = HashMap::new();
+        for (service, spec) in services {
+            for (key, value) in &spec.selector {
+                pods.entry((service.namespace.as_str(), key, value)).or_default();
+            }
+        }
+        for (id, pod) in &world.pods {
+            for (key, value) in &pod.value.labels {
+                if let Some(labelled) = pods.get_mut(&(id.namespace.as_str(), key.as_str(), value.as_str())) {
+                    labelled.push((id, &pod.value));
+                }
+            }
+        }
+        Self { world, trust_heartbeats: away * 100 < nodes * MOST_AWAY_PERCENT, pods }
     }
 
-    pub(super) fn behind(&self, service: &PodRef, spec: &ServiceSpec) -> Behind {
+    /// The pods that a service selects, in the order of their names.
+    fn selected(&self, service: &'a PodRef, spec: &'a ServiceSpec) -> Vec<(&'a PodRef, &'a PodInstance)> {
+        let of_label = |(key, value): (&'a String, &'a String)| {
+            self.pods.get(&(service.namespace.as_str(), key.as_str(), value.as_str()))
+        };
+        let rarest = spec.selector.iter().filter_map(of_label).min_by_key(|pods| pods.len());
+        let pods = rarest.into_iter().flatten();
+        pods.filter(|(_, pod)| selector::matches(&spec.selector, &pod.labels)).copied().collect()
+    }
+
+    pub(super) fn behind(&self, service: &'a PodRef, spec: &'a ServiceSpec) -> Behind {
         let mut behind = Behind::default();
         if spec.selector.is_empty() || spec.alias_of().is_some() {
             behind.endpoints = given(spec);
             return behind;
         }
-        let from = PodRef::new(&service.namespace, "");
-        let pods = self.world.pods.range(from..).take_while(|(id, _)| id.namespace == service.namespace);
-        for (id, pod) in pods.filter(|(_, pod)| selector::matches(&spec.selector, &pod.value.labels)) {
-            match self.endpoint(id, &pod.value, spec) {
+        for (id, pod) in self.selected(service, spec) {
+            match self.endpoint(id, pod, spec) {
                 Ok(endpoint) => behind.endpoints.push(endpoint),
                 Err(None) => {}
                 Err(Some(why)) => {

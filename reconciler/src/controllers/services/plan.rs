@@ -70,7 +70,7 @@ fn plan_services(seen: &Seen, out: &mut Writes) {
     // An address that can't be read may be any: nothing new is given out before that is put right.
     let blind = world.malformed.keys().any(|key| key.starts_with(prefix::SERVICES));
     let given = give_out(seen, &wanted, blind, out);
-    let lookup = Lookup::new(world);
+    let lookup = Lookup::new(world, &wanted);
     for (id, spec) in &wanted {
         let key = Key::Service(id.clone());
         let present = world.services.get(id).filter(|_| !is_malformed(world, &key));

@@ -9,6 +9,7 @@ use schema::kinds::dns::{DnsPath, DnsSpec, ServiceReference};
 use schema::kinds::pod::{ContainerPort, PodPhase, PodStatus, PortReference, Protocol};
 use schema::kinds::service::{ServicePort, ServiceSpec, ServiceType};
 use schema::kinds::{KindSpec, Resource};
+use schema::meta::PodRef;
 use schema::object::Object;
 use schema::records::{PodInstance, RouteRecord, ServiceRecord};
 use schema::world::World;
@@ -120,6 +121,46 @@ fn a_service_gets_an_address_and_the_ready_pods_that_it_selects() {
     assert_eq!(record.left_out_count, 1);
     assert_eq!(record.left_out[0].why, "it is not ready: containers with unready status: [main]");
     assert!(planned(&applied(worlds)).writes.is_empty(), "a second plan changes nothing");
+}
+
+// Seen red with the pods of the first label taken without the others, and with those of all namespaces.
+#[test]
+fn a_service_has_the_pods_of_its_own_namespace_that_have_all_its_labels() {
+    let mut worlds = Worlds::default();
+    let labels = |text: &str| -> Vec<(String, String)> {
+        text.split(' ').map(|pair| pair.split_once('=').unwrap()).map(|(k, v)| (k.into(), v.into())).collect()
+    };
+    let pods = [
+        ("default/a", "app=web"),
+        ("default/b", "app=web tier=front"),
+        ("default/c", "app=web tier=back"),
+        ("default/d", "app=db tier=back"),
+        ("other/e", "app=web tier=front"),
+    ];
+    for (name, of) in pods {
+        let (namespace, name) = name.split_once('/').unwrap();
+        let mut pod = PodInstance { labels: labels(of).into_iter().collect(), ..instance(name, spec(1, 1)) };
+        pod.labels.insert("name".into(), name.into());
+        worlds = worlds.put(&Key::Pod(PodRef::new(namespace, name)), &pod);
+    }
+    let wanted = [
+        ("all", "app=web", "a b c"),
+        ("front", "app=web tier=front", "b"),
+        ("back", "tier=back", "c d"),
+        ("one", "name=c tier=back app=web", "c"),
+        ("none", "app=web tier=none", ""),
+        ("nowhere", "app=cache", ""),
+    ];
+    for (name, of, _) in wanted {
+        let selector = labels(of).into_iter().collect();
+        worlds = with_service(worlds, name, ServiceSpec { selector, ..service(&[("", 80)]) });
+    }
+    let plan = planned(&worlds);
+    for (name, _, expected) in wanted {
+        let record = written(&plan, name);
+        let found: Vec<&str> = record.left_out.iter().map(|out| out.pod.as_str()).collect();
+        assert_eq!(found.join(" "), expected, "{name}");
+    }
 }
 
 #[test]

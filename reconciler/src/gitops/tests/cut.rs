@@ -2,8 +2,8 @@
 
 use schema::records::SourceStatus;
 
-use super::kit::{Cluster, Repo, pod, pods};
-use crate::gitops::offline::{Request, compare};
+use super::kit::{Cluster, Repo, merge_of, pod, pods};
+use crate::gitops::offline::compare;
 
 const FILE: &str = "all.yaml";
 
@@ -94,18 +94,7 @@ async fn the_plan_says_it_before_the_merge() {
     let (mut repo, _, text) = three_in_one().await;
     let base = repo.git().refname_to_id("refs/heads/main").unwrap().to_string();
     let head = repo.set(FILE, &text[..text.rfind("---\n").unwrap() - 2]).commit("Half a push");
-    let (path, base) = (repo.path(), Some(&*base));
-    let request = Request {
-        repo: &path,
-        base,
-        head: &head,
-        folder: "",
-        source: "main",
-        strict: false,
-        in_place: false,
-        live: None,
-    };
-    let review = compare(&request).unwrap();
+    let review = compare(&merge_of(&repo.path(), &base, &head)).unwrap();
     assert_eq!((review.summary.delete, review.summary.quarantined), (0, 1));
     let told = review.violations.iter().find(|violation| violation.rule == "file-cut-short").unwrap();
     assert!(told.message.contains("Pod/default/c is missing, and all.yaml is the beginning"), "{told:?}");

@@ -13,10 +13,10 @@ use schema::object::Object;
 use schema::records::{OwnerRef, PodInstance, SourceState};
 use schema::world::{Versioned, World};
 
-use super::kit::{Cluster, Files, Repo, pod};
+use super::kit::{Cluster, Files, Repo, merge_of, pod};
 use crate::blobs::{BlobStore, Blobs, BlobsError};
 use crate::gitops::files::{InCommit, Known, Lookup as _};
-use crate::gitops::offline::{Request, compare};
+use crate::gitops::offline::compare;
 
 const AGE: &str = "age-encryption.org/v1\n-> X25519 abc\n";
 
@@ -66,17 +66,7 @@ async fn a_changed_file_changes_the_objects_that_name_it_and_no_other() {
 
     repo.set("config/app/x.yaml", "just: another\n").set("README.md", "noise");
     let head = repo.commit("Another file");
-    let request = Request {
-        repo: &repo.path(),
-        base: Some(&base),
-        head: &head,
-        folder: "",
-        source: "main",
-        strict: false,
-        in_place: false,
-        live: None,
-    };
-    let review = compare(&request).unwrap();
+    let review = compare(&merge_of(&repo.path(), &base, &head)).unwrap();
     assert_eq!(review.changes.len(), 1);
     assert_eq!(
         (review.changes[0].name.as_str(), review.changes[0].action.to_string().as_str()),

@@ -26,6 +26,7 @@ use tempfile::TempDir;
 use super::crash::CrashingStore;
 use crate::git::SourceConfig;
 use crate::gitops::SourceLoop;
+use crate::gitops::offline::Request;
 use crate::gitops::verdict::plan::Verdicts;
 
 /// Path and content of all files.
@@ -47,6 +48,20 @@ pub(in crate::gitops) fn pods(names: impl IntoIterator<Item = impl ToString>) ->
 /// `p0`, `p1`, ….
 pub(in crate::gitops) fn many(count: usize) -> impl Iterator<Item = String> {
     (0..count).map(|n| format!("p{n}"))
+}
+
+/// What a merge of `head` into `base` would change, as the review in a CI job asks.
+pub(in crate::gitops) fn merge_of<'a>(repo: &'a Path, base: &'a str, head: &'a str) -> Request<'a> {
+    Request {
+        repo,
+        base: Some(base),
+        head,
+        folder: "",
+        source: "main",
+        strict: false,
+        in_place: false,
+        live: None,
+    }
 }
 
 /// A bare repository that tests commit to.

@@ -7,7 +7,7 @@ use schema::records::PlanRecord;
 use schema::store::memory::MemoryStore;
 use schema::store::{Op, Store as _};
 
-use super::kit::{Cluster, Repo, pod, pods, write_tree};
+use super::kit::{Cluster, Repo, merge_of, pod, pods, write_tree};
 use crate::gitops::offline::{OfflineError, Request, compare};
 use crate::gitops::review::{Review, short_hash};
 
@@ -44,16 +44,7 @@ fn reviewed(repo: &Repo, base: &str, head: &str) -> Result<Review, OfflineError>
 
 fn reviewed_as(repo: &Repo, base: &str, head: &str, strict: bool) -> Result<Review, OfflineError> {
     let path = repo.path();
-    compare(&Request {
-        repo: &path,
-        base: Some(base),
-        head,
-        folder: "",
-        source: "main",
-        strict,
-        in_place: false,
-        live: None,
-    })
+    compare(&Request { strict, ..merge_of(&path, base, head) })
 }
 
 async fn record(cluster: &Cluster) -> PlanRecord {
@@ -389,16 +380,7 @@ fn what_a_push_by_force_changes_is_planned_in_place() {
     repo.set("b.yaml", pod("b", "two")).set("c.yaml", pod("c", "one"));
     let base = repo.commit("Newer");
     let path = repo.path();
-    let request = Request {
-        repo: &path,
-        base: Some(&base),
-        head: &first,
-        folder: "",
-        source: "main",
-        strict: false,
-        in_place: false,
-        live: None,
-    };
+    let request = merge_of(&path, &base, &first);
     let merged = compare(&request).unwrap();
     assert!(merged.changes.is_empty() && merged.notes[0].contains("--in-place"), "{:?}", merged.notes);
     let review = compare(&Request { in_place: true, ..request }).unwrap();

@@ -3,7 +3,7 @@
 use HostPortProtocol::{Tcp, Udp};
 
 use super::super::plan::{plan, removal};
-use super::super::render::restore_input;
+use super::super::restore::restore_input;
 use super::*;
 
 fn input(observed: &Observed) -> String {

@@ -148,6 +148,31 @@ async fn all_rules_are_read_once_and_then_only_when_others_change_some() {
     assert!(restored[1].lines().count() < 12, "one endpoint is a small change: {}", restored[1]);
 }
 
+// Seen red with `may_wait` always false (the first half) and always true (the second).
+#[tokio::test(start_paused = true)]
+async fn a_change_of_services_does_not_wait_for_the_read_that_others_cause() {
+    let mut rig = rig();
+    rig.know(Source::Etcd, 5, &[("web", service(&["10.244.3.5:80"]))]);
+    assert_eq!(rig.run().await, Ok(true));
+    let saves = |rig: &Rig| rig.iptables.rules().saves;
+    rig.iptables.rules().generation = Some(50);
+    rig.know(Source::Etcd, 6, &[("web", service(&["10.244.3.6:80"]))]);
+    assert_eq!(rig.run().await, Ok(true));
+    assert_eq!((saves(&rig), rig.next), (1, Some(Next::After(Duration::ZERO))), "it is written first");
+    assert!(rig.iptables.rules().restored.last().unwrap().contains("10.244.3.6:80"));
+    // What the fake answers is a kernel without a rule: all is written again.
+    assert_eq!(rig.run().await, Ok(true));
+    assert_eq!(saves(&rig), 2, "and read then");
+    for revision in 7_u8..30 {
+        rig.iptables.rules().generation = Some(100 + u32::from(revision));
+        let endpoint = format!("10.244.3.{revision}:80");
+        rig.know(Source::Etcd, i64::from(revision), &[("web", service(&[&endpoint]))]);
+        rig.run().await.unwrap();
+        tokio::time::advance(Duration::from_millis(200)).await;
+    }
+    assert!(saves(&rig) >= 5, "what others change is seen within a second, whatever changes: {}", saves(&rig));
+}
+
 #[tokio::test]
 async fn what_is_programmed_is_told_and_what_is_not_is_told_with_the_reason() {
     let mut rig = rig();

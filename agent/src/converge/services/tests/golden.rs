@@ -25,11 +25,12 @@ fn golden(record: &ServiceRecord) -> String {
         }
     }
     for (name, label) in &names {
-        let rules = rules.chains.get(name).map(|chain| chain.rules.as_slice()).unwrap_or_default();
+        let chain = ChainRef::new(Table::Nat, name);
+        let rules = rules.chains.get(&chain).map(|chain| chain.rules.as_slice()).unwrap_or_default();
         rules.iter().for_each(|rule| text.push_str(&format!("{label} {rule}\n")));
     }
     let known: Vec<&String> = names.iter().map(|(name, _)| name).collect();
-    assert!(rules.chains.keys().all(|chain| known.contains(&chain)), "{rules:?}");
+    assert!(rules.chains.keys().all(|chain| known.contains(&&chain.chain)), "{rules:?}");
     rules.refusals.iter().for_each(|rule| text.push_str(&format!("filter {rule}\n")));
     for (name, label) in names {
         text = text.replace(&name, &label);

@@ -47,7 +47,7 @@ fn any_service() -> impl Strategy<Value = ServiceRecord> {
     })
 }
 
-fn any_cluster() -> impl Strategy<Value = Wanted> {
+pub(super) fn any_cluster() -> impl Strategy<Value = Wanted> {
     vec(any_service(), 0..5).prop_map(|records| {
         let names: Vec<String> = (0..records.len()).map(|at| format!("s{at}")).collect();
         let pairs: Vec<(&str, &ServiceRecord)> = names.iter().map(String::as_str).zip(&records).collect();
@@ -101,7 +101,7 @@ pub(crate) fn after_restore(there: &str, input: &str) -> String {
 }
 
 /// What others have there: Docker, a kube-proxy, another instance, someone's hand.
-const OTHERS: &str = "\
+pub(super) const OTHERS: &str = "\
 *filter
 :INPUT - [0:0]
 :FORWARD - [0:0]
@@ -196,7 +196,7 @@ fn an_endpoint_is_chosen_as_often_as_any_other() {
             (0..count).map(|n| format!("10.244.{}.{}:80", 4 + n / 250, 1 + n % 250)).collect();
         let texts: Vec<&str> = addresses.iter().map(String::as_str).collect();
         let rules = service_rules(&place(), &id("web"), &service(&texts));
-        let chain = rules.chains.iter().find(|(name, _)| name.contains("-SVC-")).unwrap().1;
+        let chain = rules.chains.iter().find(|(chain, _)| chain.chain.contains("-SVC-")).unwrap().1;
         let (mut left, mut chosen) = (1.0_f64, Vec::new());
         for rule in &chain.rules[1..] {
             let probability = rule.split(' ').skip_while(|word| *word != "--probability").nth(1);

@@ -4,6 +4,7 @@ mod fakes;
 mod golden;
 mod kernel;
 mod laws;
+mod parts;
 mod spellings;
 
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ use super::names::ServiceNames;
 use super::plan::{Observed, UdpSettled, Wanted, plan};
 use super::present::{Present, present};
 use super::render::{Place, service_rules};
-use crate::converge::network::render::restore_input;
+use crate::converge::network::restore::restore_input;
 
 fn place() -> Place {
     Place {
