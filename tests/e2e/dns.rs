@@ -29,14 +29,14 @@ fn sleeper(cluster: &Cluster, name: &str, node: usize, app: &str, more: &str) ->
     ))
 }
 
-/// Endpoints on each node, one of which has a host name.
+/// Endpoints on each node: one with a host name, one with a host name in one service only, one without.
 fn pods(cluster: &Cluster) -> Result<String> {
     let own = "  dnsPolicy: None\n  \
                dnsConfig: {nameservers: [192.0.2.3], options: [{name: ndots, value: \"2\"}, {name: rotate}]}\n";
     let on_host = "  hostNetwork: true\n  dnsPolicy: ClusterFirstWithHostNet\n";
     let pods = [
         sleeper(cluster, "first", 1, "web", "  hostname: web-0\n")?,
-        sleeper(cluster, "second", 2, "web", "")?,
+        sleeper(cluster, "second", 2, "web", "  hostname: web-1\n  subdomain: headless\n")?,
         sleeper(cluster, "third", 3, "web", "")?,
         sleeper(cluster, "own", 3, "own", own)?,
         sleeper(cluster, "onhost", 2, "onhost", on_host)?,
@@ -61,6 +61,13 @@ spec:
   clusterIP: None
   selector: {{app: web}}
   ports: [{{name: http, port: 8080}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: other}}
+spec:
+  clusterIP: None
+  selector: {{app: web}}
 ---
 apiVersion: v1
 kind: Service
@@ -153,8 +160,13 @@ impl Known {
         let one = |text: String| vec![text];
         let missing = || one(format!("NXDOMAIN {ZONE}."));
         let empty = || one(format!("NOERROR {ZONE}."));
-        let named = ["web-0".to_owned(), dashed(second), dashed(third)];
-        let targets = named.iter().map(|name| format!("SRV 0 100 8080 {name}.headless.{SVC}."));
+        // What the pods are called in either service.
+        let named = [
+            ("web-0".to_owned(), "web-0".to_owned()),
+            ("web-1".to_owned(), dashed(second)),
+            (dashed(third), dashed(third)),
+        ];
+        let targets = named.iter().map(|(name, _)| format!("SRV 0 100 8080 {name}.headless.{SVC}."));
         let mut rows = vec![
             (format!("dns-version.{ZONE}"), "TXT", one("TXT \"1.1.0\"".to_owned())),
             (ZONE.to_owned(), "NS", one(format!("NS ns.dns.{ZONE}."))),
@@ -169,6 +181,9 @@ impl Known {
             (reverse(web), "PTR", one(format!("PTR web.{SVC}."))),
             (format!("headless.{SVC}"), "A", sorted(pods.iter().map(|pod| format!("A {pod}")).collect())),
             (format!("_http._tcp.headless.{SVC}"), "SRV", sorted(targets.collect())),
+            (format!("other.{SVC}"), "A", sorted(pods.iter().map(|pod| format!("A {pod}")).collect())),
+            (format!("web-1.other.{SVC}"), "A", missing()),
+            (format!("second.headless.{SVC}"), "A", missing()),
             (format!("none.{SVC}"), "A", missing()),
             (format!("outer.{SVC}"), "CNAME", one("CNAME outside.example.com.".to_owned())),
             // An alias of another's name brings that name's addresses, as its server gives them.
@@ -188,9 +203,11 @@ impl Known {
             ("outside.example.com".to_owned(), "A", one("A 192.0.2.77".to_owned())),
             ("missing.example.com".to_owned(), "A", one("NXDOMAIN .".to_owned())),
         ];
-        for (pod, name) in pods.iter().zip(&named) {
-            rows.push((format!("{name}.headless.{SVC}"), "A", one(format!("A {pod}"))));
-            rows.push((reverse(pod), "PTR", one(format!("PTR {name}.headless.{SVC}."))));
+        for (pod, (in_headless, in_other)) in pods.iter().zip(&named) {
+            let names = [format!("{in_headless}.headless.{SVC}"), format!("{in_other}.other.{SVC}")];
+            let pointers = names.iter().map(|name| format!("PTR {name}."));
+            rows.push((reverse(pod), "PTR", sorted(pointers.collect())));
+            rows.extend(names.map(|name| (name, "A", one(format!("A {pod}")))));
             rows.push((format!("{}.default.pod.{ZONE}", dashed(pod)), "A", one(format!("A {pod}"))));
         }
         rows
@@ -314,6 +331,7 @@ fn every_name_is_answered_on_three_nodes_also_with_everything_else_dead() -> Res
                     ("headless.default.svc", &known.pods),
                     ("headless.default.svc.cluster.local", &known.pods),
                     ("web-0.headless", &known.pods[..1]),
+                    ("web-1.headless", &known.pods[1..2]),
                     ("web", &web),
                     ("inner", &web),
                     ("outer", &["192.0.2.77".to_owned()]),
@@ -321,6 +339,12 @@ fn every_name_is_answered_on_three_nodes_also_with_everything_else_dead() -> Res
                 ],
             )?;
         }
+        let full = format!("web-1.headless.{SVC}");
+        let said = cluster.exec(&views[1], "main", &["sh", "-c", "hostname; hostname -f; cat /etc/hosts"])?;
+        let line = format!("{} {full} web-1", known.pods[1]);
+        let words = said.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+        let words: Vec<String> = words.collect();
+        ensure!(words.starts_with(&["web-1".to_owned(), full]) && words.contains(&line), "{said}");
         let listed = cluster.cli(&["get", "services"])?.stdout;
         let row = |line: &&str| line.starts_with("outer ");
         let outer = listed.lines().find(row).map(|line| line.split_whitespace().collect::<Vec<_>>());

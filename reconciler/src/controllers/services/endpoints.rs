@@ -45,7 +45,7 @@ impl<'a> Lookup<'a> {
         let from = PodRef::new(&service.namespace, "");
         let pods = self.world.pods.range(from..).take_while(|(id, _)| id.namespace == service.namespace);
         for (id, pod) in pods.filter(|(_, pod)| selector::matches(&spec.selector, &pod.value.labels)) {
-            match self.endpoint(id, &pod.value, spec) {
+            match self.endpoint(id, &pod.value, service, spec) {
                 Ok(endpoint) => behind.endpoints.push(endpoint),
                 Err(None) => {}
                 Err(Some(why)) => {
@@ -65,6 +65,7 @@ impl<'a> Lookup<'a> {
         &self,
         id: &PodRef,
         pod: &PodInstance,
+        service: &PodRef,
         spec: &ServiceSpec,
     ) -> Result<Endpoint, Option<String>> {
         let no = |why: &str| Err(Some(why.to_owned()));
@@ -97,9 +98,16 @@ impl<'a> Lookup<'a> {
             ports,
             node: Some(node.clone()),
             pod: Some(id.name.clone()),
-            hostname: pod.spec.hostname.clone(),
+            hostname: hostname(&pod.spec, &service.name),
         })
     }
+}
+
+/// The name that a pod has in a service: as in Kubernetes, one with a `subdomain` only in the service of that
+/// name. One without has it in every service that leads to it, which is more than Kubernetes gives.
+fn hostname(pod: &PodSpec, service: &str) -> Option<String> {
+    let elsewhere = pod.subdomain.as_deref().is_some_and(|subdomain| subdomain != service);
+    pod.hostname.clone().filter(|_| !elsewhere)
 }
 
 /// The addresses of a service without selector.
