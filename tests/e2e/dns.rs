@@ -137,6 +137,8 @@ type Row = (String, &'static str, Vec<String>);
 struct Known {
     /// Addresses of the pods behind the services, by node.
     pods: [String; 3],
+    /// Addresses of the nodes, on one of which a pod has the node's.
+    nodes: Vec<String>,
     /// The service's address.
     web: String,
     dns: String,
@@ -146,7 +148,7 @@ struct Known {
 impl Known {
     /// Everything that the specification names.
     fn table(&self) -> Vec<Row> {
-        let Self { pods, web, dns, gateway } = self;
+        let Self { pods, nodes, web, dns, gateway } = self;
         let [_, second, third] = pods;
         let reverse = |address: &str| {
             let parts: Vec<&str> = address.rsplit('.').collect();
@@ -209,6 +211,9 @@ impl Known {
             rows.push((reverse(pod), "PTR", sorted(pointers.collect())));
             rows.extend(names.map(|name| (name, "A", one(format!("A {pod}")))));
             rows.push((format!("{}.default.pod.{ZONE}", dashed(pod)), "A", one(format!("A {pod}"))));
+        }
+        for node in nodes {
+            rows.push((format!("{}.default.pod.{ZONE}", dashed(node)), "A", one(format!("A {node}"))));
         }
         rows
     }
@@ -313,7 +318,8 @@ fn every_name_is_answered_on_three_nodes_also_with_everything_else_dead() -> Res
             let address = said.answers.first().and_then(|answer| answer.strip_prefix("A "));
             Ok(address.with_context(|| format!("{said:?}"))?.to_owned())
         })?;
-        let known = Known { pods, web, dns: dns.clone(), gateway };
+        let nodes = cluster.nodes.iter().map(|node| Ok(node.address()?.to_owned())).collect::<Result<_>>()?;
+        let known = Known { pods, nodes, web, dns: dns.clone(), gateway };
         let table = known.table();
         let right = || askers.iter().try_for_each(|asker| asker.checks(&table));
         eventually("the whole table is right everywhere", secs(60), right)?;
