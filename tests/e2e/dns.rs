@@ -242,7 +242,9 @@ impl Asker<'_> {
     }
 
     fn checks(&self, table: &[Row]) -> Result<()> {
-        table.iter().try_for_each(|row| self.check(row))?;
+        let wrong: Vec<String> =
+            table.iter().filter_map(|row| self.check(row).err()).map(|e| e.to_string()).collect();
+        ensure!(wrong.is_empty(), "{wrong:#?}");
         let large = format!("large.{SVC}");
         let said = dig(&self.net, self.server, &large, "A", &[])?;
         ensure!(said.answers.len() == usize::from(LARGE), "{} has {}", self.name, said.answers.len());
