@@ -4,7 +4,9 @@
 //! server beyond the cluster. A machine's own resolver, if asked for, survives a crash and comes back.
 //!
 //! The first story is red when the address goes from a node: questions then leave it, and whoever answers out
-//! there knows no such name.
+//! there knows no such name. It was seen red with a pod's `hostname` in every service, with the addresses of
+//! other nodes left out of the zone, with the own one not read from the disk, and with the host name alone in
+//! `/etc/hosts`.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,9 +1,9 @@
 //! A Dns object through the gateways of three nodes: from each node and from a pod on each, by name, as clients
 //! come; while routes and pods change, and with everything else down. What its paths lead to is on three nodes.
 //!
-//! Seen red without the host's name in the zone, when `rewritten` gives nothing, when a route leads to whole
-//! paths alone, when the catalog is not read from the disk, and (the pods that are replaced, too) when the
-//! routes of the first catalog stay.
+//! Seen red with routes to endpoints of the own node only, without the host's name in the zone, when
+//! `rewritten` gives nothing, when a route leads to whole paths alone, when the catalog is not read from the
+//! disk, and (the pods that are replaced, too) when the routes of the first catalog stay.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -150,6 +150,7 @@ mod tests {
         assert_eq!(told(spec(DnsPolicy::Default, false), &alone), "10.96.0.10 |  | ");
     }
 
+    // Seen red with the host name alone.
     #[test]
     fn a_pod_with_a_subdomain_is_told_its_full_name_first() {
         let with = |subdomain: Option<&str>| {

@@ -100,8 +100,8 @@ fn ask(zone: &Zone, name: &str, kind: RecordType) -> Vec<String> {
     lines
 }
 
-// Seen red with no address of a node in the zone, with the service's port in headless SRV records, with no empty names between a name and the
-// zone, with hosts that win over services, and with aliases that are no names.
+// Seen red without the other nodes' addresses, with the service's port in headless SRV records, with no empty
+// names between a name and the zone, with hosts that win over services, and with aliases that are no names.
 #[test]
 fn every_record_of_the_specification_is_answered() {
     use RecordType::{A, AAAA, ANY, CNAME, NS, PTR, SOA, SRV, TXT};
