@@ -6,7 +6,7 @@
 //! one stays for a while: its agent may be about to register again.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use ipnet::Ipv4Net;
 use jiff::{SignedDuration, Timestamp};
 use schema::keys::Key;
 use schema::meta::PodRef;
-use schema::records::{RouteRecord, ServiceRecord, Vtep};
+use schema::records::{NodeRecord, RouteRecord, ServiceRecord, Vtep};
 use schema::store::reflector::WorldReader;
 use schema::world::{Table, World};
 use serde::{Deserialize, Serialize};
@@ -49,6 +49,8 @@ pub struct Catalog {
     pub routes: Table<PodRef, RouteRecord>,
     /// The other nodes of which both a range and a tunnel are known.
     pub peers: BTreeMap<String, Peer>,
+    /// This node's own address, as etcd has it or had it last.
+    pub own_address: Option<Ipv4Addr>,
     /// Newest revision of the services in here; 0 from the disk. Not etcd's: what else happens says
     /// nothing of how far the services are.
     pub revision: i64,
@@ -107,6 +109,7 @@ impl CatalogStore {
             || !next.services.ptr_eq(&self.current.services)
             || !next.routes.ptr_eq(&self.current.routes)
             || next.peers != self.current.peers
+            || next.own_address != self.current.own_address
             || next.revision != self.current.revision;
         self.current = next;
         changed
@@ -127,18 +130,22 @@ impl CatalogStore {
         // What is the same keeps the revision that it had before, so etcd's own are asked, too.
         let known = world.services.values().chain(services.values());
         let revision = known.map(|found| found.mod_revision).max().unwrap_or_default();
-        Catalog { source: Source::Etcd, services, routes, peers: self.peers(world, settled, now), revision }
+        let own = world.nodes.get(&self.node).and_then(|node| first_v4(&node.value));
+        Catalog {
+            source: Source::Etcd,
+            services,
+            routes,
+            peers: self.peers(world, settled, now),
+            own_address: own.or(self.current.own_address),
+            revision,
+        }
     }
 
     fn peers(&self, world: &World, settled: bool, now: Timestamp) -> BTreeMap<String, Peer> {
         let mut peers = BTreeMap::new();
         for (name, node) in world.nodes.iter().filter(|(name, _)| **name != self.node) {
             let (Some(subnet), Some(vtep)) = (world.subnets.get(name), &node.value.vtep) else { continue };
-            let address = node.value.addresses.iter().find_map(|address| match address {
-                std::net::IpAddr::V4(address) => Some(*address),
-                std::net::IpAddr::V6(_) => None,
-            });
-            let (cidr, vtep) = (subnet.value.cidr, vtep.clone());
+            let (address, cidr, vtep) = (first_v4(&node.value), subnet.value.cidr, vtep.clone());
             peers.insert(name.clone(), Peer { cidr, vtep, address, absent_since: None });
         }
         for (name, former) in &self.current.peers {
@@ -153,6 +160,13 @@ impl CatalogStore {
         }
         peers
     }
+}
+
+fn first_v4(node: &NodeRecord) -> Option<Ipv4Addr> {
+    node.addresses.iter().find_map(|address| match address {
+        IpAddr::V4(address) => Some(*address),
+        IpAddr::V6(_) => None,
+    })
 }
 
 /// A record that an etcd on its way to being complete again has without endpoints stands as it was: the

@@ -107,7 +107,7 @@ fn one_change(cluster: &Cluster, scale: Scale, table: &mut Table) -> Result<()> 
         let chain = chain_of(net, number)?;
         let before = net.run("iptables", &["-w", "-t", "nat", "-S", &chain])?;
         cluster.repo.push(&[service(number, version)], "Move one")?;
-        let stored = next_write(cluster, &Key::Service(PodRef::new("default", &format!("s{number}"))))?;
+        let stored = next_write(cluster, &Key::Service(PodRef::new("default", format!("s{number}"))))?;
         let begun = Instant::now();
         sync(cluster)?;
         let done = wait_chain(net, &chain, |rules| !rules.is_empty() && rules != before)?;
@@ -139,7 +139,8 @@ fn one_change(cluster: &Cluster, scale: Scale, table: &mut Table) -> Result<()> 
 fn next_write(cluster: &Cluster, key: &Key) -> Result<JoinHandle<Result<Instant>>> {
     let since = (cluster.etcd.revision()? + 1).to_string();
     let words = ["--endpoints", cluster.etcd.endpoint(), "watch", &key.to_string(), "--rev", &since];
-    let mut watch = Command::new("etcdctl").args(words).env("ETCDCTL_API", "3").stdout(Stdio::piped()).spawn()?;
+    let mut watch =
+        Command::new("etcdctl").args(words).env("ETCDCTL_API", "3").stdout(Stdio::piped()).spawn()?;
     let lines = BufReader::new(watch.stdout.take().context("no output to read")?).lines();
     Ok(std::thread::spawn(move || {
         let seen = lines.map_while(|line| line.ok()).find(|line| line == "PUT").map(|_| Instant::now());
@@ -163,7 +164,8 @@ fn by_hand(cluster: &Cluster, net: &NetWorld, chain: &str) -> Result<Duration> {
     let now: Vec<&str> = now.lines().filter(|line| line.starts_with("-A ")).collect();
     let copy = now.join("\n").replace(&format!("-A {chain} "), "-A BENCH ");
     let file = cluster.dir("one.txt");
-    let end = "-A BENCH-END -s 198.18.0.1/32 -j RETURN\n-A BENCH-END -p tcp -j DNAT --to-destination 198.18.0.1:80";
+    let end =
+        "-A BENCH-END -s 198.18.0.1/32 -j RETURN\n-A BENCH-END -p tcp -j DNAT --to-destination 198.18.0.1:80";
     fs::write(&file, format!("*nat\n:BENCH - [0:0]\n:BENCH-END - [0:0]\n{copy}\n{end}\nCOMMIT\n"))?;
     let begun = Instant::now();
     net.run("iptables-restore", &["--noflush", "--wait", "5", &file.to_string_lossy()])?;

@@ -11,9 +11,9 @@ use harness::{
     Change, Clients, Cluster, ClusterOptions, Context, Node, Result, Target, Where, dig, ensure, eventually,
     holds, rounds, secs, service_address,
 };
-use schema::keys::Key;
-use schema::meta::PodRef;
 use schema::records::ServiceRecord;
+
+use crate::services::record;
 
 const READY: &str = "    readinessProbe: {httpGet: {path: /index.html, port: 8080}, periodSeconds: 1}\n";
 /// What a node has to be right again after it is reached.
@@ -40,10 +40,6 @@ fn service(name: &str, selector: &str, more: &str) -> Change {
          ports: [{{port: 80, targetPort: 8080}}]\n{more}"
     );
     Change::write(format!("service-{name}.yaml"), text)
-}
-
-fn record(cluster: &Cluster, name: &str) -> Result<ServiceRecord> {
-    cluster.etcd.value(Key::Service(PodRef::new("default", name)))
 }
 
 fn addresses(record: &ServiceRecord) -> BTreeSet<String> {

@@ -1,52 +1,55 @@
-//! Names: the whole table of the specification by `dig` from a pod and from the machine, and short ones by a
-//! container's own resolver; the same with etcd and reconciler dead, and again by an agent that starts then.
-//! Other names come from a server beyond the cluster. The machine's own resolver, if asked for, survives a
-//! crash and comes back.
+//! Names on three nodes: the whole table of the specification by `dig` from each node and from a pod on each,
+//! and short ones by containers' own resolvers; the same with etcd and reconciler dead, and again by agents
+//! that start then. What the names lead to is on all three nodes, as are those who ask. Other names come from a
+//! server beyond the cluster. A machine's own resolver, if asked for, survives a crash and comes back.
 //!
-//! The first story is red when the address goes from the machine: questions then leave it, and whoever
-//! answers out there knows no such name.
+//! The first story is red when the address goes from a node: questions then leave it, and whoever answers out
+//! there knows no such name. It was seen red with a pod's `hostname` in every service, with the addresses of
+//! other nodes left out of the zone, with the own one not read from the disk, and with the host name alone in
+//! `/etc/hosts`.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use harness::{
-    Change, Cluster, ClusterOptions, Context, Daemon, IMAGE, NetWorld, Result, Upstream, dig, ensure,
-    eventually, netns_of, secs, service_address,
+    Change, Cluster, ClusterOptions, Context, Daemon, IMAGE, NetWorld, PodView, Result, Upstream, Where, dig,
+    ensure, eventually, netns_of, secs, service_address,
 };
 
 /// Endpoints of the large service: more than one packet takes.
 const LARGE: u8 = 150;
+const ZONE: &str = "cluster.local";
+const SVC: &str = "default.svc.cluster.local";
 
-fn manifests() -> String {
+/// A pod that sleeps on the node of that number, with these labels and further fields.
+fn sleeper(cluster: &Cluster, name: &str, node: usize, app: &str, more: &str) -> Result<String> {
+    let node = &cluster.numbered(node)?.name;
+    Ok(format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, labels: {{app: {app}}}}}\nspec:\n  \
+         nodeName: {node}\n  terminationGracePeriodSeconds: 0\n{more}  \
+         containers: [{{name: main, image: {IMAGE}, command: [sleep, \"100000\"]}}]\n---\n"
+    ))
+}
+
+/// Endpoints on each node: one with a host name, one with a host name in one service only, one without.
+fn pods(cluster: &Cluster) -> Result<String> {
+    let own = "  dnsPolicy: None\n  \
+               dnsConfig: {nameservers: [192.0.2.3], options: [{name: ndots, value: \"2\"}, {name: rotate}]}\n";
+    let on_host = "  hostNetwork: true\n  dnsPolicy: ClusterFirstWithHostNet\n";
+    let pods = [
+        sleeper(cluster, "first", 1, "web", "  hostname: web-0\n")?,
+        sleeper(cluster, "second", 2, "web", "  hostname: web-1\n  subdomain: headless\n")?,
+        sleeper(cluster, "third", 3, "web", "")?,
+        sleeper(cluster, "own", 3, "own", own)?,
+        sleeper(cluster, "onhost", 2, "onhost", on_host)?,
+    ];
+    Ok(pods.concat())
+}
+
+fn others() -> String {
     let large: Vec<String> = (0..LARGE).map(|n| format!("198.51.100.{n}")).collect();
     format!(
         r#"apiVersion: v1
-kind: Pod
-metadata: {{name: web, labels: {{app: web}}}}
-spec:
-  hostname: web-0
-  terminationGracePeriodSeconds: 0
-  containers: [{{name: main, image: {IMAGE}, command: [sleep, "100000"]}}]
----
-apiVersion: v1
-kind: Pod
-metadata: {{name: own}}
-spec:
-  terminationGracePeriodSeconds: 0
-  dnsPolicy: None
-  dnsConfig: {{nameservers: [192.0.2.3], options: [{{name: ndots, value: "2"}}, {{name: rotate}}]}}
-  containers: [{{name: main, image: {IMAGE}, command: [sleep, "100000"]}}]
----
-apiVersion: v1
-kind: Pod
-metadata: {{name: onhost}}
-spec:
-  hostNetwork: true
-  dnsPolicy: ClusterFirstWithHostNet
-  terminationGracePeriodSeconds: 0
-  containers: [{{name: main, image: {IMAGE}, command: [sleep, "100000"]}}]
----
-apiVersion: v1
 kind: Service
 metadata: {{name: web}}
 spec:
@@ -60,6 +63,13 @@ spec:
   clusterIP: None
   selector: {{app: web}}
   ports: [{{name: http, port: 8080}}]
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: other}}
+spec:
+  clusterIP: None
+  selector: {{app: web}}
 ---
 apiVersion: v1
 kind: Service
@@ -102,176 +112,270 @@ spec:
     )
 }
 
-/// The agent with these variables, from its next start on.
+/// The agents with these variables, from their next start on.
 fn with_variables(cluster: &mut Cluster, variables: &[(&str, &str)]) -> Result<()> {
     let dir = cluster.dir("");
-    cluster.node_mut().agent.kill()?;
-    let fresh = Daemon::new("agent-n0", &dir, Vec::new());
-    let agent = variables.iter().fold(fresh, |agent, (name, value)| agent.env(name, value));
-    cluster.node_mut().agent = agent;
-    cluster.start_agent()
-}
-
-struct Asker<'a> {
-    name: &'a str,
-    net: NetWorld,
-    server: String,
-}
-
-impl Asker<'_> {
-    fn check(&self, name: &str, kind: &str, wanted: &[String]) -> Result<()> {
-        let said = dig(&self.net, &self.server, name, kind, &[])?;
-        let ours = !name.starts_with("outside.") && !name.starts_with("missing.");
-        ensure!(said.gist() == wanted, "{} asks {name} {kind}: {said:?}, not {wanted:?}", self.name);
-        ensure!(said.flags.contains(&"aa".to_owned()) == ours, "{} asks {name}: {said:?}", self.name);
-        ensure!(!ours || said.ttls.iter().all(|ttl| *ttl == 5), "{said:?}");
-        Ok(())
+    for node in &mut cluster.nodes {
+        node.agent.kill()?;
+        let fresh = Daemon::new(node.agent.name(), &dir, Vec::new());
+        node.agent = variables.iter().fold(fresh, |agent, (name, value)| agent.env(name, value));
     }
+    restart_agents(cluster)
+}
 
+fn restart_agents(cluster: &mut Cluster) -> Result<()> {
+    let etcd = cluster.etcd_for_nodes();
+    for node in &mut cluster.nodes {
+        node.agent.kill()?;
+        node.begin_agent(&etcd)?;
+    }
+    cluster.nodes.iter().try_for_each(|node| node.wait_agent().with_context(|| node.agent.log_tail()))
+}
+
+/// What is asked, and what is answered: `TYPE data` sorted, or the status and the zone that says so.
+type Row = (String, &'static str, Vec<String>);
+
+/// What the names lead to.
+struct Known {
+    /// Addresses of the pods behind the services, by node.
+    pods: [String; 3],
+    /// Addresses of the nodes, on one of which a pod has the node's.
+    nodes: Vec<String>,
+    /// The service's address.
+    web: String,
+    dns: String,
+    gateway: String,
+}
+
+impl Known {
     /// Everything that the specification names.
-    fn table(&self, pod: &str, web: &str, dns: &str, gateway: &str) -> Result<()> {
-        let zone = "cluster.local";
-        let dashed = pod.replace('.', "-");
+    fn table(&self) -> Vec<Row> {
+        let Self { pods, nodes, web, dns, gateway } = self;
+        let [_, second, third] = pods;
         let reverse = |address: &str| {
             let parts: Vec<&str> = address.rsplit('.').collect();
             format!("{}.in-addr.arpa", parts.join("."))
         };
+        let dashed = |address: &str| address.replace('.', "-");
+        let sorted = |mut lines: Vec<String>| {
+            lines.sort();
+            lines
+        };
         let one = |text: String| vec![text];
-        let missing = || one(format!("NXDOMAIN {zone}."));
-        let empty = || one(format!("NOERROR {zone}."));
-        let svc = format!("default.svc.{zone}");
-        for (name, kind, wanted) in [
-            (format!("dns-version.{zone}"), "TXT", one("TXT \"1.1.0\"".to_owned())),
-            (zone.to_owned(), "NS", one(format!("NS ns.dns.{zone}."))),
-            (format!("ns.dns.{zone}"), "A", one(format!("A {dns}"))),
-            (format!("web.{svc}"), "A", one(format!("A {web}"))),
-            (format!("WEB.Default.svc.{zone}"), "A", one(format!("A {web}"))),
-            (format!("web.{svc}"), "AAAA", empty()),
-            (format!("_http._tcp.web.{svc}"), "SRV", one(format!("SRV 0 100 80 web.{svc}."))),
-            (format!("_udp._udp.web.{svc}"), "SRV", one(format!("SRV 0 100 81 web.{svc}."))),
-            (format!("_none._tcp.web.{svc}"), "SRV", missing()),
-            (format!("_tcp.web.{svc}"), "A", empty()),
-            (reverse(web), "PTR", one(format!("PTR web.{svc}."))),
-            (format!("headless.{svc}"), "A", one(format!("A {pod}"))),
-            (format!("web-0.headless.{svc}"), "A", one(format!("A {pod}"))),
+        let missing = || one(format!("NXDOMAIN {ZONE}."));
+        let empty = || one(format!("NOERROR {ZONE}."));
+        // What the pods are called in either service.
+        let named = [
+            ("web-0".to_owned(), "web-0".to_owned()),
+            ("web-1".to_owned(), dashed(second)),
+            (dashed(third), dashed(third)),
+        ];
+        let targets = named.iter().map(|(name, _)| format!("SRV 0 100 8080 {name}.headless.{SVC}."));
+        let mut rows = vec![
+            (format!("dns-version.{ZONE}"), "TXT", one("TXT \"1.1.0\"".to_owned())),
+            (ZONE.to_owned(), "NS", one(format!("NS ns.dns.{ZONE}."))),
+            (format!("ns.dns.{ZONE}"), "A", one(format!("A {dns}"))),
+            (format!("web.{SVC}"), "A", one(format!("A {web}"))),
+            (format!("WEB.Default.svc.{ZONE}"), "A", one(format!("A {web}"))),
+            (format!("web.{SVC}"), "AAAA", empty()),
+            (format!("_http._tcp.web.{SVC}"), "SRV", one(format!("SRV 0 100 80 web.{SVC}."))),
+            (format!("_udp._udp.web.{SVC}"), "SRV", one(format!("SRV 0 100 81 web.{SVC}."))),
+            (format!("_none._tcp.web.{SVC}"), "SRV", missing()),
+            (format!("_tcp.web.{SVC}"), "A", empty()),
+            (reverse(web), "PTR", one(format!("PTR web.{SVC}."))),
+            (format!("headless.{SVC}"), "A", sorted(pods.iter().map(|pod| format!("A {pod}")).collect())),
+            (format!("_http._tcp.headless.{SVC}"), "SRV", sorted(targets.collect())),
+            (format!("other.{SVC}"), "A", sorted(pods.iter().map(|pod| format!("A {pod}")).collect())),
+            (format!("web-1.other.{SVC}"), "A", missing()),
+            (format!("second.headless.{SVC}"), "A", missing()),
+            (format!("none.{SVC}"), "A", missing()),
+            (format!("outer.{SVC}"), "CNAME", one("CNAME outside.example.com.".to_owned())),
+            // An alias of another's name brings that name's addresses, as its server gives them.
             (
-                format!("_http._tcp.headless.{svc}"),
-                "SRV",
-                one(format!("SRV 0 100 8080 web-0.headless.{svc}.")),
+                format!("outer.{SVC}"),
+                "A",
+                vec!["A 192.0.2.77".to_owned(), "CNAME outside.example.com.".to_owned()],
             ),
-            (reverse(pod), "PTR", one(format!("PTR web-0.headless.{svc}."))),
-            (format!("none.{svc}"), "A", missing()),
-            (format!("outer.{svc}"), "CNAME", one("CNAME outside.example.com.".to_owned())),
-            (format!("inner.{svc}"), "CNAME", one(format!("CNAME web.{svc}."))),
-            (format!("inner.{svc}"), "A", vec![format!("A {web}"), format!("CNAME web.{svc}.")]),
-            (format!("_http._tcp.inner.{svc}"), "SRV", missing()),
-            (format!("absent.{svc}"), "A", missing()),
-            (format!("svc.{zone}"), "A", empty()),
-            (format!("{dashed}.default.pod.{zone}"), "A", one(format!("A {pod}"))),
-            (format!("203-0-113-1.default.pod.{zone}"), "A", missing()),
+            (format!("inner.{SVC}"), "CNAME", one(format!("CNAME web.{SVC}."))),
+            (format!("inner.{SVC}"), "A", vec![format!("A {web}"), format!("CNAME web.{SVC}.")]),
+            (format!("_http._tcp.inner.{SVC}"), "SRV", missing()),
+            (format!("absent.{SVC}"), "A", missing()),
+            (format!("svc.{ZONE}"), "A", empty()),
+            (format!("203-0-113-1.default.pod.{ZONE}"), "A", missing()),
             ("shop.example.com".to_owned(), "A", one(format!("A {gateway}"))),
             ("shop.example.com".to_owned(), "AAAA", one("NOERROR shop.example.com.".to_owned())),
             ("outside.example.com".to_owned(), "A", one("A 192.0.2.77".to_owned())),
             ("missing.example.com".to_owned(), "A", one("NXDOMAIN .".to_owned())),
-        ] {
-            self.check(&name, kind, &wanted)?;
+        ];
+        for (pod, (in_headless, in_other)) in pods.iter().zip(&named) {
+            let names = [format!("{in_headless}.headless.{SVC}"), format!("{in_other}.other.{SVC}")];
+            let pointers = names.iter().map(|name| format!("PTR {name}."));
+            rows.push((reverse(pod), "PTR", sorted(pointers.collect())));
+            rows.extend(names.map(|name| (name, "A", one(format!("A {pod}")))));
+            rows.push((format!("{}.default.pod.{ZONE}", dashed(pod)), "A", one(format!("A {pod}"))));
         }
-        // An alias of another's name brings that name's addresses, as its server gives them.
-        let said = dig(&self.net, &self.server, &format!("outer.{svc}"), "A", &[])?;
-        ensure!(said.answers == ["A 192.0.2.77", "CNAME outside.example.com."], "{said:?}");
-        let large = format!("large.{svc}");
-        let said = dig(&self.net, &self.server, &large, "A", &[])?;
+        for node in nodes {
+            rows.push((format!("{}.default.pod.{ZONE}", dashed(node)), "A", one(format!("A {node}"))));
+        }
+        rows
+    }
+}
+
+struct Asker<'a> {
+    name: String,
+    net: NetWorld,
+    server: &'a str,
+}
+
+impl Asker<'_> {
+    fn check(&self, (name, kind, wanted): &Row) -> Result<()> {
+        let said = dig(&self.net, self.server, name, kind, &[])?;
+        // What an alias leads to beyond the cluster is another's answer.
+        let alias = name.starts_with("outer.") && *kind == "A";
+        let ours = !alias && !name.starts_with("outside.") && !name.starts_with("missing.");
+        ensure!(said.gist() == *wanted, "{} asks {name} {kind}: {said:?}, not {wanted:?}", self.name);
+        ensure!(
+            alias || said.flags.contains(&"aa".to_owned()) == ours,
+            "{} asks {name}: {said:?}",
+            self.name
+        );
+        ensure!(!ours || said.ttls.iter().all(|ttl| *ttl == 5), "{said:?}");
+        Ok(())
+    }
+
+    fn checks(&self, table: &[Row]) -> Result<()> {
+        let wrong: Vec<String> =
+            table.iter().filter_map(|row| self.check(row).err()).map(|e| e.to_string()).collect();
+        ensure!(wrong.is_empty(), "{wrong:#?}");
+        let large = format!("large.{SVC}");
+        let said = dig(&self.net, self.server, &large, "A", &[])?;
         ensure!(said.answers.len() == usize::from(LARGE), "{} has {}", self.name, said.answers.len());
-        let cut = dig(&self.net, &self.server, &large, "A", &["+notcp", "+ignore"])?;
+        let cut = dig(&self.net, self.server, &large, "A", &["+notcp", "+ignore"])?;
         ensure!(cut.flags.contains(&"tc".to_owned()), "{cut:?}");
-        let small = dig(&self.net, &self.server, &large, "A", &["+notcp", "+ignore", "+noedns"])?;
+        let small = dig(&self.net, self.server, &large, "A", &["+notcp", "+ignore", "+noedns"])?;
         ensure!(
             small.answers.len() < cut.answers.len() && small.flags.contains(&"tc".to_owned()),
             "{small:?}"
         );
-        let far = dig(&self.net, &self.server, "large.example.com", "A", &[])?;
+        let far = dig(&self.net, self.server, "large.example.com", "A", &[])?;
         ensure!(far.answers.len() == 100, "{far:?}");
         Ok(())
     }
 }
 
+/// By the search list, with the container's own resolver. Whoever is there need not answer: ping says first
+/// whom it asks, which is one of `wanted`.
+fn resolves(cluster: &Cluster, pod: &PodView, names: &[(&str, &[String])]) -> Result<()> {
+    let all: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
+    let ask = format!("for name in {}; do ping -c 1 -W 1 $name 2>&1 | head -n 1 & done; wait", all.join(" "));
+    let said = cluster.exec(pod, "main", &["sh", "-c", &ask])?;
+    for (name, wanted) in names {
+        let first = |address: &String| format!("PING {name} ({address})");
+        let right = said.lines().any(|line| wanted.iter().any(|address| line.starts_with(&first(address))));
+        ensure!(right, "{name} in {}: {said}, not {wanted:?}", pod.pause.name);
+    }
+    Ok(())
+}
+
+/// What containers see, whichever network they have.
+fn resolvers_are_told(cluster: &Cluster, dns: &str) -> Result<()> {
+    let resolver = |name: &str| -> Result<String> {
+        let pod = cluster.running(name, &["main"])?;
+        cluster.exec(&pod, "main", &["cat", "/etc/resolv.conf"])
+    };
+    let search = format!("search {SVC} svc.{ZONE} {ZONE}");
+    for name in ["first", "third", "onhost"] {
+        let text = resolver(name)?;
+        let lines: Vec<&str> = text.lines().collect();
+        ensure!(lines.contains(&format!("nameserver {dns}").as_str()), "{name}: {text}");
+        ensure!(lines.contains(&"options ndots:5"), "{name}: {text}");
+        ensure!(lines.iter().any(|line| line.starts_with(&search)), "{name}: {text}");
+    }
+    let own = resolver("own")?;
+    ensure!(own.lines().eq(["nameserver 192.0.2.3", "options ndots:2 rotate"]), "{own}");
+    Ok(())
+}
+
 #[test]
-fn every_name_is_answered_also_with_everything_else_dead() -> Result<()> {
-    Cluster::run(ClusterOptions::default(), |cluster| {
-        let upstream = Upstream::serve(SocketAddr::from(([127, 0, 0, 1], cluster.slot().port(9))))?;
+fn every_name_is_answered_on_three_nodes_also_with_everything_else_dead() -> Result<()> {
+    let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
+    Cluster::run(options, |cluster| {
+        let outside: Ipv4Addr = cluster.slot().underlay(1).parse()?;
+        let upstream = Upstream::serve(SocketAddr::from((outside, cluster.slot().port(9))))?;
         with_variables(cluster, &[("MINIK8S_DNS_UPSTREAM", &upstream.address().to_string())])?;
         let (dns, gateway) =
             (service_address(cluster, 10)?.to_string(), service_address(cluster, 11)?.to_string());
-        cluster.push(&[Change::write("all.yaml", manifests())], "Names")?;
-        let web = cluster.running("web", &["main"])?;
-        let pod = web.address()?.to_owned();
+        cluster.push(&[Change::write("all.yaml", pods(cluster)? + &others())], "Names")?;
+        let views = ["first", "second", "third"].map(|name| cluster.running(name, &["main"]));
+        let views = views.into_iter().collect::<Result<Vec<_>>>()?;
+        let addresses = views.iter().map(|pod| Ok(pod.address()?.to_owned())).collect::<Result<Vec<_>>>()?;
+        let pods: [String; 3] = addresses.try_into().ok().context("three pods")?;
+        resolvers_are_told(cluster, &dns)?;
 
-        // What a container sees, whichever network it has.
-        let docker = &cluster.node().docker;
-        let resolver = |name: &str| -> Result<String> {
-            let pod = cluster.running(name, &["main"])?;
-            docker.exec(pod.container("main")?, &["cat", "/etc/resolv.conf"])
-        };
-        let search = "search default.svc.cluster.local svc.cluster.local cluster.local";
-        for name in ["web", "onhost"] {
-            let text = resolver(name)?;
-            let lines: Vec<&str> = text.lines().collect();
-            ensure!(lines.contains(&format!("nameserver {dns}").as_str()), "{name}: {text}");
-            ensure!(lines.contains(&"options ndots:5"), "{name}: {text}");
-            ensure!(lines.iter().any(|line| line.starts_with(search)), "{name}: {text}");
-        }
-        let own = resolver("own")?;
-        ensure!(own.lines().eq(["nameserver 192.0.2.3", "options ndots:2 rotate"]), "{own}");
-
-        let machine = Asker { name: "the machine", net: NetWorld::of_machine(), server: dns.clone() };
-        let inside = Asker { name: "the pod", net: NetWorld::of_process(web.pause.pid), server: dns.clone() };
-        let service = eventually("the service has an address", secs(45), || {
-            let said = dig(&machine.net, &dns, "web.default.svc.cluster.local", "A", &[])?;
+        let server = dns.as_str();
+        let hosts = cluster.nodes.iter().map(|node| (node.name.clone(), node.net.clone()));
+        let inside = views.iter().map(|pod| (pod.pause.name.clone(), Cluster::net_of(pod)));
+        let askers: Vec<Asker<'_>> =
+            hosts.chain(inside).map(|(name, net)| Asker { name, net, server }).collect();
+        let web = eventually("the service has an address", secs(45), || {
+            let said = dig(&askers[0].net, &dns, &format!("web.{SVC}"), "A", &[])?;
             let address = said.answers.first().and_then(|answer| answer.strip_prefix("A "));
             Ok(address.with_context(|| format!("{said:?}"))?.to_owned())
         })?;
-        eventually("the whole table is right", secs(45), || {
-            machine.table(&pod, &service, &dns, &gateway)?;
-            inside.table(&pod, &service, &dns, &gateway)
-        })?;
-        // By the search list, with the container's own resolver: short names, an alias among them. Whoever
-        // is there need not answer: ping says first whom it asks.
-        for (name, address) in [
-            ("headless", pod.as_str()),
-            ("headless.default", &pod),
-            ("headless.default.svc", &pod),
-            ("headless.default.svc.cluster.local", &pod),
-            ("web", &service),
-            ("inner", &service),
-            ("outer", "192.0.2.77"),
-            ("shop.example.com", &gateway),
-        ] {
-            let ask = format!("ping -c 1 -W 1 {name}; true");
-            let said = docker.exec(web.container("main")?, &["sh", "-c", &ask])?;
-            ensure!(said.starts_with(&format!("PING {name} ({address})")), "{name}: {said}");
+        let nodes = cluster.nodes.iter().map(|node| Ok(node.address()?.to_owned())).collect::<Result<_>>()?;
+        let known = Known { pods, nodes, web, dns: dns.clone(), gateway };
+        let table = known.table();
+        let right = || askers.iter().try_for_each(|asker| asker.checks(&table));
+        eventually("the whole table is right everywhere", secs(60), right)?;
+
+        // Short names, an alias among them, on another node than most of what they name.
+        let on_host = cluster.running("onhost", &["main"])?;
+        let (web, gateway) = ([known.web.clone()], [known.gateway.clone()]);
+        for pod in [&views[0], &views[2], &on_host] {
+            resolves(
+                cluster,
+                pod,
+                &[
+                    ("headless", &known.pods),
+                    ("headless.default", &known.pods),
+                    ("headless.default.svc", &known.pods),
+                    ("headless.default.svc.cluster.local", &known.pods),
+                    ("web-0.headless", &known.pods[..1]),
+                    ("web-1.headless", &known.pods[1..2]),
+                    ("web", &web),
+                    ("inner", &web),
+                    ("outer", &["192.0.2.77".to_owned()]),
+                    ("shop.example.com", &gateway),
+                ],
+            )?;
         }
+        let full = format!("web-1.headless.{SVC}");
+        let said = cluster.exec(&views[1], "main", &["sh", "-c", "hostname; hostname -f; cat /etc/hosts"])?;
+        let line = format!("{} {full} web-1", known.pods[1]);
+        let words = said.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+        let words: Vec<String> = words.collect();
+        ensure!(words.starts_with(&["web-1".to_owned(), full]) && words.contains(&line), "{said}");
         let listed = cluster.cli(&["get", "services"])?.stdout;
         let row = |line: &&str| line.starts_with("outer ");
         let outer = listed.lines().find(row).map(|line| line.split_whitespace().collect::<Vec<_>>());
         let wanted = ["outer", "ExternalName", "<none>", "outside.example.com", "<none>"];
         ensure!(outer.as_ref().is_some_and(|words| words.starts_with(&wanted)), "{listed}");
+        let far = ("outside.example.com".to_owned(), "A", vec!["A 192.0.2.77".to_owned()]);
+        askers[3].check(&far)?;
         let before = upstream.asked();
-        inside.check("outside.example.com", "A", &["A 192.0.2.77".to_owned()])?;
+        askers[3].check(&far)?;
         ensure!(upstream.asked() == before, "an answer that may be kept was asked for again");
 
         let lives = cluster.lives()?;
         cluster.reconcilers[0].kill()?;
         cluster.etcd.daemon.kill()?;
-        machine.table(&pod, &service, &dns, &gateway).context("with etcd and reconciler dead")?;
-        inside.table(&pod, &service, &dns, &gateway).context("with etcd and reconciler dead")?;
-        cluster.node_mut().agent.kill()?;
-        cluster.start_agent()?;
-        eventually("an agent that starts alone answers", secs(30), || {
-            machine.table(&pod, &service, &dns, &gateway)?;
-            inside.table(&pod, &service, &dns, &gateway)
-        })?;
+        right().context("with etcd and reconciler dead")?;
+        restart_agents(cluster)?;
+        eventually("agents that start alone answer", secs(45), right)?;
         ensure!(cluster.lives()? == lives, "containers were touched");
-        ensure!(netns_of(web.pause.pid)? != netns_of(std::process::id())?);
+        for pod in &views {
+            ensure!(netns_of(pod.pause.pid)? != netns_of(std::process::id())?);
+        }
         Ok(())
     })
 }

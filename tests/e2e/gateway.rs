@@ -1,9 +1,9 @@
-//! A Dns object through the node's gateway: from the node, from a pod, while routes and pods change, and
-//! with everything else down; by name, as clients come: from a pod and from the machine.
+//! A Dns object through the gateways of three nodes: from each node and from a pod on each, by name, as clients
+//! come; while routes and pods change, and with everything else down. What its paths lead to is on three nodes.
 //!
-//! Seen red without the host's name in the zone, when `rewritten` gives nothing, when a route leads to whole
-//! paths alone, when the catalog is not read from the disk, and (the pods that are replaced, too) when the
-//! routes of the first catalog stay.
+//! Seen red with routes to endpoints of the own node only, without the host's name in the zone, when
+//! `rewritten` gives nothing, when a route leads to whole paths alone, when the catalog is not read from the
+//! disk, and (the pods that are replaced, too) when the routes of the first catalog stay.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,7 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use harness::manifests::web;
-use harness::{Change, Cluster, ClusterOptions, Context, Result, ensure, eventually, holds, run, secs, vip};
+use harness::{
+    Change, Cluster, ClusterOptions, Context, NetWorld, Node, PodView, Result, Where, ensure, eventually,
+    holds, secs, vip,
+};
 use schema::keys::Key;
 use schema::meta::PodRef;
 use schema::records::ServiceRecord;
@@ -23,33 +26,43 @@ const HOST: &str = "shop.example";
 const GRACEFUL: &str = "    readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1, failureThreshold: 1}\n    \
     lifecycle: {preStop: {exec: {command: [sleep, \"1\"]}}}\n";
 
-/// The gateway as its clients see it.
-struct Gateway(Ipv4Addr);
+/// The gateways as their clients see them: each node's own, at one address.
+struct Gateway {
+    address: Ipv4Addr,
+    nodes: Vec<NetWorld>,
+}
 
 impl Gateway {
     fn of(cluster: &Cluster) -> Result<Self> {
-        vip(cluster, 11).map(Self)
+        let nodes = cluster.nodes.iter().map(|node| node.net.clone()).collect();
+        Ok(Self { address: vip(cluster, 11)?, nodes })
     }
 
     fn socket(&self) -> SocketAddr {
-        (self.0, 80).into()
+        (self.address, 80).into()
     }
 
-    /// What `curl` gets from the node: status and body.
-    fn curl(&self, path: &str) -> Result<(u16, String)> {
-        let resolve = format!("{HOST}:80:{}", self.0);
+    /// What `curl` gets from that node: status and body.
+    fn curl(&self, from: &NetWorld, path: &str) -> Result<(u16, String)> {
+        let resolve = format!("{HOST}:80:{}", self.address);
         let url = format!("http://{HOST}{path}");
-        let text = run("curl", &["-s", "-m", "10", "-w", "\n%{http_code}", "--resolve", &resolve, &url])?;
+        let text =
+            from.run("curl", &["-s", "-m", "10", "-w", "\n%{http_code}", "--resolve", &resolve, &url])?;
         let (body, code) = text.rsplit_once('\n').context("curl said nothing")?;
         Ok((code.parse()?, body.trim().to_owned()))
     }
 
+    /// Each node says so.
     fn says(&self, path: &str, code: u16, body: &str) -> Result<()> {
-        eventually(&format!("{path} says {code} {body:?}"), secs(45), || {
-            let said = self.curl(path)?;
-            ensure!(said.0 == code && said.1.contains(body), "it says {said:?}");
-            Ok(())
-        })
+        eventually(&format!("{path} says {code} {body:?}"), secs(45), || self.says_now(path, code, body))
+    }
+
+    fn says_now(&self, path: &str, code: u16, body: &str) -> Result<()> {
+        for node in &self.nodes {
+            let said = self.curl(node, path)?;
+            ensure!(said.0 == code && said.1.contains(body), "it says {said:?} in {node:?}");
+        }
+        Ok(())
     }
 }
 
@@ -84,29 +97,33 @@ fn request(at: SocketAddr, path: &str, stream: &mut Option<TcpStream>) -> Result
     }
 }
 
-/// Requests one after the other, on a kept connection and on new ones, until it is asked how they went.
+/// Requests one after the other from each of some networks, by turns on a kept connection and on new ones, until
+/// it is asked how they went.
 struct Steady {
     stop: Arc<AtomicBool>,
     clients: Vec<JoinHandle<Result<usize>>>,
 }
 
 impl Steady {
-    fn start(at: SocketAddr, path: &'static str, wanted: &'static str) -> Self {
+    fn start(from: &[NetWorld], at: SocketAddr, path: &'static str, wanted: &'static str) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let client = |keep: bool| {
-            let stop = Arc::clone(&stop);
+        let client = |(number, net): (usize, &NetWorld)| {
+            let (stop, net, keep) = (Arc::clone(&stop), net.clone(), number % 2 == 0);
             std::thread::spawn(move || {
-                let (mut stream, mut count) = (None, 0);
-                while !stop.load(Ordering::Relaxed) {
-                    let body = request(at, path, &mut stream).with_context(|| format!("request {count}"))?;
-                    ensure!(body.contains(wanted), "request {count} says {body:?}");
-                    stream = stream.filter(|_| keep);
-                    count += 1;
-                }
-                Ok(count)
+                net.within(|| {
+                    let (mut stream, mut count) = (None, 0);
+                    while !stop.load(Ordering::Relaxed) {
+                        let body =
+                            request(at, path, &mut stream).with_context(|| format!("request {count}"))?;
+                        ensure!(body.contains(wanted), "request {count} says {body:?}");
+                        stream = stream.filter(|_| keep);
+                        count += 1;
+                    }
+                    Ok(count)
+                })
             })
         };
-        Self { clients: vec![client(true), client(false)], stop }
+        Self { clients: from.iter().enumerate().map(client).collect(), stop }
     }
 
     /// How many requests there were; the first that failed is an error.
@@ -120,8 +137,8 @@ impl Steady {
     }
 }
 
-fn pod(name: &str, app: &str, greeting: &str) -> Change {
-    let pod = web(name).label("app", app).greeting(greeting).container_fields(GRACEFUL);
+fn pod(name: &str, app: &str, greeting: &str, node: &Node) -> Change {
+    let pod = web(name).label("app", app).greeting(greeting).container_fields(GRACEFUL).on(&node.name);
     Change::write(format!("{name}.yaml"), pod.to_string())
 }
 
@@ -145,15 +162,31 @@ fn dns(paths: &[(&str, &str, &str)]) -> Change {
     Change::write("dns.yaml", text)
 }
 
-/// The machine gets to the host by name, with the node's name server as its only one: in a view of the
-/// files where `resolv.conf` says so.
-fn by_the_nodes_server(cluster: &Cluster) -> Result<()> {
+/// Whoever asks there gets to the three paths by name, with the node's name server as its only one: in a view
+/// of the files where `resolv.conf` says so.
+fn by_name(cluster: &Cluster, from: &NetWorld) -> Result<()> {
     let path = cluster.dir("resolv.conf");
     fs::write(&path, format!("nameserver {}\n", vip(cluster, 10)?))?;
-    let (path, url) = (path.to_string_lossy(), format!("http://{HOST}/shop"));
-    let script = "mount --bind \"$0\" /etc/resolv.conf && exec curl -sS -f -m 10 \"$1\"";
-    let said = run("unshare", &["--mount", "sh", "-c", script, &path, &url])?;
-    ensure!(said.contains("this is shop"), "from the machine: {said}");
+    let script = "mount --bind \"$0\" /etc/resolv.conf && exec curl -sS -f -m 10 \"$1\" \"$2\" \"$3\"";
+    let urls = ["/", "/shop", "/shop/cart?x=1"].map(|at| format!("http://{HOST}{at}"));
+    let mut words = vec!["--mount", "sh", "-c", script];
+    let path = path.to_string_lossy();
+    words.push(&path);
+    words.extend(urls.iter().map(String::as_str));
+    let said = from.run("unshare", &words)?;
+    ensure!(said.lines().eq(["this is home", "this is shop", "this is cart"]), "in {from:?}: {said}");
+    Ok(())
+}
+
+/// Nobody but the pod's own resolver tells it where the host is.
+fn by_its_own_resolver(cluster: &Cluster, pod: &PodView) -> Result<()> {
+    // The static busybox can't look names of ports up, which its wget does. A client that ends its
+    // side of the connection is gone, so the pipe stays open a moment.
+    let ask = format!(
+        "(printf 'GET /shop HTTP/1.1\\r\\nHost: {HOST}\\r\\nConnection: close\\r\\n\\r\\n'; sleep 1) | nc {HOST} 80"
+    );
+    let said = cluster.exec(pod, "web", &["sh", "-c", &ask])?;
+    ensure!(said.starts_with("HTTP/1.1 200") && said.contains("this is shop"), "from a pod: {said}");
     Ok(())
 }
 
@@ -167,10 +200,12 @@ fn ready(cluster: &Cluster, service: &str, count: usize) -> Result<ServiceRecord
 
 #[test]
 fn three_paths_of_a_host_lead_to_three_services_whatever_else_is_down() -> Result<()> {
-    Cluster::run(ClusterOptions::default(), |cluster| {
-        let mut changes: Vec<Change> = ["home", "shop", "cart"].iter().map(|name| service(name)).collect();
-        changes
-            .extend(["home", "shop", "cart"].iter().map(|name| pod(name, name, &format!("this is {name}"))));
+    let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
+    Cluster::run(options, |cluster| {
+        let names = ["home", "shop", "cart"];
+        let mut changes: Vec<Change> = names.iter().map(|name| service(name)).collect();
+        let on_nodes = names.iter().zip(&cluster.nodes);
+        changes.extend(on_nodes.map(|(name, node)| pod(name, name, &format!("this is {name}"), node)));
         changes.push(service("empty"));
         changes.push(dns(&[
             ("/", "home", "/"),
@@ -179,7 +214,7 @@ fn three_paths_of_a_host_lead_to_three_services_whatever_else_is_down() -> Resul
             ("/empty", "empty", "/"),
         ]));
         cluster.push(&changes, "A shop")?;
-        for name in ["home", "shop", "cart"] {
+        for name in names {
             ready(cluster, name, 1)?;
         }
         let gateway = Gateway::of(cluster)?;
@@ -188,58 +223,54 @@ fn three_paths_of_a_host_lead_to_three_services_whatever_else_is_down() -> Resul
         gateway.says("/shop/cart?x=1", 200, "this is cart")?;
         gateway.says("/shopping", 404, "")?;
         gateway.says("/empty", 503, "service default/empty has no endpoint")?;
-        let other = format!("http://{}/", gateway.0);
-        let other = run("curl", &["-s", "-m", "10", "-H", "Host: other.example", &other])?;
-        ensure!(
-            other.starts_with("404") && other.contains("no Dns object has the host other.example"),
-            "{other}"
-        );
-
-        let home = cluster.pod("home")?;
-        // The static busybox can't look names of ports up, which its wget does. A client that ends its
-        // side of the connection is gone, so the pipe stays open a moment.
-        let ask = format!(
-            "(printf 'GET /shop HTTP/1.1\\r\\nHost: {HOST}\\r\\nConnection: close\\r\\n\\r\\n'; sleep 1) | nc {HOST} 80"
-        );
-        // By name: nobody but the pod's own resolver tells it where the host is.
-        eventually("a pod gets there by name", secs(30), || {
-            let said = cluster.node().docker.exec(home.container("web")?, &["sh", "-c", &ask])?;
-            ensure!(said.starts_with("HTTP/1.1 200") && said.contains("this is shop"), "from a pod: {said}");
-            Ok(())
-        })?;
-        by_the_nodes_server(cluster)?;
-
-        // A route moves under requests.
-        let steady = Steady::start(gateway.socket(), "/shop", "this is ");
-        let moved = [("/", "home", "/"), ("/shop", "cart", "/")];
-        for paths in [&moved[..], &[("/shop", "shop", "/")], &moved] {
-            cluster.push(&[dns(paths)], "Move")?;
-            let wanted = if paths.len() == 1 { "this is shop" } else { "this is cart" };
-            gateway.says("/shop", 200, wanted)?;
+        let other = format!("http://{}/", gateway.address);
+        for node in &gateway.nodes {
+            let other = node.run("curl", &["-s", "-m", "10", "-H", "Host: other.example", &other])?;
+            ensure!(
+                other.starts_with("404") && other.contains("no Dns object has the host other.example"),
+                "{other}"
+            );
         }
-        let count = steady.end()?;
-        println!("{count} requests while the route moved");
 
-        // All that told it is gone, then it itself and comes back.
-        let steady = Steady::start(gateway.socket(), "/shop", "this is cart");
-        cluster.reconcilers[0].kill()?;
-        cluster.etcd.daemon.kill()?;
-        holds("the gateway serves", secs(3), || {
-            ensure!(gateway.curl("/shop")?.1 == "this is cart");
-            Ok(())
-        })?;
-        println!("{} requests without etcd and reconciler", steady.end()?);
-        cluster.node_mut().agent.kill()?;
-        // And the next agent takes its place without a request that fails.
-        let serves = || {
-            ensure!(gateway.curl("/shop")?.1 == "this is cart");
-            Ok(())
-        };
-        holds("somebody serves in the agent's place", secs(3), serves)?;
-        cluster.start_agent()?;
-        holds("the gateway serves", secs(3), serves)?;
-        gateway.says("/", 200, "this is home")
+        let pods = names.iter().map(|name| cluster.pod(name)).collect::<Result<Vec<_>>>()?;
+        for from in gateway.nodes.iter().cloned().chain(pods.iter().map(Cluster::net_of)) {
+            eventually("all three paths are found by name", secs(30), || by_name(cluster, &from))?;
+        }
+        for pod in &pods {
+            by_its_own_resolver(cluster, pod)?;
+        }
+        moved_and_left_alone(cluster, &gateway)
     })
+}
+
+/// A route moves under requests; then all that told it is gone, then the agents, which come back.
+fn moved_and_left_alone(cluster: &mut Cluster, gateway: &Gateway) -> Result<()> {
+    let steady = Steady::start(&gateway.nodes, gateway.socket(), "/shop", "this is ");
+    let moved = [("/", "home", "/"), ("/shop", "cart", "/")];
+    for paths in [&moved[..], &[("/shop", "shop", "/")], &moved] {
+        cluster.push(&[dns(paths)], "Move")?;
+        let wanted = if paths.len() == 1 { "this is shop" } else { "this is cart" };
+        gateway.says("/shop", 200, wanted)?;
+    }
+    println!("{} requests while the route moved", steady.end()?);
+
+    let steady = Steady::start(&gateway.nodes, gateway.socket(), "/shop", "this is cart");
+    cluster.reconcilers[0].kill()?;
+    cluster.etcd.daemon.kill()?;
+    let serves = || gateway.says_now("/shop", 200, "this is cart");
+    holds("the gateways serve", secs(3), serves)?;
+    println!("{} requests without etcd and reconciler", steady.end()?);
+    for node in &mut cluster.nodes {
+        node.agent.kill()?;
+    }
+    // And the next agents take their places without a request that fails.
+    holds("somebody serves in the agents' places", secs(3), serves)?;
+    let etcd = cluster.etcd_for_nodes();
+    for node in &mut cluster.nodes {
+        node.start_agent(&etcd)?;
+    }
+    holds("the gateways serve", secs(3), serves)?;
+    gateway.says("/", 200, "this is home")
 }
 
 #[test]
@@ -247,19 +278,20 @@ fn pods_are_replaced_under_requests_and_none_fails() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
         let changes = [
             service("shop"),
-            pod("one", "shop", "shop 0"),
-            pod("two", "shop", "shop 0"),
+            pod("one", "shop", "shop 0", cluster.node()),
+            pod("two", "shop", "shop 0", cluster.node()),
             dns(&[("/shop", "shop", "/")]),
         ];
         cluster.push(&changes, "A shop of two")?;
         ready(cluster, "shop", 2)?;
         let gateway = Gateway::of(cluster)?;
         gateway.says("/shop", 200, "shop 0")?;
-        let steady = Steady::start(gateway.socket(), "/shop", "shop ");
+        let twice = [NetWorld::of_machine(), NetWorld::of_machine()];
+        let steady = Steady::start(&twice, gateway.socket(), "/shop", "shop ");
         for round in 1..=2 {
             for name in ["one", "two"] {
                 let before = cluster.pod(name)?;
-                cluster.push(&[pod(name, "shop", &format!("shop {round}"))], "Replace")?;
+                cluster.push(&[pod(name, "shop", &format!("shop {round}"), cluster.node())], "Replace")?;
                 let after = eventually("another pod", secs(60), || {
                     let pod = cluster.pod(name)?;
                     ensure!(pod.pause != before.pause);

@@ -10,9 +10,8 @@ use harness::{
     Change, Cluster, ClusterOptions, Context, NetWorld, Node, PodView, Result, UDP_PORT, UdpClient,
     UdpServer, Where, ensure, eventually, secs,
 };
-use schema::keys::Key;
-use schema::meta::PodRef;
-use schema::records::{RulesStatus, ServiceRecord};
+
+use crate::services::{programmed, record, service};
 
 /// Pods, one node after the other.
 const PODS: usize = 20;
@@ -41,37 +40,6 @@ fn pod(cluster: &Cluster, number: usize) -> Result<Change> {
         }
     }
     Ok(Change::write(format!("{name}.yaml"), pod.to_string()))
-}
-
-fn service(name: &str, selector: &str, ports: &str, more: &str) -> Change {
-    let text = format!(
-        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec:\n  selector: {{{selector}}}\n  \
-         ports: [{{{ports}}}]\n{more}"
-    );
-    Change::write(format!("{name}.yaml"), text)
-}
-
-fn record(cluster: &Cluster, name: &str) -> Result<ServiceRecord> {
-    cluster.etcd.value(Key::Service(PodRef::new("default", name)))
-}
-
-/// The service's address, once every node has programmed so many endpoints.
-fn programmed(cluster: &Cluster, name: &str, endpoints: usize) -> Result<String> {
-    eventually(&format!("service {name} is programmed on all nodes"), secs(90), || {
-        let service = record(cluster, name)?;
-        ensure!(service.endpoints.len() == endpoints, "{service:?}");
-        let key = Key::Service(PodRef::new("default", name));
-        let written = cluster.etcd.key(&key)?.context("no record")?.mod_revision;
-        for node in &cluster.nodes {
-            let rules: RulesStatus = cluster.etcd.value(Key::Rules(node.name.clone()))?;
-            ensure!(
-                rules.revision >= written && rules.error.is_empty(),
-                "{}: {rules:?}, not {written}",
-                node.name
-            );
-        }
-        Ok(service.cluster_ip.context("no address")?.to_string())
-    })
 }
 
 /// Who answers so many clients, one connection each.
@@ -103,12 +71,12 @@ fn askers(cluster: &Cluster, pods: &[PodView]) -> Vec<NetWorld> {
 fn services_are_balanced_over_three_nodes_and_reached_from_all_of_them() -> Result<()> {
     Cluster::run(three(), |cluster| {
         let port = 30_000 + (cluster.slot().port(0) - 17_000);
-        let plain = "port: 80, targetPort: 8080";
+        let plain = "{port: 80, targetPort: 8080}";
         let mut changes = (1..=PODS).map(|number| pod(cluster, number)).collect::<Result<Vec<_>>>()?;
         for (first, _) in BALANCED {
             changes.push(service(&format!("of-{first}"), &format!("of-{first}: \"yes\""), plain, ""));
         }
-        let to_port = |port: u16| format!("{plain}, nodePort: {port}");
+        let to_port = |port: u16| format!("{{port: 80, targetPort: 8080, nodePort: {port}}}");
         changes.extend([
             service("solo", "app: p2", &to_port(port), "  type: NodePort\n"),
             service(
@@ -204,7 +172,7 @@ fn a_udp_client_follows_its_server_from_node_to_node() -> Result<()> {
             let text = sleeper(name).replace("metadata:\n", &labels).replace("spec:\n", &node);
             Ok(Change::write(format!("{name}.yaml"), text))
         };
-        let ports = format!("port: 53, targetPort: {UDP_PORT}, protocol: UDP");
+        let ports = format!("{{port: 53, targetPort: {UDP_PORT}, protocol: UDP}}");
         let names = |app: &str| service("names", &format!("app: {app}"), &ports, "");
         cluster.push(&[on("second", 2, "second")?, on("third", 3, "third")?, names("second")], "Open")?;
         let pods = ["second", "third"].map(|name| cluster.running(name, &["main"]));

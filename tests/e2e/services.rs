@@ -19,7 +19,8 @@ use schema::records::{RulesStatus, ServiceRecord};
 const READY: &str =
     "    readinessProbe: {httpGet: {path: /index.html, port: 8080}, periodSeconds: 1, failureThreshold: 1}\n";
 
-fn service(name: &str, selector: &str, ports: &str, more: &str) -> Change {
+/// A service with these ports, each in braces, and further fields of its spec.
+pub(crate) fn service(name: &str, selector: &str, ports: &str, more: &str) -> Change {
     let text = format!(
         "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec:\n  selector: {{{selector}}}\n  \
          ports: [{ports}]\n{more}"
@@ -32,19 +33,26 @@ fn pod(name: &str) -> Change {
     Change::write(format!("pod-{name}.yaml"), text)
 }
 
-fn record(cluster: &Cluster, name: &str) -> Result<ServiceRecord> {
+/// The service as nodes are told of it.
+pub(crate) fn record(cluster: &Cluster, name: &str) -> Result<ServiceRecord> {
     cluster.etcd.value(Key::Service(PodRef::new("default", name)))
 }
 
-/// The service's address, once the node has programmed what is known of it now.
-fn programmed(cluster: &Cluster, name: &str, endpoints: usize) -> Result<String> {
-    eventually(&format!("service {name} is programmed"), secs(45), || {
+/// The service's address, once every node has programmed what is known of it now, so many endpoints.
+pub(crate) fn programmed(cluster: &Cluster, name: &str, endpoints: usize) -> Result<String> {
+    eventually(&format!("service {name} is programmed on all nodes"), secs(90), || {
         let service = record(cluster, name)?;
         ensure!(service.endpoints.len() == endpoints, "{service:?}");
         let key = Key::Service(PodRef::new("default", name));
         let written = cluster.etcd.key(&key)?.context("no record")?.mod_revision;
-        let rules: RulesStatus = cluster.etcd.value(Key::Rules(cluster.node().name.clone()))?;
-        ensure!(rules.revision >= written && rules.error.is_empty(), "{rules:?}, not {written}");
+        for node in &cluster.nodes {
+            let rules: RulesStatus = cluster.etcd.value(Key::Rules(node.name.clone()))?;
+            ensure!(
+                rules.revision >= written && rules.error.is_empty(),
+                "{}: {rules:?}, not {written}",
+                node.name
+            );
+        }
         Ok(service.cluster_ip.context("no address")?.to_string())
     })
 }

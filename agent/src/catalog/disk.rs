@@ -1,6 +1,7 @@
 //! `<state>/agent/catalog.json`: the catalog of the last agent, for one that starts without etcd.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,6 +19,9 @@ struct Saved {
     services: Vec<(PodRef, ServiceRecord)>,
     routes: Vec<(PodRef, RouteRecord)>,
     peers: BTreeMap<String, Peer>,
+    /// Files of before have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    own_address: Option<Ipv4Addr>,
 }
 
 /// Where the catalog lies.
@@ -44,6 +48,7 @@ impl CatalogDisk {
             services: table(saved.services),
             routes: table(saved.routes),
             peers: saved.peers,
+            own_address: saved.own_address,
             revision: 0,
         });
         (Self { path }, catalog)
@@ -55,6 +60,7 @@ impl CatalogDisk {
             services: rows(&catalog.services),
             routes: rows(&catalog.routes),
             peers: catalog.peers.clone(),
+            own_address: catalog.own_address,
         };
         let bytes = serde_json::to_vec(&saved).map_err(|error| DiskError::Write {
             path: self.path.clone(),

@@ -66,6 +66,21 @@ fn what_an_etcd_that_was_lost_lacks_stays_until_it_is_complete() {
     assert!(store.current().services.is_empty());
 }
 
+// Seen red without `.or` in `read`.
+#[test]
+fn this_nodes_own_address_follows_its_record_and_outlives_it() {
+    let mut store = CatalogStore::new("a", None);
+    let mut world = complete();
+    store.take(&world, at(0));
+    assert_eq!(store.current().own_address, Some("192.0.2.1".parse().unwrap()));
+    node(&mut world, "a", 9);
+    assert!(store.take(&world, at(1)));
+    assert_eq!(store.current().own_address, Some("192.0.2.9".parse().unwrap()));
+    remove(&mut world, &Key::Node("a".to_owned()));
+    store.take(&world, at(2));
+    assert_eq!(store.current().own_address, Some("192.0.2.9".parse().unwrap()));
+}
+
 // Seen red without `with_endpoints`.
 #[test]
 fn a_service_whose_pods_are_not_bound_again_yet_keeps_its_endpoints() {
@@ -131,8 +146,9 @@ fn the_next_agent_knows_from_the_disk_what_this_one_knew() {
     assert_eq!(nothing, None);
     disk.store(store.current()).unwrap();
     let (_, loaded) = CatalogDisk::open(folder.path());
-    let Catalog { source, services, peers, .. } = loaded.clone().unwrap();
+    let Catalog { source, services, peers, own_address, .. } = loaded.clone().unwrap();
     assert_eq!((source, &peers), (Source::Disk, &store.current().peers));
+    assert_eq!(own_address, Some("192.0.2.1".parse().unwrap()));
     let values = |table: &schema::world::Table<PodRef, ServiceRecord>| {
         table.iter().map(|(id, value)| (id.clone(), value.value.clone())).collect::<Vec<_>>()
     };

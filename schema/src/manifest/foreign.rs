@@ -46,11 +46,7 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
         REMOVE,
     ),
     ("PodSpec", &["hostPID", "hostIPC", "hostUsers", "hostAliases", "os", "readinessGates"], REMOVE),
-    (
-        "PodSpec",
-        &["subdomain", "setHostnameAsFQDN", "enableServiceLinks", "resourceClaims", "resources"],
-        REMOVE,
-    ),
+    ("PodSpec", &["setHostnameAsFQDN", "enableServiceLinks", "resourceClaims", "resources"], REMOVE),
     ("PodSpec", &["activeDeadlineSeconds"], REMOVE),
     ("PodSpec", &["ephemeralContainers"], "list it under containers or initContainers"),
     ("Container", &["envFrom"], PLAIN_ENV),

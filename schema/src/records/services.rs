@@ -120,7 +120,7 @@ pub struct Endpoint {
     /// Its pod, in the service's namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
-    /// The pod's `hostname`, for `<hostname>.<service>`.
+    /// The pod's `hostname`, for `<hostname>.<service>`; none for a pod with another service's `subdomain`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
 }

@@ -198,6 +198,8 @@ fn volumes() -> Vec<(&'static str, String)> {
 fn pods() -> Vec<(&'static str, String)> {
     vec![
         ("invalid-name", with("hostname: §Web")),
+        ("invalid-name", with("subdomain: §a.b")),
+        ("unsupported-field", with("§setHostnameAsFQDN: true")),
         ("invalid-name", with("nodeName: §a/b")),
         ("invalid-label", with("nodeSelector:\n  disk: §\"a b\"")),
         ("toleration", with("tolerations:\n- {operator: §Equal, value: a}")),

@@ -1,5 +1,5 @@
 //! A pod's `resolv.conf`, by `dnsPolicy` and `dnsConfig`, with the kubelet's limits (`getPodDNSType`,
-//! `appendDNSConfig` and `formDNSSearchFitsLimits` in pkg/kubelet/network/dns). Pure.
+//! `appendDNSConfig` and `formDNSSearchFitsLimits` in pkg/kubelet/network/dns), and its own names. Pure.
 
 use schema::kinds::pod::{DnsPolicy, PodSpec};
 use schema::records::PodInstance;
@@ -35,6 +35,17 @@ pub fn resolver(pod: &PodInstance, node: &NodeDns) -> Resolver {
     }
     limit(&mut resolver);
     resolver
+}
+
+/// What a pod is called in its own `/etc/hosts`: with a `subdomain` the full name and then the host name, as the
+/// kubelet writes it, so that programs that ask for their full name are told it; else the host name.
+pub fn own_names(pod: &PodInstance, hostname: &str, node: &NodeDns) -> String {
+    match &pod.spec.subdomain {
+        Some(subdomain) => {
+            format!("{hostname}.{subdomain}.{}.svc.{} {hostname}", pod.namespace, node.domain)
+        }
+        None => hostname.to_owned(),
+    }
 }
 
 fn base(pod: &PodSpec, namespace: &str, node: &NodeDns) -> Resolver {
@@ -106,14 +117,17 @@ mod tests {
         }
     }
 
-    fn told(spec: PodSpec, node: &NodeDns) -> String {
+    fn pod(spec: PodSpec) -> PodInstance {
         let spec = serde_json::to_value(spec).unwrap();
         let pod = serde_json::json!({
             "namespace": "shop", "name": "web", "uid": "u", "hash": "h", "owner": {"kind": "Pod", "name": "web"},
             "labels": {}, "annotations": {}, "commit": "c", "spec": spec,
         });
-        let resolver = resolver(&serde_json::from_value(pod).unwrap(), node);
-        let Resolver { nameservers, searches, options } = resolver;
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn told(spec: PodSpec, node: &NodeDns) -> String {
+        let Resolver { nameservers, searches, options } = resolver(&pod(spec), node);
         format!("{} | {} | {}", nameservers.join(" "), searches.join(" "), options.join(" "))
     }
 
@@ -134,6 +148,17 @@ mod tests {
         // Nothing but a server on the machine's loopback.
         let alone = NodeDns { machine: ResolvConf::default(), ..node() };
         assert_eq!(told(spec(DnsPolicy::Default, false), &alone), "10.96.0.10 |  | ");
+    }
+
+    // Seen red with the host name alone.
+    #[test]
+    fn a_pod_with_a_subdomain_is_told_its_full_name_first() {
+        let with = |subdomain: Option<&str>| {
+            pod(PodSpec { subdomain: subdomain.map(Into::into), ..PodSpec::default() })
+        };
+        assert_eq!(own_names(&with(None), "web-0", &node()), "web-0");
+        let full = "web-0.db.shop.svc.cluster.local web-0";
+        assert_eq!(own_names(&with(Some("db")), "web-0", &node()), full);
     }
 
     // Seen red without the limit of characters.

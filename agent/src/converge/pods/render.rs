@@ -137,7 +137,8 @@ pub fn pause(at: Placement<'_>) -> NewContainer {
         labels.insert(names::FILES.to_owned(), digests.join(","));
     }
     let hostname = host_name(pod);
-    let extra_hosts = at.address.map(|a| format!("{hostname}:{}", a.addr())).into_iter().collect();
+    let own_names = dns::own_names(pod, &hostname, &at.node.dns);
+    let extra_hosts = at.address.map(|a| format!("{own_names}:{}", a.addr())).into_iter().collect();
     NewContainer {
         name: names::container_name(&at.node.instance, names::PAUSE, &pod.reference(), &pod.uid, 0),
         image: at.node.pause_image.clone(),

@@ -13,8 +13,8 @@ use schema::meta::PodRef;
 use super::names::ServiceNames;
 use super::present::{Fingerprint, Present};
 use super::render::{ChainRules, Place, ServiceRules, UdpFront, UdpServing, fixed_rules};
-use crate::converge::network::plan::{Why, jump_changes};
 use crate::converge::network::parse::after;
+use crate::converge::network::plan::{Why, jump_changes};
 use crate::converge::network::render::{ChainRef, Table};
 use crate::converge::network::restore::RuleChange;
 use crate::converge::network::spellings::Known;
@@ -135,10 +135,7 @@ fn unreached(observed: &Observed, changes: &[(RuleChange, Why)]) -> BTreeSet<Cha
     written.cloned().collect()
 }
 
-fn plan_chains<'a>(
-    observed: &'a Observed,
-    changes: &mut Vec<(RuleChange, Why)>,
-) -> HashSet<&'a ChainRef> {
+fn plan_chains<'a>(observed: &'a Observed, changes: &mut Vec<(RuleChange, Why)>) -> HashSet<&'a ChainRef> {
     let mut wanted = HashSet::new();
     for (chain, rules) in observed.wanted.chains() {
         let why = match observed.present.chains.get(chain) {

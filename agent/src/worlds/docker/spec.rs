@@ -22,7 +22,7 @@ pub struct NewContainer {
     pub working_dir: Option<String>,
     /// Host name; only for a container with its own network or the host's.
     pub hostname: Option<String>,
-    /// Lines of `/etc/hosts`, `name:address`.
+    /// Lines of `/etc/hosts`, `name:address`; further names of the address after a space each.
     pub extra_hosts: Vec<String>,
     /// Its `resolv.conf`, if it is not that of another container; the engine's own choice when none.
     pub resolver: Option<Resolver>,

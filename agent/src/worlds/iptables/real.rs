@@ -69,11 +69,7 @@ impl RealIptables {
     /// Runs every program behind `prefix`, for example `nsenter --net=/var/run/netns/NAME`.
     pub fn behind(prefix: Vec<String>) -> Self {
         // Nobody knows which namespace is behind it; nothing can be counted there.
-        Self {
-            prefix,
-            counts: Arc::new(tokio::sync::OnceCell::new_with(Some(false))),
-            ..Self::default()
-        }
+        Self { prefix, counts: Arc::new(tokio::sync::OnceCell::new_with(Some(false))), ..Self::default() }
     }
 
     /// The rules of the network namespace that `path` stands for, such as `/var/run/netns/NAME`.

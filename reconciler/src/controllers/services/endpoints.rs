@@ -73,7 +73,7 @@ impl<'a> Lookup<'a> {
             return behind;
         }
         for (id, pod) in self.selected(service, spec) {
-            match self.endpoint(id, pod, spec) {
+            match self.endpoint(id, pod, service, spec) {
                 Ok(endpoint) => behind.endpoints.push(endpoint),
                 Err(None) => {}
                 Err(Some(why)) => {
@@ -93,6 +93,7 @@ impl<'a> Lookup<'a> {
         &self,
         id: &PodRef,
         pod: &PodInstance,
+        service: &PodRef,
         spec: &ServiceSpec,
     ) -> Result<Endpoint, Option<String>> {
         let no = |why: &str| Err(Some(why.to_owned()));
@@ -125,9 +126,16 @@ impl<'a> Lookup<'a> {
             ports,
             node: Some(node.clone()),
             pod: Some(id.name.clone()),
-            hostname: pod.spec.hostname.clone(),
+            hostname: hostname(&pod.spec, &service.name),
         })
     }
+}
+
+/// The name that a pod has in a service: as in Kubernetes, one with a `subdomain` only in the service of that
+/// name. One without has it in every service that leads to it, which is more than Kubernetes gives.
+fn hostname(pod: &PodSpec, service: &str) -> Option<String> {
+    let elsewhere = pod.subdomain.as_deref().is_some_and(|subdomain| subdomain != service);
+    pod.hostname.clone().filter(|_| !elsewhere)
 }
 
 /// The addresses of a service without selector.

@@ -6,7 +6,7 @@ use schema::codec::decode;
 use schema::condition::{Condition, ConditionStatus};
 use schema::keys::Key;
 use schema::kinds::dns::{DnsPath, DnsSpec, ServiceReference};
-use schema::kinds::pod::{ContainerPort, PodPhase, PodStatus, PortReference, Protocol};
+use schema::kinds::pod::{ContainerPort, PodPhase, PodSpec, PodStatus, PortReference, Protocol};
 use schema::kinds::service::{ServicePort, ServiceSpec, ServiceType};
 use schema::kinds::{KindSpec, Resource};
 use schema::meta::PodRef;
@@ -49,7 +49,10 @@ fn with_service(worlds: Worlds, name: &str, spec: ServiceSpec) -> Worlds {
 
 /// A pod `app: web` on a node, ready or not.
 fn with_pod(worlds: Worlds, name: &str, node: &str, ip: &str, ready: bool) -> Worlds {
-    let pod = web(name);
+    with_instance(worlds, &web(name), node, ip, ready)
+}
+
+fn with_instance(worlds: Worlds, pod: &PodInstance, node: &str, ip: &str, ready: bool) -> Worlds {
     let condition = Condition {
         kind: "Ready".into(),
         status: ConditionStatus::from(ready),
@@ -64,7 +67,7 @@ fn with_pod(worlds: Worlds, name: &str, node: &str, ip: &str, ready: bool) -> Wo
         conditions: vec![condition],
         ..PodStatus::default()
     };
-    worlds.pod(&pod).bound(node, &pod).put(&Key::PodStatus(node.into(), pod_ref(name)), &status)
+    worlds.pod(pod).bound(node, pod).put(&Key::PodStatus(node.into(), pod_ref(&pod.name)), &status)
 }
 
 fn web(name: &str) -> PodInstance {
@@ -234,6 +237,32 @@ fn node_ports_are_kept_given_and_never_given_twice() {
     assert!(plan.to_string().contains("NodePortNotAllocated"), "{plan}");
     let worlds = applied(with_service(worlds, "named", node_port(Some(30001))));
     assert_eq!(worlds.world.services[&pod_ref("named")].value.ports[0].node_port, Some(30001));
+}
+
+// Seen red with the pod's `hostname` in every service.
+#[test]
+fn a_pod_has_its_host_name_in_the_service_of_its_subdomain_else_in_each() {
+    let mut worlds = Worlds::new().nodes(1);
+    for name in ["one", "two"] {
+        worlds = with_service(worlds, name, service(&[("", 80)]));
+    }
+    let pods = [("a", Some("a"), None), ("b", Some("b"), Some("two")), ("c", None, Some("two"))];
+    for (index, (name, hostname, subdomain)) in pods.into_iter().enumerate() {
+        let mut pod = web(name);
+        let spec = PodSpec {
+            hostname: hostname.map(Into::into),
+            subdomain: subdomain.map(Into::into),
+            ..PodSpec::clone(&pod.spec)
+        };
+        pod.spec = spec.into();
+        worlds = with_instance(worlds, &pod, "n1", &format!("10.244.0.{}", index + 2), true);
+    }
+    let plan = planned(&worlds);
+    for (service, wanted) in [("one", [Some("a"), None, None]), ("two", [Some("a"), Some("b"), None])] {
+        let record = written(&plan, service);
+        let names: Vec<_> = record.endpoints.iter().map(|endpoint| endpoint.hostname.as_deref()).collect();
+        assert_eq!(names, wanted, "{service}");
+    }
 }
 
 /// The addresses and ports behind a service.

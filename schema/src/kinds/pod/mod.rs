@@ -71,6 +71,10 @@ pub struct PodSpec {
     /// Host name inside the pod; the pod's name when none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
+    /// Domain of the pod in its namespace: its full name is `HOSTNAME.SUBDOMAIN.NAMESPACE.svc.ZONE`, which is
+    /// answered if a headless service of this name leads to the pod and `hostname` is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subdomain: Option<String>,
     /// Uses the node's own network instead of an address of its own.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub host_network: bool,

@@ -51,6 +51,12 @@ impl Zone {
             origin: LowerName::new(domain),
             pods: LowerName::new(&pods),
             cluster_cidr: settings.cluster_cidr,
+            nodes: catalog
+                .peers
+                .values()
+                .filter_map(|peer| peer.address)
+                .chain(catalog.own_address)
+                .collect(),
             reverse: ranges.map(|range| (range, soa(&reverse_zone(range)))).into(),
             soa: soa(domain),
             entries: index.entries,

@@ -4,7 +4,7 @@
 //! (`kubernetes/dns:docs/specification.md`); the hosts of Dns objects come besides, wherever they lie.
 //! The index is built once for each catalog; a look-up is one of a hash table.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 
 use hickory_proto::rr::rdata::{A, PTR};
@@ -89,6 +89,8 @@ pub struct Zone {
     origin: LowerName,
     pods: LowerName,
     cluster_cidr: Ipv4Net,
+    /// Addresses of nodes, which pods on their networks have.
+    nodes: BTreeSet<Ipv4Addr>,
     /// Ranges whose reverse names nobody else knows, each with its SOA.
     reverse: Vec<(Ipv4Net, Record)>,
     soa: Record,
@@ -145,8 +147,9 @@ impl Zone {
         Answer::Found { answers, additionals }
     }
 
-    /// `a-b-c-d.<namespace>.pod.<zone>` and the names above it. Pods are not looked up, as CoreDNS does
-    /// it by default; what is no address of a pod is refused.
+    /// `a-b-c-d.<namespace>.pod.<zone>` and the names above it. Pods are not looked up, as CoreDNS does it by
+    /// default, and a node knows of others' pods on the host's network only that they have their node's
+    /// address; what can't be the address of a pod is refused.
     fn of_pods(&self, name: &LowerName, kind: RecordType) -> Option<Answer<'_>> {
         if !self.pods.zone_of(name) {
             return None;
@@ -160,7 +163,7 @@ impl Zone {
                     .and_then(|label| std::str::from_utf8(label).ok())
                     .filter(|label| !label.contains('.'))
                     .and_then(|label| label.replace('-', ".").parse().ok())
-                    .filter(|address| self.cluster_cidr.contains(address))?;
+                    .filter(|address| self.cluster_cidr.contains(address) || self.nodes.contains(address))?;
                 Some(match kind {
                     RecordType::A | RecordType::ANY => {
                         let record = Record::from_rdata(name.into(), TTL, RData::A(A(address)));

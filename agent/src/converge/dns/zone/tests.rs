@@ -5,11 +5,11 @@ use std::sync::Arc;
 use hickory_proto::rr::{LowerName, Name, RData, RecordType};
 use schema::kinds::pod::Protocol;
 use schema::meta::PodRef;
-use schema::records::{Endpoint, RouteRecord, ServicePortRecord, ServiceRecord, Subnet};
+use schema::records::{Endpoint, RouteRecord, ServicePortRecord, ServiceRecord, Subnet, Vtep};
 use schema::world::Versioned;
 
 use super::{Answer, TTL, Zone, ZoneSettings};
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, Peer};
 use crate::desired::Source;
 
 fn port(name: Option<&str>, protocol: Protocol, port: u16) -> ServicePortRecord {
@@ -66,7 +66,13 @@ fn example() -> Catalog {
         ("default", "none", none),
         ("prod", "db2", db),
     ];
-    catalog(services, &["shop.example.com", "inner.cluster.local", "web.default.svc.cluster.local"])
+    let (cidr, mac) = ("10.244.1.0/24".parse().unwrap(), "0a:58:0a:f4:00:00".into());
+    let vtep = Vtep { address: "192.0.2.12".parse().unwrap(), mac };
+    let peer = Peer { cidr, vtep, address: Some("192.0.2.12".parse().unwrap()), absent_since: None };
+    let peers = [("n2".to_owned(), peer)].into();
+    let known =
+        catalog(services, &["shop.example.com", "inner.cluster.local", "web.default.svc.cluster.local"]);
+    Catalog { peers, own_address: Some("192.0.2.11".parse().unwrap()), ..known }
 }
 
 fn zone(catalog: &Catalog) -> Zone {
@@ -94,8 +100,8 @@ fn ask(zone: &Zone, name: &str, kind: RecordType) -> Vec<String> {
     lines
 }
 
-// Seen red with the service's port in headless SRV records, with no empty names between a name and the
-// zone, with hosts that win over services, and with aliases that are no names.
+// Seen red without the other nodes' addresses, with the service's port in headless SRV records, with no empty
+// names between a name and the zone, with hosts that win over services, and with aliases that are no names.
 #[test]
 fn every_record_of_the_specification_is_answered() {
     use RecordType::{A, AAAA, ANY, CNAME, NS, PTR, SOA, SRV, TXT};
@@ -168,6 +174,8 @@ fn every_record_of_the_specification_is_answered() {
         ("10-244-1-5.default.pod.cluster.local.", A, &["A 10.244.1.5"]),
         ("10-244-1-5.default.pod.cluster.local.", AAAA, &[empty]),
         ("192-0-2-1.default.pod.cluster.local.", A, &[nothing]),
+        ("192-0-2-11.default.pod.cluster.local.", A, &["A 192.0.2.11"]),
+        ("192-0-2-12.prod.pod.cluster.local.", A, &["A 192.0.2.12"]),
         ("10-244-1.default.pod.cluster.local.", A, &[nothing]),
         ("10.244-1-5.default.pod.cluster.local.", A, &[nothing]),
         ("x.10-244-1-5.default.pod.cluster.local.", A, &[nothing]),

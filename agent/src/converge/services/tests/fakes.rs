@@ -170,7 +170,11 @@ async fn a_change_of_services_does_not_wait_for_the_read_that_others_cause() {
         rig.run().await.unwrap();
         tokio::time::advance(Duration::from_millis(200)).await;
     }
-    assert!(saves(&rig) >= 5, "what others change is seen within a second, whatever changes: {}", saves(&rig));
+    assert!(
+        saves(&rig) >= 5,
+        "what others change is seen within a second, whatever changes: {}",
+        saves(&rig)
+    );
 }
 
 #[tokio::test]

@@ -29,9 +29,11 @@ pub(super) fn validate(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
     for (index, one) in pod.tolerations.iter().enumerate() {
         toleration(one, &tolerations.index(index), findings);
     }
-    if let Some(hostname) = pod.hostname.as_deref().filter(|hostname| !is_dns_label(hostname)) {
-        let message = format!("Invalid value: `{hostname}`: {DNS_LABEL}");
-        findings.add(&rules::INVALID_NAME, &at.field("hostname"), message);
+    for (field, label) in [("hostname", &pod.hostname), ("subdomain", &pod.subdomain)] {
+        if let Some(label) = label.as_deref().filter(|label| !is_dns_label(label)) {
+            let message = format!("Invalid value: `{label}`: {DNS_LABEL}");
+            findings.add(&rules::INVALID_NAME, &at.field(field), message);
+        }
     }
     if pod.termination_grace_period_seconds > GRACE_MAX_SECONDS {
         let message = format!("Invalid value: must be less than or equal to {GRACE_MAX_SECONDS}");
