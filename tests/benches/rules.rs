@@ -6,8 +6,8 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
-use std::thread::JoinHandle;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use harness::{Change, Cluster, ClusterOptions, Context, NetWorld, Result, Where, ensure, eventually};
@@ -23,8 +23,8 @@ use crate::pods::sync;
 const ENDPOINTS: usize = 10;
 /// Longest wait for the rules.
 const PROGRAMMED_MAX: Duration = Duration::from_secs(180);
-/// Between two looks at a chain; a look takes 10 ms.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Between two looks at a chain; a look takes 10 ms of a core.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     // The poll never comes: every commit is found by the sync right after its push.
@@ -40,7 +40,8 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
             Ok(())
         })?;
         full(cluster, scale, table)?;
-        one_change(cluster, scale, table)
+        one_change(cluster, scale, table)?;
+        flushed(cluster, scale, table)
     })
 }
 
@@ -97,6 +98,27 @@ fn full(cluster: &mut Cluster, scale: Scale, table: &mut Table) -> Result<()> {
     cluster.node().wait_agent()
 }
 
+/// All rules of the table are flushed by hand, one time right after the other, until all stand again.
+fn flushed(cluster: &Cluster, scale: Scale, table: &mut Table) -> Result<()> {
+    let net = &cluster.node().net;
+    let chain = format!("{}-SERVICES", cluster.slot().instance().to_uppercase());
+    for time in ["once", "again at once"] {
+        let begun = Instant::now();
+        net.run("iptables", &["-w", "-t", "nat", "-F"])?;
+        let done = wait_chain(net, "PREROUTING", |rules| rules.contains(&chain))?;
+        let endpoints = endpoints(net)?;
+        ensure!(endpoints == scale.services * ENDPOINTS, "{endpoints} endpoints after a flush");
+        let what = format!("`iptables -t nat -F` {time} → rules of {} services are back", scale.services);
+        table.add(Row {
+            what: &what,
+            ours: ms(done.duration_since(begun)),
+            budget: "≤ 5 s",
+            ..Row::default()
+        });
+    }
+    Ok(())
+}
+
 /// One endpoint of one service moves, from the push and from its record in etcd until the rules follow;
 /// beside the same change by `iptables-restore`.
 fn one_change(cluster: &Cluster, scale: Scale, table: &mut Table) -> Result<()> {
@@ -111,7 +133,7 @@ fn one_change(cluster: &Cluster, scale: Scale, table: &mut Table) -> Result<()> 
         let begun = Instant::now();
         sync(cluster)?;
         let done = wait_chain(net, &chain, |rules| !rules.is_empty() && rules != before)?;
-        let stored = stored.join().ok().context("the watch panicked")??;
+        let stored = stored.seen.recv_timeout(PROGRAMMED_MAX).context("etcdctl saw no write")?;
         ours.add(done.duration_since(begun));
         of_record.add(done.saturating_duration_since(stored));
         bare.add(by_hand(cluster, net, &chain)?);
@@ -135,19 +157,33 @@ fn one_change(cluster: &Cluster, scale: Scale, table: &mut Table) -> Result<()> 
     Ok(())
 }
 
-/// When etcd tells whoever watches of the key's next write.
-fn next_write(cluster: &Cluster, key: &Key) -> Result<JoinHandle<Result<Instant>>> {
+/// An `etcdctl` that waits for a write.
+struct Watch {
+    etcdctl: Child,
+    seen: Receiver<Instant>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let _ = self.etcdctl.kill();
+        let _ = self.etcdctl.wait();
+    }
+}
+
+/// When etcd tells whoever watches of the key's next write: agents are told at the same time.
+fn next_write(cluster: &Cluster, key: &Key) -> Result<Watch> {
     let since = (cluster.etcd.revision()? + 1).to_string();
     let words = ["--endpoints", cluster.etcd.endpoint(), "watch", &key.to_string(), "--rev", &since];
-    let mut watch =
-        Command::new("etcdctl").args(words).env("ETCDCTL_API", "3").stdout(Stdio::piped()).spawn()?;
-    let lines = BufReader::new(watch.stdout.take().context("no output to read")?).lines();
-    Ok(std::thread::spawn(move || {
-        let seen = lines.map_while(|line| line.ok()).find(|line| line == "PUT").map(|_| Instant::now());
-        watch.kill()?;
-        watch.wait()?;
-        seen.context("etcdctl saw no write")
-    }))
+    let mut etcdctl = Command::new("etcdctl");
+    let mut etcdctl = etcdctl.args(words).env("ETCDCTL_API", "3").stdout(Stdio::piped()).spawn()?;
+    let lines = BufReader::new(etcdctl.stdout.take().context("no output to read")?).lines();
+    let (tell, seen) = mpsc::channel();
+    std::thread::spawn(move || {
+        // Nobody listens any more if the run has failed.
+        let put = lines.map_while(|line| line.ok()).find(|line| line == "PUT");
+        put.map(|_| tell.send(Instant::now()))
+    });
+    Ok(Watch { etcdctl, seen })
 }
 
 /// The chain that chooses an endpoint of a service.

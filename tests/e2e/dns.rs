@@ -11,10 +11,13 @@
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 
+use harness::manifests::web;
 use harness::{
     Change, Cluster, ClusterOptions, Context, Daemon, IMAGE, NetWorld, PodView, Result, Upstream, Where, dig,
-    ensure, eventually, netns_of, secs, service_address,
+    ensure, eventually, netns_of, secs, service_address, vip,
 };
+
+use crate::gateway::curl_by;
 
 /// Endpoints of the large service: more than one packet takes.
 const LARGE: u8 = 150;
@@ -129,7 +132,16 @@ fn restart_agents(cluster: &mut Cluster) -> Result<()> {
         node.agent.kill()?;
         node.begin_agent(&etcd)?;
     }
-    cluster.nodes.iter().try_for_each(|node| node.wait_agent().with_context(|| node.agent.log_tail()))
+    cluster.nodes.iter().try_for_each(|node| {
+        node.wait_agent().with_context(|| node.agent.log_tail())?;
+        // Until then those answer who did meanwhile.
+        let (address, agent) = (vip(cluster, 10)?, format!("pid={},", node.agent.pid()?));
+        eventually("the agent itself has the name server's socket", secs(30), || {
+            let sockets = node.net.run("ss", &["-Hlunp", "src", &format!("{address}:53")])?;
+            ensure!(sockets.contains(&agent), "{sockets}");
+            Ok(())
+        })
+    })
 }
 
 /// What is asked, and what is answered: `TYPE data` sorted, or the status and the zone that says so.
@@ -380,6 +392,20 @@ fn every_name_is_answered_on_three_nodes_also_with_everything_else_dead() -> Res
     })
 }
 
+/// A host that leads to a pod.
+const HELLO: &str = "hello.example";
+
+fn hello() -> Change {
+    let pod = web("hello").label("app", "hello").greeting("hello").to_string();
+    let text = format!(
+        "{pod}---\napiVersion: v1\nkind: Service\nmetadata: {{name: hello}}\nspec:\n  selector: {{app: hello}}\n  \
+         ports: [{{port: 80, targetPort: 8080}}]\n---\n\
+         apiVersion: minik8s.io/v1\nkind: Dns\nmetadata: {{name: hello}}\nspec:\n  host: {HELLO}\n  \
+         paths: [{{path: /deep/page, service: {{name: hello, port: 80}}, rewrite: /}}]\n"
+    );
+    Change::write("hello.yaml", text)
+}
+
 #[test]
 fn the_machines_own_resolver_is_changed_on_request_and_comes_back() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
@@ -408,6 +434,13 @@ fn the_machines_own_resolver_is_changed_on_request_and_comes_back() -> Result<()
         };
         with_variables(cluster, &[("MINIK8S_RESOLV_CONF", &file), ("MINIK8S_NODE_DNS", "true")])?;
         changed("the machine asks the cluster's server first")?;
+        cluster.push(&[hello()], "A host")?;
+        eventually("the machine finds the host by that", secs(60), || {
+            let url = format!("http://{HELLO}/deep/page");
+            let said = curl_by(&cluster.node().net, &path, &[url])?;
+            ensure!(said.trim() == "hello", "{said}");
+            Ok(())
+        })?;
         cluster.node_mut().agent.kill()?;
         ensure!(servers()? == both, "the file went with the agent");
         fs::write(&path, former)?;

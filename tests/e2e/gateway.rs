@@ -8,6 +8,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -25,6 +26,9 @@ const HOST: &str = "shop.example";
 /// Ready when it serves; it stays a second longer than its place among the endpoints.
 const GRACEFUL: &str = "    readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1, failureThreshold: 1}\n    \
     lifecycle: {preStop: {exec: {command: [sleep, \"1\"]}}}\n";
+
+/// Fewer say nothing of what is steady.
+const REQUESTS_MIN: usize = 30;
 
 /// The gateways as their clients see them: each node's own, at one address.
 struct Gateway {
@@ -167,15 +171,19 @@ fn dns(paths: &[(&str, &str, &str)]) -> Change {
 fn by_name(cluster: &Cluster, from: &NetWorld) -> Result<()> {
     let path = cluster.dir("resolv.conf");
     fs::write(&path, format!("nameserver {}\n", vip(cluster, 10)?))?;
-    let script = "mount --bind \"$0\" /etc/resolv.conf && exec curl -sS -f -m 10 \"$1\" \"$2\" \"$3\"";
     let urls = ["/", "/shop", "/shop/cart?x=1"].map(|at| format!("http://{HOST}{at}"));
-    let mut words = vec!["--mount", "sh", "-c", script];
-    let path = path.to_string_lossy();
-    words.push(&path);
-    words.extend(urls.iter().map(String::as_str));
-    let said = from.run("unshare", &words)?;
+    let said = curl_by(from, &path, &urls)?;
     ensure!(said.lines().eq(["this is home", "this is shop", "this is cart"]), "in {from:?}: {said}");
     Ok(())
+}
+
+/// What `curl` gets where this file is `resolv.conf`.
+pub(crate) fn curl_by(from: &NetWorld, resolv_conf: &Path, urls: &[String]) -> Result<String> {
+    let script = "mount --bind \"$0\" /etc/resolv.conf && exec curl -sS -f -m 10 \"$@\"";
+    let path = resolv_conf.to_string_lossy();
+    let mut words = vec!["--mount", "sh", "-c", script, &path];
+    words.extend(urls.iter().map(String::as_str));
+    from.run("unshare", &words)
 }
 
 /// Nobody but the pod's own resolver tells it where the host is.
@@ -221,7 +229,6 @@ fn three_paths_of_a_host_lead_to_three_services_whatever_else_is_down() -> Resul
         gateway.says("/", 200, "this is home")?;
         gateway.says("/shop", 200, "this is shop")?;
         gateway.says("/shop/cart?x=1", 200, "this is cart")?;
-        gateway.says("/shopping", 404, "")?;
         gateway.says("/empty", 503, "service default/empty has no endpoint")?;
         let other = format!("http://{}/", gateway.address);
         for node in &gateway.nodes {
@@ -239,8 +246,41 @@ fn three_paths_of_a_host_lead_to_three_services_whatever_else_is_down() -> Resul
         for pod in &pods {
             by_its_own_resolver(cluster, pod)?;
         }
+        told_by_the_cli(cluster, &gateway)?;
         moved_and_left_alone(cluster, &gateway)
     })
+}
+
+/// What the program says of the host, and of a service behind it, is what is there.
+fn told_by_the_cli(cluster: &Cluster, gateway: &Gateway) -> Result<()> {
+    let service = ready(cluster, "shop", 1)?;
+    let endpoint = format!("{}:8080", service.endpoints[0].address);
+    let address = service.cluster_ip.context("shop has no address")?.to_string();
+    for (words, wanted) in [
+        (&["get", "services"][..], vec!["shop", &address]),
+        (&["get", "endpoints"], vec!["shop", &endpoint]),
+        (&["get", "dns"], vec![HOST, "/shop/cart", "cart"]),
+        (&["describe", "service", "shop"], vec![&address, &endpoint]),
+    ] {
+        let said = cluster.cli(words)?.stdout;
+        ensure!(wanted.iter().all(|word| said.contains(word)), "{words:?} says {said}");
+    }
+    let nodes: Vec<&str> = cluster.nodes.iter().map(|node| node.name.as_str()).collect();
+    eventually("each node is said to have programmed it", secs(30), || {
+        let said = cluster.cli(&["describe", "service", "shop"])?.stdout;
+        let done = |node: &str| {
+            let mut lines = said.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            lines.any(|words| words.first() == Some(&node) && words.last() == Some(&"programmed"))
+        };
+        ensure!(nodes.iter().all(|node| done(node)), "{said}");
+        Ok(())
+    })?;
+    // And so it is.
+    for node in &gateway.nodes {
+        let rules = node.run("iptables-save", &["-t", "nat"])?;
+        ensure!(rules.contains(&format!("--to-destination {endpoint}")), "{rules}");
+    }
+    Ok(())
 }
 
 /// A route moves under requests; then all that told it is gone, then the agents, which come back.
@@ -251,15 +291,25 @@ fn moved_and_left_alone(cluster: &mut Cluster, gateway: &Gateway) -> Result<()> 
         cluster.push(&[dns(paths)], "Move")?;
         let wanted = if paths.len() == 1 { "this is shop" } else { "this is cart" };
         gateway.says("/shop", 200, wanted)?;
+        if paths.len() == 1 {
+            // Whole words of the path count.
+            for path in ["/", "/shopping"] {
+                gateway.says(path, 404, &format!("no path of {HOST} leads to {path}"))?;
+            }
+        }
     }
-    println!("{} requests while the route moved", steady.end()?);
+    let requests = steady.end()?;
+    println!("{requests} requests while the route moved");
+    ensure!(requests >= REQUESTS_MIN, "{requests} requests while the route moved");
 
     let steady = Steady::start(&gateway.nodes, gateway.socket(), "/shop", "this is cart");
     cluster.reconcilers[0].kill()?;
     cluster.etcd.daemon.kill()?;
     let serves = || gateway.says_now("/shop", 200, "this is cart");
     holds("the gateways serve", secs(3), serves)?;
-    println!("{} requests without etcd and reconciler", steady.end()?);
+    let requests = steady.end()?;
+    println!("{requests} requests without etcd and reconciler");
+    ensure!(requests >= REQUESTS_MIN, "{requests} requests without etcd and reconciler");
     for node in &mut cluster.nodes {
         node.agent.kill()?;
     }

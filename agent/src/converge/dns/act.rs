@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::forward::Forwarder;
 use super::listen::{self, Running, Sockets};
-use super::plan::{DnsPlan, NodeStep, Observed};
+use super::plan::{DnsPlan, HOSTS_MAX, NodeStep, Observed, Split, split_hosts};
 use super::resolv::PORT;
 use super::{DnsLoop, Handler, host};
 use crate::standby::{Role, copy};
@@ -18,6 +18,17 @@ pub struct Outcome {
     pub done: Vec<String>,
     /// What could not be done, with the reason.
     pub failed: Vec<String>,
+}
+
+/// Domains that are named in a line of the log.
+const NAMED_MAX: usize = 6;
+
+fn named(split: &Split) -> String {
+    let first: Vec<&str> = split.domains.iter().take(NAMED_MAX).map(String::as_str).collect();
+    match split.domains.len() - first.len() {
+        0 => first.join(" "),
+        more => format!("{} and {more} more", first.join(" ")),
+    }
 }
 
 impl DnsLoop {
@@ -77,7 +88,7 @@ impl DnsLoop {
     }
 
     async fn change_machine(&mut self, observed: &Observed, step: NodeStep, outcome: &mut Outcome) {
-        let bridge = host::bridge(&self.deps.instance);
+        let link = host::link(&self.deps.instance);
         let path = &observed.path;
         let (what, result) = match step {
             NodeStep::Nothing => return,
@@ -95,14 +106,20 @@ impl DnsLoop {
             }
             NodeStep::Forget => (format!("{path} was changed by others and stays"), self.files.forget()),
             NodeStep::Split(split) => {
-                let domains: Vec<&str> = split.domains.iter().map(String::as_str).collect();
-                let what = format!("systemd-resolved asks the cluster's server for {}", domains.join(" "));
-                (what, host::set_split(&bridge, &split).await)
+                let what = format!("systemd-resolved asks the cluster's server for {}", named(&split));
+                let more = split_hosts(observed).count().saturating_sub(HOSTS_MAX);
+                if more > 0 {
+                    tracing::warn!(
+                        "dns: systemd-resolved takes {} domains of a link; this machine does not find the last \
+                         {more} of the hosts, in the order of their names; pods do",
+                        HOSTS_MAX + 1
+                    );
+                }
+                (what, host::set_split(&link, &split).await)
             }
-            NodeStep::Unsplit => (
-                "systemd-resolved does not ask the cluster's server".to_owned(),
-                host::unsplit(&bridge).await,
-            ),
+            NodeStep::Unsplit => {
+                ("systemd-resolved does not ask the cluster's server".to_owned(), host::unsplit(&link).await)
+            }
         };
         match result {
             Ok(()) => outcome.done.push(what),

@@ -2,6 +2,7 @@
 //!
 //! What was there before is on disk before anything is changed, and stays there until it is back.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
@@ -17,6 +18,10 @@ use crate::desired::replace;
 
 /// How systemd-resolved is asked and told.
 const RESOLVECTL: &str = "resolvectl";
+
+/// What is off for our link, whatever holds for all links: our server is asked for its names alone, in clear,
+/// and signs nothing.
+pub(super) const OFF: [&str; 3] = ["default-route", "dnsovertls", "dnssec"];
 
 /// Longest time for it.
 const RESOLVECTL_MAX: Duration = Duration::from_secs(5);
@@ -120,9 +125,10 @@ fn replace_text(path: &Path, text: &str) -> io::Result<()> {
     file.sync_all()
 }
 
-/// The bridge of an instance, to which systemd-resolved ties the cluster's names.
-pub fn bridge(instance: &str) -> String {
-    crate::converge::network::render::Names::of(instance).bridge
+/// The link of an instance to which systemd-resolved ties the cluster's names: the tunnel. It asks nothing by
+/// way of a link without carrier, and the bridge has none while there is no pod.
+pub fn link(instance: &str) -> String {
+    crate::converge::network::render::Names::of(instance).tunnel
 }
 
 /// What systemd-resolved knows of a link.
@@ -134,7 +140,14 @@ pub(super) async fn split_by(program: &str, link: &str) -> Resolved {
     let ask = async {
         let servers = words(&run(program, &["dns", link]).await?);
         let domains = words(&run(program, &["domain", link]).await?).into_iter().collect();
-        io::Result::Ok(Split { servers, domains })
+        let mut switches = BTreeSet::new();
+        for switch in OFF {
+            let value = words(&run(program, &[switch, link]).await?);
+            if value.first().is_some_and(|value| value != "no") {
+                switches.insert(switch);
+            }
+        }
+        io::Result::Ok(Split { servers, domains, switches })
     };
     match ask.await {
         Ok(split) => Resolved::Says(split),
@@ -152,20 +165,23 @@ fn words(text: &str) -> Vec<String> {
 
 /// Lets systemd-resolved ask these servers for these domains, and for nothing else.
 pub async fn set_split(link: &str, split: &Split) -> io::Result<()> {
-    let servers = split.servers.iter().map(String::as_str);
-    resolvectl(&["dns", link].into_iter().chain(servers).collect::<Vec<_>>()).await?;
+    set_split_by(RESOLVECTL, link, split).await
+}
+
+pub(super) async fn set_split_by(program: &str, link: &str, split: &Split) -> io::Result<()> {
+    // A link with a server and nothing else is asked for everything: the server comes last.
+    for switch in OFF {
+        run(program, &[switch, link, "no"]).await?;
+    }
     let domains = split.domains.iter().map(String::as_str);
-    resolvectl(&["domain", link].into_iter().chain(domains).collect::<Vec<_>>()).await?;
-    resolvectl(&["default-route", link, "false"]).await.map(drop)
+    run(program, &["domain", link].into_iter().chain(domains).collect::<Vec<_>>()).await?;
+    let servers = split.servers.iter().map(String::as_str);
+    run(program, &["dns", link].into_iter().chain(servers).collect::<Vec<_>>()).await.map(drop)
 }
 
 /// Lets systemd-resolved forget the link.
 pub async fn unsplit(link: &str) -> io::Result<()> {
-    resolvectl(&["revert", link]).await.map(drop)
-}
-
-async fn resolvectl(arguments: &[&str]) -> io::Result<String> {
-    run(RESOLVECTL, arguments).await
+    run(RESOLVECTL, &["revert", link]).await.map(drop)
 }
 
 async fn run(program: &str, arguments: &[&str]) -> io::Result<String> {
@@ -177,9 +193,10 @@ async fn run(program: &str, arguments: &[&str]) -> io::Result<String> {
     let output = output.map_err(failed)?;
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        // Not all of it: there may be 256 domains.
         false => Err(io::Error::other(format!(
             "resolvectl {}: {}",
-            arguments.join(" "),
+            arguments[..arguments.len().min(3)].join(" "),
             String::from_utf8_lossy(&output.stderr).trim()
         ))),
     }

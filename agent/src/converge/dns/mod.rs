@@ -25,6 +25,8 @@ mod listen;
 mod observe;
 pub mod plan;
 pub mod resolv;
+#[cfg(test)]
+mod resolved_tests;
 mod server;
 #[cfg(test)]
 mod tests;

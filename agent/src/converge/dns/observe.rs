@@ -16,14 +16,16 @@ impl DnsLoop {
         let has_use = if node_dns { bound.is_some() } else { !self.asked_resolved };
         let former_link = former.as_ref().and_then(|former| former.link.as_deref());
         let resolved = match has_use && resolv::asks_resolved(&machine, link.as_deref(), former_link) {
-            true => host::split(&host::bridge(&self.deps.instance)).await,
+            true => host::split(&host::link(&self.deps.instance)).await,
             false => Resolved::NotAsked,
         };
-        self.asked_resolved |= !matches!(resolved, Resolved::Silent(_));
+        let address = subnet.map(|subnet| dns_address(subnet.service_cidr));
+        // Without our address nobody knows whether what it says is ours.
+        self.asked_resolved |= address.is_some() && !matches!(resolved, Resolved::Silent(_));
         Observed {
             instance: self.deps.instance.clone(),
             domain: self.deps.settings.domain_text(),
-            address: subnet.map(|subnet| dns_address(subnet.service_cidr)),
+            address,
             bound,
             given: self.deps.settings.upstream.clone(),
             asked: self.forwarders.borrow().upstreams().to_vec(),

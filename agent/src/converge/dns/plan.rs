@@ -33,16 +33,18 @@ pub struct Former {
     pub text: String,
 }
 
-/// What systemd-resolved knows of our bridge.
+/// What systemd-resolved knows of our link.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Split {
     /// Name servers.
     pub servers: Vec<String>,
     /// Domains; with `~` those that are only asked there.
     pub domains: BTreeSet<String>,
+    /// What is on and should be off.
+    pub switches: BTreeSet<&'static str>,
 }
 
-/// What systemd-resolved said when it was asked about our bridge.
+/// What systemd-resolved said when it was asked about our link.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Resolved {
     /// The machine's file does not lead to it, or it was not asked, or there is nothing to ask it with.
@@ -79,11 +81,14 @@ pub struct Observed {
     pub former: Option<Former>,
     /// The machine's own resolver shall know the cluster's names.
     pub node_dns: bool,
-    /// What systemd-resolved knows of the bridge.
+    /// What systemd-resolved knows of the tunnel's link.
     pub resolved: Resolved,
     /// Hosts of Dns objects.
     pub hosts: BTreeSet<String>,
 }
+
+/// systemd-resolved takes 256 domains of a link, one of which is the zone; of more it takes none.
+pub(super) const HOSTS_MAX: usize = 255;
 
 /// What becomes of the machine's own resolver.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -206,8 +211,13 @@ fn undo(seen: &Observed, written: bool) -> NodeStep {
 
 /// The zone, and every host outside of it.
 fn split_of(server: Ipv4Addr, seen: &Observed) -> Split {
-    let within = format!(".{}", seen.domain);
-    let hosts = seen.hosts.iter().filter(|host| !host.ends_with(&within));
+    let hosts = split_hosts(seen).take(HOSTS_MAX);
     let domains = [&seen.domain].into_iter().chain(hosts).map(|domain| format!("~{domain}")).collect();
-    Split { servers: vec![server.to_string()], domains }
+    Split { servers: vec![server.to_string()], domains, switches: BTreeSet::new() }
+}
+
+/// The hosts that the zone does not hold, in order.
+pub(super) fn split_hosts(seen: &Observed) -> impl Iterator<Item = &String> {
+    let within = format!(".{}", seen.domain);
+    seen.hosts.iter().filter(move |host| !host.ends_with(&within))
 }

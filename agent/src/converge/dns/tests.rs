@@ -28,7 +28,7 @@ use crate::worlds::netlink::FakeNetlink;
 const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
 const OWN: &str = "nameserver 192.0.2.1\nsearch lan\n";
 
-fn seen(node_dns: bool) -> Observed {
+pub(super) fn seen(node_dns: bool) -> Observed {
     Observed {
         instance: "mk8s".into(),
         domain: "cluster.local".into(),
@@ -119,14 +119,19 @@ fn the_machines_file_is_changed_once_and_comes_back() {
 #[test]
 fn systemd_resolved_asks_for_the_zone_and_hosts_outside_of_it_only() {
     let domains = |list: &[&str]| list.iter().map(|d| (*d).to_owned()).collect::<BTreeSet<_>>();
-    let wanted =
-        Split { servers: vec![VIP.to_string()], domains: domains(&["~cluster.local", "~shop.example.com"]) };
+    let wanted = Split {
+        servers: vec![VIP.to_string()],
+        domains: domains(&["~cluster.local", "~shop.example.com"]),
+        ..Split::default()
+    };
     let with =
         |node_dns, split: Split| plan(&Observed { resolved: Resolved::Says(split), ..seen(node_dns) }).node;
     assert_eq!(with(true, Split::default()), NodeStep::Split(wanted.clone()));
     assert_eq!(with(true, wanted.clone()), NodeStep::Nothing);
     let fewer = Split { domains: domains(&["~cluster.local"]), ..wanted.clone() };
     assert_eq!(with(true, fewer), NodeStep::Split(wanted.clone()));
+    let asked_for_all = Split { switches: BTreeSet::from(["default-route"]), ..wanted.clone() };
+    assert_eq!(with(true, asked_for_all), NodeStep::Split(wanted.clone()));
     assert_eq!(with(false, wanted), NodeStep::Unsplit);
     assert_eq!(with(false, Split::default()), NodeStep::Nothing);
 }

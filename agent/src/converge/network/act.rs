@@ -112,6 +112,7 @@ impl NetworkLoop {
             }
         }
     }
+
     /// Looks how what was just written is printed. `written_at` is the kernel's count that we left.
     async fn settle_doubts(&mut self, doubts: Doubts<Vec<Words>>, written_at: Option<u32>) {
         // What can't be read now is in doubt again after the next look.

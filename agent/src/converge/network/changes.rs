@@ -18,8 +18,9 @@ const ASK_EVERY: Duration = Duration::from_millis(500);
 /// How often it is tried where there is no count: the full look is all that is left then.
 const TRY_EVERY: Duration = Duration::from_secs(10);
 
-/// Nudges all of these after each change of rules by anyone, until it is told to end. A loop that made
-/// the change itself knows that by the count, and does nothing.
+/// Nudges all of these after each change of rules by anyone but this agent's loops in chains of their own,
+/// until it is told to end. A loop that changed one of the kernel's chains itself knows that by the count,
+/// and does nothing.
 pub async fn watch(iptables: Arc<dyn Iptables>, nudges: Vec<Nudge>, shutdown: CancellationToken) {
     let ask = async {
         let mut known = None;

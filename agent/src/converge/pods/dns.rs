@@ -37,8 +37,8 @@ pub fn resolver(pod: &PodInstance, node: &NodeDns) -> Resolver {
     resolver
 }
 
-/// What a pod is called in its own `/etc/hosts`: with a `subdomain` the full name and then the host name, as the
-/// kubelet writes it, so that programs that ask for their full name are told it; else the host name.
+/// What a pod is called in its own `/etc/hosts`: with a `subdomain` the full name and then the host name, as
+/// the kubelet writes it, so that programs that ask for their full name are told it; else the host name.
 pub fn own_names(pod: &PodInstance, hostname: &str, node: &NodeDns) -> String {
     match &pod.spec.subdomain {
         Some(subdomain) => {

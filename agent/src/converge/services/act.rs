@@ -1,5 +1,5 @@
-//! Carries the plan of the services out: the rules in one transaction per table, then the UDP
-//! connections that lead where nobody serves.
+//! Carries the plan of the services out: the rules, what packets meet of them in one transaction per
+//! table, then the UDP connections that lead where nobody serves.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -31,6 +31,8 @@ pub struct Outcome {
     pub refused: Vec<Refusal>,
     /// What could not be done and is no reason to hurry.
     pub tolerated: Vec<String>,
+    /// Nothing could be written because others had changed the rules since they were read.
+    pub is_outdated: bool,
 }
 
 /// A service that is left out from now on.
@@ -72,14 +74,23 @@ impl ServicesLoop {
         let what = summary(&plan.rules);
         let changes: Vec<RuleChange> = plan.rules.iter().map(|(change, _)| change.clone()).collect();
         let before = self.deps.iptables.generation().await;
-        // The legacy programs write the whole table anew in each transaction.
+        // The legacy programs write the whole table anew in each transaction. What was refused is sent
+        // whole: of several transactions only the first that is bad would be told of each time.
         let input = match before {
-            Some(_) => restore_in_parts(&changes, &plan.unreached, PART),
-            None => restore_input(&changes),
+            Some(_) if !self.was_refused => restore_in_parts(&changes, &plan.unreached, PART),
+            _ => restore_input(&changes),
         };
-        if let Err(error) = self.deps.iptables.restore(&input).await {
-            // Of two tables one may be written.
+        let result = self.deps.iptables.restore(&input).await;
+        self.was_refused = result.is_err();
+        if let Err(error) = result {
+            // Of several transactions some may be written.
             self.reading.present = None;
+            if before.is_some() && before != self.reading.generation {
+                // What the rules lead to may be gone: that is no service's fault.
+                tracing::debug!(%error, "rules that others changed meanwhile are read, and written then");
+                outcome.is_outdated = true;
+                return false;
+            }
             let now = Instant::now();
             for (service, why) in refused::owners(&error, &input, &observed.wanted) {
                 let is_news = self.rendered.refuse(&service, &why, now);

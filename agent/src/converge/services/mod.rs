@@ -83,6 +83,8 @@ pub struct ServicesLoop {
     udp_settled: Option<UdpSettled>,
     /// When the rules came to the revision that is told.
     programmed_at: Option<Timestamp>,
+    /// The last input was refused.
+    was_refused: bool,
 }
 
 /// The rules of the catalog that was seen last: a service that is the same is not rendered again.
@@ -109,6 +111,7 @@ impl ServicesLoop {
             spellings: Spellings::default(),
             udp_settled: None,
             programmed_at: None,
+            was_refused: false,
         }
     }
 }

@@ -168,8 +168,8 @@ fn plan_removals(observed: &Observed, wanted: &HashSet<&ChainRef>, changes: &mut
     }
 }
 
-/// After a change, also of the node's address, and once after a start: whoever ran before may have died between rules and
-/// connections. TCP is left alone: its connections end by themselves when the endpoint does.
+/// After a change, also of the node's address, and once after a start: whoever ran before may have died
+/// between rules and connections. TCP is left alone: its connections end by themselves when the endpoint does.
 fn plan_udp(observed: &Observed) -> Option<UdpServing> {
     let wanted = &observed.wanted.udp;
     let settled = observed.udp_settled.as_ref();

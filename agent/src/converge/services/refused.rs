@@ -1,5 +1,5 @@
-//! Whose a rule is that iptables refuses: all services are one transaction, and one that can't be
-//! programmed must not keep the others from it. A refused service is left out wholly, until its record
+//! Whose a rule is that iptables refuses: services share transactions, and one that can't be programmed
+//! must not keep the others from it. A refused service is left out wholly, until its record
 //! changes or it is tried again. A refusal that names no rule of a service (the legacy backend may name
 //! its COMMIT line only) is a failure of the whole, and nobody is left out for it. Pure.
 

@@ -32,7 +32,7 @@ impl ServicesLoop {
         outcome.tolerated.iter().for_each(|sentence| tracing::warn!("services: {sentence}"));
         outcome.refused.iter().for_each(|refusal| self.tell_refused(refusal));
         let error = outcome.failed.join("; ");
-        let is_done = error.is_empty() && outcome.refused.is_empty();
+        let is_done = error.is_empty() && outcome.refused.is_empty() && !outcome.is_outdated;
         // Of what the disk knows no revision is known, and nobody waits for one.
         if let Some(revision) = observed.revision {
             let is_news = |known: &mut i64| std::mem::replace(known, revision) != revision;

@@ -76,19 +76,33 @@ impl Iptables for FakeIptables {
     async fn restore(&self, input: &str) -> Result<(), IptablesError> {
         let mut rules = self.allowed("iptables-restore")?;
         let is_bad = |line: &str| rules.refuse_lines.iter().any(|bad| line.contains(bad));
-        let refused = input.lines().enumerate().filter(|(_, line)| is_bad(line));
-        let lines: Vec<usize> = refused.map(|(at, _)| at + 1).collect();
-        if !lines.is_empty() {
-            let named: Vec<String> = lines.iter().map(|line| format!("line {line}: bad rule")).collect();
-            let (program, message) = ("iptables-restore".to_owned(), named.join("; "));
-            return Err(IptablesError::Refused { program, message, lines });
+        let (mut above, mut lines, mut good) = (0, Vec::new(), String::new());
+        // Without `apply` all is one: nobody could tell what is there after half of it.
+        let end = if rules.apply.is_some() { "COMMIT\n" } else { "\0" };
+        for transaction in input.split_inclusive(end) {
+            let bad = transaction.lines().enumerate().filter(|(_, line)| is_bad(line));
+            lines = bad.map(|(at, _)| above + at + 1).collect();
+            if !lines.is_empty() {
+                break;
+            }
+            above += transaction.lines().count();
+            good.push_str(transaction);
         }
-        rules.restored.push(input.to_owned());
-        if let Some(apply) = rules.apply {
-            rules.saved = apply(&rules.saved, input);
+        if !good.is_empty() {
+            if let Some(apply) = rules.apply {
+                rules.saved = apply(&rules.saved, &good);
+            }
+            // What is refused counts wholly, as its steps are not known.
+            let steps = if lines.is_empty() { loud_steps(&good) } else { 1 };
+            rules.generation = rules.generation.map(|count| count + steps);
+            rules.restored.push(good);
         }
-        rules.generation = rules.generation.map(|count| count + loud_steps(input));
-        Ok(())
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let named: Vec<String> = lines.iter().map(|line| format!("line {line}: bad rule")).collect();
+        let (program, message) = ("iptables-restore".to_owned(), named.join("; "));
+        Err(IptablesError::Refused { program, message, lines })
     }
 
     async fn has_random_fully(&self) -> Result<bool, IptablesError> {

@@ -2,7 +2,8 @@
 //!
 //! Two loops write rules, each chains of its own, and the kernel counts every transaction: without this
 //! each loop would read all rules again, those of 1,000 services half a second, whenever the other has
-//! written. What both look at are the kernel's own chains, in which their jumps stand in an order. Pure.
+//! written. What both look at are the kernel's own chains, in which their jumps stand in an order. While one
+//! of them writes, the other waits for its turn and for the count: a second with 1,000 services. Pure.
 
 /// How many of the kernel's steps are not counted.
 #[derive(Debug, Default)]

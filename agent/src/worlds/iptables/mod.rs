@@ -83,7 +83,8 @@ pub enum IptablesError {
 pub trait Iptables: Send + Sync + 'static {
     /// All rules of all tables, as `iptables-save` prints them.
     async fn save(&self) -> Result<String, IptablesError>;
-    /// Applies `input` as `iptables-restore --noflush` does: per table all of it or nothing.
+    /// Applies `input` as `iptables-restore --noflush` does: up to each `COMMIT` all of it or nothing, and
+    /// nothing after one that is refused.
     async fn restore(&self, input: &str) -> Result<(), IptablesError>;
     /// `MASQUERADE` takes `--random-fully`.
     async fn has_random_fully(&self) -> Result<bool, IptablesError>;

@@ -83,6 +83,12 @@ impl RealIptables {
         self.run("iptables", "iptables", &["--version"], "").await
     }
 
+    /// Every program is run by this one.
+    #[cfg(test)]
+    pub(super) fn through(self, runner: &[String]) -> Self {
+        Self { prefix: [runner, &self.prefix].concat(), ..self }
+    }
+
     /// Somebody reads all rules now.
     #[cfg(test)]
     pub(super) fn is_read(&self) -> bool {

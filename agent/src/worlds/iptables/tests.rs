@@ -89,7 +89,7 @@ async fn who_waits_for_a_read_is_given_it_only_if_nothing_changed_meanwhile() {
             let iptables = iptables.clone();
             async move { iptables.save().await.unwrap() }
         });
-        while !iptables.is_read() {
+        while !iptables.is_read() && !first.is_finished() {
             tokio::task::yield_now().await;
         }
         node.run("iptables", &["-N", &format!("NEW{number}")]);
@@ -99,6 +99,25 @@ async fn who_waits_for_a_read_is_given_it_only_if_nothing_changed_meanwhile() {
         }
         first.await.unwrap();
     }
+}
+
+// Seen red with nothing left for those who wait.
+#[tokio::test]
+async fn those_who_read_at_once_run_the_program_once() {
+    let node = TestNamespace::new();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let count = format!("echo >> {}; exec \"$@\"", file.path().display());
+    let iptables = RealIptables::at(node.path()).through(&["sh", "-c", &count, "sh"].map(str::to_owned));
+    iptables.generation().await.unwrap();
+    let runs = || std::fs::read_to_string(file.path()).unwrap().lines().count();
+    let before = runs();
+    let (first, second, third) = tokio::join!(iptables.save(), iptables.save(), iptables.save());
+    let first = first.unwrap();
+    assert!(first.contains("*filter") || first.is_empty(), "{first}");
+    assert_eq!((second.unwrap(), third.unwrap()), (first.clone(), first));
+    assert_eq!(runs(), before + 1);
+    iptables.save().await.unwrap();
+    assert_eq!(runs(), before + 2, "nothing is kept for later");
 }
 
 #[tokio::test]

@@ -264,6 +264,60 @@ async fn services_that_iptables_refuses_keep_no_other_from_its_rules() {
     assert_eq!(rig.run().await, Ok(false));
 }
 
+// Seen red with what was refused sent in parts again: one round for each bad service.
+#[tokio::test]
+async fn bad_services_of_several_transactions_are_left_out_in_three_rounds() {
+    let mut rig = rig();
+    rig.iptables.rules().saved = BARE.to_owned();
+    rig.iptables.rules().apply = Some(after_restore);
+    let records: Vec<(String, ServiceRecord)> =
+        (1..=200_u8).map(|n| (format!("s{n:03}"), at(n, &format!("10.244.3.{n}:80")))).collect();
+    let bad = [20, 90, 110, 170].map(|n| format!("10.244.3.{n}:80"));
+    rig.iptables.rules().refuse_lines = bad.to_vec();
+    let all: Vec<(&str, ServiceRecord)> = records.iter().map(|(n, r)| (n.as_str(), r.clone())).collect();
+    rig.know(Source::Etcd, 7, &all);
+    for _ in 0..3 {
+        assert_eq!(rig.run().await, Ok(true));
+    }
+    let is_good =
+        |(_, record): &&(&str, ServiceRecord)| !bad.contains(&format!("{}:80", record.endpoints[0].address));
+    let good: Vec<(&str, &ServiceRecord)> = all.iter().filter(is_good).map(|(n, r)| (*n, r)).collect();
+    assert_eq!(good.len(), 196);
+    assert_eq!(rig.iptables.rules().saved, programmed(&good));
+    assert_eq!(rig.run().await, Ok(false));
+    assert_eq!(rig.status.borrow().clone().unwrap().left_out.len(), 4);
+}
+
+// Seen red with every refusal taken for a service's fault.
+#[tokio::test(start_paused = true)]
+async fn no_service_is_left_out_for_what_others_took_away() {
+    let mut rig = rig();
+    rig.iptables.rules().saved = BARE.to_owned();
+    rig.iptables.rules().apply = Some(after_restore);
+    rig.know(Source::Etcd, 5, &[("web", service(&["10.244.3.5:80"]))]);
+    assert_eq!(rig.run().await, Ok(true));
+    // All is flushed and gone, and what is written by what was known leads to a chain that is not there.
+    {
+        let mut rules = rig.iptables.rules();
+        (rules.generation, rules.saved) = (Some(99), BARE.to_owned());
+        rules.refuse_lines = vec!["10.244.3.6:80".into()];
+    }
+    let moved = service(&["10.244.3.6:80"]);
+    rig.know(Source::Etcd, 6, &[("web", moved.clone())]);
+    assert_eq!(rig.run().await, Ok(true));
+    assert!(
+        rig.news.is_empty() && rig.next == Some(Next::After(Duration::from_millis(100))),
+        "{:?}",
+        rig.next
+    );
+    assert_eq!(*rig.programmed.borrow(), 5);
+    rig.iptables.rules().refuse_lines.clear();
+    assert_eq!(rig.run().await, Ok(true));
+    assert_eq!(rig.iptables.rules().saved, programmed(&[("web", &moved)]));
+    let expected = RulesStatus { revision: 6, ..RulesStatus::default() };
+    assert_eq!(rig.timeless(), Some(expected));
+}
+
 // Seen red with `leaves_out` always false.
 #[tokio::test]
 async fn a_restarted_agent_leaves_the_refused_service_out_and_touches_no_other() {

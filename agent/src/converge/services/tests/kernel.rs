@@ -26,12 +26,12 @@ use crate::worlds::netlink::{Netlink as _, PodLink, RealNetlink, host_link_name}
 
 const WAIT: Duration = Duration::from_secs(2);
 
-struct Node {
-    namespace: TestNamespace,
+pub(super) struct Node {
+    pub(super) namespace: TestNamespace,
     netlink: Arc<RealNetlink>,
-    iptables: Arc<RealIptables>,
+    pub(super) iptables: Arc<RealIptables>,
     network: NetworkLoop,
-    services: ServicesLoop,
+    pub(super) services: ServicesLoop,
     catalogs: watch::Sender<Arc<Catalog>>,
     revision: i64,
     /// A process in the node's own namespace, and one in the neighbour's.
@@ -41,7 +41,7 @@ struct Node {
     _tables: watch::Sender<PodTable>,
 }
 
-async fn converge<L: Loop>(the_loop: &mut L) -> bool {
+pub(super) async fn converge<L: Loop>(the_loop: &mut L) -> bool {
     let Observation::Ready(observed) = the_loop.observe().await.unwrap() else { panic!("ready") };
     let plan = L::plan(&observed, jiff::Timestamp::now());
     let acts = !plan.is_empty();
@@ -53,7 +53,7 @@ async fn converge<L: Loop>(the_loop: &mut L) -> bool {
 impl Node {
     /// A node at 192.0.2.1 whose FORWARD drops, as Docker leaves it, and a neighbour at 192.0.2.2,
     /// who is the way to everywhere.
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         let mut namespace = TestNamespace::new();
         let (outside, own) = (namespace.pod(), namespace.process());
         let peer = outside.to_string();
@@ -107,7 +107,7 @@ impl Node {
         }
     }
 
-    fn know(&mut self, services: &[(&str, &ServiceRecord)]) {
+    pub(super) fn know(&mut self, services: &[(&str, &ServiceRecord)]) {
         self.revision += 1;
         let table = services.iter().map(|(name, record)| {
             let value = ServiceRecord::clone(record);
@@ -119,7 +119,7 @@ impl Node {
     }
 
     /// Knows and programs these services, and no others.
-    async fn serve(&mut self, services: &[(&str, &ServiceRecord)]) {
+    pub(super) async fn serve(&mut self, services: &[(&str, &ServiceRecord)]) {
         self.know(services);
         converge(&mut self.services).await;
     }

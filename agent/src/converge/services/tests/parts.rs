@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
+use super::kernel::{Node, converge};
 use super::laws::{OTHERS, any_cluster};
 use super::*;
 use crate::converge::network::parse::{SavedRules, after, saved_rules};
 use crate::converge::network::render::{ChainRef, Table};
 use crate::converge::network::restore::restore_in_parts;
+use crate::worlds::iptables::Iptables as _;
 
 /// The rules of a table that packets come to.
 fn met(text: &str, table: Table) -> SavedRules {
@@ -101,4 +103,72 @@ fn many_chains_are_written_in_small_transactions() {
     let chains = changes.iter().filter(|change| !change.to_string().contains(" -j ")).count();
     assert_eq!(sizes.iter().collect::<BTreeSet<_>>().last(), Some(&&128), "{sizes:?}");
     assert!(chains > 400 && sizes.iter().sum::<usize>() == chains, "{chains} {sizes:?}");
+}
+
+/// 100 services of three endpoints each; `moved`: all have others.
+fn hundred(moved: bool) -> Vec<(String, ServiceRecord)> {
+    let record = |number: u8| {
+        let endpoints = [2, 3, 4].map(|node| format!("10.244.{}.{number}:80", node + u8::from(moved) * 10));
+        let cluster_ip = Some(Ipv4Addr::new(10, 96, 1, number));
+        ServiceRecord { cluster_ip, ..service(&endpoints.each_ref().map(String::as_str)) }
+    };
+    (0..100).map(|number| (format!("s{number}"), record(number))).collect()
+}
+
+fn pairs(records: &[(String, ServiceRecord)]) -> Vec<(&str, &ServiceRecord)> {
+    records.iter().map(|(name, record)| (name.as_str(), record)).collect()
+}
+
+/// The kernel has the rules of these services and of no others.
+async fn stand(node: &Node, services: &[(String, ServiceRecord)], when: &str) {
+    let there = present(&node.iptables.save().await.unwrap(), &place().names);
+    let wanted = wanted(&pairs(services));
+    let chains: Vec<_> = wanted.chains().map(|(chain, rules)| (chain, rules.fingerprint)).collect();
+    let found: Vec<_> = there.chains.iter().map(|(chain, print)| (chain, *print)).collect();
+    assert_eq!(
+        found,
+        chains.into_iter().collect::<std::collections::BTreeMap<_, _>>().into_iter().collect::<Vec<_>>(),
+        "{when}"
+    );
+}
+
+// Seen red with the order of names in place of `leaves_first`, and with chains that go removed in parts before
+// all of them are empty.
+#[tokio::test]
+async fn many_services_are_written_changed_healed_and_removed_on_a_real_kernel() {
+    let mut node = Node::new().await;
+    let (first, second) = (hundred(false), hundred(true));
+    node.serve(&pairs(&first)).await;
+    stand(&node, &first, "from nothing").await;
+    assert!(!converge(&mut node.services).await, "and nothing is left to do");
+    node.serve(&pairs(&second)).await;
+    stand(&node, &second, "all endpoints moved").await;
+    for flush in ["iptables -t nat -F", "iptables -t nat -F; iptables -t nat -X"] {
+        node.namespace.run("sh", &["-ec", flush]);
+        // A change comes with it, and is written by what was known before.
+        node.know(&pairs(&first));
+        for _ in 0..3 {
+            converge(&mut node.services).await;
+        }
+        stand(&node, &first, flush).await;
+        assert!(node.services.rendered.refused.named().0.is_empty(), "{flush}: nobody is to blame");
+        node.serve(&pairs(&second)).await;
+        stand(&node, &second, flush).await;
+    }
+    let mut bad = first.clone();
+    for number in [10, 60, 90] {
+        // No iptables takes an affinity of no seconds.
+        bad[number].1.affinity_seconds = Some(0);
+    }
+    node.know(&pairs(&bad));
+    // A text that can't be read is refused at its first bad line: one round for each.
+    for _ in 0..4 {
+        converge(&mut node.services).await;
+    }
+    let refused: Vec<String> = node.services.rendered.refused.named().0.into_keys().collect();
+    assert_eq!(refused, ["default/s10", "default/s60", "default/s90"]);
+    bad.retain(|(_, record)| record.affinity_seconds.is_none());
+    stand(&node, &bad, "but for three").await;
+    node.serve(&[]).await;
+    stand(&node, &[], "none").await;
 }

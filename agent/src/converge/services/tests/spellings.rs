@@ -108,8 +108,8 @@ async fn a_change_soon_after_a_read_is_read_as_soon_as_it_may_be() {
     rig.meddle(|saved| without(saved, "-A "));
     tokio::time::advance(Duration::from_millis(500)).await;
     assert_eq!(rig.run().await, Ok(false), "too soon to read again");
-    assert_eq!(rig.next, Some(Next::After(Duration::from_millis(2_500))));
-    tokio::time::advance(Duration::from_millis(2_500)).await;
+    assert_eq!(rig.next, Some(Next::After(Duration::from_millis(1_500))));
+    tokio::time::advance(Duration::from_millis(1_500)).await;
     assert_eq!(rig.run().await, Ok(true));
     assert_eq!((rig.saved(), rig.next), (whole, Some(Next::Interval)));
 }
