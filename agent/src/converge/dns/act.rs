@@ -18,6 +18,8 @@ pub struct Outcome {
     pub done: Vec<String>,
     /// What could not be done, with the reason.
     pub failed: Vec<String>,
+    /// It answers since this run: the machine may be told of it now.
+    pub is_bound: bool,
 }
 
 /// Domains that are named in a line of the log.
@@ -51,7 +53,10 @@ impl DnsLoop {
         }
         if let Some(address) = plan.bind {
             match self.bind(address).await {
-                Ok(()) => outcome.done.push(format!("answers at {address}:53")),
+                Ok(()) => {
+                    outcome.is_bound = true;
+                    outcome.done.push(format!("answers at {address}:53"));
+                }
                 Err(why) => outcome.failed.push(why),
             }
         }

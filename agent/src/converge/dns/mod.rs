@@ -153,6 +153,7 @@ impl Loop for DnsLoop {
             tracing::info!("dns: {sentence}");
         }
         match outcome.failed.is_empty() {
+            true if outcome.is_bound && self.deps.settings.node_dns => Ok(Next::After(Duration::ZERO)),
             true => Ok(Next::Interval),
             false => Err(LoopError::message(outcome.failed.join("; "))),
         }

@@ -32,7 +32,11 @@ pub(in crate::cli) fn service_page(service: &ServiceDetail, screen: Screen) -> S
         .map(|one| vec![one.addresses.join(","), one.pod.clone(), one.node.clone()])
         .collect();
     let columns = [column("ADDRESS"), column("POD"), column("NODE")];
-    page.block("Endpoints:", &block(&columns, endpoints));
+    let endpoints = match nobody_is_selected(service) {
+        true => format!("none: no pod of namespace {} has the labels of the selector", row.namespace),
+        false => block(&columns, endpoints),
+    };
+    page.block("Endpoints:", &endpoints);
     if !service.not_ready.is_empty() {
         let left = service.not_ready.iter().map(|one| vec![one.pod.clone(), one.why.clone()]).collect();
         page.block("Left out:", &block(&[column("POD"), cuttable("WHY")], left));
@@ -43,6 +47,14 @@ pub(in crate::cli) fn service_page(service: &ServiceDetail, screen: Screen) -> S
         page.block("Rules:", &block(&columns, service.nodes.iter().map(row).collect()));
     }
     page.0
+}
+
+/// It would have endpoints if there were pods of these labels.
+fn nobody_is_selected(service: &ServiceDetail) -> bool {
+    !service.selector.is_empty()
+        && service.row.external_name.is_empty()
+        && service.endpoints.is_empty()
+        && service.not_ready.is_empty()
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ pub struct UpArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub repo: RepoArgs,
-    /// Uses this etcd instead of running a private one.
+    /// Uses this etcd instead of running a private one; `private` goes back to that.
     #[arg(long, env = "MINIK8S_ETCD", value_name = "URL")]
     pub etcd: Option<String>,
     /// Loopback port of the private etcd; the next one serves its peers [default: 7079].
@@ -52,6 +52,7 @@ pub struct UpArgs {
     #[arg(long, env = "MINIK8S_CLUSTER_CIDR", value_name = "CIDR")]
     pub cluster_cidr: Option<Ipv4Net>,
     /// Another flag for `minik8s-agent run`, for example --agent-arg=--image-gc-high=90; may be given again.
+    /// A later `up` remembers them; an empty one, --agent-arg=, forgets them.
     #[arg(long, value_name = "FLAG", allow_hyphen_values = true)]
     pub agent_arg: Vec<String>,
     /// Addresses of all services [default: 10.96.0.0/16].
@@ -73,6 +74,11 @@ pub(super) fn check_root() -> Result<()> {
 /// Docker and the programs that `up` starts.
 pub(super) fn check_machine(record: &UpRecord) -> Result<()> {
     let socket = record.docker.strip_prefix("unix://").unwrap_or(&record.docker);
+    if socket.contains("://") {
+        bail!(
+            "cannot reach Docker at {socket}: a node speaks to its own Docker only, by a unix socket; name it with --docker"
+        );
+    }
     if let Err(error) = UnixStream::connect(socket) {
         bail!(
             "cannot reach Docker at {socket}: {error}; start it with 'systemctl start docker', or name its \

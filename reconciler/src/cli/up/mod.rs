@@ -13,6 +13,7 @@ mod supervise;
 use std::fs;
 use std::path::Path;
 use std::process::{ExitCode, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use tokio::process::Command;
@@ -25,7 +26,12 @@ use record::{StateDir, UpRecord};
 pub(crate) use supervise::end_process;
 use supervise::{Child, Children};
 
+use schema::store::etcd::LazyStore;
+
 use crate::config;
+
+/// How long an etcd that `--etcd` names may take to answer.
+const ETCD_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs `minik8s up` until Ctrl-C or SIGTERM.
 pub async fn run(args: UpArgs) -> Result<ExitCode> {
@@ -62,6 +68,21 @@ async fn start(args: &UpArgs) -> Result<Outcome> {
         return Ok(Outcome::Failed);
     }
     args::check_machine(&record)?;
+    if let Some(pid) = state.running()
+        && let Some(running) = &earlier
+        && *running != record
+    {
+        bail!(
+            "process {pid} on {} runs with other settings ({}), and nothing was changed; end it with 'minik8s down \
+             --keep-pods' first: the pods go on",
+            state.root().display(),
+            record.differences(running).join(", ")
+        );
+    }
+    if let (Some(_), Some(url)) = (&args.etcd, &record.etcd) {
+        // Before it is remembered: a later `up` would wait for it.
+        etcd_answers(url).await?;
+    }
     if args.detach {
         return detach::run(&state).await;
     }
@@ -75,6 +96,16 @@ async fn start(args: &UpArgs) -> Result<Outcome> {
     let outcome = supervise_all(&state, &record).await;
     drop(lock);
     outcome
+}
+
+async fn etcd_answers(url: &str) -> Result<()> {
+    let endpoints = url.split(',').map(|one| one.trim().to_owned()).collect();
+    match LazyStore::new(endpoints).connect(ETCD_PATIENCE).await {
+        Ok(()) => Ok(()),
+        Err(error) => bail!(
+            "{error}; start etcd there, or give --etcd its address; '--etcd private' runs one of its own"
+        ),
+    }
 }
 
 /// Starts the children one after the other, then watches them until a signal comes.

@@ -3,6 +3,7 @@
 //! `up.json` holds the settings, so that a later `up` or `down` needs no flags; `run/*.pid` the
 //! children, so that a later `up` ends what a killed one left.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -23,6 +24,8 @@ use schema::records::default_service_cidr;
 
 use crate::config::RepoArgs;
 
+/// What `--etcd` is called when `up` runs one of its own.
+const PRIVATE_ETCD: &str = "private";
 /// Settings file in the state directory.
 pub(crate) const RECORD_FILE: &str = "up.json";
 /// Everything else that is ever made in the state directory.
@@ -30,7 +33,7 @@ pub(crate) const KNOWN_DIRS: [&str; 5] = ["etcd", "reconciler", "agent", "logs",
 const LOCK_FILE: &str = "run/up.lock";
 
 /// What `up` was told, defaults filled in.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct UpRecord {
     #[serde(flatten)]
@@ -78,7 +81,14 @@ impl UpRecord {
         };
         Ok(Self {
             repo,
-            etcd: args.etcd.clone().or_else(|| e.and_then(|e| e.etcd.clone())),
+            etcd: match args.etcd.as_deref() {
+                Some(PRIVATE_ETCD) => None,
+                Some("") => {
+                    bail!("--etcd names no address; give one, or '{PRIVATE_ETCD}' for an etcd of its own")
+                }
+                Some(url) => Some(url.to_owned()),
+                None => e.and_then(|e| e.etcd.clone()),
+            },
             etcd_port: pick(&args.etcd_port, e.map(|e| &e.etcd_port), || 7079),
             state_dir: std::path::absolute(&args.state_dir)
                 .context("the state directory has no absolute path")?,
@@ -95,10 +105,11 @@ impl UpRecord {
             cluster_cidr: pick(&args.cluster_cidr, e.map(|e| &e.cluster_cidr), || {
                 Ipv4Net::new_assert([10, 244, 0, 0].into(), 16)
             }),
-            // All of them or none: which of two lists a flag would come from is hard to tell.
+            // All of them or none: which of two lists a flag would come from is hard to tell. An empty one
+            // is how to have none again.
             agent_args: match args.agent_arg.is_empty() {
                 true => e.map(|e| e.agent_args.clone()).unwrap_or_default(),
-                false => args.agent_arg.clone(),
+                false => args.agent_arg.iter().filter(|flag| !flag.is_empty()).cloned().collect(),
             },
             service_cidr: pick(&args.service_cidr, e.map(|e| &e.service_cidr), default_service_cidr),
         })
@@ -109,11 +120,23 @@ impl UpRecord {
         let Some(earlier) = earlier else { return Ok(None) };
         let flags = args.repo.clone().absolute()?.not_carried_over(&earlier.repo);
         let line = format!(
-            "the repository is another one than before: {} of the earlier one no longer count; give them again if they \
-             are meant",
+            "the repository is another one than before, and what was given for that one no longer counts: {}; give it \
+             again if it is meant",
             flags.join(", ")
         );
         Ok((!flags.is_empty()).then_some(line))
+    }
+
+    /// Flags that say something else here than in `other`.
+    pub(super) fn differences(&self, other: &UpRecord) -> Vec<String> {
+        let fields = |record: &UpRecord| match serde_json::to_value(record) {
+            Ok(serde_json::Value::Object(fields)) => fields,
+            _ => serde_json::Map::new(),
+        };
+        let (ours, theirs) = (fields(self), fields(other));
+        let names: BTreeSet<&String> = ours.keys().chain(theirs.keys()).collect();
+        let differ = names.into_iter().filter(|name| ours.get(*name) != theirs.get(*name));
+        differ.map(|name| flag_of(name)).collect()
     }
 
     pub(crate) fn etcd_url(&self) -> String {
@@ -127,6 +150,19 @@ impl UpRecord {
     pub(crate) fn agent_url(&self) -> String {
         format!("http://{}", reachable(self.agent_listen))
     }
+}
+
+/// `agentArgs` and `tokenFile` as `--agent-arg` and `--token-file`.
+fn flag_of(field: &str) -> String {
+    let mut flag = "--".to_owned();
+    for character in field.trim_end_matches("Args").chars() {
+        match character.is_ascii_uppercase() {
+            true => flag.extend(['-', character.to_ascii_lowercase()]),
+            false if character == '_' => flag.push('-'),
+            false => flag.push(character),
+        }
+    }
+    if field.ends_with("Args") { flag + "-arg" } else { flag }
 }
 
 fn pick<T: Clone>(flag: &Option<T>, earlier: Option<&T>, default: impl FnOnce() -> T) -> T {
@@ -316,6 +352,24 @@ mod tests {
         assert_eq!(UpRecord::merge(&other, Some(&first)).unwrap().agent_args, ["--image-gc-high=80"]);
     }
 
+    // Seen red with `private` taken for an address.
+    #[test]
+    fn an_etcd_of_its_own_comes_back_and_an_empty_address_is_none() {
+        let merge = |flags: &[&str], earlier: &UpRecord| {
+            UpRecord::merge(&Line::parse_from(["up"].iter().chain(flags)).args, Some(earlier))
+        };
+        let other = record(&["--etcd", "http://192.0.2.1:2379", "--agent-arg=--node-dns"]);
+        assert_eq!(merge(&[], &other).unwrap().etcd.as_deref(), Some("http://192.0.2.1:2379"));
+        let back = merge(&["--etcd", "private", "--agent-arg="], &other).unwrap();
+        assert_eq!((back.etcd.clone(), back.agent_args.as_slice()), (None, &[][..]));
+        let error = merge(&["--etcd", ""], &other).unwrap_err().to_string();
+        assert!(error.contains("'private'"), "{error}");
+        assert_eq!(back.differences(&other), ["--agent-arg", "--etcd"]);
+        let path = merge(&["--path", "apps", "--etcd-port", "7179"], &other).unwrap();
+        assert_eq!(path.differences(&other), ["--etcd-port", "--path"]);
+        assert_eq!(other.differences(&other), [""; 0]);
+    }
+
     #[test]
     fn what_up_was_told_is_for_its_owner_only() {
         let dir = tempfile::tempdir().unwrap();
@@ -336,7 +390,7 @@ mod tests {
         };
         let (other, line) = merge(&["--repo", "https://other.example/a.git"]);
         assert_eq!((other.token_file, other.path), (None, None));
-        assert!(line.is_some_and(|line| line.contains("--path, --token-file of the earlier")));
+        assert!(line.is_some_and(|line| line.contains("no longer counts: --path, --token-file;")));
         let (same, line) = merge(&["--repo", "https://ada:s3cret@git.example/a.git"]);
         assert_eq!((same.token_file.as_deref(), line), (Some(Path::new("/t")), None));
         let repo = RepoArgs { repo: Some("repo".into()), ..same }.absolute().unwrap();
