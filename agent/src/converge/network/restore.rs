@@ -4,7 +4,9 @@
 //! no rule leads to them yet or any more, need not be part of it: of very many they are written before
 //! it and removed after it, in small transactions. iptables 1.8 keeps the names of a transaction's
 //! chains in a list that it walks for each line: 11,000 chains in one take it 2.3 s, in parts 0.8 s,
-//! which is what they take it where it flushes everything first (1.8.9, two cores).
+//! which is what they take it where it flushes everything first (1.8.9, two cores). They come in the order
+//! of the changes, service by service, and not in that of their names: how `iptables-save` sorts what it
+//! prints takes longest where all is sorted, 1.1 s for these in place of 0.3 s.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
@@ -88,18 +90,19 @@ pub fn restore_in_parts(changes: &[RuleChange], unreached: &BTreeSet<ChainRef>, 
         return restore_input(changes);
     }
     let mut text = String::new();
-    let (mut ahead, mut at_once) = (BTreeMap::new(), Vec::new());
+    let (mut ahead, mut in_order, mut at_once) = (BTreeMap::new(), Vec::new(), Vec::new());
     let mut surplus: Vec<&ChainRef> = Vec::new();
     for change in changes {
         match change {
             RuleChange::WriteChain { chain, rules } if unreached.contains(chain) => {
                 ahead.insert(chain, (change, rules.as_slice()));
+                in_order.push(chain);
             }
             RuleChange::DropChain { chain } => surplus.push(chain),
             _ => at_once.push(change),
         }
     }
-    let order = leaves_first(&ahead);
+    let order = leaves_first(&in_order, &ahead);
     for chains in order.chunks(part) {
         write_transactions(chains, &mut text);
     }
@@ -121,10 +124,13 @@ fn drop_chain(chain: &ChainRef) -> RuleChange {
     RuleChange::DropChain { chain: chain.clone() }
 }
 
-/// Each chain after those to which its rules lead.
-fn leaves_first<'a>(chains: &BTreeMap<&'a ChainRef, (&'a RuleChange, &'a [String])>) -> Vec<&'a RuleChange> {
+/// These chains, each after those to which its rules lead.
+fn leaves_first<'a>(
+    in_order: &[&ChainRef],
+    chains: &BTreeMap<&'a ChainRef, (&'a RuleChange, &'a [String])>,
+) -> Vec<&'a RuleChange> {
     let (mut seen, mut order) = (BTreeSet::new(), Vec::new());
-    for chain in chains.keys() {
+    for chain in in_order {
         place(chain, chains, &mut seen, &mut order);
     }
     order
