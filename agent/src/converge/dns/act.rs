@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::forward::Forwarder;
 use super::listen::{self, Running, Sockets};
-use super::plan::{DnsPlan, HOSTS_MAX, NodeStep, Observed, Split, split_hosts};
+use super::plan::{DOMAINS_MAX, DnsPlan, HOSTS_MAX, NodeStep, Observed, Resolved, Split, split_hosts};
 use super::resolv::PORT;
 use super::{DnsLoop, Handler, host};
 use crate::standby::{Role, copy};
@@ -115,12 +115,15 @@ impl DnsLoop {
                 let more = split_hosts(observed).count().saturating_sub(HOSTS_MAX);
                 if more > 0 {
                     tracing::warn!(
-                        "dns: systemd-resolved takes {} domains of a link; this machine does not find the last \
-                         {more} of the hosts, in the order of their names; pods do",
-                        HOSTS_MAX + 1
+                        "dns: systemd-resolved takes {DOMAINS_MAX} domains of a link; this machine does not find the \
+                         last {more} of the hosts, in the order of their names; pods do"
                     );
                 }
-                (what, host::set_split(&link, &split).await)
+                let now = match &observed.resolved {
+                    Resolved::Says(now) => now,
+                    _ => &Split::default(),
+                };
+                (what, host::set_split(&link, now, &split).await)
             }
             NodeStep::Unsplit => {
                 ("systemd-resolved does not ask the cluster's server".to_owned(), host::unsplit(&link).await)

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::process::Command;
 
-use super::plan::{Former, Resolved, Split};
+use super::plan::{DOMAINS_MAX, Former, Resolved, Split};
 use super::resolv::{self, Machine, RESOLVED_LIST};
 use crate::desired::replace;
 
@@ -163,20 +163,32 @@ fn words(text: &str) -> Vec<String> {
     rest.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Lets systemd-resolved ask these servers for these domains, and for nothing else.
-pub async fn set_split(link: &str, split: &Split) -> io::Result<()> {
-    set_split_by(RESOLVECTL, link, split).await
+/// Lets systemd-resolved ask these servers for these domains, and for nothing else; `now` is what it knows.
+pub async fn set_split(link: &str, now: &Split, split: &Split) -> io::Result<()> {
+    set_split_by(RESOLVECTL, link, now, split).await
 }
 
-pub(super) async fn set_split_by(program: &str, link: &str, split: &Split) -> io::Result<()> {
+pub(super) async fn set_split_by(program: &str, link: &str, now: &Split, split: &Split) -> io::Result<()> {
     // A link with a server and nothing else is asked for everything: the server comes last.
     for switch in OFF {
         run(program, &[switch, link, "no"]).await?;
     }
-    let domains = split.domains.iter().map(String::as_str);
-    run(program, &["domain", link].into_iter().chain(domains).collect::<Vec<_>>()).await?;
+    // It counts those that go until the new ones are in, and of too many it keeps none: then what stays is
+    // told first, and those names are found all the time.
+    if now.domains.union(&split.domains).count() > DOMAINS_MAX {
+        let stay: BTreeSet<String> = now.domains.intersection(&split.domains).cloned().collect();
+        set_domains(program, link, &stay).await?;
+    }
+    set_domains(program, link, &split.domains).await?;
     let servers = split.servers.iter().map(String::as_str);
     run(program, &["dns", link].into_iter().chain(servers).collect::<Vec<_>>()).await.map(drop)
+}
+
+/// No domains are told as an empty one.
+async fn set_domains(program: &str, link: &str, domains: &BTreeSet<String>) -> io::Result<()> {
+    let none = [""].into_iter().filter(|_| domains.is_empty());
+    let words = ["domain", link].into_iter().chain(domains.iter().map(String::as_str)).chain(none);
+    run(program, &words.collect::<Vec<_>>()).await.map(drop)
 }
 
 /// Lets systemd-resolved forget the link.

@@ -87,8 +87,10 @@ pub struct Observed {
     pub hosts: BTreeSet<String>,
 }
 
-/// systemd-resolved takes 256 domains of a link, one of which is the zone; of more it takes none.
-pub(super) const HOSTS_MAX: usize = 255;
+/// systemd-resolved takes so many domains of a link; of more it takes none.
+pub(super) const DOMAINS_MAX: usize = 256;
+/// One of them is the zone.
+pub(super) const HOSTS_MAX: usize = DOMAINS_MAX - 1;
 
 /// What becomes of the machine's own resolver.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -52,7 +52,7 @@ async fn what_is_printed_of_a_link_is_read() {
 #[tokio::test]
 async fn the_server_is_told_last() {
     let (folder, program) = resolvectl();
-    set_split_by(&program, "mk8s.1", &split(&[])).await.unwrap();
+    set_split_by(&program, "mk8s.1", &Split::default(), &split(&[])).await.unwrap();
     let told = fs::read_to_string(folder.path().join("told")).unwrap();
     let wanted = [
         "default-route mk8s.1 no",
@@ -62,6 +62,42 @@ async fn the_server_is_told_last() {
         "dns mk8s.1 10.96.0.10",
     ];
     assert_eq!(told.lines().collect::<Vec<_>>(), wanted);
+}
+
+/// As systemd-resolved does it: what is there counts until the new is in, and of too many none stays.
+const COUNTS: &str = r#"#!/bin/sh
+cd "$(dirname "$0")" && touch there
+[ "$1" = domain ] || exit 0
+shift 2
+printf '%s\n' "$@" | grep . | sort -u > wanted
+if [ "$(sort -u there wanted | wc -l)" -gt 256 ]; then
+    : > there
+    echo "Failed to set domain configuration: Argument list too long" >&2
+    exit 1
+fi
+grep -qx '~cluster.local' wanted || : > gap
+mv wanted there
+"#;
+
+// Seen red with the new domains told at once.
+#[tokio::test]
+async fn hosts_that_come_while_others_go_leave_no_moment_without_the_zone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("resolvectl");
+    fs::write(&path, COUNTS).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let program = path.to_string_lossy().into_owned();
+    let of = |hosts: std::ops::Range<usize>| {
+        let hosts = hosts.map(|number| format!("~h{number:03}.example.com"));
+        Split { domains: hosts.chain(["~cluster.local".to_owned()]).collect(), ..Split::default() }
+    };
+    let steps = [Split::default(), of(0..255), of(1..256), of(100..300), of(0..1)];
+    for pair in steps.windows(2) {
+        set_split_by(&program, "mk8s.1", &pair[0], &pair[1]).await.unwrap();
+        let there = fs::read_to_string(folder.path().join("there")).unwrap();
+        assert_eq!(there.lines().map(str::to_owned).collect::<BTreeSet<_>>(), pair[1].domains);
+    }
+    assert!(!folder.path().join("gap").exists(), "the zone was away");
 }
 
 // Seen red with all of them: systemd-resolved takes none then, the zone neither.
