@@ -25,7 +25,8 @@ pub struct Limits {
     /// Time without progress until an endpoint begins its answer (504) or a client goes on with its body
     /// (408). Once the answer has begun there is none: a stream may rest as long as both ends want.
     pub answer: Duration,
-    /// Idle connections that are kept for each endpoint.
+    /// Idle connections that are kept for each endpoint. Of more requests at one time than this some open a
+    /// connection each and close it: of 32 with 16 kept, three to seven times fewer were answered.
     pub spare: usize,
     /// How long they are kept: less than the 60 s and more after which servers close them.
     pub spare_for: Duration,
@@ -43,7 +44,7 @@ impl Default for Limits {
             connect: Duration::from_secs(2),
             gone: Duration::from_secs(5),
             answer: Duration::from_secs(60),
-            spare: 16,
+            spare: 64,
             spare_for: Duration::from_secs(30),
             drain: Duration::from_secs(5),
         }
