@@ -1,8 +1,7 @@
 //! `up` runs it all with a private etcd, leaves the pods running on Ctrl-C and adopts them the
 //! next time; `down` leaves the machine as it was.
 //!
-//! Red when `minik8s-agent reset` leaves the rules; seen red with settings that are not compared with those
-//! that run, and with an etcd that is remembered before it answers.
+//! Red when `minik8s-agent reset` leaves the rules.
 
 use std::collections::BTreeSet;
 

@@ -62,6 +62,29 @@ mod tests {
     use super::*;
     use crate::view::ServiceView;
 
+    // Seen red with `nobody_is_selected` always false.
+    #[test]
+    fn the_page_says_that_no_pod_has_the_labels_and_only_then() {
+        let page = |selector: serde_json::Value, left_out: &[&str]| {
+            let left: Vec<_> = left_out
+                .iter()
+                .map(|pod| serde_json::json!({"pod": pod, "why": "it is not ready"}))
+                .collect();
+            let service: ServiceDetail = serde_json::from_value(serde_json::json!({
+                "namespace": "default", "name": "web", "type": "ClusterIP", "clusterIP": "10.96.0.20",
+                "externalIPs": [], "ports": ["80/TCP"], "ready": 0, "leftOut": left.len(), "health": "Healthy",
+                "note": "", "age": "5m", "labels": {}, "selector": selector, "endpoints": [], "notReady": left,
+                "nodes": [], "setBy": "", "commit": "", "annotations": {},
+            }))
+            .unwrap();
+            service_page(&service, Screen { width: None, colour: false })
+        };
+        let says = |page: String| page.contains("no pod of namespace default has the labels of the selector");
+        assert!(says(page(serde_json::json!({"app": "web"}), &[])));
+        assert!(!says(page(serde_json::json!({"app": "web"}), &["web-1"])), "one is left out");
+        assert!(!says(page(serde_json::json!({}), &[])), "its addresses are given");
+    }
+
     #[test]
     fn the_page_says_which_node_has_programmed_it_and_when() {
         let node = |node: &str, age: &str, state: &str| NodeRules {

@@ -150,6 +150,8 @@ fn a_service_has_the_pods_of_its_own_namespace_that_have_all_its_labels() {
         ("all", "app=web", "a b c"),
         ("front", "app=web tier=front", "b"),
         ("back", "tier=back", "c d"),
+        // Of neither label alone it has all pods.
+        ("both", "app=web tier=back", "c"),
         ("one", "name=c tier=back app=web", "c"),
         ("none", "app=web tier=none", ""),
         ("nowhere", "app=cache", ""),

@@ -360,6 +360,9 @@ proptest! {
         let mut cut = situation(&files, &live);
         let mut file = (*cut.manifests[&path]).clone();
         file.is_cut_short = is_cut_short(after.as_bytes(), before.as_bytes());
+        if how == 0 {
+            prop_assert_eq!(file.is_cut_short, !ends_between_documents(&before, at));
+        }
         // Cut between two documents, a file is whole: what follows was taken out of it.
         prop_assume!(how != 0 || !ends_between_documents(&before, at));
         cut.manifests.insert(path, Arc::new(file));
