@@ -1,7 +1,7 @@
 //! What this node knows of the rest of the cluster: services, routes, the other nodes. From etcd when
 //! it has been listed, else from the node's own disk.
 //!
-//! Reads the world and `<state>/agent/catalog.json`; publishes what holds. While an etcd is not
+//! Reads the snapshot and `<state>/agent/catalog.json`; publishes what holds. While an etcd is not
 //! complete again nothing leaves the catalog for being absent, and a node that is gone from a complete
 //! one stays for a while: its agent may be about to register again.
 
@@ -13,10 +13,10 @@ use std::time::Duration;
 use ipnet::Ipv4Net;
 use jiff::{SignedDuration, Timestamp};
 use schema::keys::Key;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{NodeRecord, RouteRecord, ServiceRecord, Vtep};
-use schema::store::reflector::WorldReader;
-use schema::world::{Table, World};
+use schema::snapshot::{Snapshot, Table};
+use schema::store::reflector::SnapshotReader;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -44,9 +44,9 @@ pub struct Catalog {
     /// Who says so; of [`Source::Unknown`] nothing follows.
     pub source: Source,
     /// Every service, with its endpoints. Revisions are 0 from the disk.
-    pub services: Table<PodRef, ServiceRecord>,
+    pub services: Table<NamespacedName, ServiceRecord>,
     /// Every host and its paths.
-    pub routes: Table<PodRef, RouteRecord>,
+    pub routes: Table<NamespacedName, RouteRecord>,
     /// The other nodes of which both a range and a tunnel are known.
     pub peers: BTreeMap<String, Peer>,
     /// This node's own address, as etcd has it or had it last.
@@ -75,7 +75,7 @@ pub struct Peer {
 pub struct CatalogStore {
     node: String,
     current: Catalog,
-    taken: Option<World>,
+    taken: Option<Snapshot>,
 }
 
 impl CatalogStore {
@@ -89,22 +89,22 @@ impl CatalogStore {
         &self.current
     }
 
-    /// Takes a listed world in; true if something changed.
-    pub fn take(&mut self, world: &World, now: Timestamp) -> bool {
-        let same = |taken: &World| {
-            taken.services.ptr_eq(&world.services)
-                && taken.routes.ptr_eq(&world.routes)
-                && taken.nodes.ptr_eq(&world.nodes)
-                && taken.subnets.ptr_eq(&world.subnets)
-                && taken.settled.ptr_eq(&world.settled)
-                && taken.malformed.ptr_eq(&world.malformed)
+    /// Takes a listed snapshot in; true if something changed.
+    pub fn take(&mut self, snapshot: &Snapshot, now: Timestamp) -> bool {
+        let same = |taken: &Snapshot| {
+            taken.services.ptr_eq(&snapshot.services)
+                && taken.routes.ptr_eq(&snapshot.routes)
+                && taken.nodes.ptr_eq(&snapshot.nodes)
+                && taken.subnets.ptr_eq(&snapshot.subnets)
+                && taken.settled.ptr_eq(&snapshot.settled)
+                && taken.malformed.ptr_eq(&snapshot.malformed)
         };
         let waits = self.current.peers.values().any(|peer| peer.absent_since.is_some());
-        if !world.synced || (!waits && self.taken.as_ref().is_some_and(same)) {
+        if !snapshot.synced || (!waits && self.taken.as_ref().is_some_and(same)) {
             return false;
         }
-        let next = self.read(world, now);
-        self.taken = Some(world.clone());
+        let next = self.read(snapshot, now);
+        self.taken = Some(snapshot.clone());
         let changed = next.source != self.current.source
             || !next.services.ptr_eq(&self.current.services)
             || !next.routes.ptr_eq(&self.current.routes)
@@ -115,36 +115,36 @@ impl CatalogStore {
         changed
     }
 
-    fn read(&self, world: &World, now: Timestamp) -> Catalog {
-        let settled = world.settled.contains_key(&self.node);
-        let unreadable = |key: String| world.malformed.contains_key(&key);
-        let mut services = kept(&self.current.services, &world.services, |id| {
+    fn read(&self, snapshot: &Snapshot, now: Timestamp) -> Catalog {
+        let settled = snapshot.settled.contains_key(&self.node);
+        let unreadable = |key: String| snapshot.malformed.contains_key(&key);
+        let mut services = kept(&self.current.services, &snapshot.services, |id| {
             !settled || unreadable(Key::Service(id.clone()).to_string())
         });
         if !settled {
             services = with_endpoints(&self.current.services, &services);
         }
-        let routes = kept(&self.current.routes, &world.routes, |id| {
+        let routes = kept(&self.current.routes, &snapshot.routes, |id| {
             !settled || unreadable(Key::Route(id.clone()).to_string())
         });
         // What is the same keeps the revision that it had before, so etcd's own are asked, too.
-        let known = world.services.values().chain(services.values());
+        let known = snapshot.services.values().chain(services.values());
         let revision = known.map(|found| found.mod_revision).max().unwrap_or_default();
-        let own = world.nodes.get(&self.node).and_then(|node| first_v4(&node.value));
+        let own = snapshot.nodes.get(&self.node).and_then(|node| first_v4(&node.value));
         Catalog {
             source: Source::Etcd,
             services,
             routes,
-            peers: self.peers(world, settled, now),
+            peers: self.peers(snapshot, settled, now),
             own_address: own.or(self.current.own_address),
             revision,
         }
     }
 
-    fn peers(&self, world: &World, settled: bool, now: Timestamp) -> BTreeMap<String, Peer> {
+    fn peers(&self, snapshot: &Snapshot, settled: bool, now: Timestamp) -> BTreeMap<String, Peer> {
         let mut peers = BTreeMap::new();
-        for (name, node) in world.nodes.iter().filter(|(name, _)| **name != self.node) {
-            let (Some(subnet), Some(vtep)) = (world.subnets.get(name), &node.value.vtep) else { continue };
+        for (name, node) in snapshot.nodes.iter().filter(|(name, _)| **name != self.node) {
+            let (Some(subnet), Some(vtep)) = (snapshot.subnets.get(name), &node.value.vtep) else { continue };
             let (address, cidr, vtep) = (first_v4(&node.value), subnet.value.cidr, vtep.clone());
             peers.insert(name.clone(), Peer { cidr, vtep, address, absent_since: None });
         }
@@ -172,9 +172,9 @@ fn first_v4(node: &NodeRecord) -> Option<Ipv4Addr> {
 /// A record that an etcd on its way to being complete again has without endpoints stands as it was: the
 /// pods behind it are not bound again yet, or their nodes have not told of them.
 fn with_endpoints(
-    former: &Table<PodRef, ServiceRecord>,
-    now: &Table<PodRef, ServiceRecord>,
-) -> Table<PodRef, ServiceRecord> {
+    former: &Table<NamespacedName, ServiceRecord>,
+    now: &Table<NamespacedName, ServiceRecord>,
+) -> Table<NamespacedName, ServiceRecord> {
     let mut next = now.clone();
     for (id, there) in former {
         let emptied = now.get(id).is_some_and(|found| found.value.endpoints.is_empty());
@@ -187,10 +187,10 @@ fn with_endpoints(
 
 /// What etcd has now, and what it had before and `stays` though it is absent.
 fn kept<V: Clone + PartialEq>(
-    former: &Table<PodRef, V>,
-    now: &Table<PodRef, V>,
-    stays: impl Fn(&PodRef) -> bool,
-) -> Table<PodRef, V> {
+    former: &Table<NamespacedName, V>,
+    now: &Table<NamespacedName, V>,
+    stays: impl Fn(&NamespacedName) -> bool,
+) -> Table<NamespacedName, V> {
     let mut next = now.clone();
     for (id, value) in former {
         if !now.contains_key(id) && stays(id) {
@@ -205,20 +205,20 @@ fn kept<V: Clone + PartialEq>(
     if unchanged { former.clone() } else { next }
 }
 
-/// Follows the world and publishes each catalog that differs, until `shutdown`.
+/// Follows the snapshot and publishes each catalog that differs, until `shutdown`.
 pub async fn follow(
     mut store: CatalogStore,
-    mut world: WorldReader,
+    mut snapshot: SnapshotReader,
     catalogs: watch::Sender<Arc<Catalog>>,
     shutdown: CancellationToken,
 ) {
     let run = async {
         loop {
-            if store.take(&world.current(), Timestamp::now()) {
+            if store.take(&snapshot.current(), Timestamp::now()) {
                 catalogs.send_replace(Arc::new(store.current().clone()));
             }
             // A peer that is absent leaves without news; over either way.
-            let _ = tokio::time::timeout(PEER_CHECK, world.changed()).await;
+            let _ = tokio::time::timeout(PEER_CHECK, snapshot.changed()).await;
         }
     };
     // Cancel-safe: nothing is held across the waits.

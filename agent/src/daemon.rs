@@ -18,7 +18,7 @@ use schema::records::Subnet;
 use schema::store::SharedStore;
 use schema::store::etcd::LazyStore;
 use schema::store::events::EventRecorder;
-use schema::store::reflector::{self, WorldReader};
+use schema::store::reflector::{self, SnapshotReader};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -163,14 +163,14 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
         prefix::SUBNETS.to_owned(),
         prefix::HEARTBEATS.to_owned(),
     ];
-    let (world, reflecting) = reflector::spawn(Arc::clone(&store), prefixes, tasks.token());
+    let (snapshot, reflecting) = reflector::spawn(Arc::clone(&store), prefixes, tasks.token());
     tasks.adopt_critical("reflector", reflecting);
     let (subnets, subnet) = watch::channel(subnet);
-    tasks.spawn_critical("subnet", follow_subnet(node.to_owned(), world.clone(), subnets, tasks.token()));
+    tasks.spawn_critical("subnet", follow_subnet(node.to_owned(), snapshot.clone(), subnets, tasks.token()));
     let (disk, known) = CatalogDisk::open(&config.machine.agent_dir());
     let store_of_catalog = CatalogStore::new(node, known);
     let (catalogs, catalog) = watch::channel(Arc::new(store_of_catalog.current().clone()));
-    let following = catalog::follow(store_of_catalog, world.clone(), catalogs, tasks.token());
+    let following = catalog::follow(store_of_catalog, snapshot.clone(), catalogs, tasks.token());
     tasks.spawn_critical("catalog", following);
     tasks.spawn_critical("catalog to disk", catalog::keep(disk, catalog.clone(), tasks.token()));
     let events = EventRecorder::spawn(Arc::clone(&store), format!("agent/{node}"), tasks.token());
@@ -218,7 +218,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
         netlink: Arc::clone(&netlink) as _,
         prober: Arc::new(RealProber::default()),
         pause_image: PauseImage { reference: pause::image_reference(), archive: Arc::new(pause::image_tar) },
-        world,
+        snapshot,
         store: Arc::clone(&store),
         events: events.clone(),
         nudge,
@@ -454,13 +454,13 @@ fn nudge_on_change<T: Send + Sync + 'static>(
 /// Publishes this node's range of pod addresses. One that is gone from etcd stays: the pods have it.
 async fn follow_subnet(
     node: String,
-    mut world: WorldReader,
+    mut snapshot: SnapshotReader,
     subnets: watch::Sender<Option<Subnet>>,
     shutdown: CancellationToken,
 ) {
     let follow = async {
         loop {
-            if let Some(subnet) = world.current().subnets.get(&node) {
+            if let Some(subnet) = snapshot.current().subnets.get(&node) {
                 subnets.send_if_modified(|there| {
                     let differs = there.as_ref() != Some(&subnet.value);
                     if differs {
@@ -469,7 +469,7 @@ async fn follow_subnet(
                     differs
                 });
             }
-            world.changed().await;
+            snapshot.changed().await;
         }
     };
     // Cancel-safe: nothing is held across the wait.

@@ -1,6 +1,6 @@
 //! What this node should run: from etcd when it has been listed, else from the node's own disk.
 //!
-//! Reads the world and `<state>/agent/desired`; decides which of the two speaks; writes each binding
+//! Reads the snapshot and `<state>/agent/desired`; decides which of the two speaks; writes each binding
 //! to disk before anyone acts on it. A file or key that can't be read keeps its pod, it never removes it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,9 +8,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use schema::keys::Key;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{Binding, Subnet};
-use schema::world::World;
+use schema::snapshot::Snapshot;
 
 mod disk;
 
@@ -40,9 +40,9 @@ pub struct Desired {
     /// The node's range of pod addresses.
     pub subnet: Option<Subnet>,
     /// Pods given to this node.
-    pub pods: BTreeMap<PodRef, Binding>,
+    pub pods: BTreeMap<NamespacedName, Binding>,
     /// Pods given to this node whose binding can't be read: what runs of them stays as it is.
-    pub unreadable: BTreeMap<PodRef, String>,
+    pub unreadable: BTreeMap<NamespacedName, String>,
     /// etcd has said, now or once before what the disk holds, that it is complete.
     pub settled: bool,
 }
@@ -61,8 +61,8 @@ pub struct DesiredStore {
     node: String,
     disk: DesiredDisk,
     current: Desired,
-    /// The world that `current` holds.
-    taken: Option<World>,
+    /// The snapshot that `current` holds.
+    taken: Option<Snapshot>,
 }
 
 impl DesiredStore {
@@ -85,36 +85,36 @@ impl DesiredStore {
         &self.current
     }
 
-    /// Takes a listed world in, disk first. On a disk error the former state stands, so that a
+    /// Takes a listed snapshot in, disk first. On a disk error the former state stands, so that a
     /// full disk keeps what runs running and only delays changes.
-    pub fn take(&mut self, world: &World) -> Result<(), DiskError> {
+    pub fn take(&mut self, snapshot: &Snapshot) -> Result<(), DiskError> {
         // Not by the revision: the watch of one prefix may be behind another's, and what comes late
         // does not raise the newest revision any more.
-        let same = |taken: &World| {
-            taken.bindings.ptr_eq(&world.bindings)
-                && taken.settled.ptr_eq(&world.settled)
-                && taken.subnets.ptr_eq(&world.subnets)
-                && taken.malformed.ptr_eq(&world.malformed)
+        let same = |taken: &Snapshot| {
+            taken.bindings.ptr_eq(&snapshot.bindings)
+                && taken.settled.ptr_eq(&snapshot.settled)
+                && taken.subnets.ptr_eq(&snapshot.subnets)
+                && taken.malformed.ptr_eq(&snapshot.malformed)
         };
-        if !world.synced || self.taken.as_ref().is_some_and(same) {
+        if !snapshot.synced || self.taken.as_ref().is_some_and(same) {
             return Ok(());
         }
-        let next = self.read_world(world);
+        let next = self.read_world(snapshot);
         self.disk.store(&next)?;
         self.current = next;
-        self.taken = Some(world.clone());
+        self.taken = Some(snapshot.clone());
         Ok(())
     }
 
-    fn read_world(&self, world: &World) -> Desired {
-        let settled = world.settled.contains_key(&self.node);
+    fn read_world(&self, snapshot: &Snapshot) -> Desired {
+        let settled = snapshot.settled.contains_key(&self.node);
         let mut next = Desired { source: Source::Etcd, settled, ..Desired::default() };
-        next.subnet = world.subnets.get(&self.node).map(|s| s.value.clone()).or_else(|| {
+        next.subnet = snapshot.subnets.get(&self.node).map(|s| s.value.clone()).or_else(|| {
             // An unreadable or missing subnet never takes the addresses of what runs away.
             self.current.subnet.clone()
         });
-        let first = (self.node.clone(), PodRef::new("", ""));
-        for ((node, pod), binding) in world.bindings.range(first..) {
+        let first = (self.node.clone(), NamespacedName::new("", ""));
+        for ((node, pod), binding) in snapshot.bindings.range(first..) {
             if *node != self.node {
                 break;
             }
@@ -125,7 +125,7 @@ impl DesiredStore {
                 next.unreadable.insert(pod.clone(), why);
             }
         }
-        for (key, why) in &world.malformed {
+        for (key, why) in &snapshot.malformed {
             let Ok(Key::Binding(node, pod)) = key.parse::<Key>() else { continue };
             if node == self.node {
                 next.unreadable.insert(pod, why.to_string());
@@ -142,7 +142,7 @@ impl DesiredStore {
 
     /// A binding that was readable before goes on in that form.
     fn keep_last_readable(&self, next: &mut Desired) {
-        let known: BTreeSet<PodRef> =
+        let known: BTreeSet<NamespacedName> =
             next.unreadable.keys().filter(|pod| self.current.pods.contains_key(*pod)).cloned().collect();
         for pod in known {
             if let Some(binding) = self.current.pods.get(&pod) {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use schema::codec::encode;
 use schema::keys::Key;
 use schema::kinds::Kind;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{Binding, OwnerRef, PodInstance, Settled, Subnet};
 use schema::store::etcd::EtcdStore;
 use schema::store::{Op, Store as _, TxnOutcome};
@@ -155,7 +155,7 @@ impl Rig {
             "ports": [{"containerPort": 80, "hostPort": self.host_port}],
         }], "terminationGracePeriodSeconds": 1});
         let owner = OwnerRef { kind: Kind::Pod, name: "web".into() };
-        let reference = PodRef::new("default", "web");
+        let reference = NamespacedName::new("default", "web");
         let pod = PodInstance {
             namespace: "default".into(),
             name: "web".into(),

@@ -13,7 +13,7 @@ use agent::worlds::docker::FakeDocker;
 use agent::worlds::prober::{HttpRequest, RealProber};
 use jiff::Timestamp;
 use schema::control::Nudge;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::store::events::EventRecorder;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -72,7 +72,7 @@ async fn three_hundred_probes_cost_no_thread() {
     let http = Action::HttpGet(HttpRequest { url: format!("http://127.0.0.1:{port}/"), headers: Vec::new() });
     let tcp = Action::TcpSocket { host: "127.0.0.1".into(), port };
     let target = |_| ProbeTarget {
-        pod: PodRef::new("default", "web"),
+        pod: NamespacedName::new("default", "web"),
         container: "web".into(),
         started_at: Some(Timestamp::now() - Duration::from_secs(3600)),
         checks: [(ProbeKind::Readiness, &http), (ProbeKind::Liveness, &tcp)]

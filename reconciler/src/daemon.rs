@@ -18,12 +18,12 @@ use futures::{FutureExt as _, stream};
 use schema::control::shutdown::Tasks;
 use schema::control::{Driver, LastRun, Loop, Nudge};
 use schema::keys::ROOT;
+use schema::snapshot::Snapshot;
 use schema::store::election::{self, FenceReader, Standing};
 use schema::store::etcd::LazyStore;
 use schema::store::events::EventRecorder;
-use schema::store::reflector::{self, WorldReader};
+use schema::store::reflector::{self, SnapshotReader};
 use schema::store::{SharedStore, StoreError};
-use schema::world::World;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
@@ -40,8 +40,8 @@ use crate::controllers::{Deps, Shell};
 use crate::git::{self, SourceConfig};
 use crate::gitops::{self, SourceLoop, VerdictLoop};
 use crate::logging;
-use crate::seat::Seat;
-use crate::webhooks::{self, Door, Follower, Hooks, Intake};
+use crate::state_dir::StateDirLock;
+use crate::webhooks::{self, Follower, Hooks, Intake, SourceTarget};
 
 /// How long etcd may take to answer at the start: it is often started at the same time.
 const ETCD_PATIENCE: Duration = Duration::from_secs(5);
@@ -53,7 +53,7 @@ const LEADER_TTL: Duration = Duration::from_secs(15);
 const CONTROLLER_INTERVAL: Duration = Duration::from_secs(60);
 /// How often content on disk that nothing refers to is looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(300);
-/// Least time between two nudges because of the world, so that a burst of changes is planned once.
+/// Least time between two nudges because of the snapshot, so that a burst of changes is planned once.
 /// The first change of a burst is passed on at once.
 const NUDGE_GAP: Duration = Duration::from_millis(10);
 /// How long requests under way, such as a followed log, may go on after shutdown.
@@ -84,35 +84,35 @@ async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
             Some((listen("--webhook-listen", hooks.listen).await?, hooks.secret_file.clone()))
         }
     };
-    let store = open_store(&config.etcd, Seat::was_taken(&config.own_dir())).await?;
+    let store = open_store(&config.etcd, StateDirLock::was_taken(&config.own_dir())).await?;
     check_state_dir(&config.own_dir())?;
     look_ahead(&config).await?;
-    let seat = Seat::take(&config.own_dir())?;
+    let state_dir = StateDirLock::take(&config.own_dir())?;
 
     let mut tasks = Tasks::new();
     let token = tasks.token();
     let (working, all_done) = mpsc::channel(1);
 
-    // What everything stands on. One watch on all of etcd, so that the world's revision says that
+    // What everything stands on. One watch on all of etcd, so that the snapshot's revision says that
     // everything up to it is in: whoever waits for a write of its own relies on that.
-    let mut is_over = seat.end_former_term(store.as_ref()).await;
+    let mut is_over = state_dir.end_former_lease(store.as_ref()).await;
     let fence = stand_for_election(&mut tasks, &store, advertise::standing(&config), all_done);
-    tasks.spawn_critical("seat", {
+    tasks.spawn_critical("leader lease", {
         let (fence, token, store) = (fence.clone(), token.clone(), Arc::clone(&store));
         async move {
             let noted = async {
                 // Who leads itself waits for nobody.
                 while !is_over && fence.current().is_none() {
                     sleep(RELEASE_RETRY).await;
-                    is_over = seat.end_former_term(store.as_ref()).await;
+                    is_over = state_dir.end_former_lease(store.as_ref()).await;
                 }
-                seat.note_terms(fence).await;
+                state_dir.record_leases(fence).await;
             };
             // Cancel-safe: a note that is not written costs the next start a wait.
             token.run_until_cancelled(noted).await;
         }
     });
-    let (world, reflector) = reflector::spawn(Arc::clone(&store), vec![ROOT.to_owned()], token.clone());
+    let (snapshot, reflector) = reflector::spawn(Arc::clone(&store), vec![ROOT.to_owned()], token.clone());
     tasks.adopt_critical("reflector", reflector);
     let events = EventRecorder::spawn(Arc::clone(&store), "reconciler", token.clone());
 
@@ -120,7 +120,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
     let service_cidr = config.settings.service_cidr;
     let deps = Deps {
         store: Arc::clone(&store),
-        world: world.clone(),
+        snapshot: snapshot.clone(),
         fence: fence.clone(),
         events: events.clone(),
         settings: config.settings,
@@ -133,18 +133,18 @@ async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
             let (store, events) = (Arc::clone(&store), events.clone());
             let state_dir = config.state_dir.clone();
             let source_loop =
-                SourceLoop::new(source.clone(), state_dir, store, world.clone(), fence.clone(), events)
+                SourceLoop::new(source.clone(), state_dir, store, snapshot.clone(), fence.clone(), events)
                     .serving(service_cidr);
             loops.drive("gitops", source.poll, source_loop)
         })
         .collect();
     let (nudges, last_runs): (Vec<_>, Vec<_>) = sources.into_iter().unzip();
-    // One door for "look now": it wakes every source, and its last run is the last of any.
+    // One nudge for "look now": it wakes every source, and its last run is the last of any.
     let (sync, asked) = Nudge::new();
     let verdicts = VerdictLoop::new(
         config.sources.iter().map(|source| source.name.clone()).zip(nudges.iter().cloned()).collect(),
         Arc::clone(&store),
-        world.clone(),
+        snapshot.clone(),
         fence.clone(),
         &deps.events,
     );
@@ -156,18 +156,18 @@ async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
         loops.drive("scheduler", CONTROLLER_INTERVAL, Shell::<Scheduler>::new(deps)).0,
     ];
     // Its own clock is all that wakes it: what goes has an hour.
-    loops.drive("blobs", SWEEP_INTERVAL, SweepLoop::new(BlobStore::new(&config.state_dir), world.clone()));
+    loops.drive("blobs", SWEEP_INTERVAL, SweepLoop::new(BlobStore::new(&config.state_dir), snapshot.clone()));
     drop(loops);
-    let doors = config.sources.iter().zip(&nudges);
-    let doors = doors.map(|(source, nudge)| Door {
+    let targets = config.sources.iter().zip(&nudges);
+    let targets = targets.map(|(source, nudge)| SourceTarget {
         source: source.name.clone(),
         follows: source.reference.clone(),
         nudge: nudge.clone(),
     });
-    let intake = Intake::new(doors.collect(), world.clone(), Arc::clone(&store), config.name.clone());
+    let intake = Intake::new(targets.collect(), snapshot.clone(), Arc::clone(&store), config.name.clone());
     let intake = Arc::new(intake);
     let follower = Follower {
-        world: world.clone(),
+        snapshot: snapshot.clone(),
         fence: fence.clone(),
         store: Arc::clone(&store),
         intake: Arc::clone(&intake),
@@ -183,7 +183,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
             token.run_until_cancelled(sources::fan_out(asked, nudges, last_runs, last_run)).await;
         }
     });
-    tasks.spawn_critical("nudges", pass_on(world.clone(), fence, controllers, sync, token.clone()));
+    tasks.spawn_critical("nudges", pass_on(snapshot.clone(), fence, controllers, sync, token.clone()));
 
     // Who asks.
     let counts = hooks.map(|(listener, secret_file)| {
@@ -196,7 +196,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
     // Who looks.
     let api = api::router(ApiDeps {
         blobs: Blobs::new(&config.state_dir),
-        world,
+        snapshot,
         store,
         intake,
         hooks: counts,
@@ -326,26 +326,26 @@ impl Loops<'_> {
     }
 }
 
-/// A change of the world is looked at by every controller; a change of the lead by all.
+/// A change of the snapshot is looked at by every controller; a change of the lead by all.
 pub(crate) async fn pass_on<const N: usize>(
-    mut world: WorldReader,
+    mut snapshot: SnapshotReader,
     mut fence: FenceReader,
     controllers: [Nudge; N],
     sync: Nudge,
     token: CancellationToken,
 ) {
     let mut synced = false;
-    let mut planned: Option<Arc<World>> = None;
+    let mut planned: Option<Arc<Snapshot>> = None;
     loop {
         let lead_changed = tokio::select! {
             // Cancel-safe: a cancelled token stays so.
             () = token.cancelled() => return,
             // Cancel-safe: a change that nobody was told of is told at the next call.
-            () = world.changed() => false,
+            () = snapshot.changed() => false,
             // Cancel-safe, likewise.
             () = fence.changed() => true,
         };
-        let now = world.current();
+        let now = snapshot.current();
         // Each node writes its usage every 15 s: with many nodes that is all the time.
         let same = planned.replace(Arc::clone(&now)).is_some_and(|before| now.plans_as(&before));
         if same && !lead_changed {
@@ -450,17 +450,17 @@ mod tests {
     /// Seen red without the comparison in `pass_on`.
     #[tokio::test(start_paused = true)]
     async fn what_nodes_use_wakes_no_controller() {
-        let mut world = World { synced: true, ..World::default() };
-        let (publisher, reader) = WorldReader::channel(world.clone());
+        let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
+        let (publisher, reader) = SnapshotReader::channel(snapshot.clone());
         let store: SharedStore = Arc::new(schema::store::memory::MemoryStore::new());
         let token = CancellationToken::new();
         let (fence, _election) =
             election::spawn(Arc::clone(&store), "r1".to_owned(), LEADER_TTL, token.clone());
         let (controller, nudged) = Nudge::new();
         let passing = tokio::spawn(pass_on(reader, fence, [controller], Nudge::new().0, token.clone()));
-        let write = |world: &mut World, key: schema::keys::Key, revision: i64| {
-            world.put(&key, &schema::records::Settled::default(), revision);
-            publisher.publish(world.clone());
+        let write = |snapshot: &mut Snapshot, key: schema::keys::Key, revision: i64| {
+            snapshot.put(&key, &schema::records::Settled::default(), revision);
+            publisher.publish(snapshot.clone());
         };
         let usage = schema::records::NodeUsage {
             at: jiff::Timestamp::UNIX_EPOCH,
@@ -470,16 +470,16 @@ mod tests {
             pods: Default::default(),
             left_out: String::new(),
         };
-        // The lead, and the first world: looked at once each, at most.
-        write(&mut world, schema::keys::Key::Settled("n1".to_owned()), 1);
+        // The lead, and the first snapshot: looked at once each, at most.
+        write(&mut snapshot, schema::keys::Key::Settled("n1".to_owned()), 1);
         while tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await.is_ok() {}
         for revision in 2..5 {
-            world.put(&schema::keys::Key::Usage("n1".to_owned()), &usage, revision);
-            publisher.publish(world.clone());
+            snapshot.put(&schema::keys::Key::Usage("n1".to_owned()), &usage, revision);
+            publisher.publish(snapshot.clone());
             let woken = tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await;
             assert!(woken.is_err(), "a write of usage woke a controller");
         }
-        write(&mut world, schema::keys::Key::Settled("n2".to_owned()), 5);
+        write(&mut snapshot, schema::keys::Key::Settled("n2".to_owned()), 5);
         tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await.unwrap();
         token.cancel();
         passing.await.unwrap();

@@ -11,6 +11,6 @@ pub mod diagnostics;
 pub mod git;
 pub mod gitops;
 pub mod logging;
-pub mod seat;
+pub mod state_dir;
 pub mod view;
 pub mod webhooks;

@@ -6,7 +6,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::kinds::Kind;
-use crate::meta::{ObjectRef, PodRef};
+use crate::meta::{NamespacedName, ObjectRef};
 
 /// What all keys begin with.
 pub const ROOT: &str = "/minik8s/";
@@ -23,17 +23,17 @@ pub enum Key {
     /// `objects/<kind>/<ns>/<name>`.
     Object(ObjectRef),
     /// `scale/<ns>/<workload>`.
-    Scale(PodRef),
+    Scale(NamespacedName),
     /// `pods/<ns>/<name>`.
-    Pod(PodRef),
+    Pod(NamespacedName),
     /// `bindings/<node>/<ns>/<pod>`.
-    Binding(String, PodRef),
+    Binding(String, NamespacedName),
     /// `bindings/<node>/settled`; two parts below the prefix, where a binding has three.
     Settled(String),
     /// `services/<ns>/<name>`.
-    Service(PodRef),
+    Service(NamespacedName),
     /// `routes/<ns>/<name>`.
-    Route(PodRef),
+    Route(NamespacedName),
     /// `nodes/<node>`.
     Node(String),
     /// `subnets/<node>`.
@@ -41,7 +41,7 @@ pub enum Key {
     /// `heartbeats/<node>`.
     Heartbeat(String),
     /// `status/<node>/pods/<ns>/<name>`.
-    PodStatus(String, PodRef),
+    PodStatus(String, NamespacedName),
     /// `status/<node>/usage`.
     Usage(String),
     /// `status/<node>/rules`.
@@ -287,19 +287,19 @@ impl FromStr for Key {
                 namespace: (*namespace).to_owned(),
                 name: (*name).to_owned(),
             }),
-            ["scale", namespace, name] => Key::Scale(PodRef::new(*namespace, *name)),
-            ["pods", namespace, name] => Key::Pod(PodRef::new(*namespace, *name)),
+            ["scale", namespace, name] => Key::Scale(NamespacedName::new(*namespace, *name)),
+            ["pods", namespace, name] => Key::Pod(NamespacedName::new(*namespace, *name)),
             ["bindings", node, namespace, name] => {
-                Key::Binding((*node).to_owned(), PodRef::new(*namespace, *name))
+                Key::Binding((*node).to_owned(), NamespacedName::new(*namespace, *name))
             }
             ["bindings", node, "settled"] => Key::Settled((*node).to_owned()),
-            ["services", namespace, name] => Key::Service(PodRef::new(*namespace, *name)),
-            ["routes", namespace, name] => Key::Route(PodRef::new(*namespace, *name)),
+            ["services", namespace, name] => Key::Service(NamespacedName::new(*namespace, *name)),
+            ["routes", namespace, name] => Key::Route(NamespacedName::new(*namespace, *name)),
             ["nodes", node] => Key::Node((*node).to_owned()),
             ["subnets", node] => Key::Subnet((*node).to_owned()),
             ["heartbeats", node] => Key::Heartbeat((*node).to_owned()),
             ["status", node, "pods", namespace, name] => {
-                Key::PodStatus((*node).to_owned(), PodRef::new(*namespace, *name))
+                Key::PodStatus((*node).to_owned(), NamespacedName::new(*namespace, *name))
             }
             ["status", node, "usage"] => Key::Usage((*node).to_owned()),
             ["status", node, "rules"] => Key::Rules((*node).to_owned()),
@@ -315,7 +315,7 @@ mod tests {
     use super::*;
 
     fn samples() -> Vec<Key> {
-        let pod = PodRef::new("default", "web");
+        let pod = NamespacedName::new("default", "web");
         vec![
             Key::Leader,
             Key::Source("main".into()),

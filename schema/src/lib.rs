@@ -26,7 +26,7 @@ pub mod secrets;
 pub mod selector;
 pub mod since;
 #[cfg(feature = "store")]
+pub mod snapshot;
+#[cfg(feature = "store")]
 pub mod store;
 pub mod violation;
-#[cfg(feature = "store")]
-pub mod world;

@@ -77,21 +77,21 @@ impl fmt::Display for ObjectRef {
 
 /// Which pod: namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct PodRef {
+pub struct NamespacedName {
     /// The namespace.
     pub namespace: String,
     /// The name.
     pub name: String,
 }
 
-impl PodRef {
+impl NamespacedName {
     /// A reference from its two parts.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
 }
 
-impl fmt::Display for PodRef {
+impl fmt::Display for NamespacedName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures::StreamExt as _;
 use schema::keys::prefix;
 use schema::store::etcd::LazyStore;
-use schema::store::reflector::{self, WorldReader};
+use schema::store::reflector::{self, SnapshotReader};
 use schema::store::{Op, SharedStore, StoreError};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -36,17 +36,18 @@ async fn write_in_the_end(store: &SharedStore, op: Op) {
     .await;
 }
 
-fn reflect(store: &SharedStore) -> (WorldReader, CancellationToken) {
+fn reflect(store: &SharedStore) -> (SnapshotReader, CancellationToken) {
     let shutdown = CancellationToken::new();
     let prefixes = vec![prefix::HEARTBEATS.to_owned(), prefix::NODES.to_owned()];
     let (reader, _task) = reflector::spawn(Arc::clone(store), prefixes, shutdown.clone());
     (reader, shutdown)
 }
 
-async fn shows(reader: &WorldReader, nodes: &[&str]) {
-    eventually(&format!("the world has {nodes:?}"), || {
-        let world = reader.current();
-        let same = world.synced && world.heartbeats.keys().map(String::as_str).eq(nodes.iter().copied());
+async fn shows(reader: &SnapshotReader, nodes: &[&str]) {
+    eventually(&format!("the snapshot has {nodes:?}"), || {
+        let snapshot = reader.current();
+        let same =
+            snapshot.synced && snapshot.heartbeats.keys().map(String::as_str).eq(nodes.iter().copied());
         async move { same }
     })
     .await;

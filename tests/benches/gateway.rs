@@ -9,7 +9,7 @@ use harness::{
     Change, Cluster, ClusterOptions, Context, Daemon, Result, ensure, eventually, outcome, secs, vip,
 };
 use schema::keys::Key;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{RouteRecord, Subnet};
 
 use crate::Scale;
@@ -49,7 +49,7 @@ pub(crate) fn measure(scale: Scale, table: &mut Table) -> Result<()> {
         let _forwarder = nginx(cluster, "forwarder", &forwards)?;
         cluster.push(&[Change::write("bench.yaml", manifests(bridge, port))], "A host")?;
         let address = vip(cluster, 11)?;
-        let record = Key::Route(PodRef::new("default", "bench"));
+        let record = Key::Route(NamespacedName::new("default", "bench"));
         eventually("the route is there", secs(30), || cluster.etcd.value::<RouteRecord>(record.clone()))?;
         let targets = [
             format!("http://{bridge}:{port}/"),

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use harness::{Change, Cluster, ClusterOptions, Context, NetWorld, Result, Where, ensure, eventually};
 
 use schema::keys::Key;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 
 use crate::Scale;
 use crate::figures::{Row, Series, Table, ms, ratio};
@@ -130,7 +130,8 @@ fn one_change(cluster: &Cluster, scale: Scale, table: &mut Table) -> Result<()> 
         let chain = chain_of(net, number)?;
         let before = net.run("iptables", &["-w", "-t", "nat", "-S", &chain])?;
         cluster.repo.push(&[service(number, version)], "Move one")?;
-        let stored = next_write(cluster, &Key::Service(PodRef::new("default", format!("s{number}"))))?;
+        let stored =
+            next_write(cluster, &Key::Service(NamespacedName::new("default", format!("s{number}"))))?;
         let begun = Instant::now();
         sync(cluster)?;
         let done = wait_chain(net, &chain, |rules| !rules.is_empty() && rules != before)?;

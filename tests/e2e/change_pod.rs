@@ -6,7 +6,7 @@ use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, IMAGE_TWO, Result, ensure, eventually, secs};
 use schema::keys::Key;
 use schema::kinds::Kind;
-use schema::meta::{ObjectRef, PodRef};
+use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
 use schema::records::Binding;
 
@@ -18,7 +18,7 @@ fn a_changed_label_restarts_nothing_and_reaches_the_node() -> Result<()> {
 
         let labelled = web("shop").label("tier", "gold").to_string();
         let commit = cluster.push(&[Change::write("shop.yaml", labelled)], "Label it")?;
-        let binding = Key::Binding(cluster.node().name.clone(), PodRef::new("default", "shop"));
+        let binding = Key::Binding(cluster.node().name.clone(), NamespacedName::new("default", "shop"));
         eventually("the label is in the binding", secs(20), || {
             let bound: Binding = cluster.etcd.value(&binding)?;
             ensure!(

@@ -13,7 +13,7 @@ use harness::{
 };
 use nix::sys::signal::Signal;
 use schema::keys::Key;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::ServiceRecord;
 
 const READY: &str = "    readinessProbe: {httpGet: {path: /index.html, port: 8080}, periodSeconds: 1}\n";
@@ -34,7 +34,8 @@ fn pod(cluster: &Cluster, index: usize, version: usize) -> Result<Change> {
 /// Waits until so many pods are behind the service, none of them of `former` addresses.
 fn behind(cluster: &Cluster, count: usize, former: &[String]) -> Result<ServiceRecord> {
     eventually(&format!("{count} pods are behind the service"), secs(60), || {
-        let record: ServiceRecord = cluster.etcd.value(Key::Service(PodRef::new("default", "shop")))?;
+        let record: ServiceRecord =
+            cluster.etcd.value(Key::Service(NamespacedName::new("default", "shop")))?;
         let addresses: Vec<String> = record.endpoints.iter().map(|e| e.address.to_string()).collect();
         ensure!(addresses.len() == count, "{addresses:?}");
         ensure!(former.iter().all(|address| !addresses.contains(address)), "{addresses:?} of {former:?}");

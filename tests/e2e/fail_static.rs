@@ -12,7 +12,7 @@ use harness::{
 };
 use schema::keys::Key;
 use schema::kinds::pod::PodStatus;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 
 const PODS: [&str; 3] = ["shop", "blog", "wiki"];
 /// What is asked of each client between two faults: so that every fault is met by requests.
@@ -130,7 +130,7 @@ fn untouched(cluster: &Cluster, lives: &std::collections::BTreeMap<String, Strin
         ensure!(container.label("attempt") == "0", "{} is a second start", container.name);
     }
     for pod in PODS {
-        let key = Key::PodStatus(cluster.node().name.clone(), PodRef::new("default", pod));
+        let key = Key::PodStatus(cluster.node().name.clone(), NamespacedName::new("default", pod));
         eventually(&format!("{pod} is ready and was never restarted"), secs(20), || {
             let status: PodStatus = cluster.etcd.value(&key)?;
             let restarts: u32 = status.container_statuses.iter().map(|c| c.restart_count).sum();

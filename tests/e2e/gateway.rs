@@ -19,7 +19,7 @@ use harness::{
     holds, secs, vip,
 };
 use schema::keys::Key;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::ServiceRecord;
 
 const HOST: &str = "shop.example";
@@ -200,7 +200,8 @@ fn by_its_own_resolver(cluster: &Cluster, pod: &PodView) -> Result<()> {
 
 fn ready(cluster: &Cluster, service: &str, count: usize) -> Result<ServiceRecord> {
     eventually(&format!("{service} has {count} endpoints"), secs(60), || {
-        let record: ServiceRecord = cluster.etcd.value(Key::Service(PodRef::new("default", service)))?;
+        let record: ServiceRecord =
+            cluster.etcd.value(Key::Service(NamespacedName::new("default", service)))?;
         ensure!(record.endpoints.len() == count, "{record:?}");
         Ok(record)
     })

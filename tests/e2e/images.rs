@@ -10,13 +10,13 @@ use harness::{
 };
 use schema::keys::Key;
 use schema::kinds::pod::{ContainerState, PodStatus};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 
 const ALWAYS: &str = "    imagePullPolicy: Always\n";
 
 fn status(cluster: &Cluster, pod: &str) -> Result<PodStatus> {
     let node = cluster.node().name.clone();
-    cluster.etcd.value(Key::PodStatus(node, PodRef::new("default", pod)))
+    cluster.etcd.value(Key::PodStatus(node, NamespacedName::new("default", pod)))
 }
 
 /// The reason and the message of the pod's waiting container.

@@ -12,7 +12,7 @@ use harness::{
 };
 use schema::keys::Key;
 use schema::kinds::pod::PodStatus;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 
 /// Runs `script` in a container and compares all it says.
 fn says(cluster: &Cluster, pod: &PodView, container: &str, script: &str, expected: &str) -> Result<()> {
@@ -255,7 +255,7 @@ fn mounts_are_what_the_manifest_says_and_what_it_cannot_have_is_refused() -> Res
 
 /// The pod says why, and none of its containers ever ran.
 fn refused(cluster: &Cluster, pod: &str, why: &str) -> Result<()> {
-    let key = Key::PodStatus(cluster.node().name.clone(), PodRef::new("default", pod));
+    let key = Key::PodStatus(cluster.node().name.clone(), NamespacedName::new("default", pod));
     eventually(&format!("{pod} says why it does not run"), secs(30), || {
         let status: PodStatus = cluster.etcd.value(&key)?;
         ensure!(format!("{status:?}").contains(why), "{status:?}");
@@ -315,7 +315,7 @@ fn names_variables_and_namespaces_are_what_the_manifest_says() -> Result<()> {
         pushed(cluster, "names", NAMES)?;
         let pod = cluster.running("names", &["main", "other"])?;
         let uid = pod.pause.label("uid");
-        let key = Key::PodStatus(cluster.node().name.clone(), PodRef::new("default", "names"));
+        let key = Key::PodStatus(cluster.node().name.clone(), NamespacedName::new("default", "names"));
         let status: PodStatus = eventually("it has a status", secs(20), || cluster.etcd.value(&key))?;
         let host_ip = status.host_ip.context("no hostIP")?;
         let fields =

@@ -10,7 +10,7 @@ use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Context, Result, Where, ensure, eventually, secs};
 use schema::keys::Key;
 use schema::kinds::pod::PodStatus;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{NodeRecord, ServiceRecord};
 
 const PROBES: &str = "    readinessProbe: {httpGet: {path: /index.html, port: 8080}, periodSeconds: 1}\n    \
@@ -33,10 +33,11 @@ fn is_at(cluster: &Cluster, address: &str) -> Result<()> {
     ensure!(entries.contains(&format!("dst {address} ")), "{entries}");
 
     let status: PodStatus =
-        cluster.etcd.value(Key::PodStatus(second.name.clone(), PodRef::new("default", "hosted")))?;
+        cluster.etcd.value(Key::PodStatus(second.name.clone(), NamespacedName::new("default", "hosted")))?;
     let ips = [status.host_ip, status.pod_ip];
     ensure!(ips.iter().all(|ip| ip.as_deref() == Some(address)), "{ips:?}");
-    let service: ServiceRecord = cluster.etcd.value(Key::Service(PodRef::new("default", "hosted")))?;
+    let service: ServiceRecord =
+        cluster.etcd.value(Key::Service(NamespacedName::new("default", "hosted")))?;
     let endpoints: Vec<String> = service.endpoints.iter().map(|one| one.address.to_string()).collect();
     ensure!(endpoints == [address], "{endpoints:?}");
 

@@ -15,7 +15,7 @@ use harness::{
     Where, dig, ensure, eventually, holds, rounds, secs, service_address,
 };
 use schema::keys::Key;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::ServiceRecord;
 
 const READY: &str = "    readinessProbe: {httpGet: {path: /index.html, port: 8080}, periodSeconds: 1}\n";
@@ -43,7 +43,8 @@ fn service(node_port: u16) -> Change {
 /// The service's address, once so many pods are behind it.
 fn behind(cluster: &Cluster, count: usize, former: &str) -> Result<String> {
     eventually(&format!("{count} pods are behind the service"), secs(60), || {
-        let record: ServiceRecord = cluster.etcd.value(Key::Service(PodRef::new("default", "shop")))?;
+        let record: ServiceRecord =
+            cluster.etcd.value(Key::Service(NamespacedName::new("default", "shop")))?;
         let addresses: Vec<String> = record.endpoints.iter().map(|e| e.address.to_string()).collect();
         ensure!(addresses.len() == count && !addresses.iter().any(|a| a == former), "{addresses:?}");
         Ok(record.cluster_ip.context("no address")?.to_string())

@@ -12,7 +12,7 @@ use harness::{
 use schema::condition::ConditionStatus;
 use schema::keys::Key;
 use schema::kinds::pod::PodStatus;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::Heartbeat;
 
 const PROBES: &str = "    readinessProbe: {httpGet: {path: /index.html, port: 8080}, periodSeconds: 1, failureThreshold: 1}\n    \
@@ -20,7 +20,7 @@ const PROBES: &str = "    readinessProbe: {httpGet: {path: /index.html, port: 80
     livenessProbe: {exec: {command: [test, '!', -e, /tmp/sick]}, periodSeconds: 1, failureThreshold: 1}\n";
 
 fn status(cluster: &Cluster) -> Result<PodStatus> {
-    cluster.etcd.value(Key::PodStatus(cluster.node().name.clone(), PodRef::new("default", "shop")))
+    cluster.etcd.value(Key::PodStatus(cluster.node().name.clone(), NamespacedName::new("default", "shop")))
 }
 
 /// Waits until the pod is reported ready, or not; since when.

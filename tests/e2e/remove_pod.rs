@@ -6,7 +6,7 @@ use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Result, ensure, eventually, secs};
 use schema::keys::{Key, prefix};
 use schema::kinds::pod::{ContainerState, ContainerStatus, PodPhase, PodStatus};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::PodInstance;
 
 #[test]
@@ -45,7 +45,7 @@ fn a_removed_file_takes_pod_veth_address_and_status_away() -> Result<()> {
             Ok(())
         })?;
         // Not Running for ever: its container took SIGTERM well.
-        let key = Key::PodStatus(cluster.node().name.clone(), PodRef::new("default", "goes"));
+        let key = Key::PodStatus(cluster.node().name.clone(), NamespacedName::new("default", "goes"));
         let last: PodStatus = cluster.etcd.last_value(key, before)?;
         ensure!(last.phase == PodPhase::Succeeded && last.is_terminating() && !last.is_ready(), "{last:?}");
         let ended = |one: &ContainerStatus| matches!(&one.state, ContainerState::Terminated(end) if end.exit_code == 0);
@@ -54,7 +54,7 @@ fn a_removed_file_takes_pod_veth_address_and_status_away() -> Result<()> {
         ensure!(cluster.pod("stays")?.lives() == stays.lives());
 
         // The address is free again: the next pod may have it.
-        let pod: PodInstance = cluster.etcd.value(Key::Pod(PodRef::new("default", "stays")))?;
+        let pod: PodInstance = cluster.etcd.value(Key::Pod(NamespacedName::new("default", "stays")))?;
         ensure!(pod.name == "stays");
         cluster.push(&[Change::write("goes.yaml", web("goes").to_string())], "Open again")?;
         cluster.serving("goes", "hello from goes").map(|_| ())

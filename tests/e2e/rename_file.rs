@@ -6,7 +6,7 @@ use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Result, ensure};
 use schema::keys::Key;
 use schema::kinds::Kind;
-use schema::meta::{ObjectRef, PodRef};
+use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
 
 #[test]
@@ -21,7 +21,7 @@ fn a_renamed_file_restarts_nothing_and_status_follows_it() -> Result<()> {
                 name: "shop".into(),
             }))
         };
-        let binding = Key::Binding(cluster.node().name.clone(), PodRef::new("default", "shop"));
+        let binding = Key::Binding(cluster.node().name.clone(), NamespacedName::new("default", "shop"));
         let bound = cluster.etcd.key(&binding)?;
         ensure!(object()?.provenance.file == "a.yaml");
 

@@ -14,7 +14,7 @@ use harness::{
 use jiff::{SignedDuration, Timestamp};
 use schema::keys::Key;
 use schema::kinds::pod::{ContainerState, PodPhase, PodStatus};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 
 /// What SIGKILL leaves.
 const KILLED: i64 = 137;
@@ -208,7 +208,7 @@ fn became(cluster: &Cluster, row: &Row) -> Result<()> {
 }
 
 fn status(cluster: &Cluster, pod: &str) -> Result<PodStatus> {
-    cluster.etcd.value(Key::PodStatus(cluster.node().name.clone(), PodRef::new("default", pod)))
+    cluster.etcd.value(Key::PodStatus(cluster.node().name.clone(), NamespacedName::new("default", pod)))
 }
 
 /// From a container's end to its successor's start, in Docker's words.

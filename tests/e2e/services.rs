@@ -13,7 +13,7 @@ use harness::{
     UdpServer, ensure, eventually, http_get, run, secs,
 };
 use schema::keys::Key;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{RulesStatus, ServiceRecord};
 
 const READY: &str =
@@ -35,7 +35,7 @@ fn pod(name: &str) -> Change {
 
 /// The service as nodes are told of it.
 pub(crate) fn record(cluster: &Cluster, name: &str) -> Result<ServiceRecord> {
-    cluster.etcd.value(Key::Service(PodRef::new("default", name)))
+    cluster.etcd.value(Key::Service(NamespacedName::new("default", name)))
 }
 
 /// The service's address, once every node has programmed what is known of it now, so many endpoints.
@@ -43,7 +43,7 @@ pub(crate) fn programmed(cluster: &Cluster, name: &str, endpoints: usize) -> Res
     eventually(&format!("service {name} is programmed on all nodes"), secs(90), || {
         let service = record(cluster, name)?;
         ensure!(service.endpoints.len() == endpoints, "{service:?}");
-        let key = Key::Service(PodRef::new("default", name));
+        let key = Key::Service(NamespacedName::new("default", name));
         let written = cluster.etcd.key(&key)?.context("no record")?.mod_revision;
         for node in &cluster.nodes {
             let rules: RulesStatus = cluster.etcd.value(Key::Rules(node.name.clone()))?;

@@ -6,7 +6,7 @@
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Context, Node, Result, Where, ensure, service_address};
 use schema::keys::Key;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::ServiceRecord;
 
 const HOST: &str = "shop.example";
@@ -46,7 +46,8 @@ fn what_is_healthy_answers_the_next_request_on_every_node() -> Result<()> {
             let commit = cluster.push(&commit(version), &wanted)?;
             let waited = ["wait", "--for", "healthy", "--commit", &commit, "--timeout", "60s"];
             cluster.cli(&waited)?.ok()?;
-            let record: ServiceRecord = cluster.etcd.value(Key::Service(PodRef::new("default", "shop")))?;
+            let record: ServiceRecord =
+                cluster.etcd.value(Key::Service(NamespacedName::new("default", "shop")))?;
             let address = record.cluster_ip.context("no address")?;
             for node in &cluster.nodes {
                 let said = asked(node, &[&format!("http://{address}/")])?;

@@ -5,9 +5,9 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{RouteRecord, ServiceRecord};
-use schema::world::{Table, Versioned};
+use schema::snapshot::{Table, Versioned};
 use serde::{Deserialize, Serialize};
 
 use super::{Catalog, Peer};
@@ -16,8 +16,8 @@ use crate::desired::{DiskError, Source, replace};
 /// The file's form.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Saved {
-    services: Vec<(PodRef, ServiceRecord)>,
-    routes: Vec<(PodRef, RouteRecord)>,
+    services: Vec<(NamespacedName, ServiceRecord)>,
+    routes: Vec<(NamespacedName, RouteRecord)>,
     peers: BTreeMap<String, Peer>,
     /// Files of before have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,11 +71,11 @@ impl CatalogDisk {
 }
 
 /// Values as the disk knows them: of no revision.
-fn table<V: Clone>(rows: Vec<(PodRef, V)>) -> Table<PodRef, V> {
+fn table<V: Clone>(rows: Vec<(NamespacedName, V)>) -> Table<NamespacedName, V> {
     let versioned = |value| Arc::new(Versioned { value, create_revision: 0, mod_revision: 0 });
     rows.into_iter().map(|(id, value)| (id, versioned(value))).collect()
 }
 
-fn rows<V: Clone>(table: &Table<PodRef, V>) -> Vec<(PodRef, V)> {
+fn rows<V: Clone>(table: &Table<NamespacedName, V>) -> Vec<(NamespacedName, V)> {
     table.iter().map(|(id, value)| (id.clone(), value.value.clone())).collect()
 }

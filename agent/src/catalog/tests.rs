@@ -2,49 +2,49 @@
 
 use jiff::{SignedDuration, Timestamp};
 use schema::keys::Key;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::ServiceRecord;
-use schema::world::{Change, World};
+use schema::snapshot::{Change, Snapshot};
 use serde_json::json;
 
 use super::{Catalog, CatalogDisk, CatalogStore, PEER_GRACE};
 use crate::desired::Source;
 
-fn put(world: &mut World, key: &Key, value: &serde_json::Value) {
-    world.revision += 1;
+fn put(snapshot: &mut Snapshot, key: &Key, value: &serde_json::Value) {
+    snapshot.revision += 1;
     let (key, value) = (key.to_string(), serde_json::to_vec(value).unwrap().into());
-    let (create_revision, mod_revision) = (1, world.revision);
-    world.apply(&Change::Put { key, value, create_revision, mod_revision });
+    let (create_revision, mod_revision) = (1, snapshot.revision);
+    snapshot.apply(&Change::Put { key, value, create_revision, mod_revision });
 }
 
-fn remove(world: &mut World, key: &Key) {
-    world.apply(&Change::Delete { key: key.to_string() });
+fn remove(snapshot: &mut Snapshot, key: &Key) {
+    snapshot.apply(&Change::Delete { key: key.to_string() });
 }
 
-fn web() -> PodRef {
-    PodRef::new("default", "web")
+fn web() -> NamespacedName {
+    NamespacedName::new("default", "web")
 }
 
-fn node(world: &mut World, name: &str, number: u8) {
+fn node(snapshot: &mut Snapshot, name: &str, number: u8) {
     let record = json!({
         "name": name, "addresses": [format!("192.0.2.{number}")], "cpu": "1", "memory": "1Gi",
         "maxPods": 110, "api": "", "registeredAt": "2026-01-01T00:00:00Z",
         "versions": {"agent": "", "docker": "", "kernel": "", "os": "", "arch": ""},
         "vtep": {"address": format!("192.0.2.{number}"), "mac": "0a:58:0a:f4:00:00"},
     });
-    put(world, &Key::Node(name.to_owned()), &record);
+    put(snapshot, &Key::Node(name.to_owned()), &record);
     let subnet = json!({"cidr": format!("10.244.{number}.0/24"), "clusterCidr": "10.244.0.0/16"});
-    put(world, &Key::Subnet(name.to_owned()), &subnet);
+    put(snapshot, &Key::Subnet(name.to_owned()), &subnet);
 }
 
-/// A complete world with one service and two nodes, the first of which is ours.
-fn complete() -> World {
-    let mut world = World { synced: true, ..World::default() };
-    node(&mut world, "a", 1);
-    node(&mut world, "b", 2);
-    put(&mut world, &Key::Service(web()), &json!({"clusterIP": "10.96.0.20", "ports": []}));
-    put(&mut world, &Key::Settled("a".to_owned()), &json!({"commits": {}}));
-    world
+/// A complete snapshot with one service and two nodes, the first of which is ours.
+fn complete() -> Snapshot {
+    let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
+    node(&mut snapshot, "a", 1);
+    node(&mut snapshot, "b", 2);
+    put(&mut snapshot, &Key::Service(web()), &json!({"clusterIP": "10.96.0.20", "ports": []}));
+    put(&mut snapshot, &Key::Settled("a".to_owned()), &json!({"commits": {}}));
+    snapshot
 }
 
 fn at(seconds: i64) -> Timestamp {
@@ -55,10 +55,10 @@ fn at(seconds: i64) -> Timestamp {
 #[test]
 fn what_an_etcd_that_was_lost_lacks_stays_until_it_is_complete() {
     let mut store = CatalogStore::new("a", None);
-    assert!(!store.take(&World::default(), at(0)), "nothing is listed");
+    assert!(!store.take(&Snapshot::default(), at(0)), "nothing is listed");
     assert!(store.take(&complete(), at(0)));
     assert_eq!(store.current().services[&web()].value.cluster_ip, Some("10.96.0.20".parse().unwrap()));
-    let mut lost = World { synced: true, ..World::default() };
+    let mut lost = Snapshot { synced: true, ..Snapshot::default() };
     store.take(&lost, at(1));
     assert!(store.current().services.contains_key(&web()) && store.current().peers.contains_key("b"));
     put(&mut lost, &Key::Settled("a".to_owned()), &json!({"commits": {}}));
@@ -70,14 +70,14 @@ fn what_an_etcd_that_was_lost_lacks_stays_until_it_is_complete() {
 #[test]
 fn this_nodes_own_address_follows_its_record_and_outlives_it() {
     let mut store = CatalogStore::new("a", None);
-    let mut world = complete();
-    store.take(&world, at(0));
+    let mut snapshot = complete();
+    store.take(&snapshot, at(0));
     assert_eq!(store.current().own_address, Some("192.0.2.1".parse().unwrap()));
-    node(&mut world, "a", 9);
-    assert!(store.take(&world, at(1)));
+    node(&mut snapshot, "a", 9);
+    assert!(store.take(&snapshot, at(1)));
     assert_eq!(store.current().own_address, Some("192.0.2.9".parse().unwrap()));
-    remove(&mut world, &Key::Node("a".to_owned()));
-    store.take(&world, at(2));
+    remove(&mut snapshot, &Key::Node("a".to_owned()));
+    store.take(&snapshot, at(2));
     assert_eq!(store.current().own_address, Some("192.0.2.9".parse().unwrap()));
 }
 
@@ -86,11 +86,11 @@ fn this_nodes_own_address_follows_its_record_and_outlives_it() {
 fn a_service_whose_pods_are_not_bound_again_yet_keeps_its_endpoints() {
     let endpoint = json!({"address": "10.244.1.2", "ports": [80]});
     let record = |endpoints: &[serde_json::Value]| json!({"clusterIP": "10.96.0.20", "ports": [], "endpoints": endpoints});
-    let mut world = complete();
-    put(&mut world, &Key::Service(web()), &record(std::slice::from_ref(&endpoint)));
+    let mut snapshot = complete();
+    put(&mut snapshot, &Key::Service(web()), &record(std::slice::from_ref(&endpoint)));
     let mut store = CatalogStore::new("a", None);
-    store.take(&world, at(0));
-    let mut lost = World { synced: true, ..World::default() };
+    store.take(&snapshot, at(0));
+    let mut lost = Snapshot { synced: true, ..Snapshot::default() };
     put(&mut lost, &Key::Service(web()), &record(&[]));
     store.take(&lost, at(1));
     assert_eq!(store.current().services[&web()].value.endpoints.len(), 1);
@@ -102,13 +102,13 @@ fn a_service_whose_pods_are_not_bound_again_yet_keeps_its_endpoints() {
 #[test]
 fn a_value_that_cannot_be_read_keeps_its_last_form_and_what_is_removed_goes_at_once() {
     let mut store = CatalogStore::new("a", None);
-    let mut world = complete();
-    store.take(&world, at(0));
-    put(&mut world, &Key::Service(web()), &json!({"clusterIP": 7}));
-    assert!(!store.take(&world, at(1)), "nothing differs");
+    let mut snapshot = complete();
+    store.take(&snapshot, at(0));
+    put(&mut snapshot, &Key::Service(web()), &json!({"clusterIP": 7}));
+    assert!(!store.take(&snapshot, at(1)), "nothing differs");
     assert!(store.current().services.contains_key(&web()));
-    remove(&mut world, &Key::Service(web()));
-    assert!(store.take(&world, at(2)));
+    remove(&mut snapshot, &Key::Service(web()));
+    assert!(store.take(&snapshot, at(2)));
     assert!(store.current().services.is_empty());
 }
 
@@ -116,24 +116,24 @@ fn a_value_that_cannot_be_read_keeps_its_last_form_and_what_is_removed_goes_at_o
 #[test]
 fn a_node_that_is_gone_is_sent_packets_for_a_while_unless_another_has_its_range() {
     let mut store = CatalogStore::new("a", None);
-    let mut world = complete();
-    store.take(&world, at(0));
+    let mut snapshot = complete();
+    store.take(&snapshot, at(0));
     assert_eq!(store.current().peers.keys().collect::<Vec<_>>(), ["b"], "not ourselves");
-    remove(&mut world, &Key::Node("b".to_owned()));
-    store.take(&world, at(10));
+    remove(&mut snapshot, &Key::Node("b".to_owned()));
+    store.take(&snapshot, at(10));
     assert_eq!(store.current().peers["b"].absent_since, Some(at(10)));
-    assert!(!store.take(&world, at(11)));
+    assert!(!store.take(&snapshot, at(11)));
     let over = at(10) + PEER_GRACE;
-    assert!(!store.take(&world, over - SignedDuration::from_secs(1)));
-    assert!(store.take(&world, over));
+    assert!(!store.take(&snapshot, over - SignedDuration::from_secs(1)));
+    assert!(store.take(&snapshot, over));
     assert!(store.current().peers.is_empty());
 
     let mut store = CatalogStore::new("a", None);
-    let mut world = complete();
-    store.take(&world, at(0));
-    remove(&mut world, &Key::Node("b".to_owned()));
-    node(&mut world, "c", 2);
-    store.take(&world, at(1));
+    let mut snapshot = complete();
+    store.take(&snapshot, at(0));
+    remove(&mut snapshot, &Key::Node("b".to_owned()));
+    node(&mut snapshot, "c", 2);
+    store.take(&snapshot, at(1));
     assert_eq!(store.current().peers.keys().collect::<Vec<_>>(), ["c"]);
 }
 
@@ -149,7 +149,7 @@ fn the_next_agent_knows_from_the_disk_what_this_one_knew() {
     let Catalog { source, services, peers, own_address, .. } = loaded.clone().unwrap();
     assert_eq!((source, &peers), (Source::Disk, &store.current().peers));
     assert_eq!(own_address, Some("192.0.2.1".parse().unwrap()));
-    let values = |table: &schema::world::Table<PodRef, ServiceRecord>| {
+    let values = |table: &schema::snapshot::Table<NamespacedName, ServiceRecord>| {
         table.iter().map(|(id, value)| (id.clone(), value.value.clone())).collect::<Vec<_>>()
     };
     assert_eq!(values(&services), values(&store.current().services));

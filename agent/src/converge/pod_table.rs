@@ -5,13 +5,13 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use schema::kinds::pod::HostPortStatus;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 
 /// The network of one running pod with an address of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodNet {
     /// Namespace and name.
-    pub pod: PodRef,
+    pub pod: NamespacedName,
     /// Which incarnation.
     pub uid: String,
     /// Its address.

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use schema::codec::{content_hash, decode, encode};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{Binding, Subnet};
 
 use super::Desired;
@@ -66,8 +66,8 @@ pub(super) struct Loaded {
     /// etcd had said that it is complete before the folder was last written.
     pub(super) settled: bool,
     pub(super) subnet: Option<Subnet>,
-    pub(super) pods: BTreeMap<PodRef, Binding>,
-    pub(super) unreadable: BTreeMap<PodRef, String>,
+    pub(super) pods: BTreeMap<NamespacedName, Binding>,
+    pub(super) unreadable: BTreeMap<NamespacedName, String>,
 }
 
 /// The folder, and what lies in it as far as this process knows.
@@ -78,7 +78,7 @@ pub struct DesiredDisk {
     settled: bool,
     subnet: Option<Subnet>,
     /// What each file holds; none for a file that can't be read.
-    files: BTreeMap<PodRef, Option<Binding>>,
+    files: BTreeMap<NamespacedName, Option<Binding>>,
 }
 
 /// The node's range as the disk has it.
@@ -153,7 +153,7 @@ impl DesiredDisk {
             self.files.insert(pod.clone(), Some(binding.clone()));
             touched = true;
         }
-        let gone: Vec<PodRef> = self
+        let gone: Vec<NamespacedName> = self
             .files
             .keys()
             .filter(|pod| !pods.contains_key(*pod) && !keep.contains_key(*pod))
@@ -241,7 +241,7 @@ const NAME_MAX: usize = 200;
 
 /// `<ns>_<pod>.json`; a `_` or `%` of the namespace is escaped, so that the first `_` divides.
 /// A name too long for a file ends in `~` and a hash.
-fn file_name(pod: &PodRef) -> String {
+fn file_name(pod: &NamespacedName) -> String {
     let namespace = pod.namespace.replace('%', "%25").replace('_', "%5F");
     let stem = format!("{namespace}_{}", pod.name);
     if stem.len() <= NAME_MAX {
@@ -252,9 +252,9 @@ fn file_name(pod: &PodRef) -> String {
 }
 
 /// The pod that a file is of; a shortened name gives only a part of it.
-fn pod_of(path: &Path) -> Option<(PodRef, bool)> {
+fn pod_of(path: &Path) -> Option<(NamespacedName, bool)> {
     let stem = path.file_name()?.to_str()?.strip_suffix(".json")?;
     let (namespace, name) = stem.split_once('_')?;
-    let pod = PodRef::new(namespace.replace("%5F", "_").replace("%25", "%"), name);
+    let pod = NamespacedName::new(namespace.replace("%5F", "_").replace("%25", "%"), name);
     Some((pod, stem.contains('~')))
 }

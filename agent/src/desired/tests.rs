@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use schema::kinds::Kind;
 use schema::kinds::pod::PodSpec;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{Binding, OwnerRef, PodInstance, Settled, Subnet};
-use schema::world::{Versioned, World};
+use schema::snapshot::{Snapshot, Versioned};
 
 use super::{DesiredStore, Source};
 
@@ -33,19 +33,19 @@ fn versioned<T>(value: T) -> Arc<Versioned<T>> {
     Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 })
 }
 
-fn world(revision: i64, bindings: &[Binding]) -> World {
-    let mut world = World { revision, synced: true, ..World::default() };
+fn snapshot(revision: i64, bindings: &[Binding]) -> Snapshot {
+    let mut snapshot = Snapshot { revision, synced: true, ..Snapshot::default() };
     for binding in bindings {
-        world.bindings.insert(("n1".into(), binding.pod.reference()), versioned(binding.clone()));
+        snapshot.bindings.insert(("n1".into(), binding.pod.reference()), versioned(binding.clone()));
     }
     let mut other = binding("default", "elsewhere");
     other.node = "n0".into();
-    world.bindings.insert(("n0".into(), other.pod.reference()), versioned(other.clone()));
-    world.bindings.insert(("n2".into(), other.pod.reference()), versioned(other));
+    snapshot.bindings.insert(("n0".into(), other.pod.reference()), versioned(other.clone()));
+    snapshot.bindings.insert(("n2".into(), other.pod.reference()), versioned(other));
     let subnet = Subnet::new("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
-    world.subnets.insert("n1".into(), versioned(subnet));
-    world.settled.insert("n1".into(), versioned(Settled::default()));
-    world
+    snapshot.subnets.insert("n1".into(), versioned(subnet));
+    snapshot.settled.insert("n1".into(), versioned(Settled::default()));
+    snapshot
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn what_etcd_said_is_known_without_etcd() {
     let pods = [binding("default", "web"), binding("a_b", "c_d"), binding("long", &"x".repeat(250))];
     let mut store = DesiredStore::open(folder.path(), "n1").unwrap();
     assert_eq!(store.current().source, Source::Unknown);
-    store.take(&world(1, &pods)).unwrap();
+    store.take(&snapshot(1, &pods)).unwrap();
     let from_etcd = store.current().clone();
     assert_eq!(from_etcd.pods.len(), 3);
     let again = DesiredStore::open(folder.path(), "n1").unwrap();
@@ -62,7 +62,7 @@ fn what_etcd_said_is_known_without_etcd() {
     assert_eq!(again.current().pods, from_etcd.pods);
     assert_eq!(again.current().subnet, from_etcd.subnet);
     // What etcd no longer has leaves the disk too.
-    store.take(&world(2, &pods[..1])).unwrap();
+    store.take(&snapshot(2, &pods[..1])).unwrap();
     assert_eq!(DesiredStore::open(folder.path(), "n1").unwrap().current().pods.len(), 1);
 }
 
@@ -70,8 +70,8 @@ fn what_etcd_said_is_known_without_etcd() {
 fn a_binding_that_comes_later_than_a_newer_revision_is_taken() {
     let folder = tempfile::tempdir().unwrap();
     let mut store = DesiredStore::open(folder.path(), "n1").unwrap();
-    store.take(&world(1000, &[binding("default", "web")])).unwrap();
-    store.take(&world(1000, &[binding("default", "web"), binding("default", "late")])).unwrap();
+    store.take(&snapshot(1000, &[binding("default", "web")])).unwrap();
+    store.take(&snapshot(1000, &[binding("default", "web"), binding("default", "late")])).unwrap();
     assert_eq!(store.current().pods.len(), 2);
 }
 
@@ -79,8 +79,8 @@ fn a_binding_that_comes_later_than_a_newer_revision_is_taken() {
 fn an_unlisted_world_says_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let mut store = DesiredStore::open(folder.path(), "n1").unwrap();
-    store.take(&world(1, &[binding("default", "web")])).unwrap();
-    store.take(&World { revision: 2, ..World::default() }).unwrap();
+    store.take(&snapshot(1, &[binding("default", "web")])).unwrap();
+    store.take(&Snapshot { revision: 2, ..Snapshot::default() }).unwrap();
     assert_eq!(store.current().pods.len(), 1);
 }
 
@@ -88,14 +88,14 @@ fn an_unlisted_world_says_nothing() {
 fn a_corrupt_file_keeps_its_pod_and_no_others() {
     let folder = tempfile::tempdir().unwrap();
     let mut store = DesiredStore::open(folder.path(), "n1").unwrap();
-    store.take(&world(1, &[binding("default", "web"), binding("default", "db")])).unwrap();
+    store.take(&snapshot(1, &[binding("default", "web"), binding("default", "db")])).unwrap();
     fs::write(folder.path().join("agent/desired/default_web.json"), b"{\"node\": \"n1\", \"po").unwrap();
     let mut store = DesiredStore::open(folder.path(), "n1").unwrap();
-    let web = PodRef::new("default", "web");
+    let web = NamespacedName::new("default", "web");
     assert!(store.current().unreadable[&web].contains("default_web.json"), "{:?}", store.current());
     assert_eq!(store.current().pods.len(), 1);
     // etcd heals it.
-    store.take(&world(2, &[binding("default", "web"), binding("default", "db")])).unwrap();
+    store.take(&snapshot(2, &[binding("default", "web"), binding("default", "db")])).unwrap();
     assert!(store.current().unreadable.is_empty());
     assert_eq!(DesiredStore::open(folder.path(), "n1").unwrap().current().pods.len(), 2);
 }
@@ -104,20 +104,20 @@ fn a_corrupt_file_keeps_its_pod_and_no_others() {
 fn a_binding_that_etcd_garbled_goes_on_in_its_last_readable_form() {
     let folder = tempfile::tempdir().unwrap();
     let mut store = DesiredStore::open(folder.path(), "n1").unwrap();
-    store.take(&world(1, &[binding("default", "web")])).unwrap();
-    let mut garbled = world(2, &[]);
+    store.take(&snapshot(1, &[binding("default", "web")])).unwrap();
+    let mut garbled = snapshot(2, &[]);
     for name in ["web", "new"] {
         garbled.malformed.insert(format!("/minik8s/bindings/n1/default/{name}"), "not JSON".into());
     }
     store.take(&garbled).unwrap();
-    assert!(store.current().pods.contains_key(&PodRef::new("default", "web")));
-    assert!(store.current().unreadable.contains_key(&PodRef::new("default", "new")));
+    assert!(store.current().pods.contains_key(&NamespacedName::new("default", "web")));
+    assert!(store.current().unreadable.contains_key(&NamespacedName::new("default", "new")));
     assert!(
         DesiredStore::open(folder.path(), "n1")
             .unwrap()
             .current()
             .pods
-            .contains_key(&PodRef::new("default", "web"))
+            .contains_key(&NamespacedName::new("default", "web"))
     );
 }
 
@@ -125,19 +125,19 @@ fn a_binding_that_etcd_garbled_goes_on_in_its_last_readable_form() {
 fn an_etcd_that_was_lost_and_is_empty_removes_nothing_until_it_is_settled() {
     let folder = tempfile::tempdir().unwrap();
     let mut store = DesiredStore::open(folder.path(), "n1").unwrap();
-    store.take(&world(10, &[binding("default", "web"), binding("default", "db")])).unwrap();
+    store.take(&snapshot(10, &[binding("default", "web"), binding("default", "db")])).unwrap();
     assert!(store.current().is_settled());
     // Empty: not even the node's own range.
-    store.take(&World { revision: 1, synced: true, ..World::default() }).unwrap();
+    store.take(&Snapshot { revision: 1, synced: true, ..Snapshot::default() }).unwrap();
     assert!(!store.current().is_settled());
     assert_eq!(store.current().pods.len(), 2);
     // Half filled: the range is back, one of the pods too.
-    let mut half = world(2, &[binding("default", "web")]);
+    let mut half = snapshot(2, &[binding("default", "web")]);
     half.settled.remove("n1");
     store.take(&half).unwrap();
     assert_eq!(store.current().pods.len(), 2);
     // Complete: what is not there now is a removal.
-    store.take(&world(3, &[binding("default", "web")])).unwrap();
+    store.take(&snapshot(3, &[binding("default", "web")])).unwrap();
     assert!(store.current().is_settled());
     assert_eq!(store.current().pods.len(), 1);
 }

@@ -17,13 +17,13 @@ use agent::worlds::pause;
 use schema::control::{Driver, Nudge};
 use schema::kinds::Kind;
 use schema::kinds::pod::{Container, PodPhase, PodSpec, PodStatus};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{Binding, OwnerRef, PodInstance, Settled, Subnet};
+use schema::snapshot::{Snapshot, Versioned};
 use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
-use schema::store::reflector::{WorldPublisher, WorldReader};
-use schema::world::{Versioned, World};
+use schema::store::reflector::{SnapshotReader, WorldPublisher};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -38,9 +38,9 @@ pub struct Node {
     pub netlink: Arc<FakeNetlink>,
     pub store: SharedStore,
     pub state: tempfile::TempDir,
-    world: World,
+    snapshot: Snapshot,
     publisher: WorldPublisher,
-    reader: WorldReader,
+    reader: SnapshotReader,
     running: Option<Running>,
     /// What the loop gives to every container.
     pub container_limits: ContainerLimits,
@@ -106,10 +106,10 @@ impl Node {
             mtu: 1500,
         };
         netlink.ensure_bridge(&bridge).await.unwrap();
-        let mut world = World { synced: true, revision: 1, ..World::default() };
-        world.subnets.insert(NODE.into(), versioned(subnet));
-        world.settled.insert(NODE.into(), versioned(Settled::default()));
-        let (publisher, reader) = WorldReader::channel(world.clone());
+        let mut snapshot = Snapshot { synced: true, revision: 1, ..Snapshot::default() };
+        snapshot.subnets.insert(NODE.into(), versioned(subnet));
+        snapshot.settled.insert(NODE.into(), versioned(Settled::default()));
+        let (publisher, reader) = SnapshotReader::channel(snapshot.clone());
         let state = tempfile::tempdir().unwrap();
         let store: SharedStore = Arc::new(MemoryStore::new());
         Self {
@@ -118,7 +118,7 @@ impl Node {
             netlink,
             store,
             state,
-            world,
+            snapshot,
             publisher,
             reader,
             running: None,
@@ -146,7 +146,7 @@ impl Node {
                 reference: pause::image_reference(),
                 archive: Arc::new(pause::image_tar),
             },
-            world: self.reader.clone(),
+            snapshot: self.reader.clone(),
             store: Arc::clone(&self.store),
             events: EventRecorder::disabled(),
             nudge,
@@ -180,26 +180,28 @@ impl Node {
         let pod = instance_of(name, spec);
         let uid = pod.uid.clone();
         let key = (NODE.to_owned(), pod.reference());
-        self.world.bindings.insert(key, versioned(Binding { node: NODE.into(), pod, reason: "test".into() }));
+        self.snapshot
+            .bindings
+            .insert(key, versioned(Binding { node: NODE.into(), pod, reason: "test".into() }));
         self.publish();
         uid
     }
 
     /// Takes a pod away from this node.
     pub fn unbind(&mut self, name: &str) {
-        self.world.bindings.remove(&(NODE.to_owned(), PodRef::new("default", name)));
+        self.snapshot.bindings.remove(&(NODE.to_owned(), NamespacedName::new("default", name)));
         self.publish();
     }
 
     fn publish(&mut self) {
-        self.world.revision += 1;
-        self.publisher.publish(self.world.clone());
+        self.snapshot.revision += 1;
+        self.publisher.publish(self.snapshot.clone());
     }
 
     /// The newest status of a pod.
     pub fn status(&self, name: &str) -> Option<PodStatus> {
         let statuses = self.running.as_ref()?.statuses.borrow().clone();
-        statuses.pods.get(&PodRef::new("default", name)).map(|s| (**s).clone())
+        statuses.pods.get(&NamespacedName::new("default", name)).map(|s| (**s).clone())
     }
 
     /// Waits until `holds` of the pod's status; at most 30 s.
@@ -272,7 +274,7 @@ fn versioned<T>(value: T) -> Arc<Versioned<T>> {
 pub fn instance_of(name: &str, spec: PodSpec) -> PodInstance {
     let owner = OwnerRef { kind: Kind::Pod, name: name.to_owned() };
     let hash = schema::codec::content_hash(&spec);
-    let uid = PodInstance::uid_of(&owner, &PodRef::new("default", name), &hash);
+    let uid = PodInstance::uid_of(&owner, &NamespacedName::new("default", name), &hash);
     PodInstance {
         namespace: "default".into(),
         name: name.into(),

@@ -17,12 +17,12 @@ use super::{App, Shared};
 use crate::blobs::BlobsError;
 
 pub(super) async fn blob(State(app): App, Path(digest): Path<String>) -> Result<Response, ApiError> {
-    let world = app.world()?;
+    let snapshot = app.snapshot()?;
     let permit = Arc::clone(&app.blob_streams)
         .try_acquire_owned()
         .map_err(|_| ApiError::unavailable("too many files are being sent", "try again in a moment"))?;
     let (blobs, asked) = (app.deps.blobs.clone(), digest.clone());
-    let opened = tokio::task::spawn_blocking(move || blobs.open(&world, &asked)).await;
+    let opened = tokio::task::spawn_blocking(move || blobs.open(&snapshot, &asked)).await;
     let (file, size) = match opened {
         Ok(Err(error @ BlobsError::Absent(_))) => return Err(app.absent(&error).await),
         Ok(opened) => opened?,

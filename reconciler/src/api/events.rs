@@ -5,7 +5,7 @@ use axum::extract::State;
 use jiff::Timestamp;
 use schema::codec::decode;
 use schema::keys::prefix;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::Event;
 use serde::Deserialize;
 
@@ -29,7 +29,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    pub(super) fn pod(pod: &PodRef) -> Self {
+    pub(super) fn pod(pod: &NamespacedName) -> Self {
         Self {
             namespace: Some(pod.namespace.clone()),
             name: Some(pod.name.clone()),

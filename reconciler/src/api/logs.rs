@@ -10,8 +10,8 @@ use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use jiff::Timestamp;
 use schema::kinds::pod::{ContainerState, TerminatedState};
-use schema::meta::PodRef;
-use schema::world::World;
+use schema::meta::NamespacedName;
+use schema::snapshot::Snapshot;
 use serde::Deserialize;
 
 use super::error::ApiError;
@@ -56,9 +56,9 @@ pub(super) async fn logs(
     input::name("namespace", &namespace)?;
     input::name("pod", &pod)?;
     let wanted = input::query(query)?;
-    let pod = PodRef::new(namespace, pod);
-    let world = app.world()?;
-    let url = log_url(&world, &pod, &wanted)?;
+    let pod = NamespacedName::new(namespace, pod);
+    let snapshot = app.snapshot()?;
+    let url = log_url(&snapshot, &pod, &wanted)?;
     let permit = Arc::clone(&app.log_streams).try_acquire_owned().map_err(|_| {
         ApiError::unavailable("too many logs are being followed", "end one of them, or try again later")
     })?;
@@ -73,8 +73,9 @@ pub(super) async fn logs(
 }
 
 /// Where the node serves the log.
-fn log_url(world: &World, pod: &PodRef, wanted: &WantedLog) -> Result<NodeUrl, ApiError> {
-    let detail = view::pod(world, pod, Vec::new(), Timestamp::UNIX_EPOCH).ok_or_else(|| no_such_pod(pod))?;
+fn log_url(snapshot: &Snapshot, pod: &NamespacedName, wanted: &WantedLog) -> Result<NodeUrl, ApiError> {
+    let detail =
+        view::pod(snapshot, pod, Vec::new(), Timestamp::UNIX_EPOCH).ok_or_else(|| no_such_pod(pod))?;
     let container = choose_container(&detail, wanted.container.as_deref())?;
     let since = input::since(wanted.since.as_deref())?;
     let waits = not_started(&detail, &container)?;
@@ -88,7 +89,7 @@ fn log_url(world: &World, pod: &PodRef, wanted: &WantedLog) -> Result<NodeUrl, A
         let error = format!("pod {pod} is on no node yet: {}", detail.row.why);
         return Err(ApiError::not_found(error, "logs begin when a node has started it"));
     };
-    let Some(record) = world.nodes.get(&node) else {
+    let Some(record) = snapshot.nodes.get(&node) else {
         let error = format!("node {node}, which has pod {pod}, is not registered");
         return Err(ApiError::bad_gateway(error, "see 'minik8s get nodes'"));
     };
@@ -106,7 +107,7 @@ fn log_url(world: &World, pod: &PodRef, wanted: &WantedLog) -> Result<NodeUrl, A
     if let Some(tail) = wanted.tail {
         url.push_str(&format!("&tail={tail}"));
     }
-    let heartbeat = world.node_is_ready(&node);
+    let heartbeat = snapshot.node_is_ready(&node);
     Ok(NodeUrl { node, base: base.to_owned(), url, heartbeat })
 }
 

@@ -1,4 +1,4 @@
-//! The read-only HTTP API: views of the world as JSON, events from etcd, logs through the nodes.
+//! The read-only HTTP API: views of the snapshot as JSON, events from etcd, logs through the nodes.
 //!
 //! Reads the snapshot, etcd (events, leader) and the agents' APIs; decides status codes; writes
 //! nothing but the receipt of `POST /v1/sync`. Every error is `{"error", "help"}`.
@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use schema::control::LastRun;
 use schema::store::SharedStore;
-use schema::store::reflector::WorldReader;
+use schema::store::reflector::SnapshotReader;
 use tokio::sync::{Semaphore, watch};
 
 use crate::blobs::Blobs;
@@ -48,7 +48,7 @@ const BLOB_STREAMS_MAX: usize = 64;
 /// What the API stands on.
 pub struct ApiDeps {
     /// The snapshot.
-    pub world: WorldReader,
+    pub snapshot: SnapshotReader,
     /// etcd, for events and the leader.
     pub store: SharedStore,
     /// The door of `POST /v1/sync`.

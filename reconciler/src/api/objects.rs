@@ -40,7 +40,7 @@ impl Which {
 
 pub(super) async fn stored(State(app): App, query: Queried<Which>) -> Answer<List<view::StoredObject>> {
     let which = Which::checked(query)?;
-    Ok(Json(List { items: view::stored_objects(&*app.world()?, &which.selection(None)?) }))
+    Ok(Json(List { items: view::stored_objects(&*app.snapshot()?, &which.selection(None)?) }))
 }
 
 /// Rows of one kind, or of `all`.
@@ -51,7 +51,7 @@ pub(super) async fn of_kind(
 ) -> Answer<List<view::ObjectView>> {
     let which = Which::checked(query)?;
     let kind = if kind == "all" { None } else { Some(kind_of(&kind)?) };
-    Ok(Json(List { items: view::objects(&*app.world()?, &which.selection(kind)?, Timestamp::now()) }))
+    Ok(Json(List { items: view::objects(&*app.snapshot()?, &which.selection(kind)?, Timestamp::now()) }))
 }
 
 pub(super) async fn one(
@@ -64,7 +64,7 @@ pub(super) async fn one(
     // Objects that belong to no namespace lie under the default one.
     let namespace = if kind.is_cluster_scoped() { DEFAULT_NAMESPACE.to_owned() } else { namespace };
     let id = ObjectRef { kind, namespace, name };
-    view::object(&*app.world()?, &id, Timestamp::now()).map(Json).ok_or_else(|| {
+    view::object(&*app.snapshot()?, &id, Timestamp::now()).map(Json).ok_or_else(|| {
         let place =
             if kind.is_cluster_scoped() { String::new() } else { format!(" in namespace {}", id.namespace) };
         ApiError::not_found(format!("there is no {kind} {}{place}", id.name), "see 'minik8s get all -A'")

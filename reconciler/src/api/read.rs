@@ -6,8 +6,8 @@ use axum::Json;
 use axum::extract::{Path, State};
 use jiff::Timestamp;
 use schema::keys::Key;
-use schema::meta::PodRef;
-use schema::world::World;
+use schema::meta::NamespacedName;
+use schema::snapshot::Snapshot;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -56,10 +56,10 @@ pub(super) struct OfCommit {
 
 impl Shared {
     /// The snapshot, once there is a whole one.
-    pub(super) fn world(&self) -> Result<Arc<World>, ApiError> {
-        let world = self.deps.world.current();
-        if world.synced {
-            return Ok(world);
+    pub(super) fn snapshot(&self) -> Result<Arc<Snapshot>, ApiError> {
+        let snapshot = self.deps.snapshot.current();
+        if snapshot.synced {
+            return Ok(snapshot);
         }
         Err(ApiError::unavailable(
             "the reconciler has not read etcd yet",
@@ -78,13 +78,13 @@ pub(super) async fn version(State(app): App) -> Json<view::VersionView> {
 }
 
 pub(super) async fn status(State(app): App) -> Answer<view::ClusterStatus> {
-    let world = app.world()?;
+    let snapshot = app.snapshot()?;
     // Without etcd the rest of the page still stands.
     let (leader, etcd_error) = match app.deps.store.get(&Key::Leader.to_string()).await {
         Ok(found) => (found.and_then(|kv| schema::codec::decode(&kv.value).ok()), None),
         Err(error) => (None, Some(error.to_string())),
     };
-    let page = view::cluster_status(&world, leader, Timestamp::now());
+    let page = view::cluster_status(&snapshot, leader, Timestamp::now());
     Ok(Json(view::ClusterStatus {
         etcd_error,
         last_sync: app.last_sync(),
@@ -99,11 +99,11 @@ pub(super) async fn pods(State(app): App, query: Queried<InNamespace>) -> Answer
         input::name("namespace", namespace)?;
     }
     let selector = input::selector(selector.as_deref())?;
-    let world = app.world()?;
-    let mut items = view::pods(&world, namespace.as_deref(), Timestamp::now());
+    let snapshot = app.snapshot()?;
+    let mut items = view::pods(&snapshot, namespace.as_deref(), Timestamp::now());
     if let Some(selector) = selector {
         items.retain(|pod| {
-            let found = world.pods.get(&PodRef::new(&pod.namespace, &pod.name));
+            let found = snapshot.pods.get(&NamespacedName::new(&pod.namespace, &pod.name));
             found.is_some_and(|pod| selector.matches(&pod.value.labels))
         });
     }
@@ -116,10 +116,10 @@ pub(super) async fn pod(
 ) -> Answer<view::PodDetail> {
     input::name("namespace", &namespace)?;
     input::name("pod", &name)?;
-    let pod = PodRef::new(namespace, name);
-    let world = app.world()?;
+    let pod = NamespacedName::new(namespace, name);
+    let snapshot = app.snapshot()?;
     let now = Timestamp::now();
-    let Some(mut detail) = view::pod(&world, &pod, Vec::new(), now) else {
+    let Some(mut detail) = view::pod(&snapshot, &pod, Vec::new(), now) else {
         return Err(no_such_pod(&pod));
     };
     let wanted = events::Wanted::pod(&pod);
@@ -128,7 +128,7 @@ pub(super) async fn pod(
     Ok(Json(detail))
 }
 
-pub(super) fn no_such_pod(pod: &PodRef) -> ApiError {
+pub(super) fn no_such_pod(pod: &NamespacedName) -> ApiError {
     ApiError::not_found(
         format!("there is no pod {} in namespace {}", pod.name, pod.namespace),
         "see 'minik8s get pods -A'",
@@ -143,30 +143,30 @@ pub(super) async fn pod_usage(
     if let Some(namespace) = &namespace {
         input::name("namespace", namespace)?;
     }
-    Ok(Json(List { items: view::pod_usage(&*app.world()?, namespace.as_deref(), Timestamp::now()) }))
+    Ok(Json(List { items: view::pod_usage(&*app.snapshot()?, namespace.as_deref(), Timestamp::now()) }))
 }
 
 pub(super) async fn node_usage(State(app): App) -> Answer<List<view::NodeUsageView>> {
-    Ok(Json(List { items: view::node_usage(&*app.world()?, Timestamp::now()) }))
+    Ok(Json(List { items: view::node_usage(&*app.snapshot()?, Timestamp::now()) }))
 }
 
 pub(super) async fn nodes(State(app): App, query: Queried<WithLabels>) -> Answer<List<view::NodeView>> {
     let selector = input::selector(input::query(query)?.selector.as_deref())?;
-    let mut items = view::nodes(&*app.world()?, Timestamp::now());
+    let mut items = view::nodes(&*app.snapshot()?, Timestamp::now());
     items.retain(|node| selector.as_ref().is_none_or(|selector| selector.matches(&node.labels)));
     Ok(Json(List { items }))
 }
 
 pub(super) async fn node(State(app): App, Path(name): Path<String>) -> Answer<view::NodeDetail> {
     input::name("node", &name)?;
-    let world = app.world()?;
-    view::node(&world, &name, Timestamp::now())
+    let snapshot = app.snapshot()?;
+    view::node(&snapshot, &name, Timestamp::now())
         .map(Json)
         .ok_or_else(|| ApiError::not_found(format!("there is no node {name}"), "see 'minik8s get nodes'"))
 }
 
 pub(super) async fn sources(State(app): App) -> Answer<List<view::SourceView>> {
-    Ok(Json(List { items: view::sources(&*app.world()?, Timestamp::now()) }))
+    Ok(Json(List { items: view::sources(&*app.snapshot()?, Timestamp::now()) }))
 }
 
 pub(super) async fn history(State(app): App, query: Queried<OfSource>) -> Answer<List<view::RevisionView>> {
@@ -174,7 +174,7 @@ pub(super) async fn history(State(app): App, query: Queried<OfSource>) -> Answer
     if let Some(source) = &source {
         input::name("source", source)?;
     }
-    Ok(Json(List { items: view::history(&*app.world()?, source.as_deref(), Timestamp::now()) }))
+    Ok(Json(List { items: view::history(&*app.snapshot()?, source.as_deref(), Timestamp::now()) }))
 }
 
 /// Answers also before etcd is read: that is then what is waited for.
@@ -184,5 +184,5 @@ pub(super) async fn wait_state(State(app): App, query: Queried<OfCommit>) -> Ans
     if let Some(commit) = &commit {
         input::commit(commit)?;
     }
-    Ok(Json(view::wait_state(&app.deps.world.current(), commit.as_deref(), Timestamp::now())))
+    Ok(Json(view::wait_state(&app.deps.snapshot.current(), commit.as_deref(), Timestamp::now())))
 }

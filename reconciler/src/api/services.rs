@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::{Path, State};
 use jiff::Timestamp;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 
 use super::App;
 use super::error::ApiError;
@@ -17,21 +17,21 @@ pub(super) async fn services(
     State(app): App,
     query: Queried<InNamespace>,
 ) -> Answer<List<view::ServiceView>> {
-    let (world, query) = (app.world()?, input::query(query)?);
-    Ok(Json(List { items: view::services(&world, &selection(&query)?, Timestamp::now()) }))
+    let (snapshot, query) = (app.snapshot()?, input::query(query)?);
+    Ok(Json(List { items: view::services(&snapshot, &selection(&query)?, Timestamp::now()) }))
 }
 
 pub(super) async fn endpoints(
     State(app): App,
     query: Queried<InNamespace>,
 ) -> Answer<List<view::EndpointsView>> {
-    let (world, query) = (app.world()?, input::query(query)?);
-    Ok(Json(List { items: view::endpoints(&world, &selection(&query)?, Timestamp::now()) }))
+    let (snapshot, query) = (app.snapshot()?, input::query(query)?);
+    Ok(Json(List { items: view::endpoints(&snapshot, &selection(&query)?, Timestamp::now()) }))
 }
 
 pub(super) async fn routes(State(app): App, query: Queried<InNamespace>) -> Answer<List<view::RouteView>> {
-    let (world, query) = (app.world()?, input::query(query)?);
-    Ok(Json(List { items: view::routes(&world, &selection(&query)?, Timestamp::now()) }))
+    let (snapshot, query) = (app.snapshot()?, input::query(query)?);
+    Ok(Json(List { items: view::routes(&snapshot, &selection(&query)?, Timestamp::now()) }))
 }
 
 pub(super) async fn service(
@@ -40,9 +40,9 @@ pub(super) async fn service(
 ) -> Answer<view::ServiceDetail> {
     input::name("namespace", &namespace)?;
     input::name("service", &name)?;
-    let id = PodRef::new(namespace, name);
-    view::service(&*app.world()?, &id, Timestamp::now()).map(Json).ok_or_else(|| {
-        let PodRef { namespace, name } = &id;
+    let id = NamespacedName::new(namespace, name);
+    view::service(&*app.snapshot()?, &id, Timestamp::now()).map(Json).ok_or_else(|| {
+        let NamespacedName { namespace, name } = &id;
         let message = format!("there is no service {name} in namespace {namespace}");
         ApiError::not_found(message, "see 'minik8s get services -A'")
     })

@@ -1,4 +1,4 @@
-//! "Look at the repository now": the same door as webhooks, for whoever reaches the API. Changes no
+//! "Look at the repository now": takes the same way as webhooks, for callers of the API. Changes no
 //! intent.
 
 use axum::Json;
@@ -12,7 +12,7 @@ use super::input::{self, Queried};
 use super::read::OfSource;
 use super::{App, Shared};
 use crate::view::{self, List, SyncAccepted, SyncRun};
-use crate::webhooks::{Arrival, Door, payload::Hint};
+use crate::webhooks::{IncomingDelivery, SourceTarget, payload::Hint};
 
 pub(super) async fn sync(
     State(app): App,
@@ -23,17 +23,17 @@ pub(super) async fn sync(
         input::name("source", source)?;
     }
     let at = Timestamp::now();
-    let all = app.deps.intake.doors().iter();
-    let wanted: Vec<&Door> =
-        all.filter(|door| source.as_ref().is_none_or(|name| *name == door.source)).collect();
+    let all = app.deps.intake.targets().iter();
+    let wanted: Vec<&SourceTarget> =
+        all.filter(|target| source.as_ref().is_none_or(|name| *name == target.source)).collect();
     if wanted.is_empty() {
         let name = source.unwrap_or_default();
         let error = format!("this reconciler has no source {name}");
         return Err(ApiError::not_found(error, "see 'minik8s get sources'"));
     }
     let (mut deliveries, mut note) = (Vec::new(), None);
-    for door in wanted {
-        let taken = app.deps.intake.take(door, by_hand(at)).await;
+    for target in wanted {
+        let taken = app.deps.intake.take(target, by_hand(at)).await;
         match taken.note {
             None => deliveries.push(taken.delivery),
             some => note = some,
@@ -43,8 +43,8 @@ pub(super) async fn sync(
 }
 
 /// Someone at the command line; each is one of its own.
-fn by_hand(at: Timestamp) -> Arrival {
-    Arrival {
+fn by_hand(at: Timestamp) -> IncomingDelivery {
+    IncomingDelivery {
         provider: Provider::Cli,
         event: "push".to_owned(),
         id: Some(format!("{:016}-{:08x}", at.as_microsecond(), rand::random::<u32>())),
@@ -55,14 +55,14 @@ fn by_hand(at: Timestamp) -> Arrival {
 }
 
 pub(super) async fn deliveries(State(app): App) -> Result<Json<List<view::DeliveryView>>, ApiError> {
-    Ok(Json(List { items: view::deliveries(&*app.world()?, Timestamp::now()) }))
+    Ok(Json(List { items: view::deliveries(&*app.snapshot()?, Timestamp::now()) }))
 }
 
 pub(super) async fn delivery(
     State(app): App,
     Path(id): Path<String>,
 ) -> Result<Json<view::DeliveryView>, ApiError> {
-    view::delivery(&*app.world()?, &id, Timestamp::now())
+    view::delivery(&*app.snapshot()?, &id, Timestamp::now())
         .map(Json)
         .ok_or_else(|| ApiError::not_found("there is no such delivery", "see 'minik8s get deliveries'"))
 }

@@ -1,4 +1,4 @@
-//! The routes on a bound port, over a fixed world and a store in memory.
+//! The routes on a bound port, over a fixed snapshot and a store in memory.
 
 use std::net::SocketAddr;
 
@@ -9,15 +9,15 @@ use schema::control::{Nudge, Nudged};
 use schema::keys::Key;
 use schema::kinds::pod::{ContainerState, TerminatedState};
 use schema::records::{Event, EventType, NodeRecord};
+use schema::snapshot::Snapshot;
 use schema::store::memory::MemoryStore;
 use schema::store::{Op, Store};
-use schema::world::World;
 use serde_json::Value;
 use tokio::net::TcpListener;
 
 use super::*;
 use crate::view::testing::*;
-use crate::webhooks::Door;
+use crate::webhooks::SourceTarget;
 
 mod objects;
 
@@ -28,15 +28,15 @@ struct Api {
 }
 
 impl Api {
-    async fn over(world: World) -> Self {
+    async fn over(snapshot: Snapshot) -> Self {
         let store = Arc::new(MemoryStore::new());
         let (sync, nudged) = Nudge::new();
-        let world = WorldReader::fixed(world);
+        let snapshot = SnapshotReader::fixed(snapshot);
         let deps = ApiDeps {
             blobs: Blobs::new(std::path::Path::new("/nonexistent")),
-            intake: intake(sync, &world, &store),
+            intake: intake(sync, &snapshot, &store),
             hooks: None,
-            world,
+            snapshot,
             store: Arc::clone(&store) as SharedStore,
             last_sync: None,
             identity: "host-1".to_owned(),
@@ -61,10 +61,10 @@ impl Api {
     }
 }
 
-fn intake(nudge: Nudge, world: &WorldReader, store: &Arc<MemoryStore>) -> Arc<Intake> {
-    let door = Door::of_branch("main", "main", nudge);
+fn intake(nudge: Nudge, snapshot: &SnapshotReader, store: &Arc<MemoryStore>) -> Arc<Intake> {
+    let target = SourceTarget::of_branch("main", "main", nudge);
     let store = Arc::clone(store) as SharedStore;
-    Arc::new(Intake::new(vec![door], world.clone(), store, "host-1"))
+    Arc::new(Intake::new(vec![target], snapshot.clone(), store, "host-1"))
 }
 
 async fn bind_and_serve(router: Router) -> SocketAddr {
@@ -74,10 +74,10 @@ async fn bind_and_serve(router: Router) -> SocketAddr {
     address
 }
 
-fn with_web() -> World {
-    let mut world = world();
-    put_pod(&mut world, "web", running());
-    world
+fn with_web() -> Snapshot {
+    let mut snapshot = snapshot();
+    put_pod(&mut snapshot, "web", running());
+    snapshot
 }
 
 fn event(name: &str, second: i64) -> Event {
@@ -145,7 +145,7 @@ async fn errors_are_json_with_the_right_code_and_say_what_to_do() {
 
 #[tokio::test]
 async fn before_etcd_is_read_views_are_unavailable_but_health_and_wait_answer() {
-    let api = Api::over(World::default()).await;
+    let api = Api::over(Snapshot::default()).await;
     for path in ["/v1/status", "/v1/pods", "/v1/nodes", "/v1/sources", "/v1/history"] {
         assert_eq!(api.get(path).await.0, 503, "{path}");
     }
@@ -238,14 +238,14 @@ async fn node_api() -> SocketAddr {
     bind_and_serve(router).await
 }
 
-fn with_node_api(api: String) -> World {
-    let mut world = with_web();
+fn with_node_api(api: String) -> Snapshot {
+    let mut snapshot = with_web();
     for name in ["new", "odd"] {
-        put_pod(&mut world, name, running());
+        put_pod(&mut snapshot, name, running());
     }
-    let node = NodeRecord { api, ..world.nodes["n1"].value.clone() };
-    world.nodes.insert("n1".to_owned(), stored(node));
-    world
+    let node = NodeRecord { api, ..snapshot.nodes["n1"].value.clone() };
+    snapshot.nodes.insert("n1".to_owned(), stored(node));
+    snapshot
 }
 
 #[tokio::test]
@@ -271,11 +271,11 @@ async fn logs_are_streamed_from_the_node_of_the_pod() {
 #[tokio::test]
 async fn logs_take_since_and_timestamps_and_one_that_waits_says_for_what() {
     let node = node_api().await;
-    let mut world = with_node_api(format!("http://{node}"));
+    let mut snapshot = with_node_api(format!("http://{node}"));
     let mut waits = pod_waiting("ErrImagePull", "no such image");
     waits.container_statuses[0].container_id.clear();
-    put_pod(&mut world, "waits", waits);
-    let api = Api::over(world).await;
+    put_pod(&mut snapshot, "waits", waits);
+    let api = Api::over(snapshot).await;
     let query = "since=1h30m&timestamps=true";
     let answer = reqwest::get(format!("http://{}/v1/logs/default/web?{query}", api.address)).await.unwrap();
     let text = answer.text().await.unwrap();
@@ -294,7 +294,7 @@ async fn logs_take_since_and_timestamps_and_one_that_waits_says_for_what() {
 #[tokio::test]
 async fn a_container_that_never_ran_has_no_log_and_one_that_crashed_has_that_of_its_last_run() {
     let node = node_api().await;
-    let mut world = with_node_api(format!("http://{node}"));
+    let mut snapshot = with_node_api(format!("http://{node}"));
     let end = |started_at| TerminatedState {
         exit_code: 127,
         reason: "StartError".into(),
@@ -308,13 +308,13 @@ async fn a_container_that_never_ran_has_no_log_and_one_that_crashed_has_that_of_
         status.container_statuses[0].last_state = Some(last);
         status
     };
-    put_pod(&mut world, "web", waiting(end(Some(at(1)))));
-    put_pod(&mut world, "unstarted", waiting(end(None)));
+    put_pod(&mut snapshot, "web", waiting(end(Some(at(1)))));
+    put_pod(&mut snapshot, "unstarted", waiting(end(None)));
     let mut given_up = waiting(end(None));
     given_up.container_statuses[0].state = ContainerState::Terminated(end(None));
     given_up.container_statuses[0].last_state = None;
-    put_pod(&mut world, "given-up", given_up);
-    let api = Api::over(world).await;
+    put_pod(&mut snapshot, "given-up", given_up);
+    let api = Api::over(snapshot).await;
     let asked = async |query: &str| {
         let answer = reqwest::get(format!("http://{}/v1/logs/default/{query}", api.address)).await.unwrap();
         (answer.status().as_u16(), answer.text().await.unwrap())
@@ -367,12 +367,12 @@ async fn the_last_sync_is_shown_where_it_is_known() {
         not_ready: None,
     };
     let (_keep, last_sync) = watch::channel(Some(last));
-    let (world, store) = (WorldReader::fixed(with_web()), Arc::new(MemoryStore::new()));
+    let (snapshot, store) = (SnapshotReader::fixed(with_web()), Arc::new(MemoryStore::new()));
     let deps = ApiDeps {
         blobs: Blobs::new(std::path::Path::new("/nonexistent")),
-        intake: intake(Nudge::default(), &world, &store),
+        intake: intake(Nudge::default(), &snapshot, &store),
         hooks: None,
-        world,
+        snapshot,
         store,
         last_sync: Some(last_sync),
         identity: "host-1".to_owned(),

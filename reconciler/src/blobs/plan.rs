@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
 use schema::files::Files;
-use schema::world::World;
+use schema::snapshot::Snapshot;
 
 /// What nothing refers to any more stays so long: a push back to it finds it, and so does an agent
 /// that is slow.
@@ -27,14 +27,14 @@ impl schema::control::Plan for Sweep {
 
 /// Digests that objects and pods refer to. Pods as well: one of a former revision may still wait for
 /// its files.
-pub fn live(world: &World) -> BTreeSet<&str> {
-    all(world).flat_map(Files::values).map(|blob| blob.digest.as_str()).collect()
+pub fn live(snapshot: &Snapshot) -> BTreeSet<&str> {
+    all(snapshot).flat_map(Files::values).map(|blob| blob.digest.as_str()).collect()
 }
 
 /// The files of every object and pod.
-pub fn all(world: &World) -> impl Iterator<Item = &Files> {
-    let objects = world.objects.values().map(|object| &object.value.files);
-    objects.chain(world.pods.values().map(|pod| &pod.value.files))
+pub fn all(snapshot: &Snapshot) -> impl Iterator<Item = &Files> {
+    let objects = snapshot.objects.values().map(|object| &object.value.files);
+    objects.chain(snapshot.pods.values().map(|pod| &pod.value.files))
 }
 
 /// Decides about what is on disk: digests, and when each was last referred to.

@@ -1,6 +1,6 @@
 //! Opens content for an agent. Blocking.
 //!
-//! Reads the world, the store and the mirrors; writes the store where something is missing in it. Only
+//! Reads the snapshot, the store and the mirrors; writes the store where something is missing in it. Only
 //! what a live object or pod refers to is given out.
 
 use std::fs::File;
@@ -12,7 +12,7 @@ use git2::{Oid, Repository};
 use schema::files::{BlobKind, BlobRef, Files, is_digest};
 use schema::meta::ObjectRef;
 use schema::object::Provenance;
-use schema::world::World;
+use schema::snapshot::Snapshot;
 
 use super::turns::Turns;
 use super::{BlobStore, plan};
@@ -56,11 +56,11 @@ impl Blobs {
     }
 
     /// The archive with this digest, and its size.
-    pub fn open(&self, world: &World, digest: &str) -> Result<(File, u64), BlobsError> {
+    pub fn open(&self, snapshot: &Snapshot, digest: &str) -> Result<(File, u64), BlobsError> {
         if !is_digest(digest) {
             return Err(BlobsError::Digest(digest.to_owned()));
         }
-        let found = plan::all(world).flat_map(|files| files.values()).find(|blob| blob.digest == digest);
+        let found = plan::all(snapshot).flat_map(|files| files.values()).find(|blob| blob.digest == digest);
         let blob = found.ok_or_else(|| BlobsError::Unreferred(digest.to_owned()))?;
         let failed = |source| BlobsError::Read { digest: digest.to_owned(), source };
         if let Some(file) = self.store.open_verified(blob).map_err(failed)? {
@@ -71,16 +71,16 @@ impl Blobs {
         if let Some(file) = self.store.open(blob).map_err(failed)? {
             return Ok((file, blob.size));
         }
-        self.make_again(world, blob);
+        self.make_again(snapshot, blob);
         let file = self.store.open(blob).map_err(failed)?;
         file.map(|file| (file, blob.size)).ok_or_else(|| BlobsError::Absent(digest.to_owned()))
     }
 
     /// From the mirror, at a commit that had what refers to it: what a commit holds at a path never
     /// changes. What can't be made is still absent afterwards.
-    fn make_again(&self, world: &World, blob: &BlobRef) {
+    fn make_again(&self, snapshot: &Snapshot, blob: &BlobRef) {
         let is_secret = blob.kind == BlobKind::Secret;
-        for origin in origins(world, &blob.digest) {
+        for origin in origins(snapshot, &blob.digest) {
             // A source's name is a file name; nothing else leads to a mirror.
             let Ok(repository) = Repository::open_bare(self.mirrors.join(origin.source)) else { continue };
             let Ok(commit) = Oid::from_str(origin.commit) else { continue };
@@ -104,14 +104,14 @@ struct Origin<'w> {
 
 /// Where what is live has this content from: objects, and pods of a former revision, whose object is
 /// of another one by now. A pod whose object is gone may be of any source.
-fn origins<'w>(world: &'w World, digest: &str) -> Vec<Origin<'w>> {
+fn origins<'w>(snapshot: &'w Snapshot, digest: &str) -> Vec<Origin<'w>> {
     let path_in =
         |files: &'w Files| files.iter().find(|(_, blob)| blob.digest == digest).map(|(path, _)| path);
-    let of_objects = world.objects.values().filter_map(|object| {
+    let of_objects = snapshot.objects.values().filter_map(|object| {
         let Provenance { source, commit, .. } = &object.value.provenance;
         Some(Origin { source, commit, path: path_in(&object.value.files)? })
     });
-    let of_pods = world.pods.values().filter_map(|pod| {
+    let of_pods = snapshot.pods.values().filter_map(|pod| {
         let pod = &pod.value;
         let owner = ObjectRef {
             kind: pod.owner.kind,
@@ -119,9 +119,9 @@ fn origins<'w>(world: &'w World, digest: &str) -> Vec<Origin<'w>> {
             name: pod.owner.name.clone(),
         };
         let path = path_in(&pod.files)?;
-        let sources: Vec<&String> = match world.objects.get(&owner) {
+        let sources: Vec<&String> = match snapshot.objects.get(&owner) {
             Some(object) => vec![&object.value.provenance.source],
-            None => world.sources.keys().collect(),
+            None => snapshot.sources.keys().collect(),
         };
         Some(sources.into_iter().map(|source| Origin { source, commit: &pod.commit, path }))
     });

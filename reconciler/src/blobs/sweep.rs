@@ -1,12 +1,12 @@
-//! Removes content that nothing refers to any more. Reads the world and the store.
+//! Removes content that nothing refers to any more. Reads the snapshot and the store.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
-use schema::store::reflector::WorldReader;
-use schema::world::World;
+use schema::snapshot::Snapshot;
+use schema::store::reflector::SnapshotReader;
 
 use super::plan::{self, Sweep};
 use super::store::BlobStore;
@@ -14,19 +14,19 @@ use super::store::BlobStore;
 /// The loop. Every reconciler has one: each keeps its own disk in bounds.
 pub struct SweepLoop {
     store: BlobStore,
-    world: WorldReader,
+    snapshot: SnapshotReader,
 }
 
 /// What one run saw.
 pub struct Seen {
-    world: Arc<World>,
+    snapshot: Arc<Snapshot>,
     on_disk: Vec<(String, Timestamp)>,
 }
 
 impl SweepLoop {
     /// A loop over this store.
-    pub fn new(store: BlobStore, world: WorldReader) -> Self {
-        Self { store, world }
+    pub fn new(store: BlobStore, snapshot: SnapshotReader) -> Self {
+        Self { store, snapshot }
     }
 }
 
@@ -41,8 +41,8 @@ impl Loop for SweepLoop {
     }
 
     async fn observe(&mut self) -> Result<Observation<Seen>, LoopError> {
-        let world = self.world.current();
-        if !world.synced {
+        let snapshot = self.snapshot.current();
+        if !snapshot.synced {
             return Ok(Observation::NotReady("etcd is not listed yet".to_owned()));
         }
         let store = self.store.clone();
@@ -50,11 +50,11 @@ impl Loop for SweepLoop {
         let on_disk = listed
             .map_err(|error| LoopError::new("cannot list the content on disk", error))?
             .map_err(|error| LoopError::new("cannot list the content on disk", error))?;
-        Ok(Observation::Ready(Seen { world, on_disk }))
+        Ok(Observation::Ready(Seen { snapshot, on_disk }))
     }
 
     fn plan(seen: &Seen, now: Timestamp) -> Sweep {
-        plan::plan(&seen.on_disk, &plan::live(&seen.world), now)
+        plan::plan(&seen.on_disk, &plan::live(&seen.snapshot), now)
     }
 
     async fn act(&mut self, _: &Seen, sweep: Sweep) -> Vec<String> {

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use schema::world::Versioned;
+use schema::snapshot::Versioned;
 use serde::Deserialize;
 
 use super::client::Client;

@@ -5,8 +5,8 @@ use schema::records::{
     ContainerUsage, Event, EventType, HeldPrune, NodeUsage, PodUsage, Quarantine, SourceError,
     SourceErrorKind, SourceState,
 };
+use schema::snapshot::Snapshot;
 use schema::violation::{Severity, Violation};
-use schema::world::World;
 
 use super::output::{Layout, Listed, Screen, Shape, names, table};
 use crate::view::testing::*;
@@ -27,17 +27,17 @@ fn drawn<T: Listed>(items: &[T], shape: Shape, screen: Screen) -> String {
     text
 }
 
-fn two_pods() -> World {
-    let mut world = world();
-    put_pod(&mut world, "web", running());
+fn two_pods() -> Snapshot {
+    let mut snapshot = snapshot();
+    put_pod(&mut snapshot, "web", running());
     let message = "no such image registry.example.org/shop/frontend:1.27.3; see whether the registry has it";
-    put_pod(&mut world, "frontend", pod_waiting("ErrImagePull", message));
-    world
+    put_pod(&mut snapshot, "frontend", pod_waiting("ErrImagePull", message));
+    snapshot
 }
 
-fn degraded() -> World {
-    let mut world = two_pods();
-    let mut source = world.sources["main"].value.clone();
+fn degraded() -> Snapshot {
+    let mut snapshot = two_pods();
+    let mut source = snapshot.sources["main"].value.clone();
     source.state = SourceState::Degraded;
     source.observed_commit = Some(C3.to_owned());
     source.objects = 14;
@@ -71,8 +71,8 @@ fn degraded() -> World {
         message: "cannot fetch /srv/repo.git: no such directory".to_owned(),
         since: at(90),
     });
-    put_source(&mut world, source);
-    world
+    put_source(&mut snapshot, source);
+    snapshot
 }
 
 #[test]
@@ -108,9 +108,9 @@ fn pods_in_a_pipe_are_whole_however_long() {
 
 #[test]
 fn nothing_to_remark_means_no_column_for_it() {
-    let mut world = world();
-    put_pod(&mut world, "web", running());
-    insta::assert_snapshot!(drawn(&view::pods(&world, None, at(100)), Shape::default(), NARROW), @r"
+    let mut snapshot = snapshot();
+    put_pod(&mut snapshot, "web", running());
+    insta::assert_snapshot!(drawn(&view::pods(&snapshot, None, at(100)), Shape::default(), NARROW), @r"
     NAME   READY   STATUS    RESTARTS   AGE
     web    1/1     Running   0          39s
     ");
@@ -118,16 +118,16 @@ fn nothing_to_remark_means_no_column_for_it() {
 
 #[test]
 fn nodes_in_a_terminal_of_80_columns_and_wide_in_a_pipe() {
-    let mut world = two_pods();
-    put_node(&mut world, "n2");
-    world.heartbeats.remove("n2");
-    let narrow = drawn(&view::nodes(&world, at(100)), Shape::default(), NARROW);
+    let mut snapshot = two_pods();
+    put_node(&mut snapshot, "n2");
+    snapshot.heartbeats.remove("n2");
+    let narrow = drawn(&view::nodes(&snapshot, at(100)), Shape::default(), NARROW);
     insta::assert_snapshot!(narrow, @r"
     NAME   STATUS     AGE    VERSION   PODS    CPU   MEMORY   WHY
     n1     Ready      100s   0.1.0     2/110   0/2   0/4Gi    -
     n2     NotReady   100s   0.1.0     0/110   0/2   0/4Gi    no heartbeat: the age…
     ");
-    insta::assert_snapshot!(drawn(&view::nodes(&world, at(100)), WIDE, PIPE), @r"
+    insta::assert_snapshot!(drawn(&view::nodes(&snapshot, at(100)), WIDE, PIPE), @r"
     NAME   STATUS     AGE    VERSION   PODS    CPU   MEMORY   ADDRESS     POD-CIDR        DOCKER     OS                               KERNEL   ARCH    AGE-RECIPIENT   WHY
     n1     Ready      100s   0.1.0     2/110   0/2   0/4Gi    192.0.2.7   10.244.0.0/24   20.10.24   Debian GNU/Linux 12 (bookworm)   6.1.0    amd64   -               -
     n2     NotReady   100s   0.1.0     0/110   0/2   0/4Gi    192.0.2.7   10.244.0.0/24   20.10.24   Debian GNU/Linux 12 (bookworm)   6.1.0    amd64   -               no heartbeat: the agent is stopped or can't reach etcd
@@ -136,17 +136,17 @@ fn nodes_in_a_terminal_of_80_columns_and_wide_in_a_pipe() {
 
 #[test]
 fn sources_and_revisions_as_tables() {
-    let world = degraded();
-    insta::assert_snapshot!(drawn(&view::sources(&world, at(100)), Shape::default(), BROAD), @r"
+    let snapshot = degraded();
+    insta::assert_snapshot!(drawn(&view::sources(&snapshot, at(100)), Shape::default(), BROAD), @r"
     NAME   STATE      COMMIT    AUTHOR                  OBJECTS   AGE   WHY
     main   Degraded   2222222   Ada <ada@example.org>   14        40s   RemoteUnreachable: cannot fetch /srv/repo.git: no s…
     ");
-    insta::assert_snapshot!(drawn(&view::history(&world, None, at(100)), Shape::default(), NARROW), @r"
+    insta::assert_snapshot!(drawn(&view::history(&snapshot, None, at(100)), Shape::default(), NARROW), @r"
     REVISION   COMMIT    VERDICT   CHANGES    PLAN   AGE   AUTHOR           SUBJECT
     2          2222222   Applied   +1 ~0 -0   -      40s   Ada <ada@exam…   Change 2
     1          1111111   Applied   +1 ~0 -0   -      70s   Ada <ada@exam…   Change 1
     ");
-    insta::assert_snapshot!(drawn(&view::history(&world, None, at(100)), WIDE, PIPE), @r"
+    insta::assert_snapshot!(drawn(&view::history(&snapshot, None, at(100)), WIDE, PIPE), @r"
     REVISION   COMMIT    VERDICT   CHANGES    PLAN   AGE   AUTHOR                  SUBJECT    SOURCE   TOOK
     2          2222222   Applied   +1 ~0 -0   -      40s   Ada <ada@example.org>   Change 2   main     120ms
     1          1111111   Applied   +1 ~0 -0   -      70s   Ada <ada@example.org>   Change 1   main     120ms
@@ -207,10 +207,10 @@ fn colours_are_there_only_where_they_are_wanted() {
 
 #[test]
 fn the_status_page_of_a_healthy_cluster() {
-    let mut world = world();
-    put_pod(&mut world, "web", running());
+    let mut snapshot = snapshot();
+    put_pod(&mut snapshot, "web", running());
     let leader = LeaderView { id: "host-1".to_owned(), since: Some(at(0)) };
-    let status = view::cluster_status(&world, Some(leader), at(100));
+    let status = view::cluster_status(&snapshot, Some(leader), at(100));
     insta::assert_snapshot!(super::status::page(&status, NARROW, at(100)), @r"
     source   main: Synced at 2222222 by Ada <ada@example.org>, 40s ago
              1 object of /srv/repo.git, branch `main`
@@ -222,11 +222,11 @@ fn the_status_page_of_a_healthy_cluster() {
 
 #[test]
 fn the_status_page_names_all_that_is_wrong() {
-    let mut world = degraded();
-    put_node(&mut world, "n2");
-    world.heartbeats.remove("n2");
-    world.malformed.insert("/minik8s/pods/default/odd".to_owned(), "expected value at line 1".into());
-    let status = view::cluster_status(&world, None, at(100));
+    let mut snapshot = degraded();
+    put_node(&mut snapshot, "n2");
+    snapshot.heartbeats.remove("n2");
+    snapshot.malformed.insert("/minik8s/pods/default/odd".to_owned(), "expected value at line 1".into());
+    let status = view::cluster_status(&snapshot, None, at(100));
     let status = view::ClusterStatus { etcd_error: Some("etcd did not answer".to_owned()), ..status };
     insta::assert_snapshot!(super::status::page(&status, PIPE, at(100)), @r"
     source   main: Degraded at 2222222 by Ada <ada@example.org>, 40s ago
@@ -247,9 +247,9 @@ fn the_status_page_names_all_that_is_wrong() {
 
 #[test]
 fn a_pod_described() {
-    let world = two_pods();
-    let pod = schema::meta::PodRef::new("default", "frontend");
-    let mut detail = view::pod(&world, &pod, events(), at(100)).unwrap();
+    let snapshot = two_pods();
+    let pod = schema::meta::NamespacedName::new("default", "frontend");
+    let mut detail = view::pod(&snapshot, &pod, events(), at(100)).unwrap();
     detail.row.uid = "abc".to_owned();
     detail.hash = "def".to_owned();
     insta::assert_snapshot!(super::describe::pod_page(&detail, NARROW, at(100)), @r"
@@ -313,16 +313,16 @@ fn a_pod_that_crashes_described() {
         started_at: Some(at(70)),
         finished_at: Some(at(80)),
     });
-    let mut world = world();
-    let pod = put_pod(&mut world, "web", status);
+    let mut snapshot = snapshot();
+    let pod = put_pod(&mut snapshot, "web", status);
     let containers = [("app".to_owned(), ContainerUsage { cpu: 250, memory: 64 << 20 })].into();
     let volumes = [("data".to_owned(), 12 << 20), ("fast".to_owned(), 5000)].into();
     let usage = PodUsage { uid: pod.uid.clone(), containers, volumes, at_least: vec!["fast".to_owned()] };
     let pods = [("default/web".to_owned(), usage)].into();
     let left_out = String::new();
     let usage = NodeUsage { at: at(90), window_seconds: 15, cpu: 1000, memory: 1 << 30, pods, left_out };
-    world.usage.insert("n1".to_owned(), stored(usage));
-    let mut detail = view::pod(&world, &pod.reference(), Vec::new(), at(100)).unwrap();
+    snapshot.usage.insert("n1".to_owned(), stored(usage));
+    let mut detail = view::pod(&snapshot, &pod.reference(), Vec::new(), at(100)).unwrap();
     detail.spec = Some(std::sync::Arc::new(serde_json::from_value(spec).unwrap()));
     detail.row.uid = "abc".to_owned();
     detail.hash = "def".to_owned();

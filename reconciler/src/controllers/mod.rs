@@ -1,6 +1,6 @@
 //! Controllers: each is a pure `plan` over the snapshot of etcd; one shell observes and acts for all.
 //!
-//! Reads the [`World`], decides what should be written, writes only the keys that
+//! Reads the [`Snapshot`], decides what should be written, writes only the keys that
 //! [`schema::keys::Key::writer`] gives to it. Knows nothing of Git.
 
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
-use schema::world::World;
+use schema::snapshot::Snapshot;
 
 mod commit;
 mod note;
@@ -36,24 +36,24 @@ pub trait Controller: Send + 'static {
     /// Its name in the contract of keys, in logs and as the reporter of events.
     const NAME: &'static str;
 
-    /// Decides on the whole world. Total and deterministic: no I/O, clock or randomness, and no
+    /// Decides on the whole snapshot. Total and deterministic: no I/O, clock or randomness, and no
     /// `self`, on purpose.
     fn plan(seen: &Seen, now: Timestamp) -> Writes;
 }
 
-/// What a controller sees: the world, the one it saw before, and the settings.
+/// What a controller sees: the snapshot, the one it saw before, and the settings.
 #[derive(Debug, Clone)]
 pub struct Seen {
     /// The snapshot to decide on.
-    pub world: Arc<World>,
+    pub snapshot: Arc<Snapshot>,
     /// The snapshot of the run before in this term of leadership; none in its first run, so that
     /// what a restart finds is not mistaken for something that happened.
-    pub previous: Option<Arc<World>>,
+    pub previous: Option<Arc<Snapshot>>,
     /// What `minik8s serve` was told.
     pub settings: Settings,
 }
 
-/// What controllers need to know besides the world.
+/// What controllers need to know besides the snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The range from which every node gets its own.

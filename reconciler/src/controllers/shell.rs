@@ -5,7 +5,7 @@
 //! would decide the same thing twice.
 //!
 //! Needs a reflector with *one* watch over all of [`schema::keys::ROOT`]: only then does the
-//! world's revision say that everything up to it is in.
+//! snapshot's revision say that everything up to it is in.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -17,11 +17,11 @@ use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
 use schema::keys::{ROOT, Writer};
 use schema::records::EventType;
+use schema::snapshot::Snapshot;
 use schema::store::election::{Fence, FenceReader};
 use schema::store::events::{EventDraft, EventRecorder};
-use schema::store::reflector::WorldReader;
+use schema::store::reflector::SnapshotReader;
 use schema::store::{SharedStore, newest_revision};
-use schema::world::World;
 use tokio::time::{Instant, timeout};
 
 use super::commit::{Committed, commit};
@@ -32,7 +32,7 @@ use super::{Controller, Seen, Settings};
 /// Longest wait within one run for the snapshot to hold this controller's own writes. Seen: a few
 /// milliseconds; a reflector that lists again after an outage takes longer, and the next run waits on.
 const CATCH_UP: Duration = Duration::from_secs(2);
-/// After a conflict, if no change of the world comes first.
+/// After a conflict, if no change of the snapshot comes first.
 const AFTER_CONFLICT: Duration = Duration::from_millis(200);
 
 /// What a shell stands on.
@@ -41,7 +41,7 @@ pub struct Deps {
     /// Where writes go.
     pub store: SharedStore,
     /// The snapshot.
-    pub world: WorldReader,
+    pub snapshot: SnapshotReader,
     /// Whether this process leads.
     pub fence: FenceReader,
     /// Where events go.
@@ -59,8 +59,8 @@ pub struct Shell<C> {
     floor: i64,
     /// A write's outcome is not known: etcd is asked how far it is before the next plan.
     unsure: bool,
-    /// The world of the run before.
-    previous: Option<Arc<World>>,
+    /// The snapshot of the run before.
+    previous: Option<Arc<Snapshot>>,
     /// Notes that the run before held; they are told once each.
     held: Held,
     controller: PhantomData<fn() -> C>,
@@ -122,22 +122,22 @@ impl<C: Controller> Shell<C> {
     }
 
     /// The snapshot, once it is new enough.
-    async fn caught_up(&mut self) -> Result<Arc<World>, String> {
+    async fn caught_up(&mut self) -> Result<Arc<Snapshot>, String> {
         let floor = self.floor;
-        let world = &mut self.deps.world;
+        let snapshot = &mut self.deps.snapshot;
         let reached = async {
             loop {
-                let now = world.current();
+                let now = snapshot.current();
                 if now.synced && now.revision >= floor {
                     return now;
                 }
-                world.changed().await;
+                snapshot.changed().await;
             }
         };
         // Cancel-safe: only waits.
         match timeout(CATCH_UP, reached).await {
-            Ok(world) => Ok(world),
-            Err(_) if !self.deps.world.current().synced => Err(format!("{ROOT} is not listed yet")),
+            Ok(snapshot) => Ok(snapshot),
+            Err(_) if !self.deps.snapshot.current().synced => Err(format!("{ROOT} is not listed yet")),
             Err(_) => Err("the snapshot is older than what this reconciler wrote last".to_owned()),
         }
     }
@@ -213,15 +213,15 @@ impl<C: Controller> Loop for Shell<C> {
         };
         self.enter(fence);
         self.make_sure().await?;
-        let world = match self.caught_up().await {
-            Ok(world) => world,
+        let snapshot = match self.caught_up().await {
+            Ok(snapshot) => snapshot,
             Err(why) => {
                 self.doubt_floor().await;
                 return Ok(Observation::NotReady(why));
             }
         };
         let previous = self.previous.clone();
-        Ok(Observation::Ready(Seen { world, previous, settings: self.deps.settings.clone() }))
+        Ok(Observation::Ready(Seen { snapshot, previous, settings: self.deps.settings.clone() }))
     }
 
     fn plan(seen: &Seen, now: Timestamp) -> Writes {
@@ -234,7 +234,7 @@ impl<C: Controller> Loop for Shell<C> {
             "{} may not write all of\n{plan}",
             C::NAME
         );
-        // The fence of the term in which the world was observed, not of the one that is now.
+        // The fence of the term in which the snapshot was observed, not of the one that is now.
         let Some(fence) = self.term.filter(|_| !plan.writes.is_empty()) else {
             return Outcome { plan, committed: Committed::default() };
         };
@@ -248,7 +248,7 @@ impl<C: Controller> Loop for Shell<C> {
     async fn report(&mut self, seen: Seen, outcome: Outcome) -> Result<Next, LoopError> {
         let Outcome { plan, committed } = outcome;
         self.floor = self.floor.max(committed.revision);
-        self.previous = Some(seen.world);
+        self.previous = Some(seen.snapshot);
         for &number in &committed.done {
             self.tell_written(&plan.writes[number]);
         }
@@ -272,14 +272,14 @@ impl<C: Controller> Loop for Shell<C> {
 mod tests {
     use super::*;
     use crate::controllers::note::NoteKind;
-    use crate::controllers::testing::{Worlds, instance, spec};
+    use crate::controllers::testing::{SnapshotBuilder, instance, spec};
 
     // Seen red with a patience of zero: told at once.
     #[test]
     fn a_pod_that_waits_for_the_first_node_is_told_of_only_after_a_while() {
-        let world = Worlds::new().pod(&instance("web", spec(1, 1))).world;
+        let snapshot = SnapshotBuilder::new().pod(&instance("web", spec(1, 1))).snapshot;
         let seen = Seen {
-            world: Arc::new(world),
+            snapshot: Arc::new(snapshot),
             previous: None,
             settings: crate::controllers::testing::settings(),
         };

@@ -16,7 +16,7 @@ use schema::records::{Binding, PodInstance, Subnet};
 use schema::store::election::{Fence, FenceReader};
 use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
-use schema::store::reflector::{self, WorldReader};
+use schema::store::reflector::{self, SnapshotReader};
 use schema::store::{Op, Store, TxnOutcome};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -40,7 +40,7 @@ struct Reconciler {
 
 struct Sim {
     store: MemoryStore,
-    world: WorldReader,
+    snapshot: SnapshotReader,
     reconciler: Reconciler,
     _reflector: tokio::task::JoinHandle<()>,
 }
@@ -68,10 +68,10 @@ impl Sim {
     async fn new() -> Self {
         let store = MemoryStore::new();
         let shared = Arc::new(store.clone());
-        let (world, reflector) = reflector::spawn(shared, vec![ROOT.to_owned()], CancellationToken::new());
+        let (snapshot, reflector) = reflector::spawn(shared, vec![ROOT.to_owned()], CancellationToken::new());
         let fence = take_lead(&store).await;
-        let reconciler = Reconciler::new(&store, &world, fence);
-        Self { store, world, reconciler, _reflector: reflector }
+        let reconciler = Reconciler::new(&store, &snapshot, fence);
+        Self { store, snapshot, reconciler, _reflector: reflector }
     }
 
     /// With so many nodes `n1`, `n2`, … that beat.
@@ -88,7 +88,7 @@ impl Sim {
     /// Another process leads from now on, with nothing remembered.
     async fn change_leader(&mut self) {
         let fence = take_lead(&self.store).await;
-        self.reconciler = Reconciler::new(&self.store, &self.world, fence);
+        self.reconciler = Reconciler::new(&self.store, &self.snapshot, fence);
     }
 
     async fn put<T: Serialize>(&self, key: &Key, value: &T) {
@@ -106,10 +106,10 @@ impl Sim {
     /// Waits until the snapshot holds all that is in the store.
     async fn catch_up(&mut self) {
         let newest = self.store.revision();
-        let world = &mut self.world;
+        let snapshot = &mut self.snapshot;
         let reached = async {
-            while !world.current().synced || world.current().revision < newest {
-                world.changed().await;
+            while !snapshot.current().synced || snapshot.current().revision < newest {
+                snapshot.changed().await;
             }
         };
         tokio::time::timeout(Duration::from_secs(60), reached).await.expect("the snapshot catches up");
@@ -147,10 +147,10 @@ impl Sim {
 }
 
 impl Reconciler {
-    fn new(store: &MemoryStore, world: &WorldReader, fence: Fence) -> Self {
+    fn new(store: &MemoryStore, snapshot: &SnapshotReader, fence: Fence) -> Self {
         let deps = Deps {
             store: Arc::new(store.clone()),
-            world: world.clone(),
+            snapshot: snapshot.clone(),
             fence: FenceReader::fixed(Some(fence)),
             events: EventRecorder::disabled(),
             settings: settings(),
@@ -243,8 +243,8 @@ async fn an_etcd_that_was_lost_is_filled_again_under_the_same_fence() {
     sim.put(&Key::Node("n1".into()), &node_record("n1")).await;
     sim.put(&Key::Heartbeat("n1".into()), &heartbeat()).await;
     sim.push(&object("web", spec(100, 64))).await;
-    while sim.world.current().revision != sim.store.revision() {
-        sim.world.changed().await;
+    while sim.snapshot.current().revision != sim.store.revision() {
+        sim.snapshot.changed().await;
     }
     for _ in 0..2 {
         run(&mut sim.reconciler.nodes).await;
@@ -290,7 +290,7 @@ async fn who_lost_the_lead_between_plan_and_act_writes_nothing() {
     sim.catch_up().await;
     let mut old = Shell::<Workloads>::new(Deps {
         store: Arc::new(sim.store.clone()),
-        world: sim.world.clone(),
+        snapshot: sim.snapshot.clone(),
         // Believes to lead for ever, as a process that was stopped past its lease does.
         fence: FenceReader::fixed(Some(take_lead(&sim.store).await)),
         events: EventRecorder::disabled(),
@@ -314,7 +314,7 @@ async fn who_does_not_lead_does_not_plan() {
     let sim = Sim::with_nodes(1).await;
     let mut follower = Shell::<Workloads>::new(Deps {
         store: Arc::new(sim.store.clone()),
-        world: sim.world.clone(),
+        snapshot: sim.snapshot.clone(),
         fence: FenceReader::fixed(None),
         events: EventRecorder::disabled(),
         settings: settings(),
@@ -327,11 +327,11 @@ async fn nothing_is_planned_on_a_snapshot_older_than_ones_own_writes() {
     let mut sim = Sim::with_nodes(2).await;
     sim.push(&object("web", spec(100, 64))).await;
     sim.settle().await;
-    // A reader whose world stands still, as behind a watch that hangs.
-    let (publisher, stale) = WorldReader::channel((*sim.world.current()).clone());
+    // A reader whose snapshot stands still, as behind a watch that hangs.
+    let (publisher, stale) = SnapshotReader::channel((*sim.snapshot.current()).clone());
     let mut shell = Shell::<Workloads>::new(Deps {
         store: Arc::new(sim.store.clone()),
-        world: stale,
+        snapshot: stale,
         fence: FenceReader::fixed(Some(take_lead(&sim.store).await)),
         events: EventRecorder::disabled(),
         settings: settings(),
@@ -339,11 +339,11 @@ async fn nothing_is_planned_on_a_snapshot_older_than_ones_own_writes() {
     assert!(matches!(shell.observe().await, Ok(Observation::NotReady(_))), "older than its own election");
     sim.push(&object("new", spec(100, 64))).await;
     sim.catch_up().await;
-    publisher.publish((*sim.world.current()).clone());
+    publisher.publish((*sim.snapshot.current()).clone());
     assert_eq!(run(&mut shell).await.unwrap().writes.len(), 1);
     assert!(matches!(shell.observe().await, Ok(Observation::NotReady(_))), "older than its own write");
     sim.catch_up().await;
-    publisher.publish((*sim.world.current()).clone());
+    publisher.publish((*sim.snapshot.current()).clone());
     assert!(run(&mut shell).await.unwrap().writes.is_empty());
 }
 
@@ -372,7 +372,7 @@ async fn pods_that_fit_nowhere_wait_for_room() {
     sim.push(&object("b", spec(3000, 64))).await;
     sim.settle().await;
     assert_eq!(sim.bound().await, ["n1/default/a"]);
-    let why = explain(&sim.world.current(), &pod_ref("b")).unwrap();
+    let why = explain(&sim.snapshot.current(), &pod_ref("b")).unwrap();
     assert_eq!(why, "0/1 nodes fit: 1 not enough cpu (wants 3, free 1)");
     sim.delete(&object_key("a")).await;
     sim.settle().await;
@@ -404,7 +404,7 @@ enum Step {
     Run {
         controller: u8,
     },
-    /// Plans now, acts when the next such step comes, on a world that moved on.
+    /// Plans now, acts when the next such step comes, on a snapshot that moved on.
     Stall,
     /// The next transaction is lost before, or after, it is done.
     LoseTransaction {
@@ -489,9 +489,9 @@ async fn assert_converged(sim: &mut Sim) {
         assert_eq!(bindings.len(), 1, "{pod} is bound more than once: {bindings:?}");
         assert!(pods.contains_key(pod), "{pod} is bound and gone");
     }
-    let world = sim.world.current();
+    let snapshot = sim.snapshot.current();
     for (name, pod) in &pods {
-        let why = explain(&world, &pod.reference());
+        let why = explain(&snapshot, &pod.reference());
         match places.get(name) {
             Some(bindings) if bindings[0].pod == *pod => assert_eq!(why, None),
             _ => assert!(why.as_ref().is_some_and(|why| why.starts_with("0/3")), "{name}: {why:?}"),

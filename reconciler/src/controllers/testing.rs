@@ -1,4 +1,4 @@
-//! Worlds to plan on, built as etcd would hold them: every value goes through its JSON.
+//! SnapshotBuilder to plan on, built as etcd would hold them: every value goes through its JSON.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use schema::codec::encode;
 use schema::keys::Key;
 use schema::kinds::pod::{Container, ContainerPort, PodPhase, PodSpec, PodStatus};
 use schema::kinds::{Kind, Resource};
-use schema::meta::{DEFAULT_NAMESPACE, ObjectMeta, ObjectRef, PodRef};
+use schema::meta::{DEFAULT_NAMESPACE, NamespacedName, ObjectMeta, ObjectRef};
 use schema::object::{Object, Provenance};
 use schema::records::{
     Binding, Heartbeat, NodeRecord, NodeVersions, OwnerRef, PodInstance, SourceState, SourceStatus, Subnet,
 };
-use schema::world::{Change, World};
+use schema::snapshot::{Change, Snapshot};
 use serde::Serialize;
 
 use super::{Seen, Settings};
@@ -29,12 +29,12 @@ pub(super) fn settings() -> Settings {
     }
 }
 
-pub(super) fn seen(world: &World) -> Seen {
-    Seen { world: Arc::new(world.clone()), previous: None, settings: settings() }
+pub(super) fn seen(snapshot: &Snapshot) -> Seen {
+    Seen { snapshot: Arc::new(snapshot.clone()), previous: None, settings: settings() }
 }
 
-pub(super) fn pod_ref(name: &str) -> PodRef {
-    PodRef::new(DEFAULT_NAMESPACE, name)
+pub(super) fn pod_ref(name: &str) -> NamespacedName {
+    NamespacedName::new(DEFAULT_NAMESPACE, name)
 }
 
 /// A pod of one container that asks for so many millicores and mebibytes.
@@ -121,38 +121,38 @@ pub(super) fn heartbeat() -> Heartbeat {
     Heartbeat { since: "2026-01-01T00:00:00Z".parse().unwrap() }
 }
 
-/// Builds a world key by key; every key gets a revision of its own.
+/// Builds a snapshot key by key; every key gets a revision of its own.
 #[derive(Clone, Default)]
-pub(super) struct Worlds {
-    pub(super) world: World,
+pub(super) struct SnapshotBuilder {
+    pub(super) snapshot: Snapshot,
 }
 
-impl Worlds {
+impl SnapshotBuilder {
     pub(super) fn new() -> Self {
-        Self { world: World { synced: true, ..World::default() } }
+        Self { snapshot: Snapshot { synced: true, ..Snapshot::default() } }
     }
 
     pub(super) fn put<T: Serialize>(mut self, key: &Key, value: &T) -> Self {
-        self.world.revision += 1;
-        let revision = self.world.revision;
+        self.snapshot.revision += 1;
+        let revision = self.snapshot.revision;
         let value = Bytes::from(encode(value).unwrap());
         let key = key.to_string();
-        self.world.apply(&Change::Put { key, value, create_revision: revision, mod_revision: revision });
+        self.snapshot.apply(&Change::Put { key, value, create_revision: revision, mod_revision: revision });
         self
     }
 
     /// A value that nobody can read.
     pub(super) fn garbage(mut self, key: &Key) -> Self {
-        self.world.revision += 1;
-        let revision = self.world.revision;
+        self.snapshot.revision += 1;
+        let revision = self.snapshot.revision;
         let (key, value) = (key.to_string(), Bytes::from_static(b"{"));
-        self.world.apply(&Change::Put { key, value, create_revision: revision, mod_revision: revision });
+        self.snapshot.apply(&Change::Put { key, value, create_revision: revision, mod_revision: revision });
         self
     }
 
     pub(super) fn delete(mut self, key: &Key) -> Self {
-        self.world.revision += 1;
-        self.world.apply(&Change::Delete { key: key.to_string() });
+        self.snapshot.revision += 1;
+        self.snapshot.apply(&Change::Delete { key: key.to_string() });
         self
     }
 
@@ -185,8 +185,8 @@ impl Worlds {
 
     /// Nodes `n1`, `n2`, … that are ready.
     pub(super) fn nodes(self, count: u8) -> Self {
-        (1..=count).fold(self, |worlds, i| {
-            worlds.node(&node_record(&format!("n{i}")), &format!("10.244.{}.0/24", i - 1))
+        (1..=count).fold(self, |builder, i| {
+            builder.node(&node_record(&format!("n{i}")), &format!("10.244.{}.0/24", i - 1))
         })
     }
 }

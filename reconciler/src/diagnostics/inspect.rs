@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use schema::snapshot::Table;
 use schema::violation::{Violation, rules};
-use schema::world::Table;
 
 use super::Report;
 use crate::gitops::check::{check, warn_of_addresses};

@@ -2,7 +2,7 @@
 //!
 //! A step that waits is taken out of the plan with its reason. No other addition or change is held up
 //! by it; removals are, because what runs meanwhile is the version before, and may need what goes.
-//! The plan is made anew when the world changes, so a step waits as long as its reason holds, but
+//! The plan is made anew when the snapshot changes, so a step waits as long as its reason holds, but
 //! never past its deadline: something dead must not keep what would mend it away. A newer commit
 //! finds nothing under way that it would have to break off.
 
@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::records::{SourceStatus, Waiting};
-use schema::world::World;
+use schema::snapshot::Snapshot;
 
 use super::check::{dependencies, exclusives};
 use super::health::{health, trouble};
@@ -39,13 +39,13 @@ enum Before {
 /// Takes the steps out that have to wait. Only what brings pods up or replaces them waits: labels,
 /// annotations and the place in the repository are written at once. A step whose deadline is over
 /// goes on, and is told. How long each waits already is in the status of `source`.
-pub fn gate(mut plan: SyncPlan, world: &World, source: &str, now: Timestamp) -> SyncPlan {
+pub fn gate(mut plan: SyncPlan, snapshot: &Snapshot, source: &str, now: Timestamp) -> SyncPlan {
     let depends =
         |step: &Step| step.object_after().is_some_and(|object| !object.metadata.depends_on.is_empty());
     if !plan.steps.iter().any(depends) {
         return plan;
     }
-    let known = world.sources.get(source).map(|status| &status.value);
+    let known = snapshot.sources.get(source).map(|status| &status.value);
     let mut before: BTreeMap<ObjectRef, Before> = BTreeMap::new();
     let mut steps = Vec::with_capacity(plan.steps.len());
     for step in plan.steps {
@@ -53,11 +53,11 @@ pub fn gate(mut plan: SyncPlan, world: &World, source: &str, now: Timestamp) -> 
             steps.push(step);
             continue;
         };
-        let wait = blocked(world, &before, object).map(|(on, why)| {
+        let wait = blocked(snapshot, &before, object).map(|(on, why)| {
             let since = since(known, &step.object, &on, &why, now);
             Waiting { object: step.object.clone(), on, why, since: Some(since) }
         });
-        let wait = match wait.map(|wait| (deadline(world, &wait), wait)) {
+        let wait = match wait.map(|wait| (deadline(snapshot, &wait), wait)) {
             Some((Some(ends_at), wait)) if ends_at <= now => {
                 plan.overdue.push(wait);
                 None
@@ -81,7 +81,7 @@ pub fn gate(mut plan: SyncPlan, world: &World, source: &str, now: Timestamp) -> 
         }
     }
     plan.steps = steps;
-    keep_removals(&mut plan, world);
+    keep_removals(&mut plan, snapshot);
     plan
 }
 
@@ -95,10 +95,10 @@ fn since(
     now: Timestamp,
 ) -> Timestamp {
     let Some(known) = known else { return now };
-    let is_cut = known.waiting_total > known.waiting.len() as u64;
+    let is_truncated = known.waiting_total > known.waiting.len() as u64;
     let waits = |wait: &&Waiting| wait.object == *object && wait.why != REMOVED_LAST;
     // A status lists only the first. Others have waited as long as those that wait for the same.
-    let alike = |wait: &&Waiting| is_cut && wait.on == *on && wait.why != REMOVED_LAST;
+    let alike = |wait: &&Waiting| is_truncated && wait.on == *on && wait.why != REMOVED_LAST;
     let before = known.waiting.iter().find(waits).or_else(|| known.waiting.iter().rfind(alike));
     let goes_on = |before: &&Waiting| {
         (before.why == WAITS_ITSELF) == (why == WAITS_ITSELF)
@@ -108,15 +108,15 @@ fn since(
 }
 
 /// When a wait is over, whatever it is for; none while that waits itself.
-fn deadline(world: &World, wait: &Waiting) -> Option<Timestamp> {
+fn deadline(snapshot: &Snapshot, wait: &Waiting) -> Option<Timestamp> {
     let since = wait.since.filter(|_| wait.why != WAITS_ITSELF)?;
-    let object = world.objects.get(&wait.on).map(|live| &live.value);
+    let object = snapshot.objects.get(&wait.on).map(|live| &live.value);
     since.checked_add(SignedDuration::from_secs(patience(object).into())).ok()
 }
 
 /// While something waits, removals wait, too: what replaces them may be among what waits. But what
 /// only one can have, and a step of this plan takes, is given up by the one that goes.
-fn keep_removals(plan: &mut SyncPlan, world: &World) {
+fn keep_removals(plan: &mut SyncPlan, snapshot: &Snapshot) {
     let Some(first) = plan.waiting.first().map(|waiting| waiting.object.clone()) else { return };
     let has = |object: &Object| exclusives(&object.metadata, &object.resource).into_iter();
     // Whether all that take it only share it.
@@ -128,7 +128,7 @@ fn keep_removals(plan: &mut SyncPlan, world: &World) {
         has(live).any(|wish| taken.get(&wish.what).is_some_and(|shared| !(wish.shares && *shared)))
     };
     let stays = |step: &Step| {
-        let live = world.objects.get(&step.object);
+        let live = snapshot.objects.get(&step.object);
         matches!(step.act, Act::Delete) && !live.is_some_and(|live| is_taken(&live.value))
     };
     let (kept, steps): (Vec<Step>, Vec<Step>) = std::mem::take(&mut plan.steps).into_iter().partition(stays);
@@ -144,16 +144,16 @@ fn keep_removals(plan: &mut SyncPlan, world: &World) {
 
 /// The first dependency that is not healthy, and why.
 fn blocked(
-    world: &World,
+    snapshot: &Snapshot,
     before: &BTreeMap<ObjectRef, Before>,
     object: &Object,
 ) -> Option<(ObjectRef, String)> {
     dependencies(&object.metadata).find_map(|on| {
-        let why = match (before.get(&on), world.objects.get(&on)) {
+        let why = match (before.get(&on), snapshot.objects.get(&on)) {
             (Some(Before::Waits), _) => Some(WAITS_ITSELF.to_owned()),
             (Some(Before::Written), _) if on.kind.is_run() => Some(IS_APPLIED.to_owned()),
             (Some(Before::Written), _) => None,
-            (None, Some(live)) => trouble(&health(world, &live.value)).map(str::to_owned),
+            (None, Some(live)) => trouble(&health(snapshot, &live.value)).map(str::to_owned),
             (None, None) => Some("it is not there".to_owned()),
         };
         why.map(|why| (on, why))

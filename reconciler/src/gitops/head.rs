@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use git2::Oid;
 use schema::records::PlanRecord;
 
-use super::cut::{self, Homes};
 use super::load::Manifests;
 use super::plan::Situation;
 use super::prune::Lineage;
 use super::read::{Loaded, read_commit, read_lineage};
 use super::reviewed;
+use super::truncated::{self, Homes};
 use crate::blobs::BlobStore;
 use crate::git::{GitError, Remote, SourceConfig};
 
@@ -99,7 +99,7 @@ impl Head {
         self.blocking(move || read_lineage(&mirror, head, base, commits)).await
     }
 
-    /// The files of `loaded`; those that are cut short say so. `whole` is as for [`cut::marked`].
+    /// The files of `loaded`; those that are truncated say so. `whole` is as for [`truncated::marked`].
     pub(super) async fn manifests(
         &self,
         loaded: &Loaded,
@@ -111,7 +111,7 @@ impl Head {
             return Ok(manifests);
         }
         let mirror = self.remote.mirror().clone();
-        let read = move || Ok(cut::marked(&mirror.open()?, head, &manifests, whole.as_deref(), &homes));
+        let read = move || Ok(truncated::marked(&mirror.open()?, head, &manifests, whole.as_deref(), &homes));
         self.blocking(read).await
     }
 

@@ -3,21 +3,21 @@
 use jiff::Timestamp;
 use schema::kinds::pod::{ContainerState, PodPhase, PodStatus, Unsteady};
 use schema::kinds::{Health, Resource};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::object::Object;
 use schema::records::{RouteRecord, ServiceRecord};
-use schema::world::World;
+use schema::snapshot::Snapshot;
 
 /// The health of a live object. Kinds that this version does not run are content with being stored.
-pub fn health(world: &World, object: &Object) -> Health {
+pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
     match &object.resource {
-        Resource::Pod(_) => bare_pod(world, object),
+        Resource::Pod(_) => bare_pod(snapshot, object),
         Resource::Service(spec) => {
-            let record = world.services.get(&named(object)).map(|found| &found.value);
+            let record = snapshot.services.get(&named(object)).map(|found| &found.value);
             ServiceRecord::health(record, spec, &object.hash)
         }
         Resource::Dns(spec) => {
-            let record = world.routes.get(&named(object)).map(|found| &found.value);
+            let record = snapshot.routes.get(&named(object)).map(|found| &found.value);
             RouteRecord::health(record, spec, &object.hash)
         }
         // Settings are in force as soon as they are stored.
@@ -27,8 +27,8 @@ pub fn health(world: &World, object: &Object) -> Health {
     }
 }
 
-fn named(object: &Object) -> PodRef {
-    PodRef::new(&object.metadata.namespace, &object.metadata.name)
+fn named(object: &Object) -> NamespacedName {
+    NamespacedName::new(&object.metadata.namespace, &object.metadata.name)
 }
 
 /// What keeps an object from being healthy, if anything does.
@@ -40,29 +40,29 @@ pub fn trouble(health: &Health) -> Option<&str> {
 }
 
 /// A healthy pod that may not stay so: it has run for too short a time to tell.
-pub fn unsteady<'a>(world: &'a World, object: &Object, now: Timestamp) -> Option<Unsteady<'a>> {
+pub fn unsteady<'a>(snapshot: &'a Snapshot, object: &Object, now: Timestamp) -> Option<Unsteady<'a>> {
     let Resource::Pod(_) = &object.resource else { return None };
-    let pod = PodRef::new(&object.metadata.namespace, &object.metadata.name);
-    let (instance, binding) = (world.pods.get(&pod)?, world.binding_of(&pod)?);
-    world.pod_status.get(&(binding.value.node.clone(), pod))?.value.unsteady(&instance.value.spec, now)
+    let pod = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
+    let (instance, binding) = (snapshot.pods.get(&pod)?, snapshot.binding_of(&pod)?);
+    snapshot.pod_status.get(&(binding.value.node.clone(), pod))?.value.unsteady(&instance.value.spec, now)
 }
 
 /// Only what is said of the very pod that the object asks for counts, and only from a node that is
 /// alive.
-fn bare_pod(world: &World, object: &Object) -> Health {
+fn bare_pod(snapshot: &Snapshot, object: &Object) -> Health {
     let progressing = |why: &str| Health::Progressing { why: why.to_owned() };
     let pod = named(object);
-    let Some(instance) = world.pods.get(&pod).filter(|instance| instance.value.hash == object.hash) else {
+    let Some(instance) = snapshot.pods.get(&pod).filter(|instance| instance.value.hash == object.hash) else {
         return progressing("its pod is not made yet");
     };
-    let Some(binding) = world.binding_of(&pod) else {
+    let Some(binding) = snapshot.binding_of(&pod) else {
         return progressing("its pod has no node yet");
     };
     let node = &binding.value.node;
-    if !world.node_is_ready(node) {
+    if !snapshot.node_is_ready(node) {
         return Health::Unknown { why: format!("its node {node} does not answer") };
     }
-    let reported = world.pod_status.get(&(node.clone(), pod));
+    let reported = snapshot.pod_status.get(&(node.clone(), pod));
     let Some(status) = reported.map(|found| &found.value).filter(|s| s.uid == instance.value.uid) else {
         return progressing("its node has not reported the pod yet");
     };

@@ -1,7 +1,7 @@
 //! The revisions of a source: the next number, what is too old, the last that was whole. Pure.
 
 use schema::records::Revision;
-use schema::world::Table;
+use schema::snapshot::Table;
 
 /// So many revisions of a source are kept.
 pub const KEPT: usize = 100;
@@ -56,7 +56,7 @@ mod tests {
 
     use jiff::Timestamp;
     use schema::records::{ChangeCounts, Verdict};
-    use schema::world::Versioned;
+    use schema::snapshot::Versioned;
 
     use super::*;
 

@@ -44,8 +44,8 @@ pub struct ManifestFile {
     pub violations: Vec<Violation>,
     /// Some document has a `kind`: the file means to be a manifest.
     pub is_manifest: bool,
-    /// It is the beginning of what it was, and ends within a document of that; see [`super::cut`].
-    pub is_cut_short: bool,
+    /// It is the beginning of what it was, and ends within a document of that; see [`super::truncated`].
+    pub is_truncated: bool,
 }
 
 /// One object as a file says it.
@@ -122,7 +122,7 @@ fn parsed(loaded: LoadedFile) -> ManifestFile {
         documents: documents.collect(),
         violations: loaded.violations,
         is_manifest: loaded.is_manifest,
-        is_cut_short: false,
+        is_truncated: false,
     }
 }
 

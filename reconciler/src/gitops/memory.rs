@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use schema::meta::ObjectRef;
 use schema::object::Object;
-use schema::world::Table;
+use schema::snapshot::Table;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 

@@ -1,6 +1,6 @@
 //! From a commit to desired state: load, check, plan, apply; one loop per source.
 //!
-//! `bounds check diff prune plan gate health review secrets status history unnamed` are pure. `source_loop`
+//! `bounds check diff prune plan gate health review secrets status history undeclared` are pure. `source_loop`
 //! observes and reports, `apply` alone writes `objects/`. `record` writes the status of a configured source and
 //! its new revisions; `verdict` writes what became of a revision, once, and that a source is not configured any
 //! more.
@@ -8,7 +8,6 @@
 pub mod apply;
 pub mod bounds;
 pub mod check;
-pub mod cut;
 pub mod diff;
 mod files;
 pub mod folder;
@@ -31,7 +30,8 @@ mod spread;
 pub mod status;
 #[cfg(test)]
 mod tests;
-mod unnamed;
+pub mod truncated;
+mod undeclared;
 pub mod verdict;
 
 pub use read::preflight;

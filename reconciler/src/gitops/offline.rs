@@ -12,11 +12,10 @@ use git2::{ErrorCode, MergeOptions, Oid, Repository};
 use schema::manifest::Layout;
 use schema::meta::ObjectRef;
 use schema::object::Object;
+use schema::snapshot::{Table, Versioned};
 use schema::violation::{Severity, Violation};
-use schema::world::{Table, Versioned};
 
 use super::check::homes_in_question;
-use super::cut;
 use super::files::{self, InCommit, Known, SourceFolder};
 use super::load::{self, Layouts, Manifests};
 use super::plan::{Act, HeldOf, Situation, SyncPlan, plan};
@@ -24,6 +23,7 @@ use super::prune::Lineage;
 use super::review::{Frame, Review, Room, review};
 use super::spread::spread;
 use super::status::short;
+use super::truncated;
 use crate::git::content::ContentError;
 use crate::git::{self, CommitMeta, Listing, ReadError, Relation};
 
@@ -186,8 +186,8 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
         notes.push(format!("against what is applied now: commit {}", short(applied)));
     }
     let homes = homes_in_question(request.source, &after.manifests, &live);
-    let lineage = lineage(&repository, request, cut::commits(&homes), &after, base);
-    let homes = cut::with_siblings(homes, request.source, &live);
+    let lineage = lineage(&repository, request, truncated::commits(&homes), &after, base);
+    let homes = truncated::with_siblings(homes, request.source, &live);
     let whole = match &request.live {
         Some(live) => live.whole.clone(),
         None => lineage.base.clone(),
@@ -195,7 +195,7 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     let situation = Situation {
         source: request.source.to_owned(),
         commit: Arc::new(CommitMeta { id: head.to_string(), ..(*after.commit).clone() }),
-        manifests: cut::marked(&repository, effective, &after.manifests, whole.as_deref(), &homes),
+        manifests: truncated::marked(&repository, effective, &after.manifests, whole.as_deref(), &homes),
         lineage,
         live,
         malformed: BTreeSet::new(),

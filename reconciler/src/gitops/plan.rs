@@ -15,8 +15,8 @@ use schema::kinds::{Kind, Resource};
 use schema::meta::{DEFAULT_NAMESPACE, ObjectRef};
 use schema::object::{Object, Provenance};
 use schema::records::{ChangeCounts, Waiting};
+use schema::snapshot::{Table, Versioned};
 use schema::violation::Violation;
-use schema::world::{Table, Versioned};
 
 use super::check::{Checked, Claim, Found, check, dependencies, removed, warn_of_addresses};
 use super::diff::{FieldChange, changes, file_changes, is_replaced};

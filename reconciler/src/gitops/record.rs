@@ -5,10 +5,10 @@
 use schema::codec;
 use schema::keys::Key;
 use schema::records::{EventType, Revision, SourceStatus, Waiting};
+use schema::snapshot::Snapshot;
 use schema::store::election::Fence;
 use schema::store::events::{EventDraft, EventRecorder};
 use schema::store::{Guard, Op, SharedStore, StoreError};
-use schema::world::World;
 
 use super::{apply, bounds, history, status};
 
@@ -36,7 +36,7 @@ pub enum RecordError {
 pub(super) struct Place<'a> {
     pub(super) store: &'a SharedStore,
     pub(super) fence: Fence,
-    pub(super) world: &'a World,
+    pub(super) snapshot: &'a Snapshot,
     /// Revision of the status that is there; none if there is none.
     pub(super) before: Option<i64>,
 }
@@ -56,7 +56,7 @@ impl Place<'_> {
             let key = Key::Revision(name.clone(), revision.sequence).to_string();
             guards.push(Guard::Absent(key.clone()));
             ops.push(Op::put(key, codec::encode(&bounds::revision(revision.clone()))?));
-            let expired = history::expired(&self.world.revisions, name, EXPIRED_PER_RUN_MAX);
+            let expired = history::expired(&self.snapshot.revisions, name, EXPIRED_PER_RUN_MAX);
             ops.extend(expired.into_iter().map(|sequence| Op::delete(Key::Revision(name.clone(), sequence))));
         }
         match apply::guarded(self.store, self.fence, guards, ops).await? {
@@ -69,7 +69,9 @@ impl Place<'_> {
     async fn guard(&self, key: &str) -> Result<Guard, StoreError> {
         match self.before {
             Some(revision) => Ok(Guard::ModRevision(key.to_owned(), revision)),
-            None if self.world.malformed.contains_key(key) => apply::guard_of_present(self.store, key).await,
+            None if self.snapshot.malformed.contains_key(key) => {
+                apply::guard_of_present(self.store, key).await
+            }
             None => Ok(Guard::Absent(key.to_owned())),
         }
     }

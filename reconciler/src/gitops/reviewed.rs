@@ -11,13 +11,13 @@ use git2::{Commit, MergeOptions, Oid, Repository};
 use schema::records::PlanRecord;
 
 use super::check::homes_in_question;
-use super::cut;
 use super::offline::objects_of;
 use super::plan::{Situation, plan};
 use super::prune::Lineage;
 use super::read::{Loaded, read_unchecked};
 use super::review::{Digest, same_hash, short_hash};
 use super::status::short;
+use super::truncated;
 use crate::git::{self, GitError, Mirror, Relation};
 
 /// So many commits that are applied at once are looked at.
@@ -263,15 +263,15 @@ fn between(mirror: &Mirror, source: &str, before: Oid, after: &Loaded) -> Result
     let live = match read_unchecked(mirror, before, Some(after), None) {
         Ok(before) => objects_of(source, &before.commit, &before.manifests).0,
         // The source's folder begins with this commit.
-        Err(GitError::PathNotFound { .. }) => schema::world::Table::new(),
+        Err(GitError::PathNotFound { .. }) => schema::snapshot::Table::new(),
         Err(other) => return Err(other),
     };
     let before = before.to_string();
-    let homes = cut::with_siblings(homes_in_question(source, &after.manifests, &live), source, &live);
+    let homes = truncated::with_siblings(homes_in_question(source, &after.manifests, &live), source, &live);
     let situation = Situation {
         source: source.to_owned(),
         commit: Arc::clone(&after.commit),
-        manifests: cut::marked(&mirror.open()?, after.head, &after.manifests, Some(&before), &homes),
+        manifests: truncated::marked(&mirror.open()?, after.head, &after.manifests, Some(&before), &homes),
         lineage: Lineage { base: Some(before.clone()), relations: [(before, Relation::Related)].into() },
         live,
         malformed: std::collections::BTreeSet::new(),

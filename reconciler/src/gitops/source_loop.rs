@@ -1,6 +1,6 @@
 //! The loop of one source: look at the remote, plan against what is live, write, tell.
 //!
-//! Reads the remote, the mirror and the world; decides in `plan.rs`; writes through `apply.rs` and
+//! Reads the remote, the mirror and the snapshot; decides in `plan.rs`; writes through `apply.rs` and
 //! `record.rs`. What it remembers between runs is a cache: a fresh loop at any moment comes to the
 //! same state. A run that finds nothing new costs one ls-remote and writes nothing.
 
@@ -16,17 +16,16 @@ use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
 use schema::keys::Key;
 use schema::kinds::pod::PodStatus;
-use schema::meta::{ObjectRef, PodRef};
+use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
 use schema::records::{Binding, Heartbeat, PlanRecord, PodInstance, Revision, SourceStatus};
+use schema::snapshot::{Snapshot, Table, Versioned};
 use schema::store::election::{Fence, FenceReader};
 use schema::store::events::EventRecorder;
-use schema::store::reflector::WorldReader;
+use schema::store::reflector::SnapshotReader;
 use schema::store::{SharedStore, newest_revision};
-use schema::world::{Table, Versioned, World};
 
 use super::apply::{self, Applied, Stopped};
-use super::cut;
 use super::gate::gate;
 use super::head::Head;
 use super::history;
@@ -36,7 +35,8 @@ use super::read::Loaded;
 use super::record::{Place, RecordError, tell, tell_overdue, tell_unkept};
 use super::reviewed::Planned;
 use super::status::{self, Problem, Run, short};
-use super::unnamed::Unnamed;
+use super::truncated;
+use super::undeclared::Undeclared;
 use crate::git::{GitError, SourceConfig};
 
 /// How long a run waits to see its own last writes.
@@ -49,9 +49,9 @@ pub struct SourceLoop {
     config: Arc<SourceConfig>,
     head: Head,
     memory: Memory,
-    unnamed: Unnamed,
+    undeclared: Undeclared,
     store: SharedStore,
-    world: WorldReader,
+    snapshot: SnapshotReader,
     fence: FenceReader,
     events: EventRecorder,
     /// What the last plan found to be as it should.
@@ -68,7 +68,7 @@ pub struct SourceLoop {
     pub(super) ahead: jiff::SignedDuration,
 }
 
-/// A state of the world in which there is nothing to do.
+/// A state of the snapshot in which there is nothing to do.
 struct Settled {
     commit: Oid,
     objects: Table<ObjectRef, Object>,
@@ -83,27 +83,27 @@ struct Settled {
 
 /// All that the health of objects follows from.
 struct Reports {
-    pods: Table<PodRef, PodInstance>,
-    bindings: Table<(String, PodRef), Binding>,
+    pods: Table<NamespacedName, PodInstance>,
+    bindings: Table<(String, NamespacedName), Binding>,
     heartbeats: Table<String, Heartbeat>,
-    pod_status: Table<(String, PodRef), PodStatus>,
+    pod_status: Table<(String, NamespacedName), PodStatus>,
 }
 
 impl Reports {
-    fn of(world: &World) -> Self {
+    fn of(snapshot: &Snapshot) -> Self {
         Self {
-            pods: world.pods.clone(),
-            bindings: world.bindings.clone(),
-            heartbeats: world.heartbeats.clone(),
-            pod_status: world.pod_status.clone(),
+            pods: snapshot.pods.clone(),
+            bindings: snapshot.bindings.clone(),
+            heartbeats: snapshot.heartbeats.clone(),
+            pod_status: snapshot.pod_status.clone(),
         }
     }
 
-    fn are_of(&self, world: &World) -> bool {
-        self.pods.ptr_eq(&world.pods)
-            && self.bindings.ptr_eq(&world.bindings)
-            && self.heartbeats.ptr_eq(&world.heartbeats)
-            && self.pod_status.ptr_eq(&world.pod_status)
+    fn are_of(&self, snapshot: &Snapshot) -> bool {
+        self.pods.ptr_eq(&snapshot.pods)
+            && self.bindings.ptr_eq(&snapshot.bindings)
+            && self.heartbeats.ptr_eq(&snapshot.heartbeats)
+            && self.pod_status.ptr_eq(&snapshot.pod_status)
     }
 }
 
@@ -111,7 +111,7 @@ impl Reports {
 pub struct Observed {
     started: Instant,
     fence: Fence,
-    world: Arc<World>,
+    snapshot: Arc<Snapshot>,
     /// Newest commit at the remote.
     head: Option<String>,
     problem: Option<Problem>,
@@ -144,7 +144,7 @@ impl SourceLoop {
         config: SourceConfig,
         state_dir: PathBuf,
         store: SharedStore,
-        world: WorldReader,
+        snapshot: SnapshotReader,
         fence: FenceReader,
         events: EventRecorder,
     ) -> Self {
@@ -156,9 +156,9 @@ impl SourceLoop {
             config,
             head,
             memory,
-            unnamed: Unnamed::default(),
+            undeclared: Undeclared::default(),
             store,
-            world,
+            snapshot,
             fence,
             events,
             settled: None,
@@ -189,18 +189,18 @@ impl SourceLoop {
         Timestamp::now()
     }
 
-    /// The world, once it has this loop's own writes.
-    async fn caught_up(&mut self) -> Result<Arc<World>, String> {
+    /// The snapshot, once it has this loop's own writes.
+    async fn caught_up(&mut self) -> Result<Arc<Snapshot>, String> {
         let deadline = tokio::time::Instant::now() + CATCH_UP_MAX;
         loop {
-            let world = self.world.current();
-            if !world.synced {
+            let snapshot = self.snapshot.current();
+            if !snapshot.synced {
                 return Err("etcd is not listed yet".to_owned());
             }
-            if world.revision >= self.written {
-                return Ok(world);
+            if snapshot.revision >= self.written {
+                return Ok(snapshot);
             }
-            if tokio::time::timeout_at(deadline, self.world.changed()).await.is_err() {
+            if tokio::time::timeout_at(deadline, self.snapshot.changed()).await.is_err() {
                 return Err("the last writes are not seen yet".to_owned());
             }
         }
@@ -224,35 +224,35 @@ impl SourceLoop {
     }
 
     /// Nothing changed since nothing was left to do; a problem that comes or goes is a change.
-    fn is_settled(&self, world: &World, problem: Option<&Problem>) -> bool {
+    fn is_settled(&self, snapshot: &Snapshot, problem: Option<&Problem>) -> bool {
         let (Some(settled), Some(loaded)) = (&self.settled, self.head.loaded()) else { return false };
-        let status = world.sources.get(&self.config.name);
+        let status = snapshot.sources.get(&self.config.name);
         settled.commit == loaded.head
             && settled.status == status.map_or(0, |status| status.mod_revision)
-            && settled.objects.ptr_eq(&world.objects)
+            && settled.objects.ptr_eq(&snapshot.objects)
             && settled.problem.as_ref() == problem
             && settled.due.is_none_or(|due| self.now() < due)
-            && settled.reports.as_ref().is_none_or(|reports| reports.are_of(world))
+            && settled.reports.as_ref().is_none_or(|reports| reports.are_of(snapshot))
     }
 
     async fn situation(
         &mut self,
-        world: &World,
+        snapshot: &Snapshot,
         incomplete: Option<String>,
     ) -> Result<Option<Situation>, GitError> {
         let Some(loaded) = self.head.loaded() else { return Ok(None) };
         let source = &self.config.name;
-        self.unnamed.update(source, &loaded.manifests, &world.objects);
-        let homes = self.unnamed.homes();
-        let mut commits = cut::commits(&homes);
+        self.undeclared.update(source, &loaded.manifests, &snapshot.objects);
+        let homes = self.undeclared.homes();
+        let mut commits = truncated::commits(&homes);
         commits.extend(self.memory.lost.values().map(|kept| kept.commit.clone()));
-        let base = history::base(&world.revisions, source);
+        let base = history::base(&snapshot.revisions, source);
         let base = base.or_else(|| self.memory.base.clone().filter(|_| !self.memory.lost.is_empty()));
-        let whole = history::whole(&world.revisions, source);
-        let homes = cut::with_siblings(homes, source, &world.objects);
+        let whole = history::whole(&snapshot.revisions, source);
+        let homes = truncated::with_siblings(homes, source, &snapshot.objects);
         let manifests = self.head.manifests(loaded, whole, homes).await?;
         let lineage = self.head.lineage(loaded, base, commits).await?;
-        let status = world.sources.get(source);
+        let status = snapshot.sources.get(source);
         let held = status.and_then(|status| status.value.held_prune.as_ref());
         let held = held.map(|held| HeldOf { owned: held.owned, since: held.since });
         // Revisions of an etcd that was lost say nothing of this one.
@@ -262,11 +262,11 @@ impl SourceLoop {
             source: source.clone(),
             commit: Arc::clone(&loaded.commit),
             manifests,
-            live: world.objects.clone(),
-            malformed: malformed_objects(world),
+            live: snapshot.objects.clone(),
+            malformed: malformed_objects(snapshot),
             lineage,
             held: held.or(recalled),
-            revision: world.revision,
+            revision: snapshot.revision,
             lost: self.memory.lost.clone(),
             service_cidr: self.service_cidr,
             incomplete,
@@ -275,10 +275,10 @@ impl SourceLoop {
 }
 
 /// The commits that objects of the source, and pods, are of: what they name is made again from these.
-fn commits_of(world: &World, source: &str) -> BTreeSet<String> {
-    let objects = world.objects.values().map(|object| &object.value.provenance);
+fn commits_of(snapshot: &Snapshot, source: &str) -> BTreeSet<String> {
+    let objects = snapshot.objects.values().map(|object| &object.value.provenance);
     let objects = objects.filter(|provenance| provenance.source == source);
-    let pods = world.pods.values().map(|pod| &pod.value).filter(|pod| !pod.files.is_empty());
+    let pods = snapshot.pods.values().map(|pod| &pod.value).filter(|pod| !pod.files.is_empty());
     objects.map(|provenance| provenance.commit.clone()).chain(pods.map(|pod| pod.commit.clone())).collect()
 }
 
@@ -298,8 +298,8 @@ impl Loop for SourceLoop {
         };
         // Without what the leader before it wrote, what that one made would not be known to be too much.
         self.written = self.written.max(fence.create_revision);
-        let world = match self.caught_up().await {
-            Ok(world) => world,
+        let snapshot = match self.caught_up().await {
+            Ok(snapshot) => snapshot,
             Err(why) => {
                 self.doubt_written().await;
                 return Ok(Observation::NotReady(why));
@@ -307,10 +307,10 @@ impl Loop for SourceLoop {
         };
         let started = Instant::now();
         let applied =
-            world.sources.get(&self.config.name).and_then(|status| status.value.applied_commit.clone());
+            snapshot.sources.get(&self.config.name).and_then(|status| status.value.applied_commit.clone());
         let problem_of = |error: &GitError| Problem { kind: error.kind(), message: error.to_string() };
         let before = self.head.loaded().map(|loaded| loaded.head);
-        let live = || commits_of(&world, &self.config.name);
+        let live = || commits_of(&snapshot, &self.config.name);
         let (head, mut problem) = match self.head.look(applied, live).await {
             Ok(head) => {
                 self.tell_unkept(before);
@@ -319,18 +319,18 @@ impl Loop for SourceLoop {
             Err(error) => (None, Some(problem_of(&error))),
         };
         // Looking may have taken long: the plan is for what is there now.
-        let world = self.world.current();
+        let snapshot = self.snapshot.current();
         let mut situation = None;
-        let rests = self.is_settled(&world, problem.as_ref());
+        let rests = self.is_settled(&snapshot, problem.as_ref());
         if !rests {
-            let is_new = !world.sources.contains_key(&self.config.name);
+            let is_new = !snapshot.sources.contains_key(&self.config.name);
             // With no commit in memory nothing is planned, and why is told as the remote's problem.
             if self.head.loaded().is_some() {
-                let recalled = self.memory.recall(is_new, &world.objects).await;
+                let recalled = self.memory.recall(is_new, &snapshot.objects).await;
                 recalled.map_err(|error| LoopError::new("cannot read what the source owned", error))?;
             }
             let incomplete = problem.as_ref().map(|problem| problem.message.clone());
-            match self.situation(&world, incomplete).await {
+            match self.situation(&snapshot, incomplete).await {
                 Ok(found) => situation = found,
                 Err(error) => problem = Some(problem_of(&error)),
             }
@@ -340,7 +340,7 @@ impl Loop for SourceLoop {
         Ok(Observation::Ready(Observed {
             started,
             fence,
-            world,
+            snapshot,
             head,
             problem,
             rests,
@@ -354,7 +354,7 @@ impl Loop for SourceLoop {
         let Some(situation) = &observed.situation else { return SyncPlan::default() };
         let decided = plan::plan(situation);
         let decided = if observed.strict { decided.strictly() } else { decided };
-        gate(decided, &observed.world, &situation.source, now)
+        gate(decided, &observed.snapshot, &situation.source, now)
     }
 
     async fn act(&mut self, observed: &Observed, plan: SyncPlan) -> Outcome {
@@ -435,11 +435,11 @@ impl Loop for SourceLoop {
         if let (Some(plan), Some(loaded)) = (nothing_left, &observed.loaded) {
             self.settled = Some(Settled {
                 commit: loaded.head,
-                objects: observed.world.objects.clone(),
+                objects: observed.snapshot.objects.clone(),
                 status: at,
                 problem: observed.problem.clone(),
                 due: plan.due,
-                reports: (!plan.waiting.is_empty()).then(|| Reports::of(&observed.world)),
+                reports: (!plan.waiting.is_empty()).then(|| Reports::of(&observed.snapshot)),
             });
         }
         Ok(self.until(outcome.plan.as_ref().and_then(|plan| plan.due)))
@@ -454,7 +454,8 @@ impl Observed {
 
     /// The status of the source as it was seen, with its revision.
     fn before(&self, source: &str) -> Option<(&SourceStatus, i64)> {
-        let found: Option<&Versioned<SourceStatus>> = self.world.sources.get(source).map(|status| &**status);
+        let found: Option<&Versioned<SourceStatus>> =
+            self.snapshot.sources.get(source).map(|status| &**status);
         found.map(|status| (&status.value, status.mod_revision))
     }
 }
@@ -475,7 +476,7 @@ impl SourceLoop {
             plan: outcome.plan.as_ref(),
             problem: observed.problem.clone(),
             failure: outcome.applied.failure(),
-            next_sequence: history::next_sequence(&observed.world.revisions, &self.config.name, last),
+            next_sequence: history::next_sequence(&observed.snapshot.revisions, &self.config.name, last),
             duration_ms: u64::try_from(observed.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             now: self.now(),
         })
@@ -496,7 +497,7 @@ impl SourceLoop {
 
     fn place<'a>(&'a self, observed: &'a Observed, before: Option<(&SourceStatus, i64)>) -> Place<'a> {
         let before = before.map(|(_, at)| at);
-        Place { store: &self.store, fence: observed.fence, world: &observed.world, before }
+        Place { store: &self.store, fence: observed.fence, snapshot: &observed.snapshot, before }
     }
 
     fn failed(&self, why: impl std::error::Error + Send + Sync + 'static) -> LoopError {
@@ -504,10 +505,10 @@ impl SourceLoop {
     }
 }
 
-fn malformed_objects(world: &World) -> BTreeSet<ObjectRef> {
+fn malformed_objects(snapshot: &Snapshot) -> BTreeSet<ObjectRef> {
     let object = |key: &String| match key.parse() {
         Ok(Key::Object(object)) => Some(object),
         _ => None,
     };
-    world.malformed.keys().filter_map(object).collect()
+    snapshot.malformed.keys().filter_map(object).collect()
 }

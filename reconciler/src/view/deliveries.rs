@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use schema::records::{Delivery, DeliveryOutcome};
-use schema::world::World;
+use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
 use super::age::age;
@@ -26,23 +26,23 @@ pub struct DeliveryView {
 }
 
 /// All receipts, the newest first.
-pub fn deliveries(world: &World, now: Timestamp) -> Vec<DeliveryView> {
+pub fn deliveries(snapshot: &Snapshot, now: Timestamp) -> Vec<DeliveryView> {
     let mut all: Vec<DeliveryView> =
-        world.deliveries.values().map(|known| view(world, &known.value, now)).collect();
+        snapshot.deliveries.values().map(|known| view(snapshot, &known.value, now)).collect();
     all.sort_by(|a, b| (b.delivery.last_at(), &b.delivery.id).cmp(&(a.delivery.last_at(), &a.delivery.id)));
     all
 }
 
 /// One receipt by its id.
-pub fn delivery(world: &World, id: &str, now: Timestamp) -> Option<DeliveryView> {
-    world.deliveries.get(id).map(|known| view(world, &known.value, now))
+pub fn delivery(snapshot: &Snapshot, id: &str, now: Timestamp) -> Option<DeliveryView> {
+    snapshot.deliveries.get(id).map(|known| view(snapshot, &known.value, now))
 }
 
-fn view(world: &World, delivery: &Delivery, now: Timestamp) -> DeliveryView {
+fn view(snapshot: &Snapshot, delivery: &Delivery, now: Timestamp) -> DeliveryView {
     let (status, why) = match (&delivery.outcome, &delivery.answer) {
         (DeliveryOutcome::Ignored { why }, _) => ("Ignored", why.clone()),
         (DeliveryOutcome::Accepted, Some(_)) => ("Synced", String::new()),
-        (DeliveryOutcome::Accepted, None) => ("Waiting", waits_for(world, delivery)),
+        (DeliveryOutcome::Accepted, None) => ("Waiting", waits_for(snapshot, delivery)),
     };
     let took = delivery.answer.as_ref().map(|answer| answer.at.duration_since(delivery.last_at()));
     DeliveryView {
@@ -54,8 +54,8 @@ fn view(world: &World, delivery: &Delivery, now: Timestamp) -> DeliveryView {
     }
 }
 
-fn waits_for(world: &World, delivery: &Delivery) -> String {
-    match world.sources.get(&delivery.source) {
+fn waits_for(snapshot: &Snapshot, delivery: &Delivery) -> String {
+    match snapshot.sources.get(&delivery.source) {
         None => format!("source {} was never looked at", delivery.source),
         Some(source) => match &source.value.error {
             Some(error) => error.message.clone(),
@@ -70,7 +70,7 @@ mod tests {
     use schema::records::{DeliveryAnswer, Provider, SourceError, SourceErrorKind};
 
     use super::*;
-    use crate::view::testing::{C1, at, world};
+    use crate::view::testing::{C1, at, snapshot};
 
     fn receipt(id: &str, second: i64) -> Delivery {
         Delivery {
@@ -94,30 +94,30 @@ mod tests {
 
     #[test]
     fn a_receipt_tells_what_it_waits_for_and_what_came_of_it() {
-        let mut world = world();
+        let mut snapshot = snapshot();
         let answer = DeliveryAnswer { at: at(12), commit: Some(C1.to_owned()) };
         let synced = Delivery { answer: Some(answer), ..receipt("a", 10) };
         let why = "another branch".to_owned();
         let ignored = Delivery { outcome: DeliveryOutcome::Ignored { why }, ..receipt("b", 20) };
         for delivery in [&synced, &ignored, &receipt("c", 30)] {
-            world.put(&Key::Delivery(delivery.id.clone()), delivery, 9);
+            snapshot.put(&Key::Delivery(delivery.id.clone()), delivery, 9);
         }
-        let rows = |world: &World| -> Vec<(String, String, Option<u64>)> {
-            deliveries(world, at(40)).into_iter().map(|row| (row.status, row.why, row.took_ms)).collect()
+        let rows = |snapshot: &Snapshot| -> Vec<(String, String, Option<u64>)> {
+            deliveries(snapshot, at(40)).into_iter().map(|row| (row.status, row.why, row.took_ms)).collect()
         };
         let row = |status: &str, why: &str, took| (status.to_owned(), why.to_owned(), took);
         assert_eq!(
-            rows(&world),
+            rows(&snapshot),
             [
                 row("Waiting", "source main is looked at next", None),
                 row("Ignored", "another branch", None),
                 row("Synced", "", Some(2_000))
             ]
         );
-        let mut source = world.sources["main"].value.clone();
+        let mut source = snapshot.sources["main"].value.clone();
         let message = "no route to host".to_owned();
         source.error = Some(SourceError { kind: SourceErrorKind::RemoteUnreachable, message, since: at(5) });
-        world.put(&Key::Source("main".to_owned()), &source, 10);
-        assert_eq!(rows(&world)[0].1, "no route to host");
+        snapshot.put(&Key::Source("main".to_owned()), &source, 10);
+        assert_eq!(rows(&snapshot)[0].1, "no route to host");
     }
 }

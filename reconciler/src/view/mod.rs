@@ -1,6 +1,6 @@
-//! Views: what a person is shown of the world.
+//! Views: what a person is shown of the snapshot.
 //!
-//! Reads a [`World`](schema::world::World) and the time, decides the words (status, reason, age),
+//! Reads a [`Snapshot`](schema::snapshot::Snapshot) and the time, decides the words (status, reason, age),
 //! returns structs that go out as JSON and are drawn by the CLI. Pure: no I/O, no clock, no runtime.
 //! The structs read back what they write, so the CLI uses the same ones.
 

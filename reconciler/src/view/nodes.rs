@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use schema::meta::StringMap;
 use schema::quantity::{Cpu, Memory};
 use schema::records::NodeRecord;
-use schema::world::World;
+use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
 use super::age::age;
@@ -82,29 +82,29 @@ pub struct NodeDetail {
 }
 
 /// All nodes by name.
-pub fn nodes(world: &World, now: Timestamp) -> Vec<NodeView> {
-    world.nodes.values().map(|record| view(world, &record.value, now)).collect()
+pub fn nodes(snapshot: &Snapshot, now: Timestamp) -> Vec<NodeView> {
+    snapshot.nodes.values().map(|record| view(snapshot, &record.value, now)).collect()
 }
 
 /// One node in full.
-pub fn node(world: &World, name: &str, now: Timestamp) -> Option<NodeDetail> {
-    let record = &world.nodes.get(name)?.value;
+pub fn node(snapshot: &Snapshot, name: &str, now: Timestamp) -> Option<NodeDetail> {
+    let record = &snapshot.nodes.get(name)?.value;
     let pod_list =
-        pods(world, None, now).into_iter().filter(|pod| pod.node.as_deref() == Some(name)).collect();
+        pods(snapshot, None, now).into_iter().filter(|pod| pod.node.as_deref() == Some(name)).collect();
     Some(NodeDetail {
-        row: view(world, record, now),
+        row: view(snapshot, record, now),
         addresses: record.addresses.clone(),
         api: record.api.clone(),
         pod_list,
     })
 }
 
-fn view(world: &World, record: &NodeRecord, now: Timestamp) -> NodeView {
+fn view(snapshot: &Snapshot, record: &NodeRecord, now: Timestamp) -> NodeView {
     let name = &record.name;
-    let is_ready = world.node_is_ready(name);
-    let subnet = world.subnets.get(name).map(|s| s.value.cidr.to_string());
+    let is_ready = snapshot.node_is_ready(name);
+    let subnet = snapshot.subnets.get(name).map(|s| s.value.cidr.to_string());
     let (mut pods, mut cpu, mut memory) = (0, Cpu::default(), Memory::default());
-    for (_, binding) in world.bindings_of(name) {
+    for (_, binding) in snapshot.bindings_of(name) {
         pods += 1;
         for container in &binding.value.pod.spec.containers {
             cpu.millis = cpu.millis.saturating_add(container.resources.requested_cpu().millis);
@@ -122,7 +122,7 @@ fn view(world: &World, record: &NodeRecord, now: Timestamp) -> NodeView {
         is_ready,
         registered_at: record.registered_at,
         age: age(record.registered_at, now),
-        heartbeat_since: world.heartbeats.get(name).map(|h| h.value.since),
+        heartbeat_since: snapshot.heartbeats.get(name).map(|h| h.value.since),
         version: record.versions.agent.clone(),
         docker: record.versions.docker.clone(),
         kernel: record.versions.kernel.clone(),

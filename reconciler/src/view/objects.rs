@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use schema::kinds::node::NodeStatus;
 use schema::kinds::{Health, Kind, Resource};
-use schema::meta::{ObjectRef, PodRef, StringMap};
+use schema::meta::{NamespacedName, ObjectRef, StringMap};
 use schema::object::Object;
-use schema::world::World;
+use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
 use super::Selector;
@@ -99,8 +99,8 @@ impl Selection<'_> {
 }
 
 /// Objects as they lie in etcd.
-pub fn stored_objects(world: &World, selection: &Selection<'_>) -> Vec<StoredObject> {
-    let chosen = world.objects.iter().filter(|(id, found)| selection.takes(id, &found.value));
+pub fn stored_objects(snapshot: &Snapshot, selection: &Selection<'_>) -> Vec<StoredObject> {
+    let chosen = snapshot.objects.iter().filter(|(id, found)| selection.takes(id, &found.value));
     let stored = chosen.map(|(_, found)| StoredObject {
         object: found.value.clone(),
         create_revision: found.create_revision,
@@ -110,18 +110,18 @@ pub fn stored_objects(world: &World, selection: &Selection<'_>) -> Vec<StoredObj
 }
 
 /// Objects as rows.
-pub fn objects(world: &World, selection: &Selection<'_>, now: Timestamp) -> Vec<ObjectView> {
-    let context = Context::new(world, now);
-    let chosen = world.objects.iter().filter(|(id, found)| selection.takes(id, &found.value));
+pub fn objects(snapshot: &Snapshot, selection: &Selection<'_>, now: Timestamp) -> Vec<ObjectView> {
+    let context = Context::new(snapshot, now);
+    let chosen = snapshot.objects.iter().filter(|(id, found)| selection.takes(id, &found.value));
     chosen.map(|(id, found)| context.row(id, &found.value)).collect()
 }
 
 /// One object in full.
-pub fn object(world: &World, id: &ObjectRef, now: Timestamp) -> Option<ObjectDetail> {
-    let object = &world.objects.get(id)?.value;
+pub fn object(snapshot: &Snapshot, id: &ObjectRef, now: Timestamp) -> Option<ObjectDetail> {
+    let object = &snapshot.objects.get(id)?.value;
     let resource = serde_json::to_value(&object.resource).unwrap_or_default();
     Some(ObjectDetail {
-        row: Context::new(world, now).row(id, object),
+        row: Context::new(snapshot, now).row(id, object),
         api_version: object.api_version.clone(),
         annotations: object.metadata.annotations.clone(),
         hash: object.hash.clone(),
@@ -133,19 +133,19 @@ pub fn object(world: &World, id: &ObjectRef, now: Timestamp) -> Option<ObjectDet
 /// What several rows need, read once.
 struct Context<'a> {
     now: Timestamp,
-    world: &'a World,
-    pods: BTreeMap<PodRef, PodView>,
+    snapshot: &'a Snapshot,
+    pods: BTreeMap<NamespacedName, PodView>,
     applied_at: BTreeMap<&'a str, Timestamp>,
 }
 
 impl<'a> Context<'a> {
-    fn new(world: &'a World, now: Timestamp) -> Self {
-        let all = pods(world, None, now).into_iter();
-        let revisions = world.revisions.values().map(|revision| &revision.value);
+    fn new(snapshot: &'a Snapshot, now: Timestamp) -> Self {
+        let all = pods(snapshot, None, now).into_iter();
+        let revisions = snapshot.revisions.values().map(|revision| &revision.value);
         Self {
             now,
-            world,
-            pods: all.map(|pod| (PodRef::new(&pod.namespace, &pod.name), pod)).collect(),
+            snapshot,
+            pods: all.map(|pod| (NamespacedName::new(&pod.namespace, &pod.name), pod)).collect(),
             applied_at: revisions.map(|revision| (revision.commit.as_str(), revision.applied_at)).collect(),
         }
     }
@@ -180,20 +180,20 @@ impl<'a> Context<'a> {
             Resource::Pod(_) => {}
             Resource::Cluster(_) => return Health::Healthy,
             Resource::Service(spec) => {
-                let record = self.world.services.get(&PodRef::new(&id.namespace, &id.name));
+                let record = self.snapshot.services.get(&NamespacedName::new(&id.namespace, &id.name));
                 return spec.health(&record.map(|found| found.value.status()).unwrap_or_default());
             }
             Resource::Dns(spec) => {
-                let record = self.world.routes.get(&PodRef::new(&id.namespace, &id.name));
+                let record = self.snapshot.routes.get(&NamespacedName::new(&id.namespace, &id.name));
                 return spec.health(&record.map(|found| found.value.status()).unwrap_or_default());
             }
             // No heartbeat, no record: all that there is of the node is its manifest.
-            Resource::Node(node) if !self.world.nodes.contains_key(&id.name) => {
+            Resource::Node(node) if !self.snapshot.nodes.contains_key(&id.name) => {
                 return node.health(&NodeStatus::default());
             }
             _ => return Health::NotRun,
         }
-        let pod = PodRef::new(&id.namespace, &id.name);
+        let pod = NamespacedName::new(&id.namespace, &id.name);
         let Some(view) = self.pods.get(&pod) else {
             return Health::Progressing { why: "its pod is not made yet".to_owned() };
         };

@@ -6,10 +6,10 @@ use jiff::Timestamp;
 use schema::condition::Condition;
 use schema::kinds::Kind;
 use schema::kinds::pod::{ContainerStatus, HostPortStatus, PodPhase, PodSpec, PodStatus};
-use schema::meta::{ObjectRef, PodRef, StringMap};
+use schema::meta::{NamespacedName, ObjectRef, StringMap};
 use schema::object::{Object, Provenance};
 use schema::records::{Binding, PodInstance};
-use schema::world::World;
+use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
 use super::age::age;
@@ -104,8 +104,8 @@ pub struct PodDetail {
 
 /// All pods, of one namespace if given, by namespace and name. A pod that moved and is still being
 /// torn down on its old node has a second row there.
-pub fn pods(world: &World, namespace: Option<&str>, now: Timestamp) -> Vec<PodView> {
-    let index = Index::new(world);
+pub fn pods(snapshot: &Snapshot, namespace: Option<&str>, now: Timestamp) -> Vec<PodView> {
+    let index = Index::new(snapshot);
     let mut rows = Vec::new();
     for pod in index.pods().filter(|pod| namespace.is_none_or(|n| n == pod.namespace)) {
         let facts = Facts::of(&index, pod);
@@ -116,8 +116,13 @@ pub fn pods(world: &World, namespace: Option<&str>, now: Timestamp) -> Vec<PodVi
 }
 
 /// One pod in full; `events` are shown as they are given.
-pub fn pod(world: &World, pod: &PodRef, events: Vec<EventView>, now: Timestamp) -> Option<PodDetail> {
-    let index = Index::new(world);
+pub fn pod(
+    snapshot: &Snapshot,
+    pod: &NamespacedName,
+    events: Vec<EventView>,
+    now: Timestamp,
+) -> Option<PodDetail> {
+    let index = Index::new(snapshot);
     let facts = Facts::of(&index, pod);
     if facts.instance.is_none() && facts.binding.is_none() && facts.status.is_none() {
         return None;
@@ -126,7 +131,7 @@ pub fn pod(world: &World, pod: &PodRef, events: Vec<EventView>, now: Timestamp) 
     let wanted = facts.wanted();
     let row = facts.view(&index, now);
     Some(PodDetail {
-        usage: usage_of(world, &row, now),
+        usage: usage_of(snapshot, &row, now),
         row,
         labels: wanted.map(|p| p.labels.clone()).unwrap_or_default(),
         annotations: wanted.map(|p| p.annotations.clone()).unwrap_or_default(),
@@ -143,13 +148,13 @@ pub fn pod(world: &World, pod: &PodRef, events: Vec<EventView>, now: Timestamp) 
 }
 
 /// The row of one pod, for those who hold an index already.
-pub(super) fn row<'a>(index: &Index<'a>, pod: &'a PodRef, now: Timestamp) -> PodView {
+pub(super) fn row<'a>(index: &Index<'a>, pod: &'a NamespacedName, now: Timestamp) -> PodView {
     Facts::of(index, pod).view(index, now)
 }
 
 /// All that is known of one pod.
 struct Facts<'a> {
-    pod: &'a PodRef,
+    pod: &'a NamespacedName,
     instance: Option<&'a PodInstance>,
     object: Option<&'a Object>,
     binding: Option<&'a Binding>,
@@ -159,14 +164,14 @@ struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
-    fn of(index: &Index<'a>, pod: &'a PodRef) -> Self {
-        let instance = index.world.pods.get(pod).map(|p| &p.value);
+    fn of(index: &Index<'a>, pod: &'a NamespacedName) -> Self {
+        let instance = index.snapshot.pods.get(pod).map(|p| &p.value);
         let binding = index.binding(pod, instance.map(|p| p.uid.as_str()));
         let owner = instance.or(binding.map(|b| &b.pod)).map(|p| &p.owner);
         let object = owner.and_then(|owner| {
             let id =
                 ObjectRef { kind: owner.kind, namespace: pod.namespace.clone(), name: owner.name.clone() };
-            index.world.objects.get(&id).map(|object| &object.value)
+            index.snapshot.objects.get(&id).map(|object| &object.value)
         });
         let (node, status) = match (binding, instance) {
             (Some(binding), _) => (Some(binding.node.as_str()), index.status(pod, &binding.node)),
@@ -225,16 +230,16 @@ impl<'a> Facts<'a> {
     }
 
     fn word(&self, index: &Index<'_>) -> Word {
-        let world = index.world;
+        let snapshot = index.snapshot;
         let word = |word: &str, why: String| Word { word: word.to_owned(), why };
         let Some(instance) = self.instance else {
-            return word("Terminating", self.why_terminating(world));
+            return word("Terminating", self.why_terminating(snapshot));
         };
         let Some(binding) = self.binding else {
             return word("Pending", index.unbound.reason(self.pod));
         };
         let node = &binding.node;
-        if !world.node_is_ready(node) {
+        if !snapshot.node_is_ready(node) {
             return word(
                 "NodeLost",
                 format!("node {node} has no heartbeat; last seen: {}", self.last_seen()),
@@ -256,9 +261,9 @@ impl<'a> Facts<'a> {
         self.current().map_or_else(|| "never".to_owned(), |status| reported(status).word)
     }
 
-    fn why_terminating(&self, world: &World) -> String {
+    fn why_terminating(&self, snapshot: &Snapshot) -> String {
         match (self.node, self.binding) {
-            (Some(node), _) if !world.node_is_ready(node) => {
+            (Some(node), _) if !snapshot.node_is_ready(node) => {
                 format!("node {node} has no heartbeat; it stops the pod when it is back")
             }
             (Some(node), _) if self.status.is_some_and(|s| cannot_be_removed(s).is_some()) => {
@@ -272,7 +277,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-fn leftover(pod: &PodRef, node: &str, status: &PodStatus, now: Timestamp) -> PodView {
+fn leftover(pod: &NamespacedName, node: &str, status: &PodStatus, now: Timestamp) -> PodView {
     PodView {
         namespace: pod.namespace.clone(),
         name: pod.name.clone(),

@@ -8,9 +8,9 @@ use jiff::Timestamp;
 use schema::kinds::pod::Protocol;
 use schema::kinds::service::ServiceSpec;
 use schema::kinds::{Health, Kind, Resource};
-use schema::meta::{ObjectRef, PodRef, StringMap};
+use schema::meta::{NamespacedName, ObjectRef, StringMap};
 use schema::records::{LeftOut, RouteRecord, RulesStatus, ServiceRecord};
-use schema::world::World;
+use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
 use super::age::age;
@@ -151,26 +151,26 @@ pub struct ServiceSelection<'a> {
 }
 
 /// The services, in order.
-pub fn services(world: &World, which: &ServiceSelection<'_>, now: Timestamp) -> Vec<ServiceView> {
-    let ages = Ages::new(world, now);
-    let all = of_kind(world, Kind::Service, which);
+pub fn services(snapshot: &Snapshot, which: &ServiceSelection<'_>, now: Timestamp) -> Vec<ServiceView> {
+    let ages = Ages::new(snapshot, now);
+    let all = of_kind(snapshot, Kind::Service, which);
     all.filter_map(|(id, object)| match &object.resource {
-        Resource::Service(spec) => Some(row(world, id, object, spec, ages.of(&object.provenance.commit))),
+        Resource::Service(spec) => Some(row(snapshot, id, object, spec, ages.of(&object.provenance.commit))),
         _ => None,
     })
     .collect()
 }
 
 /// One service in full.
-pub fn service(world: &World, id: &PodRef, now: Timestamp) -> Option<ServiceDetail> {
+pub fn service(snapshot: &Snapshot, id: &NamespacedName, now: Timestamp) -> Option<ServiceDetail> {
     let key = ObjectRef { kind: Kind::Service, namespace: id.namespace.clone(), name: id.name.clone() };
-    let object = &world.objects.get(&key)?.value;
+    let object = &snapshot.objects.get(&key)?.value;
     let Resource::Service(spec) = &object.resource else { return None };
-    let stored = world.services.get(id);
+    let stored = snapshot.services.get(id);
     let record = stored.map(|stored| stored.value.clone()).unwrap_or_default();
     let from = &object.provenance;
     Some(ServiceDetail {
-        row: row(world, &key, object, spec, Ages::new(world, now).of(&from.commit)),
+        row: row(snapshot, &key, object, spec, Ages::new(snapshot, now).of(&from.commit)),
         selector: spec.selector.clone(),
         endpoints: record
             .endpoints
@@ -188,7 +188,7 @@ pub fn service(world: &World, id: &PodRef, now: Timestamp) -> Option<ServiceDeta
             .collect(),
         not_ready: record.left_out.clone(),
         nodes: match (record.cluster_ip, stored) {
-            (Some(_), Some(stored)) => node_rules(world, id, stored.mod_revision, now),
+            (Some(_), Some(stored)) => node_rules(snapshot, id, stored.mod_revision, now),
             _ => Vec::new(),
         },
         set_by: format!("{}:{} of source {}", from.file, from.line, from.source),
@@ -199,17 +199,22 @@ pub fn service(world: &World, id: &PodRef, now: Timestamp) -> Option<ServiceDeta
 
 /// A node that is alive and has not programmed the newest record of a service, and why; none if all have,
 /// and of a service that needs no rules.
-pub(super) fn unprogrammed(world: &World, service: &PodRef) -> Option<String> {
-    let stored = world.services.get(service).filter(|stored| stored.value.cluster_ip.is_some())?;
-    let nodes = node_rules(world, service, stored.mod_revision, Timestamp::UNIX_EPOCH).into_iter();
-    let mut behind = nodes.filter(|rules| rules.state != PROGRAMMED && world.node_is_ready(&rules.node));
+pub(super) fn unprogrammed(snapshot: &Snapshot, service: &NamespacedName) -> Option<String> {
+    let stored = snapshot.services.get(service).filter(|stored| stored.value.cluster_ip.is_some())?;
+    let nodes = node_rules(snapshot, service, stored.mod_revision, Timestamp::UNIX_EPOCH).into_iter();
+    let mut behind = nodes.filter(|rules| rules.state != PROGRAMMED && snapshot.node_is_ready(&rules.node));
     behind.next().map(|rules| format!("node {}: rules {}", rules.node, rules.state))
 }
 
 /// What each node has programmed of a record of that revision.
-fn node_rules(world: &World, service: &PodRef, revision: i64, now: Timestamp) -> Vec<NodeRules> {
+fn node_rules(
+    snapshot: &Snapshot,
+    service: &NamespacedName,
+    revision: i64,
+    now: Timestamp,
+) -> Vec<NodeRules> {
     let left_out = |rules: &RulesStatus| rules.left_out.get(&service.to_string()).cloned();
-    let state = |node: &String| match world.rules.get(node).map(|rules| &rules.value) {
+    let state = |node: &String| match snapshot.rules.get(node).map(|rules| &rules.value) {
         None => "nothing yet".to_owned(),
         Some(rules) if !rules.error.is_empty() => rules.error.clone(),
         Some(rules) => match left_out(rules) {
@@ -219,19 +224,19 @@ fn node_rules(world: &World, service: &PodRef, revision: i64, now: Timestamp) ->
         },
     };
     let rules = |node: &String| {
-        let programmed_at = world.rules.get(node).and_then(|rules| rules.value.programmed_at);
+        let programmed_at = snapshot.rules.get(node).and_then(|rules| rules.value.programmed_at);
         let age = programmed_at.map(|then| age(then, now)).unwrap_or_default();
         NodeRules { node: node.clone(), state: state(node), programmed_at, age }
     };
-    world.nodes.keys().map(rules).collect()
+    snapshot.nodes.keys().map(rules).collect()
 }
 
 /// The endpoints of every service.
-pub fn endpoints(world: &World, which: &ServiceSelection<'_>, now: Timestamp) -> Vec<EndpointsView> {
-    let ages = Ages::new(world, now);
-    of_kind(world, Kind::Service, which)
+pub fn endpoints(snapshot: &Snapshot, which: &ServiceSelection<'_>, now: Timestamp) -> Vec<EndpointsView> {
+    let ages = Ages::new(snapshot, now);
+    of_kind(snapshot, Kind::Service, which)
         .map(|(id, object)| {
-            let record = world.services.get(&PodRef::new(&id.namespace, &id.name));
+            let record = snapshot.services.get(&NamespacedName::new(&id.namespace, &id.name));
             let endpoints = record.map(|record| record.value.endpoints.as_slice()).unwrap_or_default();
             let first = |ports: &[u16]| ports.iter().find(|port| **port != 0).copied();
             let shown = endpoints.iter().map(|endpoint| match first(&endpoint.ports) {
@@ -249,12 +254,13 @@ pub fn endpoints(world: &World, which: &ServiceSelection<'_>, now: Timestamp) ->
 }
 
 /// The hosts of Dns objects.
-pub fn routes(world: &World, which: &ServiceSelection<'_>, now: Timestamp) -> Vec<RouteView> {
-    let ages = Ages::new(world, now);
+pub fn routes(snapshot: &Snapshot, which: &ServiceSelection<'_>, now: Timestamp) -> Vec<RouteView> {
+    let ages = Ages::new(snapshot, now);
     let mut all = Vec::new();
-    for (id, object) in of_kind(world, Kind::Dns, which) {
+    for (id, object) in of_kind(snapshot, Kind::Dns, which) {
         let Resource::Dns(spec) = &object.resource else { continue };
-        let record = world.routes.get(&PodRef::new(&id.namespace, &id.name)).map(|found| &found.value);
+        let record =
+            snapshot.routes.get(&NamespacedName::new(&id.namespace, &id.name)).map(|found| &found.value);
         let paths = record.map(|record| record.paths.as_slice()).unwrap_or_default();
         let (health, note) = words(&spec.health(&record.map(RouteRecord::status).unwrap_or_default()));
         all.push(RouteView {
@@ -274,11 +280,11 @@ pub fn routes(world: &World, which: &ServiceSelection<'_>, now: Timestamp) -> Ve
 }
 
 fn of_kind<'a>(
-    world: &'a World,
+    snapshot: &'a Snapshot,
     kind: Kind,
     which: &'a ServiceSelection<'a>,
 ) -> impl Iterator<Item = (&'a ObjectRef, &'a schema::object::Object)> {
-    world
+    snapshot
         .objects
         .iter()
         .filter(move |(id, object)| {
@@ -290,13 +296,14 @@ fn of_kind<'a>(
 }
 
 fn row(
-    world: &World,
+    snapshot: &Snapshot,
     id: &ObjectRef,
     object: &schema::object::Object,
     spec: &ServiceSpec,
     age: String,
 ) -> ServiceView {
-    let record = world.services.get(&PodRef::new(&id.namespace, &id.name)).map(|found| &found.value);
+    let record =
+        snapshot.services.get(&NamespacedName::new(&id.namespace, &id.name)).map(|found| &found.value);
     let cluster_ip = match record.and_then(|record| record.cluster_ip) {
         Some(address) => address.to_string(),
         None if spec.is_headless() => "None".to_owned(),
@@ -350,8 +357,8 @@ struct Ages<'a> {
 }
 
 impl<'a> Ages<'a> {
-    fn new(world: &'a World, now: Timestamp) -> Self {
-        let revisions = world.revisions.values().map(|revision| &revision.value);
+    fn new(snapshot: &'a Snapshot, now: Timestamp) -> Self {
+        let revisions = snapshot.revisions.values().map(|revision| &revision.value);
         let applied_at = revisions.map(|revision| (revision.commit.as_str(), revision.applied_at)).collect();
         Self { now, applied_at }
     }

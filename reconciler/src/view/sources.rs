@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use schema::records::{Revision, SourceState, SourceStatus, Verdict};
-use schema::world::World;
+use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
 use super::age::age;
@@ -43,13 +43,13 @@ pub struct RevisionView {
 }
 
 /// All sources by name.
-pub fn sources(world: &World, now: Timestamp) -> Vec<SourceView> {
-    world.sources.values().map(|source| source_view(world, &source.value, now)).collect()
+pub fn sources(snapshot: &Snapshot, now: Timestamp) -> Vec<SourceView> {
+    snapshot.sources.values().map(|source| source_view(snapshot, &source.value, now)).collect()
 }
 
 /// Applied commits, the newest first, of one source if given.
-pub fn history(world: &World, source: Option<&str>, now: Timestamp) -> Vec<RevisionView> {
-    let mut all: Vec<RevisionView> = world
+pub fn history(snapshot: &Snapshot, source: Option<&str>, now: Timestamp) -> Vec<RevisionView> {
+    let mut all: Vec<RevisionView> = snapshot
         .revisions
         .values()
         .filter(|revision| source.is_none_or(|wanted| wanted == revision.value.source))
@@ -80,8 +80,8 @@ fn revision_view(revision: &Revision, now: Timestamp) -> RevisionView {
     }
 }
 
-fn source_view(world: &World, status: &SourceStatus, now: Timestamp) -> SourceView {
-    let revision = world
+fn source_view(snapshot: &Snapshot, status: &SourceStatus, now: Timestamp) -> SourceView {
+    let revision = snapshot
         .revisions
         .get(&(status.name.clone(), status.revision))
         .map(|revision| &revision.value)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use schema::world::World;
+use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
 use super::index::Index;
@@ -127,16 +127,16 @@ pub struct VersionView {
     pub name: String,
 }
 
-/// The cluster on one page. `leader` is read apart: it is no part of the world.
-pub fn cluster_status(world: &World, leader: Option<LeaderView>, now: Timestamp) -> ClusterStatus {
-    let malformed = world.malformed.iter().take(NAMED_MAX);
+/// The cluster on one page. `leader` is read apart: it is no part of the snapshot.
+pub fn cluster_status(snapshot: &Snapshot, leader: Option<LeaderView>, now: Timestamp) -> ClusterStatus {
+    let malformed = snapshot.malformed.iter().take(NAMED_MAX);
     ClusterStatus {
-        revision: world.revision,
-        synced: world.synced,
+        revision: snapshot.revision,
+        synced: snapshot.synced,
         leader,
-        sources: sources(world, now),
-        pods: pod_counts(world, now),
-        nodes: node_counts(world),
+        sources: sources(snapshot, now),
+        pods: pod_counts(snapshot, now),
+        nodes: node_counts(snapshot),
         malformed: malformed.map(|(key, why)| Malformed { key: key.clone(), why: why.to_string() }).collect(),
         etcd_error: None,
         last_sync: None,
@@ -144,8 +144,8 @@ pub fn cluster_status(world: &World, leader: Option<LeaderView>, now: Timestamp)
     }
 }
 
-fn pod_counts(world: &World, now: Timestamp) -> PodCounts {
-    let index = Index::new(world);
+fn pod_counts(snapshot: &Snapshot, now: Timestamp) -> PodCounts {
+    let index = Index::new(snapshot);
     let mut counts = PodCounts::default();
     for pod in index.pods() {
         let row = row(&index, pod, now);
@@ -160,11 +160,11 @@ fn pod_counts(world: &World, now: Timestamp) -> PodCounts {
     counts
 }
 
-fn node_counts(world: &World) -> NodeCounts {
+fn node_counts(snapshot: &Snapshot) -> NodeCounts {
     let (ready, silent): (Vec<&String>, Vec<&String>) =
-        world.nodes.keys().partition(|name| world.node_is_ready(name));
+        snapshot.nodes.keys().partition(|name| snapshot.node_is_ready(name));
     NodeCounts {
-        total: world.nodes.len() as u64,
+        total: snapshot.nodes.len() as u64,
         ready: ready.len() as u64,
         not_ready: silent.into_iter().take(NAMED_MAX).cloned().collect(),
     }

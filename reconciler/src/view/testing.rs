@@ -1,4 +1,4 @@
-//! A small world for tests, built from values as the writers would write them.
+//! A small snapshot for tests, built from values as the writers would write them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,13 +9,13 @@ use schema::kinds::pod::{
     Container, ContainerState, ContainerStatus, PodPhase, PodSpec, PodStatus, RunningState, WaitingState,
 };
 use schema::kinds::{Kind, Resource};
-use schema::meta::{ObjectMeta, PodRef, StringMap};
+use schema::meta::{NamespacedName, ObjectMeta, StringMap};
 use schema::object::{Object, Provenance};
 use schema::records::{
     Binding, ChangeCounts, Heartbeat, NodeRecord, NodeVersions, OwnerRef, PodInstance, Revision, SourceState,
     SourceStatus, Subnet, Verdict,
 };
-use schema::world::{Versioned, World};
+use schema::snapshot::{Snapshot, Versioned};
 
 /// Three commits, the oldest first.
 pub(crate) const C1: &str = "1111111111111111111111111111111111111111";
@@ -31,16 +31,16 @@ pub(crate) fn stored<T>(value: T) -> Arc<Versioned<T>> {
     Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 })
 }
 
-/// A world with source `main` at commit C2 (C1 before it) and the ready node `n1`.
-pub(crate) fn world() -> World {
-    let mut world = World { revision: 42, synced: true, ..World::default() };
-    put_source(&mut world, source(C2, C2, 2));
+/// A snapshot with source `main` at commit C2 (C1 before it) and the ready node `n1`.
+pub(crate) fn snapshot() -> Snapshot {
+    let mut snapshot = Snapshot { revision: 42, synced: true, ..Snapshot::default() };
+    put_source(&mut snapshot, source(C2, C2, 2));
     for (sequence, commit) in [(1, C1), (2, C2)] {
         let revision = revision(sequence, commit);
-        world.revisions.insert(("main".to_owned(), sequence), stored(revision));
+        snapshot.revisions.insert(("main".to_owned(), sequence), stored(revision));
     }
-    put_node(&mut world, "n1");
-    world
+    put_node(&mut snapshot, "n1");
+    snapshot
 }
 
 pub(crate) fn source(observed: &str, applied: &str, revision: u64) -> SourceStatus {
@@ -65,8 +65,8 @@ pub(crate) fn source(observed: &str, applied: &str, revision: u64) -> SourceStat
     }
 }
 
-pub(crate) fn put_source(world: &mut World, source: SourceStatus) {
-    world.sources.insert(source.name.clone(), stored(source));
+pub(crate) fn put_source(snapshot: &mut Snapshot, source: SourceStatus) {
+    snapshot.sources.insert(source.name.clone(), stored(source));
 }
 
 pub(crate) fn revision(sequence: u64, commit: &str) -> Revision {
@@ -87,7 +87,7 @@ pub(crate) fn revision(sequence: u64, commit: &str) -> Revision {
     }
 }
 
-pub(crate) fn put_node(world: &mut World, name: &str) {
+pub(crate) fn put_node(snapshot: &mut Snapshot, name: &str) {
     let address: IpAddr = "192.0.2.7".parse().unwrap();
     let record = NodeRecord {
         age_recipient: None,
@@ -109,10 +109,10 @@ pub(crate) fn put_node(world: &mut World, name: &str) {
         pod_cidr: None,
         vtep: None,
     };
-    world.nodes.insert(name.to_owned(), stored(record));
-    world.heartbeats.insert(name.to_owned(), stored(Heartbeat { since: at(0) }));
+    snapshot.nodes.insert(name.to_owned(), stored(record));
+    snapshot.heartbeats.insert(name.to_owned(), stored(Heartbeat { since: at(0) }));
     let subnet = Subnet::new("10.244.0.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap());
-    world.subnets.insert(name.to_owned(), stored(subnet));
+    snapshot.subnets.insert(name.to_owned(), stored(subnet));
 }
 
 pub(crate) fn spec(containers: &[&str]) -> PodSpec {
@@ -125,7 +125,7 @@ pub(crate) fn spec(containers: &[&str]) -> PodSpec {
 }
 
 /// The object of a bare pod, as gitops writes it.
-pub(crate) fn put_object(world: &mut World, name: &str, commit: &str) -> Object {
+pub(crate) fn put_object(snapshot: &mut Snapshot, name: &str, commit: &str) -> Object {
     let resource = Resource::Pod(Arc::new(spec(&["app"])));
     let object = Object {
         api_version: "v1".to_owned(),
@@ -146,15 +146,15 @@ pub(crate) fn put_object(world: &mut World, name: &str, commit: &str) -> Object 
         },
         generation: 1,
     };
-    world.objects.insert(object.reference(), stored(object.clone()));
+    snapshot.objects.insert(object.reference(), stored(object.clone()));
     object
 }
 
 /// Its pod, as the workloads controller writes it.
-pub(crate) fn put_instance(world: &mut World, object: &Object) -> PodInstance {
+pub(crate) fn put_instance(snapshot: &mut Snapshot, object: &Object) -> PodInstance {
     let Resource::Pod(spec) = &object.resource else { panic!("a pod") };
     let owner = OwnerRef { kind: Kind::Pod, name: object.metadata.name.clone() };
-    let pod = PodRef::new(&object.metadata.namespace, &object.metadata.name);
+    let pod = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
     let instance = PodInstance {
         namespace: pod.namespace.clone(),
         name: pod.name.clone(),
@@ -167,19 +167,19 @@ pub(crate) fn put_instance(world: &mut World, object: &Object) -> PodInstance {
         spec: Arc::clone(spec),
         files: object.files.clone(),
     };
-    world.pods.insert(pod, stored(instance.clone()));
+    snapshot.pods.insert(pod, stored(instance.clone()));
     instance
 }
 
-pub(crate) fn bind(world: &mut World, instance: &PodInstance, node: &str) {
+pub(crate) fn bind(snapshot: &mut Snapshot, instance: &PodInstance, node: &str) {
     let binding =
         Binding { node: node.to_owned(), pod: instance.clone(), reason: "fewest pods of 1 node".to_owned() };
-    world.bindings.insert((node.to_owned(), instance.reference()), stored(binding));
+    snapshot.bindings.insert((node.to_owned(), instance.reference()), stored(binding));
 }
 
-pub(crate) fn report(world: &mut World, instance: &PodInstance, node: &str, status: PodStatus) {
+pub(crate) fn report(snapshot: &mut Snapshot, instance: &PodInstance, node: &str, status: PodStatus) {
     let status = PodStatus { uid: instance.uid.clone(), hash: instance.hash.clone(), ..status };
-    world.pod_status.insert((node.to_owned(), instance.reference()), stored(status));
+    snapshot.pod_status.insert((node.to_owned(), instance.reference()), stored(status));
 }
 
 pub(crate) fn running() -> PodStatus {
@@ -228,10 +228,10 @@ pub(crate) fn pod_waiting(reason: &str, message: &str) -> PodStatus {
 }
 
 /// A bare pod that went the whole way: object, instance, binding and this report.
-pub(crate) fn put_pod(world: &mut World, name: &str, status: PodStatus) -> PodInstance {
-    let object = put_object(world, name, C2);
-    let instance = put_instance(world, &object);
-    bind(world, &instance, "n1");
-    report(world, &instance, "n1", status);
+pub(crate) fn put_pod(snapshot: &mut Snapshot, name: &str, status: PodStatus) -> PodInstance {
+    let object = put_object(snapshot, name, C2);
+    let instance = put_instance(snapshot, &object);
+    bind(snapshot, &instance, "n1");
+    report(snapshot, &instance, "n1", status);
     instance
 }

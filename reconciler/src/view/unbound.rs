@@ -2,25 +2,25 @@
 
 use std::cell::OnceCell;
 
-use schema::meta::PodRef;
-use schema::world::World;
+use schema::meta::NamespacedName;
+use schema::snapshot::Snapshot;
 
 use crate::controllers::scheduler::Explainer;
 
-/// Counts what is taken of every node at the first question only: most worlds ask none.
+/// Counts what is taken of every node at the first question only: most snapshots ask none.
 pub(super) struct Unbound<'a> {
-    world: &'a World,
+    snapshot: &'a Snapshot,
     explainer: OnceCell<Explainer<'a>>,
 }
 
 impl<'a> Unbound<'a> {
-    pub(super) fn new(world: &'a World) -> Self {
-        Self { world, explainer: OnceCell::new() }
+    pub(super) fn new(snapshot: &'a Snapshot) -> Self {
+        Self { snapshot, explainer: OnceCell::new() }
     }
 
     /// Why the pod that is wanted now is not bound, in a sentence.
-    pub(super) fn reason(&self, pod: &PodRef) -> String {
-        let explainer = self.explainer.get_or_init(|| Explainer::new(self.world));
+    pub(super) fn reason(&self, pod: &NamespacedName) -> String {
+        let explainer = self.explainer.get_or_init(|| Explainer::new(self.snapshot));
         explainer.explain(pod).unwrap_or_else(|| "waiting for the scheduler".to_owned())
     }
 }

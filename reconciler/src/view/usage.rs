@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use schema::kinds::pod::{PodPhase, PodSpec, PodStatus};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::quantity::{Cpu, Memory};
 use schema::records::{ContainerUsage, NodeUsage, PodUsage};
-use schema::world::World;
+use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
 use super::age::age;
@@ -103,18 +103,18 @@ pub struct NodeUsageView {
 }
 
 /// Pods that run or should, of one namespace if given, by namespace and name.
-pub fn pod_usage(world: &World, namespace: Option<&str>, now: Timestamp) -> Vec<PodUsageView> {
-    let rows = pods(world, namespace, now).into_iter();
+pub fn pod_usage(snapshot: &Snapshot, namespace: Option<&str>, now: Timestamp) -> Vec<PodUsageView> {
+    let rows = pods(snapshot, namespace, now).into_iter();
     let done = |row: &PodView| matches!(row.phase, PodPhase::Succeeded | PodPhase::Failed);
-    rows.filter(|row| !done(row)).map(|row| usage_of(world, &row, now)).collect()
+    rows.filter(|row| !done(row)).map(|row| usage_of(snapshot, &row, now)).collect()
 }
 
 /// All nodes by name.
-pub fn node_usage(world: &World, now: Timestamp) -> Vec<NodeUsageView> {
-    nodes(world, now)
+pub fn node_usage(snapshot: &Snapshot, now: Timestamp) -> Vec<NodeUsageView> {
+    nodes(snapshot, now)
         .into_iter()
         .map(|node| {
-            let sample = world.usage.get(&node.name).map(|usage| &usage.value);
+            let sample = snapshot.usage.get(&node.name).map(|usage| &usage.value);
             let (cpu, memory) = (sample.map(|s| s.cpu), sample.map(|s| s.memory));
             let why = match sample {
                 None if !node.is_ready => format!("it has never reported what it uses; {}", node.why),
@@ -145,13 +145,13 @@ pub fn node_usage(world: &World, now: Timestamp) -> Vec<NodeUsageView> {
 }
 
 /// What the pod of this row uses.
-pub(super) fn usage_of(world: &World, row: &PodView, now: Timestamp) -> PodUsageView {
-    let pod = PodRef::new(&row.namespace, &row.name);
-    let spec = world.pods.get(&pod).map(|p| &*p.value.spec);
+pub(super) fn usage_of(snapshot: &Snapshot, row: &PodView, now: Timestamp) -> PodUsageView {
+    let pod = NamespacedName::new(&row.namespace, &row.name);
+    let spec = snapshot.pods.get(&pod).map(|p| &*p.value.spec);
     let node = row.node.as_deref();
-    let sample = node.and_then(|node| world.usage.get(node)).map(|usage| &usage.value);
+    let sample = node.and_then(|node| snapshot.usage.get(node)).map(|usage| &usage.value);
     let used = sample.and_then(|sample| sample.pod(&pod, &row.uid));
-    let capacity = node.and_then(|node| world.nodes.get(node)).map(|node| &node.value);
+    let capacity = node.and_then(|node| snapshot.nodes.get(node)).map(|node| &node.value);
     let capacity = capacity.map(|node| (node.cpu, node.memory)).unwrap_or_default();
     let mut containers: BTreeMap<String, Use> = BTreeMap::new();
     for container in spec.map_or(&[][..], |spec| &spec.containers) {
@@ -184,12 +184,12 @@ pub(super) fn usage_of(world: &World, row: &PodView, now: Timestamp) -> PodUsage
         at_least: used.map(|used| used.at_least.clone()).unwrap_or_default(),
         at: used.and(sample).map(|sample| sample.at),
         sample_age: used.and(sample).map(|sample| age(sample.at, now)).unwrap_or_default(),
-        why: why(world, row, sample, used, now),
+        why: why(snapshot, row, sample, used, now),
     }
 }
 
 fn why(
-    world: &World,
+    snapshot: &Snapshot,
     row: &PodView,
     sample: Option<&NodeUsage>,
     used: Option<&PodUsage>,
@@ -199,11 +199,12 @@ fn why(
     match (sample, used) {
         (None, _) => format!("node {node} has not reported what it uses yet"),
         (Some(sample), Some(_)) => {
-            let old = old(sample, world.node_is_ready(node), now);
+            let old = old(sample, snapshot.node_is_ready(node), now);
             if old.is_empty() { sample.left_out.clone() } else { old }
         }
         (Some(sample), None) => {
-            let status = world.pod_status.get(&(node.clone(), PodRef::new(&row.namespace, &row.name)));
+            let status =
+                snapshot.pod_status.get(&(node.clone(), NamespacedName::new(&row.namespace, &row.name)));
             let started = status.and_then(|status| started(&status.value));
             match started {
                 Some(then) if then > sample.at => {

@@ -9,10 +9,10 @@ use jiff::Timestamp;
 use schema::keys::prefix;
 use schema::kinds::Kind;
 use schema::kinds::pod::{PodPhase, PodStatus};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::object::Object;
 use schema::records::{Revision, SourceErrorKind, SourceStatus, Verdict};
-use schema::world::World;
+use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
 use super::index::Index;
@@ -47,19 +47,20 @@ pub struct WaitState {
 
 /// The way to `commit`; without one, to the newest commit that each source has shown.
 /// A commit may be named by its first digits, 7 at least.
-pub fn wait_state(world: &World, commit: Option<&str>, now: Timestamp) -> WaitState {
-    if !world.synced {
+pub fn wait_state(snapshot: &Snapshot, commit: Option<&str>, now: Timestamp) -> WaitState {
+    if !snapshot.synced {
         return waiting("the reconciler has not read etcd yet");
     }
-    if world.sources.is_empty() {
+    if snapshot.sources.is_empty() {
         return waiting("no source is there yet; start a reconciler with --repo");
     }
-    let all = || world.sources.values().map(|source| &source.value);
-    let mut targets: Vec<Target<'_>> = all().filter_map(|source| Target::of(world, source, commit)).collect();
+    let all = || snapshot.sources.values().map(|source| &source.value);
+    let mut targets: Vec<Target<'_>> =
+        all().filter_map(|source| Target::of(snapshot, source, commit)).collect();
     if targets.is_empty() {
         return unknown_commit(all(), commit);
     }
-    if commit.is_none() && targets.len() < world.sources.len() {
+    if commit.is_none() && targets.len() < snapshot.sources.len() {
         return unknown_commit(all().filter(|source| source.observed_commit.is_none()), commit);
     }
     targets.sort_by_key(|target| target.source.name.as_str());
@@ -67,7 +68,7 @@ pub fn wait_state(world: &World, commit: Option<&str>, now: Timestamp) -> WaitSt
     // What does not come by itself first.
     let missing = targets.iter().find_map(Target::missing);
     let missing = missing.or_else(|| targets.iter().find_map(Target::still_waits));
-    let mut state = WaitState { synced: true, missing, ..judge(world, &targets, now) };
+    let mut state = WaitState { synced: true, missing, ..judge(snapshot, &targets, now) };
     if let Some(target) = targets.iter().find(|target| !target.is_synced()) {
         state = target.not_synced();
     }
@@ -84,7 +85,7 @@ fn failed(why: impl Into<String>) -> WaitState {
 
 /// A source that has the commit, and where in its history.
 struct Target<'a> {
-    world: &'a World,
+    snapshot: &'a Snapshot,
     source: &'a SourceStatus,
     /// In full.
     commit: &'a str,
@@ -93,7 +94,7 @@ struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    fn of(world: &'a World, source: &'a SourceStatus, wanted: Option<&str>) -> Option<Self> {
+    fn of(snapshot: &'a Snapshot, source: &'a SourceStatus, wanted: Option<&str>) -> Option<Self> {
         let newest = source.observed_commit.as_deref();
         let is_wanted = |commit: &str| match wanted {
             None => Some(commit) == newest,
@@ -102,11 +103,11 @@ impl<'a> Target<'a> {
             }
         };
         // The last of them: a branch may come back to an old commit.
-        let revision = history_of(world, &source.name).rfind(|revision| is_wanted(&revision.commit));
+        let revision = history_of(snapshot, &source.name).rfind(|revision| is_wanted(&revision.commit));
         let applied = source.applied_commit.as_deref();
         let commit = [applied, newest, revision.map(|r| r.commit.as_str())];
         let commit = commit.into_iter().flatten().find(|commit| is_wanted(commit))?;
-        Some(Self { world, source, commit, revision })
+        Some(Self { snapshot, source, commit, revision })
     }
 
     fn is_synced(&self) -> bool {
@@ -175,7 +176,7 @@ impl<'a> Target<'a> {
     /// commit brought leaves the earlier one's objects as they were.
     fn shares_trouble_of(&self, commit: &str) -> bool {
         let since = || {
-            let mut history = history_of(self.world, &self.source.name);
+            let mut history = history_of(self.snapshot, &self.source.name);
             history.find(|revision| revision.commit == commit).map(|revision| revision.sequence)
         };
         let own = || self.revision.map(|revision| revision.sequence);
@@ -186,9 +187,9 @@ impl<'a> Target<'a> {
 }
 
 /// What was applied of a source, the oldest first.
-fn history_of<'a>(world: &'a World, source: &str) -> impl DoubleEndedIterator<Item = &'a Revision> {
+fn history_of<'a>(snapshot: &'a Snapshot, source: &str) -> impl DoubleEndedIterator<Item = &'a Revision> {
     let all = (source.to_owned(), 0)..=(source.to_owned(), u64::MAX);
-    world.revisions.range(all).map(|(_, revision)| &revision.value)
+    snapshot.revisions.range(all).map(|(_, revision)| &revision.value)
 }
 
 /// Waiting alone does not help against these.
@@ -226,25 +227,26 @@ fn unknown_commit<'a>(sources: impl Iterator<Item = &'a SourceStatus>, commit: O
 }
 
 /// Health, given that all targets are synced.
-fn judge(world: &World, targets: &[Target<'_>], now: Timestamp) -> WaitState {
+fn judge(snapshot: &Snapshot, targets: &[Target<'_>], now: Timestamp) -> WaitState {
     if let Some(why) = targets.iter().find_map(Target::refused) {
         return failed(why);
     }
     // What can't be read may hold an object or a pod: nothing is healthy before it can.
-    if let Some((key, why)) = world.malformed.iter().find(|(key, _)| holds_intent(key)) {
+    if let Some((key, why)) = snapshot.malformed.iter().find(|(key, _)| holds_intent(key)) {
         return waiting(format!("etcd's {key} can't be read: {why}"));
     }
     let waits = targets.iter().find_map(|target| Some((target, target.source.waiting.first()?)));
     if let Some((target, first)) = waits {
         return waiting(format!("source {}: {first}", target.source.name));
     }
-    let index = Index::new(world);
+    let index = Index::new(snapshot);
     let is_target = |object: &&Object| targets.iter().any(|t| t.source.name == object.provenance.source);
-    let owned = || world.objects.values().map(|object| &object.value).filter(is_target);
+    let owned = || snapshot.objects.values().map(|object| &object.value).filter(is_target);
     // Pods first: what is wrong with one says why a service has none.
     let pods = owned().filter(|object| object.kind() == Kind::Pod);
     let unwell = pods.map(|pod| bare_pod(&index, pod, now)).find(|state| !state.healthy);
-    let unwell = unwell.or_else(|| owned().find_map(|object| network::awaited(world, object)).map(waiting));
+    let unwell =
+        unwell.or_else(|| owned().find_map(|object| network::awaited(snapshot, object)).map(waiting));
     let unwell = unwell.or_else(|| still_there(&index));
     unwell.unwrap_or(WaitState { healthy: true, ..WaitState::default() })
 }
@@ -254,9 +256,9 @@ fn holds_intent(key: &str) -> bool {
 }
 
 fn bare_pod(index: &Index<'_>, object: &Object, now: Timestamp) -> WaitState {
-    let pod = PodRef::new(&object.metadata.namespace, &object.metadata.name);
+    let pod = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
     let commit = short(&object.provenance.commit);
-    let Some((pod, instance)) = index.world.pods.get_key_value(&pod) else {
+    let Some((pod, instance)) = index.snapshot.pods.get_key_value(&pod) else {
         return waiting(format!("pod {pod}: waiting for the workloads controller to make it"));
     };
     if instance.value.hash != object.hash {
@@ -286,10 +288,10 @@ fn bare_pod(index: &Index<'_>, object: &Object, now: Timestamp) -> WaitState {
 
 /// A pod that is no longer wanted, on a node that is alive.
 fn still_there(index: &Index<'_>) -> Option<WaitState> {
-    let world = index.world;
-    let gone = |pod: &PodRef| !world.pods.contains_key(pod);
-    let bound = world.bindings.keys().chain(world.pod_status.keys());
-    let (node, pod) = bound.into_iter().find(|(node, pod)| gone(pod) && world.node_is_ready(node))?;
+    let snapshot = index.snapshot;
+    let gone = |pod: &NamespacedName| !snapshot.pods.contains_key(pod);
+    let bound = snapshot.bindings.keys().chain(snapshot.pod_status.keys());
+    let (node, pod) = bound.into_iter().find(|(node, pod)| gone(pod) && snapshot.node_is_ready(node))?;
     Some(waiting(format!("pod {pod}: Terminating: node {node} is stopping it")))
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use schema::records::{CLI_DELIVERIES_MAX, DELIVERIES_MAX, DELIVERY_ID_MAX, Delivery, Provider};
-use schema::world::{Table, World};
+use schema::snapshot::{Snapshot, Table};
 
 /// Most old receipts that one write removes with it.
 const REMOVED_MAX: usize = 100;
@@ -101,12 +101,17 @@ pub(super) struct Look {
 /// Receipts that wait, by id: the revision of their last write, and when this process saw them.
 pub(super) type Waiting = BTreeMap<String, (i64, Timestamp)>;
 
-/// Takes in what waits in the world at `now`. Gives the sources to look at because of what was not
+/// Takes in what waits in the snapshot at `now`. Gives the sources to look at because of what was not
 /// there before; those that this process took in itself are looked at already.
-pub(super) fn notice(waiting: &mut Waiting, world: &World, identity: &str, now: Timestamp) -> Vec<String> {
+pub(super) fn notice(
+    waiting: &mut Waiting,
+    snapshot: &Snapshot,
+    identity: &str,
+    now: Timestamp,
+) -> Vec<String> {
     let mut sources = Vec::new();
-    waiting.retain(|id, _| world.deliveries.get(id).is_some_and(|known| known.value.waits()));
-    for (id, known) in world.deliveries.iter().filter(|(_, known)| known.value.waits()) {
+    waiting.retain(|id, _| snapshot.deliveries.get(id).is_some_and(|known| known.value.waits()));
+    for (id, known) in snapshot.deliveries.iter().filter(|(_, known)| known.value.waits()) {
         let delivery = &known.value;
         if waiting.get(id).is_some_and(|(revision, _)| *revision == known.mod_revision) {
             continue;
@@ -124,12 +129,12 @@ pub(super) fn notice(waiting: &mut Waiting, world: &World, identity: &str, now: 
 /// The receipts of `source` that a look answers: those seen before it began.
 pub(super) fn answered<'a>(
     waiting: &'a Waiting,
-    world: &'a World,
+    snapshot: &'a Snapshot,
     source: &'a str,
     look: Look,
 ) -> impl Iterator<Item = (&'a Delivery, i64)> {
     waiting.iter().filter(move |(_, (_, seen))| *seen <= look.began).filter_map(move |(id, (revision, _))| {
-        let known = world.deliveries.get(id)?;
+        let known = snapshot.deliveries.get(id)?;
         let same = known.mod_revision == *revision && known.value.source == source;
         same.then_some((&known.value, *revision))
     })

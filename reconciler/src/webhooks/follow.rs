@@ -1,7 +1,7 @@
 //! The leader's side of the receipts: looks because of those that others took in, and answers all
 //! of them once it has looked.
 //!
-//! Reads `deliveries/` in the world, the last run of each source's loop, `sources/<source>`;
+//! Reads `deliveries/` in the snapshot, the last run of each source's loop, `sources/<source>`;
 //! decides in `decide.rs`; writes the answers. It holds nothing that a new process would not find.
 
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use schema::codec::decode;
 use schema::control::LastRun;
 use schema::keys::Key;
 use schema::records::{Delivery, DeliveryAnswer, SourceStatus};
+use schema::snapshot::Snapshot;
 use schema::store::election::{Fence, FenceReader};
-use schema::store::reflector::WorldReader;
+use schema::store::reflector::SnapshotReader;
 use schema::store::{Guard, SharedStore};
-use schema::world::World;
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::decide::{self, Look, Waiting};
-use super::intake::{Door, Intake};
+use super::intake::{Intake, SourceTarget};
 
 /// Least time between two passes.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -33,14 +33,14 @@ pub type LastRuns = watch::Receiver<Option<LastRun>>;
 /// What it stands on.
 pub struct Follower {
     /// The snapshot.
-    pub world: WorldReader,
+    pub snapshot: SnapshotReader,
     /// Whether this process leads.
     pub fence: FenceReader,
     /// etcd, for the status that a run has just written.
     pub store: SharedStore,
-    /// The door, for sources and receipts.
+    /// The target, for sources and receipts.
     pub intake: Arc<Intake>,
-    /// The last run of each source's loop, in the order of the doors.
+    /// The last run of each source's loop, in the order of the targets.
     pub runs: Vec<LastRuns>,
     /// Name of this reconciler.
     pub identity: String,
@@ -53,28 +53,31 @@ impl Follower {
         // By source: a run that answers nothing, and is not asked again.
         let mut said: Vec<Option<Timestamp>> = vec![None; self.runs.len()];
         loop {
-            let world = self.world.current();
+            let snapshot = self.snapshot.current();
             // etcd did not take or give something: any change is a reason to try again.
             let mut again = false;
-            if world.synced {
-                let sources = decide::notice(&mut waiting, &world, &self.identity, Timestamp::now());
-                let doors = self.intake.doors().iter();
-                doors.filter(|door| sources.contains(&door.source)).for_each(|door| door.nudge.nudge());
+            if snapshot.synced {
+                let sources = decide::notice(&mut waiting, &snapshot, &self.identity, Timestamp::now());
+                let targets = self.intake.targets().iter();
+                targets
+                    .filter(|target| sources.contains(&target.source))
+                    .for_each(|target| target.nudge.nudge());
             }
-            if let (true, Some(fence)) = (world.synced, self.fence.current()) {
+            if let (true, Some(fence)) = (snapshot.synced, self.fence.current()) {
                 for (at, said) in said.iter_mut().enumerate() {
                     let Some(look) = look(&self.runs[at].borrow_and_update()) else { continue };
-                    let door = &self.intake.doors()[at];
-                    let answered: Vec<_> = decide::answered(&waiting, &world, &door.source, look).collect();
+                    let target = &self.intake.targets()[at];
+                    let answered: Vec<_> =
+                        decide::answered(&waiting, &snapshot, &target.source, look).collect();
                     if !answered.is_empty() && *said != Some(look.began) {
-                        match self.commit_after(door, look).await {
+                        match self.commit_after(target, look).await {
                             Seen::Commit(commit) => {
                                 again |= !self.answer(fence, look, &commit, &answered).await;
                             }
                             Seen::Nothing => *said = Some(look.began),
                             Seen::Half => {
                                 *said = Some(look.began);
-                                door.nudge.nudge();
+                                target.nudge.nudge();
                             }
                             Seen::NotNow => again = true,
                         }
@@ -86,9 +89,9 @@ impl Follower {
                     // Cancel-safe: a cancelled token stays so.
                     () = shutdown.cancelled() => return,
                     // Cancel-safe: a change that nobody was told of is told at the next call.
-                    () = self.world.changed() => {
+                    () = self.snapshot.changed() => {
                         // Each node writes its usage every 15 s: with many nodes that is all the time.
-                        if again || !is_same(&world, &self.world.current()) {
+                        if again || !is_same(&snapshot, &self.snapshot.current()) {
                             break;
                         }
                     }
@@ -102,7 +105,7 @@ impl Follower {
 }
 
 /// All that it reads is the same.
-fn is_same(before: &World, now: &World) -> bool {
+fn is_same(before: &Snapshot, now: &Snapshot) -> bool {
     before.synced == now.synced
         && before.deliveries.ptr_eq(&now.deliveries)
         && before.sources.ptr_eq(&now.sources)
@@ -122,8 +125,8 @@ enum Seen {
 
 impl Follower {
     /// From etcd: the snapshot may not have what the run has just written.
-    async fn commit_after(&self, door: &Door, look: Look) -> Seen {
-        let status = match self.store.get(&Key::Source(door.source.clone()).to_string()).await {
+    async fn commit_after(&self, target: &SourceTarget, look: Look) -> Seen {
+        let status = match self.store.get(&Key::Source(target.source.clone()).to_string()).await {
             Ok(status) => status.and_then(|status| decode::<SourceStatus>(&status.value).ok()),
             Err(_) => return Seen::NotNow,
         };
@@ -189,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_node_that_writes_its_usage_wakes_nobody() {
-        let before = World { synced: true, ..World::default() };
+        let before = Snapshot { synced: true, ..Snapshot::default() };
         let mut now = before.clone();
         let usage = NodeUsage {
             at: Timestamp::UNIX_EPOCH,

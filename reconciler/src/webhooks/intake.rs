@@ -1,4 +1,4 @@
-//! The one door for whoever asks for a look at a repository: hooks and `minik8s sync`.
+//! The one place that takes requests to look at a repository: hooks and `minik8s sync`.
 //!
 //! First the loop of this process is nudged, then the receipt is written: a nudge during a run is
 //! kept for the next, and the receipt wakes the loop of whoever leads, also if that is another
@@ -7,7 +7,7 @@
 use jiff::Timestamp;
 use schema::control::Nudge;
 use schema::records::{Delivery, DeliveryOutcome, Provider};
-use schema::store::reflector::WorldReader;
+use schema::store::reflector::SnapshotReader;
 use schema::store::{Guard, SharedStore, TxnOutcome};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -23,7 +23,7 @@ const ATTEMPTS: u32 = 3;
 
 /// A source that can be asked for.
 #[derive(Debug, Clone)]
-pub struct Door {
+pub struct SourceTarget {
     /// Name of the source.
     pub source: String,
     /// What it follows.
@@ -32,24 +32,24 @@ pub struct Door {
     pub nudge: Nudge,
 }
 
-impl Door {
-    /// The door of a source that follows a branch.
+impl SourceTarget {
+    /// The target of a source that follows a branch.
     pub fn of_branch(source: &str, branch: &str, nudge: Nudge) -> Self {
         Self { source: source.to_owned(), follows: Reference::Branch(branch.to_owned()), nudge }
     }
 }
 
-/// The door for all sources.
+/// Takes requests for all sources.
 pub struct Intake {
-    doors: Vec<Door>,
-    world: WorldReader,
+    targets: Vec<SourceTarget>,
+    snapshot: SnapshotReader,
     pub(super) receipts: Receipts,
     identity: String,
 }
 
 /// Someone who asks, let in already.
 #[derive(Debug, Clone)]
-pub struct Arrival {
+pub struct IncomingDelivery {
     /// Who asks.
     pub provider: Provider,
     /// The provider's word for what has happened.
@@ -66,7 +66,7 @@ pub struct Arrival {
 
 /// What became of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Taken {
+pub struct Receipt {
     /// Id of the receipt.
     pub delivery: String,
     /// What happens now.
@@ -91,52 +91,52 @@ pub enum Outcome {
 }
 
 impl Intake {
-    /// The door for `doors`, of the reconciler `identity`.
+    /// Takes requests for `targets`, at the reconciler `identity`.
     pub fn new(
-        doors: Vec<Door>,
-        world: WorldReader,
+        targets: Vec<SourceTarget>,
+        snapshot: SnapshotReader,
         store: SharedStore,
         identity: impl Into<String>,
     ) -> Self {
-        Self { doors, world, receipts: Receipts::new(store), identity: identity.into() }
+        Self { targets, snapshot, receipts: Receipts::new(store), identity: identity.into() }
     }
 
     /// The sources that can be asked for.
-    pub fn doors(&self) -> &[Door] {
-        &self.doors
+    pub fn targets(&self) -> &[SourceTarget] {
+        &self.targets
     }
 
     /// The source of that name; without a name, the only one.
-    pub fn door(&self, source: Option<&str>) -> Option<&Door> {
-        match (source, self.doors.as_slice()) {
-            (Some(name), doors) => doors.iter().find(|door| door.source == name),
+    pub fn target(&self, source: Option<&str>) -> Option<&SourceTarget> {
+        match (source, self.targets.as_slice()) {
+            (Some(name), targets) => targets.iter().find(|target| target.source == name),
             (None, [only]) => Some(only),
             (None, _) => None,
         }
     }
 
     /// Lets someone in. Never fails: whatever cannot be written down is done all the same.
-    pub async fn take(&self, door: &Door, arrival: Arrival) -> Taken {
-        let ignored = match event_kind(&arrival.event) {
-            EventKind::Push => payload::not_followed(&door.follows, &arrival.hint),
+    pub async fn take(&self, target: &SourceTarget, incoming: IncomingDelivery) -> Receipt {
+        let ignored = match event_kind(&incoming.event) {
+            EventKind::Push => payload::not_followed(&target.follows, &incoming.hint),
             EventKind::Ping => Some("a ping asks for nothing".to_owned()),
-            EventKind::Other => Some(format!("`{}` moves no branch or tag", arrival.event)),
+            EventKind::Other => Some(format!("`{}` moves no branch or tag", incoming.event)),
         };
         // Before the nudge: the run that it wakes begins later than the receipt says, and answers it.
         let received_at = Timestamp::now();
         if ignored.is_none() {
             // Before anything that may take time, and whether or not it came before.
-            door.nudge.nudge();
+            target.nudge.nudge();
         }
-        let own_id = arrival.id.clone();
-        let new = self.receipt(door, arrival, ignored, received_at);
+        let own_id = incoming.id.clone();
+        let new = self.receipt(target, incoming, ignored, received_at);
         let taken = match self.note(&new, own_id.is_some()).await {
             Ok(taken) => taken,
             Err(error) => {
-                tracing::warn!(%error, source = door.source, "a hook has no receipt");
+                tracing::warn!(%error, source = target.source, "a hook has no receipt");
                 let outcome = if new.waits() { Outcome::Accepted } else { Outcome::Ignored };
                 let note = format!("{error}; this reconciler looks all the same, if it leads");
-                Taken { delivery: new.id.clone(), outcome, note: Some(note) }
+                Receipt { delivery: new.id.clone(), outcome, note: Some(note) }
             }
         };
         tracing::info!(
@@ -148,35 +148,35 @@ impl Intake {
 
     fn receipt(
         &self,
-        door: &Door,
-        arrival: Arrival,
+        target: &SourceTarget,
+        incoming: IncomingDelivery,
         ignored: Option<String>,
         received_at: Timestamp,
     ) -> Delivery {
         let mut new = Delivery {
             id: String::new(),
-            provider: arrival.provider,
-            event: arrival.event,
-            source: door.source.clone(),
-            repository: arrival.hint.repository,
-            reference: arrival.hint.reference,
-            commit_hint: arrival.hint.commit,
+            provider: incoming.provider,
+            event: incoming.event,
+            source: target.source.clone(),
+            repository: incoming.hint.repository,
+            reference: incoming.hint.reference,
+            commit_hint: incoming.hint.commit,
             received_at,
             repeated_at: None,
             repeats: 0,
-            peer: arrival.peer,
-            body: arrival.body,
+            peer: incoming.peer,
+            body: incoming.body,
             by: self.identity.clone(),
             outcome: ignored.map_or(DeliveryOutcome::Accepted, |why| DeliveryOutcome::Ignored { why }),
             answer: None,
         };
-        new.id = decide::id(&new, arrival.id.as_deref());
+        new.id = decide::id(&new, incoming.id.as_deref());
         new
     }
 
     /// Writes the receipt, or counts the request at the one that is there.
-    async fn note(&self, new: &Delivery, has_own_id: bool) -> Result<Taken, ReceiptError> {
-        let mut decision = decide::decide(&self.world.current().deliveries, new, has_own_id);
+    async fn note(&self, new: &Delivery, has_own_id: bool) -> Result<Receipt, ReceiptError> {
+        let mut decision = decide::decide(&self.snapshot.current().deliveries, new, has_own_id);
         for _ in 0..ATTEMPTS {
             let (id, outcome) = match &decision {
                 Decision::Duplicate { id } => (id, Some(Outcome::Duplicate)),
@@ -193,7 +193,7 @@ impl Intake {
                     DeliveryOutcome::Ignored { why } => Some(why.clone()),
                     DeliveryOutcome::Accepted => None,
                 };
-                return Ok(Taken { delivery: id.clone(), outcome, note });
+                return Ok(Receipt { delivery: id.clone(), outcome, note });
             }
             // Someone else was faster; etcd knows more than the snapshot.
             decision = match self.receipts.read(id).await? {
@@ -202,7 +202,7 @@ impl Intake {
             };
         }
         // Others count it at this moment, again and again: it is counted.
-        Ok(Taken { delivery: new.id.clone(), outcome: Outcome::Repeated, note: None })
+        Ok(Receipt { delivery: new.id.clone(), outcome: Outcome::Repeated, note: None })
     }
 
     /// Counts a repetition. Not done if the receipt is gone or was written meanwhile.

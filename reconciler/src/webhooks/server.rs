@@ -32,7 +32,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::intake::{Arrival, Intake, Outcome, Taken, digest};
+use super::intake::{IncomingDelivery, Intake, Outcome, Receipt, digest};
 use super::limit::{Failures, Narrow};
 use super::provider::{self, EventKind};
 use super::verify::Verifier;
@@ -366,13 +366,13 @@ impl Hooks {
         body: &[u8],
         hash: String,
     ) -> Result<(Response, Count), Refusal> {
-        let door = self.intake.door(source).ok_or(Refusal::NoSuchSource)?;
+        let target = self.intake.target(source).ok_or(Refusal::NoSuchSource)?;
         let envelope = provider::envelope(provider, headers);
         if provider::event_kind(&envelope.event) == EventKind::Ping {
-            let pong = Json(serde_json::json!({"ok": true, "source": door.source}));
+            let pong = Json(serde_json::json!({"ok": true, "source": target.source}));
             return Ok((pong.into_response(), Count::Ignored));
         }
-        let arrival = Arrival {
+        let incoming = IncomingDelivery {
             provider,
             event: envelope.event,
             id: envelope.id,
@@ -380,7 +380,7 @@ impl Hooks {
             body: hash,
             peer: peer.to_canonical().to_string(),
         };
-        let taken: Taken = self.intake.take(door, arrival).await;
+        let taken: Receipt = self.intake.take(target, incoming).await;
         let (status, count) = match taken.outcome {
             Outcome::Accepted | Outcome::Repeated => (StatusCode::ACCEPTED, Count::Accepted),
             Outcome::Ignored => (StatusCode::ACCEPTED, Count::Ignored),

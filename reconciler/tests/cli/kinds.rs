@@ -36,9 +36,9 @@ kind: Node
 metadata: {name: n2, labels: {disk: fast}}
 ";
 
-/// The world of the others, with two services, a function in `lab`, the Cluster object, and Nodes of which `n1` is registered.
+/// The snapshot of the others, with two services, a function in `lab`, the Cluster object, and Nodes of which `n1` is registered.
 async fn with_kinds() -> String {
-    let mut world = world();
+    let mut snapshot = snapshot();
     let loaded = load_file("shop.yaml", SHOP.as_bytes());
     assert!(!loaded.has_errors() && loaded.documents.len() == 6, "{:#?}", loaded.violations);
     for document in loaded.documents {
@@ -46,10 +46,10 @@ async fn with_kinds() -> String {
         let from = Provenance { source, commit, author, file: "shop.yaml".to_owned(), line: document.line };
         let object = document.object.into_object(from, 1);
         let key = Key::Object(object.reference()).to_string();
-        put(&mut world, key.strip_prefix("/minik8s/").unwrap(), &serde_json::to_value(&object).unwrap());
+        put(&mut snapshot, key.strip_prefix("/minik8s/").unwrap(), &serde_json::to_value(&object).unwrap());
     }
-    assert!(world.malformed.is_empty(), "{:?}", world.malformed);
-    format!("http://{}", serve(world).await)
+    assert!(snapshot.malformed.is_empty(), "{:?}", snapshot.malformed);
+    format!("http://{}", serve(snapshot).await)
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The program as a person runs it, against the API over a world made of etcd's JSON:
+//! The program as a person runs it, against the API over a snapshot made of etcd's JSON:
 //! what it prints, in how many lines, with which exit code.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking, as tests do.
@@ -9,14 +9,14 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use reconciler::api::{ApiDeps, router};
-use reconciler::webhooks::{Door, Intake};
+use reconciler::webhooks::{Intake, SourceTarget};
 use schema::control::Nudge;
 use schema::keys::prefix;
 use schema::records::{Delivery, DeliveryAnswer};
+use schema::snapshot::{Change, Snapshot};
 use schema::store::memory::MemoryStore;
-use schema::store::reflector::{WorldPublisher, WorldReader};
+use schema::store::reflector::{SnapshotReader, WorldPublisher};
 use schema::store::{Store, WatchEvent};
-use schema::world::{Change, World};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::process::Command;
@@ -26,8 +26,8 @@ mod kinds;
 const C1: &str = "1111111111111111111111111111111111111111";
 const C2: &str = "2222222222222222222222222222222222222222";
 
-fn put(world: &mut World, key: &str, value: &Value) {
-    world.apply(&Change::Put {
+fn put(snapshot: &mut Snapshot, key: &str, value: &Value) {
+    snapshot.apply(&Change::Put {
         key: format!("/minik8s/{key}"),
         value: value.to_string().into_bytes().into(),
         create_revision: 1,
@@ -43,11 +43,11 @@ fn source(applied: &str) -> Value {
 }
 
 /// Pod `web` runs with two containers, pod `db` waits for its image.
-fn world() -> World {
-    let mut world = World { synced: true, ..World::default() };
-    put(&mut world, "sources/main", &source(C2));
+fn snapshot() -> Snapshot {
+    let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
+    put(&mut snapshot, "sources/main", &source(C2));
     put(
-        &mut world,
+        &mut snapshot,
         "nodes/n1",
         &json!({
             "name": "n1", "addresses": ["192.0.2.7"], "cpu": "2", "memory": "4Gi", "maxPods": 110,
@@ -55,7 +55,7 @@ fn world() -> World {
             "api": "http://127.0.0.1:1", "registeredAt": "2026-01-01T00:00:00Z",
         }),
     );
-    put(&mut world, "heartbeats/n1", &json!({"since": "2026-01-01T00:00:00Z"}));
+    put(&mut snapshot, "heartbeats/n1", &json!({"since": "2026-01-01T00:00:00Z"}));
     let provenance =
         |file: &str| json!({"source": "main", "commit": C2, "author": "Ada <a@b>", "file": file, "line": 1});
     let waits = json!({"waiting": {"reason": "ErrImagePull", "message": "no such image"}});
@@ -79,15 +79,15 @@ fn world() -> World {
             "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec, "hash": "h",
             "generation": 1, "provenance": provenance(&format!("apps/{name}.yaml")),
         });
-        put(&mut world, &format!("objects/Pod/default/{name}"), &object);
-        put(&mut world, &format!("pods/default/{name}"), &pod);
+        put(&mut snapshot, &format!("objects/Pod/default/{name}"), &object);
+        put(&mut snapshot, &format!("pods/default/{name}"), &pod);
         put(
-            &mut world,
+            &mut snapshot,
             &format!("bindings/n1/default/{name}"),
             &json!({"node": "n1", "pod": pod, "reason": "only node"}),
         );
         put(
-            &mut world,
+            &mut snapshot,
             &format!("status/n1/pods/default/{name}"),
             &json!({
                 "uid": name, "hash": "h", "phase": "Pending", "containerStatuses": statuses,
@@ -95,37 +95,37 @@ fn world() -> World {
             }),
         );
     }
-    assert!(world.malformed.is_empty(), "{:?}", world.malformed);
-    world
+    assert!(snapshot.malformed.is_empty(), "{:?}", snapshot.malformed);
+    snapshot
 }
 
 /// Stands for the reflector and for whoever leads: every receipt is seen, and answered at once.
-async fn answer_all(mut world: World, publisher: WorldPublisher, store: Arc<MemoryStore>) {
+async fn answer_all(mut snapshot: Snapshot, publisher: WorldPublisher, store: Arc<MemoryStore>) {
     let mut changes = store.watch(prefix::DELIVERIES, 1).await.unwrap();
     while let Some(Ok(batch)) = changes.next().await {
         for event in batch.events {
             let WatchEvent::Put(put) = event else { continue };
             let mut delivery: Delivery = serde_json::from_slice(&put.value).unwrap();
             delivery.answer = Some(DeliveryAnswer { at: delivery.received_at, commit: None });
-            world.put(&put.key.parse().unwrap(), &delivery, put.mod_revision);
+            snapshot.put(&put.key.parse().unwrap(), &delivery, put.mod_revision);
         }
-        publisher.publish(world.clone());
+        publisher.publish(snapshot.clone());
     }
 }
 
-async fn serve(world: World) -> SocketAddr {
+async fn serve(snapshot: Snapshot) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let store = Arc::new(MemoryStore::new());
-    let (publisher, reader) = WorldReader::channel(world.clone());
-    tokio::spawn(answer_all(world, publisher, Arc::clone(&store)));
-    let world = reader;
-    let door = Door::of_branch("main", "main", Nudge::default());
+    let (publisher, reader) = SnapshotReader::channel(snapshot.clone());
+    tokio::spawn(answer_all(snapshot, publisher, Arc::clone(&store)));
+    let snapshot = reader;
+    let target = SourceTarget::of_branch("main", "main", Nudge::default());
     let deps = ApiDeps {
         blobs: reconciler::blobs::Blobs::new(std::path::Path::new("/nonexistent")),
-        intake: Arc::new(Intake::new(vec![door], world.clone(), store.clone(), "host-1")),
+        intake: Arc::new(Intake::new(vec![target], snapshot.clone(), store.clone(), "host-1")),
         hooks: None,
-        world,
+        snapshot,
         store,
         last_sync: None,
         identity: "host-1".to_owned(),
@@ -205,7 +205,7 @@ async fn all_mistakes_of_a_list_of_sources_are_told_before_anything_is_started()
 
 #[tokio::test]
 async fn get_prints_tables_names_json_and_yaml() {
-    let server = format!("http://{}", serve(world()).await);
+    let server = format!("http://{}", serve(snapshot()).await);
     let table = "NAME   READY   STATUS         RESTARTS   AGE   WHY\n\
                  db     0/1     ErrImagePull   0          -     container app: no such image\n\
                  web    2/2     Pending        0          -     -\n";
@@ -228,7 +228,7 @@ async fn get_prints_tables_names_json_and_yaml() {
 
 #[tokio::test]
 async fn wait_ends_with_0_when_reached_and_1_when_not() {
-    let server = format!("http://{}", serve(world()).await);
+    let server = format!("http://{}", serve(snapshot()).await);
     let synced = &["wait", "--for", "synced", "--commit", C2];
     check(&run(&server, synced).await, 0, "commit 2222222 is applied\n", "");
     let healthy = &["wait", "--for", "healthy", "--timeout", "300ms"];
@@ -246,7 +246,7 @@ async fn wait_ends_with_0_when_reached_and_1_when_not() {
 // Seen red with `missing` not looked at: code 0.
 #[tokio::test]
 async fn wait_for_synced_fails_when_a_commit_is_applied_in_part() {
-    let mut part = world();
+    let mut part = snapshot();
     let mut status = source(C2);
     status["heldPrune"] =
         json!({"commit": C2, "why": "push the trailer", "deletes": 12, "owned": 12, "objects": []});
@@ -260,16 +260,16 @@ async fn wait_for_synced_fails_when_a_commit_is_applied_in_part() {
 
 #[tokio::test]
 async fn a_revision_has_a_page_and_logs_of_no_pod_say_so() {
-    let mut world = world();
+    let mut snapshot = snapshot();
     let revision = json!({
         "source": "main", "sequence": 1, "commit": C2, "author": "Ada <a@b>", "subject": "First",
         "committedAt": "2026-01-01T00:00:00Z", "appliedAt": "2026-01-01T00:00:01Z", "durationMs": 7,
         "counts": {"create": 2, "update": 0, "replace": 0, "delete": 0, "unchanged": 0, "quarantined": 0, "held": 0},
         "verdict": {"state": "bad", "why": "not healthy within 120 s"}, "decidedAt": "2026-01-01T00:02:01Z",
     });
-    put(&mut world, "revisions/main/0000000001", &revision);
-    assert!(world.malformed.is_empty(), "{:?}", world.malformed);
-    let server = format!("http://{}", serve(world).await);
+    put(&mut snapshot, "revisions/main/0000000001", &revision);
+    assert!(snapshot.malformed.is_empty(), "{:?}", snapshot.malformed);
+    let server = format!("http://{}", serve(snapshot).await);
     for name in ["rev/1", "revision/2222", "rev/main/1"] {
         let page = String::from_utf8(run(&server, &["describe", name]).await.stdout).unwrap();
         for line in [
@@ -289,7 +289,7 @@ async fn a_revision_has_a_page_and_logs_of_no_pod_say_so() {
 
 #[tokio::test]
 async fn wait_gives_up_at_once_when_only_a_change_can_help() {
-    let mut failing = world();
+    let mut failing = snapshot();
     let mut status = source(C1);
     status["error"] =
         json!({"kind": "PathNotFound", "message": "no folder prod", "since": "2026-01-01T00:00:00Z"});
@@ -302,7 +302,7 @@ async fn wait_gives_up_at_once_when_only_a_change_can_help() {
 
 #[tokio::test]
 async fn a_sync_that_is_waited_for_fails_unless_the_commit_is_applied_whole() {
-    let mut degraded = world();
+    let mut degraded = snapshot();
     let mut status = source(C2);
     status["state"] = json!("Degraded");
     status["quarantined"] = json!([{"file": "apps/db.yaml", "commit": C2, "author": "Bob", "violations": [{
@@ -319,14 +319,14 @@ async fn a_sync_that_is_waited_for_fails_unless_the_commit_is_applied_whole() {
 
 #[tokio::test]
 async fn logs_say_which_containers_there_are() {
-    let server = format!("http://{}", serve(world()).await);
+    let server = format!("http://{}", serve(snapshot()).await);
     let line = "minik8s: pod default/web has 2 containers; name one with -c (container=): app, side\n";
     check(&run(&server, &["logs", "pod/web"]).await, 1, "", line);
 }
 
 #[tokio::test]
 async fn status_version_sync_describe_and_completion_answer() {
-    let server = format!("http://{}", serve(world()).await);
+    let server = format!("http://{}", serve(snapshot()).await);
     for (arguments, words) in [
         (
             &["status"][..],
@@ -356,7 +356,7 @@ async fn status_version_sync_describe_and_completion_answer() {
 
 #[tokio::test]
 async fn a_reader_that_goes_away_is_no_failure() {
-    let server = format!("http://{}", serve(world()).await);
+    let server = format!("http://{}", serve(snapshot()).await);
     let mut child = Command::new(env!("CARGO_BIN_EXE_minik8s"))
         .args(["get", "pods"])
         .env("MINIK8S_SERVER", server)

@@ -58,7 +58,7 @@ impl Driver {
         last_run: watch::Sender<Option<LastRun>>,
     ) {
         let mut pace = Pace::new(&self);
-        let mut told = Told::default();
+        let mut last_logged = LastLogged::default();
         let mut number = 0_u64;
         let mut tick_at = Instant::now();
         // A nudge is heard from here on; until then the loop rests, whatever comes.
@@ -78,7 +78,7 @@ impl Driver {
             let span = tracing::info_span!("run", name = the_loop.name(), number);
             // Outside of the select: once begun, a run comes to its end.
             let (record, next) = run_once(&mut the_loop).instrument(span).await;
-            told.tell(the_loop.name(), &record);
+            last_logged.log(the_loop.name(), &record);
             let wait = pace.wait(&record, next, rand::random());
             let ended_at = Instant::now();
             tick_at = ended_at + wait.tick;
@@ -190,17 +190,17 @@ impl Pace {
     }
 }
 
-/// What was last logged: the same trouble is told once, not on every try.
+/// What was last logged: the same trouble is logged once, not on every try.
 #[derive(Debug, Default)]
-struct Told {
+struct LastLogged {
     error: Option<String>,
     not_ready: Option<String>,
 }
 
-impl Told {
-    fn tell(&mut self, name: &'static str, record: &LastRun) {
+impl LastLogged {
+    fn log(&mut self, name: &'static str, record: &LastRun) {
         match (&record.error, &self.error) {
-            (Some(error), told) if told.as_ref() != Some(error) => {
+            (Some(error), logged) if logged.as_ref() != Some(error) => {
                 tracing::warn!(name, %error, "failed, trying again");
             }
             (Some(error), _) => tracing::debug!(name, %error, "failed again"),

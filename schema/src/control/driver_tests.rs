@@ -244,7 +244,7 @@ async fn a_panic_of_the_loop_is_a_panic_of_the_driver() {
 
 #[test]
 fn the_same_trouble_is_remembered_until_it_changes() {
-    let mut told = Told::default();
+    let mut last_logged = LastLogged::default();
     let mut record = LastRun {
         started_at: Timestamp::UNIX_EPOCH,
         took: NO_TIME,
@@ -252,9 +252,9 @@ fn the_same_trouble_is_remembered_until_it_changes() {
         error: Some("a".into()),
         not_ready: None,
     };
-    told.tell("x", &record);
-    assert_eq!(told.error.as_deref(), Some("a"));
+    last_logged.log("x", &record);
+    assert_eq!(last_logged.error.as_deref(), Some("a"));
     record.error = None;
-    told.tell("x", &record);
-    assert_eq!(told.error, None);
+    last_logged.log("x", &record);
+    assert_eq!(last_logged.error, None);
 }

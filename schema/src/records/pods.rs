@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::files::Files;
 use crate::kinds::Kind;
 use crate::kinds::pod::PodSpec;
-use crate::meta::{PodRef, StringMap};
+use crate::meta::{NamespacedName, StringMap};
 
 /// A pod that should exist: written by the workloads controller.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -42,12 +42,12 @@ pub struct PodInstance {
 
 impl PodInstance {
     /// Namespace and name.
-    pub fn reference(&self) -> PodRef {
-        PodRef::new(&self.namespace, &self.name)
+    pub fn reference(&self) -> NamespacedName {
+        NamespacedName::new(&self.namespace, &self.name)
     }
 
     /// The uid of the pod `pod` with this template hash.
-    pub fn uid_of(owner: &OwnerRef, pod: &PodRef, hash: &str) -> String {
+    pub fn uid_of(owner: &OwnerRef, pod: &NamespacedName, hash: &str) -> String {
         let mut uid = crate::codec::content_hash(&(owner, pod, hash));
         uid.truncate(32);
         uid

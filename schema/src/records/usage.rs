@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::meta::PodRef;
+use crate::meta::NamespacedName;
 
 /// What a node and its pods use: written by its agent every 15 s.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ pub struct NodeUsage {
 
 impl NodeUsage {
     /// What this incarnation of a pod uses.
-    pub fn pod(&self, pod: &PodRef, uid: &str) -> Option<&PodUsage> {
+    pub fn pod(&self, pod: &NamespacedName, uid: &str) -> Option<&PodUsage> {
         self.pods.get(&pod.to_string()).filter(|usage| usage.uid == uid)
     }
 }

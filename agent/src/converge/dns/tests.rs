@@ -9,9 +9,9 @@ use std::sync::Arc;
 use hickory_proto::op::{Message, OpCode, Query, ResponseCode};
 use hickory_proto::rr::rdata::A;
 use hickory_proto::rr::{Name, RData, Record, RecordType};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{RouteRecord, ServiceRecord, Subnet};
-use schema::world::Versioned;
+use schema::snapshot::Versioned;
 use tokio::sync::watch;
 
 use super::forward::Forwarder;
@@ -179,7 +179,10 @@ fn while_systemd_resolved_says_nothing_nothing_is_changed() {
 fn with_hosts(hosts: &[&str], revision: i64) -> Arc<Catalog> {
     let route = |host: &&str| {
         let value = RouteRecord { host: (*host).to_owned(), ..RouteRecord::default() };
-        (PodRef::new("default", *host), Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 }))
+        (
+            NamespacedName::new("default", *host),
+            Arc::new(Versioned { value, create_revision: 1, mod_revision: 1 }),
+        )
     };
     Arc::new(Catalog { routes: hosts.iter().map(route).collect(), revision, ..Catalog::default() })
 }
@@ -270,7 +273,7 @@ async fn one_client_holds_a_quarter_of_all_connections_for_names() {
 fn aliases(all: &[(&str, &str)]) -> Catalog {
     let record = |name: &str, value| {
         let versioned = Versioned { value, create_revision: 1, mod_revision: 1 };
-        (PodRef::new("default", name), Arc::new(versioned))
+        (NamespacedName::new("default", name), Arc::new(versioned))
     };
     let address = Some("10.96.0.20".parse().unwrap());
     let mut services = vec![record("web", ServiceRecord { cluster_ip: address, ..ServiceRecord::default() })];

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 
 use schema::kinds::pod::Protocol;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{Endpoint, PathRecord, ServicePortRecord, ServiceRecord};
 
 use crate::catalog::Catalog;
@@ -124,7 +124,7 @@ fn name(host: &str) -> String {
     host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase()
 }
 
-fn route(catalog: &Catalog, node: &str, id: &PodRef, path: &PathRecord) -> Route {
+fn route(catalog: &Catalog, node: &str, id: &NamespacedName, path: &PathRecord) -> Route {
     let leads = match &path.broken {
         Some(why) => Leads::Nowhere(why.clone()),
         None => leads(catalog, node, id, path),
@@ -133,8 +133,8 @@ fn route(catalog: &Catalog, node: &str, id: &PodRef, path: &PathRecord) -> Route
     Route { prefix, rewrite: path.rewrite.clone(), leads }
 }
 
-fn leads(catalog: &Catalog, node: &str, id: &PodRef, path: &PathRecord) -> Leads {
-    let service = PodRef::new(id.namespace.as_str(), path.service.as_str());
+fn leads(catalog: &Catalog, node: &str, id: &NamespacedName, path: &PathRecord) -> Leads {
+    let service = NamespacedName::new(id.namespace.as_str(), path.service.as_str());
     let said = format!("service {service}");
     let Some(record) = catalog.services.get(&service).map(|versioned| &versioned.value) else {
         return Leads::Nowhere(format!("this node does not know {said}"));

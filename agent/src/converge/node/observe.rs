@@ -6,8 +6,8 @@ use schema::codec::decode;
 use schema::control::LoopError;
 use schema::keys::Key;
 use schema::records::{Heartbeat, NodeRecord};
+use schema::snapshot::Versioned;
 use schema::store::KeyValue;
-use schema::world::Versioned;
 
 use super::NodeLoop;
 use super::plan::Observed;

@@ -9,8 +9,8 @@ use ipnet::Ipv4Net;
 use jiff::Timestamp;
 use schema::keys::Key;
 use schema::records::{Heartbeat, NodeRecord, Vtep};
+use schema::snapshot::Versioned;
 use schema::store::{Guard, LeaseId};
-use schema::world::Versioned;
 
 use crate::worlds::host::MachineFacts;
 

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
 use schema::kinds::pod::{ContainerPort, HostPortStatus, PodSpec, Protocol};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 
 use super::facts::{Observed, PodFacts, Uid};
 use crate::desired::Desired;
@@ -96,7 +96,7 @@ impl Pool {
     /// itself that listens, on the host's network.
     pub fn ports(
         &mut self,
-        pod: (&PodRef, &PodSpec),
+        pod: (&NamespacedName, &PodSpec),
         former: &[HostPortStatus],
         listens: bool,
     ) -> Result<Vec<HostPortStatus>, PortTaken> {

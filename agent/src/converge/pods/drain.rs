@@ -12,10 +12,10 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use schema::codec::decode;
 use schema::keys::Key;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::RulesStatus;
+use schema::snapshot::Snapshot;
 use schema::store::SharedStore;
-use schema::world::World;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -94,7 +94,7 @@ impl DrainBook {
         &mut self,
         pods: &BTreeMap<Uid, PodFacts>,
         desired: &Desired,
-        world: &World,
+        snapshot: &Snapshot,
         now: Timestamp,
     ) -> BTreeMap<Uid, Drain> {
         let catalog = Arc::clone(&self.catalog.borrow_and_update());
@@ -120,7 +120,7 @@ impl DrainBook {
                 Some(Listing::Gone(revision)) => {
                     let known = match rules.take() {
                         Some(known) => known,
-                        None => self.rules(&catalog, world).await,
+                        None => self.rules(&catalog, snapshot).await,
                     };
                     let behind = known.iter().filter(|(_, at)| at.is_none_or(|at| at < *revision));
                     let behind: Vec<String> = behind.map(|(node, _)| node.clone()).collect();
@@ -166,9 +166,9 @@ impl DrainBook {
 
     /// How far the rules are on this node and on those that are alive; none if a node's answer can't be
     /// had. That it is behind is all that may be taken from that.
-    async fn rules(&self, catalog: &Catalog, world: &World) -> Vec<(String, Option<i64>)> {
+    async fn rules(&self, catalog: &Catalog, snapshot: &Snapshot) -> Vec<(String, Option<i64>)> {
         let mut known = vec![(self.node.clone(), Some(*self.programmed.borrow()))];
-        let alive = catalog.peers.keys().filter(|peer| world.heartbeats.contains_key(*peer));
+        let alive = catalog.peers.keys().filter(|peer| snapshot.heartbeats.contains_key(*peer));
         let asked = alive.map(|peer| async move {
             let key = Key::Rules(peer.clone()).to_string();
             let at = match timeout(ASK_MAX, self.store.get(&key)).await {
@@ -185,14 +185,17 @@ impl DrainBook {
 }
 
 /// The addresses at which pods of a node are endpoints.
-fn endpoints_of(node: &str, catalog: &Catalog) -> BTreeMap<PodRef, Vec<Ipv4Addr>> {
-    let mut listed: BTreeMap<PodRef, Vec<Ipv4Addr>> = BTreeMap::new();
+fn endpoints_of(node: &str, catalog: &Catalog) -> BTreeMap<NamespacedName, Vec<Ipv4Addr>> {
+    let mut listed: BTreeMap<NamespacedName, Vec<Ipv4Addr>> = BTreeMap::new();
     for (service, record) in &catalog.services {
         for endpoint in &record.value.endpoints {
             if let (Some(there), Some(pod)) = (&endpoint.node, &endpoint.pod)
                 && there == node
             {
-                listed.entry(PodRef::new(&service.namespace, pod)).or_default().push(endpoint.address);
+                listed
+                    .entry(NamespacedName::new(&service.namespace, pod))
+                    .or_default()
+                    .push(endpoint.address);
             }
         }
     }

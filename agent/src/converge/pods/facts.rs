@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
 use schema::kinds::pod::{HostPortStatus, PodStatus};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 
 use super::drain::Drain;
 use super::finished::Finished;
@@ -15,7 +15,7 @@ use super::leaving::Ends;
 use super::names;
 use super::probes::render::Action;
 use super::probes::{Health, ProbeKind};
-use super::report::Told;
+use super::report::LastReported;
 use crate::converge::dns::NodeDns;
 use crate::desired::Desired;
 use crate::worlds::docker::{ContainerDetails, EngineState, ListedContainer, LogLimits};
@@ -85,7 +85,7 @@ pub struct Observed {
     /// Pods that are not wanted any more and that clients may still be led to.
     pub draining: BTreeMap<Uid, Drain>,
     /// What was said last of the pods of this node.
-    pub told: Told,
+    pub last_reported: LastReported,
     /// Pod uids with a folder on disk.
     pub folders: BTreeSet<Uid>,
     /// What tasks have under way and remember.
@@ -96,7 +96,7 @@ pub struct Observed {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PodFacts {
     /// Namespace and name.
-    pub pod: Option<PodRef>,
+    pub pod: Option<NamespacedName>,
     /// Pause containers, newest last.
     pub pauses: Vec<Container>,
     /// The others, by name, each by attempt.
@@ -210,12 +210,12 @@ impl Exited {
 
 impl Container {
     /// Reads a container back; also the pod and uid that it belongs to.
-    pub fn read(row: &ListedContainer, details: &ContainerDetails) -> (Uid, Option<PodRef>, Self) {
+    pub fn read(row: &ListedContainer, details: &ContainerDetails) -> (Uid, Option<NamespacedName>, Self) {
         let label = |key: &str| row.labels.get(key).map(String::as_str).unwrap_or_default();
         // A container of ours without a uid belongs to no pod at all: it is one by itself.
         let uid = if label(names::UID).is_empty() { row.id.clone() } else { label(names::UID).to_owned() };
-        let pod =
-            (!label(names::POD).is_empty()).then(|| PodRef::new(label(names::NAMESPACE), label(names::POD)));
+        let pod = (!label(names::POD).is_empty())
+            .then(|| NamespacedName::new(label(names::NAMESPACE), label(names::POD)));
         let container = Self {
             id: row.id.clone(),
             name: row.name.clone(),
@@ -307,7 +307,7 @@ pub struct Pulling {
 #[derive(Debug, Clone)]
 pub struct Busy {
     /// Namespace and name.
-    pub pod: PodRef,
+    pub pod: NamespacedName,
     /// It brings the pod up (and may be cut off), or takes it down.
     pub up: bool,
     /// Address that it uses.

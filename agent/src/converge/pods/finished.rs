@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use schema::kinds::pod::{PodPhase, PodStatus, RestartPolicy};
 use schema::records::Binding;
-use schema::world::World;
+use schema::snapshot::Snapshot;
 
 use super::facts::{NodeFacts, Uid};
 use super::{names, volumes};
@@ -29,17 +29,17 @@ pub struct FinishedBook {
 impl FinishedBook {
     /// The pods of `desired` that ended for good. The status in etcd stands in for a file that is not
     /// there, for an agent that has just started alone: later it may be of a pod that was removed since.
-    pub async fn look(&mut self, node: &NodeFacts, desired: &Desired, world: &World) -> Finished {
+    pub async fn look(&mut self, node: &NodeFacts, desired: &Desired, snapshot: &Snapshot) -> Finished {
         if !self.disk_read {
             let state_dir = node.state_dir.clone();
             let read = tokio::task::spawn_blocking(move || read(&state_dir)).await;
             self.pages.extend(read.unwrap_or_default());
             self.disk_read = true;
         }
-        if !self.etcd_read && world.synced {
+        if !self.etcd_read && snapshot.synced {
             self.etcd_read = true;
             for (pod, binding) in &desired.pods {
-                let status = world.pod_status.get(&(node.node.clone(), pod.clone()));
+                let status = snapshot.pod_status.get(&(node.node.clone(), pod.clone()));
                 if let Some(status) = status.map(|s| &s.value).filter(|s| is_end_of(s, binding)) {
                     self.pages.entry(binding.pod.uid.clone()).or_insert_with(|| Arc::new(status.clone()));
                 }

@@ -15,7 +15,7 @@ use schema::control::{Loop, LoopError, Next, Nudge, Observation};
 use schema::records::dns_address;
 use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
-use schema::store::reflector::WorldReader;
+use schema::store::reflector::SnapshotReader;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -119,8 +119,8 @@ pub struct PodsDeps {
     pub prober: Arc<dyn Prober>,
     /// The pause image.
     pub pause_image: PauseImage,
-    /// etcd's world: this node's bindings, subnet and pod status.
-    pub world: WorldReader,
+    /// the snapshot of etcd: this node's bindings, subnet and pod status.
+    pub snapshot: SnapshotReader,
     /// For status.
     pub store: SharedStore,
     /// For events.
@@ -148,7 +148,7 @@ pub type Helper = (&'static str, JoinHandle<()>);
 pub struct PodsLoop {
     node: Arc<NodeFacts>,
     desired: Arc<Mutex<DesiredStore>>,
-    world: WorldReader,
+    snapshot: SnapshotReader,
     looker: Looker,
     netlink: Arc<dyn Netlink>,
     address: NodeAddress,
@@ -189,10 +189,10 @@ impl PodsLoop {
         });
         let drains = DrainBook::new(&deps.node, deps.catalog, deps.programmed, Arc::clone(&deps.store));
         let (statuses, newest) = watch::channel(Statuses::default());
-        let writer = writer::StatusWriter::new(deps.node, deps.store, deps.world.clone());
+        let writer = writer::StatusWriter::new(deps.node, deps.store, deps.snapshot.clone());
         let writing = tokio::spawn(writer.run(newest, shutdown.clone()));
-        let on_world = wake::on_world(deps.world.clone(), deps.nudge.clone(), shutdown.clone());
-        let on_world = tokio::spawn(on_world);
+        let on_snapshot = wake::on_snapshot(deps.snapshot.clone(), deps.nudge.clone(), shutdown.clone());
+        let on_snapshot = tokio::spawn(on_snapshot);
         let (docker, instance) = (Arc::clone(&deps.docker), deps.instance);
         let events =
             wake::on_docker(docker, instance.clone(), stale.clone(), deps.nudge.clone(), shutdown.clone());
@@ -205,7 +205,7 @@ impl PodsLoop {
         let probing = tokio::spawn(runner.run(wanted, shutdown.clone()));
         let helpers = vec![
             ("pod statuses", writing),
-            ("etcd to pods", on_world),
+            ("etcd to pods", on_snapshot),
             ("docker to pods", on_docker),
             ("probe results", keeping),
             ("probes", probing),
@@ -227,7 +227,7 @@ impl PodsLoop {
         Ok(Self {
             node,
             desired: Arc::new(Mutex::new(desired)),
-            world: deps.world,
+            snapshot: deps.snapshot,
             looker: Looker::new(deps.docker, instance, stale),
             netlink: deps.netlink,
             address: deps.address,
@@ -270,10 +270,10 @@ impl PodsLoop {
 
     /// What should run now: etcd's word is on disk before it is acted on.
     fn desired(&self) -> impl Future<Output = Desired> + Send + 'static {
-        let (desired, world) = (Arc::clone(&self.desired), self.world.current());
+        let (desired, snapshot) = (Arc::clone(&self.desired), self.snapshot.current());
         let take = move || {
             let mut desired = desired.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Err(error) = desired.take(&world) {
+            if let Err(error) = desired.take(&snapshot) {
                 tracing::error!(%error, "desired state is not saved, so the former one stands");
             }
             desired.current().clone()
@@ -296,7 +296,7 @@ impl Loop for PodsLoop {
 
     async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
         let left = ETCD_GRACE.saturating_sub(self.started.elapsed());
-        if !self.world.current().synced && left > Duration::ZERO {
+        if !self.snapshot.current().synced && left > Duration::ZERO {
             return Ok(Observation::NotReady("waiting for etcd's first list".to_owned()));
         }
         // Before the listing: a task that ends after this nudges, and is looked at then.
@@ -314,10 +314,10 @@ impl Loop for PodsLoop {
         // After the listing: of what is not in it the end is known by now.
         memory.ends = self.worker.ledger.ends();
         self.images.set_wanted(wanted_images(&desired));
-        let (world, kept) = (self.world.current(), self.book.kept());
-        let finished = self.finished.look(&self.node, &desired, &world).await;
+        let (snapshot, kept) = (self.snapshot.current(), self.book.kept());
+        let finished = self.finished.look(&self.node, &desired, &snapshot).await;
         observe::fill_health(&mut pods, &kept, |pod| {
-            let status = world.pod_status.get(&(self.node.node.clone(), pod.clone()))?;
+            let status = snapshot.pod_status.get(&(self.node.node.clone(), pod.clone()))?;
             Some(status.value.container_statuses.clone())
         });
         observe::fill_failing(&mut pods, &self.book.failing());
@@ -336,12 +336,12 @@ impl Loop for PodsLoop {
         let mut dns = self.dns.borrow().clone();
         // The first range of a node comes here before the name server has heard of it.
         dns.server = dns.server.or(desired.subnet.as_ref().map(|subnet| dns_address(subnet.service_cidr)));
-        let draining = self.drains.look(&pods, &desired, &world, Timestamp::now()).await;
+        let draining = self.drains.look(&pods, &desired, &snapshot, Timestamp::now()).await;
         Ok(Observation::Ready(Observed {
             listeners,
             draining,
             finished,
-            told: report::told(&self.statuses.borrow(), &world, &self.node.node),
+            last_reported: report::last_reported(&self.statuses.borrow(), &snapshot, &self.node.node),
             node: NodeFacts { dns, node_ip: self.address.or_loopback(), ..(*self.node).clone() },
             desired,
             pods,
@@ -386,8 +386,8 @@ impl Loop for PodsLoop {
     async fn report(&mut self, observed: Observed, plan: PodsPlan) -> Result<Next, LoopError> {
         let now = Timestamp::now();
         let mut statuses = report::fold(&observed, &plan, &self.statuses.borrow(), now);
-        let world = self.world.current();
-        self.last_words.keep(&mut statuses, &self.statuses.borrow(), &world, &self.node.node);
+        let snapshot = self.snapshot.current();
+        self.last_words.keep(&mut statuses, &self.statuses.borrow(), &snapshot, &self.node.node);
         let last_words = report::has_last_words(&statuses, &observed).then_some(report::LAST_WORDS);
         self.statuses.send_if_modified(|current| {
             let changed = *current != statuses;

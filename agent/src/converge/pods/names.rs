@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use schema::codec::content_hash;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 
 /// Instance, the label that listings filter by.
 pub const INSTANCE: &str = crate::worlds::docker::INSTANCE_LABEL;
@@ -49,7 +49,13 @@ const NAME_MAX: usize = 200;
 
 /// `<instance>_<container>_<pod>_<namespace>_<uid[..8]>_<attempt>`. The same for the same start, so
 /// that a second create is refused by Docker instead of making a second container.
-pub fn container_name(instance: &str, container: &str, pod: &PodRef, uid: &str, attempt: u32) -> String {
+pub fn container_name(
+    instance: &str,
+    container: &str,
+    pod: &NamespacedName,
+    uid: &str,
+    attempt: u32,
+) -> String {
     let short: String = uid.chars().take(8).collect();
     let full = format!("{instance}_{container}_{}_{}_{short}_{attempt}", pod.name, pod.namespace);
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
@@ -102,19 +108,20 @@ mod tests {
 
     #[test]
     fn names_say_which_start_of_what_they_are() {
-        let name = container_name("mk8s", "web", &PodRef::new("default", "front"), "0123456789abcdef", 3);
+        let name =
+            container_name("mk8s", "web", &NamespacedName::new("default", "front"), "0123456789abcdef", 3);
         assert_eq!(name, "mk8s_web_front_default_01234567_3");
     }
 
     #[test]
     fn long_and_strange_names_stay_distinct_and_legal() {
-        let long = PodRef::new("default", "x".repeat(250));
-        let longer = PodRef::new("default", "x".repeat(251));
+        let long = NamespacedName::new("default", "x".repeat(250));
+        let longer = NamespacedName::new("default", "x".repeat(251));
         let a = container_name("mk8s", "web", &long, "0123456789", 0);
         let b = container_name("mk8s", "web", &longer, "0123456789", 0);
         assert_ne!(a, b);
         assert!(a.len() <= NAME_MAX && a.is_ascii());
-        let odd = container_name("mk8s", "web", &PodRef::new("d", "Grüße"), "0123456789", 0);
+        let odd = container_name("mk8s", "web", &NamespacedName::new("d", "Grüße"), "0123456789", 0);
         assert!(odd.is_ascii(), "{odd}");
     }
 }

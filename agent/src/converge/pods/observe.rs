@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::stream::{self, StreamExt};
 use schema::control::LoopError;
 use schema::kinds::pod::{ContainerState, ContainerStatus};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -217,7 +217,7 @@ fn caught_up<'a>(row: &'a ListedContainer, details: Option<&ContainerDetails>) -
 pub fn fill_health(
     pods: &mut BTreeMap<Uid, PodFacts>,
     kept: &HealthOf,
-    told: impl Fn(&PodRef) -> Option<Vec<ContainerStatus>>,
+    told: impl Fn(&NamespacedName) -> Option<Vec<ContainerStatus>>,
 ) {
     for facts in pods.values_mut() {
         let mut told = facts.pod.as_ref().map(|pod| || told(pod).unwrap_or_default());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ipnet::Ipv4Net;
 use jiff::{SignedDuration, Timestamp};
 use schema::kinds::pod::{PodStatus, WaitingState};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::Binding;
 
 use super::allocate::Pool;
@@ -77,14 +77,14 @@ fn end(
         return None;
     }
     let seen = status::Seen { node: &observed.node, binding, facts, decision };
-    let former = report::last(&observed.told, &decision.pod, uid);
+    let former = report::last(&observed.last_reported, &decision.pod, uid);
     // Something of it may have to be stopped before it has ended.
     Some(status::wanted(seen, former, now)).filter(is_end)
 }
 
 /// The pod of these containers, or a name to show for containers without one.
-fn reference(uid: &str, facts: &PodFacts) -> PodRef {
-    facts.pod.clone().unwrap_or_else(|| PodRef::new("", uid))
+fn reference(uid: &str, facts: &PodFacts) -> NamespacedName {
+    facts.pod.clone().unwrap_or_else(|| NamespacedName::new("", uid))
 }
 
 /// Pods that are there and that nobody wants; their leftovers on disk too.
@@ -121,7 +121,7 @@ fn plan_unwanted(
     for uid in &observed.folders {
         if !wanted.contains_key(uid.as_str()) && !plan.pods.contains_key(uid) {
             let folder = Down { folder: true, ..Down::default() };
-            let decision = take_down(observed, uid, PodRef::new("", uid), folder, now);
+            let decision = take_down(observed, uid, NamespacedName::new("", uid), folder, now);
             plan.pods.insert(uid.clone(), decision);
         }
     }
@@ -129,7 +129,7 @@ fn plan_unwanted(
 
 /// Why a pod that is not among the wanted ones stays all the same. Its name being wanted with another
 /// uid is a word of its own: that one takes its place.
-fn kept(observed: &Observed, pod: &PodRef) -> Option<Why> {
+fn kept(observed: &Observed, pod: &NamespacedName) -> Option<Why> {
     let desired = &observed.desired;
     if desired.unreadable.contains_key(pod) {
         Some(Why::Unreadable)
@@ -141,13 +141,13 @@ fn kept(observed: &Observed, pod: &PodRef) -> Option<Why> {
 }
 
 /// Looks again soon: nobody tells when the other nodes' rules are as far.
-fn draining(pod: PodRef, drain: &Drain, now: Timestamp) -> Decision {
+fn draining(pod: NamespacedName, drain: &Drain, now: Timestamp) -> Decision {
     let soon = now.checked_add(DRAIN_CHECK).unwrap_or(now);
     Decision { next_at: Some(soon.min(drain.until())), ..Decision::idle(pod, Why::Draining) }
 }
 
 /// Takes away what nobody wants, unless that failed a moment ago.
-fn take_down(observed: &Observed, uid: &str, pod: PodRef, down: Down, now: Timestamp) -> Decision {
+fn take_down(observed: &Observed, uid: &str, pod: NamespacedName, down: Down, now: Timestamp) -> Decision {
     let mut decision = Decision::idle(pod, Why::NotDesired);
     match observed.memory.removal_trouble(uid).filter(|trouble| trouble.retry_at > now) {
         Some(trouble) => decision.next_at = Some(trouble.retry_at),
@@ -308,7 +308,7 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
     let listens = pod.spec.host_network && !down.stop.is_empty();
     let of = (&decision.pod, &*pod.spec);
     // Of a pause container that somebody removed only what was told of it is left.
-    let told = report::last(&observed.told, &decision.pod, &binding.pod.uid);
+    let told = report::last(&observed.last_reported, &decision.pod, &binding.pod.uid);
     let told = told.map_or(&[][..], |status| &status.host_ports);
     let ports = match pool.ports(of, former.map_or(told, |p| &p.ports), listens) {
         Ok(ports) => ports,

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use schema::kinds::pod::PodStatus;
-use schema::meta::PodRef;
-use schema::world::World;
+use schema::meta::NamespacedName;
+use schema::snapshot::Snapshot;
 use tokio::time::Instant;
 
 use super::facts::{Observed, PodFacts};
@@ -21,25 +21,25 @@ use crate::desired::Source;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Statuses {
     /// By pod.
-    pub pods: BTreeMap<PodRef, Arc<PodStatus>>,
+    pub pods: BTreeMap<NamespacedName, Arc<PodStatus>>,
     /// Keys of other pods are to be removed: everything of this node is known.
     pub complete: bool,
 }
 
 /// What was said last, by pod.
-pub type Told = BTreeMap<PodRef, Arc<PodStatus>>;
+pub type LastReported = BTreeMap<NamespacedName, Arc<PodStatus>>;
 
 /// What was said last of the pods of this node: by this agent, or else by the one before.
-pub fn told(own: &Statuses, world: &World, node: &str) -> Told {
+pub fn last_reported(own: &Statuses, snapshot: &Snapshot, node: &str) -> LastReported {
     let mut told = own.pods.clone();
-    for ((_, pod), stored) in world.pod_status.iter().filter(|((of, _), _)| of == node) {
+    for ((_, pod), stored) in snapshot.pod_status.iter().filter(|((of, _), _)| of == node) {
         told.entry(pod.clone()).or_insert_with(|| Arc::new(stored.value.clone()));
     }
     told
 }
 
 /// What was said last of this uid.
-pub fn last<'a>(told: &'a Told, pod: &PodRef, uid: &str) -> Option<&'a PodStatus> {
+pub fn last<'a>(told: &'a LastReported, pod: &NamespacedName, uid: &str) -> Option<&'a PodStatus> {
     told.get(pod).map(|status| &**status).filter(|status| status.uid == uid)
 }
 
@@ -55,13 +55,13 @@ pub const LAST_WORDS: Duration = Duration::from_millis(200);
 /// Last words that this agent would take back, since when.
 #[derive(Debug, Default)]
 pub struct LastWords {
-    since: BTreeMap<PodRef, Instant>,
+    since: BTreeMap<NamespacedName, Instant>,
 }
 
 impl LastWords {
-    /// Keeps those of the run before in the statuses of this one until the world shows them, at most for
+    /// Keeps those of the run before in the statuses of this one until the snapshot shows them, at most for
     /// [`LAST_WORDS`]: one that was told while the pod's task was about to end may not be written yet.
-    pub fn keep(&mut self, statuses: &mut Statuses, own: &Statuses, shown: &World, node: &str) {
+    pub fn keep(&mut self, statuses: &mut Statuses, own: &Statuses, shown: &Snapshot, node: &str) {
         let mut since = BTreeMap::new();
         let is_last = |status: &PodStatus| status.is_terminating() && is_end(status);
         for (pod, status) in own.pods.iter().filter(|(_, status)| is_last(status)) {
@@ -83,7 +83,7 @@ impl LastWords {
 pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp) -> Statuses {
     let node = &observed.node;
     let nothing = PodFacts::default();
-    let last = |pod: &PodRef, uid: &str| last(&observed.told, pod, uid);
+    let last = |pod: &NamespacedName, uid: &str| last(&observed.last_reported, pod, uid);
     let mut statuses = Statuses { complete: observed.desired.source == Source::Etcd, ..Statuses::default() };
     for (uid, facts) in &observed.pods {
         let Some(pod) = &facts.pod else { continue };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
 use schema::kinds::pod::{HostPortStatus, PodStatus, PullPolicy, WaitingState};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::PodInstance;
 
 use super::allocate::PortTaken;
@@ -52,7 +52,7 @@ impl schema::control::Plan for PodsPlan {
 #[derive(Debug, Clone)]
 pub struct Decision {
     /// Namespace and name.
-    pub pod: PodRef,
+    pub pod: NamespacedName,
     /// Why.
     pub why: Why,
     /// The work.
@@ -73,7 +73,7 @@ pub struct Decision {
 
 impl Decision {
     /// Nothing to do.
-    pub fn idle(pod: PodRef, why: Why) -> Self {
+    pub fn idle(pod: NamespacedName, why: Why) -> Self {
         Self {
             pod,
             why,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::join_all;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{EventType, PodInstance};
 use schema::store::events::{EventDraft, EventRecorder};
 use tokio::sync::Semaphore;
@@ -91,7 +91,7 @@ impl PodFailure {
 #[derive(Debug, Clone)]
 pub struct PodId {
     /// Namespace and name.
-    pub pod: PodRef,
+    pub pod: NamespacedName,
     /// Which incarnation.
     pub uid: Uid,
 }

@@ -1,4 +1,4 @@
-//! Wakes the pods loop: when etcd's world changes, and when a container of ours starts, ends or goes.
+//! Wakes the pods loop: when etcd's snapshot changes, and when a container of ours starts, ends or goes.
 //! Now and then it looks anyway: that is its driver's interval.
 
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use schema::control::Nudge;
-use schema::store::reflector::WorldReader;
+use schema::store::reflector::SnapshotReader;
 use tokio_util::sync::CancellationToken;
 
 use super::observe::Stale;
@@ -15,8 +15,8 @@ use crate::worlds::docker::Docker;
 /// Before events are asked for again.
 const EVENTS_RETRY: Duration = Duration::from_secs(1);
 
-/// Nudges on every change of the world.
-pub async fn on_world(mut world: WorldReader, nudge: Nudge, shutdown: CancellationToken) {
+/// Nudges on every change of the snapshot.
+pub async fn on_snapshot(mut snapshot: SnapshotReader, nudge: Nudge, shutdown: CancellationToken) {
     // The moment at which an agent without etcd acts from its disk.
     let grace = tokio::time::sleep(crate::desired::ETCD_GRACE);
     tokio::pin!(grace);
@@ -25,7 +25,7 @@ pub async fn on_world(mut world: WorldReader, nudge: Nudge, shutdown: Cancellati
         // All are cancel-safe: a change not seen here is seen by the next look.
         tokio::select! {
             () = shutdown.cancelled() => return,
-            () = world.changed() => {}
+            () = snapshot.changed() => {}
             () = &mut grace, if !acted => acted = true,
         }
         nudge.nudge();

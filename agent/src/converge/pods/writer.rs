@@ -10,8 +10,8 @@ use std::time::Duration;
 use schema::codec::encode;
 use schema::keys::Key;
 use schema::kinds::pod::PodStatus;
-use schema::meta::PodRef;
-use schema::store::reflector::WorldReader;
+use schema::meta::NamespacedName;
+use schema::store::reflector::SnapshotReader;
 use schema::store::{Guard, Op, SharedStore, StoreError, TxnOutcome};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -32,7 +32,7 @@ const BATCH: usize = 64;
 const BATCH_BYTES: usize = 1024 * 1024;
 /// Refusals in a row that are taken for a store that is away.
 const REFUSED_IN_A_ROW: usize = 3;
-/// How often it is looked whether the keys still hold what was written, and how long the world may
+/// How often it is looked whether the keys still hold what was written, and how long the snapshot may
 /// take to show a write.
 const AUDIT: Duration = Duration::from_secs(10);
 
@@ -50,7 +50,7 @@ struct Written {
 
 /// One key to be written.
 struct Due {
-    pod: PodRef,
+    pod: NamespacedName,
     key: String,
     status: Option<Arc<PodStatus>>,
     op: Op,
@@ -62,17 +62,17 @@ struct Due {
 pub struct StatusWriter {
     node: String,
     store: SharedStore,
-    world: WorldReader,
-    written: BTreeMap<PodRef, Written>,
+    snapshot: SnapshotReader,
+    written: BTreeMap<NamespacedName, Written>,
     listed: bool,
-    /// Revision of the last removal of a key: an older world may show the key still.
+    /// Revision of the last removal of a key: an older snapshot may show the key still.
     removed_at: i64,
 }
 
 impl StatusWriter {
     /// A writer for `node`.
-    pub fn new(node: String, store: SharedStore, world: WorldReader) -> Self {
-        Self { node, store, world, written: BTreeMap::new(), listed: false, removed_at: 0 }
+    pub fn new(node: String, store: SharedStore, snapshot: SnapshotReader) -> Self {
+        Self { node, store, snapshot, written: BTreeMap::new(), listed: false, removed_at: 0 }
     }
 
     /// Runs until `shutdown`.
@@ -133,7 +133,7 @@ impl StatusWriter {
 
     /// Too many were refused in a row to go on now. Next time the others come first, whatever it is: if
     /// the store took anything it is about these, else they are not late when it is back.
-    fn step_back(&mut self, refused: Vec<(PodRef, StoreError)>, taken: bool) {
+    fn step_back(&mut self, refused: Vec<(NamespacedName, StoreError)>, taken: bool) {
         tracing::debug!(taken, "statuses are refused; the others are written later");
         for (pod, error) in refused {
             if taken {
@@ -146,7 +146,7 @@ impl StatusWriter {
     }
 
     /// The store takes statuses, but not this one: it is tried again, ever later.
-    fn put_off(&mut self, pod: &PodRef, error: &StoreError) -> Instant {
+    fn put_off(&mut self, pod: &NamespacedName, error: &StoreError) -> Instant {
         let known = self.written.entry(pod.clone()).or_default();
         known.refused = known.refused.saturating_add(1);
         let wait = RETRY.saturating_mul(1 << known.refused.saturating_sub(1).min(6)).min(REFUSED_RETRY_MAX);
@@ -160,7 +160,7 @@ impl StatusWriter {
     fn due(&mut self, newest: &Statuses) -> (Vec<Due>, Option<Instant>) {
         let now = Instant::now();
         let (mut due, mut next) = (Vec::new(), None::<Instant>);
-        let gone: BTreeSet<PodRef> = if newest.complete && self.listed {
+        let gone: BTreeSet<NamespacedName> = if newest.complete && self.listed {
             self.written.keys().filter(|pod| !newest.pods.contains_key(*pod)).cloned().collect()
         } else {
             BTreeSet::new()
@@ -215,7 +215,7 @@ impl StatusWriter {
         }
     }
 
-    fn revision_of(&self, pod: &PodRef) -> Option<i64> {
+    fn revision_of(&self, pod: &NamespacedName) -> Option<i64> {
         self.written.get(pod).and_then(|known| known.mod_revision)
     }
 
@@ -234,11 +234,11 @@ impl StatusWriter {
     /// Takes over what is stored when nothing is known of a key: from the agent before, or from a write
     /// that came through after it was given up. Without that, a pod's key would outlive it for good.
     fn learn(&mut self) {
-        let world = self.world.current();
-        if !world.synced || (self.listed && world.revision < self.removed_at) {
+        let snapshot = self.snapshot.current();
+        if !snapshot.synced || (self.listed && snapshot.revision < self.removed_at) {
             return;
         }
-        for ((node, pod), stored) in &world.pod_status {
+        for ((node, pod), stored) in &snapshot.pod_status {
             if *node != self.node || (self.listed && self.written.contains_key(pod)) {
                 continue;
             }
@@ -254,12 +254,12 @@ impl StatusWriter {
     /// A key that was written a while ago and is not there is written again: etcd was lost and began
     /// anew, or somebody removed it.
     fn forget_lost(&mut self) {
-        let world = self.world.current();
-        if !world.synced {
+        let snapshot = self.snapshot.current();
+        if !snapshot.synced {
             return;
         }
         for (pod, known) in self.written.iter_mut().filter(|(_, known)| known.status.is_some()) {
-            let shown = world.pod_status.contains_key(&(self.node.clone(), pod.clone()));
+            let shown = snapshot.pod_status.contains_key(&(self.node.clone(), pod.clone()));
             if !shown && known.at.is_none_or(|at| at.elapsed() >= AUDIT) {
                 *known = Written { at: known.at, ..Written::default() };
             }

@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use tokio::time::Instant;
 
 use super::plan::{Observed, ServicesPlan, stale_flows};
@@ -39,7 +39,7 @@ pub struct Outcome {
 #[derive(Debug)]
 pub struct Refusal {
     /// The service.
-    pub service: PodRef,
+    pub service: NamespacedName,
     /// What iptables said, and of which rule.
     pub why: String,
     /// It is not what was said before of the same record.

@@ -13,10 +13,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{RulesStatus, ServiceRecord, Subnet};
+use schema::snapshot::Versioned;
 use schema::store::events::EventRecorder;
-use schema::world::Versioned;
 use tokio::sync::watch;
 
 mod act;
@@ -92,7 +92,7 @@ pub struct ServicesLoop {
 struct Rendered {
     place: Option<Place>,
     catalog: Option<Arc<Catalog>>,
-    services: BTreeMap<PodRef, (Arc<Versioned<ServiceRecord>>, Arc<ServiceRules>)>,
+    services: BTreeMap<NamespacedName, (Arc<Versioned<ServiceRecord>>, Arc<ServiceRules>)>,
     wanted: Arc<Wanted>,
     /// Services whose rules iptables does not take.
     refused: Refusals,

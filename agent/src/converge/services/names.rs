@@ -4,7 +4,7 @@
 use std::net::SocketAddrV4;
 
 use schema::kinds::pod::Protocol;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use sha2::{Digest as _, Sha256};
 
 use crate::converge::network::render::{ChainRef, Jump, Names, Table};
@@ -65,7 +65,7 @@ impl ServiceNames {
     }
 
     /// The chain of one port of a service.
-    pub fn of_port(&self, role: Role, service: &PodRef, port: u16, protocol: Protocol) -> String {
+    pub fn of_port(&self, role: Role, service: &NamespacedName, port: u16, protocol: Protocol) -> String {
         let word = match role {
             Role::All => "SVC",
             Role::Local => "SVL",
@@ -78,7 +78,7 @@ impl ServiceNames {
     /// The chain of one endpoint of one port of a service.
     pub fn of_endpoint(
         &self,
-        service: &PodRef,
+        service: &NamespacedName,
         port: u16,
         protocol: Protocol,
         endpoint: SocketAddrV4,
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn the_longest_instance_has_names_that_the_kernel_takes() {
         let names = ServiceNames::of("abcdef");
-        let service = PodRef::new("default", "web");
+        let service = NamespacedName::new("default", "web");
         let endpoint = "10.0.0.1:80".parse().unwrap();
         let mut all: Vec<String> = names.fixed().iter().map(|chain| chain.chain.clone()).collect();
         all.push(names.of_port(Role::Local, &service, 80, Protocol::Tcp));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use schema::control::LoopError;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::Subnet;
 use tokio::time::Instant;
 
@@ -148,7 +148,7 @@ impl ServicesLoop {
 
 impl Rendered {
     /// Leaves a service out from the next run on. True if the reason is news.
-    pub(super) fn refuse(&mut self, id: &PodRef, why: &str, now: Instant) -> bool {
+    pub(super) fn refuse(&mut self, id: &NamespacedName, why: &str, now: Instant) -> bool {
         let Some((record, _)) = self.services.get(id) else { return false };
         let is_news = self.refused.refuse(id, Arc::clone(record), why, now);
         self.catalog = None;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 
 use super::names::ServiceNames;
 use super::present::{Fingerprint, Present};
@@ -26,14 +26,14 @@ pub struct Wanted {
     /// The chains that are there without any service.
     pub fixed: BTreeMap<ChainRef, ChainRules>,
     /// What follows from each service.
-    pub services: BTreeMap<PodRef, Arc<ServiceRules>>,
+    pub services: BTreeMap<NamespacedName, Arc<ServiceRules>>,
     /// Who serves all UDP ports.
     pub udp: Arc<UdpServing>,
 }
 
 impl Wanted {
     /// Of these services.
-    pub fn new(place: &Place, services: BTreeMap<PodRef, Arc<ServiceRules>>) -> Self {
+    pub fn new(place: &Place, services: BTreeMap<NamespacedName, Arc<ServiceRules>>) -> Self {
         let fixed = fixed_rules(place, &services.values().map(|rules| &**rules));
         let mut udp = UdpServing::new();
         for (front, serving) in services.values().flat_map(|rules| &rules.udp) {

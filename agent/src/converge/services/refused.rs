@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use schema::codec::VALUE_MAX_BYTES;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::ServiceRecord;
+use schema::snapshot::Versioned;
 use schema::violation::shortened;
-use schema::world::Versioned;
 use tokio::time::Instant;
 
 use super::plan::Wanted;
@@ -47,18 +47,18 @@ pub struct Refused {
 
 /// All of them.
 #[derive(Debug, Default)]
-pub struct Refusals(BTreeMap<PodRef, Refused>);
+pub struct Refusals(BTreeMap<NamespacedName, Refused>);
 
 impl Refusals {
     /// Whether the service is left out.
-    pub fn leaves_out(&self, id: &PodRef) -> bool {
+    pub fn leaves_out(&self, id: &NamespacedName) -> bool {
         self.0.get(id).is_some_and(|refused| refused.since.is_some())
     }
 
     /// Takes a refusal in. True if it is news: not the answer that was there before.
     pub fn refuse(
         &mut self,
-        id: &PodRef,
+        id: &NamespacedName,
         record: Arc<Versioned<ServiceRecord>>,
         why: &str,
         now: Instant,
@@ -68,7 +68,7 @@ impl Refusals {
     }
 
     /// Forgets those whose record is another or gone.
-    pub fn forget_changed<'a>(&mut self, record: impl Fn(&PodRef) -> Option<&'a ServiceRecord>) {
+    pub fn forget_changed<'a>(&mut self, record: impl Fn(&NamespacedName) -> Option<&'a ServiceRecord>) {
         self.0.retain(|id, refused| record(id) == Some(&refused.record.value));
     }
 
@@ -85,7 +85,7 @@ impl Refusals {
     }
 
     /// All that is not left out stands. Who was tried again.
-    pub fn stood(&mut self) -> Vec<PodRef> {
+    pub fn stood(&mut self) -> Vec<NamespacedName> {
         let healed = self.0.iter().filter(|(_, refused)| refused.since.is_none());
         let healed = healed.map(|(id, _)| id.clone()).collect();
         self.0.retain(|_, refused| refused.since.is_some());
@@ -147,7 +147,7 @@ fn json_bytes(text: &str) -> usize {
 
 /// The services whose rules were refused in an input of `iptables-restore`, and why: what was said and of
 /// which rule, in words that are the same when the rule stands in another line.
-pub fn owners(error: &IptablesError, input: &str, wanted: &Wanted) -> BTreeMap<PodRef, String> {
+pub fn owners(error: &IptablesError, input: &str, wanted: &Wanted) -> BTreeMap<NamespacedName, String> {
     let IptablesError::Refused { program, message, lines } = error else { return BTreeMap::new() };
     let text: Vec<&str> = input.lines().collect();
     let mut owners = BTreeMap::new();
@@ -161,7 +161,7 @@ pub fn owners(error: &IptablesError, input: &str, wanted: &Wanted) -> BTreeMap<P
 }
 
 /// The service that this rule is of. None if it is no rule of one service.
-fn owner<'a>(rule: &str, wanted: &'a Wanted) -> Option<&'a PodRef> {
+fn owner<'a>(rule: &str, wanted: &'a Wanted) -> Option<&'a NamespacedName> {
     let (chain, words) = rule.strip_prefix("-A ")?.split_once(' ')?;
     let chain = ChainRef::new(Table::Nat, chain);
     let is_of = |rules: &ServiceRules| {

@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use ipnet::Ipv4Net;
 use schema::kinds::pod::Protocol;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{ServicePortRecord, ServiceRecord};
 
 use super::names::{Role, ServiceNames, word_of};
@@ -127,7 +127,7 @@ fn forward_rules(place: &Place) -> Vec<String> {
 }
 
 /// The rules of one service. A headless one has none.
-pub fn service_rules(place: &Place, id: &PodRef, record: &ServiceRecord) -> ServiceRules {
+pub fn service_rules(place: &Place, id: &NamespacedName, record: &ServiceRecord) -> ServiceRules {
     let mut rules = ServiceRules::default();
     for at in 0..record.ports.len() {
         if let Some(port) = PortRenderer::new(place, id, record, at) {
@@ -144,7 +144,7 @@ fn nat(chain: String) -> ChainRef {
 /// One port of one service.
 struct PortRenderer<'a> {
     place: &'a Place,
-    id: &'a PodRef,
+    id: &'a NamespacedName,
     record: &'a ServiceRecord,
     cluster_ip: Ipv4Addr,
     port: &'a ServicePortRecord,
@@ -155,7 +155,7 @@ struct PortRenderer<'a> {
 
 impl<'a> PortRenderer<'a> {
     /// Port number `at` of the record; none of a headless service.
-    fn new(place: &'a Place, id: &'a PodRef, record: &'a ServiceRecord, at: usize) -> Option<Self> {
+    fn new(place: &'a Place, id: &'a NamespacedName, record: &'a ServiceRecord, at: usize) -> Option<Self> {
         let (cluster_ip, port) = (record.cluster_ip?, record.ports.get(at)?);
         let address = |endpoint: &schema::records::Endpoint| {
             // A port of 0: this endpoint has none of that name.

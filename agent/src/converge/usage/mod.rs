@@ -2,7 +2,7 @@
 //!
 //! Reads Docker's listing, cgroups and the files in volumes; `plan.rs` makes figures of two looks;
 //! writes `status/<node>/usage` once per [`INTERVAL`]. Controllers are not woken by it (see
-//! `World::plans_as`).
+//! `Snapshot::plans_as`).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use schema::control::LoopError;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use tokio::time::Instant;
 
 use super::plan::{Counted, Former, Observed, Volumes};
@@ -166,7 +166,7 @@ fn label(row: &ListedContainer, key: &str) -> String {
 
 fn counted_of(row: &ListedContainer, known: &Known, sample: Sample) -> Counted {
     Counted {
-        pod: PodRef::new(label(row, names::NAMESPACE), label(row, names::POD)),
+        pod: NamespacedName::new(label(row, names::NAMESPACE), label(row, names::POD)),
         uid: label(row, names::UID),
         container: label(row, names::CONTAINER),
         started_at: known.started_at,

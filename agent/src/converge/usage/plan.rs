@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use schema::codec::{CodecError, encode};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{ContainerUsage, NodeUsage, PodUsage};
 
 use crate::worlds::cgroups::Sample;
@@ -23,7 +23,7 @@ const WITHOUT_CONTAINERS: &str =
 #[derive(Debug, Clone, PartialEq)]
 pub struct Counted {
     /// Its pod.
-    pub pod: PodRef,
+    pub pod: NamespacedName,
     /// Which incarnation of it.
     pub uid: String,
     /// Its name in the pod.

@@ -2,7 +2,7 @@
 
 use schema::codec::{VALUE_MAX_BYTES, decode};
 use schema::keys::Key;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::NodeUsage;
 use schema::store::Store as _;
 use schema::store::memory::MemoryStore;
@@ -21,7 +21,7 @@ fn at(seconds: i64) -> Timestamp {
 
 fn counted(pod: &str, container: &str, cpu_ns: u64) -> Counted {
     Counted {
-        pod: PodRef::new("default", pod),
+        pod: NamespacedName::new("default", pod),
         uid: format!("uid-{pod}"),
         container: container.into(),
         started_at: Some(at(-1000)),
@@ -183,12 +183,12 @@ async fn two_looks_make_a_record_and_what_ended_is_not_in_it() {
     rig.cgroups.end(&other);
     assert_eq!(rig.run().await.unwrap(), Next::Interval);
     let usage = rig.written().await.unwrap();
-    let pod = usage.pod(&PodRef::new("default", "web"), "u1").unwrap();
+    let pod = usage.pod(&NamespacedName::new("default", "web"), "u1").unwrap();
     // The pause container is no container of the pod.
     assert_eq!(pod.containers.keys().collect::<Vec<_>>(), ["app"]);
     assert_eq!((pod.containers["app"].cpu, pod.containers["app"].memory), (200, 300));
     assert_eq!(pod.volumes.keys().collect::<Vec<_>>(), ["data"]);
-    assert_eq!(usage.pod(&PodRef::new("default", "web"), "u2"), None);
+    assert_eq!(usage.pod(&NamespacedName::new("default", "web"), "u2"), None);
 }
 
 // Seen red with a `learn` that fails for each of them.
@@ -205,7 +205,7 @@ async fn a_container_that_cannot_be_inspected_hides_no_other() {
     rig.run().await.unwrap();
     let seen = async |rig: &Rig| {
         let usage = rig.written().await.unwrap();
-        let pod = usage.pod(&PodRef::new("default", "web"), "u1").unwrap();
+        let pod = usage.pod(&NamespacedName::new("default", "web"), "u1").unwrap();
         pod.containers.keys().cloned().collect::<Vec<_>>()
     };
     assert_eq!(seen(&rig).await, ["app"]);

@@ -26,17 +26,17 @@ spec: {schedulerStrategy: spread}
 ";
 
 /// The pod `web` runs; a service, a set in another namespace and the Cluster object lie beside it.
-fn with_objects() -> World {
-    let mut world = with_web();
+fn with_objects() -> Snapshot {
+    let mut snapshot = with_web();
     let loaded = load_file("shop.yaml", SHOP.as_bytes());
     assert!(!loaded.has_errors() && loaded.documents.len() == 3, "{:#?}", loaded.violations);
     for document in loaded.documents {
         let (source, commit, author) = ("main".to_owned(), C2.to_owned(), "Ada <ada@example.org>".to_owned());
         let from = Provenance { source, commit, author, file: "shop.yaml".to_owned(), line: document.line };
         let object = document.object.into_object(from, 1);
-        world.objects.insert(object.reference(), stored(object));
+        snapshot.objects.insert(object.reference(), stored(object));
     }
-    world
+    snapshot
 }
 
 #[tokio::test]
@@ -90,7 +90,7 @@ async fn wrong_questions_about_objects_say_what_is_right() {
         assert!(body["error"].as_str().is_some_and(|text| text.contains(words)), "{path}: {body}");
         assert!(body["help"].as_str().is_some_and(|text| !text.is_empty()), "{path}: {body}");
     }
-    let api = Api::over(World::default()).await;
+    let api = Api::over(Snapshot::default()).await;
     for path in ["/v1/objects", "/v1/objects/all", "/v1/objects/Service/default/shop"] {
         assert_eq!(api.get(path).await.0, 503, "{path}");
     }

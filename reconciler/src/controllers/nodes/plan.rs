@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ipnet::Ipv4Net;
 use schema::keys::{Key, prefix};
 use schema::records::Subnet;
-use schema::world::World;
+use schema::snapshot::Snapshot;
 
 use crate::controllers::Seen;
 use crate::controllers::note::{Note, NoteKind};
@@ -25,16 +25,16 @@ pub(super) fn plan(seen: &Seen) -> Writes {
     let cluster = seen.settings.cluster_cidr;
     let mut out = Writes::default();
     note_heartbeats(seen, &mut out);
-    let unreadable = unreadable_subnets(&seen.world);
+    let unreadable = unreadable_subnets(&seen.snapshot);
     for node in &unreadable {
         let key = Key::Subnet(node.clone()).to_string();
         out.note(Note::about_node(node, NoteKind::Unreadable { key }));
     }
-    let rivals = rivals(&seen.world);
+    let rivals = rivals(&seen.snapshot);
     follow_cluster(seen, &rivals, &mut out);
     // A range that can't be read may be any: nothing is given away before that is put right.
     if unreadable.is_empty() {
-        let mut pool = Pool::new(cluster, seen.world.subnets.values().map(|subnet| subnet.value.cidr));
+        let mut pool = Pool::new(cluster, seen.snapshot.subnets.values().map(|subnet| subnet.value.cidr));
         move_rivals(seen, &rivals, &mut pool, &mut out);
         assign(seen, &mut pool, &mut out);
     }
@@ -84,8 +84,8 @@ impl Pool {
     }
 }
 
-fn unreadable_subnets(world: &World) -> Vec<String> {
-    let keys = world.malformed.keys().filter(|text| text.starts_with(prefix::SUBNETS));
+fn unreadable_subnets(snapshot: &Snapshot) -> Vec<String> {
+    let keys = snapshot.malformed.keys().filter(|text| text.starts_with(prefix::SUBNETS));
     keys.filter_map(|text| match text.parse() {
         Ok(Key::Subnet(node)) => Some(node),
         _ => None,
@@ -95,8 +95,8 @@ fn unreadable_subnets(world: &World) -> Vec<String> {
 
 /// Nodes whose range another node had first, with that node. Can only come from a write that was
 /// believed lost, or from a hand; the earlier holder keeps the range.
-fn rivals(world: &World) -> BTreeMap<&str, &str> {
-    let mut order: Vec<_> = world.subnets.iter().collect();
+fn rivals(snapshot: &Snapshot) -> BTreeMap<&str, &str> {
+    let mut order: Vec<_> = snapshot.subnets.iter().collect();
     order.sort_by_key(|(node, subnet)| (subnet.create_revision, *node));
     let mut holders: BTreeMap<Ipv4Net, &str> = BTreeMap::new();
     let mut rivals = BTreeMap::new();
@@ -115,7 +115,7 @@ fn rivals(world: &World) -> BTreeMap<&str, &str> {
 
 fn move_rivals(seen: &Seen, rivals: &BTreeMap<&str, &str>, pool: &mut Pool, out: &mut Writes) {
     for (node, holder) in rivals {
-        let Some(present) = seen.world.subnets.get(*node) else { continue };
+        let Some(present) = seen.snapshot.subnets.get(*node) else { continue };
         let Some(cidr) = pool.take() else {
             out.note(exhausted(seen, node));
             continue;
@@ -129,7 +129,8 @@ fn move_rivals(seen: &Seen, rivals: &BTreeMap<&str, &str>, pool: &mut Pool, out:
 
 /// A node without a range gets the one it says its pods have, if that is free, else the lowest.
 fn assign(seen: &Seen, pool: &mut Pool, out: &mut Writes) {
-    let without = || seen.world.nodes.iter().filter(|(node, _)| !seen.world.subnets.contains_key(*node));
+    let without =
+        || seen.snapshot.nodes.iter().filter(|(node, _)| !seen.snapshot.subnets.contains_key(*node));
     let mut given: BTreeMap<&str, Ipv4Net> = BTreeMap::new();
     for (node, record) in without() {
         if let Some(cidr) = record.value.pod_cidr.filter(|cidr| pool.take_exactly(*cidr)) {
@@ -157,7 +158,7 @@ fn subnet(seen: &Seen, cidr: Ipv4Net, cluster_cidr: Ipv4Net) -> Subnet {
 }
 
 fn exhausted(seen: &Seen, node: &str) -> Note {
-    let holders = seen.world.subnets.len();
+    let holders = seen.snapshot.subnets.len();
     let cluster_cidr = seen.settings.cluster_cidr;
     Note::about_node(node, NoteKind::SubnetsExhausted { cluster_cidr, holders })
 }
@@ -165,7 +166,7 @@ fn exhausted(seen: &Seen, node: &str) -> Note {
 /// A cluster range that grew, or another range of services, is told to the nodes; one that no longer holds a node's range is not.
 fn follow_cluster(seen: &Seen, rivals: &BTreeMap<&str, &str>, out: &mut Writes) {
     let cluster_cidr = seen.settings.cluster_cidr;
-    for (node, subnet) in &seen.world.subnets {
+    for (node, subnet) in &seen.snapshot.subnets {
         let cidr = subnet.value.cidr;
         let settled = subnet.value.cluster_cidr == cluster_cidr
             && subnet.value.service_cidr == seen.settings.service_cidr;
@@ -187,9 +188,9 @@ fn follow_cluster(seen: &Seen, rivals: &BTreeMap<&str, &str>, out: &mut Writes) 
 /// Which registered nodes came or went since the run before. In the first run only those that are
 /// away are told: that the others are there is no news.
 fn note_heartbeats(seen: &Seen, out: &mut Writes) {
-    for node in seen.world.nodes.keys() {
-        let before = seen.previous.as_ref().map(|world| world.node_is_ready(node));
-        let kind = match (before, seen.world.node_is_ready(node)) {
+    for node in seen.snapshot.nodes.keys() {
+        let before = seen.previous.as_ref().map(|snapshot| snapshot.node_is_ready(node));
+        let kind = match (before, seen.snapshot.node_is_ready(node)) {
             (Some(false), true) => NoteKind::NodeReady,
             (Some(true), false) => NoteKind::NodeNotReady,
             (None, false) => NoteKind::NodeNotReady,

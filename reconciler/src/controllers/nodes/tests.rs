@@ -4,31 +4,31 @@ use std::sync::Arc;
 
 use schema::keys::Key;
 use schema::records::Subnet;
-use schema::world::World;
+use schema::snapshot::Snapshot;
 
 use super::plan::plan;
 use crate::controllers::Seen;
-use crate::controllers::testing::{CLUSTER_CIDR, Worlds, heartbeat, node_record, seen};
+use crate::controllers::testing::{CLUSTER_CIDR, SnapshotBuilder, heartbeat, node_record, seen};
 
 fn planned(seen: &Seen) -> String {
     plan(seen).to_string()
 }
 
-fn record(worlds: Worlds, name: &str) -> Worlds {
-    worlds.put(&Key::Node(name.into()), &node_record(name)).put(&Key::Heartbeat(name.into()), &heartbeat())
+fn record(builder: SnapshotBuilder, name: &str) -> SnapshotBuilder {
+    builder.put(&Key::Node(name.into()), &node_record(name)).put(&Key::Heartbeat(name.into()), &heartbeat())
 }
 
-fn subnet(worlds: Worlds, name: &str, range: &str) -> Worlds {
+fn subnet(builder: SnapshotBuilder, name: &str, range: &str) -> SnapshotBuilder {
     let cluster_cidr = CLUSTER_CIDR.parse().unwrap();
-    worlds.put(&Key::Subnet(name.into()), &Subnet::new(range.parse().unwrap(), cluster_cidr))
+    builder.put(&Key::Subnet(name.into()), &Subnet::new(range.parse().unwrap(), cluster_cidr))
 }
 
 #[test]
 fn every_registered_node_gets_the_lowest_free_range() {
-    let worlds = record(record(record(Worlds::new(), "a"), "b"), "c");
-    let worlds = subnet(worlds, "b", "10.244.1.0/24");
+    let builder = record(record(record(SnapshotBuilder::new(), "a"), "b"), "c");
+    let builder = subnet(builder, "b", "10.244.1.0/24");
     assert_eq!(
-        planned(&seen(&worlds.world)),
+        planned(&seen(&builder.snapshot)),
         "put subnets/a if absent: 10.244.0.0/24 is the lowest free range\n\
          put subnets/c if absent: 10.244.2.0/24 is the lowest free range\n"
     );
@@ -36,34 +36,34 @@ fn every_registered_node_gets_the_lowest_free_range() {
 
 #[test]
 fn a_heartbeat_without_a_record_gets_nothing() {
-    let worlds = Worlds::new().put(&Key::Heartbeat("a".into()), &heartbeat());
-    assert_eq!(planned(&seen(&worlds.world)), "");
+    let builder = SnapshotBuilder::new().put(&Key::Heartbeat("a".into()), &heartbeat());
+    assert_eq!(planned(&seen(&builder.snapshot)), "");
 }
 
 #[test]
 fn a_node_that_left_keeps_its_range() {
-    let worlds = subnet(Worlds::new(), "gone", "10.244.0.0/24");
-    let worlds = record(worlds, "new");
+    let builder = subnet(SnapshotBuilder::new(), "gone", "10.244.0.0/24");
+    let builder = record(builder, "new");
     assert_eq!(
-        planned(&seen(&worlds.world)),
+        planned(&seen(&builder.snapshot)),
         "put subnets/new if absent: 10.244.1.0/24 is the lowest free range\n"
     );
 }
 
 #[test]
 fn ranges_of_another_size_are_respected() {
-    let worlds = subnet(Worlds::new(), "wide", "10.244.0.0/23");
-    let worlds = subnet(worlds, "narrow", "10.244.2.128/25");
-    let worlds = record(worlds, "new");
+    let builder = subnet(SnapshotBuilder::new(), "wide", "10.244.0.0/23");
+    let builder = subnet(builder, "narrow", "10.244.2.128/25");
+    let builder = record(builder, "new");
     assert_eq!(
-        planned(&seen(&worlds.world)),
+        planned(&seen(&builder.snapshot)),
         "put subnets/new if absent: 10.244.3.0/24 is the lowest free range\n"
     );
 }
 
 #[test]
 fn a_full_cluster_range_says_so() {
-    let mut seen = seen(&record(record(Worlds::new(), "a"), "b").world);
+    let mut seen = seen(&record(record(SnapshotBuilder::new(), "a"), "b").snapshot);
     seen.settings.cluster_cidr = "10.9.8.0/24".parse().unwrap();
     assert_eq!(
         planned(&seen),
@@ -75,20 +75,20 @@ fn a_full_cluster_range_says_so() {
 
 #[test]
 fn of_two_nodes_with_one_range_the_later_one_gets_another() {
-    let worlds = subnet(Worlds::new(), "late", "10.244.9.0/24").delete(&Key::Subnet("late".into()));
-    let worlds = subnet(worlds, "zz-first", "10.244.0.0/24");
-    let worlds = subnet(worlds, "late", "10.244.0.0/24");
+    let builder = subnet(SnapshotBuilder::new(), "late", "10.244.9.0/24").delete(&Key::Subnet("late".into()));
+    let builder = subnet(builder, "zz-first", "10.244.0.0/24");
+    let builder = subnet(builder, "late", "10.244.0.0/24");
     assert_eq!(
-        planned(&seen(&worlds.world)),
+        planned(&seen(&builder.snapshot)),
         "put subnets/late if at 4: zz-first had the same range first; 10.244.1.0/24 is the lowest free one\n"
     );
 }
 
 #[test]
 fn a_range_that_cannot_be_read_may_be_any_so_none_is_given_away() {
-    let worlds = record(record(Worlds::new(), "a"), "b").garbage(&Key::Subnet("a".into()));
+    let builder = record(record(SnapshotBuilder::new(), "a"), "b").garbage(&Key::Subnet("a".into()));
     assert_eq!(
-        planned(&seen(&worlds.world)),
+        planned(&seen(&builder.snapshot)),
         "note Node/a Unreadable: the value of /minik8s/subnets/a can't be read; \
          what hangs on it stays as it is\n"
     );
@@ -96,14 +96,14 @@ fn a_range_that_cannot_be_read_may_be_any_so_none_is_given_away() {
 
 #[test]
 fn a_cluster_range_that_grew_is_told_and_one_that_moved_away_is_not() {
-    let worlds = subnet(Worlds::new(), "a", "10.244.3.0/24");
-    let mut grown = seen(&worlds.world);
+    let builder = subnet(SnapshotBuilder::new(), "a", "10.244.3.0/24");
+    let mut grown = seen(&builder.snapshot);
     grown.settings.cluster_cidr = "10.240.0.0/12".parse().unwrap();
     assert_eq!(
         planned(&grown),
         "put subnets/a if at 1: the ranges are 10.240.0.0/12 for pods and 10.96.0.0/16 for services now\n"
     );
-    let mut moved = seen(&worlds.world);
+    let mut moved = seen(&builder.snapshot);
     moved.settings.cluster_cidr = "10.99.0.0/16".parse().unwrap();
     assert_eq!(
         planned(&moved),
@@ -112,14 +112,14 @@ fn a_cluster_range_that_grew_is_told_and_one_that_moved_away_is_not() {
     );
 }
 
-fn heartbeats(before: Option<&World>, now: &World) -> String {
-    planned(&Seen { previous: before.map(|world| Arc::new(world.clone())), ..seen(now) })
+fn heartbeats(before: Option<&Snapshot>, now: &Snapshot) -> String {
+    planned(&Seen { previous: before.map(|snapshot| Arc::new(snapshot.clone())), ..seen(now) })
 }
 
 #[test]
 fn heartbeats_that_come_and_go_are_told_once_and_a_restart_tells_only_who_is_away() {
-    let here = Worlds::new().nodes(1).world;
-    let away = Worlds::new().nodes(1).delete(&Key::Heartbeat("n1".into())).world;
+    let here = SnapshotBuilder::new().nodes(1).snapshot;
+    let away = SnapshotBuilder::new().nodes(1).delete(&Key::Heartbeat("n1".into())).snapshot;
     let not_ready = "note Node/n1 NodeNotReady: the node's heartbeat expired; its pods stay bound to it\n";
     assert_eq!(heartbeats(Some(&here), &away), not_ready);
     assert_eq!(heartbeats(Some(&away), &here), "note Node/n1 NodeReady: the node is ready\n");
@@ -133,10 +133,10 @@ fn heartbeats_that_come_and_go_are_told_once_and_a_restart_tells_only_who_is_awa
 fn a_node_gets_back_the_range_that_its_pods_have() {
     let mut with_range = node_record("b");
     with_range.pod_cidr = Some("10.244.0.0/24".parse().unwrap());
-    let worlds = record(Worlds::new(), "a").put(&Key::Node("b".into()), &with_range);
-    let worlds = worlds.put(&Key::Heartbeat("b".into()), &heartbeat());
+    let builder = record(SnapshotBuilder::new(), "a").put(&Key::Node("b".into()), &with_range);
+    let builder = builder.put(&Key::Heartbeat("b".into()), &heartbeat());
     assert_eq!(
-        planned(&seen(&worlds.world)),
+        planned(&seen(&builder.snapshot)),
         "put subnets/a if absent: 10.244.1.0/24 is the lowest free range\n\
          put subnets/b if absent: its pods have 10.244.0.0/24 already\n"
     );
@@ -148,12 +148,12 @@ fn a_range_that_is_another_nodes_or_not_the_clusters_is_not_given_back() {
     foreign.pod_cidr = Some("10.9.0.0/24".parse().unwrap());
     let mut taken = node_record("c");
     taken.pod_cidr = Some("10.244.0.0/24".parse().unwrap());
-    let worlds = subnet(record(Worlds::new(), "a"), "a", "10.244.0.0/24");
-    let worlds = worlds.put(&Key::Node("b".into()), &foreign).put(&Key::Node("c".into()), &taken);
-    let worlds =
-        worlds.put(&Key::Heartbeat("b".into()), &heartbeat()).put(&Key::Heartbeat("c".into()), &heartbeat());
+    let builder = subnet(record(SnapshotBuilder::new(), "a"), "a", "10.244.0.0/24");
+    let builder = builder.put(&Key::Node("b".into()), &foreign).put(&Key::Node("c".into()), &taken);
+    let builder =
+        builder.put(&Key::Heartbeat("b".into()), &heartbeat()).put(&Key::Heartbeat("c".into()), &heartbeat());
     assert_eq!(
-        planned(&seen(&worlds.world)),
+        planned(&seen(&builder.snapshot)),
         "put subnets/b if absent: 10.244.1.0/24 is the lowest free range\n\
          put subnets/c if absent: 10.244.2.0/24 is the lowest free range\n"
     );

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::Binding;
-use schema::world::{Versioned, World};
+use schema::snapshot::{Snapshot, Versioned};
 
 use super::fit::{Demand, NodeState, Unfit, node_failure, pod_failure};
 
@@ -19,21 +19,21 @@ pub(super) struct Cluster<'a> {
 
 impl<'a> Cluster<'a> {
     /// All registered nodes, nothing taken.
-    pub(super) fn empty(world: &'a World) -> Self {
-        let nodes: Vec<NodeState<'a>> = world
+    pub(super) fn empty(snapshot: &'a Snapshot) -> Self {
+        let nodes: Vec<NodeState<'a>> = snapshot
             .nodes
             .iter()
             .map(|(name, record)| NodeState {
                 record: &record.value,
-                ready: world.node_is_ready(name),
-                has_subnet: world.subnets.contains_key(name),
+                ready: snapshot.node_is_ready(name),
+                has_subnet: snapshot.subnets.contains_key(name),
                 pods: 0,
                 cpu_millis: 0,
                 memory_bytes: 0,
                 host_ports: BTreeMap::new(),
             })
             .collect();
-        let by_name = world.nodes.keys().enumerate().map(|(i, name)| (name.as_str(), i)).collect();
+        let by_name = snapshot.nodes.keys().enumerate().map(|(i, name)| (name.as_str(), i)).collect();
         let nothing = BTreeMap::new();
         let no_demand = Demand {
             node_name: None,
@@ -63,7 +63,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Takes what `pod`, of that name, needs from a node.
-    pub(super) fn charge(&mut self, node: usize, name: &PodRef, pod: &Demand<'_>) {
+    pub(super) fn charge(&mut self, node: usize, name: &NamespacedName, pod: &Demand<'_>) {
         let state = &mut self.nodes[node];
         let before = state.pods;
         state.pods += 1;
@@ -76,7 +76,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Gives back what `pod`, of that name, took from a node.
-    pub(super) fn release(&mut self, node: usize, name: &PodRef, pod: &Demand<'_>) {
+    pub(super) fn release(&mut self, node: usize, name: &NamespacedName, pod: &Demand<'_>) {
         let state = &mut self.nodes[node];
         let before = state.pods;
         state.pods = state.pods.saturating_sub(1);
@@ -120,13 +120,13 @@ impl<'a> Cluster<'a> {
 
 /// What a bound pod takes: also the ports of the node that its agent gave it for `hostPort: 0`.
 pub(super) fn taken<'a>(
-    world: &World,
-    place: &(String, PodRef),
+    snapshot: &Snapshot,
+    place: &(String, NamespacedName),
     binding: &'a Versioned<Binding>,
 ) -> Demand<'a> {
     let pod = &binding.value.pod;
     let mut demand = Demand::of(&pod.spec);
-    let status = world.pod_status.get(place).map(|status| &status.value);
+    let status = snapshot.pod_status.get(place).map(|status| &status.value);
     let given = status.filter(|status| status.uid == pod.uid).map_or(&[][..], |status| &status.host_ports);
     demand.host_ports.extend(given.iter().map(|port| (port.host_port, port.protocol)));
     demand.host_ports.sort_unstable();
@@ -135,8 +135,12 @@ pub(super) fn taken<'a>(
 }
 
 /// The bound pod has ended for good, so it takes nothing but its place in the list.
-pub(super) fn has_ended(world: &World, place: &(String, PodRef), binding: &Versioned<Binding>) -> bool {
-    world
+pub(super) fn has_ended(
+    snapshot: &Snapshot,
+    place: &(String, NamespacedName),
+    binding: &Versioned<Binding>,
+) -> bool {
+    snapshot
         .pod_status
         .get(place)
         .is_some_and(|status| status.value.uid == binding.value.pod.uid && status.value.has_ended())

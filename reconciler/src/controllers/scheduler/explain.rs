@@ -4,44 +4,44 @@
 
 use std::collections::BTreeMap;
 
-use schema::meta::PodRef;
-use schema::world::World;
+use schema::meta::NamespacedName;
+use schema::snapshot::Snapshot;
 
 use super::cluster::{Cluster, has_ended, taken};
 use super::fit::Demand;
 
 /// Why `pod` is not bound; none when it is, or when there is no such pod. For many pods of one
 /// snapshot make one [`Explainer`].
-pub fn explain(world: &World, pod: &PodRef) -> Option<String> {
-    Explainer::new(world).explain(pod)
+pub fn explain(snapshot: &Snapshot, pod: &NamespacedName) -> Option<String> {
+    Explainer::new(snapshot).explain(pod)
 }
 
 /// Answers [`explain`] for many pods of one snapshot.
 pub struct Explainer<'a> {
-    world: &'a World,
+    snapshot: &'a Snapshot,
     cluster: Cluster<'a>,
     /// Node and uid of what is bound.
-    bound: BTreeMap<&'a PodRef, (&'a str, &'a str)>,
+    bound: BTreeMap<&'a NamespacedName, (&'a str, &'a str)>,
 }
 
 impl<'a> Explainer<'a> {
     /// Counts what is taken of every node.
-    pub fn new(world: &'a World) -> Self {
-        let mut cluster = Cluster::empty(world);
+    pub fn new(snapshot: &'a Snapshot) -> Self {
+        let mut cluster = Cluster::empty(snapshot);
         let mut bound = BTreeMap::new();
-        for (place, binding) in &world.bindings {
+        for (place, binding) in &snapshot.bindings {
             let pod = &binding.value.pod;
             bound.insert(&place.1, (place.0.as_str(), pod.uid.as_str()));
-            if let Some(node) = cluster.find(&place.0).filter(|_| !has_ended(world, place, binding)) {
-                cluster.charge(node, &place.1, &taken(world, place, binding));
+            if let Some(node) = cluster.find(&place.0).filter(|_| !has_ended(snapshot, place, binding)) {
+                cluster.charge(node, &place.1, &taken(snapshot, place, binding));
             }
         }
-        Self { world, cluster, bound }
+        Self { snapshot, cluster, bound }
     }
 
     /// Why `pod` is not bound; none when it is, or when there is no such pod.
-    pub fn explain(&self, pod: &PodRef) -> Option<String> {
-        let instance = &self.world.pods.get(pod)?.value;
+    pub fn explain(&self, pod: &NamespacedName) -> Option<String> {
+        let instance = &self.snapshot.pods.get(pod)?.value;
         let before = self.bound.get(pod);
         if before.is_some_and(|(_, uid)| *uid == instance.uid) {
             return None;

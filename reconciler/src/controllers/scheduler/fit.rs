@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use schema::kinds::pod::{Container, PodSpec, Protocol};
-use schema::meta::{PodRef, StringMap};
+use schema::meta::{NamespacedName, StringMap};
 use schema::quantity::{Cpu, Memory};
 use schema::records::NodeRecord;
 use schema::selector::matches_or_empty;
@@ -74,7 +74,7 @@ pub(super) struct NodeState<'a> {
     pub(super) cpu_millis: u64,
     pub(super) memory_bytes: u64,
     /// Ports of the node that are taken, with the pod that has each.
-    pub(super) host_ports: BTreeMap<(u16, Protocol), PodRef>,
+    pub(super) host_ports: BTreeMap<(u16, Protocol), NamespacedName>,
 }
 
 impl NodeState<'_> {
@@ -183,7 +183,7 @@ struct Tally {
     nodes: usize,
     most_free: u64,
     /// The pod, and its node, that has the port on the first of them.
-    holder: Option<(PodRef, String)>,
+    holder: Option<(NamespacedName, String)>,
 }
 
 impl Unfit {

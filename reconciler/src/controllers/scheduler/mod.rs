@@ -23,6 +23,6 @@ impl Controller for Scheduler {
     const NAME: &'static str = "scheduler";
 
     fn plan(seen: &Seen, _now: Timestamp) -> Writes {
-        plan::plan(&seen.world, &seen.settings.sources)
+        plan::plan(&seen.snapshot, &seen.settings.sources)
     }
 }

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use schema::keys::{Key, prefix};
 use schema::kinds::Resource;
 use schema::kinds::service::ServiceType;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{Binding, PodInstance, Settled, SourceState};
-use schema::world::{Versioned, World};
+use schema::snapshot::{Snapshot, Versioned};
 
 use super::cluster::{Cluster, has_ended, taken};
 use super::fit::{Demand, Unfit};
@@ -24,7 +24,7 @@ use crate::controllers::writes::{Expect, Writes};
 /// A binding with its place in the store.
 #[derive(Clone, Copy)]
 struct Bound<'a> {
-    place: &'a (String, PodRef),
+    place: &'a (String, NamespacedName),
     binding: &'a Versioned<Binding>,
 }
 
@@ -35,21 +35,21 @@ struct Waiting<'a> {
 }
 
 struct Planner<'a> {
-    world: &'a World,
+    snapshot: &'a Snapshot,
     cluster: Cluster<'a>,
     /// Pods whose record or binding can't be read: not a pod that is gone, so nothing is touched.
-    unreadable: BTreeMap<PodRef, String>,
+    unreadable: BTreeMap<NamespacedName, String>,
     /// Demands that fit nowhere, so that a thousand equal pods are counted once.
     unfit: BTreeMap<Demand<'a>, Arc<Unfit>>,
     out: Writes,
 }
 
 /// What should be written below `bindings/`. `sources`: names of all configured sources.
-pub(super) fn plan(world: &World, sources: &BTreeSet<String>) -> Writes {
-    let unreadable = unreadable_pods(world);
+pub(super) fn plan(snapshot: &Snapshot, sources: &BTreeSet<String>) -> Writes {
+    let unreadable = unreadable_pods(snapshot);
     let mut planner = Planner {
-        world,
-        cluster: Cluster::empty(world),
+        snapshot,
+        cluster: Cluster::empty(snapshot),
         unreadable,
         unfit: BTreeMap::new(),
         out: Writes::default(),
@@ -61,17 +61,17 @@ pub(super) fn plan(world: &World, sources: &BTreeSet<String>) -> Writes {
     }
     planner.note_unreadable();
     let mut out = planner.out;
-    settle(world, sources, &mut out);
+    settle(snapshot, sources, &mut out);
     out
 }
 
 /// Tells every node once that this etcd is complete. Waits for a run with nothing else to write.
-fn settle(world: &World, sources: &BTreeSet<String>, out: &mut Writes) {
-    let unsettled = || world.nodes.keys().filter(|node| !world.settled.contains_key(*node));
-    if !out.writes.is_empty() || unsettled().next().is_none() || !is_complete(world, sources) {
+fn settle(snapshot: &Snapshot, sources: &BTreeSet<String>, out: &mut Writes) {
+    let unsettled = || snapshot.nodes.keys().filter(|node| !snapshot.settled.contains_key(*node));
+    if !out.writes.is_empty() || unsettled().next().is_none() || !is_complete(snapshot, sources) {
         return;
     }
-    let commits = world.sources.iter().filter_map(|(source, status)| {
+    let commits = snapshot.sources.iter().filter_map(|(source, status)| {
         status.value.applied_commit.clone().map(|commit| (source.clone(), commit))
     });
     let value = Settled { commits: commits.collect() };
@@ -84,37 +84,37 @@ fn settle(world: &World, sources: &BTreeSet<String>, out: &mut Writes) {
 /// as nodes fit. A quarantined file, a held prune, an object that waits or a source that was never
 /// read leaves it open: what they hold may run on a node and be in this etcd not at all. A source
 /// that is configured no more holds nothing up: nobody will ever read it.
-fn is_complete(world: &World, sources: &BTreeSet<String>) -> bool {
+fn is_complete(snapshot: &Snapshot, sources: &BTreeSet<String>) -> bool {
     let is_whole = |source: &String| {
-        let status = world.sources.get(source).map(|status| &status.value);
+        let status = snapshot.sources.get(source).map(|status| &status.value);
         status.is_some_and(|status| status.state == SourceState::Synced && status.applied_commit.is_some())
     };
     !sources.is_empty()
-        && world.malformed.is_empty()
+        && snapshot.malformed.is_empty()
         && sources.iter().all(is_whole)
-        && workloads::plan(world).writes.is_empty()
-        && services_are_written(world)
+        && workloads::plan(snapshot).writes.is_empty()
+        && services_are_written(snapshot)
 }
 
 /// Every Dns object and every Service has its record, or else is one whose address or port another may
 /// have: the nodes' rules and names must not miss one that is only on its way.
-fn services_are_written(world: &World) -> bool {
-    world.objects.iter().all(|(id, object)| {
-        let name = || PodRef::new(id.namespace.as_str(), id.name.as_str());
+fn services_are_written(snapshot: &Snapshot) -> bool {
+    snapshot.objects.iter().all(|(id, object)| {
+        let name = || NamespacedName::new(id.namespace.as_str(), id.name.as_str());
         match &object.value.resource {
             Resource::Service(spec) => {
                 let may_be_refused = spec.cluster_ip.is_some() || spec.kind == ServiceType::NodePort;
-                may_be_refused || world.services.contains_key(&name())
+                may_be_refused || snapshot.services.contains_key(&name())
             }
-            Resource::Dns(_) => world.routes.contains_key(&name()),
+            Resource::Dns(_) => snapshot.routes.contains_key(&name()),
             _ => true,
         }
     })
 }
 
-fn unreadable_pods(world: &World) -> BTreeMap<PodRef, String> {
+fn unreadable_pods(snapshot: &Snapshot) -> BTreeMap<NamespacedName, String> {
     let below = |text: &str| text.starts_with(prefix::PODS) || text.starts_with(prefix::BINDINGS);
-    world
+    snapshot
         .malformed
         .keys()
         .filter(|text| below(text))
@@ -129,13 +129,13 @@ impl<'a> Planner<'a> {
     /// Takes in what is bound: keeps one binding per pod, removes those of pods that are gone,
     /// updates metadata in place. Answers with the pods that need a place.
     fn settle_bound(&mut self) -> Vec<Waiting<'a>> {
-        let world = self.world;
+        let snapshot = self.snapshot;
         let mut bound: Vec<Bound<'a>> =
-            world.bindings.iter().map(|(place, binding)| Bound { place, binding }).collect();
+            snapshot.bindings.iter().map(|(place, binding)| Bound { place, binding }).collect();
         bound.sort_by_key(|b| (&b.place.1, &b.place.0));
         let mut groups = bound.chunk_by(|a, b| a.place.1 == b.place.1).peekable();
         let mut waiting = Vec::new();
-        for (id, pod) in &world.pods {
+        for (id, pod) in &snapshot.pods {
             while let Some(orphans) = groups.next_if(|group| group[0].place.1 < *id) {
                 self.remove_orphans(orphans);
             }
@@ -177,30 +177,30 @@ impl<'a> Planner<'a> {
     }
 
     fn charge(&mut self, bound: Bound<'a>) {
-        if has_ended(self.world, bound.place, bound.binding) {
+        if has_ended(self.snapshot, bound.place, bound.binding) {
             return;
         }
         if let Some(node) = self.cluster.find(&bound.place.0) {
-            self.cluster.charge(node, &bound.place.1, &taken(self.world, bound.place, bound.binding));
+            self.cluster.charge(node, &bound.place.1, &taken(self.snapshot, bound.place, bound.binding));
         }
     }
 
     fn release(&mut self, bound: Bound<'a>) {
-        if has_ended(self.world, bound.place, bound.binding) {
+        if has_ended(self.snapshot, bound.place, bound.binding) {
             return;
         }
         if let Some(node) = self.cluster.find(&bound.place.0) {
-            self.cluster.release(node, &bound.place.1, &taken(self.world, bound.place, bound.binding));
+            self.cluster.release(node, &bound.place.1, &taken(self.snapshot, bound.place, bound.binding));
         }
     }
 
     /// Of several bindings of one pod (a crash, a race, a hand) exactly one stays: one whose node
     /// reports the pod, else one of the version that is wanted, else the first by name of the node.
     fn keep_one(&mut self, bindings: &[Bound<'a>], wanted_uid: &str) -> Option<Bound<'a>> {
-        let world = self.world;
+        let snapshot = self.snapshot;
         let rank = |bound: &Bound<'a>| {
             let uid = &bound.binding.value.pod.uid;
-            let reported = world.pod_status.get(bound.place).is_some_and(|s| s.value.uid == *uid);
+            let reported = snapshot.pod_status.get(bound.place).is_some_and(|s| s.value.uid == *uid);
             (!reported, uid != wanted_uid)
         };
         // The first of equals, and they come in order of the node's name.
@@ -325,6 +325,6 @@ impl<'a> Planner<'a> {
     }
 }
 
-fn binding_key(place: &(String, PodRef)) -> Key {
+fn binding_key(place: &(String, NamespacedName)) -> Key {
     Key::Binding(place.0.clone(), place.1.clone())
 }

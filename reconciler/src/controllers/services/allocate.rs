@@ -10,7 +10,7 @@ use ipnet::Ipv4Net;
 use schema::codec::content_hash;
 use schema::kinds::pod::Protocol;
 use schema::kinds::service::NODE_PORTS;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{DNS_ADDRESS_OFFSET, GATEWAY_ADDRESS_OFFSET};
 
 /// Offsets that no service gets: the range itself, `kubernetes` of Kubernetes, DNS and gateway.
@@ -23,7 +23,7 @@ const NODE_PORT_BAND: u16 = 86;
 /// Who has which address.
 pub(super) struct Addresses {
     range: Ipv4Net,
-    taken: BTreeMap<Ipv4Addr, PodRef>,
+    taken: BTreeMap<Ipv4Addr, NamespacedName>,
 }
 
 impl Addresses {
@@ -40,7 +40,7 @@ impl Addresses {
     }
 
     /// Takes this address; the error is its holder.
-    pub(super) fn take(&mut self, address: Ipv4Addr, service: &PodRef) -> Result<(), PodRef> {
+    pub(super) fn take(&mut self, address: Ipv4Addr, service: &NamespacedName) -> Result<(), NamespacedName> {
         match self.taken.get(&address) {
             Some(holder) if holder != service => Err(holder.clone()),
             _ => {
@@ -52,7 +52,7 @@ impl Addresses {
 
     /// Takes a free address: the one that follows from the name, or the next one that is free. Beyond
     /// the band that Kubernetes keeps for manifests that name theirs, as long as there is one.
-    pub(super) fn take_any(&mut self, service: &PodRef) -> Option<Ipv4Addr> {
+    pub(super) fn take_any(&mut self, service: &NamespacedName) -> Option<Ipv4Addr> {
         let size = u32::try_from(self.range.hosts().count()).unwrap_or(u32::MAX).saturating_add(1);
         // As in Kubernetes: min(max(16, size / 16), 256).
         let band = (size / 16).clamp(16, 256).min(size / 2);
@@ -70,12 +70,17 @@ impl Addresses {
 /// Who has which port of every node.
 #[derive(Default)]
 pub(super) struct NodePorts {
-    taken: BTreeMap<(Protocol, u16), PodRef>,
+    taken: BTreeMap<(Protocol, u16), NamespacedName>,
 }
 
 impl NodePorts {
     /// Takes this port; the error is its holder.
-    pub(super) fn take(&mut self, protocol: Protocol, port: u16, service: &PodRef) -> Result<(), PodRef> {
+    pub(super) fn take(
+        &mut self,
+        protocol: Protocol,
+        port: u16,
+        service: &NamespacedName,
+    ) -> Result<(), NamespacedName> {
         match self.taken.get(&(protocol, port)) {
             Some(holder) if holder != service => Err(holder.clone()),
             _ => {
@@ -86,7 +91,12 @@ impl NodePorts {
     }
 
     /// Takes a free port for port number `index` of a service.
-    pub(super) fn take_any(&mut self, protocol: Protocol, service: &PodRef, index: usize) -> Option<u16> {
+    pub(super) fn take_any(
+        &mut self,
+        protocol: Protocol,
+        service: &NamespacedName,
+        index: usize,
+    ) -> Option<u16> {
         let (first, last) = (*NODE_PORTS.start(), *NODE_PORTS.end());
         let dynamic = u32::from(last - first - NODE_PORT_BAND) + 1;
         let start = scatter(service).wrapping_add(u32::try_from(index).unwrap_or_default());
@@ -101,7 +111,7 @@ impl NodePorts {
 }
 
 /// A number that follows from the name alone.
-fn scatter(service: &PodRef) -> u32 {
+fn scatter(service: &NamespacedName) -> u32 {
     let digest = content_hash(&service.to_string());
     u32::from_str_radix(digest.get(..8).unwrap_or("0"), 16).unwrap_or_default()
 }

@@ -7,10 +7,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use schema::condition::ConditionStatus;
 use schema::kinds::pod::{PodSpec, PodStatus, PortReference, Protocol};
 use schema::kinds::service::{ServicePort, ServiceSpec};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{Endpoint, LEFT_OUT_MAX, LeftOut, PodInstance};
 use schema::selector;
-use schema::world::World;
+use schema::snapshot::Snapshot;
 
 /// If this share of the nodes is away, in percent, it is rather us who are cut off: their pods stay
 /// endpoints (design, section 10: no eviction then either).
@@ -27,37 +27,44 @@ pub(super) struct Behind {
 /// A namespace and a label in it.
 type Labelled<'a> = (&'a str, &'a str, &'a str);
 
-/// Pods of a world by the labels that services ask for, and whether nodes that are away count.
+/// Pods of a snapshot by the labels that services ask for, and whether nodes that are away count.
 pub(super) struct Lookup<'a> {
-    world: &'a World,
+    snapshot: &'a Snapshot,
     trust_heartbeats: bool,
     /// In the order of their names. A service looks only at those of its rarest label: all pods for
     /// each of 1,000 services would take a second.
-    pods: HashMap<Labelled<'a>, Vec<(&'a PodRef, &'a PodInstance)>>,
+    pods: HashMap<Labelled<'a>, Vec<(&'a NamespacedName, &'a PodInstance)>>,
 }
 
 impl<'a> Lookup<'a> {
-    pub(super) fn new(world: &'a World, services: &'a BTreeMap<PodRef, &'a ServiceSpec>) -> Self {
-        let nodes = world.nodes.len();
-        let away = world.nodes.keys().filter(|node| !world.node_is_ready(node)).count();
+    pub(super) fn new(
+        snapshot: &'a Snapshot,
+        services: &'a BTreeMap<NamespacedName, &'a ServiceSpec>,
+    ) -> Self {
+        let nodes = snapshot.nodes.len();
+        let away = snapshot.nodes.keys().filter(|node| !snapshot.node_is_ready(node)).count();
         let mut pods: HashMap<Labelled<'a>, Vec<_>> = HashMap::new();
         for (service, spec) in services {
             for (key, value) in &spec.selector {
                 pods.entry((service.namespace.as_str(), key, value)).or_default();
             }
         }
-        for (id, pod) in &world.pods {
+        for (id, pod) in &snapshot.pods {
             for (key, value) in &pod.value.labels {
                 if let Some(labelled) = pods.get_mut(&(id.namespace.as_str(), key.as_str(), value.as_str())) {
                     labelled.push((id, &pod.value));
                 }
             }
         }
-        Self { world, trust_heartbeats: away * 100 < nodes * MOST_AWAY_PERCENT, pods }
+        Self { snapshot, trust_heartbeats: away * 100 < nodes * MOST_AWAY_PERCENT, pods }
     }
 
     /// The pods that a service selects, in the order of their names.
-    fn selected(&self, service: &'a PodRef, spec: &'a ServiceSpec) -> Vec<(&'a PodRef, &'a PodInstance)> {
+    fn selected(
+        &self,
+        service: &'a NamespacedName,
+        spec: &'a ServiceSpec,
+    ) -> Vec<(&'a NamespacedName, &'a PodInstance)> {
         let of_label = |(key, value): (&'a String, &'a String)| {
             self.pods.get(&(service.namespace.as_str(), key.as_str(), value.as_str()))
         };
@@ -66,7 +73,7 @@ impl<'a> Lookup<'a> {
         pods.filter(|(_, pod)| selector::matches(&spec.selector, &pod.labels)).copied().collect()
     }
 
-    pub(super) fn behind(&self, service: &'a PodRef, spec: &'a ServiceSpec) -> Behind {
+    pub(super) fn behind(&self, service: &'a NamespacedName, spec: &'a ServiceSpec) -> Behind {
         let mut behind = Behind::default();
         if spec.selector.is_empty() || spec.alias_of().is_some() {
             behind.endpoints = given(spec);
@@ -91,17 +98,17 @@ impl<'a> Lookup<'a> {
     /// The endpoint that a pod is, or why it is none; nothing of a pod that ended for good.
     fn endpoint(
         &self,
-        id: &PodRef,
+        id: &NamespacedName,
         pod: &PodInstance,
-        service: &PodRef,
+        service: &NamespacedName,
         spec: &ServiceSpec,
     ) -> Result<Endpoint, Option<String>> {
         let no = |why: &str| Err(Some(why.to_owned()));
-        let Some(binding) = self.world.binding_of(id).filter(|b| b.value.pod.uid == pod.uid) else {
+        let Some(binding) = self.snapshot.binding_of(id).filter(|b| b.value.pod.uid == pod.uid) else {
             return no("it has no node yet");
         };
         let node = &binding.value.node;
-        let status = self.world.pod_status.get(&(node.clone(), id.clone())).map(|status| &status.value);
+        let status = self.snapshot.pod_status.get(&(node.clone(), id.clone())).map(|status| &status.value);
         let Some(status) = status.filter(|status| status.uid == pod.uid) else {
             return no("its node has not started it yet");
         };
@@ -114,7 +121,7 @@ impl<'a> Lookup<'a> {
         if !status.is_ready() && !spec.publish_not_ready_addresses {
             return Err(Some(why_unready(status)));
         }
-        if self.trust_heartbeats && !self.world.node_is_ready(node) {
+        if self.trust_heartbeats && !self.snapshot.node_is_ready(node) {
             return Err(Some(format!("its node {node} is not ready")));
         }
         let ports: Vec<u16> = spec.ports.iter().map(|port| target(port, Some(&pod.spec))).collect();

@@ -10,9 +10,9 @@ use schema::keys::{Key, prefix};
 use schema::kinds::pod::PortReference;
 use schema::kinds::service::{ServicePort, ServiceSpec, ServiceType, TrafficPolicy};
 use schema::kinds::{Kind, Resource};
-use schema::meta::{ObjectRef, PodRef};
+use schema::meta::{NamespacedName, ObjectRef};
 use schema::records::{ServicePortRecord, ServiceRecord};
-use schema::world::{Versioned, World};
+use schema::snapshot::{Snapshot, Versioned};
 
 use super::allocate::{Addresses, NodePorts};
 use super::endpoints::{Behind, Lookup};
@@ -24,15 +24,15 @@ use crate::controllers::writes::{Expect, Writes};
 
 /// What should be written below `services/` and `routes/`.
 pub(super) fn plan(seen: &Seen) -> Writes {
-    let world = &*seen.world;
+    let snapshot = &*seen.snapshot;
     let mut out = Writes::default();
-    for text in world.malformed.keys().filter(|text| is_ours(text)) {
+    for text in snapshot.malformed.keys().filter(|text| is_ours(text)) {
         if let Ok(key) = text.parse::<Key>() {
             out.note(Note::about_key(&key, NoteKind::Unreadable { key: text.clone() }));
         }
     }
     plan_services(seen, &mut out);
-    plan_routes(world, &mut out);
+    plan_routes(snapshot, &mut out);
     out
 }
 
@@ -40,22 +40,22 @@ fn is_ours(key: &str) -> bool {
     [prefix::SERVICES, prefix::ROUTES].iter().any(|prefix| key.starts_with(prefix))
 }
 
-fn object_reference(kind: Kind, id: &PodRef) -> ObjectRef {
+fn object_reference(kind: Kind, id: &NamespacedName) -> ObjectRef {
     ObjectRef { kind, namespace: id.namespace.clone(), name: id.name.clone() }
 }
 
-fn object_key(kind: Kind, id: &PodRef) -> Key {
+fn object_key(kind: Kind, id: &NamespacedName) -> Key {
     Key::Object(object_reference(kind, id))
 }
 
 /// The key can't be read: what it says is not known, and what hangs on it stays as it is.
-fn is_malformed(world: &World, key: &Key) -> bool {
-    world.malformed.contains_key(&key.to_string())
+fn is_malformed(snapshot: &Snapshot, key: &Key) -> bool {
+    snapshot.malformed.contains_key(&key.to_string())
 }
 
 fn plan_services(seen: &Seen, out: &mut Writes) {
-    let world = &*seen.world;
-    let wanted: BTreeMap<PodRef, &ServiceSpec> = world
+    let snapshot = &*seen.snapshot;
+    let wanted: BTreeMap<NamespacedName, &ServiceSpec> = snapshot
         .objects
         .values()
         .filter_map(|object| match &object.value.resource {
@@ -63,22 +63,24 @@ fn plan_services(seen: &Seen, out: &mut Writes) {
             _ => None,
         })
         .collect();
-    let gone = |id: &PodRef| !wanted.contains_key(id) && !is_malformed(world, &object_key(Kind::Service, id));
-    for (id, record) in world.services.iter().filter(|(id, _)| gone(id)) {
+    let gone = |id: &NamespacedName| {
+        !wanted.contains_key(id) && !is_malformed(snapshot, &object_key(Kind::Service, id))
+    };
+    for (id, record) in snapshot.services.iter().filter(|(id, _)| gone(id)) {
         out.delete(Key::Service(id.clone()), record.mod_revision, Reason::OwnerGone);
     }
     // An address that can't be read may be any: nothing new is given out before that is put right.
-    let blind = world.malformed.keys().any(|key| key.starts_with(prefix::SERVICES));
+    let blind = snapshot.malformed.keys().any(|key| key.starts_with(prefix::SERVICES));
     let given = give_out(seen, &wanted, blind, out);
-    let lookup = Lookup::new(world, &wanted);
+    let lookup = Lookup::new(snapshot, &wanted);
     for (id, spec) in &wanted {
         let key = Key::Service(id.clone());
-        let present = world.services.get(id).filter(|_| !is_malformed(world, &key));
+        let present = snapshot.services.get(id).filter(|_| !is_malformed(snapshot, &key));
         let record = match (given.get(id), present) {
-            _ if is_malformed(world, &key) => continue,
+            _ if is_malformed(snapshot, &key) => continue,
             (Some(given), _) => {
                 let mut record = record(spec, given, lookup.behind(id, spec));
-                let object = world.objects.get(&object_reference(Kind::Service, id));
+                let object = snapshot.objects.get(&object_reference(Kind::Service, id));
                 record.hash = object.map(|object| object.value.hash.clone()).unwrap_or_default();
                 record
             }
@@ -89,8 +91,8 @@ fn plan_services(seen: &Seen, out: &mut Writes) {
     }
 }
 
-fn reference(metadata: &schema::meta::ObjectMeta) -> PodRef {
-    PodRef::new(&metadata.namespace, &metadata.name)
+fn reference(metadata: &schema::meta::ObjectMeta) -> NamespacedName {
+    NamespacedName::new(&metadata.namespace, &metadata.name)
 }
 
 fn put<T: PartialEq + serde::Serialize>(
@@ -121,15 +123,15 @@ struct Given {
 /// holds what it had, and nobody else gets that.
 fn give_out(
     seen: &Seen,
-    wanted: &BTreeMap<PodRef, &ServiceSpec>,
+    wanted: &BTreeMap<NamespacedName, &ServiceSpec>,
     blind: bool,
     out: &mut Writes,
-) -> BTreeMap<PodRef, Given> {
-    let mut holding: BTreeMap<PodRef, NoteKind> = BTreeMap::new();
+) -> BTreeMap<NamespacedName, Given> {
+    let mut holding: BTreeMap<NamespacedName, NoteKind> = BTreeMap::new();
     loop {
         let (given, failed) = give_to_others(seen, wanted, blind, &holding);
         let (with_record, without): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            failed.into_iter().partition(|(id, _)| seen.world.services.contains_key(id));
+            failed.into_iter().partition(|(id, _)| seen.snapshot.services.contains_key(id));
         let is_settled = with_record.is_empty();
         // What these hold may be what another was given: once more, each time with more that hold.
         holding.extend(with_record);
@@ -146,13 +148,13 @@ fn give_out(
 /// and why.
 fn give_to_others(
     seen: &Seen,
-    wanted: &BTreeMap<PodRef, &ServiceSpec>,
+    wanted: &BTreeMap<NamespacedName, &ServiceSpec>,
     blind: bool,
-    holding: &BTreeMap<PodRef, NoteKind>,
-) -> (BTreeMap<PodRef, Given>, BTreeMap<PodRef, NoteKind>) {
+    holding: &BTreeMap<NamespacedName, NoteKind>,
+) -> (BTreeMap<NamespacedName, Given>, BTreeMap<NamespacedName, NoteKind>) {
     let mut addresses = Addresses::new(seen.settings.service_cidr);
     let mut ports = NodePorts::default();
-    let present = |id: &PodRef| seen.world.services.get(id).map(|record| &record.value);
+    let present = |id: &NamespacedName| seen.snapshot.services.get(id).map(|record| &record.value);
     for (id, record) in holding.keys().filter_map(|id| Some((id, present(id)?))) {
         if let Some(address) = record.cluster_ip {
             let _ = addresses.take(address, id);
@@ -209,7 +211,7 @@ fn kept_ports(spec: &ServiceSpec, record: &ServiceRecord) -> Vec<(usize, u16)> {
 }
 
 fn give(
-    id: &PodRef,
+    id: &NamespacedName,
     spec: &ServiceSpec,
     record: Option<&ServiceRecord>,
     addresses: &mut Addresses,
@@ -309,25 +311,25 @@ fn held(
     }
 }
 
-fn plan_routes(world: &World, out: &mut Writes) {
+fn plan_routes(snapshot: &Snapshot, out: &mut Writes) {
     let mut wanted = BTreeMap::new();
-    for object in world.objects.values() {
+    for object in snapshot.objects.values() {
         if let Resource::Dns(spec) = &object.value.resource {
             let id = reference(&object.value.metadata);
-            let mut record = routes::route(world, &id, spec);
+            let mut record = routes::route(snapshot, &id, spec);
             record.hash.clone_from(&object.value.hash);
             wanted.insert(id, record);
         }
     }
-    for (id, route) in &world.routes {
-        if !wanted.contains_key(id) && !is_malformed(world, &object_key(Kind::Dns, id)) {
+    for (id, route) in &snapshot.routes {
+        if !wanted.contains_key(id) && !is_malformed(snapshot, &object_key(Kind::Dns, id)) {
             out.delete(Key::Route(id.clone()), route.mod_revision, Reason::OwnerGone);
         }
     }
     for (id, record) in &wanted {
         let key = Key::Route(id.clone());
-        if !is_malformed(world, &key) {
-            put(world.routes.get(id), key, record, out);
+        if !is_malformed(snapshot, &key) {
+            put(snapshot.routes.get(id), key, record, out);
         }
     }
 }

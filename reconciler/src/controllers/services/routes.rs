@@ -3,21 +3,21 @@
 use schema::kinds::dns::{DnsPath, DnsSpec};
 use schema::kinds::pod::PortReference;
 use schema::kinds::{Kind, Resource};
-use schema::meta::{ObjectRef, PodRef};
+use schema::meta::{NamespacedName, ObjectRef};
 use schema::records::{PathRecord, RouteRecord};
-use schema::world::World;
+use schema::snapshot::Snapshot;
 
 /// The record of a Dns object.
-pub(super) fn route(world: &World, id: &PodRef, spec: &DnsSpec) -> RouteRecord {
-    let mut paths: Vec<PathRecord> = spec.paths.iter().map(|path| resolve(world, id, path)).collect();
+pub(super) fn route(snapshot: &Snapshot, id: &NamespacedName, spec: &DnsSpec) -> RouteRecord {
+    let mut paths: Vec<PathRecord> = spec.paths.iter().map(|path| resolve(snapshot, id, path)).collect();
     paths.sort_by(|a, b| (b.path.len(), &a.path).cmp(&(a.path.len(), &b.path)));
     RouteRecord { hash: String::new(), host: spec.host.to_ascii_lowercase(), paths }
 }
 
-fn resolve(world: &World, id: &PodRef, path: &DnsPath) -> PathRecord {
+fn resolve(snapshot: &Snapshot, id: &NamespacedName, path: &DnsPath) -> PathRecord {
     let (service, wanted) = (&path.service.name, &path.service.port);
     let object = ObjectRef { kind: Kind::Service, namespace: id.namespace.clone(), name: service.clone() };
-    let found = match world.objects.get(&object).map(|object| &object.value.resource) {
+    let found = match snapshot.objects.get(&object).map(|object| &object.value.resource) {
         Some(Resource::Service(spec)) if spec.alias_of().is_some() => {
             Err(format!("service {service} is of type ExternalName: no path leads there"))
         }

@@ -9,13 +9,13 @@ use schema::kinds::dns::{DnsPath, DnsSpec, ServiceReference};
 use schema::kinds::pod::{ContainerPort, PodPhase, PodSpec, PodStatus, PortReference, Protocol};
 use schema::kinds::service::{ServicePort, ServiceSpec, ServiceType};
 use schema::kinds::{KindSpec, Resource};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::object::Object;
 use schema::records::{PodInstance, RouteRecord, ServiceRecord};
-use schema::world::World;
+use schema::snapshot::Snapshot;
 
 use super::plan::plan;
-use crate::controllers::testing::{Worlds, instance, object, pod_ref, seen, spec};
+use crate::controllers::testing::{SnapshotBuilder, instance, object, pod_ref, seen, spec};
 use crate::controllers::{Change, Writes};
 
 fn service(ports: &[(&str, u16)]) -> ServiceSpec {
@@ -42,17 +42,23 @@ fn of_kind(name: &str, resource: Resource) -> Object {
     Object { hash: Object::hash_of(&resource, &Default::default()), resource, ..object(name, spec(1, 1)) }
 }
 
-fn with_service(worlds: Worlds, name: &str, spec: ServiceSpec) -> Worlds {
+fn with_service(builder: SnapshotBuilder, name: &str, spec: ServiceSpec) -> SnapshotBuilder {
     let object = of_kind(name, Resource::Service(Arc::new(spec)));
-    worlds.put(&Key::Object(object.reference()), &object)
+    builder.put(&Key::Object(object.reference()), &object)
 }
 
 /// A pod `app: web` on a node, ready or not.
-fn with_pod(worlds: Worlds, name: &str, node: &str, ip: &str, ready: bool) -> Worlds {
-    with_instance(worlds, &web(name), node, ip, ready)
+fn with_pod(builder: SnapshotBuilder, name: &str, node: &str, ip: &str, ready: bool) -> SnapshotBuilder {
+    with_instance(builder, &web(name), node, ip, ready)
 }
 
-fn with_instance(worlds: Worlds, pod: &PodInstance, node: &str, ip: &str, ready: bool) -> Worlds {
+fn with_instance(
+    builder: SnapshotBuilder,
+    pod: &PodInstance,
+    node: &str,
+    ip: &str,
+    ready: bool,
+) -> SnapshotBuilder {
     let condition = Condition {
         kind: "Ready".into(),
         status: ConditionStatus::from(ready),
@@ -67,7 +73,7 @@ fn with_instance(worlds: Worlds, pod: &PodInstance, node: &str, ip: &str, ready:
         conditions: vec![condition],
         ..PodStatus::default()
     };
-    worlds.pod(pod).bound(node, pod).put(&Key::PodStatus(node.into(), pod_ref(&pod.name)), &status)
+    builder.pod(pod).bound(node, pod).put(&Key::PodStatus(node.into(), pod_ref(&pod.name)), &status)
 }
 
 fn web(name: &str) -> PodInstance {
@@ -79,8 +85,8 @@ fn web(name: &str) -> PodInstance {
     pod
 }
 
-fn planned(worlds: &Worlds) -> Writes {
-    plan(&seen(&worlds.world))
+fn planned(builder: &SnapshotBuilder) -> Writes {
+    plan(&seen(&builder.snapshot))
 }
 
 /// The record that the plan writes for a service.
@@ -92,44 +98,44 @@ fn written(plan: &Writes, name: &str) -> ServiceRecord {
     }
 }
 
-/// The world after the plan's writes.
-fn applied(mut worlds: Worlds) -> Worlds {
-    let plan = planned(&worlds);
+/// The snapshot after the plan's writes.
+fn applied(mut builder: SnapshotBuilder) -> SnapshotBuilder {
+    let plan = planned(&builder);
     for write in &plan.writes {
-        worlds = match &write.change {
+        builder = match &write.change {
             Change::Put(value) => {
                 let value: serde_json::Value = decode(value).unwrap();
-                worlds.put(&write.key, &value)
+                builder.put(&write.key, &value)
             }
-            Change::Delete => worlds.delete(&write.key),
+            Change::Delete => builder.delete(&write.key),
         };
     }
-    worlds
+    builder
 }
 
-fn address(world: &World, name: &str) -> String {
-    world.services[&pod_ref(name)].value.cluster_ip.unwrap().to_string()
+fn address(snapshot: &Snapshot, name: &str) -> String {
+    snapshot.services[&pod_ref(name)].value.cluster_ip.unwrap().to_string()
 }
 
 #[test]
 fn a_service_gets_an_address_and_the_ready_pods_that_it_selects() {
-    let worlds = with_service(Worlds::new().nodes(2), "web", service(&[("", 80)]));
-    let worlds = with_pod(worlds, "a", "n1", "10.244.0.5", true);
-    let worlds = with_pod(worlds, "b", "n2", "10.244.1.5", true);
-    let worlds = with_pod(worlds, "c", "n2", "10.244.1.6", false);
-    let record = written(&planned(&worlds), "web");
+    let builder = with_service(SnapshotBuilder::new().nodes(2), "web", service(&[("", 80)]));
+    let builder = with_pod(builder, "a", "n1", "10.244.0.5", true);
+    let builder = with_pod(builder, "b", "n2", "10.244.1.5", true);
+    let builder = with_pod(builder, "c", "n2", "10.244.1.6", false);
+    let record = written(&planned(&builder), "web");
     assert!(record.cluster_ip.unwrap().to_string().starts_with("10.96."), "{record:?}");
     let endpoints: Vec<_> = record.endpoints.iter().map(|e| format!("{}:{:?}", e.address, e.ports)).collect();
     assert_eq!(endpoints, ["10.244.0.5:[80]", "10.244.1.5:[80]"]);
     assert_eq!(record.left_out_count, 1);
     assert_eq!(record.left_out[0].why, "it is not ready: containers with unready status: [main]");
-    assert!(planned(&applied(worlds)).writes.is_empty(), "a second plan changes nothing");
+    assert!(planned(&applied(builder)).writes.is_empty(), "a second plan changes nothing");
 }
 
 // Seen red with the pods of the first label taken without the others, and with those of all namespaces.
 #[test]
 fn a_service_has_the_pods_of_its_own_namespace_that_have_all_its_labels() {
-    let mut worlds = Worlds::default();
+    let mut builder = SnapshotBuilder::default();
     let labels = |text: &str| -> Vec<(String, String)> {
         text.split(' ').map(|pair| pair.split_once('=').unwrap()).map(|(k, v)| (k.into(), v.into())).collect()
     };
@@ -144,7 +150,7 @@ fn a_service_has_the_pods_of_its_own_namespace_that_have_all_its_labels() {
         let (namespace, name) = name.split_once('/').unwrap();
         let mut pod = PodInstance { labels: labels(of).into_iter().collect(), ..instance(name, spec(1, 1)) };
         pod.labels.insert("name".into(), name.into());
-        worlds = worlds.put(&Key::Pod(PodRef::new(namespace, name)), &pod);
+        builder = builder.put(&Key::Pod(NamespacedName::new(namespace, name)), &pod);
     }
     let wanted = [
         ("all", "app=web", "a b c"),
@@ -158,9 +164,9 @@ fn a_service_has_the_pods_of_its_own_namespace_that_have_all_its_labels() {
     ];
     for (name, of, _) in wanted {
         let selector = labels(of).into_iter().collect();
-        worlds = with_service(worlds, name, ServiceSpec { selector, ..service(&[("", 80)]) });
+        builder = with_service(builder, name, ServiceSpec { selector, ..service(&[("", 80)]) });
     }
-    let plan = planned(&worlds);
+    let plan = planned(&builder);
     for (name, _, expected) in wanted {
         let record = written(&plan, name);
         let found: Vec<&str> = record.left_out.iter().map(|out| out.pod.as_str()).collect();
@@ -172,12 +178,12 @@ fn a_service_has_the_pods_of_its_own_namespace_that_have_all_its_labels() {
 fn a_named_target_port_is_looked_up_in_each_pod() {
     let mut spec = service(&[("web", 80)]);
     spec.ports[0].target_port = Some(PortReference::Name("http".into()));
-    let worlds = with_service(Worlds::new().nodes(1), "web", spec.clone());
-    let worlds = with_pod(worlds, "a", "n1", "10.244.0.5", true);
-    assert_eq!(written(&planned(&worlds), "web").endpoints[0].ports, [8080]);
+    let builder = with_service(SnapshotBuilder::new().nodes(1), "web", spec.clone());
+    let builder = with_pod(builder, "a", "n1", "10.244.0.5", true);
+    assert_eq!(written(&planned(&builder), "web").endpoints[0].ports, [8080]);
     spec.ports[0].target_port = Some(PortReference::Name("grpc".into()));
-    let worlds = with_service(worlds, "web", spec);
-    let record = written(&planned(&worlds), "web");
+    let builder = with_service(builder, "web", spec);
+    let record = written(&planned(&builder), "web");
     assert!(record.endpoints.is_empty());
     assert!(record.left_out[0].why.contains("targetPort"), "{record:?}");
 }
@@ -185,39 +191,42 @@ fn a_named_target_port_is_looked_up_in_each_pod() {
 #[test]
 fn addresses_stay_and_come_back_the_same_in_another_etcd() {
     let make = |names: &[&str]| {
-        names
-            .iter()
-            .fold(Worlds::new().nodes(1), |worlds, name| with_service(worlds, name, service(&[("", 80)])))
+        names.iter().fold(SnapshotBuilder::new().nodes(1), |builder, name| {
+            with_service(builder, name, service(&[("", 80)]))
+        })
     };
     let names: Vec<String> = (0..40).map(|n| format!("s{n}")).collect();
     let forward: Vec<&str> = names.iter().map(String::as_str).collect();
     let one = applied(make(&forward));
     let all: std::collections::BTreeSet<String> =
-        forward.iter().map(|name| address(&one.world, name)).collect();
+        forward.iter().map(|name| address(&one.snapshot, name)).collect();
     assert_eq!(all.len(), forward.len(), "no two have one address");
     // Filled again one by one, as another sync may do it.
-    let mut other = Worlds::new().nodes(1);
+    let mut other = SnapshotBuilder::new().nodes(1);
     for name in forward.iter().rev() {
         other = applied(with_service(other, name, service(&[("", 80)])));
     }
     for name in forward {
-        assert_eq!(address(&one.world, name), address(&other.world, name), "{name}");
+        assert_eq!(address(&one.snapshot, name), address(&other.snapshot, name), "{name}");
     }
 }
 
 #[test]
 fn an_address_that_a_manifest_names_is_given_or_the_reason_told() {
     let named = |text: &str| ServiceSpec { cluster_ip: Some(text.into()), ..service(&[("", 80)]) };
-    let worlds = applied(with_service(Worlds::new().nodes(1), "web", named("10.96.0.20")));
-    assert_eq!(address(&worlds.world, "web"), "10.96.0.20");
+    let builder = applied(with_service(SnapshotBuilder::new().nodes(1), "web", named("10.96.0.20")));
+    assert_eq!(address(&builder.snapshot, "web"), "10.96.0.20");
     for (text, why) in [
         ("10.96.0.20", "service default/web has it"),
         ("10.96.0.10", "kept for DNS and gateway"),
         ("10.97.0.1", "outside of --service-cidr"),
     ] {
-        let worlds =
-            with_service(with_service(Worlds::new(), "web", named("10.96.0.20")), "zzz", named(text));
-        let plan = planned(&applied(worlds));
+        let builder = with_service(
+            with_service(SnapshotBuilder::new(), "web", named("10.96.0.20")),
+            "zzz",
+            named(text),
+        );
+        let plan = planned(&applied(builder));
         assert!(plan.writes.is_empty(), "{plan}");
         assert!(plan.to_string().contains(why), "{plan}");
     }
@@ -231,22 +240,22 @@ fn node_ports_are_kept_given_and_never_given_twice() {
         spec.ports[0].node_port = wanted;
         spec
     };
-    let worlds = applied(with_service(Worlds::new(), "any", node_port(None)));
-    let given = worlds.world.services[&pod_ref("any")].value.ports[0].node_port.unwrap();
+    let builder = applied(with_service(SnapshotBuilder::new(), "any", node_port(None)));
+    let given = builder.snapshot.services[&pod_ref("any")].value.ports[0].node_port.unwrap();
     assert!((30086..=32767).contains(&given), "{given}");
-    let worlds = with_service(worlds, "named", node_port(Some(given)));
-    let plan = planned(&worlds);
+    let builder = with_service(builder, "named", node_port(Some(given)));
+    let plan = planned(&builder);
     assert!(plan.to_string().contains("NodePortNotAllocated"), "{plan}");
-    let worlds = applied(with_service(worlds, "named", node_port(Some(30001))));
-    assert_eq!(worlds.world.services[&pod_ref("named")].value.ports[0].node_port, Some(30001));
+    let builder = applied(with_service(builder, "named", node_port(Some(30001))));
+    assert_eq!(builder.snapshot.services[&pod_ref("named")].value.ports[0].node_port, Some(30001));
 }
 
 // Seen red with the pod's `hostname` in every service.
 #[test]
 fn a_pod_has_its_host_name_in_the_service_of_its_subdomain_else_in_each() {
-    let mut worlds = Worlds::new().nodes(1);
+    let mut builder = SnapshotBuilder::new().nodes(1);
     for name in ["one", "two"] {
-        worlds = with_service(worlds, name, service(&[("", 80)]));
+        builder = with_service(builder, name, service(&[("", 80)]));
     }
     let pods = [("a", Some("a"), None), ("b", Some("b"), Some("two")), ("c", None, Some("two"))];
     for (index, (name, hostname, subdomain)) in pods.into_iter().enumerate() {
@@ -257,9 +266,9 @@ fn a_pod_has_its_host_name_in_the_service_of_its_subdomain_else_in_each() {
             ..PodSpec::clone(&pod.spec)
         };
         pod.spec = spec.into();
-        worlds = with_instance(worlds, &pod, "n1", &format!("10.244.0.{}", index + 2), true);
+        builder = with_instance(builder, &pod, "n1", &format!("10.244.0.{}", index + 2), true);
     }
-    let plan = planned(&worlds);
+    let plan = planned(&builder);
     for (service, wanted) in [("one", [Some("a"), None, None]), ("two", [Some("a"), Some("b"), None])] {
         let record = written(&plan, service);
         let names: Vec<_> = record.endpoints.iter().map(|endpoint| endpoint.hostname.as_deref()).collect();
@@ -282,10 +291,10 @@ fn a_service_whose_new_address_or_port_cannot_be_had_keeps_the_former_and_follow
         spec
     };
     let taken = named(Some("10.96.0.30"), Some(30_001), ServiceType::NodePort);
-    let base = with_service(Worlds::new().nodes(2), "taken", taken);
+    let base = with_service(SnapshotBuilder::new().nodes(2), "taken", taken);
     let base = with_service(base, "web", named(Some("10.96.0.20"), Some(30_000), ServiceType::NodePort));
     let base = applied(with_pod(base, "old", "n1", "10.244.0.5", true));
-    let former = base.world.services[&pod_ref("web")].value.clone();
+    let former = base.snapshot.services[&pod_ref("web")].value.clone();
     assert_eq!(behind(&former), ["10.244.0.5:[8080]"]);
     for (address, node_port, why) in [
         ("10.97.0.1", 30_000, "outside of --service-cidr"),
@@ -295,17 +304,17 @@ fn a_service_whose_new_address_or_port_cannot_be_had_keeps_the_former_and_follow
         ("10.96.0.21", 30_001, "default/taken"),
     ] {
         let new = named(Some(address), Some(node_port), ServiceType::NodePort);
-        let worlds = with_service(base.clone(), "web", new);
-        assert!(planned(&worlds).writes.is_empty(), "{why}: {}", planned(&worlds));
-        let worlds = with_pod(worlds.delete(&Key::Pod(pod_ref("old"))), "new", "n2", "10.244.1.5", true);
-        let plan = planned(&worlds);
+        let builder = with_service(base.clone(), "web", new);
+        assert!(planned(&builder).writes.is_empty(), "{why}: {}", planned(&builder));
+        let builder = with_pod(builder.delete(&Key::Pod(pod_ref("old"))), "new", "n2", "10.244.1.5", true);
+        let plan = planned(&builder);
         assert!(plan.to_string().contains(why), "{plan}");
         let record = written(&plan, "web");
         assert_eq!(behind(&record), ["10.244.1.5:[8080]"]);
         // All else is of before: who waits for the new version goes on waiting.
         let endpoints = former.endpoints.clone();
         assert_eq!(ServiceRecord { endpoints, ..record }, former, "{why}");
-        assert!(planned(&applied(worlds)).writes.is_empty(), "a second plan changes nothing");
+        assert!(planned(&applied(builder)).writes.is_empty(), "a second plan changes nothing");
     }
 }
 
@@ -317,24 +326,24 @@ fn what_a_service_holds_for_want_of_another_is_given_to_nobody() {
         (spec.kind, spec.ports[0].node_port) = (ServiceType::NodePort, Some(node_port));
         spec
     };
-    let worlds = applied(with_service(Worlds::new(), "web", named("10.96.0.20", 30_000)));
-    let worlds = with_service(worlds, "web", named("10.97.0.1", 30_000));
+    let builder = applied(with_service(SnapshotBuilder::new(), "web", named("10.96.0.20", 30_000)));
+    let builder = with_service(builder, "web", named("10.97.0.1", 30_000));
     for (address, node_port) in [("10.96.0.20", 30_001), ("10.96.0.21", 30_000)] {
         // Before it and after it in order.
         for name in ["early", "zzz"] {
-            let plan = planned(&with_service(worlds.clone(), name, named(address, node_port)));
+            let plan = planned(&with_service(builder.clone(), name, named(address, node_port)));
             assert!(plan.writes.is_empty(), "{plan}");
             assert!(plan.to_string().contains("default/web"), "{plan}");
         }
     }
     // Two that change places fail nowhere.
-    let two = |a: &str, b: &str, worlds: Worlds| {
-        with_service(with_service(worlds, "a", named(a, 30_005)), "b", named(b, 30_006))
+    let two = |a: &str, b: &str, builder: SnapshotBuilder| {
+        with_service(with_service(builder, "a", named(a, 30_005)), "b", named(b, 30_006))
     };
-    let worlds = applied(two("10.96.0.40", "10.96.0.41", Worlds::new()));
-    let worlds = applied(two("10.96.0.41", "10.96.0.40", worlds));
+    let builder = applied(two("10.96.0.40", "10.96.0.41", SnapshotBuilder::new()));
+    let builder = applied(two("10.96.0.41", "10.96.0.40", builder));
     assert_eq!(
-        (address(&worlds.world, "a"), address(&worlds.world, "b")),
+        (address(&builder.snapshot, "a"), address(&builder.snapshot, "b")),
         ("10.96.0.41".into(), "10.96.0.40".into())
     );
 }
@@ -344,11 +353,11 @@ fn what_a_service_holds_for_want_of_another_is_given_to_nobody() {
 fn a_held_port_that_the_manifest_has_no_more_leads_where_it_led() {
     let mut old = service(&[("a", 80), ("b", 81)]);
     old.ports[0].target_port = Some(PortReference::Number(9_000));
-    let worlds = with_service(Worlds::new().nodes(2), "web", old);
-    let worlds = applied(with_pod(worlds, "old", "n1", "10.244.0.5", true));
+    let builder = with_service(SnapshotBuilder::new().nodes(2), "web", old);
+    let builder = applied(with_pod(builder, "old", "n1", "10.244.0.5", true));
     let new = ServiceSpec { cluster_ip: Some("10.97.0.1".into()), ..service(&[("c", 82), ("b", 81)]) };
-    let worlds = with_service(worlds, "web", new).delete(&Key::Pod(pod_ref("old")));
-    let record = written(&planned(&with_pod(worlds, "new", "n2", "10.244.1.5", true)), "web");
+    let builder = with_service(builder, "web", new).delete(&Key::Pod(pod_ref("old")));
+    let record = written(&planned(&with_pod(builder, "new", "n2", "10.244.1.5", true)), "web");
     assert_eq!(behind(&record), ["10.244.1.5:[9000, 81]"]);
 }
 
@@ -356,12 +365,12 @@ fn a_held_port_that_the_manifest_has_no_more_leads_where_it_led() {
 fn a_headless_service_has_no_address_and_one_without_selector_has_those_of_its_manifest() {
     let mut spec = service(&[("", 80)]);
     spec.cluster_ip = Some("None".into());
-    let record = written(&planned(&with_service(Worlds::new(), "web", spec)), "web");
+    let record = written(&planned(&with_service(SnapshotBuilder::new(), "web", spec)), "web");
     assert_eq!(record.cluster_ip, None);
     let mut spec = service(&[("", 80)]);
     spec.selector.clear();
     spec.addresses = vec!["192.0.2.7".into(), "192.0.2.6".into()];
-    let record = written(&planned(&with_service(Worlds::new(), "web", spec)), "web");
+    let record = written(&planned(&with_service(SnapshotBuilder::new(), "web", spec)), "web");
     let found: Vec<String> = record.endpoints.iter().map(|e| e.address.to_string()).collect();
     assert_eq!(found, ["192.0.2.6", "192.0.2.7"]);
 }
@@ -369,9 +378,9 @@ fn a_headless_service_has_no_address_and_one_without_selector_has_those_of_its_m
 #[test]
 fn the_pods_of_a_node_that_is_away_are_left_out_unless_most_nodes_are() {
     let two = |nodes: u8| {
-        let worlds = with_service(Worlds::new().nodes(nodes), "web", service(&[("", 80)]));
-        let worlds = with_pod(worlds, "a", "n1", "10.244.0.5", true);
-        with_pod(worlds, "b", "n2", "10.244.1.5", true)
+        let builder = with_service(SnapshotBuilder::new().nodes(nodes), "web", service(&[("", 80)]));
+        let builder = with_pod(builder, "a", "n1", "10.244.0.5", true);
+        with_pod(builder, "b", "n2", "10.244.1.5", true)
     };
     let away = two(3).delete(&Key::Heartbeat("n1".into()));
     let record = written(&planned(&away), "web");
@@ -383,12 +392,12 @@ fn the_pods_of_a_node_that_is_away_are_left_out_unless_most_nodes_are() {
 
 #[test]
 fn a_removed_service_goes_and_one_that_cannot_be_read_stays() {
-    let worlds = applied(with_service(Worlds::new(), "web", service(&[("", 80)])));
+    let builder = applied(with_service(SnapshotBuilder::new(), "web", service(&[("", 80)])));
     let key = Key::Object(of_kind("web", Resource::Service(Arc::new(service(&[])))).reference());
-    let gone = worlds.delete(&key);
+    let gone = builder.delete(&key);
     assert!(planned(&gone).to_string().starts_with("delete services/default/web"), "{}", planned(&gone));
-    let worlds = applied(with_service(Worlds::new(), "web", service(&[("", 80)])));
-    assert!(planned(&worlds.garbage(&key)).writes.is_empty());
+    let builder = applied(with_service(SnapshotBuilder::new(), "web", service(&[("", 80)])));
+    assert!(planned(&builder.garbage(&key)).writes.is_empty());
 }
 
 #[test]
@@ -408,8 +417,8 @@ fn paths_lead_to_ports_by_number_and_name_or_say_why_not() {
         ],
     };
     let object = of_kind("shop", Resource::Dns(Arc::new(dns)));
-    let worlds = with_service(Worlds::new(), "web", service(&[("http", 80)]));
-    let plan = planned(&worlds.put(&Key::Object(object.reference()), &object));
+    let builder = with_service(SnapshotBuilder::new(), "web", service(&[("http", 80)]));
+    let plan = planned(&builder.put(&Key::Object(object.reference()), &object));
     let write = plan.writes.iter().find(|w| w.key == Key::Route(pod_ref("shop"))).unwrap();
     let Change::Put(value) = &write.change else { panic!("{plan}") };
     let route: RouteRecord = decode(value).unwrap();
@@ -439,7 +448,7 @@ fn an_alias_has_a_name_and_nothing_else_and_no_path_leads_there() {
         ports: vec![service_port("http", 80)],
         ..ServiceSpec::default()
     };
-    let worlds = with_service(Worlds::new().nodes(1), "outer", alias);
+    let builder = with_service(SnapshotBuilder::new().nodes(1), "outer", alias);
     let path = DnsPath {
         path: "/".into(),
         service: ServiceReference { name: "outer".into(), port: PortReference::Number(80) },
@@ -447,8 +456,8 @@ fn an_alias_has_a_name_and_nothing_else_and_no_path_leads_there() {
     };
     let host = DnsSpec { host: "outer.lan".into(), paths: vec![path] };
     let object = of_kind("host", Resource::Dns(Arc::new(host)));
-    let worlds = worlds.put(&Key::Object(object.reference()), &object);
-    let plan = planned(&worlds);
+    let builder = builder.put(&Key::Object(object.reference()), &object);
+    let plan = planned(&builder);
     let wanted = ServiceRecord { external_name: Some("www.example.com".into()), ..ServiceRecord::default() };
     assert_eq!(ServiceRecord { hash: String::new(), ..written(&plan, "outer") }, wanted);
     let route = plan.writes.iter().find(|w| w.key == Key::Route(pod_ref("host"))).unwrap();

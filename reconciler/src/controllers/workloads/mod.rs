@@ -19,6 +19,6 @@ impl Controller for Workloads {
     const NAME: &'static str = "workloads";
 
     fn plan(seen: &Seen, _now: Timestamp) -> Writes {
-        plan(&seen.world)
+        plan(&seen.snapshot)
     }
 }

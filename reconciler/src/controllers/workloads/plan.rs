@@ -9,30 +9,30 @@ use std::sync::Arc;
 use schema::keys::{Key, prefix};
 use schema::kinds::pod::PodSpec;
 use schema::kinds::{Kind, Resource};
-use schema::meta::{ObjectRef, PodRef};
+use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
 use schema::records::{OwnerRef, PodInstance};
-use schema::world::World;
+use schema::snapshot::Snapshot;
 
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Expect, Writes};
 
 /// What should be written below `pods/`.
-pub(in crate::controllers) fn plan(world: &World) -> Writes {
-    let unreadable = Unreadable::of(world);
+pub(in crate::controllers) fn plan(snapshot: &Snapshot) -> Writes {
+    let unreadable = Unreadable::of(snapshot);
     let mut out = Writes::default();
     // Removals first: what they free is free for the others.
-    for (id, pod) in &world.pods {
+    for (id, pod) in &snapshot.pods {
         let bare = pod.value.owner.kind == Kind::Pod;
-        if bare && !has_object(world, id) && !unreadable.objects.contains(id) {
+        if bare && !has_object(snapshot, id) && !unreadable.objects.contains(id) {
             out.delete(Key::Pod(id.clone()), pod.mod_revision, Reason::OwnerGone);
         }
     }
-    for object in world.objects.values() {
+    for object in snapshot.objects.values() {
         // Other kinds are stored, not run yet.
         if let Resource::Pod(spec) = &object.value.resource {
-            bare_pod(world, &unreadable, &object.value, spec, &mut out);
+            bare_pod(snapshot, &unreadable, &object.value, spec, &mut out);
         }
     }
     for key in &unreadable.keys {
@@ -44,21 +44,21 @@ pub(in crate::controllers) fn plan(world: &World) -> Writes {
 /// Values that can't be read. They are not gone: what hangs on them stays as it is.
 struct Unreadable {
     keys: Vec<Key>,
-    objects: BTreeSet<PodRef>,
-    pods: BTreeSet<PodRef>,
+    objects: BTreeSet<NamespacedName>,
+    pods: BTreeSet<NamespacedName>,
 }
 
 impl Unreadable {
-    fn of(world: &World) -> Self {
+    fn of(snapshot: &Snapshot) -> Self {
         let below = |text: &&String| text.starts_with(prefix::OBJECTS) || text.starts_with(prefix::PODS);
         let keys: Vec<Key> =
-            world.malformed.keys().filter(below).filter_map(|text| text.parse().ok()).collect();
+            snapshot.malformed.keys().filter(below).filter_map(|text| text.parse().ok()).collect();
         let mut objects = BTreeSet::new();
         let mut pods = BTreeSet::new();
         for key in &keys {
             match key {
                 Key::Object(object) if object.kind == Kind::Pod => {
-                    objects.insert(PodRef::new(&object.namespace, &object.name));
+                    objects.insert(NamespacedName::new(&object.namespace, &object.name));
                 }
                 Key::Pod(pod) => {
                     pods.insert(pod.clone());
@@ -70,18 +70,24 @@ impl Unreadable {
     }
 }
 
-fn has_object(world: &World, pod: &PodRef) -> bool {
+fn has_object(snapshot: &Snapshot, pod: &NamespacedName) -> bool {
     let id = ObjectRef { kind: Kind::Pod, namespace: pod.namespace.clone(), name: pod.name.clone() };
-    world.objects.contains_key(&id)
+    snapshot.objects.contains_key(&id)
 }
 
-fn bare_pod(world: &World, unreadable: &Unreadable, object: &Object, spec: &Arc<PodSpec>, out: &mut Writes) {
-    let id = PodRef::new(&object.metadata.namespace, &object.metadata.name);
+fn bare_pod(
+    snapshot: &Snapshot,
+    unreadable: &Unreadable,
+    object: &Object,
+    spec: &Arc<PodSpec>,
+    out: &mut Writes,
+) {
+    let id = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
     if unreadable.pods.contains(&id) {
         return;
     }
     let commit = object.provenance.commit.clone();
-    let Some(present) = world.pods.get(&id) else {
+    let Some(present) = snapshot.pods.get(&id) else {
         let wanted = instance(object, spec, &id);
         out.put(Key::Pod(id), &wanted, Expect::Absent, Reason::PodWanted { commit });
         return;
@@ -113,7 +119,7 @@ fn is_as_wanted(pod: &PodInstance, object: &Object, spec: &Arc<PodSpec>) -> bool
         && pod.files == object.files
 }
 
-fn instance(object: &Object, spec: &Arc<PodSpec>, id: &PodRef) -> PodInstance {
+fn instance(object: &Object, spec: &Arc<PodSpec>, id: &NamespacedName) -> PodInstance {
     let owner = OwnerRef { kind: Kind::Pod, name: object.metadata.name.clone() };
     PodInstance {
         namespace: id.namespace.clone(),

@@ -3,25 +3,25 @@
 use schema::keys::Key;
 use schema::kinds::Kind;
 use schema::kinds::pod::PodSpec;
-use schema::world::World;
+use schema::snapshot::Snapshot;
 
 use super::plan::plan;
-use crate::controllers::testing::{Worlds, instance, object, object_key, pod_ref, spec};
+use crate::controllers::testing::{SnapshotBuilder, instance, object, object_key, pod_ref, spec};
 
-fn planned(world: &World) -> String {
-    plan(world).to_string()
+fn planned(snapshot: &Snapshot) -> String {
+    plan(snapshot).to_string()
 }
 
 #[test]
 fn an_object_becomes_a_pod_of_its_name() {
-    let worlds = Worlds::new().object(&object("web", spec(100, 64)));
-    assert_eq!(planned(&worlds.world), "put pods/default/web if absent: wanted by commit 111111111111\n");
+    let builder = SnapshotBuilder::new().object(&object("web", spec(100, 64)));
+    assert_eq!(planned(&builder.snapshot), "put pods/default/web if absent: wanted by commit 111111111111\n");
 }
 
 #[test]
 fn the_pod_is_exactly_what_the_object_says() {
-    let worlds = Worlds::new().object(&object("web", spec(100, 64)));
-    let plan = plan(&worlds.world);
+    let builder = SnapshotBuilder::new().object(&object("web", spec(100, 64)));
+    let plan = plan(&builder.snapshot);
     let super::super::Change::Put(value) = &plan.writes[0].change else { panic!("{plan}") };
     let pod: schema::records::PodInstance = schema::codec::decode(value).unwrap();
     assert_eq!(pod, instance("web", spec(100, 64)));
@@ -33,8 +33,8 @@ fn an_unchanged_object_costs_no_write_even_if_its_file_moved() {
     moved.provenance.file = "elsewhere/web.yaml".into();
     moved.provenance.line = 40;
     moved.generation = 7;
-    let worlds = Worlds::new().object(&moved).pod(&instance("web", spec(100, 64)));
-    assert_eq!(planned(&worlds.world), "");
+    let builder = SnapshotBuilder::new().object(&moved).pod(&instance("web", spec(100, 64)));
+    assert_eq!(planned(&builder.snapshot), "");
 }
 
 #[test]
@@ -42,8 +42,8 @@ fn a_label_is_changed_in_place_and_keeps_the_uid() {
     let mut labelled = object("web", spec(100, 64));
     labelled.metadata.labels.insert("tier".into(), "front".into());
     labelled.provenance.commit = "2".repeat(40);
-    let worlds = Worlds::new().object(&labelled).pod(&instance("web", spec(100, 64)));
-    let plan = plan(&worlds.world);
+    let builder = SnapshotBuilder::new().object(&labelled).pod(&instance("web", spec(100, 64)));
+    let plan = plan(&builder.snapshot);
     assert_eq!(
         plan.to_string(),
         "put pods/default/web if at 2: metadata changed by commit 222222222222, in place\n"
@@ -60,8 +60,8 @@ fn another_login_of_the_same_hash_is_told_in_place() {
     let mut rotated = object("web", spec(100, 64));
     let blob = BlobRef { digest: "0a".repeat(32), size: 1, kind: BlobKind::Secret };
     rotated.files.insert("secrets/login.age".to_owned(), blob);
-    let worlds = Worlds::new().object(&rotated).pod(&instance("web", spec(100, 64)));
-    let plan = plan(&worlds.world);
+    let builder = SnapshotBuilder::new().object(&rotated).pod(&instance("web", spec(100, 64)));
+    let plan = plan(&builder.snapshot);
     let super::super::Change::Put(value) = &plan.writes[0].change else { panic!("{plan}") };
     let pod: schema::records::PodInstance = schema::codec::decode(value).unwrap();
     assert_eq!((pod.uid, &pod.files), (instance("web", spec(100, 64)).uid, &rotated.files));
@@ -69,15 +69,19 @@ fn another_login_of_the_same_hash_is_told_in_place() {
 
 #[test]
 fn another_spec_is_another_pod() {
-    let worlds = Worlds::new().object(&object("web", spec(200, 64))).pod(&instance("web", spec(100, 64)));
-    assert_eq!(planned(&worlds.world), "put pods/default/web if at 2: spec changed by commit 111111111111\n");
+    let builder =
+        SnapshotBuilder::new().object(&object("web", spec(200, 64))).pod(&instance("web", spec(100, 64)));
+    assert_eq!(
+        planned(&builder.snapshot),
+        "put pods/default/web if at 2: spec changed by commit 111111111111\n"
+    );
 }
 
 #[test]
 fn a_removed_object_takes_its_pod_along_before_anything_new_comes() {
-    let worlds = Worlds::new().pod(&instance("zoo", spec(1, 1))).object(&object("ant", spec(1, 1)));
+    let builder = SnapshotBuilder::new().pod(&instance("zoo", spec(1, 1))).object(&object("ant", spec(1, 1)));
     assert_eq!(
-        planned(&worlds.world),
+        planned(&builder.snapshot),
         "delete pods/default/zoo if at 1: its object is gone\n\
          put pods/default/ant if absent: wanted by commit 111111111111\n"
     );
@@ -88,11 +92,11 @@ fn pods_of_other_owners_are_left_alone() {
     let mut other = instance("web-x1", PodSpec::default());
     other.owner.kind = Kind::ReplicaSet;
     other.owner.name = "web".into();
-    let worlds = Worlds::new().pod(&other);
-    assert_eq!(planned(&worlds.world), "");
-    let worlds = worlds.object(&object("web-x1", spec(1, 1)));
+    let builder = SnapshotBuilder::new().pod(&other);
+    assert_eq!(planned(&builder.snapshot), "");
+    let builder = builder.object(&object("web-x1", spec(1, 1)));
     assert_eq!(
-        planned(&worlds.world),
+        planned(&builder.snapshot),
         "note Pod/default/web-x1 NameTaken: a pod of ReplicaSet/web has this name and is left alone; \
          rename one of the two\n"
     );
@@ -100,9 +104,9 @@ fn pods_of_other_owners_are_left_alone() {
 
 #[test]
 fn an_object_that_cannot_be_read_is_not_an_object_that_is_gone() {
-    let worlds = Worlds::new().pod(&instance("web", spec(1, 1))).garbage(&object_key("web"));
+    let builder = SnapshotBuilder::new().pod(&instance("web", spec(1, 1))).garbage(&object_key("web"));
     assert_eq!(
-        planned(&worlds.world),
+        planned(&builder.snapshot),
         "note Pod/default/web Unreadable: the value of /minik8s/objects/Pod/default/web can't be read; \
          what hangs on it stays as it is\n"
     );
@@ -110,8 +114,9 @@ fn an_object_that_cannot_be_read_is_not_an_object_that_is_gone() {
 
 #[test]
 fn a_pod_that_cannot_be_read_is_not_written_over() {
-    let worlds = Worlds::new().object(&object("web", spec(1, 1))).garbage(&Key::Pod(pod_ref("web")));
-    let plan = plan(&worlds.world);
+    let builder =
+        SnapshotBuilder::new().object(&object("web", spec(1, 1))).garbage(&Key::Pod(pod_ref("web")));
+    let plan = plan(&builder.snapshot);
     assert!(plan.writes.is_empty(), "{plan}");
     assert_eq!(plan.notes.len(), 1, "{plan}");
 }
@@ -122,10 +127,10 @@ fn a_pod_too_large_for_a_key_is_told_and_not_written() {
     big.containers[0].args = vec!["x".repeat(70_000)];
     let mut object = object("web", spec(1, 1));
     object.resource = schema::kinds::Resource::Pod(big.into());
-    let mut world = World::default();
-    let versioned = schema::world::Versioned { value: object, create_revision: 1, mod_revision: 1 };
-    world.objects.insert(versioned.value.reference(), versioned.into());
-    let plan = plan(&world);
+    let mut snapshot = Snapshot::default();
+    let versioned = schema::snapshot::Versioned { value: object, create_revision: 1, mod_revision: 1 };
+    snapshot.objects.insert(versioned.value.reference(), versioned.into());
+    let plan = plan(&snapshot);
     assert!(plan.writes.is_empty(), "{plan}");
     assert!(plan.to_string().contains("NotWritten: value of 7"), "{plan}");
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use schema::object::{Object, Provenance};
+use schema::snapshot::{Table, Versioned};
 use schema::violation::rules;
-use schema::world::{Table, Versioned};
 
 use super::super::load::{Manifests, parse};
 use super::super::tests::generator;

@@ -9,16 +9,16 @@ use std::sync::Arc;
 
 use schema::meta::ObjectRef;
 use schema::object::Object;
+use schema::snapshot::{Table, Versioned};
 use schema::violation::{Rule, Violation};
-use schema::world::{Table, Versioned};
 
 pub(crate) use addresses::warn as warn_of_addresses;
 pub(super) use exclusive::exclusives;
 pub(super) use order::removed;
 pub(super) use reference::dependencies;
 
-use super::cut::{Homes, homes};
 use super::load::{Draft, ManifestFile, Manifests};
+use super::truncated::{Homes, homes};
 use scene::Scene;
 
 mod addresses;
@@ -106,7 +106,7 @@ pub fn check<'a>(
     }
     let absent = absent(source, &claims, live);
     let gone = owners::vanished(manifests, &absent);
-    for (file, violation) in gone.into_iter().chain(owners::cut_short(manifests, &absent)) {
+    for (file, violation) in gone.into_iter().chain(owners::truncated(manifests, &absent)) {
         quarantined.entry(file).or_default().push(violation);
     }
     // The files of losers are quarantined by now, so at most one of the rivals is in a good file.

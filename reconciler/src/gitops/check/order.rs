@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use schema::meta::{ObjectMeta, ObjectRef};
 use schema::object::Object;
-use schema::world::Table;
+use schema::snapshot::Table;
 
 use super::Claim;
 use super::reference::dependencies;

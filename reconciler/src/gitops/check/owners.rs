@@ -55,7 +55,7 @@ pub(super) fn judge<'a>(
         .collect()
 }
 
-/// Files that live objects came from, and that are still there but say nothing any more: cut short
+/// Files that live objects came from, and that are still there but say nothing any more: truncated
 /// or emptied by mistake. Whoever means it removes the file.
 pub(super) fn vanished(manifests: &Manifests, absent: &[Live<'_>]) -> Vec<(Arc<str>, Violation)> {
     let mut found = Vec::new();
@@ -77,13 +77,13 @@ pub(super) fn vanished(manifests: &Manifests, absent: &[Live<'_>]) -> Vec<(Arc<s
 }
 
 /// Files that live objects came from, and of which only the beginning is there.
-pub(super) fn cut_short(manifests: &Manifests, absent: &[Live<'_>]) -> Vec<(Arc<str>, Violation)> {
+pub(super) fn truncated(manifests: &Manifests, absent: &[Live<'_>]) -> Vec<(Arc<str>, Violation)> {
     let mut found = Vec::new();
     for (object, live) in absent {
         let home = manifests.get_key_value(live.value.provenance.file.as_str());
         // What is wrong in it says more.
-        let is_cut = |file: &ManifestFile| file.is_cut_short && !file.has_errors();
-        let Some((file, _)) = home.filter(|(_, file)| is_cut(file)) else { continue };
+        let is_truncated = |file: &ManifestFile| file.is_truncated && !file.has_errors();
+        let Some((file, _)) = home.filter(|(_, file)| is_truncated(file)) else { continue };
         let message =
             format!("{object} is missing, and {file} is the beginning of what it was, cut within a document");
         let violation = Violation::of(&rules::FILE_CUT_SHORT, &**file, (0, 0), message)

@@ -1,6 +1,6 @@
 //! What else is wrong with files that can't be applied anyway. Pure.
 //!
-//! Takes all files as if each could be applied, so that nobody who mends one mistake is told the next one
+//! Takes all files as if each could be applied, so that nobody who mends one mistake is reported the next one
 //! only then. Who wins and who falls is decided before: nothing here puts a file into quarantine.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,8 +15,8 @@ use super::links::owner;
 use super::reference::shown;
 use super::scene::{Fault, Present, Scene};
 
-/// Object, rule and field of what has been told.
-type Told = BTreeSet<(String, String, String)>;
+/// Object, rule and field of what has been reported.
+type Reported = BTreeSet<(String, String, String)>;
 
 /// Someone who would have, or has, what only one can have.
 #[derive(Debug)]
@@ -33,12 +33,12 @@ pub(super) fn tell(scene: &mut Scene<'_>) {
     if !scene.claims.iter().any(|claim| scene.is_quarantined(claim)) {
         return;
     }
-    let told = told(scene);
-    clashes(scene, &told);
-    circles(scene, &told);
+    let reported = reported(scene);
+    clashes(scene, &reported);
+    circles(scene, &reported);
 }
 
-fn told(scene: &Scene<'_>) -> Told {
+fn reported(scene: &Scene<'_>) -> Reported {
     let field = |message: &str| message.split(": ").next().unwrap_or_default().to_owned();
     let all = scene.violations().filter_map(|violation| {
         Some((violation.object.clone()?, violation.rule.clone(), field(&violation.message)))
@@ -46,7 +46,7 @@ fn told(scene: &Scene<'_>) -> Told {
     all.collect()
 }
 
-fn clashes<'a>(scene: &mut Scene<'a>, told: &Told) {
+fn clashes<'a>(scene: &mut Scene<'a>, reported: &Reported) {
     for (exclusive, holders) in holders(scene) {
         let place = |holder: &Holder<'a>| holder.claim.map(|claim| (claim.file, claim.draft.line));
         // Whoever is in no quarantine has it by what was decided.
@@ -65,7 +65,7 @@ fn clashes<'a>(scene: &mut Scene<'a>, told: &Told) {
         for loser in losers {
             let (rule, help) = (exclusive.rule(), exclusive.help(loser.wish.shares));
             let fault = Fault { rule, path: &loser.wish.path, message: &message, help };
-            blame(scene, loser.claim, &fault, told);
+            blame(scene, loser.claim, &fault, reported);
         }
     }
 }
@@ -96,19 +96,19 @@ fn holders<'a>(scene: &Scene<'a>) -> BTreeMap<Exclusive, Vec<Holder<'a>>> {
     found
 }
 
-fn circles(scene: &mut Scene<'_>, told: &Told) {
+fn circles(scene: &mut Scene<'_>, reported: &Reported) {
     let waits = Waits::of(scene);
     for Waiting { claim, path, message } in waits.circles(scene, |object| scene.meant(object), None) {
         let fault =
             Fault { rule: &rules::DEPENDENCY_CYCLE, path: &path, message: &message, help: cycles::HELP };
-        blame(scene, Some(claim), &fault, told);
+        blame(scene, Some(claim), &fault, reported);
     }
 }
 
-fn blame<'a>(scene: &mut Scene<'a>, claim: Option<&Claim<'a>>, fault: &Fault<'_>, told: &Told) {
+fn blame<'a>(scene: &mut Scene<'a>, claim: Option<&Claim<'a>>, fault: &Fault<'_>, reported: &Reported) {
     let Some(claim) = claim.filter(|claim| scene.is_quarantined(claim)) else { return };
     let object = claim.draft.reference.to_string();
-    if !told.contains(&(object, fault.rule.id.to_owned(), shown(fault.path))) {
+    if !reported.contains(&(object, fault.rule.id.to_owned(), shown(fault.path))) {
         scene.blame(claim, fault);
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use schema::kinds::Resource;
 use schema::meta::ObjectRef;
 use schema::object::Object;
+use schema::snapshot::{Table, Versioned};
 use schema::violation::{OwnedStep, Rule, Violation};
-use schema::world::{Table, Versioned};
 
 use super::super::prune::is_protected;
 use super::findings::Findings;

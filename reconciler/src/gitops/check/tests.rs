@@ -1,7 +1,7 @@
 //! Who has an object, and what a check of a commit finds.
 
 use schema::object::Provenance;
-use schema::world::Versioned;
+use schema::snapshot::Versioned;
 
 use super::*;
 use crate::gitops::load::parse;

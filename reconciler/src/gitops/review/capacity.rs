@@ -4,7 +4,7 @@ use schema::kinds::Resource;
 use schema::kinds::pod::PodSpec;
 use schema::quantity::{Cpu, Memory};
 
-use super::effects::Worlds;
+use super::effects::SnapshotBuilder;
 
 /// What one node has for pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,12 +28,12 @@ struct Need {
 
 /// What is missing, one sentence each. Sums are compared: what fits in sum may still fit no node,
 /// but what does not fit in sum never will.
-pub(super) fn missing(worlds: &Worlds<'_>, nodes: &[Room]) -> Vec<String> {
+pub(super) fn missing(builder: &SnapshotBuilder<'_>, nodes: &[Room]) -> Vec<String> {
     let mut need = Need::default();
     let mut lines = Vec::new();
     let largest = |of: fn(&Room) -> u64| nodes.iter().map(of).max().unwrap_or_default();
     let (largest_cpu, largest_memory) = (largest(|node| node.cpu.millis), largest(|node| node.memory.bytes));
-    for (object, resource) in worlds.after() {
+    for (object, resource) in builder.after() {
         let (spec, count): (&PodSpec, u64) = match resource {
             Resource::Pod(spec) => (spec, 1),
             Resource::ReplicaSet(set) => (&set.template.spec, u64::from(set.replicas)),

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use schema::codec::content_hash;
 use schema::meta::ObjectRef;
 use schema::object::Object;
-use schema::world::Table;
+use schema::snapshot::Table;
 
 use super::Action;
 use crate::gitops::plan::{Act, Step, SyncPlan, Why};

@@ -186,9 +186,9 @@ pub struct Frame<'a> {
 
 /// The plan as a person reads it.
 pub fn review(situation: &Situation, plan: &SyncPlan, frame: &Frame<'_>) -> Review {
-    let worlds = effects::Worlds::new(&situation.live, &plan.steps);
-    let mut endpoints = effects::endpoints::lost(&worlds, &plan.steps);
-    let changes = plan.steps.iter().map(|step| change(situation, &worlds, step, &mut endpoints)).collect();
+    let builder = effects::SnapshotBuilder::new(&situation.live, &plan.steps);
+    let mut endpoints = effects::endpoints::lost(&builder, &plan.steps);
+    let changes = plan.steps.iter().map(|step| change(situation, &builder, step, &mut endpoints)).collect();
     let counts = plan.counts();
     let summary = Summary {
         create: counts.create,
@@ -206,14 +206,14 @@ pub fn review(situation: &Situation, plan: &SyncPlan, frame: &Frame<'_>) -> Revi
         changes,
         violations: violations(situation, plan),
         prune: prune(situation, plan),
-        capacity: frame.nodes.map(|nodes| capacity::missing(&worlds, nodes)).unwrap_or_default(),
+        capacity: frame.nodes.map(|nodes| capacity::missing(&builder, nodes)).unwrap_or_default(),
         notes: frame.notes.to_vec(),
     }
 }
 
 fn change(
     situation: &Situation,
-    worlds: &effects::Worlds<'_>,
+    builder: &effects::SnapshotBuilder<'_>,
     step: &Step,
     endpoints: &mut BTreeMap<ObjectRef, Vec<Effect>>,
 ) -> Change {
@@ -241,7 +241,7 @@ fn change(
         Why::Changed(_) => reason(&fields),
         other => other.to_string(),
     };
-    let mut effects = effects::of(worlds, step, &fields);
+    let mut effects = effects::of(builder, step, &fields);
     effects.extend(endpoints.remove(&step.object).unwrap_or_default());
     Change {
         action: Action::of(&step.act),

@@ -8,7 +8,7 @@ use insta::assert_snapshot;
 use proptest::prelude::*;
 use schema::meta::ObjectRef;
 use schema::object::Object;
-use schema::world::Table;
+use schema::snapshot::Table;
 
 use super::*;
 use crate::git::{CommitMeta, Relation};

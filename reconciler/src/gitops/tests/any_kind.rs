@@ -11,16 +11,16 @@ use schema::codec;
 use schema::kinds::Kind;
 use schema::meta::ObjectRef;
 use schema::object::Object;
-use schema::world::{Table, Versioned};
+use schema::snapshot::{Table, Versioned};
 
 use super::kit::Files;
 use super::proofs::{applied, ends_between_documents, generator, situation, without_place};
 use super::rounds;
 use crate::git::CommitMeta;
-use crate::gitops::cut::is_cut_short;
 use crate::gitops::load::parse;
 use crate::gitops::plan::{Act, Situation, Step, SyncPlan, Why, plan};
 use crate::gitops::review::Digest;
+use crate::gitops::truncated::is_truncated;
 
 /// Broken files in a plain `cargo test`, for each round.
 const BREAKS: u64 = 10;
@@ -156,14 +156,14 @@ fn a_file_of_any_kind_broken_at_any_byte_by_any_hand_removes_nothing() {
         let at = random(u32::try_from(text.len()).unwrap()) as usize;
         let bytes = wound(&text, at, &mut random);
         let mut parsed = parse(&file, &bytes);
-        parsed.is_cut_short = is_cut_short(&bytes, text.as_bytes());
-        cut += usize::from(parsed.is_cut_short && !parsed.has_errors());
+        parsed.is_truncated = is_truncated(&bytes, text.as_bytes());
+        cut += usize::from(parsed.is_truncated && !parsed.has_errors());
         if let Some(kept) = std::str::from_utf8(&bytes).ok().filter(|kept| text.starts_with(kept)) {
             let is_whole = kept.len() == text.len() || ends_between_documents(&text, kept.len());
-            assert_eq!(parsed.is_cut_short, !is_whole, "MINIK8S_SEED={seed}, byte {at}");
+            assert_eq!(parsed.is_truncated, !is_whole, "MINIK8S_SEED={seed}, byte {at}");
         }
         // A byte may make one valid file of another, as a person would: that is for whoever reviews it.
-        if parsed.is_manifest && !parsed.has_errors() && !parsed.is_cut_short {
+        if parsed.is_manifest && !parsed.has_errors() && !parsed.is_truncated {
             continue;
         }
         broken += 1;

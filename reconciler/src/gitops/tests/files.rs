@@ -8,10 +8,10 @@ use std::path::Path;
 use git2::{Oid, Repository, Signature};
 use schema::files::BlobKind;
 use schema::kinds::{Kind, Resource};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::object::Object;
 use schema::records::{OwnerRef, PodInstance, SourceState};
-use schema::world::{Versioned, World};
+use schema::snapshot::{Snapshot, Versioned};
 
 use super::kit::{Cluster, Files, Repo, merge_of, pod};
 use crate::blobs::{BlobStore, Blobs, BlobsError};
@@ -33,13 +33,13 @@ fn repo(files: &[(&str, &str)]) -> Repo {
     Repo::new(files)
 }
 
-fn world(objects: impl IntoIterator<Item = Object>) -> World {
-    let mut world = World { synced: true, ..World::default() };
+fn snapshot(objects: impl IntoIterator<Item = Object>) -> Snapshot {
+    let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
     for value in objects {
         let versioned = Versioned { value, create_revision: 1, mod_revision: 1 };
-        world.objects.insert(versioned.value.reference(), versioned.into());
+        snapshot.objects.insert(versioned.value.reference(), versioned.into());
     }
-    world
+    snapshot
 }
 
 /// Red without `files` in `Object::hash_of`, and without the second look at unchanged manifests in
@@ -159,12 +159,12 @@ async fn only_what_is_live_is_served_and_what_is_missing_is_made_again() {
     let (old, new) = (&first.files["x.txt"], &second.files["x.txt"]);
     let (blobs, store) = (Blobs::new(&repo.state()), BlobStore::new(&repo.state()));
     assert!(store.has(old) && store.has(new));
-    let world = world([second.clone()]);
-    assert!(matches!(blobs.open(&world, &old.digest), Err(BlobsError::Unreferred(_))));
-    assert!(matches!(blobs.open(&world, "../lock"), Err(BlobsError::Digest(_))));
+    let snapshot = snapshot([second.clone()]);
+    assert!(matches!(blobs.open(&snapshot, &old.digest), Err(BlobsError::Unreferred(_))));
+    assert!(matches!(blobs.open(&snapshot, "../lock"), Err(BlobsError::Digest(_))));
 
     store.remove(&new.digest).unwrap();
-    let (mut file, size) = blobs.open(&world, &new.digest).unwrap();
+    let (mut file, size) = blobs.open(&snapshot, &new.digest).unwrap();
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).unwrap();
     assert_eq!((bytes.len() as u64, size), (new.size, new.size));
@@ -176,19 +176,19 @@ async fn only_what_is_live_is_served_and_what_is_missing_is_made_again() {
         .unwrap()
         .set_len(3)
         .unwrap();
-    assert_eq!(blobs.open(&world, &new.digest).unwrap().1, new.size);
+    assert_eq!(blobs.open(&snapshot, &new.digest).unwrap().1, new.size);
 
     // Other bytes of the same size; a process that saw the right ones does not look again.
     let path = repo.state().join("reconciler/blobs").join(&new.digest);
     fs::remove_file(&path).unwrap();
     fs::write(&path, vec![b'x'; usize::try_from(new.size).unwrap()]).unwrap();
-    let (mut file, _) = Blobs::new(&repo.state()).open(&world, &new.digest).unwrap();
+    let (mut file, _) = Blobs::new(&repo.state()).open(&snapshot, &new.digest).unwrap();
     let mut mended = Vec::new();
     file.read_to_end(&mut mended).unwrap();
     assert!(mended == bytes, "what was on disk is given out as it is");
 
     // A pod of the former revision still waits for its file.
-    let mut waiting = world.clone();
+    let mut waiting = snapshot.clone();
     let pod = pod_of(&first);
     let versioned = Versioned { value: pod, create_revision: 1, mod_revision: 1 };
     waiting.pods.insert(versioned.value.reference(), versioned.into());
@@ -197,14 +197,14 @@ async fn only_what_is_live_is_served_and_what_is_missing_is_made_again() {
 
     store.remove(&new.digest).unwrap();
     fs::remove_dir_all(repo.mirror()).unwrap();
-    assert!(matches!(blobs.open(&world, &new.digest), Err(BlobsError::Absent(_))));
+    assert!(matches!(blobs.open(&snapshot, &new.digest), Err(BlobsError::Absent(_))));
     cluster.run().await;
-    assert_eq!(blobs.open(&world, &new.digest).unwrap().1, new.size, "the mirror is fetched again");
+    assert_eq!(blobs.open(&snapshot, &new.digest).unwrap().1, new.size, "the mirror is fetched again");
 }
 
 fn pod_of(object: &Object) -> PodInstance {
     let Resource::Pod(spec) = &object.resource else { panic!("{object:?}") };
-    let id = PodRef::new("default", &*object.metadata.name);
+    let id = NamespacedName::new("default", &*object.metadata.name);
     let owner = OwnerRef { kind: Kind::Pod, name: object.metadata.name.clone() };
     PodInstance {
         namespace: id.namespace.clone(),
@@ -233,7 +233,7 @@ async fn a_disk_that_takes_no_content_does_not_keep_the_rest_from_being_applied(
     let a = cluster.objects().await["a"].clone();
     fs::remove_file(&blobs).unwrap();
     let digest = a.files["x.txt"].digest.clone();
-    assert!(Blobs::new(&repo.state()).open(&world([a]), &digest).is_ok(), "made when it is asked for");
+    assert!(Blobs::new(&repo.state()).open(&snapshot([a]), &digest).is_ok(), "made when it is asked for");
 }
 
 const FILE: i32 = 0o100_644;

@@ -1,12 +1,12 @@
 //! Two reconcilers over two real repositories: pushes, hooks at either one, changes of the lead,
 //! restarts, all at random. Objects end as the last commit has them, and nobody waits for a poll.
 //!
-//! The real source loop, mirror, doors, followers, drivers, elections and reflectors; only the store
+//! The real source loop, mirror, targets, followers, drivers, elections and reflectors; only the store
 //! is in memory. `webhooks/tests/interleavings.rs` tries many more orders with a stand-in for the
 //! loop, in paused time; Git takes real time. `MINIK8S_ROUNDS` is the number of stories,
 //! `MINIK8S_SEED` another first one.
 //!
-//! Seen red with a leader that plans on a world older than its own term, and with a receipt that is
+//! Seen red with a leader that plans on a snapshot older than its own term, and with a receipt that is
 //! dated after the nudge that its hook gave: both were so when this test was written. Broken on purpose,
 //! with a `Nudge` that wakes only who waits already (`notify_waiters`: a hint during a run is dropped),
 //! 26 of 30 stories did not end; with a follower that does not look because of receipts that others took
@@ -42,7 +42,7 @@ use crate::daemon::pass_on;
 use crate::git::SourceConfig;
 use crate::gitops::SourceLoop;
 use crate::webhooks::payload::Hint;
-use crate::webhooks::{Arrival, Door, Follower, Intake};
+use crate::webhooks::{Follower, IncomingDelivery, Intake, SourceTarget};
 
 /// Stories in a plain `cargo test`.
 const STORIES: u64 = 30;
@@ -92,7 +92,7 @@ impl Reconciler {
     }
 
     async fn hook(&self, (source, id): (usize, u64)) {
-        let arrival = Arrival {
+        let incoming = IncomingDelivery {
             provider: Provider::GitHub,
             event: "push".into(),
             id: Some(id.to_string()),
@@ -101,7 +101,7 @@ impl Reconciler {
             peer: "192.0.2.1".into(),
         };
         let intake = &self.running.intake;
-        intake.take(intake.door(Some(SOURCES[source])).unwrap(), arrival).await;
+        intake.take(intake.target(Some(SOURCES[source])).unwrap(), incoming).await;
     }
 }
 
@@ -112,32 +112,33 @@ impl Running {
         let shared: SharedStore = Arc::new(store.clone());
         let (fence, election) =
             election::spawn(Arc::clone(&shared), name.to_owned(), LEADER_TTL, token.clone());
-        let (world, reflector) = reflector::spawn(Arc::clone(&shared), vec![ROOT.to_owned()], token.clone());
+        let (snapshot, reflector) =
+            reflector::spawn(Arc::clone(&shared), vec![ROOT.to_owned()], token.clone());
         for task in [election, reflector] {
             tasks.spawn(async move { task.await.unwrap() });
         }
         let events = EventRecorder::disabled();
-        let (mut doors, mut runs) = (Vec::new(), Vec::new());
+        let (mut targets, mut runs) = (Vec::new(), Vec::new());
         for config in configs {
-            let (shared, world, fence) = (Arc::clone(&shared), world.clone(), fence.clone());
+            let (shared, snapshot, fence) = (Arc::clone(&shared), snapshot.clone(), fence.clone());
             let sync = SourceLoop::new(
                 config.clone(),
                 state.to_owned(),
                 shared,
-                world.clone(),
+                snapshot.clone(),
                 fence.clone(),
                 events.clone(),
             );
             let (nudge, nudged) = Nudge::new();
             let (last_run, last) = watch::channel(None);
             tasks.spawn(Driver::every(config.poll).run(sync, nudged, token.clone(), last_run));
-            tasks.spawn(pass_on(world, fence, [], nudge.clone(), token.clone()));
-            doors.push(Door::of_branch(&config.name, "main", nudge));
+            tasks.spawn(pass_on(snapshot, fence, [], nudge.clone(), token.clone()));
+            targets.push(SourceTarget::of_branch(&config.name, "main", nudge));
             runs.push(last);
         }
-        let intake = Arc::new(Intake::new(doors, world.clone(), Arc::clone(&shared), name));
+        let intake = Arc::new(Intake::new(targets, snapshot.clone(), Arc::clone(&shared), name));
         let follower = Follower {
-            world,
+            snapshot,
             fence: fence.clone(),
             store: shared,
             intake: Arc::clone(&intake),

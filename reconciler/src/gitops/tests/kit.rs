@@ -12,15 +12,15 @@ use schema::control::{Loop, Next, Observation, Plan as _};
 use schema::keys::Key;
 use schema::kinds::pod::{PodPhase, PodStatus};
 use schema::kinds::{Kind, Resource};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::object::Object;
 use schema::records::{Binding, Heartbeat, OwnerRef, PodInstance, Revision, SourceStatus};
+use schema::snapshot::{Change, Snapshot};
 use schema::store::election::{Fence, FenceReader};
 use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
-use schema::store::reflector::{WorldPublisher, WorldReader};
+use schema::store::reflector::{SnapshotReader, WorldPublisher};
 use schema::store::{Op, Store, TxnOutcome};
-use schema::world::{Change, World};
 use tempfile::TempDir;
 
 use super::crash::CrashingStore;
@@ -164,10 +164,10 @@ pub(in crate::gitops) struct Cluster {
     pub(in crate::gitops) store: MemoryStore,
     pub(in crate::gitops) fence: Fence,
     crashing: CrashingStore,
-    world: World,
+    snapshot: Snapshot,
     known: BTreeMap<String, i64>,
     publisher: WorldPublisher,
-    reader: WorldReader,
+    reader: SnapshotReader,
     pub(in crate::gitops) sync: SourceLoop,
     config: SourceConfig,
     state: PathBuf,
@@ -196,8 +196,8 @@ impl Cluster {
             },
         };
         let fence = Fence { create_revision: fence };
-        let world = World { synced: true, ..World::default() };
-        let (publisher, reader) = WorldReader::channel(world.clone());
+        let snapshot = Snapshot { synced: true, ..Snapshot::default() };
+        let (publisher, reader) = SnapshotReader::channel(snapshot.clone());
         let crashing = CrashingStore::new(store.clone());
         let sync = new_loop(&config, state, &crashing, &reader, fence);
         let known = BTreeMap::new();
@@ -205,7 +205,7 @@ impl Cluster {
             store,
             fence,
             crashing,
-            world,
+            snapshot,
             known,
             publisher,
             reader,
@@ -231,7 +231,7 @@ impl Cluster {
     }
 
     /// What a reflector does.
-    pub(in crate::gitops) async fn reflect(&mut self) -> &World {
+    pub(in crate::gitops) async fn reflect(&mut self) -> &Snapshot {
         let listing = self.store.list("/minik8s/").await.unwrap();
         let mut gone: BTreeSet<String> = self.known.keys().cloned().collect();
         for item in listing.items {
@@ -241,15 +241,15 @@ impl Cluster {
             }
             let (key, value) = (item.key, item.value);
             let (create_revision, mod_revision) = (item.create_revision, item.mod_revision);
-            self.world.apply(&Change::Put { key, value, create_revision, mod_revision });
+            self.snapshot.apply(&Change::Put { key, value, create_revision, mod_revision });
         }
         for key in gone {
             self.known.remove(&key);
-            self.world.apply(&Change::Delete { key });
+            self.snapshot.apply(&Change::Delete { key });
         }
-        self.world.revision = listing.revision;
-        self.publisher.publish(self.world.clone());
-        &self.world
+        self.snapshot.revision = listing.revision;
+        self.publisher.publish(self.snapshot.clone());
+        &self.snapshot
     }
 
     /// One run of the loop.
@@ -258,7 +258,7 @@ impl Cluster {
         self.step().await
     }
 
-    /// One run of the loop on the world as it was last reflected.
+    /// One run of the loop on the snapshot as it was last reflected.
     pub(in crate::gitops) async fn step(&mut self) -> Ran {
         let observed = match self.sync.observe().await {
             Ok(Observation::Ready(observed)) => observed,
@@ -302,7 +302,7 @@ impl Cluster {
         let object = self.objects().await.remove(name).expect("the object is live");
         let Resource::Pod(spec) = object.resource else { panic!("{name} is no pod") };
         let owner = OwnerRef { kind: Kind::Pod, name: name.to_owned() };
-        let pod = PodRef::new("default", name);
+        let pod = NamespacedName::new("default", name);
         let instance = PodInstance {
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
@@ -381,10 +381,17 @@ fn new_loop(
     config: &SourceConfig,
     state: &Path,
     store: &CrashingStore,
-    world: &WorldReader,
+    snapshot: &SnapshotReader,
     fence: Fence,
 ) -> SourceLoop {
     let fence = FenceReader::fixed(Some(fence));
     let events = EventRecorder::disabled();
-    SourceLoop::new(config.clone(), state.to_owned(), Arc::new(store.clone()), world.clone(), fence, events)
+    SourceLoop::new(
+        config.clone(),
+        state.to_owned(),
+        Arc::new(store.clone()),
+        snapshot.clone(),
+        fence,
+        events,
+    )
 }

@@ -155,7 +155,7 @@ proptest! {
             pods.map(|(name, port)| (format!("{name}.yaml"), on_port(&format!("p{name}"), port))).collect()
         };
         let first = files(&mut (0_u8..24).zip(before));
-        let none = schema::world::Table::new();
+        let none = schema::snapshot::Table::new();
         let live = applied(&none, &plan(&situation(&first, &none)).steps);
         let mut second = files(&mut after.into_iter());
         if broken {

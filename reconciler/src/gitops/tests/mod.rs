@@ -2,7 +2,6 @@
 
 mod any_kind;
 mod crash;
-mod cut;
 mod dangerous;
 mod files;
 mod held;
@@ -13,6 +12,7 @@ mod numbers;
 mod proofs;
 mod reviewed;
 mod story;
+mod truncated;
 mod waiting;
 mod walk;
 

@@ -108,7 +108,7 @@ fn a_plan_of_ten_thousand_by_parts() {
     use crate::gitops::check::{check, homes_in_question};
     use crate::gitops::plan::plan;
 
-    let none = schema::world::Table::new();
+    let none = schema::snapshot::Table::new();
     let first = situation(&fleet(), &none);
     let live = applied(&none, &plan(&first).steps);
     let next = crate::gitops::plan::Situation { live, ..first };

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError};
 use schema::object::Object;
-use schema::world::{Table, Versioned};
+use schema::snapshot::{Table, Versioned};
 
 use super::kit::{Cluster, Files, Repo, many, pod};
 use crate::git::CommitMeta;
-use crate::gitops::cut::is_cut_short;
 use crate::gitops::load::{Manifests, parse};
 use crate::gitops::plan::{Act, Situation, Step, plan};
 use crate::gitops::prune::Lineage;
+use crate::gitops::truncated::is_truncated;
 
 const IMAGES: [&str; 3] = ["one", "two", "three"];
 
@@ -359,9 +359,9 @@ proptest! {
         let path: Arc<str> = Arc::from(files.keys().nth(victim).unwrap().as_str());
         let mut cut = situation(&files, &live);
         let mut file = (*cut.manifests[&path]).clone();
-        file.is_cut_short = is_cut_short(after.as_bytes(), before.as_bytes());
+        file.is_truncated = is_truncated(after.as_bytes(), before.as_bytes());
         if how == 0 {
-            prop_assert_eq!(file.is_cut_short, !ends_between_documents(&before, at));
+            prop_assert_eq!(file.is_truncated, !ends_between_documents(&before, at));
         }
         // Cut between two documents, a file is whole: what follows was taken out of it.
         prop_assume!(how != 0 || !ends_between_documents(&before, at));

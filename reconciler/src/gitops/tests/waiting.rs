@@ -3,9 +3,9 @@
 use jiff::SignedDuration;
 use schema::kinds::pod::PodPhase;
 use schema::records::{SourceErrorKind, SourceState};
+use schema::snapshot::Snapshot;
 use schema::store::memory::MemoryStore;
 use schema::store::{Op, Store, TxnOutcome};
-use schema::world::World;
 
 use super::kit::{Cluster, Repo, pod, pods};
 use crate::gitops::verdict::plan::plan;
@@ -122,7 +122,8 @@ async fn each_wait_of_a_chain_ends_at_a_deadline_of_its_own() {
     // What was released last has its whole time to become healthy.
     let released = cluster.status().await.released_at.expect("a wait ended");
     let sources = ["main".to_owned()].into();
-    let verdicts = |world: &World, after: i32| plan(world, &sources, released + second * after).decided;
+    let verdicts =
+        |snapshot: &Snapshot, after: i32| plan(snapshot, &sources, released + second * after).decided;
     assert!(verdicts(cluster.reflect().await, 119).iter().all(|(revision, _)| revision.sequence == 1));
     assert!(verdicts(cluster.reflect().await, 120).iter().any(|(revision, _)| revision.sequence == 2));
 }

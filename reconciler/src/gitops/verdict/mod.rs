@@ -1,8 +1,8 @@
 //! The loop that follows what was applied: verdicts on commits, sources nobody configures any more,
 //! and a nudge for a source whose objects may stop waiting.
 //!
-//! Reads the world, decides in `plan.rs`, writes `revisions/` and the statuses of sources that have
-//! no loop of their own. Nudged by every change of the world; a change of nothing costs no write.
+//! Reads the snapshot, decides in `plan.rs`, writes `revisions/` and the statuses of sources that have
+//! no loop of their own. Nudged by every change of the snapshot; a change of nothing costs no write.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use schema::codec;
 use schema::control::{Loop, LoopError, Next, Nudge, Observation};
 use schema::keys::Key;
 use schema::records::{EventType, Revision, Verdict};
+use schema::snapshot::Snapshot;
 use schema::store::election::{Fence, FenceReader};
 use schema::store::events::{EventDraft, EventRecorder};
-use schema::store::reflector::WorldReader;
+use schema::store::reflector::SnapshotReader;
 use schema::store::{Guard, Op, SharedStore};
-use schema::world::World;
 
 use super::status::short;
 use super::{apply, bounds};
@@ -36,7 +36,7 @@ pub struct VerdictLoop {
     /// The configured sources, and what wakes their loops.
     sources: BTreeMap<String, Nudge>,
     store: SharedStore,
-    world: WorldReader,
+    snapshot: SnapshotReader,
     fence: FenceReader,
     events: EventRecorder,
     woken: Woken,
@@ -45,7 +45,7 @@ pub struct VerdictLoop {
 /// What one run saw.
 pub struct Seen {
     fence: Fence,
-    world: Arc<World>,
+    snapshot: Arc<Snapshot>,
     configured: BTreeSet<String>,
     now: Timestamp,
 }
@@ -55,12 +55,12 @@ impl VerdictLoop {
     pub fn new(
         sources: BTreeMap<String, Nudge>,
         store: SharedStore,
-        world: WorldReader,
+        snapshot: SnapshotReader,
         fence: FenceReader,
         events: &EventRecorder,
     ) -> Self {
         let events = events.reporting_as("gitops");
-        Self { sources, store, world, fence, events, woken: Woken::default() }
+        Self { sources, store, snapshot, fence, events, woken: Woken::default() }
     }
 
     /// Writes a value over the version that was seen. A conflict is left to the next run, which
@@ -107,16 +107,16 @@ impl Loop for VerdictLoop {
         let Some(fence) = self.fence.current() else {
             return Ok(Observation::NotReady("another reconciler leads".to_owned()));
         };
-        let world = self.world.current();
-        if !world.synced {
+        let snapshot = self.snapshot.current();
+        if !snapshot.synced {
             return Ok(Observation::NotReady("etcd is not listed yet".to_owned()));
         }
         let configured = self.sources.keys().cloned().collect();
-        Ok(Observation::Ready(Seen { fence, world, configured, now: Timestamp::now() }))
+        Ok(Observation::Ready(Seen { fence, snapshot, configured, now: Timestamp::now() }))
     }
 
     fn plan(seen: &Seen, now: Timestamp) -> Verdicts {
-        plan::plan(&seen.world, &seen.configured, now)
+        plan::plan(&seen.snapshot, &seen.configured, now)
     }
 
     async fn act(&mut self, seen: &Seen, verdicts: Verdicts) -> Self::Outcome {

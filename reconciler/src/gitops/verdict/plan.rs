@@ -12,7 +12,7 @@ use schema::object::Object;
 use schema::records::{
     ChangeCounts, Revision, SourceError, SourceErrorKind, SourceState, SourceStatus, Verdict,
 };
-use schema::world::{Versioned, World};
+use schema::snapshot::{Snapshot, Versioned};
 
 use super::super::health::{health, trouble, unsteady};
 use super::wake::{Released, released};
@@ -40,15 +40,15 @@ impl schema::control::Plan for Verdicts {
 }
 
 /// Decides. `configured`: names of all sources that this reconciler keeps.
-pub fn plan(world: &World, configured: &BTreeSet<String>, now: Timestamp) -> Verdicts {
+pub fn plan(snapshot: &Snapshot, configured: &BTreeSet<String>, now: Timestamp) -> Verdicts {
     let mut out = Verdicts::default();
-    let newest = newest(world);
-    for ((source, sequence), revision) in &world.revisions {
+    let newest = newest(snapshot);
+    for ((source, sequence), revision) in &snapshot.revisions {
         if revision.value.decided_at.is_some() {
             continue;
         }
         let verdict = if newest.get(source.as_str()) == Some(sequence) {
-            judge(world, &revision.value, now, &mut out.again_at)
+            judge(snapshot, &revision.value, now, &mut out.again_at)
         } else {
             superseded(&revision.value)
         };
@@ -57,17 +57,17 @@ pub fn plan(world: &World, configured: &BTreeSet<String>, now: Timestamp) -> Ver
             out.decided.push((decided, revision.mod_revision));
         }
     }
-    for (name, status) in &world.sources {
+    for (name, status) in &snapshot.sources {
         if !configured.contains(name) {
             out.orphaned.extend(orphaned(status, now));
         }
     }
-    out.released = released(world, configured);
+    out.released = released(snapshot, configured);
     out
 }
 
-fn newest(world: &World) -> BTreeMap<&str, u64> {
-    world.revisions.keys().map(|(source, sequence)| (source.as_str(), *sequence)).collect()
+fn newest(snapshot: &Snapshot) -> BTreeMap<&str, u64> {
+    snapshot.revisions.keys().map(|(source, sequence)| (source.as_str(), *sequence)).collect()
 }
 
 /// A newer commit ends the watch. What was applied only in part stays known as that.
@@ -79,7 +79,7 @@ fn superseded(revision: &Revision) -> Option<Verdict> {
 }
 
 fn judge(
-    world: &World,
+    snapshot: &Snapshot,
     revision: &Revision,
     now: Timestamp,
     again_at: &mut Option<Timestamp>,
@@ -87,20 +87,21 @@ fn judge(
     let touched = |object: &&Object| {
         object.provenance.source == revision.source && object.provenance.commit == revision.commit
     };
-    let objects: Vec<&Object> = world.objects.values().map(|o| &o.value).filter(touched).collect();
-    let status = world.sources.get(&revision.source).map(|status| &status.value);
+    let objects: Vec<&Object> = snapshot.objects.values().map(|o| &o.value).filter(touched).collect();
+    let status = snapshot.sources.get(&revision.source).map(|status| &status.value);
     let waiting = status.into_iter().flat_map(|status| &status.waiting).map(ToString::to_string);
     let unwell = objects.iter().filter_map(|object| {
-        let health = health(world, object);
+        let health = health(snapshot, object);
         trouble(&health).map(|why| format!("{}: {why}", object.reference()))
     });
     let mut troubles = unwell.chain(waiting).peekable();
     if troubles.peek().is_none() {
-        if is_being_undone(world, revision) {
+        if is_being_undone(snapshot, revision) {
             return None;
         }
         // What is called ready as soon as it runs may end a moment later, and a verdict is final.
-        let steady_at = objects.iter().filter_map(|object| unsteady(world, object, now)).map(|u| u.steady_at);
+        let steady_at =
+            objects.iter().filter_map(|object| unsteady(snapshot, object, now)).map(|u| u.steady_at);
         if let Some(steady_at) = steady_at.max() {
             *again_at = Some(again_at.map_or(steady_at, |before: Timestamp| before.min(steady_at)));
             return None;
@@ -113,7 +114,7 @@ fn judge(
     let deadline = deadline(&objects);
     let ends_at = began(revision, status, deadline).checked_add(seconds(deadline)).ok()?;
     if now < ends_at {
-        // The first that is not well says enough: this runs at each change of the world.
+        // The first that is not well says enough: this runs at each change of the snapshot.
         *again_at = Some(again_at.map_or(ends_at, |before: Timestamp| before.min(ends_at)));
         return None;
     }
@@ -123,8 +124,9 @@ fn judge(
 
 /// The source has fewer objects than this commit left: a newer one is being applied, and what it
 /// removes is no sign of health.
-fn is_being_undone(world: &World, revision: &Revision) -> bool {
-    let of_source = world.objects.values().filter(|o| o.value.provenance.source == revision.source).count();
+fn is_being_undone(snapshot: &Snapshot, revision: &Revision) -> bool {
+    let of_source =
+        snapshot.objects.values().filter(|o| o.value.provenance.source == revision.source).count();
     let ChangeCounts { create, update, replace, unchanged, .. } = revision.counts;
     u64::try_from(of_source).unwrap_or(u64::MAX) < create + update + replace + unchanged
 }

@@ -37,8 +37,8 @@ async fn a_pod_that_only_began_to_run_makes_no_commit_good() {
     cluster.settle().await;
     cluster.report("a", PodPhase::Running, true).await;
     let applied = cluster.revisions().await[0].applied_at;
-    let mut world = cluster.reflect().await.clone();
-    let (place, status) = world.pod_status.iter().next().map(|(p, s)| (p.clone(), s.clone())).unwrap();
+    let mut snapshot = cluster.reflect().await.clone();
+    let (place, status) = snapshot.pod_status.iter().next().map(|(p, s)| (p.clone(), s.clone())).unwrap();
     let mut judged = |restart_count: u32, ran: i64| {
         let now = applied + SignedDuration::from_secs(60);
         let started_at = now - SignedDuration::from_secs(ran);
@@ -46,8 +46,8 @@ async fn a_pod_that_only_began_to_run_makes_no_commit_good() {
             "state": {"running": {"startedAt": started_at}}});
         let mut status = (*status).clone();
         status.value.container_statuses = vec![serde_json::from_value(container).unwrap()];
-        world.pod_status.insert(place.clone(), std::sync::Arc::new(status));
-        let told = plan(&world, &["main".to_owned()].into(), now);
+        snapshot.pod_status.insert(place.clone(), std::sync::Arc::new(status));
+        let told = plan(&snapshot, &["main".to_owned()].into(), now);
         (told.decided.len(), told.again_at.map(|at| at.duration_since(now).as_secs()))
     };
     assert_eq!([judged(0, 0), judged(0, 1)], [(0, Some(1)), (1, None)]);
@@ -102,11 +102,11 @@ async fn what_the_next_commit_removes_makes_this_one_not_good() {
     assert!(decided(&mut cluster, 1).await.decided.is_empty());
     // The moment at which the next one has removed it and its revision is not written yet.
     let revision = cluster.revisions().await.remove(0);
-    let mut world = cluster.reflect().await.clone();
-    let id = world.objects.keys().find(|id| id.name == "c").unwrap().clone();
-    world.objects.remove(&id);
+    let mut snapshot = cluster.reflect().await.clone();
+    let id = snapshot.objects.keys().find(|id| id.name == "c").unwrap().clone();
+    snapshot.objects.remove(&id);
     let now = revision.applied_at + SignedDuration::from_secs(2);
-    assert!(plan(&world, &["main".to_owned()].into(), now).decided.is_empty());
+    assert!(plan(&snapshot, &["main".to_owned()].into(), now).decided.is_empty());
     repo.remove("c.yaml").commit("Without");
     cluster.settle().await;
     assert_eq!(verdicts(&decided(&mut cluster, 1).await)[0], (1, Verdict::Superseded));

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use schema::meta::ObjectRef;
-use schema::world::World;
+use schema::snapshot::Snapshot;
 
 use super::super::health::{health, trouble};
 
@@ -19,13 +19,13 @@ pub type Released = BTreeMap<String, BTreeSet<(ObjectRef, ObjectRef)>>;
 
 /// The waits of the configured sources that are over: what they are for is well, and does not wait
 /// for anything itself.
-pub fn released(world: &World, configured: &BTreeSet<String>) -> Released {
-    let statuses = || configured.iter().filter_map(|name| Some((name, &world.sources.get(name)?.value)));
+pub fn released(snapshot: &Snapshot, configured: &BTreeSet<String>) -> Released {
+    let statuses = || configured.iter().filter_map(|name| Some((name, &snapshot.sources.get(name)?.value)));
     let waiting: BTreeSet<&ObjectRef> =
         statuses().flat_map(|(_, status)| status.waiting.iter().map(|waiting| &waiting.object)).collect();
     let well = |on: &ObjectRef| {
         !waiting.contains(on)
-            && world.objects.get(on).is_some_and(|live| trouble(&health(world, &live.value)).is_none())
+            && snapshot.objects.get(on).is_some_and(|live| trouble(&health(snapshot, &live.value)).is_none())
     };
     let mut out = Released::new();
     for (name, status) in statuses() {

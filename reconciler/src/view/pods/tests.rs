@@ -1,14 +1,14 @@
 //! The row of a pod in every state, as a table.
 
 use schema::kinds::pod::{ContainerState, RunningState, TerminatedState, WaitingState};
-use schema::world::World;
+use schema::snapshot::Snapshot;
 
 use super::*;
 use crate::view::testing::*;
 
 /// The rows as text: name, ready, status, node, why.
-fn rows(world: &World) -> String {
-    pods(world, None, at(100))
+fn rows(snapshot: &Snapshot) -> String {
+    pods(snapshot, None, at(100))
         .into_iter()
         .map(|p| {
             let node = p.node.as_deref().unwrap_or("-");
@@ -29,24 +29,24 @@ fn terminated(code: i64, reason: &str) -> TerminatedState {
 
 #[test]
 fn every_stage_of_a_pod_has_its_word_and_its_why() {
-    let mut world = world();
-    let object = put_object(&mut world, "a-unbound", C2);
-    put_instance(&mut world, &object);
+    let mut snapshot = snapshot();
+    let object = put_object(&mut snapshot, "a-unbound", C2);
+    put_instance(&mut snapshot, &object);
 
-    let object = put_object(&mut world, "b-bound", C2);
-    let instance = put_instance(&mut world, &object);
-    bind(&mut world, &instance, "n1");
+    let object = put_object(&mut snapshot, "b-bound", C2);
+    let instance = put_instance(&mut snapshot, &object);
+    bind(&mut snapshot, &instance, "n1");
 
-    put_pod(&mut world, "c-creating", pod_waiting("ContainerCreating", ""));
-    put_pod(&mut world, "d-image", pod_waiting("ErrImagePull", "no such image"));
-    put_pod(&mut world, "e-running", running());
+    put_pod(&mut snapshot, "c-creating", pod_waiting("ContainerCreating", ""));
+    put_pod(&mut snapshot, "d-image", pod_waiting("ErrImagePull", "no such image"));
+    put_pod(&mut snapshot, "e-running", running());
 
     let mut crashed = pod_waiting("CrashLoopBackOff", "");
     crashed.container_statuses[0].last_state = Some(terminated(3, "Error"));
     crashed.container_statuses[0].restart_count = 4;
-    put_pod(&mut world, "f-crashed", crashed);
+    put_pod(&mut snapshot, "f-crashed", crashed);
 
-    let mut removed = world.clone();
+    let mut removed = snapshot.clone();
     let gone = put_pod(&mut removed, "g-removed", running());
     removed.pods.remove(&gone.reference());
     removed.bindings.remove(&("n1".to_owned(), gone.reference()));
@@ -64,21 +64,21 @@ fn every_stage_of_a_pod_has_its_word_and_its_why() {
 
 #[test]
 fn pods_of_a_silent_node_are_lost_and_not_ready() {
-    let mut world = world();
-    put_pod(&mut world, "web", running());
-    world.heartbeats.remove("n1");
-    insta::assert_snapshot!(rows(&world), @"web 1/1 NodeLost n1 39s node n1 has no heartbeat; last seen: Running");
-    assert!(!pods(&world, None, at(100))[0].is_ready);
+    let mut snapshot = snapshot();
+    put_pod(&mut snapshot, "web", running());
+    snapshot.heartbeats.remove("n1");
+    insta::assert_snapshot!(rows(&snapshot), @"web 1/1 NodeLost n1 39s node n1 has no heartbeat; last seen: Running");
+    assert!(!pods(&snapshot, None, at(100))[0].is_ready);
 }
 
 #[test]
 fn a_pod_that_moves_has_a_second_row_where_it_still_is() {
-    let mut world = world();
-    put_node(&mut world, "n2");
-    let instance = put_pod(&mut world, "web", running());
-    world.bindings.clear();
-    bind(&mut world, &instance, "n2");
-    insta::assert_snapshot!(rows(&world), @r"
+    let mut snapshot = snapshot();
+    put_node(&mut snapshot, "n2");
+    let instance = put_pod(&mut snapshot, "web", running());
+    snapshot.bindings.clear();
+    bind(&mut snapshot, &instance, "n2");
+    insta::assert_snapshot!(rows(&snapshot), @r"
     web 0/1 Pending n2 40s node n2 has not reported on it yet
     web 1/1 Terminating n1 39s no longer wanted on node n1
     ");
@@ -86,13 +86,13 @@ fn a_pod_that_moves_has_a_second_row_where_it_still_is() {
 
 #[test]
 fn a_report_on_the_previous_version_does_not_count() {
-    let mut world = world();
-    let instance = put_pod(&mut world, "web", running());
+    let mut snapshot = snapshot();
+    let instance = put_pod(&mut snapshot, "web", running());
     let newer = PodInstance { uid: "newer".to_owned(), ..instance };
-    world.pods.insert(newer.reference(), stored(newer.clone()));
-    bind(&mut world, &newer, "n1");
+    snapshot.pods.insert(newer.reference(), stored(newer.clone()));
+    bind(&mut snapshot, &newer, "n1");
     insta::assert_snapshot!(
-        rows(&world),
+        rows(&snapshot),
         @"web 0/1 ContainerCreating n1 40s waiting for its previous version on node n1 to stop"
     );
 }
@@ -116,40 +116,40 @@ fn init_containers_are_counted_and_named() {
     ] {
         let mut status = pod_waiting("PodInitializing", "");
         status.init_container_statuses = vec![container("one", first), container("two", second)];
-        let mut world = world();
-        put_pod(&mut world, "web", status);
-        assert_eq!(pods(&world, None, at(100))[0].status, word);
+        let mut snapshot = snapshot();
+        put_pod(&mut snapshot, "web", status);
+        assert_eq!(pods(&snapshot, None, at(100))[0].status, word);
     }
 }
 
 #[test]
 fn no_node_is_told_apart_from_no_ready_node_and_no_subnet() {
-    let mut world = world();
-    let object = put_object(&mut world, "web", C2);
-    put_instance(&mut world, &object);
-    let why = |world: &World| pods(world, None, at(100))[0].why.clone();
+    let mut snapshot = snapshot();
+    let object = put_object(&mut snapshot, "web", C2);
+    put_instance(&mut snapshot, &object);
+    let why = |snapshot: &Snapshot| pods(snapshot, None, at(100))[0].why.clone();
 
-    world.subnets.clear();
-    assert_eq!(why(&world), "0/1 nodes fit: 1 without a pod range yet");
-    world.heartbeats.clear();
-    assert_eq!(why(&world), "0/1 nodes fit: 1 not ready");
-    world.nodes.clear();
-    assert_eq!(why(&world), "0/0 nodes fit: no node has registered; start minik8s-agent on one");
+    snapshot.subnets.clear();
+    assert_eq!(why(&snapshot), "0/1 nodes fit: 1 without a pod range yet");
+    snapshot.heartbeats.clear();
+    assert_eq!(why(&snapshot), "0/1 nodes fit: 1 not ready");
+    snapshot.nodes.clear();
+    assert_eq!(why(&snapshot), "0/0 nodes fit: no node has registered; start minik8s-agent on one");
 }
 
 #[test]
 fn only_the_wanted_namespace_is_listed() {
-    let mut world = world();
-    put_pod(&mut world, "web", running());
-    assert_eq!(pods(&world, Some("default"), at(100)).len(), 1);
-    assert_eq!(pods(&world, Some("other"), at(100)).len(), 0);
+    let mut snapshot = snapshot();
+    put_pod(&mut snapshot, "web", running());
+    assert_eq!(pods(&snapshot, Some("default"), at(100)).len(), 1);
+    assert_eq!(pods(&snapshot, Some("other"), at(100)).len(), 0);
 }
 
 #[test]
 fn a_pod_in_full_tells_where_it_comes_from() {
-    let mut world = world();
-    let instance = put_pod(&mut world, "web", running());
-    let detail = pod(&world, &instance.reference(), Vec::new(), at(100)).unwrap();
+    let mut snapshot = snapshot();
+    let instance = put_pod(&mut snapshot, "web", running());
+    let detail = pod(&snapshot, &instance.reference(), Vec::new(), at(100)).unwrap();
     assert_eq!(detail.row.file, "apps/web.yaml:3");
     assert_eq!(detail.row.owner, "Pod/web");
     assert_eq!(detail.provenance.as_ref().unwrap().author, "Ada <ada@example.org>");
@@ -157,5 +157,5 @@ fn a_pod_in_full_tells_where_it_comes_from() {
     // What goes out as JSON comes back as it was.
     let text = serde_json::to_string(&detail).unwrap();
     assert_eq!(serde_json::from_str::<PodDetail>(&text).unwrap(), detail);
-    assert!(pod(&world, &PodRef::new("default", "nobody"), Vec::new(), at(100)).is_none());
+    assert!(pod(&snapshot, &NamespacedName::new("default", "nobody"), Vec::new(), at(100)).is_none());
 }

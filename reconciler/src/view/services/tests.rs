@@ -3,17 +3,17 @@
 use jiff::Timestamp;
 use schema::codec::encode;
 use schema::keys::Key;
-use schema::meta::PodRef;
-use schema::world::{Change, World};
+use schema::meta::NamespacedName;
+use schema::snapshot::{Change, Snapshot};
 use serde_json::{Value, json};
 
 use super::*;
 
-fn put(world: &mut World, key: &str, value: &Value) {
-    world.revision += 1;
-    let (create_revision, mod_revision) = (1, world.revision);
+fn put(snapshot: &mut Snapshot, key: &str, value: &Value) {
+    snapshot.revision += 1;
+    let (create_revision, mod_revision) = (1, snapshot.revision);
     let value = encode(value).unwrap().into();
-    world.apply(&Change::Put { key: format!("/minik8s/{key}"), value, create_revision, mod_revision });
+    snapshot.apply(&Change::Put { key: format!("/minik8s/{key}"), value, create_revision, mod_revision });
 }
 
 fn object(kind: &str, name: &str, spec: &Value) -> Value {
@@ -24,20 +24,20 @@ fn object(kind: &str, name: &str, spec: &Value) -> Value {
     })
 }
 
-fn world() -> World {
-    let mut world = World { synced: true, ..World::default() };
+fn snapshot() -> Snapshot {
+    let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
     let spec =
         json!({"type": "NodePort", "selector": {"app": "web"}, "ports": [{"port": 80, "nodePort": 30080}]});
-    put(&mut world, "objects/Service/default/web", &object("Service", "web", &spec));
+    put(&mut snapshot, "objects/Service/default/web", &object("Service", "web", &spec));
     for node in ["a", "b", "c", "d", "e", "f"] {
         let record = json!({
             "name": node, "addresses": [], "cpu": "1", "memory": "1Gi", "maxPods": 110, "api": "",
             "registeredAt": "2026-01-01T00:00:00Z",
             "versions": {"agent": "", "docker": "", "kernel": "", "os": "", "arch": ""},
         });
-        put(&mut world, &format!("nodes/{node}"), &record);
+        put(&mut snapshot, &format!("nodes/{node}"), &record);
     }
-    world
+    snapshot
 }
 
 fn now() -> Timestamp {
@@ -47,24 +47,24 @@ fn now() -> Timestamp {
 // Seen red with no name beside the type.
 #[test]
 fn an_alias_is_well_and_says_of_what() {
-    let mut world = World { synced: true, ..World::default() };
+    let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
     let spec = json!({"type": "ExternalName", "externalName": "www.example.com"});
-    put(&mut world, "objects/Service/default/outer", &object("Service", "outer", &spec));
-    put(&mut world, "services/default/outer", &json!({"externalName": "www.example.com", "ports": []}));
-    let [row] = services(&world, &ServiceSelection::default(), now()).try_into().unwrap();
+    put(&mut snapshot, "objects/Service/default/outer", &object("Service", "outer", &spec));
+    put(&mut snapshot, "services/default/outer", &json!({"externalName": "www.example.com", "ports": []}));
+    let [row] = services(&snapshot, &ServiceSelection::default(), now()).try_into().unwrap();
     assert_eq!((row.kind.as_str(), row.external_name.as_str()), ("ExternalName", "www.example.com"));
     assert_eq!((row.health.as_str(), row.cluster_ip.as_str(), row.note.as_str()), ("Healthy", "", ""));
 }
 
-fn id() -> PodRef {
-    PodRef::new("default", "web")
+fn id() -> NamespacedName {
+    NamespacedName::new("default", "web")
 }
 
 #[test]
 fn a_service_says_what_it_has_who_is_behind_it_and_which_nodes_know_it() {
-    let mut world = world();
+    let mut snapshot = snapshot();
     let all = ServiceSelection::default();
-    let [before] = services(&world, &all, now()).try_into().unwrap();
+    let [before] = services(&snapshot, &all, now()).try_into().unwrap();
     assert_eq!((before.health.as_str(), before.note.as_str()), ("Progressing", "no cluster IP yet"));
     let record = json!({
         "clusterIP": "10.96.0.20",
@@ -72,19 +72,23 @@ fn a_service_says_what_it_has_who_is_behind_it_and_which_nodes_know_it() {
         "endpoints": [{"address": "10.244.1.2", "ports": [8080], "node": "a", "pod": "web-1"}],
         "leftOut": [{"pod": "web-2", "why": "it is not ready"}], "leftOutCount": 1,
     });
-    put(&mut world, "services/default/web", &record);
-    let revision = world.revision;
+    put(&mut snapshot, "services/default/web", &record);
+    let revision = snapshot.revision;
     let at = now() - jiff::SignedDuration::from_secs(12);
-    put(&mut world, "status/a/rules", &json!({"revision": revision, "programmedAt": at}));
-    put(&mut world, "status/b/rules", &json!({"revision": revision - 1}));
-    put(&mut world, "status/c/rules", &json!({"revision": 1, "error": "no iptables"}));
+    put(&mut snapshot, "status/a/rules", &json!({"revision": revision, "programmedAt": at}));
+    put(&mut snapshot, "status/b/rules", &json!({"revision": revision - 1}));
+    put(&mut snapshot, "status/c/rules", &json!({"revision": 1, "error": "no iptables"}));
     put(
-        &mut world,
+        &mut snapshot,
         "status/e/rules",
         &json!({"revision": revision, "leftOut": {"default/other": "no such"}}),
     );
-    put(&mut world, "status/f/rules", &json!({"revision": revision, "leftOut": {"default/web": "bad rule"}}));
-    let page = service(&world, &id(), now()).unwrap();
+    put(
+        &mut snapshot,
+        "status/f/rules",
+        &json!({"revision": revision, "leftOut": {"default/web": "bad rule"}}),
+    );
+    let page = service(&snapshot, &id(), now()).unwrap();
     assert_eq!(page.row.ports, ["80:30080/TCP"]);
     assert_eq!((page.row.ready, page.row.left_out, page.row.health.as_str()), (1, 1, "Healthy"));
     assert_eq!(page.endpoints[0].addresses, ["10.244.1.2:8080"]);
@@ -102,27 +106,27 @@ fn a_service_says_what_it_has_who_is_behind_it_and_which_nodes_know_it() {
     // A record of an agent of before has no time.
     let times: Vec<_> = page.nodes.iter().map(|one| (one.programmed_at, one.age.as_str())).collect();
     assert_eq!(times[..2], [(Some(at), "12s"), (None, "")]);
-    assert_eq!(endpoints(&world, &all, now())[0].endpoints, ["10.244.1.2:8080"]);
+    assert_eq!(endpoints(&snapshot, &all, now())[0].endpoints, ["10.244.1.2:8080"]);
     let elsewhere = ServiceSelection { namespace: Some("other"), labels: None };
-    assert!(services(&world, &elsewhere, now()).is_empty());
-    assert!(service(&world, &PodRef::new("default", "no"), now()).is_none());
+    assert!(services(&snapshot, &elsewhere, now()).is_empty());
+    assert!(service(&snapshot, &NamespacedName::new("default", "no"), now()).is_none());
 }
 
 #[test]
 fn a_host_says_where_its_paths_lead_and_which_lead_nowhere() {
-    let mut world = world();
+    let mut snapshot = snapshot();
     let spec =
         json!({"host": "shop.example", "paths": [{"path": "/a", "service": {"name": "web", "port": 80}}]});
-    put(&mut world, "objects/Dns/default/shop", &object("Dns", "shop", &spec));
-    let [row] = routes(&world, &ServiceSelection::default(), now()).try_into().unwrap();
+    put(&mut snapshot, "objects/Dns/default/shop", &object("Dns", "shop", &spec));
+    let [row] = routes(&snapshot, &ServiceSelection::default(), now()).try_into().unwrap();
     assert_eq!((row.host.as_str(), row.health.as_str()), ("shop.example", "Progressing"));
     let path = json!({"path": "/a", "service": "web", "port": 80, "broken": "service web does not exist"});
     put(
-        &mut world,
-        &Key::Route(PodRef::new("default", "shop")).to_string()["/minik8s/".len()..],
+        &mut snapshot,
+        &Key::Route(NamespacedName::new("default", "shop")).to_string()["/minik8s/".len()..],
         &json!({"host": "shop.example", "paths": [path]}),
     );
-    let [row] = routes(&world, &ServiceSelection::default(), now()).try_into().unwrap();
+    let [row] = routes(&snapshot, &ServiceSelection::default(), now()).try_into().unwrap();
     assert_eq!(row.paths, ["/a -> web:80"]);
     assert_eq!((row.health.as_str(), row.note.as_str()), ("Degraded", "/a: service web does not exist"));
 }

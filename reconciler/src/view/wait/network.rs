@@ -1,24 +1,24 @@
 //! Services and hosts on the way to a commit: what became of them, on the nodes too. Pure.
 
 use schema::kinds::{Health, Kind, Resource};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::object::Object;
 use schema::records::{RouteRecord, ServiceRecord};
-use schema::world::World;
+use schema::snapshot::Snapshot;
 
 use crate::view::services::unprogrammed;
 
 /// What a service or host waits for; none for one that is well, and for objects of other kinds. Nothing
 /// of it fails for good: a service may come with another source.
-pub(super) fn awaited(world: &World, object: &Object) -> Option<String> {
-    let id = PodRef::new(&object.metadata.namespace, &object.metadata.name);
+pub(super) fn awaited(snapshot: &Snapshot, object: &Object) -> Option<String> {
+    let id = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
     let (word, health) = match &object.resource {
         Resource::Service(spec) => {
-            let record = world.services.get(&id).map(|found| &found.value);
+            let record = snapshot.services.get(&id).map(|found| &found.value);
             ("service", ServiceRecord::health(record, spec, &object.hash))
         }
         Resource::Dns(spec) => {
-            let record = world.routes.get(&id).map(|found| &found.value);
+            let record = snapshot.routes.get(&id).map(|found| &found.value);
             ("dns", RouteRecord::health(record, spec, &object.hash))
         }
         // Pods are looked at by themselves, settings are in force as soon as they are stored, and the
@@ -37,7 +37,7 @@ pub(super) fn awaited(world: &World, object: &Object) -> Option<String> {
             Some(format!("{word} {id}: {why}"))
         }
         // A host has no rules of its own.
-        Health::Healthy | Health::NotRun => unprogrammed(world, &id)
+        Health::Healthy | Health::NotRun => unprogrammed(snapshot, &id)
             .filter(|_| object.kind() == Kind::Service)
             .map(|why| format!("{word} {id}: {why}")),
     }

@@ -1,4 +1,4 @@
-//! The way to a commit, as a table of worlds.
+//! The way to a commit, as a table of snapshots.
 
 use schema::kinds::pod::{ContainerState, PodPhase, PodStatus, RunningState};
 use schema::records::{HeldPrune, Quarantine, SourceError, SourceErrorKind, SourceState, Waiting};
@@ -7,18 +7,18 @@ use schema::violation::{Severity, Violation};
 use super::*;
 use crate::view::testing::*;
 
-fn good() -> World {
-    let mut world = world();
-    put_pod(&mut world, "web", running());
-    world
+fn good() -> Snapshot {
+    let mut snapshot = snapshot();
+    put_pod(&mut snapshot, "web", running());
+    snapshot
 }
 
-fn with_source(change: impl FnOnce(&mut SourceStatus)) -> World {
-    let mut world = good();
-    let mut status = world.sources["main"].value.clone();
+fn with_source(change: impl FnOnce(&mut SourceStatus)) -> Snapshot {
+    let mut snapshot = good();
+    let mut status = snapshot.sources["main"].value.clone();
     change(&mut status);
-    put_source(&mut world, status);
-    world
+    put_source(&mut snapshot, status);
+    snapshot
 }
 
 fn quarantine(commit: &str) -> Quarantine {
@@ -41,8 +41,8 @@ fn quarantine(commit: &str) -> Quarantine {
 }
 
 #[track_caller]
-fn check(world: &World, commit: Option<&str>, flags: &str, why: &str) {
-    let state = wait_state(world, commit, at(100));
+fn check(snapshot: &Snapshot, commit: Option<&str>, flags: &str, why: &str) {
+    let state = wait_state(snapshot, commit, at(100));
     let told: String = [(state.synced, 's'), (state.healthy, 'h'), (state.failed, 'f')]
         .into_iter()
         .map(|(holds, letter)| if holds { letter } else { '-' })
@@ -64,10 +64,10 @@ fn an_older_applied_commit_counts_as_reached() {
 
 #[test]
 fn a_commit_that_is_seen_but_not_applied_is_waited_for() {
-    let world = with_source(|s| s.observed_commit = Some(C3.to_owned()));
-    check(&world, Some(C3), "---", "source main: commit 3333333 is seen and being applied");
-    check(&world, None, "---", "source main: commit 3333333 is seen and being applied");
-    check(&world, Some(C2), "sh-", "");
+    let snapshot = with_source(|s| s.observed_commit = Some(C3.to_owned()));
+    check(&snapshot, Some(C3), "---", "source main: commit 3333333 is seen and being applied");
+    check(&snapshot, None, "---", "source main: commit 3333333 is seen and being applied");
+    check(&snapshot, Some(C2), "sh-", "");
 }
 
 #[test]
@@ -79,9 +79,9 @@ fn a_commit_that_nobody_has_seen_names_what_is_seen() {
 
 #[test]
 fn an_unread_etcd_and_no_source_are_waited_for() {
-    check(&World::default(), None, "---", "the reconciler has not read etcd yet");
-    let world = World { synced: true, ..World::default() };
-    check(&world, None, "---", "no source is there yet; start a reconciler with --repo");
+    check(&Snapshot::default(), None, "---", "the reconciler has not read etcd yet");
+    let snapshot = Snapshot { synced: true, ..Snapshot::default() };
+    check(&snapshot, None, "---", "no source is there yet; start a reconciler with --repo");
 }
 
 #[test]
@@ -92,38 +92,38 @@ fn errors_that_wait_for_a_person_fail_and_others_wait() {
         (SourceErrorKind::PathNotFound, "--f"),
         (SourceErrorKind::Empty, "--f"),
     ] {
-        let world = with_source(|s| {
+        let snapshot = with_source(|s| {
             s.observed_commit = Some(C3.to_owned());
             s.error = Some(SourceError { kind, message: "no good".to_owned(), since: at(90) });
         });
-        check(&world, Some(C3), flags, &format!("source main: {kind:?}: no good"));
-        check(&world, Some(C2), "sh-", "");
+        check(&snapshot, Some(C3), flags, &format!("source main: {kind:?}: no good"));
+        check(&snapshot, Some(C2), "sh-", "");
     }
 }
 
 #[test]
 fn a_quarantined_file_fails_its_own_commit_but_not_the_one_before() {
-    let mut world = with_source(|s| {
+    let mut snapshot = with_source(|s| {
         s.state = SourceState::Degraded;
         s.observed_commit = Some(C3.to_owned());
         s.applied_commit = Some(C3.to_owned());
         s.revision = 3;
         s.quarantined = vec![quarantine(C3)];
     });
-    world.revisions.insert(("main".to_owned(), 3), stored(revision(3, C3)));
+    snapshot.revisions.insert(("main".to_owned(), 3), stored(revision(3, C3)));
     let why = "source main: quarantined: apps/db.yaml:7:3: error[unknown-field]: \
                `imagee` is no field of a container (write `image`)";
-    check(&world, Some(C3), "s-f", why);
-    check(&world, None, "s-f", why);
-    check(&world, Some(C2), "sh-", "");
+    check(&snapshot, Some(C3), "s-f", why);
+    check(&snapshot, None, "s-f", why);
+    check(&snapshot, Some(C2), "sh-", "");
 }
 
 // Seen red without `missing` in the state: synced, and nothing to say.
 #[test]
 fn what_of_a_synced_commit_is_not_applied_is_told_beside_it() {
     let in_source = |change: &dyn Fn(&mut SourceStatus)| {
-        let world = with_source(|status| change(status));
-        [C2, C1].map(|commit| wait_state(&world, Some(commit), at(100)).missing)
+        let snapshot = with_source(|status| change(status));
+        [C2, C1].map(|commit| wait_state(&snapshot, Some(commit), at(100)).missing)
     };
     let files = |status: &mut SourceStatus| {
         let other = Quarantine { file: "apps/web.yaml".to_owned(), ..quarantine(C2) };
@@ -149,29 +149,29 @@ fn what_of_a_synced_commit_is_not_applied_is_told_beside_it() {
 
 #[test]
 fn a_file_that_was_broken_before_is_still_broken_in_the_commit_after() {
-    let mut world = with_source(|s| {
+    let mut snapshot = with_source(|s| {
         s.state = SourceState::Degraded;
         s.applied_commit = Some(C3.to_owned());
         s.observed_commit = Some(C3.to_owned());
         s.revision = 3;
         s.quarantined = vec![quarantine(C1)];
     });
-    world.revisions.insert(("main".to_owned(), 3), stored(revision(3, C3)));
+    snapshot.revisions.insert(("main".to_owned(), 3), stored(revision(3, C3)));
     for commit in [C1, C2, C3] {
-        assert!(wait_state(&world, Some(commit), at(100)).failed, "{commit}");
+        assert!(wait_state(&snapshot, Some(commit), at(100)).failed, "{commit}");
     }
 }
 
 #[test]
 fn what_cannot_be_read_is_not_taken_for_healthy() {
-    let mut world = good();
-    world.malformed.insert("/minik8s/objects/Pod/default/db".to_owned(), "no JSON".into());
-    check(&world, Some(C2), "s--", "etcd's /minik8s/objects/Pod/default/db can't be read: no JSON");
+    let mut snapshot = good();
+    snapshot.malformed.insert("/minik8s/objects/Pod/default/db".to_owned(), "no JSON".into());
+    check(&snapshot, Some(C2), "s--", "etcd's /minik8s/objects/Pod/default/db can't be read: no JSON");
 }
 
 #[test]
 fn a_held_prune_fails_the_commit_that_asked_for_it() {
-    let world = with_source(|s| {
+    let snapshot = with_source(|s| {
         s.held_prune = Some(HeldPrune {
             commit: C2.to_owned(),
             why: "push the trailer".to_owned(),
@@ -181,84 +181,89 @@ fn a_held_prune_fails_the_commit_that_asked_for_it() {
             objects: Vec::new(),
         });
     });
-    check(&world, Some(C2), "s-f", "source main: prune of 12 objects is held: push the trailer");
+    check(&snapshot, Some(C2), "s-f", "source main: prune of 12 objects is held: push the trailer");
 }
 
 #[test]
 fn a_bad_verdict_fails_its_commit() {
-    let mut world = good();
+    let mut snapshot = good();
     let bad = Verdict::Bad { why: "web did not become ready in 120s".to_owned() };
-    world.revisions.insert(("main".to_owned(), 2), stored(Revision { verdict: bad, ..revision(2, C2) }));
-    check(&world, Some(C2), "s-f", "source main: commit 2222222: web did not become ready in 120s");
+    snapshot.revisions.insert(("main".to_owned(), 2), stored(Revision { verdict: bad, ..revision(2, C2) }));
+    check(&snapshot, Some(C2), "s-f", "source main: commit 2222222: web did not become ready in 120s");
 }
 
 #[test]
 fn each_stage_of_a_pod_is_named() {
-    let mut world = world();
-    let object = put_object(&mut world, "web", C2);
-    check(&world, Some(C2), "s--", "pod default/web: waiting for the workloads controller to make it");
+    let mut snapshot = snapshot();
+    let object = put_object(&mut snapshot, "web", C2);
+    check(&snapshot, Some(C2), "s--", "pod default/web: waiting for the workloads controller to make it");
 
-    let instance = put_instance(&mut world, &object);
-    check(&world, Some(C2), "s--", "pod default/web: Pending: fits on n1, waits for the scheduler");
+    let instance = put_instance(&mut snapshot, &object);
+    check(&snapshot, Some(C2), "s--", "pod default/web: Pending: fits on n1, waits for the scheduler");
 
-    bind(&mut world, &instance, "n1");
-    check(&world, Some(C2), "s--", "pod default/web: Pending: node n1 has not reported on it yet");
+    bind(&mut snapshot, &instance, "n1");
+    check(&snapshot, Some(C2), "s--", "pod default/web: Pending: node n1 has not reported on it yet");
 
-    report(&mut world, &instance, "n1", pod_waiting("ErrImagePull", "no such image web:1"));
-    check(&world, Some(C2), "s--", "pod default/web: ErrImagePull: container app: no such image web:1");
+    report(&mut snapshot, &instance, "n1", pod_waiting("ErrImagePull", "no such image web:1"));
+    check(&snapshot, Some(C2), "s--", "pod default/web: ErrImagePull: container app: no such image web:1");
 
-    report(&mut world, &instance, "n1", running());
-    check(&world, Some(C2), "sh-", "");
+    report(&mut snapshot, &instance, "n1", running());
+    check(&snapshot, Some(C2), "sh-", "");
 
-    world.heartbeats.remove("n1");
-    check(&world, Some(C2), "s--", "pod default/web: NodeLost: node n1 has no heartbeat; last seen: Running");
+    snapshot.heartbeats.remove("n1");
+    check(
+        &snapshot,
+        Some(C2),
+        "s--",
+        "pod default/web: NodeLost: node n1 has no heartbeat; last seen: Running",
+    );
 }
 
 #[test]
 fn a_ready_pod_of_another_version_is_not_healthy() {
-    let mut world = good();
-    let mut object = world.objects.values().next().map(|o| o.value.clone()).unwrap();
+    let mut snapshot = good();
+    let mut object = snapshot.objects.values().next().map(|o| o.value.clone()).unwrap();
     object.hash = "another".to_owned();
-    world.objects.insert(object.reference(), stored(object.clone()));
+    snapshot.objects.insert(object.reference(), stored(object.clone()));
     let why = "pod default/web: waiting for the workloads controller to take in commit 2222222";
-    check(&world, Some(C2), "s--", why);
+    check(&snapshot, Some(C2), "s--", why);
 
-    let instance = put_instance(&mut world, &object);
+    let instance = put_instance(&mut snapshot, &object);
     let why = "pod default/web: Pending: fits on n1, waits for the scheduler; \
                the pod before it goes on running on n1";
-    check(&world, Some(C2), "s--", why);
+    check(&snapshot, Some(C2), "s--", why);
 
-    bind(&mut world, &instance, "n1");
+    bind(&mut snapshot, &instance, "n1");
     let why = "pod default/web: ContainerCreating: waiting for its previous version on node n1 to stop";
-    check(&world, Some(C2), "s--", why);
+    check(&snapshot, Some(C2), "s--", why);
 }
 
 #[test]
 fn a_pod_that_ended_well_is_healthy_and_one_that_ended_badly_fails() {
-    let mut world = world();
+    let mut snapshot = snapshot();
     // Wanted again while its node still takes it away. Seen red without the look at `Terminating`.
     for phase in [PodPhase::Succeeded, PodPhase::Failed] {
         let reason = PodStatus::TERMINATING.to_owned();
-        put_pod(&mut world, "once", PodStatus { phase, reason, ..PodStatus::default() });
+        put_pod(&mut snapshot, "once", PodStatus { phase, reason, ..PodStatus::default() });
         let why = "pod default/once: Terminating: the pod is Terminating, not ready";
-        check(&world, Some(C2), "s--", why);
+        check(&snapshot, Some(C2), "s--", why);
     }
-    put_pod(&mut world, "once", PodStatus { phase: PodPhase::Succeeded, ..PodStatus::default() });
-    check(&world, Some(C2), "sh-", "");
+    put_pod(&mut snapshot, "once", PodStatus { phase: PodPhase::Succeeded, ..PodStatus::default() });
+    check(&snapshot, Some(C2), "sh-", "");
     let broken =
         PodStatus { phase: PodPhase::Failed, message: "exit code 3".to_owned(), ..PodStatus::default() };
-    put_pod(&mut world, "once", broken);
-    check(&world, Some(C2), "s-f", "pod default/once: Failed: exit code 3");
+    put_pod(&mut snapshot, "once", broken);
+    check(&snapshot, Some(C2), "s-f", "pod default/once: Failed: exit code 3");
 }
 
 #[test]
 fn a_removed_pod_is_waited_for_on_a_living_node_only() {
-    let mut world = good();
-    world.objects.clear();
-    world.pods.clear();
-    check(&world, Some(C2), "s--", "pod default/web: Terminating: node n1 is stopping it");
-    world.heartbeats.remove("n1");
-    check(&world, Some(C2), "sh-", "");
+    let mut snapshot = good();
+    snapshot.objects.clear();
+    snapshot.pods.clear();
+    check(&snapshot, Some(C2), "s--", "pod default/web: Terminating: node n1 is stopping it");
+    snapshot.heartbeats.remove("n1");
+    check(&snapshot, Some(C2), "sh-", "");
 }
 
 // Seen red without the look at `unsteady`: healthy at once.
@@ -269,9 +274,9 @@ fn a_container_without_a_readiness_probe_counts_when_it_has_run_for_a_while() {
         let container = &mut status.container_statuses[0];
         container.restart_count = restarts;
         container.state = ContainerState::Running(RunningState { started_at: at(100 - ran) });
-        let mut world = world();
-        put_pod(&mut world, "web", status);
-        wait_state(&world, None, at(100)).healthy
+        let mut snapshot = snapshot();
+        put_pod(&mut snapshot, "web", status);
+        wait_state(&snapshot, None, at(100)).healthy
     };
     let table = [(0, 0, false), (0, 1, true), (1, 1, false), (1, 9, false), (1, 10, true), (1, -50, true)];
     for (restarts, ran, healthy) in table {
@@ -279,32 +284,32 @@ fn a_container_without_a_readiness_probe_counts_when_it_has_run_for_a_while() {
     }
 }
 
-fn put_resource(world: &mut World, name: &str, spec: serde_json::Value) {
-    let mut object = put_object(&mut World::default(), name, C2);
+fn put_resource(snapshot: &mut Snapshot, name: &str, spec: serde_json::Value) {
+    let mut object = put_object(&mut Snapshot::default(), name, C2);
     object.resource = serde_json::from_value(spec).unwrap();
-    world.objects.insert(object.reference(), stored(object));
+    snapshot.objects.insert(object.reference(), stored(object));
 }
 
-fn put_service(world: &mut World, record: Option<serde_json::Value>) {
+fn put_service(snapshot: &mut Snapshot, record: Option<serde_json::Value>) {
     let spec = serde_json::json!({"selector": {"app": "web"}, "ports": [{"port": 80}]});
-    put_resource(world, "web", serde_json::json!({"kind": "Service", "spec": spec}));
+    put_resource(snapshot, "web", serde_json::json!({"kind": "Service", "spec": spec}));
     let record = record.map(|record| stored(serde_json::from_value(record).unwrap()));
-    world.services.extend(record.map(|record| (PodRef::new("default", "web"), record)));
+    snapshot.services.extend(record.map(|record| (NamespacedName::new("default", "web"), record)));
     let rules = serde_json::json!({"revision": 1_000_000});
-    world.rules.insert("n1".to_owned(), stored(serde_json::from_value(rules).unwrap()));
+    snapshot.rules.insert("n1".to_owned(), stored(serde_json::from_value(rules).unwrap()));
 }
 
 /// The hash of each object of these tests.
 fn hash() -> String {
-    put_object(&mut World::default(), "any", C2).hash
+    put_object(&mut Snapshot::default(), "any", C2).hash
 }
 
 #[test]
 fn a_service_is_waited_for_until_it_has_an_address_and_a_pod() {
     let told = |record, why: &str| {
-        let mut world = good();
-        put_service(&mut world, record);
-        check(&world, Some(C2), if why.is_empty() { "sh-" } else { "s--" }, why);
+        let mut snapshot = good();
+        put_service(&mut snapshot, record);
+        check(&snapshot, Some(C2), if why.is_empty() { "sh-" } else { "s--" }, why);
     };
     told(None, "service default/web: no cluster IP yet");
     let with = |hash: &str, left_out: u32| {
@@ -318,36 +323,36 @@ fn a_service_is_waited_for_until_it_has_an_address_and_a_pod() {
     told(with("of the version before", 0), old);
     told(with(&hash(), 0), "");
     // And a node that is alive has its rules; one that is gone is not waited for.
-    let mut world = good();
-    put_service(&mut world, with(&hash(), 0));
+    let mut snapshot = good();
+    put_service(&mut snapshot, with(&hash(), 0));
     let rules = serde_json::json!({"revision": 1_000_000, "leftOut": {"default/web": "bad rule"}});
-    world.rules.insert("n1".to_owned(), stored(serde_json::from_value(rules).unwrap()));
+    snapshot.rules.insert("n1".to_owned(), stored(serde_json::from_value(rules).unwrap()));
     let why = "service default/web: node n1: rules left out, and tried again when it changes or after a minute: bad rule";
-    check(&world, Some(C2), "s--", why);
-    world.rules.remove("n1");
-    check(&world, Some(C2), "s--", "service default/web: node n1: rules nothing yet");
+    check(&snapshot, Some(C2), "s--", why);
+    snapshot.rules.remove("n1");
+    check(&snapshot, Some(C2), "s--", "service default/web: node n1: rules nothing yet");
 }
 
 #[test]
 fn what_is_wrong_with_a_pod_is_told_before_its_service() {
-    let mut world = world();
+    let mut snapshot = snapshot();
     let failed =
         PodStatus { phase: PodPhase::Failed, message: "exit code 3".to_owned(), ..PodStatus::default() };
-    put_pod(&mut world, "web", failed);
-    put_service(&mut world, None);
-    check(&world, Some(C2), "s-f", "pod default/web: Failed: exit code 3");
+    put_pod(&mut snapshot, "web", failed);
+    put_service(&mut snapshot, None);
+    check(&snapshot, Some(C2), "s-f", "pod default/web: Failed: exit code 3");
 }
 
 #[test]
 fn a_host_is_waited_for_until_all_its_paths_lead_somewhere() {
     let told = |record: Option<serde_json::Value>, why: &str| {
-        let mut world = good();
+        let mut snapshot = good();
         let path = serde_json::json!({"path": "/", "service": {"name": "web", "port": 80}});
         let spec = serde_json::json!({"host": "shop.example", "paths": [path]});
-        put_resource(&mut world, "shop", serde_json::json!({"kind": "Dns", "spec": spec}));
+        put_resource(&mut snapshot, "shop", serde_json::json!({"kind": "Dns", "spec": spec}));
         let record = record.map(|record| stored(serde_json::from_value(record).unwrap()));
-        world.routes.extend(record.map(|record| (PodRef::new("default", "shop"), record)));
-        check(&world, Some(C2), if why.is_empty() { "sh-" } else { "s--" }, why);
+        snapshot.routes.extend(record.map(|record| (NamespacedName::new("default", "shop"), record)));
+        check(&snapshot, Some(C2), if why.is_empty() { "sh-" } else { "s--" }, why);
     };
     told(None, "dns default/shop: shop.example has no address yet");
     let with = |hash: &str, broken: Option<&str>| {

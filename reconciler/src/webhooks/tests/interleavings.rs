@@ -1,5 +1,5 @@
 //! Two reconcilers, one of which leads, a remote that moves, hooks that come at either in any
-//! order: all ends on the last commit, long before the next poll. Real doors, followers, drivers,
+//! order: all ends on the last commit, long before the next poll. Real targets, followers, drivers,
 //! elections and reflectors over a store in memory; the loop between them stands for gitops, which
 //! `gitops/tests/interleavings.rs` tries on real repositories.
 //!
@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::webhooks::payload::Hint;
-use crate::webhooks::{Arrival, Door, Follower, Intake};
+use crate::webhooks::{Follower, IncomingDelivery, Intake, SourceTarget};
 
 /// Orders that are tried.
 const SEEDS: u64 = 1_000;
@@ -122,19 +122,19 @@ struct Reconciler {
 impl Reconciler {
     fn start(name: &str, store: &MemoryStore, remote: &Arc<AtomicU64>, seed: u64) -> Self {
         let (shared, token): (SharedStore, _) = (Arc::new(store.clone()), CancellationToken::new());
-        let (world, _) = reflector::spawn(Arc::clone(&shared), vec![ROOT.to_owned()], token.clone());
+        let (snapshot, _) = reflector::spawn(Arc::clone(&shared), vec![ROOT.to_owned()], token.clone());
         let ttl = Duration::from_secs(15);
         let (fence, _) = election::spawn(Arc::clone(&shared), name.to_owned(), ttl, token.clone());
         let (nudge, nudged) = Nudge::new();
-        let door = Door::of_branch("main", "main", nudge.clone());
-        let intake = Arc::new(Intake::new(vec![door], world.clone(), Arc::clone(&shared), name));
+        let target = SourceTarget::of_branch("main", "main", nudge.clone());
+        let intake = Arc::new(Intake::new(vec![target], snapshot.clone(), Arc::clone(&shared), name));
         let (last_run, runs) = watch::channel(None);
         let remote = Arc::clone(remote);
         let sync =
             Sync { remote, store: Arc::clone(&shared), fence: fence.clone(), chance: Chance::new(seed) };
         tokio::spawn(Driver::every(POLL).run(sync, nudged, token.clone(), last_run));
         let follower = Follower {
-            world,
+            snapshot,
             fence: fence.clone(),
             store: shared,
             intake: Arc::clone(&intake),
@@ -154,7 +154,7 @@ impl Reconciler {
     }
 
     async fn hook(&self, id: u64) {
-        let arrival = Arrival {
+        let incoming = IncomingDelivery {
             provider: Provider::GitHub,
             event: "push".into(),
             id: Some(id.to_string()),
@@ -162,7 +162,7 @@ impl Reconciler {
             body: format!("{id:064}"),
             peer: "192.0.2.1".into(),
         };
-        self.intake.take(self.intake.door(None).unwrap(), arrival).await;
+        self.intake.take(self.intake.target(None).unwrap(), incoming).await;
     }
 }
 

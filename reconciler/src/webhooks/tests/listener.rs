@@ -8,10 +8,10 @@ use axum::extract::Request;
 use axum::http::header::RETRY_AFTER;
 use schema::control::{Nudge, Nudged};
 use schema::keys::prefix;
+use schema::snapshot::Snapshot;
 use schema::store::memory::MemoryStore;
-use schema::store::reflector::WorldReader;
+use schema::store::reflector::SnapshotReader;
 use schema::store::{SharedStore, Store};
-use schema::world::World;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::{PUSH, PUSH_SHA256, SECRET};
 use crate::webhooks::limit::FAILURES_MAX;
 use crate::webhooks::server::NARROW_BYTES_MAX;
-use crate::webhooks::{Counts, Door, HookCounts, Hooks, Intake, serve};
+use crate::webhooks::{Counts, HookCounts, Hooks, Intake, SourceTarget, serve};
 
 struct Gate {
     address: SocketAddr,
@@ -32,14 +32,14 @@ struct Gate {
 
 fn hooks(sources: &[&str]) -> (Hooks, Gate) {
     let store = MemoryStore::new();
-    let (mut doors, mut nudged) = (Vec::new(), Vec::new());
+    let (mut targets, mut nudged) = (Vec::new(), Vec::new());
     for source in sources {
         let (nudge, end) = Nudge::new();
-        doors.push(Door::of_branch(source, "main", nudge));
+        targets.push(SourceTarget::of_branch(source, "main", nudge));
         nudged.push(end);
     }
-    let world = WorldReader::fixed(World { synced: true, ..World::default() });
-    let intake = Intake::new(doors, world, Arc::new(store.clone()) as SharedStore, "r0");
+    let snapshot = SnapshotReader::fixed(Snapshot { synced: true, ..Snapshot::default() });
+    let intake = Intake::new(targets, snapshot, Arc::new(store.clone()) as SharedStore, "r0");
     let secret = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(secret.path(), SECRET).unwrap();
     let counts = Arc::new(Counts::default());

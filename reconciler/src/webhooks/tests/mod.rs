@@ -1,7 +1,7 @@
 //! Tests of the parts together. Signatures were made with `openssl dgst -hmac`, not by this code.
 
-mod door;
 mod fuzz_smoke;
+mod intake;
 mod interleavings;
 mod listener;
 mod vectors;

@@ -1,13 +1,13 @@
-//! Lists and watch events folded into a world: pure, `(state, input) -> state`.
+//! Lists and watch events folded into a snapshot: pure, `(state, input) -> state`.
 //!
 //! A list does not replace, it is compared: only keys that differ are touched, so no reader ever
-//! sees a world in which a key that exists is missing.
+//! sees a snapshot in which a key that exists is missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
+use crate::snapshot::{Change, Snapshot};
 use crate::store::{KeyValue, Listing, WatchBatch, WatchEvent};
-use crate::world::{Change, World};
 
 /// One thing heard of the store.
 #[derive(Debug)]
@@ -18,10 +18,10 @@ pub(super) enum Input {
     Changed(usize, WatchBatch),
 }
 
-/// The world so far, and what of each key is already in it.
+/// The snapshot so far, and what of each key is already in it.
 #[derive(Debug)]
 pub(super) struct Fold {
-    world: World,
+    snapshot: Snapshot,
     /// By number of the prefix. `None`: not listed yet.
     seen: Vec<Option<BTreeMap<String, Seen>>>,
     /// Newest revision heard of, by number of the prefix.
@@ -40,20 +40,20 @@ struct Seen {
 }
 
 impl Fold {
-    /// An empty world that waits for the first list of so many prefixes.
+    /// An empty snapshot that waits for the first list of so many prefixes.
     pub(super) fn new(prefixes: usize) -> Self {
-        let world = World { synced: prefixes == 0, ..World::default() };
+        let snapshot = Snapshot { synced: prefixes == 0, ..Snapshot::default() };
         Self {
-            world,
+            snapshot,
             seen: vec![None; prefixes],
             revisions: vec![0; prefixes],
             outdated: vec![false; prefixes],
         }
     }
 
-    /// The world so far.
-    pub(super) fn world(&self) -> &World {
-        &self.world
+    /// The snapshot so far.
+    pub(super) fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
     }
 
     /// Takes one input in. Says whether readers should hear of it.
@@ -73,30 +73,30 @@ impl Fold {
             let known = before.remove(&item.key) == Some(seen);
             now.insert(item.key.clone(), seen);
             if !known {
-                self.world.apply(&put(item));
+                self.snapshot.apply(&put(item));
                 touched = true;
             }
         }
         // What is left of before is no more.
         for (key, _) in before {
-            self.world.apply(&Change::Delete { key });
+            self.snapshot.apply(&Change::Delete { key });
             touched = true;
         }
         self.seen[prefix] = Some(now);
         // Down as well as up: an etcd that was made anew counts from 1. News by itself: a reader may
         // wait for the revision of a write of its own that another one has undone since.
         let moved_on = self.revisions[prefix] != listing.revision;
-        // Half of one etcd and half of another is no world: nobody may plan on it.
+        // Half of one etcd and half of another is no snapshot: nobody may plan on it.
         let made_anew = listing.revision < self.revisions[prefix] && !self.outdated[prefix];
         if made_anew {
             self.outdated.fill(true);
         }
         self.outdated[prefix] = false;
         self.revisions[prefix] = listing.revision;
-        self.world.revision = self.newest_revision();
+        self.snapshot.revision = self.newest_revision();
         let synced = self.seen.iter().all(Option::is_some) && !self.outdated.contains(&true);
-        let newly_synced = synced && !self.world.synced;
-        self.world.synced = synced;
+        let newly_synced = synced && !self.snapshot.synced;
+        self.snapshot.synced = synced;
         touched || newly_synced || moved_on
     }
 
@@ -115,10 +115,10 @@ impl Fold {
                     Change::Delete { key }
                 }
             };
-            self.world.apply(&change);
+            self.snapshot.apply(&change);
         }
         self.revisions[prefix] = self.revisions[prefix].max(batch.revision);
-        self.world.revision = self.newest_revision();
+        self.snapshot.revision = self.newest_revision();
         touched
     }
 

@@ -1,4 +1,4 @@
-//! The reflector: lists and watches prefixes of the store, publishes one immutable world.
+//! The reflector: lists and watches prefixes of the store, publishes one immutable snapshot.
 //!
 //! Reads the store, decides nothing (the folding is in `fold.rs`, pure), writes nothing. Never
 //! assumes that an event arrives: it lists again after every failure, and now and then anyway.
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use self::fold::{Fold, Input, without_nested};
 use super::{SharedStore, StoreError};
 use crate::backoff::Backoff;
-use crate::world::World;
+use crate::snapshot::Snapshot;
 
 /// Lists again after so long, even if nothing seems wrong. Less up to a tenth, at random.
 const RELIST: Duration = Duration::from_secs(600);
@@ -34,54 +34,55 @@ const GOOD_WATCH: Duration = Duration::from_secs(10);
 /// Inputs that wait to be folded; then the watches wait, and etcd's flow control with them.
 const QUEUE: usize = 256;
 
-/// The newest world. Clones read the same one.
+/// The newest snapshot. Clones read the same one.
 #[derive(Debug, Clone)]
-pub struct WorldReader {
-    worlds: watch::Receiver<Arc<World>>,
+pub struct SnapshotReader {
+    snapshots: watch::Receiver<Arc<Snapshot>>,
 }
 
-/// The end that publishes worlds.
+/// The end that publishes snapshots.
 #[derive(Debug)]
 pub struct WorldPublisher {
-    worlds: watch::Sender<Arc<World>>,
+    snapshots: watch::Sender<Arc<Snapshot>>,
 }
 
 impl WorldPublisher {
-    /// Readers see `world` from now on.
-    pub fn publish(&self, world: World) {
-        self.worlds.send_replace(Arc::new(world));
+    /// Readers see `snapshot` from now on.
+    pub fn publish(&self, snapshot: Snapshot) {
+        self.snapshots.send_replace(Arc::new(snapshot));
     }
 }
 
-impl WorldReader {
-    /// A reader of a world that never changes, for tests.
-    pub fn fixed(world: World) -> Self {
-        Self::channel(world).1
+impl SnapshotReader {
+    /// A reader of a snapshot that never changes, for tests.
+    pub fn fixed(snapshot: Snapshot) -> Self {
+        Self::channel(snapshot).1
     }
 
-    /// A reader whose worlds come from the publisher, beginning with `world`.
-    pub fn channel(world: World) -> (WorldPublisher, Self) {
-        let (sender, worlds) = watch::channel(Arc::new(world));
-        (WorldPublisher { worlds: sender }, Self { worlds })
+    /// A reader whose snapshots come from the publisher, beginning with `snapshot`.
+    pub fn channel(snapshot: Snapshot) -> (WorldPublisher, Self) {
+        let (sender, snapshots) = watch::channel(Arc::new(snapshot));
+        (WorldPublisher { snapshots: sender }, Self { snapshots })
     }
 
-    /// The newest world. Cheap.
-    pub fn current(&self) -> Arc<World> {
-        Arc::clone(&self.worlds.borrow())
+    /// The newest snapshot. Cheap.
+    pub fn current(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.snapshots.borrow())
     }
 
-    /// Returns when there is a world that this reader has not been told of. Many changes are as
+    /// Returns when there is a snapshot that this reader has not been told of. Many changes are as
     /// one. Never returns once the reflector has ended. Cancel-safe.
     pub async fn changed(&mut self) {
-        if self.worlds.changed().await.is_err() {
+        if self.snapshots.changed().await.is_err() {
             pending::<()>().await;
         }
     }
 
-    /// Returns the first world in which every prefix has been listed. Cancel-safe.
-    pub async fn synced(&mut self) -> Arc<World> {
-        match self.worlds.wait_for(|world| world.synced).await.map(|world| Arc::clone(&world)) {
-            Ok(world) => world,
+    /// Returns the first snapshot in which every prefix has been listed. Cancel-safe.
+    pub async fn synced(&mut self) -> Arc<Snapshot> {
+        match self.snapshots.wait_for(|snapshot| snapshot.synced).await.map(|snapshot| Arc::clone(&snapshot))
+        {
+            Ok(snapshot) => snapshot,
             Err(_) => pending().await,
         }
     }
@@ -94,10 +95,10 @@ pub fn spawn(
     store: SharedStore,
     prefixes: Vec<String>,
     shutdown: CancellationToken,
-) -> (WorldReader, JoinHandle<()>) {
+) -> (SnapshotReader, JoinHandle<()>) {
     let prefixes = without_nested(prefixes);
     let fold = Fold::new(prefixes.len());
-    let (publisher, reader) = WorldReader::channel(fold.world().clone());
+    let (publisher, reader) = SnapshotReader::channel(fold.snapshot().clone());
     let (sender, inputs) = mpsc::channel(QUEUE);
     let queue = sender.clone();
     let outage = Arc::new(AtomicBool::new(false));
@@ -125,7 +126,7 @@ async fn publish(mut fold: Fold, mut inputs: mpsc::Receiver<Input>, publisher: W
             news |= fold.take(input);
         }
         if news {
-            publisher.publish(fold.world().clone());
+            publisher.publish(fold.snapshot().clone());
         }
     }
 }

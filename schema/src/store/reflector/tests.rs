@@ -33,24 +33,24 @@ fn changed(number: usize, events: Vec<WatchEvent>, revision: i64) -> Input {
     Input::Changed(number, WatchBatch { events, revision })
 }
 
-fn beats(world: &World) -> Vec<&str> {
-    world.heartbeats.keys().map(String::as_str).collect()
+fn beats(snapshot: &Snapshot) -> Vec<&str> {
+    snapshot.heartbeats.keys().map(String::as_str).collect()
 }
 
 #[test]
-fn a_world_is_synced_after_the_first_list_of_every_prefix() {
+fn a_snapshot_is_synced_after_the_first_list_of_every_prefix() {
     let mut fold = Fold::new(2);
-    assert!(!fold.world().synced);
+    assert!(!fold.snapshot().synced);
     fold.take(listed(0, vec![item(&beat("a"), SINCE, 5)], 5));
-    assert!(!fold.world().synced);
-    assert!(fold.take(listed(1, vec![], 6)), "an empty list that completes the world is news");
-    assert!(fold.world().synced);
-    assert_eq!((beats(fold.world()), fold.world().revision), (vec!["a"], 6));
+    assert!(!fold.snapshot().synced);
+    assert!(fold.take(listed(1, vec![], 6)), "an empty list that completes the snapshot is news");
+    assert!(fold.snapshot().synced);
+    assert_eq!((beats(fold.snapshot()), fold.snapshot().revision), (vec!["a"], 6));
 }
 
 #[test]
-fn the_world_of_no_prefix_is_synced() {
-    assert!(Fold::new(0).world().synced);
+fn the_snapshot_of_no_prefix_is_synced() {
+    assert!(Fold::new(0).snapshot().synced);
 }
 
 #[test]
@@ -58,10 +58,10 @@ fn a_list_like_the_last_is_no_news() {
     let mut fold = Fold::new(1);
     let items = || vec![item(&beat("a"), SINCE, 5), item(&beat("b"), SINCE, 6)];
     assert!(fold.take(listed(0, items(), 6)));
-    let before = fold.world().clone();
+    let before = fold.snapshot().clone();
     assert!(!fold.take(listed(0, items(), 6)));
     assert!(fold.take(listed(0, items(), 9)), "someone may wait for that revision");
-    assert!(before.heartbeats.ptr_eq(&fold.world().heartbeats), "nothing was touched");
+    assert!(before.heartbeats.ptr_eq(&fold.snapshot().heartbeats), "nothing was touched");
 }
 
 #[test]
@@ -73,12 +73,12 @@ fn a_list_adds_changes_and_removes_what_differs() {
         vec![item(&beat("changed"), SINCE, 5), item(&beat("gone"), SINCE, 4), unchanged()],
         5,
     ));
-    let same_before = Arc::clone(&fold.world().heartbeats["same"]);
+    let same_before = Arc::clone(&fold.snapshot().heartbeats["same"]);
     let new = item(&beat("new"), SINCE, 8);
     assert!(fold.take(listed(0, vec![item(&beat("changed"), LATER, 7), new, unchanged()], 8)));
-    assert_eq!(beats(fold.world()), ["changed", "new", "same"]);
-    assert_eq!(fold.world().heartbeats["changed"].mod_revision, 7);
-    assert!(Arc::ptr_eq(&same_before, &fold.world().heartbeats["same"]));
+    assert_eq!(beats(fold.snapshot()), ["changed", "new", "same"]);
+    assert_eq!(fold.snapshot().heartbeats["changed"].mod_revision, 7);
+    assert!(Arc::ptr_eq(&same_before, &fold.snapshot().heartbeats["same"]));
 }
 
 #[test]
@@ -87,8 +87,8 @@ fn a_list_of_one_prefix_leaves_the_others_alone() {
     fold.take(listed(0, vec![item(&beat("a"), SINCE, 5)], 5));
     fold.take(listed(1, vec![item("/minik8s/nodes/a", "{}", 5)], 5));
     fold.take(listed(1, vec![], 6));
-    assert_eq!(beats(fold.world()), ["a"]);
-    assert!(fold.world().malformed.is_empty());
+    assert_eq!(beats(fold.snapshot()), ["a"]);
+    assert!(fold.snapshot().malformed.is_empty());
 }
 
 #[test]
@@ -96,25 +96,25 @@ fn an_etcd_made_anew_replaces_values_of_equal_revisions_and_counts_down() {
     let mut fold = Fold::new(1);
     fold.take(listed(0, vec![item(&beat("a"), SINCE, 5)], 90));
     assert!(fold.take(listed(0, vec![item(&beat("a"), LATER, 5)], 5)));
-    assert_eq!(fold.world().heartbeats["a"].value.since.to_string(), "2026-02-02T00:00:00Z");
-    assert_eq!(fold.world().revision, 5);
+    assert_eq!(fold.snapshot().heartbeats["a"].value.since.to_string(), "2026-02-02T00:00:00Z");
+    assert_eq!(fold.snapshot().revision, 5);
 }
 
 #[test]
-fn half_of_a_former_etcd_and_half_of_the_one_made_anew_are_no_world() {
+fn half_of_a_former_etcd_and_half_of_the_one_made_anew_are_no_snapshot() {
     let mut fold = Fold::new(3);
     for (prefix, revision) in [(0, 90), (1, 80), (2, 70)] {
         fold.take(listed(prefix, vec![], revision));
     }
     fold.take(listed(1, vec![], 5));
-    assert!(!fold.world().synced, "two of three speak of what is gone");
+    assert!(!fold.snapshot().synced, "two of three speak of what is gone");
     fold.take(listed(0, vec![], 6));
-    assert!(!fold.world().synced);
+    assert!(!fold.snapshot().synced);
     fold.take(listed(2, vec![], 7));
-    assert!(fold.world().synced && fold.world().revision == 7);
+    assert!(fold.snapshot().synced && fold.snapshot().revision == 7);
     // And once more.
     fold.take(listed(2, vec![], 1));
-    assert!(!fold.world().synced);
+    assert!(!fold.snapshot().synced);
 }
 
 #[test]
@@ -128,20 +128,20 @@ fn events_are_taken_in_order() {
         WatchEvent::Put(item(&key, LATER, 4)),
     ];
     assert!(fold.take(changed(0, events, 4)));
-    assert_eq!(fold.world().heartbeats["a"].create_revision, 4);
+    assert_eq!(fold.snapshot().heartbeats["a"].create_revision, 4);
     assert!(fold.take(changed(0, vec![WatchEvent::Delete { key, mod_revision: 5 }], 5)));
-    assert!(beats(fold.world()).is_empty());
+    assert!(beats(fold.snapshot()).is_empty());
 }
 
 #[test]
 fn a_value_that_can_not_be_read_is_set_aside_until_it_can() {
     let mut fold = Fold::new(1);
     fold.take(listed(0, vec![item(&beat("bad"), "][", 2), item(&beat("good"), SINCE, 2)], 2));
-    assert_eq!(beats(fold.world()), ["good"]);
-    assert!(fold.world().malformed.contains_key(&beat("bad")));
+    assert_eq!(beats(fold.snapshot()), ["good"]);
+    assert!(fold.snapshot().malformed.contains_key(&beat("bad")));
     fold.take(changed(0, vec![WatchEvent::Put(item(&beat("bad"), SINCE, 3))], 3));
-    assert_eq!(beats(fold.world()), ["bad", "good"]);
-    assert!(fold.world().malformed.is_empty());
+    assert_eq!(beats(fold.snapshot()), ["bad", "good"]);
+    assert!(fold.snapshot().malformed.is_empty());
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_prefix_below_another_is_not_followed_twice() {
 
 struct Rig {
     store: MemoryStore,
-    reader: WorldReader,
+    reader: SnapshotReader,
     shutdown: CancellationToken,
     task: JoinHandle<()>,
 }
@@ -165,8 +165,8 @@ fn start(store: &MemoryStore) -> Rig {
 }
 
 impl Rig {
-    /// Waits, in paused time, for a world as wanted.
-    async fn until(&mut self, what: &str, wanted: impl Fn(&World) -> bool) {
+    /// Waits, in paused time, for a snapshot as wanted.
+    async fn until(&mut self, what: &str, wanted: impl Fn(&Snapshot) -> bool) {
         let arrive = async {
             while !wanted(&self.reader.current()) {
                 self.reader.changed().await;
@@ -186,13 +186,13 @@ async fn it_shows_what_was_there_and_what_comes() {
     write(&store, vec![Op::put(beat("a"), SINCE)]).await;
     let mut rig = start(&store);
     assert!(!rig.reader.current().synced);
-    let world = rig.reader.synced().await;
-    assert_eq!(beats(&world), ["a"]);
+    let snapshot = rig.reader.synced().await;
+    assert_eq!(beats(&snapshot), ["a"]);
     write(&store, vec![Op::put(beat("b"), SINCE), Op::delete(beat("a"))]).await;
-    rig.until("the change", |world| beats(world) == ["b"]).await;
+    rig.until("the change", |snapshot| beats(snapshot) == ["b"]).await;
     rig.shutdown.cancel();
     rig.task.await.unwrap();
-    assert_eq!(beats(&rig.reader.current()), ["b"], "the last world stays readable");
+    assert_eq!(beats(&rig.reader.current()), ["b"], "the last snapshot stays readable");
 }
 
 #[tokio::test(start_paused = true)]
@@ -218,28 +218,28 @@ async fn it_finds_what_it_missed_while_its_watches_were_cut() {
     store.refuse_everything(false);
     write(&store, vec![Op::put(beat("b"), SINCE), Op::delete(beat("a"))]).await;
     store.compact(store.revision());
-    rig.until("the list after the outage", |world| beats(world) == ["b"]).await;
+    rig.until("the list after the outage", |snapshot| beats(snapshot) == ["b"]).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_burst_is_published_in_few_worlds() {
+async fn a_burst_is_published_in_few_snapshots() {
     let store = MemoryStore::new();
     let mut rig = start(&store);
     rig.reader.synced().await;
     for n in 0..500 {
         write(&store, vec![Op::put(beat(&format!("n{n}")), SINCE)]).await;
     }
-    let mut worlds = 0;
+    let mut snapshots = 0;
     while rig.reader.current().heartbeats.len() < 500 {
         rig.reader.changed().await;
-        worlds += 1;
+        snapshots += 1;
     }
-    assert!(worlds <= 5, "{worlds} worlds for one burst");
+    assert!(snapshots <= 5, "{snapshots} snapshots for one burst");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fixed_world_never_changes() {
-    let mut reader = WorldReader::fixed(World { revision: 7, ..World::default() });
+async fn a_fixed_snapshot_never_changes() {
+    let mut reader = SnapshotReader::fixed(Snapshot { revision: 7, ..Snapshot::default() });
     assert_eq!(reader.current().revision, 7);
     assert!(tokio::time::timeout(Duration::from_secs(60), reader.changed()).await.is_err());
 }
@@ -305,21 +305,21 @@ async fn take(store: &MemoryStore, step: &Step) {
     let _ = store.txn(vec![], ops).await;
 }
 
-/// The world by one list of each prefix, without any watch.
-async fn by_list(store: &MemoryStore) -> World {
+/// The snapshot by one list of each prefix, without any watch.
+async fn by_list(store: &MemoryStore) -> Snapshot {
     let mut fold = Fold::new(3);
     for (number, prefix) in [prefix::HEARTBEATS, prefix::NODES, prefix::SUBNETS].into_iter().enumerate() {
         fold.take(Input::Listed(number, store.list(prefix).await.unwrap()));
     }
-    fold.world().clone()
+    fold.snapshot().clone()
 }
 
-/// Looks at every world that is published: a key that is always there is never missing.
-fn guard_anchor(mut reader: WorldReader, missing: Arc<AtomicUsize>) {
+/// Looks at every snapshot that is published: a key that is always there is never missing.
+fn guard_anchor(mut reader: SnapshotReader, missing: Arc<AtomicUsize>) {
     tokio::spawn(async move {
         loop {
-            let world = reader.current();
-            if world.synced && !world.heartbeats.contains_key("anchor") {
+            let snapshot = reader.current();
+            if snapshot.synced && !snapshot.heartbeats.contains_key("anchor") {
                 missing.fetch_add(1, Ordering::SeqCst);
             }
             reader.changed().await;
@@ -331,7 +331,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn whatever_happens_the_world_becomes_what_a_fresh_list_says(
+    fn whatever_happens_the_snapshot_becomes_what_a_fresh_list_says(
         steps in proptest::collection::vec(step(), 1..60),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -351,9 +351,9 @@ proptest! {
             store.refuse_everything(false);
             // Longer than the longest backoff, shorter than the routine list.
             sleep(BACKOFF_MAX * 3).await;
-            let world = World { revision: 0, ..(*rig.reader.current()).clone() };
-            let fresh = World { revision: 0, ..by_list(&store).await };
-            prop_assert_eq!(world, fresh);
+            let snapshot = Snapshot { revision: 0, ..(*rig.reader.current()).clone() };
+            let fresh = Snapshot { revision: 0, ..by_list(&store).await };
+            prop_assert_eq!(snapshot, fresh);
             prop_assert_eq!(missing.load(Ordering::SeqCst), 0);
             Ok(())
         })?;

@@ -7,7 +7,7 @@ use hickory_proto::rr::rdata::{CNAME, NS, SOA, SRV, TXT};
 use hickory_proto::rr::{LowerName, Name, RData, Record};
 use ipnet::Ipv4Net;
 use schema::kinds::pod::Protocol;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{Endpoint, ServiceRecord, dns_address, gateway_address};
 
 use super::{Entry, TTL, VERSION, Zone, ZoneSettings};
@@ -98,7 +98,7 @@ impl Index {
         self.add(address_record(name, address));
     }
 
-    fn add_service(&mut self, id: &PodRef, record: &ServiceRecord) {
+    fn add_service(&mut self, id: &NamespacedName, record: &ServiceRecord) {
         let Some(name) = below(&self.domain, &[&id.name, &id.namespace, "svc"]) else { return };
         if let Some(target) = &record.external_name {
             return self.add_alias(name, target);

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use hickory_proto::rr::{LowerName, Name, RData, RecordType};
 use schema::kinds::pod::Protocol;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{Endpoint, RouteRecord, ServicePortRecord, ServiceRecord, Subnet, Vtep};
-use schema::world::Versioned;
+use schema::snapshot::Versioned;
 
 use super::{Answer, TTL, Zone, ZoneSettings};
 use crate::catalog::{Catalog, Peer};
@@ -26,10 +26,10 @@ fn versioned<T>(value: T) -> Arc<Versioned<T>> {
 }
 
 fn catalog(services: Vec<(&str, &str, ServiceRecord)>, hosts: &[&str]) -> Catalog {
-    let service = |(namespace, name, record)| (PodRef::new(namespace, name), versioned(record));
+    let service = |(namespace, name, record)| (NamespacedName::new(namespace, name), versioned(record));
     let route = |(index, host): (usize, &&str)| {
         let record = RouteRecord { host: (*host).into(), ..RouteRecord::default() };
-        (PodRef::new("default", format!("r{index}")), versioned(record))
+        (NamespacedName::new("default", format!("r{index}")), versioned(record))
     };
     Catalog {
         source: Source::Etcd,

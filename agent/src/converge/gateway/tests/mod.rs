@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{RouteRecord, ServiceRecord};
-use schema::world::Versioned;
+use schema::snapshot::Versioned;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -45,12 +45,12 @@ fn known() -> Catalog {
 
 fn add_service(catalog: &mut Catalog, name: &str, record: Value) {
     let record: ServiceRecord = serde_json::from_value(record).unwrap();
-    catalog.services.insert(PodRef::new("default", name), versioned(record));
+    catalog.services.insert(NamespacedName::new("default", name), versioned(record));
 }
 
 fn add_route(catalog: &mut Catalog, name: &str, host: &str, paths: &Value) {
     let record: RouteRecord = serde_json::from_value(json!({"host": host, "paths": paths})).unwrap();
-    catalog.routes.insert(PodRef::new("default", name), versioned(record));
+    catalog.routes.insert(NamespacedName::new("default", name), versioned(record));
 }
 
 /// `shop.example` with `/` to these endpoints.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use schema::control::{Loop as _, Observation, Plan as _};
 use schema::kinds::pod::{HostPortStatus, Protocol};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::Subnet;
 use tokio::sync::watch;
 
@@ -101,7 +101,7 @@ impl Node {
             let uid = number.to_string();
             let port = HostPortStatus { host_port: *port, container_port: 80, protocol: *protocol };
             let address = format!("10.244.3.{number}").parse().unwrap();
-            let pod = PodRef::new("default", format!("pod{number}"));
+            let pod = NamespacedName::new("default", format!("pod{number}"));
             (uid.clone(), PodNet { pod, uid, address, ports: vec![port] })
         };
         self.tables.send_replace(Some(Arc::new(ports.iter().map(net).collect())));

@@ -9,7 +9,7 @@ use HostPortProtocol::{Tcp, Udp};
 use jiff::Timestamp;
 use schema::control::{Loop as _, Next, Observation, Plan as _};
 use schema::kinds::pod::{HostPortStatus, Protocol};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{Subnet, Vtep};
 use tokio::sync::watch;
 
@@ -86,7 +86,10 @@ fn subnet() -> Option<Subnet> {
 fn pod(uid: &str, port: u16) -> (String, PodNet) {
     let ports = vec![HostPortStatus { host_port: port, container_port: 80, protocol: Protocol::Tcp }];
     let address = "10.244.3.5".parse().unwrap();
-    (uid.to_owned(), PodNet { pod: PodRef::new("default", "web"), uid: uid.to_owned(), address, ports })
+    (
+        uid.to_owned(),
+        PodNet { pod: NamespacedName::new("default", "web"), uid: uid.to_owned(), address, ports },
+    )
 }
 
 async fn run(rig: &mut Rig) -> Result<bool, String> {

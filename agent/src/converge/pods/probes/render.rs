@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use jiff::Timestamp;
 use schema::kinds::pod::{Container as ContainerSpec, HttpGetAction, HttpScheme, PortReference, Probe};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::Binding;
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +43,7 @@ pub struct Check {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeTarget {
     /// Namespace and name of its pod.
-    pub pod: PodRef,
+    pub pod: NamespacedName,
     /// Its name in the pod.
     pub container: String,
     /// When it started; none if Docker could not tell.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use schema::control::Nudge;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::store::Store as _;
 use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
@@ -180,7 +180,7 @@ fn tcp(port: u16) -> Action {
 fn target(checks: &[(ProbeKind, Action)]) -> ProbeTarget {
     let check = |action: &Action| Check { action: action.clone(), timing: timing(1, 3) };
     ProbeTarget {
-        pod: PodRef::new("default", "web"),
+        pod: NamespacedName::new("default", "web"),
         container: "web".into(),
         started_at: Some(Timestamp::now()),
         checks: checks.iter().map(|(kind, action)| (*kind, check(action))).collect(),

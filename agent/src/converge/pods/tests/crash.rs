@@ -1,6 +1,6 @@
 //! The agent dies at each single call of creating and deleting a pod that has everything a pod may
 //! have, twice: before the call takes effect, and after it but before its answer. The next agent must
-//! make the very world that an undisturbed one makes: exactly one pod, or nothing, and no orphan.
+//! make the very snapshot that an undisturbed one makes: exactly one pod, or nothing, and no orphan.
 //!
 //! Calls are those that change something, of the engine and of the kernel's links; mounts are real. A
 //! preStop hook is one of them; probes, which come at their own times, ask over the network.
@@ -19,10 +19,10 @@ use ipnet::Ipv4Net;
 use schema::control::{Driver, Nudge};
 use schema::kinds::pod::PodSpec;
 use schema::records::Binding;
+use schema::snapshot::{Snapshot, Versioned};
 use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
-use schema::store::reflector::{WorldPublisher, WorldReader};
-use schema::world::{Versioned, World};
+use schema::store::reflector::{SnapshotReader, WorldPublisher};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -91,9 +91,9 @@ pub(super) struct Rig {
     pub(super) store: Arc<MemoryStore>,
     netlink: Arc<Gated>,
     state: tempfile::TempDir,
-    world: World,
+    snapshot: Snapshot,
     publisher: WorldPublisher,
-    reader: WorldReader,
+    reader: SnapshotReader,
 }
 
 impl Rig {
@@ -111,17 +111,17 @@ impl Rig {
             mtu: 1500,
         };
         netlink.kernel.kernel().bridges.insert("mk8s0".into(), bridge);
-        let mut world = World { synced: true, revision: 1, ..World::default() };
-        world.subnets.insert("n1".into(), versioned(subnet()));
-        world.settled.insert("n1".into(), versioned(schema::records::Settled::default()));
-        let (publisher, reader) = WorldReader::channel(world.clone());
+        let mut snapshot = Snapshot { synced: true, revision: 1, ..Snapshot::default() };
+        snapshot.subnets.insert("n1".into(), versioned(subnet()));
+        snapshot.settled.insert("n1".into(), versioned(schema::records::Settled::default()));
+        let (publisher, reader) = SnapshotReader::channel(snapshot.clone());
         Self {
             docker,
             prober: Arc::default(),
             store: Arc::new(MemoryStore::new()),
             netlink,
             state: tempfile::tempdir().unwrap(),
-            world,
+            snapshot,
             publisher,
             reader,
         }
@@ -134,20 +134,20 @@ impl Rig {
     pub(super) fn want_pod(&mut self, web: Binding, wanted: bool) {
         let key = ("n1".to_owned(), web.pod.reference());
         if wanted {
-            self.world.bindings.insert(key, versioned(web));
+            self.snapshot.bindings.insert(key, versioned(web));
         } else {
-            self.world.bindings.remove(&key);
+            self.snapshot.bindings.remove(&key);
         }
-        self.world.revision += 1;
-        self.publisher.publish(self.world.clone());
+        self.snapshot.revision += 1;
+        self.publisher.publish(self.snapshot.clone());
     }
 
     /// From now on nobody wants any pod, also in the middle of an agent's life.
     pub(super) fn unwant_all(&self) {
-        let mut world = self.world.clone();
-        world.bindings.clear();
-        world.revision += 1;
-        self.publisher.publish(world);
+        let mut snapshot = self.snapshot.clone();
+        snapshot.bindings.clear();
+        snapshot.revision += 1;
+        self.publisher.publish(snapshot);
     }
 
     /// Runs an agent until `done`; it is killed then.
@@ -170,7 +170,7 @@ impl Rig {
                 reference: "pause:1".into(),
                 archive: Arc::new(|| b"pause:1".to_vec()),
             },
-            world: self.reader.clone(),
+            snapshot: self.reader.clone(),
             store: self.store.clone(),
             events: EventRecorder::spawn(self.store.clone(), "agent/n1", events.clone()),
             nudge,
@@ -204,7 +204,7 @@ impl Rig {
 
     pub(super) fn complete(&self) -> bool {
         let running = self.docker.running();
-        let specs = self.world.bindings.values().map(|binding| &binding.value.pod.spec);
+        let specs = self.snapshot.bindings.values().map(|binding| &binding.value.pod.spec);
         let wanted: usize = specs.map(|spec| 1 + spec.init_containers.len() + spec.containers.len()).sum();
         running.len() == wanted && running.iter().all(|(name, runs)| *runs || name.contains("_init_"))
     }

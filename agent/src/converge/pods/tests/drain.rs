@@ -7,9 +7,9 @@ use jiff::SignedDuration;
 use schema::codec::encode;
 use schema::keys::Key;
 use schema::records::{Endpoint, RulesStatus, ServiceRecord, Vtep};
+use schema::snapshot::{Change, Snapshot};
 use schema::store::memory::MemoryStore;
 use schema::store::{Op, SharedStore};
-use schema::world::{Change, World};
 use tokio::sync::watch;
 
 use super::super::drain::{DRAIN_MAX, Drain, DrainBook, DrainedBy};
@@ -27,7 +27,7 @@ struct Rig {
     /// What is behind `store`.
     memory: MemoryStore,
     store: SharedStore,
-    world: World,
+    snapshot: Snapshot,
     observed: Observed,
 }
 
@@ -48,11 +48,11 @@ fn rig() -> Rig {
     let memory = MemoryStore::new();
     let store: SharedStore = Arc::new(memory.clone());
     let book = DrainBook::new(&observed.node.node, catalog, follow, Arc::clone(&store));
-    let mut world = World { synced: true, ..World::default() };
+    let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
     let (key, value) = (Key::Heartbeat("n9".to_owned()).to_string(), br#"{"since":"2026-01-01T00:00:00Z"}"#);
     let value = value.to_vec().into();
-    world.apply(&Change::Put { key, value, create_revision: 1, mod_revision: 1 });
-    Rig { book, catalogs, programmed, memory, store, world, observed }
+    snapshot.apply(&Change::Put { key, value, create_revision: 1, mod_revision: 1 });
+    Rig { book, catalogs, programmed, memory, store, snapshot, observed }
 }
 
 impl Rig {
@@ -69,8 +69,9 @@ impl Rig {
                 hostname: None,
             });
         }
-        let id = schema::meta::PodRef::new("default", "shop");
-        let record = schema::world::Versioned { value: record, create_revision: 1, mod_revision: revision };
+        let id = schema::meta::NamespacedName::new("default", "shop");
+        let record =
+            schema::snapshot::Versioned { value: record, create_revision: 1, mod_revision: revision };
         catalog.services.insert(id, Arc::new(record));
         for (peer, number) in [("n8", 8), ("n9", 9)] {
             let vtep = Vtep { address: [192, 0, 2, number].into(), mac: String::new() };
@@ -88,8 +89,8 @@ impl Rig {
     }
 
     async fn look(&mut self, seconds: i64) -> Option<DrainedBy> {
-        let Self { book, world, observed, .. } = self;
-        observed.draining = book.look(&observed.pods, &observed.desired, world, at(seconds)).await;
+        let Self { book, snapshot, observed, .. } = self;
+        observed.draining = book.look(&observed.pods, &observed.desired, snapshot, at(seconds)).await;
         observed.draining.values().next().map(|drain| drain.by.clone())
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use schema::kinds::pod::{PodPhase, PodSpec, PodStatus, RestartPolicy};
 use schema::records::Binding;
 
-use schema::world::{Versioned, World};
+use schema::snapshot::{Snapshot, Versioned};
 
 use super::super::facts::Observed;
 use super::super::finished::FinishedBook;
@@ -45,16 +45,16 @@ fn how_a_pod_ended_is_in_the_plan_once() {
     let uid = &job.pod.uid;
     let mut observed = wants(std::slice::from_ref(&job));
     let runs = PodStatus { phase: PodPhase::Running, start_time: Some(at(1)), ..end(&job) };
-    observed.told.insert(job.pod.reference(), Arc::new(runs));
+    observed.last_reported.insert(job.pod.reference(), Arc::new(runs));
     observed.pods.insert(uid.clone(), facts(&job, vec![], vec![container("job", 0, exited(3, 5, 0))]));
     let decided = plan(&observed, at(9));
     let status = &decided.ends[uid];
     assert_eq!((status.phase, status.start_time), (PodPhase::Failed, Some(at(1))));
     assert!(status.conditions.iter().all(|one| one.last_transition_time == at(9)), "{status:?}");
     // What was said of another life of it is not its own.
-    let mut other = PodStatus::clone(&observed.told[&job.pod.reference()]);
+    let mut other = PodStatus::clone(&observed.last_reported[&job.pod.reference()]);
     other.uid = "another".into();
-    observed.told.insert(job.pod.reference(), Arc::new(other));
+    observed.last_reported.insert(job.pod.reference(), Arc::new(other));
     assert_eq!(plan(&observed, at(9)).ends[uid].start_time, None);
     observed.finished.insert(uid.clone(), Arc::new(status.clone()));
     assert!(plan(&observed, at(9)).ends.is_empty());
@@ -112,12 +112,12 @@ async fn etcds_word_stands_in_for_a_lost_file_at_the_start_alone() {
     let facts = super::super::NodeFacts { state_dir: state.path().to_owned(), ..node() };
     let desired = wants(&[job.clone(), server.clone()]).desired;
     let said = |statuses: &[PodStatus]| {
-        let mut world = World { synced: true, ..World::default() };
+        let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
         for (status, of) in statuses.iter().zip([&job, &server]) {
             let value = Versioned { value: status.clone(), create_revision: 1, mod_revision: 1 };
-            world.pod_status.insert(("n1".into(), of.pod.reference()), Arc::new(value));
+            snapshot.pod_status.insert(("n1".into(), of.pod.reference()), Arc::new(value));
         }
-        world
+        snapshot
     };
     let both = said(&[end(&job), end(&server)]);
     let mut book = FinishedBook::default();
@@ -130,7 +130,7 @@ async fn etcds_word_stands_in_for_a_lost_file_at_the_start_alone() {
     assert!(FinishedBook::default().look(&facts, &desired, &said(&[leaving])).await.is_empty());
     // What is kept is known to the next agent.
     book.keep(&facts, end(&job)).await.unwrap();
-    let found = FinishedBook::default().look(&facts, &desired, &World::default()).await;
+    let found = FinishedBook::default().look(&facts, &desired, &Snapshot::default()).await;
     assert_eq!(*found[&job.pod.uid], end(&job));
 }
 
@@ -181,13 +181,13 @@ async fn an_agent_that_comes_back_runs_another_instance_and_never_the_same_one_t
             let end = PodStatus { phase, ..end(&former) };
             let state = tempfile::tempdir().unwrap();
             let facts_of_node = super::super::NodeFacts { state_dir: state.path().to_owned(), ..node() };
-            let mut world = World { synced: true, ..World::default() };
+            let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
             if in_file {
                 FinishedBook::default().keep(&facts_of_node, end.clone()).await.unwrap();
             }
             if in_etcd {
                 let value = Versioned { value: end, create_revision: 1, mod_revision: 1 };
-                world.pod_status.insert(("n1".into(), former.pod.reference()), Arc::new(value));
+                snapshot.pod_status.insert(("n1".into(), former.pod.reference()), Arc::new(value));
             }
             let mut observed = wants(std::slice::from_ref(&pod));
             if in_docker {
@@ -195,7 +195,7 @@ async fn an_agent_that_comes_back_runs_another_instance_and_never_the_same_one_t
                 observed.pods.insert(former.pod.uid.clone(), left);
             }
             let mut book = FinishedBook::default();
-            observed.finished = book.look(&facts_of_node, &observed.desired, &world).await;
+            observed.finished = book.look(&facts_of_node, &observed.desired, &snapshot).await;
             let is_known = in_file || in_etcd || in_docker;
             let expected = if is_known { expected } else { "runs" };
             let row = format!("{policy:?} {code} same={same} {in_file} {in_etcd} {in_docker}");

@@ -7,8 +7,8 @@ use schema::condition::ConditionStatus;
 use schema::keys::prefix;
 use schema::kinds::pod::{ContainerState, PodPhase, PodStatus};
 use schema::records::Binding;
+use schema::snapshot::{Snapshot, Versioned};
 use schema::store::{Store as _, WatchEvent};
-use schema::world::{Versioned, World};
 
 use super::super::facts::{Busy, Container, Exited, Observed, State};
 use super::super::plan::plan;
@@ -29,7 +29,7 @@ fn told(web: &Binding, containers: Vec<Container>) -> (Statuses, Observed) {
 
 /// What is said after a look at that time.
 fn say(observed: &mut Observed, own: &Statuses, now: i64) -> Statuses {
-    observed.told = own.pods.clone();
+    observed.last_reported = own.pods.clone();
     fold(observed, &plan(observed, at(now)), own, at(now))
 }
 
@@ -167,24 +167,24 @@ async fn the_last_word_stands_until_it_is_written_or_a_moment_has_passed() {
     observed.memory.busy.insert(web.pod.uid.clone(), busy(&web, false));
     let last = say(&mut observed, &own, 20);
     observed.memory.busy.clear();
-    let mut world = World::default();
-    let kept = |words: &mut LastWords, own: &Statuses, observed: &mut Observed, world: &World| {
+    let mut snapshot = Snapshot::default();
+    let kept = |words: &mut LastWords, own: &Statuses, observed: &mut Observed, snapshot: &Snapshot| {
         let mut next = say(observed, own, 21);
         assert!(next.pods.is_empty());
-        words.keep(&mut next, own, world, "n1");
+        words.keep(&mut next, own, snapshot, "n1");
         next
     };
     let mut words = LastWords::default();
-    let again = kept(&mut words, &last, &mut observed, &world);
+    let again = kept(&mut words, &last, &mut observed, &snapshot);
     assert!(again == last && has_last_words(&again, &observed));
     tokio::time::advance(LAST_WORDS / 2).await;
-    assert_eq!(kept(&mut words, &again, &mut observed, &world), last);
+    assert_eq!(kept(&mut words, &again, &mut observed, &snapshot), last);
     tokio::time::advance(LAST_WORDS / 2).await;
-    assert!(kept(&mut words, &again, &mut observed, &world).pods.is_empty(), "etcd may be away for long");
+    assert!(kept(&mut words, &again, &mut observed, &snapshot).pods.is_empty(), "etcd may be away for long");
     let value = PodStatus::clone(&last.pods[&web.pod.reference()]);
     let stored = Versioned { value, create_revision: 1, mod_revision: 1 };
-    world.pod_status.insert(("n1".into(), web.pod.reference()), Arc::new(stored));
-    assert!(kept(&mut LastWords::default(), &last, &mut observed, &world).pods.is_empty(), "written");
+    snapshot.pod_status.insert(("n1".into(), web.pod.reference()), Arc::new(stored));
+    assert!(kept(&mut LastWords::default(), &last, &mut observed, &snapshot).pods.is_empty(), "written");
 }
 
 #[test]

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use schema::kinds::Kind;
 use schema::kinds::pod::{Container as ContainerSpec, PodSpec};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{Binding, OwnerRef, PodInstance, Subnet};
 
 use super::facts::{Container, Exited, Memory, NodeFacts, Observed, PodFacts, State};
@@ -59,7 +59,7 @@ fn spec(names: &[&str]) -> PodSpec {
 fn binding(name: &str, spec: PodSpec) -> Binding {
     let owner = OwnerRef { kind: Kind::Pod, name: name.to_owned() };
     let hash = schema::codec::content_hash(&spec);
-    let uid = PodInstance::uid_of(&owner, &PodRef::new("default", name), &hash);
+    let uid = PodInstance::uid_of(&owner, &NamespacedName::new("default", name), &hash);
     let pod = PodInstance {
         namespace: "default".into(),
         name: name.into(),
@@ -92,7 +92,7 @@ fn wants(bindings: &[Binding]) -> Observed {
         listeners: BTreeMap::new(),
         finished: BTreeMap::new(),
         draining: BTreeMap::new(),
-        told: BTreeMap::new(),
+        last_reported: BTreeMap::new(),
         folders: std::collections::BTreeSet::new(),
         memory: Memory::default(),
     }

@@ -530,14 +530,14 @@ fn a_pod_has_started_once_however_often_its_pause_container_is_made_anew() {
         ..pause(State::Running { started_at: at(40) }, "10.244.3.2")
     };
     for pauses in [vec![], vec![anew]] {
-        observed.told = own.pods.clone();
+        observed.last_reported = own.pods.clone();
         has(&mut observed, &web, facts(&web, pauses, vec![]));
         assert_eq!(start(&told(&observed, &own)), Some(at(0)));
     }
     // Taken away and wanted again, it is another life of it.
     let mut gone = (*own.pods[&web.pod.reference()]).clone();
     gone.reason = "Terminating".into();
-    observed.told = [(web.pod.reference(), gone.into())].into();
+    observed.last_reported = [(web.pod.reference(), gone.into())].into();
     assert_eq!(start(&told(&observed, &own)), Some(at(40)));
 }
 

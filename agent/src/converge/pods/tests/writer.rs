@@ -6,11 +6,11 @@ use std::time::Duration;
 use schema::codec::encode;
 use schema::keys::Key;
 use schema::kinds::pod::{PodPhase, PodStatus};
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
+use schema::snapshot::{Change, Snapshot};
 use schema::store::memory::MemoryStore;
-use schema::store::reflector::WorldReader;
+use schema::store::reflector::SnapshotReader;
 use schema::store::{Guard, Op, Store};
-use schema::world::{Change, World};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -20,13 +20,13 @@ use super::super::writer::StatusWriter;
 fn statuses(list: &[(&str, PodPhase, &str)]) -> Statuses {
     let one = |(name, phase, message): &(&str, PodPhase, &str)| {
         let status = PodStatus { phase: *phase, message: (*message).into(), ..PodStatus::default() };
-        (PodRef::new("default", *name), Arc::new(status))
+        (NamespacedName::new("default", *name), Arc::new(status))
     };
     Statuses { pods: list.iter().map(one).collect(), complete: true }
 }
 
 fn key(name: &str) -> String {
-    Key::PodStatus("n1".into(), PodRef::new("default", name)).to_string()
+    Key::PodStatus("n1".into(), NamespacedName::new("default", name)).to_string()
 }
 
 async fn until(store: &MemoryStore, name: &str, message: Option<&str>) {
@@ -47,8 +47,8 @@ async fn until(store: &MemoryStore, name: &str, message: Option<&str>) {
 async fn an_etcd_that_begins_anew_gets_the_statuses_again() {
     let store = Arc::new(MemoryStore::new());
     let (sender, receiver) = watch::channel(Statuses::default());
-    let world = World { synced: true, ..World::default() };
-    let writer = StatusWriter::new("n1".into(), store.clone(), WorldReader::fixed(world));
+    let snapshot = Snapshot { synced: true, ..Snapshot::default() };
+    let writer = StatusWriter::new("n1".into(), store.clone(), SnapshotReader::fixed(snapshot));
     let shutdown = CancellationToken::new();
     tokio::spawn(writer.run(receiver, shutdown.clone()));
     sender.send_replace(statuses(&[("web", PodPhase::Running, "runs")]));
@@ -63,9 +63,9 @@ async fn the_last_status_is_written_and_a_stale_key_removed() {
     let store = Arc::new(MemoryStore::new());
     let stale = encode(&PodStatus { message: "stale".into(), ..PodStatus::default() }).unwrap();
     let _ = store.txn(vec![Guard::Absent(key("old"))], vec![Op::put(key("old"), stale)]).await.unwrap();
-    let mut world = World { synced: true, ..World::default() };
+    let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
     for stored in store.list("/minik8s/").await.unwrap().items {
-        world.apply(&Change::Put {
+        snapshot.apply(&Change::Put {
             key: stored.key,
             value: stored.value,
             create_revision: stored.create_revision,
@@ -73,7 +73,7 @@ async fn the_last_status_is_written_and_a_stale_key_removed() {
         });
     }
     let (sender, receiver) = watch::channel(Statuses::default());
-    let writer = StatusWriter::new("n1".into(), store.clone(), WorldReader::fixed(world));
+    let writer = StatusWriter::new("n1".into(), store.clone(), SnapshotReader::fixed(snapshot));
     let shutdown = CancellationToken::new();
     tokio::spawn(writer.run(receiver, shutdown.clone()));
     sender.send_replace(statuses(&[("web", PodPhase::Pending, "0")]));
@@ -102,8 +102,8 @@ async fn the_last_status_is_written_and_a_stale_key_removed() {
 #[tokio::test(start_paused = true)]
 async fn a_write_that_came_through_late_does_not_outlive_its_pod() {
     let store = Arc::new(MemoryStore::new());
-    let mut world = World { synced: true, ..World::default() };
-    let (publisher, reader) = WorldReader::channel(world.clone());
+    let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
+    let (publisher, reader) = SnapshotReader::channel(snapshot.clone());
     let (sender, receiver) = watch::channel(Statuses { complete: true, ..Statuses::default() });
     let writer = StatusWriter::new("n1".into(), store.clone(), reader);
     let shutdown = CancellationToken::new();
@@ -113,9 +113,9 @@ async fn a_write_that_came_through_late_does_not_outlive_its_pod() {
     // Nobody here knows of it: the answer was lost.
     let late = encode(&PodStatus { message: "late".into(), ..PodStatus::default() }).unwrap();
     let _ = store.txn(vec![], vec![Op::put(key("late"), late)]).await.unwrap();
-    let show = |world: &mut World, stored: &[schema::store::KeyValue]| {
+    let show = |snapshot: &mut Snapshot, stored: &[schema::store::KeyValue]| {
         for kv in stored {
-            world.apply(&Change::Put {
+            snapshot.apply(&Change::Put {
                 key: kv.key.clone(),
                 value: kv.value.clone(),
                 create_revision: kv.create_revision,
@@ -124,12 +124,12 @@ async fn a_write_that_came_through_late_does_not_outlive_its_pod() {
         }
     };
     let listing = store.list("/minik8s/").await.unwrap();
-    show(&mut world, &listing.items);
-    world.revision = listing.revision;
-    publisher.publish(world.clone());
+    show(&mut snapshot, &listing.items);
+    snapshot.revision = listing.revision;
+    publisher.publish(snapshot.clone());
     until(&store, "late", None).await;
     until(&store, "web", Some("runs")).await;
-    // The world shows it a while longer: nothing is written for that.
+    // The snapshot shows it a while longer: nothing is written for that.
     let before = store.list("/minik8s/").await.unwrap().revision;
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(store.list("/minik8s/").await.unwrap().revision, before);
@@ -143,8 +143,8 @@ async fn statuses_that_cannot_be_written_stop_no_other() {
         let store = Arc::new(MemoryStore::new());
         store.refuse_keys(bad.iter().map(|name| key(name)));
         let (sender, receiver) = watch::channel(Statuses::default());
-        let world = World { synced: true, ..World::default() };
-        let writer = StatusWriter::new("n1".into(), store.clone(), WorldReader::fixed(world));
+        let snapshot = Snapshot { synced: true, ..Snapshot::default() };
+        let writer = StatusWriter::new("n1".into(), store.clone(), SnapshotReader::fixed(snapshot));
         let shutdown = CancellationToken::new();
         tokio::spawn(writer.run(receiver, shutdown.clone()));
         let all = |message: &'static str, good: &[&'static str]| {
@@ -178,8 +178,8 @@ async fn statuses_that_cannot_be_written_stop_no_other() {
 async fn a_status_that_is_too_large_stops_no_other_and_is_written_once_it_is_not() {
     let store = Arc::new(MemoryStore::new());
     let (sender, receiver) = watch::channel(Statuses::default());
-    let world = World { synced: true, ..World::default() };
-    let writer = StatusWriter::new("n1".into(), store.clone(), WorldReader::fixed(world));
+    let snapshot = Snapshot { synced: true, ..Snapshot::default() };
+    let writer = StatusWriter::new("n1".into(), store.clone(), SnapshotReader::fixed(snapshot));
     let shutdown = CancellationToken::new();
     tokio::spawn(writer.run(receiver, shutdown.clone()));
     let huge = "x".repeat(schema::store::TXN_MAX_BYTES + 1);
@@ -196,8 +196,8 @@ async fn a_status_that_is_too_large_stops_no_other_and_is_written_once_it_is_not
 async fn one_conflict_in_a_transaction_of_many_spoils_none_of_them() {
     let store = Arc::new(MemoryStore::new());
     let (sender, receiver) = watch::channel(Statuses::default());
-    let world = World { synced: true, ..World::default() };
-    let writer = StatusWriter::new("n1".into(), store.clone(), WorldReader::fixed(world));
+    let snapshot = Snapshot { synced: true, ..Snapshot::default() };
+    let writer = StatusWriter::new("n1".into(), store.clone(), SnapshotReader::fixed(snapshot));
     let foreign = encode(&PodStatus::default()).unwrap();
     let _ = store.txn(vec![], vec![Op::put(key("p7"), foreign)]).await.unwrap();
     let shutdown = CancellationToken::new();

@@ -6,10 +6,10 @@ use jiff::Timestamp;
 use schema::control::{Loop as _, Next, Observation, Plan as _};
 use schema::keys::Key;
 use schema::records::{RulesStatus, Subnet};
+use schema::snapshot::Versioned;
 use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
-use schema::world::Versioned;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 

@@ -1,5 +1,5 @@
 //! Real packets through real rules, in network namespaces of the test's own: a node with the rules of
-//! the network loop too, its pods, and a neighbour that stands for the world outside.
+//! the network loop too, its pods, and a neighbour that stands for the snapshot outside.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use schema::control::{Loop, Nudge, Observation, Plan as _};
 use schema::records::Subnet;
+use schema::snapshot::Versioned;
 use schema::store::events::EventRecorder;
-use schema::world::Versioned;
 use tokio::sync::watch;
 
 use super::super::{ServicesDeps, ServicesLoop};

@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
 use schema::kinds::pod::Protocol;
-use schema::meta::PodRef;
+use schema::meta::NamespacedName;
 use schema::records::{Endpoint, ServicePortRecord, ServiceRecord};
 
 pub(crate) use self::laws::after_restore;
@@ -61,8 +61,8 @@ fn service(endpoints: &[&str]) -> ServiceRecord {
 /// The node's own address.
 const HERE: Option<Ipv4Addr> = Some(Ipv4Addr::new(192, 0, 2, 1));
 
-fn id(name: &str) -> PodRef {
-    PodRef::new("default", name)
+fn id(name: &str) -> NamespacedName {
+    NamespacedName::new("default", name)
 }
 
 fn wanted(services: &[(&str, &ServiceRecord)]) -> Wanted {

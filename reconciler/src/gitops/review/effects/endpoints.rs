@@ -6,41 +6,41 @@ use schema::kinds::{Kind, Resource};
 use schema::meta::{ObjectRef, StringMap};
 use schema::object::Object;
 
-use super::{Effect, Worlds};
+use super::{Effect, SnapshotBuilder};
 use crate::gitops::plan::Step;
 
 /// By the step that causes it.
 pub(in crate::gitops::review) fn lost(
-    worlds: &Worlds<'_>,
+    builder: &SnapshotBuilder<'_>,
     steps: &[Step],
 ) -> BTreeMap<ObjectRef, Vec<Effect>> {
     let mut found: BTreeMap<ObjectRef, Vec<Effect>> = BTreeMap::new();
     let gone: Vec<&Step> =
-        steps.iter().filter(|step| labels(worlds.before(&step.object)).is_some()).collect();
-    let changed = |service: &ObjectRef| worlds.changed.contains_key(service);
-    let services = worlds.live.iter().filter(|(object, _)| object.kind == Kind::Service);
+        steps.iter().filter(|step| labels(builder.before(&step.object)).is_some()).collect();
+    let changed = |service: &ObjectRef| builder.changed.contains_key(service);
+    let services = builder.live.iter().filter(|(object, _)| object.kind == Kind::Service);
     for (service, live) in services {
         let selector_before = selector(Some(&live.value));
-        let Some(selector_after) = selector(worlds.now(service)) else { continue };
+        let Some(selector_after) = selector(builder.now(service)) else { continue };
         let Some(selector_before) = selector_before else { continue };
         let same_namespace = |object: &ObjectRef| object.namespace == service.namespace;
         let causes: Vec<&ObjectRef> = gone
             .iter()
             .map(|step| &step.object)
             .filter(|object| {
-                same_namespace(object) && matches(selector_before, labels(worlds.before(object)))
+                same_namespace(object) && matches(selector_before, labels(builder.before(object)))
             })
-            .filter(|object| !matches(selector_after, labels(worlds.now(object))))
+            .filter(|object| !matches(selector_after, labels(builder.now(object))))
             .collect();
         if causes.is_empty() && !changed(service) {
             continue;
         }
-        let had = worlds.live.iter().any(|(object, live)| {
+        let had = builder.live.iter().any(|(object, live)| {
             same_namespace(object) && matches(selector_before, labels(Some(&live.value)))
         });
-        let has = worlds
-            .after()
-            .any(|(object, _)| same_namespace(object) && matches(selector_after, labels(worlds.now(object))));
+        let has = builder.after().any(|(object, _)| {
+            same_namespace(object) && matches(selector_after, labels(builder.now(object)))
+        });
         if !had || has {
             continue;
         }

@@ -12,8 +12,8 @@ use schema::kinds::pod::Protocol;
 use schema::kinds::{Kind, Resource};
 use schema::meta::ObjectRef;
 use schema::object::Object;
+use schema::snapshot::Table;
 use schema::violation::OwnedStep;
-use schema::world::Table;
 use serde::{Serialize, Serializer};
 
 use super::{Action, Field};
@@ -156,14 +156,14 @@ fn many(pods: u32, containers: &[String]) -> String {
 }
 
 /// Live objects, and what of them the plan changes.
-pub(super) struct Worlds<'a> {
+pub(super) struct SnapshotBuilder<'a> {
     live: &'a Table<ObjectRef, Object>,
     changed: BTreeMap<&'a ObjectRef, Option<&'a Object>>,
     /// The zone of the cluster's own names once all is applied.
     zone: String,
 }
 
-impl<'a> Worlds<'a> {
+impl<'a> SnapshotBuilder<'a> {
     pub(super) fn new(live: &'a Table<ObjectRef, Object>, steps: &'a [Step]) -> Self {
         let changed = steps.iter().map(|step| {
             let after = match &step.act {
@@ -172,13 +172,13 @@ impl<'a> Worlds<'a> {
             };
             (&step.object, after)
         });
-        let mut worlds = Self { live, changed: changed.collect(), zone: DEFAULT_ZONE.to_owned() };
-        let zone = worlds.after().find_map(|(_, resource)| match resource {
+        let mut builder = Self { live, changed: changed.collect(), zone: DEFAULT_ZONE.to_owned() };
+        let zone = builder.after().find_map(|(_, resource)| match resource {
             Resource::Cluster(cluster) => Some(cluster.dns.zone.clone()),
             _ => None,
         });
-        worlds.zone = zone.unwrap_or(worlds.zone);
-        worlds
+        builder.zone = zone.unwrap_or(builder.zone);
+        builder
     }
 
     pub(super) fn before(&self, object: &ObjectRef) -> Option<&'a Object> {
@@ -239,18 +239,18 @@ fn is_file(field: &Field) -> bool {
 }
 
 /// The effects of one step, but for those that only all steps together have.
-pub(super) fn of(worlds: &Worlds<'_>, step: &Step, fields: &[Field]) -> Vec<Effect> {
+pub(super) fn of(builder: &SnapshotBuilder<'_>, step: &Step, fields: &[Field]) -> Vec<Effect> {
     if matches!(step.why, Why::Moved { .. }) {
         return vec![Effect::Moved];
     }
-    let (before, after) = (worlds.before(&step.object), worlds.now(&step.object));
+    let (before, after) = (builder.before(&step.object), builder.now(&step.object));
     let case = Case {
         object: &step.object,
         before: before.map(|object| &object.resource),
         after: after.map(|object| &object.resource),
         fields,
         action: Action::of(&step.act),
-        zone: &worlds.zone,
+        zone: &builder.zone,
     };
     let mut effects = match step.object.kind {
         Kind::Pod => workload::pod(&case),

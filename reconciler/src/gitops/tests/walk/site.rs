@@ -17,7 +17,7 @@ use schema::object::Object;
 use schema::records::SourceStatus;
 use schema::store::election::{Fence, FenceReader};
 use schema::store::events::EventRecorder;
-use schema::store::reflector::{self, WorldReader};
+use schema::store::reflector::{self, SnapshotReader};
 use schema::store::{Op, SharedStore, TxnOutcome};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -33,7 +33,7 @@ const RUNS_MAX: usize = 40;
 /// etcd, the reflector, and the loop.
 pub(super) struct Site {
     store: SharedStore,
-    world: WorldReader,
+    snapshot: SnapshotReader,
     fence: Fence,
     config: SourceConfig,
     state: PathBuf,
@@ -50,15 +50,15 @@ impl Site {
         let TxnOutcome::Committed(create_revision) = written else { unreachable!("there are no guards") };
         let fence = Fence { create_revision };
         let token = CancellationToken::new();
-        let (mut world, _) = reflector::spawn(Arc::clone(&store), vec![ROOT.to_owned()], token.clone());
-        world.synced().await;
-        let sync = new_loop(&config, &state, &store, &world, fence);
-        Self { store, world, fence, config, state, sync, _reflector: token.drop_guard(), _etcd: etcd }
+        let (mut snapshot, _) = reflector::spawn(Arc::clone(&store), vec![ROOT.to_owned()], token.clone());
+        snapshot.synced().await;
+        let sync = new_loop(&config, &state, &store, &snapshot, fence);
+        Self { store, snapshot, fence, config, state, sync, _reflector: token.drop_guard(), _etcd: etcd }
     }
 
     /// The process was started anew: nothing is remembered.
     pub(super) fn restart(&mut self) {
-        self.sync = new_loop(&self.config, &self.state, &self.store, &self.world, self.fence);
+        self.sync = new_loop(&self.config, &self.state, &self.store, &self.snapshot, self.fence);
     }
 
     /// And on another disk.
@@ -103,8 +103,8 @@ impl Site {
     async fn catch_up(&mut self) {
         let newest = self.store.list(&Key::Leader.to_string()).await.unwrap().revision;
         let seen = async {
-            while self.world.current().revision < newest {
-                self.world.changed().await;
+            while self.snapshot.current().revision < newest {
+                self.snapshot.changed().await;
             }
         };
         tokio::time::timeout(PATIENCE, seen).await.expect("the reflector follows etcd");
@@ -132,12 +132,12 @@ fn new_loop(
     config: &SourceConfig,
     state: &std::path::Path,
     store: &SharedStore,
-    world: &WorldReader,
+    snapshot: &SnapshotReader,
     fence: Fence,
 ) -> SourceLoop {
     let fence = FenceReader::fixed(Some(fence));
     let events = EventRecorder::disabled();
-    SourceLoop::new(config.clone(), state.to_owned(), Arc::clone(store), world.clone(), fence, events)
+    SourceLoop::new(config.clone(), state.to_owned(), Arc::clone(store), snapshot.clone(), fence, events)
 }
 
 /// One run; whether there was anything to decide.

@@ -8,16 +8,16 @@ use schema::control::{Nudge, Nudged};
 use schema::keys::{Key, ROOT, prefix};
 use schema::records::{CLI_DELIVERIES_MAX, DELIVERIES_MAX, Delivery, DeliveryOutcome, Provider};
 use schema::store::memory::MemoryStore;
-use schema::store::reflector::{self, WorldReader};
+use schema::store::reflector::{self, SnapshotReader};
 use schema::store::{SharedStore, Store};
 use tokio_util::sync::CancellationToken;
 
 use crate::webhooks::payload::Hint;
-use crate::webhooks::{Arrival, Door, Intake, Outcome};
+use crate::webhooks::{IncomingDelivery, Intake, Outcome, SourceTarget};
 
 struct House {
     store: MemoryStore,
-    world: WorldReader,
+    snapshot: SnapshotReader,
     intake: Intake,
     nudged: Nudged,
 }
@@ -26,19 +26,19 @@ impl House {
     fn new() -> Self {
         let store = MemoryStore::new();
         let shared: SharedStore = Arc::new(store.clone());
-        let (world, _) =
+        let (snapshot, _) =
             reflector::spawn(Arc::clone(&shared), vec![ROOT.to_owned()], CancellationToken::new());
         let (nudge, nudged) = Nudge::new();
-        let door = Door::of_branch("main", "main", nudge);
-        let intake = Intake::new(vec![door], world.clone(), shared, "r0");
-        Self { store, world, intake, nudged }
+        let target = SourceTarget::of_branch("main", "main", nudge);
+        let intake = Intake::new(vec![target], snapshot.clone(), shared, "r0");
+        Self { store, snapshot, intake, nudged }
     }
 
-    async fn take(&mut self, arrival: Arrival) -> (String, Outcome) {
-        let taken = self.intake.take(self.intake.door(None).unwrap(), arrival).await;
+    async fn take(&mut self, incoming: IncomingDelivery) -> (String, Outcome) {
+        let taken = self.intake.take(self.intake.target(None).unwrap(), incoming).await;
         let newest = self.store.revision();
-        while self.world.current().revision < newest {
-            self.world.changed().await;
+        while self.snapshot.current().revision < newest {
+            self.snapshot.changed().await;
         }
         (taken.delivery, taken.outcome)
     }
@@ -53,8 +53,8 @@ impl House {
     }
 }
 
-fn push(id: Option<&str>, body: &str) -> Arrival {
-    Arrival {
+fn push(id: Option<&str>, body: &str) -> IncomingDelivery {
+    IncomingDelivery {
         provider: Provider::GitHub,
         event: "push".to_owned(),
         id: id.map(str::to_owned),
@@ -90,7 +90,7 @@ async fn a_request_replayed_under_other_ids_makes_no_new_receipts() {
 #[tokio::test(start_paused = true)]
 async fn senders_without_ids_wait_for_an_answer_every_time() {
     let mut house = House::new();
-    let generic = || Arrival { provider: Provider::Generic, ..push(None, "0123456789abcdef0123") };
+    let generic = || IncomingDelivery { provider: Provider::Generic, ..push(None, "0123456789abcdef0123") };
     let (id, _) = house.take(generic()).await;
     assert!(id.starts_with("main-generic-0123456789abcdef-"), "{id}");
     let before = house.store.revision();
@@ -111,7 +111,7 @@ async fn every_one_for_the_branch_nudges_and_no_other_does() {
         let reference = Some(reference.to_owned()).filter(|name| !name.is_empty());
         let hint = Hint { reference, ..Hint::default() };
         let id = n.to_string();
-        house.take(Arrival { event: event.to_owned(), hint, ..push(Some(&id), &id) }).await;
+        house.take(IncomingDelivery { event: event.to_owned(), hint, ..push(Some(&id), &id) }).await;
         assert_eq!(house.was_nudged().await, wanted, "{event} {n}");
         let receipt = house.receipts().await.pop().unwrap();
         assert_eq!(receipt.outcome == DeliveryOutcome::Accepted, wanted);
@@ -124,7 +124,7 @@ async fn every_one_for_the_branch_nudges_and_no_other_does() {
 async fn without_etcd_the_nudge_stands_alone_and_the_sender_hears_of_it() {
     let mut house = House::new();
     house.store.refuse_everything(true);
-    let taken = house.intake.take(house.intake.door(None).unwrap(), push(Some("d1"), "b1")).await;
+    let taken = house.intake.take(house.intake.target(None).unwrap(), push(Some("d1"), "b1")).await;
     assert_eq!(taken.outcome, Outcome::Accepted);
     assert!(taken.note.unwrap().starts_with("cannot write the receipt"));
     assert!(house.was_nudged().await);
@@ -137,7 +137,7 @@ async fn an_etcd_that_was_made_anew_has_no_lease_and_gets_one() {
     let mut house = House::new();
     house.take(push(Some("d1"), "b1")).await;
     house.store.lose_everything();
-    let taken = house.intake.take(house.intake.door(None).unwrap(), push(Some("d2"), "b2")).await;
+    let taken = house.intake.take(house.intake.target(None).unwrap(), push(Some("d2"), "b2")).await;
     assert_eq!((taken.outcome, taken.note), (Outcome::Accepted, None));
     assert_eq!(house.receipts().await.len(), 1);
 }
@@ -159,8 +159,8 @@ async fn many_requests_of_the_command_line_push_out_no_receipt_of_a_webhook() {
     let mut house = House::new();
     house.take(push(Some("d1"), "b1")).await;
     for n in 0..DELIVERIES_MAX {
-        let arrival = Arrival { provider: Provider::Cli, ..push(Some(&format!("{n:05}")), "") };
-        house.take(arrival).await;
+        let incoming = IncomingDelivery { provider: Provider::Cli, ..push(Some(&format!("{n:05}")), "") };
+        house.take(incoming).await;
     }
     let receipts = house.receipts().await;
     assert_eq!(receipts.len(), 1 + CLI_DELIVERIES_MAX);

@@ -1,8 +1,8 @@
-//! The seat of a reconciler: its state directory, and the lease of its last term in it.
+//! The lock on a reconciler's state directory, and the leader lease recorded in it.
 //!
-//! A reconciler that was killed leaves its leadership in etcd until the lease ends, and would wait
-//! for its own ghost. Whoever holds the directory's lock knows that the process which wrote the
-//! lease there is dead, and ends the lease.
+//! A reconciler that was killed leaves its leadership in etcd until the lease expires, and its successor
+//! would wait for it. The holder of the lock knows that the process which recorded the lease is dead, so it
+//! revokes the lease at once.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -22,12 +22,12 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Held for as long as the process lives.
 #[derive(Debug)]
-pub struct Seat {
+pub struct StateDirLock {
     _lock: Flock<File>,
     lease: PathBuf,
 }
 
-impl Seat {
+impl StateDirLock {
     /// Takes the directory, which must exist.
     ///
     /// # Errors
@@ -50,14 +50,14 @@ impl Seat {
         dir.join(LOCK_FILE).exists()
     }
 
-    /// Ends the lease of the process that had the seat before, so that its leadership is over now. `false`: it may
-    /// not be over, as etcd did not say so.
-    pub async fn end_former_term(&self, store: &dyn Store) -> bool {
+    /// Revokes the lease of the process that held the lock before. `false`: etcd did not confirm it, so that
+    /// leadership may not be over.
+    pub async fn end_former_lease(&self, store: &dyn Store) -> bool {
         let former = fs::read_to_string(&self.lease).ok().and_then(|text| text.trim().parse().ok());
         let Some(former) = former.map(LeaseId) else { return true };
         // A lease that is over already is no error, and neither is an etcd that knows nothing of it.
         let ended = timeout(RELEASE_TIMEOUT, store.lease_revoke(former)).await;
-        tracing::debug!(?former, ?ended, "ended the term of the process before");
+        tracing::debug!(?former, ?ended, "revoked the previous process's lease");
         let is_over = matches!(ended, Ok(Ok(()) | Err(StoreError::LeaseLost(_))));
         if is_over {
             let _ = fs::remove_file(&self.lease);
@@ -65,20 +65,20 @@ impl Seat {
         is_over
     }
 
-    /// Notes the lease of every term of this process, for the next one.
-    pub async fn note_terms(self, mut fence: FenceReader) {
+    /// Records the lease of every term of this process, for the next process.
+    pub async fn record_leases(self, mut fence: FenceReader) {
         loop {
             if let Some(lease) = fence.lease()
-                && let Err(error) = self.note(lease)
+                && let Err(error) = self.record(lease)
             {
                 // Only costs the next start a wait.
-                tracing::warn!(path = %self.lease.display(), %error, "cannot note the leader's lease");
+                tracing::warn!(path = %self.lease.display(), %error, "cannot record the leader's lease");
             }
             fence.changed().await;
         }
     }
 
-    fn note(&self, lease: LeaseId) -> std::io::Result<()> {
+    fn record(&self, lease: LeaseId) -> std::io::Result<()> {
         let draft = self.lease.with_extension("new");
         File::create(&draft)?.write_all(lease.0.to_string().as_bytes())?;
         fs::rename(&draft, &self.lease)
@@ -100,23 +100,23 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_reconciler_that_was_killed_leads_again_without_waiting_for_its_own_lease() {
         let (dir, store) = (tempfile::tempdir().unwrap(), MemoryStore::new());
-        let seat = Seat::take(dir.path()).unwrap();
+        let state_dir = StateDirLock::take(dir.path()).unwrap();
         let (mut fence, election) =
             election::spawn(Arc::new(store.clone()), "r".to_owned(), TTL, CancellationToken::new());
         fence.changed().await;
         let first = fence.current().unwrap();
-        seat.note(fence.lease().unwrap()).unwrap();
+        state_dir.record(fence.lease().unwrap()).unwrap();
         // Killed: nothing is revoked.
         election.abort();
-        drop(seat);
+        drop(state_dir);
 
-        let seat = Seat::take(dir.path()).unwrap();
+        let state_dir = StateDirLock::take(dir.path()).unwrap();
         let began = tokio::time::Instant::now();
         // Seen red when the note of the lease goes at the first try.
         store.refuse_everything(true);
-        assert!(!seat.end_former_term(&store).await);
+        assert!(!state_dir.end_former_lease(&store).await);
         store.refuse_everything(false);
-        assert!(seat.end_former_term(&store).await && !seat.lease.exists());
+        assert!(state_dir.end_former_lease(&store).await && !state_dir.lease.exists());
         let (mut fence, _election) =
             election::spawn(Arc::new(store.clone()), "r".to_owned(), TTL, CancellationToken::new());
         fence.changed().await;
@@ -125,10 +125,10 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_seats_one() {
+    fn a_second_reconciler_is_refused_the_directory() {
         let dir = tempfile::tempdir().unwrap();
-        let _first = Seat::take(dir.path()).unwrap();
-        let error = Seat::take(dir.path()).unwrap_err().to_string();
+        let _first = StateDirLock::take(dir.path()).unwrap();
+        let error = StateDirLock::take(dir.path()).unwrap_err().to_string();
         assert!(error.contains("another reconciler runs on"), "{error}");
     }
 }

@@ -1,6 +1,6 @@
 //! Files that a commit holds the beginning of: half a push, a disk that was full, a merge gone wrong.
 //!
-//! A file that is cut short after a whole document, or within its last field, is a valid manifest of
+//! A file that is truncated after a whole document, or within its last field, is a valid manifest of
 //! fewer objects. Reads the same file in the commits that set what is missing, decides whether the
 //! file is their beginning and ends where nobody would end it; what follows from it is decided in
 //! [`super::check`].
@@ -12,7 +12,7 @@ use git2::{Oid, Repository};
 
 use schema::meta::ObjectRef;
 use schema::object::{Object, Provenance};
-use schema::world::Table;
+use schema::snapshot::Table;
 
 use super::load::Manifests;
 use crate::git;
@@ -55,7 +55,7 @@ pub fn with_siblings(mut homes: Homes, source: &str, live: &Table<ObjectRef, Obj
 /// Whether `now` is the beginning of `former` and ends within a document of it. Pure.
 ///
 /// What ends between two documents is how a person removes the last ones.
-pub fn is_cut_short(now: &[u8], former: &[u8]) -> bool {
+pub fn is_truncated(now: &[u8], former: &[u8]) -> bool {
     let Some(rest) = former.strip_prefix(now).filter(|rest| !rest.is_empty()) else { return false };
     let is_whole_line =
         now.is_empty() || now.ends_with(b"\n") || rest.starts_with(b"\n") || rest.starts_with(b"\r\n");
@@ -82,7 +82,7 @@ fn item_of_list(text: &[u8]) -> Option<Vec<u8>> {
     first[indent..].starts_with(b"- ").then(|| first[..indent + 2].to_vec())
 }
 
-/// Marks the files of commit `head` that are cut short. `whole` is the newest commit that was applied with
+/// Marks the files of commit `head` that are truncated. `whole` is the newest commit that was applied with
 /// nothing held back. What can't be read marks nothing.
 pub(super) fn marked(
     repository: &Repository,
@@ -101,9 +101,9 @@ pub(super) fn marked(
         let formers = whole.into_iter().chain(commits.iter().map(String::as_str)).filter_map(blob);
         let mut seen = BTreeSet::new();
         let texts = formers.filter(|former| seen.insert(*former)).take(TEXTS_MAX).filter_map(text);
-        if texts.into_iter().any(|former| is_cut_short(&now, &former)) {
+        if texts.into_iter().any(|former| is_truncated(&now, &former)) {
             let mut file = (**file).clone();
-            file.is_cut_short = true;
+            file.is_truncated = true;
             marked.insert(Arc::clone(path), Arc::new(file));
         }
     }
@@ -119,7 +119,7 @@ mod tests {
         let whole = "kind: A\nname: a-1\n# of b\n---\n# b\nkind: B\nname: b\n--- # c\nkind: C\n...\n";
         let cut: Vec<&str> = (0..whole.len())
             .map(|at| &whole[..at])
-            .filter(|now| !is_cut_short(now.as_bytes(), whole.as_bytes()))
+            .filter(|now| !is_truncated(now.as_bytes(), whole.as_bytes()))
             .collect();
         let edits = [
             "kind: A\nname: a-1",
@@ -137,21 +137,21 @@ mod tests {
             "kind: A\nname: a-1\n# of b\n---\n# b\nkind: B\nname: b\n--- # c\nkind: C\n...",
         ];
         assert_eq!(cut, edits);
-        assert!(!is_cut_short(whole.as_bytes(), whole.as_bytes()), "the same");
-        assert!(!is_cut_short(b"kind: Z\n", whole.as_bytes()), "another");
+        assert!(!is_truncated(whole.as_bytes(), whole.as_bytes()), "the same");
+        assert!(!is_truncated(b"kind: Z\n", whole.as_bytes()), "another");
         // An indented separator is text.
         let text = "kind: A\nargs:\n- |\n    one\n    ---\n    two\n---\nkind: B\n";
-        assert!(is_cut_short(&text.as_bytes()[..text.find("    ---").unwrap()], text.as_bytes()));
+        assert!(is_truncated(&text.as_bytes()[..text.find("    ---").unwrap()], text.as_bytes()));
         let list =
             "kind: List\nitems:\n  - kind: A\n    name: a\n  - kind: B\n    args:\n    - x\n  - kind: C\n";
         for (before, is_cut) in
             [("  - kind: B", false), ("  - kind: C", false), ("    name: a", true), ("    - x", true)]
         {
             let now = &list[..list.find(before).unwrap()];
-            assert_eq!(is_cut_short(now.as_bytes(), list.as_bytes()), is_cut, "{before}");
+            assert_eq!(is_truncated(now.as_bytes(), list.as_bytes()), is_cut, "{before}");
         }
         let windows = whole.replace('\n', "\r\n");
-        assert!(!is_cut_short(b"kind: A\r\nname: a-1", windows.as_bytes()));
-        assert!(is_cut_short(b"kind: A\r\nname: a", windows.as_bytes()));
+        assert!(!is_truncated(b"kind: A\r\nname: a-1", windows.as_bytes()));
+        assert!(is_truncated(b"kind: A\r\nname: a", windows.as_bytes()));
     }
 }

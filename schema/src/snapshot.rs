@@ -1,4 +1,4 @@
-//! The world: an immutable snapshot of etcd, decoded. Controllers and views read nothing else.
+//! The snapshot: an immutable copy of etcd, decoded. Controllers and views read nothing else.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use crate::codec::{decode, encode};
 use crate::keys::Key;
 use crate::kinds::pod::PodStatus;
-use crate::meta::{ObjectRef, PodRef};
+use crate::meta::{NamespacedName, ObjectRef};
 use crate::object::Object;
 use crate::pool;
 use crate::records::{
@@ -34,7 +34,7 @@ pub type Table<K, V> = OrdMap<K, Arc<Versioned<V>>>;
 
 /// A snapshot. Cloning is cheap; maps share what did not change.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct World {
+pub struct Snapshot {
     /// Newest revision of etcd that is in here.
     pub revision: i64,
     /// Every watched prefix has been listed once. Nobody plans before.
@@ -46,15 +46,15 @@ pub struct World {
     /// `objects/`.
     pub objects: Table<ObjectRef, Object>,
     /// `pods/`.
-    pub pods: Table<PodRef, PodInstance>,
+    pub pods: Table<NamespacedName, PodInstance>,
     /// `bindings/`, by node and pod.
-    pub bindings: Table<(String, PodRef), Binding>,
+    pub bindings: Table<(String, NamespacedName), Binding>,
     /// `bindings/<node>/settled`.
     pub settled: Table<String, Settled>,
     /// `services/`.
-    pub services: Table<PodRef, ServiceRecord>,
+    pub services: Table<NamespacedName, ServiceRecord>,
     /// `routes/`.
-    pub routes: Table<PodRef, RouteRecord>,
+    pub routes: Table<NamespacedName, RouteRecord>,
     /// `status/<node>/rules`.
     pub rules: Table<String, RulesStatus>,
     /// `nodes/`.
@@ -64,21 +64,21 @@ pub struct World {
     /// `heartbeats/`.
     pub heartbeats: Table<String, Heartbeat>,
     /// `status/<node>/pods/`, by node and pod.
-    pub pod_status: Table<(String, PodRef), PodStatus>,
+    pub pod_status: Table<(String, NamespacedName), PodStatus>,
     /// `status/<node>/usage`.
     pub usage: Table<String, NodeUsage>,
     /// `deliveries/`, by id.
     pub deliveries: Table<String, Delivery>,
     /// Keys whose value could not be decoded, and why: one bad value blinds nobody.
     pub malformed: OrdMap<String, Arc<str>>,
-    /// Where each pod is bound; follows from `bindings`, see [`World::binding_of`].
+    /// Where each pod is bound; follows from `bindings`, see [`Snapshot::binding_of`].
     pub bound: BoundIndex,
 }
 
-/// On which nodes each pod is bound: [`World::bindings`] the other way round.
+/// On which nodes each pod is bound: [`Snapshot::bindings`] the other way round.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct BoundIndex {
-    by_pod: OrdSet<(PodRef, String)>,
+    by_pod: OrdSet<(NamespacedName, String)>,
 }
 
 /// One change to a snapshot.
@@ -102,7 +102,7 @@ pub enum Change {
     },
 }
 
-impl World {
+impl Snapshot {
     /// Takes one change in. Keys of others, or not held here, are passed over.
     pub fn apply(&mut self, change: &Change) {
         let text = match change {
@@ -144,7 +144,7 @@ impl World {
         }
     }
 
-    /// Puts a value at a key, as if it had been written at `revision`: worlds for tests.
+    /// Puts a value at a key, as if it had been written at `revision`: snapshots for tests.
     ///
     /// # Panics
     /// If the value has no JSON form or is too large for a key.
@@ -155,7 +155,7 @@ impl World {
         self.revision = self.revision.max(revision);
     }
 
-    /// A plan made of `other` holds for this world too: they differ in nothing but what changes all the
+    /// A plan made of `other` holds for this snapshot too: they differ in nothing but what changes all the
     /// time and decides nothing by itself (usage, events). May say no although they are equal.
     pub fn plans_as(&self, other: &Self) -> bool {
         // Taken apart, so that a new table can't be forgotten here. `bound` follows from `bindings`.
@@ -187,7 +187,7 @@ impl World {
     }
 
     /// The binding of a pod, wherever it is; the first by node name should it be bound twice.
-    pub fn binding_of(&self, pod: &PodRef) -> Option<&Arc<Versioned<Binding>>> {
+    pub fn binding_of(&self, pod: &NamespacedName) -> Option<&Arc<Versioned<Binding>>> {
         if self.bound.by_pod.len() != self.bindings.len() {
             // A test has put bindings into the table by hand.
             return self.bindings.iter().find(|((_, bound), _)| bound == pod).map(|(_, binding)| binding);
@@ -203,7 +203,7 @@ impl World {
     pub fn bindings_of<'a>(
         &'a self,
         node: &'a str,
-    ) -> impl Iterator<Item = (&'a PodRef, &'a Arc<Versioned<Binding>>)> {
+    ) -> impl Iterator<Item = (&'a NamespacedName, &'a Arc<Versioned<Binding>>)> {
         below(&self.bindings, node)
     }
 
@@ -211,14 +211,18 @@ impl World {
     pub fn pod_status_of<'a>(
         &'a self,
         node: &'a str,
-    ) -> impl Iterator<Item = (&'a PodRef, &'a Arc<Versioned<PodStatus>>)> {
+    ) -> impl Iterator<Item = (&'a NamespacedName, &'a Arc<Versioned<PodStatus>>)> {
         below(&self.pod_status, node)
     }
 }
 
 impl BoundIndex {
     /// Takes over whether the binding is there.
-    fn follow(&mut self, bindings: &Table<(String, PodRef), Binding>, (node, pod): (String, PodRef)) {
+    fn follow(
+        &mut self,
+        bindings: &Table<(String, NamespacedName), Binding>,
+        (node, pod): (String, NamespacedName),
+    ) {
         let id = (node, pod);
         let there = bindings.contains_key(&id);
         let entry = (id.1, id.0);
@@ -232,11 +236,11 @@ impl BoundIndex {
 
 /// The part of a table whose keys begin with `node`.
 fn below<'a, V>(
-    table: &'a Table<(String, PodRef), V>,
+    table: &'a Table<(String, NamespacedName), V>,
     node: &'a str,
-) -> impl Iterator<Item = (&'a PodRef, &'a Arc<Versioned<V>>)> {
+) -> impl Iterator<Item = (&'a NamespacedName, &'a Arc<Versioned<V>>)> {
     table
-        .range((node.to_owned(), PodRef::new("", ""))..)
+        .range((node.to_owned(), NamespacedName::new("", ""))..)
         .take_while(move |((at, _), _)| at == node)
         .map(|((_, pod), value)| (pod, value))
 }
@@ -284,5 +288,5 @@ where
 }
 
 #[cfg(test)]
-#[path = "world_tests.rs"]
+#[path = "snapshot_tests.rs"]
 mod tests;

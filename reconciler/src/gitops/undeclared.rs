@@ -9,23 +9,23 @@ use std::collections::BTreeSet;
 use imbl::ordmap::DiffItem;
 use schema::meta::ObjectRef;
 use schema::object::Object;
-use schema::world::Table;
+use schema::snapshot::Table;
 
-use super::cut::{Homes, homes};
 use super::load::{ManifestFile, Manifests};
+use super::truncated::{Homes, homes};
 
 /// So many objects are looked for in the file that they came from.
 const FEW: usize = 256;
 
 /// What was found the last time, and in what.
 #[derive(Debug, Default)]
-pub(super) struct Unnamed {
+pub(super) struct Undeclared {
     manifests: Manifests,
     live: Table<ObjectRef, Object>,
     objects: BTreeSet<ObjectRef>,
 }
 
-impl Unnamed {
+impl Undeclared {
     /// Brings it up to date. `source` is the same each time.
     pub(super) fn update(&mut self, source: &str, manifests: &Manifests, live: &Table<ObjectRef, Object>) {
         let mut doubtful = std::mem::take(&mut self.objects);
@@ -69,7 +69,7 @@ mod tests {
 
     use proptest::prelude::*;
     use schema::codec::decode;
-    use schema::world::Versioned;
+    use schema::snapshot::Versioned;
 
     use super::super::check::homes_in_question;
     use super::super::load::parse;
@@ -133,7 +133,7 @@ mod tests {
                 let (object, live) = live(number, number, "main", 0);
                 there.insert(object, live);
             }
-            let mut unnamed = Unnamed::default();
+            let mut undeclared = Undeclared::default();
             for (turn, looks) in turns {
                 match turn {
                     Turn::File(name, pods) => {
@@ -152,8 +152,8 @@ mod tests {
                     }
                 }
                 if looks {
-                    unnamed.update("main", &manifests, &there);
-                    prop_assert_eq!(unnamed.homes(), homes_in_question("main", &manifests, &there));
+                    undeclared.update("main", &manifests, &there);
+                    prop_assert_eq!(undeclared.homes(), homes_in_question("main", &manifests, &there));
                 }
             }
         }

@@ -1,0 +1,167 @@
+//! The snapshot takes changes in, finds bindings either way, and is quick at it.
+
+use super::*;
+use crate::keys::prefix;
+use crate::kinds::Kind;
+use crate::kinds::pod::PodSpec;
+use crate::meta::StringMap;
+use crate::records::OwnerRef;
+
+fn binding(node: &str, pod: &NamespacedName) -> Binding {
+    let instance = PodInstance {
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        uid: "0".repeat(32),
+        hash: "h".into(),
+        labels: [("app".to_owned(), "web".to_owned())].into(),
+        annotations: StringMap::new(),
+        owner: OwnerRef { kind: Kind::Pod, name: pod.name.clone() },
+        commit: "c".repeat(40),
+        spec: PodSpec::default().into(),
+        files: crate::files::Files::new(),
+    };
+    Binding { node: node.to_owned(), pod: instance, reason: "least pods".into() }
+}
+
+fn bind(snapshot: &mut Snapshot, node: &str, pod: &NamespacedName) {
+    let key = Key::Binding(node.to_owned(), pod.clone());
+    snapshot.put(&key, &binding(node, pod), 1);
+}
+
+fn unbind(snapshot: &mut Snapshot, node: &str, pod: &NamespacedName) {
+    let key = Key::Binding(node.to_owned(), pod.clone()).to_string();
+    snapshot.apply(&Change::Delete { key });
+}
+
+fn node_of<'a>(snapshot: &'a Snapshot, pod: &NamespacedName) -> Option<&'a str> {
+    snapshot.binding_of(pod).map(|binding| binding.value.node.as_str())
+}
+
+#[test]
+fn a_binding_is_found_by_its_pod_on_whatever_node() {
+    let (web, db) = (NamespacedName::new("default", "web"), NamespacedName::new("default", "db"));
+    let mut snapshot = Snapshot::default();
+    bind(&mut snapshot, "n2", &web);
+    assert_eq!((node_of(&snapshot, &web), node_of(&snapshot, &db)), (Some("n2"), None));
+    // Moved: bound twice for a moment, then on the other only.
+    bind(&mut snapshot, "n1", &web);
+    assert_eq!(node_of(&snapshot, &web), Some("n1"));
+    unbind(&mut snapshot, "n1", &web);
+    assert_eq!(node_of(&snapshot, &web), Some("n2"));
+    unbind(&mut snapshot, "n2", &web);
+    assert_eq!(node_of(&snapshot, &web), None);
+}
+
+#[test]
+fn a_name_that_begins_like_another_is_not_mistaken_for_it() {
+    let mut snapshot = Snapshot::default();
+    bind(&mut snapshot, "n1", &NamespacedName::new("default", "web-2"));
+    assert_eq!(node_of(&snapshot, &NamespacedName::new("default", "web")), None);
+}
+
+#[test]
+fn a_binding_that_became_unreadable_is_no_binding() {
+    let web = NamespacedName::new("default", "web");
+    let mut snapshot = Snapshot::default();
+    bind(&mut snapshot, "n1", &web);
+    let key = Key::Binding("n1".into(), web.clone()).to_string();
+    snapshot.apply(&Change::Put {
+        key: key.clone(),
+        value: "][".into(),
+        create_revision: 1,
+        mod_revision: 2,
+    });
+    assert_eq!(node_of(&snapshot, &web), None);
+    assert!(snapshot.malformed.contains_key(&key));
+}
+
+#[test]
+fn bindings_put_into_the_table_by_hand_are_found_too() {
+    let web = NamespacedName::new("default", "web");
+    let mut snapshot = Snapshot::default();
+    let versioned = Versioned { value: binding("n1", &web), create_revision: 1, mod_revision: 1 };
+    snapshot.bindings.insert(("n1".into(), web.clone()), Arc::new(versioned));
+    assert_eq!(node_of(&snapshot, &web), Some("n1"));
+}
+
+#[test]
+fn the_bindings_of_a_node_are_its_own_only() {
+    let mut snapshot = Snapshot::default();
+    for (node, pod) in [("n1", "a"), ("n1", "b"), ("n10", "c"), ("n0", "d")] {
+        bind(&mut snapshot, node, &NamespacedName::new("default", pod));
+    }
+    let names: Vec<&str> = snapshot.bindings_of("n1").map(|(pod, _)| pod.name.as_str()).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert_eq!(snapshot.pod_status_of("n1").count(), 0);
+}
+
+#[test]
+fn a_clone_does_not_follow_its_original() {
+    let mut snapshot = Snapshot::default();
+    bind(&mut snapshot, "n1", &NamespacedName::new("default", "a"));
+    let before = snapshot.clone();
+    bind(&mut snapshot, "n1", &NamespacedName::new("default", "b"));
+    assert_eq!((before.bindings.len(), snapshot.bindings.len()), (1, 2));
+}
+
+#[test]
+fn strangers_below_our_root_are_passed_over() {
+    let mut snapshot = Snapshot::default();
+    let key = format!("{}n1/nowhere/a/b", prefix::STATUS);
+    snapshot.apply(&Change::Put { key, value: "{}".into(), create_revision: 1, mod_revision: 1 });
+    assert_eq!(snapshot, Snapshot::default());
+}
+
+/// Prints; asserts nothing about time: `cargo test -p minik8s-schema --all-features -- --ignored 30_000 --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn measure_30_000_bindings() {
+    let pods: Vec<(String, NamespacedName)> = (0..30_000)
+        .map(|n| (format!("node-{:04}", n % 1_000), NamespacedName::new("default", format!("pod-{n:05}"))))
+        .collect();
+    let changes: Vec<Change> = pods
+        .iter()
+        .map(|(node, pod)| Change::Put {
+            key: Key::Binding(node.clone(), pod.clone()).to_string(),
+            value: encode(&binding(node, pod)).unwrap().into(),
+            create_revision: 1,
+            mod_revision: 1,
+        })
+        .collect();
+    let mut snapshot = Snapshot::default();
+    let started = std::time::Instant::now();
+    for change in &changes {
+        snapshot.apply(change);
+    }
+    println!("apply 30,000 bindings: {:?}", started.elapsed());
+    let started = std::time::Instant::now();
+    assert!(pods.iter().all(|(_, pod)| snapshot.binding_of(pod).is_some()));
+    println!("binding_of 30,000 times: {:?}", started.elapsed());
+    let started = std::time::Instant::now();
+    let clones: Vec<Snapshot> = (0..1_000).map(|_| snapshot.clone()).collect();
+    println!("{} clones: {:?}", clones.len(), started.elapsed());
+}
+
+/// Seen red with `usage` among the tables that `plans_as` compares.
+#[test]
+fn usage_and_revisions_change_no_plan_and_everything_else_does() {
+    use crate::records::NodeUsage;
+    let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
+    let pod = NamespacedName::new("default", "web");
+    snapshot.put(&Key::Binding("n1".into(), pod.clone()), &binding("n1", &pod), 1);
+    let before = snapshot.clone();
+    let at = jiff::Timestamp::UNIX_EPOCH;
+    let usage = NodeUsage {
+        at,
+        window_seconds: 15,
+        cpu: 1,
+        memory: 2,
+        pods: Default::default(),
+        left_out: String::new(),
+    };
+    snapshot.put(&Key::Usage("n1".into()), &usage, 2);
+    assert_eq!(snapshot.usage["n1"].value, usage);
+    assert!(snapshot.plans_as(&before));
+    snapshot.put(&Key::Binding("n1".into(), pod.clone()), &binding("n1", &pod), 3);
+    assert!(!snapshot.plans_as(&before));
+}
