@@ -276,6 +276,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     let settings = NetworkSettings {
         node_ip: config.node_ip,
         vxlan: config.vxlan,
+        tunnel_without_peers: config.dns.node_dns,
         ..NetworkSettings::new(instance, pod_mtu)
     };
     let checksums = ChecksumsLoop::new(ChecksumsDeps {

@@ -56,6 +56,7 @@ impl NetworkLoop {
                 TunnelStep::Drop(entry) => {
                     self.tunnels.drop_tunnel_entry(&self.settings.names.tunnel, *entry).await
                 }
+                TunnelStep::Unlink(name) => self.tunnels.remove_tunnel(name).await.map(|_| ()),
             };
             match result {
                 Ok(()) => outcome.done.push(step.to_string()),

@@ -58,6 +58,8 @@ pub struct NetworkSettings {
     pub node_ip: Option<IpAddr>,
     /// How the tunnel between nodes is told from others.
     pub vxlan: Vxlan,
+    /// The tunnel stands without other nodes too: systemd-resolved needs a link that is always up.
+    pub tunnel_without_peers: bool,
 }
 
 /// What all nodes of a cluster have in common, and no two clusters on one machine.
@@ -80,7 +82,14 @@ impl NetworkSettings {
     /// The settings of an instance.
     pub fn new(instance: &str, pod_mtu: u32) -> Self {
         let (names, vxlan) = (Names::of(instance), Vxlan::default());
-        Self { instance: instance.to_owned(), names, pod_mtu, node_ip: None, vxlan }
+        Self {
+            instance: instance.to_owned(),
+            names,
+            pod_mtu,
+            node_ip: None,
+            vxlan,
+            tunnel_without_peers: false,
+        }
     }
 }
 

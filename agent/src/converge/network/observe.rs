@@ -133,11 +133,21 @@ impl NetworkLoop {
             address: subnet.cidr.network(),
             mtu: self.settings.pod_mtu,
         };
+        let is_there = self.tunnels.tunnel_origin(&tunnel.name).await.map_err(failed)?.is_some();
         let is_whole = self.tunnels.tunnel_is_whole(&tunnel).await.map_err(failed)?;
         let entries = self.tunnels.tunnel_entries(&tunnel.name).await.map_err(failed)?;
         let catalog = self.catalog.borrow_and_update().clone();
         let peers = (catalog.source != Source::Unknown).then(|| catalog.peers.clone());
-        Ok(Some(TunnelSeen { tunnel, is_whole, entries, own: subnet.cidr, peers }))
+        let is_always_wanted = self.settings.tunnel_without_peers;
+        Ok(Some(TunnelSeen {
+            tunnel,
+            is_there,
+            is_whole,
+            is_always_wanted,
+            entries,
+            own: subnet.cidr,
+            peers,
+        }))
     }
 
     /// The node's IPv4 address, and tells all who tell it to others. Here and not in the report: that comes

@@ -83,8 +83,12 @@ impl Origin {
 pub struct TunnelSeen {
     /// As it should be.
     pub tunnel: Tunnel,
-    /// And the link is so.
+    /// There is such a link, whole or not.
+    pub is_there: bool,
+    /// And it is as it should be.
     pub is_whole: bool,
+    /// Names of systemd-resolved hang on it, so it stands without other nodes too.
+    pub is_always_wanted: bool,
     /// The entries on it.
     pub entries: BTreeSet<TunnelEntry>,
     /// The node's own range.
@@ -94,7 +98,14 @@ pub struct TunnelSeen {
 }
 
 impl TunnelSeen {
-    /// What the other nodes are told of this one.
+    /// Without other nodes there is nothing to send through it, and another instance may have its number and
+    /// port. While the other nodes are unknown, a link that is there stays.
+    fn is_wanted(&self) -> bool {
+        self.is_always_wanted || self.peers.as_ref().map_or(self.is_there, |peers| !peers.is_empty())
+    }
+
+    /// The end of the tunnel for the node's record. Other nodes need it before the link is there: the first
+    /// of them to appear is the reason to make it.
     pub fn vtep(&self) -> Vtep {
         let mac = self.tunnel.hardware_address().map(|byte| format!("{byte:02x}")).join(":");
         Vtep { address: self.tunnel.local, mac }
@@ -110,6 +121,8 @@ pub enum TunnelStep {
     Set(TunnelEntry, String),
     /// The entry goes: it is of no node.
     Drop(TunnelEntry),
+    /// The link of this name goes: there is no other node.
+    Unlink(String),
 }
 
 impl fmt::Display for TunnelStep {
@@ -120,7 +133,8 @@ impl fmt::Display for TunnelStep {
                 write!(f, "tunnel {name} (VNI {vni}, UDP port {port}) from {local}")
             }
             Self::Set(entry, node) => write!(f, "{entry}, for node {node}"),
-            Self::Drop(entry) => write!(f, "{entry} away: it is no node's"),
+            Self::Drop(entry) => write!(f, "removed {entry}: it belongs to no node"),
+            Self::Unlink(name) => write!(f, "removed tunnel {name}: there is no other node"),
         }
     }
 }
@@ -128,6 +142,10 @@ impl fmt::Display for TunnelStep {
 /// The steps. Entries of a link that is made anew are set in the same run.
 pub fn plan(seen: &TunnelSeen) -> Vec<TunnelStep> {
     let mut steps = Vec::new();
+    if !seen.is_wanted() {
+        steps.extend(seen.is_there.then(|| TunnelStep::Unlink(seen.tunnel.name.clone())));
+        return steps;
+    }
     if !seen.is_whole {
         steps.push(TunnelStep::Link(seen.tunnel.clone()));
     }

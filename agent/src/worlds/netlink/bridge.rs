@@ -59,14 +59,15 @@ pub(super) async fn ensure(netlink: &RealNetlink, bridge: &Bridge) -> Result<boo
         did = true;
         socket.delete_address(name, link.index, stale).await?;
     }
-    if !services_are_routed(netlink, &link, bridge).await? {
-        did = true;
-        socket.add_link_route(name, link.index, bridge.services, bridge.address.addr()).await?;
-    }
     for (path, wanted) in settings_to_change(&netlink.home, bridge)? {
         did = true;
         let written = netlink.home.run(|| fs::write(&path, wanted));
         written.map_err(|source| NetlinkError::Sysctl { path, source })?;
+    }
+    // Last: another instance may have the range, and the pods' host ports need all of the above.
+    if !services_are_routed(netlink, &link, bridge).await? {
+        did = true;
+        socket.add_link_route(name, link.index, bridge.services, bridge.address.addr()).await?;
     }
     Ok(did)
 }

@@ -190,6 +190,19 @@ pub enum NetlinkError {
     /// Another program has a route to the very range of a node's pods.
     #[error("{0} is routed elsewhere; give `minik8s serve` another --cluster-cidr, or take that route away")]
     RouteTaken(Ipv4Net),
+    /// Another link of the machine has the tunnel's number and port.
+    #[error(
+        "cannot create {name}: another link of this machine has VNI {vni} at UDP port {port}; give all agents of \
+         one of the two clusters another --vxlan-port"
+    )]
+    TunnelTaken {
+        /// The tunnel.
+        name: String,
+        /// Its number.
+        vni: u32,
+        /// Its port.
+        port: u16,
+    },
     /// The tunnel went while it was worked on.
     #[error("tunnel {0} is not there (any more)")]
     NoTunnel(String),

@@ -115,7 +115,12 @@ impl Socket {
     }
 
     pub(super) async fn add_link(&self, name: &str, message: LinkMessage) -> Result<(), NetlinkError> {
-        ask("create", name, self.handle.link().add(message).execute()).await
+        self.try_add_link(message).await.map_err(|refused| refused.into_error("create", name))
+    }
+
+    /// Likewise, with the kernel's error number.
+    pub(super) async fn try_add_link(&self, message: LinkMessage) -> Result<(), Refused> {
+        bounded(self.handle.link().add(message).execute()).await
     }
 
     pub(super) async fn change_link(

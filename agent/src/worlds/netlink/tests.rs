@@ -316,3 +316,16 @@ async fn many_lists_at_once_are_all_answered() {
         futures::future::join_all(asked).await;
     }
 }
+
+// Seen red with the route before the settings.
+#[tokio::test]
+async fn a_range_of_services_that_is_routed_elsewhere_leaves_the_rest_of_the_bridge_whole() {
+    let node = TestNamespace::new();
+    node.run("ip", &["link", "set", "lo", "up"]);
+    node.run("ip", &["route", "add", "10.96.0.0/16", "dev", "lo"]);
+    let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
+    let error = netlink.ensure_bridge(&bridge()).await.unwrap_err().to_string();
+    assert!(error.contains("10.96.0.0/16 is routed elsewhere"), "{error}");
+    let setting = node.run("sysctl", &["-n", "net.ipv4.conf.mk8s0.route_localnet"]);
+    assert_eq!(setting.trim(), "1", "host ports are reached from 127.0.0.1");
+}

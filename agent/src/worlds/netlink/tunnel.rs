@@ -6,10 +6,11 @@ use std::net::Ipv4Addr;
 
 use async_trait::async_trait;
 use ipnet::Ipv4Net;
+use nix::errno::Errno;
 use rtnetlink::{LinkUnspec, LinkVxlan};
 
 use super::real::RealNetlink;
-use super::socket::Link;
+use super::socket::{Link, Refused};
 use super::{HARDWARE_PREFIX, NetlinkError, hardware_address};
 
 /// The node's end of the tunnel.
@@ -197,7 +198,16 @@ async fn create(netlink: &RealNetlink, tunnel: &Tunnel) -> Result<Link, NetlinkE
         .mtu(tunnel.mtu)
         .up()
         .build();
-    netlink.socket.add_link(&tunnel.name, message).await?;
+    if let Err(refused) = netlink.socket.try_add_link(message).await {
+        let Tunnel { name, vni, port, .. } = tunnel;
+        // The name was free when it was looked up: what exists is the number at the port.
+        return Err(match refused {
+            Refused::Kernel(number) if number == Errno::EEXIST as i32 => {
+                NetlinkError::TunnelTaken { name: name.clone(), vni: *vni, port: *port }
+            }
+            refused => refused.into_error("create", name),
+        });
+    }
     let made = netlink.socket.link(&tunnel.name).await?;
     made.ok_or_else(|| NetlinkError::NoTunnel(tunnel.name.clone()))
 }

@@ -73,7 +73,7 @@ fn rig() -> Rig {
     let (netlink, iptables) = (Arc::new(FakeNetlink::default()), Arc::new(FakeIptables::default()));
     let (subnets, subnet) = watch::channel(None);
     let (tables, table) = watch::channel::<PodTable>(None);
-    let settings = NetworkSettings::new("mk8s", 1450);
+    let settings = NetworkSettings { tunnel_without_peers: true, ..NetworkSettings::new("mk8s", 1450) };
     let network = network_loop(settings, netlink.clone(), iptables.clone(), subnet, table);
     Rig { netlink, iptables, subnets, tables, network }
 }

@@ -50,7 +50,9 @@ fn seen(nodes: &[u8], there: &[TunnelEntry]) -> TunnelSeen {
     let entries: BTreeSet<TunnelEntry> = there.iter().copied().collect();
     TunnelSeen {
         tunnel: tunnel(1),
+        is_there: true,
         is_whole: true,
+        is_always_wanted: false,
         entries,
         own: "10.244.1.0/24".parse().unwrap(),
         peers: peers(nodes),
@@ -132,8 +134,41 @@ fn before_the_other_nodes_are_known_what_is_there_stays() {
     assert_eq!(plan(&unknown), []);
 }
 
+// Seen red with `is_wanted` always true.
+#[test]
+fn without_other_nodes_there_is_no_tunnel_unless_names_hang_on_it() {
+    let absent = |nodes: Option<&[u8]>| TunnelSeen {
+        is_there: false,
+        is_whole: false,
+        peers: nodes.and_then(peers),
+        ..seen(&[], &[])
+    };
+    assert_eq!(plan(&absent(Some(&[]))), []);
+    assert_eq!(plan(&absent(None)), [], "the other nodes are not known yet");
+    assert_eq!(absent(Some(&[])).vtep().mac, "0a:58:0a:f4:01:00", "the others need it first");
+    let made = TunnelStep::Link(tunnel(1));
+    assert_eq!(plan(&absent(Some(&[2])))[..1], [made.clone()]);
+    assert_eq!(plan(&TunnelSeen { is_always_wanted: true, ..absent(Some(&[])) }), [made]);
+    assert_eq!(plan(&seen(&[], &entries(2))), [TunnelStep::Unlink("mk8s.1".into())]);
+}
+
+#[tokio::test]
+async fn a_number_and_port_that_another_link_has_are_refused_with_the_remedy() {
+    let node = TestNamespace::new();
+    node.run("ip", &["addr", "add", "192.0.2.1/24", "dev", "lo"]);
+    node.run("ip", &["link", "set", "lo", "up"]);
+    node.run(
+        "ip",
+        &["link", "add", "lab.1", "type", "vxlan", "id", "1", "dstport", "8472", "local", "192.0.2.1"],
+    );
+    let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
+    let error = netlink.ensure_tunnel(&tunnel(1)).await.unwrap_err().to_string();
+    assert!(error.contains("VNI 1 at UDP port 8472") && error.contains("--vxlan-port"), "{error}");
+}
+
 /// Carries steps out on the kernel.
 async fn carry_out(netlink: &RealNetlink, seen: &mut TunnelSeen) -> Vec<TunnelStep> {
+    seen.is_there = netlink.tunnel_origin(&seen.tunnel.name).await.unwrap().is_some();
     seen.is_whole = netlink.tunnel_is_whole(&seen.tunnel).await.unwrap();
     seen.entries = netlink.tunnel_entries(&seen.tunnel.name).await.unwrap();
     let steps = plan(seen);
@@ -142,6 +177,7 @@ async fn carry_out(netlink: &RealNetlink, seen: &mut TunnelSeen) -> Vec<TunnelSt
             TunnelStep::Link(tunnel) => drop(netlink.ensure_tunnel(tunnel).await.unwrap()),
             TunnelStep::Set(entry, _) => netlink.set_tunnel_entry("mk8s.1", *entry).await.unwrap(),
             TunnelStep::Drop(entry) => netlink.drop_tunnel_entry("mk8s.1", *entry).await.unwrap(),
+            TunnelStep::Unlink(name) => assert!(netlink.remove_tunnel(name).await.unwrap()),
         }
     }
     steps
@@ -185,7 +221,10 @@ async fn the_kernel_takes_the_steps_and_shows_what_they_made() {
     node.run("ip", &["addr", "add", "192.0.2.8/24", "dev", "lo"]);
     assert_eq!(carry_out(&netlink, &mut seen).await.len(), 4);
     assert!(node.run("ip", &["-d", "link", "show", "mk8s.1"]).contains("local 192.0.2.8"));
-    assert!(netlink.remove_tunnel("mk8s.1").await.unwrap());
+    // The last other node is gone.
+    seen.peers = peers(&[]);
+    assert_eq!(carry_out(&netlink, &mut seen).await, [TunnelStep::Unlink("mk8s.1".into())]);
+    assert_eq!(carry_out(&netlink, &mut seen).await, []);
     assert!(!netlink.remove_tunnel("mk8s.1").await.unwrap());
 }
 
