@@ -8,7 +8,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use git2::{Oid, Repository};
-use jiff::Timestamp;
 use schema::violation::Violation;
 
 use super::files::{self, InCommit, Known, SourceFolder};
@@ -45,7 +44,7 @@ pub(super) fn read_commit(
     store: &BlobStore,
 ) -> Result<Loaded, GitError> {
     // Before anything else of the commit is looked at.
-    git::check_commit(mirror, head, Timestamp::now())?;
+    git::check_commit(mirror, head)?;
     read_keeping(mirror, head, before, applied, Some(store))
 }
 
@@ -144,7 +143,7 @@ pub async fn preflight(config: &SourceConfig, state_dir: &Path) -> Result<(), Gi
     let mirror = remote.mirror().clone();
     let read = tokio::task::spawn_blocking(move || {
         // An unsigned commit is refused before its files are listed, here as in every run.
-        git::check_commit(&mirror, head, Timestamp::now())?;
+        git::check_commit(&mirror, head)?;
         let repository = mirror.open()?;
         let listed = git::list(&repository, head, &mirror.config().path, &Listing::default());
         match listed.map_err(|error| mirror.unread(head, error))? {

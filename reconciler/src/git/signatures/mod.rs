@@ -4,8 +4,8 @@
 //! that is missing, unreadable, empty or not understood lets no commit pass. The commit is what was
 //! signed: its tree and therefore everything in it, its parents, its message and its dates.
 
-mod allowed_signers;
-mod openpgp;
+mod gpg;
+mod program;
 mod ssh;
 #[cfg(test)]
 mod tests;
@@ -16,8 +16,8 @@ use std::path::Path;
 use git2::{ErrorCode, Oid};
 use jiff::Timestamp;
 
-use self::allowed_signers::AllowedSigners;
-use self::openpgp::Keyring;
+use self::gpg::Keyring;
+use self::ssh::AllowedSigners;
 use super::config::{SignaturePolicy, SourceConfig};
 use super::{GitError, Mirror};
 
@@ -42,12 +42,11 @@ impl Doubt {
 }
 
 const HELP_SIGN: &str = "sign it (git commit --amend -S) with a key that the source allows, and push";
-const HELP_KEYS: &str = "mend the file of keys; until then no commit is applied";
 
 /// The keys of a policy, read and understood.
 struct Keys {
     ssh: Option<AllowedSigners>,
-    openpgp: Option<Keyring>,
+    gpg: Option<Keyring>,
 }
 
 /// Looks only whether the files of keys of `config` can be used.
@@ -63,7 +62,7 @@ pub fn check_keys(config: &SourceConfig) -> Result<(), GitError> {
 /// # Errors
 /// [`GitError::SignatureInvalid`] and [`GitError::SignersUnusable`]; [`GitError::MirrorBroken`] if
 /// the commit can't be read.
-pub fn check_commit(mirror: &Mirror, commit: Oid, now: Timestamp) -> Result<(), GitError> {
+pub fn check_commit(mirror: &Mirror, commit: Oid) -> Result<(), GitError> {
     let config = mirror.config();
     let Some(policy) = &config.signatures else { return Ok(()) };
     let keys = read_keys(config, policy)?;
@@ -97,7 +96,6 @@ pub fn check_commit(mirror: &Mirror, commit: Oid, now: Timestamp) -> Result<(), 
         signature: &signature,
         email: &String::from_utf8_lossy(committer.email_bytes()),
         committed_at: Timestamp::from_second(found.time().seconds()).unwrap_or(Timestamp::UNIX_EPOCH),
-        now,
     };
     judge(&keys, &signed).map_err(refuse)
 }
@@ -110,7 +108,6 @@ struct Signed<'a> {
     /// The committer's address.
     email: &'a str,
     committed_at: Timestamp,
-    now: Timestamp,
 }
 
 fn judge(keys: &Keys, signed: &Signed<'_>) -> Result<(), Doubt> {
@@ -125,10 +122,10 @@ fn judge(keys: &Keys, signed: &Signed<'_>) -> Result<(), Doubt> {
         };
         ssh::verify(signers, armor, signed)
     } else if armor.starts_with("-----BEGIN PGP") {
-        let Some(keyring) = &keys.openpgp else {
+        let Some(keyring) = &keys.gpg else {
             return Err(Doubt::new("it is signed by GPG, and the source names no GPG keys", HELP_SIGN));
         };
-        openpgp::verify(keyring, armor, signed)
+        gpg::verify(keyring, armor, signed)
     } else {
         Err(Doubt::new("its signature is neither of SSH nor of GPG", HELP_SIGN))
     }
@@ -150,14 +147,14 @@ fn read_keys(config: &SourceConfig, policy: &SignaturePolicy) -> Result<Keys, Gi
     let ssh = policy.allowed_signers.as_deref().map(|file| {
         let bytes = read(file)?;
         let text = String::from_utf8(bytes).map_err(|_| unusable(file, "it is not text".to_owned()))?;
-        AllowedSigners::parse(&text).map_err(|why| unusable(file, why))
+        AllowedSigners::parse(text).map_err(|why| unusable(file, why))
     });
-    let openpgp = policy
+    let gpg = policy
         .gpg_keys
         .as_deref()
         .map(|file| Keyring::parse(&read(file)?).map_err(|why| unusable(file, why)));
-    let keys = Keys { ssh: ssh.transpose()?, openpgp: openpgp.transpose()? };
-    if keys.ssh.is_none() && keys.openpgp.is_none() {
+    let keys = Keys { ssh: ssh.transpose()?, gpg: gpg.transpose()? };
+    if keys.ssh.is_none() && keys.gpg.is_none() {
         // A policy without keys can't be configured; if it ever could, it must not mean "anyone".
         return Err(unusable(Path::new(""), "no file of keys is named".to_owned()));
     }

@@ -1,60 +1,92 @@
-//! SSH signatures: the key is one that the committer may sign with now and then.
-//!
-//! Format: OpenSSH's PROTOCOL.sshsig. The signature carries its key; what counts is that the key
-//! is on a line for the committer's address.
+//! SSH signatures, checked by `ssh-keygen -Y` as Git does it: the key is one that the committer may
+//! sign with, and might when the commit was made.
 
-use ssh_key::{Algorithm, HashAlg, PublicKey, SshSig};
+use std::fs;
+use std::path::Path;
 
-use super::allowed_signers::{AllowedSigners, NAMESPACE, Signer};
+use jiff::tz::TimeZone;
+
+use super::program::{Answer, run};
 use super::{Doubt, HELP_SIGN, Signed};
 
 const HELP_ALLOW: &str = "sign it with an allowed key, or add the key to the allowed signers of the source";
-/// Flags and counter at the end of a signature by a hardware key.
-const SK_TAIL_BYTES: usize = 5;
+
+/// OpenSSH's allowed_signers (ssh-keygen(1), "ALLOWED SIGNERS"): who may sign, with which key, until when.
+pub(super) struct AllowedSigners(String);
+
+impl AllowedSigners {
+    /// Takes the file if it names anybody; `ssh-keygen` passes over lines that it can't read.
+    pub(super) fn parse(text: String) -> Result<Self, String> {
+        let is_signer = |line: &str| !line.trim().is_empty() && !line.trim().starts_with('#');
+        let names_any = text.lines().any(is_signer);
+        names_any.then_some(Self(text)).ok_or_else(|| "it names no signer".to_owned())
+    }
+}
 
 /// Believes `armor` over the commit, or says why not.
 pub(super) fn verify(signers: &AllowedSigners, armor: &str, signed: &Signed<'_>) -> Result<(), Doubt> {
-    let signature = SshSig::from_pem(armor.trim())
-        .map_err(|error| Doubt::new(format!("its SSH signature can't be read: {error}"), HELP_SIGN))?;
-    let key = PublicKey::from(signature.public_key().clone());
-    let print = key.fingerprint(HashAlg::Sha256);
-    if signature.namespace() != NAMESPACE {
-        return Err(Doubt::new("its signature was made for something else than Git", HELP_SIGN));
+    let refuse = |why: String, help| Err(Doubt::new(why, help));
+    let io = |error: std::io::Error| Doubt::new(error.to_string(), HELP_ALLOW);
+    let dir = tempfile::tempdir().map_err(io)?;
+    for (name, bytes) in
+        [("signers", signers.0.as_bytes()), ("signature", armor.as_bytes()), ("commit", signed.content)]
+    {
+        fs::write(dir.path().join(name), bytes).map_err(io)?;
     }
-    check_algorithm(&signature)?;
-    let known: Vec<&Signer> = signers.with_key(signature.public_key()).filter(|s| s.is_for_git()).collect();
-    if known.is_empty() {
-        return Err(Doubt::new(format!("key {print} is not among the allowed signers"), HELP_ALLOW));
+    let ask = |args: &[&str]| keygen(dir.path(), args);
+    let fits = ask(&["-Y", "check-novalidate", "-n", "git", "-s", "signature"])?;
+    if !fits.success {
+        return refuse(misfit(&fits.stderr), HELP_SIGN);
     }
-    let own: Vec<&Signer> = known.into_iter().filter(|signer| signer.matches(signed.email)).collect();
-    if own.is_empty() {
+    // Without a zone it is this machine's; a zone is not understood before OpenSSH 9.1.
+    let committed_at = signed.committed_at.to_zoned(TimeZone::system()).strftime("verify-time=%Y%m%d%H%M%S");
+    let committed_at = committed_at.to_string();
+    let allowed = ask(&[
+        "-Y",
+        "verify",
+        "-f",
+        "signers",
+        "-I",
+        signed.email,
+        "-n",
+        "git",
+        "-s",
+        "signature",
+        "-O",
+        &committed_at,
+    ])?;
+    if allowed.success {
+        return Ok(());
+    }
+    let print = fits.stdout.split_whitespace().last().unwrap_or_default();
+    let of_lines: Vec<&str> =
+        allowed.stderr.lines().filter_map(|line| line.strip_prefix("signers:")).collect();
+    if !of_lines.is_empty() {
+        return refuse(format!("key {print} is not allowed: line {}", of_lines.join("; line ")), HELP_ALLOW);
+    }
+    let known = ask(&["-Y", "find-principals", "-f", "signers", "-s", "signature", "-O", &committed_at])?;
+    if known.success {
         let why = format!("key {print} is not allowed for the committer <{}>", shown(signed.email));
-        return Err(Doubt::new(why, HELP_ALLOW));
+        return refuse(why, HELP_ALLOW);
     }
-    let times = own.iter().map(|signer| signer.check_time(signed.committed_at));
-    if let Err(why) = times.reduce(Result::or).unwrap_or(Ok(())) {
-        let why = format!("{why}, and the commit is of {}", signed.committed_at);
-        return Err(Doubt::new(why, HELP_ALLOW));
-    }
-    key.verify(NAMESPACE, signed.content, &signature)
-        .map_err(|_| Doubt::new(format!("the signature of key {print} does not fit the commit"), HELP_SIGN))
+    refuse(format!("key {print} is not among the allowed signers"), HELP_ALLOW)
 }
 
-/// What OpenSSH does not take either: SHA-1, DSA, a hardware key that nobody touched.
-fn check_algorithm(signature: &SshSig) -> Result<(), Doubt> {
-    let weak = |why: &str| Err(Doubt::new(why, HELP_SIGN));
-    match signature.signature().algorithm() {
-        Algorithm::Rsa { hash: None } => weak("its signature uses SHA-1"),
-        Algorithm::Dsa => weak("its signature uses DSA"),
-        Algorithm::SkEd25519 | Algorithm::SkEcdsaSha2NistP256 => {
-            let bytes = signature.signature().as_bytes();
-            let flags = bytes.len().checked_sub(SK_TAIL_BYTES).and_then(|at| bytes.get(at));
-            match flags {
-                Some(flags) if flags & 1 == 1 => Ok(()),
-                _ => weak("its hardware key was not touched"),
-            }
-        }
-        _ => Ok(()),
+fn keygen(dir: &Path, args: &[&str]) -> Result<Answer, Doubt> {
+    let commit = dir.join("commit");
+    let answer = run("ssh-keygen", "openssh-client", args, dir, Some(&commit));
+    answer.map_err(|why| Doubt::new(why, HELP_ALLOW))
+}
+
+/// Why a signature is none of these bytes for Git.
+fn misfit(stderr: &str) -> String {
+    if stderr.contains("namespace") {
+        "its signature was made for something else than Git".to_owned()
+    } else if stderr.contains("incorrect signature") {
+        "its SSH signature does not fit the commit".to_owned()
+    } else {
+        let last = stderr.lines().last().unwrap_or("ssh-keygen gives no reason");
+        format!("its SSH signature can't be read: {last}")
     }
 }
 

@@ -5,7 +5,6 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use git2::Oid;
-use jiff::Timestamp;
 use schema::records::SourceErrorKind;
 
 use super::check_commit;
@@ -114,7 +113,7 @@ impl Bench {
         }
         let mut config = SourceConfig::branch("main", "/srv/repo.git", "main");
         config.signatures = SignaturePolicy::of(signers, keys);
-        check_commit(&Mirror::new(Arc::new(config), Path::new(&state)), commit, Timestamp::now())
+        check_commit(&Mirror::new(Arc::new(config), Path::new(&state)), commit)
     }
 
     fn refused(&self, signers: Option<PathBuf>, keys: Option<PathBuf>, commit: Oid, says: &str) {
@@ -180,9 +179,19 @@ fn every_other_ssh_signature_is_refused_with_its_reason() {
         "not allowed for the committer",
     );
     bench.refused(signers(&format!("*,!{MAIL} {mine}\n")), None, signed, "not allowed for the committer");
-    bench.refused(signers(&format!("* namespaces=\"file\" {mine}\n")), None, signed, "not among");
-    bench.refused(signers(&format!("* valid-before=20200101Z {mine}\n")), None, signed, "only before");
-    bench.refused(signers(&format!("* valid-after=20990101Z {mine}\n")), None, signed, "only from");
+    bench.refused(signers(&format!("* namespaces=\"file\" {mine}\n")), None, signed, "not permitted");
+    bench.refused(
+        signers(&format!("* valid-before=\"20200101Z\" {mine}\n")),
+        None,
+        signed,
+        "key has expired",
+    );
+    bench.refused(
+        signers(&format!("* valid-after=\"20990101Z\" {mine}\n")),
+        None,
+        signed,
+        "key is not yet valid",
+    );
 
     let tree = bench.forged(|text| text.replacen("tree 4b825dc6", "tree 4b825dc7", 1));
     let message = bench.forged(|text| text.replace("\nChange", "\nChange all"));

@@ -1,0 +1,47 @@
+//! Runs the programs that Git itself checks signatures with, each bounded in time.
+
+use std::path::Path;
+use std::process::Command;
+
+/// Longer than any check takes, with a hundred keys on a slow machine.
+const SECONDS_MAX: &str = "20";
+/// Exit codes of coreutils' `timeout`.
+const TIMED_OUT: i32 = 124;
+const NOT_FOUND: i32 = 127;
+
+/// What a program printed and whether it succeeded.
+pub(super) struct Answer {
+    pub(super) success: bool,
+    pub(super) stdout: String,
+    pub(super) stderr: String,
+}
+
+/// Runs `program` with its home in `dir` and its input from the file `stdin`, if there is one.
+///
+/// # Errors
+/// One sentence: it is not installed, did not end, or could not be started.
+pub(super) fn run(
+    program: &str,
+    package: &str,
+    args: &[&str],
+    dir: &Path,
+    stdin: Option<&Path>,
+) -> Result<Answer, String> {
+    let failed = |error: std::io::Error| format!("cannot run {program}: {error}");
+    let mut command = Command::new("timeout");
+    command.args([SECONDS_MAX, program]).args(args).env("LC_ALL", "C").env("GNUPGHOME", dir).current_dir(dir);
+    match stdin {
+        Some(file) => command.stdin(std::fs::File::open(file).map_err(failed)?),
+        None => command.stdin(std::process::Stdio::null()),
+    };
+    let output = command.output().map_err(failed)?;
+    match output.status.code() {
+        Some(TIMED_OUT) => Err(format!("{program} did not answer within {SECONDS_MAX} s")),
+        Some(NOT_FOUND) => Err(format!("{program} is not installed; install the package {package}")),
+        _ => Ok(Answer {
+            success: output.status.success(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }),
+    }
+}
