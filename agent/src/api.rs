@@ -17,7 +17,7 @@ use schema::since::Since;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::converge::pods::names;
+use crate::converge::names;
 use crate::worlds::docker::{Docker, DockerError, EngineState, ListedContainer, LogOptions};
 
 /// What the API reads.

@@ -14,11 +14,11 @@ use schema::store::etcd::EtcdStore;
 
 use crate::config::MachineConfig;
 use crate::converge::dns::host::MachineFiles;
+use crate::converge::names;
 use crate::converge::network::parse::saved_rules;
 use crate::converge::network::plan::removal;
 use crate::converge::network::render::{ChainRef, Names};
 use crate::converge::network::restore::restore_input;
-use crate::converge::pods::names;
 use crate::converge::services::names::ServiceNames;
 use crate::instance_lock::{self, RUN_DIR};
 use crate::standby;

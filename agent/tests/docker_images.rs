@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::sync::Arc;
 
-use agent::converge::images::{ImageBook, ImagesDeps, ImagesLoop, Thresholds};
+use agent::converge::image_book::ImageBook;
+use agent::converge::images::{ImagesDeps, ImagesLoop, Thresholds};
 use agent::worlds::disk::RealDisk;
 use agent::worlds::docker::{Docker, RealDocker};
 use jiff::{SignedDuration, Timestamp};

@@ -8,7 +8,7 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use agent::converge::pods::names;
+use agent::converge::names;
 use agent::converge::usage::{UsageDeps, UsageLoop};
 use agent::worlds::cgroups::{Cgroups as _, RealCgroups};
 use agent::worlds::docker::{LogLimits, NewContainer};

@@ -6,9 +6,12 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use agent::converge::pods::probes::machine::Timing;
-use agent::converge::pods::probes::render::{Action, Check, ProbeTarget};
-use agent::converge::pods::probes::{Asker, HealthBook, ProbeKind, ProbeRunner, Targets};
+use agent::converge::pods::probe::book::HealthBook;
+use agent::converge::pods::probe::machine::ProbeKind;
+use agent::converge::pods::probe::machine::Timing;
+use agent::converge::pods::probe::perform::Asker;
+use agent::converge::pods::probe::runner::ProbeRunner;
+use agent::converge::pods::probe::target::{Action, Check, ProbeTarget, Targets};
 use agent::worlds::docker::FakeDocker;
 use agent::worlds::prober::{HttpRequest, RealProber};
 use jiff::Timestamp;

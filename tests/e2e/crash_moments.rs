@@ -6,7 +6,7 @@
 //! The same at every single call, on scripted worlds: `agent/src/converge/pods/tests/crash.rs`.
 //!
 //! Red when a container that was made and not started counts as running (`State::Created` in
-//! `agent/src/converge/pods/machine.rs`).
+//! `agent/src/converge/pods/container/machine.rs`).
 
 use std::time::Duration;
 

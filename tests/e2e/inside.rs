@@ -1,7 +1,7 @@
 //! What a container finds about itself is what its manifest says: limits, user and groups,
 //! capabilities, file systems, mounts, variables, names, namespaces.
 //!
-//! In `agent/src/converge/pods/render.rs`: the first story is red without `new.groups`, the second with
+//! In `agent/src/converge/pods/container/render.rs`: the first story is red without `new.groups`, the second with
 //! `read_only: false` in `mounts`, the third when `host_name` leaves `hostname` out.
 
 use std::fs;

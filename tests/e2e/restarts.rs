@@ -2,7 +2,7 @@
 //! probe × whether the agent lived at that time; how soon the first restart comes; and the crash backoff, which
 //! outlives the agent.
 //!
-//! Red when `restarts` in `agent/src/converge/pods/machine.rs` takes OnFailure for Always, and, for the
+//! Red when `restarts` in `agent/src/converge/pods/container/machine.rs` takes OnFailure for Always, and, for the
 //! backoff, when `Container::read` in facts.rs does not read the label `minik8s.io/backoff`. The rows of probes
 //! were seen red with `end.code == 0` alone in `succeeded` there, and with a `kills` that knows no startup probe.
 

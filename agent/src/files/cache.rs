@@ -15,7 +15,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
 
 use super::unpack::{digest, is_as_unpacked, own_folder, unpack};
-use crate::converge::pods::names;
+use crate::converge::names;
 use crate::worlds::blobs::BlobSource;
 
 /// Archives being fetched at once.

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use agent::converge::images::ImageBook;
+use agent::converge::image_book::ImageBook;
 use agent::converge::pods::{ContainerLimits, NoCredentials, PauseImage, PodsDeps, PodsLoop, Statuses};
 use agent::node_address::NodeAddress;
 use agent::worlds::docker::{Docker, RealDocker};

@@ -33,7 +33,6 @@ mod tests;
 pub mod zone;
 
 pub use act::Outcome;
-pub use plan::NodeDns;
 
 use self::forward::Forwarder;
 use self::host::MachineFiles;
@@ -42,6 +41,7 @@ use self::plan::{DnsPlan, Observed};
 use self::server::Handler;
 use self::zone::{Zone, ZoneSettings};
 use crate::catalog::Catalog;
+use crate::converge::node_dns::NodeDns;
 use crate::standby::Handover;
 use crate::worlds::netlink::Netlink;
 

@@ -8,18 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-use super::resolv::{self, Machine, ResolvConf};
-
-/// What is told to pods.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct NodeDns {
-    /// The cluster's server; none before the node has a range.
-    pub server: Option<Ipv4Addr>,
-    /// The zone, without the dot at its end.
-    pub domain: String,
-    /// The machine's own resolver, without servers that only the machine itself reaches.
-    pub machine: ResolvConf,
-}
+use super::resolv::{self, Machine};
+use crate::converge::node_dns::{NodeDns, ResolvConf};
 
 /// The machine's `resolv.conf` before the agent changed it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

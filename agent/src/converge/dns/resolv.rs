@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
+use crate::converge::node_dns::ResolvConf;
+
 /// The port of name servers.
 pub const PORT: u16 = 53;
 
@@ -11,48 +13,8 @@ pub const NAMESERVERS_MAX: usize = 3;
 /// Where systemd-resolved keeps the servers behind its stub.
 pub const RESOLVED_LIST: &str = "/run/systemd/resolve/resolv.conf";
 
-/// The addresses of systemd-resolved's stub.
-const RESOLVED_STUBS: [IpAddr; 2] =
-    [IpAddr::V4(Ipv4Addr::new(127, 0, 0, 53)), IpAddr::V4(Ipv4Addr::new(127, 0, 0, 54))];
-
 /// How a file that this agent wrote begins; the instance follows.
 const MARKER: &str = "# Written by minik8s-agent of instance ";
-
-/// What a resolver is told.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ResolvConf {
-    /// Name servers, in the order in which they are asked.
-    pub nameservers: Vec<IpAddr>,
-    /// Search domains.
-    pub searches: Vec<String>,
-    /// Options, `name` or `name:value`.
-    pub options: Vec<String>,
-}
-
-impl ResolvConf {
-    /// Reads a file as libc does: what it does not know is left out, the last `search` holds.
-    pub fn parse(text: &str) -> Self {
-        let mut conf = Self::default();
-        for line in text.lines() {
-            let mut words = line.split_whitespace();
-            let Some(keyword) = words.next().filter(|word| !word.starts_with(['#', ';'])) else { continue };
-            match keyword {
-                "nameserver" => {
-                    conf.nameservers.extend(words.next().and_then(|word| word.parse::<IpAddr>().ok()));
-                }
-                "search" | "domain" => conf.searches = words.map(str::to_owned).collect(),
-                "options" => conf.options.extend(words.map(str::to_owned)),
-                _ => {}
-            }
-        }
-        conf
-    }
-
-    /// systemd-resolved answers in front of the real servers.
-    pub fn is_resolved_stub(&self) -> bool {
-        self.nameservers.iter().any(|server| RESOLVED_STUBS.contains(server))
-    }
-}
 
 /// What the machine says of name servers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -18,10 +18,11 @@ use super::forward::Forwarder;
 use super::host::{MachineFiles, split_by};
 use super::listen;
 use super::plan::{Former, NodeStep, Observed, Resolved, Split, plan};
-use super::resolv::{self, Machine, ResolvConf};
+use super::resolv::{self, Machine};
 use super::server::Handler;
 use super::zone::{Zone, ZoneSettings};
 use crate::catalog::Catalog;
+use crate::converge::node_dns::ResolvConf;
 use crate::desired::Source;
 use crate::worlds::netlink::FakeNetlink;
 

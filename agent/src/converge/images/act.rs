@@ -1,8 +1,8 @@
 //! Removes images, never by force: what something needs after all stays.
 
 use super::ImagesLoop;
-use super::book::BegunPulls;
 use super::plan::{ImagesPlan, Removal};
+use crate::converge::image_book::BegunPulls;
 use crate::worlds::docker::DockerError;
 
 /// What became of a plan.

@@ -12,18 +12,17 @@ use schema::control::{Loop, LoopError, Next, Observation};
 use schema::records::EventType;
 use schema::store::events::{EventDraft, EventRecorder};
 
+use crate::converge::image_book::ImageBook;
 use crate::worlds::disk::Disk;
 use crate::worlds::docker::Docker;
 
 mod act;
-mod book;
 mod observe;
 pub mod plan;
 #[cfg(test)]
 mod tests;
 
 pub use act::Outcome;
-pub use book::{BegunPull, BegunPulls, ImageBook, PulledImage, PulledImages};
 pub use plan::Thresholds;
 
 use plan::{ImagesPlan, Observed};

@@ -6,7 +6,7 @@ use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::book::{BegunPulls, PulledImages};
+use crate::converge::image_book::{BegunPulls, PulledImages};
 use crate::worlds::disk::DiskUsage;
 use crate::worlds::docker::StoredImage;
 use crate::worlds::docker::reference::ImageName;

@@ -1,5 +1,6 @@
 //! Which images go: a table, and the loop on an engine and a disk in memory.
 
+use crate::converge::image_book::{BegunPulls, PulledImage};
 use std::collections::BTreeSet;
 
 use jiff::SignedDuration;

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::facts::{Busy, Observed};
 use super::ledger::Retry;
 use super::steps::{Decision, PodsPlan, Task, Why};
-use super::task::{PodId, Worker};
+use super::worker::{PodId, Worker};
 use crate::desired::Desired;
 
 /// Begins everything in the plan.

@@ -8,8 +8,7 @@ use schema::control::Nudge;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::facts::{Busy, Exited, Memory, Pulling, Slot, Trouble, Uid};
-use super::leaving::Ends;
+use super::facts::{Busy, Ends, Exited, Memory, Pulling, Slot, Trouble, Uid};
 
 /// How soon something is tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

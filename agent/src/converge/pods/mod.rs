@@ -22,8 +22,8 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::catalog::Catalog;
-use crate::converge::dns::NodeDns;
-use crate::converge::images::ImageBook;
+use crate::converge::image_book::ImageBook;
+use crate::converge::node_dns::NodeDns;
 use crate::converge::pod_table::PodTable;
 use crate::desired::{Desired, DesiredStore, DiskError, ETCD_GRACE, Source};
 use crate::files::PodFiles;
@@ -33,55 +33,46 @@ use crate::worlds::netlink::Netlink;
 use crate::worlds::prober::Prober;
 
 pub mod act;
-pub mod allocate;
-pub mod containers;
-pub mod credentials;
-pub mod dns;
-pub mod drain;
-pub mod env;
+pub mod container;
 pub mod facts;
-pub mod finished;
-pub mod hush;
-pub mod leaving;
+pub mod image;
 pub mod ledger;
-pub mod machine;
-pub mod names;
 pub mod observe;
 pub mod plan;
-pub mod probes;
-pub mod pulls;
-pub mod registry_login;
-pub mod render;
+pub mod probe;
 pub mod report;
+pub mod sandbox;
 pub mod status;
 pub mod steps;
-mod stop;
 pub mod task;
-pub mod volumes;
-pub mod wake;
-pub mod writer;
-
 #[cfg(test)]
 mod tests;
+pub mod volume;
+pub mod wake;
+pub mod worker;
 
-pub use credentials::{Credentials, NoCredentials};
 pub use facts::{ContainerLimits, NodeFacts, Observed};
-pub use report::Statuses;
+pub use image::credentials::{Credentials, NoCredentials};
+pub use status::statuses::Statuses;
 pub use steps::PodsPlan;
-pub use task::PauseArchive;
+pub use worker::PauseArchive;
 
-use drain::DrainBook;
-use facts::PodFacts;
-use finished::FinishedBook;
-use ledger::Ledger;
-use observe::{Looker, Stale};
-use probes::{Asker, HealthBook, ProbeRunner, Targets};
-use pulls::Pulls;
-use report::LastWords;
-use task::Worker;
+use self::facts::PodFacts;
+use self::image::pulls::Pulls;
+use self::ledger::Ledger;
+use self::observe::{Looker, Stale};
+use self::probe::book::HealthBook;
+use self::probe::perform::Asker;
+use self::probe::runner::ProbeRunner;
+use self::probe::target::Targets;
+use self::sandbox::drain_book::DrainBook;
+use self::status::finished::FinishedBook;
+use self::status::statuses::{LAST_WORDS, LastWords, last_reported};
+use self::worker::Worker;
 
 /// Pods being made at once: more do not go faster on Docker, and hold each other up.
 const CREATIONS: usize = 4;
+
 /// Containers being stopped at once: a stop is waiting for the most part, up to its grace period, and
 /// no pod with a long one may hold the others up. More than two for each pod of a full node.
 const STOPS: usize = 256;
@@ -189,7 +180,7 @@ impl PodsLoop {
         });
         let drains = DrainBook::new(&deps.node, deps.catalog, deps.programmed, Arc::clone(&deps.store));
         let (statuses, newest) = watch::channel(Statuses::default());
-        let writer = writer::StatusWriter::new(deps.node, deps.store, deps.snapshot.clone());
+        let writer = status::writer::StatusWriter::new(deps.node, deps.store, deps.snapshot.clone());
         let writing = tokio::spawn(writer.run(newest, shutdown.clone()));
         let on_snapshot = wake::on_snapshot(deps.snapshot.clone(), deps.nudge.clone(), shutdown.clone());
         let on_snapshot = tokio::spawn(on_snapshot);
@@ -303,7 +294,7 @@ impl Loop for PodsLoop {
         let mut memory = self.worker.ledger.snapshot();
         let folders = {
             let node = Arc::clone(&self.node);
-            tokio::task::spawn_blocking(move || volumes::folders(&node.state_dir))
+            tokio::task::spawn_blocking(move || volume::folders::folders(&node.state_dir))
         };
         let netlink = Arc::clone(&self.netlink);
         let desired = self.desired();
@@ -325,7 +316,7 @@ impl Loop for PodsLoop {
         if let Err(error) = &links {
             tracing::warn!(%error, "could not list the pods' links");
         }
-        let listeners = match allocate::about_to_be_given(&desired, &pods) {
+        let listeners = match sandbox::allocate::about_to_be_given(&desired, &pods) {
             None => BTreeMap::new(),
             Some(named) => self.netlink.listeners(&named).await.unwrap_or_else(|error| {
                 // Better a port too many than no pod at all.
@@ -341,7 +332,7 @@ impl Loop for PodsLoop {
             listeners,
             draining,
             finished,
-            last_reported: report::last_reported(&self.statuses.borrow(), &snapshot, &self.node.node),
+            last_reported: last_reported(&self.statuses.borrow(), &snapshot, &self.node.node),
             node: NodeFacts { dns, node_ip: self.address.or_loopback(), ..(*self.node).clone() },
             desired,
             pods,
@@ -388,7 +379,7 @@ impl Loop for PodsLoop {
         let mut statuses = report::fold(&observed, &plan, &self.statuses.borrow(), now);
         let snapshot = self.snapshot.current();
         self.last_words.keep(&mut statuses, &self.statuses.borrow(), &snapshot, &self.node.node);
-        let last_words = report::has_last_words(&statuses, &observed).then_some(report::LAST_WORDS);
+        let last_words = report::has_last_words(&statuses, &observed).then_some(LAST_WORDS);
         self.statuses.send_if_modified(|current| {
             let changed = *current != statuses;
             *current = statuses;

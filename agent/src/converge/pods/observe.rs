@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::stream::{self, StreamExt};
+use futures::StreamExt as _;
+use futures::stream::{self};
 use schema::control::LoopError;
 use schema::kinds::pod::{ContainerState, ContainerStatus};
 use schema::meta::NamespacedName;
@@ -13,23 +14,26 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::facts::{Container, PodFacts, State, Uid};
-use super::names;
-use super::probes::Health;
-use super::probes::book::{FailingOf, HealthOf};
+use super::probe::book::{FailingOf, HealthOf};
+use super::probe::machine::Health;
+use crate::converge::names;
 use crate::converge::pod_table::{PodNet, PodTable};
 use crate::worlds::docker::reference::repo_digest;
 use crate::worlds::docker::{ContainerDetails, Docker, DockerError, EngineState, ListedContainer};
 
 /// Inspects under way at once.
 const INSPECTS: usize = 8;
+
 /// A listing may take a fifth of the time at most: with many containers, many nudges become one.
 const LISTING_SHARE: u32 = 4;
+
 /// Longest pause between two listings for that reason.
 const LISTING_PAUSE_MAX: Duration = Duration::from_millis(250);
 
 /// How long a container that can't be inspected is left alone; doubled with each failure, up to the most.
 /// An inspect that hangs costs its time limit, and the whole node waits for it.
 const INSPECT_AGAIN: Duration = Duration::from_secs(10);
+
 const INSPECT_AGAIN_MAX: Duration = Duration::from_secs(300);
 
 /// Containers whose cached details are not to be trusted any more.

@@ -11,17 +11,16 @@ use schema::kinds::pod::{PodStatus, WaitingState};
 use schema::meta::NamespacedName;
 use schema::records::Binding;
 
-use super::allocate::Pool;
-use super::containers::{self, Needs};
-use super::drain::{DRAIN_CHECK, Drain};
-use super::facts::{Container, Observed, PodFacts, State, Trouble};
-use super::finished::is_end;
-use super::names;
-use super::probes;
-use super::render::{self, Placement};
-use super::report;
-use super::status;
+use super::container::needs::{self, Needs};
+use super::facts::{Container, Observed, Placement, PodFacts, State, Trouble};
+use super::sandbox::allocate::Pool;
+use super::sandbox::drain::{DRAIN_CHECK, Drain};
+use super::status::finished::is_end;
+use super::status::statuses::last;
+use super::status::wanted;
 use super::steps::{Decision, Down, LinkStep, PauseStep, PodsPlan, Target, Task, Up, Why};
+use super::{probe, sandbox, volume};
+use crate::converge::names;
 use crate::desired::Source;
 use crate::worlds::netlink::host_link_name;
 
@@ -48,8 +47,8 @@ pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
         let mut decision = plan_wanted(observed, binding, &mut pool, now);
         // Whatever task is under way: neither waits for it.
         if let Some(facts) = observed.pods.get(*uid) {
-            plan.probes.extend(probes::render::targets(&observed.node, binding, facts));
-            containers::kills(&observed.memory, &binding.pod.spec, facts, now, &mut decision);
+            plan.probes.extend(probe::render::targets(&observed.node, binding, facts));
+            needs::kills(&observed.memory, &binding.pod.spec, facts, now, &mut decision);
             plan.ends
                 .extend(end(observed, binding, facts, &decision, now).map(|end| ((*uid).to_owned(), end)));
         }
@@ -76,10 +75,10 @@ fn end(
     if decision.why != Why::Finished || observed.finished.contains_key(uid) {
         return None;
     }
-    let seen = status::Seen { node: &observed.node, binding, facts, decision };
-    let former = report::last(&observed.last_reported, &decision.pod, uid);
+    let seen = wanted::Seen { node: &observed.node, binding, facts, decision };
+    let former = last(&observed.last_reported, &decision.pod, uid);
     // Something of it may have to be stopped before it has ended.
-    Some(status::wanted(seen, former, now)).filter(is_end)
+    Some(wanted::wanted(seen, former, now)).filter(is_end)
 }
 
 /// The pod of these containers, or a name to show for containers without one.
@@ -193,7 +192,7 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
         decision.next_at = Some(trouble.retry_at);
         return decision;
     }
-    let needs = containers::needs(&observed.memory, facts, &binding.pod.spec, now);
+    let needs = needs::needs(&observed.memory, facts, &binding.pod.spec, now);
     if observed.finished.contains_key(uid) {
         // Whatever of its containers is left to tell of it.
         return wind_up(Look { observed, binding, facts, needs: &needs, now });
@@ -208,11 +207,11 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
 fn in_flight(observed: &Observed, binding: &Binding, mut decision: Decision, now: Timestamp) -> Decision {
     let nothing = PodFacts::default();
     let facts = observed.pods.get(&binding.pod.uid).unwrap_or(&nothing);
-    let needs = containers::needs(&observed.memory, facts, &binding.pod.spec, now);
+    let needs = needs::needs(&observed.memory, facts, &binding.pod.spec, now);
     let (address, ports) = facts.live_pause().map_or((None, &[][..]), |pause| (pause.address, &pause.ports));
     let at = Placement { node: &observed.node, binding, address, ports };
     let mut idle = Decision::idle(decision.pod.clone(), Why::InFlight);
-    containers::steps(&observed.memory, at, &needs, now, &mut idle);
+    needs::steps(&observed.memory, at, &needs, now, &mut idle);
     (decision.waiting, decision.stuck) = (idle.waiting, idle.stuck);
     decision
 }
@@ -236,7 +235,7 @@ fn keep_up(look: Look<'_>, pause: &Container) -> Decision {
     }
     let at = Placement { node: &observed.node, binding, address: pause.address, ports: &pause.ports };
     let mut decision = Decision::idle(pod.reference(), needs.why());
-    let steps = containers::steps(&observed.memory, at, needs, now, &mut decision);
+    let steps = needs::steps(&observed.memory, at, needs, now, &mut decision);
     let pause_step = match pause.state {
         State::Running { .. } => PauseStep::Runs(pause.id.clone()),
         _ => PauseStep::Start(pause.id.clone()),
@@ -264,7 +263,7 @@ fn keep_up(look: Look<'_>, pause: &Container) -> Decision {
         address: pause.address,
         ports: pause.ports.clone(),
         link,
-        volumes: if steps.is_empty() { Vec::new() } else { render::volumes(at) },
+        volumes: if steps.is_empty() { Vec::new() } else { volume::render::volumes(at) },
         pod: Arc::new(pod.clone()),
         containers: steps,
         obsolete: needs.obsolete.iter().map(|c| Target::from(*c)).collect(),
@@ -308,7 +307,7 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
     let listens = pod.spec.host_network && !down.stop.is_empty();
     let of = (&decision.pod, &*pod.spec);
     // Of a pause container that somebody removed only what was told of it is left.
-    let told = report::last(&observed.last_reported, &decision.pod, &binding.pod.uid);
+    let told = last(&observed.last_reported, &decision.pod, &binding.pod.uid);
     let told = told.map_or(&[][..], |status| &status.host_ports);
     let ports = match pool.ports(of, former.map_or(told, |p| &p.ports), listens) {
         Ok(ports) => ports,
@@ -321,13 +320,13 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
         }
     };
     let at = Placement { node: &observed.node, binding, address, ports: &ports };
-    let steps = containers::steps(&observed.memory, at, needs, now, &mut decision);
+    let steps = needs::steps(&observed.memory, at, needs, now, &mut decision);
     decision.task = Some(Task::Up(Box::new(Up {
         down: with_dead_pauses(down, facts, None),
-        pause: PauseStep::Create(Box::new(render::pause(at))),
+        pause: PauseStep::Create(Box::new(sandbox::render::pause(at))),
         address,
         link: link_step(observed, binding, address),
-        volumes: render::volumes(at),
+        volumes: volume::render::volumes(at),
         pod: Arc::new(pod.clone()),
         containers: steps,
         obsolete: needs.obsolete.iter().map(|c| Target::from(*c)).collect(),
@@ -416,7 +415,7 @@ fn link_is_off(observed: &Observed, uid: &str) -> bool {
 fn open_names(binding: &Binding, facts: &PodFacts) -> impl Iterator<Item = String> {
     let spec = &binding.pod.spec;
     let names = spec.init_containers.iter().chain(&spec.containers).map(|c| c.name.clone());
-    names.filter(move |name| !containers::stays_ended(spec, facts, name))
+    names.filter(move |name| !needs::stays_ended(spec, facts, name))
 }
 
 /// All containers but those that ended for good wait because of what failed last, also while it is tried

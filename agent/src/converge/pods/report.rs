@@ -1,82 +1,22 @@
 //! Folds what was seen and decided into `status/<node>/pods/…`, for pods that are wanted or still there.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
-use schema::kinds::pod::PodStatus;
 use schema::meta::NamespacedName;
-use schema::snapshot::Snapshot;
-use tokio::time::Instant;
 
 use super::facts::{Observed, PodFacts};
-use super::finished::is_end;
-use super::leaving::{Leaving, leaving};
-use super::status;
+use super::status::finished::is_end;
+use super::status::statuses::{Statuses, last};
+use super::status::terminating::{Leaving, leaving};
+use super::status::wanted;
 use super::steps::{PodsPlan, Why};
 use crate::desired::Source;
-
-/// What the status keys of this node should hold.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Statuses {
-    /// By pod.
-    pub pods: BTreeMap<NamespacedName, Arc<PodStatus>>,
-    /// Keys of other pods are to be removed: everything of this node is known.
-    pub complete: bool,
-}
-
-/// What was said last, by pod.
-pub type LastReported = BTreeMap<NamespacedName, Arc<PodStatus>>;
-
-/// What was said last of the pods of this node: by this agent, or else by the one before.
-pub fn last_reported(own: &Statuses, snapshot: &Snapshot, node: &str) -> LastReported {
-    let mut told = own.pods.clone();
-    for ((_, pod), stored) in snapshot.pod_status.iter().filter(|((of, _), _)| of == node) {
-        told.entry(pod.clone()).or_insert_with(|| Arc::new(stored.value.clone()));
-    }
-    told
-}
-
-/// What was said last of this uid.
-pub fn last<'a>(told: &'a LastReported, pod: &NamespacedName, uid: &str) -> Option<&'a PodStatus> {
-    told.get(pod).map(|status| &**status).filter(|status| status.uid == uid)
-}
 
 /// Some status is the last word on a pod of which nothing is left: after it the key goes.
 pub fn has_last_words(statuses: &Statuses, observed: &Observed) -> bool {
     let is_gone = |uid: &str| !observed.pods.contains_key(uid) && !observed.memory.busy.contains_key(uid);
     statuses.pods.values().any(|status| status.is_terminating() && is_gone(&status.uid))
-}
-
-/// How long the last word on a pod stands: the writer takes a few milliseconds with etcd at hand.
-pub const LAST_WORDS: Duration = Duration::from_millis(200);
-
-/// Last words that this agent would take back, since when.
-#[derive(Debug, Default)]
-pub struct LastWords {
-    since: BTreeMap<NamespacedName, Instant>,
-}
-
-impl LastWords {
-    /// Keeps those of the run before in the statuses of this one until the snapshot shows them, at most for
-    /// [`LAST_WORDS`]: one that was told while the pod's task was about to end may not be written yet.
-    pub fn keep(&mut self, statuses: &mut Statuses, own: &Statuses, shown: &Snapshot, node: &str) {
-        let mut since = BTreeMap::new();
-        let is_last = |status: &PodStatus| status.is_terminating() && is_end(status);
-        for (pod, status) in own.pods.iter().filter(|(_, status)| is_last(status)) {
-            let stored = shown.pod_status.get(&(node.to_owned(), pod.clone()));
-            if statuses.pods.contains_key(pod) || stored.is_some_and(|stored| stored.value == **status) {
-                continue;
-            }
-            let begun = self.since.get(pod).copied().unwrap_or_else(Instant::now);
-            if begun.elapsed() < LAST_WORDS {
-                since.insert(pod.clone(), begun);
-                statuses.pods.insert(pod.clone(), Arc::clone(status));
-            }
-        }
-        self.since = since;
-    }
 }
 
 /// The statuses after this run; `own` are those after the run before, if this agent made it.
@@ -128,8 +68,8 @@ pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp
             continue;
         }
         let facts = observed.pods.get(uid).unwrap_or(&nothing);
-        let seen = status::Seen { node, binding, facts, decision };
-        let mut status = status::wanted(seen, last(pod, uid), now);
+        let seen = wanted::Seen { node, binding, facts, decision };
+        let mut status = wanted::wanted(seen, last(pod, uid), now);
         if decision.why == Why::FormerPod {
             let former = observed
                 .pods

@@ -12,11 +12,11 @@ use schema::kinds::pod::{HostPortStatus, PodStatus, PullPolicy, WaitingState};
 use schema::meta::NamespacedName;
 use schema::records::PodInstance;
 
-use super::allocate::PortTaken;
+use super::container::rendered::Rendered;
 use super::facts::{Container, Slot, Uid};
-use super::probes::Targets;
-use super::probes::render::Action;
-use super::render::{Rendered, VolumePrep};
+use super::probe::target::{Action, Targets};
+use super::sandbox::port_taken::PortTaken;
+use super::volume::spec::VolumePrep;
 use crate::worlds::docker::NewContainer;
 
 /// What the loop does next.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::StreamExt as _;
 use schema::control::Nudge;
 use schema::store::reflector::SnapshotReader;
 use tokio_util::sync::CancellationToken;

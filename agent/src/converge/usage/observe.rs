@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::plan::{Counted, Former, Observed, Volumes};
 use super::{UsageLoop, walk};
-use crate::converge::pods::names;
+use crate::converge::names;
 use crate::worlds::cgroups::{Cgroups, CgroupsError, Place, Sample};
 use crate::worlds::docker::{DockerError, EngineState, ListedContainer};
 

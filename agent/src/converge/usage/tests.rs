@@ -9,7 +9,7 @@ use schema::store::memory::MemoryStore;
 
 use super::plan::{Counted, Volumes, plan};
 use super::*;
-use crate::converge::pods::names;
+use crate::converge::names;
 use crate::worlds::cgroups::{FakeCgroups, Sample};
 use crate::worlds::docker::{FakeDocker, NewContainer};
 

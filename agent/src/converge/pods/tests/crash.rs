@@ -26,9 +26,12 @@ use schema::store::reflector::{SnapshotReader, WorldPublisher};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::super::{NoCredentials, PauseImage, PodsDeps, PodsLoop, names, volumes};
 use super::{binding, subnet};
-use crate::converge::images::ImageBook;
+use crate::converge::image_book::ImageBook;
+use crate::converge::names;
+use crate::converge::pods::image::credentials::NoCredentials;
+use crate::converge::pods::volume::folders;
+use crate::converge::pods::{PauseImage, PodsDeps, PodsLoop};
 use crate::node_address::NodeAddress;
 use crate::worlds::docker::{DockerError, FakeDocker, Fault, Namespaces};
 use crate::worlds::netlink::{
@@ -85,10 +88,10 @@ impl Netlink for Gated {
     }
 }
 
-pub(super) struct Rig {
-    pub(super) docker: Arc<FakeDocker>,
-    pub(super) prober: Arc<FakeProber>,
-    pub(super) store: Arc<MemoryStore>,
+pub(in crate::converge::pods) struct Rig {
+    pub(in crate::converge::pods) docker: Arc<FakeDocker>,
+    pub(in crate::converge::pods) prober: Arc<FakeProber>,
+    pub(in crate::converge::pods) store: Arc<MemoryStore>,
     netlink: Arc<Gated>,
     state: tempfile::TempDir,
     snapshot: Snapshot,
@@ -97,7 +100,7 @@ pub(super) struct Rig {
 }
 
 impl Rig {
-    pub(super) fn new() -> Self {
+    pub(in crate::converge::pods) fn new() -> Self {
         let docker = Arc::new(FakeDocker::with_images(&["app:1", "init:1"]));
         docker.engine().now = jiff::Timestamp::now();
         docker.engine().brief.insert("init:1".into());
@@ -131,7 +134,7 @@ impl Rig {
         self.want_pod(binding("web", everything()), wanted);
     }
 
-    pub(super) fn want_pod(&mut self, web: Binding, wanted: bool) {
+    pub(in crate::converge::pods) fn want_pod(&mut self, web: Binding, wanted: bool) {
         let key = ("n1".to_owned(), web.pod.reference());
         if wanted {
             self.snapshot.bindings.insert(key, versioned(web));
@@ -143,7 +146,7 @@ impl Rig {
     }
 
     /// From now on nobody wants any pod, also in the middle of an agent's life.
-    pub(super) fn unwant_all(&self) {
+    pub(in crate::converge::pods) fn unwant_all(&self) {
         let mut snapshot = self.snapshot.clone();
         snapshot.bindings.clear();
         snapshot.revision += 1;
@@ -151,7 +154,7 @@ impl Rig {
     }
 
     /// Runs an agent until `done`; it is killed then.
-    pub(super) async fn agent_until(&self, what: &str, done: impl Fn(&Self) -> bool) {
+    pub(in crate::converge::pods) async fn agent_until(&self, what: &str, done: impl Fn(&Self) -> bool) {
         let (nudge, nudged) = Nudge::new();
         let (pod_table, _) = watch::channel(None);
         let events = CancellationToken::new();
@@ -202,24 +205,24 @@ impl Rig {
         );
     }
 
-    pub(super) fn complete(&self) -> bool {
+    pub(in crate::converge::pods) fn complete(&self) -> bool {
         let running = self.docker.running();
         let specs = self.snapshot.bindings.values().map(|binding| &binding.value.pod.spec);
         let wanted: usize = specs.map(|spec| 1 + spec.init_containers.len() + spec.containers.len()).sum();
         running.len() == wanted && running.iter().all(|(name, runs)| *runs || name.contains("_init_"))
     }
 
-    pub(super) fn empty(&self) -> bool {
+    pub(in crate::converge::pods) fn empty(&self) -> bool {
         let links = self.netlink.kernel.kernel().links.is_empty();
-        self.docker.running().is_empty() && links && volumes::folders(self.state.path()).is_empty()
+        self.docker.running().is_empty() && links && folders::folders(self.state.path()).is_empty()
     }
 
-    pub(super) fn state_dir(&self) -> &std::path::Path {
+    pub(in crate::converge::pods) fn state_dir(&self) -> &std::path::Path {
         self.state.path()
     }
 
-    pub(super) fn has_folder(&self, uid: &str) -> bool {
-        volumes::folders(self.state.path()).iter().any(|folder| folder == uid)
+    pub(in crate::converge::pods) fn has_folder(&self, uid: &str) -> bool {
+        folders::folders(self.state.path()).iter().any(|folder| folder == uid)
     }
 
     fn fault(&self, fault: Fault) {
@@ -267,8 +270,8 @@ impl Rig {
 /// No mount outlives a test that failed.
 impl Drop for Rig {
     fn drop(&mut self) {
-        for uid in volumes::folders(self.state.path()) {
-            let _ = volumes::remove_pod(self.state.path(), &uid);
+        for uid in folders::folders(self.state.path()) {
+            let _ = folders::remove_pod(self.state.path(), &uid);
         }
     }
 }

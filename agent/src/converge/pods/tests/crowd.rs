@@ -37,7 +37,7 @@ async fn status(rig: &Rig, pod: &Binding) -> Option<PodStatus> {
 }
 
 /// Runs the agent until the stored status of `pod` is as wanted.
-pub(super) async fn until_status(
+pub(in crate::converge::pods) async fn until_status(
     rig: &Rig,
     pod: &Binding,
     what: &str,
@@ -78,7 +78,7 @@ async fn a_pod_that_cannot_be_killed_says_so_and_holds_nobody_up() {
     want(&mut rig, &old, true);
     rig.agent_until("12 pods", |rig| all_run(rig, 12)).await;
     let name = |pod: &Binding| {
-        super::super::names::container_name("mk8s", "a", &pod.pod.reference(), &pod.pod.uid, 0)
+        crate::converge::names::container_name("mk8s", "a", &pod.pod.reference(), &pod.pod.uid, 0)
     };
     // More of them than pods are made at once.
     rig.docker.engine().hung = old[..5].iter().map(name).collect();

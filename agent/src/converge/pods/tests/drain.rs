@@ -12,12 +12,13 @@ use schema::store::memory::MemoryStore;
 use schema::store::{Op, SharedStore};
 use tokio::sync::watch;
 
-use super::super::drain::{DRAIN_MAX, Drain, DrainBook, DrainedBy};
-use super::super::facts::Observed;
-use super::super::plan::plan;
-use super::super::steps::{Task, Why};
 use super::{at, binding, container, facts, pause, running, wants};
 use crate::catalog::{Catalog, Peer};
+use crate::converge::pods::facts::Observed;
+use crate::converge::pods::plan::plan;
+use crate::converge::pods::sandbox::drain::{DRAIN_MAX, Drain, DrainedBy};
+use crate::converge::pods::sandbox::drain_book::DrainBook;
+use crate::converge::pods::steps::{Task, Why};
 use crate::desired::Source;
 
 struct Rig {

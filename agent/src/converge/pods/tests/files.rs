@@ -9,13 +9,17 @@ use schema::files::{BlobKind, BlobRef};
 use schema::kinds::pod::PodSpec;
 use schema::records::Binding;
 
-use super::super::facts::{Exited, Observed, State};
-use super::super::hush::UNSHOWN;
-use super::super::render::{self, Placement, VolumePrep};
-use super::super::steps::{Decision, Why};
-use super::super::{names, status, volumes};
 use super::crash::Rig;
 use super::{binding, node};
+use crate::converge::names;
+use crate::converge::pods::container::redact::UNSHOWN;
+use crate::converge::pods::container::render;
+use crate::converge::pods::facts::{Exited, Observed, Placement, State};
+use crate::converge::pods::sandbox;
+use crate::converge::pods::status::wanted;
+use crate::converge::pods::steps::{Decision, Why};
+use crate::converge::pods::volume::spec::VolumePrep;
+use crate::converge::pods::volume::{self, folders, prepare};
 use crate::worlds::docker::Exit;
 
 fn blob(digit: &str, kind: BlobKind) -> BlobRef {
@@ -66,9 +70,11 @@ fn what_comes_from_the_repository_is_mounted_read_only_from_where_it_is_cached()
     assert_eq!(sources[2], blobs.join("b".repeat(64)).join("motd.txt"));
     assert!(rendered.new.mounts.iter().all(|mount| mount.read_only), "{:?}", rendered.new.mounts);
     assert!(!rendered.sub_paths[0].create, "nothing is ever made in what is shared");
-    let [VolumePrep::Secret { name, group, .. }] = &render::volumes(at)[..] else { panic!("one is made") };
+    let [VolumePrep::Secret { name, group, .. }] = &volume::render::volumes(at)[..] else {
+        panic!("one is made")
+    };
     assert_eq!((name.as_str(), *group), ("db", Some(7)));
-    let label = render::pause(at).labels["minik8s.io/files"].clone();
+    let label = sandbox::render::pause(at).labels["minik8s.io/files"].clone();
     assert_eq!(label, ["a", "b", "c"].map(|digit| digit.repeat(64)).join(","));
 }
 
@@ -109,8 +115,8 @@ fn what_docker_says_of_a_failed_start_is_not_shown_where_a_secret_may_be_in_it()
     let shown = |world: &Observed, binding: &Binding| {
         let facts = &world.pods[&binding.pod.uid];
         let decision = Decision::idle(binding.pod.reference(), Why::Finished);
-        let seen = status::Seen { node: &world.node, binding, facts, decision: &decision };
-        serde_json::to_string(&status::wanted(seen, None, super::at(1))).unwrap()
+        let seen = wanted::Seen { node: &world.node, binding, facts, decision: &decision };
+        serde_json::to_string(&wanted::wanted(seen, None, super::at(1))).unwrap()
     };
     let State::Exited(end) = super::exited(127, 0, 0) else { panic!("it is exited") };
     let error = "exec: \"hunter2\": executable file not found".to_owned();
@@ -152,17 +158,17 @@ fn a_half_made_file_of_a_secret_is_made_whole() {
     let state = tempfile::tempdir().unwrap();
     let path = names::secret_dir(state.path(), "u", "db");
     let entries = BTreeMap::from([("pw".to_owned(), b"x".to_vec())]);
-    volumes::secret(&path, &entries, Some(7)).unwrap();
+    prepare::secret(&path, &entries, Some(7)).unwrap();
     let file = path.join("pw");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o400)).unwrap();
     chown(&file, Some(0), Some(0)).unwrap();
     fs::write(path.join("..new"), "half").unwrap();
-    volumes::secret(&path, &entries, Some(7)).unwrap();
+    prepare::secret(&path, &entries, Some(7)).unwrap();
     let meta = fs::metadata(&file).unwrap();
     let there = fs::read_dir(&path).unwrap().count();
-    volumes::unmount_pod(state.path(), "u").unwrap();
+    folders::unmount_pod(state.path(), "u").unwrap();
     assert!(!file.exists() && path.exists(), "it was in memory alone");
-    volumes::remove_pod(state.path(), "u").unwrap();
+    folders::remove_pod(state.path(), "u").unwrap();
     assert_eq!((meta.mode() & 0o7777, meta.gid(), there), (0o440, 7, 1));
     assert!(!path.starts_with(names::volume_dir(state.path(), "u", "")), "its size would be told");
     assert!(crate::mounts::at_or_below(state.path()).unwrap().is_empty());

@@ -4,16 +4,15 @@ use std::sync::Arc;
 
 use schema::kinds::pod::{PodPhase, PodSpec, PodStatus, RestartPolicy};
 use schema::records::Binding;
-
 use schema::snapshot::{Snapshot, Versioned};
 
-use super::super::facts::Observed;
-use super::super::finished::FinishedBook;
-use super::super::names;
-use super::super::plan::plan;
-use super::super::steps::{Task, Why};
 use super::crash::Rig;
 use super::{at, binding, container, exited, facts, node, spec, wants};
+use crate::converge::names;
+use crate::converge::pods::facts::Observed;
+use crate::converge::pods::plan::plan;
+use crate::converge::pods::status::finished::FinishedBook;
+use crate::converge::pods::steps::{Task, Why};
 
 fn once(name: &str, policy: RestartPolicy) -> Binding {
     let mut spec = PodSpec { restart_policy: policy, ..spec(&["job"]) };
@@ -109,7 +108,7 @@ async fn a_pod_that_ended_stays_so_when_its_containers_are_pruned() {
 async fn etcds_word_stands_in_for_a_lost_file_at_the_start_alone() {
     let (job, server) = (once("job", RestartPolicy::Never), once("server", RestartPolicy::Always));
     let state = tempfile::tempdir().unwrap();
-    let facts = super::super::NodeFacts { state_dir: state.path().to_owned(), ..node() };
+    let facts = crate::converge::pods::facts::NodeFacts { state_dir: state.path().to_owned(), ..node() };
     let desired = wants(&[job.clone(), server.clone()]).desired;
     let said = |statuses: &[PodStatus]| {
         let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
@@ -180,7 +179,8 @@ async fn an_agent_that_comes_back_runs_another_instance_and_never_the_same_one_t
             let phase = if code == 0 { PodPhase::Succeeded } else { PodPhase::Failed };
             let end = PodStatus { phase, ..end(&former) };
             let state = tempfile::tempdir().unwrap();
-            let facts_of_node = super::super::NodeFacts { state_dir: state.path().to_owned(), ..node() };
+            let facts_of_node =
+                crate::converge::pods::facts::NodeFacts { state_dir: state.path().to_owned(), ..node() };
             let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
             if in_file {
                 FinishedBook::default().keep(&facts_of_node, end.clone()).await.unwrap();

@@ -10,12 +10,13 @@ use schema::records::Binding;
 use schema::snapshot::{Snapshot, Versioned};
 use schema::store::{Store as _, WatchEvent};
 
-use super::super::facts::{Busy, Container, Exited, Observed, State};
-use super::super::plan::plan;
-use super::super::report::{LAST_WORDS, LastWords, Statuses, fold, has_last_words};
-use super::super::status;
 use super::crash::Rig;
 use super::{at, binding, container, exited, facts, node, pause, running, spec, wants};
+use crate::converge::pods::facts::{Busy, Container, Exited, Observed, State};
+use crate::converge::pods::plan::plan;
+use crate::converge::pods::report::{fold, has_last_words};
+use crate::converge::pods::status::statuses::{LAST_WORDS, LastWords, Statuses};
+use crate::converge::pods::status::wanted;
 use crate::worlds::docker::Exit;
 
 /// What an agent said of a pod that runs, and the node at which nobody wants it any more.
@@ -219,12 +220,12 @@ fn a_pod_that_is_wanted_again_is_not_taken_for_ended() {
     let left = say(&mut observed, &own, 20);
     let status = &left.pods[&web.pod.reference()];
     assert!(status.phase == PodPhase::Failed && !status.has_ended() && status.is_terminating());
-    let nothing = super::super::facts::PodFacts::default();
+    let nothing = crate::converge::pods::facts::PodFacts::default();
     observed.desired.pods.insert(web.pod.reference(), web.clone());
     observed.pods.clear();
     let decision = &plan(&observed, at(21)).pods[&web.pod.uid];
-    let seen = status::Seen { node: &node(), binding: &web, facts: &nothing, decision };
-    let again = status::wanted(seen, Some(status), at(21));
+    let seen = wanted::Seen { node: &node(), binding: &web, facts: &nothing, decision };
+    let again = wanted::wanted(seen, Some(status), at(21));
     assert!(again.phase == PodPhase::Pending && !again.is_terminating(), "{again:?}");
 }
 

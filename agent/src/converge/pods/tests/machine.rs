@@ -3,9 +3,9 @@
 use jiff::SignedDuration;
 use schema::kinds::pod::RestartPolicy::{Always, Never, OnFailure};
 
-use super::super::facts::{Container, State};
-use super::super::machine::{Verdict, delay, verdict};
 use super::{at, container, exited, running};
+use crate::converge::pods::container::machine::{Verdict, delay, verdict};
+use crate::converge::pods::facts::{Container, State};
 
 #[test]
 fn the_backoff_doubles_from_nothing_to_five_minutes() {

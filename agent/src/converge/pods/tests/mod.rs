@@ -1,19 +1,16 @@
 //! Tests of the pods loop without Docker.
 
-mod crash;
-mod crowd;
+pub(in crate::converge::pods) mod crash;
+pub(in crate::converge::pods) mod crowd;
 mod drain;
 mod files;
 mod finished;
 mod leaving;
-mod limits;
 mod machine;
 mod observe;
 mod plan;
 mod probing;
-mod volumes;
 mod waiting;
-mod writer;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,8 +21,8 @@ use schema::kinds::pod::{Container as ContainerSpec, PodSpec};
 use schema::meta::NamespacedName;
 use schema::records::{Binding, OwnerRef, PodInstance, Subnet};
 
-use super::facts::{Container, Exited, Memory, NodeFacts, Observed, PodFacts, State};
-use super::names;
+use crate::converge::names;
+use crate::converge::pods::facts::{Container, Exited, Memory, NodeFacts, Observed, PodFacts, State};
 use crate::desired::{Desired, Source};
 
 /// A time; others are written as seconds after it.
@@ -33,7 +30,7 @@ fn at(seconds: i64) -> Timestamp {
     Timestamp::from_second(1_900_000_000 + seconds).unwrap()
 }
 
-fn node() -> NodeFacts {
+pub(in crate::converge::pods) fn node() -> NodeFacts {
     NodeFacts {
         node: "n1".into(),
         node_ip: "192.0.2.1".parse().unwrap(),
@@ -41,8 +38,8 @@ fn node() -> NodeFacts {
         state_dir: PathBuf::from("/nonexistent/state"),
         pause_image: "pause:1".into(),
         mtu: 1500,
-        container_limits: super::ContainerLimits::default(),
-        dns: crate::converge::dns::NodeDns::default(),
+        container_limits: crate::converge::pods::facts::ContainerLimits::default(),
+        dns: crate::converge::node_dns::NodeDns::default(),
     }
 }
 
@@ -50,13 +47,13 @@ fn subnet() -> Subnet {
     Subnet::new("10.244.3.0/24".parse().unwrap(), "10.244.0.0/16".parse().unwrap())
 }
 
-fn spec(names: &[&str]) -> PodSpec {
+pub(in crate::converge::pods) fn spec(names: &[&str]) -> PodSpec {
     let container =
         |name: &&str| ContainerSpec { name: (*name).into(), image: "app:1".into(), ..Default::default() };
     PodSpec { containers: names.iter().map(container).collect(), ..PodSpec::default() }
 }
 
-fn binding(name: &str, spec: PodSpec) -> Binding {
+pub(in crate::converge::pods) fn binding(name: &str, spec: PodSpec) -> Binding {
     let owner = OwnerRef { kind: Kind::Pod, name: name.to_owned() };
     let hash = schema::codec::content_hash(&spec);
     let uid = PodInstance::uid_of(&owner, &NamespacedName::new("default", name), &hash);

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::super::facts::State;
-use super::super::names;
-use super::super::observe::{Looker, Stale};
+use crate::converge::names;
+use crate::converge::pods::facts::State;
+use crate::converge::pods::observe::{Looker, Stale};
 use crate::worlds::docker::{Docker as _, Exit, FakeDocker, NewContainer};
 
 #[tokio::test]

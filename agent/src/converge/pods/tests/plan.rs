@@ -1,17 +1,18 @@
 //! What the plan says of whole nodes.
 
 use schema::kinds::pod::{ContainerPort, PodPhase, Protocol, RestartPolicy};
+use schema::records::Binding;
 
-use super::super::allocate::about_to_be_given;
-use super::super::facts::{Observed, State, Trouble};
-use super::super::plan::plan;
-use super::super::report::{Statuses, fold};
-use super::super::status;
-use super::super::steps::{ContainerAct, Decision, PauseStep, Target, Task, Up, Why};
 use super::{at, binding, container, exited, facts, pause, running, spec, subnet, wants};
+use crate::converge::pods::facts::{Observed, State, Trouble};
+use crate::converge::pods::plan::plan;
+use crate::converge::pods::report::fold;
+use crate::converge::pods::sandbox::allocate::about_to_be_given;
+use crate::converge::pods::status::statuses::Statuses;
+use crate::converge::pods::status::wanted;
+use crate::converge::pods::steps::{ContainerAct, Decision, PauseStep, Target, Task, Up, Why};
 use crate::desired::Source;
 use crate::worlds::netlink::{HostEnd, Listener, host_link_name};
-use schema::records::Binding;
 
 fn decide(observed: &Observed, binding: &Binding, now: i64) -> Decision {
     plan(observed, at(now)).pods.remove(&binding.pod.uid).expect("a decision per pod")
@@ -24,7 +25,7 @@ fn up(decision: Decision) -> Up {
     }
 }
 
-fn has(observed: &mut Observed, binding: &Binding, pod: super::super::facts::PodFacts) {
+fn has(observed: &mut Observed, binding: &Binding, pod: crate::converge::pods::facts::PodFacts) {
     observed.pods.insert(binding.pod.uid.clone(), pod);
 }
 
@@ -500,13 +501,14 @@ fn containers_of_a_pod_without_its_pause_container_run_and_are_not_ready() {
     let status = |observed: &Observed| {
         let decision = decide(observed, &web, 0);
         let (node, facts) = (&observed.node, &observed.pods[&web.pod.uid]);
-        status::wanted(status::Seen { node, binding: &web, facts, decision: &decision }, None, at(1))
+        wanted::wanted(wanted::Seen { node, binding: &web, facts, decision: &decision }, None, at(1))
     };
     let one = || vec![container("a", 0, running())];
     has(&mut observed, &web, facts(&web, vec![pause(running(), "10.244.3.2")], one()));
     assert!(status(&observed).is_ready());
     // Removed by hand; and made anew, while the old start is being stopped.
-    let anew = super::super::facts::Container { id: "POD-1".into(), ..pause(running(), "10.244.3.2") };
+    let anew =
+        crate::converge::pods::facts::Container { id: "POD-1".into(), ..pause(running(), "10.244.3.2") };
     for pauses in [vec![], vec![anew]] {
         has(&mut observed, &web, facts(&web, pauses, one()));
         let status = status(&observed);
@@ -525,7 +527,7 @@ fn a_pod_has_started_once_however_often_its_pause_container_is_made_anew() {
     has(&mut observed, &web, facts(&web, vec![pause(running(), "10.244.3.2")], vec![]));
     let own = told(&observed, &Statuses::default());
     assert_eq!(start(&own), Some(at(0)));
-    let anew = super::super::facts::Container {
+    let anew = crate::converge::pods::facts::Container {
         id: "POD-1".into(),
         ..pause(State::Running { started_at: at(40) }, "10.244.3.2")
     };

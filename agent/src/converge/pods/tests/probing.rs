@@ -8,15 +8,17 @@ use schema::records::Binding;
 use schema::store::Store as _;
 use serde_json::json;
 
-use super::super::facts::{Container, Observed, PodFacts, State, Trouble};
-use super::super::machine::{Verdict, verdict};
-use super::super::plan::plan;
-use super::super::probes::book::Known;
-use super::super::probes::{Health, ProbeKind};
-use super::super::steps::{Task, Why};
-use super::super::{names, observe, status};
 use super::crash::Rig;
 use super::{at, binding, container, exited, facts, node, pause, running, wants};
+use crate::converge::names;
+use crate::converge::pods::container::machine::{Verdict, verdict};
+use crate::converge::pods::facts::{Container, Observed, PodFacts, State, Trouble};
+use crate::converge::pods::observe;
+use crate::converge::pods::plan::plan;
+use crate::converge::pods::probe::book::Known;
+use crate::converge::pods::probe::machine::{Health, ProbeKind};
+use crate::converge::pods::status::wanted;
+use crate::converge::pods::steps::{Task, Why};
 use crate::worlds::docker::{EngineState, Exit, FakeExec};
 use crate::worlds::prober::FakeAnswer;
 
@@ -111,7 +113,7 @@ fn told(web: &Binding, observed: &Observed) -> schema::kinds::pod::PodStatus {
     let plan = plan(observed, at(100));
     let decision = &plan.pods[&web.pod.uid];
     let facts: &PodFacts = &observed.pods[&web.pod.uid];
-    status::wanted(status::Seen { node: &node(), binding: web, facts, decision }, None, at(100))
+    wanted::wanted(wanted::Seen { node: &node(), binding: web, facts, decision }, None, at(100))
 }
 
 #[test]

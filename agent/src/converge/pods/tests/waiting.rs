@@ -3,9 +3,9 @@
 use schema::kinds::pod::{PullPolicy, RestartPolicy};
 use schema::records::Binding;
 
-use super::super::facts::{Busy, Memory, Observed, Slot, Trouble};
-use super::super::plan::plan;
 use super::{at, binding, container, exited, facts, pause, running, spec, wants};
+use crate::converge::pods::facts::{Busy, Memory, Observed, Slot, Trouble};
+use crate::converge::pods::plan::plan;
 
 fn trouble(reason: &str) -> Trouble {
     Trouble { reason: reason.into(), message: "so".into(), failures: 2, at: at(0), retry_at: at(10) }

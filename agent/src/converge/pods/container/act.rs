@@ -1,0 +1,174 @@
+//! Makes and starts the containers of a pod; what fails of one is trouble of that one.
+
+use std::collections::BTreeMap;
+
+use futures::future::join_all;
+use schema::records::{EventType, PodInstance};
+
+use super::redact::{UNSHOWN, hushed};
+use super::render;
+use super::rendered::{Rendered, SecretValue, secrets_of};
+use crate::converge::names;
+use crate::converge::pods::ledger::Retry;
+use crate::converge::pods::steps::{ContainerAct, ContainerStep, Up};
+use crate::converge::pods::worker::{PodId, Worker};
+use crate::files::SecretError;
+use crate::files::secrets::variable;
+use crate::worlds::docker::{DockerError, Namespaces, NewContainer};
+
+/// Which start of which incarnation: the same words within a minute would be told once.
+fn start_of(id: &PodId, step: &ContainerStep) -> String {
+    let uid = id.uid.get(..8).unwrap_or(&id.uid);
+    match step.attempt {
+        0 => format!(" of pod {uid}"),
+        again => format!(" of pod {uid}, restart {again}"),
+    }
+}
+
+impl Worker {
+    /// The containers that are there to be started; what failed is kept as trouble of its container.
+    pub(crate) async fn create_all<'a>(
+        &self,
+        id: &PodId,
+        up: &'a Up,
+        pause: &str,
+    ) -> Vec<(&'a ContainerStep, String)> {
+        let each = up.containers.iter().map(|step| async move {
+            match &step.act {
+                ContainerAct::Start(container) => Some((step, container.clone())),
+                ContainerAct::Create(rendered) => {
+                    let made = self.create(id, step, (rendered, &up.pod), pause).await?;
+                    Some((step, made))
+                }
+            }
+        });
+        join_all(each).await.into_iter().flatten().collect()
+    }
+
+    pub(crate) async fn create(
+        &self,
+        id: &PodId,
+        step: &ContainerStep,
+        (rendered, pod): (&Rendered, &PodInstance),
+        pause: &str,
+    ) -> Option<String> {
+        let mut new = rendered.new.clone();
+        if let Namespaces::Join { pause: joined, .. } = &mut new.namespaces {
+            pause.clone_into(joined);
+        }
+        new.labels.insert(names::SANDBOX.to_owned(), pause.to_owned());
+        if let Err(why) = self.fill_in(rendered, pod, &mut new).await {
+            self.trouble(id, &step.container, "CreateContainerConfigError", &why.to_string());
+            return None;
+        }
+        if let Err(why) = self.image_user(rendered, &mut new).await {
+            self.trouble(id, &step.container, "CreateContainerConfigError", &why);
+            return None;
+        }
+        match self.create_or_adopt(&new).await {
+            Ok(container) => {
+                let message = format!("Created container {}{}", step.container, start_of(id, step));
+                self.tell(id, EventType::Normal, "Created", message);
+                Some(container)
+            }
+            Err(DockerError::NoSuchImage { image }) => {
+                self.missing(id, step, &image, rendered);
+                None
+            }
+            Err(error @ DockerError::InvalidImageName { .. }) => {
+                self.tell(id, EventType::Warning, "Failed", error.to_string());
+                let slot = id.slot(&step.container);
+                self.ledger.fail(slot, "InvalidImageName", error.to_string(), Retry::Image);
+                None
+            }
+            Err(error) => {
+                let said = self.hushed(pod, &step.container, &error).await;
+                self.trouble(id, &step.container, "CreateContainerError", &said);
+                None
+            }
+        }
+    }
+
+    /// Puts secrets in the place of their markers. From here on the container holds plain text, and goes
+    /// nowhere but to the engine.
+    pub(crate) async fn fill_in(
+        &self,
+        rendered: &Rendered,
+        pod: &PodInstance,
+        new: &mut NewContainer,
+    ) -> Result<(), SecretError> {
+        let mut read = BTreeMap::new();
+        for SecretValue { marker, name, key } in &rendered.secrets {
+            if !read.contains_key(name) {
+                read.insert(name, self.files.secret(pod, name).await?);
+            }
+            let Some(entries) = read.get(name) else { continue };
+            let value = variable(name, key, entries)?;
+            for text in new.env.iter_mut().chain(&mut new.command).chain(&mut new.args) {
+                *text = text.replace(marker.as_str(), &value);
+            }
+        }
+        Ok(())
+    }
+
+    /// What the engine said, without the secrets that the container holds.
+    pub(crate) async fn hushed(&self, pod: &PodInstance, container: &str, error: &DockerError) -> String {
+        let mut all = pod.spec.init_containers.iter().chain(&pod.spec.containers);
+        let secrets = all.find(|spec| spec.name == container).map(secrets_of).unwrap_or_default();
+        let mut values = Vec::new();
+        for SecretValue { name, key, .. } in secrets {
+            let Ok(mut entries) = self.files.secret(pod, &name).await else { return UNSHOWN.to_owned() };
+            values.extend(entries.remove(&key).map(|value| String::from_utf8_lossy(&value).into_owned()));
+        }
+        hushed(&error.to_string(), &values)
+    }
+
+    /// What only the image says: who its user is.
+    pub(crate) async fn image_user(&self, rendered: &Rendered, new: &mut NewContainer) -> Result<(), String> {
+        if !rendered.check_non_root && rendered.group_of_image_user.is_none() {
+            return Ok(());
+        }
+        // An image that is not there is found out by the create that follows.
+        let Some(image) = self.docker.image(&new.image).await.map_err(|e| e.to_string())? else {
+            return Ok(());
+        };
+        let user = image.user.split(':').next().unwrap_or_default();
+        if rendered.check_non_root {
+            render::is_no_root(&new.image, user)?;
+        }
+        if let Some(group) = rendered.group_of_image_user {
+            new.user = Some(format!("{}:{group}", if user.is_empty() { "0" } else { user }));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn missing(&self, id: &PodId, step: &ContainerStep, image: &str, rendered: &Rendered) {
+        let (container, slot) = (step.container.as_str(), id.slot(&step.container));
+        if rendered.never_pull {
+            let why = format!(
+                "image {image} is not on this node and imagePullPolicy is Never; load it with docker load or change the policy"
+            );
+            self.trouble(id, container, "ErrImageNeverPull", &why);
+        } else if !self.ledger.note_missing(&slot, step.attempt) {
+            let message = format!(
+                "image {image} was pulled, and Docker still has none of this name; check the image's name and what removes images on this node"
+            );
+            self.tell(id, EventType::Warning, "Failed", message.clone());
+            self.ledger.fail(slot, "ErrImagePull", message, Retry::Image);
+        }
+    }
+
+    pub(crate) async fn start(&self, id: &PodId, pod: &PodInstance, step: &ContainerStep, container: &str) {
+        match self.docker.start(container).await {
+            Ok(()) => {
+                self.ledger.clear(&id.slot(&step.container));
+                let message = format!("Started container {}{}", step.container, start_of(id, step));
+                self.tell(id, EventType::Normal, "Started", message);
+            }
+            Err(error) => {
+                let said = self.hushed(pod, &step.container, &error).await;
+                self.trouble(id, &step.container, "RunContainerError", &said);
+            }
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What becomes of one container: a function of its past starts, the restart policy and the time.
+//!
+//! Nothing is kept in memory for it: attempt and crash level are labels, the end is in Docker, so an
+//! agent that was restarted goes on where the former one was.
+
+use jiff::{SignedDuration, Timestamp};
+use schema::kinds::pod::RestartPolicy;
+
+use crate::converge::pods::facts::{Container, Exited, State};
+
+/// Delay after the first crash at once; Kubernetes doubles it up to five minutes.
+pub const BACKOFF_FIRST: SignedDuration = SignedDuration::from_secs(10);
+
+/// Longest delay.
+pub const BACKOFF_MAX: SignedDuration = SignedDuration::from_secs(300);
+
+/// A run this long makes the next crash the first one again.
+pub const BACKOFF_RESET: SignedDuration = SignedDuration::from_secs(600);
+
+/// What becomes of a container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It runs and should.
+    Runs,
+    /// Make and start it: this attempt, at this crash level.
+    Make {
+        /// Number in its name and labels.
+        attempt: u32,
+        /// Crash level, for its label.
+        backoff: u32,
+    },
+    /// It runs and failed a probe: it is stopped, and started again by the policy.
+    Unhealthy,
+    /// It was made, not started: start it.
+    Start {
+        /// Docker's id.
+        id: String,
+        /// Its attempt.
+        attempt: u32,
+    },
+    /// It crashed and is started again at that time.
+    BackOff {
+        /// When.
+        until: Timestamp,
+        /// How long in all.
+        delay: SignedDuration,
+        /// How it ended, in a few words.
+        why: String,
+    },
+    /// It is being removed by someone, or once more after that failed; look again.
+    Removing,
+    /// It ended and stays so.
+    Ended {
+        /// With code 0.
+        success: bool,
+    },
+}
+
+/// Delay before a restart at crash level `level`: 0, 10, 20, 40, 80, 160, 300, 300, … seconds.
+pub fn delay(level: u32) -> SignedDuration {
+    match level.checked_sub(1) {
+        None => SignedDuration::ZERO,
+        Some(doublings) => {
+            BACKOFF_FIRST.checked_mul(1 << doublings.min(10)).map_or(BACKOFF_MAX, |d| d.min(BACKOFF_MAX))
+        }
+    }
+}
+
+/// What becomes of a container with these starts (by attempt) in the pod whose pause container is `sandbox`.
+pub fn verdict(
+    history: &[Container],
+    sandbox: Option<&str>,
+    policy: RestartPolicy,
+    now: Timestamp,
+) -> Verdict {
+    let Some(current) = history.last() else { return Verdict::Make { attempt: 0, backoff: 0 } };
+    let at_home = sandbox.is_some_and(|id| id == current.sandbox);
+    let again = Verdict::Make { attempt: current.attempt + 1, backoff: current.backoff };
+    match (&current.state, at_home) {
+        (State::Removing | State::Dead, _) => Verdict::Removing,
+        (State::Running { .. }, true) if current.failed_probe().is_some() => Verdict::Unhealthy,
+        (State::Running { .. }, true) => Verdict::Runs,
+        // The pause container that it joined is gone, so it has to go too: that end is not its own.
+        (State::Running { .. }, false) if policy == RestartPolicy::Never => Verdict::Ended { success: false },
+        (State::Running { .. }, false) => again,
+        (State::Created, true) => Verdict::Start { id: current.id.clone(), attempt: current.attempt },
+        // Never ran: the same start in the new namespaces, once it is removed.
+        (State::Created, false) => Verdict::Make { attempt: current.attempt, backoff: current.backoff },
+        (State::Exited(end), at_home) => {
+            let success = succeeded(current, end);
+            if !restarts(policy, success) {
+                return Verdict::Ended { success };
+            }
+            if at_home { after_end(current, end, now) } else { again }
+        }
+    }
+}
+
+/// It ended well: with code 0, and not because it failed a probe, whatever it made of its SIGTERM.
+pub fn succeeded(container: &Container, end: &Exited) -> bool {
+    end.code == 0 && container.failed_probe().is_none()
+}
+
+/// The policy wants a container that ended so to run again.
+pub fn restarts(policy: RestartPolicy, success: bool) -> bool {
+    match policy {
+        RestartPolicy::Always => true,
+        RestartPolicy::OnFailure => !success,
+        RestartPolicy::Never => false,
+    }
+}
+
+/// So far two clocks, or a look and what it sees, may be apart.
+const CLOCK_SLACK: SignedDuration = SignedDuration::from_secs(5);
+
+fn after_end(current: &Container, end: &Exited, now: Timestamp) -> Verdict {
+    let ran = end.started_at.map_or(SignedDuration::ZERO, |start| end.finished_at.duration_since(start));
+    let level = if ran >= BACKOFF_RESET { 0 } else { current.backoff };
+    let delay = delay(level);
+    let until = end.finished_at.checked_add(delay).unwrap_or(now);
+    // An end far in the future is a clock set back: don't wait for a time that says nothing. One that is
+    // a moment ahead came while we looked.
+    if now >= until || end.finished_at.duration_since(now) > CLOCK_SLACK {
+        Verdict::Make { attempt: current.attempt + 1, backoff: level.saturating_add(1) }
+    } else {
+        Verdict::BackOff { until, delay, why: cause(current, end) }
+    }
+}
+
+/// Why it ended, for whoever asks why it waits. Docker's own words are not repeated here: they may
+/// quote the command with a secret in it.
+fn cause(container: &Container, end: &Exited) -> String {
+    match container.failed_probe() {
+        Some(probe) => format!("it failed its {} probe", probe.word()),
+        None if end.oom_killed => "OOMKilled: it used more memory than its limit".to_owned(),
+        None if end.started_at.is_none() => "it could not be started".to_owned(),
+        None => format!("it ended with exit code {}", end.code),
+    }
+}

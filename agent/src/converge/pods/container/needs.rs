@@ -1,0 +1,369 @@
+//! Which containers of one pod are to be made, started, fetched or removed. Pure.
+
+use jiff::{SignedDuration, Timestamp};
+use schema::kinds::pod::{Container as ContainerSpec, PodSpec, PullPolicy, RestartPolicy, WaitingState};
+
+use super::machine::{Verdict, restarts, succeeded, verdict};
+use super::render;
+use crate::converge::pods::facts::{Container, Memory, Placement, PodFacts, Slot, State, Trouble};
+use crate::converge::pods::probe::machine::ProbeKind;
+use crate::converge::pods::steps::{ContainerAct, ContainerStep, Decision, Kill, Pull, Target, Why};
+
+/// How long a failed pull is called `ErrImagePull` before it is called `ImagePullBackOff`.
+const ERR_IMAGE_PULL_SHOWN: SignedDuration = SignedDuration::from_secs(2);
+
+/// When to look again at a container that someone is removing.
+const REMOVING_AGAIN: SignedDuration = SignedDuration::from_secs(1);
+
+/// What the containers of a pod need.
+#[derive(Debug)]
+pub struct Needs<'a> {
+    /// The containers whose turn it is, with what becomes of each.
+    pub turn: Vec<(&'a ContainerSpec, Verdict)>,
+    /// All ended for good, or an init container failed for good.
+    pub finished: bool,
+    /// Some container has run in the present namespaces.
+    pub ever_started: bool,
+    /// Running although a newer start of the same container is there, or the manifest has no such one.
+    pub stop_first: Vec<&'a Container>,
+    /// To remove before anything is made: their names are needed, or they must not run.
+    pub remove_first: Vec<&'a Container>,
+    /// Dead starts older than the last one.
+    pub obsolete: Vec<&'a Container>,
+    /// What could not be removed of them; not among them until it is due again.
+    unremoved: Vec<&'a Trouble>,
+}
+
+impl Needs<'_> {
+    /// The reason for a pod that has its namespaces.
+    pub fn why(&self) -> Why {
+        if self.finished {
+            return Why::Finished;
+        }
+        let acts = |v: &Verdict| matches!(v, Verdict::Make { .. } | Verdict::Start { .. });
+        if self.turn.iter().any(|(_, v)| acts(v))
+            || !self.remove_first.is_empty()
+            || !self.obsolete.is_empty()
+        {
+            Why::Containers
+        } else if self.turn.iter().any(|(_, v)| *v == Verdict::Unhealthy) {
+            Why::Unhealthy
+        } else if self.turn.iter().all(|(_, v)| matches!(v, Verdict::Runs | Verdict::Ended { .. })) {
+            Why::UpToDate
+        } else {
+            Why::Waits
+        }
+    }
+
+    /// When a dead start is due that could not be removed.
+    pub fn retry_at(&self, now: Timestamp) -> Option<Timestamp> {
+        self.unremoved.iter().map(|trouble| trouble.retry_at).filter(|at| *at > now).min()
+    }
+}
+
+/// Looks at all containers of a pod.
+pub fn needs<'a>(memory: &'a Memory, facts: &'a PodFacts, spec: &'a PodSpec, now: Timestamp) -> Needs<'a> {
+    let sandbox = facts.live_pause().map(|p| p.id.as_str());
+    let history = |c: &ContainerSpec| facts.containers.get(&c.name).map_or(&[][..], Vec::as_slice);
+    let at_home = |c: &Container| sandbox.is_some_and(|id| id == c.sandbox);
+    let started = |c: &Container| matches!(c.state, State::Running { .. } | State::Exited(_));
+    let ever_started = facts.containers.values().flatten().any(|c| at_home(c) && started(c));
+    let apps: Vec<_> =
+        spec.containers.iter().map(|c| (c, verdict(history(c), sandbox, spec.restart_policy, now))).collect();
+    let apps_ended = apps.iter().all(|(_, v)| matches!(v, Verdict::Ended { .. }));
+    // A start of an app container in these namespaces proves that all init containers are done.
+    let app_started = spec.containers.iter().flat_map(history).any(|c| at_home(c) && started(c));
+    let (turn, init_failed) = if app_started || apps_ended {
+        (apps, false)
+    } else {
+        match init_turn(spec, &history, sandbox, now) {
+            InitTurn::Done => (apps, false),
+            InitTurn::Now(one, verdict) => (vec![(one, verdict)], false),
+            InitTurn::Failed => (Vec::new(), true),
+        }
+    };
+    let mut needs = Needs {
+        finished: apps_ended || init_failed,
+        turn,
+        ever_started,
+        stop_first: Vec::new(),
+        remove_first: Vec::new(),
+        obsolete: Vec::new(),
+        unremoved: Vec::new(),
+    };
+    for (name, starts) in &facts.containers {
+        let known = spec.init_containers.iter().chain(&spec.containers).any(|c| c.name == *name);
+        let makes = needs.turn.iter().any(|(c, v)| c.name == *name && matches!(v, Verdict::Make { .. }));
+        sort_out(&mut needs, starts, known, makes);
+    }
+    let unremoved = |c: &Container| memory.unremoved.get(&c.id);
+    needs.unremoved = needs.obsolete.iter().filter_map(|c| unremoved(c)).collect();
+    needs.obsolete.retain(|c| unremoved(c).is_none_or(|trouble| trouble.retry_at <= now));
+    needs
+}
+
+/// Which past starts of one container go, and when.
+fn sort_out<'a>(needs: &mut Needs<'a>, starts: &'a [Container], known: bool, makes: bool) {
+    let Some((current, older)) = starts.split_last() else { return };
+    // After a new start the present one is the last; exactly one dead start is kept for its log.
+    let mut keep = if makes { 0 } else { 1 };
+    if makes && current.state == State::Created {
+        needs.remove_first.push(current);
+        keep = 1;
+    }
+    for old in older.iter().rev() {
+        if old.is_running() {
+            needs.stop_first.push(old);
+            needs.remove_first.push(old);
+        } else if keep > 0 && matches!(old.state, State::Exited(_)) && known {
+            keep -= 1;
+        } else {
+            needs.obsolete.push(old);
+        }
+    }
+    // What can't be removed holds up nothing else of the pod: it goes last.
+    if known && current.state == State::Dead {
+        needs.obsolete.push(current);
+    }
+    if !known {
+        needs.stop_first.extend(current.is_running().then_some(current));
+        needs.remove_first.push(current);
+    }
+}
+
+/// Under Always an init container that succeeded is done; only a failure runs again.
+fn init_policy(spec: &PodSpec) -> RestartPolicy {
+    match spec.restart_policy {
+        RestartPolicy::Always => RestartPolicy::OnFailure,
+        other => other,
+    }
+}
+
+/// Its last start ended so that the policy wants no other one.
+pub fn stays_ended(spec: &PodSpec, facts: &PodFacts, name: &str) -> bool {
+    let last = facts.containers.get(name).and_then(|starts| starts.last());
+    let Some((last, State::Exited(end))) = last.map(|last| (last, &last.state)) else { return false };
+    let is_init = spec.init_containers.iter().any(|init| init.name == name);
+    let policy = if is_init { init_policy(spec) } else { spec.restart_policy };
+    !restarts(policy, succeeded(last, end))
+}
+
+enum InitTurn<'a> {
+    Done,
+    Now(&'a ContainerSpec, Verdict),
+    Failed,
+}
+
+fn init_turn<'a, 'f>(
+    spec: &'a PodSpec,
+    history: &impl Fn(&ContainerSpec) -> &'f [Container],
+    sandbox: Option<&str>,
+    now: Timestamp,
+) -> InitTurn<'a> {
+    let policy = init_policy(spec);
+    // First of all: once the pod failed, no success of another one is repeated.
+    let decided_of = |init: &ContainerSpec| verdict(history(init), sandbox, policy, now);
+    if spec.init_containers.iter().any(|init| decided_of(init) == Verdict::Ended { success: false }) {
+        return InitTurn::Failed;
+    }
+    for init in &spec.init_containers {
+        let starts = history(init);
+        let decided = decided_of(init);
+        match (&decided, starts.last()) {
+            (Verdict::Ended { success: true }, Some(last)) => {
+                // Success in former namespaces: once more, as in Kubernetes.
+                if sandbox.is_none_or(|id| id != last.sandbox) {
+                    let again = Verdict::Make { attempt: last.attempt + 1, backoff: last.backoff };
+                    return InitTurn::Now(init, again);
+                }
+            }
+            _ => return InitTurn::Now(init, decided),
+        }
+    }
+    InitTurn::Done
+}
+
+/// The containers that failed a probe and are not being stopped yet; says which could not be stopped.
+pub fn kills(memory: &Memory, spec: &PodSpec, facts: &PodFacts, now: Timestamp, decision: &mut Decision) {
+    let Some(pause) = facts.live_pause() else { return };
+    let again = if spec.restart_policy == RestartPolicy::Never { "" } else { ", will be restarted" };
+    for container in &spec.containers {
+        let current = facts.containers.get(&container.name).and_then(|starts| starts.last());
+        let current = current.filter(|c| c.is_running() && c.sandbox == pause.id);
+        let Some((current, failed)) = current.and_then(|c| Some((c, c.failed_probe()?))) else { continue };
+        let probe = match failed {
+            ProbeKind::Startup => &container.startup_probe,
+            ProbeKind::Liveness | ProbeKind::Readiness => &container.liveness_probe,
+        };
+        let own = probe.as_ref().and_then(|probe| probe.termination_grace_period_seconds);
+        let grace = own.unwrap_or(spec.termination_grace_period_seconds);
+        let (name, failed) = (&container.name, failed.word());
+        if let Some(trouble) = memory.unkilled.get(&current.id) {
+            let message = format!(
+                "container {name} failed its {failed} probe and can't be stopped: {}",
+                trouble.message
+            );
+            decision.stuck = Some(message);
+            if trouble.retry_at > now {
+                look_again(decision, trouble.retry_at);
+                continue;
+            }
+        }
+        if !memory.stopping.contains(&current.id) {
+            decision.kills.push(Kill {
+                target: Target::from(current),
+                grace: std::time::Duration::from_secs(u64::from(grace)),
+                message: format!("Container {name} failed {failed} probe{again}"),
+            });
+        }
+    }
+}
+
+/// Turns needs into steps; what has to wait, and pulls, go into the decision.
+pub fn steps(
+    memory: &Memory,
+    at: Placement<'_>,
+    needs: &Needs<'_>,
+    now: Timestamp,
+    decision: &mut Decision,
+) -> Vec<ContainerStep> {
+    let mut steps = Vec::new();
+    for trouble in &needs.unremoved {
+        decision.stuck = Some(trouble.message.clone());
+    }
+    if let Some(at) = needs.retry_at(now) {
+        look_again(decision, at);
+    }
+    if needs.finished {
+        return steps;
+    }
+    for (spec, verdict) in &needs.turn {
+        let slot = (at.binding.pod.uid.clone(), spec.name.clone());
+        match verdict {
+            Verdict::Runs | Verdict::Unhealthy | Verdict::Ended { .. } => {}
+            Verdict::Removing => look_again(decision, after(now, REMOVING_AGAIN)),
+            Verdict::BackOff { until, delay, why } => {
+                let (delay, name) = (delay.as_secs(), &spec.name);
+                let at = until.strftime("%Y-%m-%dT%H:%M:%SZ");
+                let message =
+                    format!("back-off {delay}s restarting failed container {name}, until {at}: {why}");
+                wait(decision, &spec.name, "CrashLoopBackOff", message);
+                look_again(decision, *until);
+            }
+            Verdict::Start { id, attempt } => {
+                if !in_trouble(memory, &slot, now, decision) {
+                    still_in_trouble(memory, &slot, now, decision);
+                    steps.push(ContainerStep {
+                        container: spec.name.clone(),
+                        attempt: *attempt,
+                        act: ContainerAct::Start(id.clone()),
+                    });
+                }
+            }
+            Verdict::Make { attempt, backoff } => {
+                if !may_make(memory, &slot, (spec, *attempt), now, decision) {
+                    continue;
+                }
+                still_in_trouble(memory, &slot, now, decision);
+                match render::container(at, spec, *attempt, *backoff) {
+                    Ok(rendered) => steps.push(ContainerStep {
+                        container: spec.name.clone(),
+                        attempt: *attempt,
+                        act: ContainerAct::Create(Box::new(rendered)),
+                    }),
+                    Err(why) => wait(decision, &spec.name, "CreateContainerConfigError", why),
+                }
+            }
+        }
+    }
+    steps
+}
+
+/// No retry is waited for, and its image is there as far as is known; else says what it waits for.
+fn may_make(
+    memory: &Memory,
+    slot: &Slot,
+    start: (&ContainerSpec, u32),
+    now: Timestamp,
+    decision: &mut Decision,
+) -> bool {
+    let (spec, attempt) = start;
+    let trouble = memory.trouble.get(slot);
+    if let Some(pulling) = memory.pulling.get(slot) {
+        match trouble {
+            Some(trouble) => wait(decision, &spec.name, "ErrImagePull", trouble.message.clone()),
+            None => {
+                let progress = match pulling.progress.as_str() {
+                    "" => String::new(),
+                    progress => format!(": {progress}"),
+                };
+                let message = format!("pulling image {}{progress}", spec.image);
+                wait(decision, &spec.name, "ContainerCreating", message);
+            }
+        }
+        return false;
+    }
+    if in_trouble(memory, slot, now, decision) {
+        return false;
+    }
+    let policy = spec.effective_pull_policy();
+    let pulled = memory.pulled.get(slot) == Some(&attempt);
+    let pull = match policy {
+        PullPolicy::Never => false,
+        PullPolicy::Always => !pulled,
+        PullPolicy::IfNotPresent => memory.missing.contains(slot),
+    };
+    if pull {
+        let (container, image) = (spec.name.clone(), spec.image.clone());
+        decision.pulls.push(Pull { container, attempt, image, policy });
+        wait(decision, &spec.name, "ContainerCreating", format!("pulling image {}", spec.image));
+        still_in_trouble(memory, slot, now, decision);
+    }
+    !pull
+}
+
+/// Something of it failed lately and is not tried again yet.
+fn in_trouble(memory: &Memory, slot: &Slot, now: Timestamp, decision: &mut Decision) -> bool {
+    let Some(trouble) = memory.trouble.get(slot).filter(|t| t.retry_at > now) else {
+        return false;
+    };
+    let (reason, message) = shown(trouble, now, decision);
+    wait(decision, &slot.1, &reason, message);
+    look_again(decision, trouble.retry_at);
+    true
+}
+
+/// What is tried again has not worked so far: it is called what it was called before.
+fn still_in_trouble(memory: &Memory, slot: &Slot, now: Timestamp, decision: &mut Decision) {
+    // One whose image has come since waits for it no more.
+    let over = |trouble: &&Trouble| trouble.reason == "ErrImagePull" && memory.pulled.contains_key(slot);
+    let Some(trouble) = memory.trouble.get(slot).filter(|trouble| !over(trouble)) else { return };
+    let (reason, message) = shown(trouble, now, decision);
+    wait(decision, &slot.1, &reason, message);
+}
+
+/// Kubernetes' two words for one failed pull: first the failure, then the wait.
+fn shown(trouble: &Trouble, now: Timestamp, decision: &mut Decision) -> (String, String) {
+    let turns = after(trouble.at, ERR_IMAGE_PULL_SHOWN);
+    if trouble.reason != "ErrImagePull" {
+        return (trouble.reason.clone(), trouble.message.clone());
+    }
+    if trouble.failures == 1 && now < turns {
+        look_again(decision, turns);
+        return (trouble.reason.clone(), trouble.message.clone());
+    }
+    ("ImagePullBackOff".to_owned(), format!("Back-off pulling image: {}", trouble.message))
+}
+
+fn after(time: Timestamp, duration: SignedDuration) -> Timestamp {
+    time.checked_add(duration).unwrap_or(Timestamp::MAX)
+}
+
+fn wait(decision: &mut Decision, container: &str, reason: &str, message: String) {
+    let state = WaitingState { reason: reason.to_owned(), message };
+    decision.waiting.insert(container.to_owned(), state);
+}
+
+fn look_again(decision: &mut Decision, at: Timestamp) {
+    decision.next_at = Some(decision.next_at.map_or(at, |earlier| earlier.min(at)));
+}

@@ -1,0 +1,141 @@
+//! From a bound pod to the containers to be made. Pure: the same pod, address and attempt give the same.
+
+use std::collections::BTreeMap;
+
+use schema::kinds::pod::{Container, PodSpec, PullPolicy, SecurityContext};
+
+use super::env::{FieldContext, expand, variables};
+use super::rendered::{Rendered, secrets_of};
+use crate::converge::names;
+use crate::converge::pods::facts::Placement;
+use crate::converge::pods::probe;
+use crate::converge::pods::sandbox::resolver;
+use crate::converge::pods::volume::render::mounts;
+use crate::worlds::docker::{Limits, Namespaces, NewContainer};
+
+/// One container of the pod; the error says what in the manifest can't be done.
+pub fn container(
+    at: Placement<'_>,
+    spec: &Container,
+    attempt: u32,
+    backoff: u32,
+) -> Result<Rendered, String> {
+    let pod = &at.binding.pod;
+    let context = FieldContext {
+        pod,
+        node: &at.node.node,
+        host_ip: at.node.node_ip.to_string(),
+        pod_ip: at.address.map_or_else(|| at.node.node_ip.to_string(), |a| a.addr().to_string()),
+    };
+    let env = variables(&spec.env, &context)?;
+    let known: BTreeMap<String, String> = env.iter().cloned().collect();
+    let expanded = |list: &[String]| list.iter().map(|text| expand(text, &known)).collect();
+    let (mounts, sub_paths) = mounts(at, spec, attempt)?;
+    let mut new = NewContainer {
+        name: names::container_name(&at.node.instance, &spec.name, &pod.reference(), &pod.uid, attempt),
+        image: spec.image.clone(),
+        labels: at.labels(&spec.name, attempt, backoff),
+        command: expanded(&spec.command),
+        args: expanded(&spec.args),
+        env: env.into_iter().map(|(name, value)| format!("{name}={value}")).collect(),
+        working_dir: spec.working_dir.clone(),
+        mounts,
+        namespaces: Namespaces::Join {
+            pause: String::new(),
+            pid: pod.spec.share_process_namespace,
+            host_network: pod.spec.host_network,
+        },
+        limits: Limits { pids: at.node.container_limits.pids, ..limits(spec) },
+        log: at.node.container_limits.log,
+        stdin: spec.stdin,
+        tty: spec.tty,
+        // On the host's network a container shares nothing with its pause container.
+        resolver: pod.spec.host_network.then(|| resolver::resolver(pod, &at.node.dns)),
+        ..NewContainer::default()
+    };
+    let host = at.address.map_or(at.node.node_ip, |address| address.addr().into());
+    if let Some(hook) = probe::render::pre_stop(spec, host) {
+        let hook = serde_json::to_string(&hook).map_err(|e| format!("its preStop hook: {e}"))?;
+        new.labels.insert(names::PRE_STOP.to_owned(), hook);
+    }
+    let user = user(&pod.spec, spec)?;
+    new.user = user.text;
+    secure(&mut new, &pod.spec, spec.security_context.as_deref());
+    Ok(Rendered {
+        new,
+        sub_paths,
+        check_non_root: user.check_non_root,
+        group_of_image_user: user.group_only,
+        never_pull: spec.effective_pull_policy() == PullPolicy::Never,
+        secrets: secrets_of(spec),
+    })
+}
+
+/// Requests become shares (1024 a core), limits become quota and memory, by the kubelet's arithmetic
+/// (`MilliCPUToShares` and `MilliCPUToQuota` in pkg/kubelet/cm/helpers_linux.go). A container that requests
+/// nothing gets the least: with the engine's 1024 it would take from those that asked for less than a core.
+fn limits(spec: &Container) -> Limits {
+    let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    let requested = spec.resources.requested_cpu().millis;
+    let limit = &spec.resources.limits;
+    Limits {
+        cpu_shares: number((requested.saturating_mul(1024) / 1000).clamp(2, 262_144)),
+        // Thousandths of 100 ms; the kernel takes no less than 1 ms, and a limit of 0 is none.
+        cpu_quota_us: match limit.cpu.map_or(0, |cpu| cpu.millis) {
+            0 => 0,
+            millis => number(millis.saturating_mul(100).max(1000)),
+        },
+        memory_bytes: limit.memory.map(|memory| number(memory.bytes)).unwrap_or_default(),
+        pids: 0,
+    }
+}
+
+struct User {
+    text: Option<String>,
+    check_non_root: bool,
+    group_only: Option<i64>,
+}
+
+fn user(pod: &PodSpec, spec: &Container) -> Result<User, String> {
+    let own = spec.security_context.as_ref();
+    let all = pod.security_context.as_ref();
+    let user = own.and_then(|s| s.run_as_user).or_else(|| all.and_then(|s| s.run_as_user));
+    let group = own.and_then(|s| s.run_as_group).or_else(|| all.and_then(|s| s.run_as_group));
+    let non_root = own.and_then(|s| s.run_as_non_root).or_else(|| all.and_then(|s| s.run_as_non_root));
+    let non_root = non_root.unwrap_or(false);
+    if non_root && user == Some(0) {
+        return Err("runAsNonRoot is set and runAsUser is 0; change one of them".to_owned());
+    }
+    let text = user.map(|user| group.map_or_else(|| user.to_string(), |group| format!("{user}:{group}")));
+    Ok(User {
+        check_non_root: non_root && user.is_none(),
+        group_only: group.filter(|_| user.is_none()),
+        text,
+    })
+}
+
+/// Whether an image's `user`, without its group, may run where `runAsNonRoot` is set; the error says why not.
+pub(crate) fn is_no_root(image: &str, user: &str) -> Result<(), String> {
+    // The engine takes `00` and `+0` for the number, too.
+    match user.parse::<u32>() {
+        Err(_) if !matches!(user, "" | "root") => Err(format!(
+            "runAsNonRoot is set and image {image} names its user ({user}), which may be root; set runAsUser to a number"
+        )),
+        Ok(0) | Err(_) => Err(format!("runAsNonRoot is set and image {image} runs as root; set runAsUser")),
+        Ok(_) => Ok(()),
+    }
+}
+
+fn secure(new: &mut NewContainer, pod: &PodSpec, own: Option<&SecurityContext>) {
+    if let Some(all) = &pod.security_context {
+        new.groups = all.supplemental_groups.iter().chain(&all.fs_group).map(i64::to_string).collect();
+    }
+    let Some(own) = own else { return };
+    new.read_only_root = own.read_only_root_filesystem.unwrap_or(false);
+    new.privileged = own.privileged.unwrap_or(false);
+    new.no_new_privileges = own.allow_privilege_escalation == Some(false);
+    if let Some(capabilities) = &own.capabilities {
+        new.capabilities_add.clone_from(&capabilities.add);
+        new.capabilities_drop.clone_from(&capabilities.drop);
+    }
+}

@@ -1,0 +1,98 @@
+//! Ends containers: preStop, SIGTERM, and SIGKILL, all within the grace period.
+
+use std::time::Duration;
+
+use schema::records::EventType;
+use tokio::time::{Instant, timeout};
+
+use crate::converge::names;
+use crate::converge::pods::facts::Exited;
+use crate::converge::pods::ledger::InFlight;
+use crate::converge::pods::probe::target::Action;
+use crate::converge::pods::steps::{Kill, Target};
+use crate::converge::pods::worker::{PodId, Worker};
+use crate::worlds::docker::DockerError;
+
+/// What at least is left for SIGTERM after a hook, as in Kubernetes.
+const GRACE_AFTER_HOOK_MIN: Duration = Duration::from_secs(2);
+
+/// Longest wait for how a container ended.
+const END_LOOK_MAX: Duration = Duration::from_secs(2);
+
+impl Worker {
+    /// Stops a container that is no longer wanted; whatever goes wrong, its removal kills it.
+    pub(crate) async fn stop(&self, id: &PodId, target: &Target, grace: Duration) {
+        let message = format!("Stopping container {}", target.container);
+        let _stopping = self.ledger.begin_stop(&target.id).await;
+        let _ = self.end(id, target, grace, message).await;
+    }
+
+    /// Keeps in mind how a container ended that is removed with its pod. What can't be told holds
+    /// nothing up.
+    pub(crate) async fn note_end(&self, id: &PodId, target: &Target) {
+        let Ok(Ok(details)) = timeout(END_LOOK_MAX, self.docker.inspect(&target.id)).await else { return };
+        if let Some(finished_at) = details.finished_at.filter(|_| details.pid == 0) {
+            self.ledger.note_end(&id.uid, &target.id, Exited::of(&details, finished_at));
+        }
+    }
+
+    /// Stops a container that failed a probe; the next plan sees its end and starts it again. When it
+    /// can't be stopped, a plan tries again later, and whoever takes the pod away need not wait till then.
+    pub(crate) async fn kill(&self, id: &PodId, kill: &Kill, _stopping: InFlight) {
+        let done = self.end(id, &kill.target, kill.grace, kill.message.clone()).await;
+        // While it still counts as being stopped: the plan after that has to know.
+        self.ledger.note_kill(&kill.target.id, done.err().map(|error| error.to_string()));
+    }
+
+    /// Who calls this has noted the stop in the ledger.
+    async fn end(
+        &self,
+        id: &PodId,
+        target: &Target,
+        mut grace: Duration,
+        message: String,
+    ) -> Result<(), DockerError> {
+        // The semaphore is never closed.
+        let _slot = self.stops.acquire().await;
+        self.tell(id, EventType::Normal, "Killing", message);
+        let once = !grace.is_zero() && !self.ledger.is_hooked(&target.id);
+        if let Some(hook) = target.hook.as_ref().filter(|_| once) {
+            grace = self.pre_stop(id, target, hook, grace).await;
+            self.ledger.note_hooked(&target.id);
+        }
+        match self.docker.stop(&target.id, grace).await {
+            Ok(()) | Err(DockerError::NotFound { .. }) => Ok(()),
+            Err(error) => {
+                tracing::warn!(pod = %id.pod, container = %target.name, %error, "could not stop a container");
+                self.tell(id, EventType::Warning, "FailedKillPod", error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    /// Runs the hook; what remains of the grace.
+    async fn pre_stop(
+        &self,
+        id: &PodId,
+        target: &Target,
+        hook: &Result<Action, String>,
+        grace: Duration,
+    ) -> Duration {
+        let began = Instant::now();
+        let failed = match hook {
+            // A command that is cut off here ends with its container.
+            Ok(hook) => match timeout(grace, self.asker.hook(&target.id, hook, grace)).await {
+                Ok(Ok(())) => None,
+                Ok(Err(why)) => Some(why),
+                Err(_) => Some(format!("it did not end within the grace period of {} s", grace.as_secs())),
+            },
+            Err(why) => Some(format!("the container's label {} can't be read: {why}", names::PRE_STOP)),
+        };
+        if let Some(why) = failed {
+            tracing::warn!(pod = %id.pod, container = %target.name, why, "a preStop hook failed");
+            let message = format!("PreStopHook of container {} failed: {why}", target.container);
+            self.tell(id, EventType::Warning, "FailedPreStopHook", message);
+        }
+        grace.saturating_sub(began.elapsed()).max(GRACE_AFTER_HOOK_MIN)
+    }
+}

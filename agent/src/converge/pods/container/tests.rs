@@ -1,0 +1,58 @@
+//! Requests and limits by the kubelet's arithmetic, and what every container gets besides.
+
+use schema::kinds::pod::HostPortStatus;
+
+use super::render::{container, is_no_root};
+use crate::converge::pods::facts::{ContainerLimits, Placement};
+use crate::converge::pods::tests::{binding, node, spec};
+use crate::worlds::docker::LogLimits;
+
+/// Red without the `clamp` and the `max` in `limits`. Seen red with `max` for a limit of 0, and with `*`. Seen red
+/// with 0 shares, the engine's own weight, for no request.
+#[test]
+fn requests_and_limits_become_shares_quota_and_bytes() {
+    let (mut node, ports) = (node(), Vec::<HostPortStatus>::new());
+    node.container_limits = ContainerLimits { pids: 7, log: LogLimits { max_bytes: 1 << 20, max_files: 3 } };
+    for (resources, shares, quota, memory) in [
+        (
+            r#"{"requests": {"cpu": "100m"}, "limits": {"cpu": "250m", "memory": "32Mi"}}"#,
+            102,
+            25_000,
+            32 << 20,
+        ),
+        (r#"{"requests": {"cpu": "1"}}"#, 1024, 0, 0),
+        // Only a limit: it is the request too.
+        (r#"{"limits": {"cpu": "500m"}}"#, 512, 50_000, 0),
+        // No less than 2 shares and 1 ms, no more shares than the kernel takes.
+        (r#"{"requests": {"cpu": "1m"}, "limits": {"cpu": "5m"}}"#, 2, 1000, 0),
+        (r#"{"requests": {"cpu": "300"}}"#, 262_144, 0, 0),
+        // No limit, as in Kubernetes.
+        (r#"{"limits": {"cpu": "0"}}"#, 2, 0, 0),
+        (r#"{"limits": {"cpu": "18446744073709551"}}"#, 262_144, i64::MAX, 0),
+        // Not the engine's 1024, which is more than many a request.
+        ("{}", 2, 0, 0),
+    ] {
+        let mut pod = spec(&["a"]);
+        pod.containers[0].resources = serde_json::from_str(resources).unwrap();
+        let binding = binding("web", pod);
+        let at = Placement { node: &node, binding: &binding, address: None, ports: &ports };
+        let new = container(at, &binding.pod.spec.containers[0], 0, 0).unwrap().new;
+        let limits = new.limits;
+        let got = (limits.cpu_shares, limits.cpu_quota_us, limits.memory_bytes);
+        assert_eq!(got, (shares, quota, memory), "{resources}");
+        assert_eq!((limits.pids, new.log), (7, node.container_limits.log));
+    }
+}
+
+// Seen red with the texts `0` and `root` alone.
+#[test]
+fn an_image_whose_user_is_root_by_any_spelling_does_not_run_as_non_root() {
+    for user in ["", "root", "0", "00", "+0", "000"] {
+        let refused = is_no_root("app:1", user).unwrap_err();
+        assert!(refused.ends_with("runs as root; set runAsUser"), "{user}: {refused}");
+    }
+    for user in ["-0", "app", "0x0", "4294967296"] {
+        assert!(is_no_root("app:1", user).unwrap_err().contains("names its user"), "{user}");
+    }
+    assert_eq!(is_no_root("app:1", "1000"), Ok(()));
+}

@@ -1,0 +1,15 @@
+//! What the rooms of the pods loop share: data, and nothing that decides or acts.
+
+mod container;
+mod ids;
+mod node;
+mod observed;
+mod placement;
+mod work;
+
+pub use container::{Container, Ends, Exited, PodFacts, State};
+pub use ids::{Finished, LastReported, Slot, Uid};
+pub use node::{ContainerLimits, DEFAULT_PIDS, NodeFacts};
+pub use observed::Observed;
+pub use placement::Placement;
+pub use work::{Busy, Memory, Pulling, Trouble};

@@ -1,0 +1,147 @@
+//! Fetches an image for a container that waits for it, and says how far it is.
+
+use std::time::Duration;
+
+use schema::kinds::pod::PullPolicy;
+use schema::records::{EventType, PodInstance};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
+
+use super::pulls::{Joined, PULLS, Pulled};
+use crate::converge::pods::facts::Slot;
+use crate::converge::pods::ledger::Retry;
+use crate::converge::pods::steps::Pull;
+use crate::converge::pods::worker::{PodId, Worker};
+use crate::worlds::docker::DockerError;
+
+/// How often a waiting container's message says how far its image is.
+const SHOWN_EVERY: Duration = Duration::from_secs(5);
+
+/// How many of these are told as an event: one per 15 s.
+const TOLD_EVERY: u32 = 3;
+
+impl Worker {
+    /// Fetches an image for a container; the outcome is kept for the next plan.
+    pub async fn pull(&self, id: &PodId, pod: &PodInstance, pull: &Pull) {
+        let (slot, image): (Slot, _) = (id.slot(&pull.container), pull.image.as_str());
+        // Another container's pull may have brought it since this one found it missing.
+        if pull.policy == PullPolicy::IfNotPresent && matches!(self.docker.image(image).await, Ok(Some(_))) {
+            let message = format!("Container image {image:?} already present on machine");
+            self.tell(id, EventType::Normal, "Pulled", message);
+            self.ledger.note_pulled(slot, pull.attempt);
+            return;
+        }
+        let (logins, no_logins) = match self.credentials.logins(pod, image).await {
+            Ok(logins) => (logins, None),
+            Err(why) => {
+                self.tell(id, EventType::Warning, "FailedToRetrieveImagePullSecret", why.clone());
+                (Vec::new(), Some(why))
+            }
+        };
+        let users: Vec<String> = logins.iter().map(|login| login.username.clone()).collect();
+        self.tell(id, EventType::Normal, "Pulling", format!("Pulling image {image:?}"));
+        let began = Instant::now();
+        let joined = self.pulls.join(image, logins);
+        match self.follow(id, &slot, image, joined).await {
+            Ok(pulled) => {
+                let message = format!(
+                    "Successfully pulled image {image:?} in {:.1?} ({:.1?} including waiting). Image size: {} bytes.",
+                    pulled.took,
+                    began.elapsed(),
+                    pulled.size_bytes
+                );
+                self.tell(id, EventType::Normal, "Pulled", message);
+                self.ledger.note_pulled(slot, pull.attempt);
+            }
+            Err(error) => {
+                let here = matches!(self.docker.image(image).await, Ok(Some(_)));
+                let reason = match error {
+                    DockerError::InvalidImageName { .. } => "InvalidImageName",
+                    _ => "ErrImagePull",
+                };
+                let message = format!("{error}{}", hint(&error, here, &users, no_logins.as_deref()));
+                tracing::warn!(pod = %id.pod, container = pull.container, message, "an image was not pulled");
+                self.tell(id, EventType::Warning, "Failed", message.clone());
+                self.ledger.fail(slot, reason, message, Retry::Image);
+            }
+        }
+    }
+
+    /// Waits for a pull and says now and then how far it is.
+    async fn follow(
+        &self,
+        id: &PodId,
+        slot: &Slot,
+        image: &str,
+        mut joined: Joined,
+    ) -> Result<Pulled, DockerError> {
+        let mut shows = interval_at(Instant::now() + SHOWN_EVERY, SHOWN_EVERY);
+        shows.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut shown: u32 = 0;
+        loop {
+            // Cancel-safe: a shared future is polled again from where it is; a tick is only a tick.
+            tokio::select! {
+                biased;
+                done = &mut joined.pull => return done,
+                _ = shows.tick() => {
+                    let progress = match joined.progress.borrow().as_ref() {
+                        Some(progress) => progress.to_string(),
+                        None => format!("waits for one of {PULLS} pulls to end"),
+                    };
+                    shown += 1;
+                    if shown.is_multiple_of(TOLD_EVERY) {
+                        let message = format!("Pulling image {image:?}: {progress}");
+                        self.tell(id, EventType::Normal, "Pulling", message);
+                    }
+                    self.ledger.note_progress(slot, progress);
+                }
+            }
+        }
+    }
+}
+
+/// What to do about a pull that failed.
+fn hint(error: &DockerError, here: bool, users: &[String], no_logins: Option<&str>) -> String {
+    let login = match (error, users, no_logins) {
+        (DockerError::LoginRefused { .. }, _, Some(why)) => {
+            format!("; the registry wants a login, and there is none: {why}")
+        }
+        (DockerError::LoginRefused { .. }, [], None) => {
+            "; the registry wants a login: name a secret that holds one in the pod's imagePullSecrets; if it has one, check the image's name".to_owned()
+        }
+        (DockerError::LoginRefused { .. }, users, None) => format!(
+            "; the registry refused the login of {}: correct the secret named in imagePullSecrets, or what this user may read",
+            users.join(", ")
+        ),
+        (DockerError::InvalidImageName { .. }, ..) => String::new(),
+        _ if here => String::new(),
+        _ => "; check the image's name, the registry, and the node's way to it".to_owned(),
+    };
+    if here {
+        return format!(
+            "{login}; the node has this image: set imagePullPolicy IfNotPresent (or a tag other than latest) to use it"
+        );
+    }
+    login
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_pull_says_what_to_do() {
+        let refused = DockerError::of_pull("h/app", "no basic auth credentials".into());
+        let missing = DockerError::of_pull("h/app", "manifest unknown".into());
+        for (error, here, users, why, part) in [
+            (&refused, false, vec![], None, "imagePullSecrets"),
+            (&refused, false, vec!["kim".to_owned()], None, "refused the login of kim"),
+            (&refused, false, vec![], Some("secret reg is not there"), "secret reg is not there"),
+            (&refused, true, vec![], None, "set imagePullPolicy IfNotPresent"),
+            (&missing, false, vec![], None, "check the image's name"),
+            (&missing, true, vec![], None, "set imagePullPolicy IfNotPresent"),
+        ] {
+            let text = hint(error, here, &users, why);
+            assert!(text.contains(part), "{text}");
+        }
+    }
+}

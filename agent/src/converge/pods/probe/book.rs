@@ -1,0 +1,191 @@
+//! What is known of the health of containers, by Docker's id and for one life of each, and its copy on the
+//! node's disk. A container that somebody starts again keeps its id, and nothing else of it stands.
+//!
+//! The pods loop sees what is new only after it was written: what it acts on, the next agent knows too.
+//! That makes a restart of the agent between a probe's failure and the end of the container no different.
+//! A disk that takes nothing holds no container up, though: the loop sees it then all the same, the write
+//! is tried again until it works, and an agent that is restarted meanwhile knows what the file says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use schema::control::Nudge;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::machine::Health;
+
+/// Before a write that failed is tried again; doubled up to the other.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Longest wait for that.
+const RETRY_MAX: Duration = Duration::from_secs(60);
+
+/// What is known of one life of a container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Known {
+    /// When that life began; none if Docker could not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_at: Option<Timestamp>,
+    /// What is known of it.
+    #[serde(flatten)]
+    pub health: Health,
+}
+
+impl Known {
+    /// What it says of the life that began then.
+    pub fn of(&self, started_at: Option<Timestamp>) -> Option<Health> {
+        is_same_life(self.started_at, started_at).then_some(self.health)
+    }
+}
+
+/// Both are starts of the same life of a container, or nobody can tell them apart.
+pub fn is_same_life(one: Option<Timestamp>, other: Option<Timestamp>) -> bool {
+    one.is_none() || other.is_none() || one == other
+}
+
+/// By Docker's id.
+pub type HealthOf = BTreeMap<String, Known>;
+
+/// What a failing probe said, by Docker's id.
+pub type FailingOf = BTreeMap<String, String>;
+
+/// The shared book; clones are the same one.
+#[derive(Debug, Clone)]
+pub struct HealthBook(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    path: PathBuf,
+    pages: Mutex<Pages>,
+    changed: Notify,
+    nudge: Nudge,
+}
+
+#[derive(Debug, Default)]
+struct Pages {
+    newest: HealthOf,
+    /// What the pods loop sees: what was written, or could not be.
+    kept: HealthOf,
+    /// What a probe said that failed last and keeps a container from being ready; in memory alone.
+    failing: FailingOf,
+}
+
+impl HealthBook {
+    /// Reads what a former agent kept; what can't be read is not known. Blocks on the disk.
+    pub fn open(state_dir: &Path, nudge: Nudge) -> Self {
+        let path = state_dir.join("agent").join("probes.json");
+        let kept = match std::fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_else(|error| {
+                tracing::warn!(path = %path.display(), %error, "the former results of probes can't be read");
+                HealthOf::new()
+            }),
+            Err(_) => HealthOf::new(),
+        };
+        let pages = Mutex::new(Pages { newest: kept.clone(), kept, failing: FailingOf::new() });
+        Self(Arc::new(Inner { path, pages, changed: Notify::new(), nudge }))
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        self.0.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was written, or could not be.
+    pub fn kept(&self) -> HealthOf {
+        self.pages().kept.clone()
+    }
+
+    /// Takes down what is known of the life of a container that began then.
+    pub fn set(&self, id: &str, started_at: Option<Timestamp>, health: Health) {
+        let known = Known { started_at, health };
+        let mut pages = self.pages();
+        if pages.newest.get(id) != Some(&known) {
+            pages.newest.insert(id.to_owned(), known);
+            self.0.changed.notify_one();
+        }
+    }
+
+    /// What failing probes said last.
+    pub fn failing(&self) -> FailingOf {
+        self.pages().failing.clone()
+    }
+
+    /// Takes down what a failing probe said, or that it fails no more. The first failure wakes the loop.
+    pub fn set_failing(&self, id: &str, said: Option<String>) {
+        let first = {
+            let mut pages = self.pages();
+            match said {
+                Some(said) => pages.failing.insert(id.to_owned(), said).is_none(),
+                None => {
+                    pages.failing.remove(id);
+                    false
+                }
+            }
+        };
+        if first {
+            self.0.nudge.nudge();
+        }
+    }
+
+    /// Forgets containers that are no more.
+    pub fn keep_only(&self, there: &BTreeSet<&str>) {
+        let mut pages = self.pages();
+        let before = pages.newest.len();
+        pages.newest.retain(|id, _| there.contains(id.as_str()));
+        pages.failing.retain(|id, _| there.contains(id.as_str()));
+        if pages.newest.len() != before {
+            self.0.changed.notify_one();
+        }
+    }
+
+    /// Writes what changed, shows it, and wakes the pods loop, until `shutdown`.
+    pub async fn run(self, shutdown: CancellationToken) {
+        let mut failures = 0;
+        // Cancel-safe: what is not written yet is found out again by the next checks.
+        while shutdown.run_until_cancelled(self.news(failures)).await.is_some() {
+            let newest = self.pages().newest.clone();
+            let (path, pages) = (self.0.path.clone(), newest.clone());
+            let written = tokio::task::spawn_blocking(move || write(&path, &pages)).await;
+            failures = match written {
+                Ok(Err(error)) => {
+                    let path = self.0.path.display();
+                    tracing::warn!(%path, %error, "results of probes are not saved, and tried again");
+                    failures.saturating_add(1)
+                }
+                _ => 0,
+            };
+            let told = {
+                let mut pages = self.pages();
+                // Who is gone is no news.
+                let told = newest.iter().any(|(id, health)| pages.kept.get(id) != Some(health));
+                pages.kept = newest;
+                told
+            };
+            if told {
+                self.0.nudge.nudge();
+            }
+        }
+    }
+
+    /// Something changed, or it is time to write again what could not be written.
+    async fn news(&self, failures: u32) {
+        let wait = match failures {
+            0 => Duration::MAX,
+            some => RETRY.saturating_mul(1 << some.saturating_sub(1).min(10)).min(RETRY_MAX),
+        };
+        // Over either way.
+        let _ = tokio::time::timeout(wait, self.0.changed.notified()).await;
+    }
+}
+
+/// A whole file or none. Without fsync: what a power failure loses ended with it.
+fn write(path: &Path, pages: &HealthOf) -> std::io::Result<()> {
+    let temporary = path.with_extension("tmp");
+    std::fs::write(&temporary, serde_json::to_vec(pages)?)?;
+    std::fs::rename(&temporary, path)
+}

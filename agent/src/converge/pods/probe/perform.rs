@@ -1,0 +1,103 @@
+//! Does what a check or a hook asks for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::machine::ProbeKind;
+use super::target::Action;
+use crate::worlds::docker::{Docker, DockerError, ExecEnd};
+use crate::worlds::prober::Prober;
+
+/// What a check found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    /// All is well.
+    Success,
+    /// All is well, with a word about it.
+    Warning(String),
+    /// It failed.
+    Failure(String),
+    /// It could not be asked, which says nothing of the container.
+    Unknown(String),
+}
+
+impl Found {
+    /// What is told of a check that did not succeed, in Kubernetes' words.
+    pub fn failed(&self, kind: ProbeKind) -> Option<String> {
+        match self {
+            Found::Success | Found::Warning(_) => None,
+            Found::Failure(why) => Some(format!("{kind} probe failed: {why}")),
+            Found::Unknown(why) => Some(format!("{kind} probe errored and resulted in unknown state: {why}")),
+        }
+    }
+}
+
+/// Who asks.
+#[derive(Clone)]
+pub struct Asker {
+    /// Runs commands.
+    pub docker: Arc<dyn Docker>,
+    /// Asks over the network.
+    pub prober: Arc<dyn Prober>,
+}
+
+impl Asker {
+    /// Does what a probe of the container with this Docker id asks for.
+    pub async fn check(&self, id: &str, action: &Action, timeout: Duration) -> Found {
+        match action {
+            Action::Exec(command) => match self.docker.exec(id, command, timeout).await {
+                Ok(outcome) => match outcome.end {
+                    ExecEnd::Exited(0) => Found::Success,
+                    ExecEnd::Exited(code) if outcome.output.is_empty() => {
+                        Found::Failure(format!("command \"{}\" ended with code {code}", command.join(" ")))
+                    }
+                    ExecEnd::Exited(_) => Found::Failure(outcome.output),
+                    ExecEnd::TimedOut => Found::Failure(timed_out(command, timeout)),
+                },
+                Err(error) => Found::Unknown(error.to_string()),
+            },
+            Action::HttpGet(request) => match self.prober.http_get(request, timeout).await {
+                Ok(answer) if (200..300).contains(&answer.status) => Found::Success,
+                Ok(answer) if (300..400).contains(&answer.status) => {
+                    Found::Warning(format!("Probe terminated redirects, statuscode: {}", answer.status))
+                }
+                Ok(answer) => Found::Failure(format!("HTTP probe failed with statuscode: {}", answer.status)),
+                Err(failed) => Found::Failure(failed.0),
+            },
+            Action::TcpSocket { host, port } => match self.prober.tcp_connect(host, *port, timeout).await {
+                Ok(()) => Found::Success,
+                Err(failed) => Found::Failure(failed.0),
+            },
+        }
+    }
+
+    /// Does what a hook asks for. Any answer of a server will do, as in Kubernetes; a container that
+    /// ended meanwhile needs no hook.
+    pub async fn hook(&self, id: &str, action: &Action, timeout: Duration) -> Result<(), String> {
+        match action {
+            Action::Exec(command) => match self.docker.exec(id, command, timeout).await {
+                Ok(outcome) => match outcome.end {
+                    ExecEnd::Exited(0) => Ok(()),
+                    ExecEnd::Exited(code) => {
+                        let said = outcome.output.trim_end();
+                        let said = if said.is_empty() { String::new() } else { format!(": {said}") };
+                        Err(format!("command \"{}\" ended with code {code}{said}", command.join(" ")))
+                    }
+                    ExecEnd::TimedOut => Err(timed_out(command, timeout)),
+                },
+                Err(DockerError::NotFound { .. } | DockerError::Refused { status: 409, .. }) => Ok(()),
+                Err(error) => Err(error.to_string()),
+            },
+            Action::HttpGet(request) => {
+                self.prober.http_get(request, timeout).await.map(|_| ()).map_err(|failed| failed.0)
+            }
+            Action::TcpSocket { host, port } => {
+                self.prober.tcp_connect(host, *port, timeout).await.map_err(|failed| failed.0)
+            }
+        }
+    }
+}
+
+fn timed_out(command: &[String], timeout: Duration) -> String {
+    format!("command timed out: \"{}\" timed out after {timeout:?}", command.join(" "))
+}

@@ -1,0 +1,264 @@
+//! Asks all containers with probes, in time: one task and one timer queue for the whole node, and a
+//! bound on what is under way at once. Decides nothing; the machine of each container does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{FutureExt as _, StreamExt as _};
+use jiff::Timestamp;
+use schema::records::EventType;
+use schema::store::events::{EventDraft, EventRecorder};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::time::DelayQueue;
+
+use super::book::{HealthBook, is_same_life};
+use super::machine::{ProbeKind, ProbeMachine};
+use super::perform::{Asker, Found};
+use super::target::{Action, ProbeTarget, Targets};
+
+/// Requests and connections under way at once: each is one descriptor, and a few hundred probes that
+/// all hang for a second still get their turn in a few.
+const NETWORK_CHECKS: usize = 128;
+
+/// Commands under way at once: each costs the engine a process and some 50 ms of a core, so more at
+/// once are not faster, but those that hang must not hold the others up.
+const EXEC_CHECKS: usize = 32;
+
+/// A container under observation.
+struct Tracked {
+    target: Arc<ProbeTarget>,
+    machine: ProbeMachine,
+    /// Probes that wait in the queue or are being asked.
+    scheduled: BTreeSet<ProbeKind>,
+    asking: BTreeMap<ProbeKind, AbortHandle>,
+    /// Which observation of it: what is left in the queue of a former one is nobody's.
+    round: u64,
+}
+
+/// An answer.
+struct Answer {
+    id: String,
+    kind: ProbeKind,
+    round: u64,
+    /// What was asked.
+    action: Action,
+    begun: Instant,
+    found: Found,
+}
+
+/// The runner.
+pub struct ProbeRunner {
+    asker: Asker,
+    book: HealthBook,
+    events: EventRecorder,
+    began: Instant,
+    tracked: BTreeMap<String, Tracked>,
+    queue: DelayQueue<(String, ProbeKind, u64)>,
+    /// Of the observation begun last.
+    round: u64,
+    answers: JoinSet<Answer>,
+    network: Arc<Semaphore>,
+    exec: Arc<Semaphore>,
+}
+
+impl ProbeRunner {
+    /// A runner with nothing to ask.
+    pub fn new(asker: Asker, book: HealthBook, events: EventRecorder) -> Self {
+        Self {
+            asker,
+            book,
+            events,
+            began: Instant::now(),
+            tracked: BTreeMap::new(),
+            queue: DelayQueue::new(),
+            round: 0,
+            answers: JoinSet::new(),
+            network: Arc::new(Semaphore::new(NETWORK_CHECKS)),
+            exec: Arc::new(Semaphore::new(EXEC_CHECKS)),
+        }
+    }
+
+    /// Asks whoever is wanted until `shutdown`. What is under way then is cut off.
+    pub async fn run(mut self, mut wanted: watch::Receiver<Arc<Targets>>, shutdown: CancellationToken) {
+        loop {
+            // All are cancel-safe: queue and set give out what they have only when it is taken.
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                changed = wanted.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    let targets = Arc::clone(&wanted.borrow_and_update());
+                    self.follow(&targets);
+                }
+                Some(due) = self.queue.next(), if !self.queue.is_empty() => self.ask(due.into_inner()),
+                Some(answer) = self.answers.join_next(), if !self.answers.is_empty() => {
+                    // One that was cut off says nothing.
+                    if let Ok(answer) = answer {
+                        self.take(answer);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Begins with new containers and leaves those that are not wanted any more. One that is asked otherwise
+    /// from now on, as its node has another address, keeps what it has shown so far.
+    fn follow(&mut self, targets: &Targets) {
+        self.tracked.retain(|id, tracked| {
+            let stays = targets.contains_key(id);
+            if !stays {
+                tracked.asking.values().for_each(AbortHandle::abort);
+            }
+            stays
+        });
+        for (id, target) in targets {
+            if let Some(tracked) = self.tracked.get_mut(id) {
+                if is_same_life(tracked.target.started_at, target.started_at) {
+                    let started_at = tracked.target.started_at.or(target.started_at);
+                    // The node may have another address by now.
+                    if tracked.target.checks != target.checks || tracked.target.started_at != started_at {
+                        tracked.target = Arc::new(ProbeTarget { started_at, ..target.clone() });
+                    }
+                    continue;
+                }
+                // Somebody has started the same container again: what was asked of it before says nothing.
+                tracked.asking.values().for_each(AbortHandle::abort);
+                self.book.set_failing(id, None);
+            }
+            let timings = target.checks.iter().map(|(kind, check)| (*kind, check.timing)).collect();
+            let machine = ProbeMachine::new(timings, target.former);
+            self.book.set(id, target.started_at, machine.health());
+            let (scheduled, asking) = (BTreeSet::new(), BTreeMap::new());
+            self.round += 1;
+            let (target_of, round) = (Arc::new(target.clone()), self.round);
+            let tracked = Tracked { target: target_of, machine, scheduled, asking, round };
+            self.tracked.insert(id.clone(), tracked);
+            let age = age(target.started_at);
+            // It ran before this agent did, as many others may.
+            let spread = age > self.began.elapsed();
+            self.schedule(id, if spread { Some(rand::random_range(0.0..1.0)) } else { None });
+        }
+    }
+
+    /// Puts all probes whose turn has come into the queue, each for its first check.
+    fn schedule(&mut self, id: &str, spread: Option<f64>) {
+        let Some(tracked) = self.tracked.get_mut(id) else { return };
+        let age = age(tracked.target.started_at);
+        for kind in tracked.machine.active() {
+            if tracked.scheduled.insert(kind) {
+                let wait = tracked.machine.first(kind, age, spread.unwrap_or_default());
+                self.queue.insert((id.to_owned(), kind, tracked.round), wait);
+            }
+        }
+    }
+
+    fn ask(&mut self, (id, kind, round): (String, ProbeKind, u64)) {
+        let Some(tracked) = self.tracked.get_mut(&id).filter(|tracked| tracked.round == round) else {
+            return;
+        };
+        let Some(check) = tracked.target.checks.get(&kind).cloned() else { return };
+        if !tracked.machine.active().contains(&kind) {
+            return;
+        }
+        let semaphore = match check.action {
+            Action::Exec(_) => Arc::clone(&self.exec),
+            Action::HttpGet(_) | Action::TcpSocket { .. } => Arc::clone(&self.network),
+        };
+        let (asker, begun) = (self.asker.clone(), Instant::now());
+        let handle = self.answers.spawn(async move {
+            // The semaphore is never closed.
+            let _slot = semaphore.acquire().await;
+            let action = check.action;
+            let found = asker.check(&id, &action, check.timing.timeout);
+            // A check that panics must not be the last one of its container.
+            let found = AssertUnwindSafe(found).catch_unwind().await;
+            let found = found.unwrap_or_else(|_| Found::Unknown("the check panicked".to_owned()));
+            Answer { id, kind, round, action, begun, found }
+        });
+        tracked.asking.insert(kind, handle);
+    }
+
+    fn take(&mut self, answer: Answer) {
+        let Answer { id, kind, round, action, begun, found } = answer;
+        // One that came as it was cut off is of the observation before.
+        let Some(tracked) = self.tracked.get_mut(&id).filter(|tracked| tracked.round == round) else {
+            return;
+        };
+        tracked.asking.remove(&kind);
+        let target = Arc::clone(&tracked.target);
+        // What was asked at an address that the node no longer has says nothing of the container.
+        let is_current = target.checks.get(&kind).is_some_and(|check| check.action == action);
+        let found = if is_current { found } else { Found::Unknown("it is asked elsewhere now".to_owned()) };
+        let before = tracked.machine.health();
+        match &found {
+            Found::Success | Found::Warning(_) => tracked.machine.note(kind, true),
+            Found::Failure(_) => tracked.machine.note(kind, false),
+            Found::Unknown(_) => {}
+        }
+        let now = tracked.machine.health();
+        // Before the health, which wakes the loop.
+        if kind != ProbeKind::Liveness {
+            self.book.set_failing(&id, found.failed(kind));
+        }
+        self.book.set(&id, target.started_at, now);
+        let active = tracked.machine.active();
+        if active.contains(&kind) {
+            let period = tracked.machine.timing(kind).map_or(Duration::ZERO, |timing| timing.period);
+            // A check that took longer than its period is followed by the next one at once, as with
+            // kubelet's ticker.
+            self.queue.insert_at((id.clone(), kind, round), (begun + period).max(Instant::now()));
+        } else {
+            tracked.scheduled.remove(&kind);
+            for (_, handle) in tracked.asking.iter().filter(|(other, _)| !active.contains(other)) {
+                handle.abort();
+            }
+        }
+        self.schedule(&id, None);
+        if kind == ProbeKind::Readiness && before.ready && !now.ready {
+            // Each time anew, whatever was told a moment ago.
+            let (since, why) = (Timestamp::now().strftime("%H:%M:%SZ"), found.failed(kind));
+            let name = &target.container;
+            self.warn(
+                &target,
+                "Unhealthy",
+                format!("Container {name} is not ready since {since}: {}", why.unwrap_or_default()),
+            );
+        }
+        self.tell(&target, kind, &found);
+    }
+
+    /// Every failure is told, also below the threshold; the recorder holds repetitions back.
+    fn tell(&self, target: &ProbeTarget, kind: ProbeKind, found: &Found) {
+        match (found, found.failed(kind)) {
+            (Found::Warning(why), _) => {
+                self.warn(target, "ProbeWarning", format!("{kind} probe warning: {why}"));
+            }
+            (_, Some(why)) => self.warn(target, "Unhealthy", why),
+            (_, None) => {}
+        }
+    }
+
+    fn warn(&self, target: &ProbeTarget, reason: &str, message: String) {
+        tracing::debug!(pod = %target.pod, container = target.container, reason, message, "probe");
+        self.events.record(EventDraft {
+            kind: EventType::Warning,
+            object_kind: "Pod".to_owned(),
+            namespace: target.pod.namespace.clone(),
+            name: target.pod.name.clone(),
+            reason: reason.to_owned(),
+            message,
+        });
+    }
+}
+
+/// How long ago that was; nothing when it lies in the future, as after a clock set back, or is not known.
+fn age(started_at: Option<Timestamp>) -> Duration {
+    let age = started_at.map(|at| Timestamp::now().duration_since(at));
+    age.and_then(|age| Duration::try_from(age).ok()).unwrap_or_default()
+}

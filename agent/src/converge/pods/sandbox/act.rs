@@ -1,0 +1,41 @@
+//! Makes the pause container and the link of a pod.
+
+use crate::converge::pods::steps::{LinkStep, PauseStep, Up};
+use crate::converge::pods::worker::{PodFailure, Worker};
+use crate::worlds::docker::{DockerError, NewContainer};
+use crate::worlds::netlink::PodLink;
+
+impl Worker {
+    pub(crate) async fn create_pause(&self, new: &NewContainer) -> Result<String, PodFailure> {
+        let failed = |e: DockerError| PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", e);
+        match self.create_or_adopt(new).await {
+            Err(DockerError::NoSuchImage { .. }) => {
+                self.docker.load((self.pause_archive)()).await.map_err(failed)?;
+                self.create_or_adopt(new).await.map_err(failed)
+            }
+            other => other.map_err(failed),
+        }
+    }
+
+    pub(crate) async fn network(&self, up: &Up, pause: &str) -> Result<(), PodFailure> {
+        let failed = |e: DockerError| PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", e);
+        if !matches!(up.pause, PauseStep::Runs(_)) {
+            self.docker.start(pause).await.map_err(failed)?;
+        }
+        let Some(link) = &up.link else { return Ok(()) };
+        let details = self.docker.inspect(pause).await.map_err(failed)?;
+        if details.pid == 0 {
+            let message = format!("the pause container {pause} ended at once");
+            return Err(PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", message));
+        }
+        let LinkStep { host_name, bridge, address, gateway, mtu } = link.clone();
+        let (pause_pid, pause_id) = (details.pid, Some(pause.to_owned()));
+        let link = PodLink { pause_pid, pause_id, host_name, bridge, address, gateway, mtu };
+        // Cut off or failed, it is not known to be whole.
+        self.ledger.note_link(&up.pod.uid, false);
+        let ensured = self.netlink.ensure_pod_link(&link).await;
+        ensured.map_err(|e| PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", e))?;
+        self.ledger.note_link(&up.pod.uid, true);
+        Ok(())
+    }
+}

@@ -1,0 +1,159 @@
+//! Addresses and host ports: which are in use, and which is next.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
+use schema::kinds::pod::{ContainerPort, HostPortStatus, PodSpec};
+use schema::meta::NamespacedName;
+
+use super::port_taken::{Holder, PORTS, PortTaken};
+use crate::converge::pods::facts::{Observed, PodFacts, Uid};
+use crate::desired::Desired;
+use crate::worlds::netlink::{Listener, Port};
+
+/// What is given out.
+#[derive(Debug, Clone, Default)]
+pub struct Pool {
+    addresses: BTreeSet<Ipv4Addr>,
+    /// With the pod that has it.
+    ports: BTreeMap<Port, String>,
+    /// What processes of the node listen on.
+    listening: BTreeMap<Port, Listener>,
+    /// Ports that a pod of this node names, whether it has them by now or not.
+    named: BTreeSet<Port>,
+    last: Option<Ipv4Addr>,
+}
+
+impl Pool {
+    /// All that containers (in whatever state), and tasks under way, hold, and the ports that wanted pods name.
+    pub fn of(observed: &Observed) -> Self {
+        let listening = observed.listeners.clone();
+        let bindings = observed.desired.pods.values();
+        let named = bindings.flat_map(|binding| wanted(&binding.pod.spec)).filter(|(_, number)| *number != 0);
+        let named = named.map(|(port, number)| (port.protocol, number)).collect();
+        let mut pool = Self { last: observed.memory.last_address, listening, named, ..Self::default() };
+        for (uid, facts) in &observed.pods {
+            let holder = facts.pod.as_ref().map_or_else(|| uid.clone(), ToString::to_string);
+            for pause in &facts.pauses {
+                pool.addresses.extend(pause.address.map(|net| net.addr()));
+                pool.hold(&pause.ports, &holder);
+            }
+        }
+        for busy in observed.memory.busy.values() {
+            pool.addresses.extend(busy.address);
+            pool.hold(&busy.ports, &busy.pod.to_string());
+        }
+        pool.last = pool.last.or_else(|| pool.addresses.last().copied());
+        pool
+    }
+
+    fn hold(&mut self, ports: &[HostPortStatus], holder: &str) {
+        self.ports.extend(ports.iter().map(|p| ((p.protocol, p.host_port), holder.to_owned())));
+    }
+
+    /// The address given out last.
+    pub fn last_address(&self) -> Option<Ipv4Addr> {
+        self.last
+    }
+
+    /// Gives a pod's own former address and ports back to it.
+    pub fn release(&mut self, address: Option<Ipv4Addr>, ports: &[HostPortStatus]) {
+        if let Some(address) = address {
+            self.addresses.remove(&address);
+        }
+        for port in ports {
+            self.ports.remove(&(port.protocol, port.host_port));
+        }
+    }
+
+    /// An address of `subnet`: `preferred` if it is free, else the next after the one given out last.
+    /// Never the network's, the bridge's (the first) or the broadcast address.
+    pub fn address(&mut self, subnet: Ipv4Net, preferred: Option<Ipv4Addr>) -> Option<Ipv4Net> {
+        let (first, last) = (u32::from(subnet.network()) + 2, u32::from(subnet.broadcast()).checked_sub(1)?);
+        if first > last {
+            return None;
+        }
+        let usable = |a: Ipv4Addr| (first..=last).contains(&u32::from(a));
+        let preferred = preferred.filter(|a| usable(*a) && !self.addresses.contains(a));
+        let found = preferred.or_else(|| {
+            let start = self.last.filter(|a| usable(*a)).map_or(first, |a| u32::from(a) + 1);
+            (start..=last)
+                .chain(first..start.min(last + 1))
+                .map(Ipv4Addr::from)
+                .find(|a| !self.addresses.contains(a))
+                .inspect(|a| self.last = Some(*a))
+        })?;
+        self.addresses.insert(found);
+        Ipv4Net::new(found, subnet.prefix_len()).ok()
+    }
+
+    /// The host ports of a pod; those of `former` are kept for `hostPort: 0` if still free. No free one is
+    /// a port that a pod of this node names: that one could wait for ever. With `listens` it is the pod
+    /// itself that listens, on the host's network.
+    pub fn ports(
+        &mut self,
+        pod: (&NamespacedName, &PodSpec),
+        former: &[HostPortStatus],
+        listens: bool,
+    ) -> Result<Vec<HostPortStatus>, PortTaken> {
+        let (pod, spec) = pod;
+        let mut given: Vec<HostPortStatus> = Vec::new();
+        // Fixed ones first, so that a free one is none of them.
+        let mut wanted: Vec<_> = wanted(spec).collect();
+        wanted.sort_by_key(|(_, number)| *number == 0);
+        for (port, number) in wanted {
+            let protocol = port.protocol;
+            let own = |p: u16| given.iter().any(|g| (g.protocol, g.host_port) == (protocol, p));
+            let holder = |p: u16| {
+                let own = own(p).then(|| Holder::Pod(pod.to_string()));
+                own.or_else(|| self.holder((protocol, p), listens, spec.host_network))
+            };
+            let host_port = match number {
+                0 => former
+                    .iter()
+                    .filter(|f| f.container_port == port.container_port && f.protocol == protocol)
+                    .map(|f| f.host_port)
+                    .chain(PORTS)
+                    .find(|p| !self.named.contains(&(protocol, *p)) && holder(*p).is_none())
+                    .ok_or(PortTaken { port: (protocol, 0), by: Holder::All })?,
+                fixed => match holder(fixed) {
+                    Some(by) => return Err(PortTaken { port: (protocol, fixed), by }),
+                    None => fixed,
+                },
+            };
+            given.push(HostPortStatus { host_port, container_port: port.container_port, protocol });
+        }
+        // All or nothing: a pod that waits for one port holds no other.
+        self.hold(&given, &pod.to_string());
+        Ok(given)
+    }
+
+    fn holder(&self, port: Port, listens: bool, host_network: bool) -> Option<Holder> {
+        let pod = self.ports.get(&port).map(|pod| Holder::Pod(pod.clone()));
+        // A forwarded port stands beside one of the loopback; one that is bound does not.
+        let counts = |listener: &&Listener| !listens && (host_network || !listener.loopback);
+        let process = || self.listening.get(&port).filter(counts).map(|l| Holder::Process(l.process.clone()));
+        pod.or_else(process)
+    }
+}
+
+/// Ports of a pod that are ports of its node, with the number; 0 is any free one.
+fn wanted(spec: &PodSpec) -> impl Iterator<Item = (&ContainerPort, u16)> {
+    let ports = spec.containers.iter().flat_map(|c| &c.ports);
+    ports.filter_map(|port| {
+        let wanted = port.host_port?;
+        // On the host's network there is no port but the container's own.
+        Some((port, if spec.host_network { port.container_port } else { wanted }))
+    })
+}
+
+/// Fixed host ports of the pods that have yet to get theirs; none when no pod is about to get any, so
+/// that what listens on the node need not be known.
+pub fn about_to_be_given(desired: &Desired, pods: &BTreeMap<Uid, PodFacts>) -> Option<BTreeSet<Port>> {
+    let wanting = desired.pods.values().map(|binding| &binding.pod);
+    let wanting = wanting.filter(|pod| pods.get(&pod.uid).is_none_or(|facts| facts.live_pause().is_none()));
+    let mut ports = wanting.flat_map(|pod| wanted(&pod.spec)).peekable();
+    ports.peek()?;
+    Some(ports.map(|(port, number)| (port.protocol, number)).collect())
+}

@@ -1,0 +1,174 @@
+//! A pod that goes is given time until nobody sends it new connections: its endpoint leaves the services,
+//! every node programs that, then its containers are told to end.
+//!
+//! What is known comes from the catalog and from what nodes say of their rules; the plan decides. It is
+//! bounded: a service that is never changed, or a node that never answers, holds no pod.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use schema::codec::decode;
+use schema::keys::Key;
+use schema::meta::NamespacedName;
+use schema::records::RulesStatus;
+use schema::snapshot::Snapshot;
+use schema::store::SharedStore;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::drain::{Drain, DrainedBy};
+use crate::catalog::Catalog;
+use crate::converge::pods::facts::{PodFacts, Uid};
+use crate::desired::{Desired, Source};
+
+/// Longest wait for what the other nodes say, in one look: the other pods of the node are not held up.
+const ASK_MAX: Duration = Duration::from_millis(500);
+
+/// What has become of a pod's endpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Listing {
+    Listed,
+    /// Not any more, from this revision of etcd on.
+    Gone(i64),
+}
+
+/// Follows which pods of this node are endpoints.
+pub struct DrainBook {
+    node: String,
+    catalog: watch::Receiver<Arc<Catalog>>,
+    /// Newest revision that this node's own rules follow.
+    programmed: watch::Receiver<i64>,
+    store: SharedStore,
+    listings: BTreeMap<Uid, Listing>,
+    since: BTreeMap<Uid, Timestamp>,
+    /// Nothing has been looked at yet.
+    is_first: bool,
+}
+
+impl DrainBook {
+    /// A book of `node` in which nothing stands.
+    pub fn new(
+        node: &str,
+        catalog: watch::Receiver<Arc<Catalog>>,
+        programmed: watch::Receiver<i64>,
+        store: SharedStore,
+    ) -> Self {
+        let (listings, since) = (BTreeMap::new(), BTreeMap::new());
+        Self { node: node.to_owned(), catalog, programmed, store, listings, since, is_first: true }
+    }
+
+    /// The pods that run, are not wanted, and may still be led to.
+    pub async fn look(
+        &mut self,
+        pods: &BTreeMap<Uid, PodFacts>,
+        desired: &Desired,
+        snapshot: &Snapshot,
+        now: Timestamp,
+    ) -> BTreeMap<Uid, Drain> {
+        let catalog = Arc::clone(&self.catalog.borrow_and_update());
+        self.follow(pods, desired, &catalog);
+        let wanted: BTreeSet<&Uid> = desired.pods.values().map(|binding| &binding.pod.uid).collect();
+        let runs = |facts: &PodFacts| facts.containers.values().flatten().any(|c| c.is_running());
+        let going: BTreeSet<&Uid> = pods
+            .iter()
+            .filter(|(uid, facts)| !wanted.contains(uid) && runs(facts))
+            .map(|(uid, _)| uid)
+            .collect();
+        self.since.retain(|uid, _| going.contains(uid));
+        let mut drains = BTreeMap::new();
+        let mut rules = None;
+        for uid in going {
+            let since = *self.since.entry(uid.clone()).or_insert(now);
+            let mut drain = Drain { since, by: DrainedBy::Services };
+            match self.listings.get(uid) {
+                // Its time is over, or it never was an endpoint.
+                _ if drain.until() <= now => continue,
+                None => continue,
+                Some(Listing::Listed) => {}
+                Some(Listing::Gone(revision)) => {
+                    let known = match rules.take() {
+                        Some(known) => known,
+                        None => self.rules(&catalog, snapshot).await,
+                    };
+                    let behind = known.iter().filter(|(_, at)| at.is_none_or(|at| at < *revision));
+                    let behind: Vec<String> = behind.map(|(node, _)| node.clone()).collect();
+                    rules = Some(known);
+                    if behind.is_empty() {
+                        continue;
+                    }
+                    drain.by = DrainedBy::Nodes(behind);
+                }
+            }
+            drains.insert(uid.clone(), drain);
+        }
+        drains
+    }
+
+    fn follow(&mut self, pods: &BTreeMap<Uid, PodFacts>, desired: &Desired, catalog: &Catalog) {
+        if catalog.source == Source::Unknown {
+            return;
+        }
+        let listed = endpoints_of(&self.node, catalog);
+        let is_wanted = |uid: &Uid| desired.pods.values().any(|binding| binding.pod.uid == *uid);
+        self.listings.retain(|uid, _| pods.contains_key(uid));
+        for (uid, facts) in pods {
+            let address = facts.live_pause().and_then(|pause| pause.address).map(|address| address.addr());
+            let is_listed = facts.pod.as_ref().and_then(|pod| listed.get(pod)).is_some_and(|at| {
+                // A pod of the host's network has the node's address.
+                address.is_none_or(|address| at.contains(&address))
+            });
+            match (is_listed, self.listings.get(uid)) {
+                (true, _) => drop(self.listings.insert(uid.clone(), Listing::Listed)),
+                (false, Some(Listing::Listed)) => {
+                    self.listings.insert(uid.clone(), Listing::Gone(catalog.revision));
+                }
+                // The agent before may have ended while others still led clients to it.
+                (false, None) if self.is_first && !is_wanted(uid) => {
+                    self.listings.insert(uid.clone(), Listing::Gone(catalog.revision));
+                }
+                (false, _) => {}
+            }
+        }
+        self.is_first = false;
+    }
+
+    /// How far the rules are on this node and on those that are alive; none if a node's answer can't be
+    /// had. That it is behind is all that may be taken from that.
+    async fn rules(&self, catalog: &Catalog, snapshot: &Snapshot) -> Vec<(String, Option<i64>)> {
+        let mut known = vec![(self.node.clone(), Some(*self.programmed.borrow()))];
+        let alive = catalog.peers.keys().filter(|peer| snapshot.heartbeats.contains_key(*peer));
+        let asked = alive.map(|peer| async move {
+            let key = Key::Rules(peer.clone()).to_string();
+            let at = match timeout(ASK_MAX, self.store.get(&key)).await {
+                Ok(Ok(Some(stored))) => decode(&stored.value).ok().map(|status: RulesStatus| status.revision),
+                // A node that has said nothing programs nothing.
+                Ok(Ok(None)) => return None,
+                Ok(Err(_)) | Err(_) => None,
+            };
+            Some((peer.clone(), at))
+        });
+        known.extend(futures::future::join_all(asked).await.into_iter().flatten());
+        known
+    }
+}
+
+/// The addresses at which pods of a node are endpoints.
+fn endpoints_of(node: &str, catalog: &Catalog) -> BTreeMap<NamespacedName, Vec<Ipv4Addr>> {
+    let mut listed: BTreeMap<NamespacedName, Vec<Ipv4Addr>> = BTreeMap::new();
+    for (service, record) in &catalog.services {
+        for endpoint in &record.value.endpoints {
+            if let (Some(there), Some(pod)) = (&endpoint.node, &endpoint.pod)
+                && there == node
+            {
+                listed
+                    .entry(NamespacedName::new(&service.namespace, pod))
+                    .or_default()
+                    .push(endpoint.address);
+            }
+        }
+    }
+    listed
+}

@@ -1,0 +1,51 @@
+//! From a bound pod to its pause container. Pure.
+
+use schema::records::PodInstance;
+
+use super::resolver;
+use crate::converge::names;
+use crate::converge::pods::facts::Placement;
+use crate::worlds::docker::{Namespaces, NewContainer};
+
+/// The pause container.
+pub fn pause(at: Placement<'_>) -> NewContainer {
+    let pod = &at.binding.pod;
+    let mut labels = at.labels(names::PAUSE, 0, 0);
+    if let Some(address) = at.address {
+        labels.insert(names::IP.to_owned(), address.to_string());
+    }
+    if !at.ports.is_empty() {
+        let ports = serde_json::to_string(at.ports).unwrap_or_default();
+        labels.insert(names::PORTS.to_owned(), ports);
+    }
+    if !pod.files.is_empty() {
+        let digests: Vec<&str> = pod.files.values().map(|blob| blob.digest.as_str()).collect();
+        labels.insert(names::FILES.to_owned(), digests.join(","));
+    }
+    let hostname = host_name(pod);
+    let own_names = resolver::own_names(pod, &hostname, &at.node.dns);
+    let extra_hosts = at.address.map(|a| format!("{own_names}:{}", a.addr())).into_iter().collect();
+    NewContainer {
+        name: names::container_name(&at.node.instance, names::PAUSE, &pod.reference(), &pod.uid, 0),
+        image: at.node.pause_image.clone(),
+        labels,
+        // A pod on the host's network has the host's name.
+        hostname: (!pod.spec.host_network).then_some(hostname),
+        namespaces: if pod.spec.host_network { Namespaces::HostNetwork } else { Namespaces::Own },
+        log: at.node.container_limits.log,
+        extra_hosts,
+        resolver: Some(resolver::resolver(pod, &at.node.dns)),
+        ..NewContainer::default()
+    }
+}
+
+/// At most 63 characters of a host name.
+fn host_name(pod: &PodInstance) -> String {
+    let name = pod.spec.hostname.as_deref().unwrap_or(&pod.name);
+    let name: String = name
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() || c == '-' || c == '.' { c } else { '-' })
+        .take(63)
+        .collect();
+    name.trim_matches(['-', '.']).to_owned()
+}

@@ -1,0 +1,66 @@
+//! What the status keys of this node hold, and what was said last of its pods.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use schema::kinds::pod::PodStatus;
+use schema::meta::NamespacedName;
+use schema::snapshot::Snapshot;
+use tokio::time::Instant;
+
+use super::finished::is_end;
+use crate::converge::pods::facts::LastReported;
+
+/// What the status keys of this node should hold.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Statuses {
+    /// By pod.
+    pub pods: BTreeMap<NamespacedName, Arc<PodStatus>>,
+    /// Keys of other pods are to be removed: everything of this node is known.
+    pub complete: bool,
+}
+
+/// What was said last of the pods of this node: by this agent, or else by the one before.
+pub fn last_reported(own: &Statuses, snapshot: &Snapshot, node: &str) -> LastReported {
+    let mut told = own.pods.clone();
+    for ((_, pod), stored) in snapshot.pod_status.iter().filter(|((of, _), _)| of == node) {
+        told.entry(pod.clone()).or_insert_with(|| Arc::new(stored.value.clone()));
+    }
+    told
+}
+
+/// What was said last of this uid.
+pub fn last<'a>(told: &'a LastReported, pod: &NamespacedName, uid: &str) -> Option<&'a PodStatus> {
+    told.get(pod).map(|status| &**status).filter(|status| status.uid == uid)
+}
+
+/// How long the last word on a pod stands: the writer takes a few milliseconds with etcd at hand.
+pub const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// Last words that this agent would take back, since when.
+#[derive(Debug, Default)]
+pub struct LastWords {
+    since: BTreeMap<NamespacedName, Instant>,
+}
+
+impl LastWords {
+    /// Keeps those of the run before in the statuses of this one until the snapshot shows them, at most for
+    /// [`LAST_WORDS`]: one that was told while the pod's task was about to end may not be written yet.
+    pub fn keep(&mut self, statuses: &mut Statuses, own: &Statuses, shown: &Snapshot, node: &str) {
+        let mut since = BTreeMap::new();
+        let is_last = |status: &PodStatus| status.is_terminating() && is_end(status);
+        for (pod, status) in own.pods.iter().filter(|(_, status)| is_last(status)) {
+            let stored = shown.pod_status.get(&(node.to_owned(), pod.clone()));
+            if statuses.pods.contains_key(pod) || stored.is_some_and(|stored| stored.value == **status) {
+                continue;
+            }
+            let begun = self.since.get(pod).copied().unwrap_or_else(Instant::now);
+            if begun.elapsed() < LAST_WORDS {
+                since.insert(pod.clone(), begun);
+                statuses.pods.insert(pod.clone(), Arc::clone(status));
+            }
+        }
+        self.since = since;
+    }
+}

@@ -1,0 +1,172 @@
+//! From what is left of a pod that is being taken away to its status: not ready from the first moment,
+//! and once its containers have ended how they ended, as in Kubernetes. Pure.
+
+use jiff::Timestamp;
+use schema::condition::set_condition;
+use schema::kinds::pod::{
+    ContainerState, ContainerStatus, PodPhase, PodStatus, RunningState, TerminatedState,
+};
+
+use super::wanted::{condition, ended, hush, succeeded};
+use crate::converge::pods::facts::{Container, Ends, NodeFacts, Observed, PodFacts, State, Trouble};
+
+/// The code and the words of Kubernetes for a container whose end nobody has seen.
+const UNKNOWN_CODE: i64 = 137;
+
+const UNKNOWN_REASON: &str = "ContainerStatusUnknown";
+
+const UNKNOWN_MESSAGE: &str = "The container could not be located when the pod was terminated";
+
+/// What is left of a pod that is being taken away.
+#[derive(Debug, Clone, Copy)]
+pub struct Leaving<'a> {
+    /// Its node.
+    pub node: &'a NodeFacts,
+    /// Which incarnation.
+    pub uid: &'a str,
+    /// What is there.
+    pub facts: &'a PodFacts,
+    /// How containers ended that may be gone.
+    pub ends: Option<&'a Ends>,
+    /// A task that makes it is cut off and has not ended: what does not run may run in a moment.
+    pub is_made: bool,
+    /// Why it could not be taken away so far.
+    pub trouble: Option<&'a Trouble>,
+}
+
+impl<'a> Leaving<'a> {
+    /// What is left of this one.
+    pub fn of(observed: &'a Observed, uid: &'a str, facts: &'a PodFacts) -> Self {
+        let memory = &observed.memory;
+        Self {
+            node: &observed.node,
+            uid,
+            facts,
+            ends: memory.ends.get(uid),
+            is_made: memory.busy.get(uid).is_some_and(|busy| busy.up),
+            trouble: memory.removal_trouble(uid),
+        }
+    }
+}
+
+/// Status of a pod that is being taken away.
+pub fn leaving(left: Leaving<'_>, former: Option<&PodStatus>, now: Timestamp) -> PodStatus {
+    let Leaving { node, uid, facts, trouble, is_made, .. } = left;
+    let pause = facts.live_pause().filter(|p| p.is_running());
+    let mut status = former.cloned().unwrap_or_else(|| PodStatus {
+        uid: uid.to_owned(),
+        hash: facts.all().next().map(|c| c.hash.clone()).unwrap_or_default(),
+        phase: PodPhase::Running,
+        host_ip: Some(node.node_ip.to_string()),
+        pod_ip: pause.and_then(|p| p.address).map(|a| a.addr().to_string()),
+        host_ports: pause.map(|p| p.ports.clone()).unwrap_or_default(),
+        ..PodStatus::default()
+    });
+    for container in status.init_container_statuses.iter_mut().chain(&mut status.container_statuses) {
+        refresh(container, left);
+    }
+    let runs = facts.containers.values().flatten().any(Container::is_running);
+    let has_ended = !runs && !is_made;
+    let is_open = !matches!(status.phase, PodPhase::Succeeded | PodPhase::Failed);
+    if has_ended && (is_open || is_mended(&status, former)) {
+        status.phase = end_of(&status, facts);
+    }
+    PodStatus::TERMINATING.clone_into(&mut status.reason);
+    status.message = match trouble {
+        None if has_ended => "no longer wanted on this node; its containers have ended".to_owned(),
+        None => "no longer wanted on this node; its containers are being stopped".to_owned(),
+        Some(trouble) => {
+            format!("no longer wanted on this node, but it can't be removed: {}", trouble.message)
+        }
+    };
+    let (reason, message) =
+        trouble.map_or((PodStatus::TERMINATING, ""), |trouble| ("FailedKillPod", trouble.message.as_str()));
+    for kind in ["ContainersReady", "Ready"] {
+        set_condition(&mut status.conditions, condition(kind, false, reason, message.to_owned(), now));
+    }
+    status
+}
+
+/// The end of a container has become known that was not when the pod was being taken away already: the phase
+/// told then was guessed. What it was before that stands.
+fn is_mended(status: &PodStatus, former: Option<&PodStatus>) -> bool {
+    let is_known = |state: &ContainerState| match state {
+        ContainerState::Terminated(end) => end.reason != UNKNOWN_REASON,
+        ContainerState::Running(_) | ContainerState::Waiting(_) => false,
+    };
+    let Some(former) = former.filter(|former| former.is_terminating()) else { return false };
+    let mut both = former.container_statuses.iter().zip(&status.container_statuses);
+    both.any(|(was, is)| !is_known(&was.state) && is_known(&is.state))
+}
+
+/// What has become of a container since it was told of last.
+fn refresh(told: &mut ContainerStatus, left: Leaving<'_>) {
+    // A success of an init container is what its readiness is.
+    told.ready &= matches!(told.state, ContainerState::Terminated(_));
+    let current = left.facts.containers.get(&told.name).and_then(|starts| starts.last());
+    if let Some(current) = current.filter(|current| current.id != told.container_id) {
+        told.container_id.clone_from(&current.id);
+        told.image_id.clone_from(&current.image_id);
+        told.restart_count = current.attempt;
+    }
+    let known = || left.ends.and_then(|ends| ends.get(&told.container_id)).map(|end| ended(end, None));
+    match (current.map(|current| &current.state), &told.state) {
+        (Some(State::Running { started_at }), _) => {
+            told.state = ContainerState::Running(RunningState { started_at: *started_at });
+        }
+        (Some(State::Exited(end)), _) => {
+            let failed_probe = current.and_then(Container::failed_probe);
+            set_end(told, ended(end, failed_probe));
+        }
+        // It has not run in this life; the end of the life before, if any, is its last one.
+        (Some(State::Created), _) => {}
+        (Some(State::Removing | State::Dead) | None, ContainerState::Running(running)) => {
+            let started_at = Some(running.started_at);
+            let unknown = || TerminatedState {
+                exit_code: UNKNOWN_CODE,
+                reason: UNKNOWN_REASON.to_owned(),
+                message: UNKNOWN_MESSAGE.to_owned(),
+                started_at,
+                finished_at: None,
+            };
+            // While it is being made anew, it may be about to run.
+            if !left.is_made {
+                let end = known().unwrap_or_else(unknown);
+                set_end(told, end);
+            }
+        }
+        (Some(State::Removing | State::Dead) | None, _) => {
+            if let Some(end) = known() {
+                set_end(told, end);
+            }
+        }
+    }
+    told.started &= matches!(told.state, ContainerState::Running(_));
+}
+
+/// It ended so. What was told of this very end before stands: it was told by who knew the manifest, and
+/// with it whether the engine's words may be shown.
+fn set_end(told: &mut ContainerStatus, mut end: TerminatedState) {
+    let same = |known: &TerminatedState| known.finished_at.is_some() && known.finished_at == end.finished_at;
+    match (&told.state, &told.last_state) {
+        (ContainerState::Terminated(known), _) if same(known) => return,
+        (_, Some(known)) if same(known) => end = known.clone(),
+        _ => hush(&mut end),
+    }
+    told.state = ContainerState::Terminated(end);
+}
+
+/// Well only if every container ended with code 0; one that was never started did not.
+fn end_of(status: &PodStatus, facts: &PodFacts) -> PodPhase {
+    let well = if status.container_statuses.is_empty() {
+        // Nothing was told of it: what is there has to do.
+        let mut lasts = facts.containers.values().filter_map(|starts| starts.last()).peekable();
+        lasts.peek().is_some() && lasts.all(|last| matches!(&last.state, State::Exited(end) if end.code == 0))
+    } else {
+        status.container_statuses.iter().all(|container| match (&container.state, &container.last_state) {
+            (ContainerState::Waiting(_), Some(last)) => last.exit_code == 0,
+            (state, _) => succeeded(state),
+        })
+    };
+    if well { PodPhase::Succeeded } else { PodPhase::Failed }
+}

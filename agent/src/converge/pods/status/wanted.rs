@@ -1,0 +1,310 @@
+//! From what was seen and decided to a pod's status, in Kubernetes' words. Pure.
+
+use jiff::Timestamp;
+use schema::condition::{Condition, ConditionStatus, set_condition};
+use schema::kinds::pod::{
+    Container as ContainerSpec, ContainerState, ContainerStatus, PodPhase, PodStatus, RestartPolicy,
+    RunningState, TerminatedState, WaitingState,
+};
+use schema::records::Binding;
+
+use crate::converge::pods::container::machine::{self, restarts};
+use crate::converge::pods::container::redact::UNSHOWN;
+use crate::converge::pods::container::rendered::secrets_of;
+use crate::converge::pods::facts::{Container, Exited, NodeFacts, PodFacts, State};
+use crate::converge::pods::probe::machine::{Health, ProbeKind};
+use crate::converge::pods::steps::{Decision, Why};
+
+/// Why a pod is not ready while all its containers run, in the kubelet's words.
+const SANDBOX_CHANGED: &str = "Pod sandbox changed, it will be killed and re-created";
+
+/// What is known of a pod that is wanted.
+#[derive(Debug, Clone, Copy)]
+pub struct Seen<'a> {
+    /// Its node.
+    pub node: &'a NodeFacts,
+    /// What should run.
+    pub binding: &'a Binding,
+    /// What is there.
+    pub facts: &'a PodFacts,
+    /// What is done about it.
+    pub decision: &'a Decision,
+}
+
+/// Status of a pod that is wanted. `former` is what was last reported of the same uid.
+pub fn wanted(seen: Seen<'_>, former: Option<&PodStatus>, now: Timestamp) -> PodStatus {
+    let Seen { node, binding, facts, decision } = seen;
+    let spec = &binding.pod.spec;
+    let pause = facts.live_pause().filter(|p| p.is_running());
+    let init: Vec<ContainerStatus> =
+        spec.init_containers.iter().map(|c| container(c, facts, decision, "PodInitializing", true)).collect();
+    let app_started = spec.containers.iter().any(|c| facts.containers.contains_key(&c.name));
+    let initialized = app_started || init.iter().all(|c| succeeded(&c.state));
+    // As the kubelet: also after the last init container has ended.
+    let waiting_for = if init.is_empty() { "ContainerCreating" } else { "PodInitializing" };
+    let mut apps: Vec<ContainerStatus> =
+        spec.containers.iter().map(|c| container(c, facts, decision, waiting_for, false)).collect();
+    // What still runs in namespaces that are gone is about to be stopped.
+    let sandbox = pause.map(|p| p.id.as_str());
+    let at_home = |c: &ContainerStatus| {
+        let current = facts.containers.get(&c.name).and_then(|starts| starts.last());
+        current.is_some_and(|current| sandbox == Some(current.sandbox.as_str()))
+    };
+    let homeless = apps.iter().any(|c| c.ready && !at_home(c));
+    apps.iter_mut().for_each(|c| c.ready &= at_home(c));
+    let phase = phase(spec.restart_policy, &init, &apps, initialized, facts);
+    let (reason, mut message) = whole(decision);
+    if homeless && message.is_empty() {
+        SANDBOX_CHANGED.clone_into(&mut message);
+    }
+    // Its own until it has ended: it gets them back with its next pause container.
+    let has_ended = matches!(phase, PodPhase::Succeeded | PodPhase::Failed);
+    let former_ports = former.filter(|_| !has_ended).map(|f| f.host_ports.clone());
+    let mut status = PodStatus {
+        uid: binding.pod.uid.clone(),
+        hash: binding.pod.hash.clone(),
+        phase,
+        conditions: former.map(|f| f.conditions.clone()).unwrap_or_default(),
+        pod_ip: pause.map(|p| p.address.map_or_else(|| node.node_ip.to_string(), |a| a.addr().to_string())),
+        host_ip: Some(node.node_ip.to_string()),
+        // Set once, as in Kubernetes, whatever becomes of its pause container. What was taken away and is
+        // wanted again starts anew.
+        start_time: former
+            .filter(|f| !f.is_terminating())
+            .and_then(|f| f.start_time)
+            .or_else(|| pause.map(|p| started_at(p).unwrap_or(p.created_at))),
+        reason,
+        message,
+        init_container_statuses: init,
+        container_statuses: apps,
+        host_ports: pause.map(|p| p.ports.clone()).or(former_ports).unwrap_or_default(),
+    };
+    let failing = |c: &&ContainerStatus| {
+        let current = facts.containers.get(&c.name).and_then(|starts| starts.last())?;
+        current.failing.as_ref().map(|said| format!("; {}: {said}", c.name))
+    };
+    let failing: String =
+        status.container_statuses.iter().filter(|c| !c.ready).filter_map(|c| failing(&c)).collect();
+    conditions(&mut status, initialized, &failing, now);
+    status
+}
+
+/// The reason of the pod as a whole, when it has a problem.
+fn whole(decision: &Decision) -> (String, String) {
+    let reason = match &decision.why {
+        Why::NoSubnet | Why::NoFreeAddress => "NoPodAddress",
+        Why::PortTaken(_) => "HostPortConflict",
+        Why::FormerPod => "WaitingForFormerPod",
+        _ if decision.stuck.is_some() => {
+            return ("FailedKillPod".to_owned(), decision.stuck.clone().unwrap_or_default());
+        }
+        _ => return (String::new(), String::new()),
+    };
+    (reason.to_owned(), decision.why.to_string())
+}
+
+fn container(
+    spec: &ContainerSpec,
+    facts: &PodFacts,
+    decision: &Decision,
+    waiting_for: &str,
+    init: bool,
+) -> ContainerStatus {
+    let starts = facts.containers.get(&spec.name).map_or(&[][..], Vec::as_slice);
+    let current = starts.last();
+    let previous = starts.iter().rev().skip(1).find_map(terminated);
+    let running = current.is_some_and(Container::is_running);
+    let waiting = decision.waiting.get(&spec.name).cloned();
+    let default = || WaitingState { reason: waiting_for.to_owned(), message: String::new() };
+    let dead = || WaitingState {
+        reason: "Terminating".to_owned(),
+        message: "Docker could not remove its former container, and is asked again".to_owned(),
+    };
+    let (state, last_state) = match current {
+        Some(current) => match (&current.state, waiting) {
+            (State::Running { started_at }, _) => {
+                (ContainerState::Running(RunningState { started_at: *started_at }), previous)
+            }
+            // Ended and to be started again: the end is its last state.
+            (State::Exited(end), Some(waiting)) => {
+                (ContainerState::Waiting(waiting), Some(ended(end, current.failed_probe())))
+            }
+            (State::Exited(end), None) => {
+                (ContainerState::Terminated(ended(end, current.failed_probe())), previous)
+            }
+            (State::Dead, waiting) => (ContainerState::Waiting(waiting.unwrap_or_else(dead)), previous),
+            (State::Created | State::Removing, waiting) => {
+                (ContainerState::Waiting(waiting.unwrap_or_else(default)), previous)
+            }
+        },
+        None => (ContainerState::Waiting(waiting.unwrap_or_else(default)), None),
+    };
+    let hides = !secrets_of(spec).is_empty();
+    let hushed = |end: &mut TerminatedState| {
+        if hides {
+            hush(end);
+        }
+    };
+    let (mut state, mut last_state) = (state, last_state);
+    if let ContainerState::Terminated(end) = &mut state {
+        hushed(end);
+    }
+    last_state.as_mut().map(hushed);
+    let former = current.and_then(|c| c.health);
+    let health = Health::known(former, spec.startup_probe.is_some(), spec.readiness_probe.is_some());
+    ContainerStatus {
+        name: spec.name.clone(),
+        image: spec.image.clone(),
+        image_id: current.map(|c| c.image_id.clone()).unwrap_or_default(),
+        container_id: current.map(|c| c.id.clone()).unwrap_or_default(),
+        started: running && (init || health.started),
+        ready: if init { succeeded(&state) } else { running && health.ready },
+        restart_count: current.map_or(0, |c| c.attempt),
+        state,
+        last_state,
+    }
+}
+
+fn started_at(container: &Container) -> Option<Timestamp> {
+    match container.state {
+        State::Running { started_at } => Some(started_at),
+        _ => None,
+    }
+}
+
+fn terminated(container: &Container) -> Option<TerminatedState> {
+    match &container.state {
+        State::Exited(end) => Some(ended(end, container.failed_probe())),
+        _ => None,
+    }
+}
+
+/// Hides the engine's words about a start that failed: they may quote a secret.
+pub(super) fn hush(end: &mut TerminatedState) {
+    if end.reason == START_ERROR && !end.message.is_empty() {
+        UNSHOWN.clone_into(&mut end.message);
+    }
+}
+
+/// The engine could not start it.
+const START_ERROR: &str = "StartError";
+
+pub(super) fn ended(end: &Exited, failed_probe: Option<ProbeKind>) -> TerminatedState {
+    let reason = if end.oom_killed {
+        "OOMKilled"
+    } else if end.started_at.is_none() {
+        START_ERROR
+    } else if end.code == 0 {
+        "Completed"
+    } else {
+        "Error"
+    };
+    TerminatedState {
+        exit_code: end.code,
+        reason: reason.to_owned(),
+        message: match failed_probe {
+            Some(probe) if end.error.is_empty() => format!("stopped: it failed its {} probe", probe.word()),
+            _ => end.error.clone(),
+        },
+        started_at: end.started_at,
+        finished_at: Some(end.finished_at),
+    }
+}
+
+pub(super) fn succeeded(state: &ContainerState) -> bool {
+    matches!(state, ContainerState::Terminated(end) if end.exit_code == 0)
+}
+
+fn phase(
+    policy: RestartPolicy,
+    init: &[ContainerStatus],
+    apps: &[ContainerStatus],
+    initialized: bool,
+    facts: &PodFacts,
+) -> PodPhase {
+    // How it ended, if it ended.
+    let success = |name: &str| {
+        let last = facts.containers.get(name)?.last()?;
+        match &last.state {
+            State::Exited(end) => Some(machine::succeeded(last, end)),
+            _ => None,
+        }
+    };
+    let for_good = |c: &ContainerStatus| success(&c.name).is_some_and(|good| !restarts(policy, good));
+    if !initialized {
+        let failed =
+            |c: &ContainerStatus| policy == RestartPolicy::Never && for_good(c) && !succeeded(&c.state);
+        return if init.iter().any(failed) { PodPhase::Failed } else { PodPhase::Pending };
+    }
+    if !apps.is_empty() && apps.iter().all(for_good) {
+        // By the code alone, as the kubelet: also of one that failed a probe and took its SIGTERM well.
+        let good = apps.iter().all(|c| succeeded(&c.state));
+        return if good { PodPhase::Succeeded } else { PodPhase::Failed };
+    }
+    // A container that was started once keeps the pod Running while it waits to be started again.
+    let started = |c: &ContainerStatus| {
+        c.last_state.is_some() || c.restart_count > 0 || !matches!(c.state, ContainerState::Waiting(_))
+    };
+    if apps.iter().all(started) { PodPhase::Running } else { PodPhase::Pending }
+}
+
+/// `failing` is what failing probes said, as the end of a sentence.
+fn conditions(status: &mut PodStatus, initialized: bool, failing: &str, now: Timestamp) {
+    let unready: Vec<&str> =
+        status.container_statuses.iter().filter(|c| !c.ready).map(|c| c.name.as_str()).collect();
+    let ready = unready.is_empty() && status.phase == PodPhase::Running;
+    let (reason, message) = match status.phase {
+        _ if ready => ("", String::new()),
+        PodPhase::Succeeded => ("PodCompleted", String::new()),
+        PodPhase::Failed => ("PodFailed", failed(status)),
+        _ => {
+            let message = format!("containers with unready status: [{}]{failing}", unready.join(" "));
+            ("ContainersNotReady", message)
+        }
+    };
+    let incomplete: Vec<&str> = status
+        .init_container_statuses
+        .iter()
+        .filter(|c| !succeeded(&c.state))
+        .map(|c| c.name.as_str())
+        .collect();
+    let (initial, left) = match initialized {
+        true => ("", String::new()),
+        false => {
+            let left = format!("containers with incomplete status: [{}]", incomplete.join(" "));
+            ("ContainersNotInitialized", left)
+        }
+    };
+    let list = [
+        condition("PodScheduled", true, "", String::new(), now),
+        condition("Initialized", initialized, initial, left, now),
+        condition("ContainersReady", ready, reason, message.clone(), now),
+        condition("Ready", ready, reason, message, now),
+    ];
+    for one in list {
+        set_condition(&mut status.conditions, one);
+    }
+}
+
+/// Which containers made the pod fail.
+fn failed(status: &PodStatus) -> String {
+    let init = status.init_container_statuses.iter().map(|c| ("init container", c));
+    let all = init.chain(status.container_statuses.iter().map(|c| ("container", c)));
+    let ends = all.filter_map(|(kind, c)| match &c.state {
+        ContainerState::Terminated(end) if end.exit_code != 0 => {
+            Some(format!("{kind} {} ended with code {} ({})", c.name, end.exit_code, end.reason))
+        }
+        _ => None,
+    });
+    ends.collect::<Vec<_>>().join("; ")
+}
+
+pub(super) fn condition(kind: &str, holds: bool, reason: &str, message: String, now: Timestamp) -> Condition {
+    Condition {
+        kind: kind.to_owned(),
+        status: ConditionStatus::from(holds),
+        reason: reason.to_owned(),
+        message,
+        last_transition_time: now,
+    }
+}

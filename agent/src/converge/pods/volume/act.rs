@@ -1,0 +1,129 @@
+//! Brings files, secrets and volumes of a pod to the node before its containers are made.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::future::join_all;
+use schema::records::EventType;
+
+use super::error::VolumeError;
+use super::spec::VolumePrep;
+use super::{prepare, sub_path};
+use crate::converge::pods::ledger::InFlight;
+use crate::converge::pods::steps::{ContainerAct, Up};
+use crate::converge::pods::worker::{PodFailure, PodId, Worker};
+use crate::files::secrets::check_file_names;
+use crate::files::{Ensured, SecretError};
+
+/// Longest wait for the volumes of a pod: a file system that is away hangs for ever.
+const VOLUMES_MAX: Duration = Duration::from_secs(30);
+
+/// Where a secret is mounted, its files, and the group that they get.
+type SecretVolume = (PathBuf, BTreeMap<String, Vec<u8>>, Option<u32>);
+
+/// Work on volumes, which says where it is; the error says what failed, or what did not answer.
+async fn on_disk(
+    busy: &Arc<InFlight>,
+    work: impl FnOnce(&dyn Fn(&Path)) -> Result<(), VolumeError> + Send + 'static,
+) -> Result<(), String> {
+    // A call that hangs can't be cut off: as long as it does, nothing else is done for the pod.
+    let (busy, at) = (Arc::clone(busy), Arc::new(Mutex::new(PathBuf::new())));
+    let now_at = {
+        let at = Arc::clone(&at);
+        move |path: &Path| path.clone_into(&mut at.lock().unwrap_or_else(PoisonError::into_inner))
+    };
+    let work = tokio::task::spawn_blocking(move || {
+        let _busy = busy;
+        work(&now_at)
+    });
+    let Ok(done) = tokio::time::timeout(VOLUMES_MAX, work).await else {
+        let path = at.lock().unwrap_or_else(PoisonError::into_inner).display().to_string();
+        let seconds = VOLUMES_MAX.as_secs();
+        return Err(format!(
+            "{path} did not answer within {seconds} s; check the file system that it is on, such as a network share whose server is away"
+        ));
+    };
+    done.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
+}
+
+impl Worker {
+    /// Has all files of the pod on this node before anything of it is made.
+    pub(crate) async fn fetch_files(&self, id: &PodId, up: &Up) -> Result<(), PodFailure> {
+        if up.containers.is_empty() {
+            return Ok(());
+        }
+        for (path, blob) in &up.pod.files {
+            let done = self.files.ensure(path, blob).await;
+            if done.map_err(|e| PodFailure::new("ContainerCreating", "FailedMount", e))? == Ensured::Repaired
+            {
+                let message =
+                    format!("{path} on this node was not what the repository has; it was fetched anew");
+                self.tell(id, EventType::Warning, "FilesChanged", message);
+            }
+        }
+        Ok(())
+    }
+
+    /// What goes into the volumes of secrets.
+    pub(crate) async fn read_secrets(&self, up: &Up) -> Result<Vec<SecretVolume>, PodFailure> {
+        let unreadable = |e: SecretError| PodFailure::new("CreateContainerConfigError", "FailedMount", e);
+        let mut secrets = Vec::new();
+        for prep in &up.volumes {
+            let VolumePrep::Secret { path, name, group } = prep else { continue };
+            let entries = self.files.secret(&up.pod, name).await.map_err(unreadable)?;
+            check_file_names(name, &entries).map_err(unreadable)?;
+            secrets.push((path.clone(), entries, *group));
+        }
+        Ok(secrets)
+    }
+
+    pub(crate) async fn prepare_volumes(
+        &self,
+        up: &Up,
+        secrets: Vec<SecretVolume>,
+        busy: &Arc<InFlight>,
+    ) -> Result<(), PodFailure> {
+        let list: Vec<VolumePrep> = up.volumes.clone();
+        if list.is_empty() {
+            return Ok(());
+        }
+        let done = on_disk(busy, move |now_at| {
+            list.iter().try_for_each(|prep| {
+                now_at(prep.path());
+                prepare::prepare(prep)
+            })?;
+            secrets.iter().try_for_each(|(path, keys, group)| {
+                now_at(path);
+                prepare::secret(path, keys, *group)
+            })
+        });
+        done.await.map_err(|why| PodFailure::new("ContainerCreating", "FailedMount", why))
+    }
+
+    /// Takes the containers out whose `subPath` can't be mounted: that is their own trouble, as in Kubernetes,
+    /// and the others are made.
+    pub(crate) async fn mount_sub_paths(&self, id: &PodId, up: &mut Up, busy: &Arc<InFlight>) {
+        let each = up.containers.iter().map(|step| async move {
+            let ContainerAct::Create(rendered) = &step.act else { return true };
+            let sub_paths = rendered.sub_paths.clone();
+            if sub_paths.is_empty() {
+                return true;
+            }
+            let done = on_disk(busy, move |now_at| {
+                sub_paths.iter().try_for_each(|sub| {
+                    now_at(&sub.root.join(&sub.path));
+                    sub_path::mount_sub_path(sub)
+                })
+            });
+            let done = done.await;
+            if let Err(why) = &done {
+                self.trouble(id, &step.container, "CreateContainerConfigError", why);
+            }
+            done.is_ok()
+        });
+        let mut mounted = join_all(each).await.into_iter();
+        up.containers.retain(|_| mounted.next().unwrap_or(true));
+    }
+}

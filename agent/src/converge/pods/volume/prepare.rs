@@ -1,0 +1,141 @@
+//! Makes folders, tmpfs and the files of secrets, and checks host paths.
+//!
+//! All of it blocks and is called on a blocking thread. All of it may be done again.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use nix::mount::{MsFlags, mount};
+use nix::unistd::{Gid, chown};
+use schema::kinds::pod::HostPathType;
+
+use super::error::VolumeError;
+use super::spec::VolumePrep;
+use crate::mounts;
+
+/// Makes or checks one volume.
+pub fn prepare(volume: &VolumePrep) -> Result<(), VolumeError> {
+    match volume {
+        VolumePrep::EmptyDir { path, tmpfs_bytes, group } => empty_dir(path, *tmpfs_bytes, *group),
+        VolumePrep::HostPath { path, kind } => host_path(path, *kind),
+        // Only its decrypted keys make it; see [`secret`].
+        VolumePrep::Secret { .. } => Ok(()),
+    }
+}
+
+/// Writes the keys of a secret as files of a tmpfs, readable for root and the group alone. What is there
+/// already stays: a changed secret is another pod.
+pub fn secret(
+    path: &Path,
+    entries: &BTreeMap<String, Vec<u8>>,
+    group: Option<u32>,
+) -> Result<(), VolumeError> {
+    let failed = |source| VolumeError::Make { path: path.to_owned(), source };
+    fs::create_dir_all(path).map_err(failed)?;
+    if !mounts::at_or_below(path).map_err(failed)?.iter().any(|m| m == path) {
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+        let options = format!("size={SECRET_TMPFS_BYTES},mode=0755");
+        let mounted = |options: &str| mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options));
+        // Kernels before 6.4 know no `noswap` and refuse it.
+        mounted(&format!("{options},noswap"))
+            .or_else(|_| mounted(&options))
+            .map_err(|e| VolumeError::Mount { path: path.to_owned(), source: e.into() })?;
+    }
+    for (key, value) in entries {
+        secret_file(path, key, value, group).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// One key: under its name only when owner and mode are right, so that a crash leaves none that its
+/// readers can't read.
+fn secret_file(folder: &Path, key: &str, value: &[u8], group: Option<u32>) -> io::Result<()> {
+    let at = folder.join(key);
+    let mode = if group.is_some() { 0o440 } else { 0o400 };
+    let is_right = |there: &fs::Metadata| {
+        there.is_file() && there.mode() & 0o7777 == mode && group.is_none_or(|group| there.gid() == group)
+    };
+    if fs::symlink_metadata(&at).is_ok_and(|there| is_right(&there))
+        && fs::read(&at).is_ok_and(|there| there == value)
+    {
+        return Ok(());
+    }
+    // No key begins with two dots.
+    let fresh = folder.join("..new");
+    match fs::remove_file(&fresh) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o400).open(&fresh)?;
+    file.write_all(value)?;
+    if let Some(group) = group {
+        chown(&fresh, None, Some(Gid::from_raw(group)))?;
+    }
+    fs::set_permissions(&fresh, fs::Permissions::from_mode(mode))?;
+    fs::rename(&fresh, &at)
+}
+
+/// Four times what a secret may have: its keys take pages of their own.
+const SECRET_TMPFS_BYTES: u64 = 4 * 1024 * 1024;
+
+fn empty_dir(path: &Path, tmpfs_bytes: Option<u64>, group: Option<u32>) -> Result<(), VolumeError> {
+    let failed = |source| VolumeError::Make { path: path.to_owned(), source };
+    // With a group, new files get it too.
+    let mode = if group.is_some() { 0o2777 } else { 0o777 };
+    // Mode and group are set once: what the pod makes of them stays when a container is started again.
+    if !path.try_exists().map_err(failed)? {
+        // Its name last, so that one that is there has its mode; no volume's name begins with a dot.
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let new = path.with_file_name(format!(".{name}.new"));
+        fs::create_dir_all(&new).map_err(failed)?;
+        if let Some(group) = group {
+            chown(&new, None, Some(Gid::from_raw(group))).map_err(|e| failed(e.into()))?;
+        }
+        fs::set_permissions(&new, fs::Permissions::from_mode(mode)).map_err(failed)?;
+        fs::rename(&new, path).map_err(failed)?;
+    }
+    if let Some(bytes) = tmpfs_bytes
+        && !mounts::at_or_below(path).map_err(failed)?.iter().any(|m| m == path)
+    {
+        let size = if bytes == 0 { String::new() } else { format!("size={bytes},") };
+        let owner = group.map(|group| format!(",gid={group}")).unwrap_or_default();
+        let options = format!("{size}mode={mode:o}{owner}");
+        let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+        mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options.as_str()))
+            .map_err(|e| VolumeError::Mount { path: path.to_owned(), source: e.into() })?;
+    }
+    Ok(())
+}
+
+fn host_path(path: &Path, kind: HostPathType) -> Result<(), VolumeError> {
+    let failed = |source| VolumeError::Make { path: path.to_owned(), source };
+    let kind_of = || fs::metadata(path).map(|m| m.file_type()).ok();
+    let is = |right: bool, wanted: &'static str| {
+        if right { Ok(()) } else { Err(VolumeError::NotThere { path: path.to_owned(), wanted }) }
+    };
+    match kind {
+        // Docker refuses a bind whose source is absent, and Kubernetes makes a folder then.
+        HostPathType::Unset if kind_of().is_none() => fs::create_dir_all(path).map_err(failed),
+        HostPathType::Unset => Ok(()),
+        HostPathType::DirectoryOrCreate => {
+            if kind_of().is_none() {
+                fs::create_dir_all(path).map_err(failed)?;
+            }
+            is(kind_of().is_some_and(|k| k.is_dir()), "a directory")
+        }
+        HostPathType::FileOrCreate => {
+            if kind_of().is_none() {
+                fs::OpenOptions::new().create_new(true).write(true).open(path).map_err(failed)?;
+            }
+            is(kind_of().is_some_and(|k| k.is_file()), "a file")
+        }
+        HostPathType::Directory => is(kind_of().is_some_and(|k| k.is_dir()), "a directory that is there"),
+        HostPathType::File => is(kind_of().is_some_and(|k| k.is_file()), "a file that is there"),
+        HostPathType::Socket => is(kind_of().is_some_and(|k| k.is_socket()), "a socket that is there"),
+        HostPathType::CharDevice => is(kind_of().is_some_and(|k| k.is_char_device()), "a character device"),
+        HostPathType::BlockDevice => is(kind_of().is_some_and(|k| k.is_block_device()), "a block device"),
+    }
+}

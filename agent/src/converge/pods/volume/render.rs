@@ -1,0 +1,102 @@
+//! From a bound pod to its volumes and mounts. Pure.
+
+use std::path::{Path, PathBuf};
+
+use schema::files::{self, BlobKind};
+use schema::kinds::pod::{Container, EmptyDirVolume, HostPathType, StorageMedium, Volume};
+
+use super::spec::{SubPath, VolumePrep};
+use crate::converge::names;
+use crate::converge::pods::facts::Placement;
+use crate::worlds::docker::BindMount;
+
+/// Volumes that the pod's containers mount.
+pub fn volumes(at: Placement<'_>) -> Vec<VolumePrep> {
+    let pod = &at.binding.pod;
+    let group = pod.spec.security_context.as_ref().and_then(|s| s.fs_group);
+    let group = group.and_then(|g| u32::try_from(g).ok());
+    let mut list = Vec::new();
+    for volume in &pod.spec.volumes {
+        let path = own_path(at, volume);
+        if let Some(secret) = &volume.secret {
+            list.push(VolumePrep::Secret { path, name: secret.secret_name.clone(), group });
+        } else if let Some(empty_dir) = &volume.empty_dir {
+            list.push(VolumePrep::EmptyDir { path, tmpfs_bytes: tmpfs_bytes(empty_dir), group });
+        } else if let Some(host_path) = &volume.host_path {
+            list.push(VolumePrep::HostPath { path, kind: host_path.kind.unwrap_or(HostPathType::Unset) });
+        }
+    }
+    list
+}
+
+fn tmpfs_bytes(empty_dir: &EmptyDirVolume) -> Option<u64> {
+    (empty_dir.medium == Some(StorageMedium::Memory))
+        .then(|| empty_dir.size_limit.map(|size| size.bytes).unwrap_or_default())
+}
+
+/// Where the files of a volume are, and whether it is a single file.
+fn volume_path(at: Placement<'_>, volume: &Volume) -> Result<(PathBuf, bool), String> {
+    let Some(repo) = &volume.repo else { return Ok((own_path(at, volume), false)) };
+    let Some((path, blob)) = files::of_path(&at.binding.pod.files, &repo.path) else {
+        return Err(format!(
+            "the pod does not bring {} of the repository along; see 'minik8s describe' of its owner",
+            repo.path
+        ));
+    };
+    let folder = names::blobs_dir(&at.node.state_dir).join(&blob.digest);
+    Ok(match blob.kind {
+        BlobKind::Folder => (folder, false),
+        BlobKind::File | BlobKind::Secret => (folder.join(files::file_name(path)), true),
+    })
+}
+
+fn own_path(at: Placement<'_>, volume: &Volume) -> PathBuf {
+    let (state_dir, uid) = (&at.node.state_dir, &at.binding.pod.uid);
+    match &volume.host_path {
+        Some(host_path) => PathBuf::from(&host_path.path),
+        None if volume.secret.is_some() => names::secret_dir(state_dir, uid, &volume.name),
+        None => names::volume_dir(state_dir, uid, &volume.name),
+    }
+}
+
+pub(crate) fn mounts(
+    at: Placement<'_>,
+    spec: &Container,
+    attempt: u32,
+) -> Result<(Vec<BindMount>, Vec<SubPath>), String> {
+    let pod = &at.binding.pod;
+    let (mut mounts, mut sub_paths) = (Vec::new(), Vec::new());
+    for (index, mount) in spec.volume_mounts.iter().enumerate() {
+        let volume = pod.spec.volumes.iter().find(|v| v.name == mount.name);
+        let volume = volume.ok_or_else(|| format!("there is no volume {}", mount.name))?;
+        let (root, is_file) = volume_path(at, volume)?;
+        // The repository is the only writer of what comes from it.
+        let from_git = volume.repo.is_some() || volume.secret.is_some();
+        let source = match mount.sub_path.as_deref().filter(|p| !p.is_empty() && *p != ".") {
+            None => root,
+            Some(path) => {
+                if is_file {
+                    return Err(format!(
+                        "volume {} is a single file, so it has no subPath {path}; take subPath out",
+                        mount.name
+                    ));
+                }
+                let way_out = Path::new(path).is_absolute() || path.split('/').any(|part| part == "..");
+                if way_out {
+                    return Err(format!("subPath {path} leads out of volume {}", mount.name));
+                }
+                let target = names::sub_path_dir(&at.node.state_dir, &pod.uid, &spec.name, attempt, index);
+                sub_paths.push(SubPath {
+                    root,
+                    path: path.to_owned(),
+                    target: target.clone(),
+                    create: !from_git,
+                });
+                target
+            }
+        };
+        let read_only = mount.read_only || from_git;
+        mounts.push(BindMount { source, target: mount.mount_path.clone(), read_only });
+    }
+    Ok((mounts, sub_paths))
+}
