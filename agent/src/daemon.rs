@@ -32,8 +32,7 @@ use crate::converge::gateway::{self, GatewayDeps, GatewayLoop};
 use crate::converge::image_book::ImageBook;
 use crate::converge::images::{ImagesDeps, ImagesLoop};
 use crate::converge::network::mtu::pod_mtu;
-use crate::converge::network::render::Names;
-use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings, address_of_tunnel, changes};
+use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings, address_of_tunnel};
 use crate::converge::node::{HEARTBEAT_INTERVAL, NodeDeps, NodeLoop};
 use crate::converge::node_dns::NodeDns;
 use crate::converge::pod_table::PodTable;
@@ -44,6 +43,8 @@ use crate::desired::{DesiredStore, Source};
 use crate::files::{Keys, PodFiles};
 use crate::instance_lock::{self, RUN_DIR};
 use crate::node_address::NodeAddress;
+use crate::packet_rules::names::Names;
+use crate::packet_rules::wake;
 use crate::standby::{self, Handover};
 use crate::state_lock;
 use crate::worlds::blobs::Reconcilers;
@@ -315,7 +316,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     nudge_on_change(tasks, "subnet to network", subnet, nudge.clone());
     nudge_on_change(tasks, "pods to network", pod_table, nudge.clone());
     wire_address_changes(&hearing, nudge.clone(), tasks);
-    let waking = changes::watch(kernel, vec![wakes_services, nudge], tasks.token());
+    let waking = wake::on_change(kernel, vec![wakes_services, nudge], tasks.token());
     tasks.spawn_critical("changes of packet rules", waking);
     Ok(())
 }

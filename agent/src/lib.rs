@@ -13,6 +13,7 @@ pub mod instance_lock;
 pub mod logging;
 pub(crate) mod mounts;
 pub mod node_address;
+pub mod packet_rules;
 pub mod reset;
 pub mod standby;
 pub mod state_lock;

@@ -3,7 +3,7 @@
 use super::probe::{DockerSeen, Seen};
 use super::{Check, Ranges, network_judge};
 use crate::config::Config;
-use crate::converge::network::render::Names;
+use crate::packet_rules::names::Names;
 
 /// Less free disk than this hinders images and logs soon, in bytes.
 const DISK_WARN: u64 = 2 << 30;

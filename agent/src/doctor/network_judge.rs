@@ -9,7 +9,7 @@ use super::rules::RECENT;
 use super::{Check, Ranges};
 use crate::config::Config;
 use crate::converge::network::mtu::{DEFAULT_MTU, MTU_MIN, VXLAN_OVERHEAD, pod_mtu};
-use crate::converge::network::render::Names;
+use crate::packet_rules::names::Names;
 
 /// With fewer connections than this one busy service fills the kernel's table: a connection through the
 /// gateway takes two, and one that has ended stays for two minutes.

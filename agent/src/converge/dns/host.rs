@@ -3,12 +3,11 @@
 //! What was there before is on disk before anything is changed, and stays there until it is back.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
+use std::{fs, io};
 
 use tokio::process::Command;
 
@@ -128,7 +127,7 @@ fn replace_text(path: &Path, text: &str) -> io::Result<()> {
 /// The link of an instance to which systemd-resolved ties the cluster's names: the tunnel. It asks nothing by
 /// way of a link without carrier, and the bridge has none while there is no pod.
 pub fn link(instance: &str) -> String {
-    crate::converge::network::render::Names::of(instance).tunnel
+    crate::packet_rules::names::Names::of(instance).tunnel
 }
 
 /// What systemd-resolved knows of a link.

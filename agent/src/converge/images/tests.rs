@@ -1,12 +1,12 @@
 //! Which images go: a table, and the loop on an engine and a disk in memory.
 
-use crate::converge::image_book::{BegunPulls, PulledImage};
 use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
 
 use super::plan::{Keep, Why, plan};
 use super::*;
+use crate::converge::image_book::{BegunPulls, PulledImage};
 use crate::worlds::disk::{DiskUsage, FakeDisk};
 use crate::worlds::docker::{FakeDocker, ImageFacts, StoredImage};
 

@@ -1,12 +1,12 @@
 //! Carries the plan of the node's network out: bridge, rules, connections. A step that fails hinders
 //! no other.
 
-use super::NetworkLoop;
-use super::parse::{Words, words};
 use super::plan::{NetworkPlan, Observed};
-use super::restore::{RuleChange, restore_input};
-use super::spellings::{Doubts, only_we_wrote};
+use super::state::NetworkLoop;
 use super::tunnel::TunnelStep;
+use crate::packet_rules::restore::{RuleChange, restore_input};
+use crate::packet_rules::saved::{Words, words};
+use crate::packet_rules::spellings::{Doubts, only_we_wrote};
 use crate::worlds::iptables::loud_steps;
 
 /// What became of a plan.
@@ -90,7 +90,7 @@ impl NetworkLoop {
         let result = self.iptables.restore(&input).await;
         let failed = result.is_err();
         // What is there now is read in the next look; of two tables one may be written.
-        self.reading = None;
+        self.rules.forget();
         outcome.note(format!("rules ({})", what.join(", ")), result.map(|()| true));
         if failed {
             return;
@@ -117,7 +117,7 @@ impl NetworkLoop {
     /// Looks how what was just written is printed. `written_at` is the kernel's count that we left.
     async fn settle_doubts(&mut self, doubts: Doubts<Vec<Words>>, written_at: Option<u32>) {
         // What can't be read now is in doubt again after the next look.
-        let Ok(saved) = self.read_all(written_at).await else { return };
+        let Ok(saved) = self.rules.read_all(written_at).await else { return };
         if self.iptables.generation().await == written_at {
             self.spellings.learn(doubts, |chain| saved.get(chain));
         }

@@ -1,53 +1,19 @@
 //! Reads what the network loop decides on: rules, bridge, links, and the pods of this node.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::time::Duration;
 
 use schema::control::{LoopError, error_chain};
 use schema::records::{Subnet, dns_address, gateway_address};
 use tokio::time::Instant;
 
-use super::NetworkLoop;
-use super::parse::{SavedRules, saved_rules};
 use super::plan::{Observed, first_claims};
-use super::render::{ChainRef, Model, gateway_of};
+use super::render::{Model, gateway_of};
+use super::state::NetworkLoop;
 use super::tunnel::{self, AddressSeen, Origin, TunnelSeen};
 use crate::converge::pod_table::PodNet;
 use crate::desired::Source;
-use crate::worlds::iptables::IptablesError;
 use crate::worlds::netlink::{Bridge, NetlinkError, Tunnel, Tunnels};
-
-/// All rules are read this often though nothing says that they changed: should the count be wrong,
-/// they are right again within this time.
-const AUDIT: Duration = Duration::from_secs(60);
-
-/// An audit of very many rules comes later: one hundredth of a core is enough for it.
-const AUDIT_SHARE: u32 = 100;
-
-/// Between two reads that others cause by changing rules without end: a quarter of a core at most.
-const READ_SHARE: u32 = 3;
-
-/// What was read of the kernel's rules, and when.
-pub(super) struct Reading {
-    saved: SavedRules,
-    /// The kernel's count at which that was so.
-    generation: Option<u32>,
-    at: Instant,
-    took: Duration,
-}
-
-impl Reading {
-    /// In which time the rules are to be read, if the kernel's count is this.
-    fn due_in(&self, generation: Option<u32>, now: Instant) -> Duration {
-        let wait = match generation {
-            None => Duration::ZERO,
-            _ if generation == self.generation => AUDIT.max(self.took * AUDIT_SHARE),
-            Some(_) => self.took * READ_SHARE,
-        };
-        wait.saturating_sub(now.duration_since(self.at))
-    }
-}
 
 /// Where the tunnel that is there leaves from, if that is still an address of the node.
 ///
@@ -80,39 +46,11 @@ impl NetworkLoop {
         };
         let bridge_is_whole = self.netlink.bridge_is_whole(&bridge).await;
         let bridge_is_whole = bridge_is_whole.map_err(|e| LoopError::new("cannot look at the bridge", e))?;
-        let saved = self.read_rules().await?;
+        // They stand among the rules of all services.
+        let saved = self.rules.read(false).await;
+        let saved = saved.map_err(|e| LoopError::new("cannot read the packet rules", e))?;
         let spellings = self.spellings.known();
         Ok(Observed { model, bridge, bridge_is_whole, tunnel, tunnel_failure, saved, spellings })
-    }
-
-    /// Our chains and the kernel's. They stand among the rules of all services, which take a second to
-    /// read: where the kernel counts changes, they are read when somebody changed some.
-    async fn read_rules(&mut self) -> Result<SavedRules, LoopError> {
-        let (generation, begun) = (self.iptables.generation().await, Instant::now());
-        self.read_again = None;
-        if let Some(known) = &self.reading {
-            let due_in = known.due_in(generation, begun);
-            if !due_in.is_zero() {
-                self.read_again = (generation != known.generation).then_some(due_in);
-                return Ok(known.saved.clone());
-            }
-        }
-        let read = self.read_all(generation).await;
-        read.map_err(|e| LoopError::new("cannot read the packet rules", e))
-    }
-
-    /// Reads all rules; `generation` is the kernel's count of before: should somebody have changed a
-    /// rule meanwhile, it shows the next time.
-    pub(super) async fn read_all(&mut self, generation: Option<u32>) -> Result<SavedRules, IptablesError> {
-        let begun = Instant::now();
-        let text = self.iptables.save().await?;
-        let names = &self.settings.names;
-        let bases: BTreeSet<ChainRef> = names.jumps().into_iter().map(|jump| jump.base).collect();
-        let ours: BTreeSet<ChainRef> = names.chains().into_iter().cloned().collect();
-        let saved = saved_rules(&text, |chain| bases.contains(chain) || ours.contains(chain));
-        self.reading =
-            Some(Reading { saved: saved.clone(), generation, at: Instant::now(), took: begun.elapsed() });
-        Ok(saved)
     }
 
     /// Without an address of the node there is nowhere to send from.

@@ -5,17 +5,17 @@
 //! jumps.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
 use schema::records::Vtep;
 
-use super::parse::{SavedRules, Words, after, rule_of, words};
-use super::render::{ChainRef, HostPort, HostPortProtocol, HostPortTarget, Jump, Model, rules};
-use super::restore::RuleChange;
-use super::spellings::Known;
+use super::render::{HostPort, HostPortProtocol, HostPortTarget, Model, rules};
 use super::tunnel::{self, TunnelSeen, TunnelStep};
+use crate::packet_rules::jumps::{RuleReason, jump_changes};
+use crate::packet_rules::restore::RuleChange;
+use crate::packet_rules::saved::{SavedRules, Words, after, words};
+use crate::packet_rules::spellings::KnownSpellings;
 use crate::worlds::iptables::StaleUdp;
 use crate::worlds::netlink::Bridge;
 
@@ -30,37 +30,13 @@ pub struct Observed {
     pub bridge_is_whole: bool,
     /// The tunnel to the other nodes; none while the node has no address.
     pub tunnel: Option<TunnelSeen>,
-    /// Why it can't be looked at.
+    /// RuleReason it can't be looked at.
     pub tunnel_failure: Option<String>,
     /// Our chains and the kernel's, as they are.
-    pub saved: SavedRules,
+    pub saved: Arc<SavedRules>,
     /// Rules that this iptables prints otherwise than they were written: by chain, what was written
     /// and what it prints then.
-    pub spellings: Arc<Known<Vec<Words>>>,
-}
-
-/// Why a rule changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
-    /// It was not there.
-    Missing,
-    /// It was there, but otherwise.
-    Differs,
-    /// A rule before it takes all packets.
-    Shadowed,
-    /// It was there more than once, or leads into our chain in a way that it should not.
-    Surplus,
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Why::Missing => "was missing",
-            Why::Differs => "differed",
-            Why::Shadowed => "was shadowed by a rule that takes all packets",
-            Why::Surplus => "was surplus",
-        })
-    }
+    pub spellings: Arc<KnownSpellings<Vec<Words>>>,
 }
 
 /// What is to be done, in this order.
@@ -70,12 +46,12 @@ pub struct NetworkPlan {
     pub bridge: Option<Bridge>,
     /// The tunnel, and what is on it, in this order.
     pub tunnel: Vec<TunnelStep>,
-    /// Why nothing is known of the tunnel: told once, and no step is taken.
+    /// RuleReason nothing is known of the tunnel: told once, and no step is taken.
     pub tunnel_failure: Option<String>,
     /// What the other nodes are told: the end of the tunnel.
     pub vtep: Option<Vtep>,
     /// Changes of rules, all in one transaction per table.
-    pub rules: Vec<(RuleChange, Why)>,
+    pub rules: Vec<(RuleChange, RuleReason)>,
     /// Connections to forget once the rules stand.
     pub stale_udp: BTreeSet<StaleUdp>,
 }
@@ -101,66 +77,29 @@ pub fn plan(observed: &Observed) -> NetworkPlan {
     plan
 }
 
-fn plan_chains(observed: &Observed, changes: &mut Vec<(RuleChange, Why)>) {
+fn plan_chains(observed: &Observed, changes: &mut Vec<(RuleChange, RuleReason)>) {
     for (chain, wanted) in rules(&observed.model) {
         let wanted_words: Vec<Words> = wanted.iter().map(|rule| words(rule)).collect();
         let why = match observed.saved.get(&chain) {
-            None => Why::Missing,
+            None => RuleReason::Missing,
             Some(there) if *there == wanted_words => continue,
             Some(there) => {
                 let known = observed.spellings.get(&chain);
                 if known.is_some_and(|(written, printed)| *written == wanted_words && printed == there) {
                     continue;
                 }
-                Why::Differs
+                RuleReason::Differs
             }
         };
         changes.push((RuleChange::WriteChain { chain, rules: wanted }, why));
     }
 }
 
-fn plan_jumps(observed: &Observed, changes: &mut Vec<(RuleChange, Why)>) {
+fn plan_jumps(observed: &Observed, changes: &mut Vec<(RuleChange, RuleReason)>) {
     for jump in observed.model.names.jumps() {
         let there = observed.saved.get(&jump.base).map(Vec::as_slice).unwrap_or_default();
         jump_changes(&jump, there, |_| false, changes);
     }
-}
-
-/// What brings the jump among the rules that are `there`, once, and before every rule that takes all
-/// packets or leads to a chain that `hides` it.
-pub fn jump_changes(
-    jump: &Jump,
-    there: &[Words],
-    hides: impl Fn(&str) -> bool,
-    changes: &mut Vec<(RuleChange, Why)>,
-) {
-    let wanted = words(&jump.rule);
-    let leads_to_ours = |rule: &&Words| after(rule, "-j") == Some(&jump.to);
-    let first = there.iter().position(|rule| *rule == wanted);
-    let before_ours = |rule: &Words| takes_all(rule) || after(rule, "-j").is_some_and(&hides);
-    let shadowed = first.is_some_and(|at| there[..at].iter().any(before_ours));
-    let keep = first.filter(|_| !shadowed);
-    for (at, rule) in there.iter().enumerate().filter(|(_, rule)| leads_to_ours(rule)) {
-        if keep != Some(at) {
-            let why = if shadowed && first == Some(at) { Why::Shadowed } else { Why::Surplus };
-            let delete = RuleChange::DeleteJump { base: jump.base.clone(), rule: rule_of(rule) };
-            changes.push((delete, why));
-        }
-    }
-    if keep.is_none() {
-        let why = if shadowed { Why::Shadowed } else { Why::Missing };
-        changes.push((RuleChange::InsertJump { base: jump.base.clone(), rule: jump.rule.clone() }, why));
-    }
-}
-
-/// No packet passes this rule. A rule with a condition is someone's intent and stays before ours; so
-/// does a jump into another's chain, or two programs would change places for ever.
-fn takes_all(rule: &Words) -> bool {
-    let target = match rule.as_slice() {
-        [flag, target, ..] if flag == "-j" => target,
-        _ => return false,
-    };
-    matches!(target.as_str(), "ACCEPT" | "DROP" | "REJECT" | "RETURN" | "MASQUERADE")
 }
 
 /// UDP ports whose target is another than the rules in the kernel say. TCP is left alone: its
@@ -189,22 +128,6 @@ fn udp_targets(chain: Option<&Vec<Words>>) -> BTreeMap<u16, SocketAddrV4> {
         Some((after(rule, "--dport")?.parse().ok()?, after(rule, "--to-destination")?.parse().ok()?))
     };
     chain.into_iter().flatten().filter_map(target).collect()
-}
-
-/// What takes the chains that are `ours` out of the rules: jumps first, then the chains.
-pub fn removal(ours: &BTreeSet<ChainRef>, saved: &SavedRules) -> Vec<RuleChange> {
-    let leads_to_ours = |base: &ChainRef, rule: &Words| {
-        after(rule, "-j").is_some_and(|to| ours.contains(&ChainRef::new(base.table, to)))
-    };
-    let mut changes = Vec::new();
-    for (base, rules) in saved.iter().filter(|(chain, _)| !ours.contains(chain)) {
-        for rule in rules.iter().filter(|rule| leads_to_ours(base, rule)) {
-            changes.push(RuleChange::DeleteJump { base: base.clone(), rule: rule_of(rule) });
-        }
-    }
-    let there = ours.iter().filter(|chain| saved.contains_key(chain));
-    changes.extend(there.map(|chain| RuleChange::DropChain { chain: chain.clone() }));
-    changes
 }
 
 /// Where each port leads. A port that two pods claim stays with the first of them.

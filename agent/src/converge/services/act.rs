@@ -2,19 +2,19 @@
 //! table, then the UDP connections that lead where nobody serves.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 
 use schema::meta::NamespacedName;
 use tokio::time::Instant;
 
 use super::plan::{Observed, ServicesPlan, stale_flows};
 use super::present::{Fingerprint, Present, fingerprint};
+use super::refused;
 use super::render::UdpServing;
-use super::{ServicesLoop, refused};
-use crate::converge::network::parse::words;
-use crate::converge::network::plan::Why;
-use crate::converge::network::restore::{PART, RuleChange, restore_in_parts, restore_input};
-use crate::converge::network::spellings::{Doubts, only_we_wrote};
+use super::state::ServicesLoop;
+use crate::packet_rules::jumps::RuleReason;
+use crate::packet_rules::restore::{PART, RuleChange, restore_in_parts, restore_input};
+use crate::packet_rules::saved::words;
+use crate::packet_rules::spellings::{Doubts, only_we_wrote};
 use crate::worlds::iptables::{IptablesError, loud_steps};
 
 /// Changes that are named in a line of the log; of more the number is told.
@@ -84,8 +84,8 @@ impl ServicesLoop {
         self.was_refused = result.is_err();
         if let Err(error) = result {
             // Of several transactions some may be written.
-            self.reading.present = None;
-            if before.is_some() && before != self.reading.generation {
+            self.rules.forget();
+            if before.is_some() && before != self.rules.generation() {
                 // What the rules lead to may be gone: that is no service's fault.
                 tracing::debug!(%error, "rules that others changed meanwhile are read, and written then");
                 outcome.is_outdated = true;
@@ -105,13 +105,13 @@ impl ServicesLoop {
         let now = self.deps.iptables.generation().await;
         let only_we = only_we_wrote(before, loud_steps(&input), now);
         // What is there follows from what was, if nobody wrote but this agent. Else it is read again.
-        self.reading.generation = now.filter(|_| only_we && before == self.reading.generation);
+        let generation = now.filter(|_| only_we && before == self.rules.generation());
         let mut present = Present::clone(&observed.present);
         let mut doubts = Doubts::new();
         for change in changes {
             self.note(observed, change, &mut present, &mut doubts);
         }
-        self.reading.present = Some(Arc::new(present));
+        self.rules.note(present, generation);
         if only_we && !doubts.is_empty() {
             self.settle_doubts(doubts, now).await;
         }
@@ -153,7 +153,7 @@ impl ServicesLoop {
     /// Looks how what was just written is printed. `written_at` is the kernel's count that we left.
     async fn settle_doubts(&mut self, doubts: Doubts<Fingerprint>, written_at: Option<u32>) {
         // What can't be read now is in doubt again after the next look.
-        let Ok(present) = self.read_all(written_at).await else { return };
+        let Ok(present) = self.rules.read_all(written_at).await else { return };
         if self.deps.iptables.generation().await == written_at {
             self.spellings.learn(doubts, |chain| present.chains.get(chain));
         }
@@ -188,7 +188,7 @@ impl ServicesLoop {
 }
 
 /// `rules (nat/MK8S-SERVICES differed, … and 20 more)`.
-fn summary(planned: &[(RuleChange, Why)]) -> String {
+fn summary(planned: &[(RuleChange, RuleReason)]) -> String {
     let named: Vec<String> =
         planned.iter().take(NAMED_MAX).map(|(change, why)| format!("{change} {why}")).collect();
     let mut text = format!("rules ({}", named.join(", "));

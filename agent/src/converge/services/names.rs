@@ -7,7 +7,8 @@ use schema::kinds::pod::Protocol;
 use schema::meta::NamespacedName;
 use sha2::{Digest as _, Sha256};
 
-use crate::converge::network::render::{ChainRef, Jump, Names, Table};
+use crate::packet_rules::chain::{ChainRef, Jump, Table};
+use crate::packet_rules::names::Names;
 
 /// Characters after `-SVC-`: 80 bits, of which two services never share all.
 const SUFFIX: usize = 16;

@@ -13,11 +13,11 @@ use schema::meta::NamespacedName;
 use super::names::ServiceNames;
 use super::present::{Fingerprint, Present};
 use super::render::{ChainRules, Place, ServiceRules, UdpFront, UdpServing, fixed_rules};
-use crate::converge::network::parse::after;
-use crate::converge::network::plan::{Why, jump_changes};
-use crate::converge::network::render::{ChainRef, Table};
-use crate::converge::network::restore::RuleChange;
-use crate::converge::network::spellings::Known;
+use crate::packet_rules::chain::{ChainRef, Table};
+use crate::packet_rules::jumps::{RuleReason, jump_changes};
+use crate::packet_rules::restore::RuleChange;
+use crate::packet_rules::saved::after;
+use crate::packet_rules::spellings::KnownSpellings;
 use crate::worlds::iptables::UdpFlow;
 
 /// All rules as they should be.
@@ -67,7 +67,7 @@ pub struct Observed {
     /// The rules as they are.
     pub present: Arc<Present>,
     /// Chains that this iptables prints otherwise than they were written: what was, and what is then.
-    pub spellings: Arc<Known<Fingerprint>>,
+    pub spellings: Arc<KnownSpellings<Fingerprint>>,
     /// The node's own address.
     pub node: Option<Ipv4Addr>,
     /// For which the last look at UDP connections was; none since the start of the agent.
@@ -87,7 +87,7 @@ impl Observed {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServicesPlan {
     /// Changes of rules; what packets meet of them in one transaction per table.
-    pub rules: Vec<(RuleChange, Why)>,
+    pub rules: Vec<(RuleChange, RuleReason)>,
     /// Chains among these to which no rule leads yet that packets meet: they may be written before.
     pub unreached: BTreeSet<ChainRef>,
     /// UDP connections to what is named here go, unless they lead to one of its endpoints.
@@ -116,7 +116,7 @@ pub fn plan(observed: &Observed) -> ServicesPlan {
 
 /// The chains that are written and that no packet comes to now: those that are not there, and, where no
 /// rule of a table leads to ours, all of that table, as after a flush of all its rules.
-fn unreached(observed: &Observed, changes: &[(RuleChange, Why)]) -> BTreeSet<ChainRef> {
+fn unreached(observed: &Observed, changes: &[(RuleChange, RuleReason)]) -> BTreeSet<ChainRef> {
     let Observed { present, names, .. } = observed;
     let leads = |table: Table, rule: &[String]| {
         let target = after(rule, "-j").or_else(|| after(rule, "-g"));
@@ -129,21 +129,26 @@ fn unreached(observed: &Observed, changes: &[(RuleChange, Why)]) -> BTreeSet<Cha
     };
     let reached = BTreeMap::from([Table::Filter, Table::Nat].map(|table| (table, is_reached(table))));
     let written = changes.iter().filter_map(|(change, why)| match change {
-        RuleChange::WriteChain { chain, .. } if *why == Why::Missing || !reached[&chain.table] => Some(chain),
+        RuleChange::WriteChain { chain, .. } if *why == RuleReason::Missing || !reached[&chain.table] => {
+            Some(chain)
+        }
         _ => None,
     });
     written.cloned().collect()
 }
 
-fn plan_chains<'a>(observed: &'a Observed, changes: &mut Vec<(RuleChange, Why)>) -> HashSet<&'a ChainRef> {
+fn plan_chains<'a>(
+    observed: &'a Observed,
+    changes: &mut Vec<(RuleChange, RuleReason)>,
+) -> HashSet<&'a ChainRef> {
     let mut wanted = HashSet::new();
     for (chain, rules) in observed.wanted.chains() {
         let why = match observed.present.chains.get(chain) {
-            None => Some(Why::Missing),
+            None => Some(RuleReason::Missing),
             Some(there) if *there == rules.fingerprint => None,
             Some(there) => {
                 let known = observed.spellings.get(chain);
-                (known != Some(&(rules.fingerprint, *there))).then_some(Why::Differs)
+                (known != Some(&(rules.fingerprint, *there))).then_some(RuleReason::Differs)
             }
         };
         if let Some(why) = why {
@@ -156,14 +161,18 @@ fn plan_chains<'a>(observed: &'a Observed, changes: &mut Vec<(RuleChange, Why)>)
 }
 
 /// No rule of ours leads to these any more once the others are written.
-fn plan_removals(observed: &Observed, wanted: &HashSet<&ChainRef>, changes: &mut Vec<(RuleChange, Why)>) {
+fn plan_removals(
+    observed: &Observed,
+    wanted: &HashSet<&ChainRef>,
+    changes: &mut Vec<(RuleChange, RuleReason)>,
+) {
     let empty = ChainRules::new(Vec::new()).fingerprint;
     for (chain, there) in observed.present.chains.iter().filter(|(chain, _)| !wanted.contains(chain)) {
         if !observed.present.held.contains(chain) {
-            changes.push((RuleChange::DropChain { chain: chain.clone() }, Why::Surplus));
+            changes.push((RuleChange::DropChain { chain: chain.clone() }, RuleReason::Surplus));
         } else if *there != empty {
             let write = RuleChange::WriteChain { chain: chain.clone(), rules: Vec::new() };
-            changes.push((write, Why::Surplus));
+            changes.push((write, RuleReason::Surplus));
         }
     }
 }

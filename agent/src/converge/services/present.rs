@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hasher as _};
 
 use super::names::ServiceNames;
-use crate::converge::network::parse::{SavedLine, SavedRules, after, each_word, saved_lines, words};
-use crate::converge::network::render::ChainRef;
-use crate::converge::network::spellings::ChainText;
+use crate::packet_rules::chain::ChainRef;
+use crate::packet_rules::saved::{SavedLine, SavedRules, after, each_word, saved_lines, words};
+use crate::packet_rules::spellings::ChainText;
 
 /// Of a chain's rules in order, word by word, however they are quoted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

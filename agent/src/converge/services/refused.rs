@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::plan::Wanted;
 use super::render::ServiceRules;
-use crate::converge::network::render::{ChainRef, Table};
+use crate::packet_rules::chain::{ChainRef, Table};
 use crate::worlds::iptables::IptablesError;
 
 /// After this time a refused service is tried once more: the cause may have been memory, or a module of

@@ -17,7 +17,7 @@ use schema::records::{ServicePortRecord, ServiceRecord};
 
 use super::names::{Role, ServiceNames, word_of};
 use super::present::{Fingerprint, fingerprint};
-use crate::converge::network::render::{ChainRef, Table};
+use crate::packet_rules::chain::{ChainRef, Table};
 
 /// The bit of a packet's mark that asks for masquerade; kube-proxy's, and of one meaning for all who
 /// use it: whichever instance masquerades first does what the other would.

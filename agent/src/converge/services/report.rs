@@ -14,10 +14,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::ServicesLoop;
 use super::act::{Outcome, Refusal};
 use super::plan::Observed;
 use super::refused::RETRY;
+use super::state::ServicesLoop;
 
 /// Between two writes, and between two tries when the store does not answer.
 const SPACING: Duration = Duration::from_secs(1);
@@ -55,7 +55,7 @@ impl ServicesLoop {
         }
         match error.is_empty() {
             true if !is_done => Ok(Next::After(AGAIN)),
-            true => Ok(self.read_again.map_or(Next::Interval, Next::After)),
+            true => Ok(self.rules.read_again().map_or(Next::Interval, Next::After)),
             false => Err(LoopError::message(error)),
         }
     }

@@ -10,8 +10,7 @@ use schema::kinds::pod::Protocol;
 use schema::meta::NamespacedName;
 use schema::records::{Endpoint, ServiceRecord, dns_address, gateway_address};
 
-use super::{Entry, TTL, VERSION, Zone, ZoneSettings};
-use super::{address_record, pointer, reverse_name};
+use super::{Entry, TTL, VERSION, Zone, ZoneSettings, address_record, pointer, reverse_name};
 use crate::catalog::Catalog;
 use crate::desired::Source;
 

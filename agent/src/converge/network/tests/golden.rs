@@ -2,9 +2,10 @@
 
 use HostPortProtocol::{Tcp, Udp};
 
-use super::super::plan::{plan, removal};
-use super::super::restore::restore_input;
+use super::super::plan::plan;
 use super::*;
+use crate::packet_rules::jumps::removal;
+use crate::packet_rules::restore::restore_input;
 
 fn input(observed: &Observed) -> String {
     let plan = plan(observed);

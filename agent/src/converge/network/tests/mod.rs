@@ -13,10 +13,12 @@ use schema::records::Subnet;
 use tokio::sync::watch;
 
 use super::plan::{Observed, first_claims};
-use super::render::{ChainRef, HostPortProtocol, Model, Names, gateway_of};
+use super::render::{HostPortProtocol, Model, gateway_of};
 use super::{NetworkDeps, NetworkLoop, NetworkSettings};
-use crate::converge::network::parse::saved_rules;
 use crate::converge::pod_table::PodTable;
+use crate::packet_rules::chain::ChainRef;
+use crate::packet_rules::names::Names;
+use crate::packet_rules::saved::saved_rules;
 use crate::worlds::iptables::Iptables;
 use crate::worlds::netlink::{Bridge, Netlink, Tunnels};
 
@@ -84,7 +86,7 @@ fn observed(model: Model, saved: &str) -> Observed {
         tunnel: None,
         tunnel_failure: None,
         bridge_is_whole: true,
-        saved: saved_rules(saved, |chain| bases.contains(chain) || ours.contains(chain)),
+        saved: saved_rules(saved, |chain| bases.contains(chain) || ours.contains(chain)).into(),
         spellings: Arc::default(),
         model,
     }

@@ -13,13 +13,14 @@ use schema::meta::NamespacedName;
 use schema::records::{Subnet, Vtep};
 use tokio::sync::watch;
 
-use super::super::plan::{Why, plan};
+use super::super::plan::plan;
 use super::super::{NetworkLoop, NetworkSettings};
 use super::*;
 use crate::catalog::{Catalog, Peer};
 use crate::converge::pod_table::{PodNet, PodTable};
-use crate::converge::services::tests::{BARE, after_restore};
 use crate::desired::Source;
+use crate::packet_rules::jumps::RuleReason;
+use crate::packet_rules::testing::{BARE, after_restore};
 use crate::worlds::iptables::{FakeIptables, StaleUdp};
 use crate::worlds::netlink::{FakeNetlink, Tunnel};
 
@@ -58,7 +59,7 @@ fn every_change_says_why() {
     let sentences: Vec<String> = plan.rules.iter().map(|(change, why)| format!("{change} {why}")).collect();
     assert!(sentences.contains(&"filter/MK8S-FORWARD differed".to_owned()), "{sentences:?}");
     assert!(sentences.contains(&"filter/FORWARD -j MK8S-FORWARD was missing".to_owned()), "{sentences:?}");
-    assert!(plan.rules.iter().any(|(_, why)| *why == Why::Missing));
+    assert!(plan.rules.iter().any(|(_, why)| *why == RuleReason::Missing));
 }
 
 struct Rig {
@@ -277,8 +278,8 @@ async fn changes_without_end_are_read_at_a_bounded_share_and_none_waits_for_a_fu
     assert!(plan.is_empty() && rig.iptables.rules().saves == saves, "too soon to read again");
     let outcome = rig.network.act(&observed, plan).await;
     let next = rig.network.report(observed, outcome).await.unwrap();
-    assert_eq!(next, Next::After(Duration::from_millis(2_500)));
-    tokio::time::advance(Duration::from_millis(2_500)).await;
+    assert_eq!(next, Next::After(Duration::from_millis(1_500)));
+    tokio::time::advance(Duration::from_millis(1_500)).await;
     assert_eq!(run(&mut rig).await, Ok(true));
     assert_eq!(rig.iptables.rules().saved, whole);
     assert_eq!(run(&mut rig).await, Ok(false), "what it wrote it reads at once");

@@ -15,11 +15,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::refused::{RETRY, Refusals};
 use super::super::{RulesWriter, ServicesDeps, ServicesLoop};
-use super::laws::after_restore;
 use super::*;
 use crate::catalog::Catalog;
 use crate::desired::Source;
 use crate::node_address::NodeAddress;
+use crate::packet_rules::testing::after_restore;
 use crate::worlds::iptables::{FakeIptables, UdpFlow};
 
 pub(super) struct Rig {

@@ -2,7 +2,7 @@
 
 use super::super::names::Role;
 use super::*;
-use crate::converge::network::render::{ChainRef, Table};
+use crate::packet_rules::chain::{ChainRef, Table};
 
 /// The rules of the service `web`, with the chains in the order of a packet's way.
 fn golden(record: &ServiceRecord) -> String {

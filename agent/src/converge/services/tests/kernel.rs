@@ -14,12 +14,12 @@ use tokio::sync::watch;
 use super::super::{ServicesDeps, ServicesLoop};
 use super::*;
 use crate::catalog::Catalog;
-use crate::converge::network::parse::saved_rules;
-use crate::converge::network::plan::removal;
 use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings};
 use crate::converge::pod_table::PodTable;
 use crate::desired::Source;
 use crate::node_address::NodeAddress;
+use crate::packet_rules::jumps::removal;
+use crate::packet_rules::saved::saved_rules;
 use crate::testing::{TestNamespace, in_pod, inside};
 use crate::worlds::iptables::{Iptables as _, RealIptables};
 use crate::worlds::netlink::{Netlink as _, PodLink, RealNetlink, host_link_name};
@@ -378,7 +378,7 @@ async fn what_was_written_is_what_is_wanted_for_this_agent_and_the_next() {
     // Known without looking: the kernel's count went on by as many as tables were written.
     for endpoint in ["10.244.3.7:80", "10.244.3.8:80"] {
         node.serve(&[("all", &web(&[endpoint]))]).await;
-        assert_eq!(node.services.reading.generation, node.iptables.generation().await);
+        assert_eq!(node.services.rules.generation(), node.iptables.generation().await);
     }
     node.serve(&[]).await;
     let text = node.iptables.save().await.unwrap();

@@ -10,9 +10,9 @@ use proptest::prelude::*;
 use super::super::plan::stale_flows;
 use super::super::render::{UdpFront, UdpServing};
 use super::*;
-use crate::converge::network::parse::{after, saved_rules};
-use crate::converge::network::plan::removal;
-use crate::converge::network::render::ChainRef;
+use crate::packet_rules::chain::ChainRef;
+use crate::packet_rules::jumps::removal;
+use crate::packet_rules::saved::{after, saved_rules};
 use crate::worlds::iptables::UdpFlow;
 
 /// No service has one port of one protocol twice.
@@ -53,51 +53,6 @@ pub(super) fn any_cluster() -> impl Strategy<Value = Wanted> {
         let pairs: Vec<(&str, &ServiceRecord)> = names.iter().map(String::as_str).zip(&records).collect();
         wanted(&pairs)
     })
-}
-
-/// What the kernel has after this was restored on top of what `there` says.
-pub(crate) fn after_restore(there: &str, input: &str) -> String {
-    let mut tables: BTreeMap<String, BTreeMap<String, Vec<String>>> = BTreeMap::new();
-    for text in [there, input] {
-        let mut table = String::new();
-        for line in text.lines() {
-            let words: Vec<&str> = line.split(' ').collect();
-            let chains = tables.entry(table.clone()).or_default();
-            match words[0] {
-                "-A" => {
-                    let rules = chains.get_mut(words[1]).expect("a rule of a chain that is not there");
-                    rules.push(words[2..].join(" "));
-                }
-                "-I" => chains.entry(words[1].into()).or_default().insert(0, words[3..].join(" ")),
-                "-D" => {
-                    let rules = chains.get_mut(words[1]).expect("a rule of a chain that is not there");
-                    let at = rules.iter().position(|rule| *rule == words[2..].join(" "));
-                    rules.remove(at.expect("a rule that is not there can't be deleted"));
-                }
-                "-X" => {
-                    let rules = chains.remove(words[1]).expect("a chain that is not there");
-                    let jump = format!("-j {}", words[1]);
-                    assert!(rules.is_empty(), "{line}: it has rules");
-                    assert!(!chains.values().flatten().any(|rule| rule.ends_with(&jump)), "{line}: in use");
-                }
-                _ if line.starts_with('*') => table = line[1..].to_owned(),
-                _ if line.starts_with(':') => {
-                    chains.insert(words[0][1..].to_owned(), Vec::new());
-                }
-                _ => {}
-            }
-        }
-    }
-    let mut text = String::new();
-    for (table, chains) in tables.iter().filter(|(table, _)| !table.is_empty()) {
-        text.push_str(&format!("*{table}\n"));
-        chains.keys().for_each(|chain| text.push_str(&format!(":{chain} - [0:0]\n")));
-        for (chain, rules) in chains {
-            rules.iter().for_each(|rule| text.push_str(&format!("-A {chain} {rule}\n")));
-        }
-        text.push_str("COMMIT\n");
-    }
-    text
 }
 
 /// What others have there: Docker, a kube-proxy, another instance, someone's hand.

@@ -15,12 +15,12 @@ use schema::kinds::pod::Protocol;
 use schema::meta::NamespacedName;
 use schema::records::{Endpoint, ServicePortRecord, ServiceRecord};
 
-pub(crate) use self::laws::after_restore;
 use super::names::ServiceNames;
 use super::plan::{Observed, UdpSettled, Wanted, plan};
 use super::present::{Present, present};
 use super::render::{Place, service_rules};
-use crate::converge::network::restore::restore_input;
+use crate::packet_rules::restore::restore_input;
+use crate::packet_rules::testing::{BARE, after_restore};
 
 fn place() -> Place {
     Place {
@@ -93,20 +93,6 @@ fn input(observed: &Observed) -> String {
     let changes: Vec<_> = plan(observed).rules.into_iter().map(|(change, _)| change).collect();
     restore_input(&changes)
 }
-
-/// A kernel without a rule.
-pub(crate) const BARE: &str = "\
-*filter
-:INPUT - [0:0]
-:FORWARD - [0:0]
-:OUTPUT - [0:0]
-COMMIT
-*nat
-:PREROUTING - [0:0]
-:OUTPUT - [0:0]
-:POSTROUTING - [0:0]
-COMMIT
-";
 
 /// What is on a node that had no rules once these services are programmed.
 fn programmed(services: &[(&str, &ServiceRecord)]) -> String {

@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use super::kernel::{Node, converge};
 use super::laws::{OTHERS, any_cluster};
 use super::*;
-use crate::converge::network::parse::{SavedRules, after, saved_rules};
-use crate::converge::network::render::{ChainRef, Table};
-use crate::converge::network::restore::restore_in_parts;
+use crate::packet_rules::chain::{ChainRef, Table};
+use crate::packet_rules::restore::restore_in_parts;
+use crate::packet_rules::saved::{SavedRules, after, saved_rules};
 use crate::worlds::iptables::Iptables as _;
 
 /// The rules of a table that packets come to.

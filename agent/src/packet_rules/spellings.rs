@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::parse::Words;
-use super::render::ChainRef;
+use super::chain::ChainRef;
+use super::saved::Words;
 
 /// A chain's rules in a form that can be compared.
 pub trait ChainText: Clone + PartialEq {
@@ -25,7 +25,7 @@ impl ChainText for Vec<Words> {
 }
 
 /// By chain: what was written, and what is printed then.
-pub type Known<T> = BTreeMap<ChainRef, (T, T)>;
+pub type KnownSpellings<T> = BTreeMap<ChainRef, (T, T)>;
 
 /// Chains that may have another spelling: how they were printed before they were written once more.
 pub type Doubts<T> = BTreeMap<ChainRef, T>;
@@ -35,7 +35,7 @@ pub type Doubts<T> = BTreeMap<ChainRef, T>;
 pub struct Spellings<T> {
     /// As written last.
     written: BTreeMap<ChainRef, T>,
-    known: Arc<Known<T>>,
+    known: Arc<KnownSpellings<T>>,
 }
 
 impl<T> Default for Spellings<T> {
@@ -46,7 +46,7 @@ impl<T> Default for Spellings<T> {
 
 impl<T: ChainText> Spellings<T> {
     /// All that are known.
-    pub fn known(&self) -> Arc<Known<T>> {
+    pub fn known(&self) -> Arc<KnownSpellings<T>> {
         Arc::clone(&self.known)
     }
 

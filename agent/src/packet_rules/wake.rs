@@ -21,7 +21,7 @@ const TRY_EVERY: Duration = Duration::from_secs(10);
 /// Nudges all of these after each change of rules by anyone but this agent's loops in chains of their own,
 /// until it is told to end. A loop that changed one of the kernel's chains itself knows that by the count,
 /// and does nothing.
-pub async fn watch(iptables: Arc<dyn Iptables>, nudges: Vec<Nudge>, shutdown: CancellationToken) {
+pub async fn on_change(iptables: Arc<dyn Iptables>, nudges: Vec<Nudge>, shutdown: CancellationToken) {
     let ask = async {
         let mut known = None;
         loop {
@@ -49,7 +49,7 @@ mod tests {
         let iptables = Arc::new(FakeIptables::default());
         let (nudge, nudged) = Nudge::new();
         let shutdown = CancellationToken::new();
-        let ending = tokio::spawn(watch(Arc::clone(&iptables) as _, vec![nudge], shutdown.clone()));
+        let ending = tokio::spawn(on_change(Arc::clone(&iptables) as _, vec![nudge], shutdown.clone()));
         let heard = async |seconds: u64| {
             tokio::time::timeout(Duration::from_secs(seconds), nudged.wait()).await.is_ok()
         };

@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};
 
-use super::render::{ChainRef, Table};
+use super::chain::{ChainRef, Table};
 
 /// Chains of one transaction when there are more: the list costs nothing yet, and a transaction little.
 pub const PART: usize = 128;

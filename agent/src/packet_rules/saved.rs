@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::render::{ChainRef, Table};
+use super::chain::{ChainRef, Table};
 
 /// A rule as its words, without `-A CHAIN`; quotes are resolved.
 pub type Words = Vec<String>;

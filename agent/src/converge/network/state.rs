@@ -1,0 +1,144 @@
+//! What the network loop stands on, and what it keeps between runs.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use schema::control::Nudge;
+use schema::records::{Subnet, Vtep};
+use tokio::sync::watch;
+
+use super::tunnel::Origin;
+use crate::catalog::Catalog;
+use crate::converge::pod_table::PodTable;
+use crate::packet_rules::chain::ChainRef;
+use crate::packet_rules::names::Names;
+use crate::packet_rules::reader::RulesReader;
+use crate::packet_rules::saved::{SavedRules, Words, saved_rules};
+use crate::packet_rules::spellings::Spellings;
+use crate::worlds::iptables::Iptables;
+use crate::worlds::netlink::{Netlink, Tunnels};
+
+/// What the loop is told once.
+#[derive(Debug, Clone)]
+pub struct NetworkSettings {
+    /// Keeps several Minik8s on one machine apart.
+    pub instance: String,
+    /// Names of bridge and chains.
+    pub names: Names,
+    /// Largest packet of pods in bytes.
+    pub pod_mtu: u32,
+    /// The node's address; none: what its routes say, which may change.
+    pub node_ip: Option<IpAddr>,
+    /// How the tunnel between nodes is told from others.
+    pub vxlan: Vxlan,
+    /// The tunnel stands without other nodes too: systemd-resolved needs a link that is always up.
+    pub tunnel_without_peers: bool,
+}
+
+/// What all nodes of a cluster have in common, and no two clusters on one machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Vxlan {
+    /// Number of the network.
+    pub vni: u32,
+    /// UDP port.
+    pub port: u16,
+}
+
+impl Default for Vxlan {
+    /// The numbers of the kernel and of flannel.
+    fn default() -> Self {
+        Self { vni: 1, port: 8472 }
+    }
+}
+
+impl NetworkSettings {
+    /// The settings of an instance.
+    pub fn new(instance: &str, pod_mtu: u32) -> Self {
+        let (names, vxlan) = (Names::of(instance), Vxlan::default());
+        Self {
+            instance: instance.to_owned(),
+            names,
+            pod_mtu,
+            node_ip: None,
+            vxlan,
+            tunnel_without_peers: false,
+        }
+    }
+}
+
+/// What the loop reads and writes.
+pub struct NetworkDeps {
+    /// The kernel's links.
+    pub netlink: Arc<dyn Netlink>,
+    /// The tunnel to the other nodes.
+    pub tunnels: Arc<dyn Tunnels>,
+    /// The kernel's rules.
+    pub iptables: Arc<dyn Iptables>,
+    /// The node's range of addresses.
+    pub subnet: watch::Receiver<Option<Subnet>>,
+    /// The node's pods.
+    pub pods: watch::Receiver<PodTable>,
+    /// The other nodes.
+    pub catalog: watch::Receiver<Arc<Catalog>>,
+    /// The end of the tunnel, once it stands, for the node's record.
+    pub vtep: watch::Sender<Option<Vtep>>,
+    /// The node's address, once it is settled; never written when the settings name one.
+    pub address: watch::Sender<Option<IpAddr>>,
+    /// Wakes whose jumps have to stand before ours.
+    pub rules_changed: Nudge,
+}
+
+/// The loop.
+pub struct NetworkLoop {
+    pub(super) settings: NetworkSettings,
+    pub(super) netlink: Arc<dyn Netlink>,
+    pub(super) tunnels: Arc<dyn Tunnels>,
+    pub(super) iptables: Arc<dyn Iptables>,
+    pub(super) subnet: watch::Receiver<Option<Subnet>>,
+    pub(super) pods: watch::Receiver<PodTable>,
+    pub(super) catalog: watch::Receiver<Arc<Catalog>>,
+    pub(super) vtep: watch::Sender<Option<Vtep>>,
+    pub(super) address: watch::Sender<Option<IpAddr>>,
+    pub(super) rules_changed: Nudge,
+    /// Where the tunnel leaves from.
+    pub(super) origin: Origin,
+    /// Our chains and the kernel's.
+    pub(super) rules: RulesReader<SavedRules>,
+    /// Why the tunnel is not as it should be, as told last.
+    pub(super) tunnel_failure: Option<String>,
+    /// Asked once: it can't change while we run.
+    pub(super) random_fully: Option<bool>,
+    /// What was written, and how this iptables prints it.
+    pub(super) spellings: Spellings<Vec<Words>>,
+}
+
+impl NetworkLoop {
+    /// A loop that has seen nothing yet.
+    pub fn new(settings: NetworkSettings, deps: NetworkDeps) -> Self {
+        let NetworkDeps { netlink, tunnels, iptables, subnet, pods, catalog, vtep, address, rules_changed } =
+            deps;
+        let bases: BTreeSet<ChainRef> = settings.names.jumps().into_iter().map(|jump| jump.base).collect();
+        let ours: BTreeSet<ChainRef> = settings.names.chains().into_iter().cloned().collect();
+        let parse =
+            move |text: &str| saved_rules(text, |chain| bases.contains(chain) || ours.contains(chain));
+        let rules = RulesReader::new(Arc::clone(&iptables), parse);
+        Self {
+            rules,
+            settings,
+            netlink,
+            tunnels,
+            iptables,
+            subnet,
+            pods,
+            catalog,
+            vtep,
+            address,
+            rules_changed,
+            origin: Origin::default(),
+            tunnel_failure: None,
+            random_fully: None,
+            spellings: Spellings::default(),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What the services loop stands on, and what it keeps between runs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use schema::meta::NamespacedName;
+use schema::records::{RulesStatus, ServiceRecord, Subnet};
+use schema::snapshot::Versioned;
+use schema::store::events::EventRecorder;
+use tokio::sync::watch;
+
+use super::names::ServiceNames;
+use super::plan::{UdpSettled, Wanted};
+use super::present::{Fingerprint, Present, present};
+use super::refused::Refusals;
+use super::render::{Place, ServiceRules};
+use crate::catalog::Catalog;
+use crate::node_address::NodeAddress;
+use crate::packet_rules::reader::RulesReader;
+use crate::packet_rules::spellings::Spellings;
+use crate::worlds::iptables::Iptables;
+
+/// What the loop stands on.
+pub struct ServicesDeps {
+    /// This node.
+    pub node: String,
+    /// Its address.
+    pub address: NodeAddress,
+    /// Keeps several Minik8s on one machine apart.
+    pub instance: String,
+    /// The kernel's rules.
+    pub iptables: Arc<dyn Iptables>,
+    /// This node's range of addresses.
+    pub subnet: watch::Receiver<Option<Subnet>>,
+    /// What is known of the cluster.
+    pub catalog: watch::Receiver<Arc<Catalog>>,
+    /// What other nodes may know; a [`RulesWriter`] writes it.
+    pub status: watch::Sender<Option<RulesStatus>>,
+    /// What people are told.
+    pub events: EventRecorder,
+    /// Newest revision of etcd's services that the rules follow: whoever takes an endpoint down waits
+    /// for it.
+    pub programmed: watch::Sender<i64>,
+}
+
+/// The loop.
+pub struct ServicesLoop {
+    pub(super) deps: ServicesDeps,
+    pub(super) names: ServiceNames,
+    /// Asked once: it can't change while we run.
+    pub(super) random_fully: Option<bool>,
+    pub(super) rendered: Rendered,
+    /// Our chains and the kernel's.
+    pub(super) rules: RulesReader<Present>,
+    /// What was written, and how this iptables prints it.
+    pub(super) spellings: Spellings<Fingerprint>,
+    pub(super) udp_settled: Option<UdpSettled>,
+    /// When the rules came to the revision that is told.
+    pub(super) programmed_at: Option<Timestamp>,
+    /// The last input was refused.
+    pub(super) was_refused: bool,
+}
+
+/// The rules of the catalog that was seen last: a service that is the same is not rendered again.
+#[derive(Default)]
+pub(super) struct Rendered {
+    pub(super) place: Option<Place>,
+    pub(super) catalog: Option<Arc<Catalog>>,
+    pub(super) services: BTreeMap<NamespacedName, (Arc<Versioned<ServiceRecord>>, Arc<ServiceRules>)>,
+    pub(super) wanted: Arc<Wanted>,
+    /// Services whose rules iptables does not take.
+    pub(super) refused: Refusals,
+}
+
+impl ServicesLoop {
+    /// A loop that has seen nothing yet.
+    pub fn new(deps: ServicesDeps) -> Self {
+        let names = ServiceNames::of(&deps.instance);
+        let ours = names.clone();
+        let rules = RulesReader::new(Arc::clone(&deps.iptables), move |text| present(text, &ours));
+        Self {
+            names,
+            rules,
+            deps,
+            random_fully: None,
+            rendered: Rendered::default(),
+            spellings: Spellings::default(),
+            udp_settled: None,
+            programmed_at: None,
+            was_refused: false,
+        }
+    }
+}

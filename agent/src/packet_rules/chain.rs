@@ -1,0 +1,54 @@
+//! Tables, chains, and the jumps that lead into ours.
+
+use std::fmt;
+
+/// A table of rules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Table {
+    /// What may pass.
+    Filter,
+    /// Which addresses are rewritten.
+    Nat,
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Table::Filter => "filter",
+            Table::Nat => "nat",
+        })
+    }
+}
+
+/// A chain in its table.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChainRef {
+    /// The table.
+    pub table: Table,
+    /// The chain.
+    pub chain: String,
+}
+
+impl ChainRef {
+    /// A chain in its table.
+    pub fn new(table: Table, chain: impl Into<String>) -> Self {
+        Self { table, chain: chain.into() }
+    }
+}
+
+impl fmt::Display for ChainRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.table, self.chain)
+    }
+}
+
+/// A rule in a chain of the kernel that leads into one of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Jump {
+    /// Where the rule stands.
+    pub base: ChainRef,
+    /// Our chain.
+    pub to: String,
+    /// The rule without `-A CHAIN`.
+    pub rule: String,
+}

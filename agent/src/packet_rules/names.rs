@@ -1,0 +1,57 @@
+//! Names of an instance's links and of the chains of its network loop.
+
+use super::chain::{ChainRef, Jump, Table};
+
+/// The names that an instance uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Names {
+    /// `mk8s0`.
+    pub bridge: String,
+    /// `mk8s.1`.
+    pub tunnel: String,
+    /// `MK8S-FORWARD`.
+    pub forward: ChainRef,
+    /// `MK8S-INPUT`.
+    pub input: ChainRef,
+    /// `MK8S-HOSTPORT`.
+    pub hostport: ChainRef,
+    /// `MK8S-POSTROUTING`.
+    pub postrouting: ChainRef,
+}
+
+impl Names {
+    /// The names of `instance`.
+    pub fn of(instance: &str) -> Self {
+        let prefix = instance.to_ascii_uppercase();
+        Self {
+            bridge: format!("{instance}0"),
+            tunnel: format!("{instance}.1"),
+            forward: ChainRef::new(Table::Filter, format!("{prefix}-FORWARD")),
+            input: ChainRef::new(Table::Filter, format!("{prefix}-INPUT")),
+            hostport: ChainRef::new(Table::Nat, format!("{prefix}-HOSTPORT")),
+            postrouting: ChainRef::new(Table::Nat, format!("{prefix}-POSTROUTING")),
+        }
+    }
+
+    /// All chains of this instance.
+    pub fn chains(&self) -> [&ChainRef; 4] {
+        [&self.forward, &self.input, &self.hostport, &self.postrouting]
+    }
+
+    /// The jumps that lead into the chains.
+    pub fn jumps(&self) -> Vec<Jump> {
+        let jump = |base, matches: &str, to: &ChainRef| Jump {
+            base: ChainRef::new(to.table, base),
+            to: to.chain.clone(),
+            rule: format!("{matches}-j {}", to.chain),
+        };
+        let local = "-m addrtype --dst-type LOCAL ";
+        vec![
+            jump("FORWARD", "", &self.forward),
+            jump("INPUT", "", &self.input),
+            jump("PREROUTING", local, &self.hostport),
+            jump("OUTPUT", local, &self.hostport),
+            jump("POSTROUTING", "", &self.postrouting),
+        ]
+    }
+}
