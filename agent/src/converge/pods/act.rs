@@ -6,39 +6,40 @@ use schema::records::EventType;
 use tokio_util::sync::CancellationToken;
 
 use super::facts::{Busy, Observed};
-use super::ledger::Retry;
+use super::reports::{Report, Retry};
 use super::steps::{Decision, PodsPlan, Task, Why};
+use super::supervisor::Supervisor;
 use super::worker::{PodId, Worker};
 use crate::desired::Desired;
 
 /// Begins everything in the plan.
-pub fn begin(worker: &Worker, plan: &mut PodsPlan, observed: &Observed, shutdown: &CancellationToken) {
-    let memory = &observed.memory;
+pub fn begin(worker: &Worker, supervisor: &mut Supervisor, plan: &mut PodsPlan, observed: &Observed) {
+    let work = &observed.work;
     for slot in &plan.cancel_pulls {
-        if let Some(pulling) = memory.pulling.get(slot) {
+        if let Some(pulling) = work.pulling.get(slot) {
             tracing::debug!(uid = slot.0, container = slot.1, "nobody wants the image that is pulled");
             pulling.cancel.cancel();
         }
     }
-    worker.ledger.set_last_address(plan.last_address.or(memory.last_address));
+    supervisor.set_last_address(plan.last_address.or(work.last_address));
     for (uid, decision) in &mut plan.pods {
         let id = PodId { pod: decision.pod.clone(), uid: uid.clone() };
         if decision.cancel
-            && let Some(busy) = memory.busy.get(uid)
+            && let Some(busy) = work.busy.get(uid)
         {
             busy.cancel.cancel();
         }
         tell_why_it_waits(worker, &id, decision);
-        pulls(worker, &id, (decision, &observed.desired), shutdown);
-        kills(worker, &id, decision, shutdown);
+        pulls(worker, supervisor, &id, (decision, &observed.desired));
+        kills(worker, supervisor, &id, decision);
         if let Some(task) = decision.task.take() {
             tracing::debug!(pod = %id.pod, uid, why = %decision.why, ?task, "pod task");
-            spawn(worker.clone(), id, task, shutdown.child_token());
+            spawn(worker.clone(), supervisor, id, task);
         }
     }
     for link in std::mem::take(&mut plan.remove_links) {
         let netlink = Arc::clone(&worker.netlink);
-        tokio::spawn(async move {
+        supervisor.spawn(async move {
             if let Err(error) = netlink.remove_link(&link).await {
                 tracing::warn!(link, %error, "could not remove a link without a pod");
             }
@@ -62,15 +63,18 @@ fn tell_why_it_waits(worker: &Worker, id: &PodId, decision: &Decision) {
     }
 }
 
-fn spawn(worker: Worker, id: PodId, task: Task, cancel: CancellationToken) {
-    let (up, address, ports) = match &task {
-        Task::Up(up) => (true, up.address.map(|a| a.addr()), up.ports.clone()),
-        Task::Down(_) => (false, None, Vec::new()),
+fn spawn(worker: Worker, supervisor: &mut Supervisor, id: PodId, task: Task) {
+    let (down, address, ports) = match &task {
+        Task::Up(up) => (&up.down, up.address.map(|a| a.addr()), up.ports.clone()),
+        Task::Down(down) => (down, None, Vec::new()),
     };
-    let busy = Busy { pod: id.pod.clone(), up, address, ports, cancel: cancel.clone() };
+    let (stops, cancel) =
+        (down.stop.iter().map(|target| target.id.clone()).collect(), CancellationToken::new());
+    let up = matches!(task, Task::Up(_));
+    let busy = Busy { pod: id.pod.clone(), up, address, ports, stops, cancel: cancel.clone() };
     // Calls that block keep it too: they go on when the task is cut off.
-    let in_flight = Arc::new(worker.ledger.begin(id.uid.clone(), busy));
-    tokio::spawn(async move {
+    let in_flight = Arc::new(supervisor.begin_task(id.uid.clone(), busy));
+    supervisor.spawn(async move {
         // Every call of a task may be its last: the next plan finds out what is there.
         let work = async {
             let done = match task {
@@ -79,12 +83,12 @@ fn spawn(worker: Worker, id: PodId, task: Task, cancel: CancellationToken) {
             };
             let slot = (id.uid.clone(), String::new());
             match done {
-                Ok(()) => worker.ledger.clear(&slot),
+                Ok(()) => worker.reporter.send(Report::Clear(slot)),
                 Err(failure) => {
                     tracing::warn!(pod = %id.pod, reason = failure.event, message = %failure, "a pod task failed");
                     worker.tell(&id, EventType::Warning, failure.event, failure.to_string());
-                    let message = failure.to_string();
-                    worker.ledger.fail(slot, failure.reason, message, Retry::Soon);
+                    let (reason, message) = (failure.reason.to_owned(), failure.to_string());
+                    worker.reporter.send(Report::Failed(slot, reason, message, Retry::Soon));
                 }
             }
         };
@@ -92,26 +96,24 @@ fn spawn(worker: Worker, id: PodId, task: Task, cancel: CancellationToken) {
     });
 }
 
-fn kills(worker: &Worker, id: &PodId, decision: &mut Decision, shutdown: &CancellationToken) {
+fn kills(worker: &Worker, supervisor: &mut Supervisor, id: &PodId, decision: &mut Decision) {
     for kill in std::mem::take(&mut decision.kills) {
         // At once: the next plan may come before the task has its turn.
-        let Some(stopping) = worker.ledger.try_begin_stop(&kill.target.id) else { continue };
-        let (worker, id, cancel) = (worker.clone(), id.clone(), shutdown.child_token());
-        tokio::spawn(async move {
-            cancel.run_until_cancelled(worker.kill(&id, &kill, stopping)).await;
-        });
+        let Some(in_flight) = supervisor.begin_kill(&kill.target.id) else { continue };
+        let (worker, id) = (worker.clone(), id.clone());
+        supervisor.spawn(async move { worker.kill(&id, &kill, in_flight).await });
     }
 }
 
-fn pulls(worker: &Worker, id: &PodId, wanted: (&Decision, &Desired), shutdown: &CancellationToken) {
+fn pulls(worker: &Worker, supervisor: &mut Supervisor, id: &PodId, wanted: (&Decision, &Desired)) {
     let (decision, desired) = wanted;
     // Only pods that are wanted get pulls.
     let Some(binding) = desired.pods.get(&id.pod) else { return };
     for pull in &decision.pulls {
-        let cancel = shutdown.child_token();
-        let in_flight = worker.ledger.begin_pull((id.uid.clone(), pull.container.clone()), cancel.clone());
+        let cancel = CancellationToken::new();
+        let in_flight = supervisor.begin_pull(id.slot(&pull.container), cancel.clone());
         let (worker, id, pull, pod) = (worker.clone(), id.clone(), pull.clone(), binding.pod.clone());
-        tokio::spawn(async move {
+        supervisor.spawn(async move {
             let _in_flight = in_flight;
             cancel.run_until_cancelled(worker.pull(&id, &pod, &pull)).await;
         });

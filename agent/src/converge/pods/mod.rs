@@ -36,14 +36,15 @@ pub mod act;
 pub mod container;
 pub mod facts;
 pub mod image;
-pub mod ledger;
 pub mod observe;
 pub mod plan;
 pub mod probe;
 pub mod report;
+pub mod reports;
 pub mod sandbox;
 pub mod status;
 pub mod steps;
+pub mod supervisor;
 pub mod task;
 #[cfg(test)]
 mod tests;
@@ -59,7 +60,6 @@ pub use worker::PauseArchive;
 
 use self::facts::PodFacts;
 use self::image::pulls::Pulls;
-use self::ledger::Ledger;
 use self::observe::{Looker, Stale};
 use self::probe::book::HealthBook;
 use self::probe::perform::Asker;
@@ -68,6 +68,7 @@ use self::probe::target::Targets;
 use self::sandbox::drain_book::DrainBook;
 use self::status::finished::FinishedBook;
 use self::status::statuses::{LAST_WORDS, LastWords, last_reported};
+use self::supervisor::Supervisor;
 use self::worker::Worker;
 
 /// Pods being made at once: more do not go faster on Docker, and hold each other up.
@@ -145,6 +146,7 @@ pub struct PodsLoop {
     address: NodeAddress,
     dns: watch::Receiver<NodeDns>,
     worker: Worker,
+    supervisor: Supervisor,
     book: HealthBook,
     probes: watch::Sender<Arc<Targets>>,
     pod_table: watch::Sender<PodTable>,
@@ -155,7 +157,6 @@ pub struct PodsLoop {
     drains: DrainBook,
     started: Instant,
     helpers: Vec<Helper>,
-    shutdown: CancellationToken,
     _guard: DropGuard,
 }
 
@@ -201,13 +202,14 @@ impl PodsLoop {
             ("probe results", keeping),
             ("probes", probing),
         ];
+        let supervisor = Supervisor::new(deps.nudge);
         let worker = Worker {
             asker,
             docker: Arc::clone(&deps.docker),
             netlink: Arc::clone(&deps.netlink),
             node: Arc::clone(&node),
             pause_archive: deps.pause_image.archive,
-            ledger: Ledger::new(deps.nudge),
+            reporter: supervisor.reporter(),
             events: deps.events,
             files: deps.files,
             creations: Arc::new(Semaphore::new(CREATIONS)),
@@ -224,6 +226,7 @@ impl PodsLoop {
             address: deps.address,
             dns: deps.dns,
             worker,
+            supervisor,
             book,
             probes,
             pod_table: deps.pod_table,
@@ -234,8 +237,7 @@ impl PodsLoop {
             drains,
             started: Instant::now(),
             helpers,
-            _guard: shutdown.clone().drop_guard(),
-            shutdown,
+            _guard: shutdown.drop_guard(),
         })
     }
 
@@ -291,7 +293,7 @@ impl Loop for PodsLoop {
             return Ok(Observation::NotReady("waiting for etcd's first list".to_owned()));
         }
         // Before the listing: a task that ends after this nudges, and is looked at then.
-        let mut memory = self.worker.ledger.snapshot();
+        let mut work = self.supervisor.take_reports().clone();
         let folders = {
             let node = Arc::clone(&self.node);
             tokio::task::spawn_blocking(move || volume::folders::folders(&node.state_dir))
@@ -303,7 +305,7 @@ impl Loop for PodsLoop {
             futures::join!(desired, netlink.list_pod_links(), folders, self.looker.look());
         let mut pods = pods?;
         // After the listing: of what is not in it the end is known by now.
-        memory.ends = self.worker.ledger.ends();
+        work.ends.clone_from(&self.supervisor.take_reports().ends);
         self.images.set_wanted(wanted_images(&desired));
         let (snapshot, kept) = (self.snapshot.current(), self.book.kept());
         let finished = self.finished.look(&self.node, &desired, &snapshot).await;
@@ -338,7 +340,7 @@ impl Loop for PodsLoop {
             pods,
             links: links.ok(),
             folders: folders.unwrap_or_default().into_iter().collect(),
-            memory,
+            work,
         }))
     }
 
@@ -358,12 +360,12 @@ impl Loop for PodsLoop {
         self.keep_ends(&mut plan).await;
         let there = observed.pods.values().flat_map(PodFacts::all).map(|c| c.id.as_str()).collect();
         self.book.keep_only(&there);
-        self.worker.ledger.forget_containers_but(&there);
-        act::begin(&self.worker, &mut plan, observed, &self.shutdown);
+        self.supervisor.forget_containers_but(&there);
+        act::begin(&self.worker, &mut self.supervisor, &mut plan, observed);
         if observed.desired.source != Source::Unknown {
-            self.worker.ledger.forget_all_but(|uid| {
+            self.supervisor.forget_all_but(|uid| {
                 observed.pods.contains_key(uid)
-                    || observed.memory.busy.contains_key(uid)
+                    || observed.work.busy.contains_key(uid)
                     || plan.pods.contains_key(uid)
             });
             // An unreadable binding may name anything.

@@ -48,7 +48,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
         // Whatever task is under way: neither waits for it.
         if let Some(facts) = observed.pods.get(*uid) {
             plan.probes.extend(probe::render::targets(&observed.node, binding, facts));
-            needs::kills(&observed.memory, &binding.pod.spec, facts, now, &mut decision);
+            needs::kills(&observed.work, &binding.pod.spec, facts, now, &mut decision);
             plan.ends
                 .extend(end(observed, binding, facts, &decision, now).map(|end| ((*uid).to_owned(), end)));
         }
@@ -57,7 +57,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
     plan.last_address = pool.last_address();
     plan.remove_links = stray_links(observed, &wanted);
     if observed.desired.is_settled() && observed.desired.unreadable.is_empty() {
-        let pulling = observed.memory.pulling.keys();
+        let pulling = observed.work.pulling.keys();
         plan.cancel_pulls = pulling.filter(|(uid, _)| !wanted.contains_key(uid.as_str())).cloned().collect();
     }
     plan
@@ -93,14 +93,14 @@ fn plan_unwanted(
     now: Timestamp,
     plan: &mut PodsPlan,
 ) {
-    let memory = &observed.memory;
-    for (uid, busy) in memory.busy.iter().filter(|(uid, _)| !wanted.contains_key(uid.as_str())) {
+    let work = &observed.work;
+    for (uid, busy) in work.busy.iter().filter(|(uid, _)| !wanted.contains_key(uid.as_str())) {
         let mut decision = Decision::idle(busy.pod.clone(), Why::InFlight);
         decision.cancel = busy.up && kept(observed, &busy.pod).is_none();
         plan.pods.insert(uid.clone(), decision);
     }
     for (uid, facts) in &observed.pods {
-        if wanted.contains_key(uid.as_str()) || memory.busy.contains_key(uid) {
+        if wanted.contains_key(uid.as_str()) || work.busy.contains_key(uid) {
             continue;
         }
         let pod = reference(uid, facts);
@@ -148,7 +148,7 @@ fn draining(pod: NamespacedName, drain: &Drain, now: Timestamp) -> Decision {
 /// Takes away what nobody wants, unless that failed a moment ago.
 fn take_down(observed: &Observed, uid: &str, pod: NamespacedName, down: Down, now: Timestamp) -> Decision {
     let mut decision = Decision::idle(pod, Why::NotDesired);
-    match observed.memory.removal_trouble(uid).filter(|trouble| trouble.retry_at > now) {
+    match observed.work.removal_trouble(uid).filter(|trouble| trouble.retry_at > now) {
         Some(trouble) => decision.next_at = Some(trouble.retry_at),
         None => decision.task = Some(Task::Down(down)),
     }
@@ -175,14 +175,14 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
     let uid = &binding.pod.uid;
     let nothing = PodFacts::default();
     let facts = observed.pods.get(uid).unwrap_or(&nothing);
-    let trouble = observed.memory.trouble.get(&(uid.clone(), String::new()));
-    if observed.memory.busy.contains_key(uid) {
+    let trouble = observed.work.trouble.get(&(uid.clone(), String::new()));
+    if observed.work.busy.contains_key(uid) {
         let decision = Decision::idle(pod, Why::InFlight);
         let Some(trouble) = trouble else { return in_flight(observed, binding, decision, now) };
         return all_in_trouble(decision, binding, facts, trouble);
     }
     let former = observed.pods.iter().any(|(other, facts)| other != uid && facts.pod.as_ref() == Some(&pod));
-    let former_busy = observed.memory.busy.iter().any(|(other, busy)| other != uid && busy.pod == pod);
+    let former_busy = observed.work.busy.iter().any(|(other, busy)| other != uid && busy.pod == pod);
     if former || former_busy {
         return Decision::idle(pod, Why::FormerPod);
     }
@@ -192,7 +192,7 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
         decision.next_at = Some(trouble.retry_at);
         return decision;
     }
-    let needs = needs::needs(&observed.memory, facts, &binding.pod.spec, now);
+    let needs = needs::needs(&observed.work, facts, &binding.pod.spec, now);
     if observed.finished.contains_key(uid) {
         // Whatever of its containers is left to tell of it.
         return wind_up(Look { observed, binding, facts, needs: &needs, now });
@@ -207,11 +207,11 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
 fn in_flight(observed: &Observed, binding: &Binding, mut decision: Decision, now: Timestamp) -> Decision {
     let nothing = PodFacts::default();
     let facts = observed.pods.get(&binding.pod.uid).unwrap_or(&nothing);
-    let needs = needs::needs(&observed.memory, facts, &binding.pod.spec, now);
+    let needs = needs::needs(&observed.work, facts, &binding.pod.spec, now);
     let (address, ports) = facts.live_pause().map_or((None, &[][..]), |pause| (pause.address, &pause.ports));
     let at = Placement { node: &observed.node, binding, address, ports };
     let mut idle = Decision::idle(decision.pod.clone(), Why::InFlight);
-    needs::steps(&observed.memory, at, &needs, now, &mut idle);
+    needs::steps(&observed.work, at, &needs, now, &mut idle);
     (decision.waiting, decision.stuck) = (idle.waiting, idle.stuck);
     decision
 }
@@ -235,7 +235,7 @@ fn keep_up(look: Look<'_>, pause: &Container) -> Decision {
     }
     let at = Placement { node: &observed.node, binding, address: pause.address, ports: &pause.ports };
     let mut decision = Decision::idle(pod.reference(), needs.why());
-    let steps = needs::steps(&observed.memory, at, needs, now, &mut decision);
+    let steps = needs::steps(&observed.work, at, needs, now, &mut decision);
     let pause_step = match pause.state {
         State::Running { .. } => PauseStep::Runs(pause.id.clone()),
         _ => PauseStep::Start(pause.id.clone()),
@@ -320,7 +320,7 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
         }
     };
     let at = Placement { node: &observed.node, binding, address, ports: &ports };
-    let steps = needs::steps(&observed.memory, at, needs, now, &mut decision);
+    let steps = needs::steps(&observed.work, at, needs, now, &mut decision);
     decision.task = Some(Task::Up(Box::new(Up {
         down: with_dead_pauses(down, facts, None),
         pause: PauseStep::Create(Box::new(sandbox::render::pause(at))),
@@ -408,7 +408,7 @@ fn link_is_off(observed: &Observed, uid: &str) -> bool {
     let Some(links) = &observed.links else { return false };
     let bridge = names::bridge_name(&observed.node.instance);
     let end = links.get(&host_link_name(&observed.node.instance, uid));
-    !observed.memory.linked.contains(uid) || !end.is_some_and(|end| end.is_whole(&bridge, observed.node.mtu))
+    !observed.work.linked.contains(uid) || !end.is_some_and(|end| end.is_whole(&bridge, observed.node.mtu))
 }
 
 /// All containers but those that ended for good.
@@ -450,7 +450,7 @@ fn stray_links(observed: &Observed, wanted: &BTreeMap<&str, &Binding>) -> Vec<St
         return Vec::new();
     }
     let uids = wanted.keys().copied().chain(observed.pods.keys().map(String::as_str));
-    let uids = uids.chain(observed.memory.busy.keys().map(String::as_str));
+    let uids = uids.chain(observed.work.busy.keys().map(String::as_str));
     let known: BTreeSet<String> = uids.map(|uid| host_link_name(&observed.node.instance, uid)).collect();
     links.keys().filter(|link| !known.contains(*link)).cloned().collect()
 }

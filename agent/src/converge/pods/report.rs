@@ -15,7 +15,7 @@ use crate::desired::Source;
 
 /// Some status is the last word on a pod of which nothing is left: after it the key goes.
 pub fn has_last_words(statuses: &Statuses, observed: &Observed) -> bool {
-    let is_gone = |uid: &str| !observed.pods.contains_key(uid) && !observed.memory.busy.contains_key(uid);
+    let is_gone = |uid: &str| !observed.pods.contains_key(uid) && !observed.work.busy.contains_key(uid);
     statuses.pods.values().any(|status| status.is_terminating() && is_gone(&status.uid))
 }
 
@@ -40,7 +40,7 @@ pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp
         statuses.pods.insert(pod.clone(), Arc::new(status));
     }
     // Containers are gone, folder or link not yet.
-    for (uid, busy) in &observed.memory.busy {
+    for (uid, busy) in &observed.work.busy {
         if !observed.pods.contains_key(uid)
             && let Some(former) = last(&busy.pod, uid)
         {
@@ -75,7 +75,7 @@ pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp
                 .pods
                 .iter()
                 .filter(|(other, facts)| *other != uid && facts.pod.as_ref() == Some(pod));
-            if let Some(trouble) = former.filter_map(|(uid, _)| observed.memory.removal_trouble(uid)).next() {
+            if let Some(trouble) = former.filter_map(|(uid, _)| observed.work.removal_trouble(uid)).next() {
                 status.message = format!("{}, which can't be removed: {}", status.message, trouble.message);
             }
         }

@@ -227,6 +227,8 @@ pub struct ContainerStep {
     pub container: String,
     /// Its attempt.
     pub attempt: u32,
+    /// Its image was pulled for this very start.
+    pub image_pulled: bool,
     /// What to do.
     pub act: ContainerAct,
 }

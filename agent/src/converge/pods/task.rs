@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures::future::join_all;
 use schema::records::EventType;
 
-use super::ledger::InFlight;
+use super::reports::{InFlight, Report};
 use super::steps::{Down, PauseStep, Target, Up};
 use super::volume::folders;
 use super::worker::{PodFailure, PodId, Worker};
@@ -41,7 +41,8 @@ impl Worker {
                 tracing::warn!(pod = %id.pod, container = target.name, message = %failure, "a dead container was not removed");
                 self.tell(id, EventType::Warning, failure.event, failure.to_string());
             }
-            self.ledger.note_removal(&target.id, failed.map(|failure| failure.to_string()));
+            let failed = failed.map(|failure| failure.to_string());
+            self.reporter.send(Report::Removal(target.id.clone(), failed));
         });
         join_all(each).await;
     }
@@ -61,7 +62,7 @@ impl Worker {
     /// Takes away; what is gone already is fine.
     pub async fn down(&self, id: &PodId, down: &Down, busy: &Arc<InFlight>) -> Result<(), PodFailure> {
         join_all(down.stop.iter().map(|target| async move {
-            self.stop(id, target, down.grace).await;
+            self.stop(id, target, down.grace, busy).await;
             if down.folder {
                 self.note_end(id, target).await;
             }

@@ -11,8 +11,8 @@ use tokio::sync::Semaphore;
 use super::facts::{NodeFacts, Slot, Uid};
 use super::image::credentials::Credentials;
 use super::image::pulls::Pulls;
-use super::ledger::{Ledger, Retry};
 use super::probe::perform::Asker;
+use super::reports::{Report, Reporter, Retry};
 use crate::files::PodFiles;
 use crate::worlds::docker::Docker;
 use crate::worlds::netlink::Netlink;
@@ -33,8 +33,8 @@ pub struct Worker {
     pub node: Arc<NodeFacts>,
     /// The pause image's bytes.
     pub pause_archive: PauseArchive,
-    /// What is under way and what went wrong.
-    pub ledger: Ledger,
+    /// To the supervisor.
+    pub reporter: Reporter,
     /// Events.
     pub events: EventRecorder,
     /// Files of the repository and secrets.
@@ -99,6 +99,7 @@ impl Worker {
     pub(crate) fn trouble(&self, id: &PodId, container: &str, reason: &str, message: &str) {
         tracing::warn!(pod = %id.pod, container, reason, message, "a container was not started");
         self.tell(id, EventType::Warning, "Failed", format!("{container}: {message}"));
-        self.ledger.fail(id.slot(container), reason, message.to_owned(), Retry::Soon);
+        let failed = Report::Failed(id.slot(container), reason.to_owned(), message.to_owned(), Retry::Soon);
+        self.reporter.send(failed);
     }
 }

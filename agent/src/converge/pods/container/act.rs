@@ -9,7 +9,7 @@ use super::redact::{UNSHOWN, hushed};
 use super::render;
 use super::rendered::{Rendered, SecretValue, secrets_of};
 use crate::converge::names;
-use crate::converge::pods::ledger::Retry;
+use crate::converge::pods::reports::{Report, Retry};
 use crate::converge::pods::steps::{ContainerAct, ContainerStep, Up};
 use crate::converge::pods::worker::{PodId, Worker};
 use crate::files::SecretError;
@@ -78,7 +78,9 @@ impl Worker {
             Err(error @ DockerError::InvalidImageName { .. }) => {
                 self.tell(id, EventType::Warning, "Failed", error.to_string());
                 let slot = id.slot(&step.container);
-                self.ledger.fail(slot, "InvalidImageName", error.to_string(), Retry::Image);
+                let failed =
+                    Report::Failed(slot, "InvalidImageName".to_owned(), error.to_string(), Retry::Image);
+                self.reporter.send(failed);
                 None
             }
             Err(error) => {
@@ -149,19 +151,23 @@ impl Worker {
                 "image {image} is not on this node and imagePullPolicy is Never; load it with docker load or change the policy"
             );
             self.trouble(id, container, "ErrImageNeverPull", &why);
-        } else if !self.ledger.note_missing(&slot, step.attempt) {
+            return;
+        }
+        self.reporter.send(Report::Missing(slot.clone(), step.attempt));
+        // It must not be fetched again at once, or it would be for ever.
+        if step.image_pulled {
             let message = format!(
                 "image {image} was pulled, and Docker still has none of this name; check the image's name and what removes images on this node"
             );
             self.tell(id, EventType::Warning, "Failed", message.clone());
-            self.ledger.fail(slot, "ErrImagePull", message, Retry::Image);
+            self.reporter.send(Report::Failed(slot, "ErrImagePull".to_owned(), message, Retry::Image));
         }
     }
 
     pub(crate) async fn start(&self, id: &PodId, pod: &PodInstance, step: &ContainerStep, container: &str) {
         match self.docker.start(container).await {
             Ok(()) => {
-                self.ledger.clear(&id.slot(&step.container));
+                self.reporter.send(Report::Clear(id.slot(&step.container)));
                 let message = format!("Started container {}{}", step.container, start_of(id, step));
                 self.tell(id, EventType::Normal, "Started", message);
             }

@@ -5,7 +5,7 @@ use schema::kinds::pod::{Container as ContainerSpec, PodSpec, PullPolicy, Restar
 
 use super::machine::{Verdict, restarts, succeeded, verdict};
 use super::render;
-use crate::converge::pods::facts::{Container, Memory, Placement, PodFacts, Slot, State, Trouble};
+use crate::converge::pods::facts::{Container, Placement, PodFacts, Slot, State, Trouble, Work};
 use crate::converge::pods::probe::machine::ProbeKind;
 use crate::converge::pods::steps::{ContainerAct, ContainerStep, Decision, Kill, Pull, Target, Why};
 
@@ -62,7 +62,7 @@ impl Needs<'_> {
 }
 
 /// Looks at all containers of a pod.
-pub fn needs<'a>(memory: &'a Memory, facts: &'a PodFacts, spec: &'a PodSpec, now: Timestamp) -> Needs<'a> {
+pub fn needs<'a>(work: &'a Work, facts: &'a PodFacts, spec: &'a PodSpec, now: Timestamp) -> Needs<'a> {
     let sandbox = facts.live_pause().map(|p| p.id.as_str());
     let history = |c: &ContainerSpec| facts.containers.get(&c.name).map_or(&[][..], Vec::as_slice);
     let at_home = |c: &Container| sandbox.is_some_and(|id| id == c.sandbox);
@@ -96,7 +96,7 @@ pub fn needs<'a>(memory: &'a Memory, facts: &'a PodFacts, spec: &'a PodSpec, now
         let makes = needs.turn.iter().any(|(c, v)| c.name == *name && matches!(v, Verdict::Make { .. }));
         sort_out(&mut needs, starts, known, makes);
     }
-    let unremoved = |c: &Container| memory.unremoved.get(&c.id);
+    let unremoved = |c: &Container| work.unremoved.get(&c.id);
     needs.unremoved = needs.obsolete.iter().filter_map(|c| unremoved(c)).collect();
     needs.obsolete.retain(|c| unremoved(c).is_none_or(|trouble| trouble.retry_at <= now));
     needs
@@ -184,7 +184,7 @@ fn init_turn<'a, 'f>(
 }
 
 /// The containers that failed a probe and are not being stopped yet; says which could not be stopped.
-pub fn kills(memory: &Memory, spec: &PodSpec, facts: &PodFacts, now: Timestamp, decision: &mut Decision) {
+pub fn kills(work: &Work, spec: &PodSpec, facts: &PodFacts, now: Timestamp, decision: &mut Decision) {
     let Some(pause) = facts.live_pause() else { return };
     let again = if spec.restart_policy == RestartPolicy::Never { "" } else { ", will be restarted" };
     for container in &spec.containers {
@@ -198,7 +198,7 @@ pub fn kills(memory: &Memory, spec: &PodSpec, facts: &PodFacts, now: Timestamp, 
         let own = probe.as_ref().and_then(|probe| probe.termination_grace_period_seconds);
         let grace = own.unwrap_or(spec.termination_grace_period_seconds);
         let (name, failed) = (&container.name, failed.word());
-        if let Some(trouble) = memory.unkilled.get(&current.id) {
+        if let Some(trouble) = work.unkilled.get(&current.id) {
             let message = format!(
                 "container {name} failed its {failed} probe and can't be stopped: {}",
                 trouble.message
@@ -209,7 +209,7 @@ pub fn kills(memory: &Memory, spec: &PodSpec, facts: &PodFacts, now: Timestamp, 
                 continue;
             }
         }
-        if !memory.stopping.contains(&current.id) {
+        if !work.is_stopping(&current.id) {
             decision.kills.push(Kill {
                 target: Target::from(current),
                 grace: std::time::Duration::from_secs(u64::from(grace)),
@@ -221,7 +221,7 @@ pub fn kills(memory: &Memory, spec: &PodSpec, facts: &PodFacts, now: Timestamp, 
 
 /// Turns needs into steps; what has to wait, and pulls, go into the decision.
 pub fn steps(
-    memory: &Memory,
+    work: &Work,
     at: Placement<'_>,
     needs: &Needs<'_>,
     now: Timestamp,
@@ -251,24 +251,26 @@ pub fn steps(
                 look_again(decision, *until);
             }
             Verdict::Start { id, attempt } => {
-                if !in_trouble(memory, &slot, now, decision) {
-                    still_in_trouble(memory, &slot, now, decision);
+                if !in_trouble(work, &slot, now, decision) {
+                    still_in_trouble(work, &slot, now, decision);
                     steps.push(ContainerStep {
                         container: spec.name.clone(),
                         attempt: *attempt,
+                        image_pulled: work.is_pulled(&slot, *attempt),
                         act: ContainerAct::Start(id.clone()),
                     });
                 }
             }
             Verdict::Make { attempt, backoff } => {
-                if !may_make(memory, &slot, (spec, *attempt), now, decision) {
+                if !may_make(work, &slot, (spec, *attempt), now, decision) {
                     continue;
                 }
-                still_in_trouble(memory, &slot, now, decision);
+                still_in_trouble(work, &slot, now, decision);
                 match render::container(at, spec, *attempt, *backoff) {
                     Ok(rendered) => steps.push(ContainerStep {
                         container: spec.name.clone(),
                         attempt: *attempt,
+                        image_pulled: work.is_pulled(&slot, *attempt),
                         act: ContainerAct::Create(Box::new(rendered)),
                     }),
                     Err(why) => wait(decision, &spec.name, "CreateContainerConfigError", why),
@@ -281,15 +283,15 @@ pub fn steps(
 
 /// No retry is waited for, and its image is there as far as is known; else says what it waits for.
 fn may_make(
-    memory: &Memory,
+    work: &Work,
     slot: &Slot,
     start: (&ContainerSpec, u32),
     now: Timestamp,
     decision: &mut Decision,
 ) -> bool {
     let (spec, attempt) = start;
-    let trouble = memory.trouble.get(slot);
-    if let Some(pulling) = memory.pulling.get(slot) {
+    let trouble = work.trouble.get(slot);
+    if let Some(pulling) = work.pulling.get(slot) {
         match trouble {
             Some(trouble) => wait(decision, &spec.name, "ErrImagePull", trouble.message.clone()),
             None => {
@@ -303,28 +305,28 @@ fn may_make(
         }
         return false;
     }
-    if in_trouble(memory, slot, now, decision) {
+    if in_trouble(work, slot, now, decision) {
         return false;
     }
     let policy = spec.effective_pull_policy();
-    let pulled = memory.pulled.get(slot) == Some(&attempt);
+    let pulled = work.is_pulled(slot, attempt);
     let pull = match policy {
         PullPolicy::Never => false,
         PullPolicy::Always => !pulled,
-        PullPolicy::IfNotPresent => memory.missing.contains(slot),
+        PullPolicy::IfNotPresent => work.missing.contains(slot),
     };
     if pull {
         let (container, image) = (spec.name.clone(), spec.image.clone());
         decision.pulls.push(Pull { container, attempt, image, policy });
         wait(decision, &spec.name, "ContainerCreating", format!("pulling image {}", spec.image));
-        still_in_trouble(memory, slot, now, decision);
+        still_in_trouble(work, slot, now, decision);
     }
     !pull
 }
 
 /// Something of it failed lately and is not tried again yet.
-fn in_trouble(memory: &Memory, slot: &Slot, now: Timestamp, decision: &mut Decision) -> bool {
-    let Some(trouble) = memory.trouble.get(slot).filter(|t| t.retry_at > now) else {
+fn in_trouble(work: &Work, slot: &Slot, now: Timestamp, decision: &mut Decision) -> bool {
+    let Some(trouble) = work.trouble.get(slot).filter(|t| t.retry_at > now) else {
         return false;
     };
     let (reason, message) = shown(trouble, now, decision);
@@ -334,10 +336,10 @@ fn in_trouble(memory: &Memory, slot: &Slot, now: Timestamp, decision: &mut Decis
 }
 
 /// What is tried again has not worked so far: it is called what it was called before.
-fn still_in_trouble(memory: &Memory, slot: &Slot, now: Timestamp, decision: &mut Decision) {
+fn still_in_trouble(work: &Work, slot: &Slot, now: Timestamp, decision: &mut Decision) {
     // One whose image has come since waits for it no more.
-    let over = |trouble: &&Trouble| trouble.reason == "ErrImagePull" && memory.pulled.contains_key(slot);
-    let Some(trouble) = memory.trouble.get(slot).filter(|trouble| !over(trouble)) else { return };
+    let over = |trouble: &&Trouble| trouble.reason == "ErrImagePull" && work.pulled.contains_key(slot);
+    let Some(trouble) = work.trouble.get(slot).filter(|trouble| !over(trouble)) else { return };
     let (reason, message) = shown(trouble, now, decision);
     wait(decision, &slot.1, &reason, message);
 }

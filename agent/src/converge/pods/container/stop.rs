@@ -7,8 +7,8 @@ use tokio::time::{Instant, timeout};
 
 use crate::converge::names;
 use crate::converge::pods::facts::Exited;
-use crate::converge::pods::ledger::InFlight;
 use crate::converge::pods::probe::target::Action;
+use crate::converge::pods::reports::{InFlight, Report};
 use crate::converge::pods::steps::{Kill, Target};
 use crate::converge::pods::worker::{PodId, Worker};
 use crate::worlds::docker::DockerError;
@@ -21,10 +21,9 @@ const END_LOOK_MAX: Duration = Duration::from_secs(2);
 
 impl Worker {
     /// Stops a container that is no longer wanted; whatever goes wrong, its removal kills it.
-    pub(crate) async fn stop(&self, id: &PodId, target: &Target, grace: Duration) {
+    pub(crate) async fn stop(&self, id: &PodId, target: &Target, grace: Duration, in_flight: &InFlight) {
         let message = format!("Stopping container {}", target.container);
-        let _stopping = self.ledger.begin_stop(&target.id).await;
-        let _ = self.end(id, target, grace, message).await;
+        let _ = self.end(id, target, (grace, message), in_flight).await;
     }
 
     /// Keeps in mind how a container ended that is removed with its pod. What can't be told holds
@@ -32,33 +31,36 @@ impl Worker {
     pub(crate) async fn note_end(&self, id: &PodId, target: &Target) {
         let Ok(Ok(details)) = timeout(END_LOOK_MAX, self.docker.inspect(&target.id)).await else { return };
         if let Some(finished_at) = details.finished_at.filter(|_| details.pid == 0) {
-            self.ledger.note_end(&id.uid, &target.id, Exited::of(&details, finished_at));
+            let end = Exited::of(&details, finished_at);
+            self.reporter.send(Report::End(id.uid.clone(), target.id.clone(), end));
         }
     }
 
     /// Stops a container that failed a probe; the next plan sees its end and starts it again. When it
     /// can't be stopped, a plan tries again later, and whoever takes the pod away need not wait till then.
-    pub(crate) async fn kill(&self, id: &PodId, kill: &Kill, _stopping: InFlight) {
-        let done = self.end(id, &kill.target, kill.grace, kill.message.clone()).await;
+    pub(crate) async fn kill(&self, id: &PodId, kill: &Kill, in_flight: InFlight) {
+        let done = self.end(id, &kill.target, (kill.grace, kill.message.clone()), &in_flight).await;
         // While it still counts as being stopped: the plan after that has to know.
-        self.ledger.note_kill(&kill.target.id, done.err().map(|error| error.to_string()));
+        let failed = done.err().map(|error| error.to_string());
+        self.reporter.send(Report::Kill(kill.target.id.clone(), failed));
     }
 
-    /// Who calls this has noted the stop in the ledger.
     async fn end(
         &self,
         id: &PodId,
         target: &Target,
-        mut grace: Duration,
-        message: String,
+        (mut grace, message): (Duration, String),
+        in_flight: &InFlight,
     ) -> Result<(), DockerError> {
+        // Two never stop it side by side: who comes second waits.
+        let is_hooked = in_flight.wait_for_kill(&target.id).await;
         // The semaphore is never closed.
         let _slot = self.stops.acquire().await;
         self.tell(id, EventType::Normal, "Killing", message);
-        let once = !grace.is_zero() && !self.ledger.is_hooked(&target.id);
+        let once = !grace.is_zero() && !is_hooked;
         if let Some(hook) = target.hook.as_ref().filter(|_| once) {
             grace = self.pre_stop(id, target, hook, grace).await;
-            self.ledger.note_hooked(&target.id);
+            in_flight.note_hooked(&target.id);
         }
         match self.docker.stop(&target.id, grace).await {
             Ok(()) | Err(DockerError::NotFound { .. }) => Ok(()),

@@ -12,4 +12,4 @@ pub use ids::{Finished, LastReported, Slot, Uid};
 pub use node::{ContainerLimits, DEFAULT_PIDS, NodeFacts};
 pub use observed::Observed;
 pub use placement::Placement;
-pub use work::{Busy, Memory, Pulling, Trouble};
+pub use work::{Busy, Pulling, Trouble, Work};

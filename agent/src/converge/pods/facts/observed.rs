@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::container::PodFacts;
 use super::ids::{Finished, LastReported, Uid};
 use super::node::NodeFacts;
-use super::work::Memory;
+use super::work::Work;
 use crate::converge::pods::sandbox::drain::Drain;
 use crate::desired::Desired;
 use crate::worlds::netlink::{HostEnd, Listener, Port};
@@ -33,5 +33,5 @@ pub struct Observed {
     /// Pod uids with a folder on disk.
     pub folders: BTreeSet<Uid>,
     /// What tasks have under way and remember.
-    pub memory: Memory,
+    pub work: Work,
 }

@@ -12,7 +12,7 @@ use super::ids::{Slot, Uid};
 
 /// What tasks have under way, and what went wrong lately.
 #[derive(Debug, Clone, Default)]
-pub struct Memory {
+pub struct Work {
     /// Pods with a task under way.
     pub busy: BTreeMap<Uid, Busy>,
     /// Containers whose image is being pulled.
@@ -21,8 +21,8 @@ pub struct Memory {
     pub pulled: BTreeMap<Slot, u32>,
     /// Containers whose image was found missing at their start.
     pub missing: BTreeSet<Slot>,
-    /// Docker ids of containers that are being stopped.
-    pub stopping: BTreeSet<String>,
+    /// Docker ids of containers that are being stopped because they failed a probe.
+    pub killing: BTreeSet<String>,
     /// What went wrong and when it is tried again.
     pub trouble: BTreeMap<Slot, Trouble>,
     /// Pods whose link this agent made or found whole, both ends of it; no try since has failed.
@@ -57,11 +57,23 @@ pub struct Busy {
     pub address: Option<Ipv4Addr>,
     /// Host ports that it uses.
     pub ports: Vec<HostPortStatus>,
+    /// Docker ids of containers that it stops.
+    pub stops: Vec<String>,
     /// Cuts it off.
     pub cancel: tokio_util::sync::CancellationToken,
 }
 
-impl Memory {
+impl Work {
+    /// Something stops this container, by Docker id.
+    pub fn is_stopping(&self, id: &str) -> bool {
+        self.killing.contains(id) || self.busy.values().any(|busy| busy.stops.iter().any(|stop| stop == id))
+    }
+
+    /// The image was pulled for this very start of a container.
+    pub fn is_pulled(&self, slot: &Slot, attempt: u32) -> bool {
+        self.pulled.get(slot) == Some(&attempt)
+    }
+
     /// Why a pod could not be taken away so far. That it could not be made is no word on that.
     pub fn removal_trouble(&self, uid: &str) -> Option<&Trouble> {
         self.trouble.get(&(uid.to_owned(), String::new())).filter(|trouble| trouble.is_of_removal())

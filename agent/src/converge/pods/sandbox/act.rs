@@ -1,5 +1,6 @@
 //! Makes the pause container and the link of a pod.
 
+use crate::converge::pods::reports::Report;
 use crate::converge::pods::steps::{LinkStep, PauseStep, Up};
 use crate::converge::pods::worker::{PodFailure, Worker};
 use crate::worlds::docker::{DockerError, NewContainer};
@@ -32,10 +33,10 @@ impl Worker {
         let (pause_pid, pause_id) = (details.pid, Some(pause.to_owned()));
         let link = PodLink { pause_pid, pause_id, host_name, bridge, address, gateway, mtu };
         // Cut off or failed, it is not known to be whole.
-        self.ledger.note_link(&up.pod.uid, false);
+        self.reporter.send(Report::Link(up.pod.uid.clone(), false));
         let ensured = self.netlink.ensure_pod_link(&link).await;
         ensured.map_err(|e| PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", e))?;
-        self.ledger.note_link(&up.pod.uid, true);
+        self.reporter.send(Report::Link(up.pod.uid.clone(), true));
         Ok(())
     }
 }

@@ -32,7 +32,7 @@ impl Pool {
         let bindings = observed.desired.pods.values();
         let named = bindings.flat_map(|binding| wanted(&binding.pod.spec)).filter(|(_, number)| *number != 0);
         let named = named.map(|(port, number)| (port.protocol, number)).collect();
-        let mut pool = Self { last: observed.memory.last_address, listening, named, ..Self::default() };
+        let mut pool = Self { last: observed.work.last_address, listening, named, ..Self::default() };
         for (uid, facts) in &observed.pods {
             let holder = facts.pod.as_ref().map_or_else(|| uid.clone(), ToString::to_string);
             for pause in &facts.pauses {
@@ -40,7 +40,7 @@ impl Pool {
                 pool.hold(&pause.ports, &holder);
             }
         }
-        for busy in observed.memory.busy.values() {
+        for busy in observed.work.busy.values() {
             pool.addresses.extend(busy.address);
             pool.hold(&busy.ports, &busy.pod.to_string());
         }

@@ -37,14 +37,14 @@ pub struct Leaving<'a> {
 impl<'a> Leaving<'a> {
     /// What is left of this one.
     pub fn of(observed: &'a Observed, uid: &'a str, facts: &'a PodFacts) -> Self {
-        let memory = &observed.memory;
+        let work = &observed.work;
         Self {
             node: &observed.node,
             uid,
             facts,
-            ends: memory.ends.get(uid),
-            is_made: memory.busy.get(uid).is_some_and(|busy| busy.up),
-            trouble: memory.removal_trouble(uid),
+            ends: work.ends.get(uid),
+            is_made: work.busy.get(uid).is_some_and(|busy| busy.up),
+            trouble: work.removal_trouble(uid),
         }
     }
 }

@@ -36,7 +36,7 @@ fn say(observed: &mut Observed, own: &Statuses, now: i64) -> Statuses {
 
 fn busy(web: &Binding, up: bool) -> Busy {
     let cancel = tokio_util::sync::CancellationToken::new();
-    Busy { pod: web.pod.reference(), up, address: None, ports: Vec::new(), cancel }
+    Busy { pod: web.pod.reference(), up, address: None, ports: Vec::new(), stops: Vec::new(), cancel }
 }
 
 /// Phase, readiness, and of each container whether it runs or with which code and word it ended.
@@ -81,14 +81,14 @@ fn a_pod_that_is_taken_away_says_how_its_containers_ended() {
         assert_eq!(since(&own), (false, at(20)));
         // Its containers are removed, its link and folder not yet.
         observed.pods.clear();
-        observed.memory.busy.insert(web.pod.uid.clone(), busy(&web, false));
+        observed.work.busy.insert(web.pod.uid.clone(), busy(&web, false));
         for (id, code) in ends {
-            let of_pod = observed.memory.ends.entry(web.pod.uid.clone()).or_default();
+            let of_pod = observed.work.ends.entry(web.pod.uid.clone()).or_default();
             of_pod.insert((*id).to_owned(), end(*code));
         }
         let done = say(&mut observed, &own, 21);
         assert_eq!((words(&done, &web).as_str(), since(&done)), (last, (false, at(20))));
-        observed.memory.busy.clear();
+        observed.work.busy.clear();
         assert_eq!(words(&say(&mut observed, &done, 22), &web), "gone");
         // Had nobody looked meanwhile, it would be said all the same, and once.
         let late = say(&mut observed, &own, 22);
@@ -104,11 +104,11 @@ fn an_end_that_becomes_known_mends_the_phase_that_was_told_without_it() {
     let web = binding("web", spec(&["a", "b"]));
     let (own, mut observed) = told(&web, vec![container("a", 0, running()), container("b", 0, running())]);
     observed.pods.clear();
-    observed.memory.busy.insert(web.pod.uid.clone(), busy(&web, false));
+    observed.work.busy.insert(web.pod.uid.clone(), busy(&web, false));
     let mut own = say(&mut observed, &own, 20);
     for (id, phase) in [("", "Failed"), ("a-0", "Failed"), ("b-0", "Succeeded"), ("", "Succeeded")] {
         if let (false, State::Exited(end)) = (id.is_empty(), exited(0, 5, 20)) {
-            observed.memory.ends.entry(web.pod.uid.clone()).or_default().insert(id.to_owned(), end);
+            observed.work.ends.entry(web.pod.uid.clone()).or_default().insert(id.to_owned(), end);
         }
         own = say(&mut observed, &own, 21);
         let words = words(&own, &web);
@@ -145,7 +145,7 @@ fn its_end_is_told_when_nothing_of_it_runs() {
             told(&web, vec![container("a", 0, running()), container("b", 0, running())]);
         observed.pods.insert(web.pod.uid.clone(), facts(&web, vec![], containers));
         if is_made {
-            observed.memory.busy.insert(web.pod.uid.clone(), busy(&web, true));
+            observed.work.busy.insert(web.pod.uid.clone(), busy(&web, true));
         }
         assert_eq!(words(&say(&mut observed, &own, 21), &web), format!("Terminating {expected}"));
     }
@@ -165,9 +165,9 @@ async fn the_last_word_stands_until_it_is_written_or_a_moment_has_passed() {
     let web = binding("web", spec(&["a"]));
     let (own, mut observed) = told(&web, vec![container("a", 0, running())]);
     observed.pods.clear();
-    observed.memory.busy.insert(web.pod.uid.clone(), busy(&web, false));
+    observed.work.busy.insert(web.pod.uid.clone(), busy(&web, false));
     let last = say(&mut observed, &own, 20);
-    observed.memory.busy.clear();
+    observed.work.busy.clear();
     let mut snapshot = Snapshot::default();
     let kept = |words: &mut LastWords, own: &Statuses, observed: &mut Observed, snapshot: &Snapshot| {
         let mut next = say(observed, own, 21);

@@ -22,7 +22,7 @@ use schema::meta::NamespacedName;
 use schema::records::{Binding, OwnerRef, PodInstance, Subnet};
 
 use crate::converge::names;
-use crate::converge::pods::facts::{Container, Exited, Memory, NodeFacts, Observed, PodFacts, State};
+use crate::converge::pods::facts::{Container, Exited, NodeFacts, Observed, PodFacts, State, Work};
 use crate::desired::{Desired, Source};
 
 /// A time; others are written as seconds after it.
@@ -91,7 +91,7 @@ fn wants(bindings: &[Binding]) -> Observed {
         draining: BTreeMap::new(),
         last_reported: BTreeMap::new(),
         folders: std::collections::BTreeSet::new(),
-        memory: Memory::default(),
+        work: Work::default(),
     }
 }
 

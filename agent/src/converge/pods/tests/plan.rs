@@ -53,7 +53,7 @@ fn a_new_pod_gets_the_next_address_and_both_containers_at_once() {
 fn addresses_wrap_around_and_spare_network_bridge_and_broadcast() {
     let pods: Vec<Binding> = (0..260).map(|n| binding(&format!("p{n:03}"), spec(&["a"]))).collect();
     let mut observed = wants(&pods);
-    observed.memory.last_address = Some("10.244.3.254".parse().unwrap());
+    observed.work.last_address = Some("10.244.3.254".parse().unwrap());
     let plan = plan(&observed, at(0));
     let mut given: Vec<String> = Vec::new();
     let mut without = 0;
@@ -121,7 +121,7 @@ fn a_disk_that_was_lost_and_an_etcd_that_is_not_filled_again_take_nothing_down()
 fn a_folder_that_could_not_be_removed_is_tried_again_later() {
     let mut observed = wants(&[]);
     observed.folders = ["abc".to_owned()].into();
-    observed.memory.trouble.insert(("abc".into(), String::new()), trouble(10));
+    observed.work.trouble.insert(("abc".into(), String::new()), trouble(10));
     let decision = plan(&observed, at(5)).pods.remove("abc").unwrap();
     assert!(decision.task.is_none() && decision.next_at == Some(at(10)), "{decision:?}");
     let decision = plan(&observed, at(10)).pods.remove("abc").unwrap();
@@ -139,12 +139,12 @@ fn what_could_not_be_made_is_taken_down_at_once() {
         let statuses = fold(observed, &plan(observed, at(5)), &Statuses::default(), at(5));
         statuses.pods[&new.pod.reference()].message.clone()
     };
-    observed.memory.trouble.insert(slot.clone(), trouble(60));
+    observed.work.trouble.insert(slot.clone(), trouble(60));
     assert!(decide(&observed, &old, 5).task.is_none());
     assert!(said(&observed).ends_with("which can't be removed: busy"), "{}", said(&observed));
     for reason in ["ContainerCreating", "CreateContainerConfigError"] {
         let trouble = Trouble { reason: reason.into(), ..trouble(60) };
-        observed.memory.trouble.insert(slot.clone(), trouble);
+        observed.work.trouble.insert(slot.clone(), trouble);
         assert!(matches!(decide(&observed, &old, 5).task, Some(Task::Down(_))), "{reason}");
         assert!(!said(&observed).contains("can't be removed"), "{reason}: {}", said(&observed));
         // Nor is it said of the one that goes.
@@ -302,7 +302,7 @@ fn a_dead_start_that_can_not_be_removed_keeps_nothing_else_of_a_finished_pod() {
         assert_eq!(ids(&down.remove), removed);
         assert_eq!(ids(&down.obsolete), ["a-0"]);
     }
-    observed.memory.unremoved.insert("a-0".into(), trouble(60));
+    observed.work.unremoved.insert("a-0".into(), trouble(60));
     let decision = decide(&observed, &job, 50);
     assert!(decision.task.is_none() && decision.next_at == Some(at(60)), "{decision:?}");
 }
@@ -380,14 +380,14 @@ fn a_port_that_two_pods_name_is_one_pods() {
     assert_eq!(taken.to_string(), "host port 8080/TCP is used by pod default/one on this node");
 }
 
-// Red when plan.rs takes all of `memory.pulling`, and when it takes none.
+// Red when plan.rs takes all of `work.pulling`, and when it takes none.
 #[test]
 fn a_pull_that_no_wanted_pod_needs_is_given_up() {
     let web = binding("web", spec(&["a"]));
     let mut observed = wants(std::slice::from_ref(&web));
     let (wanted, gone) = ((web.pod.uid, "a".to_owned()), ("gone".to_owned(), "a".to_owned()));
     for slot in [&wanted, &gone] {
-        observed.memory.pulling.insert(slot.clone(), crate::converge::pods::facts::Pulling::default());
+        observed.work.pulling.insert(slot.clone(), crate::converge::pods::facts::Pulling::default());
     }
     assert_eq!(plan(&observed, at(0)).cancel_pulls, [gone]);
     // While nobody knows what is wanted, nothing is given up.
@@ -403,7 +403,7 @@ fn a_container_that_waits_for_its_image_says_how_far_it_is() {
         progress: "12 of 40 MiB, 3 of 7 layers".into(),
         ..Default::default()
     };
-    observed.memory.pulling.insert((web.pod.uid.clone(), "a".into()), pulling);
+    observed.work.pulling.insert((web.pod.uid.clone(), "a".into()), pulling);
     let plan = plan(&observed, at(0));
     let waiting = &plan.pods[&web.pod.uid].waiting["a"];
     assert_eq!(waiting.reason, "ContainerCreating");
@@ -555,7 +555,7 @@ fn a_link_that_is_not_whole_or_was_not_looked_at_yet_is_ensured() {
     );
     let name = host_link_name("mk8s", &web.pod.uid);
     let whole = HostEnd { bridge: Some("mk8s0".into()), up: true, hairpin: true, mtu: 1500 };
-    observed.memory.linked.insert(web.pod.uid.clone());
+    observed.work.linked.insert(web.pod.uid.clone());
     observed.links = Some([(name.clone(), whole.clone())].into());
     assert!(decide(&observed, &web, 0).task.is_none());
     for off in [
@@ -573,6 +573,6 @@ fn a_link_that_is_not_whole_or_was_not_looked_at_yet_is_ensured() {
     }
     // An agent that just started has not seen the inner end.
     observed.links = Some([(name, whole)].into());
-    observed.memory.linked.clear();
+    observed.work.linked.clear();
     assert!(up(decide(&observed, &web, 0)).link.is_some());
 }

@@ -130,7 +130,7 @@ fn a_sick_container_is_ended_once_by_itself_and_asked_nothing_more() {
             decision.kills.iter().map(|k| (k.target.id.as_str(), k.message.as_str())).collect();
         assert_eq!(kills, [("web-0", message)]);
         assert!(decision.task.is_none() && decided.probes.is_empty(), "{decision:?}");
-        observed.memory.stopping.insert("web-0".into());
+        observed.work.killing.insert("web-0".into());
         assert!(plan(&observed, at(100)).pods[&web.pod.uid].kills.is_empty());
     }
     let web = with_probes(Always);
@@ -142,7 +142,7 @@ fn a_sick_container_is_ended_once_by_itself_and_asked_nothing_more() {
         at: at(95),
         retry_at: at(105),
     };
-    observed.memory.unkilled.insert("web-0".into(), trouble);
+    observed.work.unkilled.insert("web-0".into(), trouble);
     for (now, kills, next) in [(100, 0, Some(at(105))), (105, 1, None)] {
         let plan = plan(&observed, at(now));
         let decision = &plan.pods[&web.pod.uid];
@@ -334,7 +334,7 @@ async fn told_in(rig: &Rig, prefix: &str) -> Vec<String> {
     items.iter().map(|kv| String::from_utf8_lossy(&kv.value).into_owned()).collect()
 }
 
-// For `note_hooked` and `note_kill` in the ledger.
+// For `note_hooked` and `Report::Kill` in the supervisor.
 #[tokio::test(start_paused = true)]
 async fn a_container_that_cannot_be_killed_is_asked_to_go_once_and_its_pod_says_so() {
     let mut rig = Rig::new();
@@ -439,7 +439,7 @@ fn a_dead_container_that_cannot_be_removed_waits_for_itself() {
         at: at(95),
         retry_at: at(155),
     };
-    observed.memory.unremoved.insert("web-0".into(), trouble);
+    observed.work.unremoved.insert("web-0".into(), trouble);
     let obsolete = |observed: &Observed, now: i64| {
         let decision = plan(observed, at(now)).pods.remove(&web.pod.uid).unwrap();
         let Some(Task::Up(up)) = decision.task else { return (decision.why, None) };

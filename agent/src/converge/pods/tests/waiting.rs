@@ -4,7 +4,7 @@ use schema::kinds::pod::{PullPolicy, RestartPolicy};
 use schema::records::Binding;
 
 use super::{at, binding, container, exited, facts, pause, running, spec, wants};
-use crate::converge::pods::facts::{Busy, Memory, Observed, Slot, Trouble};
+use crate::converge::pods::facts::{Busy, Observed, Slot, Trouble, Work};
 use crate::converge::pods::plan::plan;
 
 fn trouble(reason: &str) -> Trouble {
@@ -24,13 +24,14 @@ fn waits(observed: &Observed, pod: &Binding, now: i64) -> (String, bool) {
 
 fn busy(observed: &mut Observed, pod: &Binding) {
     let busy = Busy {
+        stops: Vec::new(),
         pod: pod.pod.reference(),
         up: true,
         address: None,
         ports: Vec::new(),
         cancel: tokio_util::sync::CancellationToken::new(),
     };
-    observed.memory.busy.insert(pod.pod.uid.clone(), busy);
+    observed.work.busy.insert(pod.pod.uid.clone(), busy);
 }
 
 // Seen red without `still_in_trouble` (no reason at 11 s), and with an idle decision for `in_flight`.
@@ -46,7 +47,7 @@ fn a_retry_is_called_what_the_failure_was_called() {
         let web = binding("web", spec);
         let mut observed = wants(std::slice::from_ref(&web));
         observed.pods.insert(web.pod.uid.clone(), facts(&web, vec![pause(running(), "10.244.3.2")], vec![]));
-        observed.memory.trouble.insert(slot(&web), trouble(reason));
+        observed.work.trouble.insert(slot(&web), trouble(reason));
         assert_eq!(waits(&observed, &web, 5), (shown.into(), false), "{reason}");
         assert_eq!(waits(&observed, &web, 11), (shown.into(), true), "{reason}");
         busy(&mut observed, &web);
@@ -68,7 +69,7 @@ fn a_pod_in_trouble_keeps_the_ends_of_what_ended_for_good() {
         container("b", 0, exited(1, 5, 1)),
     ];
     observed.pods.insert(web.pod.uid.clone(), facts(&web, vec![pause(running(), "10.244.3.2")], there));
-    observed.memory.trouble.insert((web.pod.uid.clone(), String::new()), trouble("ContainerCreating"));
+    observed.work.trouble.insert((web.pod.uid.clone(), String::new()), trouble("ContainerCreating"));
     for is_busy in [false, true] {
         if is_busy {
             busy(&mut observed, &web);
@@ -77,7 +78,7 @@ fn a_pod_in_trouble_keeps_the_ends_of_what_ended_for_good() {
         assert_eq!(decision.waiting.keys().collect::<Vec<_>>(), ["b", "c"]);
     }
     // Nor do they wait for what the pod as a whole waits for, to be made anew.
-    observed.memory = Memory::default();
+    observed.work = Work::default();
     observed.desired.subnet = None;
     if let Some(facts) = observed.pods.get_mut(&web.pod.uid) {
         facts.pauses.clear();
@@ -92,8 +93,8 @@ fn an_image_that_has_come_is_not_waited_for() {
     spec.containers[0].image_pull_policy = Some(PullPolicy::Always);
     let web = binding("web", spec);
     let mut observed = wants(std::slice::from_ref(&web));
-    observed.memory.trouble.insert(slot(&web), trouble("ErrImagePull"));
-    observed.memory.pulled.insert(slot(&web), 0);
+    observed.work.trouble.insert(slot(&web), trouble("ErrImagePull"));
+    observed.work.pulled.insert(slot(&web), 0);
     assert_eq!(waits(&observed, &web, 11), (String::new(), true));
 }
 

@@ -11,7 +11,7 @@ use schema::records::EventType;
 use super::error::VolumeError;
 use super::spec::VolumePrep;
 use super::{prepare, sub_path};
-use crate::converge::pods::ledger::InFlight;
+use crate::converge::pods::reports::InFlight;
 use crate::converge::pods::steps::{ContainerAct, Up};
 use crate::converge::pods::worker::{PodFailure, PodId, Worker};
 use crate::files::secrets::check_file_names;

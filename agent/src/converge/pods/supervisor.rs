@@ -1,0 +1,261 @@
+//! The one owner of the tasks on pods, of what is known of them, and of what went wrong lately. All of it is
+//! gone with the agent: the next plan follows from what Docker shows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+use jiff::Timestamp;
+use schema::control::Nudge;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::facts::{Busy, Pulling, Slot, Trouble, Uid, Work};
+use super::reports::{InFlight, Report, Reporter, Retry, WorkId};
+
+/// Owns the tasks; dropping it cuts them off.
+pub struct Supervisor {
+    work: Work,
+    /// Docker ids of containers whose preStop hook is done.
+    hooked: BTreeSet<String>,
+    /// Stops for failed probes that are under way: whether the hook is done.
+    kills: BTreeMap<String, watch::Receiver<bool>>,
+    /// One for each pod, pull and stop under way at most.
+    tasks: JoinSet<()>,
+    reports: mpsc::UnboundedReceiver<Report>,
+    reporter: Reporter,
+}
+
+impl Supervisor {
+    /// One without tasks; what they say wakes the loop.
+    pub fn new(nudge: Nudge) -> Self {
+        let (reporter, reports) = Reporter::new(nudge);
+        let (work, tasks) = (Work::default(), JoinSet::new());
+        Self { work, hooked: BTreeSet::new(), kills: BTreeMap::new(), tasks, reports, reporter }
+    }
+
+    /// For tasks.
+    pub fn reporter(&self) -> Reporter {
+        self.reporter.clone()
+    }
+
+    /// Takes in what tasks have said until now.
+    pub fn take_reports(&mut self) -> &Work {
+        while let Ok(report) = self.reports.try_recv() {
+            self.take(report);
+        }
+        while self.tasks.try_join_next().is_some() {}
+        &self.work
+    }
+
+    /// Begins the task of a pod, which stops these containers.
+    pub fn begin_task(&mut self, uid: Uid, busy: Busy) -> InFlight {
+        let hooked = busy.stops.iter().filter(|id| self.hooked.contains(*id)).cloned().collect();
+        let kill = |id: &String| Some((id.clone(), self.kills.get(id)?.clone()));
+        let kills = busy.stops.iter().filter_map(kill).collect();
+        self.work.busy.insert(uid.clone(), busy);
+        InFlight::new(self.reporter(), WorkId::Task(uid), hooked, kills)
+    }
+
+    /// Begins a pull.
+    pub fn begin_pull(&mut self, slot: Slot, cancel: CancellationToken) -> InFlight {
+        self.work.pulling.insert(slot.clone(), Pulling { progress: String::new(), cancel });
+        InFlight::new(self.reporter(), WorkId::Pull(slot), BTreeSet::new(), BTreeMap::new())
+    }
+
+    /// Begins the stop of a container that failed a probe, unless it is being stopped already.
+    pub fn begin_kill(&mut self, id: &str) -> Option<InFlight> {
+        if self.work.is_stopping(id) {
+            return None;
+        }
+        let hooked = self.hooked.get(id).cloned().into_iter().collect();
+        let kill = InFlight::new(self.reporter(), WorkId::Kill(id.to_owned()), hooked, BTreeMap::new());
+        self.work.killing.insert(id.to_owned());
+        self.kills.insert(id.to_owned(), kill.hook_done());
+        Some(kill)
+    }
+
+    /// Runs a task.
+    pub fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
+    }
+
+    /// Remembers the address given out last.
+    pub fn set_last_address(&mut self, address: Option<Ipv4Addr>) {
+        self.work.last_address = address;
+    }
+
+    /// Forgets containers that are no more.
+    pub fn forget_containers_but(&mut self, keep: &BTreeSet<&str>) {
+        self.work.unkilled.retain(|id, _| keep.contains(id.as_str()));
+        self.work.unremoved.retain(|id, _| keep.contains(id.as_str()));
+        self.hooked.retain(|id| keep.contains(id.as_str()));
+    }
+
+    /// Forgets pods that are neither wanted nor there.
+    pub fn forget_all_but(&mut self, keep: impl Fn(&str) -> bool) {
+        let work = &mut self.work;
+        work.trouble.retain(|(uid, _), _| keep(uid));
+        work.pulled.retain(|(uid, _), _| keep(uid));
+        work.missing.retain(|(uid, _)| keep(uid));
+        work.linked.retain(|uid| keep(uid));
+        work.ends.retain(|uid, _| keep(uid));
+    }
+
+    fn take(&mut self, report: Report) {
+        let work = &mut self.work;
+        match report {
+            Report::Link(uid, true) => drop(work.linked.insert(uid)),
+            Report::Link(uid, false) => drop(work.linked.remove(&uid)),
+            Report::Progress(slot, progress) => {
+                if let Some(pulling) = work.pulling.get_mut(&slot) {
+                    pulling.progress = progress;
+                }
+            }
+            Report::Hooked(id) => drop(self.hooked.insert(id)),
+            Report::Kill(id, failed) => note(&mut work.unkilled, id, failed, Retry::Kill),
+            Report::Removal(id, failed) => note(&mut work.unremoved, id, failed, Retry::Soon),
+            Report::End(uid, id, end) => drop(work.ends.entry(uid).or_default().insert(id, end)),
+            Report::Missing(slot, attempt) => {
+                // Fetched for this very start: with a policy of Always it is to be fetched again.
+                if work.pulled.get(&slot) == Some(&attempt) {
+                    work.pulled.remove(&slot);
+                }
+                work.missing.insert(slot);
+            }
+            Report::Pulled(slot, attempt) => {
+                work.missing.remove(&slot);
+                work.pulled.insert(slot, attempt);
+            }
+            Report::Clear(slot) => {
+                work.trouble.remove(&slot);
+                work.missing.remove(&slot);
+            }
+            Report::Failed(slot, reason, message, retry) => fail(work, slot, reason, message, retry),
+            Report::Ended(WorkId::Task(uid)) => drop(work.busy.remove(&uid)),
+            Report::Ended(WorkId::Pull(slot)) => drop(work.pulling.remove(&slot)),
+            Report::Ended(WorkId::Kill(id)) => {
+                work.killing.remove(&id);
+                self.kills.remove(&id);
+            }
+        }
+    }
+}
+
+fn fail(work: &mut Work, slot: Slot, reason: String, message: String, retry: Retry) {
+    let now = Timestamp::now();
+    let mut trouble = Trouble { reason, message, failures: 1, at: now, retry_at: now };
+    // A removal does not go on with the count of what could not be made.
+    let in_a_row = |former: &&Trouble| former.is_of_removal() == trouble.is_of_removal();
+    if let Some(former) = work.trouble.get(&slot).filter(in_a_row) {
+        trouble.failures = former.failures.saturating_add(1);
+    }
+    trouble.retry_at = now.checked_add(retry.delay(trouble.failures)).unwrap_or(now);
+    work.trouble.insert(slot, trouble);
+}
+
+/// What became of something that is done to one container.
+fn note(list: &mut BTreeMap<String, Trouble>, id: String, failed: Option<String>, retry: Retry) {
+    let now = Timestamp::now();
+    let Some(message) = failed else {
+        list.remove(&id);
+        return;
+    };
+    let failures = list.get(&id).map_or(1, |t| t.failures.saturating_add(1));
+    let retry_at = now.checked_add(retry.delay(failures)).unwrap_or(now);
+    let reason = "FailedKillPod".to_owned();
+    list.insert(id, Trouble { reason, message, failures, at: now, retry_at });
+}
+
+#[cfg(test)]
+mod tests {
+    use schema::meta::NamespacedName;
+
+    use super::*;
+
+    fn supervisor() -> Supervisor {
+        Supervisor::new(Nudge::new().0)
+    }
+
+    fn busy(stops: &[&str]) -> Busy {
+        Busy {
+            pod: NamespacedName::new("default", "web"),
+            up: false,
+            address: None,
+            ports: Vec::new(),
+            stops: stops.iter().map(|id| (*id).to_owned()).collect(),
+            cancel: CancellationToken::new(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_kill_that_fails_is_tried_ever_later_and_nobody_stops_twice_at_once() {
+        let mut supervisor = supervisor();
+        let reporter = supervisor.reporter();
+        let kill = supervisor.begin_kill("c").expect("nobody else");
+        assert!(supervisor.begin_kill("c").is_none());
+        for seconds in [5, 10, 20, 40, 60, 60] {
+            reporter.send(Report::Kill("c".into(), Some("no exit event".into())));
+            let trouble = supervisor.take_reports().unkilled["c"].clone();
+            assert_eq!(trouble.retry_at.duration_since(trouble.at).as_secs(), seconds);
+        }
+        // A task that is to stop it, too, waits, and knows of the hook.
+        let task = supervisor.begin_task("uid".into(), busy(&["c", "d"]));
+        let waiting = tokio::time::timeout(std::time::Duration::from_secs(60), task.wait_for_kill("c"));
+        assert!(waiting.await.is_err(), "the kill is under way");
+        kill.note_hooked("c");
+        drop(kill);
+        assert!(task.wait_for_kill("c").await && !task.wait_for_kill("d").await);
+        supervisor.take_reports();
+        assert!(supervisor.begin_kill("c").is_none(), "the task stops it");
+        drop(task);
+        assert!(supervisor.take_reports().busy.is_empty());
+        supervisor.forget_containers_but(&["c"].into());
+        let again = supervisor.begin_kill("c").expect("nobody else");
+        assert!(again.wait_for_kill("c").await && supervisor.work.unkilled.contains_key("c"));
+        supervisor.forget_containers_but(&BTreeSet::new());
+        assert!(supervisor.hooked.is_empty() && supervisor.work.unkilled.is_empty());
+    }
+
+    // Seen red with a count that goes on.
+    #[test]
+    fn a_removal_that_fails_is_tried_again_soon_however_often_the_creation_failed() {
+        let mut supervisor = supervisor();
+        let slot: Slot = ("uid".into(), String::new());
+        for (reason, failures) in [
+            ("ContainerCreating", 1),
+            ("CreateContainerConfigError", 2),
+            ("Terminating", 1),
+            ("Terminating", 2),
+        ] {
+            let failed = Report::Failed(slot.clone(), reason.into(), "so".into(), Retry::Soon);
+            supervisor.reporter().send(failed);
+            assert_eq!(supervisor.take_reports().trouble[&slot].failures, failures, "{reason}");
+        }
+    }
+
+    #[test]
+    fn an_image_that_is_fetched_and_still_missing_is_fetched_again_ever_later() {
+        let mut supervisor = supervisor();
+        let reporter = supervisor.reporter();
+        let slot: Slot = ("uid".into(), "web".into());
+        let is_pulled =
+            |supervisor: &mut Supervisor, attempt| supervisor.take_reports().is_pulled(&slot, attempt);
+        assert!(!is_pulled(&mut supervisor, 0), "nobody has fetched it yet");
+        reporter.send(Report::Missing(slot.clone(), 0));
+        for failures in 1..=3 {
+            reporter.send(Report::Pulled(slot.clone(), 0));
+            assert!(is_pulled(&mut supervisor, 0));
+            reporter.send(Report::Missing(slot.clone(), 0));
+            let (reason, message) = ("ErrImagePull".to_owned(), "of another name".to_owned());
+            reporter.send(Report::Failed(slot.clone(), reason, message, Retry::Image));
+            let work = supervisor.take_reports();
+            assert_eq!(work.trouble[&slot].failures, failures);
+            assert!(work.pulled.is_empty(), "with imagePullPolicy Always it is fetched again");
+        }
+        reporter.send(Report::Pulled(slot.clone(), 0));
+        assert!(!is_pulled(&mut supervisor, 1), "a later start may find it removed");
+        reporter.send(Report::Clear(slot.clone()));
+        assert!(supervisor.take_reports().trouble.is_empty());
+    }
+}
