@@ -1,6 +1,6 @@
 //! From what was seen to checks. Pure: every sentence that the doctor says is decided here.
 
-use super::probe::{DockerSeen, Seen};
+use super::probe::{DockerSeen, HostFacts};
 use super::{Check, Ranges, network_judge};
 use crate::config::Config;
 use crate::packet_rules::names::Names;
@@ -12,7 +12,7 @@ const DISK_WARN: u64 = 2 << 30;
 const DISK_FAIL: u64 = 100 << 20;
 
 /// All checks, in the order in which one would repair.
-pub(super) fn judge(config: &Config, ranges: Ranges, seen: &Seen) -> Vec<Check> {
+pub(super) fn judge(config: &Config, ranges: Ranges, seen: &HostFacts) -> Vec<Check> {
     let mut checks = vec![root(seen), kernel(seen), state_dir(config, seen), disk(seen)];
     checks.extend(docker(config, seen));
     checks.push(etcd(config, seen));
@@ -29,14 +29,14 @@ pub(super) fn judge(config: &Config, ranges: Ranges, seen: &Seen) -> Vec<Check> 
     checks
 }
 
-fn root(seen: &Seen) -> Check {
+fn root(seen: &HostFacts) -> Check {
     match seen.is_root {
         true => Check::ok("root", "runs as root"),
         false => Check::fail("root", "does not run as root", "start the agent with sudo or by systemd"),
     }
 }
 
-fn kernel(seen: &Seen) -> Check {
+fn kernel(seen: &HostFacts) -> Check {
     let release = format!("Linux {}", seen.kernel);
     match seen.has_openat2 {
         true => Check::ok("kernel", release),
@@ -48,7 +48,7 @@ fn kernel(seen: &Seen) -> Check {
     }
 }
 
-fn state_dir(config: &Config, seen: &Seen) -> Check {
+fn state_dir(config: &Config, seen: &HostFacts) -> Check {
     let dir = config.machine.state_dir.display();
     match (&seen.state_dir, seen.agent_runs) {
         (_, true) => Check::ok("state directory", format!("{dir}, in use by a running agent")),
@@ -59,7 +59,7 @@ fn state_dir(config: &Config, seen: &Seen) -> Check {
     }
 }
 
-fn disk(seen: &Seen) -> Check {
+fn disk(seen: &HostFacts) -> Check {
     let Some(free) = seen.disk_free_bytes else {
         return Check::warn("disk", "free space is unknown", "look with df -h");
     };
@@ -71,7 +71,7 @@ fn disk(seen: &Seen) -> Check {
     }
 }
 
-fn docker(config: &Config, seen: &Seen) -> Vec<Check> {
+fn docker(config: &Config, seen: &HostFacts) -> Vec<Check> {
     let docker = match &seen.docker {
         Ok(docker) => docker,
         Err(why) => {
@@ -97,7 +97,7 @@ fn docker(config: &Config, seen: &Seen) -> Vec<Check> {
     vec![Check::ok("docker", found), live]
 }
 
-fn etcd(config: &Config, seen: &Seen) -> Check {
+fn etcd(config: &Config, seen: &HostFacts) -> Check {
     let endpoints = config.etcd.join(",");
     match &seen.etcd {
         Ok(()) => Check::ok("etcd", format!("{endpoints} answers")),
@@ -109,7 +109,7 @@ fn etcd(config: &Config, seen: &Seen) -> Check {
     }
 }
 
-fn port(config: &Config, seen: &Seen) -> Check {
+fn port(config: &Config, seen: &HostFacts) -> Check {
     let listen = config.listen;
     match &seen.port {
         Ok(()) => Check::ok("port", format!("{listen} is free")),
@@ -120,7 +120,7 @@ fn port(config: &Config, seen: &Seen) -> Check {
     }
 }
 
-fn features(seen: &Seen) -> Vec<Check> {
+fn features(seen: &HostFacts) -> Vec<Check> {
     let check = |(name, result): &(&'static str, Result<(), String>)| match result {
         Ok(()) => Check::ok(name, "the kernel makes such links"),
         // Needed only between nodes.
@@ -132,7 +132,7 @@ fn features(seen: &Seen) -> Vec<Check> {
     seen.features.iter().map(check).collect()
 }
 
-fn iptables(seen: &Seen) -> Check {
+fn iptables(seen: &HostFacts) -> Check {
     match (&seen.iptables_version, &seen.rules) {
         (Ok(version), Ok(_)) => Check::ok("iptables", version.trim()),
         (Err(why), _) | (_, Err(why)) => {
@@ -141,7 +141,7 @@ fn iptables(seen: &Seen) -> Check {
     }
 }
 
-fn forward_policy(config: &Config, seen: &Seen) -> Check {
+fn forward_policy(config: &Config, seen: &HostFacts) -> Check {
     let rules = seen.rules.as_deref().unwrap_or_default();
     let policy = rules.lines().find_map(|line| line.strip_prefix(":FORWARD "));
     let policy = policy.and_then(|rest| rest.split(' ').next()).unwrap_or("ACCEPT");
@@ -165,7 +165,7 @@ fn firewalld_remedy(config: &Config) -> String {
     )
 }
 
-fn ip_forward(seen: &Seen) -> Check {
+fn ip_forward(seen: &HostFacts) -> Check {
     match seen.ip_forward.as_deref() {
         Some("0") => Check::warn("ip_forward", "off", "the agent turns it on; see that nothing turns it off"),
         Some(_) => Check::ok("ip_forward", "on"),
@@ -173,7 +173,7 @@ fn ip_forward(seen: &Seen) -> Check {
     }
 }
 
-fn bridge_nf(seen: &Seen) -> Check {
+fn bridge_nf(seen: &HostFacts) -> Check {
     let found = match seen.bridge_nf.as_deref() {
         Some("1") => "on: services see pods of their own node with their own address",
         Some(_) => "off: services see pods of their own node with the bridge's address",
@@ -182,7 +182,7 @@ fn bridge_nf(seen: &Seen) -> Check {
     Check::ok("bridge-nf", found)
 }
 
-fn conntrack(seen: &Seen) -> Check {
+fn conntrack(seen: &HostFacts) -> Check {
     match seen.has_conntrack {
         true => Check::ok("conntrack", "installed"),
         false => Check::warn(

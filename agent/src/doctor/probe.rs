@@ -35,7 +35,7 @@ pub(super) struct DockerSeen {
 
 /// What was seen; texts of errors where something can't be.
 #[derive(Debug, Clone)]
-pub(super) struct Seen {
+pub(super) struct HostFacts {
     pub(super) is_root: bool,
     /// Its release.
     pub(super) kernel: String,
@@ -56,10 +56,10 @@ pub(super) struct Seen {
     pub(super) network: NetworkSeen,
 }
 
-pub(super) async fn look(config: &Config, ranges: Ranges) -> Seen {
+pub(super) async fn look(config: &Config, ranges: Ranges) -> HostFacts {
     let (state_dir, agent_runs) = state_dir(config);
     let iptables = RealIptables::new();
-    Seen {
+    HostFacts {
         is_root: nix::unistd::geteuid().is_root(),
         kernel: kernel(),
         has_openat2: trees::require_openat2().is_ok(),

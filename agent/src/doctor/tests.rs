@@ -2,7 +2,7 @@
 
 use super::judge::judge;
 use super::network_tests;
-use super::probe::{DockerSeen, Seen};
+use super::probe::{DockerSeen, HostFacts};
 use super::{Level, Ranges};
 use crate::args::{Arguments, Command};
 use crate::config::Config;
@@ -14,8 +14,8 @@ pub(super) fn config() -> Config {
     run.check().unwrap()
 }
 
-fn healthy() -> Seen {
-    Seen {
+fn healthy() -> HostFacts {
+    HostFacts {
         is_root: true,
         kernel: "5.10.0-28-amd64".into(),
         has_openat2: true,
@@ -36,7 +36,7 @@ fn healthy() -> Seen {
     }
 }
 
-fn levels(seen: &Seen) -> Vec<(&'static str, Level)> {
+fn levels(seen: &HostFacts) -> Vec<(&'static str, Level)> {
     let ranges =
         Ranges { cluster: "10.244.0.0/16".parse().unwrap(), service: "10.96.0.0/16".parse().unwrap() };
     let checks = judge(&config(), ranges, seen);
@@ -56,23 +56,23 @@ fn a_healthy_machine_has_nothing_to_repair() {
 #[test]
 fn each_trouble_is_told_with_a_remedy() {
     let bad = || Err::<(), _>("no".to_owned());
-    let cases: Vec<(Seen, &str, Level)> = vec![
-        (Seen { is_root: false, ..healthy() }, "root", Level::Fail),
+    let cases: Vec<(HostFacts, &str, Level)> = vec![
+        (HostFacts { is_root: false, ..healthy() }, "root", Level::Fail),
         // Seen red with a judge that takes every kernel.
-        (Seen { has_openat2: false, ..healthy() }, "kernel", Level::Fail),
-        (Seen { state_dir: bad(), ..healthy() }, "state directory", Level::Fail),
-        (Seen { disk_free_bytes: Some(1), ..healthy() }, "disk", Level::Fail),
-        (Seen { disk_free_bytes: Some(1 << 30), ..healthy() }, "disk", Level::Warn),
-        (Seen { docker: Err("no".into()), ..healthy() }, "docker", Level::Fail),
-        (Seen { docker: Ok(DockerSeen::default()), ..healthy() }, "live-restore", Level::Warn),
-        (Seen { etcd: bad(), ..healthy() }, "etcd", Level::Warn),
-        (Seen { port: bad(), ..healthy() }, "port", Level::Fail),
-        (Seen { features: vec![("veth", bad())], ..healthy() }, "veth", Level::Fail),
-        (Seen { features: vec![("vxlan", bad())], ..healthy() }, "vxlan", Level::Warn),
-        (Seen { rules: Err("no".into()), ..healthy() }, "iptables", Level::Fail),
-        (Seen { firewalld: true, ..healthy() }, "forward policy", Level::Warn),
-        (Seen { ip_forward: Some("0".into()), ..healthy() }, "ip_forward", Level::Warn),
-        (Seen { has_conntrack: false, ..healthy() }, "conntrack", Level::Warn),
+        (HostFacts { has_openat2: false, ..healthy() }, "kernel", Level::Fail),
+        (HostFacts { state_dir: bad(), ..healthy() }, "state directory", Level::Fail),
+        (HostFacts { disk_free_bytes: Some(1), ..healthy() }, "disk", Level::Fail),
+        (HostFacts { disk_free_bytes: Some(1 << 30), ..healthy() }, "disk", Level::Warn),
+        (HostFacts { docker: Err("no".into()), ..healthy() }, "docker", Level::Fail),
+        (HostFacts { docker: Ok(DockerSeen::default()), ..healthy() }, "live-restore", Level::Warn),
+        (HostFacts { etcd: bad(), ..healthy() }, "etcd", Level::Warn),
+        (HostFacts { port: bad(), ..healthy() }, "port", Level::Fail),
+        (HostFacts { features: vec![("veth", bad())], ..healthy() }, "veth", Level::Fail),
+        (HostFacts { features: vec![("vxlan", bad())], ..healthy() }, "vxlan", Level::Warn),
+        (HostFacts { rules: Err("no".into()), ..healthy() }, "iptables", Level::Fail),
+        (HostFacts { firewalld: true, ..healthy() }, "forward policy", Level::Warn),
+        (HostFacts { ip_forward: Some("0".into()), ..healthy() }, "ip_forward", Level::Warn),
+        (HostFacts { has_conntrack: false, ..healthy() }, "conntrack", Level::Warn),
     ];
     for (seen, name, level) in cases {
         assert_eq!(levels(&seen), [(name, level)]);
@@ -84,7 +84,7 @@ fn each_trouble_is_told_with_a_remedy() {
 fn firewalld_is_told_of_both_links_and_the_tunnels_port() {
     let ranges =
         Ranges { cluster: "10.244.0.0/16".parse().unwrap(), service: "10.96.0.0/16".parse().unwrap() };
-    let checks = judge(&config(), ranges, &Seen { firewalld: true, ..healthy() });
+    let checks = judge(&config(), ranges, &HostFacts { firewalld: true, ..healthy() });
     let check = checks.iter().find(|check| check.name == "forward policy").unwrap();
     for word in ["mk8s0", "mk8s.1", "8472/udp"] {
         assert!(check.remedy.contains(word), "{}", check.remedy);
@@ -94,6 +94,6 @@ fn firewalld_is_told_of_both_links_and_the_tunnels_port() {
 #[test]
 fn what_a_running_agent_uses_is_no_trouble() {
     let busy = Err("Address already in use".to_owned());
-    let seen = Seen { agent_runs: true, port: busy, state_dir: Err("busy".into()), ..healthy() };
+    let seen = HostFacts { agent_runs: true, port: busy, state_dir: Err("busy".into()), ..healthy() };
     assert_eq!(levels(&seen), []);
 }

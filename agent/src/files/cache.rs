@@ -101,9 +101,9 @@ impl Cache {
         let (folder, wanted) = (self.folder(blob), blob.digest.clone());
         let seen = tokio::task::spawn_blocking(move || look_over(&folder, &wanted)).await;
         let outcome = match seen.map_err(|error| failed(error.to_string()))? {
-            Seen::Whole => return Ok(Ensured::Was),
-            Seen::Absent => Ensured::Fetched,
-            Seen::Changed => Ensured::Repaired,
+            FolderState::Whole => return Ok(Ensured::Was),
+            FolderState::Absent => Ensured::Fetched,
+            FolderState::Changed => Ensured::Repaired,
         };
         // The semaphore is never closed.
         let _slot = self.fetches.acquire().await;
@@ -168,24 +168,24 @@ fn digest_of(name: &str) -> &str {
     aside.map_or(name, |(digest, _)| digest)
 }
 
-enum Seen {
+enum FolderState {
     Whole,
     Absent,
     Changed,
 }
 
 /// What is in a place.
-fn look_over(folder: &Path, wanted: &str) -> Seen {
+fn look_over(folder: &Path, wanted: &str) -> FolderState {
     if fs::symlink_metadata(folder).is_err() {
-        return Seen::Absent;
+        return FolderState::Absent;
     }
     if is_as_unpacked(folder) && digest(folder).is_ok_and(|found| found == wanted) {
         // Its hour begins anew.
         let _ = touch(folder);
-        return Seen::Whole;
+        return FolderState::Whole;
     }
     tracing::warn!(folder = %folder.display(), "files on this node are not what the repository has; fetching them anew");
-    Seen::Changed
+    FolderState::Changed
 }
 
 fn touch(folder: &Path) -> io::Result<()> {

@@ -7,7 +7,7 @@ use super::chain::{ChainRef, Jump};
 use super::restore::RuleChange;
 use super::saved::{SavedRules, Words, after, rule_of, words};
 
-/// RuleReason a rule changes.
+/// Why a rule changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuleReason {
     /// It was not there.

@@ -19,7 +19,7 @@ const ASK_EVERY: Duration = Duration::from_millis(500);
 const TRY_EVERY: Duration = Duration::from_secs(10);
 
 /// Nudges all of these after each change of rules by anyone but this agent's loops in chains of their own,
-/// until it is told to end. A loop that changed one of the kernel's chains itself knows that by the count,
+/// until `shutdown`. A loop that changed one of the kernel's chains itself knows that by the count,
 /// and does nothing.
 pub async fn on_change(iptables: Arc<dyn Iptables>, nudges: Vec<Nudge>, shutdown: CancellationToken) {
     let ask = async {

@@ -73,7 +73,7 @@ pub enum Keep {
 
 /// Why there is something to remove, or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Why {
+pub enum CollectReason {
     /// The threshold is 100.
     Off,
     /// The disk has room.
@@ -84,13 +84,13 @@ pub enum Why {
     Full(u64),
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for CollectReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Why::Off => f.write_str("image garbage collection is off"),
-            Why::Room => f.write_str("the disk has room"),
-            Why::WantedUnknown => f.write_str("nobody has said yet what should run"),
-            Why::Full(bytes) => write!(f, "{} MiB should become free", bytes.div_ceil(1 << 20)),
+            CollectReason::Off => f.write_str("image garbage collection is off"),
+            CollectReason::Room => f.write_str("the disk has room"),
+            CollectReason::WantedUnknown => f.write_str("nobody has said yet what should run"),
+            CollectReason::Full(bytes) => write!(f, "{} MiB should become free", bytes.div_ceil(1 << 20)),
         }
     }
 }
@@ -99,7 +99,7 @@ impl fmt::Display for Why {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImagesPlan {
     /// Why.
-    pub why: Why,
+    pub why: CollectReason,
     /// Images to remove, in order.
     pub remove: Vec<Removal>,
     /// Images of ours that stay, and why; only when the disk is full.
@@ -133,7 +133,7 @@ pub fn plan(observed: &Observed, now: Timestamp) -> ImagesPlan {
         brought: brought(observed),
         too_little: false,
     };
-    let (Why::Full(to_free), Some(wanted)) = (&plan.why, &observed.wanted) else { return plan };
+    let (CollectReason::Full(to_free), Some(wanted)) = (&plan.why, &observed.wanted) else { return plan };
     let wanted: BTreeSet<ImageName> = wanted.iter().map(|reference| ImageName::parse(reference)).collect();
     let mut candidates = Vec::new();
     for image in &observed.images {
@@ -171,20 +171,20 @@ fn brought(observed: &Observed) -> Vec<(String, String)> {
     found.collect()
 }
 
-fn why(observed: &Observed) -> Why {
+fn why(observed: &Observed) -> CollectReason {
     let Thresholds { high_percent, low_percent } = observed.thresholds;
     if high_percent >= 100 {
-        return Why::Off;
+        return CollectReason::Off;
     }
     if observed.disk.percent() < high_percent {
-        return Why::Room;
+        return CollectReason::Room;
     }
     if observed.wanted.is_none() {
-        return Why::WantedUnknown;
+        return CollectReason::WantedUnknown;
     }
     let target = u128::from(observed.disk.total_bytes()) * u128::from(low_percent) / 100;
     let target = u64::try_from(target).unwrap_or(u64::MAX);
-    Why::Full(observed.disk.used_bytes.saturating_sub(target))
+    CollectReason::Full(observed.disk.used_bytes.saturating_sub(target))
 }
 
 fn keep(

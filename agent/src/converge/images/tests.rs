@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
 
-use super::plan::{Keep, Why, plan};
+use super::plan::{CollectReason, Keep, plan};
 use super::*;
 use crate::converge::image_book::{BegunPulls, PulledImage};
 use crate::worlds::disk::{DiskUsage, FakeDisk};
@@ -59,7 +59,7 @@ fn kept(observed: &Observed, id: &str) -> Option<Keep> {
 #[test]
 fn the_longest_unused_go_first_and_no_more_than_needed() {
     let observed = full();
-    assert_eq!(plan(&observed, at(10)).why, Why::Full(100));
+    assert_eq!(plan(&observed, at(10)).why, CollectReason::Full(100));
     assert_eq!(removed(&observed), ["reg.example/a:1", "reg.example/b:1"]);
     assert_eq!(kept(&observed, "c"), Some(Keep::NotNeeded));
     assert!(!plan(&observed, at(10)).too_little);
@@ -113,9 +113,9 @@ fn an_image_whose_tag_moved_on_goes_by_its_id() {
 #[test]
 fn nothing_goes_when_off_when_there_is_room_and_while_nobody_knows_what_is_wanted() {
     for (thresholds, used_bytes, known, why) in [
-        (Thresholds { high_percent: 100, low_percent: 80 }, 1000, true, Why::Off),
-        (Thresholds { high_percent: 85, low_percent: 80 }, 840, true, Why::Room),
-        (Thresholds { high_percent: 85, low_percent: 80 }, 900, false, Why::WantedUnknown),
+        (Thresholds { high_percent: 100, low_percent: 80 }, 1000, true, CollectReason::Off),
+        (Thresholds { high_percent: 85, low_percent: 80 }, 840, true, CollectReason::Room),
+        (Thresholds { high_percent: 85, low_percent: 80 }, 900, false, CollectReason::WantedUnknown),
     ] {
         let mut observed = full();
         observed.thresholds = thresholds;

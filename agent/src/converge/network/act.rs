@@ -44,7 +44,7 @@ impl NetworkLoop {
         outcome
     }
 
-    /// A tunnel that can't be made leaves the pods of this node as they are, and is told of once.
+    /// A tunnel that can't be made leaves the pods of this node as they are, and is logged once.
     async fn carry_out_tunnel(&mut self, plan: &NetworkPlan, outcome: &mut Outcome) {
         let mut failure = plan.tunnel_failure.clone();
         for step in &plan.tunnel {

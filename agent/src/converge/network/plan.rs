@@ -30,7 +30,7 @@ pub struct Observed {
     pub bridge_is_whole: bool,
     /// The tunnel to the other nodes; none while the node has no address.
     pub tunnel: Option<TunnelSeen>,
-    /// RuleReason it can't be looked at.
+    /// Why it can't be looked at.
     pub tunnel_failure: Option<String>,
     /// Our chains and the kernel's, as they are.
     pub saved: Arc<SavedRules>,
@@ -46,9 +46,9 @@ pub struct NetworkPlan {
     pub bridge: Option<Bridge>,
     /// The tunnel, and what is on it, in this order.
     pub tunnel: Vec<TunnelStep>,
-    /// RuleReason nothing is known of the tunnel: told once, and no step is taken.
+    /// Why nothing is known of the tunnel: logged once, and no step is taken.
     pub tunnel_failure: Option<String>,
-    /// What the other nodes are told: the end of the tunnel.
+    /// The end of the tunnel, for the other nodes.
     pub vtep: Option<Vtep>,
     /// Changes of rules, all in one transaction per table.
     pub rules: Vec<(RuleChange, RuleReason)>,

@@ -19,7 +19,7 @@ use crate::packet_rules::spellings::Spellings;
 use crate::worlds::iptables::Iptables;
 use crate::worlds::netlink::{Netlink, Tunnels};
 
-/// What the loop is told once.
+/// What does not change while the loop runs.
 #[derive(Debug, Clone)]
 pub struct NetworkSettings {
     /// Keeps several Minik8s on one machine apart.
@@ -30,7 +30,7 @@ pub struct NetworkSettings {
     pub pod_mtu: u32,
     /// The node's address; none: what its routes say, which may change.
     pub node_ip: Option<IpAddr>,
-    /// How the tunnel between nodes is told from others.
+    /// What sets the tunnel between nodes apart from others.
     pub vxlan: Vxlan,
     /// The tunnel stands without other nodes too: systemd-resolved needs a link that is always up.
     pub tunnel_without_peers: bool,
@@ -105,7 +105,7 @@ pub struct NetworkLoop {
     pub(super) origin: Origin,
     /// Our chains and the kernel's.
     pub(super) rules: RulesReader<SavedRules>,
-    /// Why the tunnel is not as it should be, as told last.
+    /// Why the tunnel is not as it should be, as logged last.
     pub(super) tunnel_failure: Option<String>,
     /// Asked once: it can't change while we run.
     pub(super) random_fully: Option<bool>,

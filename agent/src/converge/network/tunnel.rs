@@ -1,5 +1,5 @@
 //! Decides what is on the tunnel to the other nodes: per node exactly one neighbour, one forwarding entry,
-//! one route, and which address it leaves from. Pure: what time it is, is told.
+//! one route, and which address it leaves from. Pure: the time is an argument.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::facts::{Busy, Observed};
 use super::reports::{Report, Retry};
-use super::steps::{Decision, PodsPlan, Task, Why};
+use super::steps::{Decision, DecisionReason, PodsPlan, Task};
 use super::supervisor::Supervisor;
 use super::worker::{PodId, Worker};
 use crate::desired::Desired;
@@ -29,7 +29,7 @@ pub fn begin(worker: &Worker, supervisor: &mut Supervisor, plan: &mut PodsPlan, 
         {
             busy.cancel.cancel();
         }
-        tell_why_it_waits(worker, &id, decision);
+        record_why_it_waits(worker, &id, decision);
         pulls(worker, supervisor, &id, (decision, &observed.desired));
         kills(worker, supervisor, &id, decision);
         if let Some(task) = decision.task.take() {
@@ -47,8 +47,8 @@ pub fn begin(worker: &Worker, supervisor: &mut Supervisor, plan: &mut PodsPlan, 
     }
 }
 
-/// What waits longer than a moment is told; the recorder holds repetitions back.
-fn tell_why_it_waits(worker: &Worker, id: &PodId, decision: &Decision) {
+/// What waits longer than a moment is an event; the recorder holds repetitions back.
+fn record_why_it_waits(worker: &Worker, id: &PodId, decision: &Decision) {
     for waiting in decision.waiting.values() {
         let reason = match waiting.reason.as_str() {
             "CrashLoopBackOff" | "ImagePullBackOff" => "BackOff",
@@ -58,7 +58,10 @@ fn tell_why_it_waits(worker: &Worker, id: &PodId, decision: &Decision) {
         };
         worker.tell(id, EventType::Warning, reason, waiting.message.clone());
     }
-    if matches!(decision.why, Why::NoSubnet | Why::NoFreeAddress | Why::PauseEndedEarly) {
+    if matches!(
+        decision.why,
+        DecisionReason::NoSubnet | DecisionReason::NoFreeAddress | DecisionReason::PauseEndedEarly
+    ) {
         worker.tell(id, EventType::Warning, "FailedCreatePodSandBox", decision.why.to_string());
     }
 }

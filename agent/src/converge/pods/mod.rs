@@ -101,7 +101,7 @@ pub struct PodsDeps {
     pub mtu: u32,
     /// What every container gets.
     pub container_limits: ContainerLimits,
-    /// What pods are told of name servers.
+    /// The name servers of pods.
     pub dns: watch::Receiver<NodeDns>,
     /// The engine.
     pub docker: Arc<dyn Docker>,

@@ -104,7 +104,7 @@ impl Looker {
         Ok(self.group(&rows))
     }
 
-    /// Finds the repo digests of images not seen before. What can't be told keeps its content id.
+    /// Finds the repo digests of images not seen before. What Docker does not say keeps its content id.
     async fn name_images(&mut self, rows: &[ListedContainer]) {
         let key = |row: &ListedContainer| (row.image_id.clone(), row.image.clone());
         let here: BTreeSet<_> = rows.iter().map(key).collect();
@@ -217,26 +217,26 @@ fn caught_up<'a>(row: &'a ListedContainer, details: Option<&ContainerDetails>) -
 }
 
 /// Writes to each container what its probes said last: `kept` by this agent or the one before, or else
-/// what `told` says of its pod: the status in etcd.
+/// what `reported` says of its pod: the status in etcd.
 pub fn fill_health(
     pods: &mut BTreeMap<Uid, PodFacts>,
     kept: &HealthOf,
-    told: impl Fn(&NamespacedName) -> Option<Vec<ContainerStatus>>,
+    reported: impl Fn(&NamespacedName) -> Option<Vec<ContainerStatus>>,
 ) {
     for facts in pods.values_mut() {
-        let mut told = facts.pod.as_ref().map(|pod| || told(pod).unwrap_or_default());
+        let mut reported = facts.pod.as_ref().map(|pod| || reported(pod).unwrap_or_default());
         let mut statuses: Option<Vec<ContainerStatus>> = None;
         for container in facts.containers.values_mut().flatten() {
             container.health = kept.get(&container.id).and_then(|known| known.of(container.started_at));
             if container.health.is_none()
                 && container.is_running()
-                && let Some(told) = &mut told
+                && let Some(reported) = &mut reported
             {
-                let known = statuses.get_or_insert_with(&mut *told);
-                // Of this very run: what was told before it, between creation and start for one, says nothing.
+                let known = statuses.get_or_insert_with(&mut *reported);
+                // Of this very run: what was reported before it, between creation and start for one, says nothing.
                 let this_run = |status: &&ContainerStatus| match (&status.state, &container.state) {
-                    (ContainerState::Running(told), State::Running { started_at }) => {
-                        status.container_id == container.id && told.started_at == *started_at
+                    (ContainerState::Running(reported), State::Running { started_at }) => {
+                        status.container_id == container.id && reported.started_at == *started_at
                     }
                     _ => false,
                 };

@@ -18,7 +18,7 @@ use super::sandbox::drain::{DRAIN_CHECK, Drain};
 use super::status::finished::is_end;
 use super::status::statuses::last;
 use super::status::wanted;
-use super::steps::{Decision, Down, LinkStep, PauseStep, PodsPlan, Target, Task, Up, Why};
+use super::steps::{Decision, DecisionReason, Down, LinkStep, PauseStep, PodsPlan, Target, Task, Up};
 use super::{probe, sandbox, volume};
 use crate::converge::names;
 use crate::desired::Source;
@@ -35,7 +35,8 @@ pub fn plan(observed: &Observed, now: Timestamp) -> PodsPlan {
     let mut plan = PodsPlan::default();
     if observed.desired.source == Source::Unknown {
         for (uid, facts) in &observed.pods {
-            plan.pods.insert(uid.clone(), Decision::idle(reference(uid, facts), Why::DesiredUnknown));
+            plan.pods
+                .insert(uid.clone(), Decision::idle(reference(uid, facts), DecisionReason::DesiredUnknown));
         }
         return plan;
     }
@@ -72,10 +73,10 @@ fn end(
     now: Timestamp,
 ) -> Option<PodStatus> {
     let uid = &binding.pod.uid;
-    if decision.why != Why::Finished || observed.finished.contains_key(uid) {
+    if decision.why != DecisionReason::Finished || observed.finished.contains_key(uid) {
         return None;
     }
-    let seen = wanted::Seen { node: &observed.node, binding, facts, decision };
+    let seen = wanted::WantedPod { node: &observed.node, binding, facts, decision };
     let former = last(&observed.last_reported, &decision.pod, uid);
     // Something of it may have to be stopped before it has ended.
     Some(wanted::wanted(seen, former, now)).filter(is_end)
@@ -95,7 +96,7 @@ fn plan_unwanted(
 ) {
     let work = &observed.work;
     for (uid, busy) in work.busy.iter().filter(|(uid, _)| !wanted.contains_key(uid.as_str())) {
-        let mut decision = Decision::idle(busy.pod.clone(), Why::InFlight);
+        let mut decision = Decision::idle(busy.pod.clone(), DecisionReason::InFlight);
         decision.cancel = busy.up && kept(observed, &busy.pod).is_none();
         plan.pods.insert(uid.clone(), decision);
     }
@@ -128,12 +129,12 @@ fn plan_unwanted(
 
 /// Why a pod that is not among the wanted ones stays all the same. Its name being wanted with another
 /// uid is a word of its own: that one takes its place.
-fn kept(observed: &Observed, pod: &NamespacedName) -> Option<Why> {
+fn kept(observed: &Observed, pod: &NamespacedName) -> Option<DecisionReason> {
     let desired = &observed.desired;
     if desired.unreadable.contains_key(pod) {
-        Some(Why::Unreadable)
+        Some(DecisionReason::Unreadable)
     } else if !desired.is_settled() && !desired.pods.contains_key(pod) {
-        Some(Why::Unsettled)
+        Some(DecisionReason::Unsettled)
     } else {
         None
     }
@@ -142,12 +143,12 @@ fn kept(observed: &Observed, pod: &NamespacedName) -> Option<Why> {
 /// Looks again soon: nobody tells when the other nodes' rules are as far.
 fn draining(pod: NamespacedName, drain: &Drain, now: Timestamp) -> Decision {
     let soon = now.checked_add(DRAIN_CHECK).unwrap_or(now);
-    Decision { next_at: Some(soon.min(drain.until())), ..Decision::idle(pod, Why::Draining) }
+    Decision { next_at: Some(soon.min(drain.until())), ..Decision::idle(pod, DecisionReason::Draining) }
 }
 
 /// Takes away what nobody wants, unless that failed a moment ago.
 fn take_down(observed: &Observed, uid: &str, pod: NamespacedName, down: Down, now: Timestamp) -> Decision {
-    let mut decision = Decision::idle(pod, Why::NotDesired);
+    let mut decision = Decision::idle(pod, DecisionReason::NotDesired);
     match observed.work.removal_trouble(uid).filter(|trouble| trouble.retry_at > now) {
         Some(trouble) => decision.next_at = Some(trouble.retry_at),
         None => decision.task = Some(Task::Down(down)),
@@ -177,17 +178,18 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
     let facts = observed.pods.get(uid).unwrap_or(&nothing);
     let trouble = observed.work.trouble.get(&(uid.clone(), String::new()));
     if observed.work.busy.contains_key(uid) {
-        let decision = Decision::idle(pod, Why::InFlight);
+        let decision = Decision::idle(pod, DecisionReason::InFlight);
         let Some(trouble) = trouble else { return in_flight(observed, binding, decision, now) };
         return all_in_trouble(decision, binding, facts, trouble);
     }
     let former = observed.pods.iter().any(|(other, facts)| other != uid && facts.pod.as_ref() == Some(&pod));
     let former_busy = observed.work.busy.iter().any(|(other, busy)| other != uid && busy.pod == pod);
     if former || former_busy {
-        return Decision::idle(pod, Why::FormerPod);
+        return Decision::idle(pod, DecisionReason::FormerPod);
     }
     if let Some(trouble) = trouble.filter(|trouble| trouble.retry_at > now) {
-        let mut decision = all_in_trouble(Decision::idle(pod, Why::Waits), binding, facts, trouble);
+        let mut decision =
+            all_in_trouble(Decision::idle(pod, DecisionReason::Waits), binding, facts, trouble);
         decision.stuck = trouble.is_of_removal().then(|| trouble.message.clone());
         decision.next_at = Some(trouble.retry_at);
         return decision;
@@ -210,7 +212,7 @@ fn in_flight(observed: &Observed, binding: &Binding, mut decision: Decision, now
     let needs = needs::needs(&observed.work, facts, &binding.pod.spec, now);
     let (address, ports) = facts.live_pause().map_or((None, &[][..]), |pause| (pause.address, &pause.ports));
     let at = Placement { node: &observed.node, binding, address, ports };
-    let mut idle = Decision::idle(decision.pod.clone(), Why::InFlight);
+    let mut idle = Decision::idle(decision.pod.clone(), DecisionReason::InFlight);
     needs::steps(&observed.work, at, &needs, now, &mut idle);
     (decision.waiting, decision.stuck) = (idle.waiting, idle.stuck);
     decision
@@ -249,7 +251,7 @@ fn keep_up(look: Look<'_>, pause: &Container) -> Decision {
         if link.is_none() && !starts_pause {
             return decision;
         }
-        decision.why = if starts_pause { Why::Containers } else { Why::LinkOff };
+        decision.why = if starts_pause { DecisionReason::Containers } else { DecisionReason::LinkOff };
     }
     let down = Down {
         remove: needs.remove_first.iter().map(|c| Target::from(*c)).collect(),
@@ -278,8 +280,10 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
     if needs.finished {
         return wind_up(look);
     }
-    let mut decision =
-        Decision::idle(pod.reference(), if facts.all().next().is_none() { Why::New } else { Why::PauseGone });
+    let mut decision = Decision::idle(
+        pod.reference(),
+        if facts.all().next().is_none() { DecisionReason::New } else { DecisionReason::PauseGone },
+    );
     let down = Down {
         stop: facts.containers.values().flatten().filter(|c| c.is_running()).map(Target::from).collect(),
         remove: needs.remove_first.iter().map(|c| Target::from(*c)).collect(),
@@ -287,7 +291,7 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
         ..Down::default()
     };
     if let Some(until) = rebuilt_at(facts, now).filter(|until| *until > now) {
-        decision.why = Why::PauseEndedEarly;
+        decision.why = DecisionReason::PauseEndedEarly;
         decision.next_at = Some(until);
         return all_wait(decision, binding, facts, "ContainerCreating");
     }
@@ -306,16 +310,16 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
     // Its own containers may listen still: they are stopped first.
     let listens = pod.spec.host_network && !down.stop.is_empty();
     let of = (&decision.pod, &*pod.spec);
-    // Of a pause container that somebody removed only what was told of it is left.
-    let told = last(&observed.last_reported, &decision.pod, &binding.pod.uid);
-    let told = told.map_or(&[][..], |status| &status.host_ports);
-    let ports = match pool.ports(of, former.map_or(told, |p| &p.ports), listens) {
+    // Of a pause container that somebody removed only what was reported of it is left.
+    let reported = last(&observed.last_reported, &decision.pod, &binding.pod.uid);
+    let reported = reported.map_or(&[][..], |status| &status.host_ports);
+    let ports = match pool.ports(of, former.map_or(reported, |p| &p.ports), listens) {
         Ok(ports) => ports,
         Err(taken) => {
             *pool = before;
             // Nobody tells when a process of the node ends.
             decision.next_at = now.checked_add(PORT_AGAIN).ok();
-            decision.why = Why::PortTaken(taken);
+            decision.why = DecisionReason::PortTaken(taken);
             return all_wait(decision, binding, facts, "HostPortConflict");
         }
     };
@@ -362,7 +366,11 @@ fn wind_up(look: Look<'_>) -> Decision {
     };
     let is_empty = down.stop.is_empty() && down.remove.is_empty() && down.obsolete.is_empty();
     let task = (!is_empty).then_some(Task::Down(down));
-    Decision { task, next_at: needs.retry_at(now), ..Decision::idle(binding.pod.reference(), Why::Finished) }
+    Decision {
+        task,
+        next_at: needs.retry_at(now),
+        ..Decision::idle(binding.pod.reference(), DecisionReason::Finished)
+    }
 }
 
 fn grace(binding: &Binding) -> Duration {
@@ -381,13 +389,13 @@ fn allocate(
     binding: &Binding,
     former: Option<&Container>,
     pool: &mut Pool,
-) -> Result<Option<Ipv4Net>, Why> {
+) -> Result<Option<Ipv4Net>, DecisionReason> {
     if binding.pod.spec.host_network {
         return Ok(None);
     }
-    let subnet = observed.desired.subnet.as_ref().ok_or(Why::NoSubnet)?;
+    let subnet = observed.desired.subnet.as_ref().ok_or(DecisionReason::NoSubnet)?;
     let preferred = former.and_then(|p| p.address).map(|a| a.addr());
-    pool.address(subnet.cidr, preferred).map(Some).ok_or(Why::NoFreeAddress)
+    pool.address(subnet.cidr, preferred).map(Some).ok_or(DecisionReason::NoFreeAddress)
 }
 
 fn link_step(observed: &Observed, binding: &Binding, address: Option<Ipv4Net>) -> Option<LinkStep> {

@@ -8,9 +8,9 @@ use schema::meta::NamespacedName;
 use super::facts::{Observed, PodFacts};
 use super::status::finished::is_end;
 use super::status::statuses::{Statuses, last};
-use super::status::terminating::{Leaving, leaving};
+use super::status::terminating::{Termination, terminating};
 use super::status::wanted;
-use super::steps::{PodsPlan, Why};
+use super::steps::{DecisionReason, PodsPlan};
 use crate::desired::Source;
 
 /// Some status is the last word on a pod of which nothing is left: after it the key goes.
@@ -27,7 +27,8 @@ pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp
     let mut statuses = Statuses { complete: observed.desired.source == Source::Etcd, ..Statuses::default() };
     for (uid, facts) in &observed.pods {
         let Some(pod) = &facts.pod else { continue };
-        let stays = |why: &Why| matches!(why, Why::Unreadable | Why::Unsettled);
+        let stays =
+            |why: &DecisionReason| matches!(why, DecisionReason::Unreadable | DecisionReason::Unsettled);
         let stays = plan.pods.get(uid).is_none_or(|d| stays(&d.why));
         if observed.desired.source == Source::Unknown || stays {
             // Nothing is known of it, so nothing new is said of it.
@@ -36,7 +37,7 @@ pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp
             }
             continue;
         }
-        let status = leaving(Leaving::of(observed, uid, facts), last(pod, uid), now);
+        let status = terminating(Termination::of(observed, uid, facts), last(pod, uid), now);
         statuses.pods.insert(pod.clone(), Arc::new(status));
     }
     // Containers are gone, folder or link not yet.
@@ -44,11 +45,11 @@ pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp
         if !observed.pods.contains_key(uid)
             && let Some(former) = last(&busy.pod, uid)
         {
-            let status = leaving(Leaving::of(observed, uid, &nothing), Some(former), now);
+            let status = terminating(Termination::of(observed, uid, &nothing), Some(former), now);
             statuses.pods.insert(busy.pod.clone(), Arc::new(status));
         }
     }
-    // Gone before its end was told: that is its last word, once.
+    // Gone before its end was reported: that is its last word, once.
     let desired = &observed.desired;
     let is_known = desired.source != Source::Unknown && desired.is_settled();
     for (pod, former) in own.pods.iter().filter(|(_, former)| is_known && !is_end(former)) {
@@ -56,7 +57,7 @@ pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp
         if is_wanted || statuses.pods.contains_key(pod) {
             continue;
         }
-        let status = leaving(Leaving::of(observed, &former.uid, &nothing), Some(former), now);
+        let status = terminating(Termination::of(observed, &former.uid, &nothing), Some(former), now);
         statuses.pods.insert(pod.clone(), Arc::new(status));
     }
     for (pod, binding) in &observed.desired.pods {
@@ -68,9 +69,9 @@ pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp
             continue;
         }
         let facts = observed.pods.get(uid).unwrap_or(&nothing);
-        let seen = wanted::Seen { node, binding, facts, decision };
+        let seen = wanted::WantedPod { node, binding, facts, decision };
         let mut status = wanted::wanted(seen, last(pod, uid), now);
-        if decision.why == Why::FormerPod {
+        if decision.why == DecisionReason::FormerPod {
             let former = observed
                 .pods
                 .iter()

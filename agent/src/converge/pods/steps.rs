@@ -54,7 +54,7 @@ pub struct Decision {
     /// Namespace and name.
     pub pod: NamespacedName,
     /// Why.
-    pub why: Why,
+    pub why: DecisionReason,
     /// The work.
     pub task: Option<Task>,
     /// Containers that failed a probe, each stopped for itself: none holds up the task.
@@ -73,7 +73,7 @@ pub struct Decision {
 
 impl Decision {
     /// Nothing to do.
-    pub fn idle(pod: NamespacedName, why: Why) -> Self {
+    pub fn idle(pod: NamespacedName, why: DecisionReason) -> Self {
         Self {
             pod,
             why,
@@ -90,7 +90,7 @@ impl Decision {
 
 /// Why a pod gets this decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Why {
+pub enum DecisionReason {
     /// All runs as it should.
     UpToDate,
     /// Nothing of it is there yet.
@@ -131,32 +131,32 @@ pub enum Why {
     PortTaken(PortTaken),
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for DecisionReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Why::UpToDate => f.write_str("all runs as it should"),
-            Why::New => f.write_str("new on this node"),
-            Why::Containers => f.write_str("containers are to be started"),
-            Why::PauseGone => f.write_str("its pause container is gone"),
-            Why::PauseEndedEarly => f.write_str(
+            DecisionReason::UpToDate => f.write_str("all runs as it should"),
+            DecisionReason::New => f.write_str("new on this node"),
+            DecisionReason::Containers => f.write_str("containers are to be started"),
+            DecisionReason::PauseGone => f.write_str("its pause container is gone"),
+            DecisionReason::PauseEndedEarly => f.write_str(
                 "its pause container ended within seconds of its start and is made anew in a moment; see docker logs and the node's memory if it stays so",
             ),
-            Why::LinkOff => f.write_str("its link is looked at, and made whole where it is not"),
-            Why::Unhealthy => f.write_str("containers that failed a probe are being stopped"),
-            Why::Waits => f.write_str("containers wait"),
-            Why::Finished => f.write_str("all containers have ended"),
-            Why::NotDesired => f.write_str("no longer wanted on this node"),
-            Why::Draining => f.write_str("no longer wanted; it ends once no node leads clients to it"),
-            Why::FormerPod => f.write_str("waiting for the former pod of this name to end"),
-            Why::DesiredUnknown => f.write_str("nobody has said yet what should run"),
-            Why::Unsettled => f.write_str("etcd has not been filled from Git yet"),
-            Why::Unreadable => f.write_str("its binding cannot be read"),
-            Why::InFlight => f.write_str("work is under way"),
-            Why::NoSubnet => {
+            DecisionReason::LinkOff => f.write_str("its link is looked at, and made whole where it is not"),
+            DecisionReason::Unhealthy => f.write_str("containers that failed a probe are being stopped"),
+            DecisionReason::Waits => f.write_str("containers wait"),
+            DecisionReason::Finished => f.write_str("all containers have ended"),
+            DecisionReason::NotDesired => f.write_str("no longer wanted on this node"),
+            DecisionReason::Draining => f.write_str("no longer wanted; it ends once no node leads clients to it"),
+            DecisionReason::FormerPod => f.write_str("waiting for the former pod of this name to end"),
+            DecisionReason::DesiredUnknown => f.write_str("nobody has said yet what should run"),
+            DecisionReason::Unsettled => f.write_str("etcd has not been filled from Git yet"),
+            DecisionReason::Unreadable => f.write_str("its binding cannot be read"),
+            DecisionReason::InFlight => f.write_str("work is under way"),
+            DecisionReason::NoSubnet => {
                 f.write_str("the node has no range of pod addresses yet; the reconciler gives it one")
             }
-            Why::NoFreeAddress => f.write_str("all addresses of the node are in use; remove pods from it"),
-            Why::PortTaken(taken) => write!(f, "{taken}"),
+            DecisionReason::NoFreeAddress => f.write_str("all addresses of the node are in use; remove pods from it"),
+            DecisionReason::PortTaken(taken) => write!(f, "{taken}"),
         }
     }
 }

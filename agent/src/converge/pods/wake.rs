@@ -43,12 +43,12 @@ pub async fn on_docker(
     let follow = async {
         loop {
             if let Ok(mut events) = docker.events(&instance).await {
-                // Whatever happened before this stream began was not told.
+                // Nobody reports what happened before this stream began.
                 stale.all();
                 nudge.nudge();
                 while let Some(Ok(event)) = events.next().await {
                     stale.one(event.id);
-                    // Our own starts are told by the task that made them.
+                    // The task that starts a container reports it.
                     if event.action != "start" {
                         nudge.nudge();
                     }

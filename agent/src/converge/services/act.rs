@@ -17,7 +17,7 @@ use crate::packet_rules::saved::words;
 use crate::packet_rules::spellings::{Doubts, only_we_wrote};
 use crate::worlds::iptables::{IptablesError, loud_steps};
 
-/// Changes that are named in a line of the log; of more the number is told.
+/// Changes that are named in a line of the log; of more it says the number.
 const NAMED_MAX: usize = 6;
 
 /// What became of a plan.
@@ -75,7 +75,7 @@ impl ServicesLoop {
         let changes: Vec<RuleChange> = plan.rules.iter().map(|(change, _)| change.clone()).collect();
         let before = self.deps.iptables.generation().await;
         // The legacy programs write the whole table anew in each transaction. What was refused is sent
-        // whole: of several transactions only the first that is bad would be told of each time.
+        // whole: of several transactions only the first that is bad would be named each time.
         let input = match before {
             Some(_) if !self.was_refused => restore_in_parts(&changes, &plan.unreached, PART),
             _ => restore_input(&changes),

@@ -116,13 +116,13 @@ impl Refusals {
         }
         for (id, refused) in self.0.iter().take(EXPLAINED_MAX) {
             let why = shortened(refused.why.clone(), WHY_CHARS_MAX);
-            let (Some(left), Some(told)) =
+            let (Some(left), Some(shown)) =
                 (room.checked_sub(json_bytes(&why)), named.get_mut(&id.to_string()))
             else {
                 break;
             };
             room = left;
-            *told = why;
+            *shown = why;
         }
         let more = self.0.len() - named.len();
         (named, more)

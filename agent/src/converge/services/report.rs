@@ -75,14 +75,12 @@ impl ServicesLoop {
             namespace: id.namespace.clone(),
             name: id.name.clone(),
             reason: "RulesRefused".to_owned(),
-            message: format!(
-                "node {node} programs it not, until it changes or a try, one each {seconds} s, succeeds: {why}"
-            ),
+            message: format!("node {node} could not program it; retrying every {seconds} s: {why}"),
         });
     }
 }
 
-/// Writes the newest status of the rules until it is told to end. When etcd is away it waits here.
+/// Writes the newest status of the rules until `shutdown`. When etcd is away it waits here.
 pub struct RulesWriter {
     key: String,
     store: SharedStore,

@@ -37,7 +37,7 @@ pub struct ServicesDeps {
     pub catalog: watch::Receiver<Arc<Catalog>>,
     /// What other nodes may know; a [`RulesWriter`] writes it.
     pub status: watch::Sender<Option<RulesStatus>>,
-    /// What people are told.
+    /// For events.
     pub events: EventRecorder,
     /// Newest revision of etcd's services that the rules follow: whoever takes an endpoint down waits
     /// for it.
@@ -56,7 +56,7 @@ pub struct ServicesLoop {
     /// What was written, and how this iptables prints it.
     pub(super) spellings: Spellings<Fingerprint>,
     pub(super) udp_settled: Option<UdpSettled>,
-    /// When the rules came to the revision that is told.
+    /// When the rules came to the revision that is reported.
     pub(super) programmed_at: Option<Timestamp>,
     /// The last input was refused.
     pub(super) was_refused: bool,

@@ -22,7 +22,7 @@ pub mod plan;
 mod tests;
 mod walk;
 
-use self::observe::{Known, Walked};
+use self::observe::{KnownContainer, Walked};
 use self::plan::{Former, Observed, UsagePlan};
 use crate::worlds::cgroups::Cgroups;
 use crate::worlds::docker::Docker;
@@ -59,7 +59,7 @@ pub struct UsageLoop {
     cgroups: Arc<dyn Cgroups>,
     store: SharedStore,
     /// By container id.
-    known: BTreeMap<String, Known>,
+    known: BTreeMap<String, KnownContainer>,
     /// Containers that could not be inspected, and till when none of them is asked for again.
     opaque: BTreeMap<String, Instant>,
     /// By pod uid.

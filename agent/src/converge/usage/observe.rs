@@ -24,7 +24,7 @@ const OPAQUE_INTERVAL: Duration = Duration::from_secs(300);
 
 /// What does not change while a container runs.
 #[derive(Debug, Clone)]
-pub(super) struct Known {
+pub(super) struct KnownContainer {
     place: Place,
     started_at: Option<Timestamp>,
 }
@@ -103,7 +103,7 @@ impl UsageLoop {
             // Three small files of /proc, once in a container's life.
             match self.cgroups.place(details.pid, &row.id) {
                 Ok(place) => {
-                    let known = Known { place, started_at: details.started_at };
+                    let known = KnownContainer { place, started_at: details.started_at };
                     self.known.insert(row.id.clone(), known);
                     self.blind = false;
                 }
@@ -164,7 +164,7 @@ fn label(row: &ListedContainer, key: &str) -> String {
     row.labels.get(key).cloned().unwrap_or_default()
 }
 
-fn counted_of(row: &ListedContainer, known: &Known, sample: Sample) -> Counted {
+fn counted_of(row: &ListedContainer, known: &KnownContainer, sample: Sample) -> Counted {
     Counted {
         pod: NamespacedName::new(label(row, names::NAMESPACE), label(row, names::POD)),
         uid: label(row, names::UID),

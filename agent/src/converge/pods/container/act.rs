@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use futures::future::join_all;
 use schema::records::{EventType, PodInstance};
 
-use super::redact::{UNSHOWN, hushed};
+use super::redact::{UNSHOWN, redact_secrets};
 use super::render;
 use super::rendered::{Rendered, SecretValue, secrets_of};
 use crate::converge::names;
@@ -16,7 +16,7 @@ use crate::files::SecretError;
 use crate::files::secrets::variable;
 use crate::worlds::docker::{DockerError, Namespaces, NewContainer};
 
-/// Which start of which incarnation: the same words within a minute would be told once.
+/// Which start of which incarnation: the same words within a minute would be recorded once.
 fn start_of(id: &PodId, step: &ContainerStep) -> String {
     let uid = id.uid.get(..8).unwrap_or(&id.uid);
     match step.attempt {
@@ -84,7 +84,7 @@ impl Worker {
                 None
             }
             Err(error) => {
-                let said = self.hushed(pod, &step.container, &error).await;
+                let said = self.redacted(pod, &step.container, &error).await;
                 self.trouble(id, &step.container, "CreateContainerError", &said);
                 None
             }
@@ -114,7 +114,7 @@ impl Worker {
     }
 
     /// What the engine said, without the secrets that the container holds.
-    pub(crate) async fn hushed(&self, pod: &PodInstance, container: &str, error: &DockerError) -> String {
+    pub(crate) async fn redacted(&self, pod: &PodInstance, container: &str, error: &DockerError) -> String {
         let mut all = pod.spec.init_containers.iter().chain(&pod.spec.containers);
         let secrets = all.find(|spec| spec.name == container).map(secrets_of).unwrap_or_default();
         let mut values = Vec::new();
@@ -122,7 +122,7 @@ impl Worker {
             let Ok(mut entries) = self.files.secret(pod, &name).await else { return UNSHOWN.to_owned() };
             values.extend(entries.remove(&key).map(|value| String::from_utf8_lossy(&value).into_owned()));
         }
-        hushed(&error.to_string(), &values)
+        redact_secrets(&error.to_string(), &values)
     }
 
     /// What only the image says: who its user is.
@@ -172,7 +172,7 @@ impl Worker {
                 self.tell(id, EventType::Normal, "Started", message);
             }
             Err(error) => {
-                let said = self.hushed(pod, &step.container, &error).await;
+                let said = self.redacted(pod, &step.container, &error).await;
                 self.trouble(id, &step.container, "RunContainerError", &said);
             }
         }

@@ -19,7 +19,7 @@ pub const BACKOFF_RESET: SignedDuration = SignedDuration::from_secs(600);
 
 /// What becomes of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ContainerDecision {
     /// It runs and should.
     Runs,
     /// Make and start it: this attempt, at this crash level.
@@ -72,24 +72,30 @@ pub fn verdict(
     sandbox: Option<&str>,
     policy: RestartPolicy,
     now: Timestamp,
-) -> Verdict {
-    let Some(current) = history.last() else { return Verdict::Make { attempt: 0, backoff: 0 } };
+) -> ContainerDecision {
+    let Some(current) = history.last() else { return ContainerDecision::Make { attempt: 0, backoff: 0 } };
     let at_home = sandbox.is_some_and(|id| id == current.sandbox);
-    let again = Verdict::Make { attempt: current.attempt + 1, backoff: current.backoff };
+    let again = ContainerDecision::Make { attempt: current.attempt + 1, backoff: current.backoff };
     match (&current.state, at_home) {
-        (State::Removing | State::Dead, _) => Verdict::Removing,
-        (State::Running { .. }, true) if current.failed_probe().is_some() => Verdict::Unhealthy,
-        (State::Running { .. }, true) => Verdict::Runs,
+        (State::Removing | State::Dead, _) => ContainerDecision::Removing,
+        (State::Running { .. }, true) if current.failed_probe().is_some() => ContainerDecision::Unhealthy,
+        (State::Running { .. }, true) => ContainerDecision::Runs,
         // The pause container that it joined is gone, so it has to go too: that end is not its own.
-        (State::Running { .. }, false) if policy == RestartPolicy::Never => Verdict::Ended { success: false },
+        (State::Running { .. }, false) if policy == RestartPolicy::Never => {
+            ContainerDecision::Ended { success: false }
+        }
         (State::Running { .. }, false) => again,
-        (State::Created, true) => Verdict::Start { id: current.id.clone(), attempt: current.attempt },
+        (State::Created, true) => {
+            ContainerDecision::Start { id: current.id.clone(), attempt: current.attempt }
+        }
         // Never ran: the same start in the new namespaces, once it is removed.
-        (State::Created, false) => Verdict::Make { attempt: current.attempt, backoff: current.backoff },
+        (State::Created, false) => {
+            ContainerDecision::Make { attempt: current.attempt, backoff: current.backoff }
+        }
         (State::Exited(end), at_home) => {
             let success = succeeded(current, end);
             if !restarts(policy, success) {
-                return Verdict::Ended { success };
+                return ContainerDecision::Ended { success };
             }
             if at_home { after_end(current, end, now) } else { again }
         }
@@ -113,7 +119,7 @@ pub fn restarts(policy: RestartPolicy, success: bool) -> bool {
 /// So far two clocks, or a look and what it sees, may be apart.
 const CLOCK_SLACK: SignedDuration = SignedDuration::from_secs(5);
 
-fn after_end(current: &Container, end: &Exited, now: Timestamp) -> Verdict {
+fn after_end(current: &Container, end: &Exited, now: Timestamp) -> ContainerDecision {
     let ran = end.started_at.map_or(SignedDuration::ZERO, |start| end.finished_at.duration_since(start));
     let level = if ran >= BACKOFF_RESET { 0 } else { current.backoff };
     let delay = delay(level);
@@ -121,9 +127,9 @@ fn after_end(current: &Container, end: &Exited, now: Timestamp) -> Verdict {
     // An end far in the future is a clock set back: don't wait for a time that says nothing. One that is
     // a moment ahead came while we looked.
     if now >= until || end.finished_at.duration_since(now) > CLOCK_SLACK {
-        Verdict::Make { attempt: current.attempt + 1, backoff: level.saturating_add(1) }
+        ContainerDecision::Make { attempt: current.attempt + 1, backoff: level.saturating_add(1) }
     } else {
-        Verdict::BackOff { until, delay, why: cause(current, end) }
+        ContainerDecision::BackOff { until, delay, why: cause(current, end) }
     }
 }
 

@@ -3,11 +3,13 @@
 use jiff::{SignedDuration, Timestamp};
 use schema::kinds::pod::{Container as ContainerSpec, PodSpec, PullPolicy, RestartPolicy, WaitingState};
 
-use super::machine::{Verdict, restarts, succeeded, verdict};
+use super::machine::{ContainerDecision, restarts, succeeded, verdict};
 use super::render;
 use crate::converge::pods::facts::{Container, Placement, PodFacts, Slot, State, Trouble, Work};
 use crate::converge::pods::probe::machine::ProbeKind;
-use crate::converge::pods::steps::{ContainerAct, ContainerStep, Decision, Kill, Pull, Target, Why};
+use crate::converge::pods::steps::{
+    ContainerAct, ContainerStep, Decision, DecisionReason, Kill, Pull, Target,
+};
 
 /// How long a failed pull is called `ErrImagePull` before it is called `ImagePullBackOff`.
 const ERR_IMAGE_PULL_SHOWN: SignedDuration = SignedDuration::from_secs(2);
@@ -19,7 +21,7 @@ const REMOVING_AGAIN: SignedDuration = SignedDuration::from_secs(1);
 #[derive(Debug)]
 pub struct Needs<'a> {
     /// The containers whose turn it is, with what becomes of each.
-    pub turn: Vec<(&'a ContainerSpec, Verdict)>,
+    pub turn: Vec<(&'a ContainerSpec, ContainerDecision)>,
     /// All ended for good, or an init container failed for good.
     pub finished: bool,
     /// Some container has run in the present namespaces.
@@ -36,22 +38,28 @@ pub struct Needs<'a> {
 
 impl Needs<'_> {
     /// The reason for a pod that has its namespaces.
-    pub fn why(&self) -> Why {
+    pub fn why(&self) -> DecisionReason {
         if self.finished {
-            return Why::Finished;
+            return DecisionReason::Finished;
         }
-        let acts = |v: &Verdict| matches!(v, Verdict::Make { .. } | Verdict::Start { .. });
+        let acts = |v: &ContainerDecision| {
+            matches!(v, ContainerDecision::Make { .. } | ContainerDecision::Start { .. })
+        };
         if self.turn.iter().any(|(_, v)| acts(v))
             || !self.remove_first.is_empty()
             || !self.obsolete.is_empty()
         {
-            Why::Containers
-        } else if self.turn.iter().any(|(_, v)| *v == Verdict::Unhealthy) {
-            Why::Unhealthy
-        } else if self.turn.iter().all(|(_, v)| matches!(v, Verdict::Runs | Verdict::Ended { .. })) {
-            Why::UpToDate
+            DecisionReason::Containers
+        } else if self.turn.iter().any(|(_, v)| *v == ContainerDecision::Unhealthy) {
+            DecisionReason::Unhealthy
+        } else if self
+            .turn
+            .iter()
+            .all(|(_, v)| matches!(v, ContainerDecision::Runs | ContainerDecision::Ended { .. }))
+        {
+            DecisionReason::UpToDate
         } else {
-            Why::Waits
+            DecisionReason::Waits
         }
     }
 
@@ -70,7 +78,7 @@ pub fn needs<'a>(work: &'a Work, facts: &'a PodFacts, spec: &'a PodSpec, now: Ti
     let ever_started = facts.containers.values().flatten().any(|c| at_home(c) && started(c));
     let apps: Vec<_> =
         spec.containers.iter().map(|c| (c, verdict(history(c), sandbox, spec.restart_policy, now))).collect();
-    let apps_ended = apps.iter().all(|(_, v)| matches!(v, Verdict::Ended { .. }));
+    let apps_ended = apps.iter().all(|(_, v)| matches!(v, ContainerDecision::Ended { .. }));
     // A start of an app container in these namespaces proves that all init containers are done.
     let app_started = spec.containers.iter().flat_map(history).any(|c| at_home(c) && started(c));
     let (turn, init_failed) = if app_started || apps_ended {
@@ -93,7 +101,8 @@ pub fn needs<'a>(work: &'a Work, facts: &'a PodFacts, spec: &'a PodSpec, now: Ti
     };
     for (name, starts) in &facts.containers {
         let known = spec.init_containers.iter().chain(&spec.containers).any(|c| c.name == *name);
-        let makes = needs.turn.iter().any(|(c, v)| c.name == *name && matches!(v, Verdict::Make { .. }));
+        let makes =
+            needs.turn.iter().any(|(c, v)| c.name == *name && matches!(v, ContainerDecision::Make { .. }));
         sort_out(&mut needs, starts, known, makes);
     }
     let unremoved = |c: &Container| work.unremoved.get(&c.id);
@@ -150,7 +159,7 @@ pub fn stays_ended(spec: &PodSpec, facts: &PodFacts, name: &str) -> bool {
 
 enum InitTurn<'a> {
     Done,
-    Now(&'a ContainerSpec, Verdict),
+    Now(&'a ContainerSpec, ContainerDecision),
     Failed,
 }
 
@@ -163,17 +172,18 @@ fn init_turn<'a, 'f>(
     let policy = init_policy(spec);
     // First of all: once the pod failed, no success of another one is repeated.
     let decided_of = |init: &ContainerSpec| verdict(history(init), sandbox, policy, now);
-    if spec.init_containers.iter().any(|init| decided_of(init) == Verdict::Ended { success: false }) {
+    if spec.init_containers.iter().any(|init| decided_of(init) == ContainerDecision::Ended { success: false })
+    {
         return InitTurn::Failed;
     }
     for init in &spec.init_containers {
         let starts = history(init);
         let decided = decided_of(init);
         match (&decided, starts.last()) {
-            (Verdict::Ended { success: true }, Some(last)) => {
+            (ContainerDecision::Ended { success: true }, Some(last)) => {
                 // Success in former namespaces: once more, as in Kubernetes.
                 if sandbox.is_none_or(|id| id != last.sandbox) {
-                    let again = Verdict::Make { attempt: last.attempt + 1, backoff: last.backoff };
+                    let again = ContainerDecision::Make { attempt: last.attempt + 1, backoff: last.backoff };
                     return InitTurn::Now(init, again);
                 }
             }
@@ -240,9 +250,9 @@ pub fn steps(
     for (spec, verdict) in &needs.turn {
         let slot = (at.binding.pod.uid.clone(), spec.name.clone());
         match verdict {
-            Verdict::Runs | Verdict::Unhealthy | Verdict::Ended { .. } => {}
-            Verdict::Removing => look_again(decision, after(now, REMOVING_AGAIN)),
-            Verdict::BackOff { until, delay, why } => {
+            ContainerDecision::Runs | ContainerDecision::Unhealthy | ContainerDecision::Ended { .. } => {}
+            ContainerDecision::Removing => look_again(decision, after(now, REMOVING_AGAIN)),
+            ContainerDecision::BackOff { until, delay, why } => {
                 let (delay, name) = (delay.as_secs(), &spec.name);
                 let at = until.strftime("%Y-%m-%dT%H:%M:%SZ");
                 let message =
@@ -250,7 +260,7 @@ pub fn steps(
                 wait(decision, &spec.name, "CrashLoopBackOff", message);
                 look_again(decision, *until);
             }
-            Verdict::Start { id, attempt } => {
+            ContainerDecision::Start { id, attempt } => {
                 if !in_trouble(work, &slot, now, decision) {
                     still_in_trouble(work, &slot, now, decision);
                     steps.push(ContainerStep {
@@ -261,7 +271,7 @@ pub fn steps(
                     });
                 }
             }
-            Verdict::Make { attempt, backoff } => {
+            ContainerDecision::Make { attempt, backoff } => {
                 if !may_make(work, &slot, (spec, *attempt), now, decision) {
                     continue;
                 }

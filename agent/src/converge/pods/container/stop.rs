@@ -26,8 +26,8 @@ impl Worker {
         let _ = self.end(id, target, (grace, message), in_flight).await;
     }
 
-    /// Keeps in mind how a container ended that is removed with its pod. What can't be told holds
-    /// nothing up.
+    /// Keeps in mind how a container ended that is removed with its pod. What can't be found out
+    /// holds nothing up.
     pub(crate) async fn note_end(&self, id: &PodId, target: &Target) {
         let Ok(Ok(details)) = timeout(END_LOOK_MAX, self.docker.inspect(&target.id)).await else { return };
         if let Some(finished_at) = details.finished_at.filter(|_| details.pid == 0) {

@@ -23,7 +23,7 @@ pub struct NodeFacts {
     pub mtu: u32,
     /// What every container gets, whatever its manifest says.
     pub container_limits: ContainerLimits,
-    /// What pods are told of name servers.
+    /// The name servers of pods.
     pub dns: NodeDns,
 }
 

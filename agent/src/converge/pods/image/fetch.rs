@@ -16,8 +16,8 @@ use crate::worlds::docker::DockerError;
 /// How often a waiting container's message says how far its image is.
 const SHOWN_EVERY: Duration = Duration::from_secs(5);
 
-/// How many of these are told as an event: one per 15 s.
-const TOLD_EVERY: u32 = 3;
+/// How many of these make one event: one per 15 s.
+const EVENT_EVERY: u32 = 3;
 
 impl Worker {
     /// Fetches an image for a container; the outcome is kept for the next plan.
@@ -88,7 +88,7 @@ impl Worker {
                         None => format!("waits for one of {PULLS} pulls to end"),
                     };
                     shown += 1;
-                    if shown.is_multiple_of(TOLD_EVERY) {
+                    if shown.is_multiple_of(EVENT_EVERY) {
                         let message = format!("Pulling image {image:?}: {progress}");
                         self.tell(id, EventType::Normal, "Pulling", message);
                     }

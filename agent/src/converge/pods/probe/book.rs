@@ -28,7 +28,7 @@ const RETRY_MAX: Duration = Duration::from_secs(60);
 /// What is known of one life of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Known {
+pub struct RunHealth {
     /// When that life began; none if Docker could not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
@@ -37,7 +37,7 @@ pub struct Known {
     pub health: Health,
 }
 
-impl Known {
+impl RunHealth {
     /// What it says of the life that began then.
     pub fn of(&self, started_at: Option<Timestamp>) -> Option<Health> {
         is_same_life(self.started_at, started_at).then_some(self.health)
@@ -50,7 +50,7 @@ pub fn is_same_life(one: Option<Timestamp>, other: Option<Timestamp>) -> bool {
 }
 
 /// By Docker's id.
-pub type HealthOf = BTreeMap<String, Known>;
+pub type HealthOf = BTreeMap<String, RunHealth>;
 
 /// What a failing probe said, by Docker's id.
 pub type FailingOf = BTreeMap<String, String>;
@@ -102,7 +102,7 @@ impl HealthBook {
 
     /// Takes down what is known of the life of a container that began then.
     pub fn set(&self, id: &str, started_at: Option<Timestamp>, health: Health) {
-        let known = Known { started_at, health };
+        let known = RunHealth { started_at, health };
         let mut pages = self.pages();
         if pages.newest.get(id) != Some(&known) {
             pages.newest.insert(id.to_owned(), known);
@@ -159,14 +159,14 @@ impl HealthBook {
                 }
                 _ => 0,
             };
-            let told = {
+            let is_news = {
                 let mut pages = self.pages();
                 // Who is gone is no news.
-                let told = newest.iter().any(|(id, health)| pages.kept.get(id) != Some(health));
+                let is_news = newest.iter().any(|(id, health)| pages.kept.get(id) != Some(health));
                 pages.kept = newest;
-                told
+                is_news
             };
-            if told {
+            if is_news {
                 self.0.nudge.nudge();
             }
         }

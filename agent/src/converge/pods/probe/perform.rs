@@ -22,7 +22,7 @@ pub enum Found {
 }
 
 impl Found {
-    /// What is told of a check that did not succeed, in Kubernetes' words.
+    /// What an event says of a check that did not succeed, in Kubernetes' words.
     pub fn failed(&self, kind: ProbeKind) -> Option<String> {
         match self {
             Found::Success | Found::Warning(_) => None,

@@ -221,7 +221,7 @@ impl ProbeRunner {
         }
         self.schedule(&id, None);
         if kind == ProbeKind::Readiness && before.ready && !now.ready {
-            // Each time anew, whatever was told a moment ago.
+            // Each time anew, whatever was said a moment ago.
             let (since, why) = (Timestamp::now().strftime("%H:%M:%SZ"), found.failed(kind));
             let name = &target.container;
             self.warn(
@@ -233,7 +233,7 @@ impl ProbeRunner {
         self.tell(&target, kind, &found);
     }
 
-    /// Every failure is told, also below the threshold; the recorder holds repetitions back.
+    /// Every failure is an event, also below the threshold; the recorder holds repetitions back.
     fn tell(&self, target: &ProbeTarget, kind: ProbeKind, found: &Found) {
         match (found, found.failed(kind)) {
             (Found::Warning(why), _) => {

@@ -1,5 +1,5 @@
 //! A pod that goes is given time until nobody sends it new connections: its endpoint leaves the services,
-//! every node programs that, then its containers are told to end.
+//! every node programs that, then its containers are stopped.
 //!
 //! What is known comes from the catalog and from what nodes say of their rules; the plan decides. It is
 //! bounded: a service that is never changed, or a node that never answers, holds no pod.

@@ -38,7 +38,7 @@ pub fn resolver(pod: &PodInstance, node: &NodeDns) -> Resolver {
 }
 
 /// What a pod is called in its own `/etc/hosts`: with a `subdomain` the full name and then the host name, as
-/// the kubelet writes it, so that programs that ask for their full name are told it; else the host name.
+/// the kubelet writes it, so that programs that ask for their full name get it; else the host name.
 pub fn own_names(pod: &PodInstance, hostname: &str, node: &NodeDns) -> String {
     match &pod.spec.subdomain {
         Some(subdomain) => {
@@ -126,13 +126,13 @@ mod tests {
         serde_json::from_value(pod).unwrap()
     }
 
-    fn told(spec: PodSpec, node: &NodeDns) -> String {
+    fn text_of(spec: PodSpec, node: &NodeDns) -> String {
         let Resolver { nameservers, searches, options } = resolver(&pod(spec), node);
         format!("{} | {} | {}", nameservers.join(" "), searches.join(" "), options.join(" "))
     }
 
     #[test]
-    fn each_policy_tells_what_kubernetes_tells() {
+    fn each_policy_gives_what_kubernetes_gives() {
         let spec = |dns_policy, host_network| PodSpec { dns_policy, host_network, ..PodSpec::default() };
         let cluster = "10.96.0.10 | shop.svc.cluster.local svc.cluster.local cluster.local lan | ndots:5";
         let machine = "192.0.2.1 | lan | edns0";
@@ -143,16 +143,16 @@ mod tests {
             (DnsPolicy::Default, false, machine),
             (DnsPolicy::None, false, " |  | "),
         ] {
-            assert_eq!(told(spec(policy, host_network), &node()), wanted, "{policy:?} {host_network}");
+            assert_eq!(text_of(spec(policy, host_network), &node()), wanted, "{policy:?} {host_network}");
         }
         // Nothing but a server on the machine's loopback.
         let alone = NodeDns { machine: ResolvConf::default(), ..node() };
-        assert_eq!(told(spec(DnsPolicy::Default, false), &alone), "10.96.0.10 |  | ");
+        assert_eq!(text_of(spec(DnsPolicy::Default, false), &alone), "10.96.0.10 |  | ");
     }
 
     // Seen red with the host name alone.
     #[test]
-    fn a_pod_with_a_subdomain_is_told_its_full_name_first() {
+    fn a_pod_with_a_subdomain_gets_its_full_name_first() {
         let with = |subdomain: Option<&str>| {
             pod(PodSpec { subdomain: subdomain.map(Into::into), ..PodSpec::default() })
         };
@@ -176,7 +176,7 @@ mod tests {
             searches: (0..40).map(|n| format!("s{n}.example")).chain(["lan".into()]).collect(),
             options: vec![option("ndots", Some("2")), option("rotate", None)],
         };
-        let text = told(PodSpec { dns_config: Some(Box::new(config)), ..PodSpec::default() }, &node());
+        let text = text_of(PodSpec { dns_config: Some(Box::new(config)), ..PodSpec::default() }, &node());
         let (servers, rest) = text.split_once(" | ").unwrap();
         let (searches, options) = rest.split_once(" | ").unwrap();
         assert_eq!((servers, options), ("10.96.0.10 192.0.2.7 192.0.2.8", "ndots:2 rotate"));
@@ -185,7 +185,7 @@ mod tests {
         let long =
             |n: usize| format!("{}.{n:03}", ["x".repeat(60), "y".repeat(60), "z".repeat(60)].join("."));
         let config = DnsConfig { searches: (0..20).map(long).collect(), ..DnsConfig::default() };
-        let text = told(PodSpec { dns_config: Some(Box::new(config)), ..PodSpec::default() }, &node());
+        let text = text_of(PodSpec { dns_config: Some(Box::new(config)), ..PodSpec::default() }, &node());
         let searches = text.split(" | ").nth(1).unwrap();
         assert!(searches.len() <= 2048 && searches.len() > 2048 - 187, "{}", searches.len());
     }

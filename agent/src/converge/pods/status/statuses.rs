@@ -23,16 +23,16 @@ pub struct Statuses {
 
 /// What was said last of the pods of this node: by this agent, or else by the one before.
 pub fn last_reported(own: &Statuses, snapshot: &Snapshot, node: &str) -> LastReported {
-    let mut told = own.pods.clone();
+    let mut last_reported = own.pods.clone();
     for ((_, pod), stored) in snapshot.pod_status.iter().filter(|((of, _), _)| of == node) {
-        told.entry(pod.clone()).or_insert_with(|| Arc::new(stored.value.clone()));
+        last_reported.entry(pod.clone()).or_insert_with(|| Arc::new(stored.value.clone()));
     }
-    told
+    last_reported
 }
 
 /// What was said last of this uid.
-pub fn last<'a>(told: &'a LastReported, pod: &NamespacedName, uid: &str) -> Option<&'a PodStatus> {
-    told.get(pod).map(|status| &**status).filter(|status| status.uid == uid)
+pub fn last<'a>(last_reported: &'a LastReported, pod: &NamespacedName, uid: &str) -> Option<&'a PodStatus> {
+    last_reported.get(pod).map(|status| &**status).filter(|status| status.uid == uid)
 }
 
 /// How long the last word on a pod stands: the writer takes a few milliseconds with etcd at hand.
@@ -46,7 +46,7 @@ pub struct LastWords {
 
 impl LastWords {
     /// Keeps those of the run before in the statuses of this one until the snapshot shows them, at most for
-    /// [`LAST_WORDS`]: one that was told while the pod's task was about to end may not be written yet.
+    /// [`LAST_WORDS`]: one that was reported while the pod's task was about to end may not be written yet.
     pub fn keep(&mut self, statuses: &mut Statuses, own: &Statuses, shown: &Snapshot, node: &str) {
         let mut since = BTreeMap::new();
         let is_last = |status: &PodStatus| status.is_terminating() && is_end(status);

@@ -7,7 +7,7 @@ use schema::kinds::pod::{
     ContainerState, ContainerStatus, PodPhase, PodStatus, RunningState, TerminatedState,
 };
 
-use super::wanted::{condition, ended, hush, succeeded};
+use super::wanted::{condition, ended, redact, succeeded};
 use crate::converge::pods::facts::{Container, Ends, NodeFacts, Observed, PodFacts, State, Trouble};
 
 /// The code and the words of Kubernetes for a container whose end nobody has seen.
@@ -19,7 +19,7 @@ const UNKNOWN_MESSAGE: &str = "The container could not be located when the pod w
 
 /// What is left of a pod that is being taken away.
 #[derive(Debug, Clone, Copy)]
-pub struct Leaving<'a> {
+pub struct Termination<'a> {
     /// Its node.
     pub node: &'a NodeFacts,
     /// Which incarnation.
@@ -34,7 +34,7 @@ pub struct Leaving<'a> {
     pub trouble: Option<&'a Trouble>,
 }
 
-impl<'a> Leaving<'a> {
+impl<'a> Termination<'a> {
     /// What is left of this one.
     pub fn of(observed: &'a Observed, uid: &'a str, facts: &'a PodFacts) -> Self {
         let work = &observed.work;
@@ -50,8 +50,8 @@ impl<'a> Leaving<'a> {
 }
 
 /// Status of a pod that is being taken away.
-pub fn leaving(left: Leaving<'_>, former: Option<&PodStatus>, now: Timestamp) -> PodStatus {
-    let Leaving { node, uid, facts, trouble, is_made, .. } = left;
+pub fn terminating(left: Termination<'_>, former: Option<&PodStatus>, now: Timestamp) -> PodStatus {
+    let Termination { node, uid, facts, trouble, is_made, .. } = left;
     let pause = facts.live_pause().filter(|p| p.is_running());
     let mut status = former.cloned().unwrap_or_else(|| PodStatus {
         uid: uid.to_owned(),
@@ -88,7 +88,7 @@ pub fn leaving(left: Leaving<'_>, former: Option<&PodStatus>, now: Timestamp) ->
 }
 
 /// The end of a container has become known that was not when the pod was being taken away already: the phase
-/// told then was guessed. What it was before that stands.
+/// reported then was guessed. What it was before that stands.
 fn is_mended(status: &PodStatus, former: Option<&PodStatus>) -> bool {
     let is_known = |state: &ContainerState| match state {
         ContainerState::Terminated(end) => end.reason != UNKNOWN_REASON,
@@ -99,24 +99,24 @@ fn is_mended(status: &PodStatus, former: Option<&PodStatus>) -> bool {
     both.any(|(was, is)| !is_known(&was.state) && is_known(&is.state))
 }
 
-/// What has become of a container since it was told of last.
-fn refresh(told: &mut ContainerStatus, left: Leaving<'_>) {
+/// What has become of a container since its last report.
+fn refresh(status: &mut ContainerStatus, left: Termination<'_>) {
     // A success of an init container is what its readiness is.
-    told.ready &= matches!(told.state, ContainerState::Terminated(_));
-    let current = left.facts.containers.get(&told.name).and_then(|starts| starts.last());
-    if let Some(current) = current.filter(|current| current.id != told.container_id) {
-        told.container_id.clone_from(&current.id);
-        told.image_id.clone_from(&current.image_id);
-        told.restart_count = current.attempt;
+    status.ready &= matches!(status.state, ContainerState::Terminated(_));
+    let current = left.facts.containers.get(&status.name).and_then(|starts| starts.last());
+    if let Some(current) = current.filter(|current| current.id != status.container_id) {
+        status.container_id.clone_from(&current.id);
+        status.image_id.clone_from(&current.image_id);
+        status.restart_count = current.attempt;
     }
-    let known = || left.ends.and_then(|ends| ends.get(&told.container_id)).map(|end| ended(end, None));
-    match (current.map(|current| &current.state), &told.state) {
+    let known = || left.ends.and_then(|ends| ends.get(&status.container_id)).map(|end| ended(end, None));
+    match (current.map(|current| &current.state), &status.state) {
         (Some(State::Running { started_at }), _) => {
-            told.state = ContainerState::Running(RunningState { started_at: *started_at });
+            status.state = ContainerState::Running(RunningState { started_at: *started_at });
         }
         (Some(State::Exited(end)), _) => {
             let failed_probe = current.and_then(Container::failed_probe);
-            set_end(told, ended(end, failed_probe));
+            set_end(status, ended(end, failed_probe));
         }
         // It has not run in this life; the end of the life before, if any, is its last one.
         (Some(State::Created), _) => {}
@@ -132,34 +132,34 @@ fn refresh(told: &mut ContainerStatus, left: Leaving<'_>) {
             // While it is being made anew, it may be about to run.
             if !left.is_made {
                 let end = known().unwrap_or_else(unknown);
-                set_end(told, end);
+                set_end(status, end);
             }
         }
         (Some(State::Removing | State::Dead) | None, _) => {
             if let Some(end) = known() {
-                set_end(told, end);
+                set_end(status, end);
             }
         }
     }
-    told.started &= matches!(told.state, ContainerState::Running(_));
+    status.started &= matches!(status.state, ContainerState::Running(_));
 }
 
-/// It ended so. What was told of this very end before stands: it was told by who knew the manifest, and
+/// It ended so. What was reported of this very end before stands: whoever reported it knew the manifest, and
 /// with it whether the engine's words may be shown.
-fn set_end(told: &mut ContainerStatus, mut end: TerminatedState) {
+fn set_end(status: &mut ContainerStatus, mut end: TerminatedState) {
     let same = |known: &TerminatedState| known.finished_at.is_some() && known.finished_at == end.finished_at;
-    match (&told.state, &told.last_state) {
+    match (&status.state, &status.last_state) {
         (ContainerState::Terminated(known), _) if same(known) => return,
         (_, Some(known)) if same(known) => end = known.clone(),
-        _ => hush(&mut end),
+        _ => redact(&mut end),
     }
-    told.state = ContainerState::Terminated(end);
+    status.state = ContainerState::Terminated(end);
 }
 
 /// Well only if every container ended with code 0; one that was never started did not.
 fn end_of(status: &PodStatus, facts: &PodFacts) -> PodPhase {
     let well = if status.container_statuses.is_empty() {
-        // Nothing was told of it: what is there has to do.
+        // Nothing was reported of it: what is there has to do.
         let mut lasts = facts.containers.values().filter_map(|starts| starts.last()).peekable();
         lasts.peek().is_some() && lasts.all(|last| matches!(&last.state, State::Exited(end) if end.code == 0))
     } else {

@@ -13,14 +13,14 @@ use crate::converge::pods::container::redact::UNSHOWN;
 use crate::converge::pods::container::rendered::secrets_of;
 use crate::converge::pods::facts::{Container, Exited, NodeFacts, PodFacts, State};
 use crate::converge::pods::probe::machine::{Health, ProbeKind};
-use crate::converge::pods::steps::{Decision, Why};
+use crate::converge::pods::steps::{Decision, DecisionReason};
 
 /// Why a pod is not ready while all its containers run, in the kubelet's words.
 const SANDBOX_CHANGED: &str = "Pod sandbox changed, it will be killed and re-created";
 
 /// What is known of a pod that is wanted.
 #[derive(Debug, Clone, Copy)]
-pub struct Seen<'a> {
+pub struct WantedPod<'a> {
     /// Its node.
     pub node: &'a NodeFacts,
     /// What should run.
@@ -32,8 +32,8 @@ pub struct Seen<'a> {
 }
 
 /// Status of a pod that is wanted. `former` is what was last reported of the same uid.
-pub fn wanted(seen: Seen<'_>, former: Option<&PodStatus>, now: Timestamp) -> PodStatus {
-    let Seen { node, binding, facts, decision } = seen;
+pub fn wanted(seen: WantedPod<'_>, former: Option<&PodStatus>, now: Timestamp) -> PodStatus {
+    let WantedPod { node, binding, facts, decision } = seen;
     let spec = &binding.pod.spec;
     let pause = facts.live_pause().filter(|p| p.is_running());
     let init: Vec<ContainerStatus> =
@@ -92,9 +92,9 @@ pub fn wanted(seen: Seen<'_>, former: Option<&PodStatus>, now: Timestamp) -> Pod
 /// The reason of the pod as a whole, when it has a problem.
 fn whole(decision: &Decision) -> (String, String) {
     let reason = match &decision.why {
-        Why::NoSubnet | Why::NoFreeAddress => "NoPodAddress",
-        Why::PortTaken(_) => "HostPortConflict",
-        Why::FormerPod => "WaitingForFormerPod",
+        DecisionReason::NoSubnet | DecisionReason::NoFreeAddress => "NoPodAddress",
+        DecisionReason::PortTaken(_) => "HostPortConflict",
+        DecisionReason::FormerPod => "WaitingForFormerPod",
         _ if decision.stuck.is_some() => {
             return ("FailedKillPod".to_owned(), decision.stuck.clone().unwrap_or_default());
         }
@@ -140,16 +140,16 @@ fn container(
         None => (ContainerState::Waiting(waiting.unwrap_or_else(default)), None),
     };
     let hides = !secrets_of(spec).is_empty();
-    let hushed = |end: &mut TerminatedState| {
+    let redacted = |end: &mut TerminatedState| {
         if hides {
-            hush(end);
+            redact(end);
         }
     };
     let (mut state, mut last_state) = (state, last_state);
     if let ContainerState::Terminated(end) = &mut state {
-        hushed(end);
+        redacted(end);
     }
-    last_state.as_mut().map(hushed);
+    last_state.as_mut().map(redacted);
     let former = current.and_then(|c| c.health);
     let health = Health::known(former, spec.startup_probe.is_some(), spec.readiness_probe.is_some());
     ContainerStatus {
@@ -180,7 +180,7 @@ fn terminated(container: &Container) -> Option<TerminatedState> {
 }
 
 /// Hides the engine's words about a start that failed: they may quote a secret.
-pub(super) fn hush(end: &mut TerminatedState) {
+pub(super) fn redact(end: &mut TerminatedState) {
     if end.reason == START_ERROR && !end.message.is_empty() {
         UNSHOWN.clone_into(&mut end.message);
     }

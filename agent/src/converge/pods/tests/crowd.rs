@@ -70,7 +70,7 @@ async fn pods_that_ignore_the_signal_end_side_by_side() {
     assert!((5.0..6.0).contains(&took), "{took} s for a grace period of 5 s");
 }
 
-// Red with a fixed message in `leaving`, and with CREATIONS taken before what has to go is gone.
+// Red with a fixed message in `terminating`, and with CREATIONS taken before what has to go is gone.
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_cannot_be_killed_says_so_and_holds_nobody_up() {
     let mut rig = Rig::new();

@@ -18,7 +18,7 @@ use crate::converge::pods::facts::Observed;
 use crate::converge::pods::plan::plan;
 use crate::converge::pods::sandbox::drain::{DRAIN_MAX, Drain, DrainedBy};
 use crate::converge::pods::sandbox::drain_book::DrainBook;
-use crate::converge::pods::steps::{Task, Why};
+use crate::converge::pods::steps::{DecisionReason, Task};
 use crate::desired::Source;
 
 struct Rig {
@@ -141,7 +141,7 @@ async fn it_is_not_held_for_ever() {
     rig.observed.draining.insert(uid.clone(), Drain { since: at(100), by: DrainedBy::Services });
     let decided = plan(&rig.observed, at(100));
     let decision = &decided.pods[&uid];
-    assert!(decision.why == Why::Draining && decision.task.is_none(), "{decision:?}");
+    assert!(decision.why == DecisionReason::Draining && decision.task.is_none(), "{decision:?}");
     assert_eq!(decision.next_at, Some(at(100) + SignedDuration::from_millis(100)));
     let over = plan(&rig.observed, at(100) + DRAIN_MAX);
     assert!(matches!(over.pods[&uid].task, Some(Task::Down(_))));

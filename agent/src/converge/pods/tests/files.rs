@@ -17,7 +17,7 @@ use crate::converge::pods::container::render;
 use crate::converge::pods::facts::{Exited, Observed, Placement, State};
 use crate::converge::pods::sandbox;
 use crate::converge::pods::status::wanted;
-use crate::converge::pods::steps::{Decision, Why};
+use crate::converge::pods::steps::{Decision, DecisionReason};
 use crate::converge::pods::volume::spec::VolumePrep;
 use crate::converge::pods::volume::{self, folders, prepare};
 use crate::worlds::docker::Exit;
@@ -114,8 +114,8 @@ fn what_docker_says_of_a_failed_start_is_not_shown_where_a_secret_may_be_in_it()
     let (mut world, mut binding) = (super::wants(&[]), pod());
     let shown = |world: &Observed, binding: &Binding| {
         let facts = &world.pods[&binding.pod.uid];
-        let decision = Decision::idle(binding.pod.reference(), Why::Finished);
-        let seen = wanted::Seen { node: &world.node, binding, facts, decision: &decision };
+        let decision = Decision::idle(binding.pod.reference(), DecisionReason::Finished);
+        let seen = wanted::WantedPod { node: &world.node, binding, facts, decision: &decision };
         serde_json::to_string(&wanted::wanted(seen, None, super::at(1))).unwrap()
     };
     let State::Exited(end) = super::exited(127, 0, 0) else { panic!("it is exited") };

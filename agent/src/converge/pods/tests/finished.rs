@@ -12,7 +12,7 @@ use crate::converge::names;
 use crate::converge::pods::facts::Observed;
 use crate::converge::pods::plan::plan;
 use crate::converge::pods::status::finished::FinishedBook;
-use crate::converge::pods::steps::{Task, Why};
+use crate::converge::pods::steps::{DecisionReason, Task};
 
 fn once(name: &str, policy: RestartPolicy) -> Binding {
     let mut spec = PodSpec { restart_policy: policy, ..spec(&["job"]) };
@@ -33,7 +33,7 @@ fn a_pod_that_ended_is_not_built_whatever_is_left_of_it() {
     for left in [None, Some(failed)] {
         observed.pods = left.map(|facts| (job.pod.uid.clone(), facts)).into_iter().collect();
         let decision = plan(&observed, at(0)).pods.remove(&job.pod.uid).unwrap();
-        assert!(decision.why == Why::Finished && decision.task.is_none(), "{decision:?}");
+        assert!(decision.why == DecisionReason::Finished && decision.task.is_none(), "{decision:?}");
     }
 }
 
@@ -125,8 +125,8 @@ async fn etcds_word_stands_in_for_a_lost_file_at_the_start_alone() {
     // It goes with the pod, and a status that is still there does not bring it back.
     assert!(book.look(&facts, &wants(&[]).desired, &both).await.is_empty());
     assert!(book.look(&facts, &desired, &both).await.is_empty());
-    let leaving = PodStatus { reason: "Terminating".into(), ..end(&job) };
-    assert!(FinishedBook::default().look(&facts, &desired, &said(&[leaving])).await.is_empty());
+    let terminating = PodStatus { reason: "Terminating".into(), ..end(&job) };
+    assert!(FinishedBook::default().look(&facts, &desired, &said(&[terminating])).await.is_empty());
     // What is kept is known to the next agent.
     book.keep(&facts, end(&job)).await.unwrap();
     let found = FinishedBook::default().look(&facts, &desired, &Snapshot::default()).await;
@@ -138,7 +138,7 @@ fn does(observed: &mut Observed, pod: &Binding) -> &'static str {
     let decided = plan(observed, at(100));
     let decision = &decided.pods[&pod.pod.uid];
     match (&decision.why, &decision.task) {
-        (Why::FormerPod, None) => {
+        (DecisionReason::FormerPod, None) => {
             observed.pods.retain(|uid, _| {
                 let taken_down = matches!(decided.pods[uid].task, Some(Task::Down(_)));
                 assert!(taken_down && *uid != pod.pod.uid);
@@ -146,7 +146,7 @@ fn does(observed: &mut Observed, pod: &Binding) -> &'static str {
             });
             does(observed, pod)
         }
-        (Why::Finished, None) => "stays",
+        (DecisionReason::Finished, None) => "stays",
         (_, Some(Task::Up(_))) => "runs",
         other => panic!("{other:?}"),
     }

@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 use schema::kinds::pod::RestartPolicy::{Always, Never, OnFailure};
 
 use super::{at, container, exited, running};
-use crate::converge::pods::container::machine::{Verdict, delay, verdict};
+use crate::converge::pods::container::machine::{ContainerDecision, delay, verdict};
 use crate::converge::pods::facts::{Container, State};
 
 #[test]
@@ -16,14 +16,14 @@ fn the_backoff_doubles_from_nothing_to_five_minutes() {
 
 #[test]
 fn the_policy_and_the_exit_code_decide_who_runs_again() {
-    let make = Verdict::Make { attempt: 1, backoff: 1 };
+    let make = ContainerDecision::Make { attempt: 1, backoff: 1 };
     for (policy, code, expected) in [
         (Always, 0, make.clone()),
         (Always, 1, make.clone()),
-        (OnFailure, 0, Verdict::Ended { success: true }),
+        (OnFailure, 0, ContainerDecision::Ended { success: true }),
         (OnFailure, 1, make),
-        (Never, 0, Verdict::Ended { success: true }),
-        (Never, 137, Verdict::Ended { success: false }),
+        (Never, 0, ContainerDecision::Ended { success: true }),
+        (Never, 137, ContainerDecision::Ended { success: false }),
     ] {
         let history = [container("web", 0, exited(code, 5, 100))];
         assert_eq!(verdict(&history, Some("POD-0"), policy, at(100)), expected, "{policy:?} {code}");
@@ -35,8 +35,8 @@ fn later_crashes_wait_and_a_long_run_makes_the_next_crash_the_first() {
     let crash =
         |level: u32, ran: i64| [Container { backoff: level, ..container("web", 4, exited(1, ran, 1000)) }];
     let look = |level, ran, now| verdict(&crash(level, ran), Some("POD-0"), Always, at(now));
-    let make = |backoff| Verdict::Make { attempt: 5, backoff };
-    let wait = |seconds: i64| Verdict::BackOff {
+    let make = |backoff| ContainerDecision::Make { attempt: 5, backoff };
+    let wait = |seconds: i64| ContainerDecision::BackOff {
         until: at(1000 + seconds),
         delay: SignedDuration::from_secs(seconds),
         why: "it ended with exit code 1".to_owned(),
@@ -56,16 +56,19 @@ fn later_crashes_wait_and_a_long_run_makes_the_next_crash_the_first() {
 #[test]
 fn what_joined_a_lost_pause_container_is_made_again_unless_never() {
     let alive = [container("web", 2, running())];
-    assert_eq!(verdict(&alive, None, Always, at(9)), Verdict::Make { attempt: 3, backoff: 0 });
-    assert_eq!(verdict(&alive, Some("other"), OnFailure, at(9)), Verdict::Make { attempt: 3, backoff: 0 });
-    assert_eq!(verdict(&alive, None, Never, at(9)), Verdict::Ended { success: false });
+    assert_eq!(verdict(&alive, None, Always, at(9)), ContainerDecision::Make { attempt: 3, backoff: 0 });
+    assert_eq!(
+        verdict(&alive, Some("other"), OnFailure, at(9)),
+        ContainerDecision::Make { attempt: 3, backoff: 0 }
+    );
+    assert_eq!(verdict(&alive, None, Never, at(9)), ContainerDecision::Ended { success: false });
     let done = [container("web", 2, exited(0, 5, 8))];
-    assert_eq!(verdict(&done, None, OnFailure, at(9)), Verdict::Ended { success: true });
+    assert_eq!(verdict(&done, None, OnFailure, at(9)), ContainerDecision::Ended { success: true });
     // Somebody has to remove it first.
     let dead = [container("web", 2, State::Dead)];
-    assert_eq!(verdict(&dead, Some("POD-0"), Always, at(9)), Verdict::Removing);
+    assert_eq!(verdict(&dead, Some("POD-0"), Always, at(9)), ContainerDecision::Removing);
     let made = [container("web", 2, State::Created)];
-    assert_eq!(verdict(&made, None, Always, at(9)), Verdict::Make { attempt: 2, backoff: 0 });
-    let start = Verdict::Start { id: "web-2".into(), attempt: 2 };
+    assert_eq!(verdict(&made, None, Always, at(9)), ContainerDecision::Make { attempt: 2, backoff: 0 });
+    let start = ContainerDecision::Start { id: "web-2".into(), attempt: 2 };
     assert_eq!(verdict(&made, Some("POD-0"), Always, at(9)), start);
 }

@@ -5,11 +5,11 @@ pub(in crate::converge::pods) mod crowd;
 mod drain;
 mod files;
 mod finished;
-mod leaving;
 mod machine;
 mod observe;
 mod plan;
 mod probing;
+mod termination;
 mod waiting;
 
 use std::collections::BTreeMap;

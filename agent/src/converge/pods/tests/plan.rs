@@ -10,7 +10,7 @@ use crate::converge::pods::report::fold;
 use crate::converge::pods::sandbox::allocate::about_to_be_given;
 use crate::converge::pods::status::statuses::Statuses;
 use crate::converge::pods::status::wanted;
-use crate::converge::pods::steps::{ContainerAct, Decision, PauseStep, Target, Task, Up, Why};
+use crate::converge::pods::steps::{ContainerAct, Decision, DecisionReason, PauseStep, Target, Task, Up};
 use crate::desired::Source;
 use crate::worlds::netlink::{HostEnd, Listener, host_link_name};
 
@@ -37,7 +37,7 @@ fn a_new_pod_gets_the_next_address_and_both_containers_at_once() {
     let old = facts(&other, vec![pause(running(), "10.244.3.7")], vec![container("a", 0, running())]);
     has(&mut observed, &other, old);
     let decision = decide(&observed, &web, 0);
-    assert_eq!(decision.why, Why::New);
+    assert_eq!(decision.why, DecisionReason::New);
     let up = up(decision);
     assert_eq!(up.address.map(|a| a.to_string()).as_deref(), Some("10.244.3.8/24"));
     assert!(matches!(&up.pause, PauseStep::Create(new) if new.labels["minik8s.io/ip"] == "10.244.3.8/24"));
@@ -46,7 +46,7 @@ fn a_new_pod_gets_the_next_address_and_both_containers_at_once() {
     assert_eq!(up.link.map(|l| l.gateway.to_string()).as_deref(), Some("10.244.3.1"));
     // The one that runs is left alone.
     let decision = decide(&observed, &other, 0);
-    assert!(decision.task.is_none() && decision.why == Why::UpToDate, "{decision:?}");
+    assert!(decision.task.is_none() && decision.why == DecisionReason::UpToDate, "{decision:?}");
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn addresses_wrap_around_and_spare_network_bridge_and_broadcast() {
         match &decision.task {
             Some(Task::Up(up)) => given.push(up.address.unwrap().addr().to_string()),
             _ => {
-                assert_eq!(decision.why, Why::NoFreeAddress);
+                assert_eq!(decision.why, DecisionReason::NoFreeAddress);
                 without += 1;
             }
         }
@@ -110,7 +110,7 @@ fn a_disk_that_was_lost_and_an_etcd_that_is_not_filled_again_take_nothing_down()
     for subnet in [None, Some(subnet())] {
         observed.desired.subnet = subnet;
         let decision = decide(&observed, &old, 0);
-        assert!(decision.task.is_none() && decision.why == Why::Unsettled, "{decision:?}");
+        assert!(decision.task.is_none() && decision.why == DecisionReason::Unsettled, "{decision:?}");
     }
     // That the name is wanted in another form is said, not missing.
     observed.desired.pods.insert(new.pod.reference(), new);
@@ -170,7 +170,7 @@ fn another_uid_of_the_same_name_ends_before_the_new_one_begins() {
         &old,
         facts(&old, vec![pause(running(), "10.244.3.2")], vec![container("a", 0, running())]),
     );
-    assert_eq!(decide(&observed, &new, 0).why, Why::FormerPod);
+    assert_eq!(decide(&observed, &new, 0).why, DecisionReason::FormerPod);
     assert!(matches!(decide(&observed, &old, 0).task, Some(Task::Down(_))));
 }
 
@@ -185,7 +185,7 @@ fn a_dead_pause_container_rebuilds_the_pod_at_its_address() {
     );
     has(&mut observed, &web, old);
     let decision = decide(&observed, &web, 100);
-    assert_eq!(decision.why, Why::PauseGone);
+    assert_eq!(decision.why, DecisionReason::PauseGone);
     let up = up(decision);
     assert_eq!(up.address.map(|a| a.to_string()).as_deref(), Some("10.244.3.9/24"));
     assert_eq!(up.down.stop.iter().map(|t| t.id.as_str()).collect::<Vec<_>>(), ["a-1"]);
@@ -257,7 +257,7 @@ fn a_finished_pod_is_not_rebuilt_when_its_pause_container_is_gone() {
     let mut observed = wants(std::slice::from_ref(&job));
     has(&mut observed, &job, facts(&job, vec![], vec![container("a", 0, exited(1, 1, 5))]));
     let decision = decide(&observed, &job, 50);
-    assert!(decision.task.is_none() && decision.why == Why::Finished, "{decision:?}");
+    assert!(decision.task.is_none() && decision.why == DecisionReason::Finished, "{decision:?}");
     has(&mut observed, &job, facts(&job, vec![], vec![container("a", 0, running())]));
     let decision = decide(&observed, &job, 50);
     assert!(matches!(&decision.task, Some(Task::Down(down)) if down.stop.len() == 1 && !down.folder));
@@ -283,7 +283,7 @@ fn a_finished_pod_gives_its_namespaces_and_address_back_and_keeps_its_containers
         assert!(down.stop.is_empty() && down.link.is_some() && down.unmount && !down.folder, "{down:?}");
         has(&mut observed, &job, facts(&job, vec![], there));
         let decision = decide(&observed, &job, 50);
-        assert!(decision.task.is_none() && decision.why == Why::Finished, "{decision:?}");
+        assert!(decision.task.is_none() && decision.why == DecisionReason::Finished, "{decision:?}");
     }
 }
 
@@ -376,7 +376,9 @@ fn a_port_that_two_pods_name_is_one_pods() {
     (one.pod.uid, other.pod.uid) = ("a".repeat(32), "b".repeat(32));
     let observed = wants(&[one.clone(), other.clone()]);
     assert_eq!(up(decide(&observed, &one, 0)).ports[0].host_port, 8080);
-    let Why::PortTaken(taken) = decide(&observed, &other, 0).why else { panic!("it has one port") };
+    let DecisionReason::PortTaken(taken) = decide(&observed, &other, 0).why else {
+        panic!("it has one port")
+    };
     assert_eq!(taken.to_string(), "host port 8080/TCP is used by pod default/one on this node");
 }
 
@@ -429,7 +431,7 @@ fn what_listens_on_the_loopback_alone_hinders_no_forwarded_port() {
     observed.listeners.insert((Protocol::Tcp, 8080), Listener { loopback: true, ..listener("resolver") });
     assert_eq!(up(decide(&observed, &pod, 0)).ports[0].host_port, 8080);
     let mut observed = Observed { desired: wants(std::slice::from_ref(&host)).desired, ..observed };
-    assert!(matches!(decide(&observed, &host, 0).why, Why::PortTaken(_)), "it can't bind it");
+    assert!(matches!(decide(&observed, &host, 0).why, DecisionReason::PortTaken(_)), "it can't bind it");
     observed.listeners.clear();
     assert!(decide(&observed, &host, 0).task.is_some());
 }
@@ -447,7 +449,7 @@ fn a_pod_that_does_not_get_all_its_ports_holds_none_and_no_address() {
     (greedy.pod.uid, modest.pod.uid) = ("a".repeat(32), "b".repeat(32));
     let mut observed = wants(&[greedy.clone(), modest.clone()]);
     observed.listeners.insert((Protocol::Tcp, 9090), Listener::default());
-    assert!(matches!(decide(&observed, &greedy, 0).why, Why::PortTaken(_)));
+    assert!(matches!(decide(&observed, &greedy, 0).why, DecisionReason::PortTaken(_)));
     let given = up(decide(&observed, &modest, 0));
     assert_eq!(given.ports[0].host_port, 8080);
     assert_eq!(given.address.map(|a| a.to_string()).as_deref(), Some("10.244.3.2/24"));
@@ -478,7 +480,7 @@ fn what_listens_on_the_node_itself_has_its_port() {
     // A pod on the host's network whose pause container is gone listens itself: it is made anew.
     let mut observed = wants(std::slice::from_ref(&host));
     observed.listeners.insert((Protocol::Tcp, 8080), listener("web (process 9)"));
-    assert!(matches!(decide(&observed, &host, 0).why, Why::PortTaken(_)));
+    assert!(matches!(decide(&observed, &host, 0).why, DecisionReason::PortTaken(_)));
     has(&mut observed, &host, facts(&host, vec![], vec![container("a", 0, running())]));
     assert_eq!(up(decide(&observed, &host, 0)).ports[0].host_port, 8080);
 }
@@ -501,7 +503,7 @@ fn containers_of_a_pod_without_its_pause_container_run_and_are_not_ready() {
     let status = |observed: &Observed| {
         let decision = decide(observed, &web, 0);
         let (node, facts) = (&observed.node, &observed.pods[&web.pod.uid]);
-        wanted::wanted(wanted::Seen { node, binding: &web, facts, decision: &decision }, None, at(1))
+        wanted::wanted(wanted::WantedPod { node, binding: &web, facts, decision: &decision }, None, at(1))
     };
     let one = || vec![container("a", 0, running())];
     has(&mut observed, &web, facts(&web, vec![pause(running(), "10.244.3.2")], one()));
@@ -522,10 +524,10 @@ fn containers_of_a_pod_without_its_pause_container_run_and_are_not_ready() {
 fn a_pod_has_started_once_however_often_its_pause_container_is_made_anew() {
     let web = binding("web", spec(&["a"]));
     let mut observed = wants(std::slice::from_ref(&web));
-    let told = |observed: &Observed, own: &Statuses| fold(observed, &plan(observed, at(50)), own, at(50));
+    let reported = |observed: &Observed, own: &Statuses| fold(observed, &plan(observed, at(50)), own, at(50));
     let start = |own: &Statuses| own.pods[&web.pod.reference()].start_time;
     has(&mut observed, &web, facts(&web, vec![pause(running(), "10.244.3.2")], vec![]));
-    let own = told(&observed, &Statuses::default());
+    let own = reported(&observed, &Statuses::default());
     assert_eq!(start(&own), Some(at(0)));
     let anew = crate::converge::pods::facts::Container {
         id: "POD-1".into(),
@@ -534,13 +536,13 @@ fn a_pod_has_started_once_however_often_its_pause_container_is_made_anew() {
     for pauses in [vec![], vec![anew]] {
         observed.last_reported = own.pods.clone();
         has(&mut observed, &web, facts(&web, pauses, vec![]));
-        assert_eq!(start(&told(&observed, &own)), Some(at(0)));
+        assert_eq!(start(&reported(&observed, &own)), Some(at(0)));
     }
     // Taken away and wanted again, it is another life of it.
     let mut gone = (*own.pods[&web.pod.reference()]).clone();
     gone.reason = "Terminating".into();
     observed.last_reported = [(web.pod.reference(), gone.into())].into();
-    assert_eq!(start(&told(&observed, &own)), Some(at(40)));
+    assert_eq!(start(&reported(&observed, &own)), Some(at(40)));
 }
 
 // Red when `link_is_off` looks for the name alone.
@@ -567,7 +569,7 @@ fn a_link_that_is_not_whole_or_was_not_looked_at_yet_is_ensured() {
     ] {
         observed.links = Some([(name.clone(), off.clone())].into());
         let decision = decide(&observed, &web, 0);
-        assert_eq!(decision.why, Why::LinkOff, "{off:?}");
+        assert_eq!(decision.why, DecisionReason::LinkOff, "{off:?}");
         let up = up(decision);
         assert!(up.link.is_some_and(|link| link.host_name == name) && up.containers.is_empty());
     }

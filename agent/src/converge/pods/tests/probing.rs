@@ -11,14 +11,14 @@ use serde_json::json;
 use super::crash::Rig;
 use super::{at, binding, container, exited, facts, node, pause, running, wants};
 use crate::converge::names;
-use crate::converge::pods::container::machine::{Verdict, verdict};
+use crate::converge::pods::container::machine::{ContainerDecision, verdict};
 use crate::converge::pods::facts::{Container, Observed, PodFacts, State, Trouble};
 use crate::converge::pods::observe;
 use crate::converge::pods::plan::plan;
-use crate::converge::pods::probe::book::Known;
+use crate::converge::pods::probe::book::RunHealth;
 use crate::converge::pods::probe::machine::{Health, ProbeKind};
 use crate::converge::pods::status::wanted;
-use crate::converge::pods::steps::{Task, Why};
+use crate::converge::pods::steps::{DecisionReason, Task};
 use crate::worlds::docker::{EngineState, Exit, FakeExec};
 use crate::worlds::prober::FakeAnswer;
 
@@ -32,8 +32,8 @@ fn sick(state: State) -> Container {
 // Seen red with `end.code == 0` alone in `succeeded`.
 #[test]
 fn policy_exit_code_and_probe_decide_together() {
-    let again = || Verdict::Make { attempt: 1, backoff: 1 };
-    let ended = |success| Verdict::Ended { success };
+    let again = || ContainerDecision::Make { attempt: 1, backoff: 1 };
+    let ended = |success| ContainerDecision::Ended { success };
     for (policy, code, well, failed_probe) in [
         (Always, 0, again(), again()),
         (Always, 137, again(), again()),
@@ -46,10 +46,10 @@ fn policy_exit_code_and_probe_decide_together() {
         let look = |container: Container| verdict(&[container], Some("POD-0"), policy, at(100));
         assert_eq!(look(container("web", 0, exited(code, 5, 100))), well, "{policy:?} {code}");
         assert_eq!(look(sick(exited(code, 5, 100))), failed_probe, "{policy:?} {code} after a failed probe");
-        assert_eq!(look(sick(running())), Verdict::Unhealthy, "{policy:?}");
+        assert_eq!(look(sick(running())), ContainerDecision::Unhealthy, "{policy:?}");
         // The second time it waits, as after any crash.
         let crashed = Container { backoff: 1, ..sick(exited(code, 5, 100)) };
-        let wait = matches!(look(crashed), Verdict::BackOff { until, .. } if until == at(110));
+        let wait = matches!(look(crashed), ContainerDecision::BackOff { until, .. } if until == at(110));
         assert_eq!(wait, policy != Never, "{policy:?} {code}");
     }
 }
@@ -69,10 +69,10 @@ fn what_is_known_of_a_container_is_of_one_life_of_it() {
         };
         let mut observed = seen(&web, vec![live, container("other", 0, running())]);
         let started_at = Some(at(known_of));
-        let kept = [("web-0".to_owned(), Known { started_at, health })].into();
+        let kept = [("web-0".to_owned(), RunHealth { started_at, health })].into();
         observe::fill_health(&mut observed.pods, &kept, |_| None);
         let decision = plan(&observed, at(100)).pods.remove(&web.pod.uid).unwrap();
-        let ready = told(&web, &observed).container_statuses[0].ready;
+        let ready = reported(&web, &observed).container_statuses[0].ready;
         let word = match (ready, decision.kills.is_empty()) {
             (true, true) => "ready",
             (false, true) => "runs",
@@ -85,11 +85,11 @@ fn what_is_known_of_a_container_is_of_one_life_of_it() {
     done.started_at = Some(at(15));
     for (started_at, again) in [(Some(at(15)), true), (Some(at(5)), false)] {
         let mut observed = seen(&web, vec![done.clone()]);
-        let kept = [("web-0".to_owned(), Known { started_at, health: ill })].into();
+        let kept = [("web-0".to_owned(), RunHealth { started_at, health: ill })].into();
         observe::fill_health(&mut observed.pods, &kept, |_| None);
         let web = &observed.pods[&web.pod.uid].containers["web"];
         let decided = verdict(web, Some("POD-0"), OnFailure, at(100));
-        assert_eq!(matches!(decided, Verdict::Make { .. }), again, "{decided:?}");
+        assert_eq!(matches!(decided, ContainerDecision::Make { .. }), again, "{decided:?}");
     }
 }
 
@@ -109,11 +109,11 @@ fn seen(web: &Binding, containers: Vec<Container>) -> Observed {
     observed
 }
 
-fn told(web: &Binding, observed: &Observed) -> schema::kinds::pod::PodStatus {
+fn reported(web: &Binding, observed: &Observed) -> schema::kinds::pod::PodStatus {
     let plan = plan(observed, at(100));
     let decision = &plan.pods[&web.pod.uid];
     let facts: &PodFacts = &observed.pods[&web.pod.uid];
-    wanted::wanted(wanted::Seen { node: &node(), binding: web, facts, decision }, None, at(100))
+    wanted::wanted(wanted::WantedPod { node: &node(), binding: web, facts, decision }, None, at(100))
 }
 
 #[test]
@@ -149,15 +149,15 @@ fn a_sick_container_is_ended_once_by_itself_and_asked_nothing_more() {
         assert_eq!((decision.kills.len(), decision.next_at), (kills, next), "at {now}");
         assert!(decision.task.is_some(), "the other one is started again meanwhile");
     }
-    let status = told(&web, &observed);
+    let status = reported(&web, &observed);
     let message = "container web failed its liveness probe and can't be stopped: no exit event";
     assert_eq!((status.reason.as_str(), status.message.as_str()), ("FailedKillPod", message));
     let web = with_probes(Never);
     let observed = seen(&web, vec![sick(exited(0, 5, 90)), container("other", 0, exited(0, 5, 90))]);
     // Seen red with what the policy goes by in `phase`.
-    assert_eq!(told(&web, &observed).phase, PodPhase::Succeeded);
+    assert_eq!(reported(&web, &observed).phase, PodPhase::Succeeded);
     let observed = seen(&web, vec![sick(exited(137, 5, 90)), container("other", 0, exited(0, 5, 90))]);
-    assert_eq!(told(&web, &observed).phase, PodPhase::Failed);
+    assert_eq!(reported(&web, &observed).phase, PodPhase::Failed);
 }
 
 // Seen red with the pod's grace for both.
@@ -188,7 +188,7 @@ fn ready_is_what_the_probes_say_and_what_was_known_stands() {
     let web = with_probes(Always);
     let running = || vec![container("web", 0, running()), container("other", 0, running())];
     let ready = |observed: &Observed| {
-        let status = told(&web, observed);
+        let status = reported(&web, observed);
         let one = |n: usize| (status.container_statuses[n].started, status.container_statuses[n].ready);
         (one(0), one(1), status.is_ready())
     };
@@ -197,21 +197,21 @@ fn ready_is_what_the_probes_say_and_what_was_known_stands() {
     assert_eq!(plan(&observed, at(100)).probes.keys().collect::<Vec<_>>(), ["web-0"]);
     // From the former agent's disk, and without it from etcd.
     let well = Health { started: true, ready: true, failed: None };
-    let kept = [("web-0".to_owned(), Known { started_at: None, health: well })].into();
+    let kept = [("web-0".to_owned(), RunHealth { started_at: None, health: well })].into();
     observe::fill_health(&mut observed.pods, &kept, |_| None);
     assert_eq!(ready(&observed), ((true, true), (true, true), true));
-    let statuses = told(&web, &observed).container_statuses;
+    let statuses = reported(&web, &observed).container_statuses;
     let mut observed = seen(&web, running());
     observe::fill_health(&mut observed.pods, &Default::default(), |_| Some(statuses.clone()));
     assert_eq!(ready(&observed), ((true, true), (true, true), true));
     // Another run of it is not known, also if somebody has started the same container again.
     let mut observed = seen(&web, vec![container("web", 0, State::Running { started_at: at(50) })]);
     observe::fill_health(&mut observed.pods, &Default::default(), |_| Some(statuses.clone()));
-    assert!(!told(&web, &observed).container_statuses[0].ready);
+    assert!(!reported(&web, &observed).container_statuses[0].ready);
     // Another start of it is not known.
     let mut observed = seen(&web, vec![container("web", 1, super::running())]);
     observe::fill_health(&mut observed.pods, &Default::default(), |_| Some(statuses.clone()));
-    assert!(!told(&web, &observed).container_statuses[0].ready);
+    assert!(!reported(&web, &observed).container_statuses[0].ready);
 }
 
 // Seen red without `|| !startup` and `|| !readiness` in `Health::known`: never ready, whatever happens.
@@ -220,11 +220,11 @@ fn what_was_told_before_it_ran_holds_no_container_without_probes_back() {
     let web = with_probes(Always);
     let containers =
         |state: fn() -> State| vec![container("web", 0, state()), container("other", 0, state())];
-    let statuses = told(&web, &seen(&web, containers(|| State::Created))).container_statuses;
+    let statuses = reported(&web, &seen(&web, containers(|| State::Created))).container_statuses;
     assert!(statuses.iter().all(|status| !status.container_id.is_empty() && !status.started));
     let mut observed = seen(&web, containers(running));
     observe::fill_health(&mut observed.pods, &Default::default(), |_| Some(statuses.clone()));
-    let now = told(&web, &observed).container_statuses;
+    let now = reported(&web, &observed).container_statuses;
     assert_eq!((now[0].started, now[0].ready), (true, false), "its readiness probe has not said anything");
     assert_eq!((now[1].started, now[1].ready), (true, true));
 }
@@ -241,11 +241,11 @@ fn a_pod_that_is_not_ready_says_what_its_probe_said_and_which_init_container_hol
     let failing = [("web-0".to_owned(), "Readiness probe failed: refused".to_owned())].into();
     observe::fill_failing(&mut observed.pods, &failing);
     let said = "containers with unready status: [web]; web: Readiness probe failed: refused";
-    assert_eq!(message(&told(&web, &observed), "Ready"), said);
+    assert_eq!(message(&reported(&web, &observed), "Ready"), said);
     // What ended is not asked any more.
     let mut observed = seen(&web, vec![container("web", 0, exited(1, 5, 99))]);
     observe::fill_failing(&mut observed.pods, &failing);
-    assert_eq!(message(&told(&web, &observed), "Ready"), "containers with unready status: [web other]");
+    assert_eq!(message(&reported(&web, &observed), "Ready"), "containers with unready status: [web other]");
     for (policy, kind, said) in [
         (Always, "Initialized", "containers with incomplete status: [migrate]"),
         (Never, "Initialized", "containers with incomplete status: [migrate]"),
@@ -258,7 +258,7 @@ fn a_pod_that_is_not_ready_says_what_its_probe_said_and_which_init_container_hol
         web.pod.spec = spec.into();
         let ends = vec![container("fetch", 0, exited(0, 5, 80)), container("migrate", 0, exited(3, 5, 99))];
         let observed = seen(&web, ends);
-        assert_eq!(message(&told(&web, &observed), kind), said, "{policy:?}");
+        assert_eq!(message(&reported(&web, &observed), kind), said, "{policy:?}");
     }
 }
 
@@ -445,14 +445,14 @@ fn a_dead_container_that_cannot_be_removed_waits_for_itself() {
         let Some(Task::Up(up)) = decision.task else { return (decision.why, None) };
         (decision.why, Some((up.containers.len(), up.obsolete.len())))
     };
-    assert_eq!(obsolete(&observed, 100), (Why::Waits, None));
-    assert_eq!(obsolete(&observed, 155), (Why::Containers, Some((0, 1))));
-    let status = told(&web, &observed);
+    assert_eq!(obsolete(&observed, 100), (DecisionReason::Waits, None));
+    assert_eq!(obsolete(&observed, 155), (DecisionReason::Containers, Some((0, 1))));
+    let status = reported(&web, &observed);
     assert_eq!((status.reason.as_str(), status.message.as_str()), ("FailedKillPod", "no exit event"));
     // Its neighbour is made anew meanwhile.
     let crashed = container("other", 0, exited(1, 5, 90));
     observed.pods = seen(&web, vec![container("web", 0, State::Dead), crashed]).pods;
-    assert_eq!(obsolete(&observed, 100), (Why::Containers, Some((1, 0))));
+    assert_eq!(obsolete(&observed, 100), (DecisionReason::Containers, Some((1, 0))));
 }
 
 // Read as `Removing`, it would be left alone for ever.

@@ -20,7 +20,7 @@ use crate::converge::pods::status::wanted;
 use crate::worlds::docker::Exit;
 
 /// What an agent said of a pod that runs, and the node at which nobody wants it any more.
-fn told(web: &Binding, containers: Vec<Container>) -> (Statuses, Observed) {
+fn reported(web: &Binding, containers: Vec<Container>) -> (Statuses, Observed) {
     let mut observed = wants(std::slice::from_ref(web));
     observed.pods.insert(web.pod.uid.clone(), facts(web, vec![pause(running(), "10.244.3.2")], containers));
     let statuses = fold(&observed, &plan(&observed, at(10)), &Statuses::default(), at(10));
@@ -69,7 +69,7 @@ fn a_pod_that_is_taken_away_says_how_its_containers_ended() {
         (&[("a-0", 0)], "Terminating Failed false Completed:0 ContainerStatusUnknown:137"),
     ] {
         let (own, mut observed) =
-            told(&web, vec![container("a", 0, running()), container("b", 0, running())]);
+            reported(&web, vec![container("a", 0, running()), container("b", 0, running())]);
         assert!(own.pods[&web.pod.reference()].is_ready());
         let own = say(&mut observed, &own, 20);
         assert_eq!(words(&own, &web), "Terminating Running false runs runs", "at once");
@@ -102,7 +102,8 @@ fn a_pod_that_is_taken_away_says_how_its_containers_ended() {
 #[test]
 fn an_end_that_becomes_known_mends_the_phase_that_was_told_without_it() {
     let web = binding("web", spec(&["a", "b"]));
-    let (own, mut observed) = told(&web, vec![container("a", 0, running()), container("b", 0, running())]);
+    let (own, mut observed) =
+        reported(&web, vec![container("a", 0, running()), container("b", 0, running())]);
     observed.pods.clear();
     observed.work.busy.insert(web.pod.uid.clone(), busy(&web, false));
     let mut own = say(&mut observed, &own, 20);
@@ -142,7 +143,7 @@ fn its_end_is_told_when_nothing_of_it_runs() {
         (vec![container("a", 0, State::Removing)], true, "Running false runs runs"),
     ] {
         let (own, mut observed) =
-            told(&web, vec![container("a", 0, running()), container("b", 0, running())]);
+            reported(&web, vec![container("a", 0, running()), container("b", 0, running())]);
         observed.pods.insert(web.pod.uid.clone(), facts(&web, vec![], containers));
         if is_made {
             observed.work.busy.insert(web.pod.uid.clone(), busy(&web, true));
@@ -150,20 +151,20 @@ fn its_end_is_told_when_nothing_of_it_runs() {
         assert_eq!(words(&say(&mut observed, &own, 21), &web), format!("Terminating {expected}"));
     }
     // Never started, and one that had ended before.
-    let (own, mut observed) = told(&web, vec![container("a", 0, State::Created)]);
+    let (own, mut observed) = reported(&web, vec![container("a", 0, State::Created)]);
     assert_eq!(own.pods[&web.pod.reference()].phase, PodPhase::Pending);
     let last = "Terminating Failed false ContainerCreating ContainerCreating";
     assert_eq!(words(&say(&mut observed, &own, 21), &web), last);
     let mut crashed = container("a", 1, exited(3, 5, 9));
     crashed.backoff = 1;
-    let (own, mut observed) = told(&web, vec![crashed, b(running())]);
+    let (own, mut observed) = reported(&web, vec![crashed, b(running())]);
     assert_eq!(words(&say(&mut observed, &own, 21), &web), "Terminating Running false Error:3 runs");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_last_word_stands_until_it_is_written_or_a_moment_has_passed() {
     let web = binding("web", spec(&["a"]));
-    let (own, mut observed) = told(&web, vec![container("a", 0, running())]);
+    let (own, mut observed) = reported(&web, vec![container("a", 0, running())]);
     observed.pods.clear();
     observed.work.busy.insert(web.pod.uid.clone(), busy(&web, false));
     let last = say(&mut observed, &own, 20);
@@ -205,9 +206,9 @@ fn the_engines_words_about_a_start_are_shown_only_if_they_were() {
         other => panic!("{other:?}"),
     };
     // Told before by who knew that the container holds no secret.
-    let (own, mut observed) = told(&web, vec![container("a", 0, State::Exited(end.clone()))]);
+    let (own, mut observed) = reported(&web, vec![container("a", 0, State::Exited(end.clone()))]);
     assert_eq!(message(&say(&mut observed, &own, 21)), error);
-    let (own, mut observed) = told(&web, vec![container("a", 0, running())]);
+    let (own, mut observed) = reported(&web, vec![container("a", 0, running())]);
     let there = facts(&web, vec![], vec![container("a", 0, State::Exited(end))]);
     observed.pods.insert(web.pod.uid.clone(), there);
     assert!(!message(&say(&mut observed, &own, 21)).contains("hunter2"));
@@ -216,7 +217,7 @@ fn the_engines_words_about_a_start_are_shown_only_if_they_were() {
 #[test]
 fn a_pod_that_is_wanted_again_is_not_taken_for_ended() {
     let web = binding("web", spec(&["a"]));
-    let (own, mut observed) = told(&web, vec![container("a", 0, exited(143, 5, 9))]);
+    let (own, mut observed) = reported(&web, vec![container("a", 0, exited(143, 5, 9))]);
     let left = say(&mut observed, &own, 20);
     let status = &left.pods[&web.pod.reference()];
     assert!(status.phase == PodPhase::Failed && !status.has_ended() && status.is_terminating());
@@ -224,7 +225,7 @@ fn a_pod_that_is_wanted_again_is_not_taken_for_ended() {
     observed.desired.pods.insert(web.pod.reference(), web.clone());
     observed.pods.clear();
     let decision = &plan(&observed, at(21)).pods[&web.pod.uid];
-    let seen = wanted::Seen { node: &node(), binding: &web, facts: &nothing, decision };
+    let seen = wanted::WantedPod { node: &node(), binding: &web, facts: &nothing, decision };
     let again = wanted::wanted(seen, Some(status), at(21));
     assert!(again.phase == PodPhase::Pending && !again.is_terminating(), "{again:?}");
 }
@@ -241,14 +242,14 @@ async fn the_last_value_of_the_key_is_the_end_and_then_it_goes() {
         listing.items.first().map(|kv| schema::codec::decode::<PodStatus>(&kv.value).unwrap())
     };
     rig.agent_until("gone", |rig| {
-        let told = stored(rig);
-        if !asked.get() && told.as_ref().is_some_and(PodStatus::is_ready) {
+        let reported = stored(rig);
+        if !asked.get() && reported.as_ref().is_some_and(PodStatus::is_ready) {
             let b = rig.docker.running().into_keys().find(|name| name.starts_with("mk8s_b_")).unwrap();
             rig.docker.end(&b, Exit { code: 0, oom_killed: false });
             rig.unwant_all();
             asked.set(true);
         }
-        asked.get() && rig.empty() && told.is_none()
+        asked.get() && rig.empty() && reported.is_none()
     })
     .await;
     let mut events = Vec::new();
