@@ -63,6 +63,8 @@ pub struct DesiredStore {
     current: Desired,
     /// The snapshot that `current` holds.
     taken: Option<Snapshot>,
+    /// The snapshot that the disk did not take: `current` stands until it does.
+    unsaved: Option<Snapshot>,
 }
 
 impl DesiredStore {
@@ -77,7 +79,7 @@ impl DesiredStore {
             unreadable: loaded.unreadable,
             settled: loaded.settled,
         };
-        Ok(Self { node: node.to_owned(), disk, current, taken: None })
+        Ok(Self { node: node.to_owned(), disk, current, taken: None, unsaved: None })
     }
 
     /// What holds now.
@@ -88,25 +90,39 @@ impl DesiredStore {
     /// Takes a listed snapshot in, disk first. On a disk error the former state stands, so that a
     /// full disk keeps what runs running and only delays changes.
     pub fn take(&mut self, snapshot: &Snapshot) -> Result<(), DiskError> {
-        // Not by the revision: the watch of one prefix may be behind another's, and what comes late
-        // does not raise the newest revision any more.
-        let same = |taken: &Snapshot| {
-            taken.bindings.ptr_eq(&snapshot.bindings)
-                && taken.settled.ptr_eq(&snapshot.settled)
-                && taken.subnets.ptr_eq(&snapshot.subnets)
-                && taken.malformed.ptr_eq(&snapshot.malformed)
-        };
-        if !snapshot.synced || self.taken.as_ref().is_some_and(same) {
+        if self.is_taken(snapshot) {
             return Ok(());
         }
-        let next = self.read_world(snapshot);
-        self.disk.store(&next)?;
+        let next = self.next(snapshot);
+        if let Err(error) = self.disk.store(&next) {
+            self.unsaved = Some(snapshot.clone());
+            return Err(error);
+        }
         self.current = next;
         self.taken = Some(snapshot.clone());
+        self.unsaved = None;
         Ok(())
     }
 
-    fn read_world(&self, snapshot: &Snapshot) -> Desired {
+    /// What a run with this snapshot is to plan on; it is to [`take`](Self::take) the snapshot before it acts.
+    pub fn read(&self, snapshot: &Snapshot) -> Desired {
+        match self.is_taken(snapshot) || self.is_unsaved(snapshot) {
+            true => self.current.clone(),
+            false => self.next(snapshot),
+        }
+    }
+
+    /// What holds now follows from this snapshot, or nothing follows from it.
+    pub fn is_taken(&self, snapshot: &Snapshot) -> bool {
+        !snapshot.synced || self.taken.as_ref().is_some_and(|taken| says_the_same(taken, snapshot))
+    }
+
+    /// The disk has not taken this snapshot so far.
+    pub fn is_unsaved(&self, snapshot: &Snapshot) -> bool {
+        self.unsaved.as_ref().is_some_and(|unsaved| says_the_same(unsaved, snapshot))
+    }
+
+    fn next(&self, snapshot: &Snapshot) -> Desired {
         let settled = snapshot.settled.contains_key(&self.node);
         let mut next = Desired { source: Source::Etcd, settled, ..Desired::default() };
         next.subnet = snapshot.subnets.get(&self.node).map(|s| s.value.clone()).or_else(|| {
@@ -151,6 +167,15 @@ impl DesiredStore {
             }
         }
     }
+}
+
+/// Not by the revision: the watch of one prefix may be behind another's, and what comes late does not raise
+/// the newest revision any more.
+fn says_the_same(one: &Snapshot, other: &Snapshot) -> bool {
+    one.bindings.ptr_eq(&other.bindings)
+        && one.settled.ptr_eq(&other.settled)
+        && one.subnets.ptr_eq(&other.subnets)
+        && one.malformed.ptr_eq(&other.malformed)
 }
 
 #[cfg(test)]

@@ -141,3 +141,21 @@ fn an_etcd_that_was_lost_and_is_empty_removes_nothing_until_it_is_settled() {
     assert!(store.current().is_settled());
     assert_eq!(store.current().pods.len(), 1);
 }
+
+// Seen red without `unsaved`.
+#[test]
+fn the_former_state_stands_while_the_disk_does_not_take_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = DesiredStore::open(folder.path(), "n1").unwrap();
+    store.take(&snapshot(1, &[binding("default", "web")])).unwrap();
+    let next = snapshot(2, &[binding("default", "web"), binding("default", "new")]);
+    assert_eq!(store.read(&next).pods.len(), 2, "what is read is planned on");
+    assert_eq!(store.current().pods.len(), 1, "and reading writes nothing");
+    let in_the_way = folder.path().join("agent/desired/default_new.json");
+    fs::create_dir_all(in_the_way.join("x")).unwrap();
+    store.take(&next).unwrap_err();
+    assert_eq!(store.read(&next).pods.len(), 1);
+    fs::remove_dir_all(&in_the_way).unwrap();
+    store.take(&next).unwrap();
+    assert!(store.is_taken(&next) && !store.is_unsaved(&next) && store.read(&next).pods.len() == 2);
+}

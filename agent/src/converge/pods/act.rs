@@ -6,9 +6,9 @@ use schema::records::EventType;
 use tokio_util::sync::CancellationToken;
 
 use super::facts::{Busy, Observed};
-use super::reports::{Report, Retry};
 use super::steps::{Decision, DecisionReason, PodsPlan, Task};
 use super::supervisor::Supervisor;
+use super::task_reports::{Report, Retry};
 use super::worker::{PodId, Worker};
 use crate::desired::Desired;
 

@@ -6,13 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Nudge, Observation};
 use schema::records::dns_address;
+use schema::snapshot::Snapshot;
 use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
 use schema::store::reflector::SnapshotReader;
@@ -40,12 +41,12 @@ pub mod observe;
 pub mod plan;
 pub mod probe;
 pub mod report;
-pub mod reports;
 pub mod sandbox;
 pub mod status;
 pub mod steps;
 pub mod supervisor;
 pub mod task;
+pub mod task_reports;
 #[cfg(test)]
 mod tests;
 pub mod volume;
@@ -141,6 +142,9 @@ pub struct PodsLoop {
     node: Arc<NodeFacts>,
     desired: Arc<Mutex<DesiredStore>>,
     snapshot: SnapshotReader,
+    /// What the run under way was planned on.
+    planned_on: Snapshot,
+    nudge: Nudge,
     looker: Looker,
     netlink: Arc<dyn Netlink>,
     address: NodeAddress,
@@ -202,7 +206,7 @@ impl PodsLoop {
             ("probe results", keeping),
             ("probes", probing),
         ];
-        let supervisor = Supervisor::new(deps.nudge);
+        let supervisor = Supervisor::new(deps.nudge.clone());
         let worker = Worker {
             asker,
             docker: Arc::clone(&deps.docker),
@@ -221,6 +225,8 @@ impl PodsLoop {
             node,
             desired: Arc::new(Mutex::new(desired)),
             snapshot: deps.snapshot,
+            planned_on: Snapshot::default(),
+            nudge: deps.nudge,
             looker: Looker::new(deps.docker, instance, stale),
             netlink: deps.netlink,
             address: deps.address,
@@ -261,19 +267,33 @@ impl PodsLoop {
         }
     }
 
-    /// What should run now: etcd's word is on disk before it is acted on.
-    fn desired(&self) -> impl Future<Output = Desired> + Send + 'static {
-        let (desired, snapshot) = (Arc::clone(&self.desired), self.snapshot.current());
-        let take = move || {
-            let mut desired = desired.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Err(error) = desired.take(&snapshot) {
+    fn desired(&self) -> MutexGuard<'_, DesiredStore> {
+        self.desired.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is desired is on the disk before it is acted on. Where the disk does not take it the former state
+    /// stands, and the next run plans on that: false then.
+    async fn save_desired(&self) -> bool {
+        let snapshot = self.planned_on.clone();
+        if self.desired().is_taken(&snapshot) {
+            return true;
+        }
+        let planned_on_former = self.desired().is_unsaved(&snapshot);
+        let store = Arc::clone(&self.desired);
+        let take = move || store.lock().unwrap_or_else(PoisonError::into_inner).take(&snapshot);
+        let saved = match tokio::task::spawn_blocking(take).await {
+            Ok(Ok(())) => true,
+            Ok(Err(error)) => {
                 tracing::error!(%error, "desired state is not saved, so the former one stands");
+                false
             }
-            desired.current().clone()
+            // It fails only when the runtime ends: then nothing is done.
+            Err(_) => return false,
         };
-        let taken = tokio::task::spawn_blocking(take);
-        // It fails only when the runtime ends: then plan nothing.
-        async move { taken.await.unwrap_or_default() }
+        if saved == planned_on_former {
+            self.nudge.nudge();
+        }
+        saved || planned_on_former
     }
 }
 
@@ -281,7 +301,8 @@ impl PodsLoop {
 impl Loop for PodsLoop {
     type Observed = Observed;
     type Plan = PodsPlan;
-    type Outcome = PodsPlan;
+    /// None: nothing was done.
+    type Outcome = Option<PodsPlan>;
 
     fn name(&self) -> &'static str {
         "pods"
@@ -299,14 +320,13 @@ impl Loop for PodsLoop {
             tokio::task::spawn_blocking(move || volume::folders::folders(&node.state_dir))
         };
         let netlink = Arc::clone(&self.netlink);
-        let desired = self.desired();
-        // Side by side: the disk takes its time to keep what is desired.
-        let (desired, links, folders, pods) =
-            futures::join!(desired, netlink.list_pod_links(), folders, self.looker.look());
+        let snapshot = self.snapshot.current();
+        let desired = self.desired().read(&snapshot);
+        self.planned_on.clone_from(&snapshot);
+        let (links, folders, pods) = futures::join!(netlink.list_pod_links(), folders, self.looker.look());
         let mut pods = pods?;
         // After the listing: of what is not in it the end is known by now.
         work.ends.clone_from(&self.supervisor.take_reports().ends);
-        self.images.set_wanted(wanted_images(&desired));
         let (snapshot, kept) = (self.snapshot.current(), self.book.kept());
         let finished = self.finished.look(&self.node, &desired, &snapshot).await;
         observe::fill_health(&mut pods, &kept, |pod| {
@@ -314,7 +334,6 @@ impl Loop for PodsLoop {
             Some(status.value.container_statuses.clone())
         });
         observe::fill_failing(&mut pods, &self.book.failing());
-        observe::publish(&pods, &self.pod_table);
         if let Err(error) = &links {
             tracing::warn!(%error, "could not list the pods' links");
         }
@@ -348,7 +367,11 @@ impl Loop for PodsLoop {
         plan::plan(observed, now)
     }
 
-    async fn act(&mut self, observed: &Observed, mut plan: PodsPlan) -> PodsPlan {
+    async fn act(&mut self, observed: &Observed, mut plan: PodsPlan) -> Option<PodsPlan> {
+        if !self.save_desired().await {
+            return None;
+        }
+        self.images.set_wanted(wanted_images(&observed.desired));
         let probes = std::mem::take(&mut plan.probes);
         self.probes.send_if_modified(|current| {
             let changed = **current != probes;
@@ -373,10 +396,12 @@ impl Loop for PodsLoop {
                 self.worker.files.sweep_when_due(|| named_files(observed));
             }
         }
-        plan
+        Some(plan)
     }
 
-    async fn report(&mut self, observed: Observed, plan: PodsPlan) -> Result<Next, LoopError> {
+    async fn report(&mut self, observed: Observed, plan: Option<PodsPlan>) -> Result<Next, LoopError> {
+        report::publish(&observed.pods, &self.pod_table);
+        let Some(plan) = plan else { return Ok(Next::Interval) };
         let now = Timestamp::now();
         let mut statuses = report::fold(&observed, &plan, &self.statuses.borrow(), now);
         let snapshot = self.snapshot.current();

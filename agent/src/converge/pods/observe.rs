@@ -10,14 +10,12 @@ use futures::stream::{self};
 use schema::control::LoopError;
 use schema::kinds::pod::{ContainerState, ContainerStatus};
 use schema::meta::NamespacedName;
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::facts::{Container, PodFacts, State, Uid};
 use super::probe::book::{FailingOf, HealthOf};
 use super::probe::machine::Health;
 use crate::converge::names;
-use crate::converge::pod_table::{PodNet, PodTable};
 use crate::worlds::docker::reference::repo_digest;
 use crate::worlds::docker::{ContainerDetails, Docker, DockerError, EngineState, ListedContainer};
 
@@ -256,26 +254,4 @@ pub fn fill_failing(pods: &mut BTreeMap<Uid, PodFacts>, failing: &FailingOf) {
     for container in pods.values_mut().flat_map(|facts| facts.containers.values_mut()).flatten() {
         container.failing = failing.get(&container.id).filter(|_| container.is_running()).cloned();
     }
-}
-
-/// Tells the network loop which pods run; wakes it only if that changed.
-pub fn publish(pods: &BTreeMap<Uid, PodFacts>, table: &watch::Sender<PodTable>) {
-    let running = pods.iter().filter_map(|(uid, facts)| {
-        let pause = facts.live_pause().filter(|p| p.is_running())?;
-        let net = PodNet {
-            pod: facts.pod.clone()?,
-            uid: uid.clone(),
-            address: pause.address?.addr(),
-            ports: pause.ports.clone(),
-        };
-        Some((uid.clone(), net))
-    });
-    let next: BTreeMap<String, PodNet> = running.collect();
-    table.send_if_modified(|current| {
-        if current.as_deref() == Some(&next) {
-            return false;
-        }
-        *current = Some(Arc::new(next));
-        true
-    });
 }

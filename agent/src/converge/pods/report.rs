@@ -1,16 +1,19 @@
 //! Folds what was seen and decided into `status/<node>/pods/…`, for pods that are wanted or still there.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use schema::meta::NamespacedName;
+use tokio::sync::watch;
 
-use super::facts::{Observed, PodFacts};
+use super::facts::{Observed, PodFacts, Uid};
 use super::status::finished::is_end;
 use super::status::statuses::{Statuses, last};
 use super::status::terminating::{Termination, terminating};
 use super::status::wanted;
 use super::steps::{DecisionReason, PodsPlan};
+use crate::converge::pod_table::{PodNet, PodTable};
 use crate::desired::Source;
 
 /// Some status is the last word on a pod of which nothing is left: after it the key goes.
@@ -83,4 +86,26 @@ pub fn fold(observed: &Observed, plan: &PodsPlan, own: &Statuses, now: Timestamp
         statuses.pods.insert(pod.clone(), Arc::new(status));
     }
     statuses
+}
+
+/// Publishes which pods run, for the network loop; wakes it only if that changed.
+pub fn publish(pods: &BTreeMap<Uid, PodFacts>, table: &watch::Sender<PodTable>) {
+    let running = pods.iter().filter_map(|(uid, facts)| {
+        let pause = facts.live_pause().filter(|p| p.is_running())?;
+        let net = PodNet {
+            pod: facts.pod.clone()?,
+            uid: uid.clone(),
+            address: pause.address?.addr(),
+            ports: pause.ports.clone(),
+        };
+        Some((uid.clone(), net))
+    });
+    let next: BTreeMap<String, PodNet> = running.collect();
+    table.send_if_modified(|current| {
+        if current.as_deref() == Some(&next) {
+            return false;
+        }
+        *current = Some(Arc::new(next));
+        true
+    });
 }

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::facts::{Busy, Pulling, Slot, Trouble, Uid, Work};
-use super::reports::{InFlight, Report, Reporter, Retry, WorkId};
+use super::task_reports::{InFlight, Report, Reporter, Retry, WorkId};
 
 /// Owns the tasks; dropping it cuts them off.
 pub struct Supervisor {

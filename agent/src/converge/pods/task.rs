@@ -7,8 +7,8 @@ use std::sync::Arc;
 use futures::future::join_all;
 use schema::records::EventType;
 
-use super::reports::{InFlight, Report};
 use super::steps::{Down, PauseStep, Target, Up};
+use super::task_reports::{InFlight, Report};
 use super::volume::folders;
 use super::worker::{PodFailure, PodId, Worker};
 use crate::converge::names;

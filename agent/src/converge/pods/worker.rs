@@ -12,7 +12,7 @@ use super::facts::{NodeFacts, Slot, Uid};
 use super::image::credentials::Credentials;
 use super::image::pulls::Pulls;
 use super::probe::perform::Asker;
-use super::reports::{Report, Reporter, Retry};
+use super::task_reports::{Report, Reporter, Retry};
 use crate::files::PodFiles;
 use crate::worlds::docker::Docker;
 use crate::worlds::netlink::Netlink;

@@ -8,8 +8,8 @@ use tokio::time::{Instant, timeout};
 use crate::converge::names;
 use crate::converge::pods::facts::Exited;
 use crate::converge::pods::probe::target::Action;
-use crate::converge::pods::reports::{InFlight, Report};
 use crate::converge::pods::steps::{Kill, Target};
+use crate::converge::pods::task_reports::{InFlight, Report};
 use crate::converge::pods::worker::{PodId, Worker};
 use crate::worlds::docker::DockerError;
 

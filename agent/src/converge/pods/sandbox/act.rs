@@ -1,7 +1,7 @@
 //! Makes the pause container and the link of a pod.
 
-use crate::converge::pods::reports::Report;
 use crate::converge::pods::steps::{LinkStep, PauseStep, Up};
+use crate::converge::pods::task_reports::Report;
 use crate::converge::pods::worker::{PodFailure, Worker};
 use crate::worlds::docker::{DockerError, NewContainer};
 use crate::worlds::netlink::PodLink;
