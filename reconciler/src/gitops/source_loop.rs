@@ -358,7 +358,6 @@ impl Loop for SourceLoop {
         let (Some(situation), Some(loaded)) = (&observed.situation, &observed.loaded) else {
             return Outcome { plan: None, ahead: None, applied: Applied::default() };
         };
-        self.planned.begin(loaded.head, situation);
         if !plan.steps.is_empty() {
             let steps = apply::summary(&plan.steps);
             tracing::info!(source = %self.config.name, commit = short(&loaded.commit.id), ?steps, "applying");
@@ -381,6 +380,7 @@ impl Loop for SourceLoop {
             }
         };
         let applied = apply::apply(&self.store, observed.fence, &plan.steps).await;
+        self.planned.begin(loaded.head, &plan, &situation.live);
         Outcome { plan: Some(plan), ahead, applied }
     }
 
@@ -481,7 +481,7 @@ impl SourceLoop {
 
     /// What was carried out beside what was reviewed; unknown if Git can't be read.
     async fn plan_record(&self, observed: &Observed) -> Option<PlanRecord> {
-        let begun = self.planned.of(observed.loaded.as_ref()?.head)?.clone();
+        let begun = self.planned.of(observed.loaded.as_ref()?.head)?;
         let before = observed.before(&self.config.name);
         let applied = before.and_then(|(status, _)| status.applied_commit.clone());
         let record = self.head.plan_record(begun, applied).await?;
