@@ -33,7 +33,7 @@ fn a_whole_tunnel_is_tried_with_the_nodes_that_it_leads_to() {
     let both: Vec<_> = entries(2).into_iter().chain(entries(3)).collect();
     let trial = |nodes| vec![TunnelStep::TryChecksums(asked(nodes))];
     assert_eq!(plan(&untried(&[2, 3], &both)), trial(&[2, 3]));
-    assert_eq!(plan(&untried(&[], &[])), [], "alone");
+    assert_eq!(plan(&untried(&[], &[])), [TunnelStep::Unlink("mk8s.1".into())], "alone");
     assert_eq!(plan(&seen(&[2, 3], &both)), [], "already tried");
     let steps = plan(&untried(&[2, 3], &entries(2)));
     assert_eq!(steps[3..], trial(&[2]), "node 3 has no route yet");
@@ -74,8 +74,8 @@ async fn checksums_are_computed_only_where_nothing_else_gets_through() {
     assert_eq!(acts, [knock, off, knock, on, knock]);
 }
 
-/// How often a loop tries, and what it says, while its only other node answers so. The tunnel stands.
-async fn tries_of_a_loop(netlink: &Arc<FakeNetlink>) -> (usize, Vec<String>) {
+/// How often a loop tries, and what it says. Halfway its tunnel vanishes, and is made again with this offload.
+async fn tries_of_a_loop(netlink: &Arc<FakeNetlink>, on_when_made: bool) -> (usize, Vec<String>) {
     netlink.kernel().addresses.insert([192, 0, 2, 1].into());
     let subnet = Subnet {
         cidr: "10.244.1.0/24".parse().unwrap(),
@@ -99,7 +99,11 @@ async fn tries_of_a_loop(netlink: &Arc<FakeNetlink>) -> (usize, Vec<String>) {
         },
     );
     let (mut tried, mut said) = (0, Vec::new());
-    for _ in 0..2 * TRIALS_MAX {
+    for run in 0..4 * TRIALS_MAX {
+        if run == 2 * TRIALS_MAX {
+            netlink.kernel().tunnels.clear();
+            netlink.kernel().offload_is_on |= on_when_made;
+        }
         let Observation::Ready(observed) = network.observe().await.unwrap() else { panic!("ready") };
         let plan = NetworkLoop::plan(&observed, jiff::Timestamp::now());
         tried += plan.tunnel.iter().filter(|step| matches!(step, TunnelStep::TryChecksums(_))).count();
@@ -110,25 +114,25 @@ async fn tries_of_a_loop(netlink: &Arc<FakeNetlink>) -> (usize, Vec<String>) {
     (tried, said)
 }
 
-// Seen red without the count of trials, and without its being set anew beside the link.
+// Seen red without the count of trials, and without a new count for a new link.
 #[tokio::test]
 async fn a_loop_tries_until_a_node_answered_or_often_enough() {
     let netlink = Arc::new(FakeNetlink::default());
     netlink.kernel().offload_is_on = true;
-    let (tried, said) = tries_of_a_loop(&netlink).await;
-    assert_eq!((tried, said.len()), (usize::from(TRIALS_MAX), 0), "silence is tried again, for a while");
+    let (tried, said) = tries_of_a_loop(&netlink, true).await;
+    assert_eq!((tried, said.len()), (2 * usize::from(TRIALS_MAX), 0), "each link, for a while");
     netlink.kernel().answering.insert(at(2), true);
-    let (tried, said) = tries_of_a_loop(&netlink).await;
+    let (tried, said) = tries_of_a_loop(&netlink, false).await;
     assert!(
         tried == 1 && said.len() == 1 && said[0].contains("reaches node n2 only with checksums"),
         "{said:?}"
     );
-    assert_eq!(tries_of_a_loop(&netlink).await, (0, Vec::new()), "what is off already is left alone");
+    assert_eq!(tries_of_a_loop(&netlink, false).await, (0, Vec::new()), "what is off already is left alone");
     netlink.kernel().offload_is_on = true;
     netlink.kernel().answering.clear();
     netlink.kernel().refuse_offload = Some("not permitted".into());
-    let (tried, said) = tries_of_a_loop(&netlink).await;
-    assert!(tried == 1 && said.len() == 1 && said[0].contains("not permitted"), "{said:?}");
+    let (tried, said) = tries_of_a_loop(&netlink, true).await;
+    assert!(tried == 2 && said.len() == 2 && said[0].contains("not permitted"), "{said:?}");
 }
 
 /// Drops each first packet of a connection through the tunnel from node 1 to node 2 whose checksum was left
