@@ -26,7 +26,6 @@ use tokio_util::sync::CancellationToken;
 use crate::api::{self, Api};
 use crate::catalog::{self, Catalog, CatalogDisk, CatalogStore};
 use crate::config::Config;
-use crate::converge::checksums::{self, ChecksumsDeps, ChecksumsLoop};
 use crate::converge::dns::{self, DnsDeps, DnsLoop, NodeDns};
 use crate::converge::gateway::{self, GatewayDeps, GatewayLoop};
 use crate::converge::images::{ImageBook, ImagesDeps, ImagesLoop};
@@ -279,17 +278,6 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
         tunnel_without_peers: config.dns.node_dns,
         ..NetworkSettings::new(instance, pod_mtu)
     };
-    let checksums = ChecksumsLoop::new(ChecksumsDeps {
-        checksums: Arc::clone(&netlink) as _,
-        tunnels: Arc::clone(&netlink) as _,
-        tunnel: settings.names.tunnel.clone(),
-        port: settings.vxlan.port,
-        catalog: catalog.clone(),
-        mark: config.machine.agent_dir().join("checksums-trial"),
-    });
-    let (nudge, nudged) = Nudge::new();
-    drive(tasks, checksums, checksums::INTERVAL, nudged);
-    nudge_on_change(tasks, "catalog to checksums", catalog.clone(), nudge);
     let (kernel, wakes_services) = (Arc::clone(&iptables), rules_changed.clone());
     let hearing = Arc::clone(&netlink);
     let network = NetworkLoop::new(

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 
 mod act;
 pub mod changes;
+mod checksums;
 pub mod mtu;
 mod observe;
 pub mod parse;
@@ -135,6 +136,8 @@ pub struct NetworkLoop {
     read_again: Option<Duration>,
     /// Why the tunnel is not as it should be, as told last.
     tunnel_failure: Option<String>,
+    /// How often the tunnel's checksums may still be tried.
+    checksum_trials: u8,
     /// Asked once: it can't change while we run.
     random_fully: Option<bool>,
     /// What was written, and how this iptables prints it.
@@ -161,6 +164,7 @@ impl NetworkLoop {
             reading: None,
             read_again: None,
             tunnel_failure: None,
+            checksum_trials: checksums::TRIALS_MAX,
             random_fully: None,
             spellings: Spellings::default(),
         }
