@@ -172,7 +172,7 @@ fn wire(config: &Config, ground: Ground, tasks: &mut Tasks) -> anyhow::Result<()
     let following = catalog::follow(store_of_catalog, snapshot.clone(), catalogs, tasks.token());
     tasks.spawn_critical("catalog", following);
     tasks.spawn_critical("catalog to disk", catalog::keep(disk, catalog.clone(), tasks.token()));
-    let events = EventRecorder::spawn(Arc::clone(&store), format!("agent/{node}"), tasks.token());
+    let events = EventRecorder::spawn(Arc::clone(&store), node, format!("agent/{node}"), tasks.token());
     let (rules, status) = watch::channel(None);
     let writer = RulesWriter::new(node, Arc::clone(&store));
     tasks.spawn_critical("rules status", writer.run(status, tasks.token()));

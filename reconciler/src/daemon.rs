@@ -21,7 +21,7 @@ use schema::keys::ROOT;
 use schema::snapshot::Snapshot;
 use schema::store::election::{self, FenceReader, Standing};
 use schema::store::etcd::LazyStore;
-use schema::store::events::EventRecorder;
+use schema::store::events::{EventRecorder, RECONCILER};
 use schema::store::reflector::{self, SnapshotReader};
 use schema::store::{SharedStore, StoreError};
 use tokio::net::TcpListener;
@@ -114,7 +114,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
     });
     let (snapshot, reflector) = reflector::spawn(Arc::clone(&store), vec![ROOT.to_owned()], token.clone());
     tasks.adopt_critical("reflector", reflector);
-    let events = EventRecorder::spawn(Arc::clone(&store), "reconciler", token.clone());
+    let events = EventRecorder::spawn(Arc::clone(&store), RECONCILER, "reconciler", token.clone());
 
     // Loops. Each is nudged by what it reads.
     let service_cidr = config.settings.service_cidr;

@@ -157,10 +157,10 @@ async fn before_etcd_is_read_views_are_unavailable_but_health_and_wait_answer() 
 async fn events_come_sorted_filtered_and_bounded() {
     let api = Api::over(with_web()).await;
     for (n, (name, second)) in [("web", 30), ("db", 20), ("web", 10)].into_iter().enumerate() {
-        let key = Key::Event("default".to_owned(), format!("{n}"));
+        let key = Key::Event("n1".to_owned(), "default".to_owned(), format!("{n}"));
         api.put(key, encode(&event(name, second)).unwrap()).await;
     }
-    api.put(Key::Event("default".to_owned(), "bad".to_owned()), b"{".to_vec()).await;
+    api.put(Key::Event("n1".to_owned(), "default".to_owned(), "bad".to_owned()), b"{".to_vec()).await;
     let names = |body: &Value| -> Vec<String> {
         body["items"]
             .as_array()
@@ -177,7 +177,7 @@ async fn events_come_sorted_filtered_and_bounded() {
     assert_eq!(names(&api.get("/v1/events?namespace=other").await.1).len(), 0);
     // What happens to a node concerns every namespace.
     let node = Event { object_kind: "Node".to_owned(), namespace: String::new(), ..event("n1", 40) };
-    api.put(Key::Event("_cluster".to_owned(), "3".to_owned()), encode(&node).unwrap()).await;
+    api.put(Key::Event("n1".to_owned(), "_cluster".to_owned(), "3".to_owned()), encode(&node).unwrap()).await;
     assert_eq!(names(&api.get("/v1/events?namespace=other").await.1).len(), 1);
     let (_, pod) = api.get("/v1/pods/default/web").await;
     assert_eq!(pod["events"].as_array().map(Vec::len), Some(2));
@@ -206,7 +206,7 @@ async fn sync_wakes_the_loop_and_leaves_a_receipt_and_nothing_else() {
     let id = body["deliveries"][0].as_str().unwrap();
     let keys = api.store.list(schema::keys::ROOT).await.unwrap().items;
     let keys: Vec<&str> = keys.iter().map(|item| item.key.as_str()).collect();
-    assert_eq!(keys, [Key::Delivery(id.to_owned()).to_string()]);
+    assert_eq!(keys, [Key::Request(id.to_owned()).to_string()]);
     assert_eq!(api.answer(reqwest::Method::POST, "/v1/sync?source=other").await.0, 404);
 }
 

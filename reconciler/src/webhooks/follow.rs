@@ -1,8 +1,8 @@
-//! The leader's side of the receipts: looks because of those that others took in, and answers all
+//! The leader's side of the requests: looks because of those that others took in, and answers all
 //! of them once it has looked.
 //!
-//! Reads `deliveries/` in the snapshot, the last run of each source's loop, `sources/<source>`;
-//! decides in `decide.rs`; writes the answers. It holds nothing that a new process would not find.
+//! Reads `requests/` in the snapshot, the last run of each source's loop, `sources/<source>`;
+//! decides in `decide.rs`; writes `answers/`. It holds nothing that a new process would not find.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Follows the receipts until `shutdown`.
+    /// Follows the requests until `shutdown`.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let mut waiting = Waiting::new();
         // By source: a run that answers nothing, and is not asked again.
@@ -72,7 +72,7 @@ impl Follower {
                     if !answered.is_empty() && *said != Some(look.began) {
                         match self.commit_after(target, look).await {
                             Seen::Commit(commit) => {
-                                again |= !self.answer(fence, look, &commit, &answered).await;
+                                again |= !self.answer(&snapshot, fence, look, &commit, &answered).await;
                             }
                             Seen::Nothing => *said = Some(look.began),
                             Seen::Half => {
@@ -107,7 +107,8 @@ impl Follower {
 /// All that it reads is the same.
 fn is_same(before: &Snapshot, now: &Snapshot) -> bool {
     before.synced == now.synced
-        && before.deliveries.ptr_eq(&now.deliveries)
+        && before.requests.ptr_eq(&now.requests)
+        && before.answers.ptr_eq(&now.answers)
         && before.sources.ptr_eq(&now.sources)
 }
 
@@ -142,18 +143,27 @@ impl Follower {
     /// False: something kept an answer from being written.
     async fn answer(
         &self,
+        snapshot: &Snapshot,
         fence: Fence,
         look: Look,
         commit: &Option<String>,
         all: &[(&Delivery, i64)],
     ) -> bool {
+        let mut orphans = decide::orphans(snapshot);
         for (delivery, revision) in all {
-            let answer = DeliveryAnswer { at: look.over, commit: commit.clone() };
-            let delivery = Delivery { answer: Some(answer), ..(*delivery).clone() };
-            let key = Key::Delivery(delivery.id.clone()).to_string();
-            let guards = vec![fence.guard(), Guard::ModRevision(key, *revision)];
+            let answer =
+                DeliveryAnswer { request_revision: *revision, at: look.over, commit: commit.clone() };
+            let (request, key) = (Key::Request(delivery.id.clone()), Key::Answer(delivery.id.clone()));
+            let own = match snapshot.answers.get(&delivery.id) {
+                Some(former) => Guard::ModRevision(key.to_string(), former.mod_revision),
+                None => Guard::Absent(key.to_string()),
+            };
             // Repeated or answered meanwhile: then the next pass sees it as it is.
-            if let Err(error) = self.intake.receipts.write(&delivery, guards, &[]).await {
+            let mut guards = vec![fence.guard(), Guard::ModRevision(request.to_string(), *revision), own];
+            let remove = std::mem::take(&mut orphans);
+            guards.extend(remove.iter().map(|(key, at)| Guard::ModRevision(key.to_string(), *at)));
+            let remove: Vec<Key> = remove.into_iter().map(|(key, _)| key).collect();
+            if let Err(error) = self.intake.receipts.write(&key, &answer, guards, &remove).await {
                 tracing::debug!(%error, id = delivery.id, "an answer is not written down");
                 return false;
             }

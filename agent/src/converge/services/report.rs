@@ -1,5 +1,5 @@
 //! Tells how far the rules are: to this node's own loops at once, to the others through
-//! `status/<node>/rules`, when it changes and at most once a second.
+//! `rules/<node>`, when it changes and at most once a second.
 
 use std::time::Duration;
 

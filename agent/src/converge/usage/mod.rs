@@ -1,7 +1,7 @@
 //! The usage loop: what this node and its pods use.
 //!
 //! Reads Docker's listing, cgroups and the files in volumes; `plan.rs` makes figures of two looks;
-//! writes `status/<node>/usage` once per [`INTERVAL`]. Controllers are not woken by it (see
+//! writes `usage/<node>` once per [`INTERVAL`]. Controllers are not woken by it (see
 //! `Snapshot::plans_as`).
 
 use std::collections::BTreeMap;

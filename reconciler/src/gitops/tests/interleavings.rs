@@ -23,7 +23,8 @@ use schema::control::{Driver, Nudge};
 use schema::keys::{Key, ROOT, prefix};
 use schema::manifest::load_file;
 use schema::object::Object;
-use schema::records::{Delivery, Provider, SourceStatus};
+use schema::records::{Provider, SourceStatus};
+use schema::snapshot::Snapshot;
 use schema::store::election::{self, FenceReader};
 use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
@@ -370,9 +371,10 @@ async fn what_is_wrong(store: &MemoryStore, sites: &[Site], commits: &[String]) 
     if found != wanted {
         return Some(format!("wanted {wanted:#?}, found {found:#?}: {statuses:#?}"));
     }
-    let receipts = store.list(prefix::DELIVERIES).await.unwrap().items.into_iter();
-    let mut receipts = receipts.map(|item| decode::<Delivery>(&item.value).unwrap());
-    receipts.find(Delivery::waits).map(|receipt| format!("has no answer: {receipt:#?}"))
+    let mut snapshot = Snapshot::default();
+    let all = store.list(ROOT).await.unwrap().items.into_iter();
+    all.for_each(|item| snapshot.apply(&item.into()));
+    snapshot.waiting_requests().next().map(|(_, request)| format!("has no answer: {request:#?}"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
