@@ -20,7 +20,7 @@ use schema::control::{Driver, LastRun, Loop, Nudge};
 use schema::keys::ROOT;
 use schema::snapshot::Snapshot;
 use schema::store::election::{self, FenceReader, Standing};
-use schema::store::etcd::LazyStore;
+use schema::store::etcd::{Access, LazyStore};
 use schema::store::events::{EventRecorder, RECONCILER};
 use schema::store::reflector::{self, SnapshotReader};
 use schema::store::{SharedStore, StoreError};
@@ -208,7 +208,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Tasks> {
     tracing::info!(
         name = config.name,
         listen = %config.listen,
-        etcd = config.etcd.join(","),
+        etcd = config.etcd.endpoints.join(","),
         sources = config.sources.iter().map(described).collect::<Vec<_>>().join(", "),
         "reconciler started"
     );
@@ -244,8 +244,8 @@ async fn listen(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> 
 
 /// A first start says at once that `--etcd` is wrong. Later ones wait: etcd may take long to come back, and
 /// who restarts the reconciler when it ends may give up.
-async fn open_store(endpoints: &[String], has_served: bool) -> anyhow::Result<SharedStore> {
-    let store = LazyStore::new(endpoints.to_vec());
+async fn open_store(access: &Access, has_served: bool) -> anyhow::Result<SharedStore> {
+    let store = LazyStore::new(access.clone());
     match store.connect(ETCD_PATIENCE).await {
         Ok(()) => {}
         Err(error @ StoreError::Connect { .. }) if has_served => {

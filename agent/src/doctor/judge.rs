@@ -99,7 +99,7 @@ fn docker(config: &Config, seen: &Seen) -> Vec<Check> {
 }
 
 fn etcd(config: &Config, seen: &Seen) -> Check {
-    let endpoints = config.etcd.join(",");
+    let endpoints = config.etcd.endpoints.join(",");
     match &seen.etcd {
         Ok(()) => Check::ok("etcd", format!("{endpoints} answers")),
         Err(why) => Check::warn(

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use schema::keys::{Key, prefix};
+use schema::store::etcd::Access;
 use schema::store::{Guard, Op, Store, TXN_OPS_MAX, TxnOutcome};
 use tokio::time::sleep;
 
@@ -23,8 +24,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The node that leaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leaving {
-    /// etcd's client addresses.
-    pub etcd: Vec<String>,
+    /// etcd, and a user who may delete what it has of the node.
+    pub etcd: Access,
     /// Its name.
     pub node: String,
 }

@@ -150,6 +150,14 @@ pub enum StoreError {
         /// What it said.
         message: String,
     },
+    /// Nothing was done: etcd does not know who asks.
+    #[error("etcd refused {act}: {message}")]
+    Unauthenticated {
+        /// Which request.
+        act: &'static str,
+        /// What it said.
+        message: String,
+    },
     /// The revision to watch from is compacted: list again.
     #[error("revision {0} is compacted")]
     Compacted(i64),

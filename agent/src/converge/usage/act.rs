@@ -2,7 +2,7 @@
 
 use schema::control::LoopError;
 use schema::keys::Key;
-use schema::store::{Op, TxnOutcome};
+use schema::store::{Guard, Op, TxnOutcome};
 
 use super::UsageLoop;
 use super::plan::UsagePlan;
@@ -18,10 +18,17 @@ impl UsageLoop {
                 return Err(LoopError::message(why));
             }
         };
-        // No guard: this agent alone writes the key, and each record stands for itself.
-        let op = Op::put(Key::Usage(self.node.clone()), bytes);
-        let written = self.store.txn(vec![], vec![op]).await;
-        let written = written.map_err(|error| LoopError::new("cannot write what this node uses", error))?;
-        Ok(matches!(written, TxnOutcome::Committed(_)))
+        let key = Key::Usage(self.node.clone()).to_string();
+        let failed = |error| LoopError::new("cannot write what this node uses", error);
+        let guard = match self.store.get(&key).await.map_err(failed)? {
+            Some(former) => Guard::ModRevision(key.clone(), former.mod_revision),
+            None => Guard::Absent(key.clone()),
+        };
+        match self.store.txn(vec![guard], vec![Op::put(key, bytes)]).await.map_err(failed)? {
+            TxnOutcome::Committed(_) => Ok(true),
+            TxnOutcome::Conflict => Err(LoopError::message(
+                "what this node uses was written by another; is the node's name used twice?",
+            )),
+        }
     }
 }
