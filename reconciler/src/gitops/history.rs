@@ -13,9 +13,9 @@ pub fn next_sequence(revisions: &Table<(String, u64), Revision>, source: &str, l
 }
 
 /// Revisions to remove when one more is written, at most `max` of them.
-pub fn expired(revisions: &Table<(String, u64), Revision>, source: &str, max: usize) -> Vec<u64> {
+pub fn expired(revisions: &Table<(String, u64), Revision>, source: &str, max: usize) -> Vec<(u64, i64)> {
     let surplus = (of(revisions, source).count() + 1).saturating_sub(KEPT);
-    of(revisions, source).take(surplus.min(max)).map(|(sequence, _)| sequence).collect()
+    of(revisions, source).take(surplus.min(max)).map(|(sequence, entry)| (sequence, entry.mod_revision)).collect()
 }
 
 /// The newest commit whose removals were all done.
@@ -98,8 +98,8 @@ mod tests {
     #[test]
     fn the_newest_hundred_are_kept() {
         assert!(expired(&table(1..=99), "main", 50).is_empty());
-        assert_eq!(expired(&table(1..=100), "main", 50), [1]);
-        assert_eq!(expired(&table(1..=200), "main", 3), [1, 2, 3]);
+        assert_eq!(expired(&table(1..=100), "main", 50), [(1, 1)]);
+        assert_eq!(expired(&table(1..=200), "main", 3), [(1, 1), (2, 1), (3, 1)]);
     }
 
     #[test]
