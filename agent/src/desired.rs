@@ -14,7 +14,6 @@ use schema::snapshot::Snapshot;
 
 mod disk;
 
-pub(crate) use disk::replace;
 pub use disk::{DesiredDisk, DiskError, known_subnet};
 
 /// How long a fresh agent waits for etcd's first list before it acts from disk.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use futures::{FutureExt as _, stream};
 use schema::control::shutdown::Tasks;
-use schema::control::{Driver, LastRun, Loop, Nudge};
+use schema::control::{Driver, LastRun, Loop, Nudge, logging};
 use schema::keys::ROOT;
 use schema::snapshot::Snapshot;
 use schema::store::election::{self, FenceReader, Standing};
@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{self, ApiDeps};
 use crate::blobs::{BlobStore, Blobs, SweepLoop};
-use crate::config::ServeConfig;
+use crate::config::{LogFormat, ServeConfig};
 use crate::controllers::nodes::Nodes;
 use crate::controllers::scheduler::Scheduler;
 use crate::controllers::services::Services;
@@ -39,7 +39,6 @@ use crate::controllers::workloads::Workloads;
 use crate::controllers::{Deps, Shell};
 use crate::git::{self, SourceConfig};
 use crate::gitops::{self, SourceLoop, VerdictLoop};
-use crate::logging;
 use crate::state_dir::StateDirLock;
 use crate::webhooks::{self, Follower, Hooks, Intake, SourceTarget};
 
@@ -65,7 +64,7 @@ const API_DRAIN: Duration = Duration::from_secs(2);
 /// One line that says what, where, why and what to do: what keeps it from starting, or which task
 /// ended before it should.
 pub async fn serve(config: ServeConfig, shutdown: CancellationToken) -> anyhow::Result<()> {
-    logging::init(&config.log)?;
+    logging::init(config.log.log_level.as_deref(), config.log.log_format == LogFormat::Json)?;
     // Boxed: it is large, and lives only as long as the start.
     let Some(started) = shutdown.run_until_cancelled(Box::pin(start(config))).await else { return Ok(()) };
     let tasks = started?;

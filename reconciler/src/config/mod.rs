@@ -2,6 +2,7 @@
 //!
 //! Reads flags and `MINIK8S_*`; checks all that can be checked without looking at the world.
 
+mod log;
 mod repo;
 mod sources;
 
@@ -17,9 +18,9 @@ use schema::store::etcd::Access;
 
 use crate::controllers::Settings;
 use crate::git::SourceConfig;
-use crate::logging::LogArgs;
 use crate::webhooks::{WebhookArgs, WebhookConfig};
 
+pub use log::{LogArgs, LogFormat};
 pub use repo::RepoArgs;
 pub use sources::read_sources;
 

@@ -8,11 +8,18 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 
+pub mod disk_record;
 mod driver;
+mod errors;
+mod lock;
+pub mod logging;
 mod nudge;
 pub mod shutdown;
 
+pub use disk_record::{DiskRecord, Fsync};
 pub use driver::{Driver, LastRun};
+pub use errors::{causes, error_chain, root_cause};
+pub use lock::{FileLock, FileLocking, is_file_locked, lock, lock_file};
 pub use nudge::{Nudge, Nudged};
 
 /// One loop of a daemon.
@@ -86,20 +93,4 @@ impl LoopError {
     pub fn message(context: impl Into<String>) -> Self {
         Self { context: context.into(), source: None }
     }
-}
-
-/// The error and all that is behind it, in one line. A cause that the text tells already, because
-/// the error's own words include it, is not told twice.
-pub fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let inner_text = inner.to_string();
-        if !text.contains(&inner_text) {
-            text.push_str(": ");
-            text.push_str(&inner_text);
-        }
-        cause = inner.source();
-    }
-    text
 }

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use async_trait::async_trait;
+use schema::control::lock;
 
 use super::{
     Bridge, HostEnd, Listener, Netlink, NetlinkError, PodLink, Port, Route, Tunnel, TunnelEntry, Tunnels,
@@ -50,7 +51,7 @@ pub struct FakeNetlink(Mutex<FakeKernel>);
 impl FakeNetlink {
     /// The state, to look at and to change.
     pub fn kernel(&self) -> MutexGuard<'_, FakeKernel> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     fn allowed(&self, act: &'static str, link: &str) -> Result<MutexGuard<'_, FakeKernel>, NetlinkError> {
