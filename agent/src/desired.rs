@@ -11,6 +11,8 @@ use schema::keys::Key;
 use schema::meta::NamespacedName;
 use schema::records::{Binding, Subnet};
 use schema::snapshot::Snapshot;
+use schema::store::reflector::SnapshotReader;
+use tokio::sync::watch;
 
 mod disk;
 
@@ -149,6 +151,24 @@ impl DesiredStore {
                 next.unreadable.remove(&pod);
             }
         }
+    }
+}
+
+/// A step that publishes this node's range of pod addresses. One that is gone from etcd stays: the pods have it.
+pub fn publish_subnet(
+    node: String,
+    snapshot: SnapshotReader,
+    subnets: watch::Sender<Option<Subnet>>,
+) -> impl FnMut() + Send {
+    move || {
+        let Some(subnet) = snapshot.current().subnets.get(&node).map(|there| there.value.clone()) else {
+            return;
+        };
+        subnets.send_if_modified(|there| {
+            let differs = there.as_ref() != Some(&subnet);
+            *there = Some(subnet);
+            differs
+        });
     }
 }
 

@@ -5,15 +5,16 @@ use std::net::SocketAddr;
 use futures::StreamExt;
 use jiff::Timestamp;
 use schema::codec::encode;
-use schema::control::{Nudge, Nudged};
+use schema::control::{LastRun, LoopRuns, Nudge, Nudged};
 use schema::keys::Key;
 use schema::kinds::pod::{ContainerState, TerminatedState};
 use schema::records::{Event, EventType, NodeRecord};
 use schema::snapshot::Snapshot;
 use schema::store::memory::MemoryStore;
 use schema::store::{Op, Store};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use super::*;
 use crate::view::testing::*;
@@ -38,7 +39,7 @@ impl Api {
             hooks: None,
             snapshot,
             store: Arc::clone(&store) as SharedStore,
-            last_sync: None,
+            loops: LoopRuns::default(),
             identity: "host-1".to_owned(),
             version: "9.9.9".to_owned(),
         };
@@ -365,8 +366,12 @@ async fn the_last_sync_is_shown_where_it_is_known() {
         did_something: true,
         error: Some("no".to_owned()),
         not_ready: None,
+        runs: 3,
+        failures: 1,
     };
-    let (_keep, last_sync) = watch::channel(Some(last));
+    let loops = LoopRuns::default();
+    loops.add("gitops/main", watch::channel(Some(last)).1);
+    loops.add("nodes", watch::channel(None).1);
     let (snapshot, store) = (SnapshotReader::fixed(with_web()), Arc::new(MemoryStore::new()));
     let deps = ApiDeps {
         blobs: Blobs::new(std::path::Path::new("/nonexistent")),
@@ -374,7 +379,7 @@ async fn the_last_sync_is_shown_where_it_is_known() {
         hooks: None,
         snapshot,
         store,
-        last_sync: Some(last_sync),
+        loops,
         identity: "host-1".to_owned(),
         version: "9.9.9".to_owned(),
     };
@@ -382,4 +387,16 @@ async fn the_last_sync_is_shown_where_it_is_known() {
     let page: Value =
         reqwest::get(format!("http://{address}/v1/status")).await.unwrap().json().await.unwrap();
     assert_eq!((&page["lastSync"]["tookMs"], &page["lastSync"]["error"]), (&7.into(), &"no".into()));
+    let page: Value = reqwest::get(format!("http://{address}/v1/loops")).await.unwrap().json().await.unwrap();
+    let expected = json!({"items": [
+        {
+            "name": "gitops/main", "startedAt": started_at, "tookMs": 7, "didSomething": true, "error": "no",
+            "notReady": null, "runs": 3, "failures": 1,
+        },
+        {
+            "name": "nodes", "startedAt": null, "tookMs": 0, "didSomething": false, "error": null,
+            "notReady": null, "runs": 0, "failures": 0,
+        },
+    ]});
+    assert_eq!(page, expected);
 }

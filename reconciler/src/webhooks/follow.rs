@@ -10,14 +10,13 @@ use std::time::Duration;
 use futures::future::{pending, select_all};
 use jiff::{SignedDuration, Timestamp};
 use schema::codec::decode;
-use schema::control::LastRun;
+use schema::control::{LastRun, LastRunReader};
 use schema::keys::Key;
 use schema::records::{Delivery, DeliveryAnswer, SourceStatus};
 use schema::snapshot::Snapshot;
 use schema::store::election::{Fence, FenceReader};
 use schema::store::reflector::SnapshotReader;
 use schema::store::{Guard, SharedStore};
-use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -26,9 +25,6 @@ use super::intake::{Intake, SourceTarget};
 
 /// Least time between two passes.
 const PAUSE: Duration = Duration::from_millis(10);
-
-/// The last run of a source's loop.
-pub type LastRuns = watch::Receiver<Option<LastRun>>;
 
 /// What it stands on.
 pub struct Follower {
@@ -41,7 +37,7 @@ pub struct Follower {
     /// The target, for sources and receipts.
     pub intake: Arc<Intake>,
     /// The last run of each source's loop, in the order of the targets.
-    pub runs: Vec<LastRuns>,
+    pub runs: Vec<LastRunReader>,
     /// Name of this reconciler.
     pub identity: String,
 }
@@ -173,7 +169,7 @@ impl Follower {
 }
 
 /// Returns when a loop has ended a run. Cancel-safe.
-async fn any_ran(runs: &mut [LastRuns]) {
+async fn any_ran(runs: &mut [LastRunReader]) {
     let changed = runs.iter_mut().map(|run| {
         Box::pin(async move {
             if run.changed().await.is_err() {

@@ -129,7 +129,7 @@ async fn serve(snapshot: Snapshot) -> SocketAddr {
         hooks: None,
         snapshot,
         store,
-        last_sync: None,
+        loops: Default::default(),
         identity: "host-1".to_owned(),
         version: "9.9.9".to_owned(),
     };

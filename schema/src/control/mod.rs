@@ -14,13 +14,19 @@ mod errors;
 mod lock;
 pub mod logging;
 mod nudge;
+mod row;
+mod runs;
+mod runtime;
 pub mod shutdown;
 
 pub use disk_record::{DiskRecord, Fsync};
-pub use driver::{Driver, LastRun};
+pub use driver::{Driver, LastRun, LastRunReader};
 pub use errors::{causes, error_chain, root_cause};
 pub use lock::{FileLock, FileLocking, is_file_locked, lock, lock_file};
 pub use nudge::{Nudge, Nudged};
+pub use row::{Changes, Row};
+pub use runs::{LoopRuns, LoopStatus};
+pub use runtime::Runtime;
 
 /// One loop of a daemon.
 #[async_trait]
@@ -52,6 +58,11 @@ pub trait Loop: Send + 'static {
 pub trait Plan: Debug + Send {
     /// Nothing to do.
     fn is_empty(&self) -> bool;
+
+    /// When to plan again at the latest, although nothing will have changed by then: the end of a wait.
+    fn again_at(&self) -> Option<Timestamp> {
+        None
+    }
 }
 
 /// What a loop saw.
@@ -70,6 +81,16 @@ pub enum Next {
     Interval,
     /// After this long, if that is sooner than the interval.
     After(Duration),
+}
+
+impl Next {
+    /// This or after `wait`, whichever is sooner.
+    fn within(self, wait: Duration) -> Self {
+        match self {
+            Self::After(sooner) if sooner <= wait => self,
+            _ => Self::After(wait),
+        }
+    }
 }
 
 /// A run failed. The driver logs the chain once and backs off.

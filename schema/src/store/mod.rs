@@ -18,6 +18,7 @@ pub mod etcd;
 pub mod events;
 pub mod memory;
 pub mod reflector;
+pub mod status_writer;
 
 /// A shared store.
 pub type SharedStore = Arc<dyn Store>;

@@ -31,7 +31,6 @@ mod report;
 pub(crate) mod tests;
 
 pub use act::Outcome;
-pub use report::RulesWriter;
 
 use self::names::ServiceNames;
 use self::observe::Reading;
@@ -59,7 +58,7 @@ pub struct ServicesDeps {
     pub subnet: watch::Receiver<Option<Subnet>>,
     /// What is known of the cluster.
     pub catalog: watch::Receiver<Arc<Catalog>>,
-    /// What other nodes may know; a [`RulesWriter`] writes it.
+    /// What other nodes may know; a `StatusWriter` writes it.
     pub status: watch::Sender<Option<RulesStatus>>,
     /// What people are told.
     pub events: EventRecorder,
