@@ -38,8 +38,12 @@ fuzz SECONDS="60":
             -max_total_time={{SECONDS}} -max_len=8192 -timeout=10 -rss_limit_mb=1024 || exit 1; \
     done
 
-# Our figures beside the bare engine's.
+# Our figures beside the bare engine's; installs what they are compared with. Wants a quiet machine, and root.
 bench:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    . deploy/lib/prerequisites.sh
+    want_build_and_node; want_tests; want_bench; install_wanted
     cargo bench -p minik8s-tests --bench spine
 
 # Format in place.

@@ -11,7 +11,16 @@ home=${MINIK8S_QUICKSTART_DIR:-/var/lib/minik8s-quickstart}
 remote=$home/manifests.git
 clone=$home/manifests
 image=minik8s-sample/busybox:1
-bin=$here/target/release
+bin=$here/target/quickstart
+times=()
+
+# timed WHAT COMMAND...: runs it and notes how long it took.
+timed() {
+	local what=$1 start=$SECONDS
+	shift
+	"$@"
+	times+=("$(printf '%-12s %4d s' "$what" $((SECONDS - start)))")
+}
 
 remove() {
 	if [ ! -d "$home" ] && [ ! -d /var/lib/minik8s ]; then
@@ -50,7 +59,7 @@ make_repository() {
 
 build() {
 	say "building (a few minutes the first time)"
-	(cd "$here" && cargo build --release --locked --bin minik8s --bin minik8s-agent) ||
+	(cd "$here" && cargo build --profile quickstart --locked --bin minik8s --bin minik8s-agent) ||
 		die "the build failed; see above"
 }
 
@@ -87,17 +96,32 @@ case "${1:-}" in
 	;;
 esac
 
-want_build_and_node
-install_wanted
-install_rust
-mkdir -p "$home"
-ensure_docker "$home/dockerd.pid" "$home/dockerd.log"
-build
-make_busybox_image "$image"
-make_repository
-say "starting one node"
-"$bin/minik8s" up --detach --repo "$remote" --branch main
+packages() {
+	want_build_and_node
+	install_wanted
+	install_rust
+}
+
+start_docker() {
+	mkdir -p "$home"
+	ensure_docker "$home/dockerd.pid" "$home/dockerd.log"
+}
+
+start_node() {
+	make_busybox_image "$image"
+	make_repository
+	say "starting one node"
+	"$bin/minik8s" up --detach --repo "$remote" --branch main
+}
+
+timed packages packages
+timed docker start_docker
+timed build build
+timed node start_node
 echo
 "$bin/minik8s" status
 "$bin/minik8s" get pods
+echo
+printf '%s\n' "${times[@]}"
+printf '%-12s %4d s\n' "in all" "$SECONDS"
 next_steps

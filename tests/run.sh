@@ -12,15 +12,22 @@ cd "$here" || exit 1
 # shellcheck source=deploy/lib/prerequisites.sh
 . "$here/deploy/lib/prerequisites.sh"
 
-stages=${MINIK8S_STAGES:-"format lint docs build unit harness tidy e2e bench licences"}
+stages=${MINIK8S_STAGES:-"format build lint docs beside unit e2e beside_still licences"}
 passed=0
 failed=0
 failures=()
 scratch=$(mktemp -d)
 began=$SECONDS
+beside=$scratch/beside
 
 # Ends what this script started, whatever way it ends.
 finish() {
+	if [ -d "$beside" ]; then
+		say "ending the node that ran beside the tests"
+		"$(target_dir)/debug/minik8s" down --state-dir "$beside/state" >/dev/null || say "it did not end cleanly"
+		docker rmi minik8s-sample/busybox:1 >/dev/null 2>&1
+		rm -rf "$beside"
+	fi
 	# Only while no other test run uses them (tests/harness/image.rs holds the lock).
 	local tests=${TMPDIR:-/tmp}/minik8s-tests
 	if [ -e "$tests/images.lock" ]; then
@@ -83,17 +90,51 @@ bc_or_zero() {
 	echo $((${sum:-0}))
 }
 
+# The compiler is the one that lints, so that one build serves the lints and the tests.
+build() {
+	local driver
+	driver=$(command -v clippy-driver || echo "$(rustc --print sysroot)/bin/clippy-driver")
+	RUSTC_WORKSPACE_WRAPPER=$driver cargo "$@"
+}
+
+# Repeats the warnings of the build that is there, and fails if there are any.
+lint() {
+	local log="$scratch/warnings.log"
+	build build "${all[@]}" --all-targets 2>&1 | tee "$log" | grep -v '^ *Compiling'
+	! grep -qE '^(warning|error)' "$log"
+}
+
 documents() { RUSTDOCFLAGS="-D warnings" cargo doc "${all[@]}" --no-deps --document-private-items --quiet; }
+
+# All test programs but the end-to-end one; doc comments hold no code to run.
+unit() {
+	build test "${all[@]}" --no-fail-fast --quiet --lib --bins --test '[!e]*' --test 'e[!2]*'
+}
+
+# A node of the quickstart's kind runs while the tests do: neither may disturb the other.
+run_beside() {
+	if "$(target_dir)/debug/minik8s" status >/dev/null 2>&1; then
+		say "a node runs here already"
+		return 0
+	fi
+	make_busybox_image minik8s-sample/busybox:1
+	mkdir -p "$beside/sample"
+	cp -R "$here/sample-repo/." "$beside/sample/"
+	git -C "$beside/sample" init -q --initial-branch=main &&
+		git -C "$beside/sample" add -A &&
+		git -C "$beside/sample" -c user.name=tests -c user.email=tests@localhost commit -q -m "Sample manifests"
+	"$(target_dir)/debug/minik8s" up --detach --state-dir "$beside/state" --repo "$beside/sample" --branch main
+}
 
 # The end-to-end tests hold a cluster each; a third at once would only make all of them slow.
 end_to_end() {
-	MINIK8S_BIN_DIR=$(target_dir)/debug cargo test "${all[@]}" --test e2e -- --test-threads=2
+	MINIK8S_BIN_DIR=$(target_dir)/debug build test "${all[@]}" --test e2e -- --test-threads=2
 }
 
-# Figures of a debug build say nothing: this one is of release builds.
-bench() {
-	cargo build --release "${all[@]}" --bins --benches --quiet &&
-		MINIK8S_BIN_DIR=$(target_dir)/release MINIK8S_BENCH=short cargo bench "${all[@]}" --bench spine --quiet
+# What the node beside the tests is like after them.
+still_healthy() {
+	[ -d "$beside" ] || return 0
+	"$(target_dir)/debug/minik8s" status | tee "$scratch/status" && grep -q '2/2 ready' "$scratch/status"
 }
 
 target_dir() { cargo metadata --format-version 1 --no-deps --offline | sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p'; }
@@ -110,20 +151,13 @@ export CARGO_TERM_COLOR=never RUST_BACKTRACE=0
 # The same selection everywhere, so that no dependency is built twice with other features.
 all=(--locked --workspace --all-features)
 stage format cargo fmt --all --check
-stage lint cargo clippy "${all[@]}" --all-targets --quiet -- -D warnings
+stage build build build "${all[@]}" --all-targets --quiet
+stage lint lint
 stage docs documents
-stage build cargo build "${all[@]}" --bins --tests --quiet
-stage unit cargo test "${all[@]}" --exclude minik8s-tests --quiet
-stage harness cargo test --locked -p minik8s-tests --all-features --lib --quiet
-stage tidy cargo test "${all[@]}" --test tidy --quiet
+stage beside run_beside
+stage unit unit
 stage e2e end_to_end
-# The release build and its figures take a quarter of an hour on a small machine, and a check has to end
-# within 40 minutes; `just bench` takes them at any time.
-if [ "$((SECONDS - began))" -lt "${MINIK8S_BENCH_BEFORE:-800}" ]; then
-	stage bench bench
-else
-	say "bench: left out, as all before took more than ${MINIK8S_BENCH_BEFORE:-800} s; just bench takes the figures"
-fi
+stage beside_still still_healthy
 if cargo deny --version >/dev/null 2>&1; then
 	stage licences cargo deny --offline check licenses bans sources
 else

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use schema::keys::CONTRACT;
+use schema::keys::{CONTRACT, ROOT, node_role};
 
 /// Most lines that a source file may have.
 const LINES_MAX: usize = 600;
@@ -352,13 +352,25 @@ fn contract() -> String {
          --test tidy` writes it anew.\n\n\
          All keys lie under `/minik8s/`; values are JSON, 64 KiB at most. Every key has exactly one writer, and \
          every write is a\ntransaction guarded by the key's revision; those of the reconciler also by the create \
-         revision of `leader`.\n\n\
+         revision of `leader`. Not guarded\nare `heartbeats/`, `events/` and `requests/`, which nobody else \
+         writes. The keys of a node that leaves for good may be deleted\nby `minik8s-agent reset --leave`, while \
+         the node has no heartbeat.\n\n\
          | key | holds | only writer | main reader |\n|---|---|---|---|\n",
     );
     for row in CONTRACT {
-        writeln!(page, "| `{}` | {} | {} | {} |", row.pattern, row.holds, row.writer, row.reader)
-            .expect("text grows");
+        let key = row.pattern.trim_start_matches(ROOT);
+        writeln!(page, "| `{key}` | {} | {} | {} |", row.holds, row.writer, row.reader).expect("text grows");
     }
+    page.push_str(
+        "\n## The etcd role of a node\n\n\
+         With `etcdctl auth enable`, each agent gets a user of its own with the role below, by `--etcd-user` and\n\
+         `--etcd-password-file`; the reconcilers get one with `readwrite /minik8s/ --prefix`.\n\n\
+         ```sh\nNODE=worker-1\netcdctl role add node-$NODE\n",
+    );
+    for permission in node_role("$NODE") {
+        writeln!(page, "etcdctl role grant-permission node-$NODE {permission}").expect("text grows");
+    }
+    page.push_str("etcdctl user add node-$NODE\netcdctl user grant-role node-$NODE node-$NODE\n```\n");
     page
 }
 

@@ -13,9 +13,12 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures::StreamExt;
 use jiff::Timestamp;
+use schema::control::LoopRuns;
 use schema::since::Since;
 use serde::Deserialize;
 use serde_json::json;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
 use crate::converge::names;
 use crate::worlds::docker::{Docker, DockerError, EngineState, ListedContainer, LogOptions};
@@ -27,18 +30,35 @@ pub struct Api {
     pub docker: Arc<dyn Docker>,
     /// The instance whose containers may be read.
     pub instance: String,
+    /// The last run of each loop of the agent.
+    pub loops: LoopRuns,
 }
 
-/// `GET /v1/healthz` and `GET /v1/logs/<ns>/<pod>/<container>?follow=&tail=&previous=&since=&timestamps=`.
+/// `GET /v1/healthz`, `GET /v1/loops` and `GET /v1/logs/<ns>/<pod>/<container>?follow=&tail=&previous=&since=&timestamps=`.
 pub fn router(api: Api) -> Router {
     Router::new()
         .route("/v1/healthz", get(healthz))
+        .route("/v1/loops", get(loops))
         .route("/v1/logs/{namespace}/{pod}/{container}", get(logs))
         .with_state(api)
 }
 
+/// Serves it until `shutdown`. Streams that are followed end with the process, not the other way.
+///
+/// # Errors
+/// Those of the listener.
+pub async fn serve(listener: TcpListener, api: Api, shutdown: CancellationToken) -> std::io::Result<()> {
+    let serving = axum::serve(listener, router(api)).into_future();
+    // Cancel-safe: all requests are reads.
+    shutdown.run_until_cancelled(serving).await.unwrap_or(Ok(()))
+}
+
 async fn healthz() -> Response {
     axum::Json(json!({"ok": true})).into_response()
+}
+
+async fn loops(State(api): State<Api>) -> Response {
+    axum::Json(json!({"items": api.loops.statuses()})).into_response()
 }
 
 /// Which part of a log.
@@ -227,7 +247,7 @@ mod tests {
             let id = docker.create(&new).await.unwrap();
             docker.start(&id).await.unwrap();
         }
-        Api { docker: Arc::new(docker), instance: "mk8s".into() }
+        Api { docker: Arc::new(docker), instance: "mk8s".into(), loops: LoopRuns::default() }
     }
 
     async fn ask(path: &str, query: LogQuery) -> (StatusCode, String) {

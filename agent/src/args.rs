@@ -60,12 +60,26 @@ pub struct MachineArguments {
     pub docker: String,
 }
 
+/// As whom etcd is asked.
+#[derive(Debug, Clone, Args)]
+pub struct EtcdLoginArguments {
+    /// User at etcd, where its authentication is on
+    #[arg(long, env = "MINIK8S_ETCD_USER", value_name = "NAME", requires = "etcd_password_file")]
+    pub etcd_user: Option<String>,
+    /// File with that user's password
+    #[arg(long, env = "MINIK8S_ETCD_PASSWORD_FILE", value_name = "FILE", requires = "etcd_user")]
+    pub etcd_password_file: Option<PathBuf>,
+}
+
 /// Flags of `run`.
 #[derive(Debug, Clone, Args)]
 pub struct RunArguments {
     /// etcd's client addresses
     #[arg(long, env = "MINIK8S_ETCD", value_name = "URL", default_value = DEFAULT_ETCD, value_delimiter = ',')]
     pub etcd: Vec<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub etcd_login: EtcdLoginArguments,
     /// Name of this node; by default the host's name
     #[arg(long, env = "MINIK8S_NODE", value_name = "NAME")]
     pub node: Option<String>,
@@ -156,6 +170,9 @@ pub struct ResetArguments {
     /// other nodes; without it all of that stays for when the node comes back
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     pub leave: Vec<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub etcd_login: EtcdLoginArguments,
     /// Name of this node; by default the host's name
     #[arg(long, env = "MINIK8S_NODE", value_name = "NAME")]
     pub node: Option<String>,

@@ -19,7 +19,6 @@ use schema::snapshot::{Snapshot, Table};
 use schema::store::reflector::SnapshotReader;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use crate::desired::Source;
 
@@ -34,9 +33,9 @@ pub use disk::CatalogDisk;
 pub const PEER_GRACE: SignedDuration = SignedDuration::from_secs(60);
 
 /// How often it is looked whether an absent peer's time is over.
-const PEER_CHECK: Duration = Duration::from_secs(5);
+pub const PEER_CHECK: Duration = Duration::from_secs(5);
 /// Between two writes of the file: endpoints may change many times a second.
-const SPACING: Duration = Duration::from_secs(1);
+pub const SPACING: Duration = Duration::from_secs(1);
 
 /// What is known of the cluster. Clones in constant time but for the peers.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -205,54 +204,33 @@ fn kept<V: Clone + PartialEq>(
     if unchanged { former.clone() } else { next }
 }
 
-/// Follows the snapshot and publishes each catalog that differs, until `shutdown`.
-pub async fn follow(
+/// A step that publishes the catalog of the newest snapshot if it is another one.
+pub fn publish(
     mut store: CatalogStore,
-    mut snapshot: SnapshotReader,
+    snapshot: SnapshotReader,
     catalogs: watch::Sender<Arc<Catalog>>,
-    shutdown: CancellationToken,
-) {
-    let run = async {
-        loop {
-            if store.take(&snapshot.current(), Timestamp::now()) {
-                catalogs.send_replace(Arc::new(store.current().clone()));
-            }
-            // A peer that is absent leaves without news; over either way.
-            let _ = tokio::time::timeout(PEER_CHECK, snapshot.changed()).await;
+) -> impl FnMut() + Send {
+    move || {
+        if store.take(&snapshot.current(), Timestamp::now()) {
+            catalogs.send_replace(Arc::new(store.current().clone()));
         }
-    };
-    // Cancel-safe: nothing is held across the waits.
-    let _: Option<()> = shutdown.run_until_cancelled(run).await;
+    }
 }
 
-/// Keeps the newest catalog on disk, at most one write a second, until `shutdown`.
+/// A step that keeps the newest catalog on disk; also at the end, for the process that answers in the agent's
+/// place.
 ///
-/// It comes after what nodes act on: an agent that dies within that second and comes back without etcd
+/// It comes after what nodes act on: an agent that dies within [`SPACING`] and comes back without etcd
 /// knows the endpoints of a second ago, as every node does whose etcd is away.
-pub async fn keep(
-    disk: CatalogDisk,
-    mut catalogs: watch::Receiver<Arc<Catalog>>,
-    shutdown: CancellationToken,
-) {
-    let disk = Arc::new(disk);
-    let last = (Arc::clone(&disk), catalogs.clone());
-    let run = async {
-        while catalogs.changed().await.is_ok() {
-            let newest = Arc::clone(&catalogs.borrow_and_update());
-            let disk = Arc::clone(&disk);
-            let stored = tokio::task::spawn_blocking(move || disk.store(&newest)).await;
-            if let Ok(Err(error)) = stored {
-                tracing::error!(%error, "what is known of the cluster is not saved; the next change tries again");
-            }
-            tokio::time::sleep(SPACING).await;
+pub fn keep(disk: CatalogDisk, catalogs: watch::Receiver<Arc<Catalog>>) -> impl Fn() + Send + Sync {
+    move || {
+        let newest = Arc::clone(&catalogs.borrow());
+        // Another one is there already, or nothing is known.
+        if newest.source != Source::Etcd {
+            return;
         }
-        // The writer ended; whoever watches over it ends the process.
-        std::future::pending::<()>().await;
-    };
-    // Cancel-safe: the file is replaced as a whole.
-    let _: Option<()> = shutdown.run_until_cancelled(run).await;
-    // Whoever answers in this agent's place answers by it.
-    let (disk, catalogs) = last;
-    let newest = Arc::clone(&catalogs.borrow());
-    let _ = tokio::task::spawn_blocking(move || disk.store(&newest)).await;
+        if let Err(error) = disk.store(&newest) {
+            tracing::error!(%error, "what is known of the cluster is not saved; the next change tries again");
+        }
+    }
 }

@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use hickory_proto::rr::Name;
 use schema::quantity::Memory;
+use schema::store::etcd::Access;
 
-use crate::args::{DnsArguments, MachineArguments, ResetArguments, RunArguments};
+use crate::args::{DnsArguments, EtcdLoginArguments, MachineArguments, ResetArguments, RunArguments};
 use crate::converge::dns::{DnsSettings, resolv};
 use crate::converge::images::Thresholds;
 use crate::converge::network::Vxlan;
@@ -46,8 +47,8 @@ impl MachineConfig {
 pub struct Config {
     /// State directory, instance, Docker.
     pub machine: MachineConfig,
-    /// etcd's client addresses, at least one.
-    pub etcd: Vec<String>,
+    /// etcd.
+    pub etcd: Access,
     /// Name of this node.
     pub node: String,
     /// Address of the agent's API.
@@ -108,6 +109,12 @@ impl MachineArguments {
     }
 }
 
+impl EtcdLoginArguments {
+    fn access(&self, endpoints: Vec<String>) -> Access {
+        Access::new(endpoints, self.etcd_user.clone(), self.etcd_password_file.clone())
+    }
+}
+
 impl RunArguments {
     /// Checks the flags.
     pub fn check(&self) -> Result<Config, ConfigError> {
@@ -127,7 +134,7 @@ impl RunArguments {
             dns: self.dns.check()?,
             reconciler,
             machine,
-            etcd,
+            etcd: self.etcd_login.access(etcd),
             node: node_name(self.node.as_deref())?,
             listen: self.listen,
             node_ip: self.node_ip,
@@ -149,7 +156,7 @@ impl ResetArguments {
             return Ok((machine, None));
         }
         let node = node_name(self.node.as_deref())?;
-        Ok((machine, Some(Leaving { etcd: self.leave.clone(), node })))
+        Ok((machine, Some(Leaving { etcd: self.etcd_login.access(self.leave.clone()), node })))
     }
 }
 
@@ -265,7 +272,7 @@ mod tests {
         let flags = "--etcd http://a:1,http://b:2 --node n1 --state-dir /tmp/x --instance ab1 --docker /run/d.sock \
                      --listen 127.0.0.1:9 --node-ip 192.0.2.1";
         let config = check(&flags.split_whitespace().collect::<Vec<_>>()).unwrap();
-        assert_eq!(config.etcd, ["http://a:1", "http://b:2"]);
+        assert_eq!(config.etcd.endpoints, ["http://a:1", "http://b:2"]);
         assert_eq!((config.node.as_str(), config.machine.instance.as_str()), ("n1", "ab1"));
         assert_eq!(config.machine.docker, "unix:///run/d.sock");
         assert_eq!(config.machine.agent_dir(), PathBuf::from("/tmp/x/agent"));

@@ -11,10 +11,11 @@ use schema::keys::Key;
 use schema::meta::NamespacedName;
 use schema::records::{Binding, Subnet};
 use schema::snapshot::Snapshot;
+use schema::store::reflector::SnapshotReader;
+use tokio::sync::watch;
 
 mod disk;
 
-pub(crate) use disk::replace;
 pub use disk::{DesiredDisk, DiskError, known_subnet};
 
 /// How long a fresh agent waits for etcd's first list before it acts from disk.
@@ -176,6 +177,24 @@ fn says_the_same(one: &Snapshot, other: &Snapshot) -> bool {
         && one.settled.ptr_eq(&other.settled)
         && one.subnets.ptr_eq(&other.subnets)
         && one.malformed.ptr_eq(&other.malformed)
+}
+
+/// A step that publishes this node's range of pod addresses. One that is gone from etcd stays: the pods have it.
+pub fn publish_subnet(
+    node: String,
+    snapshot: SnapshotReader,
+    subnets: watch::Sender<Option<Subnet>>,
+) -> impl FnMut() + Send {
+    move || {
+        let Some(subnet) = snapshot.current().subnets.get(&node).map(|there| there.value.clone()) else {
+            return;
+        };
+        subnets.send_if_modified(|there| {
+            let differs = there.as_ref() != Some(&subnet);
+            *there = Some(subnet);
+            differs
+        });
+    }
 }
 
 #[cfg(test)]

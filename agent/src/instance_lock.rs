@@ -1,13 +1,13 @@
 //! The lock on an instance: one agent per instance and Docker engine of a machine, whatever state
 //! directories they have. The kernel lets it go when the process dies, however it dies.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{Flock, FlockArg};
 use schema::codec::content_hash;
+use schema::control::{FileLock, FileLocking, lock_file};
 
 use crate::config::MachineConfig;
 
@@ -20,7 +20,7 @@ const TRIES: usize = 100;
 /// The held lock; its file goes when this is dropped.
 #[derive(Debug)]
 pub struct InstanceLock {
-    file: Flock<File>,
+    file: FileLock,
     path: PathBuf,
 }
 
@@ -57,17 +57,14 @@ pub fn take(run_dir: &Path, machine: &MachineConfig) -> Result<InstanceLock, Ins
     fs::create_dir_all(run_dir).map_err(|e| cannot(run_dir, e))?;
     let path = run_dir.join(file_name(machine));
     for _ in 0..TRIES {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-        let mut file = match Flock::lock(file.map_err(|e| cannot(&path, e))?, FlockArg::LockExclusiveNonblock)
-        {
-            Ok(file) => file,
-            Err((mut held, nix::errno::Errno::EWOULDBLOCK)) => {
+        let mut file = match lock_file(&path).map_err(|e| cannot(&path, e))? {
+            FileLocking::Locked(file) => file,
+            FileLocking::Busy(mut held) => {
                 let mut holder = String::new();
                 let _ = held.read_to_string(&mut holder);
                 let holder = if holder.is_empty() { "it is just starting".to_owned() } else { holder };
                 return Err(InstanceError::Busy { instance: machine.instance.clone(), holder });
             }
-            Err((_, errno)) => return Err(cannot(&path, errno.into())),
         };
         // The former holder removed the file between the opening and the locking: nobody else would
         // ever meet this lock.

@@ -10,7 +10,6 @@ pub mod desired;
 pub mod doctor;
 pub mod files;
 pub mod instance_lock;
-pub mod logging;
 pub(crate) mod mounts;
 pub mod node_address;
 pub mod packet_rules;

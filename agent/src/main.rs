@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use agent::args::{Arguments, Command};
+use agent::args::{Arguments, Command, OutputFormat};
 use agent::doctor::Ranges;
-use agent::{daemon, doctor, logging, reset, standby};
+use agent::{daemon, doctor, reset, standby};
 use clap::Parser as _;
-use schema::control::error_chain;
+use schema::control::{error_chain, logging};
 
 /// A flag that can't be: as clap's own.
 const WRONG_USAGE: u8 = 2;
@@ -17,8 +17,9 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(1, &error),
     };
-    if let Err(error) = logging::init(&arguments.log) {
-        return fail(WRONG_USAGE, error_chain(error.as_ref()));
+    let log = &arguments.log;
+    if let Err(error) = logging::init(log.log_level.as_deref(), log.log_format == OutputFormat::Json) {
+        return fail(WRONG_USAGE, error);
     }
     let done = match arguments.command {
         Command::Run(run) => match run.check() {

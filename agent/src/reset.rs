@@ -20,7 +20,7 @@ use crate::instance_lock::{self, RUN_DIR};
 use crate::packet_rules::chain::ChainRef;
 use crate::packet_rules::jumps::removal;
 use crate::packet_rules::names::Names;
-use crate::packet_rules::restore::restore_input;
+use crate::packet_rules::restore::{RuleChange, restore_input};
 use crate::packet_rules::saved::saved_rules;
 use crate::standby;
 use crate::state_lock::{self, StateLock};
@@ -186,7 +186,7 @@ async fn remove_container(docker: &dyn Docker, container: &ListedContainer) -> R
 pub(crate) async fn remove_network(
     machine: &MachineConfig,
     netlink: &(impl Netlink + Tunnels),
-    iptables: &dyn Iptables,
+    iptables: &RealIptables,
     removed: &mut Removed,
 ) {
     let names = Names::of(&machine.instance);
@@ -212,15 +212,23 @@ pub(crate) async fn remove_network(
 async fn remove_rules(
     names: &Names,
     services: &ServiceNames,
-    iptables: &dyn Iptables,
+    iptables: &RealIptables,
 ) -> anyhow::Result<BTreeSet<ChainRef>> {
     // Jumps may stand in any chain, also in one that somebody else made.
     let saved = saved_rules(&iptables.save().await?, |_| true);
     let is_ours = |chain: &&ChainRef| names.chains().contains(chain) || services.is_ours(chain);
     let ours: BTreeSet<ChainRef> = saved.keys().filter(is_ours).cloned().collect();
-    let changes = removal(&ours, &saved);
-    if !changes.is_empty() {
-        iptables.restore(&restore_input(&changes)).await?;
+    let mut chains = Vec::new();
+    for change in removal(&ours, &saved) {
+        match change {
+            RuleChange::DeleteJump { base, rule } => {
+                iptables.delete(base.table.to_string(), base.chain, rule).await?;
+            }
+            other => chains.push(other),
+        }
+    }
+    if !chains.is_empty() {
+        iptables.restore(&restore_input(&chains)).await?;
     }
     Ok(ours)
 }

@@ -1,16 +1,16 @@
 //! The lock on the agent's state directory: one agent at a time. The kernel lets it go when the
 //! process dies, however it dies.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{Flock, FlockArg};
+use schema::control::{FileLock, FileLocking, is_file_locked, lock_file};
 
 /// The held lock; let go when dropped.
 #[derive(Debug)]
 pub struct StateLock {
-    _file: Flock<File>,
+    _file: FileLock,
     agent_dir: PathBuf,
     /// Directories that were not there before, the innermost first.
     made: Vec<PathBuf>,
@@ -63,19 +63,15 @@ pub fn take(agent_dir: &Path) -> Result<StateLock, StateError> {
     let made = agent_dir.ancestors().take_while(|dir| !dir.exists()).map(Path::to_owned).collect();
     fs::create_dir_all(agent_dir).map_err(cannot(agent_dir))?;
     let path = agent_dir.join("lock");
-    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
-    let file = file.map_err(cannot(&path))?;
-    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-        Ok(file) => Ok(StateLock { _file: file, agent_dir: agent_dir.to_owned(), made }),
-        Err((_, nix::errno::Errno::EWOULDBLOCK)) => Err(StateError::Busy(agent_dir.to_owned())),
-        Err((_, errno)) => Err(cannot(&path)(errno.into())),
+    match lock_file(&path).map_err(cannot(&path))? {
+        FileLocking::Locked(lock) => Ok(StateLock { _file: lock, agent_dir: agent_dir.to_owned(), made }),
+        FileLocking::Busy(_) => Err(StateError::Busy(agent_dir.to_owned())),
     }
 }
 
 /// An agent, or a reset, holds the directory now. Makes nothing.
 pub fn is_held(agent_dir: &Path) -> bool {
-    let Ok(file) = File::open(agent_dir.join("lock")) else { return false };
-    matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, nix::errno::Errno::EWOULDBLOCK)))
+    is_file_locked(&agent_dir.join("lock"))
 }
 
 #[cfg(test)]

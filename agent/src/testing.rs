@@ -28,11 +28,6 @@ impl TestNamespace {
         format!("/var/run/netns/{}", self.name).into()
     }
 
-    /// The command that runs another inside, with `/sys` and mounts as they are outside.
-    pub(crate) fn prefix(&self) -> Vec<String> {
-        vec!["nsenter".to_owned(), format!("--net={}", self.path().display())]
-    }
-
     /// Runs a program inside and gives its output; panics if it fails.
     pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> String {
         let (ok, text) = self.try_run(program, arguments);

@@ -13,7 +13,7 @@ use schema::keys::Key;
 use schema::kinds::Kind;
 use schema::meta::NamespacedName;
 use schema::records::{Binding, OwnerRef, PodInstance, Settled, Subnet};
-use schema::store::etcd::EtcdStore;
+use schema::store::etcd::{Access, EtcdStore};
 use schema::store::{Op, Store as _, TxnOutcome};
 use serde_json::json;
 
@@ -144,7 +144,7 @@ impl Rig {
 
     /// Assigns the node a range of addresses and a web server on it.
     async fn assign(&self) {
-        let store = EtcdStore::connect(&[self.etcd_url()], WAIT).await.unwrap();
+        let store = EtcdStore::connect(&Access::anonymous(&[self.etcd_url()]), WAIT).await.unwrap();
         // A range that no other test has.
         let third = self.host_port % 250;
         let cidr = format!("10.{}.{third}.0/24", 100 + self.etcd_port % 100);

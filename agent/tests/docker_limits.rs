@@ -171,12 +171,11 @@ async fn measure_a_run_of_the_usage_loop_with_30_pods() {
         node.docker.start(&id).await.unwrap();
     }
     let mut usage = UsageLoop::new(UsageDeps {
-        node: "n1".to_owned(),
         instance: node.instance.clone(),
         state_dir: node.state.path().to_owned(),
         docker: node.docker.clone(),
         cgroups: std::sync::Arc::new(RealCgroups::new()),
-        store: node.store.clone(),
+        records: tokio::sync::watch::channel(None).0,
     });
     let (mut before, began) = (0, std::time::Instant::now());
     for run in 0..=RUNS {

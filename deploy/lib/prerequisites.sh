@@ -76,6 +76,13 @@ want_tests() {
 	want_for dnsperf dnsperf
 }
 
+# What the benches compare with.
+want_bench() {
+	want_for wrk wrk
+	want_for nginx nginx-light
+	want_for iperf3 iperf3
+}
+
 rust_minor() { rustc --version 2>/dev/null | sed -n 's/^rustc 1\.\([0-9]*\).*/\1/p'; }
 
 # Rust from Debian where it is absent or too old: rustup where packaged, else the newest rustc.

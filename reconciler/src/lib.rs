@@ -10,7 +10,6 @@ pub mod daemon;
 pub mod diagnostics;
 pub mod git;
 pub mod gitops;
-pub mod logging;
 pub mod state_dir;
 pub mod view;
 pub mod webhooks;

@@ -4,13 +4,11 @@
 //! would wait for it. The holder of the lock knows that the process which recorded the lease is dead, so it
 //! revokes the lease at once.
 
-use std::fs::{self, File};
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use nix::fcntl::{Flock, FlockArg};
+use schema::control::{DiskRecord, FileLock, FileLocking, lock_file};
 use schema::store::election::FenceReader;
 use schema::store::{LeaseId, Store, StoreError};
 use tokio::time::timeout;
@@ -23,8 +21,8 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Held for as long as the process lives.
 #[derive(Debug)]
 pub struct StateDirLock {
-    _lock: Flock<File>,
-    lease: PathBuf,
+    _lock: FileLock,
+    lease: DiskRecord,
 }
 
 impl StateDirLock {
@@ -34,11 +32,11 @@ impl StateDirLock {
     /// One line: another reconciler has it, or it can't be written.
     pub fn take(dir: &Path) -> anyhow::Result<Self> {
         let path = dir.join(LOCK_FILE);
-        let file = File::options().create(true).truncate(false).write(true).open(&path);
-        let file = file.with_context(|| format!("cannot open {}", path.display()))?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Self { _lock: lock, lease: dir.join(LEASE_FILE) }),
-            Err(_) => bail!(
+        match lock_file(&path).with_context(|| format!("cannot open {}", path.display()))? {
+            FileLocking::Locked(lock) => {
+                Ok(Self { _lock: lock, lease: DiskRecord::new(dir.join(LEASE_FILE)) })
+            }
+            FileLocking::Busy(_) => bail!(
                 "another reconciler runs on {}; end it, or give this one a --state-dir of its own",
                 dir.display()
             ),
@@ -53,14 +51,13 @@ impl StateDirLock {
     /// Revokes the lease of the process that held the lock before. `false`: etcd did not confirm it, so that
     /// leadership may not be over.
     pub async fn end_former_lease(&self, store: &dyn Store) -> bool {
-        let former = fs::read_to_string(&self.lease).ok().and_then(|text| text.trim().parse().ok());
-        let Some(former) = former.map(LeaseId) else { return true };
+        let Some(former) = self.lease.read().ok().flatten().map(LeaseId) else { return true };
         // A lease that is over already is no error, and neither is an etcd that knows nothing of it.
         let ended = timeout(RELEASE_TIMEOUT, store.lease_revoke(former)).await;
         tracing::debug!(?former, ?ended, "revoked the previous process's lease");
         let is_over = matches!(ended, Ok(Ok(()) | Err(StoreError::LeaseLost(_))));
         if is_over {
-            let _ = fs::remove_file(&self.lease);
+            let _ = self.lease.remove();
         }
         is_over
     }
@@ -72,16 +69,14 @@ impl StateDirLock {
                 && let Err(error) = self.record(lease)
             {
                 // Only costs the next start a wait.
-                tracing::warn!(path = %self.lease.display(), %error, "cannot record the leader's lease");
+                tracing::warn!(path = %self.lease.path().display(), %error, "cannot record the leader's lease");
             }
             fence.changed().await;
         }
     }
 
     fn record(&self, lease: LeaseId) -> std::io::Result<()> {
-        let draft = self.lease.with_extension("new");
-        File::create(&draft)?.write_all(lease.0.to_string().as_bytes())?;
-        fs::rename(&draft, &self.lease)
+        self.lease.write(&lease.0)
     }
 }
 

@@ -1,7 +1,11 @@
-//! Every etcd key: how it is built and parsed, and who may write it.
+//! Every etcd key, as one table: how it is built and parsed, who may write it, where the snapshot holds it.
 //!
-//! `docs/contract.md` is generated from [`CONTRACT`].
+//! A new key is one row of [`key_table`], and its record type. From the rows follow [`Key`], [`prefix`],
+//! [`CONTRACT`] with `docs/contract.md`, the role of a node ([`node_role`]) and the tables of
+//! [`Snapshot`](crate::snapshot::Snapshot).
 
+use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -11,46 +15,163 @@ use crate::meta::{NamespacedName, ObjectRef};
 /// What all keys begin with.
 pub const ROOT: &str = "/minik8s/";
 
-/// One key.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Key {
-    /// `leader`: who leads, and the fence of all the reconciler's writes.
-    Leader,
-    /// `sources/<source>`.
-    Source(String),
-    /// `revisions/<source>/<seq>`; the number is zero-padded to 10 digits, so keys sort by it.
-    Revision(String, u64),
-    /// `objects/<kind>/<ns>/<name>`.
-    Object(ObjectRef),
-    /// `scale/<ns>/<workload>`.
-    Scale(NamespacedName),
-    /// `pods/<ns>/<name>`.
-    Pod(NamespacedName),
-    /// `bindings/<node>/<ns>/<pod>`.
-    Binding(String, NamespacedName),
-    /// `bindings/<node>/settled`; two parts below the prefix, where a binding has three.
-    Settled(String),
-    /// `services/<ns>/<name>`.
-    Service(NamespacedName),
-    /// `routes/<ns>/<name>`.
-    Route(NamespacedName),
-    /// `nodes/<node>`.
-    Node(String),
-    /// `subnets/<node>`.
-    Subnet(String),
-    /// `heartbeats/<node>`.
-    Heartbeat(String),
-    /// `status/<node>/pods/<ns>/<name>`.
-    PodStatus(String, NamespacedName),
-    /// `status/<node>/usage`.
-    Usage(String),
-    /// `status/<node>/rules`.
-    Rules(String),
-    /// `deliveries/<id>`.
-    Delivery(String),
-    /// `events/<ns>/<id>`; the id begins with the time in microseconds, so keys sort by it.
-    Event(String, String),
+/// Passes the table to the macro `$make`. A row is
+///
+/// ```text
+/// Variant(field: type, …), NAME_OF_ITS_PREFIX, "pattern" => "what it holds",
+///     only writer, "main reader", what agents read; table of the snapshot: record, is it planned from
+/// ```
+///
+/// A `<placeholder>` is one part of the key; a `NamespacedName` takes two and an `ObjectRef` three. Keys in
+/// `unwatched` are in no snapshot. `Figures` change all the time, and no plan is made anew for them.
+macro_rules! key_table {
+    ($make:ident) => {
+        $make! {
+            unwatched {
+                Leader, LEADER, "/minik8s/leader"
+                    => "who leads; its create revision fences every write of the reconciler",
+                    Election, "all writers of the reconciler", All;
+                Scale(workload: ObjectRef), SCALE, "/minik8s/scale/<kind>/<ns>/<name>"
+                    => "replica override", Controller("hpa"), "workloads", Nothing;
+                Event(reporter: String, namespace: String, id: String), EVENTS, "/minik8s/events/<reporter>/<ns>/<id>"
+                    => "what happened, on a lease of 1 h; a node's reporter is its name", Reporter, "CLI", Nothing;
+            }
+            watched {
+                Source(source: String), SOURCES, "/minik8s/sources/<source>"
+                    => "observed and applied commit, quarantined files, held prune, error",
+                    Gitops, "CLI", Nothing; sources: SourceStatus, Plans;
+                Revision(source: String, sequence: u64), REVISIONS, "/minik8s/revisions/<source>/<seq>"
+                    => "one applied commit: author, counts, duration, verdict",
+                    Gitops, "CLI", Nothing; revisions: Revision, Plans;
+                Object(object: ObjectRef), OBJECTS, "/minik8s/objects/<kind>/<ns>/<name>"
+                    => "desired object with provenance, hash and generation",
+                    Gitops, "controllers", Nothing; objects: Object, Plans;
+                Pod(pod: NamespacedName), PODS, "/minik8s/pods/<ns>/<name>"
+                    => "a pod that should exist, with its owner",
+                    Controller("workloads"), "scheduler", Nothing; pods: PodInstance, Plans;
+                Binding(node: String, pod: NamespacedName), BINDINGS, "/minik8s/bindings/<node>/<ns>/<pod>"
+                    => "the pod in full, given to a node",
+                    Controller("scheduler"), "that node's agent", Own; bindings: Binding, Plans;
+                Settled(node: String), SETTLED, "/minik8s/bindings/<node>/settled"
+                    => "once all that Git says has become bindings; before, a missing one is no removal",
+                    Controller("scheduler"), "that node's agent", Own; settled: Settled, Plans;
+                Service(service: NamespacedName), SERVICES, "/minik8s/services/<ns>/<name>"
+                    => "cluster IP and ready endpoints",
+                    Controller("services"), "agents", All; services: ServiceRecord, Plans;
+                Route(route: NamespacedName), ROUTES, "/minik8s/routes/<ns>/<name>"
+                    => "host and paths to services",
+                    Controller("services"), "agents", All; routes: RouteRecord, Plans;
+                Node(node: String), NODES, "/minik8s/nodes/<node>"
+                    => "capacity, addresses, versions", Agent, "scheduler", All; nodes: NodeRecord, Plans;
+                Subnet(node: String), SUBNETS, "/minik8s/subnets/<node>"
+                    => "pod CIDR of the node", Controller("nodes"), "agents", All; subnets: Subnet, Plans;
+                Heartbeat(node: String), HEARTBEATS, "/minik8s/heartbeats/<node>"
+                    => "alive, on a 15 s lease", Agent, "nodes", All; heartbeats: Heartbeat, Plans;
+                PodStatus(node: String, pod: NamespacedName), STATUS, "/minik8s/status/<node>/pods/<ns>/<name>"
+                    => "what the pod is", Agent, "controllers, CLI", Own; pod_status: PodStatus, Plans;
+                Usage(node: String), USAGE, "/minik8s/usage/<node>"
+                    => "CPU and memory in use", Agent, "hpa, CLI", Own; usage: NodeUsage, Figures;
+                Rules(node: String), RULES, "/minik8s/rules/<node>"
+                    => "revision of services/ that is programmed",
+                    Agent, "agents (drain), CLI", All; rules: RulesStatus, Figures;
+                Request(id: String), REQUESTS, "/minik8s/requests/<id>"
+                    => "a webhook's delivery or a `minik8s sync`, on a lease of 24 h",
+                    Receiver, "the leader's gitops", Nothing; requests: Delivery, Plans;
+                Answer(id: String), ANSWERS, "/minik8s/answers/<id>"
+                    => "what came of a request, on a lease of 24 h",
+                    Leader, "CLI, the reconciler that took the request", Nothing; answers: DeliveryAnswer, Plans;
+            }
+        }
+    };
 }
+#[cfg(feature = "store")]
+pub(crate) use key_table;
+
+macro_rules! define_keys {
+    (
+        unwatched { $($unwatched:tt)* }
+        watched { $(
+            $variant:ident($($field:ident: $type:ty),+), $prefix:ident, $pattern:literal => $holds:literal,
+            $writer:expr, $reader:literal, $agents:ident; $table:ident: $record:ty, $planned:ident;
+        )* }
+    ) => {
+        define_keys! {
+            $($unwatched)*
+            $($variant($($field: $type),+), $prefix, $pattern => $holds, $writer, $reader, $agents;)*
+        }
+    };
+    ($(
+        $variant:ident $(($($field:ident: $type:ty),+))?, $prefix:ident, $pattern:literal => $holds:literal,
+        $writer:expr, $reader:literal, $agents:ident;
+    )*) => {
+        /// One key.
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Key {
+            $(#[doc = concat!("`", $pattern, "`: ", $holds, ".")] $variant $(($($type),+))?,)*
+        }
+
+        /// Prefixes below which keys lie, for lists and watches.
+        pub mod prefix {
+            $(#[doc = concat!("Of `", $pattern, "`.")] pub const $prefix: &str = super::head($pattern);)*
+
+            /// `bindings/<node>/`.
+            pub fn bindings_of(node: &str) -> String {
+                format!("{BINDINGS}{node}/")
+            }
+
+            /// `status/<node>/pods/`.
+            pub fn pod_status_of(node: &str) -> String {
+                format!("{STATUS}{node}/pods/")
+            }
+
+            /// `revisions/<source>/`.
+            pub fn revisions_of(source: &str) -> String {
+                format!("{REVISIONS}{source}/")
+            }
+        }
+
+        /// The whole contract.
+        pub const CONTRACT: &[ContractRow] = {
+            use {AgentReads::*, Writer::*};
+            &[$(ContractRow {
+                pattern: $pattern, holds: $holds, writer: $writer, reader: $reader, agents: $agents,
+            },)*]
+        };
+
+        impl Key {
+            /// The only one who may write it.
+            pub fn writer(&self) -> Writer {
+                use Writer::*;
+                match self {
+                    $(Key::$variant { .. } => $writer,)*
+                }
+            }
+        }
+
+        impl fmt::Display for Key {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(Key::$variant $(($($field),+))? => fill(f, $pattern, &[$($($field),+)?]),)*
+                }
+            }
+        }
+
+        impl FromStr for Key {
+            type Err = NotAKey;
+
+            fn from_str(text: &str) -> Result<Self, NotAKey> {
+                let not_a_key = || NotAKey(text.to_owned());
+                $(if fits($pattern, text) {
+                    #[allow(unused_mut, unused_variables, reason = "a key without fields")]
+                    let mut parts = placeholders($pattern, text);
+                    return Ok(Key::$variant $(($(<$type>::read(&mut parts).ok_or_else(not_a_key)?),+))?);
+                })*
+                Err(not_a_key())
+            }
+        }
+    };
+}
+key_table!(define_keys);
 
 /// Who may write a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,10 +184,12 @@ pub enum Writer {
     Controller(&'static str),
     /// The agent of the node in the key.
     Agent,
-    /// The reconciler that took the request, leading or not; then the leading one's gitops.
+    /// The reconciler that took the request, leading or not.
     Receiver,
-    /// Whoever saw it happen.
-    Anyone,
+    /// The leading reconciler's loop that did what was asked for.
+    Leader,
+    /// The one in the key.
+    Reporter,
 }
 
 impl fmt::Display for Writer {
@@ -76,15 +199,27 @@ impl fmt::Display for Writer {
             Writer::Gitops => f.write_str("gitops"),
             Writer::Controller(name) => write!(f, "{name} controller"),
             Writer::Agent => f.write_str("that node's agent"),
-            Writer::Receiver => f.write_str("the reconciler that took it, then gitops"),
-            Writer::Anyone => f.write_str("who saw it"),
+            Writer::Receiver => f.write_str("the reconciler that took it"),
+            Writer::Leader => f.write_str("the leader's loop that did it"),
+            Writer::Reporter => f.write_str("that reporter"),
         }
     }
 }
 
-/// One row of the contract: pattern below [`ROOT`], what it holds, its only writer, its main reader.
+/// What an agent reads of the keys of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AgentReads {
+    /// Nothing.
+    Nothing,
+    /// Those that name its node.
+    Own,
+    /// All of them.
+    All,
+}
+
+/// One row of the contract.
 pub struct ContractRow {
-    /// Pattern below [`ROOT`].
+    /// The key, with placeholders.
     pub pattern: &'static str,
     /// What the value is.
     pub holds: &'static str,
@@ -92,173 +227,50 @@ pub struct ContractRow {
     pub writer: Writer,
     /// Who reads it first of all.
     pub reader: &'static str,
+    /// What agents read of it.
+    pub agents: AgentReads,
 }
 
-/// The whole contract, as a table.
-pub const CONTRACT: &[ContractRow] = &[
-    row(
-        "leader",
-        "who leads; its create revision fences every write of the reconciler",
-        Writer::Election,
-        "all writers of the reconciler",
-    ),
-    row(
-        "sources/<source>",
-        "observed and applied commit, quarantined files, held prune, error",
-        Writer::Gitops,
-        "CLI",
-    ),
-    row(
-        "revisions/<source>/<seq>",
-        "one applied commit: author, counts, duration, verdict",
-        Writer::Gitops,
-        "CLI",
-    ),
-    row(
-        "objects/<kind>/<ns>/<name>",
-        "desired object with provenance, hash and generation",
-        Writer::Gitops,
-        "controllers",
-    ),
-    row("scale/<ns>/<workload>", "replica override", Writer::Controller("hpa"), "workloads"),
-    row(
-        "pods/<ns>/<name>",
-        "a pod that should exist, with its owner",
-        Writer::Controller("workloads"),
-        "scheduler",
-    ),
-    row(
-        "bindings/<node>/<ns>/<pod>",
-        "the pod in full, given to a node",
-        Writer::Controller("scheduler"),
-        "that node's agent",
-    ),
-    row(
-        "bindings/<node>/settled",
-        "once all that Git says has become bindings; before, a missing one is no removal",
-        Writer::Controller("scheduler"),
-        "that node's agent",
-    ),
-    row("services/<ns>/<name>", "cluster IP and ready endpoints", Writer::Controller("services"), "agents"),
-    row("routes/<ns>/<name>", "host and paths to services", Writer::Controller("services"), "agents"),
-    row("nodes/<node>", "capacity, addresses, versions", Writer::Agent, "scheduler"),
-    row("subnets/<node>", "pod CIDR of the node", Writer::Controller("nodes"), "agents"),
-    row("heartbeats/<node>", "alive, on a 15 s lease", Writer::Agent, "nodes"),
-    row("status/<node>/pods/<ns>/<name>", "what the pod is", Writer::Agent, "controllers, CLI"),
-    row("status/<node>/usage", "CPU and memory in use", Writer::Agent, "hpa, CLI"),
-    row("status/<node>/rules", "revision of services/ that is programmed", Writer::Agent, "agents, CLI"),
-    row(
-        "deliveries/<id>",
-        "receipt of a webhook or of `minik8s sync`, and what came of it, on a lease of 24 h",
-        Writer::Receiver,
-        "gitops, CLI",
-    ),
-    row("events/<ns>/<id>", "what happened, on a lease of 1 h", Writer::Anyone, "CLI"),
-];
-
-const fn row(
-    pattern: &'static str,
-    holds: &'static str,
-    writer: Writer,
-    reader: &'static str,
-) -> ContractRow {
-    ContractRow { pattern, holds, writer, reader }
+/// A permission in etcd: on one key, or on all below a prefix.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Permission {
+    /// The key or prefix.
+    pub key: String,
+    /// It is a prefix.
+    pub is_prefix: bool,
+    /// Read and write; else read only.
+    pub write: bool,
 }
 
-/// Prefixes below which keys lie, for lists and watches.
-pub mod prefix {
-    /// `sources/`.
-    pub const SOURCES: &str = "/minik8s/sources/";
-    /// `revisions/`.
-    pub const REVISIONS: &str = "/minik8s/revisions/";
-    /// `objects/`.
-    pub const OBJECTS: &str = "/minik8s/objects/";
-    /// `scale/`.
-    pub const SCALE: &str = "/minik8s/scale/";
-    /// `pods/`.
-    pub const PODS: &str = "/minik8s/pods/";
-    /// `bindings/`.
-    pub const BINDINGS: &str = "/minik8s/bindings/";
-    /// `services/`.
-    pub const SERVICES: &str = "/minik8s/services/";
-    /// `routes/`.
-    pub const ROUTES: &str = "/minik8s/routes/";
-    /// `nodes/`.
-    pub const NODES: &str = "/minik8s/nodes/";
-    /// `subnets/`.
-    pub const SUBNETS: &str = "/minik8s/subnets/";
-    /// `heartbeats/`.
-    pub const HEARTBEATS: &str = "/minik8s/heartbeats/";
-    /// `status/`.
-    pub const STATUS: &str = "/minik8s/status/";
-    /// `deliveries/`.
-    pub const DELIVERIES: &str = "/minik8s/deliveries/";
-    /// `events/`.
-    pub const EVENTS: &str = "/minik8s/events/";
-
-    /// `bindings/<node>/`.
-    pub fn bindings_of(node: &str) -> String {
-        format!("{BINDINGS}{node}/")
-    }
-
-    /// `status/<node>/pods/`.
-    pub fn pod_status_of(node: &str) -> String {
-        format!("{STATUS}{node}/pods/")
-    }
-
-    /// `revisions/<source>/`.
-    pub fn revisions_of(source: &str) -> String {
-        format!("{REVISIONS}{source}/")
-    }
-}
-
-impl Key {
-    /// The only one who may write it.
-    pub fn writer(&self) -> Writer {
-        match self {
-            Key::Leader => Writer::Election,
-            Key::Source(_) | Key::Revision(..) | Key::Object(_) => Writer::Gitops,
-            Key::Scale(_) => Writer::Controller("hpa"),
-            Key::Pod(_) => Writer::Controller("workloads"),
-            Key::Binding(..) | Key::Settled(_) => Writer::Controller("scheduler"),
-            Key::Service(_) | Key::Route(_) => Writer::Controller("services"),
-            Key::Subnet(_) => Writer::Controller("nodes"),
-            Key::Node(_) | Key::Heartbeat(_) | Key::PodStatus(..) | Key::Usage(_) | Key::Rules(_) => {
-                Writer::Agent
-            }
-            Key::Delivery(_) => Writer::Receiver,
-            Key::Event(..) => Writer::Anyone,
-        }
-    }
-}
-
-impl fmt::Display for Key {
+impl fmt::Display for Permission {
+    /// The words after `etcdctl role grant-permission ROLE`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(ROOT)?;
-        match self {
-            Key::Leader => f.write_str("leader"),
-            Key::Source(source) => write!(f, "sources/{source}"),
-            Key::Revision(source, sequence) => write!(f, "revisions/{source}/{sequence:010}"),
-            // As it always was, and not as objects are shown to people.
-            Key::Object(ObjectRef { kind, namespace, name }) => {
-                write!(f, "objects/{kind}/{namespace}/{name}")
-            }
-            Key::Scale(workload) => write!(f, "scale/{workload}"),
-            Key::Pod(pod) => write!(f, "pods/{pod}"),
-            Key::Binding(node, pod) => write!(f, "bindings/{node}/{pod}"),
-            Key::Settled(node) => write!(f, "bindings/{node}/settled"),
-            Key::Service(service) => write!(f, "services/{service}"),
-            Key::Route(route) => write!(f, "routes/{route}"),
-            Key::Node(node) => write!(f, "nodes/{node}"),
-            Key::Subnet(node) => write!(f, "subnets/{node}"),
-            Key::Heartbeat(node) => write!(f, "heartbeats/{node}"),
-            Key::PodStatus(node, pod) => write!(f, "status/{node}/pods/{pod}"),
-            Key::Usage(node) => write!(f, "status/{node}/usage"),
-            Key::Rules(node) => write!(f, "status/{node}/rules"),
-            Key::Delivery(id) => write!(f, "deliveries/{id}"),
-            Key::Event(namespace, id) => write!(f, "events/{namespace}/{id}"),
-        }
+        let access = if self.write { "readwrite" } else { "read" };
+        write!(f, "{access} {}{}", self.key, if self.is_prefix { " --prefix" } else { "" })
     }
+}
+
+/// All that the agent of a node may do in etcd.
+pub fn node_role(node: &str) -> BTreeSet<Permission> {
+    let rows = CONTRACT.iter().flat_map(|row| {
+        let all = head(row.pattern);
+        let (_, rest) = row.pattern[all.len()..].split_once('>').unwrap_or_default();
+        let own = |write| {
+            let end = if rest.is_empty() { "" } else { "/" };
+            Permission { key: format!("{all}{node}{end}"), is_prefix: !rest.is_empty(), write }
+        };
+        let read = match row.agents {
+            AgentReads::Nothing => None,
+            AgentReads::Own => Some(own(false)),
+            AgentReads::All => {
+                Some(Permission { key: all.to_owned(), is_prefix: all != row.pattern, write: false })
+            }
+        };
+        let write = matches!(row.writer, Writer::Agent | Writer::Reporter).then(|| own(true));
+        // What may be written may be read: a grant on the same key would replace the other.
+        [read.filter(|read| write.as_ref().is_none_or(|write| write.key != read.key)), write]
+    });
+    rows.flatten().collect()
 }
 
 /// The text is no key of ours.
@@ -266,109 +278,96 @@ impl fmt::Display for Key {
 #[error("`{0}` is not a key of Minik8s")]
 pub struct NotAKey(pub String);
 
-impl FromStr for Key {
-    type Err = NotAKey;
+/// A field of a key: one placeholder of its pattern or several.
+trait Field {
+    fn write<'a>(&'a self, parts: &mut Vec<Cow<'a, str>>);
 
-    fn from_str(text: &str) -> Result<Self, NotAKey> {
-        let not_a_key = || NotAKey(text.to_owned());
-        let below = text.strip_prefix(ROOT).ok_or_else(not_a_key)?;
-        let parts: Vec<&str> = below.split('/').collect();
-        if parts.iter().any(|part| part.is_empty()) {
-            return Err(not_a_key());
-        }
-        Ok(match parts.as_slice() {
-            ["leader"] => Key::Leader,
-            ["sources", source] => Key::Source((*source).to_owned()),
-            ["revisions", source, sequence] => {
-                Key::Revision((*source).to_owned(), sequence.parse().map_err(|_| not_a_key())?)
-            }
-            ["objects", kind, namespace, name] => Key::Object(ObjectRef {
-                kind: kind.parse::<Kind>().map_err(|_| not_a_key())?,
-                namespace: (*namespace).to_owned(),
-                name: (*name).to_owned(),
-            }),
-            ["scale", namespace, name] => Key::Scale(NamespacedName::new(*namespace, *name)),
-            ["pods", namespace, name] => Key::Pod(NamespacedName::new(*namespace, *name)),
-            ["bindings", node, namespace, name] => {
-                Key::Binding((*node).to_owned(), NamespacedName::new(*namespace, *name))
-            }
-            ["bindings", node, "settled"] => Key::Settled((*node).to_owned()),
-            ["services", namespace, name] => Key::Service(NamespacedName::new(*namespace, *name)),
-            ["routes", namespace, name] => Key::Route(NamespacedName::new(*namespace, *name)),
-            ["nodes", node] => Key::Node((*node).to_owned()),
-            ["subnets", node] => Key::Subnet((*node).to_owned()),
-            ["heartbeats", node] => Key::Heartbeat((*node).to_owned()),
-            ["status", node, "pods", namespace, name] => {
-                Key::PodStatus((*node).to_owned(), NamespacedName::new(*namespace, *name))
-            }
-            ["status", node, "usage"] => Key::Usage((*node).to_owned()),
-            ["status", node, "rules"] => Key::Rules((*node).to_owned()),
-            ["deliveries", id] => Key::Delivery((*id).to_owned()),
-            ["events", namespace, id] => Key::Event((*namespace).to_owned(), (*id).to_owned()),
-            _ => return Err(not_a_key()),
-        })
+    fn read<'a>(parts: &mut impl Iterator<Item = &'a str>) -> Option<Self>
+    where
+        Self: Sized;
+}
+
+impl Field for String {
+    fn write<'a>(&'a self, parts: &mut Vec<Cow<'a, str>>) {
+        parts.push(self.into());
     }
+
+    fn read<'a>(parts: &mut impl Iterator<Item = &'a str>) -> Option<Self> {
+        parts.next().map(str::to_owned)
+    }
+}
+
+impl Field for u64 {
+    /// Ten digits, so that keys sort by it.
+    fn write<'a>(&'a self, parts: &mut Vec<Cow<'a, str>>) {
+        parts.push(format!("{self:010}").into());
+    }
+
+    fn read<'a>(parts: &mut impl Iterator<Item = &'a str>) -> Option<Self> {
+        parts.next()?.parse().ok()
+    }
+}
+
+impl Field for NamespacedName {
+    fn write<'a>(&'a self, parts: &mut Vec<Cow<'a, str>>) {
+        parts.extend([(&self.namespace).into(), (&self.name).into()]);
+    }
+
+    fn read<'a>(parts: &mut impl Iterator<Item = &'a str>) -> Option<Self> {
+        Some(Self::new(parts.next()?, parts.next()?))
+    }
+}
+
+impl Field for ObjectRef {
+    /// With a namespace also where people see none.
+    fn write<'a>(&'a self, parts: &mut Vec<Cow<'a, str>>) {
+        parts.extend([self.kind.as_str().into(), (&self.namespace).into(), (&self.name).into()]);
+    }
+
+    fn read<'a>(parts: &mut impl Iterator<Item = &'a str>) -> Option<Self> {
+        let kind = parts.next()?.parse::<Kind>().ok()?;
+        Some(Self { kind, namespace: parts.next()?.to_owned(), name: parts.next()?.to_owned() })
+    }
+}
+
+/// Writes a pattern with its placeholders filled in.
+fn fill(f: &mut fmt::Formatter<'_>, pattern: &str, fields: &[&dyn Field]) -> fmt::Result {
+    let mut parts = Vec::new();
+    fields.iter().for_each(|field| field.write(&mut parts));
+    let mut parts = parts.iter();
+    for (number, part) in pattern.split('/').enumerate() {
+        f.write_str(if number == 0 { "" } else { "/" })?;
+        f.write_str(if part.starts_with('<') { parts.next().map_or("", |part| &**part) } else { part })?;
+    }
+    Ok(())
+}
+
+fn fits(pattern: &str, text: &str) -> bool {
+    let (mut wanted, mut parts) = (pattern.split('/'), text.split('/'));
+    loop {
+        match (wanted.next(), parts.next()) {
+            (None, None) => return true,
+            (Some(wanted), Some(part)) if wanted == part || wanted.starts_with('<') && !part.is_empty() => {}
+            _ => return false,
+        }
+    }
+}
+
+/// The parts of a text that fits at the placeholders.
+fn placeholders<'a>(pattern: &'a str, text: &'a str) -> impl Iterator<Item = &'a str> {
+    let parts = pattern.split('/').zip(text.split('/'));
+    parts.filter(|(wanted, _)| wanted.starts_with('<')).map(|(_, part)| part)
+}
+
+/// What stands before the first placeholder.
+const fn head(pattern: &'static str) -> &'static str {
+    let mut end = 0;
+    while end < pattern.len() && pattern.as_bytes()[end] != b'<' {
+        end += 1;
+    }
+    pattern.split_at(end).0
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn samples() -> Vec<Key> {
-        let pod = NamespacedName::new("default", "web");
-        vec![
-            Key::Leader,
-            Key::Source("main".into()),
-            Key::Revision("main".into(), 7),
-            Key::Object(ObjectRef { kind: Kind::Pod, namespace: "default".into(), name: "web".into() }),
-            Key::Scale(pod.clone()),
-            Key::Pod(pod.clone()),
-            Key::Binding("n1".into(), pod.clone()),
-            Key::Settled("n1".into()),
-            Key::Service(pod.clone()),
-            Key::Route(pod.clone()),
-            Key::Node("n1".into()),
-            Key::Subnet("n1".into()),
-            Key::Heartbeat("n1".into()),
-            Key::PodStatus("n1".into(), pod),
-            Key::Usage("n1".into()),
-            Key::Rules("n1".into()),
-            Key::Delivery("github-1".into()),
-            Key::Event("default".into(), "0001-ab".into()),
-        ]
-    }
-
-    #[test]
-    fn every_key_parses_back_to_itself() {
-        for key in samples() {
-            assert_eq!(key.to_string().parse::<Key>(), Ok(key));
-        }
-        let node = ObjectRef { kind: Kind::Node, namespace: "default".into(), name: "n1".into() };
-        let key = Key::Object(node);
-        assert_eq!(key.to_string(), "/minik8s/objects/Node/default/n1");
-        assert_eq!(key.to_string().parse::<Key>(), Ok(key));
-    }
-
-    #[test]
-    fn the_contract_has_one_row_per_key() {
-        assert_eq!(CONTRACT.len(), samples().len());
-        for (row, key) in CONTRACT.iter().zip(samples()) {
-            let head = row.pattern.split('/').next().unwrap_or_default();
-            assert!(key.to_string().starts_with(&format!("{ROOT}{head}")), "{} is not {}", key, row.pattern);
-            assert_eq!(row.writer, key.writer(), "{}", row.pattern);
-        }
-    }
-
-    #[test]
-    fn strangers_are_no_keys() {
-        for text in [
-            "/minik8s/",
-            "/minik8s/pods/x",
-            "/other/pods/a/b",
-            "/minik8s/objects/Nope/a/b",
-            "/minik8s/pods//x",
-        ] {
-            assert!(text.parse::<Key>().is_err(), "{text}");
-        }
-    }
-}
+#[path = "keys_tests.rs"]
+mod tests;

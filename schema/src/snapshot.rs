@@ -8,14 +8,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::codec::{decode, encode};
-use crate::keys::Key;
+use crate::keys::{Key, key_table};
 use crate::kinds::pod::PodStatus;
 use crate::meta::{NamespacedName, ObjectRef};
 use crate::object::Object;
 use crate::pool;
 use crate::records::{
-    Binding, Delivery, Heartbeat, NodeRecord, NodeUsage, PodInstance, Revision, RouteRecord, RulesStatus,
-    ServiceRecord, Settled, SourceStatus, Subnet,
+    Binding, Delivery, DeliveryAnswer, DeliveryOutcome, Heartbeat, NodeRecord, NodeUsage, PodInstance,
+    Revision, RouteRecord, RulesStatus, ServiceRecord, Settled, SourceStatus, Subnet,
 };
 
 /// A decoded value with the revisions that guards refer to.
@@ -32,47 +32,55 @@ pub struct Versioned<T> {
 /// A map that clones in constant time.
 pub type Table<K, V> = OrdMap<K, Arc<Versioned<V>>>;
 
-/// A snapshot. Cloning is cheap; maps share what did not change.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Snapshot {
-    /// Newest revision of etcd that is in here.
-    pub revision: i64,
-    /// Every watched prefix has been listed once. Nobody plans before.
-    pub synced: bool,
-    /// `sources/`.
-    pub sources: Table<String, SourceStatus>,
-    /// `revisions/`, by source and sequence.
-    pub revisions: Table<(String, u64), Revision>,
-    /// `objects/`.
-    pub objects: Table<ObjectRef, Object>,
-    /// `pods/`.
-    pub pods: Table<NamespacedName, PodInstance>,
-    /// `bindings/`, by node and pod.
-    pub bindings: Table<(String, NamespacedName), Binding>,
-    /// `bindings/<node>/settled`.
-    pub settled: Table<String, Settled>,
-    /// `services/`.
-    pub services: Table<NamespacedName, ServiceRecord>,
-    /// `routes/`.
-    pub routes: Table<NamespacedName, RouteRecord>,
-    /// `status/<node>/rules`.
-    pub rules: Table<String, RulesStatus>,
-    /// `nodes/`.
-    pub nodes: Table<String, NodeRecord>,
-    /// `subnets/`.
-    pub subnets: Table<String, Subnet>,
-    /// `heartbeats/`.
-    pub heartbeats: Table<String, Heartbeat>,
-    /// `status/<node>/pods/`, by node and pod.
-    pub pod_status: Table<(String, NamespacedName), PodStatus>,
-    /// `status/<node>/usage`.
-    pub usage: Table<String, NodeUsage>,
-    /// `deliveries/`, by id.
-    pub deliveries: Table<String, Delivery>,
-    /// Keys whose value could not be decoded, and why: one bad value blinds nobody.
-    pub malformed: OrdMap<String, Arc<str>>,
-    /// Where each pod is bound; follows from `bindings`, see [`Snapshot::binding_of`].
-    pub bound: BoundIndex,
+macro_rules! define_snapshot {
+    (
+        unwatched { $($unwatched:tt)* }
+        watched { $(
+            $variant:ident($($field:ident: $type:ty),+), $prefix:ident, $pattern:literal => $holds:literal,
+            $writer:expr, $reader:literal, $agents:ident; $table:ident: $record:ty, $planned:ident;
+        )* }
+    ) => {
+        /// A snapshot. Cloning is cheap; maps share what did not change.
+        #[derive(Debug, Clone, Default, PartialEq)]
+        #[allow(unused_parens, reason = "a key of one field")]
+        pub struct Snapshot {
+            /// Newest revision of etcd that is in here.
+            pub revision: i64,
+            /// Every watched prefix has been listed once. Nobody plans before.
+            pub synced: bool,
+            $(#[doc = concat!("`", $pattern, "`: ", $holds, ".")] pub $table: Table<($($type),+), $record>,)*
+            /// Keys whose value could not be decoded, and why: one bad value blinds nobody.
+            pub malformed: OrdMap<String, Arc<str>>,
+            /// Where each pod is bound; follows from `bindings`, see [`Snapshot::binding_of`].
+            pub bound: BoundIndex,
+        }
+
+        impl Snapshot {
+            fn set(&mut self, key: Key, change: &Change) -> Result<(), String> {
+                match key {
+                    $(Key::$variant($($field),+) => set(&mut self.$table, ($($field),+), change),)*
+                    _ => Ok(()),
+                }
+            }
+
+            /// A plan made of `other` holds for this snapshot too: they differ in nothing but what changes all
+            /// the time and decides nothing by itself (figures, events). May say no although they are equal.
+            pub fn plans_as(&self, other: &Self) -> bool {
+                use Planned::*;
+                self.synced == other.synced
+                    && self.malformed == other.malformed
+                    $(&& ($planned == Figures || self.$table.ptr_eq(&other.$table)))*
+            }
+        }
+    };
+}
+key_table!(define_snapshot);
+
+/// Whether plans are made from a table.
+#[derive(PartialEq)]
+enum Planned {
+    Plans,
+    Figures,
 }
 
 /// On which nodes each pod is bound: [`Snapshot::bindings`] the other way round.
@@ -111,8 +119,6 @@ impl Snapshot {
         self.malformed.remove(text);
         let Ok(key) = text.parse::<Key>() else { return };
         let outcome = match key {
-            Key::Source(id) => set(&mut self.sources, id, change),
-            Key::Revision(source, sequence) => set(&mut self.revisions, (source, sequence), change),
             Key::Object(id) => set_as(&mut self.objects, id, change, |mut object: Object| {
                 object.resource = pool::share(&object.hash, object.resource);
                 object
@@ -127,17 +133,7 @@ impl Snapshot {
                 self.bound.follow(&self.bindings, id);
                 outcome
             }
-            Key::Settled(id) => set(&mut self.settled, id, change),
-            Key::Service(id) => set(&mut self.services, id, change),
-            Key::Route(id) => set(&mut self.routes, id, change),
-            Key::Rules(id) => set(&mut self.rules, id, change),
-            Key::Node(id) => set(&mut self.nodes, id, change),
-            Key::Subnet(id) => set(&mut self.subnets, id, change),
-            Key::Heartbeat(id) => set(&mut self.heartbeats, id, change),
-            Key::PodStatus(node, pod) => set(&mut self.pod_status, (node, pod), change),
-            Key::Delivery(id) => set(&mut self.deliveries, id, change),
-            Key::Usage(id) => set(&mut self.usage, id, change),
-            Key::Leader | Key::Scale(_) | Key::Event(..) => Ok(()),
+            key => self.set(key, change),
         };
         if let Err(why) = outcome {
             self.malformed.insert(text.clone(), why.into());
@@ -155,30 +151,18 @@ impl Snapshot {
         self.revision = self.revision.max(revision);
     }
 
-    /// A plan made of `other` holds for this snapshot too: they differ in nothing but what changes all the
-    /// time and decides nothing by itself (usage, events). May say no although they are equal.
-    pub fn plans_as(&self, other: &Self) -> bool {
-        // Taken apart, so that a new table can't be forgotten here. `bound` follows from `bindings`.
-        #[rustfmt::skip]
-        let Self {
-            revision: _, usage: _, rules: _, bound: _, synced, malformed, sources, revisions, objects, pods,
-            bindings, settled, services, routes, nodes, subnets, heartbeats, pod_status, deliveries,
-        } = self;
-        *synced == other.synced
-            && *malformed == other.malformed
-            && sources.ptr_eq(&other.sources)
-            && revisions.ptr_eq(&other.revisions)
-            && objects.ptr_eq(&other.objects)
-            && pods.ptr_eq(&other.pods)
-            && bindings.ptr_eq(&other.bindings)
-            && settled.ptr_eq(&other.settled)
-            && services.ptr_eq(&other.services)
-            && routes.ptr_eq(&other.routes)
-            && nodes.ptr_eq(&other.nodes)
-            && subnets.ptr_eq(&other.subnets)
-            && heartbeats.ptr_eq(&other.heartbeats)
-            && pod_status.ptr_eq(&other.pod_status)
-            && deliveries.ptr_eq(&other.deliveries)
+    /// The answer to a request as it is now; none as long as it waits for one.
+    pub fn answer_to(&self, request: &str) -> Option<&DeliveryAnswer> {
+        let revision = self.requests.get(request)?.mod_revision;
+        let answer = &self.answers.get(request)?.value;
+        (answer.request_revision == revision).then_some(answer)
+    }
+
+    /// The requests that wait for an answer, by id.
+    pub fn waiting_requests(&self) -> impl Iterator<Item = (&String, &Arc<Versioned<Delivery>>)> {
+        self.requests.iter().filter(|(id, request)| {
+            request.value.outcome == DeliveryOutcome::Accepted && self.answer_to(id).is_none()
+        })
     }
 
     /// A heartbeat of the node is there: its lease has not expired.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt as _;
 use schema::keys::prefix;
-use schema::store::etcd::LazyStore;
+use schema::store::etcd::{LazyStore, Login};
 use schema::store::reflector::{self, SnapshotReader};
 use schema::store::{Op, SharedStore, StoreError};
 use tokio::time::timeout;
@@ -112,7 +112,7 @@ async fn calls_on_an_etcd_that_hangs_end_in_time_and_its_watches_too() {
 #[tokio::test]
 async fn connections_that_are_given_up_hold_nobody_up() {
     let etcd = PrivateEtcd::start();
-    let lazy = Arc::new(LazyStore::new(vec![etcd.endpoint()]));
+    let lazy = Arc::new(LazyStore::new(etcd.access(None)));
     let store: SharedStore = lazy.clone();
     let mut watch = store.watch("/t/", 1).await.unwrap();
     assert!(write(&store, vec![Op::put("/t/a", "x")]).await);
@@ -143,4 +143,53 @@ async fn a_quiet_watch_stays_open() {
     assert!(quiet.is_err(), "it said {quiet:?}");
     assert!(write(&store, vec![Op::put("/t/a", "x")]).await);
     timeout(PATIENCE, watch.next()).await.unwrap().unwrap().unwrap();
+}
+
+/// Authentication is switched on below a connection, tokens expire, etcd forgets them, the password changes:
+/// none of it needs a new start. Seen red without a new login, and without a user.
+#[tokio::test]
+async fn a_user_whose_token_is_not_valid_any_more_logs_in_again() {
+    let mut etcd = PrivateEtcd::start_with(&["--auth-token-ttl", "1"]);
+    etcd.connect().await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("password");
+    std::fs::write(&file, "first\n").unwrap();
+    let login = Login { user: "n1".to_owned(), password_file: file.clone() };
+    let lazy = Arc::new(LazyStore::new(etcd.access(Some(login))));
+    let store: SharedStore = Arc::clone(&lazy) as _;
+    write_in_the_end(&store, Op::put(beat("off"), BEAT)).await;
+    let (reader, _shutdown) = reflect(&store);
+    shows(&reader, &["off"]).await;
+
+    etcd.ctl(&["user", "add", "root:secret"]);
+    etcd.ctl(&["user", "add", "n1:first"]);
+    etcd.ctl(&["user", "grant-role", "root", "root"]);
+    etcd.ctl(&["role", "add", "all"]);
+    etcd.ctl(&["role", "grant-permission", "all", "readwrite", "/minik8s/", "--prefix"]);
+    etcd.ctl(&["user", "grant-role", "n1", "all"]);
+    etcd.ctl(&["auth", "enable"]);
+    write_in_the_end(&store, Op::put(beat("on"), BEAT)).await;
+    shows(&reader, &["off", "on"]).await;
+    let outside = store.txn(vec![], vec![Op::put("/t", "x")]).await;
+    assert!(matches!(&outside, Err(StoreError::Request { message, .. }) if message.contains("permission")));
+
+    // Far longer than a token lasts without a request.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(write(&store, vec![Op::put(beat("expired"), BEAT)]).await, "the token is renewed within a call");
+    shows(&reader, &["expired", "off", "on"]).await;
+
+    etcd.kill();
+    etcd.restart();
+    write_in_the_end(&store, Op::put(beat("restarted"), BEAT)).await;
+    shows(&reader, &["expired", "off", "on", "restarted"]).await;
+
+    for words in ["user delete n1", "user add n1:second", "user grant-role n1 all"] {
+        let words: Vec<&str> = ["--user", "root:secret"].into_iter().chain(words.split(' ')).collect();
+        etcd.ctl(&words);
+    }
+    assert!(!write(&store, vec![Op::put(beat("wrong"), BEAT)]).await);
+    std::fs::write(&file, "second\n").unwrap();
+    write_in_the_end(&store, Op::put(beat("second"), BEAT)).await;
+    shows(&reader, &["expired", "off", "on", "restarted", "second"]).await;
+    assert!(LazyStore::new(etcd.access(None)).connect(PATIENCE).await.is_err(), "nobody is let in");
 }

@@ -8,7 +8,7 @@ use harness::{Change, Cluster, ClusterOptions, Context, RepoAccess, Result, ensu
 use schema::keys::{Key, prefix};
 use schema::kinds::Kind;
 use schema::meta::ObjectRef;
-use schema::store::etcd::EtcdStore;
+use schema::store::etcd::{Access, EtcdStore};
 use schema::store::{Store, WatchEvent};
 use tokio::runtime::Runtime;
 
@@ -81,7 +81,7 @@ fn until_written(cluster: &Cluster, pod: &str, tell: impl FnOnce() -> Result<Ins
     let wanted = Key::Object(object).to_string();
     let runtime = Runtime::new()?;
     let endpoint = cluster.etcd.endpoint().to_owned();
-    let store = runtime.block_on(EtcdStore::connect(&[endpoint], secs(5)))?;
+    let store = runtime.block_on(EtcdStore::connect(&Access::anonymous(&[endpoint]), secs(5)))?;
     let from = cluster.etcd.revision()? + 1;
     let mut changes = runtime.block_on(store.watch(prefix::OBJECTS, from))?;
     let start = tell()?;

@@ -15,6 +15,7 @@ mod dns;
 mod docker_restart;
 mod drain;
 mod etcd_lost;
+mod etcd_roles;
 mod fail_static;
 mod forbidden;
 mod gateway;

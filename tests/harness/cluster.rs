@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use schema::keys::Key;
+use schema::keys::{Key, ROOT, node_role};
 use schema::records::SourceStatus;
 
 use crate::binaries::minik8s_binary;
@@ -59,11 +59,20 @@ pub struct ClusterOptions {
     pub poll: &'static str,
     /// The folder of the repository that they read; empty for all of it.
     pub path: &'static str,
+    /// etcd serves only its users: the reconcilers, and each node with the role that it is to have.
+    pub etcd_roles: bool,
 }
 
 impl Default for ClusterOptions {
     fn default() -> Self {
-        Self { place: Where::Host, repo: RepoAccess::File, reconcilers: 1, poll: "500ms", path: "" }
+        Self {
+            place: Where::Host,
+            repo: RepoAccess::File,
+            reconcilers: 1,
+            poll: "500ms",
+            path: "",
+            etcd_roles: false,
+        }
     }
 }
 
@@ -162,6 +171,9 @@ impl Cluster {
     /// Starts what [`Cluster::prepare`] made, and waits until all of it answers.
     pub fn start_all(&mut self) -> Result<()> {
         self.etcd.start()?;
+        if self.options.etcd_roles {
+            self.give_roles()?;
+        }
         for index in 0..self.reconcilers.len() {
             self.reconcilers[index].start()?;
             self.wait_reconciler(index)?;
@@ -169,6 +181,21 @@ impl Cluster {
         let etcd = self.etcd_for_nodes();
         self.nodes.iter_mut().try_for_each(|node| node.begin_agent(&etcd))?;
         self.nodes.iter().try_for_each(|node| node.wait_agent().with_context(|| node.agent.log_tail()))
+    }
+
+    fn give_roles(&mut self) -> Result<()> {
+        let password = |name: &str| -> Result<PathBuf> {
+            let file = self.slot.dir().join(format!("password-of-{name}"));
+            std::fs::write(&file, format!("secret-of-{name}\n"))?;
+            Ok(file)
+        };
+        self.etcd.add_user("reconcilers", [format!("readwrite {ROOT} --prefix")])?;
+        password("reconcilers")?;
+        for node in &mut self.nodes {
+            self.etcd.add_user(&node.name, node_role(&node.name))?;
+            node.etcd_password = Some(password(&node.name)?);
+        }
+        self.etcd.switch_auth_on()
     }
 
     /// The command line of reconciler `index`.
@@ -189,6 +216,11 @@ impl Cluster {
         }
         if !self.options.path.is_empty() {
             command.extend(["--path".to_owned(), self.options.path.to_owned()]);
+        }
+        if self.options.etcd_roles {
+            let file = self.dir("password-of-reconcilers").to_string_lossy().into_owned();
+            let words = ["--etcd-user", "reconcilers", "--etcd-password-file", &file];
+            command.extend(words.map(str::to_owned));
         }
         if self.forge.is_some() {
             command.extend(["--token-file".to_owned(), self.dir("token").to_string_lossy().into_owned()]);

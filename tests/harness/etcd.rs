@@ -19,7 +19,12 @@ pub struct Etcd {
     pub daemon: Daemon,
     client: String,
     data_dir: PathBuf,
+    /// As whom etcdctl asks: nobody, or root with its password.
+    user: Option<&'static str>,
 }
+
+/// User and password of all that etcd knows.
+const ROOT_USER: &str = "root:secret-of-root";
 
 /// A key as etcd keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,7 +86,7 @@ impl Etcd {
         ] {
             command.push(format!("--{flag}={value}"));
         }
-        Self { daemon: Daemon::new("etcd", dir, command), client, data_dir: dir.join("etcd") }
+        Self { daemon: Daemon::new("etcd", dir, command), client, data_dir: dir.join("etcd"), user: None }
     }
 
     /// Starts it and waits until it answers.
@@ -141,15 +146,42 @@ impl Etcd {
     /// Ends the lease that a key lies on, as if its owner had been away for its whole length.
     pub fn end_lease_of(&self, key: &EtcdKey) -> Result<()> {
         let lease = format!("{:x}", key.lease);
-        let args = ["ETCDCTL_API=3", "etcdctl", "--endpoints", &self.client, "lease", "revoke", &lease];
-        run("env", &args).map(|_| ())
+        self.etcdctl(self.user, &["lease", "revoke", &lease]).map(|_| ())
+    }
+
+    /// Makes a user with these rights, whose password is `secret-of-<name>`.
+    pub fn add_user(&self, name: &str, rights: impl IntoIterator<Item = impl Display>) -> Result<()> {
+        let ctl = |words: String| {
+            let words: Vec<&str> = words.split(' ').collect();
+            self.etcdctl(self.user, &words).map(|_| ())
+        };
+        ctl(format!("role add {name}"))?;
+        rights.into_iter().try_for_each(|right| ctl(format!("role grant-permission {name} {right}")))?;
+        ctl(format!("user add {name}:secret-of-{name}"))?;
+        ctl(format!("user grant-role {name} {name}"))
+    }
+
+    /// From now on etcd serves only who logs in.
+    pub fn switch_auth_on(&mut self) -> Result<()> {
+        self.etcdctl(None, &["user", "add", ROOT_USER])?;
+        self.etcdctl(None, &["user", "grant-role", "root", "root"])?;
+        self.etcdctl(None, &["auth", "enable"])?;
+        self.user = Some(ROOT_USER);
+        Ok(())
+    }
+
+    /// What etcdctl says, asked as `user`, which is a name with its password.
+    pub fn etcdctl(&self, user: Option<&str>, args: &[&str]) -> Result<String> {
+        let mut words = vec!["ETCDCTL_API=3", "etcdctl", "--endpoints", self.client.as_str()];
+        words.extend(["--command-timeout=3s", "--dial-timeout=1s"]);
+        words.extend(user.iter().flat_map(|user| ["--user", user]));
+        words.extend(args);
+        run("env", &words)
     }
 
     fn ask(&self, args: &[&str]) -> Result<Answer> {
-        let mut words = vec!["ETCDCTL_API=3", "etcdctl", "--endpoints", self.client.as_str()];
-        words.extend(["--command-timeout=3s", "--dial-timeout=1s", "-w", "json"]);
-        words.extend(args);
-        let text = run("env", &words)?;
+        let words: Vec<&str> = ["-w", "json"].into_iter().chain(args.iter().copied()).collect();
+        let text = self.etcdctl(self.user, &words)?;
         ensure!(!text.trim().is_empty(), "etcdctl said nothing");
         Ok(serde_json::from_str(&text)?)
     }

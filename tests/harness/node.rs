@@ -41,6 +41,8 @@ pub struct Node {
     finds_address: bool,
     /// Number of the VXLAN network, and its port: no two slots share one.
     vxlan: (String, String),
+    /// File with the password of the etcd user that has the node's name; none without authentication.
+    pub(crate) etcd_password: Option<PathBuf>,
 }
 
 impl Node {
@@ -64,6 +66,7 @@ impl Node {
             node_ip: None,
             finds_address: false,
             vxlan: vxlan(slot),
+            etcd_password: None,
         })
     }
 
@@ -113,6 +116,7 @@ impl Node {
             node_ip: Some(address),
             finds_address: false,
             vxlan: vxlan(slot),
+            etcd_password: None,
             name,
             docker,
             enter,
@@ -183,6 +187,10 @@ impl Node {
         if subcommand != "reset" {
             command.extend(words(&["--etcd", etcd, "--node", &self.name, "--listen", &self.listen]));
             command.extend(words(&["--vxlan-vni", &self.vxlan.0, "--vxlan-port", &self.vxlan.1]));
+            if let Some(file) = &self.etcd_password {
+                let file = file.to_string_lossy();
+                command.extend(words(&["--etcd-user", &self.name, "--etcd-password-file", &file]));
+            }
             if let Some(ip) = self.node_ip.as_ref().filter(|_| !self.finds_address) {
                 command.extend(words(&["--node-ip", ip]));
             }

@@ -1,17 +1,19 @@
 //! `<state>/agent/catalog.json`: the catalog of the last agent, for one that starts without etcd.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
+use schema::control::{DiskRecord, Fsync};
 use schema::meta::NamespacedName;
 use schema::records::{RouteRecord, ServiceRecord};
 use schema::snapshot::{Table, Versioned};
 use serde::{Deserialize, Serialize};
 
 use super::{Catalog, Peer};
-use crate::desired::{DiskError, Source, replace};
+use crate::desired::Source;
 
 /// The file's form.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -26,23 +28,14 @@ struct Saved {
 
 /// Where the catalog lies.
 #[derive(Debug, Clone)]
-pub struct CatalogDisk {
-    path: PathBuf,
-}
+pub struct CatalogDisk(DiskRecord);
 
 impl CatalogDisk {
     /// Reads what is there. Of a file that can't be read nothing is known, which is said.
     pub fn open(agent_dir: &Path) -> (Self, Option<Catalog>) {
-        let path = agent_dir.join("catalog.json");
-        let loaded = match std::fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice::<Saved>(&bytes)
-                .inspect_err(|error| {
-                    let path = path.display();
-                    tracing::warn!(%path, %error, "what was known of the cluster can't be read");
-                })
-                .ok(),
-            Err(_) => None,
-        };
+        // A name that a power failure loses costs what etcd has anyway.
+        let record = DiskRecord::new(agent_dir.join("catalog.json")).fsync(Fsync::Content);
+        let loaded: Option<Saved> = record.read_or_warn("what was known of the cluster");
         let catalog = loaded.map(|saved| Catalog {
             source: Source::Disk,
             services: table(saved.services),
@@ -51,22 +44,18 @@ impl CatalogDisk {
             own_address: saved.own_address,
             revision: 0,
         });
-        (Self { path }, catalog)
+        (Self(record), catalog)
     }
 
     /// Makes the file hold this.
-    pub fn store(&self, catalog: &Catalog) -> Result<(), DiskError> {
+    pub fn store(&self, catalog: &Catalog) -> io::Result<()> {
         let saved = Saved {
             services: rows(&catalog.services),
             routes: rows(&catalog.routes),
             peers: catalog.peers.clone(),
             own_address: catalog.own_address,
         };
-        let bytes = serde_json::to_vec(&saved).map_err(|error| DiskError::Write {
-            path: self.path.clone(),
-            source: std::io::Error::other(error),
-        })?;
-        replace(&self.path, &bytes)
+        self.0.write(&saved)
     }
 }
 

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use schema::control::lock;
 
 /// Of all places, the share that one client may hold.
 pub const SHARE: usize = 4;
@@ -55,10 +57,6 @@ impl Drop for Held {
             }
         }
     }
-}
-
-fn lock(held: &Mutex<HashMap<IpAddr, usize>>) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-    held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -3,13 +3,11 @@
 //! so that what it brings is known for ours also when the agent ends before its answer.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use jiff::{SignedDuration, Timestamp};
-use serde::de::DeserializeOwned;
+use schema::control::{DiskRecord, lock};
 use serde::{Deserialize, Serialize};
 
 /// Most images remembered; beyond, those longest unused are forgotten, and so stay on the node.
@@ -46,8 +44,8 @@ struct State {
 /// The book. Pulls and the images loop share it.
 #[derive(Debug)]
 pub struct ImageBook {
-    path: PathBuf,
-    begun_path: PathBuf,
+    pulled: DiskRecord,
+    begun: DiskRecord,
     state: Mutex<State>,
     /// One writer of the file at a time.
     writing: tokio::sync::Mutex<()>,
@@ -57,15 +55,17 @@ impl ImageBook {
     /// Reads `<agent_dir>/images.json` and `pulls.json`. A file that can't be read is an empty one: then
     /// nothing is removed that was pulled before.
     pub fn open(agent_dir: &Path) -> Arc<Self> {
-        let (path, begun_path) = (agent_dir.join("images.json"), agent_dir.join("pulls.json"));
-        let (images, begun): (PulledImages, BegunPulls) = (read(&path), read(&begun_path));
-        let state = State { written: images.clone(), images, begun, ..State::default() };
-        let writing = tokio::sync::Mutex::default();
-        Arc::new(Self { path, begun_path, state: Mutex::new(state), writing })
+        let record = |name| DiskRecord::new(agent_dir.join(name));
+        let (pulled, begun) = (record("images.json"), record("pulls.json"));
+        let images: PulledImages =
+            pulled.read_or_warn("the list of pulled images; those images stay").unwrap_or_default();
+        let begun_before = begun.read_or_warn("which images are being pulled").unwrap_or_default();
+        let state = State { written: images.clone(), images, begun: begun_before, ..State::default() };
+        Arc::new(Self { pulled, begun, state: Mutex::new(state), writing: tokio::sync::Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// What is in it.
@@ -122,10 +122,10 @@ impl ImageBook {
 
     async fn save_begun(&self) {
         let _one = self.writing.lock().await;
-        let (path, begun) = (self.begun_path.clone(), self.lock().begun.clone());
-        let written = tokio::task::spawn_blocking(move || write(&path, &begun)).await;
+        let (record, begun) = (self.begun.clone(), self.lock().begun.clone());
+        let written = tokio::task::spawn_blocking(move || record.write(&begun)).await;
         if let Err(error) = written.map_err(std::io::Error::other).and_then(|done| done) {
-            tracing::warn!(path = %self.begun_path.display(), %error, "cannot write which images are being pulled");
+            tracing::warn!(path = %self.begun.path().display(), %error, "cannot write which images are being pulled");
         }
     }
 
@@ -177,12 +177,12 @@ impl ImageBook {
             }
             state.images.clone()
         };
-        let (path, copy) = (self.path.clone(), images.clone());
-        let written = tokio::task::spawn_blocking(move || write(&path, &copy)).await;
+        let (record, copy) = (self.pulled.clone(), images.clone());
+        let written = tokio::task::spawn_blocking(move || record.write(&copy)).await;
         match written.map_err(std::io::Error::other).and_then(|done| done) {
             Ok(()) => self.lock().written = images,
             Err(error) => {
-                tracing::warn!(path = %self.path.display(), %error, "cannot write the list of pulled images");
+                tracing::warn!(path = %self.pulled.path().display(), %error, "cannot write the list of pulled images");
             }
         }
     }
@@ -230,24 +230,6 @@ impl Drop for BegunPull {
     }
 }
 
-fn read<T: Default + DeserializeOwned>(path: &Path) -> T {
-    let Ok(bytes) = fs::read(path) else { return T::default() };
-    serde_json::from_slice(&bytes).unwrap_or_else(|error| {
-        tracing::warn!(path = %path.display(), %error, "the list of pulled images can't be read; those images stay");
-        T::default()
-    })
-}
-
-/// Beside it first: a crash leaves the former file or the new one.
-fn write(path: &Path, content: &impl Serialize) -> std::io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(folder)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(&serde_json::to_vec_pretty(content)?)?;
-    file.as_file().sync_all()?;
-    file.persist(path).map(|_| ()).map_err(|error| error.error)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -263,7 +245,7 @@ mod tests {
         let again = ImageBook::open(dir.path()).images();
         assert_eq!(again.keys().collect::<Vec<_>>(), ["sha256:1"]);
         assert_eq!(again["sha256:1"].references, BTreeSet::from(["app:1".to_owned(), "app:2".into()]));
-        fs::write(dir.path().join("images.json"), "garbage").unwrap();
+        std::fs::write(dir.path().join("images.json"), "garbage").unwrap();
         assert!(ImageBook::open(dir.path()).images().is_empty());
     }
 

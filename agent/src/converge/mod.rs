@@ -1,6 +1,5 @@
 //! The loops of a node, one folder per kind of thing converged: observe, plan, act, report.
 
-pub mod checksums;
 pub mod clients;
 pub mod dns;
 pub mod gateway;

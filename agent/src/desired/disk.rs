@@ -4,11 +4,12 @@
 //! the folder once held a full list of etcd's; without it the folder proves no removal.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use schema::codec::{content_hash, decode, encode};
+use schema::codec::{content_hash, encode};
+use schema::control::disk_record::{DiskRecord, Fsync, sync_folder};
 use schema::meta::NamespacedName;
 use schema::records::{Binding, Subnet};
 
@@ -83,13 +84,7 @@ pub struct DesiredDisk {
 
 /// The node's range as the disk has it.
 pub fn known_subnet(agent_dir: &Path) -> Option<Subnet> {
-    let path = agent_dir.join(SUBNET);
-    if !path.exists() {
-        return None;
-    }
-    let said = read(&path);
-    said.inspect_err(|why| tracing::warn!(file = %path.display(), %why, "the node's range can't be read"))
-        .ok()
+    DiskRecord::new(agent_dir.join(SUBNET)).read_or_warn("the node's range")
 }
 
 impl DesiredDisk {
@@ -106,7 +101,7 @@ impl DesiredDisk {
         for entry in fs::read_dir(&folder).map_err(in_folder)? {
             let path = entry.map_err(in_folder)?.path();
             let Some((pod, shortened)) = pod_of(&path) else { continue };
-            match read(&path).and_then(|binding: Binding| named(binding, &path)) {
+            match read(&path).and_then(|binding| named(binding, &path)) {
                 Ok(binding) => {
                     let pod = binding.pod.reference();
                     files.insert(pod.clone(), Some(binding.clone()));
@@ -149,7 +144,7 @@ impl DesiredDisk {
             }
             let bytes = encode(binding)
                 .map_err(|e| DiskError::Encode { pod: pod.to_string(), message: e.to_string() })?;
-            replace(&folder.join(file_name(pod)), &bytes)?;
+            replace(&folder.join(file_name(pod)), &bytes, Fsync::Content)?;
             self.files.insert(pod.clone(), Some(binding.clone()));
             touched = true;
         }
@@ -174,8 +169,7 @@ impl DesiredDisk {
         if let Some(subnet) = subnet {
             let bytes = encode(subnet)
                 .map_err(|e| DiskError::Encode { pod: SUBNET.to_owned(), message: e.to_string() })?;
-            replace(&self.agent_dir.join(SUBNET), &bytes)?;
-            sync(&self.agent_dir)?;
+            replace(&self.agent_dir.join(SUBNET), &bytes, Fsync::All)?;
         }
         self.subnet = subnet.cloned();
         Ok(())
@@ -192,8 +186,7 @@ impl DesiredDisk {
             [(MARKER, true, &mut self.complete), (SETTLED, settled, &mut self.settled)]
         {
             if wanted && !*there {
-                replace(&folder.join(marker), b"")?;
-                sync(&folder)?;
+                replace(&folder.join(marker), b"", Fsync::All)?;
                 *there = true;
             }
         }
@@ -201,9 +194,9 @@ impl DesiredDisk {
     }
 }
 
-fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, String> {
-    let bytes = fs::read(path).map_err(|e| e.to_string())?;
-    decode(&bytes).map_err(|e| e.to_string())
+fn read(path: &Path) -> Result<Binding, String> {
+    let read = DiskRecord::new(path).read().map_err(|error| error.to_string())?;
+    read.ok_or_else(|| "it is gone".to_owned())
 }
 
 fn named(binding: Binding, path: &Path) -> Result<Binding, String> {
@@ -212,28 +205,19 @@ fn named(binding: Binding, path: &Path) -> Result<Binding, String> {
     if fits { Ok(binding) } else { Err(format!("it speaks of {said}")) }
 }
 
-/// A whole file or none, safe from a power failure.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), DiskError> {
+fn replace(path: &Path, bytes: &[u8], fsync: Fsync) -> Result<(), DiskError> {
     let failed = |source| DiskError::Write { path: path.to_owned(), source };
-    let temporary = path.with_extension("tmp");
-    let mut file = File::create(&temporary).map_err(failed)?;
-    file.write_all(bytes).map_err(failed)?;
-    file.sync_data().map_err(failed)?;
-    fs::rename(&temporary, path).map_err(failed)
+    DiskRecord::new(path).fsync(fsync).write_bytes(bytes).map_err(failed)
 }
 
 fn remove(path: &Path) -> Result<(), DiskError> {
-    match fs::remove_file(path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(DiskError::Remove { path: path.to_owned(), source })
-        }
-        _ => Ok(()),
-    }
+    let failed = |source| DiskError::Remove { path: path.to_owned(), source };
+    DiskRecord::new(path).remove().map_err(failed)
 }
 
 fn sync(folder: &Path) -> Result<(), DiskError> {
     let failed = |source| DiskError::Folder { path: folder.to_owned(), source };
-    File::open(folder).and_then(|f| f.sync_all()).map_err(failed)
+    sync_folder(folder).map_err(failed)
 }
 
 /// Longest file name that is written in full; the usual limit of a file system is 255 bytes.

@@ -21,6 +21,7 @@ pub(super) fn judge(config: &Config, ranges: Ranges, seen: &HostFacts) -> Vec<Ch
     checks.extend([
         iptables(seen),
         forward_policy(config, seen),
+        jumps(seen),
         ip_forward(seen),
         bridge_nf(seen),
         conntrack(seen),
@@ -98,7 +99,7 @@ fn docker(config: &Config, seen: &HostFacts) -> Vec<Check> {
 }
 
 fn etcd(config: &Config, seen: &HostFacts) -> Check {
-    let endpoints = config.etcd.join(",");
+    let endpoints = config.etcd.endpoints.join(",");
     match &seen.etcd {
         Ok(()) => Check::ok("etcd", format!("{endpoints} answers")),
         Err(why) => Check::warn(
@@ -133,7 +134,7 @@ fn features(seen: &HostFacts) -> Vec<Check> {
 }
 
 fn iptables(seen: &HostFacts) -> Check {
-    match (&seen.iptables_version, &seen.rules) {
+    match (&seen.iptables_version, &seen.forward_policy) {
         (Ok(version), Ok(_)) => Check::ok("iptables", version.trim()),
         (Err(why), _) | (_, Err(why)) => {
             Check::fail("iptables", why, "install the package iptables and load the module ip_tables")
@@ -142,14 +143,26 @@ fn iptables(seen: &HostFacts) -> Check {
 }
 
 fn forward_policy(config: &Config, seen: &HostFacts) -> Check {
-    let rules = seen.rules.as_deref().unwrap_or_default();
-    let policy = rules.lines().find_map(|line| line.strip_prefix(":FORWARD "));
-    let policy = policy.and_then(|rest| rest.split(' ').next()).unwrap_or("ACCEPT");
+    let policy = seen.forward_policy.as_deref().unwrap_or("unknown");
     match seen.firewalld {
         true => {
             Check::warn("forward policy", format!("{policy}, and firewalld runs"), firewalld_remedy(config))
         }
         false => Check::ok("forward policy", format!("{policy}; the agent's own rules let pods through")),
+    }
+}
+
+fn jumps(seen: &HostFacts) -> Check {
+    let name = "jumps";
+    match &seen.missing_jumps {
+        _ if !seen.agent_runs => Check::ok(name, "no agent runs: nothing leads to its chains yet"),
+        Ok(missing) if missing.is_empty() => Check::ok(name, "the kernel's chains lead to the agent's"),
+        Ok(missing) => Check::warn(
+            name,
+            format!("missing: {}", missing.join(", ")),
+            "the agent puts them back within 5 s; if it does not, its log says why",
+        ),
+        Err(why) => Check::warn(name, why, "see that iptables works as root"),
     }
 }
 

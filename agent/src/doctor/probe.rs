@@ -11,9 +11,11 @@ use tokio::net::TcpListener;
 use super::Ranges;
 use super::network_probe::{self, NetworkSeen};
 use crate::config::Config;
+use crate::packet_rules::chain::Jump;
+use crate::packet_rules::names::Names;
 use crate::state_lock::{self, StateError};
 use crate::trees;
-use crate::worlds::iptables::{Iptables as _, RealIptables};
+use crate::worlds::iptables::{IptablesError, RealIptables};
 use crate::worlds::netlink::probe_features;
 
 /// Longest wait for etcd.
@@ -48,7 +50,9 @@ pub(super) struct HostFacts {
     pub(super) port: Result<(), String>,
     pub(super) features: Vec<(&'static str, Result<(), String>)>,
     pub(super) iptables_version: Result<String, String>,
-    pub(super) rules: Result<String, String>,
+    pub(super) forward_policy: Result<String, String>,
+    /// Of a running agent: its jumps that do not stand in the kernel's chains.
+    pub(super) missing_jumps: Result<Vec<String>, String>,
     pub(super) firewalld: bool,
     pub(super) ip_forward: Option<String>,
     pub(super) bridge_nf: Option<String>,
@@ -71,7 +75,8 @@ pub(super) async fn look(config: &Config, ranges: Ranges) -> HostFacts {
         port: TcpListener::bind(config.listen).await.map(|_| ()).map_err(|error| error.to_string()),
         features: features().await,
         iptables_version: iptables.version().await.map_err(|error| error.to_string()),
-        rules: iptables.save().await.map_err(|error| error.to_string()),
+        forward_policy: iptables.policy("filter", "FORWARD").await.map_err(|error| error.to_string()),
+        missing_jumps: missing_jumps(config, &iptables).await.map_err(|error| error.to_string()),
         firewalld: Path::new("/run/firewalld.pid").exists(),
         ip_forward: setting("/proc/sys/net/ipv4/ip_forward"),
         bridge_nf: setting("/proc/sys/net/bridge/bridge-nf-call-iptables"),
@@ -122,6 +127,16 @@ async fn docker(host: &str) -> Result<DockerSeen, bollard::errors::Error> {
 async fn etcd(config: &Config) -> Result<(), String> {
     let connected = Box::pin(EtcdStore::connect(&config.etcd, ETCD_MAX)).await;
     connected.map(|_| ()).map_err(|error| error.to_string())
+}
+
+async fn missing_jumps(config: &Config, iptables: &RealIptables) -> Result<Vec<String>, IptablesError> {
+    let mut missing = Vec::new();
+    for Jump { base, rule, .. } in Names::of(&config.machine.instance).jumps() {
+        if !iptables.exists(base.table.to_string(), base.chain.clone(), rule.clone()).await? {
+            missing.push(format!("{base} {rule}"));
+        }
+    }
+    Ok(missing)
 }
 
 async fn features() -> Vec<(&'static str, Result<(), String>)> {

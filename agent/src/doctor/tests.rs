@@ -27,7 +27,8 @@ fn healthy() -> HostFacts {
         port: Ok(()),
         features: vec![("veth", Ok(())), ("bridge", Ok(())), ("vxlan", Ok(()))],
         iptables_version: Ok("iptables v1.8.9 (nf_tables)".into()),
-        rules: Ok(":FORWARD DROP [0:0]".into()),
+        forward_policy: Ok("DROP".into()),
+        missing_jumps: Ok(vec!["filter/FORWARD -j MK8S-FORWARD".into()]),
         firewalld: false,
         ip_forward: Some("1".into()),
         bridge_nf: Some("1".into()),
@@ -69,7 +70,9 @@ fn each_trouble_is_told_with_a_remedy() {
         (HostFacts { port: bad(), ..healthy() }, "port", Level::Fail),
         (HostFacts { features: vec![("veth", bad())], ..healthy() }, "veth", Level::Fail),
         (HostFacts { features: vec![("vxlan", bad())], ..healthy() }, "vxlan", Level::Warn),
-        (HostFacts { rules: Err("no".into()), ..healthy() }, "iptables", Level::Fail),
+        (HostFacts { forward_policy: Err("no".into()), ..healthy() }, "iptables", Level::Fail),
+        (HostFacts { agent_runs: true, ..healthy() }, "jumps", Level::Warn),
+        (HostFacts { agent_runs: true, missing_jumps: Err("no".into()), ..healthy() }, "jumps", Level::Warn),
         (HostFacts { firewalld: true, ..healthy() }, "forward policy", Level::Warn),
         (HostFacts { ip_forward: Some("0".into()), ..healthy() }, "ip_forward", Level::Warn),
         (HostFacts { has_conntrack: false, ..healthy() }, "conntrack", Level::Warn),
@@ -94,6 +97,8 @@ fn firewalld_is_told_of_both_links_and_the_tunnels_port() {
 #[test]
 fn what_a_running_agent_uses_is_no_trouble() {
     let busy = Err("Address already in use".to_owned());
-    let seen = HostFacts { agent_runs: true, port: busy, state_dir: Err("busy".into()), ..healthy() };
+    let missing_jumps = Ok(Vec::new());
+    let state_dir = Err("busy".into());
+    let seen = HostFacts { agent_runs: true, port: busy, state_dir, missing_jumps, ..healthy() };
     assert_eq!(levels(&seen), []);
 }

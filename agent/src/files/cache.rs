@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read as _, Seek as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use schema::control::lock;
 use schema::files::{BlobRef, is_digest};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Semaphore;
@@ -122,7 +123,7 @@ impl Cache {
     }
 
     pub(super) fn turn(&self, digest: &str) -> Arc<tokio::sync::Mutex<()>> {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = lock(&self.turns);
         turns.retain(|_, turn| Arc::strong_count(turn) > 1);
         Arc::clone(turns.entry(digest.to_owned()).or_default())
     }

@@ -5,9 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use schema::control::lock;
 use schema::files::{BlobRef, file_name, of_secret};
 use schema::records::PodInstance;
 use tokio::time::Instant;
@@ -74,7 +75,7 @@ impl PodFiles {
 
     /// Removes, now and then, what is not among the digests that pods name. Does not wait for it.
     pub fn sweep_when_due(&self, named: impl FnOnce() -> BTreeSet<String>) {
-        let mut swept = self.swept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut swept = lock(&self.swept);
         if swept.is_some_and(|at| at.elapsed() < SWEEP_EVERY) {
             return;
         }

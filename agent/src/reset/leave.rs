@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use schema::keys::{Key, prefix};
+use schema::store::etcd::Access;
 use schema::store::{Guard, Op, Store, TXN_OPS_MAX, TxnOutcome};
 use tokio::time::sleep;
 
@@ -23,8 +24,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// The node that leaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leaving {
-    /// etcd's client addresses.
-    pub etcd: Vec<String>,
+    /// etcd, and a user who may delete what it has of the node.
+    pub etcd: Access,
     /// Its name.
     pub node: String,
 }
@@ -38,7 +39,8 @@ pub(super) async fn leave(store: &dyn Store, node: &str, removed: &mut Removed) 
         keys.extend(listed.items.into_iter().map(|pair| pair.key));
     }
     let mut there = Vec::new();
-    for key in [Key::Node(node.to_owned()), Key::Subnet(node.to_owned())] {
+    let own = [Key::Node, Key::Subnet, Key::Usage, Key::Rules].map(|key| key(node.to_owned()));
+    for key in own {
         let key = key.to_string();
         let found = store.get(&key).await.context("cannot read what etcd has of this node")?;
         there.extend(found.map(|pair| pair.key));
@@ -95,7 +97,7 @@ mod tests {
             let mut keys: Vec<String> =
                 ["nodes/", "subnets/"].iter().map(|kind| format!("/minik8s/{kind}{node}")).collect();
             keys.extend(
-                ["status/N/usage", "status/N/rules", "bindings/N/settled"]
+                ["usage/N", "rules/N", "bindings/N/settled"]
                     .map(|key| format!("/minik8s/{}", key.replace('N', node))),
             );
             for pod in 0..pods {
@@ -132,8 +134,8 @@ mod tests {
     #[test]
     fn the_record_goes_first_and_the_range_last() {
         let own = ["/minik8s/nodes/n", "/minik8s/subnets/n"].map(str::to_owned).to_vec();
-        let all: Vec<Op> = steps("n", own, vec!["/minik8s/status/n/usage".to_owned()]).concat();
-        let wanted = ["/minik8s/nodes/n", "/minik8s/status/n/usage", "/minik8s/subnets/n"];
+        let all: Vec<Op> = steps("n", own, vec!["/minik8s/bindings/n/settled".to_owned()]).concat();
+        let wanted = ["/minik8s/nodes/n", "/minik8s/bindings/n/settled", "/minik8s/subnets/n"];
         assert_eq!(all, wanted.map(Op::delete));
     }
 

@@ -19,7 +19,7 @@ fn machine(state_dir: &Path) -> MachineConfig {
 async fn links_bridge_and_rules_are_as_before_and_a_second_reset_finds_nothing() {
     let mut node = TestNamespace::new();
     let netlink = RealNetlink::open_at("mk8s", &node.path()).unwrap();
-    let iptables = RealIptables::behind(node.prefix());
+    let iptables = RealIptables::at(node.path());
     // Others on this machine, one of them with a jump into our chain.
     node.run("iptables", &["-A", "FORWARD", "-s", "198.51.100.1/32", "-j", "DROP"]);
     node.run("iptables", &["-t", "nat", "-N", "THEIRS"]);

@@ -11,9 +11,10 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use schema::control::lock;
 use socket2::{SockAddr, Socket};
 use tokio::sync::watch;
 
@@ -148,7 +149,7 @@ impl Handover {
     }
 
     fn giver(&self) -> MutexGuard<'_, Option<UnixStream>> {
-        self.0.giver.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.giver)
     }
 }
 

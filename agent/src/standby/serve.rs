@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use schema::control::shutdown::Tasks;
+use schema::control::Runtime;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -54,11 +54,12 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let (_catalogs, catalog) = watch::channel(Arc::new(known.unwrap_or_default()));
     let known = Known { subnet, catalog, handover: Handover::given(sockets) };
     let netlink = Arc::new(RealNetlink::open(&config.machine.instance)?);
-    let mut tasks = Tasks::new();
-    let _pods = daemon::wire_dns(&config, netlink, &known, &mut tasks);
-    daemon::wire_gateway(&config.node, known, &mut tasks);
-    tasks.spawn_critical("next agent", end_with_next(agent_dir, held, tasks.token()));
-    tasks.run_until_signal().await?;
+    let mut runtime = Runtime::new();
+    let _pods = daemon::wire_dns(&mut runtime, &config, netlink, &known);
+    daemon::wire_gateway(&mut runtime, &config.node, known);
+    let token = runtime.token();
+    runtime.task("next agent", end_with_next(agent_dir, held, token));
+    runtime.run_until_signal().await?;
     Ok(())
 }
 

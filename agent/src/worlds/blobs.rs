@@ -1,8 +1,9 @@
 //! Where content comes from: the reconcilers' `GET /v1/blobs/<digest>`.
 
+use schema::control::{error_chain, lock};
 use std::collections::VecDeque;
 use std::io::Write as _;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -81,7 +82,7 @@ impl Reconcilers {
         let leader = leader.ok().and_then(Result::ok).flatten().and_then(|leader| leader.api);
         let mut all = self.fixed.clone();
         all.extend(leader.filter(|url| !self.fixed.contains(url)));
-        let gave = self.gave.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let gave = lock(&self.gave).clone();
         // Stable: the others stay in their order.
         all.sort_by_key(|url| Some(url) != gave.as_ref());
         all
@@ -97,7 +98,7 @@ impl Reconcilers {
         let answer = self.client.get(format!("{}/v1/blobs/{digest}", url.trim_end_matches('/'))).send();
         let answer = timeout(answer_max, answer).await;
         let silent = |_| Failed { why: format!("no answer within {answer_max:?}"), silent: true };
-        let answer = answer.map_err(silent)?.map_err(|error| chain(&error))?;
+        let answer = answer.map_err(silent)?.map_err(|error| error_chain(&error))?;
         let status = answer.status();
         let mut body = answer.bytes_stream();
         if !status.is_success() {
@@ -114,7 +115,7 @@ impl Reconcilers {
         }
         let mut left = size;
         while let Some(chunk) = body.next().await {
-            let chunk = chunk.map_err(|error| chain(&error))?;
+            let chunk = chunk.map_err(|error| error_chain(&error))?;
             left = left
                 .checked_sub(chunk.len() as u64)
                 .ok_or_else(|| "it sends more than the file has".to_owned())?;
@@ -134,7 +135,7 @@ impl BlobSource for Reconcilers {
         while let Some((url, answer_max)) = left.pop_front() {
             match self.fetch_from((&url, answer_max), digest, size, &mut to).await {
                 Ok(()) => {
-                    *self.gave.lock().unwrap_or_else(PoisonError::into_inner) = Some(url);
+                    *lock(&self.gave) = Some(url);
                     return Ok(());
                 }
                 // Once more when nobody else has it, with all patience.
@@ -151,17 +152,6 @@ impl BlobSource for Reconcilers {
         }
         Err(said.join("; "))
     }
-}
-
-/// An error with all its causes, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::PoisonError;
 
 use async_trait::async_trait;
+use schema::control::lock;
 
 /// Bytes of a file system, as `df` counts them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -61,14 +61,14 @@ pub struct FakeDisk(Mutex<DiskUsage>);
 impl FakeDisk {
     /// Makes it so full.
     pub fn set(&self, usage: DiskUsage) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = usage;
+        *lock(&self.0) = usage;
     }
 }
 
 #[async_trait]
 impl Disk for FakeDisk {
     async fn usage(&self, _path: &Path) -> Result<DiskUsage, std::io::Error> {
-        Ok(*self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(*lock(&self.0))
     }
 }
 

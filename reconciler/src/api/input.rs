@@ -17,7 +17,7 @@ pub(super) type Queried<T> = Result<Query<T>, QueryRejection>;
 /// The query, or which part of it is wrong.
 pub(super) fn query<T>(query: Queried<T>) -> Result<T, ApiError> {
     query.map(|Query(query)| query).map_err(|rejection| {
-        ApiError::bad_request(rejection.body_text(), "see the parameters in docs/operations.md")
+        ApiError::bad_request(rejection.body_text(), "check the parameters of the query")
     })
 }
 

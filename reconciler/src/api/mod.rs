@@ -11,10 +11,10 @@ use axum::extract::{DefaultBodyLimit, Request};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use schema::control::LastRun;
+use schema::control::LoopRuns;
 use schema::store::SharedStore;
 use schema::store::reflector::SnapshotReader;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 
 use crate::blobs::Blobs;
 use crate::webhooks::{Counts, Intake};
@@ -57,8 +57,8 @@ pub struct ApiDeps {
     pub blobs: Blobs,
     /// What webhooks came to; none where they stay out.
     pub hooks: Option<Arc<Counts>>,
-    /// The sync loop's last run; none where no such loop runs.
-    pub last_sync: Option<watch::Receiver<Option<LastRun>>>,
+    /// The last run of each loop of this process.
+    pub loops: LoopRuns,
     /// Name of this reconciler.
     pub identity: String,
     /// Version of this program.
@@ -87,6 +87,7 @@ pub fn router(deps: ApiDeps) -> Router {
         .route("/v1/healthz", get(read::healthz))
         .route("/v1/version", get(read::version))
         .route("/v1/status", get(read::status))
+        .route("/v1/loops", get(read::loops))
         .route("/v1/pods", get(read::pods))
         .route("/v1/pods/{namespace}/{name}", get(read::pod))
         .route("/v1/nodes", get(read::nodes))

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use jiff::Timestamp;
+use schema::control::LoopStatus;
 use schema::keys::Key;
 use schema::meta::NamespacedName;
 use schema::snapshot::Snapshot;
@@ -70,6 +71,10 @@ impl Shared {
 
 pub(super) async fn healthz() -> Json<Value> {
     Json(json!({"ok": true}))
+}
+
+pub(super) async fn loops(State(app): App) -> Json<List<LoopStatus>> {
+    Json(List { items: app.deps.loops.statuses() })
 }
 
 pub(super) async fn version(State(app): App) -> Json<view::VersionView> {

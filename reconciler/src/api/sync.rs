@@ -69,10 +69,10 @@ pub(super) async fn delivery(
 
 impl Shared {
     pub(super) fn last_sync(&self) -> Option<SyncRun> {
-        let last = self.deps.last_sync.as_ref()?.borrow().clone()?;
+        let last = self.deps.loops.newest("gitops/")?;
         Some(SyncRun {
             started_at: last.started_at,
-            took_ms: u64::try_from(last.took.as_millis()).unwrap_or(u64::MAX),
+            took_ms: last.took_ms(),
             error: last.error.or(last.not_ready),
         })
     }

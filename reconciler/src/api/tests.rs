@@ -5,15 +5,16 @@ use std::net::SocketAddr;
 use futures::StreamExt;
 use jiff::Timestamp;
 use schema::codec::encode;
-use schema::control::{Nudge, Nudged};
+use schema::control::{LastRun, LoopRuns, Nudge, Nudged};
 use schema::keys::Key;
 use schema::kinds::pod::{ContainerState, TerminatedState};
 use schema::records::{Event, EventType, NodeRecord};
 use schema::snapshot::Snapshot;
 use schema::store::memory::MemoryStore;
 use schema::store::{Op, Store};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use super::*;
 use crate::view::testing::*;
@@ -38,7 +39,7 @@ impl Api {
             hooks: None,
             snapshot,
             store: Arc::clone(&store) as SharedStore,
-            last_sync: None,
+            loops: LoopRuns::default(),
             identity: "host-1".to_owned(),
             version: "9.9.9".to_owned(),
         };
@@ -157,10 +158,10 @@ async fn before_etcd_is_read_views_are_unavailable_but_health_and_wait_answer() 
 async fn events_come_sorted_filtered_and_bounded() {
     let api = Api::over(with_web()).await;
     for (n, (name, second)) in [("web", 30), ("db", 20), ("web", 10)].into_iter().enumerate() {
-        let key = Key::Event("default".to_owned(), format!("{n}"));
+        let key = Key::Event("n1".to_owned(), "default".to_owned(), format!("{n}"));
         api.put(key, encode(&event(name, second)).unwrap()).await;
     }
-    api.put(Key::Event("default".to_owned(), "bad".to_owned()), b"{".to_vec()).await;
+    api.put(Key::Event("n1".to_owned(), "default".to_owned(), "bad".to_owned()), b"{".to_vec()).await;
     let names = |body: &Value| -> Vec<String> {
         body["items"]
             .as_array()
@@ -177,7 +178,7 @@ async fn events_come_sorted_filtered_and_bounded() {
     assert_eq!(names(&api.get("/v1/events?namespace=other").await.1).len(), 0);
     // What happens to a node concerns every namespace.
     let node = Event { object_kind: "Node".to_owned(), namespace: String::new(), ..event("n1", 40) };
-    api.put(Key::Event("_cluster".to_owned(), "3".to_owned()), encode(&node).unwrap()).await;
+    api.put(Key::Event("n1".to_owned(), "_cluster".to_owned(), "3".to_owned()), encode(&node).unwrap()).await;
     assert_eq!(names(&api.get("/v1/events?namespace=other").await.1).len(), 1);
     let (_, pod) = api.get("/v1/pods/default/web").await;
     assert_eq!(pod["events"].as_array().map(Vec::len), Some(2));
@@ -206,7 +207,7 @@ async fn sync_wakes_the_loop_and_leaves_a_receipt_and_nothing_else() {
     let id = body["deliveries"][0].as_str().unwrap();
     let keys = api.store.list(schema::keys::ROOT).await.unwrap().items;
     let keys: Vec<&str> = keys.iter().map(|item| item.key.as_str()).collect();
-    assert_eq!(keys, [Key::Delivery(id.to_owned()).to_string()]);
+    assert_eq!(keys, [Key::Request(id.to_owned()).to_string()]);
     assert_eq!(api.answer(reqwest::Method::POST, "/v1/sync?source=other").await.0, 404);
 }
 
@@ -365,8 +366,12 @@ async fn the_last_sync_is_shown_where_it_is_known() {
         did_something: true,
         error: Some("no".to_owned()),
         not_ready: None,
+        runs: 3,
+        failures: 1,
     };
-    let (_keep, last_sync) = watch::channel(Some(last));
+    let loops = LoopRuns::default();
+    loops.add("gitops/main", watch::channel(Some(last)).1);
+    loops.add("nodes", watch::channel(None).1);
     let (snapshot, store) = (SnapshotReader::fixed(with_web()), Arc::new(MemoryStore::new()));
     let deps = ApiDeps {
         blobs: Blobs::new(std::path::Path::new("/nonexistent")),
@@ -374,7 +379,7 @@ async fn the_last_sync_is_shown_where_it_is_known() {
         hooks: None,
         snapshot,
         store,
-        last_sync: Some(last_sync),
+        loops,
         identity: "host-1".to_owned(),
         version: "9.9.9".to_owned(),
     };
@@ -382,4 +387,16 @@ async fn the_last_sync_is_shown_where_it_is_known() {
     let page: Value =
         reqwest::get(format!("http://{address}/v1/status")).await.unwrap().json().await.unwrap();
     assert_eq!((&page["lastSync"]["tookMs"], &page["lastSync"]["error"]), (&7.into(), &"no".into()));
+    let page: Value = reqwest::get(format!("http://{address}/v1/loops")).await.unwrap().json().await.unwrap();
+    let expected = json!({"items": [
+        {
+            "name": "gitops/main", "startedAt": started_at, "tookMs": 7, "didSomething": true, "error": "no",
+            "notReady": null, "runs": 3, "failures": 1,
+        },
+        {
+            "name": "nodes", "startedAt": null, "tookMs": 0, "didSomething": false, "error": null,
+            "notReady": null, "runs": 0, "failures": 0,
+        },
+    ]});
+    assert_eq!(page, expected);
 }

@@ -5,12 +5,13 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Read as _, Seek as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
 use git2::Repository;
 use jiff::Timestamp;
 use schema::codec::hex;
+use schema::control::lock;
 use schema::files::{BlobRef, is_digest};
 use sha2::{Digest as _, Sha256};
 
@@ -103,7 +104,7 @@ impl BlobStore {
 
     fn verified(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
         // Nothing panics while it is held; at worst a file is read once more.
-        self.verified.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.verified)
     }
 
     /// All digests, and when each was last kept.

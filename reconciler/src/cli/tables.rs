@@ -307,7 +307,7 @@ impl Listed for DeliveryView {
 
     fn cells(&self, shape: Shape) -> Cells {
         let delivery = &self.delivery;
-        let commit = delivery.answer.as_ref().and_then(|answer| answer.commit.as_deref());
+        let commit = self.answer.as_ref().and_then(|answer| answer.commit.as_deref());
         let mut cells = vec![
             (column("ID"), delivery.id.clone()),
             (column("PROVIDER"), delivery.provider.to_string()),

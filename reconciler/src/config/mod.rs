@@ -2,6 +2,7 @@
 //!
 //! Reads flags and `MINIK8S_*`; checks all that can be checked without looking at the world.
 
+mod log;
 mod repo;
 mod sources;
 
@@ -13,12 +14,13 @@ use std::time::Duration;
 
 use clap::Args;
 use ipnet::Ipv4Net;
+use schema::store::etcd::Access;
 
 use crate::controllers::Settings;
 use crate::git::SourceConfig;
-use crate::logging::LogArgs;
 use crate::webhooks::{WebhookArgs, WebhookConfig};
 
+pub use log::{LogArgs, LogFormat};
 pub use repo::RepoArgs;
 pub use sources::read_sources;
 
@@ -51,6 +53,12 @@ pub struct ServeArgs {
     /// etcd's client addresses
     #[arg(long, env = "MINIK8S_ETCD", value_name = "URL", default_value = DEFAULT_ETCD, value_delimiter = ',')]
     pub etcd: Vec<String>,
+    /// User at etcd, where its authentication is on
+    #[arg(long, env = "MINIK8S_ETCD_USER", value_name = "NAME", requires = "etcd_password_file")]
+    pub etcd_user: Option<String>,
+    /// File with that user's password
+    #[arg(long, env = "MINIK8S_ETCD_PASSWORD_FILE", value_name = "FILE", requires = "etcd_user")]
+    pub etcd_password_file: Option<PathBuf>,
     /// Directory for the mirror of the repository and other state
     #[arg(long, env = "MINIK8S_STATE_DIR", value_name = "DIR", default_value = DEFAULT_STATE_DIR)]
     pub state_dir: PathBuf,
@@ -82,8 +90,8 @@ pub struct ServeArgs {
 pub struct ServeConfig {
     /// The repositories, at least one; no two of one name.
     pub sources: Vec<SourceConfig>,
-    /// etcd's client addresses, at least one.
-    pub etcd: Vec<String>,
+    /// etcd.
+    pub etcd: Access,
     /// Directory below which this daemon keeps `reconciler/`.
     pub state_dir: PathBuf,
     /// Address of the API.
@@ -148,7 +156,7 @@ impl TryFrom<ServeArgs> for ServeConfig {
         let names: BTreeSet<String> = sources.iter().map(|source| source.name.clone()).collect();
         Ok(Self {
             sources,
-            etcd: endpoints(args.etcd)?,
+            etcd: Access::new(endpoints(args.etcd)?, args.etcd_user, args.etcd_password_file),
             state_dir: absolute(&args.state_dir)?,
             listen: args.listen,
             advertise: args.advertise.as_deref().map(advertise).transpose()?,
@@ -308,7 +316,7 @@ mod tests {
         let config = config(&["--name", "r1"]).unwrap();
         assert_eq!(config.sources, [SourceConfig::branch("main", "/srv/cluster.git", "main")]);
         assert_eq!(config.settings.sources, BTreeSet::from(["main".to_owned()]));
-        assert_eq!(config.etcd, ["http://127.0.0.1:7079"]);
+        assert_eq!(config.etcd, Access::anonymous(&["http://127.0.0.1:7079".to_owned()]));
         assert_eq!(config.listen.to_string(), "127.0.0.1:7070");
         assert_eq!(config.own_dir(), Path::new("/var/lib/minik8s/reconciler"));
         assert_eq!(config.settings.cluster_cidr.to_string(), "10.244.0.0/16");

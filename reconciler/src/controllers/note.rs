@@ -155,13 +155,14 @@ impl Note {
 /// Kind, namespace and name of what a key of a controller speaks of.
 pub(super) fn subject(key: &Key) -> (&'static str, String, String) {
     match key {
-        Key::Object(object) => (object.kind.as_str(), object.namespace.clone(), object.name.clone()),
+        Key::Object(object) | Key::Scale(object) => {
+            (object.kind.as_str(), object.namespace.clone(), object.name.clone())
+        }
         Key::Pod(pod) | Key::Binding(_, pod) | Key::PodStatus(_, pod) => {
             ("Pod", pod.namespace.clone(), pod.name.clone())
         }
         Key::Service(id) => ("Service", id.namespace.clone(), id.name.clone()),
         Key::Route(id) => ("Dns", id.namespace.clone(), id.name.clone()),
-        Key::Scale(id) => ("Scale", id.namespace.clone(), id.name.clone()),
         Key::Node(node)
         | Key::Settled(node)
         | Key::Subnet(node)
@@ -170,8 +171,8 @@ pub(super) fn subject(key: &Key) -> (&'static str, String, String) {
         | Key::Rules(node) => ("Node", String::new(), node.clone()),
         Key::Source(source) | Key::Revision(source, _) => ("Source", String::new(), source.clone()),
         Key::Leader => ("Leader", String::new(), "leader".to_owned()),
-        Key::Delivery(id) => ("Delivery", String::new(), id.clone()),
-        Key::Event(namespace, id) => ("Event", namespace.clone(), id.clone()),
+        Key::Request(id) | Key::Answer(id) => ("Delivery", String::new(), id.clone()),
+        Key::Event(_, namespace, id) => ("Event", namespace.clone(), id.clone()),
     }
 }
 

@@ -15,7 +15,7 @@ const FAR_AWAY: [IpAddr; 2] =
 /// Who stands for election, and where agents may find it.
 pub(super) fn standing(config: &ServeConfig) -> Standing {
     let api = config.advertise.clone().or_else(|| {
-        let own = published(config.listen, &config.etcd, way_to)?;
+        let own = published(config.listen, &config.etcd.endpoints, way_to)?;
         Some(format!("http://{}", SocketAddr::new(own, config.listen.port())))
     });
     match &api {

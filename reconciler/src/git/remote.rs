@@ -12,10 +12,11 @@ use std::convert::Infallible;
 use std::panic;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
 
 use git2::Oid;
+use schema::control::lock;
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use tokio::time::Instant;
 
@@ -116,7 +117,7 @@ impl Remote {
 
     fn begun(&self) -> MutexGuard<'_, Option<Instant>> {
         // Nothing panics while it is held; if something did, a moment is still a moment.
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.begun)
     }
 
     async fn on_a_thread(

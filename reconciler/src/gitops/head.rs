@@ -12,10 +12,9 @@ use git2::Oid;
 use schema::records::PlanRecord;
 
 use super::load::Manifests;
-use super::plan::Situation;
 use super::prune::Lineage;
 use super::read::{Loaded, read_commit, read_lineage};
-use super::reviewed;
+use super::reviewed::{self, Begun};
 use super::truncated::{self, Homes};
 use crate::blobs::BlobStore;
 use crate::git::{GitError, Remote, SourceConfig};
@@ -119,7 +118,7 @@ impl Head {
     /// commit before.
     pub(super) async fn plan_record(
         &self,
-        begun: Situation,
+        begun: Begun,
         applied: Option<String>,
     ) -> Option<Result<PlanRecord, GitError>> {
         let loaded = self.loaded.clone()?;

@@ -1,7 +1,7 @@
 //! The revisions of a source: the next number, what is too old, the last that was whole. Pure.
 
 use schema::records::Revision;
-use schema::snapshot::Table;
+use schema::snapshot::{Table, Versioned};
 
 /// So many revisions of a source are kept.
 pub const KEPT: usize = 100;
@@ -12,10 +12,13 @@ pub fn next_sequence(revisions: &Table<(String, u64), Revision>, source: &str, l
     newest.max(last) + 1
 }
 
-/// Revisions to remove when one more is written, at most `max` of them.
-pub fn expired(revisions: &Table<(String, u64), Revision>, source: &str, max: usize) -> Vec<u64> {
+/// Revisions to remove when one more is written, at most `max` of them, each with its last write.
+pub fn expired(revisions: &Table<(String, u64), Revision>, source: &str, max: usize) -> Vec<(u64, i64)> {
     let surplus = (of(revisions, source).count() + 1).saturating_sub(KEPT);
-    of(revisions, source).take(surplus.min(max)).map(|(sequence, _)| sequence).collect()
+    of(revisions, source)
+        .take(surplus.min(max))
+        .map(|(sequence, entry)| (sequence, entry.mod_revision))
+        .collect()
 }
 
 /// The newest commit whose removals were all done.
@@ -39,15 +42,15 @@ fn newest(
     is_it: impl Fn(&Revision) -> bool,
 ) -> Option<String> {
     let mut newest = of(revisions, source).rev();
-    newest.find(|(_, revision)| is_it(revision)).map(|(_, revision)| revision.commit.clone())
+    newest.find(|(_, entry)| is_it(&entry.value)).map(|(_, entry)| entry.value.commit.clone())
 }
 
 fn of<'a>(
     revisions: &'a Table<(String, u64), Revision>,
     source: &str,
-) -> impl DoubleEndedIterator<Item = (u64, &'a Revision)> + use<'a> {
+) -> impl DoubleEndedIterator<Item = (u64, &'a Versioned<Revision>)> + use<'a> {
     let range = (source.to_owned(), 0)..=(source.to_owned(), u64::MAX);
-    revisions.range(range).map(|((_, sequence), revision)| (*sequence, &revision.value))
+    revisions.range(range).map(|((_, sequence), revision)| (*sequence, &**revision))
 }
 
 #[cfg(test)]
@@ -56,7 +59,6 @@ mod tests {
 
     use jiff::Timestamp;
     use schema::records::{ChangeCounts, Verdict};
-    use schema::snapshot::Versioned;
 
     use super::*;
 
@@ -98,8 +100,8 @@ mod tests {
     #[test]
     fn the_newest_hundred_are_kept() {
         assert!(expired(&table(1..=99), "main", 50).is_empty());
-        assert_eq!(expired(&table(1..=100), "main", 50), [1]);
-        assert_eq!(expired(&table(1..=200), "main", 3), [1, 2, 3]);
+        assert_eq!(expired(&table(1..=100), "main", 50), [(1, 1)]);
+        assert_eq!(expired(&table(1..=200), "main", 3), [(1, 1), (2, 1), (3, 1)]);
     }
 
     #[test]

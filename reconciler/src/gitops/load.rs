@@ -242,25 +242,24 @@ type Parsed = (Arc<str>, Arc<ManifestFile>);
 /// A file and its bytes; none when it is too large.
 pub(super) type Blob = (Arc<str>, Option<Vec<u8>>);
 
-/// Reads the next files, so many that parsing them takes a bounded part of memory, and parses each as
-/// soon as it is read.
+/// Reads the next files, as many as keep the memory for parsing bounded, and parses them.
 fn read_batch(
     repository: &Repository,
     files: &mut std::vec::IntoIter<(Arc<str>, Oid)>,
     mut room: Option<&mut Room>,
 ) -> Result<Vec<Parsed>, ReadError> {
-    let (mut bytes, mut failure) = (0, None);
-    let expected = files.len();
-    let feed = std::iter::from_fn(|| {
-        let (path, id) = if bytes < BATCH_MIN_BYTES { files.next()? } else { return None };
-        let blob = git::blob(repository, id).map_err(|error| failure = Some(error)).ok()?;
+    let (mut bytes, mut blobs) = (0, Vec::new());
+    while bytes < BATCH_MIN_BYTES
+        && let Some((path, id)) = files.next()
+    {
+        let blob = git::blob(repository, id)?;
         let size = blob.as_ref().map_or(0, Vec::len);
         bytes += size;
         let keeps = room.as_deref_mut().is_some_and(|room| room.take(size));
-        Some(((path, blob), keeps))
-    });
-    let read = spread(expected, feed, |(blob, keeps): (Blob, bool)| match &blob {
-        (path, Some(bytes)) if keeps => {
+        blobs.push(((path, blob), keeps));
+    }
+    let read = spread(&blobs, |(blob, keeps): &(Blob, bool)| match blob {
+        (path, Some(bytes)) if *keeps => {
             let (loaded, layout) = load_file_with_layout(path, bytes);
             ((Arc::clone(path), Arc::new(parsed(loaded))), Some(layout))
         }
@@ -272,13 +271,12 @@ fn read_batch(
         }
         file
     };
-    let files = read.into_iter().map(keep).collect();
-    failure.map_or(Ok(files), |error| Err(error.into()))
+    Ok(read.into_iter().map(keep).collect())
 }
 
 /// Parses on all cores when that pays.
 pub(super) fn parse_all(files: &[Blob]) -> Vec<Parsed> {
-    spread(files.len(), files.iter(), parse_one)
+    spread(files, parse_one)
 }
 
 fn parse_one((path, bytes): &Blob) -> Parsed {

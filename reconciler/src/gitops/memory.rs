@@ -5,9 +5,10 @@
 //! new cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 
+use schema::control::DiskRecord;
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::snapshot::Table;
@@ -19,7 +20,7 @@ use super::prune::{Prune, is_protected};
 
 /// The file, and what of it is needed all the time.
 pub(super) struct Memory {
-    path: PathBuf,
+    disk: DiskRecord,
     /// Digest of what was last written.
     written: Option<[u8; 32]>,
     /// What that was made of.
@@ -69,7 +70,7 @@ impl Memory {
     pub(super) fn new(state_dir: &Path, source: &str) -> Self {
         let path = state_dir.join("reconciler").join("owned").join(format!("{source}.json"));
         Self {
-            path,
+            disk: DiskRecord::new(path),
             written: None,
             made_of: None,
             is_read: false,
@@ -89,12 +90,14 @@ impl Memory {
         if self.is_read && !is_new {
             return Ok(());
         }
-        let record = match tokio::fs::read(&self.path).await {
-            Ok(bytes) => serde_json::from_slice::<Record>(&bytes).unwrap_or_else(|error| {
-                tracing::warn!(path = %self.path.display(), %error, "what the source owned can't be read");
+        let disk = self.disk.clone();
+        let read = tokio::task::spawn_blocking(move || disk.read::<Record>());
+        let record = match read.await.map_err(io::Error::other)? {
+            Ok(record) => record.unwrap_or_default(),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                tracing::warn!(path = %self.disk.path().display(), %error, "cannot read what the source owned");
                 Record::default()
-            }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Record::default(),
+            }
             Err(error) => return Err(error),
         };
         self.is_read = true;
@@ -126,9 +129,10 @@ impl Memory {
             return Ok(());
         }
         self.made_of = None;
-        let path = self.path.clone();
-        let write = move || write(&path, &bytes);
-        tokio::task::spawn_blocking(write).await.unwrap_or_else(|error| Err(io::Error::other(error)))?;
+        let disk = self.disk.clone();
+        tokio::task::spawn_blocking(move || disk.write_bytes(&bytes))
+            .await
+            .unwrap_or_else(|error| Err(io::Error::other(error)))?;
         self.written = Some(digest);
         self.made_of = (!creates).then(|| self.made_of(situation));
         Ok(())
@@ -167,15 +171,4 @@ impl Memory {
         }
         record
     }
-}
-
-/// All of it or nothing.
-fn write(path: &Path, bytes: &[u8]) -> Result<(), io::Error> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(bytes)?;
-    file.as_file().sync_all()?;
-    file.persist(path)?;
-    Ok(())
 }

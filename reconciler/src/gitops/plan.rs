@@ -252,8 +252,7 @@ pub fn plan(situation: &Situation) -> SyncPlan {
     let holds = |found: &Found<'_, '_>| matches!(removals(situation, found).prune, Prune::Held { .. });
     let checked = check(&situation.source, &situation.manifests, &situation.live, holds);
     let mut plan = SyncPlan::default();
-    let wanted = checked.wanted.iter();
-    let steps = spread(wanted.len(), wanted, |(object, claim)| put(situation, object, claim));
+    let steps = spread(&checked.wanted, |(object, claim)| put(situation, object, claim));
     plan.unchanged = steps.iter().filter(|step| step.is_none()).count() as u64;
     plan.steps = steps.into_iter().flatten().collect();
     plan_removals(situation, &checked, &mut plan);

@@ -56,8 +56,11 @@ impl Place<'_> {
             let key = Key::Revision(name.clone(), revision.sequence).to_string();
             guards.push(Guard::Absent(key.clone()));
             ops.push(Op::put(key, codec::encode(&bounds::revision(revision.clone()))?));
-            let expired = history::expired(&self.snapshot.revisions, name, EXPIRED_PER_RUN_MAX);
-            ops.extend(expired.into_iter().map(|sequence| Op::delete(Key::Revision(name.clone(), sequence))));
+            for (sequence, at) in history::expired(&self.snapshot.revisions, name, EXPIRED_PER_RUN_MAX) {
+                let key = Key::Revision(name.clone(), sequence).to_string();
+                guards.push(Guard::ModRevision(key.clone(), at));
+                ops.push(Op::delete(key));
+            }
         }
         match apply::guarded(self.store, self.fence, guards, ops).await? {
             Some(at) => Ok(at),

@@ -8,11 +8,14 @@
 use std::sync::Arc;
 
 use git2::{Commit, MergeOptions, Oid, Repository};
+use schema::meta::ObjectRef;
+use schema::object::Object;
 use schema::records::PlanRecord;
+use schema::snapshot::Table;
 
 use super::check::homes_in_question;
 use super::offline::objects_of;
-use super::plan::{Situation, plan};
+use super::plan::{Situation, SyncPlan, plan};
 use super::prune::Lineage;
 use super::read::{Loaded, read_unchecked};
 use super::review::{Digest, same_hash, short_hash};
@@ -20,27 +23,34 @@ use super::status::short;
 use super::truncated;
 use crate::git::{self, GitError, Mirror, Relation};
 
-/// So many commits that are applied at once are looked at.
+/// How many commits that are applied at once are looked at.
 const LINE_MAX: usize = 50;
 
-/// What a source's newest commit was begun with.
+/// The first plan of a source's newest commit.
 #[derive(Debug, Default)]
 pub(super) struct Planned {
-    first: Option<(Oid, Situation)>,
+    first: Option<(Oid, Begun)>,
+}
+
+/// A plan, and what was live when it was made.
+#[derive(Debug, Clone)]
+pub(super) struct Begun {
+    plan: Digest,
+    live: Table<ObjectRef, Object>,
 }
 
 impl Planned {
-    /// Keeps what was there before a commit: after a conflict, or while objects wait for others, a
-    /// later plan is only what is left.
-    pub(super) fn begin(&mut self, commit: Oid, situation: &Situation) {
+    /// Keeps the first plan of a commit: after a conflict, or while objects wait for others, a later plan
+    /// is only what is left.
+    pub(super) fn begin(&mut self, commit: Oid, plan: &SyncPlan, live: &Table<ObjectRef, Object>) {
         if self.first.as_ref().is_none_or(|(known, _)| *known != commit) {
-            self.first = Some((commit, situation.clone()));
+            self.first = Some((commit, Begun { plan: Digest::of(plan, live), live: live.clone() }));
         }
     }
 
-    /// What `commit` was begun with.
-    pub(super) fn of(&self, commit: Oid) -> Option<&Situation> {
-        self.first.as_ref().filter(|(known, _)| *known == commit).map(|(_, situation)| situation)
+    /// The first plan of `commit`.
+    pub(super) fn of(&self, commit: Oid) -> Option<Begun> {
+        self.first.as_ref().filter(|(known, _)| *known == commit).map(|(_, begun)| begun.clone())
     }
 }
 
@@ -50,10 +60,10 @@ pub(super) fn record(
     mirror: &Mirror,
     source: &str,
     loaded: &Loaded,
-    begun: &Situation,
+    begun: &Begun,
     applied: Option<&str>,
 ) -> Result<PlanRecord, GitError> {
-    let planned = Digest::of(&plan(begun), &begun.live);
+    let planned = &begun.plan;
     let hash = planned.hash();
     let unknown = |why: String| PlanRecord { hash: hash.clone(), reviewed: None, matches: None, why };
     let Some(applied) = applied else {
@@ -89,7 +99,7 @@ pub(super) fn record(
         return Ok(PlanRecord { hash, reviewed, matches: None, why });
     }
     let since = (line.len() > 1).then_some(applied);
-    let why = why(&planned, &from_git, other_trailer.as_deref(), since);
+    let why = why(planned, &from_git, other_trailer.as_deref(), since);
     Ok(PlanRecord { hash, reviewed, matches: Some(false), why })
 }
 
@@ -237,7 +247,7 @@ fn is_read(path: &[u8], folder: &str) -> bool {
 }
 
 /// Something of the commit was written before `begun`: by a run that ended, or by another leader.
-fn began_before(source: &str, loaded: &Loaded, begun: &Situation) -> bool {
+fn began_before(source: &str, loaded: &Loaded, begun: &Begun) -> bool {
     begun.live.values().any(|live| {
         let provenance = &live.value.provenance;
         provenance.source == source && provenance.commit == loaded.commit.id
@@ -263,7 +273,7 @@ fn between(mirror: &Mirror, source: &str, before: Oid, after: &Loaded) -> Result
     let live = match read_unchecked(mirror, before, Some(after), None) {
         Ok(before) => objects_of(source, &before.commit, &before.manifests).0,
         // The source's folder begins with this commit.
-        Err(GitError::PathNotFound { .. }) => schema::snapshot::Table::new(),
+        Err(GitError::PathNotFound { .. }) => Table::new(),
         Err(other) => return Err(other),
     };
     let before = before.to_string();

@@ -26,6 +26,7 @@ use schema::store::reflector::SnapshotReader;
 use schema::store::{SharedStore, newest_revision};
 
 use super::apply::{self, Applied, Stopped};
+use super::check::homes_in_question;
 use super::gate::gate;
 use super::head::Head;
 use super::history;
@@ -36,7 +37,6 @@ use super::record::{Place, RecordError, tell, tell_overdue, tell_unkept};
 use super::reviewed::Planned;
 use super::status::{self, Problem, Run, short};
 use super::truncated;
-use super::undeclared::Undeclared;
 use crate::git::{GitError, SourceConfig};
 
 /// How long a run waits to see its own last writes.
@@ -49,7 +49,6 @@ pub struct SourceLoop {
     config: Arc<SourceConfig>,
     head: Head,
     memory: Memory,
-    undeclared: Undeclared,
     store: SharedStore,
     snapshot: SnapshotReader,
     fence: FenceReader,
@@ -156,7 +155,6 @@ impl SourceLoop {
             config,
             head,
             memory,
-            undeclared: Undeclared::default(),
             store,
             snapshot,
             fence,
@@ -242,8 +240,7 @@ impl SourceLoop {
     ) -> Result<Option<Situation>, GitError> {
         let Some(loaded) = self.head.loaded() else { return Ok(None) };
         let source = &self.config.name;
-        self.undeclared.update(source, &loaded.manifests, &snapshot.objects);
-        let homes = self.undeclared.homes();
+        let homes = homes_in_question(source, &loaded.manifests, &snapshot.objects);
         let mut commits = truncated::commits(&homes);
         commits.extend(self.memory.lost.values().map(|kept| kept.commit.clone()));
         let base = history::base(&snapshot.revisions, source);
@@ -361,7 +358,6 @@ impl Loop for SourceLoop {
         let (Some(situation), Some(loaded)) = (&observed.situation, &observed.loaded) else {
             return Outcome { plan: None, ahead: None, applied: Applied::default() };
         };
-        self.planned.begin(loaded.head, situation);
         if !plan.steps.is_empty() {
             let steps = apply::summary(&plan.steps);
             tracing::info!(source = %self.config.name, commit = short(&loaded.commit.id), ?steps, "applying");
@@ -384,6 +380,7 @@ impl Loop for SourceLoop {
             }
         };
         let applied = apply::apply(&self.store, observed.fence, &plan.steps).await;
+        self.planned.begin(loaded.head, &plan, &situation.live);
         Outcome { plan: Some(plan), ahead, applied }
     }
 
@@ -484,7 +481,7 @@ impl SourceLoop {
 
     /// What was carried out beside what was reviewed; unknown if Git can't be read.
     async fn plan_record(&self, observed: &Observed) -> Option<PlanRecord> {
-        let begun = self.planned.of(observed.loaded.as_ref()?.head)?.clone();
+        let begun = self.planned.of(observed.loaded.as_ref()?.head)?;
         let before = observed.before(&self.config.name);
         let applied = before.and_then(|(status, _)| status.applied_commit.clone());
         let record = self.head.plan_record(begun, applied).await?;

@@ -1,7 +1,7 @@
 //! Receipts of webhooks and of `minik8s sync` as a person sees them.
 
 use jiff::Timestamp;
-use schema::records::{Delivery, DeliveryOutcome};
+use schema::records::{Delivery, DeliveryAnswer, DeliveryOutcome};
 use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +14,9 @@ pub struct DeliveryView {
     /// What was written down.
     #[serde(flatten)]
     pub delivery: Delivery,
+    /// What came of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<DeliveryAnswer>,
     /// Synced, Waiting or Ignored.
     pub status: String,
     /// What it waits for, or why it is ignored.
@@ -28,29 +31,31 @@ pub struct DeliveryView {
 /// All receipts, the newest first.
 pub fn deliveries(snapshot: &Snapshot, now: Timestamp) -> Vec<DeliveryView> {
     let mut all: Vec<DeliveryView> =
-        snapshot.deliveries.values().map(|known| view(snapshot, &known.value, now)).collect();
+        snapshot.requests.values().map(|known| view(snapshot, &known.value, now)).collect();
     all.sort_by(|a, b| (b.delivery.last_at(), &b.delivery.id).cmp(&(a.delivery.last_at(), &a.delivery.id)));
     all
 }
 
 /// One receipt by its id.
 pub fn delivery(snapshot: &Snapshot, id: &str, now: Timestamp) -> Option<DeliveryView> {
-    snapshot.deliveries.get(id).map(|known| view(snapshot, &known.value, now))
+    snapshot.requests.get(id).map(|known| view(snapshot, &known.value, now))
 }
 
 fn view(snapshot: &Snapshot, delivery: &Delivery, now: Timestamp) -> DeliveryView {
-    let (status, why) = match (&delivery.outcome, &delivery.answer) {
+    let answer = snapshot.answer_to(&delivery.id);
+    let (status, why) = match (&delivery.outcome, answer) {
         (DeliveryOutcome::Ignored { why }, _) => ("Ignored", why.clone()),
         (DeliveryOutcome::Accepted, Some(_)) => ("Synced", String::new()),
         (DeliveryOutcome::Accepted, None) => ("Waiting", waits_for(snapshot, delivery)),
     };
-    let took = delivery.answer.as_ref().map(|answer| answer.at.duration_since(delivery.last_at()));
+    let took = answer.map(|answer| answer.at.duration_since(delivery.last_at()));
     DeliveryView {
         status: status.to_owned(),
         why,
         took_ms: took.map(|took| u64::try_from(took.as_millis()).unwrap_or_default()),
         age: age(delivery.last_at(), now),
         delivery: delivery.clone(),
+        answer: answer.cloned(),
     }
 }
 
@@ -67,7 +72,7 @@ fn waits_for(snapshot: &Snapshot, delivery: &Delivery) -> String {
 #[cfg(test)]
 mod tests {
     use schema::keys::Key;
-    use schema::records::{DeliveryAnswer, Provider, SourceError, SourceErrorKind};
+    use schema::records::{Provider, SourceError, SourceErrorKind};
 
     use super::*;
     use crate::view::testing::{C1, at, snapshot};
@@ -88,20 +93,20 @@ mod tests {
             body: String::new(),
             by: "r0".to_owned(),
             outcome: DeliveryOutcome::Accepted,
-            answer: None,
         }
     }
 
     #[test]
     fn a_receipt_tells_what_it_waits_for_and_what_came_of_it() {
         let mut snapshot = snapshot();
-        let answer = DeliveryAnswer { at: at(12), commit: Some(C1.to_owned()) };
-        let synced = Delivery { answer: Some(answer), ..receipt("a", 10) };
+        let answer = DeliveryAnswer { request_revision: 9, at: at(12), commit: Some(C1.to_owned()) };
+        let synced = receipt("a", 10);
         let why = "another branch".to_owned();
         let ignored = Delivery { outcome: DeliveryOutcome::Ignored { why }, ..receipt("b", 20) };
         for delivery in [&synced, &ignored, &receipt("c", 30)] {
-            snapshot.put(&Key::Delivery(delivery.id.clone()), delivery, 9);
+            snapshot.put(&Key::Request(delivery.id.clone()), delivery, 9);
         }
+        snapshot.put(&Key::Answer("a".to_owned()), &answer, 10);
         let rows = |snapshot: &Snapshot| -> Vec<(String, String, Option<u64>)> {
             deliveries(snapshot, at(40)).into_iter().map(|row| (row.status, row.why, row.took_ms)).collect()
         };
@@ -119,5 +124,7 @@ mod tests {
         source.error = Some(SourceError { kind: SourceErrorKind::RemoteUnreachable, message, since: at(5) });
         snapshot.put(&Key::Source("main".to_owned()), &source, 10);
         assert_eq!(rows(&snapshot)[0].1, "no route to host");
+        snapshot.put(&Key::Request("a".to_owned()), &synced, 11);
+        assert_eq!(rows(&snapshot)[2].0, "Waiting", "one that came again has no answer yet");
     }
 }

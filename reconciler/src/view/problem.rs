@@ -16,11 +16,7 @@ pub struct Problem {
 
 /// The innermost cause, as a part of a sentence: `connection refused`.
 pub fn root_cause(error: &(dyn Error + 'static)) -> String {
-    let mut cause = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    let text = cause.to_string();
+    let text = schema::control::root_cause(error).to_string();
     let text = text.split(" (os error").next().unwrap_or(&text);
     let mut letters = text.chars();
     match letters.next() {

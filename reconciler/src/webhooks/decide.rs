@@ -3,27 +3,37 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use schema::keys::Key;
 use schema::records::{CLI_DELIVERIES_MAX, DELIVERIES_MAX, DELIVERY_ID_MAX, Delivery, Provider};
 use schema::snapshot::{Snapshot, Table};
 
-/// Most old receipts that one write removes with it.
+/// Most old requests, and most answers to requests that are gone, that one write removes with it.
 const REMOVED_MAX: usize = 100;
 
 /// What to do with a request.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Decision {
     /// It is new: write it, and remove the oldest.
-    Write { remove: Vec<String> },
-    /// It was there before under this id: that receipt counts it and waits for an answer again.
-    Repeat { id: String },
+    Write { remove: Vec<Key> },
+    /// It was there before: that one counts it and waits for an answer again.
+    Repeat(Delivery),
     /// The provider sent the very same delivery again: all is done already.
     Duplicate { id: String },
 }
 
-/// Decides on `new`, which has the id that [`id`] gives it.
-pub(super) fn decide(deliveries: &Table<String, Delivery>, new: &Delivery, has_own_id: bool) -> Decision {
-    if let Some(known) = deliveries.get(&new.id) {
-        return again(&known.value, new, has_own_id);
+/// Decides on `new`, which has the id that [`id`] gives it; `known` is the request of that id.
+pub(super) fn decide(
+    requests: &Table<String, Delivery>,
+    known: Option<&Delivery>,
+    new: &Delivery,
+    has_own_id: bool,
+) -> Decision {
+    if let Some(known) = known {
+        return match has_own_id && known.body == new.body {
+            true => Decision::Duplicate { id: new.id.clone() },
+            // Without an id of its own it may be another one that looks the same.
+            false => Decision::Repeat(repeated(known, new)),
+        };
     }
     // The provider's id is not signed: whoever heard a request once can send it again under any
     // other. Its body tells.
@@ -31,45 +41,34 @@ pub(super) fn decide(deliveries: &Table<String, Delivery>, new: &Delivery, has_o
     let is_copy = |known: &Delivery| {
         (known.provider, &known.source, &known.body) == (new.provider, &new.source, &new.body)
     };
-    let copy = deliveries.values().find(|known| copies_are_told && is_copy(&known.value));
+    let copy = requests.values().find(|known| copies_are_told && is_copy(&known.value));
     match copy {
-        Some(known) => Decision::Repeat { id: known.value.id.clone() },
-        None => Decision::Write { remove: oldest(deliveries, new.provider) },
+        Some(known) => Decision::Repeat(repeated(&known.value, new)),
+        None => Decision::Write { remove: oldest(requests, new.provider) },
     }
 }
 
-/// Decides on `new` when a receipt of its id is there.
-pub(super) fn again(known: &Delivery, new: &Delivery, has_own_id: bool) -> Decision {
-    let id = known.id.clone();
-    match has_own_id && known.body == new.body {
-        true => Decision::Duplicate { id },
-        // Without an id of its own it may be another one that looks the same.
-        false => Decision::Repeat { id },
-    }
-}
-
-/// The receipt of a request that came again.
-pub(super) fn repeated(known: &Delivery, new: &Delivery) -> Delivery {
+/// A request that came again.
+fn repeated(known: &Delivery, new: &Delivery) -> Delivery {
     Delivery {
         repeated_at: Some(new.received_at),
         repeats: known.repeats.saturating_add(1),
         by: new.by.clone(),
         peer: new.peer.clone(),
-        answer: None,
         ..known.clone()
     }
 }
 
-/// The oldest receipts, so many that one more of `provider` fits. Those of webhooks and those of the
+/// The oldest requests, as many as must go for one more of `provider`. Those of webhooks and those of the
 /// command line are counted apart.
-fn oldest(deliveries: &Table<String, Delivery>, provider: Provider) -> Vec<String> {
+fn oldest(requests: &Table<String, Delivery>, provider: Provider) -> Vec<Key> {
     let is_cli = |provider| provider == Provider::Cli;
     let limit = if is_cli(provider) { CLI_DELIVERIES_MAX } else { DELIVERIES_MAX };
-    let alike = deliveries.iter().filter(|(_, known)| is_cli(known.value.provider) == is_cli(provider));
+    let alike = requests.iter().filter(|(_, known)| is_cli(known.value.provider) == is_cli(provider));
     let mut alike: Vec<(Timestamp, &String)> = alike.map(|(id, known)| (known.value.last_at(), id)).collect();
     let over = (alike.len() + 1).saturating_sub(limit);
     alike.sort_unstable();
-    alike.into_iter().take(over.min(REMOVED_MAX)).map(|(_, id)| id.clone()).collect()
+    alike.into_iter().take(over.min(REMOVED_MAX)).map(|(_, id)| Key::Request(id.clone())).collect()
 }
 
 /// The id of a request's receipt: source, provider, and the provider's id; without one, its body
@@ -98,7 +97,7 @@ pub(super) struct Look {
     pub(super) wrote: bool,
 }
 
-/// Receipts that wait, by id: the revision of their last write, and when this process saw them.
+/// Requests that wait, by id: the revision of their last write, and when this process saw them.
 pub(super) type Waiting = BTreeMap<String, (i64, Timestamp)>;
 
 /// Takes in what waits in the snapshot at `now`. Gives the sources to look at because of what was not
@@ -110,10 +109,11 @@ pub(super) fn notice(
     now: Timestamp,
 ) -> Vec<String> {
     let mut sources = Vec::new();
-    waiting.retain(|id, _| snapshot.deliveries.get(id).is_some_and(|known| known.value.waits()));
-    for (id, known) in snapshot.deliveries.iter().filter(|(_, known)| known.value.waits()) {
+    let mut before = std::mem::take(waiting);
+    for (id, known) in snapshot.waiting_requests() {
         let delivery = &known.value;
-        if waiting.get(id).is_some_and(|(revision, _)| *revision == known.mod_revision) {
+        if let Some(same) = before.remove(id).filter(|(revision, _)| *revision == known.mod_revision) {
+            waiting.insert(id.clone(), same);
             continue;
         }
         let own = delivery.by == identity;
@@ -126,7 +126,7 @@ pub(super) fn notice(
     sources
 }
 
-/// The receipts of `source` that a look answers: those seen before it began.
+/// The requests of `source` that a look answers: those seen before it began.
 pub(super) fn answered<'a>(
     waiting: &'a Waiting,
     snapshot: &'a Snapshot,
@@ -134,8 +134,14 @@ pub(super) fn answered<'a>(
     look: Look,
 ) -> impl Iterator<Item = (&'a Delivery, i64)> {
     waiting.iter().filter(move |(_, (_, seen))| *seen <= look.began).filter_map(move |(id, (revision, _))| {
-        let known = snapshot.deliveries.get(id)?;
+        let known = snapshot.requests.get(id)?;
         let same = known.mod_revision == *revision && known.value.source == source;
         same.then_some((&known.value, *revision))
     })
+}
+
+/// Answers to requests that are gone, with the revisions of their last writes.
+pub(super) fn orphans(snapshot: &Snapshot) -> Vec<(Key, i64)> {
+    let gone = snapshot.answers.iter().filter(|(id, _)| !snapshot.requests.contains_key(*id));
+    gone.take(REMOVED_MAX).map(|(id, answer)| (Key::Answer(id.clone()), answer.mod_revision)).collect()
 }

@@ -1,8 +1,8 @@
-//! The leader's side of the receipts: looks because of those that others took in, and answers all
+//! The leader's side of the requests: looks because of those that others took in, and answers all
 //! of them once it has looked.
 //!
-//! Reads `deliveries/` in the snapshot, the last run of each source's loop, `sources/<source>`;
-//! decides in `decide.rs`; writes the answers. It holds nothing that a new process would not find.
+//! Reads `requests/` in the snapshot, the last run of each source's loop, `sources/<source>`;
+//! decides in `decide.rs`; writes `answers/`. It holds nothing that a new process would not find.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +10,13 @@ use std::time::Duration;
 use futures::future::{pending, select_all};
 use jiff::{SignedDuration, Timestamp};
 use schema::codec::decode;
-use schema::control::LastRun;
+use schema::control::{LastRun, LastRunReader};
 use schema::keys::Key;
 use schema::records::{Delivery, DeliveryAnswer, SourceStatus};
 use schema::snapshot::Snapshot;
 use schema::store::election::{Fence, FenceReader};
 use schema::store::reflector::SnapshotReader;
 use schema::store::{Guard, SharedStore};
-use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -26,9 +25,6 @@ use super::intake::{Intake, SourceTarget};
 
 /// Least time between two passes.
 const PAUSE: Duration = Duration::from_millis(10);
-
-/// The last run of a source's loop.
-pub type LastRuns = watch::Receiver<Option<LastRun>>;
 
 /// What it stands on.
 pub struct Follower {
@@ -41,13 +37,13 @@ pub struct Follower {
     /// The target, for sources and receipts.
     pub intake: Arc<Intake>,
     /// The last run of each source's loop, in the order of the targets.
-    pub runs: Vec<LastRuns>,
+    pub runs: Vec<LastRunReader>,
     /// Name of this reconciler.
     pub identity: String,
 }
 
 impl Follower {
-    /// Follows the receipts until `shutdown`.
+    /// Follows the requests until `shutdown`.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let mut waiting = Waiting::new();
         // By source: a run that answers nothing, and is not asked again.
@@ -72,7 +68,7 @@ impl Follower {
                     if !answered.is_empty() && *said != Some(look.began) {
                         match self.commit_after(target, look).await {
                             Seen::Commit(commit) => {
-                                again |= !self.answer(fence, look, &commit, &answered).await;
+                                again |= !self.answer(&snapshot, fence, look, &commit, &answered).await;
                             }
                             Seen::Nothing => *said = Some(look.began),
                             Seen::Half => {
@@ -107,7 +103,8 @@ impl Follower {
 /// All that it reads is the same.
 fn is_same(before: &Snapshot, now: &Snapshot) -> bool {
     before.synced == now.synced
-        && before.deliveries.ptr_eq(&now.deliveries)
+        && before.requests.ptr_eq(&now.requests)
+        && before.answers.ptr_eq(&now.answers)
         && before.sources.ptr_eq(&now.sources)
 }
 
@@ -142,18 +139,27 @@ impl Follower {
     /// False: something kept an answer from being written.
     async fn answer(
         &self,
+        snapshot: &Snapshot,
         fence: Fence,
         look: Look,
         commit: &Option<String>,
         all: &[(&Delivery, i64)],
     ) -> bool {
+        let mut orphans = decide::orphans(snapshot);
         for (delivery, revision) in all {
-            let answer = DeliveryAnswer { at: look.over, commit: commit.clone() };
-            let delivery = Delivery { answer: Some(answer), ..(*delivery).clone() };
-            let key = Key::Delivery(delivery.id.clone()).to_string();
-            let guards = vec![fence.guard(), Guard::ModRevision(key, *revision)];
+            let answer =
+                DeliveryAnswer { request_revision: *revision, at: look.over, commit: commit.clone() };
+            let (request, key) = (Key::Request(delivery.id.clone()), Key::Answer(delivery.id.clone()));
+            let own = match snapshot.answers.get(&delivery.id) {
+                Some(former) => Guard::ModRevision(key.to_string(), former.mod_revision),
+                None => Guard::Absent(key.to_string()),
+            };
             // Repeated or answered meanwhile: then the next pass sees it as it is.
-            if let Err(error) = self.intake.receipts.write(&delivery, guards, &[]).await {
+            let mut guards = vec![fence.guard(), Guard::ModRevision(request.to_string(), *revision), own];
+            let remove = std::mem::take(&mut orphans);
+            guards.extend(remove.iter().map(|(key, at)| Guard::ModRevision(key.to_string(), *at)));
+            let remove: Vec<Key> = remove.into_iter().map(|(key, _)| key).collect();
+            if let Err(error) = self.intake.receipts.write(&key, &answer, guards, &remove).await {
                 tracing::debug!(%error, id = delivery.id, "an answer is not written down");
                 return false;
             }
@@ -163,7 +169,7 @@ impl Follower {
 }
 
 /// Returns when a loop has ended a run. Cancel-safe.
-async fn any_ran(runs: &mut [LastRuns]) {
+async fn any_ran(runs: &mut [LastRunReader]) {
     let changed = runs.iter_mut().map(|run| {
         Box::pin(async move {
             if run.changed().await.is_err() {

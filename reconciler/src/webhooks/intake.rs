@@ -6,9 +6,10 @@
 
 use jiff::Timestamp;
 use schema::control::Nudge;
+use schema::keys::Key;
 use schema::records::{Delivery, DeliveryOutcome, Provider};
+use schema::store::SharedStore;
 use schema::store::reflector::SnapshotReader;
-use schema::store::{Guard, SharedStore, TxnOutcome};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -17,9 +18,6 @@ use super::payload::{self, Hint};
 use super::provider::{EventKind, event_kind};
 use super::receipts::{ReceiptError, Receipts};
 use crate::git::Reference;
-
-/// Tries to count a repetition while others write the same receipt.
-const ATTEMPTS: u32 = 3;
 
 /// A source that can be asked for.
 #[derive(Debug, Clone)]
@@ -134,7 +132,11 @@ impl Intake {
             Ok(taken) => taken,
             Err(error) => {
                 tracing::warn!(%error, source = target.source, "a hook has no receipt");
-                let outcome = if new.waits() { Outcome::Accepted } else { Outcome::Ignored };
+                let outcome = if new.outcome == DeliveryOutcome::Accepted {
+                    Outcome::Accepted
+                } else {
+                    Outcome::Ignored
+                };
                 let note = format!("{error}; this reconciler looks all the same, if it leads");
                 Receipt { delivery: new.id.clone(), outcome, note: Some(note) }
             }
@@ -168,54 +170,42 @@ impl Intake {
             body: incoming.body,
             by: self.identity.clone(),
             outcome: ignored.map_or(DeliveryOutcome::Accepted, |why| DeliveryOutcome::Ignored { why }),
-            answer: None,
         };
         new.id = decide::id(&new, incoming.id.as_deref());
         new
     }
 
-    /// Writes the receipt, or counts the request at the one that is there.
+    /// Writes the request down, or counts it at the one that is there. Without a guard: of two that come at
+    /// the same moment the later one stands, and waits for its answer.
     async fn note(&self, new: &Delivery, has_own_id: bool) -> Result<Receipt, ReceiptError> {
-        let mut decision = decide::decide(&self.snapshot.current().deliveries, new, has_own_id);
-        for _ in 0..ATTEMPTS {
-            let (id, outcome) = match &decision {
-                Decision::Duplicate { id } => (id, Some(Outcome::Duplicate)),
-                Decision::Write { remove } => {
-                    let absent = Guard::Absent(schema::keys::Key::Delivery(new.id.clone()).to_string());
-                    let written = self.receipts.write(new, vec![absent], remove).await?;
-                    (&new.id, is_done(written).then_some(Outcome::Accepted))
-                }
-                Decision::Repeat { id } => (id, self.repeat(id, new).await?.then_some(Outcome::Repeated)),
-            };
-            if let Some(outcome) = outcome {
-                let outcome = if new.waits() { outcome } else { ignored(outcome) };
-                let note = match &new.outcome {
-                    DeliveryOutcome::Ignored { why } => Some(why.clone()),
-                    DeliveryOutcome::Accepted => None,
-                };
-                return Ok(Receipt { delivery: id.clone(), outcome, note });
+        let requests = &self.snapshot.current().requests;
+        let known = match requests.get(&new.id) {
+            Some(known) => Some(known.value.clone()),
+            // It may have come just now: etcd knows more than the snapshot.
+            None => self.receipts.read(&new.id).await?,
+        };
+        let (id, outcome) = match decide::decide(requests, known.as_ref(), new, has_own_id) {
+            Decision::Duplicate { id } => (id, Outcome::Duplicate),
+            Decision::Write { remove } => {
+                self.write(new, &remove).await?;
+                (new.id.clone(), Outcome::Accepted)
             }
-            // Someone else was faster; etcd knows more than the snapshot.
-            decision = match self.receipts.read(id).await? {
-                Some((known, _)) => decide::again(&known, new, has_own_id),
-                None => Decision::Write { remove: Vec::new() },
-            };
-        }
-        // Others count it at this moment, again and again: it is counted.
-        Ok(Receipt { delivery: new.id.clone(), outcome: Outcome::Repeated, note: None })
+            Decision::Repeat(request) => {
+                self.write(&request, &[]).await?;
+                (request.id, Outcome::Repeated)
+            }
+        };
+        let (outcome, note) = match &new.outcome {
+            DeliveryOutcome::Ignored { why } => (ignored(outcome), Some(why.clone())),
+            DeliveryOutcome::Accepted => (outcome, None),
+        };
+        Ok(Receipt { delivery: id, outcome, note })
     }
 
-    /// Counts a repetition. Not done if the receipt is gone or was written meanwhile.
-    async fn repeat(&self, id: &str, new: &Delivery) -> Result<bool, ReceiptError> {
-        let Some((known, revision)) = self.receipts.read(id).await? else { return Ok(false) };
-        let key = schema::keys::Key::Delivery(id.to_owned()).to_string();
-        let guards = vec![Guard::ModRevision(key, revision)];
-        Ok(is_done(self.receipts.write(&decide::repeated(&known, new), guards, &[]).await?))
+    async fn write(&self, request: &Delivery, remove: &[Key]) -> Result<(), ReceiptError> {
+        let key = Key::Request(request.id.clone());
+        self.receipts.write(&key, request, Vec::new(), remove).await.map(|_| ())
     }
-}
-
-fn is_done(outcome: TxnOutcome) -> bool {
-    matches!(outcome, TxnOutcome::Committed(_))
 }
 
 fn ignored(outcome: Outcome) -> Outcome {

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-pub use follow::{Follower, LastRuns};
+pub use follow::Follower;
 pub use intake::{IncomingDelivery, Intake, Outcome, Receipt, SourceTarget};
 pub use server::{Counts, HookCounts, Hooks, serve};
 use verify::{SECRET_FILE_BYTES_MAX, SecretError, Secrets};

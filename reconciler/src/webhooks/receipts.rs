@@ -1,4 +1,4 @@
-//! Writes `deliveries/`: receipts on a lease that all of an hour share.
+//! Writes `requests/` and `answers/` on a lease that all of an hour share.
 
 use std::time::Duration;
 
@@ -6,6 +6,7 @@ use schema::codec::{CodecError, decode, encode};
 use schema::keys::Key;
 use schema::records::Delivery;
 use schema::store::{Guard, LeaseId, Op, SharedStore, StoreError, TxnOutcome};
+use serde::Serialize;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
@@ -39,21 +40,22 @@ impl Receipts {
         Self { store, lease: std::sync::Arc::default() }
     }
 
-    /// Writes a receipt if the guards hold, and removes others with it.
+    /// Writes a key if the guards hold, and removes others with it.
     pub(super) async fn write(
         &self,
-        delivery: &Delivery,
+        key: &Key,
+        value: &impl Serialize,
         guards: Vec<Guard>,
-        remove: &[String],
+        remove: &[Key],
     ) -> Result<TxnOutcome, ReceiptError> {
-        let value = encode(delivery).map_err(ReceiptError::Encode)?;
-        let key = Key::Delivery(delivery.id.clone()).to_string();
+        let value = encode(value).map_err(ReceiptError::Encode)?;
+        let key = key.to_string();
         let written = timeout(WRITE_TIMEOUT, async {
             // A lease may end with an etcd that was made anew: then once more with a new one.
             for last in [false, true] {
                 let lease = self.lease().await?;
                 let put = Op::Put { key: key.clone(), value: value.clone().into(), lease: Some(lease) };
-                let removed = remove.iter().map(|id| Op::delete(Key::Delivery(id.clone())));
+                let removed = remove.iter().map(Op::delete);
                 let ops = std::iter::once(put).chain(removed).collect();
                 match self.store.txn(guards.clone(), ops).await {
                     Err(StoreError::LeaseLost(_)) if !last => *self.lease.lock().await = None,
@@ -65,12 +67,11 @@ impl Receipts {
         written.await.unwrap_or(Err(ReceiptError::Slow))
     }
 
-    /// A receipt as it is in etcd now, with the revision of its last write; none if there is none
-    /// that can be read.
-    pub(super) async fn read(&self, id: &str) -> Result<Option<(Delivery, i64)>, ReceiptError> {
-        let key = Key::Delivery(id.to_owned()).to_string();
+    /// A request as it is in etcd now; none if there is none that can be read.
+    pub(super) async fn read(&self, id: &str) -> Result<Option<Delivery>, ReceiptError> {
+        let key = Key::Request(id.to_owned()).to_string();
         let found = timeout(WRITE_TIMEOUT, self.store.get(&key)).await.map_err(|_| ReceiptError::Slow)??;
-        Ok(found.and_then(|found| Some((decode(&found.value).ok()?, found.mod_revision))))
+        Ok(found.and_then(|found| decode(&found.value).ok()))
     }
 
     async fn lease(&self) -> Result<LeaseId, StoreError> {

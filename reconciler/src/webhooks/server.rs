@@ -11,7 +11,7 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::BodyDataStream;
@@ -24,6 +24,7 @@ use futures::StreamExt as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use jiff::Timestamp;
+use schema::control::lock;
 use schema::records::Provider;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -391,7 +392,7 @@ impl Hooks {
 
     fn failures(&self) -> std::sync::MutexGuard<'_, Failures<Turn>> {
         // Nothing panics while it is held; if something did, the counts are still counts.
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.failures)
     }
 
     fn count_refused(&self, peer: IpAddr, refusal: &Refusal) {

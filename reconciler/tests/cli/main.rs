@@ -11,7 +11,7 @@ use futures::StreamExt;
 use reconciler::api::{ApiDeps, router};
 use reconciler::webhooks::{Intake, SourceTarget};
 use schema::control::Nudge;
-use schema::keys::prefix;
+use schema::keys::{Key, prefix};
 use schema::records::{Delivery, DeliveryAnswer};
 use schema::snapshot::{Change, Snapshot};
 use schema::store::memory::MemoryStore;
@@ -101,13 +101,15 @@ fn snapshot() -> Snapshot {
 
 /// Stands for the reflector and for whoever leads: every receipt is seen, and answered at once.
 async fn answer_all(mut snapshot: Snapshot, publisher: WorldPublisher, store: Arc<MemoryStore>) {
-    let mut changes = store.watch(prefix::DELIVERIES, 1).await.unwrap();
+    let mut changes = store.watch(prefix::REQUESTS, 1).await.unwrap();
     while let Some(Ok(batch)) = changes.next().await {
         for event in batch.events {
             let WatchEvent::Put(put) = event else { continue };
-            let mut delivery: Delivery = serde_json::from_slice(&put.value).unwrap();
-            delivery.answer = Some(DeliveryAnswer { at: delivery.received_at, commit: None });
-            snapshot.put(&put.key.parse().unwrap(), &delivery, put.mod_revision);
+            let request: Delivery = serde_json::from_slice(&put.value).unwrap();
+            let (request_revision, at) = (put.mod_revision, request.received_at);
+            let answer = DeliveryAnswer { request_revision, at, commit: None };
+            snapshot.put(&Key::Request(request.id.clone()), &request, request_revision);
+            snapshot.put(&Key::Answer(request.id), &answer, request_revision);
         }
         publisher.publish(snapshot.clone());
     }
@@ -127,7 +129,7 @@ async fn serve(snapshot: Snapshot) -> SocketAddr {
         hooks: None,
         snapshot,
         store,
-        last_sync: None,
+        loops: Default::default(),
         identity: "host-1".to_owned(),
         version: "9.9.9".to_owned(),
     };

@@ -40,6 +40,20 @@ pub struct LastRun {
     pub error: Option<String>,
     /// Why there was nothing to decide on.
     pub not_ready: Option<String>,
+    /// Runs since the start of the process, this one included.
+    pub runs: u64,
+    /// Those of them that failed.
+    pub failures: u64,
+}
+
+/// Where the last run is shown as it ends; none before the first.
+pub type LastRunReader = watch::Receiver<Option<LastRun>>;
+
+impl LastRun {
+    /// How long it took, in whole milliseconds.
+    pub fn took_ms(&self) -> u64 {
+        u64::try_from(self.took.as_millis()).unwrap_or(u64::MAX)
+    }
 }
 
 impl Driver {
@@ -59,7 +73,7 @@ impl Driver {
     ) {
         let mut pace = Pace::new(&self);
         let mut last_logged = LastLogged::default();
-        let mut number = 0_u64;
+        let (mut number, mut failures) = (0_u64, 0_u64);
         let mut tick_at = Instant::now();
         // A nudge is heard from here on; until then the loop rests, whatever comes.
         let mut rest_until = Instant::now();
@@ -77,7 +91,9 @@ impl Driver {
             number += 1;
             let span = tracing::info_span!("run", name = the_loop.name(), number);
             // Outside of the select: once begun, a run comes to its end.
-            let (record, next) = run_once(&mut the_loop).instrument(span).await;
+            let (mut record, next) = run_once(&mut the_loop).instrument(span).await;
+            failures += u64::from(record.error.is_some());
+            (record.runs, record.failures) = (number, failures);
             last_logged.log(the_loop.name(), &record);
             let wait = pace.wait(&record, next, rand::random());
             let ended_at = Instant::now();
@@ -97,6 +113,8 @@ async fn run_once<L: Loop>(the_loop: &mut L) -> (LastRun, Next) {
         did_something: false,
         error: None,
         not_ready: None,
+        runs: 0,
+        failures: 0,
     };
     let next = match steps(the_loop, &mut record).await {
         Ok(next) => next,
@@ -121,6 +139,7 @@ async fn steps<L: Loop>(the_loop: &mut L, record: &mut LastRun) -> Result<Next, 
     let observed_at = Instant::now();
     let plan = L::plan(&observed, record.started_at);
     let planned_at = Instant::now();
+    let again_at = plan.again_at();
     record.did_something = !plan.is_empty();
     if record.did_something {
         tracing::debug!(?plan, "planned");
@@ -135,7 +154,13 @@ async fn steps<L: Loop>(the_loop: &mut L, record: &mut LastRun) -> Result<Next, 
         report = ?acted_at.elapsed(),
         "ran"
     );
-    next
+    next.map(|next| match again_at {
+        None => next,
+        Some(at) => {
+            let left = Duration::try_from(at.duration_since(record.started_at)).unwrap_or_default();
+            next.within(left.saturating_sub(begun.elapsed()))
+        }
+    })
 }
 
 /// When to run next. Pure.

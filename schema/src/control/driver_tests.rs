@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
+use jiff::SignedDuration;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
@@ -22,17 +23,25 @@ struct Scripted {
 #[derive(Debug, Clone)]
 enum Do {
     Go(Next),
+    /// The plan asks to be made again so long after the run began.
+    Again(SignedDuration),
     Fail,
     Wait,
     Panic,
 }
 
 #[derive(Debug)]
-struct Nothing;
+struct Nothing {
+    again_at: Option<Timestamp>,
+}
 
 impl Plan for Nothing {
     fn is_empty(&self) -> bool {
         true
+    }
+
+    fn again_at(&self) -> Option<Timestamp> {
+        self.again_at
     }
 }
 
@@ -51,15 +60,19 @@ impl Loop for Scripted {
         let step = self.script[self.at.min(self.script.len() - 1)].clone();
         self.at += 1;
         match step {
-            Do::Go(_) => Ok(Observation::Ready(step)),
+            Do::Go(_) | Do::Again(_) => Ok(Observation::Ready(step)),
             Do::Wait => Ok(Observation::NotReady("nothing listed yet".into())),
             Do::Fail => Err(LoopError::new("reading the world", std::io::Error::other("no route"))),
             Do::Panic => panic!("a bug in the loop"),
         }
     }
 
-    fn plan(_: &Do, _: Timestamp) -> Nothing {
-        Nothing
+    fn plan(step: &Do, now: Timestamp) -> Nothing {
+        let again_at = match step {
+            Do::Again(wait) => Some(now + *wait),
+            _ => None,
+        };
+        Nothing { again_at }
     }
 
     async fn act(&mut self, _: &Do, _: Nothing) {
@@ -70,6 +83,7 @@ impl Loop for Scripted {
         self.finished.fetch_add(1, Ordering::SeqCst);
         match observed {
             Do::Go(next) => Ok(next),
+            Do::Again(_) => Ok(Next::After(Duration::from_secs(50))),
             _ => unreachable!("only Go is planned"),
         }
     }
@@ -137,6 +151,20 @@ async fn a_loop_may_ask_for_its_next_run_but_not_spin() {
     let third = rig.run_at().await;
     assert!(third - second >= PAUSE_MIN);
     assert!(rig.run_at().await - third <= Duration::from_millis(100_010), "later than its interval");
+}
+
+// Seen red with the time left counted from the end of the run.
+#[tokio::test(start_paused = true)]
+async fn a_plan_may_ask_to_be_made_again_and_the_sooner_of_two_waits_counts() {
+    let again = |seconds| Do::Again(SignedDuration::from_secs(seconds));
+    let mut rig = start(vec![again(12), again(-3), again(70), GO], Duration::from_secs(5));
+    let mut before = rig.run_at().await;
+    for (expected, why) in [(12, "of the plan"), (5, "it is over"), (55, "of the report, after five seconds")]
+    {
+        let at = rig.run_at().await;
+        assert_eq!((at - before).as_secs(), expected, "{why}");
+        before = at;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -251,6 +279,8 @@ fn the_same_trouble_is_remembered_until_it_changes() {
         did_something: false,
         error: Some("a".into()),
         not_ready: None,
+        runs: 1,
+        failures: 0,
     };
     last_logged.log("x", &record);
     assert_eq!(last_logged.error.as_deref(), Some("a"));

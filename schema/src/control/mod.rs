@@ -8,12 +8,25 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 
+pub mod disk_record;
 mod driver;
+mod errors;
+mod lock;
+pub mod logging;
 mod nudge;
+mod row;
+mod runs;
+mod runtime;
 pub mod shutdown;
 
-pub use driver::{Driver, LastRun};
+pub use disk_record::{DiskRecord, Fsync};
+pub use driver::{Driver, LastRun, LastRunReader};
+pub use errors::{causes, error_chain, root_cause};
+pub use lock::{FileLock, FileLocking, is_file_locked, lock, lock_file};
 pub use nudge::{Nudge, Nudged};
+pub use row::{Changes, Row};
+pub use runs::{LoopRuns, LoopStatus};
+pub use runtime::Runtime;
 
 /// One loop of a daemon.
 #[async_trait]
@@ -45,6 +58,11 @@ pub trait Loop: Send + 'static {
 pub trait Plan: Debug + Send {
     /// Nothing to do.
     fn is_empty(&self) -> bool;
+
+    /// When to plan again at the latest, although nothing will have changed by then: the end of a wait.
+    fn again_at(&self) -> Option<Timestamp> {
+        None
+    }
 }
 
 /// What a loop saw.
@@ -63,6 +81,16 @@ pub enum Next {
     Interval,
     /// After this long, if that is sooner than the interval.
     After(Duration),
+}
+
+impl Next {
+    /// This or after `wait`, whichever is sooner.
+    fn within(self, wait: Duration) -> Self {
+        match self {
+            Self::After(sooner) if sooner <= wait => self,
+            _ => Self::After(wait),
+        }
+    }
 }
 
 /// A run failed. The driver logs the chain once and backs off.
@@ -86,20 +114,4 @@ impl LoopError {
     pub fn message(context: impl Into<String>) -> Self {
         Self { context: context.into(), source: None }
     }
-}
-
-/// The error and all that is behind it, in one line. A cause that the text tells already, because
-/// the error's own words include it, is not told twice.
-pub fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let inner_text = inner.to_string();
-        if !text.contains(&inner_text) {
-            text.push_str(": ");
-            text.push_str(&inner_text);
-        }
-        cause = inner.source();
-    }
-    text
 }

@@ -1,7 +1,7 @@
-//! `deliveries/<id>`: receipts of webhooks and of `minik8s sync`.
+//! `requests/<id>`, webhooks and `minik8s sync`, and `answers/<id>`.
 //!
-//! Whoever took the request in writes the receipt; the leading reconciler adds the answer once it
-//! has looked at the repository after it. Both guard the write, and both put it on a lease.
+//! The reconciler that takes the request writes it down; the leading one answers once it has looked at the
+//! repository after it. Both keys are on leases.
 
 use std::fmt;
 
@@ -97,20 +97,12 @@ pub struct Delivery {
     pub by: String,
     /// What was decided when it came.
     pub outcome: DeliveryOutcome,
-    /// What came of it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub answer: Option<DeliveryAnswer>,
 }
 
 impl Delivery {
     /// When it came last.
     pub fn last_at(&self) -> Timestamp {
         self.repeated_at.unwrap_or(self.received_at)
-    }
-
-    /// It waits for a look at the repository.
-    pub fn waits(&self) -> bool {
-        self.outcome == DeliveryOutcome::Accepted && self.answer.is_none()
     }
 }
 
@@ -135,6 +127,8 @@ pub enum DeliveryOutcome {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeliveryAnswer {
+    /// The revision of the request that it answers. One that comes again waits anew.
+    pub request_revision: i64,
     /// When the look was over.
     pub at: Timestamp,
     /// The commit that is applied since; none before the first.
@@ -147,10 +141,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_receipt_reads_back_as_it_was_written_and_older_ones_need_no_new_fields() {
+    fn a_request_reads_back_as_it_was_written_and_older_ones_need_no_new_fields() {
         let text = r#"{"id":"d1","provider":"github","event":"push","source":"main","receivedAt":"2026-01-02T03:04:05Z","peer":"192.0.2.1","by":"r0","outcome":{"state":"accepted"}}"#;
         let delivery: Delivery = serde_json::from_str(text).unwrap();
-        assert!(delivery.waits());
+        assert_eq!(delivery.outcome, DeliveryOutcome::Accepted);
         assert_eq!(serde_json::to_string(&delivery).unwrap(), text);
     }
 

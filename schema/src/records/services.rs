@@ -1,4 +1,4 @@
-//! `services/<ns>/<name>`, `routes/<ns>/<name>` and `status/<node>/rules`.
+//! `services/<ns>/<name>`, `routes/<ns>/<name>` and `rules/<node>`.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;

@@ -1,4 +1,4 @@
-//! `status/<node>/usage`: what a node and its pods use.
+//! `usage/<node>`: what a node and its pods use.
 
 use std::collections::BTreeMap;
 

@@ -19,6 +19,8 @@ use crate::codec::encode;
 use crate::keys::Key;
 use crate::records::{Event, EventType};
 
+/// The reconciler in the keys of events; no node can be called so.
+pub const RECONCILER: &str = "_reconciler";
 /// Namespace in the key of events whose object has none.
 pub const CLUSTER_NAMESPACE: &str = "_cluster";
 
@@ -72,13 +74,20 @@ impl EventRecorder {
         Self { queue: None, reporter: "".into(), dropped: Arc::default() }
     }
 
-    /// A recorder that writes to `store` until `shutdown`, as `reporter`: `agent/<node>`,
-    /// `gitops`, `scheduler`. Its task is not a critical one: without it events are dropped.
-    pub fn spawn(store: SharedStore, reporter: impl Into<String>, shutdown: CancellationToken) -> Self {
+    /// A recorder that writes to `store` below `events/<key>/` until `shutdown`: a node's name, or
+    /// [`RECONCILER`]. `reporter` is for people: `agent/<node>`, `gitops`, `scheduler`. Its task is not a
+    /// critical one: without it events are dropped.
+    pub fn spawn(
+        store: SharedStore,
+        key: impl Into<String>,
+        reporter: impl Into<String>,
+        shutdown: CancellationToken,
+    ) -> Self {
+        let key = key.into();
         let (queue, events) = mpsc::channel(QUEUE);
         let dropped = Arc::new(AtomicU64::new(0));
         let writer =
-            EventWriter { store, lease: None, recent: Recent::default(), dropped: Arc::clone(&dropped) };
+            EventWriter { store, key, lease: None, recent: Recent::default(), dropped: Arc::clone(&dropped) };
         tokio::spawn(writer.run(events, shutdown));
         Self { queue: Some(queue), reporter: reporter.into().into(), dropped }
     }
@@ -127,6 +136,8 @@ fn shorten(message: &mut String) {
 /// The end of the queue that writes.
 struct EventWriter {
     store: SharedStore,
+    /// The reporter in the keys.
+    key: String,
     /// The lease of new events, and since when.
     lease: Option<(LeaseId, Instant)>,
     recent: Recent,
@@ -161,7 +172,7 @@ impl EventWriter {
     async fn write(&mut self, batch: &[Event]) {
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
         let keyed: Vec<(Key, &Event)> =
-            batch.iter().map(|event| (key_of(event, rand::random()), event)).collect();
+            batch.iter().map(|event| (key_of(&self.key, event, rand::random()), event)).collect();
         loop {
             // A second try after a lost answer writes the same keys once more: no harm.
             let Err(why) = self.try_write(&keyed).await else { return };
@@ -208,11 +219,11 @@ impl EventWriter {
     }
 }
 
-/// `events/<ns>/<time>-<random>`: sorts by time, two of one microsecond do not collide.
-fn key_of(event: &Event, random: u32) -> Key {
+/// The id is `<time>-<random>`: sorts by time, two of one microsecond do not collide.
+fn key_of(reporter: &str, event: &Event, random: u32) -> Key {
     let namespace = if event.namespace.is_empty() { CLUSTER_NAMESPACE } else { &event.namespace };
     let id = format!("{:016}-{random:08x}", event.time.as_microsecond());
-    Key::Event(namespace.to_owned(), id)
+    Key::Event(reporter.to_owned(), namespace.to_owned(), id)
 }
 
 /// Object, reason and message: what makes two events the same.

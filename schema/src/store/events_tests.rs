@@ -19,7 +19,7 @@ fn draft(name: &str, message: &str) -> EventDraft {
 
 fn recorder(store: &MemoryStore) -> (EventRecorder, CancellationToken) {
     let shutdown = CancellationToken::new();
-    (EventRecorder::spawn(Arc::new(store.clone()), "agent/n1", shutdown.clone()), shutdown)
+    (EventRecorder::spawn(Arc::new(store.clone()), "n1", "agent/n1", shutdown.clone()), shutdown)
 }
 
 async fn written(store: &MemoryStore) -> Vec<Event> {
@@ -54,8 +54,8 @@ async fn an_event_is_written_with_its_reporter_below_its_namespace() {
     assert_eq!((events[0].name.as_str(), events[0].reporter.as_str()), ("n1", "scheduler"));
     assert_eq!((events[1].name.as_str(), events[1].reporter.as_str()), ("web", "agent/n1"));
     let keys = store.list(prefix::EVENTS).await.unwrap().items;
-    assert!(keys[0].key.starts_with("/minik8s/events/_cluster/"), "{}", keys[0].key);
-    assert!(keys[1].key.starts_with("/minik8s/events/default/"), "{}", keys[1].key);
+    assert!(keys[0].key.starts_with("/minik8s/events/n1/_cluster/"), "{}", keys[0].key);
+    assert!(keys[1].key.starts_with("/minik8s/events/n1/default/"), "{}", keys[1].key);
     assert!(keys.iter().all(|item| item.key.parse::<Key>().is_ok()));
 }
 
@@ -158,8 +158,8 @@ fn keys_sort_by_time() {
         message: String::new(),
         reporter: String::new(),
     };
-    assert!(key_of(&at(999_999), u32::MAX).to_string() < key_of(&at(1_000_000), 0).to_string());
-    assert_eq!(key_of(&at(7), 255).to_string(), "/minik8s/events/ns/0000000000000007-000000ff");
+    assert!(key_of("n1", &at(999_999), u32::MAX).to_string() < key_of("n1", &at(1_000_000), 0).to_string());
+    assert_eq!(key_of("n1", &at(7), 255).to_string(), "/minik8s/events/n1/ns/0000000000000007-000000ff");
 }
 
 #[test]

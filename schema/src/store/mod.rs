@@ -18,6 +18,7 @@ pub mod etcd;
 pub mod events;
 pub mod memory;
 pub mod reflector;
+pub mod status_writer;
 
 /// A shared store.
 pub type SharedStore = Arc<dyn Store>;
@@ -145,6 +146,14 @@ pub enum StoreError {
     /// A request was refused or lost.
     #[error("etcd refused {act}: {message}")]
     Request {
+        /// Which request.
+        act: &'static str,
+        /// What it said.
+        message: String,
+    },
+    /// Nothing was done: etcd does not know who asks.
+    #[error("etcd refused {act}: {message}")]
+    Unauthenticated {
         /// Which request.
         act: &'static str,
         /// What it said.

@@ -11,16 +11,16 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../sample-repo")
 }
 
-/// Paths of all files from the root, without those that are broken on purpose.
+/// Paths of all files from the root.
 fn files() -> Vec<String> {
     fn collect(folder: &Path, below: &str, found: &mut Vec<String>) {
         for entry in std::fs::read_dir(folder).expect("the folder is there") {
             let entry = entry.expect("an entry");
             let path = format!("{below}{}", entry.file_name().to_str().expect("UTF-8"));
-            if !entry.file_type().expect("a type").is_dir() {
-                found.push(path);
-            } else if path != "broken" {
+            if entry.file_type().expect("a type").is_dir() {
                 collect(&entry.path(), &format!("{path}/"), found);
+            } else {
+                found.push(path);
             }
         }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use schema::store::SharedStore;
-use schema::store::etcd::EtcdStore;
+use schema::store::etcd::{Access, EtcdStore, Login};
 use tempfile::TempDir;
 
 /// Longest wait for anything in a test.
@@ -18,6 +18,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// An etcd of its own on loopback, killed (only its own pid) when dropped.
 pub(crate) struct PrivateEtcd {
     child: Child,
+    flags: &'static [&'static str],
     client_port: u16,
     peer_port: u16,
     data: PathBuf,
@@ -26,19 +27,39 @@ pub(crate) struct PrivateEtcd {
 
 impl PrivateEtcd {
     pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// With more flags.
+    pub(crate) fn start_with(flags: &'static [&'static str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
         let (client_port, peer_port) = (free_port(), free_port());
-        let child = spawn(&data, client_port, peer_port);
-        Self { child, client_port, peer_port, data, _dir: dir }
+        let child = spawn(&data, client_port, peer_port, flags);
+        Self { child, flags, client_port, peer_port, data, _dir: dir }
     }
 
     pub(crate) fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.client_port)
     }
 
+    pub(crate) fn access(&self, login: Option<Login>) -> Access {
+        Access { endpoints: vec![self.endpoint()], login }
+    }
+
+    /// Runs `etcdctl`.
+    pub(crate) fn ctl(&self, args: &[&str]) {
+        let output = Command::new("etcdctl")
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &self.endpoint()])
+            .args(args)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{args:?}: {output:?}");
+    }
+
     pub(crate) async fn connect(&self) -> EtcdStore {
-        EtcdStore::connect(&[self.endpoint()], PATIENCE).await.unwrap()
+        EtcdStore::connect(&self.access(None), PATIENCE).await.unwrap()
     }
 
     /// SIGKILL, and waits until it is gone.
@@ -49,7 +70,7 @@ impl PrivateEtcd {
 
     /// Starts it again on the same data and port.
     pub(crate) fn restart(&mut self) {
-        self.child = spawn(&self.data, self.client_port, self.peer_port);
+        self.child = spawn(&self.data, self.client_port, self.peer_port, self.flags);
     }
 
     /// Forgets all data; start it again with [`PrivateEtcd::restart`].
@@ -66,13 +87,7 @@ impl PrivateEtcd {
 
     /// Forgets the history up to `revision`, as an operator would.
     pub(crate) fn compact(&self, revision: i64) {
-        let endpoint = self.endpoint();
-        let output = Command::new("etcdctl")
-            .env("ETCDCTL_API", "3")
-            .args(["--endpoints", &endpoint, "compact", &revision.to_string()])
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{output:?}");
+        self.ctl(&["compact", &revision.to_string()]);
     }
 }
 
@@ -83,7 +98,7 @@ impl Drop for PrivateEtcd {
     }
 }
 
-fn spawn(data: &std::path::Path, client_port: u16, peer_port: u16) -> Child {
+fn spawn(data: &std::path::Path, client_port: u16, peer_port: u16, flags: &[&str]) -> Child {
     let client = format!("http://127.0.0.1:{client_port}");
     let peer = format!("http://127.0.0.1:{peer_port}");
     Command::new("etcd")
@@ -92,6 +107,7 @@ fn spawn(data: &std::path::Path, client_port: u16, peer_port: u16) -> Child {
         .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
         .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
         .args(["--initial-cluster", &format!("test={peer}")])
+        .args(flags)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()

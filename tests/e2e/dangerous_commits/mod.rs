@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 use harness::{Context, Daemon, Etcd, Result, Slot, ensure, eventually, http_post, minik8s_binary, secs};
 use schema::keys::{Key, prefix};
-use schema::records::{Delivery, SourceState, SourceStatus};
+use schema::records::{DeliveryAnswer, SourceState, SourceStatus};
 
 mod access;
 mod cases;
@@ -98,8 +98,10 @@ impl Stage {
         ensure!(asked.len() > 30, "only {} sources give answers", asked.len());
         for (site, id) in asked {
             eventually(&format!("{} is looked at", site.name), secs(PATIENCE_SECONDS), || {
-                let receipt: Delivery = self.etcd.value(Key::Delivery(id.clone()))?;
-                receipt.answer.context("no answer yet")
+                let request = self.etcd.key(Key::Request(id.clone()))?.context("no request")?;
+                let answer: DeliveryAnswer = self.etcd.value(Key::Answer(id.clone()))?;
+                ensure!(answer.request_revision == request.mod_revision, "no answer yet");
+                Ok(())
             })?;
         }
         Ok(())

@@ -9,11 +9,11 @@ use std::process::Stdio;
 use std::time::Duration;
 use std::{fs, io};
 
+use schema::control::DiskRecord;
 use tokio::process::Command;
 
 use super::plan::{DOMAINS_MAX, Former, Resolved, Split};
 use super::resolv::{self, Machine, RESOLVED_LIST};
-use crate::desired::replace;
 
 /// How systemd-resolved is asked and told.
 const RESOLVECTL: &str = "resolvectl";
@@ -29,13 +29,14 @@ const RESOLVECTL_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone)]
 pub struct MachineFiles {
     path: PathBuf,
-    kept: PathBuf,
+    kept: DiskRecord,
 }
 
 impl MachineFiles {
     /// The file at `path`; what it was is kept in the agent's directory.
     pub fn new(agent_dir: &Path, path: &Path) -> Self {
-        Self { path: path.to_owned(), kept: agent_dir.join("resolv-conf.json") }
+        let kept = DiskRecord::new(agent_dir.join("resolv-conf.json"));
+        Self { path: path.to_owned(), kept }
     }
 
     /// Path of the file.
@@ -57,14 +58,13 @@ impl MachineFiles {
     }
 
     fn former(&self) -> Option<Former> {
-        serde_json::from_slice(&fs::read(&self.kept).ok()?).ok()
+        self.kept.read().ok().flatten()
     }
 
     /// Keeps what was there, then writes.
     pub fn write(&self, keep: Option<&Former>, text: &str) -> io::Result<()> {
         if let Some(former) = keep {
-            let bytes = serde_json::to_vec(former).map_err(io::Error::other)?;
-            replace(&self.kept, &bytes).map_err(io::Error::other)?;
+            self.kept.write(former)?;
         }
         put(&self.path, text, None)
     }
@@ -77,10 +77,7 @@ impl MachineFiles {
 
     /// Keeps nothing any more.
     pub fn forget(&self) -> io::Result<()> {
-        match fs::remove_file(&self.kept) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
+        self.kept.remove()
     }
 
     /// For `reset`: brings back what was there, unless others have changed the file since; its path if it

@@ -16,7 +16,6 @@ use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
 use schema::records::{Subnet, dns_address};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 mod act;
 mod forward;
@@ -49,7 +48,7 @@ use crate::worlds::netlink::Netlink;
 pub const INTERVAL: Duration = Duration::from_secs(5);
 
 /// Between two builds of the zone: endpoints may change many times a second.
-const SPACING: Duration = Duration::from_millis(50);
+pub const SPACING: Duration = Duration::from_millis(50);
 
 /// What the loop is told once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -160,66 +159,36 @@ impl Loop for DnsLoop {
     }
 }
 
-/// Builds the zone anew with every change of what it follows from, until `shutdown`.
-pub async fn follow_zone(
+/// A step that builds the zone of what is known now.
+pub fn publish_zone(
     domain: Name,
-    mut subnet: watch::Receiver<Option<Subnet>>,
-    mut catalog: watch::Receiver<Arc<Catalog>>,
+    subnet: watch::Receiver<Option<Subnet>>,
+    catalog: watch::Receiver<Arc<Catalog>>,
     zones: watch::Sender<Arc<Zone>>,
-    shutdown: CancellationToken,
-) {
-    let run = async {
-        loop {
-            let range = subnet.borrow_and_update().clone();
-            let known = Arc::clone(&catalog.borrow_and_update());
-            if let Some(range) = range {
-                let settings = ZoneSettings::new(&domain, &range);
-                let built = tokio::task::spawn_blocking(move || Zone::build(&settings, &known)).await;
-                match built {
-                    Ok(zone) => drop(zones.send_replace(Arc::new(zone))),
-                    Err(error) => tracing::error!(%error, "the zone can't be built; the former one stays"),
-                }
-            }
-            tokio::time::sleep(SPACING).await;
-            // Cancel-safe: both only wait for a newer value.
-            let changed = tokio::select! {
-                changed = subnet.changed() => changed,
-                changed = catalog.changed() => changed,
-            };
-            if changed.is_err() {
-                // The writer ended; whoever watches over it ends the process.
-                std::future::pending::<()>().await;
-            }
+) -> impl Fn() + Send + Sync {
+    move || {
+        let known = Arc::clone(&catalog.borrow());
+        let range = subnet.borrow().clone();
+        if let Some(range) = range {
+            zones.send_replace(Arc::new(Zone::build(&ZoneSettings::new(&domain, &range), &known)));
         }
-    };
-    // Cancel-safe: a zone is published as a whole.
-    let _: Option<()> = shutdown.run_until_cancelled(run).await;
+    }
 }
 
-/// Publishes the hosts of Dns objects when others come or some go, until `shutdown`. A catalog changes with
-/// every endpoint, of which the machine's own resolver is not told.
-pub async fn follow_hosts(
-    mut catalog: watch::Receiver<Arc<Catalog>>,
+/// A step that publishes the hosts of Dns objects when others come or some go. A catalog changes with every
+/// endpoint, which the machine's own resolver need not know.
+pub fn publish_hosts(
+    catalog: watch::Receiver<Arc<Catalog>>,
     published: watch::Sender<BTreeSet<String>>,
-    shutdown: CancellationToken,
-) {
-    let run = async {
-        loop {
-            let now = hosts(&catalog.borrow_and_update());
-            published.send_if_modified(|there| {
-                let differs = *there != now;
-                *there = now;
-                differs
-            });
-            tokio::time::sleep(SPACING).await;
-            if catalog.changed().await.is_err() {
-                // The writer ended; whoever watches over it ends the process.
-                std::future::pending::<()>().await;
-            }
-        }
-    };
-    // Cancel-safe: a set is published as a whole.
-    let _: Option<()> = shutdown.run_until_cancelled(run).await;
+) -> impl FnMut() + Send {
+    move || {
+        let now = hosts(&catalog.borrow());
+        published.send_if_modified(|there| {
+            let differs = *there != now;
+            *there = now;
+            differs
+        });
+    }
 }
 
 /// The zone before anything is known: of the cluster's names none is denied.

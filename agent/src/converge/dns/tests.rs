@@ -193,8 +193,12 @@ fn with_hosts(hosts: &[&str], revision: i64) -> Arc<Catalog> {
 async fn only_another_set_of_hosts_is_worth_a_look() {
     let (catalogs, catalog) = watch::channel(with_hosts(&[], 1));
     let (hosts, mut read) = watch::channel(BTreeSet::new());
-    let shutdown = tokio_util::sync::CancellationToken::new();
-    let task = tokio::spawn(super::follow_hosts(catalog, hosts, shutdown.clone()));
+    let mut runtime = schema::control::Runtime::new();
+    let row = schema::control::Row::when_woken().wake_on(catalog.clone()).rest(super::SPACING);
+    runtime.follow("hosts", row, super::publish_hosts(catalog, hosts));
+    let (stop, stopped) = tokio::sync::oneshot::channel();
+    let stopped = Box::pin(async move { stopped.await.unwrap() });
+    let task = tokio::spawn(runtime.run_until(futures::stream::once(stopped)));
     for (now, news) in [
         (with_hosts(&["shop.example.com"], 2), true),
         (with_hosts(&["shop.example.com"], 3), false),
@@ -206,8 +210,8 @@ async fn only_another_set_of_hosts_is_worth_a_look() {
         assert_eq!(changed.is_ok(), news, "revision {}", now.revision);
         assert_eq!(*read.borrow_and_update(), super::hosts(&now));
     }
-    shutdown.cancel();
-    task.await.unwrap();
+    stop.send("stop").unwrap();
+    task.await.unwrap().unwrap();
 }
 
 #[test]

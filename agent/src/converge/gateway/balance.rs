@@ -7,8 +7,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use schema::control::lock;
 
 /// How long an endpoint that did not accept a connection is asked last: about as long as a connection
 /// that nobody answers takes twice, so that a node that is gone costs few requests their 2 s.
@@ -90,7 +92,7 @@ impl Balancer {
 
     fn book(&self) -> MutexGuard<'_, Book> {
         // Each change is whole before anything can panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

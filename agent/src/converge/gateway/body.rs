@@ -1,11 +1,12 @@
 //! Bodies that pass through, frame by frame, and what hangs on them.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use schema::control::lock;
 use tokio::time::Instant;
 
 /// For whom a request waits.
@@ -67,7 +68,7 @@ impl Progress {
 
     fn state(&self) -> MutexGuard<'_, State> {
         // Each change is whole before anything can panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

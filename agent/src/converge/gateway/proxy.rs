@@ -17,7 +17,7 @@ use hyper::{Method, Request, Response, StatusCode, Uri, Version};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{self, Client, ResponseFuture};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use schema::control::error_chain;
+use schema::control::{causes, error_chain};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout_at;
 use tokio_util::sync::CancellationToken;
@@ -120,8 +120,7 @@ impl Failed {
 /// The kernel gave the connection up because nothing came back any more.
 fn is_gone(error: &legacy::Error) -> bool {
     use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
-    let mut next = std::error::Error::source(error);
-    while let Some(error) = next {
+    for error in causes(error) {
         // What the client's connection died of is told as an error of the body.
         if error.downcast_ref().is_some_and(hyper::Error::is_user) {
             return false;
@@ -129,7 +128,6 @@ fn is_gone(error: &legacy::Error) -> bool {
         if let Some(error) = error.downcast_ref::<std::io::Error>() {
             return matches!(error.kind(), TimedOut | HostUnreachable | NetworkUnreachable);
         }
-        next = error.source();
     }
     false
 }

@@ -1,6 +1,10 @@
 //! Carries the plan of the node's network out: bridge, rules, connections. A step that fails hinders
 //! no other.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use super::checksums::{TRIALS_MAX, TrialResult, try_checksums};
 use super::plan::{NetworkPlan, Observed};
 use super::state::NetworkLoop;
 use super::tunnel::TunnelStep;
@@ -49,7 +53,10 @@ impl NetworkLoop {
         let mut failure = plan.tunnel_failure.clone();
         for step in &plan.tunnel {
             let result = match step {
-                TunnelStep::Link(tunnel) => self.tunnels.ensure_tunnel(tunnel).await.map(|_| ()),
+                TunnelStep::Link(tunnel) => {
+                    self.checksum_trials = TRIALS_MAX;
+                    self.tunnels.ensure_tunnel(tunnel).await.map(|_| ())
+                }
                 TunnelStep::Set(entry, _) => {
                     self.tunnels.set_tunnel_entry(&self.settings.names.tunnel, *entry).await
                 }
@@ -57,6 +64,10 @@ impl NetworkLoop {
                     self.tunnels.drop_tunnel_entry(&self.settings.names.tunnel, *entry).await
                 }
                 TunnelStep::Unlink(name) => self.tunnels.remove_tunnel(name).await.map(|_| ()),
+                TunnelStep::TryChecksums(asked) => {
+                    self.carry_out_trial(asked, outcome).await;
+                    Ok(())
+                }
             };
             match result {
                 Ok(()) => outcome.done.push(step.to_string()),
@@ -80,6 +91,23 @@ impl NetworkLoop {
             *there = vtep;
             differs
         });
+    }
+
+    async fn carry_out_trial(&mut self, asked: &BTreeMap<SocketAddr, String>, outcome: &mut Outcome) {
+        let tunnel = &self.settings.names.tunnel;
+        let verdict = try_checksums(&*self.tunnels, tunnel, asked).await;
+        self.checksum_trials = match &verdict {
+            Ok(TrialResult::Silence) => self.checksum_trials - 1,
+            _ => 0,
+        };
+        match verdict {
+            Ok(TrialResult::Sound | TrialResult::Silence) => {}
+            Ok(TrialResult::Computed(node)) => outcome.tolerated.push(format!(
+                "TCP through {tunnel} reaches node {node} only with checksums that the kernel computes; it \
+                 computes them from now on, which costs throughput (tx-checksum-ip-generic is off)"
+            )),
+            Err(error) => outcome.tolerated.push(format!("cannot try the checksums of {tunnel}: {error}")),
+        }
     }
 
     async fn change_rules(&mut self, observed: &Observed, plan: &NetworkPlan, outcome: &mut Outcome) {

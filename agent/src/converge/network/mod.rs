@@ -12,6 +12,7 @@ use schema::control::{Loop, LoopError, Next, Observation};
 use tokio::time::Instant;
 
 mod act;
+mod checksums;
 pub mod mtu;
 mod observe;
 pub mod plan;

@@ -77,15 +77,26 @@ impl NetworkLoop {
         let catalog = self.catalog.borrow_and_update().clone();
         let peers = (catalog.source != Source::Unknown).then(|| catalog.peers.clone());
         let is_always_wanted = self.settings.tunnel_without_peers;
+        let is_alone = peers.as_ref().is_none_or(BTreeMap::is_empty);
+        let is_untried = is_whole && !is_alone && self.is_untried(&tunnel.name).await.map_err(failed)?;
         Ok(Some(TunnelSeen {
             tunnel,
             is_there,
             is_whole,
             is_always_wanted,
+            is_untried,
             entries,
             own: subnet.cidr,
             peers,
         }))
+    }
+
+    /// Whether the tunnel is still to be tried; it is not where the kernel computes already.
+    async fn is_untried(&mut self, tunnel: &str) -> Result<bool, NetlinkError> {
+        if self.checksum_trials > 0 && !self.tunnels.offload_is_on(tunnel).await? {
+            self.checksum_trials = 0;
+        }
+        Ok(self.checksum_trials > 0)
     }
 
     /// The node's IPv4 address, and tells all who tell it to others. Here and not in the report: that comes

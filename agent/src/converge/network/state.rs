@@ -8,6 +8,7 @@ use schema::control::Nudge;
 use schema::records::{Subnet, Vtep};
 use tokio::sync::watch;
 
+use super::checksums::TRIALS_MAX;
 use super::tunnel::Origin;
 use crate::catalog::Catalog;
 use crate::converge::pod_table::PodTable;
@@ -107,6 +108,8 @@ pub struct NetworkLoop {
     pub(super) rules: RulesReader<SavedRules>,
     /// Why the tunnel is not as it should be, as logged last.
     pub(super) tunnel_failure: Option<String>,
+    /// How often the tunnel's checksums may still be tried.
+    pub(super) checksum_trials: u8,
     /// Asked once: it can't change while we run.
     pub(super) random_fully: Option<bool>,
     /// What was written, and how this iptables prints it.
@@ -137,6 +140,7 @@ impl NetworkLoop {
             rules_changed,
             origin: Origin::default(),
             tunnel_failure: None,
+            checksum_trials: TRIALS_MAX,
             random_fully: None,
             spellings: Spellings::default(),
         }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use ipnet::Ipv4Net;
@@ -16,6 +16,9 @@ use crate::worlds::netlink::{Tunnel, TunnelEntry, parse_hardware_address};
 /// So long another address must be the node's own before the tunnel moves to it while the former is still
 /// there: a new link costs a moment without any way to other nodes, and a route that flaps comes back.
 const STEADY: Duration = Duration::from_secs(2);
+
+/// Nodes that a trial of the checksums asks at once: one answer is enough.
+const ASKED_MAX: usize = 8;
 
 /// The address that the tunnel leaves from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -89,6 +92,8 @@ pub struct TunnelSeen {
     pub is_whole: bool,
     /// Names of systemd-resolved hang on it, so it stands without other nodes too.
     pub is_always_wanted: bool,
+    /// Whether TCP gets through it is still to be tried.
+    pub is_untried: bool,
     /// The entries on it.
     pub entries: BTreeSet<TunnelEntry>,
     /// The node's own range.
@@ -123,6 +128,8 @@ pub enum TunnelStep {
     Drop(TunnelEntry),
     /// The link of this name goes: there is no other node.
     Unlink(String),
+    /// These nodes are asked by TCP, with the card's checksums and with the kernel's.
+    TryChecksums(BTreeMap<SocketAddr, String>),
 }
 
 impl fmt::Display for TunnelStep {
@@ -135,6 +142,10 @@ impl fmt::Display for TunnelStep {
             Self::Set(entry, node) => write!(f, "{entry}, for node {node}"),
             Self::Drop(entry) => write!(f, "removed {entry}: it belongs to no node"),
             Self::Unlink(name) => write!(f, "removed tunnel {name}: there is no other node"),
+            Self::TryChecksums(asked) => {
+                let nodes: Vec<&str> = asked.values().map(String::as_str).collect();
+                write!(f, "checksums tried, by TCP to {}", nodes.join(", "))
+            }
         }
     }
 }
@@ -178,7 +189,21 @@ pub fn plan(seen: &TunnelSeen) -> Vec<TunnelStep> {
         steps.push(TunnelStep::Drop(*entry));
     }
     steps.extend(set);
+    let asked = if seen.is_untried && seen.is_whole { whom_to_ask(seen) } else { BTreeMap::new() };
+    if !asked.is_empty() {
+        steps.push(TunnelStep::TryChecksums(asked));
+    }
     steps
+}
+
+/// The nodes that a trial of the checksums can ask: those to which the tunnel has a route.
+fn whom_to_ask(seen: &TunnelSeen) -> BTreeMap<SocketAddr, String> {
+    let there = seen.peers.iter().flatten().filter(|(_, peer)| peer.absent_since.is_none());
+    let route = |peer: &Peer| TunnelEntry::Route(peer.cidr.trunc(), peer.cidr.network());
+    let reachable = there.filter(|(_, peer)| seen.entries.contains(&route(peer)));
+    // No TCP listens at the tunnel's own UDP port: a refusal is an answer, too.
+    let address = |peer: &Peer| (peer.cidr.network(), seen.tunnel.port).into();
+    reachable.take(ASKED_MAX).map(|(node, peer)| (address(peer), node.clone())).collect()
 }
 
 /// Neighbour, forwarding entry, route: in this order. None for a hardware address that is none.

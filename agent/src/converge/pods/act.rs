@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::facts::{Busy, Observed};
 use super::steps::{Decision, DecisionReason, PodsPlan, Task};
 use super::supervisor::Supervisor;
-use super::task_reports::{Report, Retry};
+use super::task_reports::{Retry, TaskReport};
 use super::worker::{PodId, Worker};
 use crate::desired::Desired;
 
@@ -86,12 +86,12 @@ fn spawn(worker: Worker, supervisor: &mut Supervisor, id: PodId, task: Task) {
             };
             let slot = (id.uid.clone(), String::new());
             match done {
-                Ok(()) => worker.reporter.send(Report::Clear(slot)),
+                Ok(()) => worker.reporter.send(TaskReport::Clear(slot)),
                 Err(failure) => {
                     tracing::warn!(pod = %id.pod, reason = failure.event, message = %failure, "a pod task failed");
                     worker.tell(&id, EventType::Warning, failure.event, failure.to_string());
                     let (reason, message) = (failure.reason.to_owned(), failure.to_string());
-                    worker.reporter.send(Report::Failed(slot, reason, message, Retry::Soon));
+                    worker.reporter.send(TaskReport::Failed(slot, reason, message, Retry::Soon));
                 }
             }
         };

@@ -185,7 +185,7 @@ impl PodsLoop {
         });
         let drains = DrainBook::new(&deps.node, deps.catalog, deps.programmed, Arc::clone(&deps.store));
         let (statuses, newest) = watch::channel(Statuses::default());
-        let writer = status::writer::StatusWriter::new(deps.node, deps.store, deps.snapshot.clone());
+        let writer = status::writer::status_writer(deps.node, deps.store, deps.snapshot.clone());
         let writing = tokio::spawn(writer.run(newest, shutdown.clone()));
         let on_snapshot = wake::on_snapshot(deps.snapshot.clone(), deps.nudge.clone(), shutdown.clone());
         let on_snapshot = tokio::spawn(on_snapshot);

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::facts::{Busy, Pulling, Slot, Trouble, Uid, Work};
-use super::task_reports::{InFlight, Report, Reporter, Retry, WorkId};
+use super::task_reports::{InFlight, Reporter, Retry, TaskReport, WorkId};
 
 /// Owns the tasks; dropping it cuts them off.
 pub struct Supervisor {
@@ -22,7 +22,7 @@ pub struct Supervisor {
     kills: BTreeMap<String, watch::Receiver<bool>>,
     /// One for each pod, pull and stop under way at most.
     tasks: JoinSet<()>,
-    reports: mpsc::UnboundedReceiver<Report>,
+    reports: mpsc::UnboundedReceiver<TaskReport>,
     reporter: Reporter,
 }
 
@@ -102,39 +102,39 @@ impl Supervisor {
         work.ends.retain(|uid, _| keep(uid));
     }
 
-    fn take(&mut self, report: Report) {
+    fn take(&mut self, report: TaskReport) {
         let work = &mut self.work;
         match report {
-            Report::Link(uid, true) => drop(work.linked.insert(uid)),
-            Report::Link(uid, false) => drop(work.linked.remove(&uid)),
-            Report::Progress(slot, progress) => {
+            TaskReport::Link(uid, true) => drop(work.linked.insert(uid)),
+            TaskReport::Link(uid, false) => drop(work.linked.remove(&uid)),
+            TaskReport::Progress(slot, progress) => {
                 if let Some(pulling) = work.pulling.get_mut(&slot) {
                     pulling.progress = progress;
                 }
             }
-            Report::Hooked(id) => drop(self.hooked.insert(id)),
-            Report::Kill(id, failed) => note(&mut work.unkilled, id, failed, Retry::Kill),
-            Report::Removal(id, failed) => note(&mut work.unremoved, id, failed, Retry::Soon),
-            Report::End(uid, id, end) => drop(work.ends.entry(uid).or_default().insert(id, end)),
-            Report::Missing(slot, attempt) => {
+            TaskReport::Hooked(id) => drop(self.hooked.insert(id)),
+            TaskReport::Kill(id, failed) => note(&mut work.unkilled, id, failed, Retry::Kill),
+            TaskReport::Removal(id, failed) => note(&mut work.unremoved, id, failed, Retry::Soon),
+            TaskReport::End(uid, id, end) => drop(work.ends.entry(uid).or_default().insert(id, end)),
+            TaskReport::Missing(slot, attempt) => {
                 // Fetched for this very start: with a policy of Always it is to be fetched again.
                 if work.pulled.get(&slot) == Some(&attempt) {
                     work.pulled.remove(&slot);
                 }
                 work.missing.insert(slot);
             }
-            Report::Pulled(slot, attempt) => {
+            TaskReport::Pulled(slot, attempt) => {
                 work.missing.remove(&slot);
                 work.pulled.insert(slot, attempt);
             }
-            Report::Clear(slot) => {
+            TaskReport::Clear(slot) => {
                 work.trouble.remove(&slot);
                 work.missing.remove(&slot);
             }
-            Report::Failed(slot, reason, message, retry) => fail(work, slot, reason, message, retry),
-            Report::Ended(WorkId::Task(uid)) => drop(work.busy.remove(&uid)),
-            Report::Ended(WorkId::Pull(slot)) => drop(work.pulling.remove(&slot)),
-            Report::Ended(WorkId::Kill(id)) => {
+            TaskReport::Failed(slot, reason, message, retry) => fail(work, slot, reason, message, retry),
+            TaskReport::Ended(WorkId::Task(uid)) => drop(work.busy.remove(&uid)),
+            TaskReport::Ended(WorkId::Pull(slot)) => drop(work.pulling.remove(&slot)),
+            TaskReport::Ended(WorkId::Kill(id)) => {
                 work.killing.remove(&id);
                 self.kills.remove(&id);
             }
@@ -195,7 +195,7 @@ mod tests {
         let kill = supervisor.begin_kill("c").expect("nobody else");
         assert!(supervisor.begin_kill("c").is_none());
         for seconds in [5, 10, 20, 40, 60, 60] {
-            reporter.send(Report::Kill("c".into(), Some("no exit event".into())));
+            reporter.send(TaskReport::Kill("c".into(), Some("no exit event".into())));
             let trouble = supervisor.take_reports().unkilled["c"].clone();
             assert_eq!(trouble.retry_at.duration_since(trouble.at).as_secs(), seconds);
         }
@@ -228,7 +228,7 @@ mod tests {
             ("Terminating", 1),
             ("Terminating", 2),
         ] {
-            let failed = Report::Failed(slot.clone(), reason.into(), "so".into(), Retry::Soon);
+            let failed = TaskReport::Failed(slot.clone(), reason.into(), "so".into(), Retry::Soon);
             supervisor.reporter().send(failed);
             assert_eq!(supervisor.take_reports().trouble[&slot].failures, failures, "{reason}");
         }
@@ -242,20 +242,20 @@ mod tests {
         let is_pulled =
             |supervisor: &mut Supervisor, attempt| supervisor.take_reports().is_pulled(&slot, attempt);
         assert!(!is_pulled(&mut supervisor, 0), "nobody has fetched it yet");
-        reporter.send(Report::Missing(slot.clone(), 0));
+        reporter.send(TaskReport::Missing(slot.clone(), 0));
         for failures in 1..=3 {
-            reporter.send(Report::Pulled(slot.clone(), 0));
+            reporter.send(TaskReport::Pulled(slot.clone(), 0));
             assert!(is_pulled(&mut supervisor, 0));
-            reporter.send(Report::Missing(slot.clone(), 0));
+            reporter.send(TaskReport::Missing(slot.clone(), 0));
             let (reason, message) = ("ErrImagePull".to_owned(), "of another name".to_owned());
-            reporter.send(Report::Failed(slot.clone(), reason, message, Retry::Image));
+            reporter.send(TaskReport::Failed(slot.clone(), reason, message, Retry::Image));
             let work = supervisor.take_reports();
             assert_eq!(work.trouble[&slot].failures, failures);
             assert!(work.pulled.is_empty(), "with imagePullPolicy Always it is fetched again");
         }
-        reporter.send(Report::Pulled(slot.clone(), 0));
+        reporter.send(TaskReport::Pulled(slot.clone(), 0));
         assert!(!is_pulled(&mut supervisor, 1), "a later start may find it removed");
-        reporter.send(Report::Clear(slot.clone()));
+        reporter.send(TaskReport::Clear(slot.clone()));
         assert!(supervisor.take_reports().trouble.is_empty());
     }
 }

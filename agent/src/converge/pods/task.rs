@@ -8,7 +8,7 @@ use futures::future::join_all;
 use schema::records::EventType;
 
 use super::steps::{Down, PauseStep, Target, Up};
-use super::task_reports::{InFlight, Report};
+use super::task_reports::{InFlight, TaskReport};
 use super::volume::folders;
 use super::worker::{PodFailure, PodId, Worker};
 use crate::converge::names;
@@ -42,7 +42,7 @@ impl Worker {
                 self.tell(id, EventType::Warning, failure.event, failure.to_string());
             }
             let failed = failed.map(|failure| failure.to_string());
-            self.reporter.send(Report::Removal(target.id.clone(), failed));
+            self.reporter.send(TaskReport::Removal(target.id.clone(), failed));
         });
         join_all(each).await;
     }

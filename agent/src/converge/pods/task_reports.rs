@@ -34,7 +34,7 @@ impl Retry {
 
 /// Something that happened in a task.
 #[derive(Debug)]
-pub enum Report {
+pub enum TaskReport {
     /// The link of a pod is whole, both ends of it; or it may not be, and has to be looked at.
     Link(Uid, bool),
     /// How far a pull is.
@@ -76,20 +76,20 @@ pub enum WorkId {
 /// is one task for a pod; a task must be able to report from `drop`, where nothing can be awaited.
 #[derive(Debug, Clone)]
 pub struct Reporter {
-    sender: mpsc::UnboundedSender<Report>,
+    sender: mpsc::UnboundedSender<TaskReport>,
     nudge: Nudge,
 }
 
 impl Reporter {
     /// A way to the supervisor that has the other end; `nudge` wakes the loop that owns it.
-    pub fn new(nudge: Nudge) -> (Self, mpsc::UnboundedReceiver<Report>) {
+    pub fn new(nudge: Nudge) -> (Self, mpsc::UnboundedReceiver<TaskReport>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         (Self { sender, nudge }, receiver)
     }
 
     /// Says it. The loop hears of it with the end of the task, or at once if it is how far a pull is.
-    pub fn send(&self, report: Report) {
-        let wakes = matches!(report, Report::Progress(..) | Report::Ended(_));
+    pub fn send(&self, report: TaskReport) {
+        let wakes = matches!(report, TaskReport::Progress(..) | TaskReport::Ended(_));
         // Without a receiver the loop is gone, and this task is about to be.
         let _ = self.sender.send(report);
         if wakes {
@@ -141,12 +141,12 @@ impl InFlight {
     /// The preStop hook of this container is done.
     pub fn note_hooked(&self, id: &str) {
         self.hook_done.send_replace(true);
-        self.reporter.send(Report::Hooked(id.to_owned()));
+        self.reporter.send(TaskReport::Hooked(id.to_owned()));
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.reporter.send(Report::Ended(self.id.clone()));
+        self.reporter.send(TaskReport::Ended(self.id.clone()));
     }
 }

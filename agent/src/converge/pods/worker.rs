@@ -12,7 +12,7 @@ use super::facts::{NodeFacts, Slot, Uid};
 use super::image::credentials::Credentials;
 use super::image::pulls::Pulls;
 use super::probe::perform::Asker;
-use super::task_reports::{Report, Reporter, Retry};
+use super::task_reports::{Reporter, Retry, TaskReport};
 use crate::files::PodFiles;
 use crate::worlds::docker::Docker;
 use crate::worlds::netlink::Netlink;
@@ -99,7 +99,8 @@ impl Worker {
     pub(crate) fn trouble(&self, id: &PodId, container: &str, reason: &str, message: &str) {
         tracing::warn!(pod = %id.pod, container, reason, message, "a container was not started");
         self.tell(id, EventType::Warning, "Failed", format!("{container}: {message}"));
-        let failed = Report::Failed(id.slot(container), reason.to_owned(), message.to_owned(), Retry::Soon);
+        let failed =
+            TaskReport::Failed(id.slot(container), reason.to_owned(), message.to_owned(), Retry::Soon);
         self.reporter.send(failed);
     }
 }

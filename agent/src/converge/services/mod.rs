@@ -25,7 +25,6 @@ mod state;
 mod tests;
 
 pub use act::Outcome;
-pub use report::RulesWriter;
 pub use state::{ServicesDeps, ServicesLoop};
 
 use self::plan::{Observed, ServicesPlan};

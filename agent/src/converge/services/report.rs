@@ -1,28 +1,18 @@
-//! Tells how far the rules are: to this node's own loops at once, to the others through
-//! `status/<node>/rules`, when it changes and at most once a second.
+//! Reports how far the rules are: to this node's own loops at once, to the others through etcd, when it
+//! changes and at most once a second.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
-use schema::codec::encode;
 use schema::control::{LoopError, Next};
-use schema::keys::Key;
 use schema::records::{EventType, RulesStatus};
 use schema::store::events::EventDraft;
-use schema::store::{Guard, Op, SharedStore, StoreError, TxnOutcome};
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout_at};
-use tokio_util::sync::CancellationToken;
 
 use super::act::{Outcome, Refusal};
 use super::plan::Observed;
 use super::refused::RETRY;
 use super::state::ServicesLoop;
 
-/// Between two writes, and between two tries when the store does not answer.
-const SPACING: Duration = Duration::from_secs(1);
-/// How often it is looked whether the key still holds what was written: etcd may have been lost.
-const AUDIT: Duration = Duration::from_secs(30);
 /// After a service was left out: time for others, not for the cause.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -77,90 +67,5 @@ impl ServicesLoop {
             reason: "RulesRefused".to_owned(),
             message: format!("node {node} could not program it; retrying every {seconds} s: {why}"),
         });
-    }
-}
-
-/// Writes the newest status of the rules until `shutdown`. When etcd is away it waits here.
-pub struct RulesWriter {
-    key: String,
-    store: SharedStore,
-    written: Option<(RulesStatus, i64)>,
-}
-
-impl RulesWriter {
-    /// A writer for `node`.
-    pub fn new(node: &str, store: SharedStore) -> Self {
-        Self { key: Key::Rules(node.to_owned()).to_string(), store, written: None }
-    }
-
-    /// Runs until `shutdown`.
-    pub async fn run(
-        mut self,
-        mut statuses: watch::Receiver<Option<RulesStatus>>,
-        shutdown: CancellationToken,
-    ) {
-        let run = async {
-            let mut audit = Instant::now() + AUDIT;
-            loop {
-                let newest = statuses.borrow_and_update().clone();
-                let begun = Instant::now();
-                let result = match newest {
-                    Some(status) => self.write(&status, begun >= audit).await,
-                    None => Ok(()),
-                };
-                if begun >= audit {
-                    audit = begun + AUDIT;
-                }
-                match result {
-                    Ok(()) => {
-                        // Over with the next change or the next audit; over either way.
-                        let _ = timeout_at(audit, statuses.changed()).await;
-                    }
-                    Err(error) => tracing::debug!(%error, "the status of the rules is written later"),
-                }
-                sleep_until(begun + SPACING).await;
-            }
-        };
-        // Cancel-safe: a write is one transaction.
-        let _: Option<()> = shutdown.run_until_cancelled(run).await;
-    }
-
-    async fn write(&mut self, status: &RulesStatus, look: bool) -> Result<(), StoreError> {
-        if self.written.is_none() || look {
-            self.learn().await?;
-        }
-        // The agent before may have programmed this: then it is so since then.
-        let since = self.written.as_ref().filter(|(written, _)| written.revision == status.revision);
-        let programmed_at = since.and_then(|(written, _)| written.programmed_at).or(status.programmed_at);
-        let status = &RulesStatus { programmed_at, ..status.clone() };
-        if self.written.as_ref().is_some_and(|(written, _)| written == status) {
-            return Ok(());
-        }
-        let guard = match &self.written {
-            Some((_, revision)) => Guard::ModRevision(self.key.clone(), *revision),
-            None => Guard::Absent(self.key.clone()),
-        };
-        let refused = |message: String| StoreError::Request { act: "the status of the rules", message };
-        let bytes = encode(status).map_err(|error| refused(error.to_string()))?;
-        match self.store.txn(vec![guard], vec![Op::put(&self.key, bytes)]).await? {
-            TxnOutcome::Committed(revision) => {
-                self.written = Some((status.clone(), revision));
-                Ok(())
-            }
-            TxnOutcome::Conflict => {
-                self.written = None;
-                Err(refused("the key is not what was written last".to_owned()))
-            }
-        }
-    }
-
-    /// Takes over what is stored. What can't be read is written anew.
-    async fn learn(&mut self) -> Result<(), StoreError> {
-        let stored = self.store.get(&self.key).await?;
-        self.written = stored.map(|stored| {
-            let status = schema::codec::decode(&stored.value).unwrap_or_default();
-            (status, stored.mod_revision)
-        });
-        Ok(())
     }
 }

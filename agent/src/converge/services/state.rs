@@ -35,7 +35,7 @@ pub struct ServicesDeps {
     pub subnet: watch::Receiver<Option<Subnet>>,
     /// What is known of the cluster.
     pub catalog: watch::Receiver<Arc<Catalog>>,
-    /// What other nodes may know; a [`RulesWriter`] writes it.
+    /// What other nodes may know; a `StatusWriter` writes it.
     pub status: watch::Sender<Option<RulesStatus>>,
     /// For events.
     pub events: EventRecorder,

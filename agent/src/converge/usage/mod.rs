@@ -1,7 +1,7 @@
 //! The usage loop: what this node and its pods use.
 //!
 //! Reads Docker's listing, cgroups and the files in volumes; `plan.rs` makes figures of two looks;
-//! writes `status/<node>/usage` once per [`INTERVAL`]. Controllers are not woken by it (see
+//! writes `usage/<node>` once per [`INTERVAL`]. Controllers are not woken by it (see
 //! `Snapshot::plans_as`).
 
 use std::collections::BTreeMap;
@@ -12,7 +12,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
-use schema::store::SharedStore;
+use schema::records::NodeUsage;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 mod act;
@@ -36,8 +37,6 @@ const SECOND_LOOK: Duration = Duration::from_secs(3);
 
 /// What the loop stands on.
 pub struct UsageDeps {
-    /// Name of the node.
-    pub node: String,
     /// The instance whose containers are counted.
     pub instance: String,
     /// The state directory, with the pods' volumes.
@@ -46,18 +45,17 @@ pub struct UsageDeps {
     pub docker: Arc<dyn Docker>,
     /// The kernel's counters.
     pub cgroups: Arc<dyn Cgroups>,
-    /// Where the record goes.
-    pub store: SharedStore,
+    /// The newest record; a `StatusWriter` writes it.
+    pub records: watch::Sender<Option<NodeUsage>>,
 }
 
 /// The loop.
 pub struct UsageLoop {
-    node: String,
     instance: String,
     state_dir: PathBuf,
     docker: Arc<dyn Docker>,
     cgroups: Arc<dyn Cgroups>,
-    store: SharedStore,
+    records: watch::Sender<Option<NodeUsage>>,
     /// By container id.
     known: BTreeMap<String, KnownContainer>,
     /// Containers that could not be inspected, and till when none of them is asked for again.
@@ -72,14 +70,13 @@ pub struct UsageLoop {
 impl UsageLoop {
     /// A loop that has not looked yet.
     pub fn new(deps: UsageDeps) -> Self {
-        let UsageDeps { node, instance, state_dir, docker, cgroups, store } = deps;
+        let UsageDeps { instance, state_dir, docker, cgroups, records } = deps;
         Self {
-            node,
             instance,
             state_dir,
             docker,
             cgroups,
-            store,
+            records,
             known: BTreeMap::new(),
             opaque: BTreeMap::new(),
             walked: BTreeMap::new(),
@@ -108,7 +105,7 @@ impl Loop for UsageLoop {
     }
 
     async fn act(&mut self, _observed: &Observed, plan: UsagePlan) -> Result<bool, LoopError> {
-        self.carry_out(plan).await
+        self.carry_out(plan)
     }
 
     async fn report(

@@ -68,8 +68,8 @@ pub struct Observed {
 /// What is to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UsagePlan {
-    /// The record, as it goes under its key.
-    Write(Vec<u8>),
+    /// The record, which fits under its key.
+    Write(NodeUsage),
     /// Nothing: CPU needs two looks.
     SecondLook,
     /// Nothing: it does not fit, however it is shortened.
@@ -143,7 +143,7 @@ fn fitting(mut usage: NodeUsage) -> UsagePlan {
     for shorten in STEPS {
         shorten(&mut usage);
         match encode(&usage) {
-            Ok(bytes) => return UsagePlan::Write(bytes),
+            Ok(_) => return UsagePlan::Write(usage),
             Err(CodecError::TooLarge { bytes }) => too_large = bytes,
             // A record of numbers and names has a JSON form.
             Err(_) => {}

@@ -1,11 +1,8 @@
 //! Figures from two looks, on counters that the test sets.
 
 use schema::codec::{VALUE_MAX_BYTES, decode};
-use schema::keys::Key;
 use schema::meta::NamespacedName;
 use schema::records::NodeUsage;
-use schema::store::Store as _;
-use schema::store::memory::MemoryStore;
 
 use super::plan::{Counted, Volumes, plan};
 use super::*;
@@ -43,9 +40,10 @@ fn two_looks(former: &[(&str, u64)], containers: Vec<(String, Counted)>) -> Obse
 }
 
 fn written(plan: &UsagePlan) -> NodeUsage {
-    let UsagePlan::Write(bytes) = plan else { panic!("{plan:?}") };
+    let UsagePlan::Write(usage) = plan else { panic!("{plan:?}") };
+    let bytes = schema::codec::encode(usage).unwrap();
     assert!(bytes.len() <= VALUE_MAX_BYTES);
-    decode(bytes).unwrap()
+    decode(&bytes).unwrap()
 }
 
 #[test]
@@ -111,7 +109,7 @@ fn a_full_node_fits_under_its_key() {
 }
 
 struct Rig {
-    store: Arc<MemoryStore>,
+    record: watch::Receiver<Option<NodeUsage>>,
     docker: Arc<FakeDocker>,
     cgroups: Arc<FakeCgroups>,
     state: tempfile::TempDir,
@@ -120,19 +118,18 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        let store = Arc::new(MemoryStore::new());
+        let (records, record) = watch::channel(None);
         let docker = Arc::new(FakeDocker::with_images(&["i"]));
         let cgroups = Arc::new(FakeCgroups::default());
         let state = tempfile::tempdir().unwrap();
         let usage = UsageLoop::new(UsageDeps {
-            node: "n1".into(),
             instance: "mk8s".into(),
             state_dir: state.path().into(),
             docker: docker.clone(),
             cgroups: cgroups.clone(),
-            store: store.clone(),
+            records,
         });
-        Self { store, docker, cgroups, state, usage }
+        Self { record, docker, cgroups, state, usage }
     }
 
     async fn container(&self, name: &str) -> String {
@@ -161,9 +158,8 @@ impl Rig {
         self.usage.report(observed, outcome).await
     }
 
-    async fn written(&self) -> Option<NodeUsage> {
-        let there = self.store.get(&Key::Usage("n1".into()).to_string()).await.unwrap();
-        there.map(|pair| decode(&pair.value).unwrap())
+    fn written(&self) -> Option<NodeUsage> {
+        self.record.borrow().clone()
     }
 }
 
@@ -177,12 +173,12 @@ async fn two_looks_make_a_record_and_what_ended_is_not_in_it() {
         rig.cgroups.set(id, 0, 100);
     }
     assert_eq!(rig.run().await.unwrap(), Next::After(SECOND_LOOK));
-    assert_eq!(rig.written().await, None);
+    assert_eq!(rig.written(), None);
     tokio::time::advance(Duration::from_secs(10)).await;
     rig.cgroups.set(&app, 2000 * MS, 300);
     rig.cgroups.end(&other);
     assert_eq!(rig.run().await.unwrap(), Next::Interval);
-    let usage = rig.written().await.unwrap();
+    let usage = rig.written().unwrap();
     let pod = usage.pod(&NamespacedName::new("default", "web"), "u1").unwrap();
     // The pause container is no container of the pod.
     assert_eq!(pod.containers.keys().collect::<Vec<_>>(), ["app"]);
@@ -204,7 +200,7 @@ async fn a_container_that_cannot_be_inspected_hides_no_other() {
     tokio::time::advance(Duration::from_secs(10)).await;
     rig.run().await.unwrap();
     let seen = async |rig: &Rig| {
-        let usage = rig.written().await.unwrap();
+        let usage = rig.written().unwrap();
         let pod = usage.pod(&NamespacedName::new("default", "web"), "u1").unwrap();
         pod.containers.keys().cloned().collect::<Vec<_>>()
     };

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+
+use schema::control::lock;
 
 use super::{Cgroups, CgroupsError, Place, Sample, Version};
 
@@ -13,17 +15,17 @@ pub struct FakeCgroups(Mutex<BTreeMap<String, Sample>>);
 impl FakeCgroups {
     /// From now on this is counted for the container, or for the machine.
     pub fn set(&self, id: &str, cpu_ns: u64, memory_bytes: u64) {
-        let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut samples = lock(&self.0);
         samples.insert(id.to_owned(), Sample { cpu_ns, memory_bytes });
     }
 
     /// Nothing is counted for it any more.
     pub fn end(&self, id: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        lock(&self.0).remove(id);
     }
 
     fn get(&self, id: &str) -> Result<Sample, CgroupsError> {
-        let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let samples = lock(&self.0);
         let gone = || CgroupsError::Read { path: id.into(), source: std::io::ErrorKind::NotFound.into() };
         samples.get(id).copied().ok_or_else(gone)
     }

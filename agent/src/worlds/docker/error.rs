@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use schema::control::error_chain;
+
 /// Why Docker did not do it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DockerError {
@@ -102,7 +104,7 @@ impl DockerError {
                 Self::Refused { act, status: 0, message: error.to_string() }
             }
             Error::RequestTimeoutError => Self::Timeout { act, after: Duration::ZERO },
-            other => Self::Unreachable { message: chain(other) },
+            other => Self::Unreachable { message: error_chain(other) },
         }
     }
 
@@ -166,21 +168,6 @@ const NO_CONTAINER: &str = "No such container";
 
 fn says_it_goes(message: &str) -> bool {
     message.contains("is already in progress") || message.contains("marked for removal")
-}
-
-/// An error with all its causes in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let inner_text = inner.to_string();
-        if !text.contains(&inner_text) {
-            text.push_str(": ");
-            text.push_str(&inner_text);
-        }
-        cause = inner.source();
-    }
-    text
 }
 
 #[cfg(test)]

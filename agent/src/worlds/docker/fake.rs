@@ -4,13 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt};
 use jiff::Timestamp;
+use schema::control::lock;
 use tokio::sync::{Notify, watch};
 
 use super::{
@@ -145,7 +146,7 @@ impl FakeDocker {
 
     /// The state, to look at and to change.
     pub fn engine(&self) -> MutexGuard<'_, FakeEngine> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Ends the container with this name.

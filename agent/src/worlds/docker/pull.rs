@@ -1,9 +1,10 @@
 //! Follows what Docker says of a pull, and gives up one that stands still.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::stream::{Stream, StreamExt};
+use schema::control::lock;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -37,11 +38,11 @@ impl Default for Movement {
 
 impl Movement {
     fn note(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *lock(&self.0) = Instant::now();
     }
 
     fn last(&self) -> Instant {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.0)
     }
 }
 

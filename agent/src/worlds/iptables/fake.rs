@@ -2,10 +2,11 @@
 //! alone.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use schema::control::lock;
 
 use super::{Iptables, IptablesError, StaleUdp, UdpFlow, loud_steps};
 
@@ -46,7 +47,7 @@ pub struct FakeIptables(Mutex<FakeRules>);
 impl FakeIptables {
     /// The state, to look at and to change.
     pub fn rules(&self) -> MutexGuard<'_, FakeRules> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     fn allowed(&self, program: &str) -> Result<MutexGuard<'_, FakeRules>, IptablesError> {

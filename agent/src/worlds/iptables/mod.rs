@@ -11,6 +11,7 @@ use async_trait::async_trait;
 
 mod fake;
 mod generation;
+mod kernel_chains;
 mod ledger;
 mod real;
 #[cfg(test)]

@@ -16,7 +16,7 @@ use super::ledger::Ledger;
 use super::{Iptables, IptablesError, StaleUdp, UdpFlow};
 
 /// Longest run of one program. A full set of 43,000 rules takes 2 s; a busy machine some more.
-const RUN_MAX: Duration = Duration::from_secs(30);
+pub(super) const RUN_MAX: Duration = Duration::from_secs(30);
 
 /// Seconds that a program waits for another that holds the lock (only the legacy backend has one).
 const LOCK_WAIT_SECONDS: &str = "10";
@@ -30,7 +30,7 @@ pub struct RealIptables {
     /// Command before each program: empty on the node itself.
     prefix: Vec<String>,
     /// The network namespace, if it is not the node's own.
-    namespace: Option<PathBuf>,
+    pub(super) namespace: Option<PathBuf>,
     /// Asked once: the programs count the kernel's generations.
     counts: Arc<tokio::sync::OnceCell<bool>>,
     /// Held while rules are written: whoever asks for the count sees whose steps they are.
@@ -64,12 +64,6 @@ impl RealIptables {
     /// The node's own rules.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    /// Runs every program behind `prefix`, for example `nsenter --net=/var/run/netns/NAME`.
-    pub fn behind(prefix: Vec<String>) -> Self {
-        // Nobody knows which namespace is behind it; nothing can be counted there.
-        Self { prefix, counts: Arc::new(tokio::sync::OnceCell::new_with(Some(false))), ..Self::default() }
     }
 
     /// The rules of the network namespace that `path` stands for, such as `/var/run/netns/NAME`.
@@ -186,9 +180,7 @@ impl Iptables for RealIptables {
     }
 
     async fn sees_bridged_frames(&self) -> bool {
-        // Behind a prefix nobody knows whose setting it is.
-        let is_known = self.prefix.is_empty() || self.namespace.is_some();
-        is_known && bridged_frames(self.namespace.as_deref())
+        bridged_frames(self.namespace.as_deref())
     }
 
     async fn udp_flows(&self) -> Result<BTreeSet<UdpFlow>, IptablesError> {

@@ -28,7 +28,7 @@ fn the_refused_lines_are_read_from_what_iptables_restore_prints() {
 #[tokio::test]
 async fn what_is_restored_is_saved_and_others_rules_stay() {
     let node = TestNamespace::new();
-    let iptables = RealIptables::behind(node.prefix());
+    let iptables = RealIptables::at(node.path());
     node.run("iptables", &["-A", "FORWARD", "-s", "192.0.2.1/32", "-j", "DROP"]);
     iptables.restore("*filter\n:MINE - [0:0]\n-A MINE -j ACCEPT\nCOMMIT\n").await.unwrap();
     let text = iptables.save().await.unwrap();
@@ -40,7 +40,7 @@ async fn what_is_restored_is_saved_and_others_rules_stay() {
 #[tokio::test]
 async fn a_wrong_rule_changes_nothing_and_says_why() {
     let node = TestNamespace::new();
-    let iptables = RealIptables::behind(node.prefix());
+    let iptables = RealIptables::at(node.path());
     let input = "*filter\n:MINE - [0:0]\n-A MINE -j NOWHERE\nCOMMIT\n";
     let error = iptables.restore(input).await.unwrap_err();
     assert!(
@@ -122,7 +122,7 @@ async fn those_who_read_at_once_run_the_program_once() {
 
 #[tokio::test]
 async fn a_missing_program_is_named_with_its_package() {
-    let iptables = RealIptables::behind(vec!["/nonexistent/nsenter".into()]);
+    let iptables = RealIptables::new().through(&["/nonexistent/nsenter".to_owned()]);
     let error = iptables.save().await.unwrap_err();
     assert_eq!(error.to_string(), "iptables-save is not installed; install the package `iptables`");
 }
@@ -130,8 +130,27 @@ async fn a_missing_program_is_named_with_its_package() {
 #[tokio::test]
 async fn forgetting_what_is_not_there_is_no_error() {
     let node = TestNamespace::new();
-    let iptables = RealIptables::behind(node.prefix());
+    let iptables = RealIptables::at(node.path());
     iptables.forget_udp(&StaleUdp { port: 53, former_target: None }).await.unwrap();
     let target = Some(Ipv4Addr::new(10, 244, 0, 9));
     iptables.forget_udp(&StaleUdp { port: 53, former_target: target }).await.unwrap();
+}
+
+#[tokio::test]
+async fn one_rule_of_the_kernels_chains_is_found_and_deleted_and_its_policy_read() {
+    let node = TestNamespace::new();
+    let iptables = RealIptables::at(node.path());
+    node.run("iptables", &["-P", "FORWARD", "DROP"]);
+    node.run("iptables", &["-N", "MINE"]);
+    node.run("iptables", &["-A", "FORWARD", "-s", "192.0.2.1/32", "-j", "MINE"]);
+    node.run("iptables", &["-A", "FORWARD", "-m", "comment", "--comment", "two words", "-j", "MINE"]);
+    assert_eq!(iptables.policy("filter", "FORWARD").await.unwrap(), "DROP");
+    let words = |rule: &str| ("filter".to_owned(), "FORWARD".to_owned(), rule.to_owned());
+    let (table, chain, commented) = words("-m comment --comment \"two words\" -j MINE");
+    assert!(iptables.exists(table.clone(), chain.clone(), commented.clone()).await.unwrap());
+    iptables.delete(table.clone(), chain.clone(), commented.clone()).await.unwrap();
+    assert!(!iptables.exists(table.clone(), chain.clone(), commented.clone()).await.unwrap());
+    assert!(node.run("iptables", &["-S", "FORWARD"]).contains("192.0.2.1/32 -j MINE"), "others stay");
+    let error = iptables.delete(table, chain, commented).await.unwrap_err();
+    assert!(matches!(&error, IptablesError::Refused { message, .. } if !message.contains('\n')), "{error}");
 }

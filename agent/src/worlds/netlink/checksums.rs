@@ -4,61 +4,32 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use async_trait::async_trait;
-
 use super::namespace::NetworkNamespace;
 use super::real::RealNetlink;
 use super::socket::ANSWER_MAX;
-use super::tunnel::is_ours;
 use super::{NetlinkError, offload};
 
-/// The first packet of a connection is sent so often, and an answer is waited for so long each time. The
-/// kernel itself sends it again after a second only.
-const ATTEMPTS: usize = 3;
+/// How often the first packet of a connection is sent, and how long each waits for an answer: the kernel
+/// itself sends it again only after a second.
+const ATTEMPTS: usize = 2;
 const ATTEMPT: Duration = Duration::from_millis(400);
 
-/// A tunnel, and who computes the checksums of what leaves by it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Offload {
-    /// The link's number: one that is made anew has another.
-    pub index: u32,
-    /// They are left to the card, or to nobody where both ends are on one machine.
-    pub is_on: bool,
+pub(super) async fn offload_is_on(netlink: &RealNetlink, tunnel: &str) -> Result<bool, NetlinkError> {
+    let name = tunnel.to_owned();
+    blocking(netlink, tunnel, "look at the checksum offload of", move |home| offload::is_on(home, &name))
+        .await
 }
 
-/// Who computes the checksums of a tunnel.
-#[async_trait]
-pub trait Checksums: Send + Sync + 'static {
-    /// The tunnel's, if it is there and this instance's. Off where the kernel can't be asked, before 5.7.
-    async fn offload_of(&self, tunnel: &str) -> Result<Option<Offload>, NetlinkError>;
-    /// Leaves them to others, or lets the kernel compute them.
-    async fn set_offload(&self, tunnel: &str, on: bool) -> Result<(), NetlinkError>;
-    /// Somebody answers TCP there within about a second: a refusal is an answer.
-    async fn answers(&self, at: SocketAddr) -> bool;
+pub(super) async fn set_offload(netlink: &RealNetlink, tunnel: &str, on: bool) -> Result<(), NetlinkError> {
+    let name = tunnel.to_owned();
+    blocking(netlink, tunnel, "set the checksum offload of", move |home| offload::switch(home, &name, on))
+        .await
 }
 
-#[async_trait]
-impl Checksums for RealNetlink {
-    async fn offload_of(&self, tunnel: &str) -> Result<Option<Offload>, NetlinkError> {
-        let Some(link) = self.socket.link(tunnel).await?.filter(is_ours) else { return Ok(None) };
-        let name = tunnel.to_owned();
-        let is_on = blocking(self, tunnel, "look at the checksum offload of", move |home| {
-            offload::is_on(home, &name)
-        });
-        Ok(Some(Offload { index: link.index, is_on: is_on.await? }))
-    }
-
-    async fn set_offload(&self, tunnel: &str, on: bool) -> Result<(), NetlinkError> {
-        let name = tunnel.to_owned();
-        blocking(self, tunnel, "set the checksum offload of", move |home| offload::switch(home, &name, on))
-            .await
-    }
-
-    async fn answers(&self, at: SocketAddr) -> bool {
-        let Ok(home) = self.home.try_clone() else { return false };
-        let knock = move || home.run(|| Ok((0..ATTEMPTS).any(|_| answers_once(at))));
-        matches!(tokio::task::spawn_blocking(knock).await, Ok(Ok(true)))
-    }
+pub(super) async fn answers(netlink: &RealNetlink, at: SocketAddr) -> bool {
+    let Ok(home) = netlink.home.try_clone() else { return false };
+    let knock = move || home.run(|| Ok((0..ATTEMPTS).any(|_| answers_once(at))));
+    matches!(tokio::task::spawn_blocking(knock).await, Ok(Ok(true)))
 }
 
 fn answers_once(at: SocketAddr) -> bool {

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use async_trait::async_trait;
+use schema::control::lock;
 
 use super::{
-    Bridge, Checksums, HostEnd, Listener, Netlink, NetlinkError, Offload, PodLink, Port, Route, Tunnel,
-    TunnelEntry, Tunnels,
+    Bridge, HostEnd, Listener, Netlink, NetlinkError, PodLink, Port, Route, Tunnel, TunnelEntry, Tunnels,
 };
 
 /// What the fake kernel holds.
@@ -32,13 +32,13 @@ pub struct FakeKernel {
     pub refuse: Option<String>,
     /// The next looks at tunnels fail with this text.
     pub refuse_tunnels: Option<String>,
-    /// The tunnel's checksums.
-    pub offload: Option<Offload>,
+    /// The tunnel's checksums are left to the card.
+    pub offload_is_on: bool,
     /// Changes of that fail with this text.
     pub refuse_offload: Option<String>,
     /// Who answers TCP, and whether only if the kernel computes the checksums.
     pub answering: BTreeMap<SocketAddr, bool>,
-    /// So many attempts go unanswered, whoever it is.
+    /// How many attempts go unanswered, to any address.
     pub lost: usize,
     /// Acts that changed something, in order: `ensure_pod_link mk8sv…`.
     pub acts: Vec<String>,
@@ -51,7 +51,7 @@ pub struct FakeNetlink(Mutex<FakeKernel>);
 impl FakeNetlink {
     /// The state, to look at and to change.
     pub fn kernel(&self) -> MutexGuard<'_, FakeKernel> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     fn allowed(&self, act: &'static str, link: &str) -> Result<MutexGuard<'_, FakeKernel>, NetlinkError> {
@@ -194,12 +194,9 @@ impl Tunnels for FakeNetlink {
         }
         Ok(())
     }
-}
 
-#[async_trait]
-impl Checksums for FakeNetlink {
-    async fn offload_of(&self, tunnel: &str) -> Result<Option<Offload>, NetlinkError> {
-        Ok(self.allowed("look at", tunnel)?.offload)
+    async fn offload_is_on(&self, tunnel: &str) -> Result<bool, NetlinkError> {
+        Ok(self.allowed("look at", tunnel)?.offload_is_on)
     }
 
     async fn set_offload(&self, tunnel: &str, on: bool) -> Result<(), NetlinkError> {
@@ -207,9 +204,7 @@ impl Checksums for FakeNetlink {
         if let Some(message) = kernel.refuse_offload.clone() {
             return Err(NetlinkError::Request { act: "set", link: tunnel.to_owned(), message });
         }
-        if let Some(offload) = &mut kernel.offload {
-            offload.is_on = on;
-        }
+        kernel.offload_is_on = on;
         kernel.acts.push(format!("offload {}", if on { "on" } else { "off" }));
         Ok(())
     }
@@ -221,8 +216,7 @@ impl Checksums for FakeNetlink {
             kernel.lost = left;
             return false;
         }
-        let is_on = kernel.offload.is_some_and(|offload| offload.is_on);
-        kernel.answering.get(&at).is_some_and(|only_computed| !(is_on && *only_computed))
+        kernel.answering.get(&at).is_some_and(|only_computed| !(kernel.offload_is_on && *only_computed))
     }
 }
 

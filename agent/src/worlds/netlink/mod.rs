@@ -27,7 +27,6 @@ mod tests;
 mod tunnel;
 
 pub use changes::AddressChanges;
-pub use checksums::{Checksums, Offload};
 pub use fake::FakeNetlink;
 pub use listeners::{Listener, Port};
 pub use probe::probe_features;

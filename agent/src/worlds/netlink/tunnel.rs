@@ -2,7 +2,7 @@
 //! route.
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use async_trait::async_trait;
 use ipnet::Ipv4Net;
@@ -11,7 +11,7 @@ use rtnetlink::{LinkUnspec, LinkVxlan};
 
 use super::real::RealNetlink;
 use super::socket::{Link, Refused};
-use super::{HARDWARE_PREFIX, NetlinkError, hardware_address};
+use super::{HARDWARE_PREFIX, NetlinkError, checksums, hardware_address};
 
 /// The node's end of the tunnel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,6 +78,13 @@ pub trait Tunnels: Send + Sync + 'static {
     async fn set_tunnel_entry(&self, name: &str, entry: TunnelEntry) -> Result<(), NetlinkError>;
     /// Takes an entry away; no error if it is not there.
     async fn drop_tunnel_entry(&self, name: &str, entry: TunnelEntry) -> Result<(), NetlinkError>;
+    /// Checksums of what leaves by the tunnel are left to the card. False where the kernel can't be asked,
+    /// before 5.7.
+    async fn offload_is_on(&self, name: &str) -> Result<bool, NetlinkError>;
+    /// Leaves them to the card, or lets the kernel compute them.
+    async fn set_offload(&self, name: &str, on: bool) -> Result<(), NetlinkError>;
+    /// TCP gets an answer from there within about a second: a refusal is an answer.
+    async fn answers(&self, at: SocketAddr) -> bool;
 }
 
 #[async_trait]
@@ -117,6 +124,18 @@ impl Tunnels for RealNetlink {
 
     async fn drop_tunnel_entry(&self, name: &str, entry: TunnelEntry) -> Result<(), NetlinkError> {
         change(self, name, entry, false).await
+    }
+
+    async fn offload_is_on(&self, name: &str) -> Result<bool, NetlinkError> {
+        checksums::offload_is_on(self, name).await
+    }
+
+    async fn set_offload(&self, name: &str, on: bool) -> Result<(), NetlinkError> {
+        checksums::set_offload(self, name, on).await
+    }
+
+    async fn answers(&self, at: SocketAddr) -> bool {
+        checksums::answers(self, at).await
     }
 }
 

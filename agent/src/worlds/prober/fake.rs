@@ -1,10 +1,11 @@
 //! A network that answers as the test says.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use schema::control::lock;
 
 use super::{HttpAnswer, HttpRequest, ProbeFailed, Prober};
 
@@ -37,7 +38,7 @@ pub struct FakeProber(Mutex<FakeNet>);
 impl FakeProber {
     /// The state, to look at and to change.
     pub fn net(&self) -> MutexGuard<'_, FakeNet> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     async fn ask(&self, whom: String, timeout: Duration) -> Result<u16, ProbeFailed> {

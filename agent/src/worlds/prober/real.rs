@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Client, redirect};
+use schema::control::root_cause;
 use tokio::net::TcpStream;
 
 use super::{HttpAnswer, HttpRequest, ProbeFailed, Prober};
@@ -93,10 +94,7 @@ fn reason(error: &reqwest::Error) -> String {
     if error.is_timeout() {
         return "context deadline exceeded (the timeout passed while waiting for the answer)".to_owned();
     }
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
+    let cause = root_cause(error);
     match cause.downcast_ref::<io::Error>() {
         Some(io) => format!("dial tcp: {}", in_words(io)),
         None => cause.to_string(),

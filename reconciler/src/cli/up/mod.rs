@@ -26,7 +26,7 @@ use record::{StateDir, UpRecord};
 pub(crate) use supervise::end_process;
 use supervise::{Child, Children};
 
-use schema::store::etcd::LazyStore;
+use schema::store::etcd::{Access, LazyStore};
 
 use crate::config;
 
@@ -99,8 +99,8 @@ async fn start(args: &UpArgs) -> Result<Outcome> {
 }
 
 async fn etcd_answers(url: &str) -> Result<()> {
-    let endpoints = url.split(',').map(|one| one.trim().to_owned()).collect();
-    match LazyStore::new(endpoints).connect(ETCD_PATIENCE).await {
+    let endpoints: Vec<String> = url.split(',').map(|one| one.trim().to_owned()).collect();
+    match LazyStore::new(Access::anonymous(&endpoints)).connect(ETCD_PATIENCE).await {
         Ok(()) => Ok(()),
         Err(error) => bail!(
             "{error}; start etcd there, or give --etcd its address; '--etcd private' runs one of its own"

@@ -5,17 +5,15 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::io::Write as _;
+use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use ipnet::Ipv4Net;
-use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
+use schema::control::{DiskRecord, FileLock, FileLocking, Fsync, is_file_locked, lock_file};
 use serde::{Deserialize, Serialize};
 
 use super::args::UpArgs;
@@ -233,36 +231,30 @@ impl StateDir {
 
     /// What an earlier `up` was told.
     pub(crate) fn load(&self) -> Result<Option<UpRecord>> {
-        let path = self.root.join(RECORD_FILE);
-        match fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| {
-                anyhow!("cannot read {}: {error}; remove the file and name --repo again", path.display())
-            }),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(anyhow!("cannot read {}: {error}", path.display())),
-        }
+        let record = self.record();
+        record.read().map_err(|error| {
+            let help = match error.kind() {
+                std::io::ErrorKind::InvalidData => "; remove the file and name --repo again",
+                _ => "",
+            };
+            anyhow!("cannot read {}: {error}{help}", record.path().display())
+        })
     }
 
     pub(super) fn save(&self, record: &UpRecord) -> Result<()> {
-        let path = self.root.join(RECORD_FILE);
-        let draft = path.with_extension("json.new");
-        let text = serde_json::to_vec_pretty(record).context("the settings have no JSON form")?;
-        // For the owner only: the repository's address may hold a password. A draft that a crash left
-        // would keep its own mode.
-        let _ = fs::remove_file(&draft);
-        let file = File::options().create_new(true).write(true).mode(0o600).open(&draft);
-        file.and_then(|mut file| file.write_all(&text))
-            .with_context(|| format!("cannot write {}", draft.display()))?;
-        fs::rename(&draft, &path).with_context(|| format!("cannot write {}", path.display()))
+        let file = self.record();
+        file.write(record).with_context(|| format!("cannot write {}", file.path().display()))
+    }
+
+    fn record(&self) -> DiskRecord {
+        DiskRecord::new(self.root.join(RECORD_FILE)).fsync(Fsync::None)
     }
 
     /// Keeps a second `up` off this directory; the kernel lets go when this process ends.
-    pub(super) fn lock(&self) -> Result<Flock<File>> {
+    pub(super) fn lock(&self) -> Result<FileLock> {
         let path = self.root.join(LOCK_FILE);
-        // Not truncated: it holds the id of the process that has the lock.
-        let file = File::options().create(true).truncate(false).read(true).write(true).open(&path);
-        let file = file.with_context(|| format!("cannot open {}", path.display()))?;
-        let Ok(lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock) else {
+        let locking = lock_file(&path).with_context(|| format!("cannot open {}", path.display()))?;
+        let FileLocking::Locked(lock) = locking else {
             bail!(
                 "another 'minik8s up' (process {}) runs on {}; end it with 'minik8s down --keep-pods', or choose another --state-dir \
                  and --instance",
@@ -278,11 +270,7 @@ impl StateDir {
     /// The process that holds the lock, if one does.
     pub(crate) fn running(&self) -> Option<i32> {
         let path = self.root.join(LOCK_FILE);
-        let file = File::options().read(true).write(true).open(&path).ok()?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(_) => None,
-            Err(_) => fs::read_to_string(&path).ok()?.trim().parse().ok(),
-        }
+        is_file_locked(&path).then(|| fs::read_to_string(&path).ok()?.trim().parse().ok()).flatten()
     }
 
     /// Ends children that an `up` left when it was killed.

@@ -40,9 +40,9 @@ struct Entry {
 impl Digest {
     /// Of a plan made against `live`.
     pub fn of(plan: &SyncPlan, live: &Table<ObjectRef, Object>) -> Self {
-        let steps = plan.steps.iter().filter(|step| !is_move(step));
+        let steps: Vec<&Step> = plan.steps.iter().filter(|step| !is_move(step)).collect();
         // Hashing is most of what a review of many objects takes.
-        let entries = spread(plan.steps.len(), steps, |step: &Step| {
+        let entries = spread(&steps, |step| {
             let before = live.get(&step.object).map(|live| content(&live.value));
             let after = match &step.act {
                 Act::Create(object) | Act::Update(object) | Act::Replace(object) => Some(content(object)),

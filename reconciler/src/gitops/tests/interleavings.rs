@@ -17,20 +17,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{StreamExt as _, stream};
+use futures::{FutureExt as _, StreamExt as _, stream};
 use schema::codec::decode;
-use schema::control::{Driver, Nudge};
+use schema::control::Runtime;
 use schema::keys::{Key, ROOT, prefix};
 use schema::manifest::load_file;
 use schema::object::Object;
-use schema::records::{Delivery, Provider, SourceStatus};
+use schema::records::{Provider, SourceStatus};
+use schema::snapshot::Snapshot;
 use schema::store::election::{self, FenceReader};
 use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
 use schema::store::reflector;
 use schema::store::{SharedStore, Store as _};
 use tempfile::TempDir;
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -38,7 +38,7 @@ use tokio_util::sync::CancellationToken;
 use super::kit::{Files, Repo, pod};
 use super::proofs::generator;
 use super::{from_environment, rounds};
-use crate::daemon::pass_on;
+use crate::daemon::source_row;
 use crate::git::SourceConfig;
 use crate::gitops::SourceLoop;
 use crate::webhooks::payload::Hint;
@@ -118,7 +118,7 @@ impl Running {
             tasks.spawn(async move { task.await.unwrap() });
         }
         let events = EventRecorder::disabled();
-        let (mut targets, mut runs) = (Vec::new(), Vec::new());
+        let (mut targets, mut runs, mut runtime) = (Vec::new(), Vec::new(), Runtime::new());
         for config in configs {
             let (shared, snapshot, fence) = (Arc::clone(&shared), snapshot.clone(), fence.clone());
             let sync = SourceLoop::new(
@@ -129,13 +129,12 @@ impl Running {
                 fence.clone(),
                 events.clone(),
             );
-            let (nudge, nudged) = Nudge::new();
-            let (last_run, last) = watch::channel(None);
-            tasks.spawn(Driver::every(config.poll).run(sync, nudged, token.clone(), last_run));
-            tasks.spawn(pass_on(snapshot, fence, [], nudge.clone(), token.clone()));
-            targets.push(SourceTarget::of_branch(&config.name, "main", nudge));
-            runs.push(last);
+            let row = source_row(config.poll, &snapshot, &fence);
+            targets.push(SourceTarget::of_branch(&config.name, "main", row.nudge()));
+            runs.push(runtime.drive(row, sync));
         }
+        let stop = stream::once(token.clone().cancelled_owned().map(|()| "stop").boxed());
+        tasks.spawn(async move { runtime.run_until(stop).await.unwrap() });
         let intake = Arc::new(Intake::new(targets, snapshot.clone(), Arc::clone(&shared), name));
         let follower = Follower {
             snapshot,
@@ -370,9 +369,10 @@ async fn what_is_wrong(store: &MemoryStore, sites: &[Site], commits: &[String]) 
     if found != wanted {
         return Some(format!("wanted {wanted:#?}, found {found:#?}: {statuses:#?}"));
     }
-    let receipts = store.list(prefix::DELIVERIES).await.unwrap().items.into_iter();
-    let mut receipts = receipts.map(|item| decode::<Delivery>(&item.value).unwrap());
-    receipts.find(Delivery::waits).map(|receipt| format!("has no answer: {receipt:#?}"))
+    let mut snapshot = Snapshot::default();
+    let all = store.list(ROOT).await.unwrap().items.into_iter();
+    all.for_each(|item| snapshot.apply(&item.into()));
+    snapshot.waiting_requests().next().map(|(_, request)| format!("has no answer: {request:#?}"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -47,7 +46,7 @@ pub struct Seen {
     fence: Fence,
     snapshot: Arc<Snapshot>,
     configured: BTreeSet<String>,
-    now: Timestamp,
+    woken: Woken,
 }
 
 impl VerdictLoop {
@@ -97,7 +96,7 @@ impl VerdictLoop {
 impl Loop for VerdictLoop {
     type Observed = Seen;
     type Plan = Verdicts;
-    type Outcome = Result<Option<Timestamp>, LoopError>;
+    type Outcome = Result<(), LoopError>;
 
     fn name(&self) -> &'static str {
         "verdicts"
@@ -112,11 +111,11 @@ impl Loop for VerdictLoop {
             return Ok(Observation::NotReady("etcd is not listed yet".to_owned()));
         }
         let configured = self.sources.keys().cloned().collect();
-        Ok(Observation::Ready(Seen { fence, snapshot, configured, now: Timestamp::now() }))
+        Ok(Observation::Ready(Seen { fence, snapshot, configured, woken: self.woken.clone() }))
     }
 
     fn plan(seen: &Seen, now: Timestamp) -> Verdicts {
-        plan::plan(&seen.snapshot, &seen.configured, now)
+        plan::plan_and_wake(&seen.snapshot, &seen.configured, &seen.woken, now)
     }
 
     async fn act(&mut self, seen: &Seen, verdicts: Verdicts) -> Self::Outcome {
@@ -131,14 +130,13 @@ impl Loop for VerdictLoop {
             let value = encoded(&bounds::status(status.clone()))?;
             self.write(seen.fence, Key::Source(status.name.clone()), value, *over).await?;
         }
-        let (wake, wake_again_at) = self.woken.next(&verdicts.released, seen.now);
-        wake.iter().filter_map(|name| self.sources.get(name)).for_each(Nudge::nudge);
-        Ok(verdicts.again_at.into_iter().chain(wake_again_at).min())
+        self.woken = verdicts.woken;
+        verdicts.wake.iter().filter_map(|name| self.sources.get(name)).for_each(Nudge::nudge);
+        Ok(())
     }
 
-    async fn report(&mut self, seen: Seen, outcome: Self::Outcome) -> Result<Next, LoopError> {
-        let left = |at: Timestamp| Duration::try_from(at.duration_since(seen.now)).unwrap_or_default();
-        Ok(outcome?.map_or(Next::Interval, |at| Next::After(left(at))))
+    async fn report(&mut self, _: Seen, outcome: Self::Outcome) -> Result<Next, LoopError> {
+        outcome.map(|()| Next::Interval)
     }
 }
 

@@ -15,7 +15,7 @@ use schema::records::{
 use schema::snapshot::{Snapshot, Versioned};
 
 use super::super::health::{health, trouble, unsteady};
-use super::wake::{Released, released};
+use super::wake::{Released, Woken, released};
 
 /// So many objects are named in the reason of a verdict.
 const NAMED_MAX: usize = 5;
@@ -29,14 +29,37 @@ pub struct Verdicts {
     pub orphaned: Vec<(SourceStatus, i64)>,
     /// What waits and may go on: its source should look again.
     pub released: Released,
+    /// The sources to wake for that now.
+    pub wake: Vec<String>,
+    /// What sources were woken for, these included.
+    pub woken: Woken,
     /// When to look again even if nothing changes: the next deadline.
     pub again_at: Option<Timestamp>,
 }
 
 impl schema::control::Plan for Verdicts {
     fn is_empty(&self) -> bool {
-        self.decided.is_empty() && self.orphaned.is_empty() && self.released.is_empty()
+        self.decided.is_empty() && self.orphaned.is_empty() && self.wake.is_empty()
     }
+
+    fn again_at(&self) -> Option<Timestamp> {
+        self.again_at
+    }
+}
+
+/// Decides, and wakes what was not woken for the same before.
+pub fn plan_and_wake(
+    snapshot: &Snapshot,
+    configured: &BTreeSet<String>,
+    woken: &Woken,
+    now: Timestamp,
+) -> Verdicts {
+    let mut out = plan(snapshot, configured, now);
+    out.woken = woken.clone();
+    let (wake, wake_again_at) = out.woken.next(&out.released, now);
+    out.wake = wake;
+    out.again_at = out.again_at.into_iter().chain(wake_again_at).min();
+    out
 }
 
 /// Decides. `configured`: names of all sources that this reconciler keeps.

@@ -37,7 +37,7 @@ pub fn released(snapshot: &Snapshot, configured: &BTreeSet<String>) -> Released 
 }
 
 /// What sources were woken for, as long as it lasts.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Woken {
     released: Released,
     at: BTreeMap<String, Timestamp>,

@@ -75,19 +75,11 @@ fn a_service_says_what_it_has_who_is_behind_it_and_which_nodes_know_it() {
     put(&mut snapshot, "services/default/web", &record);
     let revision = snapshot.revision;
     let at = now() - jiff::SignedDuration::from_secs(12);
-    put(&mut snapshot, "status/a/rules", &json!({"revision": revision, "programmedAt": at}));
-    put(&mut snapshot, "status/b/rules", &json!({"revision": revision - 1}));
-    put(&mut snapshot, "status/c/rules", &json!({"revision": 1, "error": "no iptables"}));
-    put(
-        &mut snapshot,
-        "status/e/rules",
-        &json!({"revision": revision, "leftOut": {"default/other": "no such"}}),
-    );
-    put(
-        &mut snapshot,
-        "status/f/rules",
-        &json!({"revision": revision, "leftOut": {"default/web": "bad rule"}}),
-    );
+    put(&mut snapshot, "rules/a", &json!({"revision": revision, "programmedAt": at}));
+    put(&mut snapshot, "rules/b", &json!({"revision": revision - 1}));
+    put(&mut snapshot, "rules/c", &json!({"revision": 1, "error": "no iptables"}));
+    put(&mut snapshot, "rules/e", &json!({"revision": revision, "leftOut": {"default/other": "no such"}}));
+    put(&mut snapshot, "rules/f", &json!({"revision": revision, "leftOut": {"default/web": "bad rule"}}));
     let page = service(&snapshot, &id(), now()).unwrap();
     assert_eq!(page.row.ports, ["80:30080/TCP"]);
     assert_eq!((page.row.ready, page.row.left_out, page.row.health.as_str()), (1, 1, "Healthy"));

@@ -44,7 +44,7 @@ impl House {
     }
 
     async fn receipts(&self) -> Vec<Delivery> {
-        let items = self.store.list(prefix::DELIVERIES).await.unwrap().items;
+        let items = self.store.list(prefix::REQUESTS).await.unwrap().items;
         items.iter().map(|item| decode(&item.value).unwrap()).collect()
     }
 
@@ -149,7 +149,7 @@ async fn receipts_are_gone_after_a_day_and_an_hour_and_not_before_a_day() {
     tokio::time::advance(Duration::from_secs(3500)).await;
     house.take(push(Some("d2"), "b2")).await;
     tokio::time::advance(Duration::from_secs(24 * 3600)).await;
-    assert!(house.store.get(&Key::Delivery("main-github-d2".into()).to_string()).await.unwrap().is_some());
+    assert!(house.store.get(&Key::Request("main-github-d2".into()).to_string()).await.unwrap().is_some());
     tokio::time::sleep(Duration::from_secs(3600)).await;
     assert_eq!(house.receipts().await, []);
 }

@@ -14,8 +14,9 @@ use jiff::Timestamp;
 use schema::arbitrary::Chance;
 use schema::codec::{decode, encode};
 use schema::control::{Driver, Loop, LoopError, Next, Nudge, Observation, Plan};
-use schema::keys::{Key, ROOT, prefix};
-use schema::records::{Delivery, Provider, SourceState, SourceStatus};
+use schema::keys::{Key, ROOT};
+use schema::records::{Provider, SourceState, SourceStatus};
+use schema::snapshot::Snapshot;
 use schema::store::election::{self, Fence, FenceReader};
 use schema::store::memory::MemoryStore;
 use schema::store::reflector;
@@ -203,9 +204,10 @@ async fn rest(store: &MemoryStore, head: u64) -> Result<(), String> {
     let shared: SharedStore = Arc::new(store.clone());
     let deadline = tokio::time::Instant::now() + REST_MAX;
     loop {
-        let items = store.list(prefix::DELIVERIES).await.unwrap().items;
-        let receipts = items.iter().map(|item| decode::<Delivery>(&item.value).unwrap());
-        let waiting: Vec<_> = receipts.filter(Delivery::waits).map(|receipt| receipt.id).collect();
+        let mut snapshot = Snapshot::default();
+        let all = store.list(ROOT).await.unwrap().items.into_iter();
+        all.for_each(|item| snapshot.apply(&item.into()));
+        let waiting: Vec<_> = snapshot.waiting_requests().map(|(id, _)| id).collect();
         let applied = applied(&shared).await;
         if applied == Some(head) && waiting.is_empty() {
             return Ok(());

@@ -76,7 +76,7 @@ impl Gate {
     }
 
     async fn keys(&self) -> usize {
-        self.store.list(prefix::DELIVERIES).await.unwrap().items.len()
+        self.store.list(prefix::REQUESTS).await.unwrap().items.len()
     }
 }
 

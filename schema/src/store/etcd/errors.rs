@@ -31,9 +31,25 @@ pub(super) fn is_unavailable(error: &Error) -> bool {
     }
 }
 
+/// etcd does not know who asks: the token or the password is not valid any more, or authentication was
+/// switched on since the connection was made.
+pub(super) fn is_unauthenticated(error: &Error) -> bool {
+    let words = ["invalid auth token", "authentication failed", "user name is empty"];
+    matches!(error, Error::GRpcStatus(status) if words.iter().any(|word| status.message().contains(word)))
+}
+
+/// Nobody can log in, and nobody needs to.
+pub(super) fn is_auth_off(error: &Error) -> bool {
+    matches!(error, Error::GRpcStatus(status) if status.message().contains("authentication is not enabled"))
+}
+
 /// A refused or lost request.
 pub(super) fn request_error(act: &'static str, error: &Error) -> StoreError {
-    StoreError::Request { act, message: message_of(error) }
+    let message = message_of(error);
+    if is_unauthenticated(error) {
+        return StoreError::Unauthenticated { act, message };
+    }
+    StoreError::Request { act, message }
 }
 
 /// What happened in one line, with the innermost cause: gRPC's own text often says only

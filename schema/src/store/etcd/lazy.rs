@@ -2,7 +2,8 @@
 //!
 //! Every call tries to connect as long as nobody succeeded; after that the client reconnects by
 //! itself. What the client can't see is that the machine's own address is gone from under its
-//! connections: whoever knows says so by [`LazyStore::reconnect`].
+//! connections: whoever knows says so by [`LazyStore::reconnect`]. A connection that etcd refuses to serve
+//! for its user is replaced by one that logs in anew.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use tokio::sync::OnceCell;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::EtcdStore;
+use super::{Access, EtcdStore};
 use crate::store::{Guard, KeyValue, LeaseId, Listing, Op, Store, StoreError, TxnOutcome, WatchBatch};
 
 /// Longest wait of one call for a connection; the callers come again, with backoff.
@@ -22,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A store on an etcd that may not be there yet.
 pub struct LazyStore {
-    endpoints: Vec<String>,
+    access: Access,
     line: Mutex<Arc<Line>>,
 }
 
@@ -36,8 +37,8 @@ struct Line {
 
 impl LazyStore {
     /// A store that will connect to these.
-    pub fn new(endpoints: Vec<String>) -> Self {
-        Self { endpoints, line: Mutex::default() }
+    pub fn new(access: Access) -> Self {
+        Self { access, line: Mutex::default() }
     }
 
     /// Connects now, or says why it can't.
@@ -51,8 +52,16 @@ impl LazyStore {
     /// Gives the connections up for new ones, which the next call makes. Calls under way fail at once, and
     /// watches end: of a connection whose address is gone the client would hear in 10 s at best.
     pub fn reconnect(&self) {
-        let former = std::mem::take(&mut *self.line.lock().unwrap_or_else(PoisonError::into_inner));
-        former.cut.cancel();
+        self.give_up(&self.line());
+    }
+
+    /// Gives up these connections and no newer ones.
+    fn give_up(&self, line: &Arc<Line>) {
+        let mut current = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        if Arc::ptr_eq(&current, line) {
+            *current = Arc::default();
+        }
+        line.cut.cancel();
     }
 
     fn line(&self) -> Arc<Line> {
@@ -62,12 +71,29 @@ impl LazyStore {
     async fn connected<'a>(&self, line: &'a Line, patience: Duration) -> Result<&'a EtcdStore, StoreError> {
         // Boxed: connecting is a large future, and every call holds one.
         let connecting =
-            line.connected.get_or_try_init(|| Box::pin(EtcdStore::connect(&self.endpoints, patience)));
+            line.connected.get_or_try_init(|| Box::pin(EtcdStore::connect(&self.access, patience)));
         // One tries at a time; the others wait for it, and no longer than they would themselves.
         timeout(patience, connecting).await.unwrap_or_else(|_| {
-            let endpoints = self.endpoints.join(",");
+            let endpoints = self.access.endpoints.join(",");
             Err(StoreError::Connect { endpoints, message: format!("no answer within {patience:?}") })
         })
+    }
+
+    /// What the call says, unless the connections are given up before.
+    async fn until_cut<T>(
+        &self,
+        line: &Arc<Line>,
+        act: &'static str,
+        call: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        // Whoever is cut off can't know what became of the call, as after any other error.
+        let said = line.cut.run_until_cancelled(call).await.unwrap_or_else(|| {
+            Err(StoreError::Request { act, message: "the connection was given up for a new one".to_owned() })
+        });
+        if matches!(said, Err(StoreError::Unauthenticated { .. })) {
+            self.give_up(line);
+        }
+        said
     }
 
     async fn on<'a>(&self, line: &'a Line) -> Result<&'a EtcdStore, StoreError> {
@@ -75,35 +101,21 @@ impl LazyStore {
     }
 }
 
-impl Line {
-    /// What the call says, unless the connections are given up before.
-    async fn until_cut<T>(
-        &self,
-        act: &'static str,
-        call: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        // Whoever is cut off can't know what became of the call, as after any other error.
-        self.cut.run_until_cancelled(call).await.unwrap_or_else(|| {
-            Err(StoreError::Request { act, message: "the connection was given up for a new one".to_owned() })
-        })
-    }
-}
-
 #[async_trait]
 impl Store for LazyStore {
     async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError> {
         let line = self.line();
-        line.until_cut("a read", async { self.on(&line).await?.get(key).await }).await
+        self.until_cut(&line, "a read", async { self.on(&line).await?.get(key).await }).await
     }
 
     async fn list(&self, prefix: &str) -> Result<Listing, StoreError> {
         let line = self.line();
-        line.until_cut("a read", async { self.on(&line).await?.list(prefix).await }).await
+        self.until_cut(&line, "a read", async { self.on(&line).await?.list(prefix).await }).await
     }
 
     async fn txn(&self, guards: Vec<Guard>, ops: Vec<Op>) -> Result<TxnOutcome, StoreError> {
         let line = self.line();
-        line.until_cut("a transaction", async { self.on(&line).await?.txn(guards, ops).await }).await
+        self.until_cut(&line, "a transaction", async { self.on(&line).await?.txn(guards, ops).await }).await
     }
 
     async fn watch(
@@ -113,7 +125,7 @@ impl Store for LazyStore {
     ) -> Result<BoxStream<'static, Result<WatchBatch, StoreError>>, StoreError> {
         let line = self.line();
         let opening = async { self.on(&line).await?.watch(prefix, from_revision).await };
-        let batches = line.until_cut("a watch", opening).await?;
+        let batches = self.until_cut(&line, "a watch", opening).await?;
         let (cut, prefix) = (line.cut.clone(), prefix.to_owned());
         // One that ended by itself has said why.
         let end = stream::once(async move { cut.is_cancelled().then_some(StoreError::WatchEnded(prefix)) });
@@ -123,16 +135,18 @@ impl Store for LazyStore {
 
     async fn lease_grant(&self, ttl: Duration) -> Result<LeaseId, StoreError> {
         let line = self.line();
-        line.until_cut("a new lease", async { self.on(&line).await?.lease_grant(ttl).await }).await
+        self.until_cut(&line, "a new lease", async { self.on(&line).await?.lease_grant(ttl).await }).await
     }
 
     async fn lease_keep_alive(&self, lease: LeaseId) -> Result<(), StoreError> {
         let line = self.line();
-        line.until_cut("a keep-alive", async { self.on(&line).await?.lease_keep_alive(lease).await }).await
+        self.until_cut(&line, "a keep-alive", async { self.on(&line).await?.lease_keep_alive(lease).await })
+            .await
     }
 
     async fn lease_revoke(&self, lease: LeaseId) -> Result<(), StoreError> {
         let line = self.line();
-        line.until_cut("the end of a lease", async { self.on(&line).await?.lease_revoke(lease).await }).await
+        self.until_cut(&line, "the end of a lease", async { self.on(&line).await?.lease_revoke(lease).await })
+            .await
     }
 }

@@ -3,6 +3,7 @@
 //! Every call has a deadline. The client reconnects by itself: a handle outlives any number of
 //! restarts of etcd. Lists are paged at one revision; watches are in `watch.rs`.
 
+mod access;
 mod errors;
 mod lazy;
 mod watch;
@@ -18,13 +19,16 @@ use etcd_client::{
 use futures::stream::BoxStream;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+pub use self::access::{Access, Login};
 pub use self::lazy::LazyStore;
 
-use self::errors::{is_compacted, is_lease_not_found, is_unavailable, request_error};
+use self::errors::{
+    is_auth_off, is_compacted, is_lease_not_found, is_unauthenticated, is_unavailable, request_error,
+};
 use super::{
     Guard, KeyValue, LeaseId, Listing, Op, Store, StoreError, TxnOutcome, WatchBatch, check_txn_size,
 };
-use crate::keys::ROOT;
+use crate::keys::Key;
 
 /// Longest wait for the answer to one request. A healthy etcd answers in milliseconds; one that
 /// elects a leader needs 1–2 s.
@@ -53,8 +57,8 @@ pub struct EtcdStore {
     kv: KvClient,
     lease: LeaseClient,
     watch: WatchClient,
-    /// Holds the set of endpoints alive that the three clients share.
-    _client: Client,
+    /// Holds the set of endpoints alive that the three clients share, and their user.
+    client: Client,
 }
 
 impl EtcdStore {
@@ -62,30 +66,37 @@ impl EtcdStore {
     ///
     /// # Errors
     /// [`StoreError::Connect`] with the last reason when nothing answered in time, at once when
-    /// an endpoint is no URL.
-    pub async fn connect(endpoints: &[String], patience: Duration) -> Result<Self, StoreError> {
+    /// an endpoint is no URL, or the user or password is wrong.
+    pub async fn connect(access: &Access, patience: Duration) -> Result<Self, StoreError> {
+        let Access { endpoints, login } = access;
         let refused = |message: String| StoreError::Connect { endpoints: endpoints.join(","), message };
+        let login = login.as_ref().map(Login::read).transpose();
+        let login = login.map_err(|error| refused(format!("cannot read the password: {error}")))?;
         let options = ConnectOptions::new()
             .with_connect_timeout(CONNECT_TIMEOUT.min(patience))
             .with_keep_alive(PING_EVERY, PING_TIMEOUT)
             // Pings without an open stream are what etcd punishes with a closed connection.
             .with_keep_alive_while_idle(false)
-            .with_require_leader(true);
+            .with_require_leader(true)
+            // A token ends with the etcd that gave it, and after 5 min without a request.
+            .with_auto_token_refresh(true);
         let client = Client::connect(endpoints, Some(options))
             .await
             .map_err(|error| refused(errors::message_of(&error)))?;
-        let store = Self {
+        let mut store = Self {
             kv: client.kv_client().max_decoding_message_size(DECODE_MAX_BYTES),
             lease: client.lease_client(),
             watch: client.watch_client().max_decoding_message_size(DECODE_MAX_BYTES),
-            _client: client,
+            client,
         };
         let deadline = Instant::now() + patience;
         let mut why = format!("no answer within {patience:?}");
         loop {
-            let probe = GetOptions::new().with_count_only();
-            match timeout_at(deadline, store.kv.clone().get(ROOT, Some(probe))).await {
-                Ok(Ok(_)) => return Ok(store),
+            match timeout_at(deadline, store.probe(login.as_ref())).await {
+                Ok(Ok(())) => return Ok(store),
+                Ok(Err(error)) if is_unauthenticated(&error) => {
+                    return Err(refused(errors::message_of(&error)));
+                }
                 Ok(Err(error)) => why = errors::message_of(&error),
                 Err(_) => return Err(refused(why)),
             }
@@ -93,6 +104,18 @@ impl EtcdStore {
                 return Err(refused(why));
             }
         }
+    }
+
+    /// Logs in, and reads a key that everyone may read.
+    async fn probe(&mut self, login: Option<&(String, String)>) -> Result<(), etcd_client::Error> {
+        if let Some(login) = login {
+            match self.client.update_user(Some(login.clone())).await {
+                Err(error) if is_auth_off(&error) => {}
+                said => said?,
+            }
+        }
+        let probe = GetOptions::new().with_count_only();
+        self.kv.clone().get(Key::Leader.to_string(), Some(probe)).await.map(drop)
     }
 
     async fn range(&self, key: &[u8], options: GetOptions) -> Result<GetResponse, RangeError> {
@@ -305,7 +328,11 @@ mod tests {
         };
         let endpoint = format!("http://127.0.0.1:{port}");
         let started = std::time::Instant::now();
-        let result = EtcdStore::connect(std::slice::from_ref(&endpoint), Duration::from_millis(600)).await;
+        let result = EtcdStore::connect(
+            &Access::anonymous(std::slice::from_ref(&endpoint)),
+            Duration::from_millis(600),
+        )
+        .await;
         let took = started.elapsed();
         let Err(StoreError::Connect { endpoints, message }) = result else { panic!("it connected") };
         assert_eq!(endpoints, endpoint);
@@ -319,14 +346,16 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let started = std::time::Instant::now();
-        let result = EtcdStore::connect(&[endpoint], Duration::from_millis(600)).await;
+        let result = EtcdStore::connect(&Access::anonymous(&[endpoint]), Duration::from_millis(600)).await;
         assert!(matches!(result, Err(StoreError::Connect { .. })));
         assert!(started.elapsed() < Duration::from_secs(3));
     }
 
     #[tokio::test]
     async fn an_endpoint_that_is_no_url_fails_at_once() {
-        let result = EtcdStore::connect(&["http://[nope".to_owned()], Duration::from_secs(60)).await;
+        let result =
+            EtcdStore::connect(&Access::anonymous(&["http://[nope".to_owned()]), Duration::from_secs(60))
+                .await;
         assert!(matches!(result, Err(StoreError::Connect { .. })));
     }
 }

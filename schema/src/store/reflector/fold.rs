@@ -73,7 +73,7 @@ impl Fold {
             let known = before.remove(&item.key) == Some(seen);
             now.insert(item.key.clone(), seen);
             if !known {
-                self.snapshot.apply(&put(item));
+                self.snapshot.apply(&item.into());
                 touched = true;
             }
         }
@@ -108,7 +108,7 @@ impl Fold {
             let change = match event {
                 WatchEvent::Put(item) => {
                     seen.insert(item.key.clone(), Seen::of(&item));
-                    put(item)
+                    item.into()
                 }
                 WatchEvent::Delete { key, .. } => {
                     seen.remove(&key);
@@ -139,12 +139,9 @@ impl Seen {
     }
 }
 
-fn put(item: KeyValue) -> Change {
-    Change::Put {
-        key: item.key,
-        value: item.value,
-        create_revision: item.create_revision,
-        mod_revision: item.mod_revision,
+impl From<KeyValue> for Change {
+    fn from(KeyValue { key, value, create_revision, mod_revision }: KeyValue) -> Self {
+        Change::Put { key, value, create_revision, mod_revision }
     }
 }
 

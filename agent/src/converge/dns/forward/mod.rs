@@ -6,11 +6,12 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
 use hickory_proto::op::{Message, Query, ResponseCode};
+use schema::control::lock;
 use tokio::sync::OnceCell;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -111,7 +112,7 @@ impl Forwarder {
     }
 
     fn flight(&self, query: &Query) -> Arc<Flight> {
-        let mut flights = self.flights.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut flights = lock(&self.flights);
         if let Some(under_way) = flights.get(query).and_then(Weak::upgrade) {
             return under_way;
         }
@@ -193,7 +194,7 @@ impl Forwarder {
     }
 
     fn health<T>(&self, work: impl FnOnce(&mut Health) -> T) -> T {
-        work(&mut self.health.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut lock(&self.health))
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
+use schema::control::lock;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::converge::clients::{Clients, Held, SHARE};
@@ -52,7 +53,7 @@ impl Shares {
     }
 
     fn own_of(&self, client: IpAddr) -> Arc<Semaphore> {
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = lock(&self.own);
         if let Some(known) = own.get(&client).and_then(Weak::upgrade) {
             return known;
         }

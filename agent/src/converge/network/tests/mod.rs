@@ -1,5 +1,6 @@
 //! The network loop: golden rules, decisions, and both on the real kernel.
 
+mod checksums;
 mod golden;
 mod kernel;
 mod plans;

@@ -10,7 +10,7 @@ use super::render;
 use super::rendered::{Rendered, SecretValue, secrets_of};
 use crate::converge::names;
 use crate::converge::pods::steps::{ContainerAct, ContainerStep, Up};
-use crate::converge::pods::task_reports::{Report, Retry};
+use crate::converge::pods::task_reports::{Retry, TaskReport};
 use crate::converge::pods::worker::{PodId, Worker};
 use crate::files::SecretError;
 use crate::files::secrets::variable;
@@ -79,7 +79,7 @@ impl Worker {
                 self.tell(id, EventType::Warning, "Failed", error.to_string());
                 let slot = id.slot(&step.container);
                 let failed =
-                    Report::Failed(slot, "InvalidImageName".to_owned(), error.to_string(), Retry::Image);
+                    TaskReport::Failed(slot, "InvalidImageName".to_owned(), error.to_string(), Retry::Image);
                 self.reporter.send(failed);
                 None
             }
@@ -153,21 +153,21 @@ impl Worker {
             self.trouble(id, container, "ErrImageNeverPull", &why);
             return;
         }
-        self.reporter.send(Report::Missing(slot.clone(), step.attempt));
+        self.reporter.send(TaskReport::Missing(slot.clone(), step.attempt));
         // It must not be fetched again at once, or it would be for ever.
         if step.image_pulled {
             let message = format!(
                 "image {image} was pulled, and Docker still has none of this name; check the image's name and what removes images on this node"
             );
             self.tell(id, EventType::Warning, "Failed", message.clone());
-            self.reporter.send(Report::Failed(slot, "ErrImagePull".to_owned(), message, Retry::Image));
+            self.reporter.send(TaskReport::Failed(slot, "ErrImagePull".to_owned(), message, Retry::Image));
         }
     }
 
     pub(crate) async fn start(&self, id: &PodId, pod: &PodInstance, step: &ContainerStep, container: &str) {
         match self.docker.start(container).await {
             Ok(()) => {
-                self.reporter.send(Report::Clear(id.slot(&step.container)));
+                self.reporter.send(TaskReport::Clear(id.slot(&step.container)));
                 let message = format!("Started container {}{}", step.container, start_of(id, step));
                 self.tell(id, EventType::Normal, "Started", message);
             }

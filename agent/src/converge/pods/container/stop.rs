@@ -9,7 +9,7 @@ use crate::converge::names;
 use crate::converge::pods::facts::Exited;
 use crate::converge::pods::probe::target::Action;
 use crate::converge::pods::steps::{Kill, Target};
-use crate::converge::pods::task_reports::{InFlight, Report};
+use crate::converge::pods::task_reports::{InFlight, TaskReport};
 use crate::converge::pods::worker::{PodId, Worker};
 use crate::worlds::docker::DockerError;
 
@@ -32,7 +32,7 @@ impl Worker {
         let Ok(Ok(details)) = timeout(END_LOOK_MAX, self.docker.inspect(&target.id)).await else { return };
         if let Some(finished_at) = details.finished_at.filter(|_| details.pid == 0) {
             let end = Exited::of(&details, finished_at);
-            self.reporter.send(Report::End(id.uid.clone(), target.id.clone(), end));
+            self.reporter.send(TaskReport::End(id.uid.clone(), target.id.clone(), end));
         }
     }
 
@@ -42,7 +42,7 @@ impl Worker {
         let done = self.end(id, &kill.target, (kill.grace, kill.message.clone()), &in_flight).await;
         // While it still counts as being stopped: the plan after that has to know.
         let failed = done.err().map(|error| error.to_string());
-        self.reporter.send(Report::Kill(kill.target.id.clone(), failed));
+        self.reporter.send(TaskReport::Kill(kill.target.id.clone(), failed));
     }
 
     async fn end(

@@ -9,7 +9,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use super::pulls::{Joined, PULLS, Pulled};
 use crate::converge::pods::facts::Slot;
 use crate::converge::pods::steps::Pull;
-use crate::converge::pods::task_reports::{Report, Retry};
+use crate::converge::pods::task_reports::{Retry, TaskReport};
 use crate::converge::pods::worker::{PodId, Worker};
 use crate::worlds::docker::DockerError;
 
@@ -27,7 +27,7 @@ impl Worker {
         if pull.policy == PullPolicy::IfNotPresent && matches!(self.docker.image(image).await, Ok(Some(_))) {
             let message = format!("Container image {image:?} already present on machine");
             self.tell(id, EventType::Normal, "Pulled", message);
-            self.reporter.send(Report::Pulled(slot, pull.attempt));
+            self.reporter.send(TaskReport::Pulled(slot, pull.attempt));
             return;
         }
         let (logins, no_logins) = match self.credentials.logins(pod, image).await {
@@ -50,7 +50,7 @@ impl Worker {
                     pulled.size_bytes
                 );
                 self.tell(id, EventType::Normal, "Pulled", message);
-                self.reporter.send(Report::Pulled(slot, pull.attempt));
+                self.reporter.send(TaskReport::Pulled(slot, pull.attempt));
             }
             Err(error) => {
                 let here = matches!(self.docker.image(image).await, Ok(Some(_)));
@@ -61,7 +61,7 @@ impl Worker {
                 let message = format!("{error}{}", hint(&error, here, &users, no_logins.as_deref()));
                 tracing::warn!(pod = %id.pod, container = pull.container, message, "an image was not pulled");
                 self.tell(id, EventType::Warning, "Failed", message.clone());
-                self.reporter.send(Report::Failed(slot, reason.to_owned(), message, Retry::Image));
+                self.reporter.send(TaskReport::Failed(slot, reason.to_owned(), message, Retry::Image));
             }
         }
     }
@@ -92,7 +92,7 @@ impl Worker {
                         let message = format!("Pulling image {image:?}: {progress}");
                         self.tell(id, EventType::Normal, "Pulling", message);
                     }
-                    self.reporter.send(Report::Progress(slot.clone(), progress));
+                    self.reporter.send(TaskReport::Progress(slot.clone(), progress));
                 }
             }
         }

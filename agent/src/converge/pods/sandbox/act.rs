@@ -1,7 +1,7 @@
 //! Makes the pause container and the link of a pod.
 
 use crate::converge::pods::steps::{LinkStep, PauseStep, Up};
-use crate::converge::pods::task_reports::Report;
+use crate::converge::pods::task_reports::TaskReport;
 use crate::converge::pods::worker::{PodFailure, Worker};
 use crate::worlds::docker::{DockerError, NewContainer};
 use crate::worlds::netlink::PodLink;
@@ -33,10 +33,10 @@ impl Worker {
         let (pause_pid, pause_id) = (details.pid, Some(pause.to_owned()));
         let link = PodLink { pause_pid, pause_id, host_name, bridge, address, gateway, mtu };
         // Cut off or failed, it is not known to be whole.
-        self.reporter.send(Report::Link(up.pod.uid.clone(), false));
+        self.reporter.send(TaskReport::Link(up.pod.uid.clone(), false));
         let ensured = self.netlink.ensure_pod_link(&link).await;
         ensured.map_err(|e| PodFailure::new("ContainerCreating", "FailedCreatePodSandBox", e))?;
-        self.reporter.send(Report::Link(up.pod.uid.clone(), true));
+        self.reporter.send(TaskReport::Link(up.pod.uid.clone(), true));
         Ok(())
     }
 }

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::statuses::Statuses;
-use super::writer::StatusWriter;
+use super::writer::status_writer;
 
 fn statuses(list: &[(&str, PodPhase, &str)]) -> Statuses {
     let one = |(name, phase, message): &(&str, PodPhase, &str)| {
@@ -48,7 +48,7 @@ async fn an_etcd_that_begins_anew_gets_the_statuses_again() {
     let store = Arc::new(MemoryStore::new());
     let (sender, receiver) = watch::channel(Statuses::default());
     let snapshot = Snapshot { synced: true, ..Snapshot::default() };
-    let writer = StatusWriter::new("n1".into(), store.clone(), SnapshotReader::fixed(snapshot));
+    let writer = status_writer("n1".into(), store.clone(), SnapshotReader::fixed(snapshot));
     let shutdown = CancellationToken::new();
     tokio::spawn(writer.run(receiver, shutdown.clone()));
     sender.send_replace(statuses(&[("web", PodPhase::Running, "runs")]));
@@ -73,7 +73,7 @@ async fn the_last_status_is_written_and_a_stale_key_removed() {
         });
     }
     let (sender, receiver) = watch::channel(Statuses::default());
-    let writer = StatusWriter::new("n1".into(), store.clone(), SnapshotReader::fixed(snapshot));
+    let writer = status_writer("n1".into(), store.clone(), SnapshotReader::fixed(snapshot));
     let shutdown = CancellationToken::new();
     tokio::spawn(writer.run(receiver, shutdown.clone()));
     sender.send_replace(statuses(&[("web", PodPhase::Pending, "0")]));
@@ -105,7 +105,7 @@ async fn a_write_that_came_through_late_does_not_outlive_its_pod() {
     let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
     let (publisher, reader) = SnapshotReader::channel(snapshot.clone());
     let (sender, receiver) = watch::channel(Statuses { complete: true, ..Statuses::default() });
-    let writer = StatusWriter::new("n1".into(), store.clone(), reader);
+    let writer = status_writer("n1".into(), store.clone(), reader);
     let shutdown = CancellationToken::new();
     tokio::spawn(writer.run(receiver, shutdown.clone()));
     sender.send_replace(statuses(&[("web", PodPhase::Running, "runs")]));
@@ -144,7 +144,7 @@ async fn statuses_that_cannot_be_written_stop_no_other() {
         store.refuse_keys(bad.iter().map(|name| key(name)));
         let (sender, receiver) = watch::channel(Statuses::default());
         let snapshot = Snapshot { synced: true, ..Snapshot::default() };
-        let writer = StatusWriter::new("n1".into(), store.clone(), SnapshotReader::fixed(snapshot));
+        let writer = status_writer("n1".into(), store.clone(), SnapshotReader::fixed(snapshot));
         let shutdown = CancellationToken::new();
         tokio::spawn(writer.run(receiver, shutdown.clone()));
         let all = |message: &'static str, good: &[&'static str]| {
@@ -179,7 +179,7 @@ async fn a_status_that_is_too_large_stops_no_other_and_is_written_once_it_is_not
     let store = Arc::new(MemoryStore::new());
     let (sender, receiver) = watch::channel(Statuses::default());
     let snapshot = Snapshot { synced: true, ..Snapshot::default() };
-    let writer = StatusWriter::new("n1".into(), store.clone(), SnapshotReader::fixed(snapshot));
+    let writer = status_writer("n1".into(), store.clone(), SnapshotReader::fixed(snapshot));
     let shutdown = CancellationToken::new();
     tokio::spawn(writer.run(receiver, shutdown.clone()));
     let huge = "x".repeat(schema::store::TXN_MAX_BYTES + 1);
@@ -197,7 +197,7 @@ async fn one_conflict_in_a_transaction_of_many_spoils_none_of_them() {
     let store = Arc::new(MemoryStore::new());
     let (sender, receiver) = watch::channel(Statuses::default());
     let snapshot = Snapshot { synced: true, ..Snapshot::default() };
-    let writer = StatusWriter::new("n1".into(), store.clone(), SnapshotReader::fixed(snapshot));
+    let writer = status_writer("n1".into(), store.clone(), SnapshotReader::fixed(snapshot));
     let foreign = encode(&PodStatus::default()).unwrap();
     let _ = store.txn(vec![], vec![Op::put(key("p7"), foreign)]).await.unwrap();
     let shutdown = CancellationToken::new();

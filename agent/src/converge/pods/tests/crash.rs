@@ -175,7 +175,7 @@ impl Rig {
             },
             snapshot: self.reader.clone(),
             store: self.store.clone(),
-            events: EventRecorder::spawn(self.store.clone(), "agent/n1", events.clone()),
+            events: EventRecorder::spawn(self.store.clone(), "n1", "agent/n1", events.clone()),
             nudge,
             pod_table,
             credentials: Arc::new(NoCredentials),

@@ -334,7 +334,7 @@ async fn told_in(rig: &Rig, prefix: &str) -> Vec<String> {
     items.iter().map(|kv| String::from_utf8_lossy(&kv.value).into_owned()).collect()
 }
 
-// For `note_hooked` and `Report::Kill` in the supervisor.
+// For `note_hooked` and `TaskReport::Kill` in the supervisor.
 #[tokio::test(start_paused = true)]
 async fn a_container_that_cannot_be_killed_is_asked_to_go_once_and_its_pod_says_so() {
     let mut rig = Rig::new();

@@ -10,11 +10,12 @@ use schema::snapshot::Versioned;
 use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
 use schema::store::memory::MemoryStore;
+use schema::store::status_writer::StatusWriter;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::super::refused::{RETRY, Refusals};
-use super::super::{RulesWriter, ServicesDeps, ServicesLoop};
+use super::super::{ServicesDeps, ServicesLoop};
 use super::*;
 use crate::catalog::Catalog;
 use crate::desired::Source;
@@ -442,7 +443,7 @@ async fn the_status_is_written_when_it_changes_and_again_when_etcd_lost_it() {
     let store: SharedStore = Arc::new(MemoryStore::new());
     let (statuses, status) = watch::channel(None);
     let shutdown = CancellationToken::new();
-    let writer = RulesWriter::new("here", Arc::clone(&store));
+    let writer = StatusWriter::of_key(Key::Rules("here".to_owned()), Arc::clone(&store));
     tokio::spawn(writer.run(status, shutdown.clone()));
     let key = Key::Rules("here".to_owned()).to_string();
     let stored = async |seconds: u64| {

@@ -1,0 +1,59 @@
+//! Tries once, when the tunnel is there, whether TCP gets through it.
+//!
+//! For hosts whose network card or hypervisor claims to compute checksums within a tunnel and does not: names
+//! and pings cross nodes, and every connection hangs. The kernel computes them then. An offload that is
+//! already off is left alone.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+
+use crate::worlds::netlink::{NetlinkError, Tunnels};
+
+/// Trials of one link: the other nodes may be starting too. Each that stays silent takes 1.6 s.
+pub(super) const TRIALS_MAX: u8 = 5;
+
+/// What a trial showed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum TrialResult {
+    /// TCP gets through as it is.
+    Sound,
+    /// It reaches this node only with the kernel's checksums, which stay on.
+    Computed(String),
+    /// No node answered either way.
+    Silence,
+}
+
+/// With the card's checksums, with the kernel's, and with the card's again: a packet lost by chance costs no
+/// throughput.
+pub(super) async fn try_checksums(
+    tunnels: &dyn Tunnels,
+    tunnel: &str,
+    asked: &BTreeMap<SocketAddr, String>,
+) -> Result<TrialResult, NetlinkError> {
+    if first_answer(tunnels, asked.keys()).await.is_some() {
+        return Ok(TrialResult::Sound);
+    }
+    tunnels.set_offload(tunnel, false).await?;
+    let reached = first_answer(tunnels, asked.keys()).await;
+    tunnels.set_offload(tunnel, true).await?;
+    let Some(reached) = reached else { return Ok(TrialResult::Silence) };
+    if tunnels.answers(reached).await {
+        return Ok(TrialResult::Sound);
+    }
+    tunnels.set_offload(tunnel, false).await?;
+    Ok(TrialResult::Computed(asked[&reached].clone()))
+}
+
+async fn first_answer(tunnels: &dyn Tunnels, asked: impl Iterator<Item = &SocketAddr>) -> Option<SocketAddr> {
+    let ask = async |at: SocketAddr| tunnels.answers(at).await.then_some(at);
+    let mut answers: FuturesUnordered<_> = asked.map(|at| ask(*at)).collect();
+    while let Some(answer) = answers.next().await {
+        if answer.is_some() {
+            return answer;
+        }
+    }
+    None
+}

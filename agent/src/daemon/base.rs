@@ -1,0 +1,176 @@
+//! How each loop is made of what all loops share.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use schema::control::Nudge;
+use schema::records::{NodeUsage, RulesStatus, Subnet, Vtep};
+use schema::store::SharedStore;
+use schema::store::events::EventRecorder;
+use schema::store::reflector::SnapshotReader;
+use tokio::sync::watch;
+
+use crate::catalog::Catalog;
+use crate::config::Config;
+use crate::converge::image_book::ImageBook;
+use crate::converge::images::{ImagesDeps, ImagesLoop};
+use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings};
+use crate::converge::node::{NodeDeps, NodeLoop};
+use crate::converge::node_dns::NodeDns;
+use crate::converge::pod_table::PodTable;
+use crate::converge::pods::{PauseImage, PodsDeps, PodsLoop};
+use crate::converge::services::{ServicesDeps, ServicesLoop};
+use crate::converge::usage::{UsageDeps, UsageLoop};
+use crate::desired::DiskError;
+use crate::files::PodFiles;
+use crate::node_address::NodeAddress;
+use crate::worlds::cgroups::RealCgroups;
+use crate::worlds::disk::RealDisk;
+use crate::worlds::docker::Docker;
+use crate::worlds::host::RealMachine;
+use crate::worlds::iptables::Iptables;
+use crate::worlds::netlink::RealNetlink;
+use crate::worlds::pause;
+use crate::worlds::prober::RealProber;
+
+/// What all loops share.
+pub(super) struct Base<'c> {
+    pub(super) config: &'c Config,
+    pub(super) docker: Arc<dyn Docker>,
+    pub(super) netlink: Arc<RealNetlink>,
+    pub(super) iptables: Arc<dyn Iptables>,
+    pub(super) store: SharedStore,
+    pub(super) files: Arc<PodFiles>,
+    pub(super) images: Arc<ImageBook>,
+    pub(super) pod_mtu: u32,
+    pub(super) address: NodeAddress,
+    pub(super) subnet: watch::Receiver<Option<Subnet>>,
+    pub(super) catalog: watch::Receiver<Arc<Catalog>>,
+    pub(super) snapshot: SnapshotReader,
+    pub(super) events: EventRecorder,
+}
+
+impl Base<'_> {
+    fn node_name(&self) -> String {
+        self.config.node.clone()
+    }
+
+    fn instance(&self) -> String {
+        self.config.machine.instance.clone()
+    }
+
+    pub(super) fn services(
+        &self,
+        status: watch::Sender<Option<RulesStatus>>,
+        programmed: watch::Sender<i64>,
+    ) -> ServicesLoop {
+        ServicesLoop::new(ServicesDeps {
+            node: self.node_name(),
+            address: self.address.clone(),
+            instance: self.instance(),
+            iptables: Arc::clone(&self.iptables),
+            subnet: self.subnet.clone(),
+            catalog: self.catalog.clone(),
+            events: self.events.clone(),
+            status,
+            programmed,
+        })
+    }
+
+    pub(super) fn pods(
+        &self,
+        nudge: Nudge,
+        dns: watch::Receiver<NodeDns>,
+        pod_table: watch::Sender<PodTable>,
+        programmed: watch::Receiver<i64>,
+    ) -> Result<PodsLoop, DiskError> {
+        PodsLoop::new(PodsDeps {
+            node: self.node_name(),
+            address: self.address.clone(),
+            instance: self.instance(),
+            state_dir: self.config.machine.state_dir.clone(),
+            mtu: self.pod_mtu,
+            container_limits: self.config.container_limits,
+            dns,
+            docker: Arc::clone(&self.docker),
+            netlink: Arc::clone(&self.netlink) as _,
+            prober: Arc::new(RealProber::default()),
+            pause_image: PauseImage {
+                reference: pause::image_reference(),
+                archive: Arc::new(pause::image_tar),
+            },
+            snapshot: self.snapshot.clone(),
+            store: Arc::clone(&self.store),
+            events: self.events.clone(),
+            nudge,
+            pod_table,
+            credentials: Arc::clone(&self.files) as _,
+            images: Arc::clone(&self.images),
+            files: Arc::clone(&self.files),
+            catalog: self.catalog.clone(),
+            programmed,
+        })
+    }
+
+    pub(super) fn usage(&self, records: watch::Sender<Option<NodeUsage>>) -> UsageLoop {
+        UsageLoop::new(UsageDeps {
+            instance: self.instance(),
+            state_dir: self.config.machine.state_dir.clone(),
+            docker: Arc::clone(&self.docker),
+            cgroups: Arc::new(RealCgroups::new()),
+            records,
+        })
+    }
+
+    pub(super) fn images(&self) -> ImagesLoop {
+        ImagesLoop::new(ImagesDeps {
+            node: self.node_name(),
+            docker: Arc::clone(&self.docker),
+            disk: Arc::new(RealDisk),
+            book: Arc::clone(&self.images),
+            thresholds: self.config.image_gc,
+            events: self.events.clone(),
+        })
+    }
+
+    pub(super) fn node(&self, vtep: watch::Receiver<Option<Vtep>>) -> NodeLoop {
+        NodeLoop::new(NodeDeps {
+            node: self.node_name(),
+            listen: self.config.listen,
+            address: self.address.clone(),
+            age_recipient: self.files.recipient().map(str::to_owned),
+            store: Arc::clone(&self.store),
+            machine: Arc::new(RealMachine::new(Arc::clone(&self.docker), self.address.clone())),
+            subnet: self.subnet.clone(),
+            vtep,
+            since: Timestamp::now(),
+        })
+    }
+
+    pub(super) fn network(
+        &self,
+        pods: watch::Receiver<PodTable>,
+        vtep: watch::Sender<Option<Vtep>>,
+        address: watch::Sender<Option<std::net::IpAddr>>,
+        rules_changed: Nudge,
+    ) -> NetworkLoop {
+        let deps = NetworkDeps {
+            netlink: Arc::clone(&self.netlink) as _,
+            tunnels: Arc::clone(&self.netlink) as _,
+            iptables: Arc::clone(&self.iptables),
+            subnet: self.subnet.clone(),
+            pods,
+            catalog: self.catalog.clone(),
+            vtep,
+            address,
+            rules_changed,
+        };
+        let settings = NetworkSettings {
+            node_ip: self.config.node_ip,
+            vxlan: self.config.vxlan,
+            tunnel_without_peers: self.config.dns.node_dns,
+            ..NetworkSettings::new(&self.config.machine.instance, self.pod_mtu)
+        };
+        NetworkLoop::new(settings, deps)
+    }
+}

@@ -1,0 +1,73 @@
+//! The rows of DNS and gateway: those of the agent, and of the process that answers in its place.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use schema::control::{Row, Runtime};
+use schema::records::Subnet;
+use tokio::sync::watch;
+
+use super::every;
+use crate::catalog::Catalog;
+use crate::config::Config;
+use crate::converge::dns::{self, DnsDeps, DnsLoop};
+use crate::converge::gateway::{self, GatewayDeps, GatewayLoop};
+use crate::converge::node_dns::NodeDns;
+use crate::standby::Handover;
+use crate::worlds::netlink::Netlink;
+
+/// How often the gateway looks whether it listens and routes as it should; changes wake it.
+const GATEWAY_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What DNS and gateway follow from.
+#[derive(Clone)]
+pub(crate) struct Known {
+    /// The node's range.
+    pub(crate) subnet: watch::Receiver<Option<Subnet>>,
+    /// What is known of the cluster.
+    pub(crate) catalog: watch::Receiver<Arc<Catalog>>,
+    /// Who answered before this process, and who will after it.
+    pub(crate) handover: Handover,
+}
+
+/// The name server; what pods are given of it.
+pub(crate) fn wire_dns(
+    runtime: &mut Runtime,
+    config: &Config,
+    netlink: Arc<dyn Netlink>,
+    known: &Known,
+) -> watch::Receiver<NodeDns> {
+    let Known { subnet, catalog, handover } = known.clone();
+    let (settings, agent_dir) = (config.dns.clone(), config.machine.agent_dir());
+    let range = subnet.borrow().clone();
+    let first = dns::first_zone(&settings.domain, range.as_ref(), &catalog.borrow());
+    let (zones, zone) = watch::channel(Arc::new(first));
+    let row = Row::when_woken().wake_on(subnet.clone()).wake_on(catalog.clone()).rest(dns::SPACING);
+    let publish = dns::publish_zone(settings.domain.clone(), subnet.clone(), catalog.clone(), zones);
+    runtime.follow_blocking("zone", row, publish);
+
+    let (pods, for_pods) = watch::channel(settings.first_for_pods(range.as_ref(), &agent_dir));
+    let mut row = every(dns::INTERVAL).wake_on(subnet.clone());
+    if settings.node_dns {
+        let (hosts, of_dns) = watch::channel(BTreeSet::new());
+        let follows = Row::when_woken().wake_on(catalog.clone()).rest(dns::SPACING);
+        runtime.follow("hosts", follows, dns::publish_hosts(catalog.clone(), hosts));
+        row = row.wake_on(of_dns);
+    }
+    let instance = config.machine.instance.clone();
+    let deps = DnsDeps { settings, instance, agent_dir, netlink, subnet, catalog, zone, pods, handover };
+    runtime.drive(row, DnsLoop::new(deps));
+    for_pods
+}
+
+/// The gateway: the loop that says where and by which table, and the server that does it.
+pub(crate) fn wire_gateway(runtime: &mut Runtime, node: &str, known: Known) {
+    let Known { subnet, catalog, handover } = known;
+    let row = every(GATEWAY_INTERVAL).wake_on(subnet.clone()).wake_on(catalog.clone());
+    let (node, port, limits) = (node.to_owned(), gateway::PORT, gateway::limits::Limits::default());
+    let deps = GatewayDeps { node, port, limits, subnet, catalog, handover };
+    let (the_loop, serving) = GatewayLoop::new(deps, runtime.token());
+    runtime.task("gateway server", serving);
+    runtime.drive(row, the_loop);
+}

@@ -1,0 +1,121 @@
+//! What must hold before the agent starts anything, one function each; each failure is one line.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use schema::records::Subnet;
+use schema::store::etcd::LazyStore;
+use tokio::net::TcpListener;
+
+use crate::config::Config;
+use crate::converge::network::address_of_tunnel;
+use crate::converge::network::mtu::pod_mtu;
+use crate::desired::{DesiredStore, Source};
+use crate::files::{Keys, PodFiles};
+use crate::packet_rules::names::Names;
+use crate::worlds::blobs::Reconcilers;
+use crate::worlds::docker::{Docker, RealDocker};
+use crate::worlds::iptables::{Iptables, RealIptables};
+use crate::worlds::netlink::{Netlink, RealNetlink};
+use crate::worlds::pause;
+
+/// How long etcd may take to answer at the start.
+const ETCD_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What the loops stand on.
+pub(super) struct Ground {
+    pub(super) docker: Arc<dyn Docker>,
+    pub(super) netlink: Arc<RealNetlink>,
+    pub(super) iptables: Arc<dyn Iptables>,
+    pub(super) listener: TcpListener,
+    pub(super) store: Arc<LazyStore>,
+    pub(super) files: Arc<PodFiles>,
+    /// As the disk knows it.
+    pub(super) subnet: Option<Subnet>,
+    pub(super) pod_mtu: u32,
+    /// As far as it is known by now.
+    pub(super) node_ip: Option<IpAddr>,
+}
+
+/// What must hold before anything starts, cheapest first.
+pub(super) async fn prepare(config: &Config) -> anyhow::Result<Ground> {
+    let docker = connect_docker(&config.machine.docker).await?;
+    let netlink = Arc::new(RealNetlink::open(&config.machine.instance)?);
+    let iptables: Arc<dyn Iptables> = Arc::new(RealIptables::new());
+    iptables.save().await.context("cannot use iptables")?;
+    let listener = bind(config).await?;
+    let desired = DesiredStore::open(&config.machine.state_dir, &config.node)?;
+    let store = open_store(config, desired.current().source).await?;
+    load_pause_image(docker.as_ref()).await?;
+    let keys = Keys::open_or_without(&config.age_identity);
+    let source = Reconcilers::new(config.reconciler.clone(), Arc::clone(&store) as _);
+    let files = PodFiles::new(&config.machine.state_dir, Arc::new(source), keys);
+    Ok(Ground {
+        node_ip: node_ip(config, netlink.as_ref()).await?,
+        pod_mtu: pod_mtu(netlink.uplink_mtu().await?),
+        subnet: desired.current().subnet.clone(),
+        docker,
+        netlink,
+        iptables,
+        listener,
+        store,
+        files: Arc::new(files),
+    })
+}
+
+pub(super) fn require_root() -> anyhow::Result<()> {
+    match nix::unistd::geteuid().is_root() {
+        true => Ok(()),
+        false => bail!("the agent makes links, rules and mounts and must run as root; start it with sudo"),
+    }
+}
+
+async fn connect_docker(host: &str) -> anyhow::Result<Arc<dyn Docker>> {
+    let docker = RealDocker::connect(host).await;
+    let docker = docker.with_context(|| format!("cannot use Docker at {host}"))?;
+    Ok(Arc::new(docker))
+}
+
+async fn bind(config: &Config) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(config.listen).await.map_err(|error| {
+        anyhow!("cannot listen on {}: {error}; stop what uses it or give another --listen", config.listen)
+    })
+}
+
+/// Without a desired state on disk there is nothing to do until etcd answers, and a wrong `--etcd`
+/// is told at once. With it the agent heals its pods first and connects when it can.
+async fn open_store(config: &Config, known: Source) -> anyhow::Result<Arc<LazyStore>> {
+    let store = LazyStore::new(config.etcd.clone());
+    match (store.connect(ETCD_PATIENCE).await, known) {
+        (Ok(()), _) => {}
+        (Err(error), Source::Unknown) => {
+            bail!("{error}; check --etcd and that etcd runs (this node has no state of its own yet)")
+        }
+        (Err(error), _) => tracing::warn!("{error}; this node goes on from its own disk"),
+    }
+    Ok(Arc::new(store))
+}
+
+async fn load_pause_image(docker: &dyn Docker) -> anyhow::Result<()> {
+    let reference = pause::image_reference();
+    if docker.image(&reference).await.context("cannot look for the pause image")?.is_none() {
+        docker.load(pause::image_tar()).await.context("cannot load the pause image into Docker")?;
+        tracing::info!("loaded image {reference}");
+    }
+    Ok(())
+}
+
+/// The address before the network loop has looked: that of the tunnel which a former agent made, so that a
+/// restart while the routes flap moves nothing.
+async fn node_ip(config: &Config, netlink: &RealNetlink) -> anyhow::Result<Option<IpAddr>> {
+    if config.node_ip.is_some() {
+        return Ok(config.node_ip);
+    }
+    let tunnel = Names::of(&config.machine.instance).tunnel;
+    match address_of_tunnel(netlink, &tunnel).await? {
+        Some(address) => Ok(Some(address.into())),
+        None => Ok(netlink.node_address().await?),
+    }
+}

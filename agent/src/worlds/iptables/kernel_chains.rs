@@ -1,0 +1,53 @@
+//! The kernel's own chains, one rule at a time, by the crate `iptables`: for what need not be one transaction
+//! with our chains.
+
+use iptables::IPTables;
+
+use super::IptablesError;
+use super::real::{RUN_MAX, RealIptables};
+use crate::worlds::netlink::in_namespace_at;
+
+impl RealIptables {
+    /// What happens to a packet that no rule of the chain decides on.
+    pub async fn policy(&self, table: &'static str, chain: &'static str) -> Result<String, IptablesError> {
+        self.direct(move |iptables| iptables.get_policy(table, chain)).await
+    }
+
+    /// The rule stands in the chain.
+    pub async fn exists(&self, table: String, chain: String, rule: String) -> Result<bool, IptablesError> {
+        self.direct(move |iptables| iptables.exists(&table, &chain, &rule)).await
+    }
+
+    /// Deletes the rule from the chain, once.
+    pub async fn delete(&self, table: String, chain: String, rule: String) -> Result<(), IptablesError> {
+        self.direct(move |iptables| iptables.delete(&table, &chain, &rule)).await
+    }
+
+    /// On a thread that may block: the crate waits for the program.
+    async fn direct<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&IPTables) -> Result<T, Box<dyn std::error::Error>> + Send + 'static,
+    ) -> Result<T, IptablesError> {
+        let run = move || {
+            let mut iptables = iptables::new(false)?;
+            // Without it each address is looked up in DNS.
+            iptables.set_numeric(true);
+            work(&iptables)
+        };
+        let told = move || run().map_err(|error| std::io::Error::other(error.to_string()));
+        let namespace = self.namespace.clone();
+        let work = tokio::task::spawn_blocking(move || match namespace {
+            Some(path) => in_namespace_at(&path, told),
+            None => told(),
+        });
+        let program = || "iptables".to_owned();
+        let timeout = |_| IptablesError::Timeout { program: program(), after: RUN_MAX };
+        let done = tokio::time::timeout(RUN_MAX, work).await.map_err(timeout)?;
+        let refused = |error: std::io::Error| IptablesError::Refused {
+            program: program(),
+            message: error.to_string().lines().collect::<Vec<_>>().join("; "),
+            lines: Vec::new(),
+        };
+        done.unwrap_or_else(|panicked| Err(panicked.into())).map_err(refused)
+    }
+}

@@ -1,0 +1,24 @@
+//! Flags about logs.
+
+use clap::{Args, ValueEnum};
+
+/// Flags about logs.
+#[derive(Debug, Clone, Default, Args)]
+pub struct LogArgs {
+    /// How logs are written
+    #[arg(long, env = "MINIK8S_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+    /// What is logged: error, warn, info, debug, trace, or a filter as in RUST_LOG
+    #[arg(long, env = "MINIK8S_LOG_LEVEL", value_name = "LEVEL")]
+    pub log_level: Option<String>,
+}
+
+/// How logs are written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// A line per record, coloured on a terminal.
+    #[default]
+    Text,
+    /// A JSON object per line.
+    Json,
+}

@@ -1,0 +1,178 @@
+//! A JSON file of a daemon's own. It is replaced as a whole: a crash leaves the former file or the new one.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// What a write waits for, and so what it survives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fsync {
+    /// Nothing: it survives the end of the process.
+    None,
+    /// The content. It survives a power failure once the caller has called [`sync_folder`], which it does
+    /// once for many files.
+    Content,
+    /// Content and name: it survives a power failure.
+    All,
+}
+
+/// The file.
+#[derive(Debug, Clone)]
+pub struct DiskRecord {
+    path: PathBuf,
+    fsync: Fsync,
+}
+
+impl DiskRecord {
+    /// The record at `path`, which survives a power failure. Touches nothing.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self { path: path.into(), fsync: Fsync::All }
+    }
+
+    /// The same with another guarantee.
+    #[must_use]
+    pub fn fsync(self, fsync: Fsync) -> Self {
+        Self { fsync, ..self }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file is there.
+    pub fn exists(&self) -> bool {
+        self.path.exists()
+    }
+
+    /// What it holds; none when there is no file. Fields that this version does not know are left out.
+    ///
+    /// # Errors
+    /// The disk's, or `InvalidData` when it is not the JSON of a `T`.
+    pub fn read<T: DeserializeOwned>(&self) -> io::Result<Option<T>> {
+        match fs::read(&self.path) {
+            Ok(bytes) => {
+                let read = serde_json::from_slice(&bytes);
+                read.map(Some).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What it holds; none, with a warning that names `what`, when it can't be read.
+    pub fn read_or_warn<T: DeserializeOwned>(&self, what: &str) -> Option<T> {
+        let read = self.read();
+        let warn =
+            |error: &io::Error| tracing::warn!(path = %self.path.display(), %error, "cannot read {what}");
+        read.inspect_err(warn).ok().flatten()
+    }
+
+    /// Makes it hold this. One writer at a time. Makes its folder if it is not there.
+    ///
+    /// # Errors
+    /// The disk's; then the former file is still there.
+    pub fn write(&self, value: &impl Serialize) -> io::Result<()> {
+        self.write_bytes(&serde_json::to_vec(value)?)
+    }
+
+    /// As [`DiskRecord::write`], of a value that has its form already.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write_bytes(&self, bytes: &[u8]) -> io::Result<()> {
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        fs::create_dir_all(folder)?;
+        let draft = self.path.with_extension("tmp");
+        // A draft that a crash left would keep its own mode.
+        match fs::remove_file(&draft) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        // For the owner only: some records hold an address with a password.
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+        file.write_all(bytes)?;
+        if self.fsync != Fsync::None {
+            file.sync_all()?;
+        }
+        fs::rename(&draft, &self.path)?;
+        if self.fsync == Fsync::All {
+            sync_folder(folder)?;
+        }
+        Ok(())
+    }
+
+    /// Removes it; that it is not there is no error.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn remove(&self) -> io::Result<()> {
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Makes the names in a folder survive a power failure.
+///
+/// # Errors
+/// The disk's.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    type Value = BTreeMap<String, u32>;
+
+    #[test]
+    fn a_record_is_what_was_written_last_and_readable_by_its_owner_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let record = DiskRecord::new(dir.path().join("new/folder/record.json"));
+        assert_eq!(record.read::<Value>().unwrap(), None);
+        for number in 0..3 {
+            let value = Value::from([("a".to_owned(), number)]);
+            record.write(&value).unwrap();
+            assert_eq!(record.read::<Value>().unwrap(), Some(value));
+        }
+        assert_eq!(fs::metadata(record.path()).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(record.path().parent().unwrap()).unwrap().count(), 1, "a draft stays");
+        record.remove().unwrap();
+        record.remove().unwrap();
+        assert!(!record.exists());
+    }
+
+    // Seen red with a write straight to the file.
+    #[test]
+    fn a_write_that_fails_leaves_the_former_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let record = DiskRecord::new(dir.path().join("record.json"));
+        let former = Value::from([("a".to_owned(), 1)]);
+        record.write(&former).unwrap();
+        // In the way of the draft.
+        fs::create_dir(dir.path().join("record.tmp")).unwrap();
+        record.write(&Value::new()).unwrap_err();
+        assert_eq!(record.read::<Value>().unwrap(), Some(former));
+    }
+
+    #[test]
+    fn what_a_crash_left_of_a_draft_is_no_hindrance_and_garbage_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let record = DiskRecord::new(dir.path().join("record.json")).fsync(Fsync::None);
+        fs::write(dir.path().join("record.tmp"), "{\"a\"").unwrap();
+        record.write(&Value::new()).unwrap();
+        fs::write(record.path(), "{\"a\"").unwrap();
+        assert_eq!(record.read::<Value>().unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(record.read_or_warn::<Value>("the test's record"), None);
+    }
+}

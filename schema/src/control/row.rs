@@ -1,0 +1,147 @@
+//! A row of a daemon's table: how often a loop or a follower runs, and what wakes it.
+
+use std::future::Future;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::sync::watch;
+
+use super::{Driver, Nudge, Nudged};
+#[cfg(feature = "store")]
+use crate::{
+    snapshot::Snapshot,
+    store::{election::FenceReader, reflector::SnapshotReader},
+};
+
+/// Longer than any daemon runs.
+const NEVER: Duration = Duration::from_secs(10 * 365 * 86_400);
+
+/// Something that changes.
+pub trait Changes: Send + 'static {
+    /// Returns at the next change that was not seen yet; never, once there will be none. Cancel-safe.
+    fn changed(&mut self) -> impl Future<Output = ()> + Send;
+}
+
+impl<T: Send + Sync + 'static> Changes for watch::Receiver<T> {
+    async fn changed(&mut self) {
+        if watch::Receiver::changed(self).await.is_err() {
+            // The writer ended; the runtime, which watches over it, ends the process.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+#[cfg(feature = "store")]
+impl Changes for SnapshotReader {
+    async fn changed(&mut self) {
+        SnapshotReader::changed(self).await;
+    }
+}
+
+#[cfg(feature = "store")]
+impl Changes for FenceReader {
+    async fn changed(&mut self) {
+        FenceReader::changed(self).await;
+    }
+}
+
+/// When a loop or a follower runs.
+#[must_use]
+pub struct Row {
+    pub(super) driver: Driver,
+    pub(super) rest: Duration,
+    pub(super) first_at_change: bool,
+    pub(super) last_at_end: bool,
+    pub(super) nudge: Nudge,
+    pub(super) nudged: Nudged,
+    pub(super) wakes: Vec<BoxFuture<'static, ()>>,
+}
+
+impl Row {
+    /// At once, and then at this interval.
+    pub fn every(interval: Duration) -> Self {
+        let (nudge, nudged) = Nudge::new();
+        Self {
+            driver: Driver::every(interval),
+            rest: Duration::ZERO,
+            first_at_change: false,
+            last_at_end: false,
+            nudge,
+            nudged,
+            wakes: Vec::new(),
+        }
+    }
+
+    /// At once, and then only when woken.
+    pub fn when_woken() -> Self {
+        Self::every(NEVER)
+    }
+
+    /// Longest wait of a loop after a failure.
+    pub fn backoff_max(mut self, longest: Duration) -> Self {
+        self.driver.backoff_max = longest;
+        self
+    }
+
+    /// Least time between two steps of a follower.
+    pub fn rest(self, rest: Duration) -> Self {
+        Self { rest, ..self }
+    }
+
+    /// A follower's first step is after the first change, not at once.
+    pub fn first_at_change(self) -> Self {
+        Self { first_at_change: true, ..self }
+    }
+
+    /// A follower's last step is at shutdown.
+    pub fn last_at_end(self) -> Self {
+        Self { last_at_end: true, ..self }
+    }
+
+    /// Each change of `source` wakes it.
+    pub fn wake_on(self, mut source: impl Changes) -> Self {
+        self.wake_by(|nudge| async move {
+            loop {
+                source.changed().await;
+                nudge.nudge();
+            }
+        })
+    }
+
+    /// A change of the snapshot wakes it if it is news, but not again within `gap`, so that a burst of
+    /// changes is planned once. The first change of a burst wakes it at once.
+    #[cfg(feature = "store")]
+    pub fn wake_if(
+        self,
+        mut snapshot: SnapshotReader,
+        gap: Duration,
+        is_news: impl Fn(&Snapshot, &Snapshot) -> bool + Send + 'static,
+    ) -> Self {
+        self.wake_by(move |nudge| async move {
+            let mut before = snapshot.current();
+            loop {
+                snapshot.changed().await;
+                let now = snapshot.current();
+                if is_news(&before, &now) {
+                    nudge.nudge();
+                    tokio::time::sleep(gap).await;
+                }
+                before = now;
+            }
+        })
+    }
+
+    /// A future wakes it as it likes. It must not end.
+    pub fn wake_by<F: Future<Output = ()> + Send + 'static>(
+        mut self,
+        waker: impl FnOnce(Nudge) -> F,
+    ) -> Self {
+        self.wakes.push(Box::pin(waker(self.nudge.clone())));
+        self
+    }
+
+    /// Wakes it.
+    pub fn nudge(&self) -> Nudge {
+        self.nudge.clone()
+    }
+}

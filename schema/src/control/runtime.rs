@@ -1,0 +1,192 @@
+//! What a daemon runs: its table of loops and followers, and other tasks. All are critical: when one ends
+//! before shutdown, the process ends.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::Stream;
+use futures::future::join_all;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::shutdown::{Ending, RunError, TaskEnded, Tasks};
+use super::{LastRunReader, Loop, LoopRuns, Row};
+
+/// The tasks of a daemon, and the runs of its loops.
+#[derive(Debug)]
+pub struct Runtime {
+    tasks: Tasks,
+    runs: LoopRuns,
+    /// Every loop holds one until it ends.
+    working: mpsc::Sender<()>,
+    all_ended: Option<mpsc::Receiver<()>>,
+}
+
+impl Default for Runtime {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Runtime {
+    /// Nothing runs yet.
+    pub fn new() -> Self {
+        let (working, all_ended) = mpsc::channel(1);
+        Self { tasks: Tasks::new(), runs: LoopRuns::default(), working, all_ended: Some(all_ended) }
+    }
+
+    /// Cancelled at shutdown.
+    pub fn token(&self) -> CancellationToken {
+        self.tasks.token()
+    }
+
+    /// The last run of each loop.
+    pub fn runs(&self) -> LoopRuns {
+        self.runs.clone()
+    }
+
+    /// Runs a loop; its last run is kept under its name.
+    pub fn drive<L: Loop>(&mut self, row: Row, the_loop: L) -> LastRunReader {
+        self.drive_as(the_loop.name(), row, the_loop)
+    }
+
+    /// Runs a loop of which there may be several, under a name of its own.
+    pub fn drive_as<L: Loop>(&mut self, name: impl Into<String>, row: Row, the_loop: L) -> LastRunReader {
+        let name = name.into();
+        let (sender, last_run) = watch::channel(None);
+        self.runs.add(name.clone(), last_run.clone());
+        let (working, token) = (self.working.clone(), self.token());
+        self.wake(&name, row.wakes);
+        self.tasks.spawn_critical(name, async move {
+            row.driver.run(the_loop, row.nudged, token, sender).await;
+            drop(working);
+        });
+        last_run
+    }
+
+    /// Runs a step that reads, derives and publishes: at once, and whenever the row says.
+    pub fn follow(&mut self, name: &'static str, row: Row, mut step: impl FnMut() + Send + 'static) {
+        self.follow_async(name, row, move || {
+            step();
+            std::future::ready(())
+        });
+    }
+
+    /// As [`Runtime::follow`], of a step that takes long or blocks. A step that panics is logged, and the
+    /// next one tries again.
+    pub fn follow_blocking(&mut self, name: &'static str, row: Row, step: impl Fn() + Send + Sync + 'static) {
+        let step = Arc::new(step);
+        self.follow_async(name, row, move || {
+            let step = Arc::clone(&step);
+            async move {
+                if let Err(error) = tokio::task::spawn_blocking(move || step()).await {
+                    tracing::error!(name, %error, "a step failed; the next change tries again");
+                }
+            }
+        });
+    }
+
+    fn follow_async<F: Future<Output = ()> + Send>(
+        &mut self,
+        name: &'static str,
+        row: Row,
+        mut step: impl FnMut() -> F + Send + 'static,
+    ) {
+        let Row { driver, rest, first_at_change, last_at_end, nudged, wakes, nudge } = row;
+        self.wake(name, wakes);
+        let token = self.token();
+        self.tasks.spawn_critical(name, async move {
+            // Without it a row that nothing wakes would be one whose waker ended.
+            let _nudge = nudge;
+            let mut waits_first = first_at_change;
+            let next = async |rest: Duration| {
+                sleep(rest).await;
+                // Over either way.
+                let _ = timeout(driver.interval, nudged.wait()).await;
+            };
+            loop {
+                if !std::mem::take(&mut waits_first) {
+                    step().await;
+                }
+                // Cancel-safe: a step is never cut off, and nothing is held between two.
+                if token.run_until_cancelled(next(rest)).await.is_none() {
+                    break;
+                }
+            }
+            if last_at_end {
+                step().await;
+            }
+        });
+    }
+
+    /// A task that must run until shutdown.
+    pub fn task<F, E>(&mut self, name: impl Into<String>, future: F)
+    where
+        F: Future<Output = E> + Send + 'static,
+        E: Ending,
+    {
+        self.tasks.spawn_critical(name, future);
+    }
+
+    /// A task that shutdown may cut off anywhere.
+    pub fn task_until_shutdown(
+        &mut self,
+        name: impl Into<String>,
+        future: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let token = self.token();
+        self.tasks.spawn_critical(name, async move {
+            // Cancel-safe by its contract.
+            token.run_until_cancelled(future).await;
+        });
+    }
+
+    /// A task that someone else has started.
+    pub fn adopt(&mut self, name: impl Into<String>, task: JoinHandle<()>) {
+        self.tasks.adopt_critical(name, task);
+    }
+
+    /// Returns once every loop has ended. Only the first call gets a future that waits.
+    pub fn all_loops_ended(&mut self) -> impl Future<Output = ()> + Send + 'static {
+        let all_ended = self.all_ended.take();
+        async move {
+            if let Some(mut all_ended) = all_ended {
+                // Nothing is ever sent: this is none when the last loop has dropped its end.
+                let _ = all_ended.recv().await;
+            }
+        }
+    }
+
+    /// Runs until a signal or the unexpected end of a task, as [`Tasks::run_until_signal`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn run_until_signal(self) -> Result<(), RunError> {
+        drop(self.working);
+        self.tasks.run_until_signal().await
+    }
+
+    /// As [`Runtime::run_until_signal`], with the signals as a stream of names.
+    ///
+    /// # Errors
+    /// As [`Tasks::run_until`].
+    pub async fn run_until(self, signals: impl Stream<Item = &'static str> + Send) -> Result<(), TaskEnded> {
+        drop(self.working);
+        self.tasks.run_until(signals).await
+    }
+
+    fn wake(&mut self, name: &str, wakes: Vec<futures::future::BoxFuture<'static, ()>>) {
+        if !wakes.is_empty() {
+            self.task_until_shutdown(format!("what wakes {name}"), async {
+                join_all(wakes).await;
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "runtime_tests.rs"]
+mod tests;

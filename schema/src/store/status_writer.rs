@@ -1,0 +1,480 @@
+//! Writes what a daemon reports to etcd: what changed, guarded per key, at most once a second per key unless
+//! someone waits for the change. What is due goes in few transactions; when one of them is refused, one by
+//! one, so that a value that can't be written stops no other. When etcd is away the newest state waits here.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{Guard, Op, SharedStore, StoreError, TxnOutcome};
+use crate::codec::{decode, encode};
+use crate::keys::Key;
+use crate::records::{NodeUsage, RulesStatus};
+use crate::snapshot::Versioned;
+
+/// Between two writes of one key.
+const SPACING: Duration = Duration::from_secs(1);
+/// Between two tries when the store does not answer.
+const RETRY: Duration = Duration::from_secs(1);
+/// Longest wait before a value is tried again that was refused while others were taken.
+const REFUSED_RETRY_MAX: Duration = Duration::from_secs(60);
+/// Values in one transaction.
+const BATCH: usize = 64;
+/// Bytes of values in one transaction; a single larger one goes by itself.
+const BATCH_BYTES: usize = 1024 * 1024;
+/// Refusals in a row that are taken for a store that is away.
+const REFUSED_IN_A_ROW: usize = 3;
+/// How often the writer looks whether the keys still hold what was written, and how long a snapshot may
+/// take to show a write.
+const AUDIT: Duration = Duration::from_secs(10);
+
+/// What one writer reports: its keys, and what etcd holds of them.
+#[async_trait]
+pub trait Report: Send + Sync + 'static {
+    /// Which of its keys.
+    type Id: Ord + Clone + Debug + Send + Sync;
+    /// What a key holds.
+    type Value: Serialize + PartialEq + Clone + Send + Sync;
+    /// All that is to be reported.
+    type Newest: Clone + Send + Sync;
+
+    /// The key.
+    fn key(&self, id: &Self::Id) -> Key;
+
+    /// By key.
+    fn values(newest: &Self::Newest) -> BTreeMap<Self::Id, Arc<Self::Value>>;
+
+    /// Keys that are not among the values are removed: everything is known.
+    fn is_complete(_: &Self::Newest) -> bool {
+        false
+    }
+
+    /// Someone waits for this change.
+    fn is_urgent(_old: Option<&Self::Value>, _new: Option<&Self::Value>) -> bool {
+        false
+    }
+
+    /// The newest value as it goes on from the one that is written.
+    fn continued(_written: &Self::Value, newest: Arc<Self::Value>) -> Arc<Self::Value> {
+        newest
+    }
+
+    /// What etcd holds; none while that is not known. Unless `is_due`, only what is known without asking.
+    async fn stored(&self, is_due: bool) -> Result<Option<Stored<Self::Id, Self::Value>>, StoreError>;
+}
+
+/// What etcd holds of the keys of a [`Report`].
+pub struct Stored<I, V> {
+    /// As of this revision.
+    pub revision: i64,
+    /// By key.
+    pub values: BTreeMap<I, Arc<Versioned<V>>>,
+}
+
+/// A report of one key. What can't be read of it is written anew.
+pub struct OneKey<V> {
+    store: SharedStore,
+    key: Key,
+    value: PhantomData<fn() -> V>,
+}
+
+/// A value that is reported under one key.
+pub trait Reported: Serialize + DeserializeOwned + PartialEq + Clone + Send + Sync + 'static {
+    /// As it goes on from the one that is written.
+    #[must_use]
+    fn continued(self, _written: &Self) -> Self {
+        self
+    }
+}
+
+#[async_trait]
+impl<V: Reported> Report for OneKey<V> {
+    type Id = ();
+    type Value = V;
+    type Newest = Option<V>;
+
+    fn key(&self, (): &()) -> Key {
+        self.key.clone()
+    }
+
+    fn values(newest: &Option<V>) -> BTreeMap<(), Arc<V>> {
+        newest.iter().map(|value| ((), Arc::new(value.clone()))).collect()
+    }
+
+    fn continued(written: &V, newest: Arc<V>) -> Arc<V> {
+        Arc::new(V::clone(&newest).continued(written))
+    }
+
+    async fn stored(&self, is_due: bool) -> Result<Option<Stored<(), V>>, StoreError> {
+        if !is_due {
+            return Ok(None);
+        }
+        let there = self.store.get(&self.key.to_string()).await?;
+        let value = there.and_then(|there| {
+            let (create_revision, mod_revision) = (there.create_revision, there.mod_revision);
+            let value = decode(&there.value).ok()?;
+            Some(((), Arc::new(Versioned { value, create_revision, mod_revision })))
+        });
+        Ok(Some(Stored { revision: i64::MAX, values: value.into_iter().collect() }))
+    }
+}
+
+impl<V: Reported> StatusWriter<OneKey<V>> {
+    /// A writer of one key.
+    pub fn of_key(key: Key, store: SharedStore) -> Self {
+        Self::new(OneKey { store: Arc::clone(&store), key, value: PhantomData }, store)
+    }
+}
+
+/// What is known of one key.
+struct Written<V> {
+    value: Option<Arc<V>>,
+    mod_revision: Option<i64>,
+    at: Option<Instant>,
+    /// How often in a row it was refused while others were taken.
+    refused: u32,
+    /// Not before, for that reason.
+    retry_at: Option<Instant>,
+}
+
+impl<V> Default for Written<V> {
+    fn default() -> Self {
+        Self { value: None, mod_revision: None, at: None, refused: 0, retry_at: None }
+    }
+}
+
+/// One key to be written.
+struct Due<R: Report> {
+    id: R::Id,
+    key: String,
+    value: Option<Arc<R::Value>>,
+    op: Op,
+    bytes: usize,
+    refused: u32,
+}
+
+/// Writes the newest state of a report until shutdown.
+pub struct StatusWriter<R: Report> {
+    report: R,
+    store: SharedStore,
+    written: BTreeMap<R::Id, Written<R::Value>>,
+    listed: bool,
+    audit_at: Instant,
+    /// Revision of the last removal of a key: an older snapshot may show the key still.
+    removed_at: i64,
+}
+
+impl<R: Report> StatusWriter<R> {
+    /// A writer that knows nothing yet.
+    pub fn new(report: R, store: SharedStore) -> Self {
+        let audit_at = Instant::now();
+        Self { report, store, written: BTreeMap::new(), listed: false, audit_at, removed_at: 0 }
+    }
+
+    /// Runs until `shutdown`.
+    pub async fn run(mut self, mut newest: watch::Receiver<R::Newest>, shutdown: CancellationToken) {
+        loop {
+            let now = newest.borrow_and_update().clone();
+            let next = self.write_all(&now).await;
+            let next = next.map_or(self.audit_at, |at| at.min(self.audit_at));
+            // All three are cancel-safe: nothing is taken out of a queue.
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                changed = newest.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep_until(next) => {}
+            }
+        }
+    }
+
+    /// Writes what may be written now; when to come again for the rest.
+    async fn write_all(&mut self, newest: &R::Newest) -> Option<Instant> {
+        self.learn().await;
+        let (mut due, mut next) = self.due(newest);
+        // What was refused lately comes last: by then it shows whether the store takes anything.
+        due.sort_by_key(|one| one.refused);
+        let mut refused = Vec::new();
+        let (mut in_a_row, mut taken) = (0, false);
+        while !due.is_empty() {
+            let batch: Vec<Due<R>> = due.drain(..batch_of(&due)).collect();
+            if batch.len() > 1 && self.write_batch(&batch).await {
+                (in_a_row, taken) = (0, true);
+                continue;
+            }
+            for one in batch {
+                match self.write(&one).await {
+                    Ok(()) => (in_a_row, taken) = (0, true),
+                    Err(error) => {
+                        in_a_row += 1;
+                        if matches!(error, StoreError::Connect { .. } | StoreError::Timeout { .. }) {
+                            tracing::debug!(%error, "the store is away; statuses are written later");
+                            return Some(Instant::now() + RETRY);
+                        }
+                        refused.push((one.id.clone(), error));
+                        if in_a_row >= REFUSED_IN_A_ROW || (!taken && !self.answers(&one.key).await) {
+                            let again = Instant::now() + RETRY;
+                            self.step_back(refused, taken);
+                            return Some(again);
+                        }
+                    }
+                }
+            }
+        }
+        for (id, error) in refused {
+            let at = self.put_off(&id, &error);
+            next = Some(next.map_or(at, |n| n.min(at)));
+        }
+        next
+    }
+
+    /// The store gives what it does not take.
+    async fn answers(&self, key: &str) -> bool {
+        self.store.get(key).await.is_ok()
+    }
+
+    /// Too many were refused in a row to go on now. Next time the others come first, whatever it is: if
+    /// the store took anything it is about these, else they are not late when it is back.
+    fn step_back(&mut self, refused: Vec<(R::Id, StoreError)>, taken: bool) {
+        tracing::debug!(taken, "statuses are refused; the others are written later");
+        for (id, error) in refused {
+            if taken {
+                self.put_off(&id, &error);
+            } else {
+                let known = self.written.entry(id).or_default();
+                known.refused = known.refused.saturating_add(1);
+            }
+        }
+    }
+
+    /// The store takes others, but not this one: it is tried again, ever later.
+    fn put_off(&mut self, id: &R::Id, error: &StoreError) -> Instant {
+        let key = self.report.key(id);
+        let known = self.written.entry(id.clone()).or_default();
+        known.refused = known.refused.saturating_add(1);
+        let wait = RETRY.saturating_mul(1 << known.refused.saturating_sub(1).min(6)).min(REFUSED_RETRY_MAX);
+        tracing::warn!(%key, %error, again_in = ?wait, "a status can't be written");
+        let at = Instant::now() + wait;
+        known.retry_at = Some(at);
+        at
+    }
+
+    /// What differs from what is stored and may be written now; when more will.
+    fn due(&mut self, newest: &R::Newest) -> (Vec<Due<R>>, Option<Instant>) {
+        let now = Instant::now();
+        let (mut due, mut next) = (Vec::new(), None::<Instant>);
+        let mut wanted: BTreeMap<R::Id, Option<Arc<R::Value>>> =
+            R::values(newest).into_iter().map(|(id, value)| (id, Some(value))).collect();
+        if R::is_complete(newest) && self.listed {
+            for id in self.written.keys() {
+                wanted.entry(id.clone()).or_insert(None);
+            }
+        }
+        for (id, value) in wanted {
+            let known = self.written.entry(id.clone()).or_default();
+            let value = match (value, &known.value) {
+                (Some(value), Some(written)) => Some(R::continued(written, value)),
+                (value, _) => value,
+            };
+            if known.value == value {
+                if value.is_none() {
+                    self.written.remove(&id);
+                }
+                continue;
+            }
+            let spaced = known.at.map(|at| at + SPACING);
+            let spaced = spaced.filter(|_| !R::is_urgent(known.value.as_deref(), value.as_deref()));
+            if let Some(at) = spaced.max(known.retry_at).filter(|at| *at > now) {
+                next = Some(next.map_or(at, |n| n.min(at)));
+                continue;
+            }
+            let refused = known.refused;
+            let key = self.report.key(&id).to_string();
+            let (op, bytes) = match value.as_deref().map(encode).transpose() {
+                Ok(None) => (Op::delete(&key), 0),
+                Ok(Some(bytes)) => (Op::put(&key, bytes.clone()), bytes.len()),
+                Err(error) => {
+                    let error = StoreError::Request { act: "a status", message: error.to_string() };
+                    let at = self.put_off(&id, &error);
+                    next = Some(next.map_or(at, |n| n.min(at)));
+                    continue;
+                }
+            };
+            due.push(Due { id, key, value, op, bytes, refused });
+        }
+        (due, next)
+    }
+
+    /// Writes all of them at once; false when that is not known, or nothing was done.
+    async fn write_batch(&mut self, batch: &[Due<R>]) -> bool {
+        let guards = batch.iter().map(|one| guard(&one.key, self.revision_of(&one.id))).collect();
+        let ops = batch.iter().map(|one| one.op.clone()).collect();
+        match self.store.txn(guards, ops).await {
+            Ok(TxnOutcome::Committed(at)) => {
+                batch.iter().for_each(|one| self.note(one, at));
+                true
+            }
+            Ok(TxnOutcome::Conflict) => false,
+            Err(error) => {
+                tracing::debug!(%error, statuses = batch.len(), "statuses are written one by one");
+                false
+            }
+        }
+    }
+
+    fn revision_of(&self, id: &R::Id) -> Option<i64> {
+        self.written.get(id).and_then(|known| known.mod_revision)
+    }
+
+    /// It was written at that revision.
+    fn note(&mut self, one: &Due<R>, at: i64) {
+        if one.value.is_none() {
+            self.written.remove(&one.id);
+            self.removed_at = self.removed_at.max(at);
+            return;
+        }
+        let (value, at) = (one.value.clone(), Some(at));
+        let written = Written { value, mod_revision: at, at: Some(Instant::now()), ..Written::default() };
+        self.written.insert(one.id.clone(), written);
+    }
+
+    /// Compares what is known with what is stored.
+    async fn learn(&mut self) {
+        let now = Instant::now();
+        let is_due = now >= self.audit_at;
+        if is_due {
+            self.audit_at = now + AUDIT;
+        }
+        let stored = match self.report.stored(is_due || !self.listed).await {
+            Ok(Some(stored)) => stored,
+            Ok(None) => return,
+            Err(error) => return tracing::debug!(%error, "cannot read what is stored; statuses wait"),
+        };
+        self.take_over(&stored);
+        self.forget_lost(&stored);
+    }
+
+    /// Takes over what is stored and not known: from the process before, from someone else, or from a write
+    /// that came through after it was given up. Without that, a key would stay for good.
+    fn take_over(&mut self, stored: &Stored<R::Id, R::Value>) {
+        if self.listed && stored.revision < self.removed_at {
+            return;
+        }
+        for (id, there) in &stored.values {
+            let known = self.written.entry(id.clone()).or_default();
+            if known.mod_revision.is_none_or(|written| written < there.mod_revision) {
+                known.mod_revision = Some(there.mod_revision);
+                known.value = Some(Arc::new(there.value.clone()));
+            }
+        }
+        self.listed = true;
+    }
+
+    /// A key that was written a while ago and is not there is written again: etcd was lost and began
+    /// anew, or somebody removed it.
+    fn forget_lost(&mut self, stored: &Stored<R::Id, R::Value>) {
+        for (id, known) in self.written.iter_mut().filter(|(_, known)| known.value.is_some()) {
+            if !stored.values.contains_key(id) && known.at.is_none_or(|at| at.elapsed() >= AUDIT) {
+                *known = Written { at: known.at, ..Written::default() };
+            }
+        }
+    }
+
+    async fn write(&mut self, one: &Due<R>) -> Result<(), StoreError> {
+        let mut revision = self.revision_of(&one.id);
+        // Twice: the first guard may rest on an old revision.
+        for _ in 0..2 {
+            let guards = vec![guard(&one.key, revision)];
+            if let TxnOutcome::Committed(at) = self.store.txn(guards, vec![one.op.clone()]).await? {
+                self.note(one, at);
+                return Ok(());
+            }
+            revision = self.store.get(&one.key).await?.map(|stored| stored.mod_revision);
+            if one.value.is_none() && revision.is_none() {
+                self.written.remove(&one.id);
+                return Ok(());
+            }
+        }
+        Err(StoreError::Request { act: "a status write", message: "the key keeps changing".to_owned() })
+    }
+}
+
+fn guard(key: &str, revision: Option<i64>) -> Guard {
+    match revision {
+        Some(revision) => Guard::ModRevision(key.to_owned(), revision),
+        None => Guard::Absent(key.to_owned()),
+    }
+}
+
+/// How many of the first go in one transaction; at least one.
+fn batch_of<R: Report>(due: &[Due<R>]) -> usize {
+    let mut bytes = 0;
+    let fits = |one: &&Due<R>| {
+        bytes += one.bytes;
+        bytes <= BATCH_BYTES
+    };
+    due.iter().take(BATCH).take_while(fits).count().max(1)
+}
+
+impl Reported for NodeUsage {}
+
+impl Reported for RulesStatus {
+    /// The process before may have programmed this revision: then it is so since then.
+    fn continued(mut self, written: &Self) -> Self {
+        if written.revision == self.revision {
+            self.programmed_at = written.programmed_at.or(self.programmed_at);
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Store as _;
+    use crate::store::memory::MemoryStore;
+
+    fn rules(revision: i64) -> Option<RulesStatus> {
+        Some(RulesStatus { revision, ..RulesStatus::default() })
+    }
+
+    // Seen red with only unknown keys taken over, and with a key that can't be read taken for none.
+    #[tokio::test(start_paused = true)]
+    async fn what_others_write_and_garbage_are_written_over_and_an_outage_is_waited_out() {
+        let store = Arc::new(MemoryStore::new());
+        let key = Key::Rules("n1".to_owned());
+        let put = async |value: &[u8]| {
+            let _ = store.txn(Vec::new(), vec![Op::put(&key, value.to_vec())]).await.unwrap();
+        };
+        put(b"garbage").await;
+        let (sender, newest) = watch::channel(None);
+        let shutdown = CancellationToken::new();
+        let writer = StatusWriter::of_key(key.clone(), store.clone() as SharedStore);
+        let running = tokio::spawn(writer.run(newest, shutdown.clone()));
+        let stored = async |seconds: u64| {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            let value = store.get(&key.to_string()).await.unwrap().unwrap().value;
+            decode::<RulesStatus>(&value).ok().map(|status| status.revision)
+        };
+        assert_eq!(stored(5).await, None, "nothing is reported yet");
+        sender.send_replace(rules(3));
+        assert_eq!(stored(1).await, Some(3));
+        put(&encode(&rules(1).unwrap()).unwrap()).await;
+        assert_eq!(stored(11).await, Some(3));
+        store.refuse_everything(true);
+        sender.send_replace(rules(4));
+        sender.send_replace(rules(5));
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        store.refuse_everything(false);
+        assert_eq!(stored(2).await, Some(5));
+        shutdown.cancel();
+        running.await.unwrap();
+    }
+}

@@ -1,0 +1,115 @@
+//! A whole cluster whose agents have in etcd the rights of `schema::keys::node_role` and no others: pods and
+//! a service on two nodes work, and one agent's user is refused at what is not its own.
+//!
+//! Red with `readwrite` where a role says `read`, and without `rules/` among what a node reads or writes.
+
+use harness::manifests::web;
+use harness::{Change, Cluster, ClusterOptions, Context, Result, Where, bail, ensure, eventually, secs};
+use schema::keys::{Key, prefix};
+use schema::meta::NamespacedName;
+use schema::records::NodeUsage;
+
+use crate::services::{programmed, service};
+
+#[test]
+fn agents_with_the_role_of_their_node_do_all_their_work_and_are_refused_elsewhere() -> Result<()> {
+    let options =
+        ClusterOptions { place: Where::Namespaces(2), etcd_roles: true, ..ClusterOptions::default() };
+    Cluster::run(options, |cluster| {
+        let mut changes = vec![service("shop", "of: shop", "{port: 80, targetPort: 8080}", "")];
+        for number in 1..=2 {
+            let name = format!("p{number}");
+            let pod = web(&name).greeting(&name).label("of", "shop").on(&cluster.numbered(number)?.name);
+            changes.push(Change::write(format!("{name}.yaml"), pod.to_string()));
+        }
+        cluster.push(&changes, "Open")?;
+        let pods = [cluster.running("p1", &["web"])?, cluster.running("p2", &["web"])?];
+        let address = programmed(cluster, "shop", 2)?;
+        for (from, what) in [
+            (cluster.numbered(1)?.net.clone(), "the first node"),
+            (cluster.numbered(2)?.net.clone(), "the second node"),
+            (Cluster::net_of(&pods[0]), "a pod of the first node"),
+            (Cluster::net_of(&pods[1]), "a pod of the second node"),
+        ] {
+            // Until each endpoint has answered, one of them over the tunnel.
+            for wanted in ["p1", "p2"] {
+                eventually(&format!("{wanted} answers {what}"), secs(20), || {
+                    let said = from.run("curl", &["-sSf", "-m", "5", &format!("http://{address}/")])?;
+                    ensure!(said.trim() == wanted, "{said}");
+                    Ok(())
+                })?;
+            }
+        }
+        for node in &cluster.nodes {
+            eventually("the node says what it uses", secs(60), || {
+                cluster.etcd.value::<NodeUsage>(Key::Usage(node.name.clone()))
+            })?;
+            let events = format!("{}{}/", prefix::EVENTS, node.name);
+            eventually("the node tells what happened", secs(20), || {
+                ensure!(!cluster.etcd.list(&events)?.is_empty());
+                Ok(())
+            })?;
+        }
+        refused_at_what_is_not_its_own(cluster)?;
+
+        // What a pod leaves behind goes with it: the drain has read the rules of the other node.
+        cluster.push(&[Change::remove("p1.yaml")], "Close one")?;
+        cluster.gone("p1")?;
+        programmed(cluster, "shop", 1)?;
+        let status = Key::PodStatus(cluster.node().name.clone(), NamespacedName::new("default", "p1"));
+        eventually("its status is gone", secs(20), || {
+            ensure!(cluster.etcd.key(&status)?.is_none());
+            Ok(())
+        })
+    })
+}
+
+/// The first node's user asks as the second node, as the reconciler and as another reporter.
+fn refused_at_what_is_not_its_own(cluster: &Cluster) -> Result<()> {
+    let (own, other) = (cluster.numbered(1)?.name.clone(), cluster.numbered(2)?.name.clone());
+    let user = format!("{own}:secret-of-{own}");
+    let etcdctl = |args: &[&str]| cluster.etcd.etcdctl(Some(&user), args);
+    let pod = NamespacedName::new("default", "p2");
+
+    // What it may do shows that the user is let in.
+    let event = |node: &str| Key::Event(node.to_owned(), "default".to_owned(), "0-0".to_owned()).to_string();
+    etcdctl(&["put", &event(&own), "{}"])?;
+    etcdctl(&["del", &event(&own)])?;
+    etcdctl(&["get", &Key::Rules(other.clone()).to_string()])?;
+
+    let not_its_own = [
+        Key::Leader.to_string(),
+        Key::Source("main".to_owned()).to_string(),
+        format!("{}Pod/default/p1", prefix::OBJECTS),
+        Key::Pod(NamespacedName::new("default", "p1")).to_string(),
+        Key::Binding(own.clone(), NamespacedName::new("default", "p1")).to_string(),
+        Key::Settled(own.clone()).to_string(),
+        Key::Service(NamespacedName::new("default", "shop")).to_string(),
+        Key::Subnet(own).to_string(),
+        Key::Node(other.clone()).to_string(),
+        Key::Heartbeat(other.clone()).to_string(),
+        Key::PodStatus(other.clone(), pod.clone()).to_string(),
+        Key::Rules(other.clone()).to_string(),
+        Key::Usage(other.clone()).to_string(),
+        event(&other),
+        Key::Request("forged".to_owned()).to_string(),
+        Key::Answer("forged".to_owned()).to_string(),
+    ];
+    for key in &not_its_own {
+        refused(etcdctl(&["put", key, "{}"])).with_context(|| format!("put {key}"))?;
+        refused(etcdctl(&["del", key])).with_context(|| format!("del {key}"))?;
+        ensure!(cluster.etcd.key(key)?.is_none_or(|there| there.value != "{}"), "{key} was written");
+    }
+    for key in [Key::Binding(other.clone(), pod.clone()), Key::PodStatus(other, pod)] {
+        refused(etcdctl(&["get", &key.to_string()])).with_context(|| format!("get {key}"))?;
+    }
+    Ok(())
+}
+
+fn refused(said: Result<String>) -> Result<()> {
+    match said {
+        Ok(said) => bail!("it was let: {said}"),
+        Err(error) if format!("{error:#}").contains("permission denied") => Ok(()),
+        Err(error) => Err(error),
+    }
+}
