@@ -16,9 +16,10 @@ use schema::files::{
 use schema::object::Object;
 use schema::violation::{Violation, rules};
 
-use super::load::{Draft, ManifestFile, Manifests};
+use super::load::Manifests;
 use crate::blobs::BlobStore;
 use crate::git::content::{self, ContentError, Found};
+use schema::manifest::{Document, ManifestFile};
 
 /// What the last commit's paths came to: what did not change is not hashed again. Holds no more than
 /// the commit names.
@@ -264,7 +265,7 @@ fn places(folders: &[String], namespace: &str, name: &str) -> String {
     }
 }
 
-fn violation(file: &str, draft: &Draft, wish: &Wish, refusal: &Refusal) -> Violation {
+fn violation(file: &str, draft: &Document, wish: &Wish, refusal: &Refusal) -> Violation {
     let rule = match wish.wanted {
         Wanted::Path(_) => &rules::REPO_FILE,
         Wanted::Secret(_) => &rules::SECRET_FILE,

@@ -426,7 +426,7 @@ fn lineage(
         let relation = git::relation(repository, &commit, head).unwrap_or(Relation::Unknown);
         (commit, relation)
     };
-    Lineage { base: newest, relations: commits.into_iter().map(relation).collect() }
+    Lineage { base: newest, relations: commits.into_iter().map(relation).collect(), is_unused: false }
 }
 
 /// The files of a folder that differ between two commits, from the folder; none if it is itself a file.

@@ -90,7 +90,7 @@ pub struct SyncPlan {
     pub prune_of: HeldOf,
     /// Those of them that a lost etcd held, while their removal is held.
     pub lost: BTreeSet<ObjectRef>,
-    /// The commit holds no manifest, and does not say that this is meant.
+    /// The commit holds no manifest, does not say that this is meant, and some commit before it did.
     pub empty: bool,
     /// Warnings and notes of the checks across objects.
     pub remarks: Vec<Violation>,
@@ -269,7 +269,7 @@ fn put(situation: &Situation, object: &ObjectRef, claim: &Claim<'_>) -> Option<S
         commit: commit.to_owned(),
         author: author.to_owned(),
         file: claim.file.to_string(),
-        line: claim.draft.line,
+        line: claim.document.line,
     };
     let here = || place(&situation.commit.id, &situation.commit.author);
     let Some(live) = claim.live else {
@@ -282,25 +282,25 @@ fn put(situation: &Situation, object: &ObjectRef, claim: &Claim<'_>) -> Option<S
     let Versioned { value: live, mod_revision, .. } = live;
     let over = Over::Revision(*mod_revision);
     // Compared in full and not by the stored hash alone: a hand may have changed one without the other.
-    let same_spec = live.hash == claim.draft.hash && live.resource == claim.draft.object.resource;
-    let same_words =
-        live.metadata == claim.draft.object.metadata && live.api_version == claim.draft.object.api_version;
-    let same_spec = same_spec && live.files == claim.draft.files;
+    let same_spec = live.hash == claim.document.hash && live.resource == claim.document.object.resource;
+    let same_words = live.metadata == claim.document.object.metadata
+        && live.api_version == claim.document.object.api_version;
+    let same_spec = same_spec && live.files == claim.document.files;
     if !same_spec || !same_words {
-        let draft = &claim.draft.object;
+        let draft = &claim.document.object;
         let mut fields = changes((&live.metadata, &live.resource), (&draft.metadata, &draft.resource));
-        fields.extend(file_changes(&live.files, &claim.draft.files));
-        let another = live.hash != claim.draft.hash;
+        fields.extend(file_changes(&live.files, &claim.document.files));
+        let another = live.hash != claim.document.hash;
         let object = built(claim, here(), live.generation + u64::from(another));
         // A hash that is not the resource's was changed by a hand, and pods go by the hash.
         let replaced = is_replaced(&live.resource, &draft.resource)
             || live.resource == draft.resource && another
-            || in_hash(&live.resource, &live.files) != in_hash(&draft.resource, &claim.draft.files);
+            || in_hash(&live.resource, &live.files) != in_hash(&draft.resource, &claim.document.files);
         let act = if replaced { Act::Replace(object) } else { Act::Update(object) };
         return step(act, over, Why::Changed(fields));
     }
     let (file, line) = (&live.provenance.file, live.provenance.line);
-    if **file == **claim.file && line == claim.draft.line {
+    if **file == **claim.file && line == claim.document.line {
         return None;
     }
     let moved = built(claim, place(&live.provenance.commit, &live.provenance.author), live.generation);
@@ -308,14 +308,14 @@ fn put(situation: &Situation, object: &ObjectRef, claim: &Claim<'_>) -> Option<S
 }
 
 fn built(claim: &Claim<'_>, provenance: Provenance, generation: u64) -> Arc<Object> {
-    let draft = &claim.draft.object;
+    let draft = &claim.document.object;
     Arc::new(Object {
         api_version: draft.api_version.clone(),
         metadata: draft.metadata.clone(),
         resource: draft.resource.clone(),
         provenance,
-        files: claim.draft.files.clone(),
-        hash: claim.draft.hash.clone(),
+        files: claim.document.files.clone(),
+        hash: claim.document.hash.clone(),
         generation,
     })
 }
@@ -402,7 +402,8 @@ fn removals(situation: &Situation, found: &Found<'_, '_>) -> Removals {
     });
     let is_held = matches!(prune, Prune::Held { .. });
     let lost = lost.into_keys().filter(|_| is_held).cloned().collect();
-    let empty = empty && !situation.commit.allows_prune;
+    let may_be_empty = situation.commit.allows_prune || all == 0 && situation.lineage.is_unused;
+    let empty = empty && !may_be_empty;
     Removals { prune, protected, owned, prune_of, lost, empty }
 }
 

@@ -282,7 +282,11 @@ fn between(mirror: &Mirror, source: &str, before: Oid, after: &Loaded) -> Result
         source: source.to_owned(),
         commit: Arc::clone(&after.commit),
         manifests: truncated::marked(&mirror.open()?, after.head, &after.manifests, Some(&before), &homes),
-        lineage: Lineage { base: Some(before.clone()), relations: [(before, Relation::Related)].into() },
+        lineage: Lineage {
+            base: Some(before.clone()),
+            relations: [(before, Relation::Related)].into(),
+            is_unused: false,
+        },
         live,
         malformed: std::collections::BTreeSet::new(),
         held: None,

@@ -32,6 +32,7 @@ use super::head::Head;
 use super::history;
 use super::memory::Memory;
 use super::plan::{self, HeldOf, Situation, SyncPlan};
+use super::prune::Lineage;
 use super::read::Loaded;
 use super::record::{Place, RecordError, tell, tell_overdue, tell_unkept};
 use super::reviewed::Planned;
@@ -249,6 +250,7 @@ impl SourceLoop {
         let homes = truncated::with_siblings(homes, source, &snapshot.objects);
         let manifests = self.head.manifests(loaded, whole, homes).await?;
         let lineage = self.head.lineage(loaded, base, commits).await?;
+        let lineage = Lineage { is_unused: loaded.is_unused, ..lineage };
         let status = snapshot.sources.get(source);
         let held = status.and_then(|status| status.value.held_prune.as_ref());
         let held = held.map(|held| HeldOf { owned: held.owned, since: held.since });

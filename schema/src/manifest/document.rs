@@ -8,7 +8,9 @@ use super::nearest::{nearest, suggestion};
 use super::node::{Entry, Mark, Node, Problem, Root, Value};
 use super::problems::{Faults, Problems};
 use super::shape::{Here, Shapes, Walk, shapes};
-use super::{Document, DraftObject, Layout, LoadedFile, Place, limits, object_too_large, violation};
+use super::{
+    BrokenDocument, Document, DraftObject, Layout, ManifestFile, Place, limits, object_too_large, violation,
+};
 use super::{dialects, foreign};
 use crate::kinds::{
     Kind, KindSpec, cluster, dns, function, horizontal_pod_autoscaler, job, metadata, node as node_kind, pod,
@@ -26,7 +28,7 @@ pub(crate) fn load(
     file: &str,
     root: Root,
     left: &mut Budget,
-    loaded: &mut LoadedFile,
+    loaded: &mut ManifestFile,
     layout: Option<&mut Layout>,
 ) -> usize {
     let Root { mut node, problems } = root;
@@ -36,9 +38,16 @@ pub(crate) fn load(
     let is_rewritten = dialects::rewrite(&mut node, left, &mut problems);
     let object = object_name(&node);
     let draft = read(&node, is_rewritten, &mut problems);
-    if let (Some(object), false) = (draft, problems.has_errors()) {
-        let places = places(&node, &object);
-        loaded.documents.push(Document { object, line, places });
+    match (draft, problems.has_errors()) {
+        (Some(object), false) => {
+            let places = places(&node, &object);
+            loaded.documents.push(Document::new(object, line, places));
+        }
+        _ => {
+            let reference =
+                object.as_deref().and_then(|name| metadata::parse_reference(name, DEFAULT_NAMESPACE).ok());
+            loaded.broken.extend(reference.map(|reference| BrokenDocument { reference, line }));
+        }
     }
     if let Some(layout) = layout {
         layout.add(line, node);

@@ -33,7 +33,7 @@ fn read(bytes: &[u8]) -> DraftObject {
     let loaded = load_file("a.json", bytes);
     let text = String::from_utf8_lossy(bytes);
     assert!(!loaded.has_errors(), "{text}\n{:#?}", loaded.violations);
-    loaded.documents.into_iter().next().expect("one document").object
+    DraftObject::clone(&loaded.documents.into_iter().next().expect("one document").object)
 }
 
 /// Loading is idempotent, and so are the defaults.

@@ -7,9 +7,10 @@ use schema::object::{Object, Provenance};
 use schema::snapshot::{Table, Versioned};
 use schema::violation::rules;
 
-use super::super::load::{Manifests, parse};
+use super::super::load::Manifests;
 use super::super::tests::generator;
 use super::*;
+use schema::manifest::load_file as parse;
 
 fn load(files: &[(&str, &str)]) -> Manifests {
     files.iter().map(|(path, text)| (Arc::from(*path), Arc::new(parse(path, text.as_bytes())))).collect()

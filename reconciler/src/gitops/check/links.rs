@@ -110,7 +110,7 @@ impl<'a> Links<'a> {
 
     fn gather(&mut self, scene: &Scene<'a>) {
         for claim in scene.claims {
-            let (metadata, resource) = (&claim.draft.object.metadata, &claim.draft.object.resource);
+            let (metadata, resource) = (&claim.document.object.metadata, &claim.document.object.resource);
             let found = references(metadata, resource);
             for reference in found {
                 let Reference { at, target, port } = reference;
@@ -123,7 +123,7 @@ impl<'a> Links<'a> {
             }
         }
         for claim in scene.claims.iter().filter(|claim| !scene.is_quarantined(claim)) {
-            let (metadata, resource) = (&claim.draft.object.metadata, &claim.draft.object.resource);
+            let (metadata, resource) = (&claim.document.object.metadata, &claim.document.object.resource);
             let wishes = exclusives(metadata, resource);
             if wishes.is_empty() {
                 continue;
@@ -132,7 +132,7 @@ impl<'a> Links<'a> {
             for wish in wishes {
                 let has_it = live.iter().flatten().any(|live| live.what == wish.what);
                 let what = wish.what.clone();
-                let holder = Holder { object: &claim.draft.reference, claim: Some(claim), has_it, wish };
+                let holder = Holder { object: &claim.document.reference, claim: Some(claim), has_it, wish };
                 self.holders.entry(what).or_default().push(holder);
             }
         }
@@ -185,7 +185,7 @@ impl<'a> Links<'a> {
             return;
         }
         let Some(holders) = self.holders.remove(exclusive) else { return };
-        let place = |holder: &Holder<'a>| holder.claim.map(|claim| (claim.file, claim.draft.line));
+        let place = |holder: &Holder<'a>| holder.claim.map(|claim| (claim.file, claim.document.line));
         let rank = |holder: &Holder<'a>| (holder.claim.is_some(), !holder.has_it, place(holder));
         if let Some(winner) = holders.iter().min_by_key(|holder| rank(holder)).cloned() {
             let owner = owner(scene, winner.object, winner.claim);
@@ -212,7 +212,7 @@ impl<'a> Links<'a> {
     fn fall(&mut self, scene: &mut Scene<'a>, file: &str) -> BTreeSet<&'a ObjectRef> {
         if self.named_in.is_empty() {
             for claim in scene.claims {
-                self.named_in.entry(claim.file).or_default().push(&claim.draft.reference);
+                self.named_in.entry(claim.file).or_default().push(&claim.document.reference);
             }
         }
         let of_file = self.named_in.get(file).into_iter().chain(scene.absent_of.get(file));
@@ -234,7 +234,7 @@ impl<'a> Links<'a> {
 /// Whoever has what only one can have, by his document or, without one, as he is live.
 pub(super) fn owner(scene: &Scene<'_>, object: &ObjectRef, claim: Option<&Claim<'_>>) -> String {
     match (claim, scene.live.get(object).map(|live| &live.value.provenance)) {
-        (Some(claim), _) => format!("{object} ({}:{})", claim.file, claim.draft.line),
+        (Some(claim), _) => format!("{object} ({}:{})", claim.file, claim.document.line),
         (None, Some(place)) if place.source != scene.source => {
             format!("{object} of source `{}` ({}:{})", place.source, place.file, place.line)
         }
@@ -300,7 +300,7 @@ fn missing<'s>(
     }
     // It may have the port as its file has it, which can't be applied.
     let comes = scene.claim(target).filter(|claim| scene.is_quarantined(claim)).is_some_and(|claim| {
-        matches!(&claim.draft.object.resource, Resource::Service(s) if s.ports.iter().any(|p| serves(p, port)))
+        matches!(&claim.document.object.resource, Resource::Service(s) if s.ports.iter().any(|p| serves(p, port)))
     });
     let ports: Vec<String> = service.ports.iter().take(NAMED_MAX).map(shown_port).collect();
     let port = match port {
@@ -334,8 +334,8 @@ fn shown_port(port: &ServicePort) -> String {
 fn others(scene: &Scene<'_>, target: &ObjectRef) -> String {
     let alike = |object: &&ObjectRef| object.kind == target.kind && object.namespace == target.namespace;
     let first = ObjectRef { name: String::new(), ..target.clone() };
-    let at = scene.claims.partition_point(|claim| claim.draft.reference < first);
-    let names = scene.claims[at..].iter().map(|claim| &claim.draft.reference).take_while(alike);
+    let at = scene.claims.partition_point(|claim| claim.document.reference < first);
+    let names = scene.claims[at..].iter().map(|claim| &claim.document.reference).take_while(alike);
     let names: Vec<&str> = names.take(NAMED_MAX + 1).map(|object| object.name.as_str()).collect();
     match names.len() {
         0 if target.kind.is_cluster_scoped() => format!("the repository has no {}", target.kind),

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use schema::manifest::{Document, ManifestFile};
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::snapshot::{Table, Versioned};
@@ -17,7 +18,7 @@ pub(super) use exclusive::exclusives;
 pub(super) use order::removed;
 pub(super) use reference::dependencies;
 
-use super::load::{Draft, ManifestFile, Manifests};
+use super::load::Manifests;
 use super::truncated::{Homes, homes};
 use scene::Scene;
 
@@ -74,7 +75,7 @@ pub struct Claim<'a> {
     /// The file.
     pub file: &'a Arc<str>,
     /// The document.
-    pub draft: &'a Draft,
+    pub document: &'a Document,
     /// The object as it is live, whoever owns it.
     pub live: Option<&'a Versioned<Object>>,
 }
@@ -100,8 +101,9 @@ pub fn check<'a>(
         quarantined.insert(Arc::clone(file), manifest.violations.clone());
     }
     let claims = claims(manifests, live);
-    let rivals = || claims.chunk_by(|one, next| one.draft.reference == next.draft.reference);
-    for (loser, violation) in rivals().flat_map(|rivals| owners::judge(source, rivals, manifests)) {
+    let rivals = owners::rivals(&claims, manifests, live);
+    let of_one = rivals.chunk_by(|one, next| one.reference == next.reference);
+    for (loser, violation) in of_one.flat_map(|rivals| owners::judge(source, rivals, manifests)) {
         quarantined.entry(Arc::clone(loser)).or_default().push(violation);
     }
     let absent = absent(source, &claims, live);
@@ -112,7 +114,8 @@ pub fn check<'a>(
     // The files of losers are quarantined by now, so at most one of the rivals is in a good file.
     let is_good = |claim: &&Claim<'a>| !quarantined.contains_key(claim.file);
     let of_object = |rivals: &[Claim<'a>]| *rivals.iter().find(is_good).unwrap_or(&rivals[0]);
-    let claims: Vec<Claim<'a>> = rivals().map(of_object).collect();
+    let of_one = claims.chunk_by(|one, next| one.document.reference == next.document.reference);
+    let claims: Vec<Claim<'a>> = of_one.map(of_object).collect();
     let mut scene = Scene::new(source, &claims, &absent, live, quarantined);
     policy::check(&mut scene);
     links::check(&mut scene);
@@ -134,13 +137,13 @@ pub fn check<'a>(
 /// Every document with its live object, by object; documents of one object in the order of files.
 fn claims<'a>(manifests: &'a Manifests, live: &'a Table<ObjectRef, Object>) -> Vec<Claim<'a>> {
     let of_file = |(file, manifest): (&'a Arc<str>, &'a Arc<ManifestFile>)| {
-        manifest.documents.iter().map(move |draft| Claim { file, draft, live: None })
+        manifest.documents.iter().map(move |document| Claim { file, document, live: None })
     };
     let mut claims: Vec<Claim<'a>> = manifests.iter().flat_map(of_file).collect();
-    claims.sort_by(|one, other| one.draft.reference.cmp(&other.draft.reference));
+    claims.sort_by(|one, other| one.document.reference.cmp(&other.document.reference));
     let mut live = live.iter().peekable();
     for claim in &mut claims {
-        let object = &claim.draft.reference;
+        let object = &claim.document.reference;
         while live.next_if(|(id, _)| *id < object).is_some() {}
         // Left there: the next claim may be for the same object.
         claim.live = live.peek().filter(|(id, _)| *id == object).map(|(_, found)| &***found);
@@ -150,7 +153,7 @@ fn claims<'a>(manifests: &'a Manifests, live: &'a Table<ObjectRef, Object>) -> V
 
 /// Live objects of `source` that none of the sorted `claims` names.
 fn absent<'a>(source: &str, claims: &[Claim<'_>], live: &'a Table<ObjectRef, Object>) -> Vec<Live<'a>> {
-    let mut named = claims.iter().map(|claim| &claim.draft.reference).peekable();
+    let mut named = claims.iter().map(|claim| &claim.document.reference).peekable();
     let mut is_named = |object: &ObjectRef| {
         while named.next_if(|id| *id < object).is_some() {}
         named.peek().is_some_and(|id| *id == object)
@@ -182,6 +185,6 @@ fn problem(
         rule: rule.id.to_owned(),
         message,
         help: help.into(),
-        object: Some(claim.draft.reference.to_string()),
+        object: Some(claim.document.reference.to_string()),
     }
 }

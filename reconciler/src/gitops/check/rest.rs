@@ -48,7 +48,7 @@ fn reported(scene: &Scene<'_>) -> Reported {
 
 fn clashes<'a>(scene: &mut Scene<'a>, reported: &Reported) {
     for (exclusive, holders) in holders(scene) {
-        let place = |holder: &Holder<'a>| holder.claim.map(|claim| (claim.file, claim.draft.line));
+        let place = |holder: &Holder<'a>| holder.claim.map(|claim| (claim.file, claim.document.line));
         // Whoever is in no quarantine has it by what was decided.
         let falls = |holder: &Holder<'a>| holder.claim.is_some_and(|claim| scene.is_quarantined(claim));
         let rank =
@@ -73,14 +73,14 @@ fn clashes<'a>(scene: &mut Scene<'a>, reported: &Reported) {
 fn holders<'a>(scene: &Scene<'a>) -> BTreeMap<Exclusive, Vec<Holder<'a>>> {
     let mut found: BTreeMap<Exclusive, Vec<Holder<'a>>> = BTreeMap::new();
     for claim in scene.claims {
-        let (metadata, resource) = (&claim.draft.object.metadata, &claim.draft.object.resource);
+        let (metadata, resource) = (&claim.document.object.metadata, &claim.document.object.resource);
         let wishes = exclusives(metadata, resource);
         let live = claim.live.filter(|_| !wishes.is_empty());
         let live = live.map(|live| exclusives(&live.value.metadata, &live.value.resource));
         for wish in wishes {
             let has_it = live.iter().flatten().any(|live| live.what == wish.what);
             let what = wish.what.clone();
-            let holder = Holder { object: &claim.draft.reference, claim: Some(claim), has_it, wish };
+            let holder = Holder { object: &claim.document.reference, claim: Some(claim), has_it, wish };
             found.entry(what).or_default().push(holder);
         }
     }
@@ -107,7 +107,7 @@ fn circles(scene: &mut Scene<'_>, reported: &Reported) {
 
 fn blame<'a>(scene: &mut Scene<'a>, claim: Option<&Claim<'a>>, fault: &Fault<'_>, reported: &Reported) {
     let Some(claim) = claim.filter(|claim| scene.is_quarantined(claim)) else { return };
-    let object = claim.draft.reference.to_string();
+    let object = claim.document.reference.to_string();
     if !reported.contains(&(object, fault.rule.id.to_owned(), shown(fault.path))) {
         scene.blame(claim, fault);
     }

@@ -53,7 +53,7 @@ pub(super) enum Present<'a> {
 impl<'a> Present<'a> {
     pub(super) fn resource(self) -> &'a Resource {
         match self {
-            Present::Wanted(claim) => &claim.draft.object.resource,
+            Present::Wanted(claim) => &claim.document.object.resource,
             Present::Stays(live) => &live.value.resource,
         }
     }
@@ -88,7 +88,7 @@ impl<'a> Scene<'a> {
 
     /// The document of an object, in a good file or not.
     pub(super) fn claim(&self, object: &ObjectRef) -> Option<&'a Claim<'a>> {
-        let at = self.claims.binary_search_by(|claim| claim.draft.reference.cmp(object)).ok()?;
+        let at = self.claims.binary_search_by(|claim| claim.document.reference.cmp(object)).ok()?;
         Some(&self.claims[at])
     }
 
@@ -151,7 +151,7 @@ impl<'a> Scene<'a> {
     pub(super) fn blame(&mut self, claim: &Claim<'a>, fault: &Fault<'_>) -> bool {
         let Fault { rule, path, message, help } = fault;
         let message = format!("{}: {message}", shown(path));
-        self.add(claim, problem(claim, rule, claim.draft.place(path), message, *help))
+        self.add(claim, problem(claim, rule, claim.document.place(path), message, *help))
     }
 
     /// Takes a violation of a document. Returns whether its file is newly in quarantine.

@@ -4,7 +4,7 @@ use schema::object::Provenance;
 use schema::snapshot::Versioned;
 
 use super::*;
-use crate::gitops::load::parse;
+use schema::manifest::load_file as parse;
 
 fn pod(name: &str) -> String {
     format!(
@@ -60,6 +60,25 @@ fn the_present_file_of_an_object_keeps_it() {
 fn an_object_twice_in_one_file_quarantines_it_with_all_it_holds() {
     let twice = [("a.yaml", format!("{}---\n{}---\n{}", pod("x"), pod("y"), pod("x"))), ("b.yaml", pod("z"))];
     check_row((&twice, &[], &["b.yaml:z"], &["a.yaml:duplicate-object"]));
+}
+
+/// A pod that names no image.
+fn broken(name: &str) -> String {
+    pod(name).replace(", image: i", "")
+}
+
+#[test]
+fn a_second_object_of_a_name_is_reported_also_when_the_first_is_broken() {
+    let both = [("a.yaml", broken("x")), ("b.yaml", pod("x"))];
+    check_row((&both, &[], &[], &["a.yaml:missing-field", "b.yaml:duplicate-object"]));
+    let in_one = [("a.yaml", format!("{}---\n{}", broken("x"), pod("x")))];
+    for live in [&[][..], &[("x", "main", "a.yaml")]] {
+        check_row((&in_one, live, &[], &["a.yaml:missing-field,duplicate-object"]));
+    }
+    let second = [("a.yaml", pod("x")), ("b.yaml", broken("x"))];
+    check_row((&second, &[], &["a.yaml:x"], &["b.yaml:duplicate-object,missing-field"]));
+    let of_another = [("x", "other", "z.yaml")];
+    check_row((&both[..1], &of_another, &[], &["a.yaml:owned-by-other-source,missing-field"]));
 }
 
 #[test]

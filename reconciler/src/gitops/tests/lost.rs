@@ -105,8 +105,22 @@ async fn what_only_an_annotation_keeps_is_missed_in_an_empty_etcd() {
 }
 
 #[tokio::test]
-async fn a_commit_without_manifests_is_never_synced_unless_it_says_that_it_is_meant() {
+async fn a_repository_that_never_held_a_manifest_is_synced() {
     let mut repo = Repo::new([("README.md".to_owned(), "x".to_owned())].into());
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    let status = cluster.status().await;
+    assert_eq!((status.state, status.objects, status.error), (SourceState::Synced, 0, None));
+    repo.set("a.yaml", pod("a", "one")).commit("The first");
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["a"]);
+}
+
+#[tokio::test]
+async fn a_commit_without_manifests_is_never_synced_unless_it_says_that_it_is_meant() {
+    let mut repo = Repo::new(pods(["a"]));
+    repo.remove("a.yaml").set("README.md", "x".to_owned()).commit("Without");
+    // Nothing but the history says that there were manifests.
     let mut cluster = Cluster::new(&repo).await;
     cluster.settle().await;
     let status = cluster.status().await;

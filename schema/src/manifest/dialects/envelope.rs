@@ -18,13 +18,15 @@ pub(super) fn kind_word(node: &mut Node, notes: &mut Notes<'_>) {
 pub(super) fn api_version(kind: Kind, node: &mut Node, notes: &mut Notes<'_>) {
     let (today, document) = (kind.api_version(), node.first_mark());
     let is_own = today == OWN_API_VERSION;
+    let may_lack = is_own || kind == Kind::Node;
     let older = API_VERSIONS.iter().find(|(of, _)| *of == kind).map_or(&[][..], |(_, versions)| versions);
     let older = if is_own { OWN_KINDS_API_VERSIONS } else { older };
     let Value::Mapping(entries) = &mut node.value else { return };
     let Some(written) = entries.iter_mut().find(|entry| entry.key == "apiVersion") else {
-        // Before `minik8s.io/v1` our own kinds needed none. A misspelt key is told by the envelope's check.
+        // Our own kinds needed none before `minik8s.io/v1`, and Node never did. A misspelt key is the envelope
+        // check's to report.
         let misspelt = |key: &str| super::super::classify::stands_for(key) == Some("apiVersion");
-        if is_own && !entries.iter().any(|entry| misspelt(&entry.key)) {
+        if may_lack && !entries.iter().any(|entry| misspelt(&entry.key)) {
             notes.older(document, "no apiVersion", &format!("apiVersion: {today}"));
             entries.push(entry("apiVersion", document, text(document, today)));
         }
