@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use git2::{Oid, Repository};
 use schema::files::{
-    BlobKind, BlobRef, Files, LIMITS, Wanted, Wish, is_ciphertext, is_lfs_pointer, secret_paths, wishes,
+    BlobKind, BlobRef, Files, LIMITS, Wanted, Wish, is_ciphertext, is_lfs_pointer, secret_paths,
 };
 use schema::object::Object;
 use schema::violation::{Violation, rules};
@@ -173,7 +173,7 @@ pub(super) fn resolve(
     let mut resolved = manifests.clone();
     let mut known: BTreeMap<(Vec<String>, String, Wanted), Granted> = BTreeMap::new();
     for (name, file) in manifests {
-        let wished = || file.documents.iter().map(|draft| wishes(&draft.object.resource));
+        let wished = || file.documents.iter().map(|draft| draft.object.resource.files());
         // Nearly all: an empty list costs nothing.
         if wished().all(|wishes| wishes.is_empty()) {
             continue;

@@ -18,12 +18,13 @@ use schema::records::{ChangeCounts, Waiting};
 use schema::snapshot::{Table, Versioned};
 use schema::violation::Violation;
 
-use super::check::{Checked, Claim, Found, check, dependencies, removed, warn_of_addresses};
-use super::diff::{FieldChange, changes, file_changes, is_replaced};
+use super::check::{self, Claim, Documents, Scene, removed, warn_of_addresses};
+use super::diff::{FieldChange, changes, file_changes};
 use super::load::Manifests;
 use super::prune::{Evidence, Lineage, Prune, Share, is_protected, prune};
 use super::spread::spread;
 use crate::git::CommitMeta;
+use schema::kinds::links::dependencies;
 
 /// All that a plan is made from.
 #[derive(Debug, Clone)]
@@ -249,13 +250,19 @@ pub fn waves(steps: &[Step]) -> Vec<&[Step]> {
 
 /// Decides.
 pub fn plan(situation: &Situation) -> SyncPlan {
-    let holds = |found: &Found<'_, '_>| matches!(removals(situation, found).prune, Prune::Held { .. });
-    let checked = check(&situation.source, &situation.manifests, &situation.live, holds);
+    let documents = Documents::of(&situation.source, &situation.manifests, &situation.live);
+    let mut scene = check::fit(&documents, &situation.source, &situation.live);
+    // What is decided on removals holds, whatever the second check finds: it only keeps more of what is live.
+    let removals = removals(situation, &documents, &scene);
+    if removals.prune.is_held() && !documents.absent.is_empty() {
+        check::stay(&mut scene);
+    }
+    let checked = check::finish(&documents, scene);
     let mut plan = SyncPlan::default();
     let steps = spread(&checked.wanted, |(object, claim)| put(situation, object, claim));
     plan.unchanged = steps.iter().filter(|step| step.is_none()).count() as u64;
     plan.steps = steps.into_iter().flatten().collect();
-    plan_removals(situation, &checked, &mut plan);
+    plan_removals(situation, removals, &mut plan);
     plan.quarantined = checked.quarantined;
     plan.remarks = checked.remarks;
     plan.remarks.extend(warn_of_addresses(&situation.manifests, situation.service_cidr));
@@ -293,7 +300,7 @@ fn put(situation: &Situation, object: &ObjectRef, claim: &Claim<'_>) -> Option<S
         let another = live.hash != claim.document.hash;
         let object = built(claim, here(), live.generation + u64::from(another));
         // A hash that is not the resource's was changed by a hand, and pods go by the hash.
-        let replaced = is_replaced(&live.resource, &draft.resource)
+        let replaced = live.resource.is_replaced_by(&draft.resource)
             || live.resource == draft.resource && another
             || in_hash(&live.resource, &live.files) != in_hash(&draft.resource, &claim.document.files);
         let act = if replaced { Act::Replace(object) } else { Act::Update(object) };
@@ -349,13 +356,13 @@ struct Removals {
     empty: bool,
 }
 
-fn removals(situation: &Situation, found: &Found<'_, '_>) -> Removals {
+fn removals(situation: &Situation, documents: &Documents<'_>, scene: &Scene<'_>) -> Removals {
     let is_own = |live: &Versioned<Object>| live.value.provenance.source == situation.source;
     let owned = situation.live.values().filter(|live| is_own(live)).count();
     let (mut absent, mut protected) = (BTreeMap::new(), Vec::new());
-    for (object, live) in found.absent {
+    for (object, live) in &documents.absent {
         // What a quarantined file held is kept with the file, not held back from removal.
-        if found.quarantined.contains_key(live.value.provenance.file.as_str()) {
+        if scene.quarantined.contains_key(live.value.provenance.file.as_str()) {
             continue;
         }
         if is_protected(&live.value.metadata) {
@@ -368,7 +375,7 @@ fn removals(situation: &Situation, found: &Found<'_, '_>) -> Removals {
     let was_lost = situation.lost.keys().filter(|object| is_lost(object)).count();
     let lost = lost(situation);
     absent.extend(lost.iter().map(|(object, kept)| (*object, kept.commit.as_str())));
-    let empty = found.manifest_files == 0;
+    let empty = documents.manifest_files == 0;
     let all = owned + was_lost;
     let now = Share { removals: absent.len(), owned: all };
     let began = situation.held.map(|held| {
@@ -392,7 +399,7 @@ fn removals(situation: &Situation, found: &Found<'_, '_>) -> Removals {
         owned: all,
         began,
         absent,
-        quarantined: found.quarantined.keys().map(|file| &**file).collect(),
+        quarantined: scene.quarantined.keys().map(|file| &**file).collect(),
         incomplete: situation.incomplete.as_deref(),
         lost_protected: lost.values().filter(|kept| kept.is_protected).count(),
         empty,
@@ -400,7 +407,7 @@ fn removals(situation: &Situation, found: &Found<'_, '_>) -> Removals {
         lineage: &situation.lineage,
         policy,
     });
-    let is_held = matches!(prune, Prune::Held { .. });
+    let is_held = prune.is_held();
     let lost = lost.into_keys().filter(|_| is_held).cloned().collect();
     let may_be_empty = situation.commit.allows_prune || all == 0 && situation.lineage.is_unused;
     let empty = empty && !may_be_empty;
@@ -419,11 +426,7 @@ fn lost(situation: &Situation) -> BTreeMap<&ObjectRef, &Kept> {
     lost
 }
 
-fn plan_removals(situation: &Situation, checked: &Checked<'_>, plan: &mut SyncPlan) {
-    let Checked { absent, quarantined, held_with, manifest_files, .. } = checked;
-    let quarantined = held_with.as_ref().unwrap_or(quarantined);
-    let found = Found { absent, quarantined, manifest_files: *manifest_files };
-    let removals = removals(situation, &found);
+fn plan_removals(situation: &Situation, removals: Removals, plan: &mut SyncPlan) {
     plan.protected = removals.protected;
     plan.empty = removals.empty;
     plan.prune_of = removals.prune_of;

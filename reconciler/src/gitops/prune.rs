@@ -109,6 +109,13 @@ pub enum Prune {
     },
 }
 
+impl Prune {
+    /// Removals are held.
+    pub fn is_held(&self) -> bool {
+        matches!(self, Prune::Held { .. })
+    }
+}
+
 /// Why a prune waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hold {

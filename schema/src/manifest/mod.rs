@@ -4,25 +4,25 @@
 //! One direction: bytes, text, nodes that know their line, documents meant as manifests, the walk along
 //! the kind's schema, the typed spec, its defaults, its `validate`. All violations come in one run.
 
-mod budget;
+pub(crate) mod budget;
 mod classify;
-mod dialects;
+pub(crate) mod dialects;
 mod document;
 mod draft;
 mod flow_indent;
 mod foreign;
-mod json;
+pub(crate) mod json;
 pub mod json_schema;
 mod layout;
 pub mod limits;
 pub(crate) mod nearest;
-mod node;
+pub(crate) mod node;
 mod problems;
-mod scalar;
-mod shape;
-mod states_language;
+pub(crate) mod scalar;
+pub(crate) mod shape;
+pub(crate) mod states_language;
 mod text;
-mod yaml;
+pub(crate) mod yaml;
 
 pub use draft::{BrokenDocument, Document, DraftObject, ManifestFile, Place};
 pub use foreign::kind_help as foreign_kind;

@@ -37,7 +37,7 @@ fn read(bytes: &[u8]) -> DraftObject {
 }
 
 /// Loading is idempotent, and so are the defaults.
-fn is_fixed<S: KindSpec + Clone + PartialEq + std::fmt::Debug>(spec: S) {
+fn is_fixed<S: KindSpec + Into<Resource> + Clone + PartialEq + std::fmt::Debug>(spec: S) {
     let first = read(&write(&spec.clone().into()));
     let second = read(&write(&first.resource));
     assert_eq!(first, second);

@@ -5,12 +5,12 @@
 
 use std::collections::VecDeque;
 
+use schema::kinds::links::{FieldAt, dependencies};
 use schema::kinds::metadata::parse_reference;
 use schema::meta::{ObjectMeta, ObjectRef};
 use schema::violation::OwnedStep;
 
 use super::Claim;
-use super::reference::{At, dependencies};
 use super::scene::{Present, Scene};
 
 /// So many objects of a circle are named.
@@ -244,5 +244,5 @@ fn path(claim: &Claim<'_>, object: &ObjectRef) -> Vec<OwnedStep> {
     let metadata = &claim.document.object.metadata;
     let names = |text: &String| parse_reference(text, &metadata.namespace).is_ok_and(|one| one == *object);
     let index = metadata.depends_on.iter().position(names).unwrap_or_default();
-    At::Dependency(index).path()
+    FieldAt::dependency(index).path()
 }

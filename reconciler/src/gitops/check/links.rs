@@ -7,15 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use schema::kinds::Resource;
+use schema::kinds::exclusive::{Exclusive, ExclusiveUse};
+use schema::kinds::links::{Reference, references};
 use schema::kinds::pod::PortReference;
 use schema::kinds::service::ServicePort;
 use schema::meta::ObjectRef;
-use schema::violation::{OwnedStep, rules};
+use schema::violation::rules;
 
 use super::Claim;
 use super::cycles::{self, Waiting, Waits};
-use super::exclusive::{Exclusive, Wish, exclusives};
-use super::reference::{At, Reference, references};
 use super::scene::{Fault, Present, Scene};
 
 /// Who is in the way would be gone, and the commit may well be right.
@@ -32,15 +32,14 @@ struct Holder<'a> {
     claim: Option<&'a Claim<'a>>,
     /// The live object has it already.
     has_it: bool,
-    wish: Wish,
+    wish: ExclusiveUse,
 }
 
 /// A field that names an object.
 #[derive(Debug)]
 struct Link<'a> {
     from: &'a Claim<'a>,
-    at: At,
-    port: Option<&'a PortReference>,
+    field: Reference<'a>,
     /// That the target is missing has been told.
     is_told: bool,
 }
@@ -111,24 +110,18 @@ impl<'a> Links<'a> {
     fn gather(&mut self, scene: &Scene<'a>) {
         for claim in scene.claims {
             let (metadata, resource) = (&claim.document.object.metadata, &claim.document.object.resource);
-            let found = references(metadata, resource);
-            for reference in found {
-                let Reference { at, target, port } = reference;
-                self.by_target.entry(target).or_default().push(Link {
-                    from: claim,
-                    at,
-                    port,
-                    is_told: false,
-                });
+            for field in references(metadata, resource) {
+                let links = self.by_target.entry(field.target.clone()).or_default();
+                links.push(Link { from: claim, field, is_told: false });
             }
         }
         for claim in scene.claims.iter().filter(|claim| !scene.is_quarantined(claim)) {
             let (metadata, resource) = (&claim.document.object.metadata, &claim.document.object.resource);
-            let wishes = exclusives(metadata, resource);
+            let wishes = resource.exclusives(metadata);
             if wishes.is_empty() {
                 continue;
             }
-            let live = claim.live.map(|live| exclusives(&live.value.metadata, &live.value.resource));
+            let live = claim.live.map(|live| live.value.resource.exclusives(&live.value.metadata));
             for wish in wishes {
                 let has_it = live.iter().flatten().any(|live| live.what == wish.what);
                 let what = wish.what.clone();
@@ -137,14 +130,14 @@ impl<'a> Links<'a> {
             }
         }
         for (object, live) in scene.live {
-            let has = exclusives(&live.value.metadata, &live.value.resource);
+            let has = live.value.resource.exclusives(&live.value.metadata);
             if !has.is_empty() && matches!(scene.present(object), Some(Present::Stays(_))) {
                 self.stays(object, has);
             }
         }
     }
 
-    fn stays(&mut self, object: &'a ObjectRef, has: Vec<Wish>) {
+    fn stays(&mut self, object: &'a ObjectRef, has: Vec<ExclusiveUse>) {
         for wish in has {
             let what = wish.what.clone();
             self.holders.entry(what).or_default().push(Holder { object, claim: None, has_it: true, wish });
@@ -162,14 +155,14 @@ impl<'a> Links<'a> {
         let Some(mut links) = self.by_target.remove(target) else { return };
         let present = scene.present(target);
         for link in links.iter_mut().filter(|link| !link.is_told) {
-            let Some(missing) = missing(scene, target, present, link.port) else { continue };
+            let Some(missing) = missing(scene, target, present, link.field.port) else { continue };
             // What else is wrong with a file that can't be applied anyway is told as far as it is its own.
             if scene.is_quarantined(link.from) && missing.home.is_some() {
                 continue;
             }
             let rule =
                 if missing.home.is_some() { &rules::DEPENDS_ON_QUARANTINED } else { &rules::DANGLING_TARGET };
-            let path = if missing.is_port { port_of(link.at.path()) } else { link.at.path() };
+            let path = if missing.is_port { link.field.port_path() } else { link.field.at.path() };
             let fault = Fault { rule, path: &path, message: &missing.message, help: &missing.help };
             self.blame(scene, link.from, &fault);
             link.is_told = true;
@@ -220,7 +213,7 @@ impl<'a> Links<'a> {
         for object in objects.iter().copied() {
             self.follow(scene, object);
             let Some((object, live)) = scene.live.get_key_value(object) else { continue };
-            let has = exclusives(&live.value.metadata, &live.value.resource);
+            let has = live.value.resource.exclusives(&live.value.metadata);
             let names: Vec<Exclusive> = has.iter().map(|wish| wish.what.clone()).collect();
             self.stays(object, has);
             for exclusive in &names {
@@ -251,13 +244,6 @@ struct Missing<'s> {
     home: Option<&'s str>,
     /// The target is there, its port is not.
     is_port: bool,
-}
-
-/// `….service.port` beside `….service.name`.
-fn port_of(mut path: Vec<OwnedStep>) -> Vec<OwnedStep> {
-    path.pop();
-    path.push(OwnedStep::Field("port".to_owned()));
-    path
 }
 
 fn missing<'s>(

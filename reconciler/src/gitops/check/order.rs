@@ -7,7 +7,7 @@ use schema::object::Object;
 use schema::snapshot::Table;
 
 use super::Claim;
-use super::reference::dependencies;
+use schema::kinds::links::dependencies;
 
 /// Claims in the order of objects, in the order in which they are applied.
 pub(super) fn applied<'a>(claims: &[Claim<'a>]) -> Vec<(&'a ObjectRef, Claim<'a>)> {

@@ -1,6 +1,5 @@
 //! What the Cluster object forbids to every pod. Pure.
 
-use schema::kinds::pod::PodSpec;
 use schema::kinds::{Kind, Resource, cluster};
 use schema::violation::{Finding, Findings, Path};
 
@@ -11,12 +10,12 @@ use super::{Claim, problem};
 pub(super) fn check(scene: &mut Scene<'_>) {
     let Some(policy) = policy(scene) else { return };
     for claim in scene.claims {
-        let Some((pod, is_template)) = pod(claim) else { continue };
+        let Some(pod) = claim.document.object.resource.pod(&claim.document.object.metadata) else { continue };
         let mut findings = Findings::default();
         let spec = Path::ROOT.field("spec");
         let template = spec.field("template");
         let of_template = template.field("spec");
-        policy.check(pod, if is_template { &of_template } else { &spec }, &mut findings);
+        policy.check(pod.spec, if pod.at.len() > 1 { &of_template } else { &spec }, &mut findings);
         for Finding { at, rule, message, help, .. } in findings.into_vec() {
             scene.add(claim, problem(claim, rule, claim.document.place(&at), message, help));
         }
@@ -41,13 +40,4 @@ fn policy(scene: &Scene<'_>) -> Option<cluster::PodSecurity> {
         _ => None,
     }
     .filter(|policy| *policy != cluster::PodSecurity::default())
-}
-
-/// The pod that a document is, or the one that it makes more of.
-fn pod<'a>(claim: &Claim<'a>) -> Option<(&'a PodSpec, bool)> {
-    match &claim.document.object.resource {
-        Resource::Pod(pod) => Some((pod, false)),
-        Resource::ReplicaSet(set) => Some((&set.template.spec, true)),
-        _ => None,
-    }
 }

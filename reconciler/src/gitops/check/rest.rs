@@ -5,14 +5,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use schema::kinds::exclusive::{Exclusive, ExclusiveUse};
 use schema::meta::ObjectRef;
 use schema::violation::rules;
 
+use super::super::diff::dotted;
 use super::Claim;
 use super::cycles::{self, Waiting, Waits};
-use super::exclusive::{Exclusive, Wish, exclusives};
 use super::links::owner;
-use super::reference::shown;
 use super::scene::{Fault, Present, Scene};
 
 /// Object, rule and field of what has been reported.
@@ -25,7 +25,7 @@ struct Holder<'a> {
     /// None: as the object is live.
     claim: Option<&'a Claim<'a>>,
     has_it: bool,
-    wish: Wish,
+    wish: ExclusiveUse,
 }
 
 /// Tells it.
@@ -74,9 +74,9 @@ fn holders<'a>(scene: &Scene<'a>) -> BTreeMap<Exclusive, Vec<Holder<'a>>> {
     let mut found: BTreeMap<Exclusive, Vec<Holder<'a>>> = BTreeMap::new();
     for claim in scene.claims {
         let (metadata, resource) = (&claim.document.object.metadata, &claim.document.object.resource);
-        let wishes = exclusives(metadata, resource);
+        let wishes = resource.exclusives(metadata);
         let live = claim.live.filter(|_| !wishes.is_empty());
-        let live = live.map(|live| exclusives(&live.value.metadata, &live.value.resource));
+        let live = live.map(|live| live.value.resource.exclusives(&live.value.metadata));
         for wish in wishes {
             let has_it = live.iter().flatten().any(|live| live.what == wish.what);
             let what = wish.what.clone();
@@ -85,7 +85,7 @@ fn holders<'a>(scene: &Scene<'a>) -> BTreeMap<Exclusive, Vec<Holder<'a>>> {
         }
     }
     for (object, live) in scene.live {
-        let has = exclusives(&live.value.metadata, &live.value.resource);
+        let has = live.value.resource.exclusives(&live.value.metadata);
         if !has.is_empty() && matches!(scene.meant(object), Some(Present::Stays(_))) {
             for wish in has {
                 let what = wish.what.clone();
@@ -108,7 +108,7 @@ fn circles(scene: &mut Scene<'_>, reported: &Reported) {
 fn blame<'a>(scene: &mut Scene<'a>, claim: Option<&Claim<'a>>, fault: &Fault<'_>, reported: &Reported) {
     let Some(claim) = claim.filter(|claim| scene.is_quarantined(claim)) else { return };
     let object = claim.document.reference.to_string();
-    if !reported.contains(&(object, fault.rule.id.to_owned(), shown(fault.path))) {
+    if !reported.contains(&(object, fault.rule.id.to_owned(), dotted(fault.path))) {
         scene.blame(claim, fault);
     }
 }

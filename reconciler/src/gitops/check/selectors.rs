@@ -61,12 +61,7 @@ fn selector<'a>(claim: &Claim<'a>) -> Option<&'a StringMap> {
 
 /// Namespace and labels of the pods that an object is, or makes.
 fn of_pods<'a>(metadata: &'a ObjectMeta, resource: &'a Resource) -> Option<(&'a str, &'a StringMap)> {
-    let labels = match resource {
-        Resource::Pod(_) => &metadata.labels,
-        Resource::ReplicaSet(set) => &set.template.metadata.labels,
-        _ => return None,
-    };
-    Some((&metadata.namespace, labels))
+    Some((&metadata.namespace, resource.pod(metadata)?.labels))
 }
 
 fn remark(claim: &Claim<'_>, selector: &StringMap) -> Violation {

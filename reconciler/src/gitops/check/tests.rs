@@ -34,7 +34,8 @@ type Row<'a> = (&'a [(&'a str, String)], &'a [(&'a str, &'a str, &'a str)], &'a 
 
 fn check_row((files, objects, wanted, quarantined): Row<'_>) {
     let (manifests, live) = (load(files), live(objects));
-    let checked = check("main", &manifests, &live, |_| false);
+    let documents = Documents::of("main", &manifests, &live);
+    let checked = finish(&documents, fit(&documents, "main", &live));
     let found: Vec<_> =
         checked.wanted.iter().map(|(o, claim)| format!("{}:{}", claim.file, o.name)).collect();
     assert_eq!(found, wanted, "{files:?}");
@@ -91,7 +92,8 @@ fn an_object_may_move_to_another_file() {
 fn nobody_takes_an_object_from_a_file_that_cannot_be_read() {
     let broken = [("a.yaml", "kind: Pod\nspec: [".to_owned()), ("b.yaml", pod("x"))];
     let (manifests, live) = (load(&broken), live(&[("x", "main", "a.yaml")]));
-    let checked = check("main", &manifests, &live, |_| false);
+    let documents = Documents::of("main", &manifests, &live);
+    let checked = finish(&documents, fit(&documents, "main", &live));
     assert!(checked.wanted.is_empty());
     assert_eq!(checked.quarantined.keys().map(|file| &**file).collect::<Vec<_>>(), ["a.yaml", "b.yaml"]);
     assert_eq!(checked.quarantined["b.yaml"][0].rule, "owner-unreadable");

@@ -18,7 +18,7 @@ use super::prune::Prune;
 
 mod capacity;
 mod digest;
-mod effects;
+pub(crate) mod effects;
 mod escape;
 mod markdown;
 #[cfg(test)]

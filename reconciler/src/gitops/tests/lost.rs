@@ -11,7 +11,6 @@ use schema::violation::rules;
 
 use super::kit::{Cluster, Files, Repo, many, pod, pods};
 use super::proofs::{applied, situation};
-use crate::gitops::check::exclusives;
 use crate::gitops::plan::plan;
 
 /// The same source at an etcd that knows nothing; its state directory is the same.
@@ -181,7 +180,7 @@ proptest! {
         let left = applied(&live, &plan(&next).steps);
         let mut owned = BTreeSet::new();
         for object in left.values() {
-            let has = exclusives(&object.value.metadata, &object.value.resource);
+            let has = object.value.resource.exclusives(&object.value.metadata);
             for one in has.into_iter().filter(|one| !one.shares).map(|one| one.what) {
                 prop_assert!(owned.insert(one.clone()), "{one} has two owners");
             }
