@@ -23,7 +23,7 @@ use schema::manifest::{Document, ManifestFile};
 
 /// What the last commit's paths came to: what did not change is not hashed again. Holds no more than
 /// the commit names.
-pub(super) type Known = BTreeMap<(Found, String, bool), BlobRef>;
+pub(super) type HashedContent = BTreeMap<(Found, String, bool), BlobRef>;
 
 /// Where files are looked for.
 pub(super) trait Lookup {
@@ -39,9 +39,9 @@ pub(super) struct InCommit<'a> {
     /// None: content is only hashed.
     pub(super) store: Option<&'a BlobStore>,
     /// Of the last commit.
-    pub(super) before: &'a Known,
+    pub(super) before: &'a HashedContent,
     /// Of this one.
-    pub(super) now: Known,
+    pub(super) now: HashedContent,
     /// Why some of it could not be kept, the first reason.
     pub(super) unkept: Option<String>,
 }

@@ -115,7 +115,7 @@ pub struct Step {
     /// What the write replaces, for its guard.
     pub over: Over,
     /// Why.
-    pub why: Why,
+    pub why: StepReason,
 }
 
 /// What a step does.
@@ -144,7 +144,7 @@ pub enum Over {
 
 /// Why a step is taken.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Why {
+pub enum StepReason {
     /// Git has it and etcd has not.
     Missing,
     /// These fields differ.
@@ -160,17 +160,17 @@ pub enum Why {
     Unreadable,
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for StepReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Why::Missing => f.write_str("not there yet"),
-            Why::Changed(fields) => {
+            StepReason::Missing => f.write_str("not there yet"),
+            StepReason::Changed(fields) => {
                 let fields: Vec<String> = fields.iter().map(ToString::to_string).collect();
                 f.write_str(&fields.join("; "))
             }
-            Why::Moved { from } => write!(f, "moved from {from}"),
-            Why::Removed => f.write_str("no longer in the repository"),
-            Why::Unreadable => f.write_str("etcd holds no readable object"),
+            StepReason::Moved { from } => write!(f, "moved from {from}"),
+            StepReason::Removed => f.write_str("no longer in the repository"),
+            StepReason::Unreadable => f.write_str("etcd holds no readable object"),
         }
     }
 }
@@ -282,8 +282,8 @@ fn put(situation: &Situation, object: &ObjectRef, claim: &Claim<'_>) -> Option<S
     let Some(live) = claim.live else {
         let new = Act::Create(built(claim, here(), 1));
         return match situation.malformed.contains(object) {
-            true => step(new, Over::Unreadable, Why::Unreadable),
-            false => step(new, Over::Nothing, Why::Missing),
+            true => step(new, Over::Unreadable, StepReason::Unreadable),
+            false => step(new, Over::Nothing, StepReason::Missing),
         };
     };
     let Versioned { value: live, mod_revision, .. } = live;
@@ -304,14 +304,14 @@ fn put(situation: &Situation, object: &ObjectRef, claim: &Claim<'_>) -> Option<S
             || live.resource == draft.resource && another
             || in_hash(&live.resource, &live.files) != in_hash(&draft.resource, &claim.document.files);
         let act = if replaced { Act::Replace(object) } else { Act::Update(object) };
-        return step(act, over, Why::Changed(fields));
+        return step(act, over, StepReason::Changed(fields));
     }
     let (file, line) = (&live.provenance.file, live.provenance.line);
     if **file == **claim.file && line == claim.document.line {
         return None;
     }
     let moved = built(claim, place(&live.provenance.commit, &live.provenance.author), live.generation);
-    step(Act::Update(moved), over, Why::Moved { from: format!("{file}:{line}") })
+    step(Act::Update(moved), over, StepReason::Moved { from: format!("{file}:{line}") })
 }
 
 fn built(claim: &Claim<'_>, provenance: Provenance, generation: u64) -> Arc<Object> {
@@ -441,7 +441,7 @@ fn plan_removals(situation: &Situation, removals: Removals, plan: &mut SyncPlan)
     for object in objects {
         let Some(live) = situation.live.get(object) else { continue };
         let over = Over::Revision(live.mod_revision);
-        plan.steps.push(Step { object: object.clone(), act: Act::Delete, over, why: Why::Removed });
+        plan.steps.push(Step { object: object.clone(), act: Act::Delete, over, why: StepReason::Removed });
         plan.owned -= 1;
     }
 }

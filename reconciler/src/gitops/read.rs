@@ -10,7 +10,7 @@ use std::sync::Arc;
 use git2::{Oid, Repository};
 use schema::violation::Violation;
 
-use super::files::{self, InCommit, Known, SourceFolder};
+use super::files::{self, HashedContent, InCommit, SourceFolder};
 use super::load::{self, Manifests};
 use super::prune::Lineage;
 use super::status::short;
@@ -34,7 +34,7 @@ pub(super) struct Loaded {
     pub(super) manifests: Manifests,
     /// Neither this commit nor one before it holds a manifest.
     pub(super) is_unused: bool,
-    known: Arc<Known>,
+    known: Arc<HashedContent>,
     /// Why content that the manifests name is not on this disk, if some is not.
     pub(super) unkept: Option<Arc<str>>,
 }
@@ -98,14 +98,14 @@ fn read_keeping(
         tracing::info!(source = %mirror.config().name, %note, "passed over");
     }
     tracing::debug!(source = %mirror.config().name, commit = short(&commit.id), files = listing.files.len(), parsed = count, "read");
-    let nothing = Known::new();
+    let nothing = HashedContent::new();
     let known = before.map_or(&nothing, |before| &*before.known);
     let mut lookup = InCommit {
         repository: &repository,
         commit: head,
         store,
         before: known,
-        now: Known::new(),
+        now: HashedContent::new(),
         unkept: None,
     };
     let manifests = files::resolve(&parsed, SourceFolder::Is(folder), &mut lookup)

@@ -36,7 +36,7 @@ pub mod workflow;
 pub use health::Health;
 use spec::OWN_OLDER_API_VERSIONS;
 pub(crate) use spec::Older;
-pub use spec::{Descriptor, KindSpec, NameForm, OWN_API_VERSION, PodOf, field_path, indexed};
+pub use spec::{Descriptor, KindSpec, Links, NameForm, OWN_API_VERSION, PodOf, field_path, indexed};
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident $module:ident::$spec:ident,)*) => {
@@ -108,15 +108,38 @@ macro_rules! kinds {
                 }
             }
 
-            kinds!(@ask [$($kind)*] references (metadata: &ObjectMeta) (metadata) -> Vec<Reference<'_>>);
-            kinds!(@ask [$($kind)*] exclusives (metadata: &ObjectMeta) (metadata) -> Vec<ExclusiveUse>);
-            kinds!(@ask [$($kind)*] files () () -> Vec<Wish>);
-            kinds!(@ask [$($kind)*] further_places () () -> Vec<Vec<OwnedStep>>);
+            /// See [`Links::references`].
+            pub fn references(&self, metadata: &ObjectMeta) -> Vec<Reference<'_>> {
+                match self {
+                    $(Resource::$kind(spec) => ($module::$spec::LINKS.references)(spec, metadata),)*
+                }
+            }
 
-            /// See [`KindSpec::pod`].
+            /// See [`Links::exclusives`].
+            pub fn exclusives(&self, metadata: &ObjectMeta) -> Vec<ExclusiveUse> {
+                match self {
+                    $(Resource::$kind(spec) => ($module::$spec::LINKS.exclusives)(spec, metadata),)*
+                }
+            }
+
+            /// See [`Links::files`].
+            pub fn files(&self) -> Vec<Wish> {
+                match self {
+                    $(Resource::$kind(spec) => ($module::$spec::LINKS.files)(spec),)*
+                }
+            }
+
+            /// See [`Links::further_places`].
+            pub fn further_places(&self) -> Vec<Vec<OwnedStep>> {
+                match self {
+                    $(Resource::$kind(spec) => ($module::$spec::LINKS.further_places)(spec),)*
+                }
+            }
+
+            /// See [`Links::pod`].
             pub fn pod<'a>(&'a self, metadata: &'a ObjectMeta) -> Option<PodOf<'a>> {
                 match self {
-                    $(Resource::$kind(spec) => spec.pod(metadata),)*
+                    $(Resource::$kind(spec) => ($module::$spec::LINKS.pod)(spec, metadata),)*
                 }
             }
         }
@@ -128,14 +151,6 @@ macro_rules! kinds {
                 }
             }
         )*
-    };
-    (@ask [$($kind:ident)*] $item:ident ($($parameter:tt)*) $arguments:tt -> $gives:ty) => {
-        #[doc = concat!("See [`KindSpec::", stringify!($item), "`].")]
-        pub fn $item(&self, $($parameter)*) -> $gives {
-            match self {
-                $(Resource::$kind(spec) => spec.$item $arguments,)*
-            }
-        }
     };
 }
 

@@ -78,32 +78,34 @@ pub struct PodOf<'a> {
     pub count: u32,
 }
 
+/// What an object has to do with others.
+pub struct Links<S> {
+    /// The objects that it names, but for `dependsOn`.
+    pub references: for<'a> fn(&'a S, &ObjectMeta) -> Vec<Reference<'a>>,
+    /// What it has, or would have, that only one object of the cluster can have.
+    pub exclusives: fn(&S, &ObjectMeta) -> Vec<ExclusiveUse>,
+    /// The files of the repository and the secrets that it names and that its pods need.
+    pub files: fn(&S) -> Vec<Wish>,
+    /// Paths from the document's root whose line and column other checks across objects need.
+    pub further_places: fn(&S) -> Vec<Vec<OwnedStep>>,
+    /// The pod that the object is, or makes more of.
+    pub pod: for<'a> fn(&'a S, &'a ObjectMeta) -> Option<PodOf<'a>>,
+}
+
 /// The spec of one kind. No item has a default: the compiler asks each new kind for all of them. The loader does the
 /// same with all of them: schema walk, serde, `validate`, `fill_defaults`.
 pub trait KindSpec: Serialize + DeserializeOwned + JsonSchema + PartialEq {
     /// What all its objects have in common.
     const DESCRIPTOR: Descriptor;
 
+    /// What its objects have to do with others.
+    const LINKS: Links<Self>;
+
     /// Checks the spec as it is written, before the defaults, at the path `at` (`spec`).
     fn validate(&self, at: &Path<'_>, findings: &mut Findings);
 
     /// Fills in what follows from other fields. Doing it twice changes nothing.
     fn fill_defaults(&mut self);
-
-    /// The objects that it names, but for `dependsOn`.
-    fn references(&self, metadata: &ObjectMeta) -> Vec<Reference<'_>>;
-
-    /// What it has, or would have, that only one object of the cluster can have.
-    fn exclusives(&self, metadata: &ObjectMeta) -> Vec<ExclusiveUse>;
-
-    /// The files of the repository and the secrets that it names and that its pods need.
-    fn files(&self) -> Vec<Wish>;
-
-    /// Paths from the document's root whose line and column other checks across objects need.
-    fn further_places(&self) -> Vec<Vec<OwnedStep>>;
-
-    /// The pod that the object is, or makes more of.
-    fn pod<'a>(&'a self, metadata: &'a ObjectMeta) -> Option<PodOf<'a>>;
 
     /// What runs of it is stopped and started anew as `after` says; else it goes on.
     fn is_replaced_by(&self, after: &Self) -> bool;

@@ -26,13 +26,13 @@ const NAMED_MAX: usize = 5;
 
 /// Someone who has, or wants, what only one can have.
 #[derive(Debug, Clone)]
-struct Holder<'a> {
-    object: &'a ObjectRef,
+pub(super) struct Holder<'a> {
+    pub(super) object: &'a ObjectRef,
     /// None: as the object is live, and will stay.
-    claim: Option<&'a Claim<'a>>,
+    pub(super) claim: Option<&'a Claim<'a>>,
     /// The live object has it already.
-    has_it: bool,
-    wish: ExclusiveUse,
+    pub(super) has_it: bool,
+    pub(super) wish: ExclusiveUse,
 }
 
 /// A field that names an object.
@@ -115,26 +115,8 @@ impl<'a> Links<'a> {
                 links.push(Link { from: claim, field, is_told: false });
             }
         }
-        for claim in scene.claims.iter().filter(|claim| !scene.is_quarantined(claim)) {
-            let (metadata, resource) = (&claim.document.object.metadata, &claim.document.object.resource);
-            let wishes = resource.exclusives(metadata);
-            if wishes.is_empty() {
-                continue;
-            }
-            let live = claim.live.map(|live| live.value.resource.exclusives(&live.value.metadata));
-            for wish in wishes {
-                let has_it = live.iter().flatten().any(|live| live.what == wish.what);
-                let what = wish.what.clone();
-                let holder = Holder { object: &claim.document.reference, claim: Some(claim), has_it, wish };
-                self.holders.entry(what).or_default().push(holder);
-            }
-        }
-        for (object, live) in scene.live {
-            let has = live.value.resource.exclusives(&live.value.metadata);
-            if !has.is_empty() && matches!(scene.present(object), Some(Present::Stays(_))) {
-                self.stays(object, has);
-            }
-        }
+        let is_good = |claim: &Claim<'_>| !scene.is_quarantined(claim);
+        self.holders = holders(scene, is_good, |object| scene.present(object));
     }
 
     fn stays(&mut self, object: &'a ObjectRef, has: Vec<ExclusiveUse>) {
@@ -222,6 +204,36 @@ impl<'a> Links<'a> {
         }
         objects
     }
+}
+
+/// Who has, or wants, what only one can have: by documents that count, and by what `present` says stays as it is
+/// live.
+pub(super) fn holders<'a>(
+    scene: &Scene<'a>,
+    counts: impl Fn(&Claim<'_>) -> bool,
+    present: impl Fn(&ObjectRef) -> Option<Present<'a>>,
+) -> BTreeMap<Exclusive, Vec<Holder<'a>>> {
+    let mut found: BTreeMap<Exclusive, Vec<Holder<'a>>> = BTreeMap::new();
+    let mut add = |object, claim, has_it, wish: ExclusiveUse| {
+        let what = wish.what.clone();
+        found.entry(what).or_default().push(Holder { object, claim, has_it, wish });
+    };
+    for claim in scene.claims.iter().filter(|claim| counts(claim)) {
+        let wishes = claim.document.object.resource.exclusives(&claim.document.object.metadata);
+        let live = claim.live.filter(|_| !wishes.is_empty());
+        let live = live.map(|live| live.value.resource.exclusives(&live.value.metadata));
+        for wish in wishes {
+            let has_it = live.iter().flatten().any(|live| live.what == wish.what);
+            add(&claim.document.reference, Some(claim), has_it, wish);
+        }
+    }
+    for (object, live) in scene.live {
+        let has = live.value.resource.exclusives(&live.value.metadata);
+        if !has.is_empty() && matches!(present(object), Some(Present::Stays(_))) {
+            has.into_iter().for_each(|wish| add(object, None, true, wish));
+        }
+    }
+    found
 }
 
 /// Whoever has what only one can have, by his document or, without one, as he is live.

@@ -129,7 +129,7 @@ proptest! {
         let plans: Vec<_> = layouts.iter().map(|files| plan(&situation(files, &live))).collect();
         // Where nothing but the place differs, the step is an update of the place alone.
         let changes = |steps: &[Step]| {
-            let place_only = |step: &&Step| !matches!(step.why, crate::gitops::plan::Why::Moved { .. });
+            let place_only = |step: &&Step| !matches!(step.why, crate::gitops::plan::StepReason::Moved { .. });
             without_place(&steps.iter().filter(place_only).cloned().collect::<Vec<_>>())
         };
         for other in &plans[1..] {

@@ -43,7 +43,7 @@ pub struct VerdictLoop {
 }
 
 /// What one run saw.
-pub struct Seen {
+pub struct Observed {
     fence: Fence,
     snapshot: Arc<Snapshot>,
     configured: BTreeSet<String>,
@@ -95,7 +95,7 @@ impl VerdictLoop {
 
 #[async_trait]
 impl Loop for VerdictLoop {
-    type Observed = Seen;
+    type Observed = Observed;
     type Plan = Verdicts;
     type Outcome = Result<Option<Timestamp>, LoopError>;
 
@@ -103,7 +103,7 @@ impl Loop for VerdictLoop {
         "verdicts"
     }
 
-    async fn observe(&mut self) -> Result<Observation<Seen>, LoopError> {
+    async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
         let Some(fence) = self.fence.current() else {
             return Ok(Observation::NotReady("another reconciler leads".to_owned()));
         };
@@ -112,14 +112,14 @@ impl Loop for VerdictLoop {
             return Ok(Observation::NotReady("etcd is not listed yet".to_owned()));
         }
         let configured = self.sources.keys().cloned().collect();
-        Ok(Observation::Ready(Seen { fence, snapshot, configured, now: Timestamp::now() }))
+        Ok(Observation::Ready(Observed { fence, snapshot, configured, now: Timestamp::now() }))
     }
 
-    fn plan(seen: &Seen, now: Timestamp) -> Verdicts {
+    fn plan(seen: &Observed, now: Timestamp) -> Verdicts {
         plan::plan(&seen.snapshot, &seen.configured, now)
     }
 
-    async fn act(&mut self, seen: &Seen, verdicts: Verdicts) -> Self::Outcome {
+    async fn act(&mut self, seen: &Observed, verdicts: Verdicts) -> Self::Outcome {
         for (revision, over) in &verdicts.decided {
             let key = Key::Revision(revision.source.clone(), revision.sequence);
             let value = encoded(&bounds::revision(revision.clone()))?;
@@ -136,7 +136,7 @@ impl Loop for VerdictLoop {
         Ok(verdicts.again_at.into_iter().chain(wake_again_at).min())
     }
 
-    async fn report(&mut self, seen: Seen, outcome: Self::Outcome) -> Result<Next, LoopError> {
+    async fn report(&mut self, seen: Observed, outcome: Self::Outcome) -> Result<Next, LoopError> {
         let left = |at: Timestamp| Duration::try_from(at.duration_since(seen.now)).unwrap_or_default();
         Ok(outcome?.map_or(Next::Interval, |at| Next::After(left(at))))
     }

@@ -1,12 +1,8 @@
 //! What a Cluster is among the kinds.
 
-use super::super::exclusive::ExclusiveUse;
-use super::super::links::Reference;
-use super::super::{Descriptor, KindSpec, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older, PodOf};
+use super::super::{Descriptor, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older};
 use super::{CLUSTER_NAME, ClusterSpec, not_executed, validate};
-use crate::files::Wish;
-use crate::meta::ObjectMeta;
-use crate::violation::{Findings, OwnedStep, Path};
+use crate::violation::{Findings, Path};
 
 impl KindSpec for ClusterSpec {
     const DESCRIPTOR: Descriptor = Descriptor {
@@ -24,32 +20,20 @@ impl KindSpec for ClusterSpec {
         },
     };
 
+    const LINKS: Links<Self> = Links {
+        references: |_, _| Vec::new(),
+        exclusives: |_, _| Vec::new(),
+        files: |_| Vec::new(),
+        further_places: |_| Vec::new(),
+        pod: |_, _| None,
+    };
+
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         validate::validate(self, at, findings);
         not_executed::note(self, at, findings);
     }
 
     fn fill_defaults(&mut self) {}
-
-    fn references(&self, _: &ObjectMeta) -> Vec<Reference<'_>> {
-        Vec::new()
-    }
-
-    fn exclusives(&self, _: &ObjectMeta) -> Vec<ExclusiveUse> {
-        Vec::new()
-    }
-
-    fn files(&self) -> Vec<Wish> {
-        Vec::new()
-    }
-
-    fn further_places(&self) -> Vec<Vec<OwnedStep>> {
-        Vec::new()
-    }
-
-    fn pod<'a>(&'a self, _: &'a ObjectMeta) -> Option<PodOf<'a>> {
-        None
-    }
 
     fn is_replaced_by(&self, _: &Self) -> bool {
         false

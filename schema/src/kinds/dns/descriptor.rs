@@ -3,11 +3,10 @@
 use super::super::exclusive::{Exclusive, ExclusiveUse};
 use super::super::links::{FieldAt, Reference};
 use super::super::{
-    Descriptor, Kind, KindSpec, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older, PodOf, field_path,
+    Descriptor, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older, field_path,
     indexed,
 };
 use super::{DnsSpec, dialect, validate, without_final_slash};
-use crate::files::Wish;
 use crate::meta::ObjectMeta;
 use crate::violation::{Findings, OwnedStep, Path};
 
@@ -27,6 +26,14 @@ impl KindSpec for DnsSpec {
         },
     };
 
+    const LINKS: Links<Self> = Links {
+        references: Self::references,
+        exclusives: Self::exclusives,
+        files: |_| Vec::new(),
+        further_places: Self::further_places,
+        pod: |_, _| None,
+    };
+
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         validate::validate(self, at, findings);
     }
@@ -38,6 +45,12 @@ impl KindSpec for DnsSpec {
         }
     }
 
+    fn is_replaced_by(&self, _: &Self) -> bool {
+        false
+    }
+}
+
+impl DnsSpec {
     fn references(&self, metadata: &ObjectMeta) -> Vec<Reference<'_>> {
         let paths = self.paths.iter().enumerate();
         let found = paths.map(|(index, path)| Reference {
@@ -56,19 +69,7 @@ impl KindSpec for DnsSpec {
         paths.map(|(index, path)| ExclusiveUse::alone(route(&path.path), at(index))).collect()
     }
 
-    fn files(&self) -> Vec<Wish> {
-        Vec::new()
-    }
-
     fn further_places(&self) -> Vec<Vec<OwnedStep>> {
         vec![field_path(&["spec", "host"])]
-    }
-
-    fn pod<'a>(&'a self, _: &'a ObjectMeta) -> Option<PodOf<'a>> {
-        None
-    }
-
-    fn is_replaced_by(&self, _: &Self) -> bool {
-        false
     }
 }

@@ -2,11 +2,10 @@
 
 use super::super::exclusive::{Exclusive, ExclusiveUse};
 use super::super::links::{FieldAt, Reference};
-use super::super::{Descriptor, KindSpec, NameForm, Older, PodOf, field_path};
+use super::super::{Descriptor, KindSpec, Links, NameForm, Older, field_path};
 use super::{HorizontalPodAutoscalerSpec, defaults, dialect, validate};
-use crate::files::Wish;
 use crate::meta::ObjectMeta;
-use crate::violation::{Findings, OwnedStep, Path};
+use crate::violation::{Findings, Path};
 
 /// The field that names what is scaled.
 const TARGET_AT: &[&str] = &["spec", "scaleTargetRef", "name"];
@@ -27,6 +26,14 @@ impl KindSpec for HorizontalPodAutoscalerSpec {
         },
     };
 
+    const LINKS: Links<Self> = Links {
+        references: Self::references,
+        exclusives: Self::exclusives,
+        files: |_| Vec::new(),
+        further_places: |_| Vec::new(),
+        pod: |_, _| None,
+    };
+
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         validate::validate(self, at, findings);
     }
@@ -35,27 +42,17 @@ impl KindSpec for HorizontalPodAutoscalerSpec {
         defaults::fill(self);
     }
 
+    fn is_replaced_by(&self, _: &Self) -> bool {
+        false
+    }
+}
+
+impl HorizontalPodAutoscalerSpec {
     fn references(&self, metadata: &ObjectMeta) -> Vec<Reference<'_>> {
         vec![Reference { at: FieldAt::Fields(TARGET_AT), target: self.target(metadata), port: None }]
     }
 
     fn exclusives(&self, metadata: &ObjectMeta) -> Vec<ExclusiveUse> {
         vec![ExclusiveUse::alone(Exclusive::Scale(self.target(metadata)), field_path(TARGET_AT))]
-    }
-
-    fn files(&self) -> Vec<Wish> {
-        Vec::new()
-    }
-
-    fn further_places(&self) -> Vec<Vec<OwnedStep>> {
-        Vec::new()
-    }
-
-    fn pod<'a>(&'a self, _: &'a ObjectMeta) -> Option<PodOf<'a>> {
-        None
-    }
-
-    fn is_replaced_by(&self, _: &Self) -> bool {
-        false
     }
 }

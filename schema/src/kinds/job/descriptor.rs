@@ -1,14 +1,10 @@
 //! What a Job is among the kinds.
 
-use super::super::exclusive::ExclusiveUse;
-use super::super::links::Reference;
 use super::super::{
-    Descriptor, KindSpec, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older, PodOf, repo_path,
+    Descriptor, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older, repo_path,
 };
 use super::{JobSpec, dialect, validate};
-use crate::files::Wish;
-use crate::meta::ObjectMeta;
-use crate::violation::{Findings, OwnedStep, Path};
+use crate::violation::{Findings, Path};
 
 impl KindSpec for JobSpec {
     const DESCRIPTOR: Descriptor = Descriptor {
@@ -26,6 +22,14 @@ impl KindSpec for JobSpec {
         },
     };
 
+    const LINKS: Links<Self> = Links {
+        references: |_, _| Vec::new(),
+        exclusives: |_, _| Vec::new(),
+        files: |_| Vec::new(),
+        further_places: |_| Vec::new(),
+        pod: |_, _| None,
+    };
+
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         validate::validate(self, at, findings);
     }
@@ -37,26 +41,6 @@ impl KindSpec for JobSpec {
         self.gpus_per_node = self.gpus_per_node.filter(|gpus| *gpus > 0);
         let default = if self.array.is_some() { "slurm-%A_%a.out" } else { "slurm-%j.out" };
         self.output_file.get_or_insert_with(|| default.to_owned());
-    }
-
-    fn references(&self, _: &ObjectMeta) -> Vec<Reference<'_>> {
-        Vec::new()
-    }
-
-    fn exclusives(&self, _: &ObjectMeta) -> Vec<ExclusiveUse> {
-        Vec::new()
-    }
-
-    fn files(&self) -> Vec<Wish> {
-        Vec::new()
-    }
-
-    fn further_places(&self) -> Vec<Vec<OwnedStep>> {
-        Vec::new()
-    }
-
-    fn pod<'a>(&'a self, _: &'a ObjectMeta) -> Option<PodOf<'a>> {
-        None
     }
 
     fn is_replaced_by(&self, after: &Self) -> bool {

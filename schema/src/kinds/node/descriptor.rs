@@ -1,13 +1,9 @@
 //! What a Node is among the kinds.
 
-use super::super::exclusive::ExclusiveUse;
-use super::super::links::Reference;
 use super::super::names::{check_qualified_name, is_label_value};
-use super::super::{Descriptor, KindSpec, NameForm, Older, PodOf};
+use super::super::{Descriptor, KindSpec, Links, NameForm, Older};
 use super::{NodeSpec, Taint, dialect};
-use crate::files::Wish;
-use crate::meta::ObjectMeta;
-use crate::violation::{Findings, OwnedStep, Path, rules};
+use crate::violation::{Findings, Path, rules};
 
 impl KindSpec for NodeSpec {
     const DESCRIPTOR: Descriptor = Descriptor {
@@ -18,6 +14,14 @@ impl KindSpec for NodeSpec {
         is_run: false,
         names: NameForm::Short,
         older: Older { words: &[], api_versions: &[], may_lack_api_version: true, rewrite: dialect::rewrite },
+    };
+
+    const LINKS: Links<Self> = Links {
+        references: |_, _| Vec::new(),
+        exclusives: |_, _| Vec::new(),
+        files: |_| Vec::new(),
+        further_places: |_| Vec::new(),
+        pod: |_, _| None,
     };
 
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
@@ -49,26 +53,6 @@ impl KindSpec for NodeSpec {
             // An empty value means the same as none.
             taint.value = taint.value.take().filter(|value| !value.is_empty());
         }
-    }
-
-    fn references(&self, _: &ObjectMeta) -> Vec<Reference<'_>> {
-        Vec::new()
-    }
-
-    fn exclusives(&self, _: &ObjectMeta) -> Vec<ExclusiveUse> {
-        Vec::new()
-    }
-
-    fn files(&self) -> Vec<Wish> {
-        Vec::new()
-    }
-
-    fn further_places(&self) -> Vec<Vec<OwnedStep>> {
-        Vec::new()
-    }
-
-    fn pod<'a>(&'a self, _: &'a ObjectMeta) -> Option<PodOf<'a>> {
-        None
     }
 
     fn is_replaced_by(&self, _: &Self) -> bool {

@@ -1,8 +1,7 @@
 //! What a Pod is among the kinds.
 
 use super::super::exclusive::{self, ExclusiveUse};
-use super::super::links::Reference;
-use super::super::{Descriptor, KindSpec, NameForm, Older, PodOf, field_path};
+use super::super::{Descriptor, KindSpec, Links, NameForm, Older, PodOf, field_path};
 use super::PodSpec;
 use crate::files::{self, Wish};
 use crate::meta::ObjectMeta;
@@ -19,6 +18,14 @@ impl KindSpec for PodSpec {
         older: Older { words: &[], api_versions: &[], may_lack_api_version: false, rewrite: |_, _| () },
     };
 
+    const LINKS: Links<Self> = Links {
+        references: |_, _| Vec::new(),
+        exclusives: Self::exclusives,
+        files: Self::files,
+        further_places: Self::further_places,
+        pod: Self::pod,
+    };
+
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         Self::validate(self, at, findings);
     }
@@ -27,10 +34,12 @@ impl KindSpec for PodSpec {
         Self::fill_defaults(self);
     }
 
-    fn references(&self, _: &ObjectMeta) -> Vec<Reference<'_>> {
-        Vec::new()
+    fn is_replaced_by(&self, after: &Self) -> bool {
+        self != after
     }
+}
 
+impl PodSpec {
     fn exclusives(&self, _: &ObjectMeta) -> Vec<ExclusiveUse> {
         exclusive::host_ports(self, &["spec"])
     }
@@ -46,9 +55,5 @@ impl KindSpec for PodSpec {
 
     fn pod<'a>(&'a self, metadata: &'a ObjectMeta) -> Option<PodOf<'a>> {
         Some(PodOf { spec: self, at: &["spec"], labels: &metadata.labels, count: 1 })
-    }
-
-    fn is_replaced_by(&self, after: &Self) -> bool {
-        self != after
     }
 }

@@ -1,8 +1,7 @@
 //! What a ReplicaSet is among the kinds.
 
 use super::super::exclusive::{self, Exclusive, ExclusiveUse};
-use super::super::links::Reference;
-use super::super::{Descriptor, KindSpec, NameForm, Older, PodOf, field_path};
+use super::super::{Descriptor, KindSpec, Links, NameForm, Older, PodOf, field_path};
 use super::{ReplicaSetSpec, defaults, dialect, validate};
 use crate::files::{self, Wish};
 use crate::meta::ObjectMeta;
@@ -27,6 +26,14 @@ impl KindSpec for ReplicaSetSpec {
         },
     };
 
+    const LINKS: Links<Self> = Links {
+        references: |_, _| Vec::new(),
+        exclusives: Self::exclusives,
+        files: Self::files,
+        further_places: Self::further_places,
+        pod: Self::pod,
+    };
+
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         validate::validate(self, at, findings);
     }
@@ -35,10 +42,12 @@ impl KindSpec for ReplicaSetSpec {
         defaults::fill(self);
     }
 
-    fn references(&self, _: &ObjectMeta) -> Vec<Reference<'_>> {
-        Vec::new()
+    fn is_replaced_by(&self, after: &Self) -> bool {
+        self.template != after.template
     }
+}
 
+impl ReplicaSetSpec {
     fn exclusives(&self, metadata: &ObjectMeta) -> Vec<ExclusiveUse> {
         let key = Exclusive::Selector(metadata.namespace.clone(), exclusive::selector(&self.selector));
         let mut found = vec![ExclusiveUse::alone(key, field_path(&["spec", "selector"]))];
@@ -60,9 +69,5 @@ impl KindSpec for ReplicaSetSpec {
     fn pod<'a>(&'a self, _: &'a ObjectMeta) -> Option<PodOf<'a>> {
         let (spec, labels) = (&self.template.spec, &self.template.metadata.labels);
         Some(PodOf { spec, at: POD_AT, labels, count: self.replicas })
-    }
-
-    fn is_replaced_by(&self, after: &Self) -> bool {
-        self.template != after.template
     }
 }

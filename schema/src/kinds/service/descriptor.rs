@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::super::exclusive::{Exclusive, ExclusiveUse};
-use super::super::links::Reference;
-use super::super::{Descriptor, KindSpec, NameForm, Older, PodOf, field_path, indexed};
+use super::super::{Descriptor, KindSpec, Links, NameForm, Older, field_path, indexed};
 use super::{ServiceSpec, ServiceType, defaults, dialect, validate};
-use crate::files::Wish;
 use crate::meta::ObjectMeta;
 use crate::violation::{Findings, OwnedStep, Path};
 
@@ -30,6 +28,14 @@ impl KindSpec for ServiceSpec {
         },
     };
 
+    const LINKS: Links<Self> = Links {
+        references: |_, _| Vec::new(),
+        exclusives: Self::exclusives,
+        files: |_| Vec::new(),
+        further_places: Self::further_places,
+        pod: |_, _| None,
+    };
+
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         validate::validate(self, at, findings);
     }
@@ -38,10 +44,12 @@ impl KindSpec for ServiceSpec {
         defaults::fill(self);
     }
 
-    fn references(&self, _: &ObjectMeta) -> Vec<Reference<'_>> {
-        Vec::new()
+    fn is_replaced_by(&self, _: &Self) -> bool {
+        false
     }
+}
 
+impl ServiceSpec {
     fn exclusives(&self, _: &ObjectMeta) -> Vec<ExclusiveUse> {
         let mut found = Vec::new();
         if let Some(address) = self.cluster_ip.as_deref().filter(|a| !a.is_empty() && *a != "None") {
@@ -68,19 +76,7 @@ impl KindSpec for ServiceSpec {
         found
     }
 
-    fn files(&self) -> Vec<Wish> {
-        Vec::new()
-    }
-
     fn further_places(&self) -> Vec<Vec<OwnedStep>> {
         vec![field_path(&["spec", "selector"])]
-    }
-
-    fn pod<'a>(&'a self, _: &'a ObjectMeta) -> Option<PodOf<'a>> {
-        None
-    }
-
-    fn is_replaced_by(&self, _: &Self) -> bool {
-        false
     }
 }

@@ -1,14 +1,12 @@
 //! What a Workflow is among the kinds.
 
-use super::super::exclusive::ExclusiveUse;
 use super::super::links::{FieldAt, Reference};
 use super::super::{
-    Descriptor, Kind, KindSpec, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older, PodOf,
+    Descriptor, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older,
 };
 use super::{WorkflowSpec, defaults, dialect, validate};
-use crate::files::Wish;
 use crate::meta::{ObjectMeta, ObjectRef};
-use crate::violation::{Findings, OwnedStep, Path};
+use crate::violation::{Findings, Path};
 
 impl KindSpec for WorkflowSpec {
     const DESCRIPTOR: Descriptor = Descriptor {
@@ -26,6 +24,14 @@ impl KindSpec for WorkflowSpec {
         },
     };
 
+    const LINKS: Links<Self> = Links {
+        references: Self::references,
+        exclusives: |_, _| Vec::new(),
+        files: |_| Vec::new(),
+        further_places: |_| Vec::new(),
+        pod: |_, _| None,
+    };
+
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         validate::workflow(self, at, findings);
     }
@@ -35,6 +41,12 @@ impl KindSpec for WorkflowSpec {
         defaults::states(&mut self.states);
     }
 
+    fn is_replaced_by(&self, after: &Self) -> bool {
+        self != after
+    }
+}
+
+impl WorkflowSpec {
     fn references(&self, metadata: &ObjectMeta) -> Vec<Reference<'_>> {
         let found = self.functions().into_iter().map(|(path, name)| {
             let (namespace, name) = name.split_once('/').unwrap_or((&metadata.namespace, name));
@@ -43,25 +55,5 @@ impl KindSpec for WorkflowSpec {
             Reference { at: FieldAt::Steps(path), target, port: None }
         });
         found.collect()
-    }
-
-    fn exclusives(&self, _: &ObjectMeta) -> Vec<ExclusiveUse> {
-        Vec::new()
-    }
-
-    fn files(&self) -> Vec<Wish> {
-        Vec::new()
-    }
-
-    fn further_places(&self) -> Vec<Vec<OwnedStep>> {
-        Vec::new()
-    }
-
-    fn pod<'a>(&'a self, _: &'a ObjectMeta) -> Option<PodOf<'a>> {
-        None
-    }
-
-    fn is_replaced_by(&self, after: &Self) -> bool {
-        self != after
     }
 }

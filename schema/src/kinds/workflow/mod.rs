@@ -2,7 +2,7 @@
 //!
 //! The meaning of every field is that of the Amazon States Language with JSONPath; names are ours, in
 //! lower camel case. What of the language is not here, and what to do instead, is a table of the
-//! manifest loader (`manifest/states_language.rs`); other spellings are read by `manifest/dialects/workflow`.
+//! manifest loader (`manifest/states_language.rs`); other spellings are read by `dialect/`.
 
 use std::collections::BTreeMap;
 

@@ -18,7 +18,7 @@ use serde::{Serialize, Serializer};
 
 use super::{Action, Field};
 use crate::gitops::diff::FILES;
-use crate::gitops::plan::{Act, Step, Why};
+use crate::gitops::plan::{Act, Step, StepReason};
 use crate::kinds;
 
 pub(super) mod endpoints;
@@ -245,7 +245,7 @@ fn is_file(field: &Field) -> bool {
 
 /// The effects of one step, but for those that only all steps together have.
 pub(super) fn of(builder: &SnapshotBuilder<'_>, step: &Step, fields: &[Field]) -> Vec<Effect> {
-    if matches!(step.why, Why::Moved { .. }) {
+    if matches!(step.why, StepReason::Moved { .. }) {
         return vec![Effect::Moved];
     }
     let (before, after) = (builder.before(&step.object), builder.now(&step.object));
