@@ -134,7 +134,7 @@ impl Follower {
         match status {
             Some(status) if status.error.is_none() => {
                 let noted = status.applied_at.is_some_and(|at| at >= look.began);
-                if look.wrote && !noted { RunResult::Half } else { Seen::Commit(status.applied_commit) }
+                if look.wrote && !noted { RunResult::Half } else { RunResult::Commit(status.applied_commit) }
             }
             _ => RunResult::Nothing,
         }
