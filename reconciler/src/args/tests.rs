@@ -1,6 +1,7 @@
 //! What the command line takes, and what it says to the rest.
 
 use clap::CommandFactory;
+use schema::kinds::Kind;
 
 use super::*;
 
@@ -77,10 +78,10 @@ fn help_is_that_of_the_subcommand() {
 #[test]
 fn kinds_are_known_by_their_short_names_and_with_a_name() {
     for (text, kind, name) in [
-        ("po", ResourceKind::Pod, None),
-        ("PODS", ResourceKind::Pod, None),
-        ("pod/web", ResourceKind::Pod, Some("web")),
-        ("no/n1", ResourceKind::Node, Some("n1")),
+        ("po", ResourceKind::Object(Kind::Pod), None),
+        ("PODS", ResourceKind::Object(Kind::Pod), None),
+        ("pod/web", ResourceKind::Object(Kind::Pod), Some("web")),
+        ("no/n1", ResourceKind::Object(Kind::Node), Some("n1")),
         ("rev", ResourceKind::Revision, None),
     ] {
         assert_eq!(text.parse(), Ok(Resource { kind, name: name.map(str::to_owned) }), "{text}");

@@ -8,7 +8,6 @@ use std::fmt;
 
 use schema::files::{BlobRef, Files};
 use schema::kinds::Resource;
-use schema::kinds::function::FunctionSpec;
 use schema::meta::ObjectMeta;
 use schema::violation::{OwnedStep, Path};
 use serde_json::{Map, Value};
@@ -97,27 +96,6 @@ pub fn file_changes(before: &Files, after: &Files) -> Vec<FieldChange> {
 pub const FILES: &str = "files";
 /// So many digits of a file's digest are shown.
 const SHOWN_DIGITS: usize = 12;
-
-/// What runs of `before` is stopped and started anew as `after` says; else it goes on.
-pub fn is_replaced(before: &Resource, after: &Resource) -> bool {
-    match (before, after) {
-        (Resource::Pod(before), Resource::Pod(after)) => before != after,
-        (Resource::ReplicaSet(before), Resource::ReplicaSet(after)) => before.template != after.template,
-        (Resource::Function(before), Resource::Function(after)) => {
-            is_rebuilt(before, after)
-                || (&before.env, &before.resources, &before.sandbox)
-                    != (&after.env, &after.resources, &after.sandbox)
-        }
-        (Resource::Job(before), Resource::Job(after)) => before != after,
-        (Resource::Workflow(before), Resource::Workflow(after)) => before != after,
-        _ => false,
-    }
-}
-
-/// The function's image is made anew.
-pub fn is_rebuilt(before: &FunctionSpec, after: &FunctionSpec) -> bool {
-    (&before.source, &before.runtime, &before.handler) != (&after.source, &after.runtime, &after.handler)
-}
 
 fn as_json((metadata, resource): (&ObjectMeta, &Resource)) -> Value {
     let mut object = match serde_json::to_value(resource) {

@@ -165,7 +165,7 @@ async fn wrong_usage_is_one_line_and_code_2() {
     for (arguments, line) in [
         (
             &["get", "podz"][..],
-            "minik8s: invalid value 'podz' for '<KIND>': no kind is called so; did you mean 'pods'?\n",
+            "minik8s: invalid value 'podz' for '<KIND>': unknown kind; did you mean 'pods'?\n",
         ),
         (&["describe", "pod"], "minik8s: a name is missing; write pod/NAME\n"),
         (&["get", "pod/a", "b"], "minik8s: two names are given; leave out b\n"),

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
+use super::described;
 use super::fields::Shape;
-use super::{described, short_name};
 use crate::kinds::Kind;
 use crate::manifest::json_schema;
 
@@ -49,7 +49,7 @@ pub fn manifests_page() -> String {
             page,
             "| [{kind}](#{}) | `{}` | `{}` | {what} |",
             kind.as_str().to_lowercase(),
-            short_name(kind),
+            kind.short_name(),
             kind.api_version()
         );
     }

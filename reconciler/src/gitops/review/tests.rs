@@ -12,10 +12,11 @@ use schema::snapshot::Table;
 
 use super::*;
 use crate::git::{CommitMeta, Relation};
-use crate::gitops::load::{Manifests, parse};
+use crate::gitops::load::Manifests;
 use crate::gitops::offline::objects_of;
 use crate::gitops::plan::plan;
 use crate::gitops::prune::Lineage;
+use schema::manifest::load_file as parse;
 
 type Files = BTreeMap<String, String>;
 
@@ -46,7 +47,11 @@ fn situation(base: &Files, head: &Files) -> Situation {
     Situation {
         source: "main".into(),
         manifests: load(head),
-        lineage: Lineage { base: Some(base.clone()), relations: [(base, Relation::Related)].into() },
+        lineage: Lineage {
+            base: Some(base.clone()),
+            relations: [(base, Relation::Related)].into(),
+            is_unused: false,
+        },
         commit: after,
         live,
         malformed: std::collections::BTreeSet::new(),
