@@ -39,7 +39,7 @@ impl StateDirLock {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => Ok(Self { _lock: lock, lease: dir.join(LEASE_FILE) }),
             Err(_) => bail!(
-                "another reconciler runs on {}; end it, or give this one a --state-dir of its own",
+                "another reconciler runs on {}; end it, or give this one another --state-dir",
                 dir.display()
             ),
         }

@@ -97,8 +97,8 @@ impl FromStr for ResourceKind {
             .min_by_key(|(distance, _)| *distance);
         let names: Vec<&str> = Self::SPELLINGS.iter().map(|(_, words)| words[0]).collect();
         Err(match nearest {
-            Some((_, kind)) => format!("no kind is called so; did you mean '{}'?", kind.plural()),
-            None => format!("no kind is called so; kinds are {}", names.join(", ")),
+            Some((_, kind)) => format!("unknown kind `{text}`; did you mean `{}`?", kind.plural()),
+            None => format!("unknown kind `{text}`; kinds are {}", names.join(", ")),
         })
     }
 }

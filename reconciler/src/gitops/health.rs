@@ -23,7 +23,7 @@ pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
         // Settings are in force as soon as they are stored.
         Resource::Cluster(_) => Health::Healthy,
         resource if !resource.kind().is_run() => Health::NotRun,
-        resource => Health::Unknown { why: format!("nobody reports on a {}", resource.kind()) },
+        resource => Health::Unknown { why: format!("the status of a {} is not reported", resource.kind()) },
     }
 }
 

@@ -18,11 +18,11 @@ use crate::manifest::nearest::{list, nearest};
 use fields::{Field, Shape};
 use tree::{tree, wrapped};
 
-/// Nothing is called so.
+/// Nothing has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExplainError {
     /// No kind.
-    #[error("no kind is called `{word}`; {help}")]
+    #[error("unknown kind `{word}`; {help}")]
     Kind {
         /// What was asked for.
         word: String,

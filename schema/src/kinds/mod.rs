@@ -119,7 +119,7 @@ impl fmt::Display for Kind {
 
 /// The text is no kind.
 #[derive(Debug, thiserror::Error)]
-#[error("no kind is called {0}")]
+#[error("unknown kind {0}")]
 pub struct UnknownKind(pub String);
 
 impl FromStr for Kind {

@@ -121,7 +121,7 @@ fn kind_of(node: &Node, entries: &[Entry], problems: &mut Problems) -> Option<Ki
     match text.parse() {
         Ok(kind) => Some(kind),
         Err(_) => {
-            let message = format!("no kind is called `{text}`");
+            let message = format!("unknown kind `{text}`");
             let help = foreign::kind(text)
                 .map_or_else(|| suggestion(text, Kind::ALL.iter().map(|kind| kind.as_str())), str::to_owned);
             problems.push(Problem::new(mark, &rules::UNKNOWN_KIND, message).help(help));

@@ -33,7 +33,7 @@ pub(super) fn judge<'a>(
     if let Some(home) = home.filter(|home| is_unreadable(home, manifests)) {
         let strangers = rivals.iter().filter(|claim| &**claim.file != home);
         let message = format!("the object belongs to {home}, which can't be read at this commit");
-        let help = format!("mend {home} first");
+        let help = format!("fix {home} first");
         return strangers
             .map(|claim| (claim.file, violation(claim, &rules::OWNER_UNREADABLE, &message, &help)))
             .collect();
@@ -67,7 +67,7 @@ pub(super) fn vanished(manifests: &Manifests, absent: &[Live<'_>]) -> Vec<(Arc<s
             column: 0,
             severity: rules::MANIFEST_VANISHED.severity,
             rule: rules::MANIFEST_VANISHED.id.to_owned(),
-            message: format!("{} held {object} and is no manifest any more", live.value.provenance.file),
+            message: format!("{} held {object} and is no longer a manifest", live.value.provenance.file),
             help: "put it back, or remove the file if the object is to go".to_owned(),
             object: Some(object.to_string()),
         };

@@ -87,7 +87,7 @@ pub(super) fn autoscaler(case: &Case<'_>) -> Vec<Effect> {
     let says = match (spec(case.before), spec(case.after)) {
         (None, Some(after)) => vec![format!("scales {} by its use: {}", target(after), range(after))],
         (Some(before), None) => {
-            vec![format!("{} is not scaled any more: it goes back to its own replicas", target(before))]
+            vec![format!("{} is no longer scaled: it returns to its own replicas", target(before))]
         }
         (Some(before), Some(after)) => {
             let mut says = Vec::new();
