@@ -91,8 +91,8 @@ impl FromStr for ResourceKind {
             .min_by_key(|(distance, _)| *distance);
         let names: Vec<String> = Self::all().map(Self::plural).collect();
         Err(match nearest {
-            Some((_, kind)) => format!("unknown kind; did you mean '{}'?", kind.plural()),
-            None => format!("unknown kind; kinds are {}", names.join(", ")),
+            Some((_, kind)) => format!("unknown kind `{text}`; did you mean `{}`?", kind.plural()),
+            None => format!("unknown kind `{text}`; kinds are {}", names.join(", ")),
         })
     }
 }

@@ -28,11 +28,11 @@ fn every_subcommand_has_an_example() {
 fn wrong_words_are_answered_in_one_line_with_the_nearest() {
     for (arguments, words) in [
         (&["minik8s", "stauts"][..], &["unrecognized subcommand 'stauts'", "'status'"][..]),
-        (&["minik8s", "get", "podz"], &["'podz'", "did you mean 'pods'?"]),
+        (&["minik8s", "get", "podz"], &["'podz'", "did you mean `pods`?"]),
         (&["minik8s", "get", "secrets"], &["Minik8s has no Secret; use an age-encrypted file"]),
         (&["minik8s", "get", "cm"], &["Minik8s has no ConfigMap; ", "mount it with a repo volume"]),
         (&["minik8s", "describe", "ingresses/web"], &["Minik8s has no Ingress; use a Dns object"]),
-        (&["minik8s", "get", "lists"], &["called so; kinds are"]),
+        (&["minik8s", "get", "lists"], &["unknown kind `lists`; kinds are"]),
         (&["minik8s", "get", "xyzzy"], &["kinds are pods, nodes, sources, revisions, deliveries, events"]),
         (&["minik8s", "get", "pods", "--wach"], &["'--wach'", "'--watch'"]),
         (&["minik8s", "get", "pods", "-o", "ymal"], &["'ymal'", "'yaml'"]),

@@ -270,8 +270,7 @@ mod tests {
         let all = lines(&command("curl -u b:canary-1 http://web"), &command("curl -u b:canary-2 http://web"));
         assert_eq!(all, ["spec.containers[0].command[2]: changed, not shown"]);
         let all = lines(&command("curl -u b:canary-1 http://web"), &command("curl -u b:canary-1 http://db"));
-        let shown = "\"curl -u (hidden) http://web\" -> \"curl -u (hidden) http://db\"";
-        assert_eq!(all, [format!("spec.containers[0].command[2]: {shown}")]);
+        assert_eq!(all, ["spec.containers[0].command[2]: changed, not shown"]);
         let all = lines(&env(&[("DB", "x")]), &env(&[("DB", "pg://a:canary@b/c")]));
         assert_eq!(all, ["spec.containers[0].env[0].value: changed, not shown"]);
     }

@@ -20,7 +20,7 @@ use schema::health::trouble;
 use schema::kinds::links::dependencies;
 
 /// Why a removal waits.
-const REMOVED_LAST: &str = "it is removed once nothing waits any more";
+const REMOVED_LAST: &str = "it is removed once nothing waits";
 
 /// Why an object waits for one that waits. Its deadline does not count yet.
 const WAITS_ITSELF: &str = "it waits itself";

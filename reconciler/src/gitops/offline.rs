@@ -212,7 +212,7 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     if decided.refused {
         let files = decided.quarantined.len();
         notes.push(format!(
-            "the source is strict and {files} file(s) can't be applied, so nothing of it would be applied"
+            "the source is strict and {files} file(s) can't be applied, so none of it would be applied"
         ));
     }
     let frame = Frame { base: &base_name, nodes, notes: &notes };

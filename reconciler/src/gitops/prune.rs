@@ -159,7 +159,7 @@ impl fmt::Display for Hold {
                 if let more @ 1.. = files.len().saturating_sub(FILES_SHOWN_MAX) {
                     write!(f, " and {more} more")?;
                 }
-                f.write_str(" can't be applied, so what it held is not known; mend it")
+                f.write_str(" can't be applied, so what it held is unknown; fix it")
             }
             Hold::Protected(count) => write!(
                 f,

@@ -95,7 +95,7 @@ pub(super) fn record(
     }
     let reviewed = other_trailer.clone().or(trailer.filter(|_| line.len() == 1)).or(Some(git_hash));
     if !is_all && (began_before(source, loaded, begun) || planned.is_rest_of(&from_git, &begun.live)) {
-        let why = "a part of it was already so when this run of the reconciler first saw it".to_owned();
+        let why = "a part of it was already applied when this run of the reconciler first saw it".to_owned();
         return Ok(PlanRecord { hash, reviewed, matches: None, why });
     }
     let since = (line.len() > 1).then_some(applied);

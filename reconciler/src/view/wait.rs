@@ -51,7 +51,7 @@ pub fn wait_state(snapshot: &Snapshot, commit: Option<&str>, now: Timestamp) -> 
         return waiting("the reconciler has not read etcd yet");
     }
     if snapshot.sources.is_empty() {
-        return waiting("no source is there yet; start a reconciler with --repo");
+        return waiting("there is no source yet; start a reconciler with --repo");
     }
     let all = || snapshot.sources.values().map(|source| &source.value);
     let mut targets: Vec<Target<'_>> =

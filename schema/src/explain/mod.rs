@@ -18,7 +18,7 @@ use crate::manifest::nearest::{list, nearest};
 use fields::{Field, Shape};
 use tree::{tree, wrapped};
 
-/// Nothing is called so.
+/// Nothing has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExplainError {
     /// No kind.

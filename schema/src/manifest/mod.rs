@@ -155,7 +155,7 @@ fn load_parsed(path: &str, parsed: Parsed, mut layout: Option<&mut Layout>) -> M
     loaded.violations.extend(parsed.failure.map(|problem| violation(path, problem, None)));
     left_out += keep_first(&mut loaded.violations);
     if left_out > 0 {
-        let message = format!("{left_out} more violations of this file are not told");
+        let message = format!("{left_out} more violations of this file are not shown");
         let problem = Problem::new(Mark::default(), &rules::MORE_VIOLATIONS, message);
         loaded.violations.push(violation(path, problem, None));
     }

@@ -89,7 +89,7 @@ impl fmt::Display for Why {
         match self {
             Why::Off => f.write_str("image garbage collection is off"),
             Why::Room => f.write_str("the disk has room"),
-            Why::WantedUnknown => f.write_str("nobody has said yet what should run"),
+            Why::WantedUnknown => f.write_str("etcd has not been listed yet"),
             Why::Full(bytes) => write!(f, "{} MiB should become free", bytes.div_ceil(1 << 20)),
         }
     }

@@ -269,7 +269,7 @@ fn missing<'s>(
         return Some(match home() {
             Some(file) => Missing {
                 message: format!("{target} is in {file}, which can't be applied, and is not there yet"),
-                help: format!("mend {file} first"),
+                help: format!("fix {file} first"),
                 home: Some(file),
                 is_port: false,
             },

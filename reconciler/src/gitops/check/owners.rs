@@ -77,7 +77,7 @@ pub(super) fn judge<'a>(
     let mut lost = Vec::new();
     if let Some(home) = unreadable {
         let message = format!("the object belongs to {home}, which can't be read at this commit");
-        let help = format!("mend {home} first");
+        let help = format!("fix {home} first");
         let mut strangers = rivals.iter().filter(|rival| !at_home(rival));
         lost = blame(&mut strangers, &rules::OWNER_UNREADABLE, &message, &help);
     }
@@ -103,7 +103,7 @@ pub(super) fn vanished(manifests: &Manifests, absent: &[Live<'_>]) -> Vec<(Arc<s
             column: 0,
             severity: rules::MANIFEST_VANISHED.severity,
             rule: rules::MANIFEST_VANISHED.id.to_owned(),
-            message: format!("{} held {object} and is no manifest any more", live.value.provenance.file),
+            message: format!("{} held {object} and is no longer a manifest", live.value.provenance.file),
             help: "put it back, or remove the file if the object is to go".to_owned(),
             object: Some(object.to_string()),
         };

@@ -393,9 +393,7 @@ fn the_head_of_a_comment_is_bounded_whatever_is_in_it() {
     let comment = markdown(&review);
     assert!(comment.len() <= BYTES_MAX, "{}", comment.len());
     assert!(comment.contains("Plan hash") && comment.contains("more objects are not shown here"));
-    assert!(
-        comment.contains("**Deleted (1000):**") && comment.contains("**Stopped and started anew (1000):**")
-    );
+    assert!(comment.contains("**Deleted (1000):**") && comment.contains("**Stopped and restarted (1000):**"));
 }
 
 #[test]

@@ -198,7 +198,7 @@ fn orphaned(status: &Versioned<SourceStatus>, now: Timestamp) -> Option<(SourceS
         return None;
     }
     let message = format!(
-        "source {} is not configured any more; its {} object(s) stay as they are, and are never removed: \
+        "source {} is no longer configured; its {} object(s) stay as they are, and are never removed: \
          configure it again, or remove them from its repository first",
         before.name, before.objects
     );

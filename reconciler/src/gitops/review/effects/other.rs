@@ -20,9 +20,9 @@ pub(crate) fn function(case: &Case<'_>) -> Vec<Effect> {
             {
                 says(["the function's instances are replaced, its image stays"])
             }
-            _ => says(["the function is built anew, its instances are replaced"]),
+            _ => says(["the function is rebuilt, its instances are replaced"]),
         },
-        Action::Delete => says(["the function answers no more, its instances stop"]),
+        Action::Delete => says(["the function stops answering, its instances stop"]),
         Action::Update => Vec::new(),
     }
 }

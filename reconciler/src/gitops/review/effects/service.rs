@@ -29,7 +29,7 @@ pub(crate) fn service(case: &Case<'_>) -> Vec<Effect> {
         if before.alias_of() != after.alias_of() {
             effects.push(Effect::Says(match after.alias_of() {
                 Some(target) => format!("its name becomes an alias of {target}"),
-                None => "its name is no alias any more".to_owned(),
+                None => "its name is no longer an alias".to_owned(),
             }));
         }
         if before.cluster_ip != after.cluster_ip {

@@ -78,7 +78,7 @@ pub(crate) fn autoscaler(case: &Case<'_>) -> Vec<Effect> {
     }) {
         (None, Some(after)) => vec![format!("scales {} by its use: {}", target(after), range(after))],
         (Some(before), None) => {
-            vec![format!("{} is not scaled any more: it goes back to its own replicas", target(before))]
+            vec![format!("{} is no longer scaled: it returns to its own replicas", target(before))]
         }
         (Some(before), Some(after)) => {
             let mut says = Vec::new();

@@ -75,7 +75,7 @@ fn states(items: Vec<Node>, namespace: &str, notes: &mut Notes<'_>) -> Vec<Entry
         };
         if states.iter().any(|state| state.key == name) {
             let message = format!("spec.workflowNodes[{index}].name: Duplicate value: `{name}`");
-            notes.error(name_mark, &rules::DUPLICATE_NAME, message, "each node has a name of its own");
+            notes.error(name_mark, &rules::DUPLICATE_NAME, message, "each node needs a unique name");
             continue;
         }
         match item.entry("type").and_then(|entry| entry.value.text()) {
