@@ -33,7 +33,10 @@ fn wrong_words_are_answered_in_one_line_with_the_nearest() {
         (&["minik8s", "get", "cm"], &["Minik8s has no ConfigMap; ", "mount it with a repo volume"]),
         (&["minik8s", "describe", "ingresses/web"], &["Minik8s has no Ingress; use a Dns object"]),
         (&["minik8s", "get", "lists"], &["unknown kind `lists`; kinds are"]),
-        (&["minik8s", "get", "xyzzy"], &["kinds are pods, nodes, sources, revisions, deliveries, events"]),
+        (
+            &["minik8s", "get", "xyzzy"],
+            &["kinds are clusters, nodes, ", "pods, ", "sources, revisions, deliveries, events"],
+        ),
         (&["minik8s", "get", "pods", "--wach"], &["'--wach'", "'--watch'"]),
         (&["minik8s", "get", "pods", "-o", "ymal"], &["'ymal'", "'yaml'"]),
         (&["minik8s", "wait"], &["--for <GOAL>", "see 'minik8s wait --help'"]),
