@@ -349,7 +349,7 @@ fn contract() -> String {
     let mut page = String::from(
         "# The etcd contract\n\n\
          Made from `schema/src/keys.rs` by `tests/tidy.rs`; `MINIK8S_UPDATE=1 cargo test -p minik8s-tests \
-         --test tidy` writes it anew.\n\n\
+         --test tidy` rewrites it.\n\n\
          All keys lie under `/minik8s/`; values are JSON, 64 KiB at most. Every key has exactly one writer, and \
          every write is a\ntransaction guarded by the key's revision; those of the reconciler also by the create \
          revision of `leader`. Not guarded\nare `heartbeats/`, `events/` and `requests/`, which nobody else \

@@ -98,7 +98,7 @@ impl MachineArguments {
         let state_dir = std::path::absolute(&self.state_dir)
             .or_else(|error| wrong("--state-dir", self.state_dir.display().to_string(), error.to_string()))?;
         if state_dir.parent().is_none() {
-            return wrong("--state-dir", "/", "give a directory of its own, for example /var/lib/minik8s");
+            return wrong("--state-dir", "/", "give it a separate directory, for example /var/lib/minik8s");
         }
         let path = self.docker.strip_prefix("unix://").unwrap_or(&self.docker);
         if !path.starts_with('/') {
@@ -313,7 +313,7 @@ mod tests {
             (["--etcd", "127.0.0.1:1"], "give URLs"),
             (["--reconciler", "127.0.0.1:1"], "give URLs"),
             (["--docker", "tcp://1.2.3.4:1"], "only local sockets"),
-            (["--state-dir", "/"], "directory of its own"),
+            (["--state-dir", "/"], "separate directory"),
             (["--pod-pids-limit", "0"], "-1 for no limit"),
             (["--container-log-max-size", "ten"], "not a quantity"),
             (["--container-log-max-size", "1Ki"], "64Ki or more"),

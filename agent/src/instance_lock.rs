@@ -38,7 +38,7 @@ pub enum InstanceError {
         holder: String,
     },
     /// The lock's file can't be made.
-    #[error("cannot write to {}: {source}; the agent needs it to be the only one of its instance", path.display())]
+    #[error("cannot write to {}: {source}; the agent needs it to ensure that no second one runs", path.display())]
     Write {
         /// The directory or file.
         path: PathBuf,

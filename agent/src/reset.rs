@@ -114,7 +114,7 @@ pub async fn run(machine: &MachineConfig, leaving: Option<&Leaving>) -> anyhow::
                 removed.failures.push(format!("what etcd has of this node: {error:#}"));
             }
         } else {
-            removed.failures.push("what etcd has of this node, as long as the rest is there".to_owned());
+            removed.failures.push("what etcd has of this node, until the rest is removed".to_owned());
         }
     }
     for line in &removed.lines {

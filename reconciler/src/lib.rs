@@ -10,6 +10,7 @@ pub mod daemon;
 pub mod diagnostics;
 pub mod git;
 pub mod gitops;
+mod kinds;
 pub mod state_dir;
 pub mod view;
 pub mod webhooks;

@@ -37,7 +37,7 @@ impl StateDirLock {
                 Ok(Self { _lock: lock, lease: DiskRecord::new(dir.join(LEASE_FILE)) })
             }
             FileLocking::Busy(_) => bail!(
-                "another reconciler runs on {}; end it, or give this one a --state-dir of its own",
+                "another reconciler runs on {}; end it, or give this one another --state-dir",
                 dir.display()
             ),
         }

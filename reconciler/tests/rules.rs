@@ -145,8 +145,8 @@ fn page() -> String {
     let mut page = String::from(
         "# Rules\n\n\
          Made from `schema/src/violation/rules.rs` by `reconciler/tests/rules.rs`; `MINIK8S_UPDATE=1 cargo test -p \
-         minik8s-reconciler --test rules` writes it anew.\n\n\
-         `minik8s validate [PATH]...` finds what a push would be told, without a cluster; `-o json` is for programs, \
+         minik8s-reconciler --test rules` rewrites it.\n\n\
+         `minik8s validate [PATH]...` finds what a push would report, without a cluster; `-o json` is for programs, \
          `-o github` puts each\nviolation beside its line of a pull request. Exit code: 0 without errors, 1 with \
          errors (with `--strict` also with warnings),\n2 when PATH can't be read.\n\n\
          An error keeps its file from being applied (its live objects stay as they are); a warning works, but is \

@@ -123,17 +123,7 @@ pub fn secret_paths(source_folder: &str, namespace: &str, name: &str) -> Vec<Str
     paths
 }
 
-/// Every field of a pod, or of the pod that a replica set makes more of, that names a file or secret.
-pub fn wishes(resource: &Resource) -> Vec<Wish> {
-    let (pod, above): (&PodSpec, &[&str]) = match resource {
-        Resource::Pod(pod) => (pod, &["spec"]),
-        Resource::ReplicaSet(set) => (&set.template.spec, &["spec", "template", "spec"]),
-        _ => return Vec::new(),
-    };
-    of_pod(pod, above)
-}
-
-/// The same for a pod's spec that stands below `above`.
+/// Every field of a pod that names a file or secret. The pod's spec stands below `above`.
 pub fn of_pod(pod: &PodSpec, above: &[&str]) -> Vec<Wish> {
     let field = |name: &str| OwnedStep::Field(name.to_owned());
     let place = |steps: &[OwnedStep]| -> Vec<OwnedStep> {
@@ -177,7 +167,8 @@ pub fn in_hash<'f>(resource: &Resource, files: &'f Files) -> Vec<(Wanted, &'f st
     if files.is_empty() {
         return Vec::new();
     }
-    let mut found: Vec<_> = wishes(resource)
+    let mut found: Vec<_> = resource
+        .files()
         .into_iter()
         .filter(|wish| !wish.is_login)
         .filter_map(|wish| {

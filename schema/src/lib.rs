@@ -14,6 +14,7 @@ pub mod condition;
 pub mod control;
 pub mod explain;
 pub mod files;
+pub mod health;
 pub mod keys;
 pub mod kinds;
 pub mod manifest;

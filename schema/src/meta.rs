@@ -7,7 +7,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::kinds::Kind;
-use crate::violation::OwnedStep;
 
 /// The namespace of objects whose manifest names none.
 pub const DEFAULT_NAMESPACE: &str = "default";
@@ -38,15 +37,10 @@ pub struct ObjectMeta {
 }
 
 impl ObjectMeta {
-    /// Paths whose lines the checks across objects need.
-    pub fn places(&self) -> Vec<Vec<OwnedStep>> {
-        let list = || ["metadata", "dependsOn"].map(|field| OwnedStep::Field(field.to_owned())).to_vec();
-        let item = |index| {
-            let mut path = list();
-            path.push(OwnedStep::Index(index));
-            path
-        };
-        (0..self.depends_on.len()).map(item).collect()
+    /// An object of the same namespace.
+    pub fn reference(&self, kind: Kind, name: &str) -> ObjectRef {
+        let namespace = if kind.is_cluster_scoped() { DEFAULT_NAMESPACE } else { &self.namespace };
+        ObjectRef { kind, namespace: namespace.to_owned(), name: name.to_owned() }
     }
 }
 

@@ -69,7 +69,6 @@ const WORDY_PLACES: [&str; 5] = ["args", "command", "runCommands", "annotations"
 
 /// Flags whose values are logins: `curl -u bob:x`.
 const LOGIN_FLAGS: [&str; 3] = ["-u", "--user", "--proxy-user"];
-const QUOTES: [char; 3] = ['"', '\'', '`'];
 
 /// A variable, header, flag or field of this name holds a secret, as far as the name tells.
 pub fn is_secret_name(name: &str) -> bool {
@@ -182,266 +181,45 @@ pub fn is_secret_flag(word: &str) -> bool {
     word.starts_with('-') && !word.contains('=') && (LOGIN_FLAGS.contains(&word) || is_secret_name(word))
 }
 
-/// A command, an argument or a note with `hidden` for each word that is not of a shape that no secret has,
-/// and for all of the value of each name or flag of a secret: `--pin 1234`, `PGPASSWORD="x y"`,
-/// `Authorization: Bearer x`.
-pub fn masked(text: &str, hidden: &str) -> String {
-    let mut scan =
-        Scan { text, hidden, at: 0, quotes: Vec::new(), masked: String::with_capacity(text.len()) };
-    while scan.at < text.len() {
-        scan.step();
-    }
-    scan.masked
+/// A command, an argument or a note that may be shown: each word has a shape that no secret has, and none is
+/// the name or flag of a secret, but for a flag alone, whose value is another argument. Any other is hidden as a
+/// whole: a shell's quotes do not say where a value ends.
+pub fn is_plain_text(text: &str) -> bool {
+    let mut words = text.split(|c: char| c != '=' && is_between_words(c));
+    is_flag_alone(text) || !is_secret_text(text) && words.all(is_plain_setting)
 }
 
-/// A walk over a text. Where it is not sure where a value ends, the value is longer.
-struct Scan<'t> {
-    text: &'t str,
-    hidden: &'t str,
-    at: usize,
-    /// Quotes around what comes next, the outermost first, each with the backslashes before it.
-    quotes: Vec<&'t str>,
-    masked: String,
+/// A plain word, or a name with a plain value: `--log-level=debug`.
+fn is_plain_setting(word: &str) -> bool {
+    let (name, values) = word.split_once('=').unwrap_or(("", word));
+    let is_name = is_plain_word(name) || !is_glued(name) && is_variable(name);
+    is_name
+        && !names_secret(name)
+        && values.split('=').all(|value| is_plain_word(value) && !names_secret(value))
 }
 
-impl<'t> Scan<'t> {
-    fn step(&mut self) {
-        if self.pass_quote() {
-            return;
-        }
-        let word = word_at(self.text, self.at);
-        if word.is_empty() {
-            return self.show(next_char(self.text, self.at));
-        }
-        let colon = colon_of_name(word);
-        let name = &word[..colon.unwrap_or(word.len())];
-        let behind = &self.text[self.at + name.len()..];
-        // `"name": `, `map["name"] = `.
-        let around = |c: char| matches!(c, ' ' | '\t' | '"' | '\'' | '`' | '\\' | ']' | ')' | '}');
-        let sign = behind.trim_start_matches(around);
-        if colon.is_none() && is_secret_flag(word) {
-            self.word(word, true);
-            self.pass_to_value();
-            self.hide(self.end_of_word());
-            self.hide_glued();
-        } else if is_secret_name(name) && sign.starts_with([':', '=']) {
-            self.word(name, true);
-            self.named(self.text.len() - sign.len());
-        } else {
-            self.word(word, behind.starts_with('='));
-        }
-    }
-
-    /// The value of a name that ends here and whose sign is at `sign`.
-    fn named(&mut self, sign: usize) {
-        let is_close = self.at == sign || !self.text[self.at..sign].contains([' ', '\t']);
-        while self.at < sign {
-            if !self.pass_quote() {
-                self.show(next_char(self.text, self.at));
-            }
-        }
-        let behind = self.text[sign..].trim_start_matches([':', '=', '>']);
-        let value = self.text.len() - behind.len();
-        let (signs, is_field) = (&self.text[sign..value], self.text[sign..].starts_with(':'));
-        self.show(value);
-        if signs == "=" && is_close && !behind.starts_with(char::is_whitespace) {
-            self.hide(self.end_of_word());
-        } else {
-            self.show(self.text.len() - behind.trim_start_matches([' ', '\t']).len());
-            self.hide(self.end_of_line(is_field));
-        }
-        self.hide_glued();
-    }
-
-    fn word(&mut self, word: &str, is_name: bool) {
-        let is_shown =
-            is_plain_word(word) || is_name && !is_glued(word) && is_variable(word.trim_start_matches('-'));
-        self.masked.push_str(if is_shown { word } else { self.hidden });
-        self.at += word.len();
-    }
-
-    fn show(&mut self, end: usize) {
-        self.masked.push_str(&self.text[self.at..end]);
-        self.at = end;
-    }
-
-    /// Hides all up to `end`, but for quotes that are around just that.
-    fn hide(&mut self, end: usize) {
-        let around = quote_at(self.text, self.at)
-            .filter(|quote| close(self.text, self.at + quote.len(), quote) == Some(end));
-        let quote = around.unwrap_or_default();
-        if self.at < end {
-            self.masked.extend([quote, self.hidden, quote]);
-        }
-        self.at = end;
-    }
-
-    fn pass_quote(&mut self) -> bool {
-        let Some(quote) = quote_at(self.text, self.at) else { return false };
-        match self.quotes.iter().position(|open| *open == quote) {
-            Some(at) => self.quotes.truncate(at),
-            None => self.quotes.push(quote),
-        }
-        self.show(self.at + quote.len());
-        true
-    }
-
-    fn is_closing(&self, quote: &str) -> bool {
-        self.quotes.contains(&quote)
-    }
-
-    /// From a flag to its value: `--pin   1`, `--pin=1`, `"--pin", "1"`.
-    fn pass_to_value(&mut self) {
-        while let Some(c) = self.text[self.at..].chars().next() {
-            match quote_at(self.text, self.at) {
-                Some(quote) if self.is_closing(quote) => {
-                    self.pass_quote();
-                }
-                Some(_) => return,
-                None => {
-                    let end = next_char(self.text, self.at);
-                    let is_continued = c == '\\' && self.text[end..].starts_with(char::is_whitespace);
-                    if !is_continued && !c.is_whitespace() && !matches!(c, ',' | '=') {
-                        return;
-                    }
-                    self.show(end);
-                }
-            }
-        }
-    }
-
-    /// What a shell takes as one with what is hidden: `'Bearer '"$TOKEN"`.
-    fn hide_glued(&mut self) {
-        let behind = self.text[self.at..].trim_start_matches([' ', '\t']);
-        let end = self.text.len() - behind.len();
-        if !quote_at(self.text, end).is_some_and(|quote| self.is_closing(quote)) {
-            return;
-        }
-        self.show(end);
-        self.pass_quote();
-        let behind = &self.text[self.at..];
-        let is_end = behind.starts_with(|c: char| c.is_whitespace() || ",;:|&<>)]}".contains(c));
-        if !is_end {
-            self.hide(self.end_of_word());
-        }
-    }
-
-    /// Where the quotes end that the value is in, if it is in some of its own.
-    fn own_quotes(&self) -> Option<usize> {
-        let quote = quote_at(self.text, self.at).filter(|quote| !self.is_closing(quote))?;
-        close(self.text, self.at + quote.len(), quote)
-    }
-
-    /// Where a word of a command ends that begins here: at white space outside of quotes and brackets.
-    fn end_of_word(&self) -> usize {
-        if let Some(end) = self.own_quotes() {
-            // An item of a list, or the last word of a command.
-            let behind = self.text[end..].trim_start_matches([',', ';', ']', '}', ')']);
-            if behind.is_empty() || behind.starts_with(char::is_whitespace) {
-                return end;
-            }
-        }
-        let (mut end, mut depth) = (self.at, 0_usize);
-        while let Some(c) = self.text[end..].chars().next() {
-            if let Some(quote) = quote_at(self.text, end) {
-                if depth == 0 && self.is_closing(quote) {
-                    break;
-                }
-                end = close(self.text, end + quote.len(), quote).unwrap_or(self.text.len());
-                continue;
-            }
-            match c {
-                '(' | '{' => depth += 1,
-                ')' | '}' => depth = depth.saturating_sub(1),
-                '\\' => end = next_char(self.text, end),
-                c if c.is_whitespace() && depth == 0 => break,
-                _ => {}
-            }
-            end = next_char(self.text, end);
-        }
-        end
-    }
-
-    /// Where the line ends, or the quotes around it; or a value in quotes of its own. `is_field`: the
-    /// value may be on the lines that follow.
-    fn end_of_line(&self, is_field: bool) -> usize {
-        let closes = |at: usize| quote_at(self.text, at).is_some_and(|quote| self.is_closing(quote));
-        if let Some(end) = self.own_quotes() {
-            let behind = self.text[end..].trim_start_matches([' ', '\t']);
-            let is_all = behind.starts_with([',', ';', '#', '}', ']', ')', '\n', '\r']);
-            if behind.is_empty() || is_all || closes(self.text.len() - behind.len()) {
-                return end;
-            }
-        }
-        let mut end = self.at;
-        let mut goes_on = false;
-        while end < self.text.len() && !closes(end) {
-            if self.text[end..].starts_with('\n') && !goes_on {
-                let line = self.text[self.at..end].trim();
-                let is_block = line.is_empty() || line.starts_with(['|', '>']) && line.len() <= 3;
-                goes_on = is_field && is_block || line.ends_with('\\');
-                if !goes_on {
-                    break;
-                }
-            }
-            end = quote_at(self.text, end).map_or(next_char(self.text, end), |quote| end + quote.len());
-        }
-        self.at + self.text[self.at..end].trim_end().len()
-    }
+fn is_flag_alone(text: &str) -> bool {
+    is_secret_flag(text) && is_variable(text) && !is_glued(text)
 }
 
-/// So many colons of a word are looked at.
+/// `--pin`, `-u`, `PGPASSWORD`, `password:x`. A path names a place.
+fn names_secret(word: &str) -> bool {
+    is_secret_flag(word) || has_name_of_secret(word) || !word.contains('/') && is_secret_name(word)
+}
+
+/// How many colons of a word are looked at.
 const COLONS_MAX: usize = 16;
 
-/// Where the name of a secret ends in `password:x`. `http://auth:80` is a place.
-fn colon_of_name(word: &str) -> Option<usize> {
+/// `password:x`. `http://auth:80` is a place.
+fn has_name_of_secret(word: &str) -> bool {
     let end = word.find("://").unwrap_or(word.len());
-    let colons = word[..end].match_indices(':').map(|(at, _)| at).take(COLONS_MAX);
-    colons.into_iter().find(|at| is_secret_name(&word[..*at]))
-}
-
-/// The word that begins here, without a quote at its end.
-fn word_at(text: &str, at: usize) -> &str {
-    let rest = &text[at..];
-    let word = &rest[..rest.find(is_between_words).unwrap_or(rest.len())];
-    if rest[word.len()..].starts_with(QUOTES) { word.trim_end_matches('\\') } else { word }
-}
-
-/// Six shells within each other need 63; without a bound a run of them would be read once from each.
-const BACKSLASHES_MAX: usize = 64;
-
-/// The quote that is here, with the backslashes before it. `don't` has none.
-fn quote_at(text: &str, at: usize) -> Option<&str> {
-    let rest = &text[at..];
-    let slashes = rest.bytes().take(BACKSLASHES_MAX + 1).take_while(|byte| *byte == b'\\').count();
-    if slashes > BACKSLASHES_MAX || !rest[slashes..].starts_with(QUOTES) {
-        return None;
-    }
-    let is_letter = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
-    let is_apostrophe = is_letter(text[..at].chars().next_back())
-        && rest.strip_prefix('\'').is_some_and(|after| is_letter(after.chars().next()));
-    (!is_apostrophe).then(|| &rest[..=slashes])
-}
-
-/// Behind the next quote that is the same as `open`.
-fn close(text: &str, from: usize, open: &str) -> Option<usize> {
-    let mut at = from;
-    while at < text.len() {
-        match quote_at(text, at) {
-            Some(quote) if quote == open => return Some(at + quote.len()),
-            Some(quote) => at += quote.len(),
-            None => at = next_char(text, at),
-        }
-    }
-    None
-}
-
-fn next_char(text: &str, at: usize) -> usize {
-    at + text[at..].chars().next().map_or(0, char::len_utf8)
+    let mut colons = word[..end].match_indices(':').take(COLONS_MAX);
+    colons.any(|(at, _)| is_secret_name(&word[..at]))
 }
 
 /// `PGPASSWORD`, `dry-run`.
 fn is_variable(name: &str) -> bool {
+    let name = name.trim_start_matches('-');
     name.len() <= 40 && name.bytes().all(|b| b.is_ascii_alphabetic() || matches!(b, b'_' | b'-' | b'.'))
 }
 

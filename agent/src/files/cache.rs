@@ -185,7 +185,7 @@ fn look_over(folder: &Path, wanted: &str) -> FolderState {
         let _ = touch(folder);
         return FolderState::Whole;
     }
-    tracing::warn!(folder = %folder.display(), "files on this node are not what the repository has; fetching them anew");
+    tracing::warn!(folder = %folder.display(), "files on this node differ from the repository's; fetching them again");
     FolderState::Changed
 }
 

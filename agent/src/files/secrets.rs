@@ -20,17 +20,17 @@ pub const WHOLE: &str = "value";
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
     /// The pod was made before its files were looked for, or does not name it.
-    #[error("the pod does not bring secret {0} along; see 'minik8s describe' of its owner")]
+    #[error("the pod does not carry secret {0}; see 'minik8s describe' of its owner")]
     NotNamed(String),
     /// This node has no identity that it could use.
-    #[error("no secret can be decrypted on this node: {0}; then start the agent anew")]
+    #[error("no secret can be decrypted on this node: {0}; then restart the agent")]
     NoIdentity(String),
     /// Its ciphertext is not here.
     #[error("{0}")]
     NoContent(String),
     /// Encrypted for others.
     #[error(
-        "secret {name} ({path}) is not encrypted for this node; encrypt it anew with 'age -r {recipient}' beside the other recipients"
+        "secret {name} ({path}) is not encrypted for this node; encrypt it again with 'age -r {recipient}' beside the other recipients"
     )]
     NotForUs {
         /// Name.
@@ -41,7 +41,7 @@ pub enum SecretError {
         recipient: String,
     },
     /// Damaged.
-    #[error("secret {name} ({path}) can't be decrypted: {why}; encrypt it anew with 'age -r {recipient}'")]
+    #[error("secret {name} ({path}) can't be decrypted: {why}; encrypt it again with 'age -r {recipient}'")]
     Damaged {
         /// Name.
         name: String,
@@ -157,7 +157,7 @@ impl Identities {
 fn make(path: &Path) -> anyhow::Result<String> {
     let identity = Identity::generate();
     let text = format!(
-        "# This node's age identity: whoever has it reads the node's secrets.\n# public key: {}\n{}\n",
+        "# This node's age identity: it decrypts the node's secrets.\n# public key: {}\n{}\n",
         identity.to_public(),
         identity.to_string().expose_secret()
     );

@@ -84,7 +84,7 @@ fn renew(handover: &Handover, sockets: &Sockets) -> Option<Waiting> {
             Some(waiting)
         }
         Err(error) => {
-            tracing::warn!(%error, "nobody would answer names in the agent's place: no process can be started");
+            tracing::warn!(%error, "no process can be started to answer names while no agent runs");
             None
         }
     }

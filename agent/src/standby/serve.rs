@@ -88,7 +88,7 @@ async fn end_with_next(agent_dir: PathBuf, held: Sockets, token: CancellationTok
             accepted = listener.accept() => accepted?.0,
             // Cancel-safe: it begins to count anew.
             why = nobody_will_ask(&agent_dir, &path) => {
-                tracing::info!("{why}, and so this process ends");
+                tracing::info!("{why}; this process ends");
                 let _ = std::fs::remove_file(&path);
                 break;
             }
@@ -101,7 +101,7 @@ async fn end_with_next(agent_dir: PathBuf, held: Sockets, token: CancellationTok
         let given = tokio::time::timeout(TAKEN_MAX, give(stream, &held)).await;
         match given.unwrap_or_else(|late| Err(late.into())) {
             Ok(()) => break,
-            Err(error) => tracing::info!(%error, "somebody asked for the sockets and did not take them"),
+            Err(error) => tracing::info!(%error, "an agent asked for the sockets and did not take them"),
         }
     }
     // Both serve for a moment: no packet waits for the end of one.

@@ -50,7 +50,7 @@ impl Shared {
                 "it is made from the mirror of its source: 'minik8s sync' fetches that again; if its commit \
                  was rewritten away, push a commit that has the file"
             }
-            _ => "ask the reconciler that leads ('minik8s status' names it)",
+            _ => "ask the leader ('minik8s status' names it)",
         };
         ApiError::not_found(error.to_string(), help)
     }
@@ -64,9 +64,7 @@ impl From<BlobsError> for ApiError {
             BlobsError::Unreferred(_) => {
                 ApiError::not_found(text, "only files that a manifest names are given out")
             }
-            BlobsError::Absent(_) => {
-                ApiError::not_found(text, "ask the reconciler that leads ('minik8s status' names it)")
-            }
+            BlobsError::Absent(_) => ApiError::not_found(text, "ask the leader ('minik8s status' names it)"),
             BlobsError::Read { .. } => {
                 ApiError::unavailable(text, "look at the reconciler's disk and its log")
             }

@@ -59,10 +59,7 @@ impl ApiError {
 
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
-        Self::unavailable(
-            error.to_string(),
-            "see whether etcd runs; what runs on the nodes goes on without it",
-        )
+        Self::unavailable(error.to_string(), "check whether etcd runs; the nodes keep running without it")
     }
 }
 

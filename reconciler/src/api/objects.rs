@@ -76,7 +76,7 @@ fn kind_of(text: &str) -> Result<Kind, ApiError> {
         let shown: String = text.chars().take(60).collect();
         let kinds: Vec<&str> = Kind::ALL.iter().map(|kind| kind.as_str()).collect();
         ApiError::not_found(
-            format!("no kind is called `{}`", shown.escape_debug()),
+            format!("unknown kind `{}`", shown.escape_debug()),
             format!("kinds are {}", kinds.join(", ")),
         )
     })

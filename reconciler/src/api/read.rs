@@ -64,7 +64,7 @@ impl Shared {
         }
         Err(ApiError::unavailable(
             "the reconciler has not read etcd yet",
-            "try again in a second; if it stays so, see whether etcd runs",
+            "try again in a second; if it persists, check whether etcd runs",
         ))
     }
 }

@@ -7,10 +7,6 @@ use schema::kinds::Kind;
 /// What can be listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResourceKind {
-    /// Pods.
-    Pod,
-    /// Nodes.
-    Node,
     /// Git repositories that feed the cluster.
     Source,
     /// Applied commits.
@@ -21,58 +17,56 @@ pub enum ResourceKind {
     Event,
     /// What is behind services.
     Endpoints,
-    /// Desired objects of another kind.
+    /// Objects of a kind: pods and nodes as they are, others as they are to be.
     Object(Kind),
     /// Desired objects of every kind.
     All,
 }
 
 impl ResourceKind {
-    /// Every spelling, the plural first.
-    const SPELLINGS: &'static [(ResourceKind, &'static [&'static str])] = &[
-        (ResourceKind::Pod, &["pods", "pod", "po"]),
-        (ResourceKind::Node, &["nodes", "node", "no"]),
+    /// What is no kind of manifest, with every spelling, the plural first.
+    const OTHERS: &'static [(ResourceKind, &'static [&'static str])] = &[
         (ResourceKind::Source, &["sources", "source", "src"]),
         (ResourceKind::Revision, &["revisions", "revision", "rev"]),
         (ResourceKind::Delivery, &["deliveries", "delivery", "dlv"]),
         (ResourceKind::Event, &["events", "event", "ev"]),
-        (ResourceKind::Object(Kind::Service), &["services", "service", "svc"]),
         (ResourceKind::Endpoints, &["endpoints", "endpoint", "ep"]),
-        (ResourceKind::Object(Kind::ReplicaSet), &["replicasets", "replicaset", "rs"]),
-        (
-            ResourceKind::Object(Kind::HorizontalPodAutoscaler),
-            &["horizontalpodautoscalers", "horizontalpodautoscaler", "hpa"],
-        ),
-        (ResourceKind::Object(Kind::Dns), &["dns"]),
-        (ResourceKind::Object(Kind::Function), &["functions", "function", "fn"]),
-        (ResourceKind::Object(Kind::Workflow), &["workflows", "workflow", "wf"]),
-        (ResourceKind::Object(Kind::Job), &["jobs", "job"]),
-        (ResourceKind::Object(Kind::Cluster), &["clusters", "cluster"]),
         (ResourceKind::All, &["all"]),
     ];
 
+    /// Everything that can be listed.
+    fn all() -> impl Iterator<Item = ResourceKind> {
+        let others = Self::OTHERS.iter().map(|(kind, _)| *kind);
+        Kind::ALL.into_iter().map(ResourceKind::Object).chain(others)
+    }
+
     /// The word before the slash in `-o name`.
-    pub fn singular(self) -> &'static str {
+    pub fn singular(self) -> String {
         let words = self.words();
-        words.get(1).or_else(|| words.first()).copied().unwrap_or_default()
+        words.get(1).or(words.first()).cloned().unwrap_or_default()
     }
 
     /// The word for several.
-    pub fn plural(self) -> &'static str {
-        self.words().first().copied().unwrap_or_default()
+    pub fn plural(self) -> String {
+        self.words().into_iter().next().unwrap_or_default()
     }
 
-    fn words(self) -> &'static [&'static str] {
-        let found = Self::SPELLINGS.iter().find(|(kind, _)| *kind == self);
-        found.map(|(_, words)| *words).unwrap_or_default()
+    fn words(self) -> Vec<String> {
+        match self {
+            ResourceKind::Object(kind) => kind.names().collect(),
+            other => {
+                let found = Self::OTHERS.iter().find(|(kind, _)| *kind == other);
+                found.into_iter().flat_map(|(_, words)| *words).map(|word| (*word).to_owned()).collect()
+            }
+        }
     }
 
     /// Its objects belong to namespaces.
     pub fn is_namespaced(self) -> bool {
         match self {
-            ResourceKind::Pod | ResourceKind::Endpoints | ResourceKind::Event | ResourceKind::All => true,
+            ResourceKind::Endpoints | ResourceKind::Event | ResourceKind::All => true,
             ResourceKind::Object(kind) => !kind.is_cluster_scoped(),
-            _ => false,
+            ResourceKind::Source | ResourceKind::Revision | ResourceKind::Delivery => false,
         }
     }
 }
@@ -82,7 +76,7 @@ impl FromStr for ResourceKind {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let typed = text.to_ascii_lowercase();
-        let all = || Self::SPELLINGS.iter().flat_map(|(kind, words)| words.iter().map(move |w| (*kind, *w)));
+        let all = || Self::all().flat_map(|kind| kind.words().into_iter().map(move |word| (kind, word)));
         if let Some((kind, _)) = all().find(|(_, word)| *word == typed) {
             return Ok(kind);
         }
@@ -92,13 +86,13 @@ impl FromStr for ResourceKind {
         // A third of the word may be wrong: `podz` is `pods`, `jib` is nothing.
         let allowed = (typed.chars().count() / 3).max(1);
         let nearest = all()
-            .map(|(kind, word)| (strsim::damerau_levenshtein(word, &typed), kind))
+            .map(|(kind, word)| (strsim::damerau_levenshtein(&word, &typed), kind))
             .filter(|(distance, _)| *distance <= allowed && typed.chars().count() > 2)
             .min_by_key(|(distance, _)| *distance);
-        let names: Vec<&str> = Self::SPELLINGS.iter().map(|(_, words)| words[0]).collect();
+        let names: Vec<String> = Self::all().map(Self::plural).collect();
         Err(match nearest {
-            Some((_, kind)) => format!("no kind is called so; did you mean '{}'?", kind.plural()),
-            None => format!("no kind is called so; kinds are {}", names.join(", ")),
+            Some((_, kind)) => format!("unknown kind `{text}`; did you mean `{}`?", kind.plural()),
+            None => format!("unknown kind `{text}`; kinds are {}", names.join(", ")),
         })
     }
 }

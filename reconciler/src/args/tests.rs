@@ -1,6 +1,7 @@
 //! What the command line takes, and what it says to the rest.
 
 use clap::CommandFactory;
+use schema::kinds::Kind;
 
 use super::*;
 
@@ -27,12 +28,15 @@ fn every_subcommand_has_an_example() {
 fn wrong_words_are_answered_in_one_line_with_the_nearest() {
     for (arguments, words) in [
         (&["minik8s", "stauts"][..], &["unrecognized subcommand 'stauts'", "'status'"][..]),
-        (&["minik8s", "get", "podz"], &["'podz'", "did you mean 'pods'?"]),
+        (&["minik8s", "get", "podz"], &["'podz'", "did you mean `pods`?"]),
         (&["minik8s", "get", "secrets"], &["Minik8s has no Secret; use an age-encrypted file"]),
         (&["minik8s", "get", "cm"], &["Minik8s has no ConfigMap; ", "mount it with a repo volume"]),
         (&["minik8s", "describe", "ingresses/web"], &["Minik8s has no Ingress; use a Dns object"]),
-        (&["minik8s", "get", "lists"], &["called so; kinds are"]),
-        (&["minik8s", "get", "xyzzy"], &["kinds are pods, nodes, sources, revisions, deliveries, events"]),
+        (&["minik8s", "get", "lists"], &["unknown kind `lists`; kinds are"]),
+        (
+            &["minik8s", "get", "xyzzy"],
+            &["kinds are clusters, nodes, ", "pods, ", "sources, revisions, deliveries, events"],
+        ),
         (&["minik8s", "get", "pods", "--wach"], &["'--wach'", "'--watch'"]),
         (&["minik8s", "get", "pods", "-o", "ymal"], &["'ymal'", "'yaml'"]),
         (&["minik8s", "wait"], &["--for <GOAL>", "see 'minik8s wait --help'"]),
@@ -77,10 +81,10 @@ fn help_is_that_of_the_subcommand() {
 #[test]
 fn kinds_are_known_by_their_short_names_and_with_a_name() {
     for (text, kind, name) in [
-        ("po", ResourceKind::Pod, None),
-        ("PODS", ResourceKind::Pod, None),
-        ("pod/web", ResourceKind::Pod, Some("web")),
-        ("no/n1", ResourceKind::Node, Some("n1")),
+        ("po", ResourceKind::Object(Kind::Pod), None),
+        ("PODS", ResourceKind::Object(Kind::Pod), None),
+        ("pod/web", ResourceKind::Object(Kind::Pod), Some("web")),
+        ("no/n1", ResourceKind::Object(Kind::Node), Some("n1")),
         ("rev", ResourceKind::Revision, None),
     ] {
         assert_eq!(text.parse(), Ok(Resource { kind, name: name.map(str::to_owned) }), "{text}");

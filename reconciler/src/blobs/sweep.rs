@@ -18,7 +18,7 @@ pub struct SweepLoop {
 }
 
 /// What one run saw.
-pub struct Seen {
+pub struct Observed {
     snapshot: Arc<Snapshot>,
     on_disk: Vec<(String, Timestamp)>,
 }
@@ -32,7 +32,7 @@ impl SweepLoop {
 
 #[async_trait]
 impl Loop for SweepLoop {
-    type Observed = Seen;
+    type Observed = Observed;
     type Plan = Sweep;
     type Outcome = Vec<String>;
 
@@ -40,7 +40,7 @@ impl Loop for SweepLoop {
         "blobs"
     }
 
-    async fn observe(&mut self) -> Result<Observation<Seen>, LoopError> {
+    async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
         let snapshot = self.snapshot.current();
         if !snapshot.synced {
             return Ok(Observation::NotReady("etcd is not listed yet".to_owned()));
@@ -50,14 +50,14 @@ impl Loop for SweepLoop {
         let on_disk = listed
             .map_err(|error| LoopError::new("cannot list the content on disk", error))?
             .map_err(|error| LoopError::new("cannot list the content on disk", error))?;
-        Ok(Observation::Ready(Seen { snapshot, on_disk }))
+        Ok(Observation::Ready(Observed { snapshot, on_disk }))
     }
 
-    fn plan(seen: &Seen, now: Timestamp) -> Sweep {
+    fn plan(seen: &Observed, now: Timestamp) -> Sweep {
         plan::plan(&seen.on_disk, &plan::live(&seen.snapshot), now)
     }
 
-    async fn act(&mut self, _: &Seen, sweep: Sweep) -> Vec<String> {
+    async fn act(&mut self, _: &Observed, sweep: Sweep) -> Vec<String> {
         let store = self.store.clone();
         let work = move || {
             let kept = sweep.keep.iter().map(|name| (name, store.keep(name)));
@@ -68,7 +68,7 @@ impl Loop for SweepLoop {
         tokio::task::spawn_blocking(work).await.unwrap_or_default()
     }
 
-    async fn report(&mut self, _: Seen, failed: Vec<String>) -> Result<Next, LoopError> {
+    async fn report(&mut self, _: Observed, failed: Vec<String>) -> Result<Next, LoopError> {
         match failed.as_slice() {
             [] => Ok(Next::Interval),
             _ => Err(LoopError::message(format!("cannot sweep the content on disk: {}", failed.join("; ")))),

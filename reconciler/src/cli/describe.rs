@@ -10,9 +10,10 @@ use super::get::names_revision;
 use super::output::{Layout, Screen, Shape, column, cuttable, plain, table, write_out, yaml};
 use super::tables::host_ports;
 use crate::args::{DescribeArgs, ResourceKind};
+use crate::kinds;
 use crate::view::{
-    EventGroup, List, NodeDetail, ObjectDetail, PodDetail, PodView, RevisionView, ServiceDetail, age,
-    event_groups,
+    EventGroup, KindPage, List, NodeDetail, ObjectDetail, PodDetail, PodView, RevisionView, ServiceDetail,
+    age, event_groups,
 };
 
 mod containers;
@@ -35,12 +36,33 @@ pub(super) async fn run(args: &DescribeArgs) -> Result<(), CliError> {
     };
     let (screen, now) = (Screen::stdout(), Timestamp::now());
     match args.resource.kind {
-        ResourceKind::Pod => {
-            let detail: PodDetail = client.get(&["pods", &args.namespace, name], &[]).await?;
+        ResourceKind::Object(kind) => object(&client, kind, &args.namespace, name, (screen, now)).await,
+        ResourceKind::Revision => {
+            let List { items } = client.get::<List<RevisionView>>(&["history"], &[]).await?;
+            write_out(&revision_page(one_revision(&items, name)?, screen))
+        }
+        kind => {
+            let (kind, plural) = (kind.singular(), kind.plural());
+            Err(CliError::Usage(format!("no page for a {kind}; see 'minik8s get {plural} -o yaml'")))
+        }
+    }
+}
+
+/// The page of an object, as its kind has it.
+async fn object(
+    client: &Client,
+    kind: Kind,
+    namespace: &str,
+    name: &str,
+    (screen, now): (Screen, Timestamp),
+) -> Result<(), CliError> {
+    match kinds::of(kind).page {
+        KindPage::Pod => {
+            let detail: PodDetail = client.get(&["pods", namespace, name], &[]).await?;
             write_out(&pod_page(&detail, screen, now))
         }
-        ResourceKind::Node => {
-            let path = ["objects", Kind::Node.as_str(), DEFAULT_NAMESPACE, name.as_str()];
+        KindPage::Node => {
+            let path = ["objects", Kind::Node.as_str(), DEFAULT_NAMESPACE, name];
             let page = match client.get::<NodeDetail>(&["nodes", name], &[]).await {
                 Ok(detail) => node_page(&detail, screen),
                 // No agent of this name has come yet: all there is to show is what Git says of it.
@@ -52,22 +74,13 @@ pub(super) async fn run(args: &DescribeArgs) -> Result<(), CliError> {
             };
             write_out(&page)
         }
-        ResourceKind::Object(Kind::Service) => {
-            let detail: ServiceDetail = client.get(&["services", &args.namespace, name], &[]).await?;
+        KindPage::Service => {
+            let detail: ServiceDetail = client.get(&["services", namespace, name], &[]).await?;
             write_out(&service::service_page(&detail, screen))
         }
-        ResourceKind::Object(kind) => {
-            let detail: ObjectDetail =
-                client.get(&["objects", kind.as_str(), &args.namespace, name], &[]).await?;
+        KindPage::Host | KindPage::Object => {
+            let detail: ObjectDetail = client.get(&["objects", kind.as_str(), namespace, name], &[]).await?;
             write_out(&object_page(&detail, screen)?)
-        }
-        ResourceKind::Revision => {
-            let List { items } = client.get::<List<RevisionView>>(&["history"], &[]).await?;
-            write_out(&revision_page(one_revision(&items, name)?, screen))
-        }
-        kind => {
-            let (kind, plural) = (kind.singular(), kind.plural());
-            Err(CliError::Usage(format!("no page for a {kind}; see 'minik8s get {plural} -o yaml'")))
         }
     }
 }

@@ -39,13 +39,15 @@ fn object_of(text: &str) -> Result<(Option<ResourceKind>, String), CliError> {
 
 #[cfg(test)]
 mod tests {
+    use schema::kinds::Kind;
+
     use super::*;
 
     #[test]
     fn the_kind_of_an_object_counts() {
         assert_eq!(object_of("web").unwrap(), (None, "web".to_owned()));
-        assert_eq!(object_of("pod/web").unwrap(), (Some(ResourceKind::Pod), "web".to_owned()));
-        assert_eq!(object_of("no/n1").unwrap(), (Some(ResourceKind::Node), "n1".to_owned()));
+        assert_eq!(object_of("pod/web").unwrap(), (Some(ResourceKind::Object(Kind::Pod)), "web".to_owned()));
+        assert_eq!(object_of("no/n1").unwrap(), (Some(ResourceKind::Object(Kind::Node)), "n1".to_owned()));
         for wrong in ["nonsense/web", "pod/"] {
             let error = object_of(wrong).unwrap_err();
             assert!(matches!(&error, CliError::Usage(line) if line.contains(wrong)), "{error}");

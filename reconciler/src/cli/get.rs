@@ -11,9 +11,10 @@ use super::client::Client;
 use super::error::CliError;
 use super::output::{Layout, Listed, Screen, Shape, json, names, note, print_list, table, write_out, yaml};
 use crate::args::{Format, GetArgs, HistoryArgs, ResourceKind};
+use crate::kinds;
 use crate::view::{
-    DeliveryView, EndpointsView, EventView, List, NodeDetail, NodeView, ObjectDetail, ObjectView, PodDetail,
-    PodView, RevisionView, RouteView, Selector, ServiceDetail, ServiceView, SourceView,
+    DeliveryView, EndpointsView, EventView, KindPage, List, NodeDetail, NodeView, ObjectDetail, ObjectView,
+    PodDetail, PodView, RevisionView, RouteView, Selector, ServiceDetail, ServiceView, SourceView,
 };
 
 /// Between two looks of `-w`.
@@ -39,40 +40,13 @@ pub(super) async fn about(args: &GetArgs, kind_of_events: Option<ResourceKind>) 
     if args.selector.is_some() && !labelled {
         return Err(CliError::Usage(format!("{} have no labels; leave out -l", kind.plural())));
     }
-    let what = What { client: &client, namespace, names, about: kind_of_events, args };
+    let what =
+        What { client: &client, namespace, names, about: kind_of_events.map(ResourceKind::singular), args };
     match kind {
-        ResourceKind::Pod => match (what.only(), namespace) {
-            (Some(name), Some(namespace)) => {
-                what.one::<PodDetail, PodView>(&["pods", namespace, name], |detail| &detail.row).await
-            }
-            _ => what.list::<PodView>(&["pods"], |pod, name| pod.name == name).await,
-        },
-        ResourceKind::Node => match what.only() {
-            Some(name) => what.node(name).await,
-            None => what.list::<NodeView>(&["nodes"], |node, name| node.name == name).await,
-        },
-        ResourceKind::Object(Kind::Service) => match (what.only(), namespace) {
-            (Some(name), Some(namespace)) => {
-                let path = ["services", namespace, name];
-                what.one::<ServiceDetail, ServiceView>(&path, |detail| &detail.row).await
-            }
-            _ => what.list::<ServiceView>(&["services"], |service, name| service.name == name).await,
-        },
+        ResourceKind::Object(of) => what.of_kind(of).await,
         ResourceKind::Endpoints => {
             what.list::<EndpointsView>(&["endpoints"], |service, name| service.name == name).await
         }
-        ResourceKind::Object(Kind::Dns) if what.only().is_none() => {
-            what.list::<RouteView>(&["dns"], |host, name| host.name == name).await
-        }
-        ResourceKind::Object(of) => match what.only() {
-            Some(name) => {
-                let path = ["objects", of.as_str(), namespace.unwrap_or(DEFAULT_NAMESPACE), name];
-                what.one::<ObjectDetail, ObjectView>(&path, |detail| &detail.row).await
-            }
-            None => {
-                what.list::<ObjectView>(&["objects", of.as_str()], |object, name| object.name == name).await
-            }
-        },
         ResourceKind::All => {
             what.list::<ObjectView>(&["objects", "all"], |object, name| object.name == name).await
         }
@@ -101,7 +75,7 @@ struct What<'a> {
     /// All if there are none.
     names: Vec<&'a str>,
     /// Events: of objects of this kind.
-    about: Option<ResourceKind>,
+    about: Option<String>,
     args: &'a GetArgs,
 }
 
@@ -132,9 +106,13 @@ impl What<'_> {
             [only] if kind == ResourceKind::Event => Some(*only),
             _ => None,
         };
-        let about = self.about.map(ResourceKind::singular);
         let selector = self.args.selector.as_ref().map(Selector::as_str);
-        let all = [("namespace", namespace), ("name", name), ("kind", about), ("selector", selector)];
+        let all = [
+            ("namespace", namespace),
+            ("name", name),
+            ("kind", self.about.as_deref()),
+            ("selector", selector),
+        ];
         all.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
     }
 
@@ -151,6 +129,39 @@ impl What<'_> {
             Format::Name => write_out(&names(&[row(&detail)])),
             Format::Table | Format::Wide => {
                 write_out(&table(&[row(&detail)], self.shape(), Screen::stdout(), &mut Layout::default()))
+            }
+        }
+    }
+
+    /// Objects of a kind, each kind with the columns of its own page.
+    async fn of_kind(&self, kind: Kind) -> Result<(), CliError> {
+        let only = self.only();
+        match (kinds::of(kind).page, only.zip(self.namespace), only) {
+            (KindPage::Pod, Some((name, namespace)), _) => {
+                self.one::<PodDetail, PodView>(&["pods", namespace, name], |detail| &detail.row).await
+            }
+            (KindPage::Pod, None, _) => self.list::<PodView>(&["pods"], |pod, name| pod.name == name).await,
+            (KindPage::Node, _, Some(name)) => self.node(name).await,
+            (KindPage::Node, _, None) => {
+                self.list::<NodeView>(&["nodes"], |node, name| node.name == name).await
+            }
+            (KindPage::Service, Some((name, namespace)), _) => {
+                let path = ["services", namespace, name];
+                self.one::<ServiceDetail, ServiceView>(&path, |detail| &detail.row).await
+            }
+            (KindPage::Service, None, _) => {
+                self.list::<ServiceView>(&["services"], |service, name| service.name == name).await
+            }
+            (KindPage::Host, _, None) => {
+                self.list::<RouteView>(&["dns"], |host, name| host.name == name).await
+            }
+            (KindPage::Host | KindPage::Object, _, Some(name)) => {
+                let path = ["objects", kind.as_str(), self.namespace.unwrap_or(DEFAULT_NAMESPACE), name];
+                self.one::<ObjectDetail, ObjectView>(&path, |detail| &detail.row).await
+            }
+            (KindPage::Object, _, None) => {
+                let named = |object: &ObjectView, name: &str| object.name == name;
+                self.list::<ObjectView>(&["objects", kind.as_str()], named).await
             }
         }
     }
@@ -208,7 +219,7 @@ impl What<'_> {
             _ => {}
         }
         if items.is_empty() && matches!(self.args.output.output, Format::Table | Format::Wide) {
-            let plural = if kind == ResourceKind::All { "objects" } else { kind.plural() };
+            let plural = if kind == ResourceKind::All { "objects".to_owned() } else { kind.plural() };
             let place = match self.namespace {
                 Some(namespace) if kind.is_namespaced() && kind != ResourceKind::Event => {
                     format!(" in namespace {namespace}; -A shows all namespaces")
@@ -305,7 +316,8 @@ mod tests {
         let client = Client::new("localhost").unwrap();
         let namespace = args.namespace.selected();
         let names = args.names.iter().map(String::as_str).collect();
-        let what = What { client: &client, namespace, names, about, args: &args };
+        let what =
+            What { client: &client, namespace, names, about: about.map(ResourceKind::singular), args: &args };
         what.query().into_iter().map(|(key, value)| (key, value.to_owned())).collect()
     }
 
@@ -316,7 +328,7 @@ mod tests {
         };
         assert_eq!(query(&["events", "-A"], None), all(&[]));
         assert_eq!(
-            query(&["events", "web", "-n", "shop"], Some(ResourceKind::Pod)),
+            query(&["events", "web", "-n", "shop"], Some(ResourceKind::Object(Kind::Pod))),
             all(&[("namespace", "shop"), ("name", "web"), ("kind", "pod")])
         );
         assert_eq!(query(&["pods", "web"], None), all(&[("namespace", "default")]));

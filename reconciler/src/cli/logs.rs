@@ -2,6 +2,7 @@
 
 use futures::stream::{self, StreamExt};
 use reqwest::Response;
+use schema::kinds::Kind;
 
 use super::client::Client;
 use super::error::CliError;
@@ -162,7 +163,7 @@ fn pod_name(text: &str) -> Result<String, CliError> {
         return Ok(text.to_owned());
     }
     match text.parse::<Resource>() {
-        Ok(Resource { kind: ResourceKind::Pod, name: Some(name) }) => Ok(name),
+        Ok(Resource { kind: ResourceKind::Object(Kind::Pod), name: Some(name) }) => Ok(name),
         Ok(_) => Err(CliError::Usage(format!("{text}: only pods have logs; write pod/NAME"))),
         Err(why) => Err(CliError::Usage(format!("{text}: {why}"))),
     }

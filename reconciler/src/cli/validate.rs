@@ -26,10 +26,7 @@ pub(super) fn run(args: &ValidateArgs) -> ExitCode {
     };
     // Beside the report, which a program may read.
     for file in &inspection.not_manifests {
-        note(&format!(
-            "{}: no document in it has a `kind`, so it is no manifest and is left alone",
-            visible(file)
-        ));
+        note(&format!("{}: no document in it has a `kind`; it is no manifest and is ignored", visible(file)));
     }
     // Messages are written one by one: all of them as one text could be large.
     let mut out = BufWriter::new(io::stdout().lock());

@@ -38,12 +38,12 @@ pub trait Controller: Send + 'static {
 
     /// Decides on the whole snapshot. Total and deterministic: no I/O, clock or randomness, and no
     /// `self`, on purpose.
-    fn plan(seen: &Seen, now: Timestamp) -> Writes;
+    fn plan(seen: &Observed, now: Timestamp) -> Writes;
 }
 
 /// What a controller sees: the snapshot, the one it saw before, and the settings.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub struct Observed {
     /// The snapshot to decide on.
     pub snapshot: Arc<Snapshot>,
     /// The snapshot of the run before in this term of leadership; none in its first run, so that

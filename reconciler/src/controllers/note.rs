@@ -35,7 +35,7 @@ pub enum NoteKind {
     Unschedulable {
         /// How many nodes failed which filter.
         unfit: Arc<Unfit>,
-        /// The node where the pod before it goes on running.
+        /// The node where the former pod keeps running.
         old_stays_on: Option<String>,
     },
     /// The name belongs to a pod of another owner, which is left alone.
@@ -181,7 +181,7 @@ impl fmt::Display for NoteKind {
         match self {
             NoteKind::Unschedulable { unfit, old_stays_on: None } => write!(f, "{unfit}"),
             NoteKind::Unschedulable { unfit, old_stays_on: Some(node) } => {
-                write!(f, "{unfit}; the pod before it goes on running on {node}")
+                write!(f, "{unfit}; the former pod keeps running on {node}")
             }
             NoteKind::NameTaken { owner } => {
                 write!(f, "a pod of {owner} has this name and is left alone; rename one of the two")

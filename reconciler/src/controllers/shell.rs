@@ -27,7 +27,7 @@ use tokio::time::{Instant, timeout};
 use super::commit::{Committed, commit};
 use super::note::{Note, subject};
 use super::writes::{Write, Writes};
-use super::{Controller, Seen, Settings};
+use super::{Controller, Observed, Settings};
 
 /// Longest wait within one run for the snapshot to hold this controller's own writes. Seen: a few
 /// milliseconds; a reflector that lists again after an outage takes longer, and the next run waits on.
@@ -198,7 +198,7 @@ impl Held {
 
 #[async_trait]
 impl<C: Controller> Loop for Shell<C> {
-    type Observed = Seen;
+    type Observed = Observed;
     type Plan = Writes;
     type Outcome = Outcome;
 
@@ -206,7 +206,7 @@ impl<C: Controller> Loop for Shell<C> {
         C::NAME
     }
 
-    async fn observe(&mut self) -> Result<Observation<Seen>, LoopError> {
+    async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
         let Some(fence) = self.deps.fence.current() else {
             self.term = None;
             return Ok(Observation::NotReady("this reconciler does not lead".to_owned()));
@@ -221,14 +221,14 @@ impl<C: Controller> Loop for Shell<C> {
             }
         };
         let previous = self.previous.clone();
-        Ok(Observation::Ready(Seen { snapshot, previous, settings: self.deps.settings.clone() }))
+        Ok(Observation::Ready(Observed { snapshot, previous, settings: self.deps.settings.clone() }))
     }
 
-    fn plan(seen: &Seen, now: Timestamp) -> Writes {
+    fn plan(seen: &Observed, now: Timestamp) -> Writes {
         C::plan(seen, now)
     }
 
-    async fn act(&mut self, _seen: &Seen, plan: Writes) -> Outcome {
+    async fn act(&mut self, _seen: &Observed, plan: Writes) -> Outcome {
         debug_assert!(
             plan.writes.iter().all(|write| write.key.writer() == Writer::Controller(C::NAME)),
             "{} may not write all of\n{plan}",
@@ -245,7 +245,7 @@ impl<C: Controller> Loop for Shell<C> {
         Outcome { plan, committed }
     }
 
-    async fn report(&mut self, seen: Seen, outcome: Outcome) -> Result<Next, LoopError> {
+    async fn report(&mut self, seen: Observed, outcome: Outcome) -> Result<Next, LoopError> {
         let Outcome { plan, committed } = outcome;
         self.floor = self.floor.max(committed.revision);
         self.previous = Some(seen.snapshot);
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn a_pod_that_waits_for_the_first_node_is_told_of_only_after_a_while() {
         let snapshot = SnapshotBuilder::new().pod(&instance("web", spec(1, 1))).snapshot;
-        let seen = Seen {
+        let seen = Observed {
             snapshot: Arc::new(snapshot),
             previous: None,
             settings: crate::controllers::testing::settings(),

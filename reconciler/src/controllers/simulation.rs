@@ -26,7 +26,7 @@ use super::nodes::Nodes;
 use super::scheduler::{Scheduler, explain};
 use super::testing::{heartbeat, instance, node_record, object, object_key, pod_ref, settings, spec};
 use super::workloads::Workloads;
-use super::{Controller, Deps, Seen, Shell, Writes};
+use super::{Controller, Deps, Observed, Shell, Writes};
 
 /// Rounds within which everything must come to rest.
 const ROUNDS_MAX: usize = 30;
@@ -58,7 +58,7 @@ async fn run<C: Controller>(shell: &mut Shell<C>) -> Option<Writes> {
     }
 }
 
-async fn finish<C: Controller>(shell: &mut Shell<C>, seen: Seen, plan: Writes) {
+async fn finish<C: Controller>(shell: &mut Shell<C>, seen: Observed, plan: Writes) {
     let outcome = shell.act(&seen, plan).await;
     // An error is the store's; the next run makes up for it.
     let _ = shell.report(seen, outcome).await;
@@ -436,7 +436,7 @@ fn spec_of(cpu: u16, pinned: bool) -> PodSpec {
     PodSpec { node_name: pinned.then(|| "n2".to_owned()), ..spec(u64::from(cpu), 64) }
 }
 
-async fn take(sim: &mut Sim, stalled: &mut Option<(Seen, Writes)>, step: Step) {
+async fn take(sim: &mut Sim, stalled: &mut Option<(Observed, Writes)>, step: Step) {
     match step {
         Step::Push { pod, cpu, pinned, label } => {
             let mut object = object(&format!("p{pod}"), spec_of(cpu, pinned));

@@ -15,7 +15,7 @@ use schema::records::{
 use schema::snapshot::{Change, Snapshot};
 use serde::Serialize;
 
-use super::{Seen, Settings};
+use super::{Observed, Settings};
 
 pub(super) const CLUSTER_CIDR: &str = "10.244.0.0/16";
 pub(super) const SERVICE_CIDR: &str = "10.96.0.0/16";
@@ -29,8 +29,8 @@ pub(super) fn settings() -> Settings {
     }
 }
 
-pub(super) fn seen(snapshot: &Snapshot) -> Seen {
-    Seen { snapshot: Arc::new(snapshot.clone()), previous: None, settings: settings() }
+pub(super) fn seen(snapshot: &Snapshot) -> Observed {
+    Observed { snapshot: Arc::new(snapshot.clone()), previous: None, settings: settings() }
 }
 
 pub(super) fn pod_ref(name: &str) -> NamespacedName {

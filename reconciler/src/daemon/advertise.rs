@@ -19,7 +19,7 @@ pub(super) fn standing(config: &ServeConfig) -> Standing {
         Some(format!("http://{}", SocketAddr::new(own, config.listen.port())))
     });
     match &api {
-        Some(api) => tracing::info!(api, "agents are told this address of the API while this one leads"),
+        Some(api) => tracing::info!(api, "agents get this address of the API while this one leads"),
         None => tracing::warn!(
             listen = %config.listen,
             "no address of the API is known that agents can use: they get no files and secrets while this \

@@ -6,7 +6,7 @@ use schema::snapshot::Table;
 use schema::violation::{Violation, rules};
 
 use super::Report;
-use crate::gitops::check::{check, warn_of_addresses};
+use crate::gitops::check::{Documents, finish, fit, warn_of_addresses};
 use crate::gitops::folder::{self, Folder, FolderError};
 
 /// A report, and where its files are.
@@ -39,7 +39,8 @@ pub fn inspect(paths: &[impl AsRef<Path>]) -> Result<Inspection, FolderError> {
     let folder = folder::read_all(paths)?;
     // Nothing is live: only what the files say of each other is checked.
     let live = Table::new();
-    let checked = check("", &folder.manifests, &live, |_| false);
+    let documents = Documents::of("", &folder.manifests, &live);
+    let checked = finish(&documents, fit(&documents, "", &live));
     let own = folder.manifests.values().flat_map(|file| &file.violations);
     // Of single files alone nobody knows what the others hold.
     let only_files = paths.iter().all(|path| path.as_ref().is_file());
@@ -48,7 +49,7 @@ pub fn inspect(paths: &[impl AsRef<Path>]) -> Result<Inspection, FolderError> {
     let addresses = warn_of_addresses(&folder.manifests, None);
     let violations = own.chain(across).chain(&addresses).chain(&folder.passed_over).cloned();
     let objects = folder.manifests.values().map(|file| file.documents.len()).sum();
-    let report = Report::new(violations, objects, checked.manifest_files);
+    let report = Report::new(violations, objects, documents.manifest_files);
     let Folder { root, manifests, named, .. } = folder;
     let is_none = |file: &String| {
         manifests.get(file.as_str()).is_some_and(|file| !file.is_manifest && file.violations.is_empty())

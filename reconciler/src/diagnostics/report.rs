@@ -57,7 +57,7 @@ impl Report {
     }
 }
 
-/// Says only that a file has more violations than are told.
+/// Says only that a file has more violations than are shown.
 pub fn is_more(violation: &Violation) -> bool {
     violation.rule == rules::MORE_VIOLATIONS.id
 }

@@ -109,7 +109,7 @@ pub enum GitError {
         help: &'static str,
     },
     /// The keys that may sign can't be read: no commit is believed.
-    #[error("no commit of {url} is applied: signers in {}: {why}; mend the file", file.display())]
+    #[error("no commit of {url} is applied: signers in {}: {why}; fix the file", file.display())]
     SignersUnusable {
         /// Address without credentials.
         url: String,
@@ -119,7 +119,7 @@ pub enum GitError {
         why: String,
     },
     /// The local mirror can't be read.
-    #[error("mirror {} is broken: {why}; it is made anew from the remote", directory.display())]
+    #[error("mirror {} is broken: {why}; it is fetched again from the remote", directory.display())]
     MirrorBroken {
         /// Where it lies.
         directory: PathBuf,
@@ -151,7 +151,7 @@ pub enum ReadError {
         most: usize,
     },
     /// What an ignore file keeps out is not known.
-    #[error("{file} {why}, so what it keeps out is not known; make it a file of its own")]
+    #[error("{file} {why}, so what it excludes is unknown; make it a regular file")]
     IgnoreFile {
         /// Which.
         file: String,

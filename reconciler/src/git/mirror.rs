@@ -95,7 +95,7 @@ impl Mirror {
             Err(error) if error.is_mirror_broken() => error,
             other => return other,
         };
-        tracing::warn!(source = %self.config.name, %broken, "making the mirror anew");
+        tracing::warn!(source = %self.config.name, %broken, "fetching the mirror again");
         self.rebuild(transfer)
     }
 

@@ -281,10 +281,10 @@ impl PassedOver {
             Self::Link => {
                 (&rules::SYMLINK, "symbolic link passed over: only files of the commit itself are read")
             }
-            Self::Submodule => (&rules::SUBMODULE, "submodule passed over: make it a source of its own"),
+            Self::Submodule => (&rules::SUBMODULE, "submodule skipped: make it a separate source"),
             Self::TooDeep => (&rules::FOLDER_TOO_DEEP, "folder passed over: more than 64 levels deep"),
             Self::OddName => {
-                (&rules::FILE_NAME, "the name is not UTF-8, so the file can't be read: rename it")
+                (&rules::FILE_NAME, "the name is not UTF-8, so the file can't be read; rename it")
             }
         };
         Violation::of(rule, path, (0, 0), message)

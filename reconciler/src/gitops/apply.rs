@@ -49,7 +49,7 @@ pub enum Stopped {
     Store(#[from] StoreError),
     /// What the source owns could not be written down ahead of it.
     #[error("what the source owns can't be written beside its mirror: {0}")]
-    Memory(std::io::Error),
+    OwnedRecord(std::io::Error),
     /// The status that the plan rests on could not be written ahead of it.
     #[error(transparent)]
     Ahead(super::record::RecordError),

@@ -11,18 +11,19 @@ use std::sync::Arc;
 
 use git2::{Oid, Repository};
 use schema::files::{
-    BlobKind, BlobRef, Files, LIMITS, Wanted, Wish, is_ciphertext, is_lfs_pointer, secret_paths, wishes,
+    BlobKind, BlobRef, Files, LIMITS, Wanted, Wish, is_ciphertext, is_lfs_pointer, secret_paths,
 };
 use schema::object::Object;
 use schema::violation::{Violation, rules};
 
-use super::load::{Draft, ManifestFile, Manifests};
+use super::load::Manifests;
 use crate::blobs::BlobStore;
 use crate::git::content::{self, ContentError, Found};
+use schema::manifest::{Document, ManifestFile};
 
 /// What the last commit's paths came to: what did not change is not hashed again. Holds no more than
 /// the commit names.
-pub(super) type Known = BTreeMap<(Found, String, bool), BlobRef>;
+pub(super) type HashedContent = BTreeMap<(Found, String, bool), BlobRef>;
 
 /// Where files are looked for.
 pub(super) trait Lookup {
@@ -38,9 +39,9 @@ pub(super) struct InCommit<'a> {
     /// None: content is only hashed.
     pub(super) store: Option<&'a BlobStore>,
     /// Of the last commit.
-    pub(super) before: &'a Known,
+    pub(super) before: &'a HashedContent,
     /// Of this one.
-    pub(super) now: Known,
+    pub(super) now: HashedContent,
     /// Why some of it could not be kept, the first reason.
     pub(super) unkept: Option<String>,
 }
@@ -172,7 +173,7 @@ pub(super) fn resolve(
     let mut resolved = manifests.clone();
     let mut known: BTreeMap<(Vec<String>, String, Wanted), Granted> = BTreeMap::new();
     for (name, file) in manifests {
-        let wished = || file.documents.iter().map(|draft| wishes(&draft.object.resource));
+        let wished = || file.documents.iter().map(|draft| draft.object.resource.files());
         // Nearly all: an empty list costs nothing.
         if wished().all(|wishes| wishes.is_empty()) {
             continue;
@@ -264,7 +265,7 @@ fn places(folders: &[String], namespace: &str, name: &str) -> String {
     }
 }
 
-fn violation(file: &str, draft: &Draft, wish: &Wish, refusal: &Refusal) -> Violation {
+fn violation(file: &str, draft: &Document, wish: &Wish, refusal: &Refusal) -> Violation {
     let rule = match wish.wanted {
         Wanted::Path(_) => &rules::REPO_FILE,
         Wanted::Secret(_) => &rules::SECRET_FILE,

@@ -14,13 +14,13 @@ use schema::object::Object;
 use schema::records::{SourceStatus, Waiting};
 use schema::snapshot::Snapshot;
 
-use super::check::{dependencies, exclusives};
-use super::health::{health, trouble};
 use super::plan::{Act, Step, SyncPlan};
 use super::verdict::plan::patience;
+use schema::health::trouble;
+use schema::kinds::links::dependencies;
 
 /// Why a removal waits.
-const REMOVED_LAST: &str = "it is removed once nothing waits any more";
+const REMOVED_LAST: &str = "it is removed once nothing waits";
 
 /// Why an object waits for one that waits. Its deadline does not count yet.
 const WAITS_ITSELF: &str = "it waits itself";
@@ -118,7 +118,7 @@ fn deadline(snapshot: &Snapshot, wait: &Waiting) -> Option<Timestamp> {
 /// only one can have, and a step of this plan takes, is given up by the one that goes.
 fn keep_removals(plan: &mut SyncPlan, snapshot: &Snapshot) {
     let Some(first) = plan.waiting.first().map(|waiting| waiting.object.clone()) else { return };
-    let has = |object: &Object| exclusives(&object.metadata, &object.resource).into_iter();
+    let has = |object: &Object| object.resource.exclusives(&object.metadata).into_iter();
     // Whether all that take it only share it.
     let mut taken: BTreeMap<_, bool> = BTreeMap::new();
     for wish in plan.steps.iter().filter_map(Step::object_after).flat_map(|object| has(object)) {
@@ -153,7 +153,7 @@ fn blocked(
             (Some(Before::Waits), _) => Some(WAITS_ITSELF.to_owned()),
             (Some(Before::Written), _) if on.kind.is_run() => Some(IS_APPLIED.to_owned()),
             (Some(Before::Written), _) => None,
-            (None, Some(live)) => trouble(&health(snapshot, &live.value)).map(str::to_owned),
+            (None, Some(live)) => trouble(snapshot, &live.value),
             (None, None) => Some("it is not there".to_owned()),
         };
         why.map(|why| (on, why))

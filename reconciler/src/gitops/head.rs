@@ -19,7 +19,7 @@ use super::truncated::{self, Homes};
 use crate::blobs::BlobStore;
 use crate::git::{GitError, Remote, SourceConfig};
 
-/// A commit that a fresh mirror can't read either is broken at the remote: making the mirror anew
+/// A commit that a fresh mirror can't read either is broken at the remote: fetching the mirror again
 /// at every poll would fetch it all again and again.
 const REBUILD_AGAIN: Duration = Duration::from_secs(600);
 
@@ -71,7 +71,7 @@ impl Head {
         let head = self.remote.fetch().await?;
         let loaded = match self.read(head, applied.clone()).await {
             Err(error @ GitError::MirrorBroken { .. }) if self.may_rebuild(head) => {
-                tracing::warn!(source = %self.remote.mirror().config().name, %error, "making the mirror anew");
+                tracing::warn!(source = %self.remote.mirror().config().name, %error, "fetching the mirror again");
                 self.rebuilt = Some((head, Instant::now()));
                 self.loaded = None;
                 let head = self.remote.rebuild().await?;

@@ -8,11 +8,8 @@ use std::sync::Arc;
 use git2::{Oid, Repository};
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
-use schema::files::Files;
-use schema::manifest::{DraftObject, Layout, LoadedFile, Place, load_file, load_file_with_layout};
-use schema::meta::ObjectRef;
-use schema::pool;
-use schema::violation::{OwnedStep, Severity, Violation, rules};
+use schema::manifest::{Layout, ManifestFile, load_file, load_file_with_layout};
+use schema::violation::{Violation, rules};
 
 use super::spread::spread;
 use crate::git::{self, ReadError};
@@ -35,51 +32,6 @@ const LIMITS: Limits = Limits { documents: 100_000, violations: 250_000 };
 /// Parsed files by path. Clones share what did not change.
 pub type Manifests = OrdMap<Arc<str>, Arc<ManifestFile>>;
 
-/// One file, parsed.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct ManifestFile {
-    /// Objects that could be read, in order.
-    pub documents: Vec<Draft>,
-    /// What is wrong or noteworthy in it.
-    pub violations: Vec<Violation>,
-    /// Some document has a `kind`: the file means to be a manifest.
-    pub is_manifest: bool,
-    /// It is the beginning of what it was, and ends within a document of that; see [`super::truncated`].
-    pub is_truncated: bool,
-}
-
-/// One object as a file says it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Draft {
-    /// Kind, namespace, name.
-    pub reference: ObjectRef,
-    /// What it says.
-    pub object: Arc<DraftObject>,
-    /// Files of the repository that it needs, once they were looked for.
-    pub files: Files,
-    /// The hash of its resource and files.
-    pub hash: String,
-    /// 1-based line of the document's first key.
-    pub line: u32,
-    /// Where the fields are that name other objects.
-    pub places: Vec<Place>,
-}
-
-impl Draft {
-    /// Line and column of a field that the kind keeps the place of; of the document for others.
-    pub fn place(&self, path: &[OwnedStep]) -> (u32, u32) {
-        let found = self.places.iter().find(|place| place.path == path);
-        found.map_or((self.line, 1), |place| (place.line, place.column))
-    }
-}
-
-impl ManifestFile {
-    /// The file can't be applied.
-    pub fn has_errors(&self) -> bool {
-        self.violations.iter().any(|violation| violation.severity == Severity::Error)
-    }
-}
-
 /// Adds what a commit's listing passed over as files that say nothing: an object whose file became a
 /// link, or whose folder a submodule, is not known to be gone. `before` are the notes that `manifests`
 /// already has.
@@ -97,33 +49,6 @@ pub fn with_passed_over(mut manifests: Manifests, before: &[Violation], now: &[V
         }
     }
     manifests
-}
-
-/// Parses one file.
-pub fn parse(path: &str, bytes: &[u8]) -> ManifestFile {
-    parsed(load_file(path, bytes))
-}
-
-fn parsed(loaded: LoadedFile) -> ManifestFile {
-    let documents = loaded.documents.into_iter().map(|document| {
-        let mut object = document.object;
-        let hash = object.hash();
-        object.resource = pool::share(&hash, object.resource);
-        Draft {
-            reference: object.reference(),
-            files: Files::new(),
-            hash,
-            object: Arc::new(object),
-            line: document.line,
-            places: document.places,
-        }
-    });
-    ManifestFile {
-        documents: documents.collect(),
-        violations: loaded.violations,
-        is_manifest: loaded.is_manifest,
-        is_truncated: false,
-    }
 }
 
 /// Blob ids by path.
@@ -261,7 +186,7 @@ fn read_batch(
     let read = spread(&blobs, |(blob, keeps): &(Blob, bool)| match blob {
         (path, Some(bytes)) if *keeps => {
             let (loaded, layout) = load_file_with_layout(path, bytes);
-            ((Arc::clone(path), Arc::new(parsed(loaded))), Some(layout))
+            ((Arc::clone(path), Arc::new(loaded)), Some(layout))
         }
         blob => (parse_one(blob), None),
     });
@@ -280,7 +205,7 @@ pub(super) fn parse_all(files: &[Blob]) -> Vec<Parsed> {
 }
 
 fn parse_one((path, bytes): &Blob) -> Parsed {
-    let file = bytes.as_ref().map_or_else(|| too_large(path), |bytes| parse(path, bytes));
+    let file = bytes.as_ref().map_or_else(|| too_large(path), |bytes| load_file(path, bytes));
     (Arc::clone(path), Arc::new(file))
 }
 

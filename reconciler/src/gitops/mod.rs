@@ -1,6 +1,6 @@
 //! From a commit to desired state: load, check, plan, apply; one loop per source.
 //!
-//! `bounds check diff prune plan gate health review secrets status history` are pure. `source_loop`
+//! `bounds check diff prune plan gate review secrets status history` are pure. `source_loop`
 //! observes and reports, `apply` alone writes `objects/`. `record` writes the status of a configured source and
 //! its new revisions; `verdict` writes what became of a revision, once, and that a source is not configured any
 //! more.
@@ -13,11 +13,10 @@ mod files;
 pub mod folder;
 pub mod gate;
 mod head;
-pub mod health;
 pub mod history;
 pub mod load;
-mod memory;
 pub mod offline;
+mod owned_record;
 pub mod plan;
 pub mod prune;
 mod read;

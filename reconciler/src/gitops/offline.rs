@@ -16,7 +16,7 @@ use schema::snapshot::{Table, Versioned};
 use schema::violation::{Severity, Violation};
 
 use super::check::homes_in_question;
-use super::files::{self, InCommit, Known, SourceFolder};
+use super::files::{self, HashedContent, InCommit, SourceFolder};
 use super::load::{self, Layouts, Manifests};
 use super::plan::{Act, HeldOf, Situation, SyncPlan, plan};
 use super::prune::Lineage;
@@ -212,7 +212,7 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     if decided.refused {
         let files = decided.quarantined.len();
         notes.push(format!(
-            "the source is strict and {files} file(s) can't be applied, so nothing of it would be applied"
+            "the source is strict and {files} file(s) can't be applied, so none of it would be applied"
         ));
     }
     let frame = Frame { base: &base_name, nodes, notes: &notes };
@@ -314,7 +314,7 @@ struct Read {
     /// With the files that they name looked up.
     manifests: Manifests,
     /// What the paths that it names came to.
-    known: Known,
+    known: HashedContent,
     /// Of the files that were parsed for it.
     layouts: Layouts,
 }
@@ -354,10 +354,10 @@ fn read(
     let (manifests, layouts) =
         load::update_with_layouts(repository, old, new, &old_manifests, most).map_err(unread)?;
     let parsed = load::with_passed_over(manifests, &old_listing.notes, &listing.notes);
-    let nothing = Known::new();
+    let nothing = HashedContent::new();
     let known = before.map_or(&nothing, |before| &before.known);
     let mut lookup =
-        InCommit { repository, commit, store: None, before: known, now: Known::new(), unkept: None };
+        InCommit { repository, commit, store: None, before: known, now: HashedContent::new(), unkept: None };
     let resolved = files::resolve(&parsed, SourceFolder::Is(folder), &mut lookup);
     let manifests = resolved.map_err(|error| match error {
         ContentError::Git(error) => OfflineError::Read(error),
@@ -426,7 +426,7 @@ fn lineage(
         let relation = git::relation(repository, &commit, head).unwrap_or(Relation::Unknown);
         (commit, relation)
     };
-    Lineage { base: newest, relations: commits.into_iter().map(relation).collect() }
+    Lineage { base: newest, relations: commits.into_iter().map(relation).collect(), is_unused: false }
 }
 
 /// The files of a folder that differ between two commits, from the folder; none if it is itself a file.

@@ -18,12 +18,13 @@ use schema::records::{ChangeCounts, Waiting};
 use schema::snapshot::{Table, Versioned};
 use schema::violation::Violation;
 
-use super::check::{Checked, Claim, Found, check, dependencies, removed, warn_of_addresses};
-use super::diff::{FieldChange, changes, file_changes, is_replaced};
+use super::check::{self, Claim, Documents, Scene, removed, warn_of_addresses};
+use super::diff::{FieldChange, changes, file_changes};
 use super::load::Manifests;
 use super::prune::{Evidence, Lineage, Prune, Share, is_protected, prune};
 use super::spread::spread;
 use crate::git::CommitMeta;
+use schema::kinds::links::dependencies;
 
 /// All that a plan is made from.
 #[derive(Debug, Clone)]
@@ -90,7 +91,7 @@ pub struct SyncPlan {
     pub prune_of: HeldOf,
     /// Those of them that a lost etcd held, while their removal is held.
     pub lost: BTreeSet<ObjectRef>,
-    /// The commit holds no manifest, and does not say that this is meant.
+    /// The commit holds no manifest, does not say that this is meant, and some commit before it did.
     pub empty: bool,
     /// Warnings and notes of the checks across objects.
     pub remarks: Vec<Violation>,
@@ -114,7 +115,7 @@ pub struct Step {
     /// What the write replaces, for its guard.
     pub over: Over,
     /// Why.
-    pub why: Why,
+    pub why: StepReason,
 }
 
 /// What a step does.
@@ -143,7 +144,7 @@ pub enum Over {
 
 /// Why a step is taken.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Why {
+pub enum StepReason {
     /// Git has it and etcd has not.
     Missing,
     /// These fields differ.
@@ -159,17 +160,17 @@ pub enum Why {
     Unreadable,
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for StepReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Why::Missing => f.write_str("not there yet"),
-            Why::Changed(fields) => {
+            StepReason::Missing => f.write_str("not there yet"),
+            StepReason::Changed(fields) => {
                 let fields: Vec<String> = fields.iter().map(ToString::to_string).collect();
                 f.write_str(&fields.join("; "))
             }
-            Why::Moved { from } => write!(f, "moved from {from}"),
-            Why::Removed => f.write_str("no longer in the repository"),
-            Why::Unreadable => f.write_str("etcd holds no readable object"),
+            StepReason::Moved { from } => write!(f, "moved from {from}"),
+            StepReason::Removed => f.write_str("no longer in the repository"),
+            StepReason::Unreadable => f.write_str("etcd holds no readable object"),
         }
     }
 }
@@ -249,13 +250,19 @@ pub fn waves(steps: &[Step]) -> Vec<&[Step]> {
 
 /// Decides.
 pub fn plan(situation: &Situation) -> SyncPlan {
-    let holds = |found: &Found<'_, '_>| matches!(removals(situation, found).prune, Prune::Held { .. });
-    let checked = check(&situation.source, &situation.manifests, &situation.live, holds);
+    let documents = Documents::of(&situation.source, &situation.manifests, &situation.live);
+    let mut scene = check::fit(&documents, &situation.source, &situation.live);
+    // What is decided on removals holds, whatever the second check finds: it only keeps more of what is live.
+    let removals = removals(situation, &documents, &scene);
+    if removals.prune.is_held() && !documents.absent.is_empty() {
+        check::stay(&mut scene);
+    }
+    let checked = check::finish(&documents, scene);
     let mut plan = SyncPlan::default();
     let steps = spread(&checked.wanted, |(object, claim)| put(situation, object, claim));
     plan.unchanged = steps.iter().filter(|step| step.is_none()).count() as u64;
     plan.steps = steps.into_iter().flatten().collect();
-    plan_removals(situation, &checked, &mut plan);
+    plan_removals(situation, removals, &mut plan);
     plan.quarantined = checked.quarantined;
     plan.remarks = checked.remarks;
     plan.remarks.extend(warn_of_addresses(&situation.manifests, situation.service_cidr));
@@ -269,53 +276,53 @@ fn put(situation: &Situation, object: &ObjectRef, claim: &Claim<'_>) -> Option<S
         commit: commit.to_owned(),
         author: author.to_owned(),
         file: claim.file.to_string(),
-        line: claim.draft.line,
+        line: claim.document.line,
     };
     let here = || place(&situation.commit.id, &situation.commit.author);
     let Some(live) = claim.live else {
         let new = Act::Create(built(claim, here(), 1));
         return match situation.malformed.contains(object) {
-            true => step(new, Over::Unreadable, Why::Unreadable),
-            false => step(new, Over::Nothing, Why::Missing),
+            true => step(new, Over::Unreadable, StepReason::Unreadable),
+            false => step(new, Over::Nothing, StepReason::Missing),
         };
     };
     let Versioned { value: live, mod_revision, .. } = live;
     let over = Over::Revision(*mod_revision);
     // Compared in full and not by the stored hash alone: a hand may have changed one without the other.
-    let same_spec = live.hash == claim.draft.hash && live.resource == claim.draft.object.resource;
-    let same_words =
-        live.metadata == claim.draft.object.metadata && live.api_version == claim.draft.object.api_version;
-    let same_spec = same_spec && live.files == claim.draft.files;
+    let same_spec = live.hash == claim.document.hash && live.resource == claim.document.object.resource;
+    let same_words = live.metadata == claim.document.object.metadata
+        && live.api_version == claim.document.object.api_version;
+    let same_spec = same_spec && live.files == claim.document.files;
     if !same_spec || !same_words {
-        let draft = &claim.draft.object;
+        let draft = &claim.document.object;
         let mut fields = changes((&live.metadata, &live.resource), (&draft.metadata, &draft.resource));
-        fields.extend(file_changes(&live.files, &claim.draft.files));
-        let another = live.hash != claim.draft.hash;
+        fields.extend(file_changes(&live.files, &claim.document.files));
+        let another = live.hash != claim.document.hash;
         let object = built(claim, here(), live.generation + u64::from(another));
         // A hash that is not the resource's was changed by a hand, and pods go by the hash.
-        let replaced = is_replaced(&live.resource, &draft.resource)
+        let replaced = live.resource.is_replaced_by(&draft.resource)
             || live.resource == draft.resource && another
-            || in_hash(&live.resource, &live.files) != in_hash(&draft.resource, &claim.draft.files);
+            || in_hash(&live.resource, &live.files) != in_hash(&draft.resource, &claim.document.files);
         let act = if replaced { Act::Replace(object) } else { Act::Update(object) };
-        return step(act, over, Why::Changed(fields));
+        return step(act, over, StepReason::Changed(fields));
     }
     let (file, line) = (&live.provenance.file, live.provenance.line);
-    if **file == **claim.file && line == claim.draft.line {
+    if **file == **claim.file && line == claim.document.line {
         return None;
     }
     let moved = built(claim, place(&live.provenance.commit, &live.provenance.author), live.generation);
-    step(Act::Update(moved), over, Why::Moved { from: format!("{file}:{line}") })
+    step(Act::Update(moved), over, StepReason::Moved { from: format!("{file}:{line}") })
 }
 
 fn built(claim: &Claim<'_>, provenance: Provenance, generation: u64) -> Arc<Object> {
-    let draft = &claim.draft.object;
+    let draft = &claim.document.object;
     Arc::new(Object {
         api_version: draft.api_version.clone(),
         metadata: draft.metadata.clone(),
         resource: draft.resource.clone(),
         provenance,
-        files: claim.draft.files.clone(),
-        hash: claim.draft.hash.clone(),
+        files: claim.document.files.clone(),
+        hash: claim.document.hash.clone(),
         generation,
     })
 }
@@ -349,13 +356,13 @@ struct Removals {
     empty: bool,
 }
 
-fn removals(situation: &Situation, found: &Found<'_, '_>) -> Removals {
+fn removals(situation: &Situation, documents: &Documents<'_>, scene: &Scene<'_>) -> Removals {
     let is_own = |live: &Versioned<Object>| live.value.provenance.source == situation.source;
     let owned = situation.live.values().filter(|live| is_own(live)).count();
     let (mut absent, mut protected) = (BTreeMap::new(), Vec::new());
-    for (object, live) in found.absent {
+    for (object, live) in &documents.absent {
         // What a quarantined file held is kept with the file, not held back from removal.
-        if found.quarantined.contains_key(live.value.provenance.file.as_str()) {
+        if scene.quarantined.contains_key(live.value.provenance.file.as_str()) {
             continue;
         }
         if is_protected(&live.value.metadata) {
@@ -368,7 +375,7 @@ fn removals(situation: &Situation, found: &Found<'_, '_>) -> Removals {
     let was_lost = situation.lost.keys().filter(|object| is_lost(object)).count();
     let lost = lost(situation);
     absent.extend(lost.iter().map(|(object, kept)| (*object, kept.commit.as_str())));
-    let empty = found.manifest_files == 0;
+    let empty = documents.manifest_files == 0;
     let all = owned + was_lost;
     let now = Share { removals: absent.len(), owned: all };
     let began = situation.held.map(|held| {
@@ -392,7 +399,7 @@ fn removals(situation: &Situation, found: &Found<'_, '_>) -> Removals {
         owned: all,
         began,
         absent,
-        quarantined: found.quarantined.keys().map(|file| &**file).collect(),
+        quarantined: scene.quarantined.keys().map(|file| &**file).collect(),
         incomplete: situation.incomplete.as_deref(),
         lost_protected: lost.values().filter(|kept| kept.is_protected).count(),
         empty,
@@ -400,9 +407,10 @@ fn removals(situation: &Situation, found: &Found<'_, '_>) -> Removals {
         lineage: &situation.lineage,
         policy,
     });
-    let is_held = matches!(prune, Prune::Held { .. });
+    let is_held = prune.is_held();
     let lost = lost.into_keys().filter(|_| is_held).cloned().collect();
-    let empty = empty && !situation.commit.allows_prune;
+    let may_be_empty = situation.commit.allows_prune || all == 0 && situation.lineage.is_unused;
+    let empty = empty && !may_be_empty;
     Removals { prune, protected, owned, prune_of, lost, empty }
 }
 
@@ -418,11 +426,7 @@ fn lost(situation: &Situation) -> BTreeMap<&ObjectRef, &Kept> {
     lost
 }
 
-fn plan_removals(situation: &Situation, checked: &Checked<'_>, plan: &mut SyncPlan) {
-    let Checked { absent, quarantined, held_with, manifest_files, .. } = checked;
-    let quarantined = held_with.as_ref().unwrap_or(quarantined);
-    let found = Found { absent, quarantined, manifest_files: *manifest_files };
-    let removals = removals(situation, &found);
+fn plan_removals(situation: &Situation, removals: Removals, plan: &mut SyncPlan) {
     plan.protected = removals.protected;
     plan.empty = removals.empty;
     plan.prune_of = removals.prune_of;
@@ -437,7 +441,7 @@ fn plan_removals(situation: &Situation, checked: &Checked<'_>, plan: &mut SyncPl
     for object in objects {
         let Some(live) = situation.live.get(object) else { continue };
         let over = Over::Revision(live.mod_revision);
-        plan.steps.push(Step { object: object.clone(), act: Act::Delete, over, why: Why::Removed });
+        plan.steps.push(Step { object: object.clone(), act: Act::Delete, over, why: StepReason::Removed });
         plan.owned -= 1;
     }
 }

@@ -88,6 +88,8 @@ pub struct Lineage {
     pub base: Option<String>,
     /// By commit.
     pub relations: BTreeMap<String, Relation>,
+    /// Neither the head nor any commit before it holds a manifest.
+    pub is_unused: bool,
 }
 
 /// The decision.
@@ -105,6 +107,13 @@ pub enum Prune {
         /// Which.
         objects: Vec<ObjectRef>,
     },
+}
+
+impl Prune {
+    /// Removals are held.
+    pub fn is_held(&self) -> bool {
+        matches!(self, Prune::Held { .. })
+    }
 }
 
 /// Why a prune waits.
@@ -150,7 +159,7 @@ impl fmt::Display for Hold {
                 if let more @ 1.. = files.len().saturating_sub(FILES_SHOWN_MAX) {
                     write!(f, " and {more} more")?;
                 }
-                f.write_str(" can't be applied, so what it held is not known; mend it")
+                f.write_str(" can't be applied, so what it held is unknown; fix it")
             }
             Hold::Protected(count) => write!(
                 f,
@@ -247,7 +256,7 @@ mod tests {
     fn lineage(base: Option<(&str, Relation)>, objects: Relation) -> Lineage {
         let mut relations = BTreeMap::from([("c1".to_owned(), objects)]);
         relations.extend(base.map(|(commit, relation)| (commit.to_owned(), relation)));
-        Lineage { base: base.map(|(commit, _)| commit.to_owned()), relations }
+        Lineage { base: base.map(|(commit, _)| commit.to_owned()), relations, is_unused: false }
     }
 
     fn decide(owned: usize, removals: usize, change: impl FnOnce(&mut Evidence<'_>)) -> Prune {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use git2::{Oid, Repository};
 use schema::violation::Violation;
 
-use super::files::{self, InCommit, Known, SourceFolder};
+use super::files::{self, HashedContent, InCommit, SourceFolder};
 use super::load::{self, Manifests};
 use super::prune::Lineage;
 use super::status::short;
@@ -19,6 +19,8 @@ use crate::git::{self, CommitMeta, GitError, Listing, Mirror, ReadError, Relatio
 
 /// More commits than this are not looked up; unknown ones only ever hold a prune.
 const LINEAGE_COMMITS_MAX: usize = 256;
+/// A repository that was never used is a new one: a longer history is taken for one that was.
+const UNUSED_COMMITS_MAX: usize = 256;
 
 /// A commit in memory. Clones are cheap and share what did not change.
 #[derive(Debug, Clone)]
@@ -30,7 +32,9 @@ pub(super) struct Loaded {
     parsed: Manifests,
     /// With the content of the files and secrets that they name.
     pub(super) manifests: Manifests,
-    known: Arc<Known>,
+    /// Neither this commit nor one before it holds a manifest.
+    pub(super) is_unused: bool,
+    known: Arc<HashedContent>,
     /// Why content that the manifests name is not on this disk, if some is not.
     pub(super) unkept: Option<Arc<str>>,
 }
@@ -87,25 +91,27 @@ fn read_keeping(
     let (manifests, count) =
         load::update(&repository, &old_listing.files, &listing.files, &old_manifests).map_err(unread)?;
     let parsed = load::with_passed_over(manifests, &old_listing.notes, &listing.notes);
+    let is_unused = !parsed.values().any(|file| file.is_manifest)
+        && is_unused(&repository, head, folder).map_err(unread)?;
     let told: BTreeSet<&Violation> = old_listing.notes.iter().collect();
     for note in listing.notes.iter().filter(|note| !told.contains(note)) {
         tracing::info!(source = %mirror.config().name, %note, "passed over");
     }
     tracing::debug!(source = %mirror.config().name, commit = short(&commit.id), files = listing.files.len(), parsed = count, "read");
-    let nothing = Known::new();
+    let nothing = HashedContent::new();
     let known = before.map_or(&nothing, |before| &*before.known);
     let mut lookup = InCommit {
         repository: &repository,
         commit: head,
         store,
         before: known,
-        now: Known::new(),
+        now: HashedContent::new(),
         unkept: None,
     };
     let manifests = files::resolve(&parsed, SourceFolder::Is(folder), &mut lookup)
         .map_err(|error| mirror.no_content(error))?;
     let (known, unkept) = (Arc::new(lookup.now), lookup.unkept.map(Arc::from));
-    Ok(Loaded { head, commit: Arc::new(commit), listing, parsed, manifests, known, unkept })
+    Ok(Loaded { head, commit: Arc::new(commit), listing, parsed, manifests, is_unused, known, unkept })
 }
 
 fn had_folder(repository: &Repository, applied: Option<&str>, folder: &str) -> bool {
@@ -126,7 +132,27 @@ pub(super) fn read_lineage(
         let relation = git::relation(&repository, &commit, head).unwrap_or(Relation::Unknown);
         relations.insert(commit, relation);
     }
-    Ok(Lineage { base, relations })
+    Ok(Lineage { base, relations, is_unused: false })
+}
+
+/// Whether no commit up to `head` holds a manifest below `folder`. Of a history that is too long to be looked
+/// at, this is not known, and so not said.
+fn is_unused(repository: &Repository, head: Oid, folder: &str) -> Result<bool, ReadError> {
+    let mut walk = repository.revwalk()?;
+    walk.push(head)?;
+    let (mut listing, mut manifests) = (Listing::default(), Manifests::new());
+    for (number, commit) in walk.enumerate() {
+        if number == UNUSED_COMMITS_MAX {
+            return Ok(false);
+        }
+        let next = git::list(repository, commit?, folder, &listing)?.unwrap_or_default();
+        (manifests, _) = load::update(repository, &listing.files, &next.files, &manifests)?;
+        listing = next;
+        if manifests.values().any(|file| file.is_manifest) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Looks at a source that has no mirror yet, so that a wrong address, branch, folder or login

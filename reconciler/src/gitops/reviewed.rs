@@ -79,7 +79,7 @@ pub(super) fn record(
         Ok(line) => line,
         Err(why) => return Ok(unknown(why)),
     };
-    let Seen { other_trailer, own, open } = look(mirror, source, &repository, loaded, &line)?;
+    let CommitFindings { other_trailer, own, open } = look(mirror, source, &repository, loaded, &line)?;
     if let Some(why) = own {
         return Ok(PlanRecord { hash, reviewed: None, matches: Some(false), why });
     }
@@ -95,7 +95,7 @@ pub(super) fn record(
     }
     let reviewed = other_trailer.clone().or(trailer.filter(|_| line.len() == 1)).or(Some(git_hash));
     if !is_all && (began_before(source, loaded, begun) || planned.is_rest_of(&from_git, &begun.live)) {
-        let why = "a part of it was already so when this run of the reconciler first saw it".to_owned();
+        let why = "a part of it was already applied when this run of the reconciler first saw it".to_owned();
         return Ok(PlanRecord { hash, reviewed, matches: None, why });
     }
     let since = (line.len() > 1).then_some(applied);
@@ -105,7 +105,7 @@ pub(super) fn record(
 
 /// What the commits themselves say.
 #[derive(Default)]
-struct Seen {
+struct CommitFindings {
     /// Of another plan than its commit's.
     other_trailer: Option<String>,
     /// What a merge commit holds that nobody reviewed.
@@ -120,7 +120,7 @@ fn look(
     repository: &Repository,
     loaded: &Loaded,
     line: &[FirstParent],
-) -> Result<Seen, GitError> {
+) -> Result<CommitFindings, GitError> {
     let files = loaded.manifests.values().flat_map(|file| &file.documents);
     let folder = match mirror.config().path.as_str() {
         // What its objects are made of may be anywhere.
@@ -128,7 +128,7 @@ fn look(
         "." => "",
         folder => folder,
     };
-    let mut seen = Seen::default();
+    let mut seen = CommitFindings::default();
     for step in line {
         match (&step.trailer, step.is_merge) {
             (None, true) => match own_changes(repository, step.commit, folder) {
@@ -282,7 +282,11 @@ fn between(mirror: &Mirror, source: &str, before: Oid, after: &Loaded) -> Result
         source: source.to_owned(),
         commit: Arc::clone(&after.commit),
         manifests: truncated::marked(&mirror.open()?, after.head, &after.manifests, Some(&before), &homes),
-        lineage: Lineage { base: Some(before.clone()), relations: [(before, Relation::Related)].into() },
+        lineage: Lineage {
+            base: Some(before.clone()),
+            relations: [(before, Relation::Related)].into(),
+            is_unused: false,
+        },
         live,
         malformed: std::collections::BTreeSet::new(),
         held: None,

@@ -5,7 +5,8 @@
 //! of a password needs to know that it changes, not to what.
 
 use schema::secrets::{
-    holds_secret, is_plain_value, is_secret_flag, is_secret_name, is_secret_text, is_wordy_field, masked,
+    holds_secret, is_plain_text, is_plain_value, is_secret_flag, is_secret_name, is_secret_text,
+    is_wordy_field,
 };
 use serde_json::{Map, Value};
 
@@ -17,7 +18,7 @@ pub const HIDDEN: &str = "(hidden)";
 pub enum Place {
     /// What does not look like a secret.
     Open,
-    /// Of its words those that are plainly none: a command, a note.
+    /// A text of which all words are plainly none: a command, a note.
     Words,
     /// Nothing.
     Secret,
@@ -53,7 +54,7 @@ impl Place {
     pub fn shown(self, value: &Value) -> Value {
         match value {
             Value::String(text) if self == Self::Secret || is_secret_text(text) => Value::from(HIDDEN),
-            Value::String(text) if self == Self::Words => Value::from(masked(text, HIDDEN)),
+            Value::String(text) if self == Self::Words && !is_plain_text(text) => Value::from(HIDDEN),
             Value::Number(_) | Value::Bool(_) if self == Self::Secret => Value::from(HIDDEN),
             Value::Array(list) => {
                 let items = list.iter().enumerate();

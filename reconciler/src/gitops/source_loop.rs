@@ -30,8 +30,9 @@ use super::check::homes_in_question;
 use super::gate::gate;
 use super::head::Head;
 use super::history;
-use super::memory::Memory;
+use super::owned_record::OwnedRecord;
 use super::plan::{self, HeldOf, Situation, SyncPlan};
+use super::prune::Lineage;
 use super::read::Loaded;
 use super::record::{Place, RecordError, tell, tell_overdue, tell_unkept};
 use super::reviewed::Planned;
@@ -48,7 +49,7 @@ const AFTER_CONFLICT: Duration = Duration::from_millis(200);
 pub struct SourceLoop {
     config: Arc<SourceConfig>,
     head: Head,
-    memory: Memory,
+    owned: OwnedRecord,
     store: SharedStore,
     snapshot: SnapshotReader,
     fence: FenceReader,
@@ -149,12 +150,12 @@ impl SourceLoop {
     ) -> Self {
         let config = Arc::new(config);
         let head = Head::new(Arc::clone(&config), &state_dir);
-        let memory = Memory::new(&state_dir, &config.name);
+        let owned = OwnedRecord::new(&state_dir, &config.name);
         let events = events.reporting_as("gitops");
         Self {
             config,
             head,
-            memory,
+            owned,
             store,
             snapshot,
             fence,
@@ -242,18 +243,19 @@ impl SourceLoop {
         let source = &self.config.name;
         let homes = homes_in_question(source, &loaded.manifests, &snapshot.objects);
         let mut commits = truncated::commits(&homes);
-        commits.extend(self.memory.lost.values().map(|kept| kept.commit.clone()));
+        commits.extend(self.owned.lost.values().map(|kept| kept.commit.clone()));
         let base = history::base(&snapshot.revisions, source);
-        let base = base.or_else(|| self.memory.base.clone().filter(|_| !self.memory.lost.is_empty()));
+        let base = base.or_else(|| self.owned.base.clone().filter(|_| !self.owned.lost.is_empty()));
         let whole = history::whole(&snapshot.revisions, source);
         let homes = truncated::with_siblings(homes, source, &snapshot.objects);
         let manifests = self.head.manifests(loaded, whole, homes).await?;
         let lineage = self.head.lineage(loaded, base, commits).await?;
+        let lineage = Lineage { is_unused: loaded.is_unused, ..lineage };
         let status = snapshot.sources.get(source);
         let held = status.and_then(|status| status.value.held_prune.as_ref());
         let held = held.map(|held| HeldOf { owned: held.owned, since: held.since });
         // Revisions of an etcd that was lost say nothing of this one.
-        let recalled = self.memory.held_of.filter(|_| !self.memory.lost.is_empty());
+        let recalled = self.owned.held_of.filter(|_| !self.owned.lost.is_empty());
         let recalled = recalled.map(|owned| HeldOf { owned, since: 0 });
         Ok(Some(Situation {
             source: source.clone(),
@@ -264,7 +266,7 @@ impl SourceLoop {
             lineage,
             held: held.or(recalled),
             revision: snapshot.revision,
-            lost: self.memory.lost.clone(),
+            lost: self.owned.lost.clone(),
             service_cidr: self.service_cidr,
             incomplete,
         }))
@@ -323,7 +325,7 @@ impl Loop for SourceLoop {
             let is_new = !snapshot.sources.contains_key(&self.config.name);
             // With no commit in memory nothing is planned, and why is told as the remote's problem.
             if self.head.loaded().is_some() {
-                let recalled = self.memory.recall(is_new, &snapshot.objects).await;
+                let recalled = self.owned.recall(is_new, &snapshot.objects).await;
                 recalled.map_err(|error| LoopError::new("cannot read what the source owned", error))?;
             }
             let incomplete = problem.as_ref().map(|problem| problem.message.clone());
@@ -362,8 +364,8 @@ impl Loop for SourceLoop {
             let steps = apply::summary(&plan.steps);
             tracing::info!(source = %self.config.name, commit = short(&loaded.commit.id), ?steps, "applying");
         }
-        if let Err(error) = self.memory.keep(situation, &plan).await {
-            let applied = Applied { stopped: Some(Stopped::Memory(error)), ..Applied::default() };
+        if let Err(error) = self.owned.keep(situation, &plan).await {
+            let applied = Applied { stopped: Some(Stopped::OwnedRecord(error)), ..Applied::default() };
             return Outcome { plan: Some(plan), ahead: None, applied };
         }
         let previous = observed.before(&self.config.name).map(|(status, _)| status);

@@ -151,7 +151,7 @@ fn refused(run: &Run<'_>) -> Option<Problem> {
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let message = format!(
         "nothing of commit {} is applied, because the source is strict and {} file(s) can't be applied: \
-         {shown}{more}; mend them in a new commit",
+         {shown}{more}; fix them in a new commit",
         short(&commit.id),
         files.len(),
     );

@@ -56,3 +56,18 @@ pub struct List<T> {
 pub fn short(commit: &str) -> &str {
     commit.get(..7).unwrap_or(commit)
 }
+
+/// How objects of a kind are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KindPage {
+    /// Pods as they are.
+    Pod,
+    /// Nodes as they are.
+    Node,
+    /// Services with what is behind them.
+    Service,
+    /// Hosts with their paths.
+    Host,
+    /// Any object with what Git says of it.
+    Object,
+}

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use schema::kinds::node::NodeStatus;
-use schema::kinds::{Health, Kind, Resource};
+use schema::health::health;
+use schema::kinds::{Health, Kind};
 use schema::meta::{NamespacedName, ObjectRef, StringMap};
 use schema::object::Object;
 use schema::snapshot::Snapshot;
@@ -153,12 +153,8 @@ impl<'a> Context<'a> {
     fn row(&self, id: &ObjectRef, object: &Object) -> ObjectView {
         let from = &object.provenance;
         let since = self.applied_at.get(from.commit.as_str());
-        let health = self.health(id, object);
-        let note = match &health {
-            Health::Progressing { why } | Health::Degraded { why } | Health::Unknown { why } => why.clone(),
-            Health::NotRun => "stored; this version does not run the kind yet".to_owned(),
-            Health::Healthy => String::new(),
-        };
+        let health = health(self.snapshot, object);
+        let note = self.note(id, &health);
         ObjectView {
             kind: id.kind,
             namespace: id.namespace.clone(),
@@ -175,32 +171,16 @@ impl<'a> Context<'a> {
         }
     }
 
-    fn health(&self, id: &ObjectRef, object: &Object) -> Health {
-        match &object.resource {
-            Resource::Pod(_) => {}
-            Resource::Cluster(_) => return Health::Healthy,
-            Resource::Service(spec) => {
-                let record = self.snapshot.services.get(&NamespacedName::new(&id.namespace, &id.name));
-                return spec.health(&record.map(|found| found.value.status()).unwrap_or_default());
-            }
-            Resource::Dns(spec) => {
-                let record = self.snapshot.routes.get(&NamespacedName::new(&id.namespace, &id.name));
-                return spec.health(&record.map(|found| found.value.status()).unwrap_or_default());
-            }
-            // No heartbeat, no record: all that there is of the node is its manifest.
-            Resource::Node(node) if !self.snapshot.nodes.contains_key(&id.name) => {
-                return node.health(&NodeStatus::default());
-            }
-            _ => return Health::NotRun,
-        }
-        let pod = NamespacedName::new(&id.namespace, &id.name);
-        let Some(view) = self.pods.get(&pod) else {
-            return Health::Progressing { why: "its pod is not made yet".to_owned() };
-        };
-        match (view.is_ready || view.status == "Completed", view.why.is_empty()) {
-            (true, _) => Health::Healthy,
-            (false, true) => Health::Progressing { why: view.status.clone() },
-            (false, false) => Health::Degraded { why: format!("{}: {}", view.status, view.why) },
+    /// Why the object is not well. A pod's own row says more than its health.
+    fn note(&self, id: &ObjectRef, health: &Health) -> String {
+        let pod =
+            self.pods.get(&NamespacedName::new(&id.namespace, &id.name)).filter(|_| id.kind == Kind::Pod);
+        match (health, pod) {
+            (Health::Healthy, _) => String::new(),
+            (Health::NotRun, _) => "stored; this version does not run the kind yet".to_owned(),
+            (_, Some(pod)) if pod.why.is_empty() => pod.status.clone(),
+            (_, Some(pod)) => format!("{}: {}", pod.status, pod.why),
+            (_, None) => health.why().unwrap_or_default().to_owned(),
         }
     }
 }

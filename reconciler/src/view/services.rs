@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use jiff::Timestamp;
+use schema::health::health;
 use schema::kinds::pod::Protocol;
 use schema::kinds::service::ServiceSpec;
 use schema::kinds::{Health, Kind, Resource};
 use schema::meta::{NamespacedName, ObjectRef, StringMap};
-use schema::records::{LeftOut, RouteRecord, RulesStatus, ServiceRecord};
+use schema::records::{LeftOut, RulesStatus};
 use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
@@ -262,7 +263,7 @@ pub fn routes(snapshot: &Snapshot, which: &ServiceSelection<'_>, now: Timestamp)
         let record =
             snapshot.routes.get(&NamespacedName::new(&id.namespace, &id.name)).map(|found| &found.value);
         let paths = record.map(|record| record.paths.as_slice()).unwrap_or_default();
-        let (health, note) = words(&spec.health(&record.map(RouteRecord::status).unwrap_or_default()));
+        let (health, note) = words(&health(snapshot, object));
         all.push(RouteView {
             namespace: id.namespace.clone(),
             name: id.name.clone(),
@@ -316,7 +317,7 @@ fn row(
         Some(node_port) => format!("{}:{node_port}/{}", port.port, word(port.protocol)),
         None => format!("{}/{}", port.port, word(port.protocol)),
     });
-    let (health, note) = words(&spec.health(&record.map(ServiceRecord::status).unwrap_or_default()));
+    let (health, note) = words(&health(snapshot, object));
     let external_name = spec.alias_of().unwrap_or_default().to_owned();
     ServiceView {
         namespace: id.namespace.clone(),
@@ -343,10 +344,7 @@ fn word(protocol: Protocol) -> &'static str {
 }
 
 fn words(health: &Health) -> (String, String) {
-    let note = match health {
-        Health::Progressing { why } | Health::Degraded { why } | Health::Unknown { why } => why.clone(),
-        Health::Healthy | Health::NotRun => String::new(),
-    };
+    let note = health.why().unwrap_or_default().to_owned();
     (health.to_string(), note)
 }
 

@@ -27,6 +27,10 @@ pub struct SourceView {
     pub problems: Vec<String>,
 }
 
+/// What to do about a source that has no objects.
+const EMPTY_HINT: &str =
+    "the repository holds no manifest yet: push one, for example the files of sample-repo/apps";
+
 /// One applied commit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -125,5 +129,23 @@ fn problems(status: &SourceStatus) -> Vec<String> {
     if lines.is_empty() && status.state == SourceState::Pending {
         lines.push("nothing is fetched yet".to_owned());
     }
+    if status.state == SourceState::Synced && status.objects == 0 {
+        lines.push(EMPTY_HINT.to_owned());
+    }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::testing::source;
+
+    #[test]
+    fn a_source_without_objects_says_what_to_push() {
+        let mut status = source("c1", "c1", 1);
+        status.objects = 0;
+        assert_eq!(problems(&status), [EMPTY_HINT]);
+        status.objects = 1;
+        assert_eq!(problems(&status), Vec::<String>::new());
+    }
 }

@@ -6,9 +6,9 @@
 //! every node that is alive. Failed: this can't come true without a change.
 
 use jiff::Timestamp;
+use schema::health::{health, trouble, unsteady};
 use schema::keys::prefix;
-use schema::kinds::Kind;
-use schema::kinds::pod::{PodPhase, PodStatus};
+use schema::kinds::{Health, Kind};
 use schema::meta::NamespacedName;
 use schema::object::Object;
 use schema::records::{Revision, SourceErrorKind, SourceStatus, Verdict};
@@ -17,9 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use super::index::Index;
 use super::pods::row;
+use super::services::unprogrammed;
 use super::short;
-
-mod network;
 
 /// Fewest digits by which a commit can be named.
 const COMMIT_DIGITS_MIN: usize = 7;
@@ -52,7 +51,7 @@ pub fn wait_state(snapshot: &Snapshot, commit: Option<&str>, now: Timestamp) -> 
         return waiting("the reconciler has not read etcd yet");
     }
     if snapshot.sources.is_empty() {
-        return waiting("no source is there yet; start a reconciler with --repo");
+        return waiting("there is no source yet; start a reconciler with --repo");
     }
     let all = || snapshot.sources.values().map(|source| &source.value);
     let mut targets: Vec<Target<'_>> =
@@ -245,8 +244,12 @@ fn judge(snapshot: &Snapshot, targets: &[Target<'_>], now: Timestamp) -> WaitSta
     // Pods first: what is wrong with one says why a service has none.
     let pods = owned().filter(|object| object.kind() == Kind::Pod);
     let unwell = pods.map(|pod| bare_pod(&index, pod, now)).find(|state| !state.healthy);
-    let unwell =
-        unwell.or_else(|| owned().find_map(|object| network::awaited(snapshot, object)).map(waiting));
+    let unwell = unwell.or_else(|| {
+        owned()
+            .filter(|object| object.kind() != Kind::Pod)
+            .find_map(|object| awaited(snapshot, object))
+            .map(waiting)
+    });
     let unwell = unwell.or_else(|| still_there(&index));
     unwell.unwrap_or(WaitState { healthy: true, ..WaitState::default() })
 }
@@ -267,23 +270,25 @@ fn bare_pod(index: &Index<'_>, object: &Object, now: Timestamp) -> WaitState {
         ));
     }
     let row = row(index, pod, Timestamp::UNIX_EPOCH);
-    // `is_ready` and the phase speak of the wanted uid only, on a node that is alive.
-    let unsteady =
-        row.node.as_deref().and_then(|node| index.status(pod, node)?.unsteady(&instance.value.spec, now));
-    if row.is_ready
-        && let Some(unsteady) = unsteady
-    {
-        return waiting(format!("pod {pod}: {unsteady}"));
+    let why = || format!("pod {pod}: {}: {}", row.status, row.why);
+    match health(index.snapshot, object) {
+        Health::Healthy => match unsteady(index.snapshot, object, now) {
+            Some(unsteady) => waiting(format!("pod {pod}: {unsteady}")),
+            None => WaitState { healthy: true, ..WaitState::default() },
+        },
+        Health::Degraded { .. } => failed(why()),
+        Health::Progressing { .. } | Health::Unknown { .. } | Health::NotRun => waiting(why()),
     }
-    let why = format!("pod {pod}: {}: {}", row.status, row.why);
-    if row.status == PodStatus::TERMINATING {
-        // Wanted again before its node has taken it away: it runs anew.
-        return waiting(why);
-    }
-    if row.is_ready || row.phase == PodPhase::Succeeded {
-        return WaitState { healthy: true, ..WaitState::default() };
-    }
-    if row.phase == PodPhase::Failed { failed(why) } else { waiting(why) }
+}
+
+/// What an object that is no pod waits for; none if it is well, on all nodes too. Nothing of it fails for good: a
+/// service may come with another source.
+fn awaited(snapshot: &Snapshot, object: &Object) -> Option<String> {
+    let id = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
+    // A host has no rules of its own.
+    let on_nodes = || unprogrammed(snapshot, &id).filter(|_| object.kind() == Kind::Service);
+    let why = trouble(snapshot, object).or_else(on_nodes)?;
+    Some(format!("{} {id}: {why}", object.kind().as_str().to_lowercase()))
 }
 
 /// A pod that is no longer wanted, on a node that is alive.

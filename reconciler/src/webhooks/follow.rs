@@ -67,15 +67,15 @@ impl Follower {
                         decide::answered(&waiting, &snapshot, &target.source, look).collect();
                     if !answered.is_empty() && *said != Some(look.began) {
                         match self.commit_after(target, look).await {
-                            Seen::Commit(commit) => {
+                            RunResult::Commit(commit) => {
                                 again |= !self.answer(&snapshot, fence, look, &commit, &answered).await;
                             }
-                            Seen::Nothing => *said = Some(look.began),
-                            Seen::Half => {
+                            RunResult::Nothing => *said = Some(look.began),
+                            RunResult::Half => {
                                 *said = Some(look.began);
                                 target.nudge.nudge();
                             }
-                            Seen::NotNow => again = true,
+                            RunResult::NotNow => again = true,
                         }
                     }
                 }
@@ -109,7 +109,7 @@ fn is_same(before: &Snapshot, now: &Snapshot) -> bool {
 }
 
 /// What a run saw of the repository.
-enum Seen {
+enum RunResult {
     /// All of it; this commit is applied since.
     Commit(Option<String>),
     /// Nothing, the status says why.
@@ -122,17 +122,17 @@ enum Seen {
 
 impl Follower {
     /// From etcd: the snapshot may not have what the run has just written.
-    async fn commit_after(&self, target: &SourceTarget, look: Look) -> Seen {
+    async fn commit_after(&self, target: &SourceTarget, look: Look) -> RunResult {
         let status = match self.store.get(&Key::Source(target.source.clone()).to_string()).await {
             Ok(status) => status.and_then(|status| decode::<SourceStatus>(&status.value).ok()),
-            Err(_) => return Seen::NotNow,
+            Err(_) => return RunResult::NotNow,
         };
         match status {
             Some(status) if status.error.is_none() => {
                 let noted = status.applied_at.is_some_and(|at| at >= look.began);
-                if look.wrote && !noted { Seen::Half } else { Seen::Commit(status.applied_commit) }
+                if look.wrote && !noted { RunResult::Half } else { RunResult::Commit(status.applied_commit) }
             }
-            _ => Seen::Nothing,
+            _ => RunResult::Nothing,
         }
     }
 

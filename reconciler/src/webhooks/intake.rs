@@ -137,7 +137,7 @@ impl Intake {
                 } else {
                     Outcome::Ignored
                 };
-                let note = format!("{error}; this reconciler looks all the same, if it leads");
+                let note = format!("{error}; this reconciler looks anyway if it leads");
                 Receipt { delivery: new.id.clone(), outcome, note: Some(note) }
             }
         };

@@ -44,7 +44,7 @@ async fn with_kinds() -> String {
     for document in loaded.documents {
         let (source, commit, author) = ("main".to_owned(), C2.to_owned(), "Ada <a@b>".to_owned());
         let from = Provenance { source, commit, author, file: "shop.yaml".to_owned(), line: document.line };
-        let object = document.object.into_object(from, 1);
+        let object = Arc::unwrap_or_clone(document.object).into_object(from, 1);
         let key = Key::Object(object.reference()).to_string();
         put(&mut snapshot, key.strip_prefix("/minik8s/").unwrap(), &serde_json::to_value(&object).unwrap());
     }

@@ -165,7 +165,7 @@ async fn wrong_usage_is_one_line_and_code_2() {
     for (arguments, line) in [
         (
             &["get", "podz"][..],
-            "minik8s: invalid value 'podz' for '<KIND>': no kind is called so; did you mean 'pods'?\n",
+            "minik8s: invalid value 'podz' for '<KIND>': unknown kind `podz`; did you mean `pods`?\n",
         ),
         (&["describe", "pod"], "minik8s: a name is missing; write pod/NAME\n"),
         (&["get", "pod/a", "b"], "minik8s: two names are given; leave out b\n"),
@@ -191,7 +191,7 @@ async fn all_mistakes_of_a_list_of_sources_are_told_before_anything_is_started()
     let [file, state] = [&file, &state].map(|path| path.to_str().unwrap());
     let lines = format!(
         "minik8s: --sources {file}:1: source `apps`: has no `repo`; add repo: …\n\
-         minik8s: --sources {file}:2: source `apps`: no field is called `rpo`; did you mean `repo`?\n\
+         minik8s: --sources {file}:2: source `apps`: unknown field `rpo`; did you mean `repo`?\n\
          minik8s: --sources {file}:5: source `base`: poll: `1` is no time; write a number with ms, s, m or h, for \
          example 5s\n"
     );

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use super::*;
 use crate::control::Nudge;
 
-/// Tells of each run, and does in each what the script says; the last line repeats.
+/// Reports each run, and does in each what the script says; the last line repeats.
 struct Scripted {
     runs: mpsc::UnboundedSender<Instant>,
     finished: Arc<AtomicU32>,
@@ -235,7 +235,7 @@ async fn what_is_not_ready_is_looked_at_again_soon() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_run_tells_the_whole_error() {
+async fn the_last_run_has_the_whole_error() {
     let mut rig = start(vec![Do::Fail], NO_TIME);
     rig.last.changed().await.unwrap();
     let last = rig.last.borrow().clone().unwrap();

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_error_of_a_critical_task_is_told_with_its_cause() {
+    async fn the_error_of_a_critical_task_is_reported_with_its_cause() {
         let mut tasks = Tasks::new();
         add_patient(&mut tasks, "patient");
         let cause = std::io::Error::other("address in use");
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_panic_while_draining_is_told() {
+    async fn a_panic_while_draining_is_reported() {
         let mut tasks = Tasks::new();
         let token = tasks.token();
         tasks.spawn_critical("late", async move {

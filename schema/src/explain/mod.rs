@@ -18,11 +18,11 @@ use crate::manifest::nearest::{list, nearest};
 use fields::{Field, Shape};
 use tree::{tree, wrapped};
 
-/// Nothing is called so.
+/// Nothing has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExplainError {
     /// No kind.
-    #[error("no kind is called `{word}`; {help}")]
+    #[error("unknown kind `{word}`; {help}")]
     Kind {
         /// What was asked for.
         word: String,
@@ -49,30 +49,10 @@ pub enum ExplainError {
     },
 }
 
-/// The kind's short name, as in kubectl where it has the kind.
-pub fn short_name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Cluster => "cluster",
-        Kind::Node => "no",
-        Kind::Function => "fn",
-        Kind::Service => "svc",
-        Kind::Pod => "po",
-        Kind::ReplicaSet => "rs",
-        Kind::HorizontalPodAutoscaler => "hpa",
-        Kind::Dns => "dns",
-        Kind::Workflow => "wf",
-        Kind::Job => "job",
-    }
-}
-
 /// The kind that a person means: by name, short name or plural, in any case.
 pub fn kind_named(word: &str) -> Result<Kind, ExplainError> {
     let typed = word.to_ascii_lowercase();
-    let names = |kind: Kind| {
-        let name = kind.as_str().to_ascii_lowercase();
-        [format!("{name}s"), format!("{name}es"), name, short_name(kind).to_owned()]
-    };
-    if let Some(kind) = Kind::ALL.into_iter().find(|kind| names(*kind).contains(&typed)) {
+    if let Some(kind) = Kind::ALL.into_iter().find(|kind| kind.names().any(|name| name == typed)) {
         return Ok(kind);
     }
     let all = || Kind::ALL.into_iter().map(Kind::as_str);

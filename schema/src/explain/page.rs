@@ -5,15 +5,15 @@ use std::fmt::Write as _;
 
 use serde_json::Value as Json;
 
+use super::described;
 use super::fields::Shape;
-use super::{described, short_name};
 use crate::kinds::Kind;
 use crate::manifest::json_schema;
 
 const HEAD: &str = "# Manifests
 
 Made from the Rust types in `schema/src/kinds/` by `schema/tests/published.rs`; `MINIK8S_UPDATE=1 cargo test
--p minik8s-schema --test published` writes it anew. The same on a terminal: `minik8s explain pod.spec.containers`.
+-p minik8s-schema --test published` rewrites it. The same on a terminal: `minik8s explain pod.spec.containers`.
 
 A manifest is a YAML or JSON file of the repository; several documents in a YAML file are separated by `---`.
 Pod, ReplicaSet, Service and HorizontalPodAutoscaler are written as for Kubernetes. Fields that are not below are
@@ -49,7 +49,7 @@ pub fn manifests_page() -> String {
             page,
             "| [{kind}](#{}) | `{}` | `{}` | {what} |",
             kind.as_str().to_lowercase(),
-            short_name(kind),
+            kind.short_name(),
             kind.api_version()
         );
     }

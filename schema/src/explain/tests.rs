@@ -29,7 +29,7 @@ fn kinds_are_known_by_name_short_name_and_plural_in_any_case() {
 
 #[test]
 fn an_unknown_word_is_answered_with_the_nearest() {
-    assert_eq!(why("pdo.spec"), "no kind is called `pdo`; did you mean `pod`?");
+    assert_eq!(why("pdo.spec"), "unknown kind `pdo`; did you mean `pod`?");
     assert_eq!(why("pod.spec.contaners"), "`pod.spec` has no field `contaners`; did you mean `containers`?");
     assert!(why("deployment").contains("kinds are `Cluster`, `Node`"), "{}", why("deployment"));
     assert!(why("pod.spec.xyzzy").contains("known: `containers`"), "{}", why("pod.spec.xyzzy"));

@@ -29,6 +29,16 @@ pub enum Health {
     NotRun,
 }
 
+impl Health {
+    /// Why the object is not simply well.
+    pub fn why(&self) -> Option<&str> {
+        match self {
+            Health::Healthy | Health::NotRun => None,
+            Health::Progressing { why } | Health::Degraded { why } | Health::Unknown { why } => Some(why),
+        }
+    }
+}
+
 impl fmt::Display for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -1,4 +1,5 @@
-//! The kinds a manifest may have, one file each: spec, defaults, `validate()`, `health()`.
+//! The kinds a manifest may have, a folder each. What a kind says of itself is in its `descriptor.rs`; the list
+//! below, once for all, makes of that the enums and whatever asks an object of any kind.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,14 +8,21 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use exclusive::ExclusiveUse;
+use links::Reference;
+
+use crate::files::Wish;
+use crate::meta::ObjectMeta;
 use crate::violation::OwnedStep;
 
 pub mod cluster;
 pub mod dns;
+pub mod exclusive;
 pub mod function;
 pub mod health;
 pub mod horizontal_pod_autoscaler;
 pub mod job;
+pub mod links;
 pub mod metadata;
 pub mod names;
 pub mod node;
@@ -26,121 +34,50 @@ mod spec;
 pub mod workflow;
 
 pub use health::Health;
-pub use spec::{KindSpec, field_path};
+use spec::OWN_OLDER_API_VERSIONS;
+pub(crate) use spec::Older;
+pub use spec::{Descriptor, KindSpec, Links, NameForm, OWN_API_VERSION, PodOf, field_path, indexed};
 
-/// Every kind of the design. Orders as objects are applied; removals go in reverse.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-pub enum Kind {
-    /// Cluster-wide settings; at most one object.
-    Cluster,
-    /// Labels, taints and cordon for a node that an agent registered.
-    Node,
-    /// A Python or container function.
-    Function,
-    /// A stable address in front of pods.
-    Service,
-    /// A group of containers on one node.
-    Pod,
-    /// A number of equal pods.
-    ReplicaSet,
-    /// Scales a workload by its use.
-    HorizontalPodAutoscaler,
-    /// Host and paths to services.
-    Dns,
-    /// A state machine over functions.
-    Workflow,
-    /// A Slurm job.
-    Job,
-}
-
-impl Kind {
-    /// All kinds, in the order in which they are applied.
-    pub const ALL: [Kind; 10] = [
-        Kind::Cluster,
-        Kind::Node,
-        Kind::Function,
-        Kind::Service,
-        Kind::Pod,
-        Kind::ReplicaSet,
-        Kind::HorizontalPodAutoscaler,
-        Kind::Dns,
-        Kind::Workflow,
-        Kind::Job,
-    ];
-
-    /// The word in manifests and in keys.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Kind::Cluster => "Cluster",
-            Kind::Node => "Node",
-            Kind::Function => "Function",
-            Kind::Service => "Service",
-            Kind::Pod => "Pod",
-            Kind::ReplicaSet => "ReplicaSet",
-            Kind::HorizontalPodAutoscaler => "HorizontalPodAutoscaler",
-            Kind::Dns => "Dns",
-            Kind::Workflow => "Workflow",
-            Kind::Job => "Job",
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident $module:ident::$spec:ident,)*) => {
+        /// Every kind of the design. Orders as objects are applied; removals go in reverse.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+        pub enum Kind {
+            $($(#[$doc])* $kind,)*
         }
-    }
-}
 
-/// `apiVersion` of the kinds that Kubernetes does not have.
-pub const OWN_API_VERSION: &str = "minik8s.io/v1";
+        impl Kind {
+            /// All kinds, in the order in which they are applied.
+            pub const ALL: [Kind; [$(Kind::$kind),*].len()] = [$(Kind::$kind),*];
 
-impl Kind {
-    /// The `apiVersion` that an object of this kind carries, as Kubernetes spells it where it has the kind.
-    pub fn api_version(self) -> &'static str {
-        match self {
-            Kind::Pod | Kind::Service | Kind::Node => "v1",
-            Kind::ReplicaSet => "apps/v1",
-            Kind::HorizontalPodAutoscaler => "autoscaling/v2",
-            Kind::Cluster | Kind::Function | Kind::Dns | Kind::Workflow | Kind::Job => OWN_API_VERSION,
+            /// The word in manifests and in keys.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Kind::$kind => stringify!($kind),)*
+                }
+            }
+
+            /// What all objects of the kind have in common.
+            pub fn descriptor(self) -> &'static Descriptor {
+                match self {
+                    $(Kind::$kind => const { &<$module::$spec as KindSpec>::DESCRIPTOR },)*
+                }
+            }
+
+            /// Does with the kind's type what `of` does with any.
+            pub(crate) fn visit<V: SpecVisitor>(self, visitor: V) -> V::Output {
+                match self {
+                    $(Kind::$kind => visitor.visit::<$module::$spec>(|spec| Resource::$kind(Arc::new(spec))),)*
+                }
+            }
         }
-    }
 
-    /// Whether this version acts on objects of this kind; the others are checked and stored. The settings of
-    /// a Cluster are in force or not one by one, and its manifest is told which are not.
-    pub fn is_run(self) -> bool {
-        matches!(self, Kind::Pod | Kind::Service | Kind::Dns | Kind::Cluster)
-    }
-
-    /// Objects of this kind belong to no namespace; they lie under [`crate::meta::DEFAULT_NAMESPACE`].
-    pub fn is_cluster_scoped(self) -> bool {
-        matches!(self, Kind::Cluster | Kind::Node)
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// The text is no kind.
-#[derive(Debug, thiserror::Error)]
-#[error("no kind is called {0}")]
-pub struct UnknownKind(pub String);
-
-impl FromStr for Kind {
-    type Err = UnknownKind;
-
-    fn from_str(text: &str) -> Result<Self, UnknownKind> {
-        Kind::ALL.into_iter().find(|k| k.as_str() == text).ok_or_else(|| UnknownKind(text.to_owned()))
-    }
-}
-
-macro_rules! resources {
-    ($($kind:ident $module:ident $spec:ident $doc:literal)*) => {
-        /// A kind with its spec, written as the two fields `kind` and `spec`. Boxed, so that the largest
+        /// A kind with its spec, written as the two fields `kind` and `spec`. Shared, so that the largest
         /// spec does not make them all large.
         #[derive(Debug, Clone, Serialize, Deserialize)]
         #[serde(tag = "kind", content = "spec")]
         pub enum Resource {
-            $(
-                #[doc = $doc]
-                $kind(Arc<$module::$spec>),
-            )*
+            $($(#[$doc])* $kind(Arc<$module::$spec>),)*
         }
 
         impl PartialEq for Resource {
@@ -163,10 +100,46 @@ macro_rules! resources {
                 }
             }
 
-            /// Paths whose lines the checks across objects need; see [`KindSpec::places`].
-            pub fn places(&self) -> Vec<Vec<OwnedStep>> {
+            /// What runs of it is stopped and started anew as `after` says; see [`KindSpec::is_replaced_by`].
+            pub fn is_replaced_by(&self, after: &Self) -> bool {
+                match (self, after) {
+                    $((Resource::$kind(before), Resource::$kind(after)) => before.is_replaced_by(after),)*
+                    _ => false,
+                }
+            }
+
+            /// See [`Links::references`].
+            pub fn references(&self, metadata: &ObjectMeta) -> Vec<Reference<'_>> {
                 match self {
-                    $(Resource::$kind(spec) => spec.places(),)*
+                    $(Resource::$kind(spec) => ($module::$spec::LINKS.references)(spec, metadata),)*
+                }
+            }
+
+            /// See [`Links::exclusives`].
+            pub fn exclusives(&self, metadata: &ObjectMeta) -> Vec<ExclusiveUse> {
+                match self {
+                    $(Resource::$kind(spec) => ($module::$spec::LINKS.exclusives)(spec, metadata),)*
+                }
+            }
+
+            /// See [`Links::files`].
+            pub fn files(&self) -> Vec<Wish> {
+                match self {
+                    $(Resource::$kind(spec) => ($module::$spec::LINKS.files)(spec),)*
+                }
+            }
+
+            /// See [`Links::further_places`].
+            pub fn further_places(&self) -> Vec<Vec<OwnedStep>> {
+                match self {
+                    $(Resource::$kind(spec) => ($module::$spec::LINKS.further_places)(spec),)*
+                }
+            }
+
+            /// See [`Links::pod`].
+            pub fn pod<'a>(&'a self, metadata: &'a ObjectMeta) -> Option<PodOf<'a>> {
+                match self {
+                    $(Resource::$kind(spec) => ($module::$spec::LINKS.pod)(spec, metadata),)*
                 }
             }
         }
@@ -181,15 +154,111 @@ macro_rules! resources {
     };
 }
 
-resources! {
-    Cluster cluster ClusterSpec "Cluster-wide settings."
-    Node node NodeSpec "Taints and cordon of a node."
-    Function function FunctionSpec "A function."
-    Service service ServiceSpec "A service."
-    Pod pod PodSpec "A pod."
-    ReplicaSet replica_set ReplicaSetSpec "A number of equal pods."
-    HorizontalPodAutoscaler horizontal_pod_autoscaler HorizontalPodAutoscalerSpec "Scales a workload."
-    Dns dns DnsSpec "Host and paths to services."
-    Workflow workflow WorkflowSpec "A state machine."
-    Job job JobSpec "A Slurm job."
+kinds! {
+    /// Cluster-wide settings; at most one object.
+    Cluster cluster::ClusterSpec,
+    /// Labels, taints and cordon for a node that an agent registered.
+    Node node::NodeSpec,
+    /// A Python or container function.
+    Function function::FunctionSpec,
+    /// A stable address in front of pods.
+    Service service::ServiceSpec,
+    /// A group of containers on one node.
+    Pod pod::PodSpec,
+    /// A number of equal pods.
+    ReplicaSet replica_set::ReplicaSetSpec,
+    /// Scales a workload by its use.
+    HorizontalPodAutoscaler horizontal_pod_autoscaler::HorizontalPodAutoscalerSpec,
+    /// Host and paths to services.
+    Dns dns::DnsSpec,
+    /// A state machine over functions.
+    Workflow workflow::WorkflowSpec,
+    /// A Slurm job.
+    Job job::JobSpec,
+}
+
+/// Something to do with the type of a kind's spec.
+pub(crate) trait SpecVisitor {
+    /// What comes of it.
+    type Output;
+
+    /// Does it. `resource` makes a resource of a spec.
+    fn visit<S: KindSpec>(self, resource: fn(S) -> Resource) -> Self::Output;
+}
+
+impl Kind {
+    /// The `apiVersion` that an object of this kind carries.
+    pub fn api_version(self) -> &'static str {
+        self.descriptor().api_version
+    }
+
+    /// Whether this version acts on objects of this kind; the others are checked and stored. The settings of
+    /// a Cluster are in force or not one by one, and its manifest is told which are not.
+    pub fn is_run(self) -> bool {
+        self.descriptor().is_run
+    }
+
+    /// Objects of this kind belong to no namespace; they lie under [`crate::meta::DEFAULT_NAMESPACE`].
+    pub fn is_cluster_scoped(self) -> bool {
+        !self.descriptor().is_namespaced
+    }
+
+    /// What it is called on a command line, the plural first.
+    pub fn names(self) -> impl Iterator<Item = String> {
+        let Descriptor { plural, short_names, .. } = self.descriptor();
+        let full = [(*plural).to_owned(), self.as_str().to_ascii_lowercase()];
+        full.into_iter().chain(short_names.iter().map(|name| (*name).to_owned()))
+    }
+
+    /// The name that is quickest to type.
+    pub fn short_name(self) -> String {
+        self.descriptor()
+            .short_names
+            .first()
+            .map_or_else(|| self.as_str().to_ascii_lowercase(), |name| (*name).to_owned())
+    }
+
+    /// The kind that older manifests call so.
+    pub(crate) fn of_older_word(word: &str) -> Option<Self> {
+        Kind::ALL.into_iter().find(|kind| kind.descriptor().older.words.contains(&word))
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The text is no kind.
+#[derive(Debug, thiserror::Error)]
+#[error("unknown kind `{0}`")]
+pub struct UnknownKind(pub String);
+
+impl FromStr for Kind {
+    type Err = UnknownKind;
+
+    fn from_str(text: &str) -> Result<Self, UnknownKind> {
+        Kind::ALL.into_iter().find(|k| k.as_str() == text).ok_or_else(|| UnknownKind(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_two_kinds_share_a_name_and_older_words_are_not_todays() {
+        let mut names = BTreeSet::new();
+        for kind in Kind::ALL {
+            for name in kind.names().collect::<BTreeSet<_>>() {
+                assert!(names.insert(name.clone()), "{name} is {kind} and another kind");
+            }
+            let Descriptor { api_version, older, .. } = kind.descriptor();
+            assert!(!older.api_versions.contains(api_version), "{kind}");
+            assert!(older.words.iter().all(|word| word.parse::<Kind>().is_err()), "{kind}");
+        }
+    }
 }

@@ -1,17 +1,105 @@
-//! What every kind's spec can do.
+//! What each kind says of itself, in one file of its folder: `kinds/<kind>/descriptor.rs`.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::{Kind, Resource};
+use super::exclusive::ExclusiveUse;
+use super::links::Reference;
+use super::pod::PodSpec;
+use crate::files::Wish;
+use crate::manifest::dialects::Notes;
+use crate::manifest::node::Node;
+use crate::meta::{ObjectMeta, StringMap};
 use crate::violation::{Findings, OwnedStep, Path};
 
-/// The spec of one kind. The loader does the same with all of them: schema walk, serde, `validate`,
-/// `fill_defaults`.
-pub trait KindSpec: Serialize + DeserializeOwned + JsonSchema + Into<Resource> {
-    /// Which kind.
-    const KIND: Kind;
+/// What all objects of a kind have in common.
+#[derive(Debug)]
+pub struct Descriptor {
+    /// `pods`.
+    pub plural: &'static str,
+    /// Other names on a command line, the shortest first, as in kubectl where it has the kind.
+    pub short_names: &'static [&'static str],
+    /// The `apiVersion`, as Kubernetes spells it where it has the kind.
+    pub api_version: &'static str,
+    /// Whether its objects belong to namespaces. Others lie under [`crate::meta::DEFAULT_NAMESPACE`].
+    pub is_namespaced: bool,
+    /// Whether this version acts on its objects. If not, they are checked and stored.
+    pub is_run: bool,
+    /// How its objects may be called.
+    pub names: NameForm,
+    /// Spellings of older systems.
+    pub(crate) older: Older,
+}
+
+/// How objects of a kind may be called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NameForm {
+    /// A DNS label: the name becomes a DNS name.
+    Label,
+    /// Labels joined by dots, at most 63 characters; with upper case and `_` a warning.
+    Short,
+    /// The same, at most 253 characters.
+    Long,
+    /// There is one object only, which is called so.
+    Only(&'static str),
+}
+
+/// Spellings of older systems that are still read.
+#[derive(Debug)]
+pub(crate) struct Older {
+    /// Words for the kind.
+    pub(crate) words: &'static [&'static str],
+    /// `apiVersion`s.
+    pub(crate) api_versions: &'static [&'static str],
+    /// `apiVersion` may be missing.
+    pub(crate) may_lack_api_version: bool,
+    /// Rewrites a document, a mapping with today's word for the kind, into today's spelling.
+    pub(crate) rewrite: fn(&mut Node, &mut Notes<'_>),
+}
+
+/// `apiVersion` of the kinds that Kubernetes does not have.
+pub const OWN_API_VERSION: &str = "minik8s.io/v1";
+
+/// Older `apiVersion`s of the kinds that Kubernetes does not have. They may also have none.
+pub(super) const OWN_OLDER_API_VERSIONS: &[&str] =
+    &["v1", "app/v1", "apps/v1", "autoscaling/v1", "autoscaling/v2", "batch/v1", "minik8s/v1", "/api/v1"];
+
+/// The pod that an object is, or makes more of.
+#[derive(Debug, Clone, Copy)]
+pub struct PodOf<'a> {
+    /// Its spec.
+    pub spec: &'a PodSpec,
+    /// Where that stands in the manifest.
+    pub at: &'static [&'static str],
+    /// Its labels.
+    pub labels: &'a StringMap,
+    /// How many of it there are to be.
+    pub count: u32,
+}
+
+/// What an object has to do with others.
+pub struct Links<S> {
+    /// The objects that it names, but for `dependsOn`.
+    pub references: for<'a> fn(&'a S, &ObjectMeta) -> Vec<Reference<'a>>,
+    /// What it has, or would have, that only one object of the cluster can have.
+    pub exclusives: fn(&S, &ObjectMeta) -> Vec<ExclusiveUse>,
+    /// The files of the repository and the secrets that it names and that its pods need.
+    pub files: fn(&S) -> Vec<Wish>,
+    /// Paths from the document's root whose line and column other checks across objects need.
+    pub further_places: fn(&S) -> Vec<Vec<OwnedStep>>,
+    /// The pod that the object is, or makes more of.
+    pub pod: for<'a> fn(&'a S, &'a ObjectMeta) -> Option<PodOf<'a>>,
+}
+
+/// The spec of one kind. No item has a default: the compiler asks each new kind for all of them. The loader does the
+/// same with all of them: schema walk, serde, `validate`, `fill_defaults`.
+pub trait KindSpec: Serialize + DeserializeOwned + JsonSchema + PartialEq {
+    /// What all its objects have in common.
+    const DESCRIPTOR: Descriptor;
+
+    /// What its objects have to do with others.
+    const LINKS: Links<Self>;
 
     /// Checks the spec as it is written, before the defaults, at the path `at` (`spec`).
     fn validate(&self, at: &Path<'_>, findings: &mut Findings);
@@ -19,14 +107,19 @@ pub trait KindSpec: Serialize + DeserializeOwned + JsonSchema + Into<Resource> {
     /// Fills in what follows from other fields. Doing it twice changes nothing.
     fn fill_defaults(&mut self);
 
-    /// Paths from the document's root whose line and column the checks across objects need: the
-    /// fields that name other objects. The loader keeps the place of each with the document.
-    fn places(&self) -> Vec<Vec<OwnedStep>> {
-        Vec::new()
-    }
+    /// What runs of it is stopped and started anew as `after` says; else it goes on.
+    fn is_replaced_by(&self, after: &Self) -> bool;
 }
 
-/// A path of fields, for [`KindSpec::places`]: `field_path(&["spec", "selector"])`.
+/// A path of fields: `field_path(&["spec", "selector"])`.
 pub fn field_path(fields: &[&str]) -> Vec<OwnedStep> {
     fields.iter().map(|field| OwnedStep::Field((*field).to_owned())).collect()
+}
+
+/// `before[index].after`.
+pub fn indexed(before: &[&str], index: usize, after: &[&str]) -> Vec<OwnedStep> {
+    let mut path = field_path(before);
+    path.push(OwnedStep::Index(index));
+    path.extend(field_path(after));
+    path
 }

@@ -8,12 +8,11 @@ use super::nearest::{nearest, suggestion};
 use super::node::{Entry, Mark, Node, Problem, Root, Value};
 use super::problems::{Faults, Problems};
 use super::shape::{Here, Shapes, Walk, shapes};
-use super::{Document, DraftObject, Layout, LoadedFile, Place, limits, object_too_large, violation};
-use super::{dialects, foreign};
-use crate::kinds::{
-    Kind, KindSpec, cluster, dns, function, horizontal_pod_autoscaler, job, metadata, node as node_kind, pod,
-    replica_set, service, workflow,
+use super::{
+    BrokenDocument, Document, DraftObject, Layout, ManifestFile, Place, limits, object_too_large, violation,
 };
+use super::{dialects, foreign};
+use crate::kinds::{Kind, KindSpec, Resource, SpecVisitor, links, metadata};
 use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta};
 use crate::violation::{Finding, Findings, OwnedStep, Path, rules};
 
@@ -26,7 +25,7 @@ pub(crate) fn load(
     file: &str,
     root: Root,
     left: &mut Budget,
-    loaded: &mut LoadedFile,
+    loaded: &mut ManifestFile,
     layout: Option<&mut Layout>,
 ) -> usize {
     let Root { mut node, problems } = root;
@@ -36,9 +35,16 @@ pub(crate) fn load(
     let is_rewritten = dialects::rewrite(&mut node, left, &mut problems);
     let object = object_name(&node);
     let draft = read(&node, is_rewritten, &mut problems);
-    if let (Some(object), false) = (draft, problems.has_errors()) {
-        let places = places(&node, &object);
-        loaded.documents.push(Document { object, line, places });
+    match (draft, problems.has_errors()) {
+        (Some(object), false) => {
+            let places = places(&node, &object);
+            loaded.documents.push(Document::new(object, line, places));
+        }
+        _ => {
+            let reference =
+                object.as_deref().and_then(|name| metadata::parse_reference(name, DEFAULT_NAMESPACE).ok());
+            loaded.broken.extend(reference.map(|reference| BrokenDocument { reference, line }));
+        }
     }
     if let Some(layout) = layout {
         layout.add(line, node);
@@ -51,8 +57,7 @@ pub(crate) fn load(
 
 /// Where the fields are that the checks across objects point at.
 fn places(node: &Node, object: &DraftObject) -> Vec<Place> {
-    let mut paths = object.metadata.places();
-    paths.extend(object.resource.places());
+    let paths = links::places(&object.metadata, &object.resource);
     let place = |path: Vec<OwnedStep>| {
         let Mark { line, column } = node.locate(&path, false);
         Place { path, line, column }
@@ -81,23 +86,16 @@ fn read(node: &Node, is_rewritten: bool, problems: &mut Problems) -> Option<Draf
         problems.push(classify::not_an_object(node));
         return None;
     };
-    match kind_of(node, entries, problems)? {
-        Kind::Cluster => read_as::<cluster::ClusterSpec>(node, entries, is_rewritten, problems),
-        Kind::Node => read_as::<node_kind::NodeSpec>(node, entries, is_rewritten, problems),
-        Kind::Function => read_as::<function::FunctionSpec>(node, entries, is_rewritten, problems),
-        Kind::Service => read_as::<service::ServiceSpec>(node, entries, is_rewritten, problems),
-        Kind::Pod => read_as::<pod::PodSpec>(node, entries, is_rewritten, problems),
-        Kind::ReplicaSet => read_as::<replica_set::ReplicaSetSpec>(node, entries, is_rewritten, problems),
-        Kind::HorizontalPodAutoscaler => read_as::<horizontal_pod_autoscaler::HorizontalPodAutoscalerSpec>(
-            node,
-            entries,
-            is_rewritten,
-            problems,
-        ),
-        Kind::Dns => read_as::<dns::DnsSpec>(node, entries, is_rewritten, problems),
-        Kind::Workflow => read_as::<workflow::WorkflowSpec>(node, entries, is_rewritten, problems),
-        Kind::Job => read_as::<job::JobSpec>(node, entries, is_rewritten, problems),
-    }
+    let kind = kind_of(node, entries, problems)?;
+    kind.visit((kind, Reading { node, entries, is_rewritten, problems }))
+}
+
+/// What an object is read from.
+struct Reading<'a> {
+    node: &'a Node,
+    entries: &'a [Entry],
+    is_rewritten: bool,
+    problems: &'a mut Problems,
 }
 
 /// The document's kind, if it names a known one.
@@ -121,7 +119,7 @@ fn kind_of(node: &Node, entries: &[Entry], problems: &mut Problems) -> Option<Ki
     match text.parse() {
         Ok(kind) => Some(kind),
         Err(_) => {
-            let message = format!("no kind is called `{text}`");
+            let message = format!("unknown kind `{text}`");
             let help = foreign::kind(text)
                 .map_or_else(|| suggestion(text, Kind::ALL.iter().map(|kind| kind.as_str())), str::to_owned);
             problems.push(Problem::new(mark, &rules::UNKNOWN_KIND, message).help(help));
@@ -130,37 +128,41 @@ fn kind_of(node: &Node, entries: &[Entry], problems: &mut Problems) -> Option<Ki
     }
 }
 
-fn read_as<S: KindSpec>(
-    node: &Node,
-    entries: &[Entry],
-    is_rewritten: bool,
-    problems: &mut Problems,
-) -> Option<DraftObject> {
-    let api_version = S::KIND.api_version();
-    check_envelope(node, entries, S::KIND, api_version, problems);
-    note_not_run(node, S::KIND, problems);
-    // Of a spec that could not be carried over, what `validate` finds would only follow from that.
-    let mut faults = Faults::default();
-    if !is_rewritten {
-        faults.push(Path::ROOT.field("spec").steps());
+impl SpecVisitor for (Kind, Reading<'_>) {
+    type Output = Option<DraftObject>;
+
+    fn visit<S: KindSpec>(self, resource: fn(S) -> Resource) -> Option<DraftObject> {
+        let (kind, Reading { node, entries, is_rewritten, problems }) = self;
+        let api_version = kind.api_version();
+        check_envelope(node, entries, kind, api_version, problems);
+        note_not_run(node, kind, problems);
+        // Of a spec that could not be carried over, what `validate` finds would only follow from that.
+        let mut faults = Faults::default();
+        if !is_rewritten {
+            faults.push(Path::ROOT.field("spec").steps());
+        }
+        let metadata: Option<ObjectMeta> =
+            section(node, "metadata", shapes::metadata(), problems, &mut faults);
+        let spec: Option<S> = section(node, "spec", shapes::of(kind), problems, &mut faults);
+        let mut findings = Findings::default();
+        if let Some(metadata) = &metadata {
+            metadata::validate(kind, metadata, &Path::ROOT.field("metadata"), &mut findings);
+        }
+        let spec = spec.map(|mut spec| {
+            spec.validate(&Path::ROOT.field("spec"), &mut findings);
+            spec.fill_defaults();
+            spec
+        });
+        let told = findings.into_vec().into_iter().filter(|finding| !follows_from(&faults, finding));
+        told.for_each(|finding| problems.push(located(node, finding)));
+        let draft = DraftObject {
+            api_version: api_version.to_owned(),
+            metadata: metadata?,
+            resource: resource(spec?),
+        };
+        check_size(node, &draft, problems);
+        Some(draft)
     }
-    let metadata: Option<ObjectMeta> = section(node, "metadata", shapes::metadata(), problems, &mut faults);
-    let spec: Option<S> = section(node, "spec", shapes::of(S::KIND), problems, &mut faults);
-    let mut findings = Findings::default();
-    if let Some(metadata) = &metadata {
-        metadata::validate(S::KIND, metadata, &Path::ROOT.field("metadata"), &mut findings);
-    }
-    let spec = spec.map(|mut spec| {
-        spec.validate(&Path::ROOT.field("spec"), &mut findings);
-        spec.fill_defaults();
-        spec
-    });
-    let told = findings.into_vec().into_iter().filter(|finding| !follows_from(&faults, finding));
-    told.for_each(|finding| problems.push(located(node, finding)));
-    let draft =
-        DraftObject { api_version: api_version.to_owned(), metadata: metadata?, resource: spec?.into() };
-    check_size(node, &draft, problems);
-    Some(draft)
 }
 
 /// Says on `kind` that nothing will come of the object yet.

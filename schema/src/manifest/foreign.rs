@@ -221,3 +221,25 @@ pub fn kind_help(name: &str) -> Option<(&'static str, &'static str)> {
 pub(crate) fn kind(name: &str) -> Option<&'static str> {
     KINDS.iter().find(|(kind, _)| *kind == name).map(|(_, help)| *help)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::json_schema;
+
+    #[test]
+    fn every_row_is_of_a_type_that_is_there_and_has_no_such_field() {
+        let types = &json_schema::any()["$defs"];
+        for (record, names, _) in FIELDS {
+            let Some(properties) = types[record]["properties"].as_object() else {
+                assert!(!types[record].is_null(), "there is no {record}");
+                continue;
+            };
+            for name in *names {
+                assert!(!properties.contains_key(*name), "{record} has {name}");
+            }
+        }
+        let kinds = KINDS.iter().filter(|(kind, _)| *kind != "List");
+        assert!(kinds.into_iter().all(|(kind, _)| kind.parse::<crate::kinds::Kind>().is_err()));
+    }
+}

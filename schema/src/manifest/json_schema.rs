@@ -54,7 +54,7 @@ pub fn description(kind: Kind) -> String {
     branch.and_then(|branch| branch["description"].as_str()).unwrap_or_default().to_owned()
 }
 
-/// Name of a kind's whole manifest among the definitions; no type is called so.
+/// Name of a kind's whole manifest among the definitions; no type has this name.
 fn definition(kind: Kind) -> String {
     format!("{kind}Manifest")
 }

@@ -4,27 +4,27 @@
 //! One direction: bytes, text, nodes that know their line, documents meant as manifests, the walk along
 //! the kind's schema, the typed spec, its defaults, its `validate`. All violations come in one run.
 
-mod budget;
+pub(crate) mod budget;
 mod classify;
-mod dialects;
+pub(crate) mod dialects;
 mod document;
 mod draft;
 mod flow_indent;
 mod foreign;
-mod json;
+pub(crate) mod json;
 pub mod json_schema;
 mod layout;
 pub mod limits;
 pub(crate) mod nearest;
-mod node;
+pub(crate) mod node;
 mod problems;
-mod scalar;
-mod shape;
-mod states_language;
+pub(crate) mod scalar;
+pub(crate) mod shape;
+pub(crate) mod states_language;
 mod text;
-mod yaml;
+pub(crate) mod yaml;
 
-pub use draft::{Document, DraftObject, Place};
+pub use draft::{BrokenDocument, Document, DraftObject, ManifestFile, Place};
 pub use foreign::kind_help as foreign_kind;
 pub use layout::Layout;
 
@@ -33,26 +33,6 @@ use budget::Budget;
 use classify::Meaning;
 use node::{Mark, Parsed, Problem, Root, Value};
 use problems::KEPT_MAX;
-
-/// What a file holds.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct LoadedFile {
-    /// The objects that are without errors, in the order of the file. If the file has errors, there may
-    /// be fewer than it means to declare: quarantine the file, do not apply them.
-    pub documents: Vec<Document>,
-    /// All that is wrong or noteworthy, in the order of the file.
-    pub violations: Vec<Violation>,
-    /// False: the file is none of ours, and was understood well enough to be sure. A file with errors
-    /// is always taken for a manifest.
-    pub is_manifest: bool,
-}
-
-impl LoadedFile {
-    /// Whether the file must be quarantined.
-    pub fn has_errors(&self) -> bool {
-        self.violations.iter().any(|violation| violation.severity == Severity::Error)
-    }
-}
 
 /// How a file is written, by its extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,12 +59,12 @@ pub fn is_manifest_path(path: &str) -> bool {
 
 /// Loads one file. `path` is relative to the repository and names the file in violations; its extension
 /// says how it is written. Never panics, whatever the bytes.
-pub fn load_file(path: &str, bytes: &[u8]) -> LoadedFile {
+pub fn load_file(path: &str, bytes: &[u8]) -> ManifestFile {
     or_foreign(path, bytes, load_keeping(path, bytes, None))
 }
 
 /// As [`load_file`], and keeps where everything in the file is.
-pub fn load_file_with_layout(path: &str, bytes: &[u8]) -> (LoadedFile, Layout) {
+pub fn load_file_with_layout(path: &str, bytes: &[u8]) -> (ManifestFile, Layout) {
     let mut layout = Layout::default();
     let loaded = load_keeping(path, bytes, Some(&mut layout));
     (or_foreign(path, bytes, loaded), layout)
@@ -105,7 +85,7 @@ const OF_TEXT: [&Rule; 8] = [
 /// A file of another program's folder (`.vscode/settings.json`) that can't be read and has none of the words of a
 /// manifest is that program's, and holds up nothing. If live objects came from it, that they are missing is found
 /// where files are looked at together.
-fn or_foreign(path: &str, bytes: &[u8], loaded: LoadedFile) -> LoadedFile {
+fn or_foreign(path: &str, bytes: &[u8], loaded: ManifestFile) -> ManifestFile {
     if !path.split('/').any(|part| part.starts_with('.')) {
         return loaded;
     }
@@ -123,11 +103,11 @@ fn or_foreign(path: &str, bytes: &[u8], loaded: LoadedFile) -> LoadedFile {
     let violation =
         Violation::of(&rules::FOREIGN_FILE, path, (line, column), shortened(message, TEXT_MAX_CHARS))
             .with_help("list it in .minik8signore");
-    LoadedFile { violations: vec![violation], ..LoadedFile::default() }
+    ManifestFile { violations: vec![violation], ..ManifestFile::default() }
 }
 
-fn load_keeping(path: &str, bytes: &[u8], layout: Option<&mut Layout>) -> LoadedFile {
-    let Some(format) = Format::of(path) else { return LoadedFile::default() };
+fn load_keeping(path: &str, bytes: &[u8], layout: Option<&mut Layout>) -> ManifestFile {
+    let Some(format) = Format::of(path) else { return ManifestFile::default() };
     let text = match text::read(bytes) {
         Ok(text) => text,
         Err(problem) => return broken(path, problem),
@@ -146,14 +126,14 @@ fn parse(format: Format, text: &str) -> Parsed {
     }
 }
 
-fn load_parsed(path: &str, parsed: Parsed, mut layout: Option<&mut Layout>) -> LoadedFile {
+fn load_parsed(path: &str, parsed: Parsed, mut layout: Option<&mut Layout>) -> ManifestFile {
     let roots: Vec<Root> = parsed.roots.into_iter().flat_map(expand_list).collect();
     let meanings: Vec<Meaning> = roots.iter().map(|root| classify::meaning(&root.node)).collect();
     let any_manifest = meanings.contains(&Meaning::Manifest);
     if !any_manifest && parsed.failure.is_none() {
-        return LoadedFile::default();
+        return ManifestFile::default();
     }
-    let mut loaded = LoadedFile { is_manifest: true, ..LoadedFile::default() };
+    let mut loaded = ManifestFile { is_manifest: true, ..ManifestFile::default() };
     let (mut left, mut left_out) = (parsed.left, 0);
     for (root, meaning) in roots.into_iter().zip(meanings) {
         match meaning {
@@ -175,7 +155,7 @@ fn load_parsed(path: &str, parsed: Parsed, mut layout: Option<&mut Layout>) -> L
     loaded.violations.extend(parsed.failure.map(|problem| violation(path, problem, None)));
     left_out += keep_first(&mut loaded.violations);
     if left_out > 0 {
-        let message = format!("{left_out} more violations of this file are not told");
+        let message = format!("{left_out} more violations of this file are not shown");
         let problem = Problem::new(Mark::default(), &rules::MORE_VIOLATIONS, message);
         loaded.violations.push(violation(path, problem, None));
     }
@@ -195,8 +175,9 @@ fn keep_first(violations: &mut Vec<Violation>) -> usize {
 }
 
 /// A file of which nothing can be used.
-fn broken(path: &str, problem: Problem) -> LoadedFile {
-    LoadedFile { documents: Vec::new(), violations: vec![violation(path, problem, None)], is_manifest: true }
+fn broken(path: &str, problem: Problem) -> ManifestFile {
+    let violations = vec![violation(path, problem, None)];
+    ManifestFile { violations, is_manifest: true, ..ManifestFile::default() }
 }
 
 /// Kubernetes' `kind: List` is its items, if they are objects.

@@ -173,7 +173,7 @@ impl Builder {
             return Err(Problem::new(
                 mark,
                 &rules::YAML_SYNTAX,
-                "the alias leads to no value before it in this document",
+                "the alias refers to no value before it in this document",
             )
             .help("an alias `*name` repeats a value marked `&name` earlier in the same document"));
         };

@@ -3,73 +3,62 @@
 use super::*;
 
 #[test]
-fn of_a_command_only_plain_words_are_shown() {
-    for (text, shown) in [
-        ("curl -u bob:hunter2 http://web/path", "curl -u * http://web/path"),
-        ("mysql -pS3cr3tP4ss shop", "mysql * shop"),
-        ("export K=T024B0AbCd; env", "export K=*; env"),
-        ("login --pin 1234 --retries 3", "login --pin * --retries 3"),
-        ("login --password   swordfish", "login --password   *"),
-        ("PGPASSWORD=swordfish psql", "PGPASSWORD=* psql"),
-        ("pw is Tr0ub4dor&3", "pw is *&3"),
-        (
-            "while true; do date >> /data/out; sleep 1; done",
-            "while true; do date >> /data/out; sleep 1; done",
-        ),
-        ("echo $(hostname) ${HOME}", "echo $(hostname) ${HOME}"),
-        ("--log-level=debug", "--log-level=debug"),
-        ("", ""),
-        ("größe ist Zahl", "* ist Zahl"),
-        // Flags and what is right behind them.
-        ("mysql -pswordfish -h db", "mysql * -h db"),
-        ("mysql -pabc1", "mysql *"),
-        ("curl -sSf -o x; ls -lah; kill -9 1", "curl -sSf -o x; ls -lah; kill -9 1"),
-        ("curl -u bob:12345 http://web", "curl -u * http://web"),
-        ("curl --user bob:x http://web", "curl --user * http://web"),
-        ("curl --user=bob:x http://web", "curl --user=* http://web"),
-        (r#"["curl", "-u", "bob:12345", "http://web"]"#, r#"["curl", "-u", "*", "http://web"]"#),
-        (r#"["login", "--password", "correct horse"]"#, r#"["login", "--password", "*"]"#),
-        ("login --password \\\n  swordfish", "login --password \\\n  *"),
-        // Values of many words, and with signs in them.
-        (r#"PASSPHRASE="correct horse battery staple" app"#, r#"PASSPHRASE="*" app"#),
-        ("vault login --password 'correct horse'", "vault login --password '*'"),
-        ("sh -c \"login --password 'correct horse' web\"", "sh -c \"login --password '*' web\""),
-        ("sh -c 'login --password swordfish' web", "sh -c 'login --password *' web"),
-        ("login --password hunter,swordfish web", "login --password * web"),
-        ("login --password=hunter=$swordfish&horse web", "login --password=* web"),
-        ("PASSWORD=correct\\ horse web", "PASSWORD=* web"),
-        ("PASSWORD='correct'\" horse\" web", "PASSWORD=* web"),
-        ("PASSWORD=$(echo swordfish horse) web", "PASSWORD=* web"),
-        ("PASSWORD='correct horse", "PASSWORD=*"),
-        ("PASSWORD='correct horse'; env", "PASSWORD='*'; env"),
-        ("password = correct horse\nweb", "password = *\nweb"),
-        // Fields and headers.
-        ("password: swordfish\nweb", "password: *\nweb"),
-        ("password:swordfish", "password:*"),
-        ("password: |\n  swordfish\n", "password: *\n"),
-        ("Authorization: Bearer swordfish", "Authorization: *"),
-        ("curl -H 'Authorization: Bearer swordfish' web", "curl -H 'Authorization: *' web"),
-        ("curl -H 'Authorization: Bearer '\"swordfish\" web", "curl -H 'Authorization: * '\"*\" web"),
-        (r#"{"password":"swordfish"}"#, r#"{"password":"*"}"#),
-        (r#"{"password": "sword\"fish", "user": "bob"}"#, r#"{"password": "*", "user": "bob"}"#),
-        (r#"curl -d "{\"password\":\"correct horse\"}" web"#, r#"curl -d "{\"password\":\"*\"}" web"#),
-        ("read -p 'password: ' x; don't wait", "read -p 'password: ' x; don't wait"),
-        ("curl http://auth:8080/path; env", "curl http://auth:8080/path; env"),
+fn a_command_is_shown_only_if_all_its_words_are_plain() {
+    for text in [
+        "while true; do date >> /data/out; sleep 1; done",
+        "echo $(hostname) ${HOME}",
+        "--log-level=debug",
+        "",
+        "curl -sSf -o x; ls -lah; kill -9 1",
+        "curl http://auth:8080/path; env",
+        "DB_PASSWORD_FILE=/run/secrets/db app",
+        "--password",
+        "-u",
     ] {
-        assert_eq!(masked(text, "*"), shown, "{text}");
+        assert!(is_plain_text(text), "{text}");
     }
-}
-
-/// Whatever the text, it ends, and what is not hidden is as it was.
-#[test]
-fn odd_texts_do_no_harm() {
-    let pieces = ["password", ":", "=", " ", "\"", "'", "\\", "\n", "(", "}", "--pin", "ö", "`", "-u", ","];
-    for number in 0..pieces.len().pow(4) {
-        let at = |place: u32| pieces[number / pieces.len().pow(place) % pieces.len()];
-        let text = (0..4).map(at).collect::<String>();
-        let shown = masked(&text, "");
-        let mut rest = text.chars();
-        assert!(shown.chars().all(|c| rest.any(|other| other == c)), "{text:?} {shown:?}");
+    for text in [
+        "curl -u bob:hunter2 http://web/path",
+        "mysql -pS3cr3tP4ss shop",
+        "export K=T024B0AbCd; env",
+        "login --pin 1234 --retries 3",
+        "--password swordfish",
+        "login --password   swordfish",
+        "PGPASSWORD=swordfish psql",
+        "pw is Tr0ub4dor&3",
+        "größe ist Zahl",
+        "mysql -pswordfish -h db",
+        "mysql -pabc1",
+        "curl -u bob:12345 http://web",
+        "curl --user bob:x http://web",
+        "curl --user=bob:x http://web",
+        r#"["curl", "-u", "bob:12345", "http://web"]"#,
+        r#"["login", "--password", "correct horse"]"#,
+        "login --password \\\n  swordfish",
+        r#"PASSPHRASE="correct horse battery staple" app"#,
+        "vault login --password 'correct horse'",
+        "sh -c \"login --password 'correct horse' web\"",
+        "sh -c 'login --password swordfish' web",
+        "login --password hunter,swordfish web",
+        "login --password=hunter=$swordfish&horse web",
+        "PASSWORD=correct\\ horse web",
+        "PASSWORD='correct'\" horse\" web",
+        "PASSWORD=$(echo swordfish horse) web",
+        "PASSWORD='correct horse",
+        "PASSWORD='correct horse'; env",
+        "password = correct horse\nweb",
+        "password: swordfish\nweb",
+        "password:swordfish",
+        "password: |\n  swordfish\n",
+        "Authorization: Bearer swordfish",
+        "curl -H 'Authorization: Bearer swordfish' web",
+        "curl -H 'Authorization: Bearer '\"swordfish\" web",
+        r#"{"password":"swordfish"}"#,
+        r#"{"password": "sword\"fish", "user": "bob"}"#,
+        r#"curl -d "{\"password\":\"correct horse\"}" web"#,
+        "read -p 'password: ' x; don't wait",
+    ] {
+        assert!(!is_plain_text(text), "{text}");
     }
 }
 
@@ -176,17 +165,4 @@ fn only_values_of_plain_shapes_are_plain() {
     ] {
         assert!(!is_plain_value(value), "{value}");
     }
-}
-
-// Takes minutes where each backslash is a walk over all that follow.
-#[test]
-fn very_many_backslashes_are_walked_over_once() {
-    for before in ["password=", "--password ", ""] {
-        let text = format!("{before}{}", "\\".repeat(400_000));
-        assert!(masked(&text, "***").len() <= text.len());
-    }
-    // As deep as anybody quotes.
-    let quote = format!("{}\"", "\\".repeat(63));
-    let text = format!("sh -c {quote}curl --password ");
-    assert_eq!(masked(&format!("{text}hunter2{quote}"), "***"), format!("{text}***{quote}"));
 }

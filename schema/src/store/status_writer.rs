@@ -445,7 +445,7 @@ mod tests {
         Some(RulesStatus { revision, ..RulesStatus::default() })
     }
 
-    // Seen red with only unknown keys taken over, and with a key that can't be read taken for none.
+    // Seen red with only unknown keys taken over, and with a store that is away taken for one that refuses a key.
     #[tokio::test(start_paused = true)]
     async fn what_others_write_and_garbage_are_written_over_and_an_outage_is_waited_out() {
         let store = Arc::new(MemoryStore::new());

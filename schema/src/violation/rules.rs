@@ -122,7 +122,7 @@ rules! {
     DUPLICATE_OBJECT "duplicate-object" Error "Two documents are the same object."
     OWNED_BY_OTHER_SOURCE "owned-by-other-source" Error "An object belongs to another source of the cluster."
     OWNER_UNREADABLE "owner-unreadable" Error "The file that an object belongs to can't be read, so no other may take it."
-    MANIFEST_VANISHED "manifest-vanished" Error "A file that held live objects is no manifest any more."
+    MANIFEST_VANISHED "manifest-vanished" Error "A file that held live objects is no longer a manifest."
     DANGLING_TARGET "dangling-target" Error "A field names an object, or a port of one, that is not there."
     DEPENDS_ON_QUARANTINED "depends-on-quarantined" Error "A field names an object whose own file can't be applied."
     DEPENDENCY_CYCLE "dependency-cycle" Error "Objects wait for each other in a circle."
@@ -136,7 +136,7 @@ rules! {
     SYMLINK "symlink" Note "A symbolic link is not followed: what it points to may not be in the commit."
     SUBMODULE "submodule" Note "A Git repository within the repository is not read."
     FOLDER_TOO_DEEP "folder-too-deep" Note "A folder lies deeper than the limit and is not read."
-    MORE_VIOLATIONS "more-violations" Note "A file has more violations than are told; the errors come first."
+    MORE_VIOLATIONS "more-violations" Note "A file has more violations than are shown; the errors come first."
     OLDER_SPELLING "older-spelling" Note "An older spelling is read as today's."
     NOT_EXECUTED_YET "not-executed-yet" Note "The field or object is stored but has no effect in this version."
 }

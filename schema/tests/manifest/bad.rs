@@ -93,7 +93,8 @@ fn shape() -> Vec<(&'static str, String)> {
 
 fn containers() -> Vec<(&'static str, String)> {
     vec![
-        ("invalid-name", pod("containers:\n- name: §Web\n  image: nginx")),
+        ("invalid-name", pod("containers:\n- name: §-Web\n  image: nginx")),
+        ("name-style", pod("containers:\n- name: §Web\n  image: nginx")),
         ("duplicate-name", with("- name: §web\n  image: nginx")),
         ("duplicate-name", with("initContainers:\n- name: a\n  image: b\n- name: §a\n  image: b")),
         ("invalid-image", pod("containers:\n- name: web\n  image: §Nginx")),

@@ -42,10 +42,10 @@ pub(super) fn node(rest: &str) -> String {
 
 /// The one object of the text, without a word against it.
 fn only(text: &str) -> DraftObject {
-    let mut loaded = load(text);
+    let loaded = load(text);
     assert_eq!(rules(&loaded), Vec::<String>::new(), "{text}{:#?}", loaded.violations);
     assert_eq!(loaded.documents.len(), 1, "{text}");
-    loaded.documents.remove(0).object
+    DraftObject::clone(&loaded.documents[0].object)
 }
 
 fn function_of(text: &str) -> FunctionSpec {

@@ -154,7 +154,7 @@ fn labels_are_not_part_of_the_hash() {
     let plain = only(&container(""));
     let labelled = only(&container("").replace("name: web\nspec", "name: web\n  labels: {a: b}\nspec"));
     assert_eq!(plain.object.hash(), labelled.object.hash());
-    let object = labelled.object.into_object(Provenance { line: 7, ..Provenance::default() }, 3);
+    let object = (*labelled.object).clone().into_object(Provenance { line: 7, ..Provenance::default() }, 3);
     assert_eq!((object.generation, object.provenance.line, object.hash), (3, 7, plain.object.hash()));
 }
 

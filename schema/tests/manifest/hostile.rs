@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use schema::manifest::{LoadedFile, limits, load_file};
+use schema::manifest::{ManifestFile, limits, load_file};
 
 use super::{container, load, rules, with};
 
@@ -37,7 +37,7 @@ fn a_large_file_without_aliases_is_within_the_bounds() {
 }
 
 /// Some equal workflows, with the fields `spec`.
-fn workflows(spec: &str) -> LoadedFile {
+fn workflows(spec: &str) -> ManifestFile {
     let head = "apiVersion: v1\nkind: List\nitems:\n- &w\n  apiVersion: minik8s.io/v1\n  kind: Workflow\n";
     load(&format!("{head}  metadata: {{name: w}}\n  spec:\n{spec}{}", repeated("- *w", 7)))
 }
@@ -75,7 +75,7 @@ fn very_many_warnings_do_not_hide_an_error() {
 }
 
 /// Characters that are told of a file in all.
-fn told(loaded: &LoadedFile) -> usize {
+fn told(loaded: &ManifestFile) -> usize {
     assert!(loaded.has_errors());
     let lengths = loaded.violations.iter().map(|violation| {
         violation.message.len() + violation.help.len() + violation.object.as_deref().map_or(0, str::len)

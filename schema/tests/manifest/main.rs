@@ -19,7 +19,7 @@ mod sample;
 mod services;
 mod workflow;
 
-use schema::manifest::{LoadedFile, load_file};
+use schema::manifest::{ManifestFile, load_file};
 use schema::violation::Severity;
 
 /// A pod whose spec is `spec`, indented by two.
@@ -50,12 +50,12 @@ fn with(fields: &str) -> String {
 }
 
 /// Loads YAML.
-fn load(text: &str) -> LoadedFile {
+fn load(text: &str) -> ManifestFile {
     load_file("apps/web.yaml", text.as_bytes())
 }
 
 /// `rule line:column` of everything but notes.
-fn rules(loaded: &LoadedFile) -> Vec<String> {
+fn rules(loaded: &ManifestFile) -> Vec<String> {
     let told = loaded.violations.iter().filter(|violation| violation.severity != Severity::Note);
     told.map(|violation| format!("{} {}:{}", violation.rule, violation.line, violation.column)).collect()
 }

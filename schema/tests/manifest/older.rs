@@ -12,7 +12,7 @@ fn loaded(text: &str) -> (DraftObject, Vec<String>) {
     assert!(!loaded.has_errors(), "{:#?}", loaded.violations);
     let notes = loaded.violations.iter().filter(|one| one.rule == known::OLDER_SPELLING.id);
     let notes = notes.map(|one| format!("{}:{}: {}", one.line, one.column, one.message)).collect();
-    (loaded.documents[0].object.clone(), notes)
+    (DraftObject::clone(&loaded.documents[0].object), notes)
 }
 
 const REPLICASET: &str = "apiVersion: v1
@@ -202,6 +202,37 @@ fn what_cannot_be_carried_over_is_an_error_at_its_place() {
     // Ten pods in one period of no seconds, or of an hour: both directions say so.
     let told = rules(&load(&hpa("  adjustInterval: 1h\n")));
     assert_eq!(told, ["scaling 9:19", "scaling 9:19"]);
+}
+
+#[test]
+fn a_node_needs_no_api_version() {
+    let (object, notes) = loaded("kind: Node\nmetadata: {name: n1}\nip: 10.0.0.2\n");
+    assert_eq!((object.api_version.as_str(), notes.len()), ("v1", 2), "{notes:?}");
+    assert_eq!(notes[0], "1:1: `no apiVersion` is an older spelling, read as `apiVersion: v1`");
+    let pod = load("kind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: a, image: b}]}\n");
+    assert_eq!(rules(&pod), ["api-version 1:1"]);
+}
+
+#[test]
+fn older_container_names_are_warned_of() {
+    let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}
+spec: {containers: [{name: volumeContainer-1, image: b}, {name: testContainer-1, image: b}]}\n";
+    let found = load(text);
+    assert_eq!(rules(&found), ["name-style 4:28", "name-style 4:65"]);
+    assert!(!found.has_errors() && found.documents.len() == 1);
+    let twice = load(&text.replace("test", "volume"));
+    assert_eq!(rules(&twice), ["name-style 4:28", "duplicate-name 4:65"]);
+}
+
+#[test]
+fn an_empty_host_name_is_none() {
+    let pod = |fields: &str| {
+        let text = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: a}}\nspec: {{{fields}containers: [{{name: a, image: b}}]}}\n"
+        );
+        loaded(&text).0
+    };
+    assert_eq!(pod("hostname: \"\", subdomain: \"\", "), pod(""));
 }
 
 #[test]

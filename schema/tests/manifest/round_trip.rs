@@ -33,11 +33,11 @@ fn read(bytes: &[u8]) -> DraftObject {
     let loaded = load_file("a.json", bytes);
     let text = String::from_utf8_lossy(bytes);
     assert!(!loaded.has_errors(), "{text}\n{:#?}", loaded.violations);
-    loaded.documents.into_iter().next().expect("one document").object
+    DraftObject::clone(&loaded.documents.into_iter().next().expect("one document").object)
 }
 
 /// Loading is idempotent, and so are the defaults.
-fn is_fixed<S: KindSpec + Clone + PartialEq + std::fmt::Debug>(spec: S) {
+fn is_fixed<S: KindSpec + Into<Resource> + Clone + PartialEq + std::fmt::Debug>(spec: S) {
     let first = read(&write(&spec.clone().into()));
     let second = read(&write(&first.resource));
     assert_eq!(first, second);

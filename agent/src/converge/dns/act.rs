@@ -87,7 +87,7 @@ impl DnsLoop {
                 self.deps.handover.hold(Role::DnsUdp, udp);
                 self.deps.handover.hold(Role::DnsTcp, tcp);
             }
-            Err(error) => tracing::warn!(%error, "dns: nobody answers in the agent's place should it end"),
+            Err(error) => tracing::warn!(%error, "dns: if the agent ends now, names go unanswered"),
         }
         Ok(())
     }
@@ -98,8 +98,8 @@ impl DnsLoop {
         let (what, result) = match step {
             NodeStep::Nothing => return,
             NodeStep::Wait(why) => {
-                let what = "can't be asked and is not told of the cluster's names yet";
-                outcome.failed.push(format!("systemd-resolved, to which {path} leads, {what}: {why}"));
+                let what = "can't be asked, and does not know the cluster's names yet";
+                outcome.failed.push(format!("systemd-resolved, to which {path} points, {what}: {why}"));
                 return;
             }
             NodeStep::Write { keep, text } => {

@@ -231,7 +231,7 @@ impl Proxy {
             return Ok(response.map(|body| Holding::new(Answer::Endpoint(body), Some(place))));
         }
         let Some(client) = upgrade else {
-            let why = format!("{} switches protocols, which nobody asked for", place.address());
+            let why = format!("{} switches protocols without a request to", place.address());
             return Err(Refusal::new(StatusCode::BAD_GATEWAY, why));
         };
         let endpoint = hyper::upgrade::on(&mut response);

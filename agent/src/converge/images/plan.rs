@@ -89,7 +89,7 @@ impl fmt::Display for CollectReason {
         match self {
             CollectReason::Off => f.write_str("image garbage collection is off"),
             CollectReason::Room => f.write_str("the disk has room"),
-            CollectReason::WantedUnknown => f.write_str("nobody has said yet what should run"),
+            CollectReason::WantedUnknown => f.write_str("etcd has not been listed yet"),
             CollectReason::Full(bytes) => write!(f, "{} MiB should become free", bytes.div_ceil(1 << 20)),
         }
     }

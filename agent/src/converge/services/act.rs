@@ -163,7 +163,7 @@ impl ServicesLoop {
         let flows = match self.deps.iptables.udp_flows().await {
             Ok(flows) => flows,
             Err(error) => {
-                outcome.tolerated.push(format!("UDP clients may go on to endpoints that are gone: {error}"));
+                outcome.tolerated.push(format!("UDP clients may keep sending to removed endpoints: {error}"));
                 if matches!(error, IptablesError::NotInstalled { .. }) {
                     self.udp_settled = Some(observed.udp());
                 }
@@ -174,10 +174,10 @@ impl ServicesLoop {
         for flow in stale_flows(&flows, serving, observed.node) {
             let (to, from) = (flow.to, flow.from);
             match self.deps.iptables.forget_flow(&flow).await {
-                Ok(()) => outcome.done.push(format!("UDP clients of {to} start anew, no more at {from}")),
+                Ok(()) => outcome.done.push(format!("UDP clients of {to} no longer go to {from}")),
                 Err(error) => {
                     all = false;
-                    outcome.tolerated.push(format!("UDP clients of {to} go on to {from}: {error}"));
+                    outcome.tolerated.push(format!("UDP clients of {to} still go to {from}: {error}"));
                 }
             }
         }

@@ -170,7 +170,7 @@ pub enum NetlinkError {
         pid: i32,
     },
     /// The number of the pause container's process belongs to another process.
-    #[error("process {pid} does not belong to container {container} (any more); no link is made there")]
+    #[error("process {pid} does not belong to container {container} ; no link is made there")]
     OtherProcess {
         /// The process.
         pid: i32,
@@ -203,7 +203,7 @@ pub enum NetlinkError {
         port: u16,
     },
     /// The tunnel went while it was worked on.
-    #[error("tunnel {0} is not there (any more)")]
+    #[error("tunnel {0} is not there")]
     NoTunnel(String),
     /// There is a link of this name that is not this instance's.
     #[error("link {0} exists and is no tunnel of this instance; rename it or use another --instance")]

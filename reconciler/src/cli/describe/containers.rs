@@ -6,7 +6,7 @@ use schema::kinds::pod::{
     Probe, ResourceList, TcpSocketAction, TerminatedState, Volume,
 };
 
-use schema::secrets::{holds_secret, is_plain_value, is_secret_flag, is_secret_text, masked};
+use schema::secrets::{holds_secret, is_plain_text, is_plain_value, is_secret_flag};
 
 use super::Page;
 use crate::view::{PodDetail, Use, age};
@@ -100,13 +100,13 @@ fn env(variable: &EnvVar) -> String {
     format!("{name}={}", if secret { HIDDEN } else { value })
 }
 
-/// The words of a command as in plans: those that are plainly no secret.
+/// The words of a command as in plans: those that are plainly not secret.
 fn words(words: &[String]) -> String {
     let mut flag = false;
     let shown = words.iter().map(|word| {
-        let secret = std::mem::take(&mut flag) || is_secret_text(word);
+        let secret = std::mem::take(&mut flag) || !is_plain_text(word);
         flag = is_secret_flag(word);
-        if secret { HIDDEN.to_owned() } else { masked(word, HIDDEN) }
+        if secret { HIDDEN } else { word.as_str() }
     });
     shown.collect::<Vec<_>>().join(" ")
 }

@@ -23,13 +23,11 @@ pub struct DownArgs {
 /// Runs `minik8s down`. Running it again is harmless.
 pub async fn run(args: DownArgs) -> Result<ExitCode> {
     if !nix::unistd::geteuid().is_root() {
-        bail!(
-            "cannot end daemons and take away containers of this machine: not root; run 'sudo minik8s down'"
-        );
+        bail!("cannot end daemons and remove containers of this machine: not root; run 'sudo minik8s down'");
     }
     let state = StateDir::open(&args.state_dir)?;
     let Some(record) = state.load()? else {
-        println!("nothing to take away: no 'minik8s up' was run on {}", state.root().display());
+        println!("nothing to remove: no 'minik8s up' was run on {}", state.root().display());
         return Ok(ExitCode::SUCCESS);
     };
     if let Some(pid) = state.running() {

@@ -52,7 +52,7 @@ pub(super) async fn run(state: &StateDir) -> Result<Outcome> {
             Marked::Healthy => return Ok(Outcome::Running),
             Marked::Failed(why) => {
                 eprintln!(
-                    "minik8s: {why}; push a commit that mends it; the daemons go on in the background: see 'minik8s \
+                    "minik8s: {why}; push a commit that fixes it; the daemons keep running in the background: see 'minik8s \
                      status' and {}",
                     log.display()
                 );
@@ -62,7 +62,7 @@ pub(super) async fn run(state: &StateDir) -> Result<Outcome> {
         }
         if Instant::now() >= deadline {
             eprintln!(
-                "minik8s: not healthy after {} s; the daemons go on in the background: see 'minik8s status' and {}",
+                "minik8s: not healthy after {} s; the daemons keep running in the background: see 'minik8s status' and {}",
                 HEALTHY_WITHIN.as_secs(),
                 log.display()
             );

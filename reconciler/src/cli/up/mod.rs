@@ -74,7 +74,7 @@ async fn start(args: &UpArgs) -> Result<Outcome> {
     {
         bail!(
             "process {pid} on {} runs with other settings ({}), and nothing was changed; end it with 'minik8s down \
-             --keep-pods' first: the pods go on",
+             --keep-pods' first; the pods keep running",
             state.root().display(),
             record.differences(running).join(", ")
         );
@@ -103,7 +103,7 @@ async fn etcd_answers(url: &str) -> Result<()> {
     match LazyStore::new(Access::anonymous(&endpoints)).connect(ETCD_PATIENCE).await {
         Ok(()) => Ok(()),
         Err(error) => bail!(
-            "{error}; start etcd there, or give --etcd its address; '--etcd private' runs one of its own"
+            "{error}; start etcd there, or give --etcd its address; '--etcd private' runs a private one"
         ),
     }
 }

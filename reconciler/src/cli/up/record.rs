@@ -82,7 +82,7 @@ impl UpRecord {
             etcd: match args.etcd.as_deref() {
                 Some(PRIVATE_ETCD) => None,
                 Some("") => {
-                    bail!("--etcd names no address; give one, or '{PRIVATE_ETCD}' for an etcd of its own")
+                    bail!("--etcd names no address; give one, or '{PRIVATE_ETCD}' for a private etcd")
                 }
                 Some(url) => Some(url.to_owned()),
                 None => e.and_then(|e| e.etcd.clone()),

@@ -76,22 +76,18 @@ impl Fields<'_> {
         let (mut signatures, mut seen) = (None, Vec::new());
         for (key, Node { line, value }) in entries {
             if seen.contains(&key) {
-                self.wrong(line, format!("`{key}` is there twice"), "keep one of them");
+                self.wrong(line, format!("`{key}` appears twice"), "keep one of them");
                 continue;
             }
             seen.push(key.clone());
             match value {
                 _ if !known.contains(&key.as_str()) => {
-                    self.wrong(line, format!("no field is called `{key}`"), suggestion(&key, known));
+                    self.wrong(line, format!("unknown field `{key}`"), suggestion(&key, known));
                 }
                 // Whoever writes `signatures:` and comments out what was below it, or fills in `tokenFile:`
                 // from a variable that is not set, did not mean to go without.
                 Value::Nothing => {
-                    self.wrong(
-                        line,
-                        format!("{key} is there without a value"),
-                        "give it one, or remove the line",
-                    );
+                    self.wrong(line, format!("{key} has no value"), "give it one, or remove the line");
                 }
                 Value::Map(fields) if key == "signatures" => signatures = Some((line, fields)),
                 // An empty path would be the folder of the list itself. That of manifests may be: it is the root.

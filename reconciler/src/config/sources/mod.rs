@@ -54,7 +54,7 @@ pub fn read_sources(file: &Path) -> Result<Vec<SourceConfig>, ConfigError> {
         });
         let rest = format!("has {more} more mistakes");
         let rest =
-            (more > 0).then(|| ConfigError::new("--sources", file.display(), rest, "mend those above first"));
+            (more > 0).then(|| ConfigError::new("--sources", file.display(), rest, "fix those above first"));
         ConfigError::all(told.chain(rest))
     })
 }
@@ -102,7 +102,7 @@ fn parse(text: &str, folder: &Path) -> Result<Vec<SourceConfig>, Vec<Wrong>> {
         let Some((name, line)) = name else { continue };
         if let Some(first) = seen.get(&name) {
             let why = format!("source `{name}`: its name is taken by the one in line {first}");
-            wrongs.push(Wrong::new(line, why, "give every source a name of its own"));
+            wrongs.push(Wrong::new(line, why, "give every source a unique name"));
         }
         seen.entry(name).or_insert(line);
     }
@@ -150,12 +150,12 @@ mod tests {
             ("# nothing\n", "0: ", "lists no source"),
             ("name: a\nrepo: /x\n", "1: ", "is a map, and no list"),
             ("- a\n", "1: ", "entry 1 is a single value, and no source"),
-            ("- name: a\n  repo: /x\n  brnch: main\n", "3: ", "no field is called `brnch`"),
+            ("- name: a\n  repo: /x\n  brnch: main\n", "3: ", "unknown field `brnch`"),
             ("- name: a\n", "1: ", "has no `repo`"),
             ("- repo: /x\n", "1: ", "entry 1: has no `name`"),
             ("- name: a\n  repo: [/x]\n", "2: ", "repo must be a single value, and is a list"),
             ("- name: a\n  repo: /x\n  strict: maybe\n", "3: ", "strict is `maybe`"),
-            ("- name: a\n  repo: /x\n  repo: /y\n", "3: ", "`repo` is there twice"),
+            ("- name: a\n  repo: /x\n  repo: /y\n", "3: ", "`repo` appears twice"),
             ("# one\n- name: A\n  repo: /x\n", "2: ", "not a DNS label"),
             ("- name: a\n  repo: /x\n  branch: b\n  tag: t\n", "4: ", "more than one of"),
             ("- name: a\n  repo: /x\n  tokenFile: f\n  tokenEnv: E\n", "4: ", "both"),
@@ -163,7 +163,7 @@ mod tests {
             ("- name: a\n  repo: /x\n  poll: soon\n", "3: ", "is no time"),
             ("- name: a\n  repo: /x\n  signatures: {}\n", "3: ", "no file of keys"),
             ("- name: a\n  repo: /x\n  signatures: signers\n", "3: ", "signatures must be a map"),
-            ("- name: a\n  repo: /x\n  signatures: {keys: f}\n", "3: ", "no field is called `keys`"),
+            ("- name: a\n  repo: /x\n  signatures: {keys: f}\n", "3: ", "unknown field `keys`"),
             ("- name: a\n  repo: /x\n  signatures: {mode: all, gpgKeys: f}\n", "3: ", "no mode `all`"),
             ("- name: &a a\n  repo: *a\n", "2: ", "an alias"),
             ("- {name: a, repo: /x}\n---\n- {name: b, repo: /y}\n", "2: ", "second document"),
@@ -181,7 +181,7 @@ mod tests {
             "- name: a\n  repo: /x\n  tokenfile: t\n  poll: soon\n- repo: /y\n  strict: 1\n- name: a\n";
         assert_eq!(
             wrong(text),
-            "3: source `a`: no field is called `tokenfile`\n\
+            "3: source `a`: unknown field `tokenfile`\n\
              4: source `a`: poll: `soon` is no time\n\
              5: entry 2: has no `name`\n\
              6: entry 2: strict is `1`\n\
@@ -195,14 +195,14 @@ mod tests {
         let lines: Vec<&str> = error.lines().collect();
         assert_eq!(lines.len(), 6, "{error}");
         let first = format!(
-            "--sources {}:3: source `a`: no field is called `tokenfile`; did you mean `tokenFile`?",
+            "--sources {}:3: source `a`: unknown field `tokenfile`; did you mean `tokenFile`?",
             file.display()
         );
         assert_eq!(lines[0], first);
         fs::write(&file, "- name: A\n".repeat(TOLD_MAX)).unwrap();
         let error = read_sources(&file).unwrap_err().to_string();
         assert_eq!(error.lines().count(), TOLD_MAX + 1, "{error}");
-        assert!(error.ends_with("more mistakes; mend those above first"), "{error}");
+        assert!(error.ends_with("more mistakes; fix those above first"), "{error}");
     }
 
     #[test]
@@ -223,7 +223,7 @@ mod tests {
         ] {
             for empty in ["", " ~", " null", "\n    # allowedSigners: signers"] {
                 let said = wrong(&format!("- name: a\n  repo: /x\n  {field}:{empty}\n"));
-                assert!(said.contains(field) && said.contains("without a value"), "{field}:{empty}: {said}");
+                assert!(said.contains(field) && said.contains("has no value"), "{field}:{empty}: {said}");
                 assert!(!said.starts_with("0:"), "{said}");
             }
         }

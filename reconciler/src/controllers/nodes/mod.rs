@@ -4,7 +4,7 @@
 
 use jiff::Timestamp;
 
-use super::{Controller, Seen, Writes};
+use super::{Controller, Observed, Writes};
 
 mod plan;
 #[cfg(test)]
@@ -16,7 +16,7 @@ pub struct Nodes;
 impl Controller for Nodes {
     const NAME: &'static str = "nodes";
 
-    fn plan(seen: &Seen, _now: Timestamp) -> Writes {
+    fn plan(seen: &Observed, _now: Timestamp) -> Writes {
         plan::plan(seen)
     }
 }

@@ -12,7 +12,7 @@ use schema::keys::{Key, prefix};
 use schema::records::Subnet;
 use schema::snapshot::Snapshot;
 
-use crate::controllers::Seen;
+use crate::controllers::Observed;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Expect, Writes};
@@ -21,7 +21,7 @@ use crate::controllers::writes::{Expect, Writes};
 pub(crate) const NODE_PREFIX_LEN: u8 = 24;
 
 /// What should be written below `subnets/`, and which nodes came or went.
-pub(super) fn plan(seen: &Seen) -> Writes {
+pub(super) fn plan(seen: &Observed) -> Writes {
     let cluster = seen.settings.cluster_cidr;
     let mut out = Writes::default();
     note_heartbeats(seen, &mut out);
@@ -113,7 +113,7 @@ fn rivals(snapshot: &Snapshot) -> BTreeMap<&str, &str> {
     rivals
 }
 
-fn move_rivals(seen: &Seen, rivals: &BTreeMap<&str, &str>, pool: &mut Pool, out: &mut Writes) {
+fn move_rivals(seen: &Observed, rivals: &BTreeMap<&str, &str>, pool: &mut Pool, out: &mut Writes) {
     for (node, holder) in rivals {
         let Some(present) = seen.snapshot.subnets.get(*node) else { continue };
         let Some(cidr) = pool.take() else {
@@ -128,7 +128,7 @@ fn move_rivals(seen: &Seen, rivals: &BTreeMap<&str, &str>, pool: &mut Pool, out:
 }
 
 /// A node without a range gets the one it says its pods have, if that is free, else the lowest.
-fn assign(seen: &Seen, pool: &mut Pool, out: &mut Writes) {
+fn assign(seen: &Observed, pool: &mut Pool, out: &mut Writes) {
     let without =
         || seen.snapshot.nodes.iter().filter(|(node, _)| !seen.snapshot.subnets.contains_key(*node));
     let mut given: BTreeMap<&str, Ipv4Net> = BTreeMap::new();
@@ -153,18 +153,18 @@ fn assign(seen: &Seen, pool: &mut Pool, out: &mut Writes) {
     }
 }
 
-fn subnet(seen: &Seen, cidr: Ipv4Net, cluster_cidr: Ipv4Net) -> Subnet {
+fn subnet(seen: &Observed, cidr: Ipv4Net, cluster_cidr: Ipv4Net) -> Subnet {
     Subnet { cidr, cluster_cidr, service_cidr: seen.settings.service_cidr }
 }
 
-fn exhausted(seen: &Seen, node: &str) -> Note {
+fn exhausted(seen: &Observed, node: &str) -> Note {
     let holders = seen.snapshot.subnets.len();
     let cluster_cidr = seen.settings.cluster_cidr;
     Note::about_node(node, NoteKind::SubnetsExhausted { cluster_cidr, holders })
 }
 
 /// A cluster range that grew, or another range of services, is told to the nodes; one that no longer holds a node's range is not.
-fn follow_cluster(seen: &Seen, rivals: &BTreeMap<&str, &str>, out: &mut Writes) {
+fn follow_cluster(seen: &Observed, rivals: &BTreeMap<&str, &str>, out: &mut Writes) {
     let cluster_cidr = seen.settings.cluster_cidr;
     for (node, subnet) in &seen.snapshot.subnets {
         let cidr = subnet.value.cidr;
@@ -187,7 +187,7 @@ fn follow_cluster(seen: &Seen, rivals: &BTreeMap<&str, &str>, out: &mut Writes) 
 
 /// Which registered nodes came or went since the run before. In the first run only those that are
 /// away are told: that the others are there is no news.
-fn note_heartbeats(seen: &Seen, out: &mut Writes) {
+fn note_heartbeats(seen: &Observed, out: &mut Writes) {
     for node in seen.snapshot.nodes.keys() {
         let before = seen.previous.as_ref().map(|snapshot| snapshot.node_is_ready(node));
         let kind = match (before, seen.snapshot.node_is_ready(node)) {

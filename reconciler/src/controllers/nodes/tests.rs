@@ -7,10 +7,10 @@ use schema::records::Subnet;
 use schema::snapshot::Snapshot;
 
 use super::plan::plan;
-use crate::controllers::Seen;
+use crate::controllers::Observed;
 use crate::controllers::testing::{CLUSTER_CIDR, SnapshotBuilder, heartbeat, node_record, seen};
 
-fn planned(seen: &Seen) -> String {
+fn planned(seen: &Observed) -> String {
     plan(seen).to_string()
 }
 
@@ -113,7 +113,7 @@ fn a_cluster_range_that_grew_is_told_and_one_that_moved_away_is_not() {
 }
 
 fn heartbeats(before: Option<&Snapshot>, now: &Snapshot) -> String {
-    planned(&Seen { previous: before.map(|snapshot| Arc::new(snapshot.clone())), ..seen(now) })
+    planned(&Observed { previous: before.map(|snapshot| Arc::new(snapshot.clone())), ..seen(now) })
 }
 
 #[test]

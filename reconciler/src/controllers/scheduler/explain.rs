@@ -53,7 +53,7 @@ impl<'a> Explainer<'a> {
         };
         Some(match before {
             None => why,
-            Some((node, _)) => format!("{why}; the pod before it goes on running on {node}"),
+            Some((node, _)) => format!("{why}; the former pod keeps running on {node}"),
         })
     }
 }

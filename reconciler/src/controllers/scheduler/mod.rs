@@ -4,7 +4,7 @@
 
 use jiff::Timestamp;
 
-use super::{Controller, Seen, Writes};
+use super::{Controller, Observed, Writes};
 
 mod cluster;
 mod explain;
@@ -22,7 +22,7 @@ pub struct Scheduler;
 impl Controller for Scheduler {
     const NAME: &'static str = "scheduler";
 
-    fn plan(seen: &Seen, _now: Timestamp) -> Writes {
+    fn plan(seen: &Observed, _now: Timestamp) -> Writes {
         plan::plan(&seen.snapshot, &seen.settings.sources)
     }
 }

@@ -7,9 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use schema::health;
 use schema::keys::{Key, prefix};
-use schema::kinds::Resource;
-use schema::kinds::service::ServiceType;
 use schema::meta::NamespacedName;
 use schema::records::{Binding, PodInstance, Settled, SourceState};
 use schema::snapshot::{Snapshot, Versioned};
@@ -93,23 +92,7 @@ fn is_complete(snapshot: &Snapshot, sources: &BTreeSet<String>) -> bool {
         && snapshot.malformed.is_empty()
         && sources.iter().all(is_whole)
         && workloads::plan(snapshot).writes.is_empty()
-        && services_are_written(snapshot)
-}
-
-/// Every Dns object and every Service has its record, or else is one whose address or port another may
-/// have: the nodes' rules and names must not miss one that is only on its way.
-fn services_are_written(snapshot: &Snapshot) -> bool {
-    snapshot.objects.iter().all(|(id, object)| {
-        let name = || NamespacedName::new(id.namespace.as_str(), id.name.as_str());
-        match &object.value.resource {
-            Resource::Service(spec) => {
-                let may_be_refused = spec.cluster_ip.is_some() || spec.kind == ServiceType::NodePort;
-                may_be_refused || snapshot.services.contains_key(&name())
-            }
-            Resource::Dns(_) => snapshot.routes.contains_key(&name()),
-            _ => true,
-        }
-    })
+        && snapshot.objects.values().all(|object| health::is_complete(snapshot, &object.value))
 }
 
 fn unreadable_pods(snapshot: &Snapshot) -> BTreeMap<NamespacedName, String> {

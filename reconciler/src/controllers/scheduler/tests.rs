@@ -258,7 +258,7 @@ fn a_new_version_that_fits_nowhere_leaves_the_old_one_running() {
     let old = instance("web", spec(1000, 64));
     let new = instance("web", spec(9000, 64));
     let builder = SnapshotBuilder::new().nodes(1).pod(&new).bound("n1", &old);
-    let why = "0/1 nodes fit: 1 not enough cpu (wants 9, free 3); the pod before it goes on running on n1";
+    let why = "0/1 nodes fit: 1 not enough cpu (wants 9, free 3); the former pod keeps running on n1";
     assert_eq!(planned(&builder.snapshot), format!("note Pod/default/web Unschedulable: {why}\n"));
     assert_eq!(explain(&builder.snapshot, &pod_ref("web")).as_deref(), Some(why));
 }

@@ -4,7 +4,7 @@
 
 use jiff::Timestamp;
 
-use super::{Controller, Seen, Writes};
+use super::{Controller, Observed, Writes};
 
 mod allocate;
 mod endpoints;
@@ -21,7 +21,7 @@ pub struct Services;
 impl Controller for Services {
     const NAME: &'static str = "services";
 
-    fn plan(seen: &Seen, _now: Timestamp) -> Writes {
+    fn plan(seen: &Observed, _now: Timestamp) -> Writes {
         plan::plan(seen)
     }
 }

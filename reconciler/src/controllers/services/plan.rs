@@ -17,13 +17,13 @@ use schema::snapshot::{Snapshot, Versioned};
 use super::allocate::{Addresses, NodePorts};
 use super::endpoints::{Behind, Lookup};
 use super::routes;
-use crate::controllers::Seen;
+use crate::controllers::Observed;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Expect, Writes};
 
 /// What should be written below `services/` and `routes/`.
-pub(super) fn plan(seen: &Seen) -> Writes {
+pub(super) fn plan(seen: &Observed) -> Writes {
     let snapshot = &*seen.snapshot;
     let mut out = Writes::default();
     for text in snapshot.malformed.keys().filter(|text| is_ours(text)) {
@@ -53,7 +53,7 @@ fn is_malformed(snapshot: &Snapshot, key: &Key) -> bool {
     snapshot.malformed.contains_key(&key.to_string())
 }
 
-fn plan_services(seen: &Seen, out: &mut Writes) {
+fn plan_services(seen: &Observed, out: &mut Writes) {
     let snapshot = &*seen.snapshot;
     let wanted: BTreeMap<NamespacedName, &ServiceSpec> = snapshot
         .objects
@@ -122,7 +122,7 @@ struct Given {
 /// Gives out addresses and ports. A service whose own can't be had is not in the answer, with a note; it
 /// holds what it had, and nobody else gets that.
 fn give_out(
-    seen: &Seen,
+    seen: &Observed,
     wanted: &BTreeMap<NamespacedName, &ServiceSpec>,
     blind: bool,
     out: &mut Writes,
@@ -147,7 +147,7 @@ fn give_out(
 /// Gives out addresses and ports to all but those that are `holding` what they had. Who can't have its own,
 /// and why.
 fn give_to_others(
-    seen: &Seen,
+    seen: &Observed,
     wanted: &BTreeMap<NamespacedName, &ServiceSpec>,
     blind: bool,
     holding: &BTreeMap<NamespacedName, NoteKind>,

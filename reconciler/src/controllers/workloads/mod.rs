@@ -4,7 +4,7 @@
 
 use jiff::Timestamp;
 
-use super::{Controller, Seen, Writes};
+use super::{Controller, Observed, Writes};
 
 mod plan;
 #[cfg(test)]
@@ -18,7 +18,7 @@ pub struct Workloads;
 impl Controller for Workloads {
     const NAME: &'static str = "workloads";
 
-    fn plan(seen: &Seen, _now: Timestamp) -> Writes {
+    fn plan(seen: &Observed, _now: Timestamp) -> Writes {
         plan(&seen.snapshot)
     }
 }

@@ -17,13 +17,13 @@ use super::{Claim, problem};
 /// cluster's, if one is known.
 pub(crate) fn warn(manifests: &Manifests, range: Option<Ipv4Net>) -> Vec<Violation> {
     let all = manifests.iter().flat_map(|(file, manifest)| {
-        manifest.documents.iter().map(move |draft| Claim { file, draft, live: None })
+        manifest.documents.iter().map(move |document| Claim { file, document, live: None })
     });
     all.filter_map(|claim| {
-        let Resource::Service(service) = &claim.draft.object.resource else { return None };
+        let Resource::Service(service) = &claim.document.object.resource else { return None };
         let address: Ipv4Addr = service.cluster_ip.as_deref()?.parse().ok()?;
         let why = refused(address, range)?;
-        let place = claim.draft.place(&field_path(&["spec", "clusterIP"]));
+        let place = claim.document.place(&field_path(&["spec", "clusterIP"]));
         let message = format!("spec.clusterIP: {address} {why}");
         let help = match range {
             Some(_) => "choose another one, or leave it out to get a free one",
@@ -60,8 +60,8 @@ mod tests {
 
     use schema::records::{DNS_ADDRESS_OFFSET, GATEWAY_ADDRESS_OFFSET};
 
-    use super::super::super::load::parse;
     use super::*;
+    use schema::manifest::load_file as parse;
 
     fn warned(address: &str, range: Option<&str>) -> Vec<String> {
         let text = format!(

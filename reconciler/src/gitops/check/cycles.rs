@@ -5,12 +5,12 @@
 
 use std::collections::VecDeque;
 
+use schema::kinds::links::{FieldAt, dependencies};
 use schema::kinds::metadata::parse_reference;
 use schema::meta::{ObjectMeta, ObjectRef};
 use schema::violation::OwnedStep;
 
 use super::Claim;
-use super::reference::{At, dependencies};
 use super::scene::{Present, Scene};
 
 /// So many objects of a circle are named.
@@ -46,9 +46,9 @@ pub(super) struct Waiting<'a> {
 impl<'a> Waits<'a> {
     pub(super) fn of(scene: &Scene<'a>) -> Self {
         let waits = |metadata: &ObjectMeta| !metadata.depends_on.is_empty();
-        let claimed = scene.claims.iter().filter(|claim| waits(&claim.draft.object.metadata));
+        let claimed = scene.claims.iter().filter(|claim| waits(&claim.document.object.metadata));
         let live = scene.live.iter().filter(|(_, live)| waits(&live.value.metadata));
-        let mut objects: Vec<&'a ObjectRef> = claimed.map(|claim| &claim.draft.reference).collect();
+        let mut objects: Vec<&'a ObjectRef> = claimed.map(|claim| &claim.document.reference).collect();
         objects.extend(live.map(|(object, _)| object));
         objects.sort_unstable();
         objects.dedup();
@@ -56,7 +56,8 @@ impl<'a> Waits<'a> {
             let targets = metadata.into_iter().flat_map(dependencies);
             targets.filter_map(|target| objects.binary_search(&&target).ok()).collect()
         };
-        let of_document = |object: &ObjectRef| scene.claim(object).map(|claim| &claim.draft.object.metadata);
+        let of_document =
+            |object: &ObjectRef| scene.claim(object).map(|claim| &claim.document.object.metadata);
         let of_live = |object: &ObjectRef| scene.live.get(object).map(|live| &live.value.metadata);
         let wanted = objects.iter().map(|object| targets(of_document(object))).collect();
         let live = objects.iter().map(|object| targets(of_live(object))).collect();
@@ -240,8 +241,8 @@ fn chain(cycle: &[&ObjectRef], at: usize) -> String {
 
 /// The item of `dependsOn` that names `object`.
 fn path(claim: &Claim<'_>, object: &ObjectRef) -> Vec<OwnedStep> {
-    let metadata = &claim.draft.object.metadata;
+    let metadata = &claim.document.object.metadata;
     let names = |text: &String| parse_reference(text, &metadata.namespace).is_ok_and(|one| one == *object);
     let index = metadata.depends_on.iter().position(names).unwrap_or_default();
-    At::Dependency(index).path()
+    FieldAt::dependency(index).path()
 }

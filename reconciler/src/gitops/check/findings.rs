@@ -72,7 +72,7 @@ impl Findings {
             violations.append(&mut of_file.kept);
             if of_file.left_out > 0 {
                 let message =
-                    format!("{} more violations across objects of this file are not told", of_file.left_out);
+                    format!("{} more violations across objects of this file are not shown", of_file.left_out);
                 violations.push(Violation::of(&rules::MORE_VIOLATIONS, &**file, (0, 0), message));
             }
             violations.sort();
@@ -101,7 +101,7 @@ mod tests {
         let all = findings.join(BTreeMap::from([(Arc::clone(&file), own)]));
         let all = &all["a.yaml"];
         assert_eq!(all.len(), VIOLATIONS_MAX + 1);
-        assert_eq!(all[0].message, "103906 more violations across objects of this file are not told");
+        assert_eq!(all[0].message, "103906 more violations across objects of this file are not shown");
         assert_eq!((all[1].line, all[VIOLATIONS_MAX].line), (1, 990));
     }
 

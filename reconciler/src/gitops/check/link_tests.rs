@@ -7,9 +7,10 @@ use schema::object::{Object, Provenance};
 use schema::snapshot::{Table, Versioned};
 use schema::violation::rules;
 
-use super::super::load::{Manifests, parse};
+use super::super::load::Manifests;
 use super::super::tests::generator;
 use super::*;
+use schema::manifest::load_file as parse;
 
 fn load(files: &[(&str, &str)]) -> Manifests {
     files.iter().map(|(path, text)| (Arc::from(*path), Arc::new(parse(path, text.as_bytes())))).collect()
@@ -35,7 +36,8 @@ fn live(source: &str, files: &[(&str, &str)]) -> Table<ObjectRef, Object> {
 /// `file: rule: message` of all that cross checks find.
 fn found(files: &[(&str, &str)], live: &Table<ObjectRef, Object>) -> Vec<String> {
     let manifests = load(files);
-    let checked = check("main", &manifests, live, |_| false);
+    let documents = Documents::of("main", &manifests, live);
+    let checked = finish(&documents, fit(&documents, "main", live));
     let all = checked.quarantined.values().flatten().chain(&checked.remarks);
     let shown = |v: &Violation| format!("{}: {}: {}", v.file, v.rule, v.message);
     let own = |v: &&Violation| v.rule != rules::NOT_EXECUTED_YET.id;
@@ -45,7 +47,9 @@ fn found(files: &[(&str, &str)], live: &Table<ObjectRef, Object>) -> Vec<String>
 fn order(files: &[(&str, &str)]) -> Vec<String> {
     let manifests = load(files);
     let none = Table::new();
-    check("main", &manifests, &none, |_| false).wanted.iter().map(|(object, _)| object.to_string()).collect()
+    let documents = Documents::of("main", &manifests, &none);
+    let checked = finish(&documents, fit(&documents, "main", &none));
+    checked.wanted.iter().map(|(object, _)| object.to_string()).collect()
 }
 
 fn pod(name: &str, more: &str) -> String {
@@ -301,7 +305,8 @@ fn a_selector_that_matches_nothing_is_a_warning_and_applies() {
         ["s.yaml: selector-matches-nothing: spec.selector: no pod in namespace default has app=web"]
     );
     let manifests = load(&[("s.yaml", &alone)]);
-    let checked = check("main", &manifests, &none, |_| false);
+    let documents = Documents::of("main", &manifests, &none);
+    let checked = finish(&documents, fit(&documents, "main", &none));
     assert_eq!((checked.wanted.len(), checked.quarantined.len()), (1, 0));
     let template = set("w", "web");
     assert_eq!(found(&[("s.yaml", &alone), ("w.yaml", &template)], &none), [""; 0]);
@@ -336,7 +341,8 @@ fn violations_point_at_the_field() {
     let files = [("a.yaml", after("a", "Pod/b, Pod/c")), ("b.yaml", pod("b", ""))];
     let manifests = load(&[(files[0].0, &files[0].1), (files[1].0, &files[1].1)]);
     let none = Table::new();
-    let checked = check("main", &manifests, &none, |_| false);
+    let documents = Documents::of("main", &manifests, &none);
+    let checked = finish(&documents, fit(&documents, "main", &none));
     let violation = &checked.quarantined["a.yaml"][0];
     assert_eq!((violation.line, violation.column), (5, 22));
 }

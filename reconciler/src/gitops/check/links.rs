@@ -7,15 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use schema::kinds::Resource;
+use schema::kinds::exclusive::{Exclusive, ExclusiveUse};
+use schema::kinds::links::{Reference, references};
 use schema::kinds::pod::PortReference;
 use schema::kinds::service::ServicePort;
 use schema::meta::ObjectRef;
-use schema::violation::{OwnedStep, rules};
+use schema::violation::rules;
 
 use super::Claim;
 use super::cycles::{self, Waiting, Waits};
-use super::exclusive::{Exclusive, Wish, exclusives};
-use super::reference::{At, Reference, references};
 use super::scene::{Fault, Present, Scene};
 
 /// Who is in the way would be gone, and the commit may well be right.
@@ -26,21 +26,20 @@ const NAMED_MAX: usize = 5;
 
 /// Someone who has, or wants, what only one can have.
 #[derive(Debug, Clone)]
-struct Holder<'a> {
-    object: &'a ObjectRef,
+pub(super) struct Holder<'a> {
+    pub(super) object: &'a ObjectRef,
     /// None: as the object is live, and will stay.
-    claim: Option<&'a Claim<'a>>,
+    pub(super) claim: Option<&'a Claim<'a>>,
     /// The live object has it already.
-    has_it: bool,
-    wish: Wish,
+    pub(super) has_it: bool,
+    pub(super) wish: ExclusiveUse,
 }
 
 /// A field that names an object.
 #[derive(Debug)]
 struct Link<'a> {
     from: &'a Claim<'a>,
-    at: At,
-    port: Option<&'a PortReference>,
+    field: Reference<'a>,
     /// That the target is missing has been told.
     is_told: bool,
 }
@@ -110,41 +109,17 @@ impl<'a> Links<'a> {
 
     fn gather(&mut self, scene: &Scene<'a>) {
         for claim in scene.claims {
-            let (metadata, resource) = (&claim.draft.object.metadata, &claim.draft.object.resource);
-            let found = references(metadata, resource);
-            for reference in found {
-                let Reference { at, target, port } = reference;
-                self.by_target.entry(target).or_default().push(Link {
-                    from: claim,
-                    at,
-                    port,
-                    is_told: false,
-                });
+            let (metadata, resource) = (&claim.document.object.metadata, &claim.document.object.resource);
+            for field in references(metadata, resource) {
+                let links = self.by_target.entry(field.target.clone()).or_default();
+                links.push(Link { from: claim, field, is_told: false });
             }
         }
-        for claim in scene.claims.iter().filter(|claim| !scene.is_quarantined(claim)) {
-            let (metadata, resource) = (&claim.draft.object.metadata, &claim.draft.object.resource);
-            let wishes = exclusives(metadata, resource);
-            if wishes.is_empty() {
-                continue;
-            }
-            let live = claim.live.map(|live| exclusives(&live.value.metadata, &live.value.resource));
-            for wish in wishes {
-                let has_it = live.iter().flatten().any(|live| live.what == wish.what);
-                let what = wish.what.clone();
-                let holder = Holder { object: &claim.draft.reference, claim: Some(claim), has_it, wish };
-                self.holders.entry(what).or_default().push(holder);
-            }
-        }
-        for (object, live) in scene.live {
-            let has = exclusives(&live.value.metadata, &live.value.resource);
-            if !has.is_empty() && matches!(scene.present(object), Some(Present::Stays(_))) {
-                self.stays(object, has);
-            }
-        }
+        let is_good = |claim: &Claim<'_>| !scene.is_quarantined(claim);
+        self.holders = holders(scene, is_good, |object| scene.present(object));
     }
 
-    fn stays(&mut self, object: &'a ObjectRef, has: Vec<Wish>) {
+    fn stays(&mut self, object: &'a ObjectRef, has: Vec<ExclusiveUse>) {
         for wish in has {
             let what = wish.what.clone();
             self.holders.entry(what).or_default().push(Holder { object, claim: None, has_it: true, wish });
@@ -162,14 +137,14 @@ impl<'a> Links<'a> {
         let Some(mut links) = self.by_target.remove(target) else { return };
         let present = scene.present(target);
         for link in links.iter_mut().filter(|link| !link.is_told) {
-            let Some(missing) = missing(scene, target, present, link.port) else { continue };
+            let Some(missing) = missing(scene, target, present, link.field.port) else { continue };
             // What else is wrong with a file that can't be applied anyway is told as far as it is its own.
             if scene.is_quarantined(link.from) && missing.home.is_some() {
                 continue;
             }
             let rule =
                 if missing.home.is_some() { &rules::DEPENDS_ON_QUARANTINED } else { &rules::DANGLING_TARGET };
-            let path = if missing.is_port { port_of(link.at.path()) } else { link.at.path() };
+            let path = if missing.is_port { link.field.port_path() } else { link.field.at.path() };
             let fault = Fault { rule, path: &path, message: &missing.message, help: &missing.help };
             self.blame(scene, link.from, &fault);
             link.is_told = true;
@@ -185,7 +160,7 @@ impl<'a> Links<'a> {
             return;
         }
         let Some(holders) = self.holders.remove(exclusive) else { return };
-        let place = |holder: &Holder<'a>| holder.claim.map(|claim| (claim.file, claim.draft.line));
+        let place = |holder: &Holder<'a>| holder.claim.map(|claim| (claim.file, claim.document.line));
         let rank = |holder: &Holder<'a>| (holder.claim.is_some(), !holder.has_it, place(holder));
         if let Some(winner) = holders.iter().min_by_key(|holder| rank(holder)).cloned() {
             let owner = owner(scene, winner.object, winner.claim);
@@ -212,7 +187,7 @@ impl<'a> Links<'a> {
     fn fall(&mut self, scene: &mut Scene<'a>, file: &str) -> BTreeSet<&'a ObjectRef> {
         if self.named_in.is_empty() {
             for claim in scene.claims {
-                self.named_in.entry(claim.file).or_default().push(&claim.draft.reference);
+                self.named_in.entry(claim.file).or_default().push(&claim.document.reference);
             }
         }
         let of_file = self.named_in.get(file).into_iter().chain(scene.absent_of.get(file));
@@ -220,7 +195,7 @@ impl<'a> Links<'a> {
         for object in objects.iter().copied() {
             self.follow(scene, object);
             let Some((object, live)) = scene.live.get_key_value(object) else { continue };
-            let has = exclusives(&live.value.metadata, &live.value.resource);
+            let has = live.value.resource.exclusives(&live.value.metadata);
             let names: Vec<Exclusive> = has.iter().map(|wish| wish.what.clone()).collect();
             self.stays(object, has);
             for exclusive in &names {
@@ -231,10 +206,40 @@ impl<'a> Links<'a> {
     }
 }
 
+/// Who has, or wants, what only one can have: by documents that count, and by what `present` says stays as it is
+/// live.
+pub(super) fn holders<'a>(
+    scene: &Scene<'a>,
+    counts: impl Fn(&Claim<'_>) -> bool,
+    present: impl Fn(&ObjectRef) -> Option<Present<'a>>,
+) -> BTreeMap<Exclusive, Vec<Holder<'a>>> {
+    let mut found: BTreeMap<Exclusive, Vec<Holder<'a>>> = BTreeMap::new();
+    let mut add = |object, claim, has_it, wish: ExclusiveUse| {
+        let what = wish.what.clone();
+        found.entry(what).or_default().push(Holder { object, claim, has_it, wish });
+    };
+    for claim in scene.claims.iter().filter(|claim| counts(claim)) {
+        let wishes = claim.document.object.resource.exclusives(&claim.document.object.metadata);
+        let live = claim.live.filter(|_| !wishes.is_empty());
+        let live = live.map(|live| live.value.resource.exclusives(&live.value.metadata));
+        for wish in wishes {
+            let has_it = live.iter().flatten().any(|live| live.what == wish.what);
+            add(&claim.document.reference, Some(claim), has_it, wish);
+        }
+    }
+    for (object, live) in scene.live {
+        let has = live.value.resource.exclusives(&live.value.metadata);
+        if !has.is_empty() && matches!(present(object), Some(Present::Stays(_))) {
+            has.into_iter().for_each(|wish| add(object, None, true, wish));
+        }
+    }
+    found
+}
+
 /// Whoever has what only one can have, by his document or, without one, as he is live.
 pub(super) fn owner(scene: &Scene<'_>, object: &ObjectRef, claim: Option<&Claim<'_>>) -> String {
     match (claim, scene.live.get(object).map(|live| &live.value.provenance)) {
-        (Some(claim), _) => format!("{object} ({}:{})", claim.file, claim.draft.line),
+        (Some(claim), _) => format!("{object} ({}:{})", claim.file, claim.document.line),
         (None, Some(place)) if place.source != scene.source => {
             format!("{object} of source `{}` ({}:{})", place.source, place.file, place.line)
         }
@@ -253,13 +258,6 @@ struct Missing<'s> {
     is_port: bool,
 }
 
-/// `….service.port` beside `….service.name`.
-fn port_of(mut path: Vec<OwnedStep>) -> Vec<OwnedStep> {
-    path.pop();
-    path.push(OwnedStep::Field("port".to_owned()));
-    path
-}
-
 fn missing<'s>(
     scene: &'s Scene<'_>,
     target: &ObjectRef,
@@ -271,7 +269,7 @@ fn missing<'s>(
         return Some(match home() {
             Some(file) => Missing {
                 message: format!("{target} is in {file}, which can't be applied, and is not there yet"),
-                help: format!("mend {file} first"),
+                help: format!("fix {file} first"),
                 home: Some(file),
                 is_port: false,
             },
@@ -300,7 +298,7 @@ fn missing<'s>(
     }
     // It may have the port as its file has it, which can't be applied.
     let comes = scene.claim(target).filter(|claim| scene.is_quarantined(claim)).is_some_and(|claim| {
-        matches!(&claim.draft.object.resource, Resource::Service(s) if s.ports.iter().any(|p| serves(p, port)))
+        matches!(&claim.document.object.resource, Resource::Service(s) if s.ports.iter().any(|p| serves(p, port)))
     });
     let ports: Vec<String> = service.ports.iter().take(NAMED_MAX).map(shown_port).collect();
     let port = match port {
@@ -334,8 +332,8 @@ fn shown_port(port: &ServicePort) -> String {
 fn others(scene: &Scene<'_>, target: &ObjectRef) -> String {
     let alike = |object: &&ObjectRef| object.kind == target.kind && object.namespace == target.namespace;
     let first = ObjectRef { name: String::new(), ..target.clone() };
-    let at = scene.claims.partition_point(|claim| claim.draft.reference < first);
-    let names = scene.claims[at..].iter().map(|claim| &claim.draft.reference).take_while(alike);
+    let at = scene.claims.partition_point(|claim| claim.document.reference < first);
+    let names = scene.claims[at..].iter().map(|claim| &claim.document.reference).take_while(alike);
     let names: Vec<&str> = names.take(NAMED_MAX + 1).map(|object| object.name.as_str()).collect();
     match names.len() {
         0 if target.kind.is_cluster_scoped() => format!("the repository has no {}", target.kind),

@@ -7,23 +7,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use schema::manifest::{Document, ManifestFile};
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::snapshot::{Table, Versioned};
 use schema::violation::{Rule, Violation};
 
 pub(crate) use addresses::warn as warn_of_addresses;
-pub(super) use exclusive::exclusives;
 pub(super) use order::removed;
-pub(super) use reference::dependencies;
 
-use super::load::{Draft, ManifestFile, Manifests};
+use super::load::Manifests;
 use super::truncated::{Homes, homes};
-use scene::Scene;
+pub use scene::Scene;
 
 mod addresses;
 mod cycles;
-mod exclusive;
 mod findings;
 #[cfg(test)]
 mod link_tests;
@@ -31,7 +29,6 @@ mod links;
 mod order;
 mod owners;
 mod policy;
-mod reference;
 mod rest;
 mod scene;
 mod selectors;
@@ -44,28 +41,10 @@ pub struct Checked<'a> {
     /// Objects of files without errors, in the order in which they are applied: by kind, and what an
     /// object depends on before it.
     pub wanted: Vec<(&'a ObjectRef, Claim<'a>)>,
-    /// Live objects of the source that no document names, not even in a quarantined file.
-    pub absent: Vec<Live<'a>>,
     /// Files that can't be applied, with everything found in them.
     pub quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
-    /// The files in quarantine for which removals were held, where they are: what falls because nothing leaves
-    /// is not why.
-    pub held_with: Option<BTreeMap<Arc<str>, Vec<Violation>>>,
     /// Warnings and notes of the checks across objects; they keep nothing from being applied.
     pub remarks: Vec<Violation>,
-    /// How many files mean to be manifests.
-    pub manifest_files: usize,
-}
-
-/// What a decision on removals is made on.
-#[derive(Debug, Clone, Copy)]
-pub struct Found<'f, 'a> {
-    /// As in [`Checked`].
-    pub absent: &'f [Live<'a>],
-    /// As in [`Checked`].
-    pub quarantined: &'f BTreeMap<Arc<str>, Vec<Violation>>,
-    /// As in [`Checked`].
-    pub manifest_files: usize,
 }
 
 /// A document that names an object.
@@ -74,7 +53,7 @@ pub struct Claim<'a> {
     /// The file.
     pub file: &'a Arc<str>,
     /// The document.
-    pub draft: &'a Draft,
+    pub document: &'a Document,
     /// The object as it is live, whoever owns it.
     pub live: Option<&'a Versioned<Object>>,
 }
@@ -82,65 +61,88 @@ pub struct Claim<'a> {
 /// An object as it is live.
 pub type Live<'a> = (&'a ObjectRef, &'a Versioned<Object>);
 
-/// Checks the files of `source` against each other and against what is live.
-///
-/// Runs over everything at each change, so documents and live objects are sorted once and walked
-/// side by side: looking each of 10,000 up in trees takes several times as long.
-///
-/// `holds` says whether the removals are held, as far as is known. If so, nothing leaves, and what
-/// only one can have is looked at once more: nobody gets what its holder keeps.
-pub fn check<'a>(
-    source: &str,
-    manifests: &'a Manifests,
+/// The documents of a source beside what is live, before what they say is looked at.
+pub struct Documents<'a> {
+    /// One per object, in the order of objects.
+    claims: Vec<Claim<'a>>,
+    /// Live objects of the source that no document names, not even in a quarantined file.
+    pub absent: Vec<Live<'a>>,
+    /// Files that can't be applied, with everything found in them.
+    quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
+    /// How many files mean to be manifests.
+    pub manifest_files: usize,
+}
+
+impl<'a> Documents<'a> {
+    /// Finds which document has each object.
+    ///
+    /// Runs over everything at each change, so documents and live objects are sorted once and walked
+    /// side by side: looking each of 10,000 up in trees takes several times as long.
+    pub fn of(source: &str, manifests: &'a Manifests, live: &'a Table<ObjectRef, Object>) -> Self {
+        let mut quarantined: BTreeMap<Arc<str>, Vec<Violation>> = BTreeMap::new();
+        for (file, manifest) in manifests.iter().filter(|(_, manifest)| manifest.has_errors()) {
+            quarantined.insert(Arc::clone(file), manifest.violations.clone());
+        }
+        let claims = claims(manifests, live);
+        let rivals = owners::rivals(&claims, manifests, live);
+        let of_one = rivals.chunk_by(|one, next| one.reference == next.reference);
+        for (loser, violation) in of_one.flat_map(|rivals| owners::judge(source, rivals, manifests)) {
+            quarantined.entry(Arc::clone(loser)).or_default().push(violation);
+        }
+        let absent = absent(source, &claims, live);
+        let gone = owners::vanished(manifests, &absent);
+        for (file, violation) in gone.into_iter().chain(owners::truncated(manifests, &absent)) {
+            quarantined.entry(file).or_default().push(violation);
+        }
+        // The files of losers are quarantined by now, so at most one of the rivals is in a good file.
+        let is_good = |claim: &&Claim<'a>| !quarantined.contains_key(claim.file);
+        let of_object = |rivals: &[Claim<'a>]| *rivals.iter().find(is_good).unwrap_or(&rivals[0]);
+        let of_one = claims.chunk_by(|one, next| one.document.reference == next.document.reference);
+        let claims: Vec<Claim<'a>> = of_one.map(of_object).collect();
+        let manifest_files = manifests.values().filter(|manifest| manifest.is_manifest).count();
+        Self { claims, absent, quarantined, manifest_files }
+    }
+}
+
+/// Checks documents against each other and against what is live.
+pub fn fit<'a>(
+    documents: &'a Documents<'a>,
+    source: &'a str,
     live: &'a Table<ObjectRef, Object>,
-    holds: impl FnOnce(&Found<'_, 'a>) -> bool,
-) -> Checked<'a> {
-    let mut quarantined: BTreeMap<Arc<str>, Vec<Violation>> = BTreeMap::new();
-    for (file, manifest) in manifests.iter().filter(|(_, manifest)| manifest.has_errors()) {
-        quarantined.insert(Arc::clone(file), manifest.violations.clone());
-    }
-    let claims = claims(manifests, live);
-    let rivals = || claims.chunk_by(|one, next| one.draft.reference == next.draft.reference);
-    for (loser, violation) in rivals().flat_map(|rivals| owners::judge(source, rivals, manifests)) {
-        quarantined.entry(Arc::clone(loser)).or_default().push(violation);
-    }
-    let absent = absent(source, &claims, live);
-    let gone = owners::vanished(manifests, &absent);
-    for (file, violation) in gone.into_iter().chain(owners::truncated(manifests, &absent)) {
-        quarantined.entry(file).or_default().push(violation);
-    }
-    // The files of losers are quarantined by now, so at most one of the rivals is in a good file.
-    let is_good = |claim: &&Claim<'a>| !quarantined.contains_key(claim.file);
-    let of_object = |rivals: &[Claim<'a>]| *rivals.iter().find(is_good).unwrap_or(&rivals[0]);
-    let claims: Vec<Claim<'a>> = rivals().map(of_object).collect();
-    let mut scene = Scene::new(source, &claims, &absent, live, quarantined);
+) -> Scene<'a> {
+    let quarantined = documents.quarantined.clone();
+    let mut scene = Scene::new(source, &documents.claims, &documents.absent, live, quarantined);
     policy::check(&mut scene);
     links::check(&mut scene);
-    let manifest_files = manifests.values().filter(|manifest| manifest.is_manifest).count();
-    let found = Found { absent: &absent, quarantined: &scene.quarantined, manifest_files };
-    let mut held_with = None;
-    if !absent.is_empty() && holds(&found) {
-        held_with = Some(scene.quarantined.clone());
-        links::check_staying(&mut scene);
-    }
+    scene
+}
+
+/// Looks once more at what only one can have, when removals are held: nothing leaves, and nobody gets what its
+/// holder keeps. What falls because of that is not why they are held.
+pub fn stay(scene: &mut Scene<'_>) {
+    links::check_staying(scene);
+}
+
+/// What came of it.
+pub fn finish<'a>(documents: &'a Documents<'a>, mut scene: Scene<'a>) -> Checked<'a> {
     rest::tell(&mut scene);
     let remarks = selectors::check(&scene);
     let quarantined = scene.finish();
-    let wanted: Vec<_> =
-        claims.iter().filter(|claim| !quarantined.contains_key(claim.file)).copied().collect();
-    Checked { wanted: order::applied(&wanted), absent, quarantined, held_with, remarks, manifest_files }
+    let good = documents.claims.iter().filter(|claim| !quarantined.contains_key(claim.file));
+    let wanted: Vec<_> = good.copied().collect();
+    Checked { wanted: order::applied(&wanted), quarantined, remarks }
 }
 
 /// Every document with its live object, by object; documents of one object in the order of files.
 fn claims<'a>(manifests: &'a Manifests, live: &'a Table<ObjectRef, Object>) -> Vec<Claim<'a>> {
     let of_file = |(file, manifest): (&'a Arc<str>, &'a Arc<ManifestFile>)| {
-        manifest.documents.iter().map(move |draft| Claim { file, draft, live: None })
+        manifest.documents.iter().map(move |document| Claim { file, document, live: None })
     };
     let mut claims: Vec<Claim<'a>> = manifests.iter().flat_map(of_file).collect();
-    claims.sort_by(|one, other| one.draft.reference.cmp(&other.draft.reference));
+    claims.sort_by(|one, other| one.document.reference.cmp(&other.document.reference));
     let mut live = live.iter().peekable();
     for claim in &mut claims {
-        let object = &claim.draft.reference;
+        let object = &claim.document.reference;
         while live.next_if(|(id, _)| *id < object).is_some() {}
         // Left there: the next claim may be for the same object.
         claim.live = live.peek().filter(|(id, _)| *id == object).map(|(_, found)| &***found);
@@ -150,7 +152,7 @@ fn claims<'a>(manifests: &'a Manifests, live: &'a Table<ObjectRef, Object>) -> V
 
 /// Live objects of `source` that none of the sorted `claims` names.
 fn absent<'a>(source: &str, claims: &[Claim<'_>], live: &'a Table<ObjectRef, Object>) -> Vec<Live<'a>> {
-    let mut named = claims.iter().map(|claim| &claim.draft.reference).peekable();
+    let mut named = claims.iter().map(|claim| &claim.document.reference).peekable();
     let mut is_named = |object: &ObjectRef| {
         while named.next_if(|id| *id < object).is_some() {}
         named.peek().is_some_and(|id| *id == object)
@@ -182,6 +184,6 @@ fn problem(
         rule: rule.id.to_owned(),
         message,
         help: help.into(),
-        object: Some(claim.draft.reference.to_string()),
+        object: Some(claim.document.reference.to_string()),
     }
 }

@@ -2,57 +2,93 @@
 
 use std::sync::Arc;
 
+use schema::manifest::ManifestFile;
+use schema::meta::ObjectRef;
+use schema::object::Object;
+use schema::snapshot::Table;
 use schema::violation::{Rule, Violation, rules};
 
-use super::super::load::{ManifestFile, Manifests};
-use super::{Claim, Live, problem};
+use super::super::load::Manifests;
+use super::{Claim, Live};
 
-/// The claims that lose, and why.
+/// A document that names an object, whether it can be used or not.
+#[derive(Clone, Copy)]
+pub(super) struct Rival<'a> {
+    file: &'a Arc<str>,
+    pub(super) reference: &'a ObjectRef,
+    line: u32,
+    live: Option<&'a Object>,
+}
+
+/// All documents that name objects, by object; those of one object in the order of files.
+pub(super) fn rivals<'a>(
+    claims: &[Claim<'a>],
+    manifests: &'a Manifests,
+    live: &'a Table<ObjectRef, Object>,
+) -> Vec<Rival<'a>> {
+    let of_claim = |claim: &Claim<'a>| Rival {
+        file: claim.file,
+        reference: &claim.document.reference,
+        line: claim.document.line,
+        live: claim.live.map(|live| &live.value),
+    };
+    let broken = manifests.iter().flat_map(|(file, manifest)| {
+        manifest.broken.iter().map(move |broken| Rival {
+            file,
+            reference: &broken.reference,
+            line: broken.line,
+            live: live.get(&broken.reference).map(|live| &live.value),
+        })
+    });
+    let mut rivals: Vec<Rival<'a>> = claims.iter().map(of_claim).collect();
+    let sorted = rivals.len();
+    rivals.extend(broken);
+    if rivals.len() > sorted {
+        rivals.sort_by_key(|rival| (rival.reference, rival.file, rival.line));
+    }
+    rivals
+}
+
+/// Those of one object that lose, and why.
 pub(super) fn judge<'a>(
     source: &str,
-    rivals: &[Claim<'a>],
+    rivals: &[Rival<'a>],
     manifests: &Manifests,
 ) -> Vec<(&'a Arc<str>, Violation)> {
-    let owner = rivals[0].live.map(|live| &live.value);
+    let owner = rivals[0].live;
+    let blame = |losers: &mut dyn Iterator<Item = &Rival<'a>>, rule, message: &str, help: &str| {
+        losers.map(|rival| (rival.file, rival.violation(rule, message, help))).collect::<Vec<_>>()
+    };
     if let Some(other) =
         owner.map(|object| &object.provenance).filter(|provenance| provenance.source != source)
     {
         let message = format!("source `{}` owns it ({}:{})", other.source, other.file, other.line);
         let help = format!("remove it here, or from source `{}` first", other.source);
-        return rivals
-            .iter()
-            .map(|claim| (claim.file, violation(claim, &rules::OWNED_BY_OTHER_SOURCE, &message, &help)))
-            .collect();
+        return blame(&mut rivals.iter(), &rules::OWNED_BY_OTHER_SOURCE, &message, &help);
     }
     let home = owner.map(|object| object.provenance.file.as_str());
     // Nearly all: nobody else wants it.
     if rivals.len() == 1 && home.is_none_or(|home| home == &**rivals[0].file) {
         return Vec::new();
     }
+    let at_home = |rival: &&Rival<'_>| home == Some(&**rival.file);
     // A home that can't be read may still hold the object: nobody takes it over meanwhile.
-    if let Some(home) = home.filter(|home| is_unreadable(home, manifests)) {
-        let strangers = rivals.iter().filter(|claim| &**claim.file != home);
+    let unreadable = home.filter(|home| is_unreadable(home, manifests));
+    let mut lost = Vec::new();
+    if let Some(home) = unreadable {
         let message = format!("the object belongs to {home}, which can't be read at this commit");
-        let help = format!("mend {home} first");
-        return strangers
-            .map(|claim| (claim.file, violation(claim, &rules::OWNER_UNREADABLE, &message, &help)))
-            .collect();
+        let help = format!("fix {home} first");
+        let mut strangers = rivals.iter().filter(|rival| !at_home(rival));
+        lost = blame(&mut strangers, &rules::OWNER_UNREADABLE, &message, &help);
     }
-    if rivals.len() == 1 {
-        return Vec::new();
-    }
-    let at_home = |claim: &Claim<'_>| home == Some(&**claim.file);
-    let Some(winner) = rivals.iter().min_by_key(|claim| (!at_home(claim), claim.file, claim.draft.line))
-    else {
-        return Vec::new();
+    let mut equals = rivals.iter().filter(|rival| unreadable.is_none() || at_home(rival));
+    let Some(winner) = equals.clone().min_by_key(|rival| (!at_home(rival), rival.file, rival.line)) else {
+        return lost;
     };
-    let message = format!("the same object is at {}:{}", winner.file, winner.draft.line);
-    let losers = rivals.iter().filter(|claim| !std::ptr::eq(*claim, winner));
-    losers
-        .map(|claim| {
-            (claim.file, violation(claim, &rules::DUPLICATE_OBJECT, &message, "keep one of the two"))
-        })
-        .collect()
+    let message = format!("the same object is at {}:{}", winner.file, winner.line);
+    let mut losers = equals.by_ref().filter(|rival| !std::ptr::eq(*rival, winner));
+    lost.extend(blame(&mut losers, &rules::DUPLICATE_OBJECT, &message, "keep one of the two"));
+    lost
 }
 
 /// Files that live objects came from, and that are still there but say nothing any more: truncated
@@ -67,7 +103,7 @@ pub(super) fn vanished(manifests: &Manifests, absent: &[Live<'_>]) -> Vec<(Arc<s
             column: 0,
             severity: rules::MANIFEST_VANISHED.severity,
             rule: rules::MANIFEST_VANISHED.id.to_owned(),
-            message: format!("{} held {object} and is no manifest any more", live.value.provenance.file),
+            message: format!("{} held {object} and is no longer a manifest", live.value.provenance.file),
             help: "put it back, or remove the file if the object is to go".to_owned(),
             object: Some(object.to_string()),
         };
@@ -105,7 +141,9 @@ fn is_unreadable(file: &str, manifests: &Manifests) -> bool {
     manifests.get(file).is_some_and(|manifest| manifest.has_errors())
 }
 
-fn violation(claim: &Claim<'_>, rule: &'static Rule, message: &str, help: &str) -> Violation {
-    let message = format!("{}: {message}", claim.draft.reference);
-    problem(claim, rule, (claim.draft.line, 1), message, help)
+impl Rival<'_> {
+    fn violation(&self, rule: &'static Rule, message: &str, help: &str) -> Violation {
+        let message = format!("{}: {message}", self.reference);
+        Violation::of(rule, &**self.file, (self.line, 1), message).with_help(help).about(self.reference)
+    }
 }

@@ -3,30 +3,18 @@
 //! Takes all files as if each could be applied, so that nobody who mends one mistake is reported the next one
 //! only then. Who wins and who falls is decided before: nothing here puts a file into quarantine.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use schema::meta::ObjectRef;
 use schema::violation::rules;
 
+use super::super::diff::dotted;
 use super::Claim;
 use super::cycles::{self, Waiting, Waits};
-use super::exclusive::{Exclusive, Wish, exclusives};
-use super::links::owner;
-use super::reference::shown;
-use super::scene::{Fault, Present, Scene};
+use super::links::{Holder, holders, owner};
+use super::scene::{Fault, Scene};
 
 /// Object, rule and field of what has been reported.
 type Reported = BTreeSet<(String, String, String)>;
-
-/// Someone who would have, or has, what only one can have.
-#[derive(Debug)]
-struct Holder<'a> {
-    object: &'a ObjectRef,
-    /// None: as the object is live.
-    claim: Option<&'a Claim<'a>>,
-    has_it: bool,
-    wish: Wish,
-}
 
 /// Tells it.
 pub(super) fn tell(scene: &mut Scene<'_>) {
@@ -47,8 +35,8 @@ fn reported(scene: &Scene<'_>) -> Reported {
 }
 
 fn clashes<'a>(scene: &mut Scene<'a>, reported: &Reported) {
-    for (exclusive, holders) in holders(scene) {
-        let place = |holder: &Holder<'a>| holder.claim.map(|claim| (claim.file, claim.draft.line));
+    for (exclusive, holders) in holders(scene, |_| true, |object| scene.meant(object)) {
+        let place = |holder: &Holder<'a>| holder.claim.map(|claim| (claim.file, claim.document.line));
         // Whoever is in no quarantine has it by what was decided.
         let falls = |holder: &Holder<'a>| holder.claim.is_some_and(|claim| scene.is_quarantined(claim));
         let rank =
@@ -70,32 +58,6 @@ fn clashes<'a>(scene: &mut Scene<'a>, reported: &Reported) {
     }
 }
 
-fn holders<'a>(scene: &Scene<'a>) -> BTreeMap<Exclusive, Vec<Holder<'a>>> {
-    let mut found: BTreeMap<Exclusive, Vec<Holder<'a>>> = BTreeMap::new();
-    for claim in scene.claims {
-        let (metadata, resource) = (&claim.draft.object.metadata, &claim.draft.object.resource);
-        let wishes = exclusives(metadata, resource);
-        let live = claim.live.filter(|_| !wishes.is_empty());
-        let live = live.map(|live| exclusives(&live.value.metadata, &live.value.resource));
-        for wish in wishes {
-            let has_it = live.iter().flatten().any(|live| live.what == wish.what);
-            let what = wish.what.clone();
-            let holder = Holder { object: &claim.draft.reference, claim: Some(claim), has_it, wish };
-            found.entry(what).or_default().push(holder);
-        }
-    }
-    for (object, live) in scene.live {
-        let has = exclusives(&live.value.metadata, &live.value.resource);
-        if !has.is_empty() && matches!(scene.meant(object), Some(Present::Stays(_))) {
-            for wish in has {
-                let what = wish.what.clone();
-                found.entry(what).or_default().push(Holder { object, claim: None, has_it: true, wish });
-            }
-        }
-    }
-    found
-}
-
 fn circles(scene: &mut Scene<'_>, reported: &Reported) {
     let waits = Waits::of(scene);
     for Waiting { claim, path, message } in waits.circles(scene, |object| scene.meant(object), None) {
@@ -107,8 +69,8 @@ fn circles(scene: &mut Scene<'_>, reported: &Reported) {
 
 fn blame<'a>(scene: &mut Scene<'a>, claim: Option<&Claim<'a>>, fault: &Fault<'_>, reported: &Reported) {
     let Some(claim) = claim.filter(|claim| scene.is_quarantined(claim)) else { return };
-    let object = claim.draft.reference.to_string();
-    if !reported.contains(&(object, fault.rule.id.to_owned(), shown(fault.path))) {
+    let object = claim.document.reference.to_string();
+    if !reported.contains(&(object, fault.rule.id.to_owned(), dotted(fault.path))) {
         scene.blame(claim, fault);
     }
 }

@@ -9,20 +9,20 @@ use schema::object::Object;
 use schema::snapshot::{Table, Versioned};
 use schema::violation::{OwnedStep, Rule, Violation};
 
+use super::super::diff::dotted;
 use super::super::prune::is_protected;
 use super::findings::Findings;
-use super::reference::shown;
 use super::{Claim, Live, problem};
 
 /// The objects of a commit beside those that are live. Files may still be put into quarantine:
 /// their objects then stay as they are live.
-pub(super) struct Scene<'a> {
+pub struct Scene<'a> {
     pub(super) source: &'a str,
     /// One document per object, in the order of objects.
     pub(super) claims: &'a [Claim<'a>],
     pub(super) live: &'a Table<ObjectRef, Object>,
     /// Files in quarantine, with what was found in them before.
-    pub(super) quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
+    pub(in crate::gitops) quarantined: BTreeMap<Arc<str>, Vec<Violation>>,
     /// What was found since.
     found: Findings,
     /// Live objects of the source that no document names, by the file that they came from.
@@ -53,7 +53,7 @@ pub(super) enum Present<'a> {
 impl<'a> Present<'a> {
     pub(super) fn resource(self) -> &'a Resource {
         match self {
-            Present::Wanted(claim) => &claim.draft.object.resource,
+            Present::Wanted(claim) => &claim.document.object.resource,
             Present::Stays(live) => &live.value.resource,
         }
     }
@@ -88,7 +88,7 @@ impl<'a> Scene<'a> {
 
     /// The document of an object, in a good file or not.
     pub(super) fn claim(&self, object: &ObjectRef) -> Option<&'a Claim<'a>> {
-        let at = self.claims.binary_search_by(|claim| claim.draft.reference.cmp(object)).ok()?;
+        let at = self.claims.binary_search_by(|claim| claim.document.reference.cmp(object)).ok()?;
         Some(&self.claims[at])
     }
 
@@ -150,8 +150,8 @@ impl<'a> Scene<'a> {
     /// into quarantine.
     pub(super) fn blame(&mut self, claim: &Claim<'a>, fault: &Fault<'_>) -> bool {
         let Fault { rule, path, message, help } = fault;
-        let message = format!("{}: {message}", shown(path));
-        self.add(claim, problem(claim, rule, claim.draft.place(path), message, *help))
+        let message = format!("{}: {message}", dotted(path));
+        self.add(claim, problem(claim, rule, claim.document.place(path), message, *help))
     }
 
     /// Takes a violation of a document. Returns whether its file is newly in quarantine.

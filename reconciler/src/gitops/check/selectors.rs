@@ -23,12 +23,12 @@ pub(super) fn check(scene: &Scene<'_>) -> Vec<Violation> {
     // Only labels that some selector asks for are remembered: pods are many, services few.
     let mut labelled: BTreeMap<Pair<'_>, Vec<&StringMap>> = BTreeMap::new();
     for (claim, selector) in &selecting {
-        let namespace = claim.draft.reference.namespace.as_str();
+        let namespace = claim.document.reference.namespace.as_str();
         for (key, value) in *selector {
             labelled.entry((namespace, key, value)).or_default();
         }
     }
-    let documents = scene.claims.iter().map(|claim| &claim.draft.object);
+    let documents = scene.claims.iter().map(|claim| &claim.document.object);
     let documents = documents.map(|object| (&object.metadata, &object.resource));
     let live = scene.live.values().map(|live| (&live.value.metadata, &live.value.resource));
     for (namespace, labels) in
@@ -41,7 +41,7 @@ pub(super) fn check(scene: &Scene<'_>) -> Vec<Violation> {
         }
     }
     let answers = |(claim, selector): &&(&Claim<'_>, &StringMap)| {
-        let namespace = claim.draft.reference.namespace.as_str();
+        let namespace = claim.document.reference.namespace.as_str();
         let candidates = selector
             .iter()
             .filter_map(|(key, value)| labelled.get(&(namespace, key.as_str(), value.as_str())));
@@ -53,7 +53,7 @@ pub(super) fn check(scene: &Scene<'_>) -> Vec<Violation> {
 }
 
 fn selector<'a>(claim: &Claim<'a>) -> Option<&'a StringMap> {
-    match &claim.draft.object.resource {
+    match &claim.document.object.resource {
         Resource::Service(service) => Some(&service.selector).filter(|selector| !selector.is_empty()),
         _ => None,
     }
@@ -61,18 +61,13 @@ fn selector<'a>(claim: &Claim<'a>) -> Option<&'a StringMap> {
 
 /// Namespace and labels of the pods that an object is, or makes.
 fn of_pods<'a>(metadata: &'a ObjectMeta, resource: &'a Resource) -> Option<(&'a str, &'a StringMap)> {
-    let labels = match resource {
-        Resource::Pod(_) => &metadata.labels,
-        Resource::ReplicaSet(set) => &set.template.metadata.labels,
-        _ => return None,
-    };
-    Some((&metadata.namespace, labels))
+    Some((&metadata.namespace, resource.pod(metadata)?.labels))
 }
 
 fn remark(claim: &Claim<'_>, selector: &StringMap) -> Violation {
     let pairs: Vec<String> = selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    let namespace = &claim.draft.reference.namespace;
+    let namespace = &claim.document.reference.namespace;
     let message = format!("spec.selector: no pod in namespace {namespace} has {}", pairs.join(","));
-    let place = claim.draft.place(&field_path(&["spec", "selector"]));
+    let place = claim.document.place(&field_path(&["spec", "selector"]));
     problem(claim, &rules::SELECTOR_MATCHES_NOTHING, place, message, "check the labels of pods and templates")
 }

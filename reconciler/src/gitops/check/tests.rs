@@ -4,7 +4,7 @@ use schema::object::Provenance;
 use schema::snapshot::Versioned;
 
 use super::*;
-use crate::gitops::load::parse;
+use schema::manifest::load_file as parse;
 
 fn pod(name: &str) -> String {
     format!(
@@ -34,7 +34,8 @@ type Row<'a> = (&'a [(&'a str, String)], &'a [(&'a str, &'a str, &'a str)], &'a 
 
 fn check_row((files, objects, wanted, quarantined): Row<'_>) {
     let (manifests, live) = (load(files), live(objects));
-    let checked = check("main", &manifests, &live, |_| false);
+    let documents = Documents::of("main", &manifests, &live);
+    let checked = finish(&documents, fit(&documents, "main", &live));
     let found: Vec<_> =
         checked.wanted.iter().map(|(o, claim)| format!("{}:{}", claim.file, o.name)).collect();
     assert_eq!(found, wanted, "{files:?}");
@@ -62,6 +63,25 @@ fn an_object_twice_in_one_file_quarantines_it_with_all_it_holds() {
     check_row((&twice, &[], &["b.yaml:z"], &["a.yaml:duplicate-object"]));
 }
 
+/// A pod that names no image.
+fn broken(name: &str) -> String {
+    pod(name).replace(", image: i", "")
+}
+
+#[test]
+fn a_second_object_of_a_name_is_reported_also_when_the_first_is_broken() {
+    let both = [("a.yaml", broken("x")), ("b.yaml", pod("x"))];
+    check_row((&both, &[], &[], &["a.yaml:missing-field", "b.yaml:duplicate-object"]));
+    let in_one = [("a.yaml", format!("{}---\n{}", broken("x"), pod("x")))];
+    for live in [&[][..], &[("x", "main", "a.yaml")]] {
+        check_row((&in_one, live, &[], &["a.yaml:missing-field,duplicate-object"]));
+    }
+    let second = [("a.yaml", pod("x")), ("b.yaml", broken("x"))];
+    check_row((&second, &[], &["a.yaml:x"], &["b.yaml:duplicate-object,missing-field"]));
+    let of_another = [("x", "other", "z.yaml")];
+    check_row((&both[..1], &of_another, &[], &["a.yaml:owned-by-other-source,missing-field"]));
+}
+
 #[test]
 fn an_object_may_move_to_another_file() {
     let moved = [("b.yaml", pod("x"))];
@@ -72,7 +92,8 @@ fn an_object_may_move_to_another_file() {
 fn nobody_takes_an_object_from_a_file_that_cannot_be_read() {
     let broken = [("a.yaml", "kind: Pod\nspec: [".to_owned()), ("b.yaml", pod("x"))];
     let (manifests, live) = (load(&broken), live(&[("x", "main", "a.yaml")]));
-    let checked = check("main", &manifests, &live, |_| false);
+    let documents = Documents::of("main", &manifests, &live);
+    let checked = finish(&documents, fit(&documents, "main", &live));
     assert!(checked.wanted.is_empty());
     assert_eq!(checked.quarantined.keys().map(|file| &**file).collect::<Vec<_>>(), ["a.yaml", "b.yaml"]);
     assert_eq!(checked.quarantined["b.yaml"][0].rule, "owner-unreadable");

@@ -1,6 +1,5 @@
 //! Whether the nodes that live have room for all that is wanted. Pure.
 
-use schema::kinds::Resource;
 use schema::kinds::pod::PodSpec;
 use schema::quantity::{Cpu, Memory};
 
@@ -33,12 +32,9 @@ pub(super) fn missing(builder: &SnapshotBuilder<'_>, nodes: &[Room]) -> Vec<Stri
     let mut lines = Vec::new();
     let largest = |of: fn(&Room) -> u64| nodes.iter().map(of).max().unwrap_or_default();
     let (largest_cpu, largest_memory) = (largest(|node| node.cpu.millis), largest(|node| node.memory.bytes));
-    for (object, resource) in builder.after() {
-        let (spec, count): (&PodSpec, u64) = match resource {
-            Resource::Pod(spec) => (spec, 1),
-            Resource::ReplicaSet(set) => (&set.template.spec, u64::from(set.replicas)),
-            _ => continue,
-        };
+    for (object, after) in builder.after() {
+        let Some(pod) = after.resource.pod(&after.metadata) else { continue };
+        let (spec, count) = (pod.spec, u64::from(pod.count));
         let (millis, bytes) = request(spec);
         if count > 0 && !nodes.is_empty() && (millis > largest_cpu || bytes > largest_memory) {
             lines.push(format!("{object}: a pod requests more than the largest node has"));

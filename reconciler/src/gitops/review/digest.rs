@@ -12,7 +12,7 @@ use schema::object::Object;
 use schema::snapshot::Table;
 
 use super::Action;
-use crate::gitops::plan::{Act, Step, SyncPlan, Why};
+use crate::gitops::plan::{Act, Step, StepReason, SyncPlan};
 use crate::gitops::prune::{Hold, Prune};
 use crate::gitops::spread::spread;
 
@@ -128,7 +128,7 @@ fn in_hash(ObjectRef { kind, namespace, name }: &ObjectRef) -> String {
 
 /// Only the place in the repository changes.
 fn is_move(step: &Step) -> bool {
-    matches!(step.why, Why::Moved { .. })
+    matches!(step.why, StepReason::Moved { .. })
 }
 
 /// The hash of all that an object's manifest says.

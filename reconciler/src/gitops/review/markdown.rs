@@ -113,9 +113,9 @@ fn head(review: &Review) -> String {
     let _ = writeln!(out, "`{}` → `{}`\n", short(&review.base), short(&review.head));
     list(&mut out, review.notes.iter().map(|note| code(note, TEXT_CHARS_MAX)));
     named(&mut out, review, Action::Delete, "Deleted");
-    named(&mut out, review, Action::Replace, "Stopped and started anew");
+    named(&mut out, review, Action::Replace, "Stopped and restarted");
     if !review.prune.protected.is_empty() {
-        let _ = writeln!(out, "**Kept by their annotation, though the repository has them no more:**\n");
+        let _ = writeln!(out, "**Kept by their annotation, though the repository no longer has them:**\n");
         list(&mut out, review.prune.protected.iter().map(|object| code(object, TEXT_CHARS_MAX)));
     }
     let warnings = of(Severity::Warning).count();

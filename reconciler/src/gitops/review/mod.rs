@@ -13,12 +13,12 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::diff::FILES;
-use super::plan::{Act, Situation, Step, SyncPlan, Why};
+use super::plan::{Act, Situation, Step, StepReason, SyncPlan};
 use super::prune::Prune;
 
 mod capacity;
 mod digest;
-mod effects;
+pub(crate) mod effects;
 mod escape;
 mod markdown;
 #[cfg(test)]
@@ -223,7 +223,7 @@ fn change(
         Act::Delete => situation.live.get(&step.object).map(|live| &live.value.provenance),
     };
     let fields: Vec<Field> = match &step.why {
-        Why::Changed(fields) => fields
+        StepReason::Changed(fields) => fields
             .iter()
             .map(|field| Field {
                 path: field.path(),
@@ -238,7 +238,7 @@ fn change(
         _ => Vec::new(),
     };
     let reason = match &step.why {
-        Why::Changed(_) => reason(&fields),
+        StepReason::Changed(_) => reason(&fields),
         other => other.to_string(),
     };
     let mut effects = effects::of(builder, step, &fields);

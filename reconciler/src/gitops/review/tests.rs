@@ -12,10 +12,11 @@ use schema::snapshot::Table;
 
 use super::*;
 use crate::git::{CommitMeta, Relation};
-use crate::gitops::load::{Manifests, parse};
+use crate::gitops::load::Manifests;
 use crate::gitops::offline::objects_of;
 use crate::gitops::plan::plan;
 use crate::gitops::prune::Lineage;
+use schema::manifest::load_file as parse;
 
 type Files = BTreeMap<String, String>;
 
@@ -46,7 +47,11 @@ fn situation(base: &Files, head: &Files) -> Situation {
     Situation {
         source: "main".into(),
         manifests: load(head),
-        lineage: Lineage { base: Some(base.clone()), relations: [(base, Relation::Related)].into() },
+        lineage: Lineage {
+            base: Some(base.clone()),
+            relations: [(base, Relation::Related)].into(),
+            is_unused: false,
+        },
         commit: after,
         live,
         malformed: std::collections::BTreeSet::new(),
@@ -388,9 +393,7 @@ fn the_head_of_a_comment_is_bounded_whatever_is_in_it() {
     let comment = markdown(&review);
     assert!(comment.len() <= BYTES_MAX, "{}", comment.len());
     assert!(comment.contains("Plan hash") && comment.contains("more objects are not shown here"));
-    assert!(
-        comment.contains("**Deleted (1000):**") && comment.contains("**Stopped and started anew (1000):**")
-    );
+    assert!(comment.contains("**Deleted (1000):**") && comment.contains("**Stopped and restarted (1000):**"));
 }
 
 #[test]

@@ -17,10 +17,10 @@ use super::kit::Files;
 use super::proofs::{applied, ends_between_documents, generator, situation, without_place};
 use super::rounds;
 use crate::git::CommitMeta;
-use crate::gitops::load::parse;
-use crate::gitops::plan::{Act, Situation, Step, SyncPlan, Why, plan};
+use crate::gitops::plan::{Act, Situation, Step, StepReason, SyncPlan, plan};
 use crate::gitops::review::Digest;
 use crate::gitops::truncated::is_truncated;
+use schema::manifest::load_file as parse;
 
 /// Broken files in a plain `cargo test`, for each round.
 const BREAKS: u64 = 10;
@@ -83,7 +83,7 @@ fn first(files: &Files) -> Table<ObjectRef, Object> {
 
 /// Steps that do more than follow a document to its new place.
 fn changes(plan: &SyncPlan) -> Vec<String> {
-    let more = |step: &&Step| !matches!(step.why, Why::Moved { .. });
+    let more = |step: &&Step| !matches!(step.why, StepReason::Moved { .. });
     without_place(&plan.steps.iter().filter(more).cloned().collect::<Vec<_>>())
 }
 

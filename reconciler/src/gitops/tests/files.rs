@@ -15,7 +15,7 @@ use schema::snapshot::{Snapshot, Versioned};
 
 use super::kit::{Cluster, Files, Repo, merge_of, pod};
 use crate::blobs::{BlobStore, Blobs, BlobsError};
-use crate::gitops::files::{InCommit, Known, Lookup as _};
+use crate::gitops::files::{HashedContent, InCommit, Lookup as _};
 use crate::gitops::offline::compare;
 
 const AGE: &str = "age-encryption.org/v1\n-> X25519 abc\n";
@@ -253,9 +253,15 @@ fn tree(git: &Repository, items: &[(&str, Oid, i32)]) -> Oid {
 fn look(git: &Repository, root: Oid, path: &str) -> Result<String, String> {
     let author = Signature::new("Ada", "ada@example.org", &git2::Time::new(1_700_000_000, 0)).unwrap();
     let commit = git.commit(None, &author, &author, "x", &git.find_tree(root).unwrap(), &[]).unwrap();
-    let nothing = Known::new();
-    let mut lookup =
-        InCommit { repository: git, commit, store: None, before: &nothing, now: Known::new(), unkept: None };
+    let nothing = HashedContent::new();
+    let mut lookup = InCommit {
+        repository: git,
+        commit,
+        store: None,
+        before: &nothing,
+        now: HashedContent::new(),
+        unkept: None,
+    };
     match lookup.look(path, false) {
         Ok(blob) => Ok(blob.unwrap().digest),
         Err(error) => Err(format!("{error}: {}", error.help())),

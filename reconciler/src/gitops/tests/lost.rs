@@ -11,7 +11,6 @@ use schema::violation::rules;
 
 use super::kit::{Cluster, Files, Repo, many, pod, pods};
 use super::proofs::{applied, situation};
-use crate::gitops::check::exclusives;
 use crate::gitops::plan::plan;
 
 /// The same source at an etcd that knows nothing; its state directory is the same.
@@ -105,8 +104,22 @@ async fn what_only_an_annotation_keeps_is_missed_in_an_empty_etcd() {
 }
 
 #[tokio::test]
-async fn a_commit_without_manifests_is_never_synced_unless_it_says_that_it_is_meant() {
+async fn a_repository_that_never_held_a_manifest_is_synced() {
     let mut repo = Repo::new([("README.md".to_owned(), "x".to_owned())].into());
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    let status = cluster.status().await;
+    assert_eq!((status.state, status.objects, status.error), (SourceState::Synced, 0, None));
+    repo.set("a.yaml", pod("a", "one")).commit("The first");
+    cluster.settle().await;
+    assert_eq!(cluster.names().await, ["a"]);
+}
+
+#[tokio::test]
+async fn a_commit_without_manifests_is_never_synced_unless_it_says_that_it_is_meant() {
+    let mut repo = Repo::new(pods(["a"]));
+    repo.remove("a.yaml").set("README.md", "x".to_owned()).commit("Without");
+    // Nothing but the history says that there were manifests.
     let mut cluster = Cluster::new(&repo).await;
     cluster.settle().await;
     let status = cluster.status().await;
@@ -167,7 +180,7 @@ proptest! {
         let left = applied(&live, &plan(&next).steps);
         let mut owned = BTreeSet::new();
         for object in left.values() {
-            let has = exclusives(&object.value.metadata, &object.value.resource);
+            let has = object.value.resource.exclusives(&object.value.metadata);
             for one in has.into_iter().filter(|one| !one.shares).map(|one| one.what) {
                 prop_assert!(owned.insert(one.clone()), "{one} has two owners");
             }

@@ -105,7 +105,7 @@ fn one_changed_file_by_parts() {
 #[ignore = "measures; run by hand"]
 fn a_plan_of_ten_thousand_by_parts() {
     use super::proofs::{applied, situation};
-    use crate::gitops::check::{check, homes_in_question};
+    use crate::gitops::check::{Documents, finish, fit, homes_in_question};
     use crate::gitops::plan::plan;
 
     let none = schema::snapshot::Table::new();
@@ -117,7 +117,8 @@ fn a_plan_of_ten_thousand_by_parts() {
         let in_question = homes_in_question("main", &next.manifests, &next.live).len();
         println!("commits in question ({in_question}): {:?}", begun.elapsed());
         let begun = Instant::now();
-        let wanted = check("main", &next.manifests, &next.live, |_| false).wanted.len();
+        let documents = Documents::of("main", &next.manifests, &next.live);
+        let wanted = finish(&documents, fit(&documents, "main", &next.live)).wanted.len();
         println!("check ({wanted}): {:?}", begun.elapsed());
         let begun = Instant::now();
         let steps = plan(&next).steps.len();

@@ -10,10 +10,11 @@ use schema::snapshot::{Table, Versioned};
 
 use super::kit::{Cluster, Files, Repo, many, pod};
 use crate::git::CommitMeta;
-use crate::gitops::load::{Manifests, parse};
+use crate::gitops::load::Manifests;
 use crate::gitops::plan::{Act, Situation, Step, plan};
 use crate::gitops::prune::Lineage;
 use crate::gitops::truncated::is_truncated;
+use schema::manifest::load_file as parse;
 
 const IMAGES: [&str; 3] = ["one", "two", "three"];
 
@@ -128,7 +129,7 @@ proptest! {
         let plans: Vec<_> = layouts.iter().map(|files| plan(&situation(files, &live))).collect();
         // Where nothing but the place differs, the step is an update of the place alone.
         let changes = |steps: &[Step]| {
-            let place_only = |step: &&Step| !matches!(step.why, crate::gitops::plan::Why::Moved { .. });
+            let place_only = |step: &&Step| !matches!(step.why, crate::gitops::plan::StepReason::Moved { .. });
             without_place(&steps.iter().filter(place_only).cloned().collect::<Vec<_>>())
         };
         for other in &plans[1..] {

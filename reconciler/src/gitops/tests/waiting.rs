@@ -170,7 +170,7 @@ async fn what_is_removed_outlives_what_waits() {
         assert_eq!((status.state, status.objects, status.held_prune), (SourceState::Waiting, 4, None));
         assert_eq!(
             waiting(&cluster).await[1],
-            "Pod/default/db waits for Pod/default/web: it is removed once nothing waits any more"
+            "Pod/default/db waits for Pod/default/web: it is removed once nothing waits"
         );
     }
     cluster.report("db2", PodPhase::Running, true).await;

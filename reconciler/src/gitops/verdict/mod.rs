@@ -42,7 +42,7 @@ pub struct VerdictLoop {
 }
 
 /// What one run saw.
-pub struct Seen {
+pub struct Observed {
     fence: Fence,
     snapshot: Arc<Snapshot>,
     configured: BTreeSet<String>,
@@ -94,7 +94,7 @@ impl VerdictLoop {
 
 #[async_trait]
 impl Loop for VerdictLoop {
-    type Observed = Seen;
+    type Observed = Observed;
     type Plan = Verdicts;
     type Outcome = Result<(), LoopError>;
 
@@ -102,7 +102,7 @@ impl Loop for VerdictLoop {
         "verdicts"
     }
 
-    async fn observe(&mut self) -> Result<Observation<Seen>, LoopError> {
+    async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
         let Some(fence) = self.fence.current() else {
             return Ok(Observation::NotReady("another reconciler leads".to_owned()));
         };
@@ -111,14 +111,14 @@ impl Loop for VerdictLoop {
             return Ok(Observation::NotReady("etcd is not listed yet".to_owned()));
         }
         let configured = self.sources.keys().cloned().collect();
-        Ok(Observation::Ready(Seen { fence, snapshot, configured, woken: self.woken.clone() }))
+        Ok(Observation::Ready(Observed { fence, snapshot, configured, woken: self.woken.clone() }))
     }
 
-    fn plan(seen: &Seen, now: Timestamp) -> Verdicts {
+    fn plan(seen: &Observed, now: Timestamp) -> Verdicts {
         plan::plan_and_wake(&seen.snapshot, &seen.configured, &seen.woken, now)
     }
 
-    async fn act(&mut self, seen: &Seen, verdicts: Verdicts) -> Self::Outcome {
+    async fn act(&mut self, seen: &Observed, verdicts: Verdicts) -> Self::Outcome {
         for (revision, over) in &verdicts.decided {
             let key = Key::Revision(revision.source.clone(), revision.sequence);
             let value = encoded(&bounds::revision(revision.clone()))?;
@@ -135,7 +135,7 @@ impl Loop for VerdictLoop {
         Ok(())
     }
 
-    async fn report(&mut self, _: Seen, outcome: Self::Outcome) -> Result<Next, LoopError> {
+    async fn report(&mut self, _: Observed, outcome: Self::Outcome) -> Result<Next, LoopError> {
         outcome.map(|()| Next::Interval)
     }
 }

@@ -14,8 +14,8 @@ use schema::records::{
 };
 use schema::snapshot::{Snapshot, Versioned};
 
-use super::super::health::{health, trouble, unsteady};
 use super::wake::{Released, Woken, released};
+use schema::health::{trouble, unsteady};
 
 /// So many objects are named in the reason of a verdict.
 const NAMED_MAX: usize = 5;
@@ -113,10 +113,9 @@ fn judge(
     let objects: Vec<&Object> = snapshot.objects.values().map(|o| &o.value).filter(touched).collect();
     let status = snapshot.sources.get(&revision.source).map(|status| &status.value);
     let waiting = status.into_iter().flat_map(|status| &status.waiting).map(ToString::to_string);
-    let unwell = objects.iter().filter_map(|object| {
-        let health = health(snapshot, object);
-        trouble(&health).map(|why| format!("{}: {why}", object.reference()))
-    });
+    let unwell = objects
+        .iter()
+        .filter_map(|object| trouble(snapshot, object).map(|why| format!("{}: {why}", object.reference())));
     let mut troubles = unwell.chain(waiting).peekable();
     if troubles.peek().is_none() {
         if is_being_undone(snapshot, revision) {
@@ -199,7 +198,7 @@ fn orphaned(status: &Versioned<SourceStatus>, now: Timestamp) -> Option<(SourceS
         return None;
     }
     let message = format!(
-        "source {} is not configured any more; its {} object(s) stay as they are, and are never removed: \
+        "source {} is no longer configured; its {} object(s) stay as they are, and are never removed: \
          configure it again, or remove them from its repository first",
         before.name, before.objects
     );

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use schema::meta::ObjectRef;
 use schema::snapshot::Snapshot;
 
-use super::super::health::{health, trouble};
+use schema::health::trouble;
 
 /// Least time between two times that a source is woken.
 const GAP: SignedDuration = SignedDuration::from_secs(2);
@@ -25,7 +25,7 @@ pub fn released(snapshot: &Snapshot, configured: &BTreeSet<String>) -> Released 
         statuses().flat_map(|(_, status)| status.waiting.iter().map(|waiting| &waiting.object)).collect();
     let well = |on: &ObjectRef| {
         !waiting.contains(on)
-            && snapshot.objects.get(on).is_some_and(|live| trouble(&health(snapshot, &live.value)).is_none())
+            && snapshot.objects.get(on).is_some_and(|live| trouble(snapshot, &live.value).is_none())
     };
     let mut out = Released::new();
     for (name, status) in statuses() {

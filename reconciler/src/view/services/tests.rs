@@ -50,7 +50,11 @@ fn an_alias_is_well_and_says_of_what() {
     let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
     let spec = json!({"type": "ExternalName", "externalName": "www.example.com"});
     put(&mut snapshot, "objects/Service/default/outer", &object("Service", "outer", &spec));
-    put(&mut snapshot, "services/default/outer", &json!({"externalName": "www.example.com", "ports": []}));
+    put(
+        &mut snapshot,
+        "services/default/outer",
+        &json!({"hash": "00", "externalName": "www.example.com", "ports": []}),
+    );
     let [row] = services(&snapshot, &ServiceSelection::default(), now()).try_into().unwrap();
     assert_eq!((row.kind.as_str(), row.external_name.as_str()), ("ExternalName", "www.example.com"));
     assert_eq!((row.health.as_str(), row.cluster_ip.as_str(), row.note.as_str()), ("Healthy", "", ""));
@@ -67,6 +71,7 @@ fn a_service_says_what_it_has_who_is_behind_it_and_which_nodes_know_it() {
     let [before] = services(&snapshot, &all, now()).try_into().unwrap();
     assert_eq!((before.health.as_str(), before.note.as_str()), ("Progressing", "no cluster IP yet"));
     let record = json!({
+        "hash": "00",
         "clusterIP": "10.96.0.20",
         "ports": [{"protocol": "TCP", "port": 80, "nodePort": 30080}],
         "endpoints": [{"address": "10.244.1.2", "ports": [8080], "node": "a", "pod": "web-1"}],
@@ -116,7 +121,7 @@ fn a_host_says_where_its_paths_lead_and_which_lead_nowhere() {
     put(
         &mut snapshot,
         &Key::Route(NamespacedName::new("default", "shop")).to_string()["/minik8s/".len()..],
-        &json!({"host": "shop.example", "paths": [path]}),
+        &json!({"hash": "00", "host": "shop.example", "paths": [path]}),
     );
     let [row] = routes(&snapshot, &ServiceSelection::default(), now()).try_into().unwrap();
     assert_eq!(row.paths, ["/a -> web:80"]);

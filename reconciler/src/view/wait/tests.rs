@@ -81,7 +81,7 @@ fn a_commit_that_nobody_has_seen_names_what_is_seen() {
 fn an_unread_etcd_and_no_source_are_waited_for() {
     check(&Snapshot::default(), None, "---", "the reconciler has not read etcd yet");
     let snapshot = Snapshot { synced: true, ..Snapshot::default() };
-    check(&snapshot, None, "---", "no source is there yet; start a reconciler with --repo");
+    check(&snapshot, None, "---", "there is no source yet; start a reconciler with --repo");
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn a_ready_pod_of_another_version_is_not_healthy() {
 
     let instance = put_instance(&mut snapshot, &object);
     let why = "pod default/web: Pending: fits on n1, waits for the scheduler; \
-               the pod before it goes on running on n1";
+               the former pod keeps running on n1";
     check(&snapshot, Some(C2), "s--", why);
 
     bind(&mut snapshot, &instance, "n1");

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+mod descriptor;
 mod functions;
 mod not_executed;
 mod pod_security;
@@ -15,10 +16,9 @@ mod validate;
 pub use functions::FunctionDefaults;
 pub use pod_security::PodSecurity;
 
+use super::Health;
 use super::job::SlurmLogin;
 use super::pod::{LocalReference, ResourceRequirements};
-use super::{Health, Kind, KindSpec};
-use crate::violation::{Findings, Path};
 
 /// The name of the one object: two sources that both bring one then claim the same object.
 pub const CLUSTER_NAME: &str = "cluster";
@@ -210,17 +210,6 @@ impl ClusterDns {
     pub fn upstream_addresses(&self) -> Vec<IpAddr> {
         self.upstreams.iter().filter_map(|address| address.parse().ok()).collect()
     }
-}
-
-impl KindSpec for ClusterSpec {
-    const KIND: Kind = Kind::Cluster;
-
-    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
-        validate::validate(self, at, findings);
-        not_executed::note(self, at, findings);
-    }
-
-    fn fill_defaults(&mut self) {}
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+mod descriptor;
+mod dialect;
 mod status;
 mod validate;
 
 use super::pod::PortReference;
-use super::{Kind, KindSpec, field_path};
-use crate::violation::{Findings, OwnedStep, Path};
 pub use status::{DnsStatus, UnroutedPath};
 
 /// Which paths of which host lead where.
@@ -45,34 +45,6 @@ pub struct ServiceReference {
     pub name: String,
     /// Its port, by number or name.
     pub port: PortReference,
-}
-
-impl KindSpec for DnsSpec {
-    const KIND: Kind = Kind::Dns;
-
-    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
-        validate::validate(self, at, findings);
-    }
-
-    /// One spelling for equal meanings: `/a/` is `/a`.
-    fn fill_defaults(&mut self) {
-        for path in &mut self.paths {
-            path.path.truncate(without_final_slash(&path.path).len());
-        }
-    }
-
-    fn places(&self) -> Vec<Vec<OwnedStep>> {
-        let mut places = vec![field_path(&["spec", "host"])];
-        for index in 0..self.paths.len() {
-            for fields in [&["path"][..], &["service", "name"], &["service", "port"]] {
-                let mut path = field_path(&["spec", "paths"]);
-                path.push(OwnedStep::Index(index));
-                path.extend(field_path(fields));
-                places.push(path);
-            }
-        }
-        places
-    }
 }
 
 /// `/a/` matches what `/a` matches.

@@ -7,6 +7,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+mod descriptor;
+mod dialect;
 mod sandbox;
 mod status;
 mod validate;
@@ -16,9 +18,7 @@ pub use status::{FunctionStatus, ImageState};
 
 use super::cluster::FunctionDefaults;
 use super::pod::{EnvVar, ResourceRequirements};
-use super::{Kind, KindSpec, repo_path};
 use crate::quantity::Memory;
-use crate::violation::{Findings, Path};
 
 /// Calls that one replica runs at once: OpenWhisk's runs do not overlap either.
 pub const DEFAULT_CONCURRENCY: u32 = 1;
@@ -168,24 +168,10 @@ impl FunctionSpec {
     }
 }
 
-impl KindSpec for FunctionSpec {
-    const KIND: Kind = Kind::Function;
-
-    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
-        validate::validate(self, at, findings);
-    }
-
-    fn fill_defaults(&mut self) {
-        repo_path::normalize(&mut self.source);
-        if self.runtime != Some(Runtime::Dockerfile) {
-            self.handler.get_or_insert_with(|| DEFAULT_HANDLER.to_owned());
-        }
-        for variable in &mut self.env {
-            match variable.value_from {
-                None => _ = variable.value.get_or_insert_default(),
-                Some(_) => variable.value = None,
-            }
-        }
+impl FunctionSpec {
+    /// Its image is made anew for `after`.
+    pub fn is_rebuilt_by(&self, after: &Self) -> bool {
+        (&self.source, &self.runtime, &self.handler) != (&after.source, &after.runtime, &after.handler)
     }
 }
 

@@ -6,12 +6,14 @@ use serde::{Deserialize, Serialize};
 
 mod behavior;
 mod defaults;
+mod descriptor;
+mod dialect;
 mod metric;
 mod status;
 mod validate;
 
-use super::{Kind, KindSpec, field_path};
-use crate::violation::{Findings, OwnedStep, Path};
+use super::Kind;
+use crate::meta::{ObjectMeta, ObjectRef};
 pub use behavior::{Behavior, PolicyType, ScalingPolicy, ScalingRules, SelectPolicy};
 pub use metric::{AverageValue, Metric, MetricTarget, MetricType, ResourceMetric, ResourceName, TargetType};
 pub use status::{HorizontalPodAutoscalerStatus, MetricStatus};
@@ -69,6 +71,13 @@ pub enum ScaleTargetKind {
     Pod,
 }
 
+impl HorizontalPodAutoscalerSpec {
+    /// What it scales.
+    pub fn target(&self, metadata: &ObjectMeta) -> ObjectRef {
+        metadata.reference(self.scale_target_ref.kind.kind(), &self.scale_target_ref.name)
+    }
+}
+
 impl ScaleTargetKind {
     /// The kind.
     pub fn kind(self) -> Kind {
@@ -76,21 +85,5 @@ impl ScaleTargetKind {
             Self::ReplicaSet => Kind::ReplicaSet,
             Self::Pod => Kind::Pod,
         }
-    }
-}
-
-impl KindSpec for HorizontalPodAutoscalerSpec {
-    const KIND: Kind = Kind::HorizontalPodAutoscaler;
-
-    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
-        validate::validate(self, at, findings);
-    }
-
-    fn fill_defaults(&mut self) {
-        defaults::fill(self);
-    }
-
-    fn places(&self) -> Vec<Vec<OwnedStep>> {
-        vec![field_path(&["spec", "scaleTargetRef", "name"])]
     }
 }

@@ -6,6 +6,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+mod descriptor;
+pub(super) mod dialect;
 mod login;
 pub mod slurm;
 mod status;
@@ -14,9 +16,7 @@ mod validate;
 pub use login::{DEFAULT_SSH_PORT, SlurmLogin};
 pub use status::{JobPhase, JobStatus};
 
-use super::{Kind, KindSpec, repo_path};
 use crate::quantity::Memory;
-use crate::violation::{Findings, Path};
 
 /// What to run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -88,21 +88,4 @@ pub struct JobSpec {
     /// and error; `*` and `?` match within a name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<String>,
-}
-
-impl KindSpec for JobSpec {
-    const KIND: Kind = Kind::Job;
-
-    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
-        validate::validate(self, at, findings);
-    }
-
-    fn fill_defaults(&mut self) {
-        if let Some(files) = &mut self.files {
-            repo_path::normalize(files);
-        }
-        self.gpus_per_node = self.gpus_per_node.filter(|gpus| *gpus > 0);
-        let default = if self.array.is_some() { "slurm-%A_%a.out" } else { "slurm-%j.out" };
-        self.output_file.get_or_insert_with(|| default.to_owned());
-    }
 }

@@ -18,7 +18,7 @@ pub enum ReferenceError {
     #[error("must be `Kind/name` or `Kind/namespace/name`")]
     Form,
     /// No kind has this name.
-    #[error("no kind is called `{0}`")]
+    #[error("unknown kind `{0}`")]
     Kind(String),
     /// The namespace is malformed.
     #[error("`{0}` is no namespace")]

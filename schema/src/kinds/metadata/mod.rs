@@ -4,12 +4,11 @@ mod depends_on;
 
 pub use depends_on::{ReferenceError, parse_reference};
 
-use super::Kind;
-use super::cluster::CLUSTER_NAME;
 use super::names::{
     DNS_LABEL, NAME_MAX_CHARS, SUBDOMAIN_MAX_CHARS, check_qualified_name, is_dns_label, is_label_value,
     is_name, is_subdomain_name,
 };
+use super::{Kind, NameForm};
 use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta, StringMap};
 use crate::violation::{Findings, Path, rules};
 
@@ -42,17 +41,19 @@ fn namespace(kind: Kind, namespace: &str, at: &Path<'_>, findings: &mut Findings
 /// An object's name: a DNS label where it becomes a DNS name. Else what Kubernetes takes, for the kinds that
 /// it names so long, and up to the length of a label also upper case and `_`.
 fn name(kind: Kind, name: &str, at: &Path<'_>, findings: &mut Findings) {
-    let must_be_dns = matches!(kind, Kind::Service | Kind::Dns);
-    let may_be_long = matches!(kind, Kind::Pod | Kind::ReplicaSet);
-    let longest = if may_be_long { SUBDOMAIN_MAX_CHARS } else { NAME_MAX_CHARS };
+    let form = kind.descriptor().names;
+    let longest = if form == NameForm::Long { SUBDOMAIN_MAX_CHARS } else { NAME_MAX_CHARS };
+    let must_be_dns = form == NameForm::Label;
     if name.is_empty() {
         findings.add(&rules::INVALID_NAME, at, "Required value: the name is empty");
     } else if name.chars().count() > longest {
         let message = format!("Invalid value: must be no more than {longest} characters");
         findings.add(&rules::INVALID_NAME, at, message);
-    } else if kind == Kind::Cluster && name != CLUSTER_NAME {
-        let message = format!("Invalid value: `{name}`: the one Cluster object is called `{CLUSTER_NAME}`");
-        findings.add(&rules::INVALID_NAME, at, message).help(format!("write `name: {CLUSTER_NAME}`"));
+    } else if let NameForm::Only(only) = form
+        && name != only
+    {
+        let message = format!("Invalid value: `{name}`: the one {kind} object is called `{only}`");
+        findings.add(&rules::INVALID_NAME, at, message).help(format!("write `name: {only}`"));
     } else if is_dns_label(name) || (!must_be_dns && is_subdomain_name(name)) {
     } else if must_be_dns || !is_name(name) {
         findings.add(&rules::INVALID_NAME, at, format!("Invalid value: `{name}`: {DNS_LABEL}"));

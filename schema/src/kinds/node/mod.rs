@@ -6,10 +6,11 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::names::{check_qualified_name, is_label_value};
+mod descriptor;
+mod dialect;
+
+use super::Health;
 use super::pod::TaintEffect;
-use super::{Health, Kind, KindSpec};
-use crate::violation::{Findings, Path, rules};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -59,41 +60,6 @@ impl NodeSpec {
                 Health::Unknown { why: "no agent of this name has registered".to_owned() }
             }
             NodeStatus { why, .. } => Health::Degraded { why: why.clone() },
-        }
-    }
-}
-
-impl KindSpec for NodeSpec {
-    const KIND: Kind = Kind::Node;
-
-    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
-        let list = at.field("taints");
-        for (index, taint) in self.taints.iter().enumerate() {
-            let here = list.index(index);
-            if let Err(why) = check_qualified_name(&taint.key) {
-                let message = format!("Invalid value: `{}`: {why}", taint.key);
-                findings.add(&rules::TAINT, &here.field("key"), message);
-            }
-            let value = taint.value.as_deref().unwrap_or_default();
-            if !is_label_value(value) {
-                let message = format!("Invalid value: `{value}`: not a taint's value");
-                findings
-                    .add(&rules::TAINT, &here.field("value"), message)
-                    .help("letters, digits, '-', '_' and '.', at most 63 characters");
-            }
-            // As Kubernetes: a key may come twice only with another effect.
-            let is_same = |other: &Taint| other.key == taint.key && other.effect == taint.effect;
-            if self.taints[..index].iter().any(is_same) {
-                let message = format!("Duplicate value: `{}` with the same effect", taint.key);
-                findings.add(&rules::TAINT, &here.field("key"), message).help("keep one of them");
-            }
-        }
-    }
-
-    fn fill_defaults(&mut self) {
-        for taint in &mut self.taints {
-            // An empty value means the same as none.
-            taint.value = taint.value.take().filter(|value| !value.is_empty());
         }
     }
 }

@@ -29,6 +29,8 @@ impl PodSpec {
                 host_path.kind = host_path.kind.filter(|kind| *kind != HostPathType::Unset);
             }
         }
+        drop_if_default(&mut self.hostname);
+        drop_if_default(&mut self.subdomain);
         drop_if_default(&mut self.dns_config);
         drop_if_default(&mut self.security_context);
         for toleration in &mut self.tolerations {

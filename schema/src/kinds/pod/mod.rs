@@ -9,13 +9,14 @@ use serde::{Deserialize, Serialize};
 
 mod container;
 mod defaults;
+mod descriptor;
 mod security;
 mod status;
 mod validate;
 mod volume;
 
-use super::{Kind, KindSpec, field_path};
-use crate::violation::{Findings, OwnedStep, Path};
+use super::field_path;
+use crate::violation::OwnedStep;
 pub use container::{
     Container, ContainerPort, EnvVar, EnvVarSource, ExecAction, FieldRef, HttpGetAction, HttpHeader,
     HttpScheme, Lifecycle, LifecycleHandler, PortReference, Probe, Protocol, PullPolicy, ResourceList,
@@ -124,25 +125,6 @@ impl PodSpec {
             }
         }
         found
-    }
-}
-
-impl KindSpec for PodSpec {
-    const KIND: Kind = Kind::Pod;
-
-    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
-        Self::validate(self, at, findings);
-    }
-
-    fn fill_defaults(&mut self) {
-        Self::fill_defaults(self);
-    }
-
-    fn places(&self) -> Vec<Vec<OwnedStep>> {
-        let mut places: Vec<_> = self.node_name.iter().map(|_| field_path(&["spec", "nodeName"])).collect();
-        places.extend(self.host_ports(&["spec"]).into_iter().map(|port| port.path));
-        places.extend(crate::files::of_pod(self, &["spec"]).into_iter().map(|wish| wish.at));
-        places
     }
 }
 

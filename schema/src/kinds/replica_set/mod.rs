@@ -7,14 +7,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 mod defaults;
+mod descriptor;
+mod dialect;
 mod rollout;
 mod selector;
 mod status;
 mod validate;
 
 use super::pod::PodSpec;
-use super::{Kind, KindSpec, field_path};
-use crate::violation::{Findings, OwnedStep, Path};
 pub use rollout::{IntOrPercent, RollingUpdate, Strategy, StrategyType};
 pub use selector::{LabelRequirement, LabelSelector, SelectorOperator};
 pub use status::ReplicaSetStatus;
@@ -78,24 +78,4 @@ pub struct TemplateMeta {
     /// Non-identifying pairs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-}
-
-impl KindSpec for ReplicaSetSpec {
-    const KIND: Kind = Kind::ReplicaSet;
-
-    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
-        validate::validate(self, at, findings);
-    }
-
-    fn fill_defaults(&mut self) {
-        defaults::fill(self);
-    }
-
-    fn places(&self) -> Vec<Vec<OwnedStep>> {
-        let files = crate::files::of_pod(&self.template.spec, &["spec", "template", "spec"]);
-        let own = [field_path(&["spec", "selector"]), field_path(&["spec", "replicas"])];
-        let ports = self.template.spec.host_ports(&["spec", "template", "spec"]);
-        let ports = ports.into_iter().map(|port| port.path);
-        own.into_iter().chain(ports).chain(files.into_iter().map(|wish| wish.at)).collect()
-    }
 }

@@ -7,12 +7,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 mod defaults;
+mod descriptor;
+mod dialect;
 mod status;
 mod validate;
 
 use super::pod::{PortReference, Protocol};
-use super::{Kind, KindSpec, field_path};
-use crate::violation::{Findings, OwnedStep, Path};
 pub use status::{ServicePortStatus, ServiceStatus};
 
 /// The `clusterIP` of a service without address: its name leads to the pods themselves.
@@ -166,36 +166,5 @@ impl ServiceSpec {
     /// The name that its own is an alias of.
     pub fn alias_of(&self) -> Option<&str> {
         self.external_name.as_deref().filter(|_| self.kind == ServiceType::ExternalName)
-    }
-}
-
-impl KindSpec for ServiceSpec {
-    const KIND: Kind = Kind::Service;
-
-    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
-        validate::validate(self, at, findings);
-    }
-
-    fn fill_defaults(&mut self) {
-        defaults::fill(self);
-    }
-
-    fn places(&self) -> Vec<Vec<OwnedStep>> {
-        let mut places = vec![field_path(&["spec", "selector"])];
-        if self.cluster_ip.is_some() {
-            places.push(field_path(&["spec", "clusterIP"]));
-        }
-        places.extend((0..self.external_ips.len()).map(|index| {
-            let mut path = field_path(&["spec", "externalIPs"]);
-            path.push(OwnedStep::Index(index));
-            path
-        }));
-        let ports = self.ports.iter().enumerate().filter(|(_, port)| port.node_port.is_some());
-        places.extend(ports.map(|(index, _)| {
-            let mut path = field_path(&["spec", "ports"]);
-            path.extend([OwnedStep::Index(index), OwnedStep::Field("nodePort".to_owned())]);
-            path
-        }));
-        places
     }
 }

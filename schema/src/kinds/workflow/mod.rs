@@ -2,7 +2,7 @@
 //!
 //! The meaning of every field is that of the Amazon States Language with JSONPath; names are ours, in
 //! lower camel case. What of the language is not here, and what to do instead, is a table of the
-//! manifest loader (`manifest/states_language.rs`); other spellings are read by `manifest/dialects/workflow`.
+//! manifest loader (`manifest/states_language.rs`); other spellings are read by `dialect/`.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::{Kind, KindSpec};
-use crate::violation::{Findings, OwnedStep, Path};
+use crate::violation::{OwnedStep, Path};
 
 mod defaults;
+mod descriptor;
+mod dialect;
 mod handler;
 mod operator;
 mod path;
@@ -127,22 +128,5 @@ fn functions_of<'a>(machine: MachineRef<'a>, at: &Path<'_>, found: &mut Vec<(Vec
             }
             State::Choice(_) | State::Pass(_) | State::Wait(_) | State::Succeed(_) | State::Fail(_) => {}
         }
-    }
-}
-
-impl KindSpec for WorkflowSpec {
-    const KIND: Kind = Kind::Workflow;
-
-    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
-        validate::workflow(self, at, findings);
-    }
-
-    fn fill_defaults(&mut self) {
-        self.comment = None;
-        defaults::states(&mut self.states);
-    }
-
-    fn places(&self) -> Vec<Vec<OwnedStep>> {
-        self.functions().into_iter().map(|(path, _)| path).collect()
     }
 }

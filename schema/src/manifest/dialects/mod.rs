@@ -5,55 +5,14 @@
 //! spelled differently today. What is not an older spelling stays as it is, for the walk to judge.
 
 use super::budget::Budget;
-use super::node::{Entry, Mark, Node, Problem, Value};
+use super::node::Problem;
+pub(crate) use super::node::{Entry, Mark, Node, Value};
 use super::problems::Problems;
-use crate::kinds::{Kind, OWN_API_VERSION};
+use crate::kinds::Kind;
 use crate::violation::{Rule, rules};
 
-mod dns;
 mod envelope;
-mod function;
-mod hpa;
-mod job;
-mod node;
-mod replica_set;
-mod service;
 pub(crate) mod tree;
-mod workflow;
-
-/// What rewrites the documents of one kind; the document is a mapping, its `kind` today's word.
-type Rewrite = fn(&mut Node, &mut Notes<'_>);
-
-/// One line per kind that has older spellings.
-const DIALECTS: &[(Kind, Rewrite)] = &[
-    (Kind::Cluster, job::rewrite_cluster),
-    (Kind::Function, function::rewrite),
-    (Kind::Job, job::rewrite),
-    (Kind::Node, node::rewrite),
-    (Kind::Service, service::rewrite),
-    (Kind::ReplicaSet, replica_set::rewrite),
-    (Kind::HorizontalPodAutoscaler, hpa::rewrite),
-    (Kind::Dns, dns::rewrite),
-    (Kind::Workflow, workflow::rewrite),
-];
-
-/// Older words for kinds.
-const KIND_WORDS: &[(&str, Kind)] = &[
-    ("Replicaset", Kind::ReplicaSet),
-    ("Hpa", Kind::HorizontalPodAutoscaler),
-    ("HPA", Kind::HorizontalPodAutoscaler),
-    ("DNS", Kind::Dns),
-];
-
-/// Older `apiVersion`s of the kinds that Kubernetes has too. (`autoscaling/v2beta2` has the fields of `v2`.)
-const API_VERSIONS: &[(Kind, &[&str])] = &[
-    (Kind::ReplicaSet, &["v1"]),
-    (Kind::HorizontalPodAutoscaler, &["v1", "app/v1", "apps/v1", "autoscaling/v1", "autoscaling/v2beta2"]),
-];
-
-/// Older `apiVersion`s of our own kinds. They may also have none.
-const OWN_KINDS_API_VERSIONS: &[&str] =
-    &["v1", "app/v1", "apps/v1", "autoscaling/v1", "autoscaling/v2", "batch/v1", "minik8s/v1", "/api/v1"];
 
 /// Rewrites a document in place. Adds a note for each older spelling, and an error where an older
 /// spelling can't be carried over. What is read from text within counts on `budget`. False if the spec lacks something because of that.
@@ -63,9 +22,7 @@ pub(crate) fn rewrite(node: &mut Node, budget: &mut Budget, problems: &mut Probl
     let Some(kind) = node.entry("kind").and_then(|entry| entry.value.text()?.parse::<Kind>().ok()) else {
         return true;
     };
-    for (_, rewrite) in DIALECTS.iter().filter(|(of, _)| *of == kind) {
-        rewrite(node, &mut notes);
-    }
+    (kind.descriptor().older.rewrite)(node, &mut notes);
     envelope::api_version(kind, node, &mut notes);
     notes.is_whole
 }
@@ -74,7 +31,7 @@ pub(crate) fn rewrite(node: &mut Node, budget: &mut Budget, problems: &mut Probl
 pub(crate) struct Notes<'a> {
     problems: &'a mut Problems,
     /// What the file may hold besides: some spellings hold text that is read in turn.
-    budget: &'a mut Budget,
+    pub(crate) budget: &'a mut Budget,
     is_whole: bool,
 }
 
@@ -100,18 +57,5 @@ impl Notes<'_> {
     /// A mistake in an older spelling, in whose place something stands that breaks no rule.
     pub(crate) fn mistake(&mut self, mark: Mark, rule: &'static Rule, message: String, help: &str) {
         self.problems.push(Problem::new(mark, rule, message).help(help));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn older_words_are_no_words_of_today() {
-        assert!(KIND_WORDS.iter().all(|(word, _)| word.parse::<Kind>().is_err()));
-        let is_today = |(kind, versions): &(Kind, &[&str])| versions.contains(&kind.api_version());
-        assert!(!API_VERSIONS.iter().any(is_today));
-        assert!(!OWN_KINDS_API_VERSIONS.contains(&OWN_API_VERSION));
     }
 }

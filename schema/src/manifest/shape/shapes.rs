@@ -2,12 +2,10 @@
 
 use std::sync::OnceLock;
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, schema_for};
+use schemars::{Schema, SchemaGenerator, schema_for};
 
 use super::Shapes;
-use crate::kinds::{
-    Kind, cluster, dns, function, horizontal_pod_autoscaler, job, node, pod, replica_set, service, workflow,
-};
+use crate::kinds::{Kind, KindSpec, Resource, SpecVisitor};
 use crate::meta::ObjectMeta;
 
 /// The shape of `metadata`.
@@ -24,31 +22,31 @@ pub(crate) fn of(kind: Kind) -> &'static Shapes {
 
 /// The JSON Schema of a kind's `spec`, as schemars writes it.
 pub(crate) fn schema(kind: Kind) -> Schema {
-    makers(kind).0(SchemaGenerator::default())
+    kind.visit(RootSchema)
 }
 
 /// The same as a part of a larger schema: its definitions go into the generator.
 pub(crate) fn schema_within(kind: Kind, generator: &mut SchemaGenerator) -> Schema {
-    makers(kind).1(generator)
+    kind.visit(Subschema(generator))
 }
 
-type Makers = (fn(SchemaGenerator) -> Schema, fn(&mut SchemaGenerator) -> Schema);
+struct RootSchema;
 
-fn makers(kind: Kind) -> Makers {
-    fn of<T: JsonSchema>() -> Makers {
-        (SchemaGenerator::into_root_schema_for::<T>, SchemaGenerator::subschema_for::<T>)
+impl SpecVisitor for RootSchema {
+    type Output = Schema;
+
+    fn visit<S: KindSpec>(self, _: fn(S) -> Resource) -> Schema {
+        schema_for!(S)
     }
-    match kind {
-        Kind::Cluster => of::<cluster::ClusterSpec>(),
-        Kind::Node => of::<node::NodeSpec>(),
-        Kind::Function => of::<function::FunctionSpec>(),
-        Kind::Service => of::<service::ServiceSpec>(),
-        Kind::Pod => of::<pod::PodSpec>(),
-        Kind::ReplicaSet => of::<replica_set::ReplicaSetSpec>(),
-        Kind::HorizontalPodAutoscaler => of::<horizontal_pod_autoscaler::HorizontalPodAutoscalerSpec>(),
-        Kind::Dns => of::<dns::DnsSpec>(),
-        Kind::Workflow => of::<workflow::WorkflowSpec>(),
-        Kind::Job => of::<job::JobSpec>(),
+}
+
+struct Subschema<'g>(&'g mut SchemaGenerator);
+
+impl SpecVisitor for Subschema<'_> {
+    type Output = Schema;
+
+    fn visit<S: KindSpec>(self, _: fn(S) -> Resource) -> Schema {
+        self.0.subschema_for::<S>()
     }
 }
 

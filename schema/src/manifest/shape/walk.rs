@@ -88,7 +88,7 @@ impl Walk<'_> {
             return None;
         }
         if entry.value.is_blank() {
-            let message = format!("{path}: Required value: the field is there but has no value");
+            let message = format!("{path}: Required value: the field has no value");
             let problem = Problem::new(entry.mark, &rules::MISSING_FIELD, message);
             self.fault(path, problem.help("write null if that is meant, or remove the field"));
         }
@@ -148,7 +148,7 @@ impl Walk<'_> {
             return self.faults.push(path.steps());
         }
         let null = entries.iter().find(|entry| entry.key == *name);
-        let why = if null.is_some() { "the field is there but has no value" } else { "the field is missing" };
+        let why = if null.is_some() { "the field has no value" } else { "the field is missing" };
         let mark = null.map_or(here.mark, |entry| entry.mark);
         let message = format!("{path}: Required value: {why}");
         self.fault(&path, Problem::new(mark, &rules::MISSING_FIELD, message));
@@ -192,7 +192,7 @@ impl Walk<'_> {
             let value = if entry.value.is_null() && !self.shapes.takes_null(values) {
                 // `disk:` without a value is the empty text, as for Kubernetes.
                 if !matches!(self.shapes.get(values), Shape::Text) {
-                    let message = format!("{path}: Required value: the field is there but has no value");
+                    let message = format!("{path}: Required value: the field has no value");
                     self.fault(&path, Problem::new(entry.mark, &rules::MISSING_FIELD, message));
                 }
                 self.shapes.stand_in(values)

@@ -23,7 +23,7 @@ pub(super) enum Input {
 pub(super) struct Fold {
     snapshot: Snapshot,
     /// By number of the prefix. `None`: not listed yet.
-    seen: Vec<Option<BTreeMap<String, Seen>>>,
+    seen: Vec<Option<BTreeMap<String, Fingerprint>>>,
     /// Newest revision heard of, by number of the prefix.
     revisions: Vec<i64>,
     /// By number of the prefix: it was listed before etcd was made anew, and not since.
@@ -33,7 +33,7 @@ pub(super) struct Fold {
 /// Enough of a value to know it again. Revisions alone do not do: an etcd that was made anew
 /// counts from 1, and may be at the same number with another value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Seen {
+struct Fingerprint {
     create_revision: i64,
     mod_revision: i64,
     digest: u64,
@@ -69,7 +69,7 @@ impl Fold {
         let mut now = BTreeMap::new();
         let mut touched = false;
         for item in listing.items {
-            let seen = Seen::of(&item);
+            let seen = Fingerprint::of(&item);
             let known = before.remove(&item.key) == Some(seen);
             now.insert(item.key.clone(), seen);
             if !known {
@@ -107,7 +107,7 @@ impl Fold {
         for event in batch.events {
             let change = match event {
                 WatchEvent::Put(item) => {
-                    seen.insert(item.key.clone(), Seen::of(&item));
+                    seen.insert(item.key.clone(), Fingerprint::of(&item));
                     item.into()
                 }
                 WatchEvent::Delete { key, .. } => {
@@ -127,7 +127,7 @@ impl Fold {
     }
 }
 
-impl Seen {
+impl Fingerprint {
     fn of(item: &KeyValue) -> Self {
         let mut digest = DefaultHasher::new();
         item.value.hash(&mut digest);

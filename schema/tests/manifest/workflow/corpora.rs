@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use schema::kinds::workflow::Operator;
-use schema::manifest::{LoadedFile, load_file};
+use schema::manifest::{ManifestFile, load_file};
 use schema::violation::Severity;
 
 /// Valid machines that use what Minik8s does not have.
@@ -31,7 +31,7 @@ fn corpora() -> Option<PathBuf> {
     found
 }
 
-fn definitions(prefix: &str) -> Vec<(String, LoadedFile)> {
+fn definitions(prefix: &str) -> Vec<(String, ManifestFile)> {
     let Some(corpora) = corpora() else { return Vec::new() };
     let mut found = Vec::new();
     for file in std::fs::read_dir(corpora.join("definitions")).expect("the folder of definitions") {

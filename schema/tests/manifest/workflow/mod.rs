@@ -7,7 +7,7 @@ mod spellings;
 
 use schema::kinds::Resource;
 use schema::kinds::workflow::WorkflowSpec;
-use schema::manifest::LoadedFile;
+use schema::manifest::ManifestFile;
 use schema::violation::Severity;
 
 use super::{load, rules};
@@ -30,7 +30,7 @@ fn states(states: &str) -> String {
 }
 
 /// The only workflow of a file without errors or warnings, with its hash.
-fn only(loaded: &LoadedFile) -> (&WorkflowSpec, String) {
+fn only(loaded: &ManifestFile) -> (&WorkflowSpec, String) {
     let told: Vec<_> =
         loaded.violations.iter().filter(|violation| violation.severity != Severity::Note).collect();
     assert!(told.is_empty(), "{told:#?}");

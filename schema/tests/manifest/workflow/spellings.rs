@@ -1,7 +1,7 @@
 //! Older forms and AWS' own spelling: one machine is one machine, however it is written.
 
 use proptest::prelude::*;
-use schema::manifest::{LoadedFile, load_file};
+use schema::manifest::{ManifestFile, load_file};
 
 use super::{load, only, rules, workflow};
 use crate::cases::unmarked;
@@ -131,7 +131,7 @@ fn indented(text: &str, by: usize) -> String {
 }
 
 /// All ways to write the machine of AWS.
-fn amazon() -> Vec<LoadedFile> {
+fn amazon() -> Vec<ManifestFile> {
     let json = format!(
         r#"{{"apiVersion": "minik8s.io/v1", "kind": "Workflow", "metadata": {{"name": "flow"}}, "spec": {AMAZON}}}"#
     );
@@ -146,7 +146,7 @@ fn amazon() -> Vec<LoadedFile> {
     ]
 }
 
-fn spelled_older(loaded: &LoadedFile) -> usize {
+fn spelled_older(loaded: &ManifestFile) -> usize {
     loaded.violations.iter().filter(|violation| violation.rule == "older-spelling").count()
 }
 
@@ -221,7 +221,7 @@ fn mistakes_in_other_spellings_are_shown_where_they_are_written() {
 #[test]
 fn a_state_machine_without_a_kind_is_left_alone() {
     for path in ["flow.asl.json", "flow.yaml"] {
-        assert_eq!(load_file(path, AMAZON.as_bytes()), LoadedFile::default());
+        assert_eq!(load_file(path, AMAZON.as_bytes()), ManifestFile::default());
     }
 }
 
@@ -238,7 +238,7 @@ proptest! {
         let (older, amazon) = (form_b(&machine), amazon_of(&machine));
         let (older, amazon) = (load_file("a.json", older.as_bytes()), load_file("a.json", amazon.as_bytes()));
         prop_assert_eq!(rules(&older).is_empty(), rules(&amazon).is_empty(), "{:?}\n{:?}", rules(&older), rules(&amazon));
-        let hash = |loaded: &LoadedFile| loaded.documents.first().map(|document| document.object.hash());
+        let hash = |loaded: &ManifestFile| loaded.documents.first().map(|document| document.object.hash());
         prop_assert_eq!(hash(&older), hash(&amazon));
     }
 }

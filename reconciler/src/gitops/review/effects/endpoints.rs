@@ -66,11 +66,7 @@ fn selector(object: Option<&Object>) -> Option<&StringMap> {
 /// Labels of the pods that an object makes, if it makes any.
 fn labels(object: Option<&Object>) -> Option<&StringMap> {
     let object = object?;
-    match &object.resource {
-        Resource::Pod(_) => Some(&object.metadata.labels),
-        Resource::ReplicaSet(set) if set.replicas > 0 => Some(&set.template.metadata.labels),
-        _ => None,
-    }
+    object.resource.pod(&object.metadata).filter(|pod| pod.count > 0).map(|pod| pod.labels)
 }
 
 fn matches(selector: &StringMap, labels: Option<&StringMap>) -> bool {

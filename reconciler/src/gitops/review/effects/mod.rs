@@ -18,12 +18,13 @@ use serde::{Serialize, Serializer};
 
 use super::{Action, Field};
 use crate::gitops::diff::FILES;
-use crate::gitops::plan::{Act, Step, Why};
+use crate::gitops::plan::{Act, Step, StepReason};
+use crate::kinds;
 
 pub(super) mod endpoints;
-mod other;
-mod service;
-mod workload;
+pub(crate) mod other;
+pub(crate) mod service;
+pub(crate) mod workload;
 
 /// One thing that happens when a change is applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -173,7 +174,7 @@ impl<'a> SnapshotBuilder<'a> {
             (&step.object, after)
         });
         let mut builder = Self { live, changed: changed.collect(), zone: DEFAULT_ZONE.to_owned() };
-        let zone = builder.after().find_map(|(_, resource)| match resource {
+        let zone = builder.after().find_map(|(_, object)| match &object.resource {
             Resource::Cluster(cluster) => Some(cluster.dns.zone.clone()),
             _ => None,
         });
@@ -193,17 +194,16 @@ impl<'a> SnapshotBuilder<'a> {
     }
 
     /// Every object once the plan is carried out.
-    pub(super) fn after(&self) -> impl Iterator<Item = (&'a ObjectRef, &'a Resource)> {
+    pub(super) fn after(&self) -> impl Iterator<Item = (&'a ObjectRef, &'a Object)> {
         let kept = self.live.iter().filter(|(object, _)| !self.changed.contains_key(*object));
-        let kept = kept.map(|(object, live)| (object, &live.value.resource));
-        let changed =
-            self.changed.iter().filter_map(|(object, after)| Some((*object, &after.as_ref()?.resource)));
+        let kept = kept.map(|(object, live)| (object, &live.value));
+        let changed = self.changed.iter().filter_map(|(object, after)| Some((*object, (*after)?)));
         kept.chain(changed)
     }
 }
 
 /// One kind's function: the object, before, after, the fields that differ.
-struct Case<'a> {
+pub(crate) struct Case<'a> {
     object: &'a ObjectRef,
     before: Option<&'a Resource>,
     after: Option<&'a Resource>,
@@ -213,7 +213,12 @@ struct Case<'a> {
     zone: &'a str,
 }
 
-impl Case<'_> {
+impl<'a> Case<'a> {
+    /// Before and after as the spec that `of` takes out of a resource.
+    fn specs<S>(&self, of: impl Fn(&'a Resource) -> Option<&'a S>) -> (Option<&'a S>, Option<&'a S>) {
+        (self.before.and_then(&of), self.after.and_then(&of))
+    }
+
     /// Files of the repository that its pods need differ.
     fn files_differ(&self) -> bool {
         self.fields.iter().any(is_file)
@@ -240,7 +245,7 @@ fn is_file(field: &Field) -> bool {
 
 /// The effects of one step, but for those that only all steps together have.
 pub(super) fn of(builder: &SnapshotBuilder<'_>, step: &Step, fields: &[Field]) -> Vec<Effect> {
-    if matches!(step.why, Why::Moved { .. }) {
+    if matches!(step.why, StepReason::Moved { .. }) {
         return vec![Effect::Moved];
     }
     let (before, after) = (builder.before(&step.object), builder.now(&step.object));
@@ -252,18 +257,7 @@ pub(super) fn of(builder: &SnapshotBuilder<'_>, step: &Step, fields: &[Field]) -
         action: Action::of(&step.act),
         zone: &builder.zone,
     };
-    let mut effects = match step.object.kind {
-        Kind::Pod => workload::pod(&case),
-        Kind::ReplicaSet => workload::replica_set(&case),
-        Kind::HorizontalPodAutoscaler => workload::autoscaler(&case),
-        Kind::Service => service::service(&case),
-        Kind::Dns => service::dns(&case),
-        Kind::Function => other::function(&case),
-        Kind::Workflow => other::workflow(&case),
-        Kind::Job => other::job(&case),
-        Kind::Node => other::node(&case),
-        Kind::Cluster => other::cluster(&case),
-    };
+    let mut effects = (kinds::of(step.object.kind).effects)(&case);
     if effects.is_empty() && case.action == Action::Update {
         effects.push(Effect::InPlace);
     }

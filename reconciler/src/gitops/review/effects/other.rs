@@ -5,30 +5,29 @@ use schema::kinds::node::NodeSpec;
 use schema::kinds::pod::TaintEffect;
 
 use super::{Case, Effect};
-use crate::gitops::diff::is_rebuilt;
 use crate::gitops::review::Action;
 
 fn says<const N: usize>(lines: [&str; N]) -> Vec<Effect> {
     lines.into_iter().map(|line| Effect::Says(line.to_owned())).collect()
 }
 
-pub(super) fn function(case: &Case<'_>) -> Vec<Effect> {
+pub(crate) fn function(case: &Case<'_>) -> Vec<Effect> {
     match case.action {
         Action::Create => says(["the function is built"]),
         Action::Replace => match (case.before, case.after) {
             (Some(Resource::Function(before)), Some(Resource::Function(after)))
-                if !is_rebuilt(before, after) =>
+                if !before.is_rebuilt_by(after) =>
             {
                 says(["the function's instances are replaced, its image stays"])
             }
-            _ => says(["the function is built anew, its instances are replaced"]),
+            _ => says(["the function is rebuilt, its instances are replaced"]),
         },
-        Action::Delete => says(["the function answers no more, its instances stop"]),
+        Action::Delete => says(["the function stops answering, its instances stop"]),
         Action::Update => Vec::new(),
     }
 }
 
-pub(super) fn workflow(case: &Case<'_>) -> Vec<Effect> {
+pub(crate) fn workflow(case: &Case<'_>) -> Vec<Effect> {
     match case.action {
         Action::Create => says(["the workflow is started"]),
         Action::Replace => says(["the workflow is started again as it is written now"]),
@@ -37,7 +36,7 @@ pub(super) fn workflow(case: &Case<'_>) -> Vec<Effect> {
     }
 }
 
-pub(super) fn job(case: &Case<'_>) -> Vec<Effect> {
+pub(crate) fn job(case: &Case<'_>) -> Vec<Effect> {
     match case.action {
         Action::Create => says(["the Slurm job is submitted"]),
         Action::Replace => says(["the Slurm job is cancelled if it runs, and submitted again"]),
@@ -46,14 +45,11 @@ pub(super) fn job(case: &Case<'_>) -> Vec<Effect> {
     }
 }
 
-pub(super) fn node(case: &Case<'_>) -> Vec<Effect> {
-    fn spec(resource: Option<&Resource>) -> Option<&NodeSpec> {
-        match resource? {
-            Resource::Node(spec) => Some(spec),
-            _ => None,
-        }
-    }
-    let (before, after) = (spec(case.before), spec(case.after));
+pub(crate) fn node(case: &Case<'_>) -> Vec<Effect> {
+    let (before, after) = case.specs(|resource| match resource {
+        Resource::Node(spec) => Some(&**spec),
+        _ => None,
+    });
     let cordoned = |node: Option<&NodeSpec>| node.is_some_and(|node| node.unschedulable);
     let mut effects = match (cordoned(before), cordoned(after)) {
         (false, true) => says(["the node takes no new pods"]),
@@ -71,7 +67,7 @@ pub(super) fn node(case: &Case<'_>) -> Vec<Effect> {
     effects
 }
 
-pub(super) fn cluster(case: &Case<'_>) -> Vec<Effect> {
+pub(crate) fn cluster(case: &Case<'_>) -> Vec<Effect> {
     match case.action {
         Action::Create => says(["these settings hold for the whole cluster"]),
         Action::Delete => says(["the whole cluster goes back to default settings"]),

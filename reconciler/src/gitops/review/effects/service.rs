@@ -12,14 +12,11 @@ use super::{Case, Effect, Port, appear_and_go};
 /// So many ports of external addresses are told one by one.
 const EXTERNAL_MAX: usize = 50;
 
-pub(super) fn service(case: &Case<'_>) -> Vec<Effect> {
-    fn spec(resource: Option<&Resource>) -> Option<&ServiceSpec> {
-        match resource? {
-            Resource::Service(spec) => Some(spec),
-            _ => None,
-        }
-    }
-    let (before, after) = (spec(case.before), spec(case.after));
+pub(crate) fn service(case: &Case<'_>) -> Vec<Effect> {
+    let (before, after) = case.specs(|resource| match resource {
+        Resource::Service(spec) => Some(&**spec),
+        _ => None,
+    });
     let name = format!("{}.{}.svc.{}", case.object.name, case.object.namespace, case.zone);
     let names = |service: Option<&ServiceSpec>| service.map(|_| name.clone());
     let mut effects = appear_and_go(names(before), names(after), Effect::NameVanishes, Effect::NameAppears);
@@ -32,7 +29,7 @@ pub(super) fn service(case: &Case<'_>) -> Vec<Effect> {
         if before.alias_of() != after.alias_of() {
             effects.push(Effect::Says(match after.alias_of() {
                 Some(target) => format!("its name becomes an alias of {target}"),
-                None => "its name is no alias any more".to_owned(),
+                None => "its name is no longer an alias".to_owned(),
             }));
         }
         if before.cluster_ip != after.cluster_ip {
@@ -118,14 +115,11 @@ fn targets(before: &ServiceSpec, after: &ServiceSpec) -> Vec<Effect> {
     effects
 }
 
-pub(super) fn dns(case: &Case<'_>) -> Vec<Effect> {
-    fn spec(resource: Option<&Resource>) -> Option<&DnsSpec> {
-        match resource? {
-            Resource::Dns(spec) => Some(spec),
-            _ => None,
-        }
-    }
-    let (before, after) = (spec(case.before), spec(case.after));
+pub(crate) fn dns(case: &Case<'_>) -> Vec<Effect> {
+    let (before, after) = case.specs(|resource| match resource {
+        Resource::Dns(spec) => Some(&**spec),
+        _ => None,
+    });
     let names = |dns: Option<&DnsSpec>| -> Vec<String> {
         let paths =
             dns.into_iter().flat_map(|dns| dns.paths.iter().map(|path| format!("{}{}", dns.host, path.path)));

@@ -7,14 +7,11 @@ use schema::kinds::replica_set::ReplicaSetSpec;
 
 use super::{Case, Effect, Port, appear_and_go};
 
-pub(super) fn pod(case: &Case<'_>) -> Vec<Effect> {
-    fn spec(resource: Option<&Resource>) -> Option<&PodSpec> {
-        match resource? {
-            Resource::Pod(spec) => Some(spec),
-            _ => None,
-        }
-    }
-    let (before, after) = (spec(case.before), spec(case.after));
+pub(crate) fn pod(case: &Case<'_>) -> Vec<Effect> {
+    let (before, after) = case.specs(|resource| match resource {
+        Resource::Pod(spec) => Some(&**spec),
+        _ => None,
+    });
     let mut effects = match (before, after) {
         (None, Some(after)) => vec![Effect::Start { pods: 1, containers: containers(after) }],
         (Some(before), None) => vec![Effect::Stop { pods: 1, containers: containers(before) }],
@@ -27,14 +24,11 @@ pub(super) fn pod(case: &Case<'_>) -> Vec<Effect> {
     effects
 }
 
-pub(super) fn replica_set(case: &Case<'_>) -> Vec<Effect> {
-    fn spec(resource: Option<&Resource>) -> Option<&ReplicaSetSpec> {
-        match resource? {
-            Resource::ReplicaSet(spec) => Some(spec),
-            _ => None,
-        }
-    }
-    let (before, after) = (spec(case.before), spec(case.after));
+pub(crate) fn replica_set(case: &Case<'_>) -> Vec<Effect> {
+    let (before, after) = case.specs(|resource| match resource {
+        Resource::ReplicaSet(spec) => Some(&**spec),
+        _ => None,
+    });
     let names = |set: &ReplicaSetSpec| containers(&set.template.spec);
     let mut effects = Vec::new();
     match (before, after) {
@@ -67,13 +61,7 @@ fn template(case: &Case<'_>) -> Vec<String> {
     because
 }
 
-pub(super) fn autoscaler(case: &Case<'_>) -> Vec<Effect> {
-    fn spec(resource: Option<&Resource>) -> Option<&HorizontalPodAutoscalerSpec> {
-        match resource? {
-            Resource::HorizontalPodAutoscaler(spec) => Some(spec),
-            _ => None,
-        }
-    }
+pub(crate) fn autoscaler(case: &Case<'_>) -> Vec<Effect> {
     let target = |hpa: &HorizontalPodAutoscalerSpec| {
         format!(
             "{} {}/{}",
@@ -84,10 +72,13 @@ pub(super) fn autoscaler(case: &Case<'_>) -> Vec<Effect> {
     };
     let range =
         |hpa: &HorizontalPodAutoscalerSpec| format!("{} to {} pods", hpa.min_replicas, hpa.max_replicas);
-    let says = match (spec(case.before), spec(case.after)) {
+    let says = match case.specs(|resource| match resource {
+        Resource::HorizontalPodAutoscaler(spec) => Some(&**spec),
+        _ => None,
+    }) {
         (None, Some(after)) => vec![format!("scales {} by its use: {}", target(after), range(after))],
         (Some(before), None) => {
-            vec![format!("{} is not scaled any more: it goes back to its own replicas", target(before))]
+            vec![format!("{} is no longer scaled: it returns to its own replicas", target(before))]
         }
         (Some(before), Some(after)) => {
             let mut says = Vec::new();

@@ -4,6 +4,7 @@
 //! `MINIK8S_ROUNDS` is the number of commits, `MINIK8S_SEED` another walk; failures name both.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use schema::manifest::{DraftObject, load_file};
 use schema::meta::ObjectRef;
@@ -27,7 +28,7 @@ const COMMITS: u64 = 60;
 /// What a file says of one object; nothing here comes from a plan.
 #[derive(Debug, Clone, PartialEq)]
 struct Wanted {
-    draft: DraftObject,
+    draft: Arc<DraftObject>,
     file: String,
     line: u32,
 }

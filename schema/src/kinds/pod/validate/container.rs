@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::super::{Container, LifecycleHandler, PodSpec};
-use super::{env, exactly_one, image, probe, resources, unique_label, volume};
+use super::{container_name, env, exactly_one, image, probe, resources, volume};
 use crate::violation::{Findings, Path, rules};
 
 /// Checks all containers of the pod; names are unique over both lists.
@@ -14,7 +14,7 @@ pub(super) fn validate(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
         let list = at.field(field);
         for (index, container) in containers.iter().enumerate() {
             let here = list.index(index);
-            unique_label(&container.name, &here, &mut names, findings);
+            container_name(&container.name, &here, &mut names, findings);
             one(pod, container, &here, findings);
             if field == "initContainers" {
                 forbid_on_init(container, &here, findings);

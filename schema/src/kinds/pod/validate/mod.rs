@@ -43,6 +43,21 @@ pub(crate) fn check_image(image: &str) -> Result<(), String> {
     image::check(image)
 }
 
+/// A container's name: a DNS label that no other of the pod has. Upper case, which Docker takes, is only a
+/// matter of style.
+fn container_name<'a>(name: &'a str, at: &Path<'_>, seen: &mut BTreeSet<&'a str>, findings: &mut Findings) {
+    if is_dns_label(name) || !is_dns_label(&name.to_ascii_lowercase()) {
+        return unique_label(name, at, seen, findings);
+    }
+    let here = at.field("name");
+    if seen.insert(name) {
+        let message = format!("`{name}` is no DNS label; Kubernetes would refuse it");
+        findings.add(&rules::NAME_STYLE, &here, message).help("use lower case letters, digits and `-`");
+    } else {
+        findings.add(&rules::DUPLICATE_NAME, &here, format!("Duplicate value: `{name}`"));
+    }
+}
+
 /// A DNS label that no other of its list has.
 fn unique_label<'a>(name: &'a str, at: &Path<'_>, seen: &mut BTreeSet<&'a str>, findings: &mut Findings) {
     let here = at.field("name");

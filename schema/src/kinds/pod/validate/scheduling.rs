@@ -30,7 +30,8 @@ pub(super) fn validate(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
         toleration(one, &tolerations.index(index), findings);
     }
     for (field, label) in [("hostname", &pod.hostname), ("subdomain", &pod.subdomain)] {
-        if let Some(label) = label.as_deref().filter(|label| !is_dns_label(label)) {
+        // An empty one is as none.
+        if let Some(label) = label.as_deref().filter(|label| !label.is_empty() && !is_dns_label(label)) {
             let message = format!("Invalid value: `{label}`: {DNS_LABEL}");
             findings.add(&rules::INVALID_NAME, &at.field(field), message);
         }

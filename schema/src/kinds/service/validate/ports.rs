@@ -15,7 +15,7 @@ pub(super) fn validate(spec: &ServiceSpec, at: &Path<'_>, findings: &mut Finding
             .add(&rules::REQUIRED, &list, "Required value: a service has at least one port")
             .help("only `clusterIP: None` and `type: ExternalName` can do without");
     }
-    let mut seen = Seen::default();
+    let mut seen = EarlierPorts::default();
     for (index, port) in spec.ports.iter().enumerate() {
         let here = list.index(index);
         name(port, spec.ports.len() > 1, &mut seen, &here, findings);
@@ -34,7 +34,7 @@ pub(super) fn validate(spec: &ServiceSpec, at: &Path<'_>, findings: &mut Finding
 
 /// What earlier ports of the service took.
 #[derive(Default)]
-struct Seen<'a> {
+struct EarlierPorts<'a> {
     names: BTreeSet<&'a str>,
     ports: BTreeSet<(u16, Protocol)>,
     node_ports: BTreeSet<(u16, Protocol)>,
@@ -43,7 +43,7 @@ struct Seen<'a> {
 fn name<'a>(
     port: &'a ServicePort,
     is_needed: bool,
-    seen: &mut Seen<'a>,
+    seen: &mut EarlierPorts<'a>,
     at: &Path<'_>,
     findings: &mut Findings,
 ) {
@@ -83,7 +83,7 @@ than 15 characters, lower case alphanumeric or '-', with at least one letter"
 fn node_port(
     spec: &ServiceSpec,
     port: &ServicePort,
-    seen: &mut Seen<'_>,
+    seen: &mut EarlierPorts<'_>,
     at: &Path<'_>,
     findings: &mut Findings,
 ) {

@@ -1,7 +1,7 @@
 //! `numericNotEquals` and the like, which the Amazon States Language lacks: `not` of the positive rule.
 
-use super::super::tree::{below, entry, items_mut, put, take};
 use super::{Node, Notes, Value, each_state};
+use crate::manifest::dialects::tree::{below, entry, items_mut, put, take};
 
 const TYPES: [&str; 4] = ["numeric", "string", "boolean", "timestamp"];
 

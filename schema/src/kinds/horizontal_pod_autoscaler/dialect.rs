@@ -1,8 +1,10 @@
 //! HorizontalPodAutoscaler: `workload`, metrics as a mapping, one replica per interval.
 
-use super::tree::{below, entries_mut, entry, list, mapping, number, plain, put, rename, take, text};
-use super::{API_VERSIONS, Entry, KIND_WORDS, Mark, Node, Notes, Value};
 use crate::kinds::Kind;
+use crate::manifest::dialects::tree::{
+    below, entries_mut, entry, list, mapping, number, plain, put, rename, take, text,
+};
+use crate::manifest::dialects::{Entry, Mark, Node, Notes, Value};
 use crate::meta::DEFAULT_NAMESPACE;
 use crate::violation::rules;
 
@@ -67,12 +69,12 @@ fn same_namespace(document: &mut Node, target: Entry, notes: &mut Notes<'_>) {
 /// Older words and versions of the target's kind.
 fn target_kind(target: &mut Node, notes: &mut Notes<'_>) {
     let Some(Node { mark, value: Value::Scalar { text, .. } }) = below(target, &["kind"]) else { return };
-    if let Some((word, kind)) = KIND_WORDS.iter().find(|(word, _)| word == text) {
-        notes.older(*mark, &format!("kind: {word}"), &format!("kind: {kind}"));
+    if let Some(kind) = Kind::of_older_word(text) {
+        notes.older(*mark, &format!("kind: {text}"), &format!("kind: {kind}"));
         *text = kind.to_string();
     }
     let Ok(kind) = text.parse::<Kind>() else { return };
-    let older = API_VERSIONS.iter().find(|(of, _)| *of == kind).map_or(&[][..], |(_, versions)| versions);
+    let older = kind.descriptor().older.api_versions;
     let Some(Node { mark, value: Value::Scalar { text, .. } }) = below(target, &["apiVersion"]) else {
         return;
     };

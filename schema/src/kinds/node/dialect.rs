@@ -1,7 +1,7 @@
 //! Node: older manifests name an address at top level and have no spec.
 
-use super::tree::{entry, mapping, put, take};
-use super::{Node, Notes};
+use crate::manifest::dialects::tree::{entry, mapping, put, take};
+use crate::manifest::dialects::{Node, Notes};
 
 pub(super) fn rewrite(node: &mut Node, notes: &mut Notes<'_>) {
     if let Some(ip) = take(node, "ip") {

@@ -5,9 +5,9 @@
 
 use std::collections::HashSet;
 
-use super::super::tree::{below, entry, put, rename, take, text};
 use super::{Mark, Node, Notes, Value, each_state, entries_mut};
 use crate::kinds::{Kind, names};
+use crate::manifest::dialects::tree::{below, entry, put, rename, take, text};
 use crate::manifest::shape::{Record, Shape, Shapes, shapes};
 use crate::manifest::states_language::{other_name, unsupported};
 use crate::violation::rules;

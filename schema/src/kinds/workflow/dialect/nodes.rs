@@ -1,8 +1,8 @@
 //! Form B: `spec.{entryParams, entryNodeName, workflowNodes}`. A node without a next one ends the run.
 
-use super::super::tree::{entry, list, mapping, number, plain, put, rename, take, text};
 use super::definition::parse_json;
 use super::{End, Entry, Mark, Node, Notes, Value, emptied, merge, take_written, target};
+use crate::manifest::dialects::tree::{self, entry, list, mapping, number, plain, put, rename, take, text};
 use crate::violation::rules;
 
 /// `checkType`, the operator, and whether the rule is turned around. `Then` is how older ones spell it.
@@ -75,7 +75,7 @@ fn states(items: Vec<Node>, namespace: &str, notes: &mut Notes<'_>) -> Vec<Entry
         };
         if states.iter().any(|state| state.key == name) {
             let message = format!("spec.workflowNodes[{index}].name: Duplicate value: `{name}`");
-            notes.error(name_mark, &rules::DUPLICATE_NAME, message, "each node has a name of its own");
+            notes.error(name_mark, &rules::DUPLICATE_NAME, message, "each node needs a unique name");
             continue;
         }
         match item.entry("type").and_then(|entry| entry.value.text()) {
@@ -100,7 +100,7 @@ fn unfold(node: &mut Node, data: &str, unused: &str, kind: &str) {
         // What is there twice goes back, so that the walk tells it.
         let (mark, twice) = (entry.mark, merge(emptied(entry.value), node));
         if !twice.is_empty() {
-            put(node, super::super::tree::entry(data, mark, Node { mark, value: Value::Mapping(twice) }));
+            put(node, tree::entry(data, mark, Node { mark, value: Value::Mapping(twice) }));
         }
     }
     if let Some(entry) = take(node, "type") {

@@ -1,7 +1,7 @@
 //! Service: words in another case, as `protocol: tcp`.
 
-use super::tree::{below, items_mut};
-use super::{Node, Notes, Value};
+use crate::manifest::dialects::tree::{below, items_mut};
+use crate::manifest::dialects::{Node, Notes, Value};
 
 pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
     let Some(spec) = below(document, &["spec"]) else { return };

@@ -1,7 +1,7 @@
 //! Dns: `spec.paths[]: {subPath, svcName, svcPort}`.
 
-use super::tree::{below, entry, items_mut, plain, put, rename, take};
-use super::{Node, Notes, Value};
+use crate::manifest::dialects::tree::{below, entry, items_mut, plain, put, rename, take};
+use crate::manifest::dialects::{Node, Notes, Value};
 
 pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
     let paths = below(document, &["spec", "paths"]).and_then(items_mut);

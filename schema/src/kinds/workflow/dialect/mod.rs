@@ -6,8 +6,8 @@
 
 use std::collections::HashSet;
 
-use super::tree::{below, entries_mut, take};
-use super::{Entry, Mark, Node, Notes, Value};
+use crate::manifest::dialects::tree::{self, below, entries_mut, take};
+use crate::manifest::dialects::{Entry, Mark, Node, Notes, Value};
 
 mod choices;
 mod definition;
@@ -57,8 +57,8 @@ impl End {
     /// Adds it to the states, if something leads to it.
     fn add_to(self, states: &mut Vec<Entry>) {
         let Some(mark) = self.mark else { return };
-        let state = super::tree::mapping(mark, [("type", super::tree::text(mark, "Succeed"))]);
-        states.push(super::tree::entry(&self.name, mark, state));
+        let state = tree::mapping(mark, [("type", tree::text(mark, "Succeed"))]);
+        states.push(tree::entry(&self.name, mark, state));
     }
 }
 
@@ -100,7 +100,7 @@ fn each_state(machine: &mut Node, act: &mut dyn FnMut(&str, &mut Node)) {
         if let Some(inner) = below(&mut state.value, &["itemProcessor"]) {
             each_state(inner, act);
         }
-        let branches = below(&mut state.value, &["branches"]).and_then(super::tree::items_mut);
+        let branches = below(&mut state.value, &["branches"]).and_then(tree::items_mut);
         branches.into_iter().flatten().for_each(|branch| each_state(branch, act));
     }
 }

@@ -1,8 +1,8 @@
 //! `spec.definition`: a state machine as text, JSON or YAML, as AWS templates hold it; or as a mapping.
 
-use super::super::tree::{entry, mapping, put, take, text};
 use super::{Mark, Node, Notes, Value, emptied, merge};
 use crate::manifest::budget::Budget;
+use crate::manifest::dialects::tree::{entry, mapping, put, take, text};
 use crate::manifest::{json, yaml};
 use crate::violation::rules;
 

@@ -19,7 +19,7 @@ use super::plan::{Act, Kept, Situation, SyncPlan};
 use super::prune::{Prune, is_protected};
 
 /// The file, and what of it is needed all the time.
-pub(super) struct Memory {
+pub(super) struct OwnedRecord {
     disk: DiskRecord,
     /// Digest of what was last written.
     written: Option<[u8; 32]>,
@@ -66,7 +66,7 @@ struct Written<'a> {
     base: Option<&'a str>,
 }
 
-impl Memory {
+impl OwnedRecord {
     pub(super) fn new(state_dir: &Path, source: &str) -> Self {
         let path = state_dir.join("reconciler").join("owned").join(format!("{source}.json"));
         Self {

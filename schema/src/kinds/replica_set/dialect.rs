@@ -1,7 +1,7 @@
 //! ReplicaSet: `ImagePullPolicy`, named templates, selectors without `matchLabels`.
 
-use super::tree::{below, entry, items_mut, rename, take};
-use super::{Node, Notes, Value};
+use crate::manifest::dialects::tree::{below, entry, items_mut, rename, take};
+use crate::manifest::dialects::{Node, Notes, Value};
 
 pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
     let Some(spec) = below(document, &["spec"]) else { return };
@@ -21,7 +21,8 @@ pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
 fn flat_selector(spec: &mut Node, notes: &mut Notes<'_>) {
     let Some(selector) = below(spec, &["selector"]) else { return };
     let Some(entries) = selector.entries().filter(|entries| !entries.is_empty()) else { return };
-    let is_pair = |one: &super::Entry| one.value.text().is_some() && !one.key.starts_with("match");
+    let is_pair =
+        |one: &crate::manifest::dialects::Entry| one.value.text().is_some() && !one.key.starts_with("match");
     if !entries.iter().all(is_pair) {
         return;
     }

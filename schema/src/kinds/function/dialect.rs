@@ -1,7 +1,7 @@
 //! Function: `userUploadFilePath` named the folder that a client uploaded; today the folder lies in the repository.
 
-use super::tree::{below, rename};
-use super::{Node, Notes};
+use crate::manifest::dialects::tree::{below, rename};
+use crate::manifest::dialects::{Node, Notes};
 
 pub(super) fn rewrite(node: &mut Node, notes: &mut Notes<'_>) {
     let Some(spec) = below(node, &["spec"]) else { return };

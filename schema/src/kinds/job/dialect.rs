@@ -2,9 +2,9 @@
 //! are errors, also where today's spelling is used; their text is taken out of the tree, so that no
 //! later message repeats it. A Job of Kubernetes is told what it is.
 
-use super::tree::{below, entry, list, mapping, put, rename, take, text};
-use super::{Mark, Node, Notes, Value};
 use crate::kinds::Kind;
+use crate::manifest::dialects::tree::{below, entry, list, mapping, put, rename, take, text};
+use crate::manifest::dialects::{Mark, Node, Notes, Value};
 use crate::violation::rules;
 
 /// Fields of `spec` that have another name today.
@@ -53,7 +53,7 @@ pub(super) fn rewrite(node: &mut Node, notes: &mut Notes<'_>) {
 }
 
 /// The same for the login that the Cluster object gives to all jobs.
-pub(super) fn rewrite_cluster(node: &mut Node, notes: &mut Notes<'_>) {
+pub(in crate::kinds) fn rewrite_cluster(node: &mut Node, notes: &mut Notes<'_>) {
     if let Some(login) = below(node, &["spec", "slurm", "login"]) {
         secrets_in_clear(login, "spec.slurm.login", notes);
     }

@@ -1,14 +1,19 @@
-//! How well an object is, as far as its dependants and the verdict on its commit ask for it. Pure.
+//! How well each object is: one fold for all that ask, so that no two answers differ. Pure.
+//!
+//! A new kind has one arm in [`health`] and one in [`is_complete`], which the compiler asks for.
 
 use jiff::Timestamp;
-use schema::kinds::pod::{ContainerState, PodPhase, PodStatus, Unsteady};
-use schema::kinds::{Health, Resource};
-use schema::meta::NamespacedName;
-use schema::object::Object;
-use schema::records::{RouteRecord, ServiceRecord};
-use schema::snapshot::Snapshot;
 
-/// The health of a live object. Kinds that this version does not run are content with being stored.
+use crate::kinds::node::NodeStatus;
+use crate::kinds::pod::{ContainerState, PodPhase, PodStatus, Unsteady};
+use crate::kinds::service::ServiceType;
+use crate::kinds::{Health, Resource};
+use crate::meta::NamespacedName;
+use crate::object::Object;
+use crate::records::{RouteRecord, ServiceRecord};
+use crate::snapshot::Snapshot;
+
+/// The health of a live object.
 pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
     match &object.resource {
         Resource::Pod(_) => bare_pod(snapshot, object),
@@ -22,21 +27,48 @@ pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
         }
         // Settings are in force as soon as they are stored.
         Resource::Cluster(_) => Health::Healthy,
-        resource if !resource.kind().is_run() => Health::NotRun,
-        resource => Health::Unknown { why: format!("nobody reports on a {}", resource.kind()) },
+        // Without a record, all that there is of the node is its manifest.
+        Resource::Node(node) if !snapshot.nodes.contains_key(&object.metadata.name) => {
+            node.health(&NodeStatus::default())
+        }
+        Resource::Node(_)
+        | Resource::Function(_)
+        | Resource::ReplicaSet(_)
+        | Resource::HorizontalPodAutoscaler(_)
+        | Resource::Workflow(_)
+        | Resource::Job(_) => Health::NotRun,
+    }
+}
+
+/// What keeps an object from being healthy, if anything does. Objects of kinds that this version does not run
+/// keep nobody waiting.
+pub fn trouble(snapshot: &Snapshot, object: &Object) -> Option<String> {
+    health(snapshot, object).why().filter(|_| object.kind().is_run()).map(str::to_owned)
+}
+
+/// Whether the records are there that nodes need for the object, if it has any but pods. A Service whose address
+/// or port another may have is not waited for.
+pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
+    match &object.resource {
+        Resource::Service(spec) => {
+            let may_be_refused = spec.cluster_ip.is_some() || spec.kind == ServiceType::NodePort;
+            may_be_refused || snapshot.services.contains_key(&named(object))
+        }
+        Resource::Dns(_) => snapshot.routes.contains_key(&named(object)),
+        // Of these, nodes need pods or nothing.
+        Resource::Pod(_)
+        | Resource::Cluster(_)
+        | Resource::Node(_)
+        | Resource::Function(_)
+        | Resource::ReplicaSet(_)
+        | Resource::HorizontalPodAutoscaler(_)
+        | Resource::Workflow(_)
+        | Resource::Job(_) => true,
     }
 }
 
 fn named(object: &Object) -> NamespacedName {
     NamespacedName::new(&object.metadata.namespace, &object.metadata.name)
-}
-
-/// What keeps an object from being healthy, if anything does.
-pub fn trouble(health: &Health) -> Option<&str> {
-    match health {
-        Health::Healthy | Health::NotRun => None,
-        Health::Progressing { why } | Health::Degraded { why } | Health::Unknown { why } => Some(why),
-    }
 }
 
 /// A healthy pod that may not stay so: it has run for too short a time to tell.

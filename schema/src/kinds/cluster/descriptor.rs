@@ -1,0 +1,41 @@
+//! What a Cluster is among the kinds.
+
+use super::super::{Descriptor, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older};
+use super::{CLUSTER_NAME, ClusterSpec, not_executed, validate};
+use crate::violation::{Findings, Path};
+
+impl KindSpec for ClusterSpec {
+    const DESCRIPTOR: Descriptor = Descriptor {
+        plural: "clusters",
+        short_names: &[],
+        api_version: OWN_API_VERSION,
+        is_namespaced: false,
+        is_run: true,
+        names: NameForm::Only(CLUSTER_NAME),
+        older: Older {
+            words: &[],
+            api_versions: OWN_OLDER_API_VERSIONS,
+            may_lack_api_version: true,
+            rewrite: super::super::job::dialect::rewrite_cluster,
+        },
+    };
+
+    const LINKS: Links<Self> = Links {
+        references: |_, _| Vec::new(),
+        exclusives: |_, _| Vec::new(),
+        files: |_| Vec::new(),
+        further_places: |_| Vec::new(),
+        pod: |_, _| None,
+    };
+
+    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
+        validate::validate(self, at, findings);
+        not_executed::note(self, at, findings);
+    }
+
+    fn fill_defaults(&mut self) {}
+
+    fn is_replaced_by(&self, _: &Self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,75 @@
+//! What a Dns is among the kinds.
+
+use super::super::exclusive::{Exclusive, ExclusiveUse};
+use super::super::links::{FieldAt, Reference};
+use super::super::{
+    Descriptor, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older, field_path,
+    indexed,
+};
+use super::{DnsSpec, dialect, validate, without_final_slash};
+use crate::meta::ObjectMeta;
+use crate::violation::{Findings, OwnedStep, Path};
+
+impl KindSpec for DnsSpec {
+    const DESCRIPTOR: Descriptor = Descriptor {
+        plural: "dns",
+        short_names: &[],
+        api_version: OWN_API_VERSION,
+        is_namespaced: true,
+        is_run: true,
+        names: NameForm::Label,
+        older: Older {
+            words: &["DNS"],
+            api_versions: OWN_OLDER_API_VERSIONS,
+            may_lack_api_version: true,
+            rewrite: dialect::rewrite,
+        },
+    };
+
+    const LINKS: Links<Self> = Links {
+        references: Self::references,
+        exclusives: Self::exclusives,
+        files: |_| Vec::new(),
+        further_places: Self::further_places,
+        pod: |_, _| None,
+    };
+
+    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
+        validate::validate(self, at, findings);
+    }
+
+    /// One spelling for equal meanings: `/a/` is `/a`.
+    fn fill_defaults(&mut self) {
+        for path in &mut self.paths {
+            path.path.truncate(without_final_slash(&path.path).len());
+        }
+    }
+
+    fn is_replaced_by(&self, _: &Self) -> bool {
+        false
+    }
+}
+
+impl DnsSpec {
+    fn references(&self, metadata: &ObjectMeta) -> Vec<Reference<'_>> {
+        let paths = self.paths.iter().enumerate();
+        let found = paths.map(|(index, path)| Reference {
+            at: FieldAt::Item(&["spec", "paths"], index, &["service", "name"]),
+            target: metadata.reference(Kind::Service, &path.service.name),
+            port: Some(&path.service.port),
+        });
+        found.collect()
+    }
+
+    fn exclusives(&self, _: &ObjectMeta) -> Vec<ExclusiveUse> {
+        let host = self.host.trim_end_matches('.').to_ascii_lowercase();
+        let route = |path: &str| Exclusive::Route(host.clone(), format!("/{}", path.trim_matches('/')));
+        let at = |index| indexed(&["spec", "paths"], index, &["path"]);
+        let paths = self.paths.iter().enumerate();
+        paths.map(|(index, path)| ExclusiveUse::alone(route(&path.path), at(index))).collect()
+    }
+
+    fn further_places(&self) -> Vec<Vec<OwnedStep>> {
+        vec![field_path(&["spec", "host"])]
+    }
+}

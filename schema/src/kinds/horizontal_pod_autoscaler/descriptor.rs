@@ -1,0 +1,58 @@
+//! What a HorizontalPodAutoscaler is among the kinds.
+
+use super::super::exclusive::{Exclusive, ExclusiveUse};
+use super::super::links::{FieldAt, Reference};
+use super::super::{Descriptor, KindSpec, Links, NameForm, Older, field_path};
+use super::{HorizontalPodAutoscalerSpec, defaults, dialect, validate};
+use crate::meta::ObjectMeta;
+use crate::violation::{Findings, Path};
+
+/// The field that names what is scaled.
+const TARGET_AT: &[&str] = &["spec", "scaleTargetRef", "name"];
+
+impl KindSpec for HorizontalPodAutoscalerSpec {
+    const DESCRIPTOR: Descriptor = Descriptor {
+        plural: "horizontalpodautoscalers",
+        short_names: &["hpa"],
+        api_version: "autoscaling/v2",
+        is_namespaced: true,
+        is_run: false,
+        names: NameForm::Short,
+        older: Older {
+            words: &["Hpa", "HPA"],
+            api_versions: &["v1", "app/v1", "apps/v1", "autoscaling/v1", "autoscaling/v2beta2"],
+            may_lack_api_version: false,
+            rewrite: dialect::rewrite,
+        },
+    };
+
+    const LINKS: Links<Self> = Links {
+        references: Self::references,
+        exclusives: Self::exclusives,
+        files: |_| Vec::new(),
+        further_places: |_| Vec::new(),
+        pod: |_, _| None,
+    };
+
+    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
+        validate::validate(self, at, findings);
+    }
+
+    fn fill_defaults(&mut self) {
+        defaults::fill(self);
+    }
+
+    fn is_replaced_by(&self, _: &Self) -> bool {
+        false
+    }
+}
+
+impl HorizontalPodAutoscalerSpec {
+    fn references(&self, metadata: &ObjectMeta) -> Vec<Reference<'_>> {
+        vec![Reference { at: FieldAt::Fields(TARGET_AT), target: self.target(metadata), port: None }]
+    }
+
+    fn exclusives(&self, metadata: &ObjectMeta) -> Vec<ExclusiveUse> {
+        vec![ExclusiveUse::alone(Exclusive::Scale(self.target(metadata)), field_path(TARGET_AT))]
+    }
+}

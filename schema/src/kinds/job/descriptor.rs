@@ -1,0 +1,49 @@
+//! What a Job is among the kinds.
+
+use super::super::{
+    Descriptor, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older, repo_path,
+};
+use super::{JobSpec, dialect, validate};
+use crate::violation::{Findings, Path};
+
+impl KindSpec for JobSpec {
+    const DESCRIPTOR: Descriptor = Descriptor {
+        plural: "jobs",
+        short_names: &[],
+        api_version: OWN_API_VERSION,
+        is_namespaced: true,
+        is_run: false,
+        names: NameForm::Short,
+        older: Older {
+            words: &[],
+            api_versions: OWN_OLDER_API_VERSIONS,
+            may_lack_api_version: true,
+            rewrite: dialect::rewrite,
+        },
+    };
+
+    const LINKS: Links<Self> = Links {
+        references: |_, _| Vec::new(),
+        exclusives: |_, _| Vec::new(),
+        files: |_| Vec::new(),
+        further_places: |_| Vec::new(),
+        pod: |_, _| None,
+    };
+
+    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
+        validate::validate(self, at, findings);
+    }
+
+    fn fill_defaults(&mut self) {
+        if let Some(files) = &mut self.files {
+            repo_path::normalize(files);
+        }
+        self.gpus_per_node = self.gpus_per_node.filter(|gpus| *gpus > 0);
+        let default = if self.array.is_some() { "slurm-%A_%a.out" } else { "slurm-%j.out" };
+        self.output_file.get_or_insert_with(|| default.to_owned());
+    }
+
+    fn is_replaced_by(&self, after: &Self) -> bool {
+        self != after
+    }
+}

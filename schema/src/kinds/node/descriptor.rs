@@ -1,0 +1,61 @@
+//! What a Node is among the kinds.
+
+use super::super::names::{check_qualified_name, is_label_value};
+use super::super::{Descriptor, KindSpec, Links, NameForm, Older};
+use super::{NodeSpec, Taint, dialect};
+use crate::violation::{Findings, Path, rules};
+
+impl KindSpec for NodeSpec {
+    const DESCRIPTOR: Descriptor = Descriptor {
+        plural: "nodes",
+        short_names: &["no"],
+        api_version: "v1",
+        is_namespaced: false,
+        is_run: false,
+        names: NameForm::Short,
+        older: Older { words: &[], api_versions: &[], may_lack_api_version: true, rewrite: dialect::rewrite },
+    };
+
+    const LINKS: Links<Self> = Links {
+        references: |_, _| Vec::new(),
+        exclusives: |_, _| Vec::new(),
+        files: |_| Vec::new(),
+        further_places: |_| Vec::new(),
+        pod: |_, _| None,
+    };
+
+    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
+        let list = at.field("taints");
+        for (index, taint) in self.taints.iter().enumerate() {
+            let here = list.index(index);
+            if let Err(why) = check_qualified_name(&taint.key) {
+                let message = format!("Invalid value: `{}`: {why}", taint.key);
+                findings.add(&rules::TAINT, &here.field("key"), message);
+            }
+            let value = taint.value.as_deref().unwrap_or_default();
+            if !is_label_value(value) {
+                let message = format!("Invalid value: `{value}`: not a taint's value");
+                findings
+                    .add(&rules::TAINT, &here.field("value"), message)
+                    .help("letters, digits, '-', '_' and '.', at most 63 characters");
+            }
+            // As Kubernetes: a key may come twice only with another effect.
+            let is_same = |other: &Taint| other.key == taint.key && other.effect == taint.effect;
+            if self.taints[..index].iter().any(is_same) {
+                let message = format!("Duplicate value: `{}` with the same effect", taint.key);
+                findings.add(&rules::TAINT, &here.field("key"), message).help("keep one of them");
+            }
+        }
+    }
+
+    fn fill_defaults(&mut self) {
+        for taint in &mut self.taints {
+            // An empty value means the same as none.
+            taint.value = taint.value.take().filter(|value| !value.is_empty());
+        }
+    }
+
+    fn is_replaced_by(&self, _: &Self) -> bool {
+        false
+    }
+}

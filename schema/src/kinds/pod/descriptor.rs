@@ -1,0 +1,59 @@
+//! What a Pod is among the kinds.
+
+use super::super::exclusive::{self, ExclusiveUse};
+use super::super::{Descriptor, KindSpec, Links, NameForm, Older, PodOf, field_path};
+use super::PodSpec;
+use crate::files::{self, Wish};
+use crate::meta::ObjectMeta;
+use crate::violation::{Findings, OwnedStep, Path};
+
+impl KindSpec for PodSpec {
+    const DESCRIPTOR: Descriptor = Descriptor {
+        plural: "pods",
+        short_names: &["po"],
+        api_version: "v1",
+        is_namespaced: true,
+        is_run: true,
+        names: NameForm::Long,
+        older: Older { words: &[], api_versions: &[], may_lack_api_version: false, rewrite: |_, _| () },
+    };
+
+    const LINKS: Links<Self> = Links {
+        references: |_, _| Vec::new(),
+        exclusives: Self::exclusives,
+        files: Self::files,
+        further_places: Self::further_places,
+        pod: Self::pod,
+    };
+
+    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
+        Self::validate(self, at, findings);
+    }
+
+    fn fill_defaults(&mut self) {
+        Self::fill_defaults(self);
+    }
+
+    fn is_replaced_by(&self, after: &Self) -> bool {
+        self != after
+    }
+}
+
+impl PodSpec {
+    fn exclusives(&self, _: &ObjectMeta) -> Vec<ExclusiveUse> {
+        exclusive::host_ports(self, &["spec"])
+    }
+
+    fn files(&self) -> Vec<Wish> {
+        files::of_pod(self, &["spec"])
+    }
+
+    fn further_places(&self) -> Vec<Vec<OwnedStep>> {
+        let node = self.node_name.iter().map(|_| field_path(&["spec", "nodeName"]));
+        node.chain(self.host_ports(&["spec"]).into_iter().map(|port| port.path)).collect()
+    }
+
+    fn pod<'a>(&'a self, metadata: &'a ObjectMeta) -> Option<PodOf<'a>> {
+        Some(PodOf { spec: self, at: &["spec"], labels: &metadata.labels, count: 1 })
+    }
+}

@@ -1,0 +1,73 @@
+//! What a ReplicaSet is among the kinds.
+
+use super::super::exclusive::{self, Exclusive, ExclusiveUse};
+use super::super::{Descriptor, KindSpec, Links, NameForm, Older, PodOf, field_path};
+use super::{ReplicaSetSpec, defaults, dialect, validate};
+use crate::files::{self, Wish};
+use crate::meta::ObjectMeta;
+use crate::violation::{Findings, OwnedStep, Path};
+
+/// Where the pod stands in the manifest.
+const POD_AT: &[&str] = &["spec", "template", "spec"];
+
+impl KindSpec for ReplicaSetSpec {
+    const DESCRIPTOR: Descriptor = Descriptor {
+        plural: "replicasets",
+        short_names: &["rs"],
+        api_version: "apps/v1",
+        is_namespaced: true,
+        is_run: false,
+        names: NameForm::Long,
+        older: Older {
+            words: &["Replicaset"],
+            api_versions: &["v1"],
+            may_lack_api_version: false,
+            rewrite: dialect::rewrite,
+        },
+    };
+
+    const LINKS: Links<Self> = Links {
+        references: |_, _| Vec::new(),
+        exclusives: Self::exclusives,
+        files: Self::files,
+        further_places: Self::further_places,
+        pod: Self::pod,
+    };
+
+    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
+        validate::validate(self, at, findings);
+    }
+
+    fn fill_defaults(&mut self) {
+        defaults::fill(self);
+    }
+
+    fn is_replaced_by(&self, after: &Self) -> bool {
+        self.template != after.template
+    }
+}
+
+impl ReplicaSetSpec {
+    fn exclusives(&self, metadata: &ObjectMeta) -> Vec<ExclusiveUse> {
+        let key = Exclusive::Selector(metadata.namespace.clone(), exclusive::selector(&self.selector));
+        let mut found = vec![ExclusiveUse::alone(key, field_path(&["spec", "selector"]))];
+        if self.replicas > 0 {
+            found.extend(exclusive::host_ports(&self.template.spec, POD_AT));
+        }
+        found
+    }
+
+    fn files(&self) -> Vec<Wish> {
+        files::of_pod(&self.template.spec, POD_AT)
+    }
+
+    fn further_places(&self) -> Vec<Vec<OwnedStep>> {
+        let ports = self.template.spec.host_ports(POD_AT).into_iter().map(|port| port.path);
+        ports.chain([field_path(&["spec", "replicas"])]).collect()
+    }
+
+    fn pod<'a>(&'a self, _: &'a ObjectMeta) -> Option<PodOf<'a>> {
+        let (spec, labels) = (&self.template.spec, &self.template.metadata.labels);
+        Some(PodOf { spec, at: POD_AT, labels, count: self.replicas })
+    }
+}

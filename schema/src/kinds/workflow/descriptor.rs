@@ -1,0 +1,59 @@
+//! What a Workflow is among the kinds.
+
+use super::super::links::{FieldAt, Reference};
+use super::super::{
+    Descriptor, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older,
+};
+use super::{WorkflowSpec, defaults, dialect, validate};
+use crate::meta::{ObjectMeta, ObjectRef};
+use crate::violation::{Findings, Path};
+
+impl KindSpec for WorkflowSpec {
+    const DESCRIPTOR: Descriptor = Descriptor {
+        plural: "workflows",
+        short_names: &["wf"],
+        api_version: OWN_API_VERSION,
+        is_namespaced: true,
+        is_run: false,
+        names: NameForm::Short,
+        older: Older {
+            words: &[],
+            api_versions: OWN_OLDER_API_VERSIONS,
+            may_lack_api_version: true,
+            rewrite: dialect::rewrite,
+        },
+    };
+
+    const LINKS: Links<Self> = Links {
+        references: Self::references,
+        exclusives: |_, _| Vec::new(),
+        files: |_| Vec::new(),
+        further_places: |_| Vec::new(),
+        pod: |_, _| None,
+    };
+
+    fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
+        validate::workflow(self, at, findings);
+    }
+
+    fn fill_defaults(&mut self) {
+        self.comment = None;
+        defaults::states(&mut self.states);
+    }
+
+    fn is_replaced_by(&self, after: &Self) -> bool {
+        self != after
+    }
+}
+
+impl WorkflowSpec {
+    fn references(&self, metadata: &ObjectMeta) -> Vec<Reference<'_>> {
+        let found = self.functions().into_iter().map(|(path, name)| {
+            let (namespace, name) = name.split_once('/').unwrap_or((&metadata.namespace, name));
+            let target =
+                ObjectRef { namespace: namespace.to_owned(), ..metadata.reference(Kind::Function, name) };
+            Reference { at: FieldAt::Steps(path), target, port: None }
+        });
+        found.collect()
+    }
+}
