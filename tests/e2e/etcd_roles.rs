@@ -1,7 +1,7 @@
 //! A whole cluster whose agents have in etcd the rights of `schema::keys::node_role` and no others: pods and
 //! a service on two nodes work, and one agent's user is refused at what is not its own.
 //!
-//! Red with `readwrite` where a role says `read`, and without `rules/` among what a node reads or writes.
+//! Seen red with `readwrite /minik8s/rules/ --prefix` in the role.
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Context, Result, Where, bail, ensure, eventually, secs};
@@ -60,7 +60,12 @@ fn agents_with_the_role_of_their_node_do_all_their_work_and_are_refused_elsewher
         eventually("its status is gone", secs(20), || {
             ensure!(cluster.etcd.key(&status)?.is_none());
             Ok(())
-        })
+        })?;
+        for node in &cluster.nodes {
+            let log = std::fs::read_to_string(node.agent.log_path())?;
+            ensure!(!log.contains("permission denied"), "{} wants more than its role", node.name);
+        }
+        Ok(())
     })
 }
 

@@ -16,7 +16,7 @@ pub(super) enum Decision {
     /// It is new: write it, and remove the oldest.
     Write { remove: Vec<Key> },
     /// It was there before: that one counts it and waits for an answer again.
-    Repeat(Delivery),
+    Repeat(Box<Delivery>),
     /// The provider sent the very same delivery again: all is done already.
     Duplicate { id: String },
 }
@@ -32,7 +32,7 @@ pub(super) fn decide(
         return match has_own_id && known.body == new.body {
             true => Decision::Duplicate { id: new.id.clone() },
             // Without an id of its own it may be another one that looks the same.
-            false => Decision::Repeat(repeated(known, new)),
+            false => Decision::Repeat(Box::new(repeated(known, new))),
         };
     }
     // The provider's id is not signed: whoever heard a request once can send it again under any
@@ -43,7 +43,7 @@ pub(super) fn decide(
     };
     let copy = requests.values().find(|known| copies_are_told && is_copy(&known.value));
     match copy {
-        Some(known) => Decision::Repeat(repeated(&known.value, new)),
+        Some(known) => Decision::Repeat(Box::new(repeated(&known.value, new))),
         None => Decision::Write { remove: oldest(requests, new.provider) },
     }
 }

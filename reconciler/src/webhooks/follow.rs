@@ -68,7 +68,8 @@ impl Follower {
                     if !answered.is_empty() && *said != Some(look.began) {
                         match self.commit_after(target, look).await {
                             RunResult::Commit(commit) => {
-                                again |= !self.answer(&snapshot, fence, look, &commit, &answered).await;
+                                let answer = DeliveryAnswer { request_revision: 0, at: look.over, commit };
+                                again |= !self.answer(&snapshot, fence, &answer, &answered).await;
                             }
                             RunResult::Nothing => *said = Some(look.began),
                             RunResult::Half => {
@@ -141,14 +142,12 @@ impl Follower {
         &self,
         snapshot: &Snapshot,
         fence: Fence,
-        look: Look,
-        commit: &Option<String>,
+        answer: &DeliveryAnswer,
         all: &[(&Delivery, i64)],
     ) -> bool {
         let mut orphans = decide::orphans(snapshot);
         for (delivery, revision) in all {
-            let answer =
-                DeliveryAnswer { request_revision: *revision, at: look.over, commit: commit.clone() };
+            let answer = DeliveryAnswer { request_revision: *revision, ..answer.clone() };
             let (request, key) = (Key::Request(delivery.id.clone()), Key::Answer(delivery.id.clone()));
             let own = match snapshot.answers.get(&delivery.id) {
                 Some(former) => Guard::ModRevision(key.to_string(), former.mod_revision),

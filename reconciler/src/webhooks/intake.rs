@@ -192,7 +192,7 @@ impl Intake {
             }
             Decision::Repeat(request) => {
                 self.write(&request, &[]).await?;
-                (request.id, Outcome::Repeated)
+                (request.id.clone(), Outcome::Repeated)
             }
         };
         let (outcome, note) = match &new.outcome {
