@@ -76,7 +76,7 @@ fn change_at(runtime: &mut Runtime, changed: watch::Sender<u64>, seconds: &'stat
             tokio::time::sleep_until(begun + Duration::from_secs(*second)).await;
             changed.send_replace(*second);
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     });
 }
 
