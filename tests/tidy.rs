@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 
 use schema::keys::{CONTRACT, ROOT, node_role};
 
+#[path = "tidy/structure.rs"]
+mod structure;
+
 /// Most lines that a source file may have.
 const LINES_MAX: usize = 600;
 /// Files, or folders, that decide and do nothing else.

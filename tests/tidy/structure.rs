@@ -1,0 +1,294 @@
+//! The shape of the three crates: small folders, loops that don't import each other, tasks of the runtime's
+//! set, no circles of imports.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{CRATES, Source, check, code, names, rust};
+
+/// Most source files right in a folder: one that grows past it holds two things.
+const FILES_MAX: usize = 14;
+
+/// Files that still spawn tasks of their own. Remove a row when its tasks have moved to the runtime; add none.
+const OWN_TASKS: [&str; 9] = [
+    "schema/src/store/events.rs",
+    "schema/src/store/memory/mod.rs",
+    "reconciler/src/cli/serve.rs",
+    "reconciler/src/cli/up/mod.rs",
+    "reconciler/src/webhooks/server.rs",
+    "agent/src/converge/dns/listen.rs",
+    "agent/src/worlds/docker/raw_log.rs",
+    "agent/src/worlds/netlink/changes.rs",
+    "agent/src/worlds/netlink/socket.rs",
+];
+
+/// The node's address is published before the node has a range, when the loop can't plan yet.
+const PUBLISHES_WHILE_IT_OBSERVES: &str = "agent/src/converge/network/observe.rs";
+
+/// How many files still stand in circles of imports. Lower a number when a circle is undone; raise none.
+const FILES_IN_CIRCLES: [(&str, usize); 3] = [("schema", 42), ("reconciler", 25), ("agent", 9)];
+
+fn is_test(path: &str) -> bool {
+    let parts = || path.trim_end_matches(".rs").split('/');
+    parts().any(|part| ["tests", "test", "testing", "fake", "arbitrary", "simulation"].contains(&part))
+        || path.ends_with("_tests.rs")
+}
+
+/// Production files of a crate.
+fn of_crate<'a>(files: &'a [Source], name: &str) -> Vec<&'a Source> {
+    let root = format!("{name}/src/");
+    files.iter().filter(|file| file.path.starts_with(&root) && !is_test(&file.path)).collect()
+}
+
+/// The text up to the tests at its end.
+fn production(text: &str) -> &str {
+    text.find("#[cfg(test)]\nmod ").map_or(text, |at| &text[..at])
+}
+
+#[test]
+fn no_folder_of_the_crates_holds_more_than_14_files() {
+    let files = rust();
+    let mut folders: BTreeMap<&str, usize> = BTreeMap::new();
+    for file in files.iter().filter(|file| !file.path.contains("/tests/")) {
+        if CRATES.iter().any(|name| file.path.starts_with(&format!("{name}/src/"))) {
+            *folders.entry(file.path.rsplit_once('/').expect("a path has a folder").0).or_default() += 1;
+        }
+    }
+    assert!(folders.len() > 10, "found only {} folders: the rule is broken", folders.len());
+    let full = folders.iter().filter(|(_, count)| **count > FILES_MAX);
+    check(
+        &full
+            .map(|(folder, count)| format!("{folder}: {count} files, {FILES_MAX} at most"))
+            .collect::<Vec<_>>(),
+    );
+}
+
+#[test]
+fn no_loop_of_the_agent_imports_another() {
+    let mut complaints = Vec::new();
+    for file in of_crate(&rust(), "agent") {
+        let Some((own, _)) =
+            file.path.strip_prefix("agent/src/converge/").and_then(|rest| rest.split_once('/'))
+        else {
+            continue;
+        };
+        for (number, line) in code(production(&file.text)) {
+            let Some((_, rest)) = line.split_once("crate::converge::") else { continue };
+            let other = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+            let is_loop = crate::root().join("agent/src/converge").join(other).is_dir();
+            if is_loop && other != own {
+                complaints.push(format!("{}:{number}: the loop {own} imports {other}", file.path));
+            }
+        }
+    }
+    check(&complaints);
+}
+
+#[test]
+fn tasks_belong_to_the_runtime() {
+    let files = rust();
+    let spawns = |file: &&Source| {
+        !file.path.starts_with("schema/src/control/")
+            && code(production(&file.text)).any(|(_, line)| names(line, "tokio::spawn"))
+    };
+    let found: Vec<&str> = CRATES
+        .iter()
+        .flat_map(|name| of_crate(&files, name))
+        .filter(spawns)
+        .map(|file| file.path.as_str())
+        .collect();
+    assert_eq!(found, OWN_TASKS, "left: files that call tokio::spawn; right: those that may");
+}
+
+#[test]
+fn no_loop_writes_or_publishes_while_it_observes() {
+    let acts = ["fs::write", "send_replace", "send_if_modified", ".txn(", ".put("];
+    let mut complaints = Vec::new();
+    let files = rust();
+    let observes =
+        |file: &&&Source| file.path.ends_with("/observe.rs") && file.path != PUBLISHES_WHILE_IT_OBSERVES;
+    for file in of_crate(&files, "agent").iter().filter(observes) {
+        for (number, line) in code(production(&file.text)) {
+            for act in acts.iter().filter(|act| line.contains(**act)) {
+                complaints.push(format!("{}:{number}: {act} in a file that only reads", file.path));
+            }
+        }
+    }
+    check(&complaints);
+}
+
+type Module = Vec<String>;
+
+/// Which module each file is.
+fn module_of(path: &str, name: &str) -> Module {
+    let inner = path[name.len() + "/src/".len()..].trim_end_matches(".rs");
+    let mut parts: Module = inner.split('/').map(str::to_owned).collect();
+    if parts.last().is_some_and(|last| last == "mod" || last == "lib") {
+        parts.pop();
+    }
+    parts
+}
+
+/// The paths of one `use` tree, flat.
+fn flatten(tree: &str, before: &[String], paths: &mut Vec<Module>) {
+    let tree = tree.trim();
+    let part = |text: &str| {
+        text.split("::").map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect()
+    };
+    let Some((head, group)) = tree.split_once('{') else {
+        let path: Vec<String> = part(tree.split(" as ").next().unwrap_or(tree));
+        paths.push([before, &path].concat());
+        return;
+    };
+    let head: Vec<String> = part(head);
+    let before = [before, &head].concat();
+    let group = group.trim_end().strip_suffix('}').unwrap_or(group);
+    let (mut depth, mut start) = (0_i32, 0);
+    for (at, c) in group.char_indices().chain([(group.len(), ',')]) {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 && !group[start..at].trim().is_empty() => {
+                flatten(&group[start..at], &before, paths);
+                start = at + 1;
+            }
+            ',' if depth == 0 => start = at + 1,
+            _ => {}
+        }
+    }
+}
+
+/// What a crate's files import from each other: `use` trees, and paths that begin with `crate`, `self` or
+/// `super` elsewhere.
+struct Imports {
+    /// What a module offers under a name that another module defines.
+    offered: BTreeMap<(Module, String), Module>,
+    used: BTreeMap<Module, Vec<Module>>,
+}
+
+fn imports(files: &[&Source], name: &str) -> Imports {
+    let modules: BTreeSet<Module> = files.iter().map(|file| module_of(&file.path, name)).collect();
+    let mut found = Imports { offered: BTreeMap::new(), used: BTreeMap::new() };
+    for file in files {
+        let module = module_of(&file.path, name);
+        let text: String = code(production(&file.text)).map(|(_, line)| format!("{line}\n")).collect();
+        let absolute = |path: &Module| -> Option<Module> {
+            match path.first()?.as_str() {
+                "crate" => Some(path[1..].to_vec()),
+                "self" => Some([&module[..], &path[1..]].concat()),
+                "super" => {
+                    let up = path.iter().take_while(|part| *part == "super").count();
+                    Some([&module[..module.len().checked_sub(up)?], &path[up..]].concat())
+                }
+                first => {
+                    let child = [&module[..], &[first.to_owned()]].concat();
+                    modules.contains(&child).then(|| [&module[..], path].concat())
+                }
+            }
+        };
+        let mut used = Vec::new();
+        let mut rest = String::new();
+        for statement in text.split_inclusive(';') {
+            let at = statement.rfind("use ").filter(|at| {
+                let lead = statement[..*at].rsplit('\n').next().unwrap_or_default().trim();
+                lead.is_empty() || lead.starts_with("pub")
+            });
+            let Some(at) = at else {
+                rest.push_str(statement);
+                continue;
+            };
+            rest.push_str(&statement[..at]);
+            let is_offered = statement[..at].rsplit('\n').next().unwrap_or_default().contains("pub");
+            let mut paths = Vec::new();
+            flatten(statement[at + 4..].trim_end_matches(';'), &[], &mut paths);
+            for mut path in paths.iter().filter_map(absolute) {
+                if path.last().is_some_and(|last| last == "self") {
+                    path.pop();
+                }
+                match path.last().cloned() {
+                    Some(last) if is_offered => drop(found.offered.insert((module.clone(), last), path)),
+                    _ => used.push(path),
+                }
+            }
+        }
+        for word in rest.split(|c: char| !c.is_alphanumeric() && c != '_' && c != ':') {
+            let path: Module = word.split("::").map(str::to_owned).filter(|part| !part.is_empty()).collect();
+            used.extend(absolute(&path).filter(|_| path.len() > 1));
+        }
+        found.used.insert(module, used);
+    }
+    found
+}
+
+impl Imports {
+    /// The module that defines what the path names.
+    fn resolve(&self, path: &Module, depth: usize) -> Option<Module> {
+        let at = (0..=path.len()).rev().find(|at| self.used.contains_key(&path[..*at]))?;
+        let (module, rest) = (path[..at].to_vec(), &path[at..]);
+        let offered = rest.first().and_then(|next| self.offered.get(&(module.clone(), next.clone())));
+        match offered.filter(|_| depth < 8) {
+            Some(target) => self.resolve(&[target, &rest[1..]].concat(), depth + 1),
+            None => Some(module),
+        }
+    }
+
+    /// The modules that reach themselves.
+    fn in_circles(&self) -> Vec<Module> {
+        let edges: BTreeMap<&Module, BTreeSet<Module>> = self
+            .used
+            .iter()
+            .map(|(module, paths)| {
+                let targets = paths.iter().filter_map(|path| self.resolve(path, 0));
+                (module, targets.filter(|target| target != module).collect())
+            })
+            .collect();
+        let reaches_itself = |start: &Module| {
+            let (mut seen, mut open) = (BTreeSet::new(), vec![start]);
+            while let Some(module) = open.pop() {
+                for next in &edges[module] {
+                    if next == start {
+                        return true;
+                    }
+                    if seen.insert(next) {
+                        open.push(next);
+                    }
+                }
+            }
+            false
+        };
+        self.used.keys().filter(|module| reaches_itself(module)).cloned().collect()
+    }
+}
+
+#[test]
+fn circles_of_imports_only_become_fewer() {
+    let files = rust();
+    let mut complaints = Vec::new();
+    for (name, known) in FILES_IN_CIRCLES {
+        let imports = imports(&of_crate(&files, name), name);
+        assert!(imports.used.values().flatten().count() > 100, "{name} imports nothing: the rule is broken");
+        let found = imports.in_circles();
+        if found.len() != known {
+            let list: Vec<String> = found.iter().map(|module| module.join("/")).collect();
+            complaints.push(format!(
+                "{name}: {} files in circles, {known} noted: {}",
+                found.len(),
+                list.join(", ")
+            ));
+        }
+    }
+    check(&complaints);
+}
+
+#[test]
+fn the_rules_of_structure_see_what_they_should() {
+    let source = |path: &str, text: &str| Source { path: path.to_owned(), text: text.to_owned() };
+    let files = [
+        source("agent/src/a/mod.rs", "pub mod b;\nmod c;\npub use c::Thing;\n"),
+        source("agent/src/a/b.rs", "use super::{Thing, x::{Y, Z}};\nfn f() {}\n"),
+        source("agent/src/a/c.rs", "use std::fmt;\nfn g() { crate::a::b::f(); }\n"),
+        source("agent/src/a/d.rs", "use crate::a::b;\n"),
+    ];
+    let found = imports(&files.iter().collect::<Vec<_>>(), "agent").in_circles();
+    let found: Vec<String> = found.iter().map(|module| module.join("/")).collect();
+    assert_eq!(found, ["a/b", "a/c"], "through what another file offers, and by a path in the code");
+}
