@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use super::PodSpec;
 use crate::kinds::Resource;
-use crate::kinds::pod::PodSpec;
 
 /// Nothing is swept before there are so many.
 const SWEEP_MIN: usize = 1024;

@@ -4,6 +4,7 @@
 
 use jiff::Timestamp;
 
+use super::Snapshot;
 use crate::kinds::node::NodeStatus;
 use crate::kinds::pod::{ContainerState, PodPhase, PodStatus, Unsteady};
 use crate::kinds::service::ServiceType;
@@ -11,7 +12,6 @@ use crate::kinds::{Health, Resource};
 use crate::meta::NamespacedName;
 use crate::object::Object;
 use crate::records::{RouteRecord, ServiceRecord};
-use crate::snapshot::Snapshot;
 
 /// The health of a live object.
 pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
