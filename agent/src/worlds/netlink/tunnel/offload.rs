@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use rtnetlink::sys::protocols::NETLINK_GENERIC;
 use rtnetlink::sys::{Socket, SocketAddr};
 
-use super::namespace::NetworkNamespace;
+use crate::worlds::netlink::namespace::NetworkNamespace;
 
 /// What `ethtool -K LINK tx-checksum-ip-generic off` names.
 const FEATURE: &str = "tx-checksum-ip-generic";

@@ -13,9 +13,9 @@ use rtnetlink::packet_route::neighbour::{
 };
 use rtnetlink::packet_route::route::RouteMessage;
 
-use super::socket::{Refused, Socket, ask, bounded};
-use super::tunnel::TunnelEntry;
-use super::{NetlinkError, hardware_address};
+use super::TunnelEntry;
+use crate::worlds::netlink::socket::{Refused, Socket, ask, bounded};
+use crate::worlds::netlink::{NetlinkError, hardware_address};
 
 impl Socket {
     /// Neighbours and forwarding entries of a link that somebody set by hand.

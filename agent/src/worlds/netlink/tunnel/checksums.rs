@@ -4,10 +4,11 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use super::namespace::NetworkNamespace;
-use super::real::RealNetlink;
-use super::socket::ANSWER_MAX;
-use super::{NetlinkError, offload};
+use super::offload;
+use crate::worlds::netlink::NetlinkError;
+use crate::worlds::netlink::namespace::NetworkNamespace;
+use crate::worlds::netlink::real::RealNetlink;
+use crate::worlds::netlink::socket::ANSWER_MAX;
 
 /// How often the first packet of a connection is sent, and how long each waits for an answer: the kernel
 /// itself sends it again only after a second.

@@ -9,9 +9,13 @@ use ipnet::Ipv4Net;
 use nix::errno::Errno;
 use rtnetlink::{LinkUnspec, LinkVxlan};
 
-use super::real::RealNetlink;
-use super::socket::{Link, Refused};
-use super::{HARDWARE_PREFIX, NetlinkError, checksums, hardware_address};
+mod checksums;
+mod entries;
+mod offload;
+
+use crate::worlds::netlink::real::RealNetlink;
+use crate::worlds::netlink::socket::{Link, Refused};
+use crate::worlds::netlink::{HARDWARE_PREFIX, NetlinkError, hardware_address};
 
 /// The node's end of the tunnel.
 #[derive(Debug, Clone, PartialEq, Eq)]
