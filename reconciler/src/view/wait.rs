@@ -15,7 +15,7 @@ use schema::snapshot::Snapshot;
 use schema::snapshot::health::{health, trouble, unsteady};
 use serde::{Deserialize, Serialize};
 
-use super::index::Index;
+use super::pods::index::Index;
 use super::pods::row;
 use super::services::unprogrammed;
 use super::short;

@@ -10,20 +10,21 @@ use std::rc::Rc;
 
 use git2::{CertificateCheckStatus, Cred, CredentialType, RemoteCallbacks};
 
-use super::config::{SourceConfig, Transport};
 use super::known_hosts::{HostKey, look_up};
-use super::{GitError, certificate, proxy};
+use super::{certificate, proxy};
+use crate::git::GitError;
+use crate::git::config::{SourceConfig, Transport};
 
 /// Larger files hold no token and no list of hosts.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Why a callback said no, if one did.
 #[derive(Clone, Default)]
-pub(super) struct Refusal(Rc<RefCell<Option<GitError>>>);
+pub(in crate::git) struct Refusal(Rc<RefCell<Option<GitError>>>);
 
 impl Refusal {
     /// Takes the reason out.
-    pub(super) fn take(&self) -> Option<GitError> {
+    pub(in crate::git) fn take(&self) -> Option<GitError> {
         self.0.borrow_mut().take()
     }
 
@@ -34,7 +35,7 @@ impl Refusal {
 }
 
 /// Callbacks with the source's credentials, and where they leave their reason.
-pub(super) fn callbacks(config: &SourceConfig) -> (RemoteCallbacks<'static>, Refusal) {
+pub(in crate::git) fn callbacks(config: &SourceConfig) -> (RemoteCallbacks<'static>, Refusal) {
     let refusal = Refusal::default();
     let mut callbacks = RemoteCallbacks::new();
     let (owner, kept) = (config.clone(), refusal.clone());
@@ -62,7 +63,7 @@ pub(super) fn callbacks(config: &SourceConfig) -> (RemoteCallbacks<'static>, Ref
 }
 
 /// Checks what an ssh address needs before anything is dialled.
-pub(super) fn check(config: &SourceConfig) -> Result<(), GitError> {
+pub(in crate::git) fn check(config: &SourceConfig) -> Result<(), GitError> {
     match config.transport()? {
         Transport::Ssh => {
             let Some(file) = &config.credentials.known_hosts else {

@@ -9,7 +9,7 @@ const PER_THREAD_MIN: usize = 64;
 const THREADS_MAX: usize = 8;
 
 /// Does `work` on each of the items.
-pub(super) fn spread<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+pub(in crate::gitops) fn spread<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let cores = thread::available_parallelism().map_or(1, usize::from).min(THREADS_MAX);
     let size = items.len().div_ceil(cores).max(PER_THREAD_MIN);
     let done = |part: &[T]| part.iter().map(&work).collect::<Vec<R>>();

@@ -6,13 +6,16 @@
 
 use std::net::IpAddr;
 
-use super::config::{SourceConfig, Transport};
+use crate::git::config::{SourceConfig, Transport};
 
 /// The value of `proxy` that means none.
 const NONE: &str = "none";
 
 /// The address of the proxy for `config`, with its login if it has one.
-pub(super) fn proxy_of(config: &SourceConfig, variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+pub(in crate::git) fn proxy_of(
+    config: &SourceConfig,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Option<String> {
     let Ok(Transport::Http { encrypted }) = config.transport() else { return None };
     let found = match config.credentials.proxy.as_deref() {
         Some(NONE) => return None,
@@ -37,7 +40,7 @@ pub(super) fn proxy_of(config: &SourceConfig, variable: impl Fn(&str) -> Option<
 }
 
 /// The proxy as the environment of this process has it.
-pub(super) fn from_environment(config: &SourceConfig) -> Option<String> {
+pub(in crate::git) fn from_environment(config: &SourceConfig) -> Option<String> {
     proxy_of(config, |name| std::env::var(name).ok())
 }
 

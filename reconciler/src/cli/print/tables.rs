@@ -16,7 +16,7 @@ fn some(text: Option<impl ToString>) -> String {
 }
 
 /// `20000->80/TCP` each: the node's port, and the container's that it leads to.
-pub(super) fn host_ports(ports: &[HostPortStatus]) -> Vec<String> {
+pub(in crate::cli) fn host_ports(ports: &[HostPortStatus]) -> Vec<String> {
     let one = |port: &HostPortStatus| {
         let protocol = format!("{:?}", port.protocol).to_uppercase();
         format!("{}->{}/{protocol}", port.host_port, port.container_port)

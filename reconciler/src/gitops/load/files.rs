@@ -16,34 +16,34 @@ use schema::files::{
 use schema::object::Object;
 use schema::violation::{Violation, rules};
 
-use super::load::Manifests;
 use crate::blobs::BlobStore;
 use crate::git::content::{self, ContentError, Found};
+use crate::gitops::load::Manifests;
 use schema::manifest::{Document, ManifestFile};
 
 /// What the last commit's paths came to: what did not change is not hashed again. Holds no more than
 /// the commit names.
-pub(super) type HashedContent = BTreeMap<(Found, String, bool), BlobRef>;
+pub(in crate::gitops) type HashedContent = BTreeMap<(Found, String, bool), BlobRef>;
 
 /// Where files are looked for.
-pub(super) trait Lookup {
+pub(in crate::gitops) trait Lookup {
     /// What stands for the content of `path`, if it is asked for; an error that is not the commit's
     /// ends all.
     fn look(&mut self, path: &str, is_secret: bool) -> Result<Option<BlobRef>, ContentError>;
 }
 
 /// A commit.
-pub(super) struct InCommit<'a> {
-    pub(super) repository: &'a Repository,
-    pub(super) commit: Oid,
+pub(in crate::gitops) struct InCommit<'a> {
+    pub(in crate::gitops) repository: &'a Repository,
+    pub(in crate::gitops) commit: Oid,
     /// None: content is only hashed.
-    pub(super) store: Option<&'a BlobStore>,
+    pub(in crate::gitops) store: Option<&'a BlobStore>,
     /// Of the last commit.
-    pub(super) before: &'a HashedContent,
+    pub(in crate::gitops) before: &'a HashedContent,
     /// Of this one.
-    pub(super) now: HashedContent,
+    pub(in crate::gitops) now: HashedContent,
     /// Why some of it could not be kept, the first reason.
-    pub(super) unkept: Option<String>,
+    pub(in crate::gitops) unkept: Option<String>,
 }
 
 impl Lookup for InCommit<'_> {
@@ -77,10 +77,10 @@ impl InCommit<'_> {
 }
 
 /// A folder of the disk, as a commit of it would be; nothing is hashed.
-pub(super) struct OnDisk<'a, K: Fn(&str) -> bool> {
-    pub(super) root: &'a Path,
+pub(in crate::gitops) struct OnDisk<'a, K: Fn(&str) -> bool> {
+    pub(in crate::gitops) root: &'a Path,
     /// Git keeps it out of commits.
-    pub(super) is_kept_out: K,
+    pub(in crate::gitops) is_kept_out: K,
 }
 
 impl<K: Fn(&str) -> bool> Lookup for OnDisk<'_, K> {
@@ -143,7 +143,7 @@ type Granted = Result<Option<(String, BlobRef)>, Refusal>;
 
 /// Where the folder of secrets may be, beside the root of the repository.
 #[derive(Clone, Copy)]
-pub(super) enum SourceFolder<'a> {
+pub(in crate::gitops) enum SourceFolder<'a> {
     /// In the source's folder.
     Is(&'a str),
     /// Nobody says which folder is the source's: it is one of those around a manifest.
@@ -165,7 +165,7 @@ impl SourceFolder<'_> {
 
 /// The same manifests with the content of what they name. Fails only for what is not the commit's
 /// fault.
-pub(super) fn resolve(
+pub(in crate::gitops) fn resolve(
     manifests: &Manifests,
     folder: SourceFolder<'_>,
     lookup: &mut impl Lookup,
@@ -270,7 +270,7 @@ fn violation(file: &str, draft: &Document, wish: &Wish, refusal: &Refusal) -> Vi
         Wanted::Path(_) => &rules::REPO_FILE,
         Wanted::Secret(_) => &rules::SECRET_FILE,
     };
-    let message = format!("{}: {}", super::diff::dotted(&wish.at), refusal.message);
+    let message = format!("{}: {}", crate::gitops::diff::dotted(&wish.at), refusal.message);
     let mut violation =
         Violation::of(rule, file, draft.place(&wish.at), message).with_help(refusal.help.clone());
     violation.object = Some(draft.reference.to_string());

@@ -11,7 +11,7 @@ use std::sync::Once;
 use libgit2_sys as _;
 
 /// Looks once where this machine has them. Nothing of libgit2 may have been used before.
-pub(super) fn find() {
+pub(in crate::git) fn find() {
     static FOUND: Once = Once::new();
     FOUND.call_once(|| {
         #[expect(deprecated, reason = "what git2's own feature calls; the other way needs unsafe code")]

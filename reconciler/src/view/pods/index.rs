@@ -12,16 +12,16 @@ use schema::snapshot::Snapshot;
 
 use super::unbound::Unbound;
 
-pub(super) struct Index<'a> {
-    pub(super) snapshot: &'a Snapshot,
+pub(in crate::view) struct Index<'a> {
+    pub(in crate::view) snapshot: &'a Snapshot,
     bindings: BTreeMap<&'a NamespacedName, Vec<&'a Binding>>,
     statuses: BTreeMap<&'a NamespacedName, Vec<(&'a str, &'a PodStatus)>>,
     applied_at: BTreeMap<&'a str, Timestamp>,
-    pub(super) unbound: Unbound<'a>,
+    pub(in crate::view) unbound: Unbound<'a>,
 }
 
 impl<'a> Index<'a> {
-    pub(super) fn new(snapshot: &'a Snapshot) -> Self {
+    pub(in crate::view) fn new(snapshot: &'a Snapshot) -> Self {
         let mut bindings: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for ((_, pod), binding) in &snapshot.bindings {
             bindings.entry(pod).or_default().push(&binding.value);
@@ -39,7 +39,7 @@ impl<'a> Index<'a> {
     }
 
     /// All pods that should be, or still are.
-    pub(super) fn pods(&self) -> impl Iterator<Item = &'a NamespacedName> + use<'a> {
+    pub(in crate::view) fn pods(&self) -> impl Iterator<Item = &'a NamespacedName> + use<'a> {
         let mut all: std::collections::BTreeSet<&NamespacedName> = self.snapshot.pods.keys().collect();
         all.extend(self.bindings.keys());
         all.extend(self.statuses.keys());
@@ -47,18 +47,18 @@ impl<'a> Index<'a> {
     }
 
     /// Where the pod is bound; the one with `uid` if there are several.
-    pub(super) fn binding(&self, pod: &NamespacedName, uid: Option<&str>) -> Option<&'a Binding> {
+    pub(in crate::view) fn binding(&self, pod: &NamespacedName, uid: Option<&str>) -> Option<&'a Binding> {
         let all = self.bindings.get(pod)?;
         all.iter().find(|b| Some(b.pod.uid.as_str()) == uid).or_else(|| all.first()).copied()
     }
 
     /// What `node` reports of the pod.
-    pub(super) fn status(&self, pod: &NamespacedName, node: &str) -> Option<&'a PodStatus> {
+    pub(in crate::view) fn status(&self, pod: &NamespacedName, node: &str) -> Option<&'a PodStatus> {
         self.statuses(pod).find(|(n, _)| *n == node).map(|(_, status)| status)
     }
 
     /// What every node reports of the pod.
-    pub(super) fn statuses(
+    pub(in crate::view) fn statuses(
         &self,
         pod: &NamespacedName,
     ) -> impl Iterator<Item = (&'a str, &'a PodStatus)> + use<'a> {
@@ -66,7 +66,7 @@ impl<'a> Index<'a> {
     }
 
     /// When the commit was applied.
-    pub(super) fn applied_at(&self, commit: &str) -> Option<Timestamp> {
+    pub(in crate::view) fn applied_at(&self, commit: &str) -> Option<Timestamp> {
         self.applied_at.get(commit).copied()
     }
 }

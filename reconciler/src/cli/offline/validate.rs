@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use schema::violation::Severity;
 
-use super::complain;
-use super::output::{Screen, note};
 use crate::args::{ReportFormat, ValidateArgs};
+use crate::cli::complain;
+use crate::cli::print::output::{Screen, note};
 use crate::diagnostics::excerpt::Lines;
 use crate::diagnostics::inspect::Inspection;
 use crate::diagnostics::json::JsonReport;
@@ -16,7 +16,7 @@ use crate::diagnostics::text::Style;
 use crate::diagnostics::{github, inspect, text, visible};
 
 /// 0 without errors, 1 with, 2 when a path can't be read.
-pub(super) fn run(args: &ValidateArgs) -> ExitCode {
+pub(in crate::cli) fn run(args: &ValidateArgs) -> ExitCode {
     let inspection = match inspect(&args.paths) {
         Ok(inspection) => inspection,
         Err(error) => {

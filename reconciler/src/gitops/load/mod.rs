@@ -11,8 +11,13 @@ use imbl::ordmap::DiffItem;
 use schema::manifest::{Layout, ManifestFile, load_file, load_file_with_layout};
 use schema::violation::{Violation, rules};
 
-use super::spread::spread;
+pub mod files;
+pub mod folder;
+pub mod spread;
+pub mod truncated;
+
 use crate::git::{self, ReadError};
+use spread::spread;
 
 /// Files are parsed as soon as so much of them is in memory: 10,000 pods are half of it, and a
 /// repository may hold gigabytes of JSON that is no manifest.

@@ -10,7 +10,8 @@ use schema::store::election::Fence;
 use schema::store::events::{EventDraft, EventRecorder};
 use schema::store::{Guard, Op, SharedStore, StoreError};
 
-use super::{apply, bounds, history, status};
+use super::history;
+use crate::gitops::{apply, bounds, status};
 
 /// Old revisions removed along with one new one.
 const EXPIRED_PER_RUN_MAX: usize = 50;
@@ -33,17 +34,17 @@ pub enum RecordError {
 }
 
 /// What a write of status replaces, and by what right.
-pub(super) struct Place<'a> {
-    pub(super) store: &'a SharedStore,
-    pub(super) fence: Fence,
-    pub(super) snapshot: &'a Snapshot,
+pub(in crate::gitops) struct Place<'a> {
+    pub(in crate::gitops) store: &'a SharedStore,
+    pub(in crate::gitops) fence: Fence,
+    pub(in crate::gitops) snapshot: &'a Snapshot,
     /// Revision of the status that is there; none if there is none.
-    pub(super) before: Option<i64>,
+    pub(in crate::gitops) before: Option<i64>,
 }
 
 impl Place<'_> {
     /// Writes status and revision; returns the store's revision.
-    pub(super) async fn write(
+    pub(in crate::gitops) async fn write(
         &self,
         status: &SourceStatus,
         revision: Option<&Revision>,
@@ -81,7 +82,7 @@ impl Place<'_> {
 }
 
 /// Tells which objects were written although what they depend on is not healthy.
-pub(super) fn tell_overdue(events: &EventRecorder, source: &str, overdue: &[Waiting]) {
+pub(in crate::gitops) fn tell_overdue(events: &EventRecorder, source: &str, overdue: &[Waiting]) {
     for Waiting { object, on, why, .. } in overdue {
         events.record(EventDraft {
             kind: EventType::Warning,
@@ -97,7 +98,7 @@ pub(super) fn tell_overdue(events: &EventRecorder, source: &str, overdue: &[Wait
 }
 
 /// Tells that content of a commit is not on this reconciler's disk.
-pub(super) fn tell_unkept(events: &EventRecorder, source: &str, why: &str) {
+pub(in crate::gitops) fn tell_unkept(events: &EventRecorder, source: &str, why: &str) {
     events.record(EventDraft {
         kind: EventType::Warning,
         object_kind: "Source".to_owned(),
@@ -109,7 +110,7 @@ pub(super) fn tell_unkept(events: &EventRecorder, source: &str, why: &str) {
 }
 
 /// Tells what is new between two statuses.
-pub(super) fn tell(
+pub(in crate::gitops) fn tell(
     events: &EventRecorder,
     before: Option<&SourceStatus>,
     after: &SourceStatus,

@@ -20,7 +20,7 @@ use schema::control::lock;
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use tokio::time::Instant;
 
-use super::{GitError, Mirror, SourceConfig};
+use crate::git::{GitError, Mirror, SourceConfig};
 
 /// An answer to ls-remote is a few round trips.
 const LS_REMOTE_DEADLINE: Duration = Duration::from_secs(20);
@@ -188,14 +188,14 @@ impl Turns {
 #[derive(Debug, Default)]
 pub struct Transfer {
     /// Counts packets and messages of the server.
-    pub(super) signs: AtomicUsize,
+    pub(in crate::git) signs: AtomicUsize,
     /// Nobody waits for it any more.
-    pub(super) cancelled: AtomicBool,
+    pub(in crate::git) cancelled: AtomicBool,
 }
 
 impl Transfer {
     /// Counts a sign of life; `false`: the transfer is to end.
-    pub(super) fn lives(&self) -> bool {
+    pub(in crate::git) fn lives(&self) -> bool {
         self.signs.fetch_add(1, Ordering::Relaxed);
         !self.cancelled.load(Ordering::Relaxed)
     }

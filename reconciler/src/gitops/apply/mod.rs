@@ -14,7 +14,10 @@ use schema::meta::ObjectRef;
 use schema::store::election::Fence;
 use schema::store::{Guard, Op, SharedStore, StoreError, TXN_OPS_MAX, TxnOutcome};
 
-use super::plan::{Act, Over, Step, waves};
+pub mod history;
+pub mod record;
+
+use crate::gitops::plan::{Act, Over, Step, waves};
 
 /// Transactions under way at once. More gain nothing on a single etcd, which writes in order.
 const IN_FLIGHT_MAX: usize = 8;
@@ -52,7 +55,7 @@ pub enum Stopped {
     OwnedRecord(std::io::Error),
     /// The status that the plan rests on could not be written ahead of it.
     #[error(transparent)]
-    Ahead(super::record::RecordError),
+    Ahead(record::RecordError),
 }
 
 impl Applied {

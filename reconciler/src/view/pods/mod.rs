@@ -12,11 +12,15 @@ use schema::records::{Binding, PodInstance};
 use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
-use super::age::age;
-use super::events::EventView;
-use super::index::Index;
-use super::pod_status::{Word, cannot_be_removed, reported};
-use super::usage::{PodUsageView, usage_of};
+pub(super) mod index;
+mod status;
+mod unbound;
+
+use crate::view::age::age;
+use crate::view::events::EventView;
+use crate::view::usage::{PodUsageView, usage_of};
+use index::Index;
+use status::{Word, cannot_be_removed, reported};
 
 /// One pod in a list.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -4,18 +4,18 @@ use schema::explain::{self, ExplainError};
 use schema::kinds::Kind;
 use schema::manifest::json_schema;
 
-use super::error::CliError;
-use super::output::write_out;
 use crate::args::{ExplainArgs, SchemaArgs};
+use crate::cli::error::CliError;
+use crate::cli::print::output::write_out;
 
 /// Prints a kind or field.
-pub(super) fn run(args: &ExplainArgs) -> Result<(), CliError> {
+pub(in crate::cli) fn run(args: &ExplainArgs) -> Result<(), CliError> {
     let text = explain::explain(&args.path, args.recursive).map_err(|error| unknown(&error))?;
     write_out(&text)
 }
 
 /// Prints the JSON Schema of one kind, of all, or their names.
-pub(super) fn schema(args: &SchemaArgs) -> Result<(), CliError> {
+pub(in crate::cli) fn schema(args: &SchemaArgs) -> Result<(), CliError> {
     if args.list {
         let lines =
             Kind::ALL.map(|kind| format!("{:<26}{}\n", kind.as_str(), json_schema::description(kind)));

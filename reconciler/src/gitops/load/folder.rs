@@ -19,8 +19,8 @@ use schema::manifest::is_manifest_path;
 use schema::violation::{Rule, Violation, rules};
 
 use super::files::{self, OnDisk, SourceFolder};
-use super::load::{self, Manifests};
 use crate::git::{BLOB_BYTES_MAX, DEPTH_MAX, IGNORE_FILE, IgnoreRules, PassedOver};
+use crate::gitops::load::{self, Manifests};
 
 /// More files and folders than this are a disk, not a repository of manifests.
 const ENTRIES_MAX: usize = 1_000_000;
@@ -395,5 +395,4 @@ fn bytes(path: &Path) -> io::Result<Option<Vec<u8>>> {
 }
 
 #[cfg(test)]
-#[path = "folder_tests.rs"]
 mod tests;

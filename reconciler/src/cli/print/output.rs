@@ -5,8 +5,8 @@ use std::io::{self, IsTerminal, Write};
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Width};
 use serde::Serialize;
 
-use super::error::CliError;
 use crate::args::Format;
+use crate::cli::error::CliError;
 use crate::view::List;
 
 /// Between two columns, as in kubectl.
@@ -18,16 +18,16 @@ const CUT_MIN: usize = 12;
 
 /// What the output goes to.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Screen {
+pub(in crate::cli) struct Screen {
     /// Columns of a terminal; none where lines may be as long as they are.
-    pub(super) width: Option<u16>,
+    pub(in crate::cli) width: Option<u16>,
     /// Colours are wanted.
-    pub(super) colour: bool,
+    pub(in crate::cli) colour: bool,
 }
 
 impl Screen {
     /// Stdout as it is: colour and a width only on a terminal, no colour with `NO_COLOR`.
-    pub(super) fn stdout() -> Self {
+    pub(in crate::cli) fn stdout() -> Self {
         let terminal = io::stdout().is_terminal();
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
             || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -36,7 +36,7 @@ impl Screen {
     }
 
     /// The text in the colour of the word it says.
-    pub(super) fn paint(self, word: &str) -> String {
+    pub(in crate::cli) fn paint(self, word: &str) -> String {
         let code = match colour_of(word) {
             Some(Color::Green) => "32",
             Some(Color::Yellow) => "33",
@@ -49,21 +49,21 @@ impl Screen {
 
 /// A column: its header, and whether it may be cut to fit the terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Column {
-    pub(super) header: &'static str,
-    pub(super) cuttable: bool,
+pub(in crate::cli) struct Column {
+    pub(in crate::cli) header: &'static str,
+    pub(in crate::cli) cuttable: bool,
 }
 
-pub(super) const fn column(header: &'static str) -> Column {
+pub(in crate::cli) const fn column(header: &'static str) -> Column {
     Column { header, cuttable: false }
 }
 
-pub(super) const fn cuttable(header: &'static str) -> Column {
+pub(in crate::cli) const fn cuttable(header: &'static str) -> Column {
     Column { header, cuttable: true }
 }
 
 /// Something that can be listed.
-pub(super) trait Listed: Serialize {
+pub(in crate::cli) trait Listed: Serialize {
     /// `kind/name`.
     fn id(&self) -> String;
     /// Header and text of each column.
@@ -74,18 +74,23 @@ pub(super) trait Listed: Serialize {
 
 /// Which columns.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Shape {
-    pub(super) wide: bool,
+pub(in crate::cli) struct Shape {
+    pub(in crate::cli) wide: bool,
     /// Rows of several namespaces.
-    pub(super) namespaces: bool,
+    pub(in crate::cli) namespaces: bool,
     /// Rows of several kinds.
-    pub(super) kinds: bool,
+    pub(in crate::cli) kinds: bool,
     /// No header.
-    pub(super) bare: bool,
+    pub(in crate::cli) bare: bool,
 }
 
 /// A list as text. `header` is left out when a table goes on.
-pub(super) fn table<T: Listed>(items: &[&T], shape: Shape, screen: Screen, layout: &mut Layout) -> String {
+pub(in crate::cli) fn table<T: Listed>(
+    items: &[&T],
+    shape: Shape,
+    screen: Screen,
+    layout: &mut Layout,
+) -> String {
     let remarks = items.iter().any(|item| !item.remark().1.is_empty()) || layout.remarks;
     let rows = items.iter().map(|item| {
         let mut cells = item.cells(shape);
@@ -107,7 +112,7 @@ pub(super) fn table<T: Listed>(items: &[&T], shape: Shape, screen: Screen, layou
 
 /// What a table that goes on has to keep.
 #[derive(Debug, Default)]
-pub(super) struct Layout {
+pub(in crate::cli) struct Layout {
     /// Widths of the columns so far; empty before the header is printed.
     widths: Vec<usize>,
     remarks: bool,
@@ -115,7 +120,12 @@ pub(super) struct Layout {
 }
 
 /// Rows under upper-case headers, without lines around them.
-pub(super) fn plain(columns: &[Column], rows: &[Vec<String>], screen: Screen, layout: &mut Layout) -> String {
+pub(in crate::cli) fn plain(
+    columns: &[Column],
+    rows: &[Vec<String>],
+    screen: Screen,
+    layout: &mut Layout,
+) -> String {
     let goes_on = !layout.widths.is_empty();
     let widths = layout.widths_for(columns, rows, screen);
     let mut table = comfy_table::Table::new();
@@ -203,7 +213,11 @@ fn colour_of(word: &str) -> Option<Color> {
 }
 
 /// A list in the wanted format; a table says so on stderr when there is nothing.
-pub(super) fn print_list<T: Listed>(items: &[T], format: Format, shape: Shape) -> Result<(), CliError> {
+pub(in crate::cli) fn print_list<T: Listed>(
+    items: &[T],
+    format: Format,
+    shape: Shape,
+) -> Result<(), CliError> {
     let all: Vec<&T> = items.iter().collect();
     match format {
         Format::Json => write_out(&json(&List { items: all })?),
@@ -216,17 +230,17 @@ pub(super) fn print_list<T: Listed>(items: &[T], format: Format, shape: Shape) -
 }
 
 /// `kind/name`, one per line.
-pub(super) fn names<T: Listed>(items: &[&T]) -> String {
+pub(in crate::cli) fn names<T: Listed>(items: &[&T]) -> String {
     items.iter().map(|item| item.id() + "\n").collect()
 }
 
 /// Indented JSON.
-pub(super) fn json<T: Serialize>(value: &T) -> Result<String, CliError> {
+pub(in crate::cli) fn json<T: Serialize>(value: &T) -> Result<String, CliError> {
     serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(|e| CliError::Write(e.into()))
 }
 
 /// YAML.
-pub(super) fn yaml<T: Serialize>(value: &T) -> Result<String, CliError> {
+pub(in crate::cli) fn yaml<T: Serialize>(value: &T) -> Result<String, CliError> {
     // As maps: an enum's variant would be written as a tag, which few parsers take.
     let failed = |e| CliError::Write(io::Error::other(e));
     let mut text = Vec::new();
@@ -236,18 +250,18 @@ pub(super) fn yaml<T: Serialize>(value: &T) -> Result<String, CliError> {
 }
 
 /// Writes to stdout at once.
-pub(super) fn write_out(text: &str) -> Result<(), CliError> {
+pub(in crate::cli) fn write_out(text: &str) -> Result<(), CliError> {
     write_bytes(text.as_bytes())
 }
 
 /// Writes to stdout at once.
-pub(super) fn write_bytes(bytes: &[u8]) -> Result<(), CliError> {
+pub(in crate::cli) fn write_bytes(bytes: &[u8]) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).map_err(CliError::Write)
 }
 
 /// Tells a person something beside the output.
-pub(super) fn note(text: &str) {
+pub(in crate::cli) fn note(text: &str) {
     // With stderr closed there is nobody to tell.
     let _ = writeln!(io::stderr(), "{text}");
 }

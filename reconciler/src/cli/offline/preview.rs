@@ -12,11 +12,11 @@ use std::sync::Arc;
 use schema::snapshot::Versioned;
 use serde::Deserialize;
 
-use super::client::Client;
-use super::error::CliError;
-use super::output::{Screen, write_out};
 use crate::args::{FindCommentArgs, PlanArgs, PlanFormat};
-use crate::gitops::history::is_whole;
+use crate::cli::client::Client;
+use crate::cli::error::CliError;
+use crate::cli::print::output::{Screen, write_out};
+use crate::gitops::apply::history::is_whole;
 use crate::gitops::offline::{Live, Request, compare};
 use crate::gitops::plan::HeldOf;
 use crate::gitops::review::{MARKER, Review, Room, markdown, no_review, text};
@@ -28,7 +28,7 @@ const DEFAULT_SOURCE: &str = "main";
 /// Longest list of comments: a page of a hundred.
 const COMMENTS_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
-pub(super) async fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
+pub(in crate::cli) async fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
     let now = match &args.server {
         Some(server) => Some(live(&Client::new(server)?, args.source.as_deref()).await?),
         None => None,
@@ -109,7 +109,7 @@ impl Account {
 }
 
 /// What a CI script can't do without a JSON parser: reads a forge's answer on stdin.
-pub(super) fn find_comment(args: &FindCommentArgs) -> Result<(), CliError> {
+pub(in crate::cli) fn find_comment(args: &FindCommentArgs) -> Result<(), CliError> {
     let mut text = String::new();
     let read = std::io::stdin().lock().take(COMMENTS_BYTES_MAX).read_to_string(&mut text);
     read.map_err(|error| CliError::Plan(format!("cannot read the forge's answer: {error}")))?;

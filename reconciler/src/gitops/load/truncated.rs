@@ -3,7 +3,7 @@
 //! A file that is truncated after a whole document, or within its last field, is a valid manifest of
 //! fewer objects. Reads the same file in the commits that set what is missing, decides whether the
 //! file is their beginning and ends where nobody would end it; what follows from it is decided in
-//! [`super::check`].
+//! [`crate::gitops::check`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use schema::meta::ObjectRef;
 use schema::object::{Object, Provenance};
 use schema::snapshot::Table;
 
-use super::load::Manifests;
 use crate::git;
+use crate::gitops::load::Manifests;
 
 /// So many texts of a file are looked at.
 const TEXTS_MAX: usize = 64;
@@ -84,7 +84,7 @@ fn item_of_list(text: &[u8]) -> Option<Vec<u8>> {
 
 /// Marks the files of commit `head` that are truncated. `whole` is the newest commit that was applied with
 /// nothing held back. What can't be read marks nothing.
-pub(super) fn marked(
+pub(in crate::gitops) fn marked(
     repository: &Repository,
     head: Oid,
     manifests: &Manifests,
