@@ -28,11 +28,11 @@ use crate::converge::image_book::ImageBook;
 use crate::converge::node::HEARTBEAT_INTERVAL;
 use crate::converge::usage;
 use crate::desired;
-use crate::instance_lock::{self, RUN_DIR};
+use crate::locks::instance_lock::{self, RUN_DIR};
+use crate::locks::state_lock;
 use crate::node_address::NodeAddress;
 use crate::packet_rules::wake;
 use crate::standby::{self, Handover};
-use crate::state_lock;
 use crate::worlds::netlink::RealNetlink;
 
 /// How often containers are looked at when nothing is heard of them; Docker's events come at once.

@@ -9,13 +9,12 @@ pub mod daemon;
 pub mod desired;
 pub mod doctor;
 pub mod files;
-pub mod instance_lock;
+pub mod locks;
 pub(crate) mod mounts;
 pub mod node_address;
 pub mod packet_rules;
 pub mod reset;
 pub mod standby;
-pub mod state_lock;
 #[cfg(test)]
 mod testing;
 pub(crate) mod trees;

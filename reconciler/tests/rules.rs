@@ -46,7 +46,7 @@ const TESTED: [(&str, &str, &str); 16] = [
         "dependants_of_what_is_quarantined_and_not_live_are_quarantined_with_it",
     ),
 ];
-const FOLDER_TESTS: &str = "reconciler/src/gitops/folder_tests.rs";
+const FOLDER_TESTS: &str = "reconciler/src/gitops/load/folder/tests.rs";
 const CHECK_TESTS: &str = "reconciler/src/gitops/check/tests.rs";
 
 fn root() -> PathBuf {

@@ -369,5 +369,4 @@ const fn head(pattern: &'static str) -> &'static str {
 }
 
 #[cfg(test)]
-#[path = "keys_tests.rs"]
 mod tests;

@@ -9,14 +9,15 @@ use serde::de::DeserializeOwned;
 
 use crate::codec::{decode, encode};
 use crate::keys::{Key, key_table};
-use crate::kinds::pod::PodStatus;
+use crate::kinds::pod::{PodStatus, pool};
 use crate::meta::{NamespacedName, ObjectRef};
 use crate::object::Object;
-use crate::pool;
 use crate::records::{
     Binding, Delivery, DeliveryAnswer, DeliveryOutcome, Heartbeat, NodeRecord, NodeUsage, PodInstance,
     Revision, RouteRecord, RulesStatus, ServiceRecord, Settled, SourceStatus, Subnet,
 };
+
+pub mod health;
 
 /// A decoded value with the revisions that guards refer to.
 #[derive(Debug, Clone, PartialEq)]
@@ -272,5 +273,4 @@ where
 }
 
 #[cfg(test)]
-#[path = "snapshot_tests.rs"]
 mod tests;

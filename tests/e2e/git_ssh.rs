@@ -1,6 +1,6 @@
 //! A repository behind a real sshd: the right key and host key, and every way of not having them.
 //!
-//! Red when `check_host_key` of `reconciler/src/git/credentials.rs` lets any key pass.
+//! Red when `check_host_key` of `reconciler/src/git/transport/credentials.rs` lets any key pass.
 
 use harness::manifests::sleeper;
 use harness::{Change, Cluster, ClusterOptions, Context as _, GitSsh, Result, ensure};

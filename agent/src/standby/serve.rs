@@ -22,7 +22,7 @@ use crate::catalog::CatalogDisk;
 use crate::config::Config;
 use crate::daemon::{self, Known};
 use crate::desired::known_subnet;
-use crate::state_lock;
+use crate::locks::state_lock;
 use crate::worlds::netlink::RealNetlink;
 
 /// How often it is looked whether somebody is left who will end this process.

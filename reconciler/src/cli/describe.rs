@@ -7,8 +7,8 @@ use schema::meta::DEFAULT_NAMESPACE;
 use super::client::Client;
 use super::error::CliError;
 use super::get::names_revision;
-use super::output::{Layout, Screen, Shape, column, cuttable, plain, table, write_out, yaml};
-use super::tables::host_ports;
+use super::print::output::{Layout, Screen, Shape, column, cuttable, plain, table, write_out, yaml};
+use super::print::tables::host_ports;
 use crate::args::{DescribeArgs, ResourceKind};
 use crate::kinds;
 use crate::view::{

@@ -9,7 +9,9 @@ use serde::de::DeserializeOwned;
 
 use super::client::Client;
 use super::error::CliError;
-use super::output::{Layout, Listed, Screen, Shape, json, names, note, print_list, table, write_out, yaml};
+use super::print::output::{
+    Layout, Listed, Screen, Shape, json, names, note, print_list, table, write_out, yaml,
+};
 use crate::args::{Format, GetArgs, HistoryArgs, ResourceKind};
 use crate::kinds;
 use crate::view::{

@@ -6,7 +6,7 @@ use schema::kinds::Kind;
 
 use super::client::Client;
 use super::error::CliError;
-use super::output::{note, write_bytes};
+use super::print::output::{note, write_bytes};
 use crate::args::{LogsArgs, Resource, ResourceKind};
 use crate::view::{List, PodView, root_cause};
 

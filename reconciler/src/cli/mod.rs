@@ -14,26 +14,24 @@ mod describe;
 pub mod down;
 mod error;
 mod events;
-mod explain;
 mod get;
 mod logs;
-mod output;
-mod preview;
+mod offline;
+mod print;
 mod serve;
 mod status;
 mod sync;
-mod tables;
 #[cfg(test)]
 mod tests;
 mod top;
 pub mod up;
-mod validate;
 mod wait;
 
 pub use error::CliError;
 
 use client::Client;
-use output::write_out;
+use offline::{explain, preview, validate};
+use print::output::write_out;
 
 /// What is said to those who look for kubectl's commands that change something.
 const BY_HAND: &str = "nothing is changed by hand here: what runs is what the repository says; commit the change and \

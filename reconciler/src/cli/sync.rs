@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::client::Client;
 use super::error::CliError;
-use super::output::write_out;
+use super::print::output::write_out;
 use crate::args::SyncArgs;
 use crate::view::{ClusterStatus, DeliveryView, SourceView, SyncAccepted, short};
 

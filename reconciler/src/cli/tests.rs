@@ -8,7 +8,7 @@ use schema::records::{
 use schema::snapshot::Snapshot;
 use schema::violation::{Severity, Violation};
 
-use super::output::{Layout, Listed, Screen, Shape, names, table};
+use super::print::output::{Layout, Listed, Screen, Shape, names, table};
 use crate::view::testing::*;
 use crate::view::{self, LeaderView};
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::client::Client;
 use super::error::CliError;
-use super::output::{Column, Listed, Shape, column, cuttable, print_list};
+use super::print::output::{Column, Listed, Shape, column, cuttable, print_list};
 use crate::args::{Format, SortBy, TopArgs, TopKind};
 use crate::view::{List, NodeUsageView, PodUsageView, Use};
 
@@ -186,7 +186,7 @@ impl Listed for NodeUsageView {
 
 #[cfg(test)]
 mod tests {
-    use super::super::output::{Layout, Screen, table};
+    use super::super::print::output::{Layout, Screen, table};
     use super::*;
 
     fn used(cpu: u64, memory: u64) -> Use {

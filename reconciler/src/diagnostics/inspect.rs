@@ -7,7 +7,7 @@ use schema::violation::{Violation, rules};
 
 use super::Report;
 use crate::gitops::check::{Documents, finish, fit, warn_of_addresses};
-use crate::gitops::folder::{self, Folder, FolderError};
+use crate::gitops::load::folder::{self, Folder, FolderError};
 
 /// A report, and where its files are.
 #[derive(Debug)]

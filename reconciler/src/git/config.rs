@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{GitError, authorities};
+use super::GitError;
+use super::transport::authorities;
 
 /// One repository that objects come from.
 #[derive(Debug, Clone, PartialEq, Eq)]

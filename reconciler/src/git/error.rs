@@ -7,7 +7,7 @@ use git2::{ErrorClass, ErrorCode};
 use schema::records::SourceErrorKind;
 
 use super::config::{SourceConfig, Transport, user_info};
-use super::proxy;
+use super::transport::proxy;
 
 /// A source could not be read. No variant carries a credential.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -16,8 +16,9 @@ use git2::{
 use super::config::{Reference, SourceConfig, Transport};
 use super::content::ContentError;
 use super::error::{is_mirror_fault, remote_error};
-use super::remote::Transfer;
-use super::{GitError, ReadError, authorities, compact, credentials, proxy};
+use super::transport::remote::Transfer;
+use super::transport::{authorities, credentials, proxy};
+use super::{GitError, ReadError, compact};
 
 /// How many branch names an error lists.
 const NAMES_SHOWN_MAX: usize = 8;

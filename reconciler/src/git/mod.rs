@@ -1,24 +1,19 @@
 //! Git as a source: a bare mirror per source, read by blob id and never checked out.
 //!
-//! Everything here blocks; `remote` is the one place that bounds a call in time. Nothing of a
-//! credential leaves `credentials`: errors and logs carry the address without them.
+//! Everything here blocks; `transport::remote` is the one place that bounds a call in time. Nothing of a
+//! credential leaves `transport::credentials`: errors and logs carry the address without them.
 
-mod authorities;
-mod certificate;
 mod commit;
 mod compact;
 mod config;
 pub mod content;
-mod credentials;
 mod error;
 mod ignored;
-mod known_hosts;
 mod mirror;
-mod proxy;
-mod remote;
 mod signatures;
 #[cfg(test)]
 mod tests;
+mod transport;
 mod tree;
 #[cfg(test)]
 mod tree_tests;
@@ -29,7 +24,7 @@ pub use config::{Credentials, Reference, SignatureMode, SignaturePolicy, SourceC
 pub use error::{GitError, ReadError};
 pub use ignored::{FILE_NAME as IGNORE_FILE, IgnoreRules};
 pub use mirror::Mirror;
-pub use remote::{Remote, Transfer};
 pub use signatures::{check_commit, check_keys};
+pub use transport::remote::{Remote, Transfer};
 pub use tree::{BLOB_BYTES_MAX, Listing, PassedOver, blob, blob_at, changed_below, list};
 pub use walk::DEPTH_MAX;

@@ -16,8 +16,8 @@ use schema::snapshot::Snapshot;
 
 use super::plan::{Act, Step, SyncPlan};
 use super::verdict::plan::patience;
-use schema::health::trouble;
 use schema::kinds::links::dependencies;
+use schema::snapshot::health::trouble;
 
 /// Why a removal waits.
 const REMOVED_LAST: &str = "it is removed once nothing waits";

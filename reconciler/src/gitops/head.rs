@@ -12,10 +12,10 @@ use git2::Oid;
 use schema::records::PlanRecord;
 
 use super::load::Manifests;
+use super::load::truncated::{self, Homes};
 use super::prune::Lineage;
 use super::read::{Loaded, read_commit, read_lineage};
 use super::reviewed::{self, Begun};
-use super::truncated::{self, Homes};
 use crate::blobs::BlobStore;
 use crate::git::{GitError, Remote, SourceConfig};
 

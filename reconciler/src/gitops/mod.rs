@@ -9,27 +9,21 @@ pub mod apply;
 pub mod bounds;
 pub mod check;
 pub mod diff;
-mod files;
-pub mod folder;
 pub mod gate;
 mod head;
-pub mod history;
 pub mod load;
 pub mod offline;
 mod owned_record;
 pub mod plan;
 pub mod prune;
 mod read;
-pub mod record;
 pub mod review;
 mod reviewed;
 pub mod secrets;
 pub mod source_loop;
-mod spread;
 pub mod status;
 #[cfg(test)]
 mod tests;
-pub mod truncated;
 pub mod verdict;
 
 pub use read::preflight;

@@ -16,14 +16,14 @@ use schema::snapshot::{Table, Versioned};
 use schema::violation::{Severity, Violation};
 
 use super::check::homes_in_question;
-use super::files::{self, HashedContent, InCommit, SourceFolder};
+use super::load::files::{self, HashedContent, InCommit, SourceFolder};
+use super::load::spread::spread;
+use super::load::truncated;
 use super::load::{self, Layouts, Manifests};
 use super::plan::{Act, HeldOf, Situation, SyncPlan, plan};
 use super::prune::Lineage;
 use super::review::{Frame, Review, Room, review};
-use super::spread::spread;
 use super::status::short;
-use super::truncated;
 use crate::git::content::ContentError;
 use crate::git::{self, CommitMeta, Listing, ReadError, Relation};
 

@@ -21,8 +21,8 @@ use schema::violation::Violation;
 use super::check::{self, Claim, Documents, Scene, removed, warn_of_addresses};
 use super::diff::{FieldChange, changes, file_changes};
 use super::load::Manifests;
+use super::load::spread::spread;
 use super::prune::{Evidence, Lineage, Prune, Share, is_protected, prune};
-use super::spread::spread;
 use crate::git::CommitMeta;
 use schema::kinds::links::dependencies;
 

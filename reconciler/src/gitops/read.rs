@@ -10,7 +10,7 @@ use std::sync::Arc;
 use git2::{Oid, Repository};
 use schema::violation::Violation;
 
-use super::files::{self, HashedContent, InCommit, SourceFolder};
+use super::load::files::{self, HashedContent, InCommit, SourceFolder};
 use super::load::{self, Manifests};
 use super::prune::Lineage;
 use super::status::short;

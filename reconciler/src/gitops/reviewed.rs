@@ -14,13 +14,13 @@ use schema::records::PlanRecord;
 use schema::snapshot::Table;
 
 use super::check::homes_in_question;
+use super::load::truncated;
 use super::offline::objects_of;
 use super::plan::{Situation, SyncPlan, plan};
 use super::prune::Lineage;
 use super::read::{Loaded, read_unchecked};
 use super::review::{Digest, same_hash, short_hash};
 use super::status::short;
-use super::truncated;
 use crate::git::{self, GitError, Mirror, Relation};
 
 /// How many commits that are applied at once are looked at.

@@ -1,7 +1,7 @@
 //! The loop of one source: look at the remote, plan against what is live, write, tell.
 //!
-//! Reads the remote, the mirror and the snapshot; decides in `plan.rs`; writes through `apply.rs` and
-//! `record.rs`. What it remembers between runs is a cache: a fresh loop at any moment comes to the
+//! Reads the remote, the mirror and the snapshot; decides in `plan.rs`; writes through `apply/` and
+//! `apply/record.rs`. What it remembers between runs is a cache: a fresh loop at any moment comes to the
 //! same state. A run that finds nothing new costs one ls-remote and writes nothing.
 
 use std::collections::BTreeSet;
@@ -25,19 +25,19 @@ use schema::store::events::EventRecorder;
 use schema::store::reflector::SnapshotReader;
 use schema::store::{SharedStore, newest_revision};
 
+use super::apply::history;
+use super::apply::record::{Place, RecordError, tell, tell_overdue, tell_unkept};
 use super::apply::{self, Applied, Stopped};
 use super::check::homes_in_question;
 use super::gate::gate;
 use super::head::Head;
-use super::history;
+use super::load::truncated;
 use super::owned_record::OwnedRecord;
 use super::plan::{self, HeldOf, Situation, SyncPlan};
 use super::prune::Lineage;
 use super::read::Loaded;
-use super::record::{Place, RecordError, tell, tell_overdue, tell_unkept};
 use super::reviewed::Planned;
 use super::status::{self, Problem, Run, short};
-use super::truncated;
 use crate::git::{GitError, SourceConfig};
 
 /// How long a run waits to see its own last writes.

@@ -9,10 +9,8 @@ use serde::{Deserialize, Serialize};
 mod age;
 mod deliveries;
 mod events;
-mod index;
 mod nodes;
 mod objects;
-mod pod_status;
 mod pods;
 mod problem;
 mod selector;
@@ -21,7 +19,6 @@ mod sources;
 mod status;
 #[cfg(test)]
 pub(crate) mod testing;
-mod unbound;
 mod usage;
 mod wait;
 

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use schema::health::health;
 use schema::kinds::{Health, Kind};
 use schema::meta::{NamespacedName, ObjectRef, StringMap};
 use schema::object::Object;
 use schema::snapshot::Snapshot;
+use schema::snapshot::health::health;
 use serde::{Deserialize, Serialize};
 
 use super::Selector;

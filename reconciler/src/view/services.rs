@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use jiff::Timestamp;
-use schema::health::health;
 use schema::kinds::pod::Protocol;
 use schema::kinds::service::ServiceSpec;
 use schema::kinds::{Health, Kind, Resource};
 use schema::meta::{NamespacedName, ObjectRef, StringMap};
 use schema::records::{LeftOut, RulesStatus};
 use schema::snapshot::Snapshot;
+use schema::snapshot::health::health;
 use serde::{Deserialize, Serialize};
 
 use super::age::age;

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
-use super::index::Index;
+use super::pods::index::Index;
 use super::pods::row;
 use super::sources::{SourceView, sources};
 use crate::webhooks::HookCounts;

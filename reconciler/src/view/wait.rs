@@ -6,16 +6,16 @@
 //! every node that is alive. Failed: this can't come true without a change.
 
 use jiff::Timestamp;
-use schema::health::{health, trouble, unsteady};
 use schema::keys::prefix;
 use schema::kinds::{Health, Kind};
 use schema::meta::NamespacedName;
 use schema::object::Object;
 use schema::records::{Revision, SourceErrorKind, SourceStatus, Verdict};
 use schema::snapshot::Snapshot;
+use schema::snapshot::health::{health, trouble, unsteady};
 use serde::{Deserialize, Serialize};
 
-use super::index::Index;
+use super::pods::index::Index;
 use super::pods::row;
 use super::services::unprogrammed;
 use super::short;

@@ -9,7 +9,7 @@ use super::links::Reference;
 use super::pod::PodSpec;
 use crate::files::Wish;
 use crate::manifest::dialects::Notes;
-use crate::manifest::node::Node;
+use crate::manifest::parse::node::Node;
 use crate::meta::{ObjectMeta, StringMap};
 use crate::violation::{Findings, OwnedStep, Path};
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::nearest::nearest;
-use super::node::{Entry, Mark, Node, Parsed, Problem, Value};
+use super::parse::node::{Entry, Mark, Node, Parsed, Problem, Value};
 use super::shape;
 use crate::kinds::Kind;
 use crate::violation::rules;

@@ -2,10 +2,10 @@
 
 use serde::de::DeserializeOwned;
 
-use super::budget::Budget;
 use super::classify::{self, TOP_LEVEL, stands_for};
 use super::nearest::{nearest, suggestion};
-use super::node::{Entry, Mark, Node, Problem, Root, Value};
+use super::parse::budget::Budget;
+use super::parse::node::{Entry, Mark, Node, Problem, Root, Value};
 use super::problems::{Faults, Problems};
 use super::shape::{Here, Shapes, Walk, shapes};
 use super::{

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::files::Files;
 use crate::kinds::Resource;
+use crate::kinds::pod::pool;
 use crate::meta::{ObjectMeta, ObjectRef};
 use crate::object::{Object, Provenance};
-use crate::pool;
 use crate::violation::{OwnedStep, Severity, Violation};
 
 /// One file, read.

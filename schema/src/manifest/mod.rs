@@ -4,53 +4,29 @@
 //! One direction: bytes, text, nodes that know their line, documents meant as manifests, the walk along
 //! the kind's schema, the typed spec, its defaults, its `validate`. All violations come in one run.
 
-pub(crate) mod budget;
 mod classify;
 pub(crate) mod dialects;
 mod document;
 mod draft;
-mod flow_indent;
 mod foreign;
-pub(crate) mod json;
 pub mod json_schema;
 mod layout;
-pub mod limits;
 pub(crate) mod nearest;
-pub(crate) mod node;
+pub(crate) mod parse;
 mod problems;
-pub(crate) mod scalar;
 pub(crate) mod shape;
 pub(crate) mod states_language;
-mod text;
-pub(crate) mod yaml;
 
 pub use draft::{BrokenDocument, Document, DraftObject, ManifestFile, Place};
 pub use foreign::kind_help as foreign_kind;
 pub use layout::Layout;
+pub use parse::limits;
 
 use crate::violation::{Rule, Severity, TEXT_MAX_CHARS, Violation, rules, shortened};
-use budget::Budget;
 use classify::Meaning;
-use node::{Mark, Parsed, Problem, Root, Value};
+use parse::node::{Mark, Parsed, Problem, Root, Value};
+use parse::{Format, parse, text};
 use problems::KEPT_MAX;
-
-/// How a file is written, by its extension.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Format {
-    Yaml,
-    Json,
-}
-
-impl Format {
-    fn of(path: &str) -> Option<Self> {
-        let name = path.rsplit('/').next().unwrap_or(path);
-        match name.rsplit_once('.')?.1.to_ascii_lowercase().as_str() {
-            "yaml" | "yml" => Some(Format::Yaml),
-            "json" => Some(Format::Json),
-            _ => None,
-        }
-    }
-}
 
 /// Whether a file of this name can be a manifest: `.yaml`, `.yml` or `.json`.
 pub fn is_manifest_path(path: &str) -> bool {
@@ -116,13 +92,6 @@ fn load_keeping(path: &str, bytes: &[u8], layout: Option<&mut Layout>) -> Manife
     match (format, classify::vanished_manifest(text, &parsed)) {
         (Format::Yaml, Some(problem)) => broken(path, problem),
         _ => load_parsed(path, parsed, layout),
-    }
-}
-
-fn parse(format: Format, text: &str) -> Parsed {
-    match format {
-        Format::Yaml => yaml::parse(text, Budget::of_file()),
-        Format::Json => json::parse(text, Budget::of_file()),
     }
 }
 

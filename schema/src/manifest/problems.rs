@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use super::limits::VIOLATIONS_MAX;
-use super::node::Problem;
+use super::parse::limits::VIOLATIONS_MAX;
+use super::parse::node::Problem;
 use crate::violation::{OwnedStep, Severity};
 
 /// Most problems that are kept of a document, of errors and of others each: more than are told, since the
@@ -96,7 +96,7 @@ impl Faults {
 
 #[cfg(test)]
 mod tests {
-    use super::super::node::Mark;
+    use super::super::parse::node::Mark;
     use super::*;
     use crate::violation::rules;
 

@@ -11,12 +11,9 @@ use sha2::{Digest, Sha256};
 
 mod bridge;
 mod changes;
-mod checksums;
-mod entries;
 mod fake;
 mod listeners;
 mod namespace;
-mod offload;
 mod pod_link;
 mod probe;
 mod real;

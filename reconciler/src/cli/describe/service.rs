@@ -1,7 +1,7 @@
 //! The page of a service: what it has, who is behind it, who is not and why, and which nodes know it.
 
 use super::{Page, indented, pairs};
-use crate::cli::output::{Layout, Screen, column, cuttable, plain};
+use crate::cli::print::output::{Layout, Screen, column, cuttable, plain};
 use crate::view::{NodeRules, ServiceDetail};
 
 pub(in crate::cli) fn service_page(service: &ServiceDetail, screen: Screen) -> String {

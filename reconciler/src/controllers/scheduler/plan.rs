@@ -7,10 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use schema::health;
 use schema::keys::{Key, prefix};
 use schema::meta::NamespacedName;
 use schema::records::{Binding, PodInstance, Settled, SourceState};
+use schema::snapshot::health;
 use schema::snapshot::{Snapshot, Versioned};
 
 use super::cluster::{Cluster, has_ended, taken};

@@ -17,7 +17,7 @@ pub(crate) use addresses::warn as warn_of_addresses;
 pub(super) use order::removed;
 
 use super::load::Manifests;
-use super::truncated::{Homes, homes};
+use super::load::truncated::{Homes, homes};
 pub use scene::Scene;
 
 mod addresses;

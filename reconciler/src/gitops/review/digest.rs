@@ -12,9 +12,9 @@ use schema::object::Object;
 use schema::snapshot::Table;
 
 use super::Action;
+use crate::gitops::load::spread::spread;
 use crate::gitops::plan::{Act, Step, StepReason, SyncPlan};
 use crate::gitops::prune::{Hold, Prune};
-use crate::gitops::spread::spread;
 
 /// So many digits of a hash are shown, and are enough to name one.
 const SHOWN_DIGITS: usize = 16;

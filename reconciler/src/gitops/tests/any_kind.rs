@@ -17,9 +17,9 @@ use super::kit::Files;
 use super::proofs::{applied, ends_between_documents, generator, situation, without_place};
 use super::rounds;
 use crate::git::CommitMeta;
+use crate::gitops::load::truncated::is_truncated;
 use crate::gitops::plan::{Act, Situation, Step, StepReason, SyncPlan, plan};
 use crate::gitops::review::Digest;
-use crate::gitops::truncated::is_truncated;
 use schema::manifest::load_file as parse;
 
 /// Broken files in a plain `cargo test`, for each round.

@@ -15,7 +15,7 @@ use schema::snapshot::{Snapshot, Versioned};
 
 use super::kit::{Cluster, Files, Repo, merge_of, pod};
 use crate::blobs::{BlobStore, Blobs, BlobsError};
-use crate::gitops::files::{HashedContent, InCommit, Lookup as _};
+use crate::gitops::load::files::{HashedContent, InCommit, Lookup as _};
 use crate::gitops::offline::compare;
 
 const AGE: &str = "age-encryption.org/v1\n-> X25519 abc\n";

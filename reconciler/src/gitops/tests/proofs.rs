@@ -11,9 +11,9 @@ use schema::snapshot::{Table, Versioned};
 use super::kit::{Cluster, Files, Repo, many, pod};
 use crate::git::CommitMeta;
 use crate::gitops::load::Manifests;
+use crate::gitops::load::truncated::is_truncated;
 use crate::gitops::plan::{Act, Situation, Step, plan};
 use crate::gitops::prune::Lineage;
-use crate::gitops::truncated::is_truncated;
 use schema::manifest::load_file as parse;
 
 const IMAGES: [&str; 3] = ["one", "two", "three"];

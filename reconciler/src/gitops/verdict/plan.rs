@@ -15,7 +15,7 @@ use schema::records::{
 use schema::snapshot::{Snapshot, Versioned};
 
 use super::wake::{Released, Woken, released};
-use schema::health::{trouble, unsteady};
+use schema::snapshot::health::{trouble, unsteady};
 
 /// So many objects are named in the reason of a verdict.
 const NAMED_MAX: usize = 5;

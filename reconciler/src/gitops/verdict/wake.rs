@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use schema::meta::ObjectRef;
 use schema::snapshot::Snapshot;
 
-use schema::health::trouble;
+use schema::snapshot::health::trouble;
 
 /// Least time between two times that a source is woken.
 const GAP: SignedDuration = SignedDuration::from_secs(2);

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 mod container;
 mod defaults;
 mod descriptor;
+pub mod pool;
 mod security;
 mod status;
 mod validate;

@@ -4,9 +4,9 @@
 //! that later messages point there. One file per kind; each rewrite adds a note that says what is
 //! spelled differently today. What is not an older spelling stays as it is, for the walk to judge.
 
-use super::budget::Budget;
-use super::node::Problem;
-pub(crate) use super::node::{Entry, Mark, Node, Value};
+use super::parse::budget::Budget;
+use super::parse::node::Problem;
+pub(crate) use super::parse::node::{Entry, Mark, Node, Value};
 use super::problems::Problems;
 use crate::kinds::Kind;
 use crate::violation::{Rule, rules};

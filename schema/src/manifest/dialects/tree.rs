@@ -1,7 +1,7 @@
 //! Small acts on the tree of a document that the rewrites share. Each keeps the place of what was written.
 
 use super::{Entry, Mark, Node, Value};
-use crate::manifest::scalar::{Plain, resolve};
+use crate::manifest::parse::scalar::{Plain, resolve};
 
 /// The value below `keys`, if every step is a mapping that has it.
 pub(crate) fn below<'a>(node: &'a mut Node, keys: &[&str]) -> Option<&'a mut Node> {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value as Json};
 use super::words::{found, list_of_states, shown, type_help, wanted};
 use super::{Field, Record, Shape, Shapes, Tagged};
 use crate::manifest::nearest::{list, nearest, suggestion};
-use crate::manifest::node::{Entry, Mark, Node, Problem, Value};
+use crate::manifest::parse::node::{Entry, Mark, Node, Problem, Value};
 use crate::manifest::problems::{Faults, Problems};
 use crate::manifest::{foreign, states_language};
 use crate::secrets::is_secret_place;

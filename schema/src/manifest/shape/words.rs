@@ -1,8 +1,8 @@
 //! The words of the walk's messages.
 
 use super::{Shape, Shapes, walk::Here};
-use crate::manifest::node::{Mark, Node, Value};
-use crate::manifest::scalar::{Plain, resolve};
+use crate::manifest::parse::node::{Mark, Node, Value};
+use crate::manifest::parse::scalar::{Plain, resolve};
 use crate::secrets::is_secret_text;
 
 /// A value that is not written has no place of its own: its key is shown.

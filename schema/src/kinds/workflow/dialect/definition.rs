@@ -1,9 +1,9 @@
 //! `spec.definition`: a state machine as text, JSON or YAML, as AWS templates hold it; or as a mapping.
 
 use super::{Mark, Node, Notes, Value, emptied, merge};
-use crate::manifest::budget::Budget;
 use crate::manifest::dialects::tree::{entry, mapping, put, take, text};
-use crate::manifest::{json, yaml};
+use crate::manifest::parse::budget::Budget;
+use crate::manifest::parse::{json, yaml};
 use crate::violation::rules;
 
 /// Puts the fields of the definition in its place.

@@ -1,0 +1,270 @@
+//! The tunnel to the other nodes: a VXLAN link, and per node one neighbour, one forwarding entry, one
+//! route.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use async_trait::async_trait;
+use ipnet::Ipv4Net;
+use nix::errno::Errno;
+use rtnetlink::{LinkUnspec, LinkVxlan};
+
+mod checksums;
+mod entries;
+mod offload;
+
+use crate::worlds::netlink::real::RealNetlink;
+use crate::worlds::netlink::socket::{Link, Refused};
+use crate::worlds::netlink::{HARDWARE_PREFIX, NetlinkError, hardware_address};
+
+/// The node's end of the tunnel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tunnel {
+    /// Name, at most 15 bytes.
+    pub name: String,
+    /// Address of the node that packets leave from and arrive at.
+    pub local: Ipv4Addr,
+    /// Number of the network, the same on all nodes.
+    pub vni: u32,
+    /// UDP port, the same on all nodes.
+    pub port: u16,
+    /// Its own address: the first of the node's range, with the length 32.
+    pub address: Ipv4Addr,
+    /// Largest packet in bytes.
+    pub mtu: u32,
+}
+
+impl Tunnel {
+    /// Its hardware address, which follows from its own address.
+    pub fn hardware_address(&self) -> [u8; 6] {
+        hardware_address(self.address)
+    }
+}
+
+/// One of the three entries by which packets find another node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TunnelEntry {
+    /// The address of the other end has this hardware address.
+    Neighbour(Ipv4Addr, [u8; 6]),
+    /// Frames for the hardware address go to this node.
+    Forwarding([u8; 6], Ipv4Addr),
+    /// The range of the other node lies behind the other end.
+    Route(Ipv4Net, Ipv4Addr),
+}
+
+impl std::fmt::Display for TunnelEntry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mac = |mac: &[u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
+        match self {
+            Self::Neighbour(address, hardware) => write!(f, "neighbour {address} at {}", mac(hardware)),
+            Self::Forwarding(hardware, node) => write!(f, "frames for {} to {node}", mac(hardware)),
+            Self::Route(range, gateway) => write!(f, "route {range} via {gateway}"),
+        }
+    }
+}
+
+/// The tunnel to the other nodes. Every act is idempotent and bounded in time.
+#[async_trait]
+pub trait Tunnels: Send + Sync + 'static {
+    /// The node has this address on one of its links.
+    async fn has_address(&self, address: Ipv4Addr) -> Result<bool, NetlinkError>;
+    /// The tunnel is there, up, with exactly its address. True if something had to be done.
+    async fn ensure_tunnel(&self, tunnel: &Tunnel) -> Result<bool, NetlinkError>;
+    /// Nothing of it differs from what [`Tunnels::ensure_tunnel`] makes.
+    async fn tunnel_is_whole(&self, tunnel: &Tunnel) -> Result<bool, NetlinkError>;
+    /// The address that the tunnel leaves from, if it is there and this instance's.
+    async fn tunnel_origin(&self, name: &str) -> Result<Option<Ipv4Addr>, NetlinkError>;
+    /// Takes the tunnel away if it is this instance's; true if it was there.
+    async fn remove_tunnel(&self, name: &str) -> Result<bool, NetlinkError>;
+    /// The entries on the tunnel; none without one.
+    async fn tunnel_entries(&self, name: &str) -> Result<BTreeSet<TunnelEntry>, NetlinkError>;
+    /// Sets an entry, in place of what is there for its key.
+    async fn set_tunnel_entry(&self, name: &str, entry: TunnelEntry) -> Result<(), NetlinkError>;
+    /// Takes an entry away; no error if it is not there.
+    async fn drop_tunnel_entry(&self, name: &str, entry: TunnelEntry) -> Result<(), NetlinkError>;
+    /// Checksums of what leaves by the tunnel are left to the card. False where the kernel can't be asked,
+    /// before 5.7.
+    async fn offload_is_on(&self, name: &str) -> Result<bool, NetlinkError>;
+    /// Leaves them to the card, or lets the kernel compute them.
+    async fn set_offload(&self, name: &str, on: bool) -> Result<(), NetlinkError>;
+    /// TCP gets an answer from there within about a second: a refusal is an answer.
+    async fn answers(&self, at: SocketAddr) -> bool;
+}
+
+#[async_trait]
+impl Tunnels for RealNetlink {
+    async fn has_address(&self, address: Ipv4Addr) -> Result<bool, NetlinkError> {
+        let addresses = self.socket.addresses(None).await?;
+        Ok(addresses.iter().any(|(_, there)| there.addr() == address))
+    }
+
+    async fn ensure_tunnel(&self, wanted: &Tunnel) -> Result<bool, NetlinkError> {
+        ensure(self, wanted).await
+    }
+
+    async fn tunnel_is_whole(&self, wanted: &Tunnel) -> Result<bool, NetlinkError> {
+        is_whole(self, wanted).await
+    }
+
+    async fn tunnel_origin(&self, name: &str) -> Result<Option<Ipv4Addr>, NetlinkError> {
+        let link = self.socket.link(name).await?.filter(is_ours);
+        Ok(link.and_then(|link| link.vxlan).and_then(|vxlan| vxlan.local))
+    }
+
+    async fn remove_tunnel(&self, name: &str) -> Result<bool, NetlinkError> {
+        match self.socket.link(name).await? {
+            Some(link) if is_ours(&link) => self.socket.delete_link(name, link.index).await.map(|()| true),
+            _ => Ok(false),
+        }
+    }
+
+    async fn tunnel_entries(&self, name: &str) -> Result<BTreeSet<TunnelEntry>, NetlinkError> {
+        entries(self, name).await
+    }
+
+    async fn set_tunnel_entry(&self, name: &str, entry: TunnelEntry) -> Result<(), NetlinkError> {
+        change(self, name, entry, true).await
+    }
+
+    async fn drop_tunnel_entry(&self, name: &str, entry: TunnelEntry) -> Result<(), NetlinkError> {
+        change(self, name, entry, false).await
+    }
+
+    async fn offload_is_on(&self, name: &str) -> Result<bool, NetlinkError> {
+        checksums::offload_is_on(self, name).await
+    }
+
+    async fn set_offload(&self, name: &str, on: bool) -> Result<(), NetlinkError> {
+        checksums::set_offload(self, name, on).await
+    }
+
+    async fn answers(&self, at: SocketAddr) -> bool {
+        checksums::answers(self, at).await
+    }
+}
+
+/// Nothing of the link differs from what [`ensure`] makes.
+async fn is_whole(netlink: &RealNetlink, tunnel: &Tunnel) -> Result<bool, NetlinkError> {
+    let Some(link) = netlink.socket.link(&tunnel.name).await? else { return Ok(false) };
+    let addresses = netlink.socket.addresses(Some(link.index)).await?;
+    let addresses_are_right = matches!(addresses.as_slice(), [(_, only)] if *only == own_address(tunnel));
+    Ok(is_right_kind(&link, tunnel) && is_set_up(&link, tunnel) && addresses_are_right)
+}
+
+/// Makes the link as wanted; true if something had to be done. What can't be changed of a link (number,
+/// port, node's address) makes a new one, and the entries with it.
+async fn ensure(netlink: &RealNetlink, tunnel: &Tunnel) -> Result<bool, NetlinkError> {
+    let (socket, name) = (&netlink.socket, tunnel.name.as_str());
+    let mut did = false;
+    let there = socket.link(name).await?;
+    let link = match there {
+        Some(link) if is_right_kind(&link, tunnel) => link,
+        Some(link) if !is_ours(&link) => return Err(NetlinkError::NotOurs(name.to_owned())),
+        other => {
+            if let Some(link) = other {
+                socket.delete_link(name, link.index).await?;
+            }
+            did = true;
+            create(netlink, tunnel).await?
+        }
+    };
+    if !is_set_up(&link, tunnel) {
+        did = true;
+        let message = LinkUnspec::new_with_index(link.index)
+            .address(tunnel.hardware_address().to_vec())
+            .mtu(tunnel.mtu)
+            .up()
+            .build();
+        socket.change_link("set up", name, message).await?;
+    }
+    let addresses = socket.addresses(Some(link.index)).await?;
+    if !addresses.iter().any(|(_, address)| *address == own_address(tunnel)) {
+        did = true;
+        socket.add_address(name, link.index, own_address(tunnel)).await?;
+    }
+    for (_, stale) in addresses.into_iter().filter(|(_, address)| *address != own_address(tunnel)) {
+        did = true;
+        socket.delete_address(name, link.index, stale).await?;
+    }
+    Ok(did)
+}
+
+/// By its hardware address, which it has from its first moment on: the kernel takes no other mark when a
+/// link is made, and one that was lost before it was marked would be nobody's.
+pub(super) fn is_ours(link: &Link) -> bool {
+    link.vxlan.is_some() && link.hardware_address.starts_with(&HARDWARE_PREFIX)
+}
+
+fn own_address(tunnel: &Tunnel) -> Ipv4Net {
+    Ipv4Net::from(tunnel.address)
+}
+
+fn is_right_kind(link: &Link, tunnel: &Tunnel) -> bool {
+    link.vxlan.is_some_and(|vxlan| {
+        vxlan.vni == tunnel.vni
+            && vxlan.port == tunnel.port
+            && vxlan.local == Some(tunnel.local)
+            && !vxlan.learning
+    })
+}
+
+fn is_set_up(link: &Link, tunnel: &Tunnel) -> bool {
+    link.up && link.mtu == tunnel.mtu && link.hardware_address == tunnel.hardware_address()
+}
+
+async fn create(netlink: &RealNetlink, tunnel: &Tunnel) -> Result<Link, NetlinkError> {
+    let message = LinkVxlan::new(&tunnel.name, tunnel.vni)
+        .port(tunnel.port)
+        .local(tunnel.local)
+        .learning(false)
+        .address(tunnel.hardware_address().to_vec())
+        .mtu(tunnel.mtu)
+        .up()
+        .build();
+    if let Err(refused) = netlink.socket.try_add_link(message).await {
+        let Tunnel { name, vni, port, .. } = tunnel;
+        // The name was free when it was looked up: what exists is the number at the port.
+        return Err(match refused {
+            Refused::Kernel(number) if number == Errno::EEXIST as i32 => {
+                NetlinkError::TunnelTaken { name: name.clone(), vni: *vni, port: *port }
+            }
+            refused => refused.into_error("create", name),
+        });
+    }
+    let made = netlink.socket.link(&tunnel.name).await?;
+    made.ok_or_else(|| NetlinkError::NoTunnel(tunnel.name.clone()))
+}
+
+/// The entries on the link that somebody set: what the kernel learned or made by itself is left out.
+async fn entries(netlink: &RealNetlink, name: &str) -> Result<BTreeSet<TunnelEntry>, NetlinkError> {
+    let Some(link) = netlink.socket.link(name).await? else { return Ok(BTreeSet::new()) };
+    let mut entries = netlink.socket.neighbours(link.index).await?;
+    for route in netlink.socket.routes().await? {
+        if let (true, Some(gateway)) = (route.index == Some(link.index), route.gateway) {
+            entries.insert(TunnelEntry::Route(route.destination, gateway));
+        }
+    }
+    Ok(entries)
+}
+
+/// Sets an entry in place of what is there of its kind and key, or takes one away; no error if it is gone.
+async fn change(
+    netlink: &RealNetlink,
+    name: &str,
+    entry: TunnelEntry,
+    set: bool,
+) -> Result<(), NetlinkError> {
+    let Some(link) = netlink.socket.link(name).await? else {
+        return if set { Err(NetlinkError::NoTunnel(name.to_owned())) } else { Ok(()) };
+    };
+    if let (true, TunnelEntry::Route(range, _)) = (set, entry) {
+        let routes = netlink.socket.routes().await?;
+        if routes.iter().any(|route| route.destination == range && route.index != Some(link.index)) {
+            return Err(NetlinkError::RouteTaken(range));
+        }
+    }
+    match set {
+        true => netlink.socket.set_entry(name, link.index, entry).await,
+        false => netlink.socket.drop_entry(name, link.index, entry).await,
+    }
+}

@@ -1,0 +1,221 @@
+//! `minik8s plan`: what a revision would change, offline or against what is applied now.
+//!
+//! Asks Git and, with `--server`, the reconciler; the plan itself is the reconciler's own code.
+//! Exit codes: 0 nothing changes, 2 something does, 1 for errors, also for files of the head that
+//! can't be applied.
+
+use std::io::Read as _;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use schema::snapshot::Versioned;
+use serde::Deserialize;
+
+use crate::args::{FindCommentArgs, PlanArgs, PlanFormat};
+use crate::cli::client::Client;
+use crate::cli::error::CliError;
+use crate::cli::print::output::{Screen, write_out};
+use crate::gitops::apply::history::is_whole;
+use crate::gitops::offline::{Live, Request, compare};
+use crate::gitops::plan::HeldOf;
+use crate::gitops::review::{MARKER, Review, Room, markdown, no_review, text};
+use crate::view::{List, NodeView, RevisionView, SourceView, StoredObject};
+
+/// The source that `--source` stands for when nobody says otherwise, as in `minik8s up`.
+const DEFAULT_SOURCE: &str = "main";
+
+/// Longest list of comments: a page of a hundred.
+const COMMENTS_BYTES_MAX: u64 = 32 * 1024 * 1024;
+
+pub(in crate::cli) async fn run(args: &PlanArgs) -> Result<ExitCode, CliError> {
+    let now = match &args.server {
+        Some(server) => Some(live(&Client::new(server)?, args.source.as_deref()).await?),
+        None => None,
+    };
+    let (status, live) = now.unzip();
+    let source = status.as_ref().map(|status: &SourceView| status.status.name.clone());
+    let strict = args.strict || status.as_ref().is_some_and(|status| status.status.strict);
+    let folder = args.path.clone().or_else(|| status.map(|status| status.status.path)).unwrap_or_default();
+    let request = Request {
+        repo: Path::new(&args.repo),
+        base: args.base.as_deref(),
+        head: args.head.as_deref().unwrap_or("HEAD"),
+        folder: folder.trim_matches('/'),
+        source: source.as_deref().or(args.source.as_deref()).unwrap_or(DEFAULT_SOURCE),
+        strict,
+        in_place: args.in_place,
+        live,
+    };
+    let review = match compare(&request) {
+        Ok(review) => review,
+        Err(error) => {
+            let why = error.to_string();
+            if let PlanFormat::Comment = args.output {
+                write_out(&comment(&no_review(&why)))?;
+            }
+            return Err(CliError::Plan(why));
+        }
+    };
+    write_out(&printed(&review, args.output)?)?;
+    Ok(match (review.has_errors(), review.is_empty()) {
+        (true, _) => ExitCode::FAILURE,
+        (false, true) => ExitCode::SUCCESS,
+        (false, false) => ExitCode::from(2),
+    })
+}
+
+fn printed(review: &Review, format: PlanFormat) -> Result<String, CliError> {
+    Ok(match format {
+        PlanFormat::Text => text(review, Screen::stdout().colour),
+        PlanFormat::Markdown => markdown(review),
+        PlanFormat::Json => review.json().map_err(|error| CliError::Write(error.into()))?,
+        PlanFormat::Comment => comment(&markdown(review)),
+    })
+}
+
+/// One object with the comment as its field `body`, as all three forges take it.
+fn comment(text: &str) -> String {
+    serde_json::json!({ "body": text }).to_string() + "\n"
+}
+
+/// One of a forge's comments; all three agree on these fields, but for the writer's.
+#[derive(Debug, Deserialize)]
+struct Comment {
+    id: u64,
+    #[serde(default)]
+    body: Option<String>,
+    /// In GitHub and Gitea.
+    #[serde(default)]
+    user: Option<Account>,
+    /// In GitLab.
+    #[serde(default)]
+    author: Option<Account>,
+}
+
+/// Who somebody is: `login` in GitHub, `username` in GitLab, both in Gitea.
+#[derive(Debug, Deserialize)]
+struct Account {
+    #[serde(default)]
+    login: Option<String>,
+    #[serde(default)]
+    username: Option<String>,
+}
+
+impl Account {
+    fn name(&self) -> Option<&str> {
+        self.login.as_deref().or(self.username.as_deref()).filter(|name| !name.is_empty())
+    }
+}
+
+/// What a CI script can't do without a JSON parser: reads a forge's answer on stdin.
+pub(in crate::cli) fn find_comment(args: &FindCommentArgs) -> Result<(), CliError> {
+    let mut text = String::new();
+    let read = std::io::stdin().lock().take(COMMENTS_BYTES_MAX).read_to_string(&mut text);
+    read.map_err(|error| CliError::Plan(format!("cannot read the forge's answer: {error}")))?;
+    let found = match &args.by {
+        Some(account) => own_comment(&text, account)?.map(|id| id.to_string()),
+        None => Some(account_of(&text)?),
+    };
+    found.map_or(Ok(()), |found| write_out(&format!("{found}\n")))
+}
+
+/// The newest comment that begins with the marker and that `account` wrote: anybody can write one
+/// that begins so, and whoever may edit it afterwards could change what reviewers read.
+fn own_comment(text: &str, account: &str) -> Result<Option<u64>, CliError> {
+    let comments: Vec<Comment> = serde_json::from_str(text)
+        .map_err(|error| CliError::Plan(format!("the comments are not a list as forges send it: {error}")))?;
+    let is_own = |comment: &&Comment| {
+        let writer = comment.user.as_ref().or(comment.author.as_ref()).and_then(Account::name);
+        writer == Some(account) && comment.body.as_deref().is_some_and(|body| body.starts_with(MARKER))
+    };
+    Ok(comments.iter().filter(is_own).map(|comment| comment.id).max())
+}
+
+fn account_of(text: &str) -> Result<String, CliError> {
+    let unclear = |why: String| CliError::Plan(format!("the answer names no account: {why}"));
+    let account: Account = serde_json::from_str(text).map_err(|error| unclear(error.to_string()))?;
+    let name = account.name().ok_or_else(|| unclear("it has neither login nor username".to_owned()))?;
+    Ok(name.to_owned())
+}
+
+/// What the server says of the present.
+async fn live(client: &Client, source: Option<&str>) -> Result<(SourceView, Live), CliError> {
+    let List { items: sources } = client.get::<List<SourceView>>(&["sources"], &[]).await?;
+    let status = chosen(sources, source)?;
+    let name = status.status.name.clone();
+    let List { items: objects } = client.get::<List<StoredObject>>(&["objects"], &[]).await?;
+    let List { items: nodes } = client.get::<List<NodeView>>(&["nodes"], &[]).await?;
+    let List { items: history } =
+        client.get::<List<RevisionView>>(&["history"], &[("source", &name)]).await?;
+    let stored = objects.into_iter().map(|stored| {
+        let StoredObject { object: value, create_revision, mod_revision } = stored;
+        (value.reference(), Arc::new(Versioned { value, create_revision, mod_revision }))
+    });
+    let ready = nodes.into_iter().filter(|node| node.is_ready);
+    let held = status.status.held_prune.as_ref();
+    let live = Live {
+        objects: stored.collect(),
+        applied: status.status.applied_commit.clone(),
+        base: history.iter().find(|r| r.revision.counts.held == 0).map(|r| r.revision.commit.clone()),
+        whole: history.into_iter().find(|r| is_whole(&r.revision)).map(|r| r.revision.commit),
+        held: held.map(|held| HeldOf { owned: held.owned, since: held.since }),
+        nodes: ready
+            .map(|node| Room {
+                name: node.name,
+                cpu: node.cpu,
+                memory: node.memory,
+                max_pods: u64::from(node.max_pods),
+            })
+            .collect(),
+    };
+    Ok((status, live))
+}
+
+/// The source of this name, or the only one.
+fn chosen(sources: Vec<SourceView>, name: Option<&str>) -> Result<SourceView, CliError> {
+    let names: Vec<String> = sources.iter().map(|source| source.status.name.clone()).collect();
+    let names = names.join(", ");
+    let mut found = sources.into_iter().filter(|source| name.is_none_or(|name| source.status.name == name));
+    match (found.next(), found.next(), name) {
+        (Some(only), None, _) => Ok(only),
+        (Some(_), Some(_), _) => {
+            Err(CliError::Usage(format!("the server has several sources; name one with --source: {names}")))
+        }
+        (None, _, Some(name)) => {
+            Err(CliError::NotFound(format!("the server has no source {name}; it has {names}")))
+        }
+        (None, _, None) => {
+            Err(CliError::NotFound("the server has no source yet; see 'minik8s status'".to_owned()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_newest_of_the_own_comments_is_ours() {
+        let github = format!(
+            r#"[{{"id": 1, "body": "{MARKER} x", "user": {{"login": "mallory"}}}},
+                {{"id": 2, "body": "{MARKER} x", "user": {{"login": "bot", "username": "bot"}}}},
+                {{"id": 3, "body": "{MARKER} x", "user": {{"login": "bot"}}}},
+                {{"id": 4, "body": "see {MARKER}", "user": {{"login": "bot"}}}},
+                {{"id": 5, "body": "{MARKER} x", "user": null}}, {{"id": 6, "body": null}}]"#
+        );
+        assert_eq!(own_comment(&github, "bot").unwrap(), Some(3));
+        assert_eq!(own_comment(&github, "ada").unwrap(), None);
+        let gitlab = format!(r#"[{{"id": 7, "body": "{MARKER}", "author": {{"username": "bot"}}}}]"#);
+        assert_eq!(own_comment(&gitlab, "bot").unwrap(), Some(7));
+        assert!(own_comment("{}", "bot").is_err());
+    }
+
+    #[test]
+    fn an_account_is_read_as_each_forge_names_it() {
+        assert_eq!(account_of(r#"{"login": "ada", "id": 1}"#).unwrap(), "ada");
+        assert_eq!(account_of(r#"{"username": "ada"}"#).unwrap(), "ada");
+        assert_eq!(account_of(r#"{"login": "ada", "username": "ada"}"#).unwrap(), "ada");
+        assert!(account_of(r#"{"login": ""}"#).is_err());
+    }
+}

@@ -1,0 +1,93 @@
+//! `minik8s validate`: reads folders and files, prints what is wrong with them. Asks no server.
+
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use schema::violation::Severity;
+
+use crate::args::{ReportFormat, ValidateArgs};
+use crate::cli::complain;
+use crate::cli::print::output::{Screen, note};
+use crate::diagnostics::excerpt::Lines;
+use crate::diagnostics::inspect::Inspection;
+use crate::diagnostics::json::JsonReport;
+use crate::diagnostics::report::is_more;
+use crate::diagnostics::text::Style;
+use crate::diagnostics::{github, inspect, text, visible};
+
+/// 0 without errors, 1 with, 2 when a path can't be read.
+pub(in crate::cli) fn run(args: &ValidateArgs) -> ExitCode {
+    let inspection = match inspect(&args.paths) {
+        Ok(inspection) => inspection,
+        Err(error) => {
+            complain(&format!("{error}; see 'minik8s validate --help'"));
+            return ExitCode::from(2);
+        }
+    };
+    // Beside the report, which a program may read.
+    for file in &inspection.not_manifests {
+        note(&format!("{}: no document in it has a `kind`; it is no manifest and is ignored", visible(file)));
+    }
+    // Messages are written one by one: all of them as one text could be large.
+    let mut out = BufWriter::new(io::stdout().lock());
+    let written = match args.output {
+        ReportFormat::Text => write_text(&mut out, &inspection),
+        ReportFormat::Json => write_json(&mut out, &inspection),
+        ReportFormat::Github => write_github(&mut out, &inspection),
+    };
+    match written.and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            complain(&format!("cannot write the output: {error}"));
+            return ExitCode::FAILURE;
+        }
+        _ => {}
+    }
+    let report = &inspection.report;
+    let fails = !report.is_ok() || (args.strict && report.count(Severity::Warning) > 0);
+    if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn write_text(out: &mut impl Write, inspection: &Inspection) -> io::Result<()> {
+    let screen = Screen::stdout();
+    let mut style = Style { colour: screen.colour, ..Style::default() };
+    style.width = screen.width.map_or(style.width, usize::from);
+    let mut after_note = false;
+    for of_file in inspection.report.violations.chunk_by(|one, next| one.file == next.file) {
+        let has_lines = of_file.iter().any(|violation| violation.line > 0);
+        let source =
+            if has_lines { inspection.text(&of_file[0].file).unwrap_or_default() } else { String::new() };
+        let lines = Lines::of(&source);
+        // That there are more than are told is read after those that are.
+        let (more, told): (Vec<_>, Vec<_>) = of_file.iter().partition(|violation| is_more(violation));
+        for violation in told.into_iter().chain(more) {
+            // There may be many, and nothing is wrong: a line is enough.
+            if violation.severity == Severity::Note {
+                writeln!(out, "{}", visible(&violation.to_string()))?;
+                after_note = true;
+                continue;
+            }
+            // A message of several lines stands by itself.
+            if std::mem::take(&mut after_note) {
+                writeln!(out)?;
+            }
+            let excerpt = lines.excerpt(violation.line, violation.column);
+            writeln!(out, "{}", text::render(violation, excerpt.as_ref(), style))?;
+        }
+    }
+    if after_note {
+        writeln!(out)?;
+    }
+    writeln!(out, "{}", inspection.report.summary())
+}
+
+fn write_json(out: &mut impl Write, inspection: &Inspection) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, &JsonReport::from(&inspection.report))?;
+    writeln!(out)
+}
+
+fn write_github(out: &mut impl Write, inspection: &Inspection) -> io::Result<()> {
+    for violation in &inspection.report.violations {
+        out.write_all(github::annotation(violation).as_bytes())?;
+    }
+    writeln!(out, "{}", inspection.report.summary())
+}

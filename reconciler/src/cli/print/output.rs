@@ -1,0 +1,267 @@
+//! How things are printed: plain tables that fit the terminal, JSON, YAML, names.
+
+use std::io::{self, IsTerminal, Write};
+
+use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Width};
+use serde::Serialize;
+
+use crate::args::Format;
+use crate::cli::error::CliError;
+use crate::view::List;
+
+/// Between two columns, as in kubectl.
+const GAP: usize = 3;
+/// Stands for nothing, so that columns can be counted in a pipe.
+const EMPTY: &str = "-";
+/// A column is never cut to fewer characters: less says nothing.
+const CUT_MIN: usize = 12;
+
+/// What the output goes to.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::cli) struct Screen {
+    /// Columns of a terminal; none where lines may be as long as they are.
+    pub(in crate::cli) width: Option<u16>,
+    /// Colours are wanted.
+    pub(in crate::cli) colour: bool,
+}
+
+impl Screen {
+    /// Stdout as it is: colour and a width only on a terminal, no colour with `NO_COLOR`.
+    pub(in crate::cli) fn stdout() -> Self {
+        let terminal = io::stdout().is_terminal();
+        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+            || std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let width = if terminal { comfy_table::Table::new().width() } else { None };
+        Self { width, colour: terminal && !no_colour }
+    }
+
+    /// The text in the colour of the word it says.
+    pub(in crate::cli) fn paint(self, word: &str) -> String {
+        let code = match colour_of(word) {
+            Some(Color::Green) => "32",
+            Some(Color::Yellow) => "33",
+            Some(Color::Red) => "31",
+            _ => return word.to_owned(),
+        };
+        if self.colour { format!("\u{1b}[{code}m{word}\u{1b}[0m") } else { word.to_owned() }
+    }
+}
+
+/// A column: its header, and whether it may be cut to fit the terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::cli) struct Column {
+    pub(in crate::cli) header: &'static str,
+    pub(in crate::cli) cuttable: bool,
+}
+
+pub(in crate::cli) const fn column(header: &'static str) -> Column {
+    Column { header, cuttable: false }
+}
+
+pub(in crate::cli) const fn cuttable(header: &'static str) -> Column {
+    Column { header, cuttable: true }
+}
+
+/// Something that can be listed.
+pub(in crate::cli) trait Listed: Serialize {
+    /// `kind/name`.
+    fn id(&self) -> String;
+    /// Header and text of each column.
+    fn cells(&self, shape: Shape) -> Vec<(Column, String)>;
+    /// A column of its own when at least one row has something to say.
+    fn remark(&self) -> (Column, String);
+}
+
+/// Which columns.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::cli) struct Shape {
+    pub(in crate::cli) wide: bool,
+    /// Rows of several namespaces.
+    pub(in crate::cli) namespaces: bool,
+    /// Rows of several kinds.
+    pub(in crate::cli) kinds: bool,
+    /// No header.
+    pub(in crate::cli) bare: bool,
+}
+
+/// A list as text. `header` is left out when a table goes on.
+pub(in crate::cli) fn table<T: Listed>(
+    items: &[&T],
+    shape: Shape,
+    screen: Screen,
+    layout: &mut Layout,
+) -> String {
+    let remarks = items.iter().any(|item| !item.remark().1.is_empty()) || layout.remarks;
+    let rows = items.iter().map(|item| {
+        let mut cells = item.cells(shape);
+        if remarks {
+            cells.push(item.remark());
+        }
+        cells
+    });
+    let rows: Vec<Vec<(Column, String)>> = rows.collect();
+    let Some(columns) = rows.first().map(|row| row.iter().map(|(c, _)| *c).collect::<Vec<_>>()) else {
+        return String::new();
+    };
+    layout.remarks = remarks;
+    layout.bare = shape.bare;
+    let rows: Vec<Vec<String>> =
+        rows.into_iter().map(|row| row.into_iter().map(|(_, text)| text).collect()).collect();
+    plain(&columns, &rows, screen, layout)
+}
+
+/// What a table that goes on has to keep.
+#[derive(Debug, Default)]
+pub(in crate::cli) struct Layout {
+    /// Widths of the columns so far; empty before the header is printed.
+    widths: Vec<usize>,
+    remarks: bool,
+    bare: bool,
+}
+
+/// Rows under upper-case headers, without lines around them.
+pub(in crate::cli) fn plain(
+    columns: &[Column],
+    rows: &[Vec<String>],
+    screen: Screen,
+    layout: &mut Layout,
+) -> String {
+    let goes_on = !layout.widths.is_empty();
+    let widths = layout.widths_for(columns, rows, screen);
+    let mut table = comfy_table::Table::new();
+    table
+        .load_style(comfy_table::presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Disabled)
+        .force_no_tty();
+    if screen.colour {
+        table.enforce_styling();
+    }
+    if !goes_on && !layout.bare {
+        table.set_header(columns.iter().map(|column| Cell::new(column.header)).collect::<Vec<_>>());
+    }
+    for row in rows {
+        let cells = row.iter().zip(&widths).map(|(text, width)| cell(text, *width));
+        table.add_row(cells.collect::<Vec<_>>());
+    }
+    for (position, width) in widths.iter().enumerate() {
+        if let Some(column) = table.column_mut(position) {
+            column.set_padding((0, 0));
+            let width = u16::try_from(width + GAP).unwrap_or(u16::MAX);
+            column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(width)));
+        }
+    }
+    let mut text = String::new();
+    for line in table.lines() {
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+impl Layout {
+    /// Widths of the columns: what the longest text needs, and on a terminal the cuttable ones
+    /// shortened, the longest first, until a line fits.
+    fn widths_for(&mut self, columns: &[Column], rows: &[Vec<String>], screen: Screen) -> Vec<usize> {
+        let header = |column: &Column| if self.bare { 0 } else { column.header.chars().count() };
+        let mut widths: Vec<usize> = columns.iter().map(header).collect();
+        for row in rows {
+            for (width, text) in widths.iter_mut().zip(row) {
+                *width = (*width).max(text.chars().count()).max(EMPTY.len());
+            }
+        }
+        for (width, before) in widths.iter_mut().zip(&self.widths) {
+            *width = (*width).max(*before);
+        }
+        if let Some(screen) = screen.width.map(usize::from) {
+            let gaps = GAP * widths.len().saturating_sub(1);
+            let mut surplus = (widths.iter().sum::<usize>() + gaps).saturating_sub(screen);
+            while surplus > 0 {
+                let longest = (0..widths.len())
+                    .filter(|i| columns[*i].cuttable && widths[*i] > CUT_MIN)
+                    .max_by_key(|i| widths[*i]);
+                let Some(longest) = longest else { break };
+                widths[longest] -= 1;
+                surplus -= 1;
+            }
+        }
+        self.widths.clone_from(&widths);
+        widths
+    }
+}
+
+/// The text in one line, cut to `width`. Line breaks would break the table.
+fn cell(text: &str, width: usize) -> Cell {
+    let mut text = if text.is_empty() { EMPTY.to_owned() } else { text.replace(['\n', '\r', '\t'], " ") };
+    if text.chars().count() > width {
+        text = text.chars().take(width.saturating_sub(1)).chain(['…']).collect();
+    }
+    let colour = colour_of(&text);
+    let cell = Cell::new_owned(text);
+    colour.into_iter().fold(cell, Cell::fg)
+}
+
+/// Good, on the way, or bad.
+fn colour_of(word: &str) -> Option<Color> {
+    Some(match word {
+        "Running" | "Ready" | "Synced" | "Completed" | "Applied" | "Good" => Color::Green,
+        "Pending" | "ContainerCreating" | "PodInitializing" | "Terminating" | "Degraded" | "NotReady"
+        | "Warning" => Color::Yellow,
+        "Failed" | "Error" | "Bad" | "NodeLost" | "OOMKilled" | "CrashLoopBackOff" | "ErrImagePull"
+        | "ImagePullBackOff" | "Unknown" => Color::Red,
+        _ => return None,
+    })
+}
+
+/// A list in the wanted format; a table says so on stderr when there is nothing.
+pub(in crate::cli) fn print_list<T: Listed>(
+    items: &[T],
+    format: Format,
+    shape: Shape,
+) -> Result<(), CliError> {
+    let all: Vec<&T> = items.iter().collect();
+    match format {
+        Format::Json => write_out(&json(&List { items: all })?),
+        Format::Yaml => write_out(&yaml(&List { items: all })?),
+        Format::Name => write_out(&names(&all)),
+        Format::Table | Format::Wide => {
+            write_out(&table(&all, shape, Screen::stdout(), &mut Layout::default()))
+        }
+    }
+}
+
+/// `kind/name`, one per line.
+pub(in crate::cli) fn names<T: Listed>(items: &[&T]) -> String {
+    items.iter().map(|item| item.id() + "\n").collect()
+}
+
+/// Indented JSON.
+pub(in crate::cli) fn json<T: Serialize>(value: &T) -> Result<String, CliError> {
+    serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(|e| CliError::Write(e.into()))
+}
+
+/// YAML.
+pub(in crate::cli) fn yaml<T: Serialize>(value: &T) -> Result<String, CliError> {
+    // As maps: an enum's variant would be written as a tag, which few parsers take.
+    let failed = |e| CliError::Write(io::Error::other(e));
+    let mut text = Vec::new();
+    serde_yaml::with::singleton_map_recursive::serialize(value, &mut serde_yaml::Serializer::new(&mut text))
+        .map_err(failed)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Writes to stdout at once.
+pub(in crate::cli) fn write_out(text: &str) -> Result<(), CliError> {
+    write_bytes(text.as_bytes())
+}
+
+/// Writes to stdout at once.
+pub(in crate::cli) fn write_bytes(bytes: &[u8]) -> Result<(), CliError> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(CliError::Write)
+}
+
+/// Tells a person something beside the output.
+pub(in crate::cli) fn note(text: &str) {
+    // With stderr closed there is nobody to tell.
+    let _ = writeln!(io::stderr(), "{text}");
+}

@@ -1,0 +1,290 @@
+//! Lets libgit2 in: token or ssh key, read at each use, and the host's key checked.
+//!
+//! Reads the credential files, answers libgit2's callbacks. What was refused is kept as a typed
+//! error, because libgit2 passes on only that a callback failed.
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::Path;
+use std::rc::Rc;
+
+use git2::{CertificateCheckStatus, Cred, CredentialType, RemoteCallbacks};
+
+use super::known_hosts::{HostKey, look_up};
+use super::{certificate, proxy};
+use crate::git::GitError;
+use crate::git::config::{SourceConfig, Transport};
+
+/// Larger files hold no token and no list of hosts.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Why a callback said no, if one did.
+#[derive(Clone, Default)]
+pub(in crate::git) struct Refusal(Rc<RefCell<Option<GitError>>>);
+
+impl Refusal {
+    /// Takes the reason out.
+    pub(in crate::git) fn take(&self) -> Option<GitError> {
+        self.0.borrow_mut().take()
+    }
+
+    fn set(&self, error: GitError) -> git2::Error {
+        *self.0.borrow_mut() = Some(error);
+        git2::Error::from_str("refused, see the reason kept")
+    }
+}
+
+/// Callbacks with the source's credentials, and where they leave their reason.
+pub(in crate::git) fn callbacks(config: &SourceConfig) -> (RemoteCallbacks<'static>, Refusal) {
+    let refusal = Refusal::default();
+    let mut callbacks = RemoteCallbacks::new();
+    let (owner, kept) = (config.clone(), refusal.clone());
+    let mut tries = 0_u32;
+    callbacks.credentials(move |_url, user, allowed| {
+        // libgit2 asks again and again while the server refuses.
+        tries += 1;
+        let answer = if tries > 3 { Err(refused(&owner)) } else { credential(&owner, user, allowed, tries) };
+        answer.map_err(|error| kept.set(error))
+    });
+    let (owner, kept) = (config.clone(), refusal.clone());
+    callbacks.certificate_check(move |certificate, host| {
+        if let Some(certificate) = certificate.as_x509() {
+            return check_certificate(&owner, certificate.data(), host).map_err(|error| kept.set(error));
+        }
+        let Some(key) = certificate.as_hostkey() else {
+            return Ok(CertificateCheckStatus::CertificatePassthrough);
+        };
+        match check_host_key(&owner, key.hostkey().unwrap_or_default()) {
+            Ok(()) => Ok(CertificateCheckStatus::CertificateOk),
+            Err(error) => Err(kept.set(error)),
+        }
+    });
+    (callbacks, refusal)
+}
+
+/// Checks what an ssh address needs before anything is dialled.
+pub(in crate::git) fn check(config: &SourceConfig) -> Result<(), GitError> {
+    match config.transport()? {
+        Transport::Ssh => {
+            let Some(file) = &config.credentials.known_hosts else {
+                return Err(failed(
+                    config,
+                    "no known_hosts file is given",
+                    "give --known-hosts FILE (ssh-keyscan HOST makes one; compare its keys)",
+                ));
+            };
+            read(config, file).map(drop)
+        }
+        Transport::Http { encrypted: false } if config.sends_secret() && !is_loopback(config.host()) => {
+            Err(failed(config, "a token would travel unencrypted over http://", "use an https:// address"))
+        }
+        Transport::Http { .. } => config.credentials.ca_file.as_deref().map_or(Ok(()), |file| {
+            let pem = read(config, file)?;
+            if pem.contains("-----BEGIN CERTIFICATE-----") {
+                return Ok(());
+            }
+            let why = format!("{} holds no certificate in PEM", file.display());
+            Err(failed(config, &why, "give --ca-file a file that does"))
+        }),
+        Transport::Local => Ok(()),
+    }
+}
+
+/// The server's certificate: against the source's own CA file, else as the machine has it. Another
+/// host than the source's or its proxy's is not to be talked to at all.
+fn check_certificate(
+    config: &SourceConfig,
+    certificate: &[u8],
+    host: &str,
+) -> Result<CertificateCheckStatus, GitError> {
+    if !host.eq_ignore_ascii_case(config.host()) {
+        let proxy = proxy::from_environment(config).unwrap_or_default();
+        let proxy = SourceConfig::branch("proxy", &proxy, "main");
+        if host.eq_ignore_ascii_case(proxy.host()) {
+            return Ok(CertificateCheckStatus::CertificatePassthrough);
+        }
+        return Err(GitError::Redirected { url: config.shown_url() });
+    }
+    let Some(file) = &config.credentials.ca_file else {
+        return Ok(CertificateCheckStatus::CertificatePassthrough);
+    };
+    match certificate::verify(certificate, host, read(config, file)?.as_bytes()) {
+        Ok(()) => Ok(CertificateCheckStatus::CertificateOk),
+        Err(why) => Err(failed(
+            config,
+            &format!("its certificate is not one of {}: {why}", file.display()),
+            "put the CA that signed it, and those in between, into the --ca-file",
+        )),
+    }
+}
+
+/// The token, read now.
+fn token(config: &SourceConfig) -> Result<Option<String>, GitError> {
+    let (text, place) = match (&config.credentials.token_file, &config.credentials.token_env) {
+        (Some(file), _) => (read(config, file)?, file.display().to_string()),
+        (None, Some(name)) => match std::env::var(name) {
+            Ok(text) => (text, format!("variable {name}")),
+            Err(_) => {
+                let why = format!("the environment variable {name} of --token-env is not set");
+                return Err(failed(config, &why, "set it for minik8s serve, or give --token-file FILE"));
+            }
+        },
+        (None, None) => return Ok(None),
+    };
+    let token = text.trim();
+    if token.is_empty() || token.contains(|c: char| c.is_control()) {
+        let why = format!("the token in {place} is empty or more than one line");
+        return Err(failed(config, &why, "put the token there, and nothing else"));
+    }
+    Ok(Some(token.to_owned()))
+}
+
+/// The user that the provider wants beside a token, as its documentation has it. GitHub wants one
+/// for tokens of apps; Gitea and Forgejo take any.
+fn default_user(host: &str) -> &'static str {
+    let host = host.to_ascii_lowercase();
+    if host.contains("gitlab") {
+        "oauth2"
+    } else if host.contains("bitbucket") {
+        "x-token-auth"
+    } else {
+        "x-access-token"
+    }
+}
+
+fn credential(
+    config: &SourceConfig,
+    user: Option<&str>,
+    allowed: CredentialType,
+    tries: u32,
+) -> Result<Cred, GitError> {
+    let made = |cred: Result<Cred, git2::Error>| cred.map_err(|_| refused(config));
+    if allowed.contains(CredentialType::USERNAME) {
+        return made(Cred::username(user.unwrap_or("git")));
+    }
+    if allowed.contains(CredentialType::SSH_KEY) {
+        let Some(key) = &config.credentials.ssh_key else {
+            return Err(failed(config, "it wants an ssh key and none is given", "give --ssh-key FILE"));
+        };
+        // Only to say it well: libgit2 reports a missing key file as a failed login.
+        read(config, key)?;
+        if tries > 2 {
+            return Err(refused(config));
+        }
+        return made(Cred::ssh_key(user.unwrap_or("git"), None, key, None));
+    }
+    if allowed.contains(CredentialType::USER_PASS_PLAINTEXT) {
+        let Some(token) = token(config)? else {
+            let help = "give --token-file FILE or --token-env NAME";
+            return Err(failed(config, "it wants a login and none is given", help));
+        };
+        if tries > 1 {
+            return Err(refused(config));
+        }
+        let user = config.credentials.username.as_deref().or(user);
+        return made(Cred::userpass_plaintext(user.unwrap_or_else(|| default_user(config.host())), &token));
+    }
+    Err(refused(config))
+}
+
+fn check_host_key(config: &SourceConfig, key: &[u8]) -> Result<(), GitError> {
+    let Some(file) = &config.credentials.known_hosts else {
+        return Err(failed(config, "no known_hosts file is given", "give --known-hosts FILE"));
+    };
+    let (host, port) = (config.host(), config.ssh_port());
+    let shown = file.display();
+    match look_up(&read(config, file)?, host, port, key) {
+        HostKey::Known => Ok(()),
+        HostKey::Unknown => Err(failed(
+            config,
+            &format!("host {host}:{port} is not in {shown}"),
+            "add its key after comparing it (ssh-keyscan HOST)",
+        )),
+        HostKey::Changed => Err(failed(
+            config,
+            &format!("host {host}:{port} shows another key than {shown} has"),
+            "someone may be in between; put the new key in only if the host's owner confirms it",
+        )),
+        HostKey::OtherType => Err(failed(
+            config,
+            &format!("host {host}:{port} shows a key of a kind that {shown} has none of for it"),
+            "add all its keys after comparing them (ssh-keyscan HOST gives them)",
+        )),
+        HostKey::Revoked => Err(failed(
+            config,
+            &format!("the key of host {host}:{port} is revoked in {shown}"),
+            "ask the host's owner for its new key",
+        )),
+    }
+}
+
+fn read(config: &SourceConfig, file: &Path) -> Result<String, GitError> {
+    let unreadable = |why: String| {
+        failed(
+            config,
+            &format!("{} cannot be read: {why}", file.display()),
+            "check the file and its permissions",
+        )
+    };
+    let size = fs::metadata(file).map_err(|error| unreadable(error.to_string()))?.len();
+    if size > FILE_BYTES_MAX {
+        return Err(unreadable("larger than 1 MiB".into()));
+    }
+    fs::read_to_string(file).map_err(|error| unreadable(error.to_string()))
+}
+
+fn refused(config: &SourceConfig) -> GitError {
+    let help = match config.transport() {
+        Ok(Transport::Ssh) => {
+            "check --ssh-key (without passphrase) and that its public half may read the repository"
+        }
+        _ => {
+            "check the token and that it may read the repository (--token-file, --token-env, --git-username)"
+        }
+    };
+    failed(config, "the login was not accepted", help)
+}
+
+fn failed(config: &SourceConfig, why: &str, help: &str) -> GitError {
+    GitError::AuthenticationFailed { url: config.shown_url(), why: why.to_owned(), help: help.to_owned() }
+}
+
+fn is_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ssh_does_not_go_without_known_hosts() {
+        let config = SourceConfig::branch("main", "git@git.example:a.git", "main");
+        let error = check(&config).unwrap_err().to_string();
+        assert!(error.contains("known_hosts") && error.contains("--known-hosts"), "{error}");
+    }
+
+    #[test]
+    fn a_token_does_not_travel_in_the_clear() {
+        let mut config = SourceConfig::branch("main", "http://git.example/a.git", "main");
+        assert!(check(&config).is_ok());
+        config.credentials.token_file = Some("/token".into());
+        assert!(check(&config).is_err());
+        config.url = "http://127.0.0.1:3000/a.git".into();
+        assert!(check(&config).is_ok());
+    }
+
+    #[test]
+    fn a_token_file_is_read_at_each_use_and_never_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        let mut config = SourceConfig::branch("main", "https://git.example/a.git", "main");
+        config.credentials.token_file = Some(file.clone());
+        let ask = |tries| credential(&config, None, CredentialType::USER_PASS_PLAINTEXT, tries);
+        assert!(ask(1).err().unwrap().to_string().contains("token"));
+        fs::write(&file, "s3cr3t\n").unwrap();
+        assert!(ask(1).is_ok());
+        let again = ask(2).err().unwrap().to_string();
+        assert!(!again.contains("s3cr3t") && again.contains("--token-file"), "{again}");
+    }
+}

@@ -1,0 +1,8 @@
+//! How a remote is reached: its address through a proxy, its certificate or host key, its credentials.
+
+pub(super) mod authorities;
+mod certificate;
+pub(super) mod credentials;
+mod known_hosts;
+pub(super) mod proxy;
+pub(super) mod remote;

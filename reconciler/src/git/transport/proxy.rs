@@ -1,0 +1,118 @@
+//! Which proxy a source goes through: the one it names, else what the environment says.
+//!
+//! The variables are curl's: `https_proxy`, `http_proxy` (small letters only: a CGI server puts a
+//! request's header into the other), `all_proxy`, and `no_proxy` with its hosts, suffixes, ports and
+//! networks. Worked out here and not by libgit2, so that a look and a fetch go the same way.
+
+use std::net::IpAddr;
+
+use crate::git::config::{SourceConfig, Transport};
+
+/// The value of `proxy` that means none.
+const NONE: &str = "none";
+
+/// The address of the proxy for `config`, with its login if it has one.
+pub(in crate::git) fn proxy_of(
+    config: &SourceConfig,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Option<String> {
+    let Ok(Transport::Http { encrypted }) = config.transport() else { return None };
+    let found = match config.credentials.proxy.as_deref() {
+        Some(NONE) => return None,
+        Some(named) => named.to_owned(),
+        None => {
+            let names: &[&str] = if encrypted {
+                &["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]
+            } else {
+                &["http_proxy", "all_proxy", "ALL_PROXY"]
+            };
+            let set = names.iter().find_map(|name| variable(name).filter(|value| !value.is_empty()))?;
+            let except = ["no_proxy", "NO_PROXY"].iter().find_map(|name| variable(name));
+            let port = config.http_port();
+            if except.is_some_and(|list| list.split([',', ' ']).any(|one| excepts(one, config.host(), port)))
+            {
+                return None;
+            }
+            set
+        }
+    };
+    Some(if found.contains("://") { found } else { format!("http://{found}") })
+}
+
+/// The proxy as the environment of this process has it.
+pub(in crate::git) fn from_environment(config: &SourceConfig) -> Option<String> {
+    proxy_of(config, |name| std::env::var(name).ok())
+}
+
+/// Whether an entry of `no_proxy` stands for the host.
+fn excepts(entry: &str, host: &str, port: u16) -> bool {
+    let entry = entry.trim().to_ascii_lowercase();
+    let host = host.to_ascii_lowercase();
+    if entry.is_empty() {
+        return false;
+    }
+    if entry == "*" {
+        return true;
+    }
+    if let Ok(address) = host.parse::<IpAddr>() {
+        if let Ok(network) = entry.parse::<ipnet::IpNet>() {
+            return network.contains(&address);
+        }
+        if let Ok(one) = entry.trim_matches(['[', ']']).parse::<IpAddr>() {
+            return one == address;
+        }
+    }
+    let (name, only_port) = match entry.rsplit_once(':') {
+        Some((name, digits)) if !name.contains(':') => (name.to_owned(), digits.parse::<u16>().ok()),
+        _ => (entry, None),
+    };
+    let name = name.trim_start_matches('.');
+    let same = host == name || host.strip_suffix(name).is_some_and(|rest| rest.ends_with('.'));
+    same && only_port.is_none_or(|only| only == port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proxy(url: &str, named: Option<&str>, variables: &[(&str, &str)]) -> Option<String> {
+        let mut config = SourceConfig::branch("main", url, "main");
+        config.credentials.proxy = named.map(str::to_owned);
+        proxy_of(&config, |name| {
+            variables.iter().find(|(variable, _)| *variable == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn the_scheme_of_the_repository_chooses_the_variable() {
+        let both = [("http_proxy", "http://plain:1"), ("https_proxy", "http://crypt:2")];
+        assert_eq!(proxy("https://h/x", None, &both).as_deref(), Some("http://crypt:2"));
+        assert_eq!(proxy("http://h/x", None, &both).as_deref(), Some("http://plain:1"));
+        assert_eq!(proxy("git@h:x", None, &both), None);
+        assert_eq!(proxy("http://h/x", None, &[("HTTP_PROXY", "http://forged:1")]), None);
+        assert_eq!(proxy("https://h/x", None, &[("ALL_PROXY", "p:3")]).as_deref(), Some("http://p:3"));
+        assert_eq!(proxy("https://h/x", Some("http://own:4"), &both).as_deref(), Some("http://own:4"));
+        assert_eq!(proxy("https://h/x", Some("none"), &both), None);
+        assert_eq!(proxy("https://h/x", None, &[("https_proxy", "")]), None);
+    }
+
+    #[test]
+    fn exceptions_are_hosts_suffixes_ports_and_networks() {
+        for (list, url, direct) in [
+            ("*", "https://git.example/x", true),
+            ("git.example", "https://git.example/x", true),
+            ("example", "https://git.example/x", true),
+            (".example", "https://git.example/x", true),
+            ("ample", "https://git.example/x", false),
+            ("a, git.example:443 ,b", "https://git.example/x", true),
+            ("git.example:8443", "https://git.example/x", false),
+            ("10.0.0.0/8", "https://10.1.2.3/x", true),
+            ("10.0.0.0/8", "https://11.1.2.3/x", false),
+            ("::1", "https://[::1]:8443/x", true),
+            ("", "https://git.example/x", false),
+        ] {
+            let variables = [("https_proxy", "http://p:1"), ("no_proxy", list)];
+            assert_eq!(proxy(url, None, &variables).is_none(), direct, "{list} {url}");
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! The bounded front of a mirror: every call ends in time, whatever the remote does.
+//!
+//! libgit2 blocks, and its own time limits are process-wide and can't be set without `unsafe`. So
+//! each call to the remote runs on a thread of its own; when it is silent for too long the thread
+//! is left behind and the call fails. Threads left behind are counted; when there are many the
+//! remote is asked seldom, but it is asked: it may be well again, and nobody else would notice.
+//!
+//! Few calls of the process are begun at once: a handshake takes the processor, and a Git server
+//! turns away who knocks too often (`MaxStartups` of sshd). Waiting for a turn is not silence.
+
+use std::convert::Infallible;
+use std::panic;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use std::time::Duration;
+
+use git2::Oid;
+use schema::control::lock;
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
+use tokio::time::Instant;
+
+use crate::git::{GitError, Mirror, SourceConfig};
+
+/// An answer to ls-remote is a few round trips.
+const LS_REMOTE_DEADLINE: Duration = Duration::from_secs(20);
+/// A fetch may take long, but not without a sign of life: a server that counts objects says so.
+const FETCH_SILENCE: Duration = Duration::from_secs(120);
+/// Threads that wait for a remote that went silent, after which it is asked seldom. They end when
+/// the connection does, which may be never.
+const LEFT_BEHIND_MAX: usize = 16;
+/// With so many, time between two tries; twice, three times as long with each more.
+const TRY_AGAIN: Duration = Duration::from_secs(600);
+/// Longest time between two tries: a remote that is well again is found within this.
+const TRY_AGAIN_MAX: Duration = Duration::from_secs(3_600);
+/// Calls of the process that are begun at once.
+const AT_ONCE_MAX: usize = 8;
+/// Of these more to remotes that were silent before: they take nobody else's turn.
+const SILENT_AT_ONCE_MAX: usize = 2;
+/// A turn is over after so long even if the call goes on: a large fetch, or a silent remote.
+const TURN_MAX: Duration = Duration::from_secs(20);
+/// Who finds no room queues up after a random part of this, so that sources do not march in step.
+const JITTER: Duration = Duration::from_millis(200);
+
+/// The turns of the whole process.
+static TURNS: LazyLock<Arc<Turns>> = LazyLock::new(Arc::default);
+
+/// A source's remote and mirror, for callers that must not block.
+#[derive(Debug, Clone)]
+pub struct Remote {
+    mirror: Mirror,
+    left_behind: Arc<AtomicUsize>,
+    /// When a call was begun last.
+    begun: Arc<Mutex<Option<Instant>>>,
+    turns: Arc<Turns>,
+}
+
+impl Remote {
+    /// The remote of `config`, mirrored below `state_dir`. Touches nothing.
+    pub fn new(config: Arc<SourceConfig>, state_dir: &Path) -> Self {
+        let mirror = Mirror::new(config, state_dir);
+        Self { mirror, left_behind: Arc::default(), begun: Arc::default(), turns: Arc::clone(&TURNS) }
+    }
+
+    /// The mirror, for reading.
+    pub fn mirror(&self) -> &Mirror {
+        &self.mirror
+    }
+
+    /// See [`Mirror::ls_remote`].
+    pub async fn ls_remote(&self) -> Result<Oid, GitError> {
+        self.bounded("ls-remote", LS_REMOTE_DEADLINE, |mirror, _| mirror.ls_remote()).await
+    }
+
+    /// See [`Mirror::fetch`].
+    pub async fn fetch(&self) -> Result<Oid, GitError> {
+        self.bounded("fetch", FETCH_SILENCE, Mirror::fetch).await
+    }
+
+    /// See [`Mirror::rebuild`].
+    pub async fn rebuild(&self) -> Result<Oid, GitError> {
+        self.bounded("fetch", FETCH_SILENCE, Mirror::rebuild).await
+    }
+
+    async fn bounded(
+        &self,
+        act: &'static str,
+        silence: Duration,
+        call: impl FnOnce(&Mirror, &Arc<Transfer>) -> Result<Oid, GitError> + Send + 'static,
+    ) -> Result<Oid, GitError> {
+        let left_behind = self.left_behind.load(Ordering::Relaxed);
+        if self.rests(left_behind) {
+            return Err(self.timeout(act, silence));
+        }
+        let turn = self.turns.take(left_behind > 0).await;
+        *self.begun() = Some(Instant::now());
+        let turn_over = async move {
+            tokio::time::sleep(TURN_MAX).await;
+            drop(turn);
+            std::future::pending::<Infallible>().await
+        };
+        tokio::select! {
+            // Cancel-safe: the turn ends with it.
+            never = turn_over => match never {},
+            // Cancel-safe: the thread is left behind, and counted.
+            outcome = self.on_a_thread(act, silence, call) => outcome,
+        }
+    }
+
+    /// It left so many threads behind that it is not asked now.
+    fn rests(&self, left_behind: usize) -> bool {
+        let Some(over) = left_behind.checked_sub(LEFT_BEHIND_MAX) else { return false };
+        let over = u32::try_from(over).unwrap_or(u32::MAX);
+        let rest = TRY_AGAIN.saturating_mul(over.saturating_add(1)).min(TRY_AGAIN_MAX);
+        self.begun().is_some_and(|begun| begun.elapsed() < rest)
+    }
+
+    fn begun(&self) -> MutexGuard<'_, Option<Instant>> {
+        // Nothing panics while it is held; if something did, a moment is still a moment.
+        lock(&self.begun)
+    }
+
+    async fn on_a_thread(
+        &self,
+        act: &'static str,
+        silence: Duration,
+        call: impl FnOnce(&Mirror, &Arc<Transfer>) -> Result<Oid, GitError> + Send + 'static,
+    ) -> Result<Oid, GitError> {
+        let (answer, mut answered) = oneshot::channel();
+        let transfer = Arc::new(Transfer::default());
+        let guard = CountedThread::new(&self.left_behind);
+        let (mirror, transferring) = (self.mirror.clone(), Arc::clone(&transfer));
+        let started = std::thread::Builder::new().name(format!("git-{act}")).spawn(move || {
+            let outcome = panic::catch_unwind(panic::AssertUnwindSafe(|| call(&mirror, &transferring)));
+            drop(guard);
+            // The receiver is gone when the deadline has passed: nobody wants the answer.
+            let _ = answer.send(outcome);
+        });
+        let url = self.mirror.config().shown_url();
+        let unreachable = |why: &str| GitError::RemoteUnreachable { url: url.clone(), why: why.to_owned() };
+        started.map_err(|error| unreachable(&format!("no thread for it: {error}")))?;
+        loop {
+            let signs = transfer.signs.load(Ordering::Relaxed);
+            match tokio::time::timeout(silence, &mut answered).await {
+                Ok(Ok(Ok(outcome))) => return outcome,
+                Ok(_) => return Err(unreachable("the Git library panicked")),
+                Err(_) if transfer.signs.load(Ordering::Relaxed) > signs => {}
+                Err(_) => {
+                    transfer.cancelled.store(true, Ordering::Relaxed);
+                    return Err(self.timeout(act, silence));
+                }
+            }
+        }
+    }
+
+    fn timeout(&self, act: &'static str, after: Duration) -> GitError {
+        GitError::RemoteTimeout { url: self.mirror.config().shown_url(), act, after }
+    }
+}
+
+/// Who may begin a call.
+#[derive(Debug)]
+struct Turns {
+    well: Semaphore,
+    silent: Semaphore,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self { well: Semaphore::new(AT_ONCE_MAX), silent: Semaphore::new(SILENT_AT_ONCE_MAX) }
+    }
+}
+
+impl Turns {
+    /// Waits for a turn, in the order of asking. None would mean that the turns were closed, which
+    /// nobody does.
+    async fn take(&self, was_silent: bool) -> Option<SemaphorePermit<'_>> {
+        let room = if was_silent { &self.silent } else { &self.well };
+        if let Ok(turn) = room.try_acquire() {
+            return Some(turn);
+        }
+        tokio::time::sleep(JITTER.mul_f64(rand::random())).await;
+        room.acquire().await.ok()
+    }
+}
+
+/// A transfer under way: how it shows that it lives, and how it is told to end.
+#[derive(Debug, Default)]
+pub struct Transfer {
+    /// Counts packets and messages of the server.
+    pub(in crate::git) signs: AtomicUsize,
+    /// Nobody waits for it any more.
+    pub(in crate::git) cancelled: AtomicBool,
+}
+
+impl Transfer {
+    /// Counts a sign of life; `false`: the transfer is to end.
+    pub(in crate::git) fn lives(&self) -> bool {
+        self.signs.fetch_add(1, Ordering::Relaxed);
+        !self.cancelled.load(Ordering::Relaxed)
+    }
+}
+
+/// Counts a thread for as long as it runs.
+struct CountedThread(Arc<AtomicUsize>);
+
+impl CountedThread {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(count))
+    }
+}
+
+impl Drop for CountedThread {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn remote() -> Remote {
+        Remote::new(Arc::new(SourceConfig::branch("main", "/nowhere", "main")), Path::new("/nowhere"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_remote_ends_in_a_timeout_and_after_many_it_is_asked_seldom_but_for_ever() {
+        let remote = remote();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let released = Arc::new(Mutex::new(released));
+        let silent = || {
+            let released = Arc::clone(&released);
+            remote.bounded("fetch", Duration::from_secs(1), move |_, _| {
+                let _ = released.lock().unwrap().recv();
+                Ok(Oid::ZERO_SHA1)
+            })
+        };
+        for _ in 0..LEFT_BEHIND_MAX {
+            assert!(matches!(silent().await, Err(GitError::RemoteTimeout { .. })));
+        }
+        let left_behind = || remote.left_behind.load(Ordering::Relaxed);
+        for (rest, tries) in [(0, 0), (600, 1), (600, 0), (600, 1), (1_800, 1), (86_400, 1), (3_600, 1)] {
+            tokio::time::advance(Duration::from_secs(rest)).await;
+            let before = left_behind();
+            for _ in 0..3 {
+                assert!(matches!(silent().await, Err(GitError::RemoteTimeout { .. })));
+            }
+            assert_eq!(left_behind() - before, tries, "after another {rest} s");
+        }
+        // One that is well again is found, whatever is left behind.
+        tokio::time::advance(TRY_AGAIN_MAX).await;
+        tokio::time::resume();
+        assert!(remote.bounded("fetch", Duration::from_secs(60), |_, _| Ok(Oid::ZERO_SHA1)).await.is_ok());
+        drop(release);
+        while left_behind() > 0 {
+            std::thread::yield_now();
+        }
+        assert!(remote.bounded("fetch", Duration::from_secs(60), |_, _| Ok(Oid::ZERO_SHA1)).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn many_sources_that_start_at_once_take_turns() {
+        let turns = Arc::<Turns>::default();
+        let [under_way, most] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+        let ask = || {
+            let remote = Remote { turns: Arc::clone(&turns), ..remote() };
+            let (under_way, most) = (Arc::clone(&under_way), Arc::clone(&most));
+            async move {
+                let look = move |_: &Mirror, _: &Arc<Transfer>| {
+                    most.fetch_max(under_way.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    std::thread::sleep(Duration::from_millis(20));
+                    under_way.fetch_sub(1, Ordering::SeqCst);
+                    Ok(Oid::ZERO_SHA1)
+                };
+                remote.bounded("ls-remote", Duration::from_secs(60), look).await
+            }
+        };
+        let asked = futures::future::join_all((0..57).map(|_| ask())).await;
+        assert!(asked.iter().all(Result::is_ok));
+        let most = most.load(Ordering::SeqCst);
+        assert!((2..=AT_ONCE_MAX).contains(&most), "{most} at once");
+    }
+
+    #[tokio::test]
+    async fn silent_remotes_give_their_turn_back_and_waiting_for_one_is_not_silence() {
+        let turns = Arc::<Turns>::default();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let released = Arc::new(Mutex::new(released));
+        let (silence, less) = (Duration::from_millis(1_500), Duration::from_millis(1_300));
+        let silent = (0..AT_ONCE_MAX).map(|_| {
+            let remote = Remote { turns: Arc::clone(&turns), ..remote() };
+            let released = Arc::clone(&released);
+            async move {
+                let hang = move |_: &Mirror, _: &Arc<Transfer>| {
+                    let _ = released.lock().unwrap().recv();
+                    Ok(Oid::ZERO_SHA1)
+                };
+                let first = remote.bounded("ls-remote", silence, hang).await;
+                assert!(matches!(first, Err(GitError::RemoteTimeout { .. })));
+                remote
+            }
+        });
+        let well = Remote { turns: Arc::clone(&turns), ..remote() };
+        let after = async { well.bounded("ls-remote", less, |_, _| Ok(Oid::ZERO_SHA1)).await };
+        let (silent, answer) = tokio::join!(futures::future::join_all(silent), after);
+        answer.unwrap();
+        // From now on they are asked beside the others, who find all turns free.
+        let asked =
+            silent.iter().map(|remote| remote.turns.take(remote.left_behind.load(Ordering::Relaxed) > 0));
+        let mut asked: Vec<_> = asked.map(Box::pin).collect();
+        let mut taken = Vec::new();
+        for take in &mut asked {
+            taken.push(futures::poll!(take));
+        }
+        assert!(taken.iter().any(|turn| turn.is_ready()), "they are asked, too");
+        assert_eq!(turns.well.available_permits(), AT_ONCE_MAX);
+        drop(release);
+    }
+
+    #[tokio::test]
+    async fn a_long_transfer_goes_on_as_long_as_it_shows_signs_of_life() {
+        let (remote, silence, parts) = (remote(), Duration::from_millis(500), 12);
+        let slow = remote.bounded("fetch", silence, move |_, transfer| {
+            for _ in 0..parts {
+                std::thread::sleep(silence / 10);
+                assert!(transfer.lives());
+            }
+            Ok(Oid::ZERO_SHA1)
+        });
+        assert!(slow.await.is_ok());
+    }
+}

@@ -1,0 +1,129 @@
+//! Writes a source's status, its revisions and its events.
+//!
+//! Status and revision go in one transaction: a commit is applied with its revision or not at all.
+
+use schema::codec;
+use schema::keys::Key;
+use schema::records::{EventType, Revision, SourceStatus, Waiting};
+use schema::snapshot::Snapshot;
+use schema::store::election::Fence;
+use schema::store::events::{EventDraft, EventRecorder};
+use schema::store::{Guard, Op, SharedStore, StoreError};
+
+use super::history;
+use crate::gitops::{apply, bounds, status};
+
+/// Old revisions removed along with one new one.
+const EXPIRED_PER_RUN_MAX: usize = 50;
+
+/// Why a status was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// It does not fit under its key.
+    #[error("the status of the source cannot be written: {0}")]
+    Encode(#[from] codec::CodecError),
+    /// The store did not do it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The status is another than the one that was seen.
+    #[error("the status of the source changed meanwhile")]
+    Changed,
+    /// Another reconciler leads.
+    #[error("another reconciler leads now")]
+    FenceLost,
+}
+
+/// What a write of status replaces, and by what right.
+pub(in crate::gitops) struct Place<'a> {
+    pub(in crate::gitops) store: &'a SharedStore,
+    pub(in crate::gitops) fence: Fence,
+    pub(in crate::gitops) snapshot: &'a Snapshot,
+    /// Revision of the status that is there; none if there is none.
+    pub(in crate::gitops) before: Option<i64>,
+}
+
+impl Place<'_> {
+    /// Writes status and revision; returns the store's revision.
+    pub(in crate::gitops) async fn write(
+        &self,
+        status: &SourceStatus,
+        revision: Option<&Revision>,
+    ) -> Result<i64, RecordError> {
+        let name = &status.name;
+        let key = Key::Source(name.clone()).to_string();
+        let mut guards = vec![self.guard(&key).await?];
+        let mut ops = vec![Op::put(&key, codec::encode(status)?)];
+        if let Some(revision) = revision {
+            let key = Key::Revision(name.clone(), revision.sequence).to_string();
+            guards.push(Guard::Absent(key.clone()));
+            ops.push(Op::put(key, codec::encode(&bounds::revision(revision.clone()))?));
+            for (sequence, at) in history::expired(&self.snapshot.revisions, name, EXPIRED_PER_RUN_MAX) {
+                let key = Key::Revision(name.clone(), sequence).to_string();
+                guards.push(Guard::ModRevision(key.clone(), at));
+                ops.push(Op::delete(key));
+            }
+        }
+        match apply::guarded(self.store, self.fence, guards, ops).await? {
+            Some(at) => Ok(at),
+            None if apply::fence_holds(self.store, self.fence).await? => Err(RecordError::Changed),
+            None => Err(RecordError::FenceLost),
+        }
+    }
+
+    async fn guard(&self, key: &str) -> Result<Guard, StoreError> {
+        match self.before {
+            Some(revision) => Ok(Guard::ModRevision(key.to_owned(), revision)),
+            None if self.snapshot.malformed.contains_key(key) => {
+                apply::guard_of_present(self.store, key).await
+            }
+            None => Ok(Guard::Absent(key.to_owned())),
+        }
+    }
+}
+
+/// Tells which objects were written although what they depend on is not healthy.
+pub(in crate::gitops) fn tell_overdue(events: &EventRecorder, source: &str, overdue: &[Waiting]) {
+    for Waiting { object, on, why, .. } in overdue {
+        events.record(EventDraft {
+            kind: EventType::Warning,
+            object_kind: "Source".to_owned(),
+            namespace: String::new(),
+            name: source.to_owned(),
+            reason: "WaitOver".to_owned(),
+            message: format!(
+                "{object} waits no longer for {on}, which did not become healthy in time: {why}"
+            ),
+        });
+    }
+}
+
+/// Tells that content of a commit is not on this reconciler's disk.
+pub(in crate::gitops) fn tell_unkept(events: &EventRecorder, source: &str, why: &str) {
+    events.record(EventDraft {
+        kind: EventType::Warning,
+        object_kind: "Source".to_owned(),
+        namespace: String::new(),
+        name: source.to_owned(),
+        reason: "ContentNotKept".to_owned(),
+        message: format!("{why}; agents get it only if it can be made when they ask: make room on that disk"),
+    });
+}
+
+/// Tells what is new between two statuses.
+pub(in crate::gitops) fn tell(
+    events: &EventRecorder,
+    before: Option<&SourceStatus>,
+    after: &SourceStatus,
+    revision: Option<&Revision>,
+) {
+    for news in status::news(before, after, revision) {
+        events.record(EventDraft {
+            kind: if news.warning { EventType::Warning } else { EventType::Normal },
+            object_kind: "Source".to_owned(),
+            namespace: String::new(),
+            name: after.name.clone(),
+            reason: news.reason.to_owned(),
+            message: news.message,
+        });
+    }
+}

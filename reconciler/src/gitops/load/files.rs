@@ -1,0 +1,278 @@
+//! From the files and secrets that manifests name to what stands for their content. Blocking.
+//!
+//! Reads a commit (or, for `minik8s validate`, the disk), decides nothing: what is missing or can't be
+//! mounted becomes a violation of the document that names it, and so keeps that file from being applied.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::Path;
+use std::sync::Arc;
+
+use git2::{Oid, Repository};
+use schema::files::{
+    BlobKind, BlobRef, Files, LIMITS, Wanted, Wish, is_ciphertext, is_lfs_pointer, secret_paths,
+};
+use schema::object::Object;
+use schema::violation::{Violation, rules};
+
+use crate::blobs::BlobStore;
+use crate::git::content::{self, ContentError, Found};
+use crate::gitops::load::Manifests;
+use schema::manifest::{Document, ManifestFile};
+
+/// What the last commit's paths came to: what did not change is not hashed again. Holds no more than
+/// the commit names.
+pub(in crate::gitops) type HashedContent = BTreeMap<(Found, String, bool), BlobRef>;
+
+/// Where files are looked for.
+pub(in crate::gitops) trait Lookup {
+    /// What stands for the content of `path`, if it is asked for; an error that is not the commit's
+    /// ends all.
+    fn look(&mut self, path: &str, is_secret: bool) -> Result<Option<BlobRef>, ContentError>;
+}
+
+/// A commit.
+pub(in crate::gitops) struct InCommit<'a> {
+    pub(in crate::gitops) repository: &'a Repository,
+    pub(in crate::gitops) commit: Oid,
+    /// None: content is only hashed.
+    pub(in crate::gitops) store: Option<&'a BlobStore>,
+    /// Of the last commit.
+    pub(in crate::gitops) before: &'a HashedContent,
+    /// Of this one.
+    pub(in crate::gitops) now: HashedContent,
+    /// Why some of it could not be kept, the first reason.
+    pub(in crate::gitops) unkept: Option<String>,
+}
+
+impl Lookup for InCommit<'_> {
+    fn look(&mut self, path: &str, is_secret: bool) -> Result<Option<BlobRef>, ContentError> {
+        let found = content::find(self.repository, self.commit, path)?;
+        let key = (found, path.to_owned(), is_secret);
+        let known = self.before.get(&key).filter(|blob| self.store.is_none_or(|store| store.has(blob)));
+        let blob = match (known, self.store) {
+            (Some(known), _) => known.clone(),
+            (None, Some(store)) => match store.make(self.repository, found, path, is_secret) {
+                // A full disk must not keep everything else of the commit from being applied. It is
+                // made when an agent asks.
+                Err(error @ ContentError::Write { .. }) => {
+                    self.unkept.get_or_insert_with(|| error.to_string());
+                    self.hashed(found, path, is_secret)?
+                }
+                made => made?,
+            },
+            (None, None) => self.hashed(found, path, is_secret)?,
+        };
+        self.now.insert(key, blob.clone());
+        Ok(Some(blob))
+    }
+}
+
+impl InCommit<'_> {
+    fn hashed(&self, found: Found, path: &str, is_secret: bool) -> Result<BlobRef, ContentError> {
+        let (made, kind) = content::archive(self.repository, found, path, is_secret, io::sink())?;
+        Ok(BlobRef { digest: made.digest, size: made.size, kind })
+    }
+}
+
+/// A folder of the disk, as a commit of it would be; nothing is hashed.
+pub(in crate::gitops) struct OnDisk<'a, K: Fn(&str) -> bool> {
+    pub(in crate::gitops) root: &'a Path,
+    /// Git keeps it out of commits.
+    pub(in crate::gitops) is_kept_out: K,
+}
+
+impl<K: Fn(&str) -> bool> Lookup for OnDisk<'_, K> {
+    fn look(&mut self, path: &str, is_secret: bool) -> Result<Option<BlobRef>, ContentError> {
+        let absent = || ContentError::Absent(path.to_owned());
+        if path.contains('\0') || path.split('/').any(|part| part == "..") {
+            return Err(absent());
+        }
+        let mut at = self.root.to_owned();
+        let unread = |source| ContentError::Unreadable { path: path.to_owned(), source };
+        for part in path.split('/').filter(|part| *part != ".") {
+            at.push(part);
+            let kind = fs::symlink_metadata(&at).map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => absent(),
+                _ => unread(error),
+            })?;
+            let kind = kind.file_type();
+            // What lies behind a link is not in the commit, so the path is not there.
+            if kind.is_symlink() {
+                let is_last = at == self.root.join(path);
+                return Err(if is_last { ContentError::IsLink(path.to_owned()) } else { absent() });
+            }
+        }
+        if (self.is_kept_out)(path) {
+            return Err(absent());
+        }
+        if at.is_dir() {
+            return if is_secret { Err(ContentError::NoFile(path.to_owned())) } else { Ok(None) };
+        }
+        // No commit holds a pipe or device, and opening one may never end.
+        if !at.is_file() {
+            return Err(absent());
+        }
+        let mut beginning = Vec::new();
+        fs::File::open(&at).map_err(unread)?.take(1024).read_to_end(&mut beginning).map_err(unread)?;
+        let size = fs::metadata(&at).map_err(unread)?.len();
+        if is_secret && !is_ciphertext(&beginning) {
+            return Err(ContentError::Plain(path.to_owned()));
+        }
+        if size == beginning.len() as u64 && is_lfs_pointer(&beginning) {
+            return Err(ContentError::Lfs(path.to_owned()));
+        }
+        if size > LIMITS.bytes {
+            let why = format!("it holds more than {} MiB", LIMITS.bytes / 1024 / 1024);
+            return Err(ContentError::TooMuch { path: path.to_owned(), why });
+        }
+        Ok(None)
+    }
+}
+
+/// Why a wish can't be granted.
+#[derive(Clone)]
+struct Refusal {
+    message: String,
+    help: String,
+}
+
+/// Outcome of one wish: path and content, or why there is none.
+type Granted = Result<Option<(String, BlobRef)>, Refusal>;
+
+/// Where the folder of secrets may be, beside the root of the repository.
+#[derive(Clone, Copy)]
+pub(in crate::gitops) enum SourceFolder<'a> {
+    /// In the source's folder.
+    Is(&'a str),
+    /// Nobody says which folder is the source's: it is one of those around a manifest.
+    AroundManifest,
+}
+
+impl SourceFolder<'_> {
+    /// The folders in which a manifest's secrets may be.
+    fn of(self, manifest: &str) -> Vec<String> {
+        match self {
+            SourceFolder::Is(folder) => vec![folder.to_owned()],
+            SourceFolder::AroundManifest => {
+                let around = Path::new(manifest).ancestors().skip(1);
+                around.map(|folder| folder.to_string_lossy().into_owned()).collect()
+            }
+        }
+    }
+}
+
+/// The same manifests with the content of what they name. Fails only for what is not the commit's
+/// fault.
+pub(in crate::gitops) fn resolve(
+    manifests: &Manifests,
+    folder: SourceFolder<'_>,
+    lookup: &mut impl Lookup,
+) -> Result<Manifests, ContentError> {
+    let mut resolved = manifests.clone();
+    let mut known: BTreeMap<(Vec<String>, String, Wanted), Granted> = BTreeMap::new();
+    for (name, file) in manifests {
+        let wished = || file.documents.iter().map(|draft| draft.object.resource.files());
+        // Nearly all: an empty list costs nothing.
+        if wished().all(|wishes| wishes.is_empty()) {
+            continue;
+        }
+        let wanted: Vec<Vec<Wish>> = wished().collect();
+        let mut file = ManifestFile::clone(file);
+        let folders = folder.of(name);
+        for (draft, wanted) in file.documents.iter_mut().zip(wanted) {
+            let mut files = Files::new();
+            let mut told = BTreeSet::new();
+            for wish in wanted {
+                let key = (folders.clone(), draft.reference.namespace.clone(), wish.wanted.clone());
+                let granted = match known.get(&key) {
+                    Some(granted) => granted.clone(),
+                    None => grant(&key, lookup)?,
+                };
+                match &granted {
+                    Ok(None) => {}
+                    Ok(Some((path, blob))) => add(&mut files, path, blob),
+                    Err(refusal) => {
+                        if told.insert(wish.wanted.clone()) {
+                            file.violations.push(violation(name, draft, &wish, refusal));
+                        }
+                    }
+                }
+                known.insert(key, granted);
+            }
+            if !files.is_empty() {
+                draft.hash = Object::hash_of(&draft.object.resource, &files);
+                draft.files = files;
+            }
+        }
+        resolved.insert(Arc::clone(name), Arc::new(file));
+    }
+    Ok(resolved)
+}
+
+/// A file that is a secret and mounted as it is, too, is a secret: its content is the same.
+fn add(files: &mut Files, path: &str, blob: &BlobRef) {
+    let known = files.entry(path.to_owned()).or_insert_with(|| blob.clone());
+    if blob.kind == BlobKind::Secret {
+        known.kind = BlobKind::Secret;
+    }
+}
+
+fn grant(
+    (folders, namespace, wanted): &(Vec<String>, String, Wanted),
+    lookup: &mut impl Lookup,
+) -> Result<Granted, ContentError> {
+    let (paths, is_secret) = match wanted {
+        Wanted::Path(path) => (vec![path.clone()], false),
+        Wanted::Secret(name) => {
+            (folders.iter().flat_map(|folder| secret_paths(folder, namespace, name)).collect(), true)
+        }
+    };
+    for path in &paths {
+        match lookup.look(path, is_secret) {
+            Ok(found) => return Ok(Ok(found.map(|blob| (path.clone(), blob)))),
+            Err(ContentError::Absent(_)) => {}
+            Err(error) if error.is_ours() => return Err(error),
+            Err(error) => {
+                return Ok(Err(Refusal { message: error.to_string(), help: error.help().to_owned() }));
+            }
+        }
+    }
+    Ok(Err(match wanted {
+        Wanted::Path(path) => {
+            let error = ContentError::Absent(path.clone());
+            Refusal { message: error.to_string(), help: error.help().to_owned() }
+        }
+        Wanted::Secret(name) => Refusal {
+            message: format!("there is no encrypted file of secret {name} in the repository"),
+            help: format!(
+                "commit it as {}, encrypted with `age -r RECIPIENT`",
+                places(folders, namespace, name)
+            ),
+        },
+    }))
+}
+
+/// Where a secret that is not there may be put, for people.
+fn places(folders: &[String], namespace: &str, name: &str) -> String {
+    match folders {
+        [folder] => secret_paths(folder, namespace, name).join(", or as "),
+        _ => format!(
+            "{}, here or below the source's --path",
+            secret_paths("", namespace, name).join(", or as ")
+        ),
+    }
+}
+
+fn violation(file: &str, draft: &Document, wish: &Wish, refusal: &Refusal) -> Violation {
+    let rule = match wish.wanted {
+        Wanted::Path(_) => &rules::REPO_FILE,
+        Wanted::Secret(_) => &rules::SECRET_FILE,
+    };
+    let message = format!("{}: {}", crate::gitops::diff::dotted(&wish.at), refusal.message);
+    let mut violation =
+        Violation::of(rule, file, draft.place(&wish.at), message).with_help(refusal.help.clone());
+    violation.object = Some(draft.reference.to_string());
+    violation
+}

@@ -1,0 +1,270 @@
+//! Files of a commit to parsed documents; a file whose blob did not change is not parsed again.
+//!
+//! Reads blobs, decides nothing: what is wrong in a file rides along as its violations.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use git2::{Oid, Repository};
+use imbl::OrdMap;
+use imbl::ordmap::DiffItem;
+use schema::manifest::{Layout, ManifestFile, load_file, load_file_with_layout};
+use schema::violation::{Violation, rules};
+
+pub mod files;
+pub mod folder;
+pub mod spread;
+pub mod truncated;
+
+use crate::git::{self, ReadError};
+use spread::spread;
+
+/// Files are parsed as soon as so much of them is in memory: 10,000 pods are half of it, and a
+/// repository may hold gigabytes of JSON that is no manifest.
+const BATCH_MIN_BYTES: usize = 16 * 1024 * 1024;
+
+/// How much of a commit is kept in memory.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    /// Documents of all files.
+    documents: usize,
+    /// What is wrong or noteworthy in all files.
+    violations: usize,
+}
+
+const LIMITS: Limits = Limits { documents: 100_000, violations: 250_000 };
+
+/// Parsed files by path. Clones share what did not change.
+pub type Manifests = OrdMap<Arc<str>, Arc<ManifestFile>>;
+
+/// Adds what a commit's listing passed over as files that say nothing: an object whose file became a
+/// link, or whose folder a submodule, is not known to be gone. `before` are the notes that `manifests`
+/// already has.
+pub fn with_passed_over(mut manifests: Manifests, before: &[Violation], now: &[Violation]) -> Manifests {
+    let still: BTreeSet<&Violation> = now.iter().collect();
+    for note in before.iter().filter(|note| !still.contains(note)) {
+        if manifests.get(&*note.file).is_some_and(|file| file.violations == [(*note).clone()]) {
+            manifests.remove(&*note.file);
+        }
+    }
+    for note in now {
+        if !manifests.contains_key(&*note.file) {
+            let file = ManifestFile { violations: vec![note.clone()], ..ManifestFile::default() };
+            manifests.insert(Arc::from(&*note.file), Arc::new(file));
+        }
+    }
+    manifests
+}
+
+/// Blob ids by path.
+type Blobs = OrdMap<Arc<str>, Oid>;
+
+/// Brings `parsed`, which belongs to `before`, up to `now`. Returns how many files were parsed.
+pub fn update(
+    repository: &Repository,
+    before: &Blobs,
+    now: &Blobs,
+    parsed: &Manifests,
+) -> Result<(Manifests, usize), ReadError> {
+    update_within(repository, (before, now), parsed, LIMITS, None)
+}
+
+/// Where the fields of files are written, by path.
+pub type Layouts = BTreeMap<Arc<str>, Layout>;
+
+/// As [`update`], and keeps where the fields of what was parsed are, of the first `most` bytes of it.
+pub fn update_with_layouts(
+    repository: &Repository,
+    before: &Blobs,
+    now: &Blobs,
+    parsed: &Manifests,
+    most: usize,
+) -> Result<(Manifests, Layouts), ReadError> {
+    let mut room = Room { bytes: most, layouts: Layouts::new() };
+    let (manifests, _) = update_within(repository, (before, now), parsed, LIMITS, Some(&mut room))?;
+    Ok((manifests, room.layouts))
+}
+
+/// Room for layouts.
+struct Room {
+    /// So many bytes of text may still be kept as layouts.
+    bytes: usize,
+    layouts: Layouts,
+}
+
+impl Room {
+    /// Whether the layout of a file of this size is kept.
+    fn take(&mut self, bytes: usize) -> bool {
+        let left = self.bytes.checked_sub(bytes);
+        self.bytes = left.unwrap_or(self.bytes);
+        left.is_some()
+    }
+}
+
+fn update_within(
+    repository: &Repository,
+    (before, now): (&Blobs, &Blobs),
+    parsed: &Manifests,
+    limits: Limits,
+    mut room: Option<&mut Room>,
+) -> Result<(Manifests, usize), ReadError> {
+    let mut manifests = parsed.clone();
+    let mut changed = Vec::new();
+    for item in before.diff(now) {
+        match item {
+            DiffItem::Add(path, id) | DiffItem::Update { new: (path, id), .. } => {
+                manifests.remove(path);
+                changed.push((Arc::clone(path), *id));
+            }
+            DiffItem::Remove(path, _) => {
+                manifests.remove(path);
+            }
+        }
+    }
+    let count = changed.len();
+    // One blob may stand under many paths: what is kept is bounded by itself, not by what is fetched.
+    let mut kept = Kept::default();
+    kept.count(manifests.values(), limits)?;
+    let mut changed = changed.into_iter();
+    while changed.len() > 0 {
+        let files = read_batch(repository, &mut changed, room.as_deref_mut())?;
+        kept.add(&mut manifests, files, limits)?;
+    }
+    Ok((manifests, count))
+}
+
+/// How much there is already.
+#[derive(Default)]
+struct Kept {
+    documents: usize,
+    violations: usize,
+}
+
+impl Kept {
+    fn add(&mut self, to: &mut Manifests, files: Vec<Parsed>, limits: Limits) -> Result<(), ReadError> {
+        self.count(files.iter().map(|(_, file)| file), limits)?;
+        to.extend(files);
+        Ok(())
+    }
+
+    fn count<'a>(
+        &mut self,
+        files: impl Iterator<Item = &'a Arc<ManifestFile>>,
+        limits: Limits,
+    ) -> Result<(), ReadError> {
+        for file in files {
+            self.documents += file.documents.len();
+            self.violations += file.violations.len();
+        }
+        if self.documents > limits.documents {
+            return Err(ReadError::TooMuch { what: "objects", most: limits.documents });
+        }
+        if self.violations > limits.violations {
+            return Err(ReadError::TooMuch { what: "errors and notes", most: limits.violations });
+        }
+        Ok(())
+    }
+}
+
+/// A file, parsed, under its path.
+type Parsed = (Arc<str>, Arc<ManifestFile>);
+
+/// A file and its bytes; none when it is too large.
+pub(super) type Blob = (Arc<str>, Option<Vec<u8>>);
+
+/// Reads the next files, as many as keep the memory for parsing bounded, and parses them.
+fn read_batch(
+    repository: &Repository,
+    files: &mut std::vec::IntoIter<(Arc<str>, Oid)>,
+    mut room: Option<&mut Room>,
+) -> Result<Vec<Parsed>, ReadError> {
+    let (mut bytes, mut blobs) = (0, Vec::new());
+    while bytes < BATCH_MIN_BYTES
+        && let Some((path, id)) = files.next()
+    {
+        let blob = git::blob(repository, id)?;
+        let size = blob.as_ref().map_or(0, Vec::len);
+        bytes += size;
+        let keeps = room.as_deref_mut().is_some_and(|room| room.take(size));
+        blobs.push(((path, blob), keeps));
+    }
+    let read = spread(&blobs, |(blob, keeps): &(Blob, bool)| match blob {
+        (path, Some(bytes)) if *keeps => {
+            let (loaded, layout) = load_file_with_layout(path, bytes);
+            ((Arc::clone(path), Arc::new(loaded)), Some(layout))
+        }
+        blob => (parse_one(blob), None),
+    });
+    let keep = |(file, layout): (Parsed, Option<Layout>)| {
+        if let (Some(room), Some(layout)) = (room.as_deref_mut(), layout) {
+            room.layouts.insert(Arc::clone(&file.0), layout);
+        }
+        file
+    };
+    Ok(read.into_iter().map(keep).collect())
+}
+
+/// Parses on all cores when that pays.
+pub(super) fn parse_all(files: &[Blob]) -> Vec<Parsed> {
+    spread(files, parse_one)
+}
+
+fn parse_one((path, bytes): &Blob) -> Parsed {
+    let file = bytes.as_ref().map_or_else(|| too_large(path), |bytes| load_file(path, bytes));
+    (Arc::clone(path), Arc::new(file))
+}
+
+/// A file that was not read: nothing of its size is a manifest.
+pub(super) fn too_large(path: &str) -> ManifestFile {
+    let message = "the file is too large to be a manifest";
+    let violation = Violation::of(&rules::FILE_TOO_LARGE, path, (0, 0), message)
+        .with_help("split it, or list it in .minik8signore");
+    ManifestFile { violations: vec![violation], is_manifest: true, ..ManifestFile::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_several_batches_are_all_parsed_and_one_too_large_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let repository = Repository::init_bare(dir.path()).unwrap();
+        let blob = |bytes: usize| repository.blob(&vec![b'#'; bytes]).unwrap();
+        let mut now = OrdMap::new();
+        for number in 0..12 {
+            now.insert(Arc::from(format!("data{number}.yaml")), blob(3 * 1024 * 1024 + number));
+        }
+        now.insert(Arc::from("huge.yaml"), blob(5 * 1024 * 1024));
+        let (manifests, count) = update(&repository, &OrdMap::new(), &now, &Manifests::new()).unwrap();
+        assert_eq!((manifests.len(), count), (13, 13));
+        assert_eq!(manifests["huge.yaml"].violations[0].rule, "file-too-large");
+        assert_eq!(manifests["data0.yaml"].violations[0].rule, "too-large");
+    }
+
+    #[test]
+    fn one_blob_under_many_paths_is_bounded_by_what_it_makes() {
+        let dir = tempfile::tempdir().unwrap();
+        let repository = Repository::init_bare(dir.path()).unwrap();
+        let pod =
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: a, image: b}]}\n";
+        let (pod, broken) =
+            (repository.blob(pod.as_bytes()).unwrap(), repository.blob(b"kind: Pdo\n").unwrap());
+        let files = |id: Oid, count: usize| -> OrdMap<Arc<str>, Oid> {
+            (0..count).map(|n| (Arc::from(format!("{n:03}.yaml")), id)).collect()
+        };
+        let limits = Limits { documents: 10, violations: 10 };
+        let (none, nothing) = (OrdMap::new(), Manifests::new());
+        for id in [pod, broken] {
+            let read = |before, now, parsed| update_within(&repository, (before, now), parsed, limits, None);
+            let ten = files(id, 10);
+            let (parsed, _) = read(&none, &ten, &nothing).unwrap();
+            // What is parsed anew takes the place of what was there.
+            assert_eq!(read(&ten, &ten, &parsed).unwrap().1, 0);
+            let eleven = files(id, 11);
+            for (before, parsed) in [(&none, &nothing), (&ten, &parsed)] {
+                assert!(matches!(read(before, &eleven, parsed), Err(ReadError::TooMuch { most: 10, .. })));
+            }
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Bindings and statuses by pod: the snapshot holds them by node first.
+//!
+//! Built once per view, so that a list of all pods reads every table once.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use schema::kinds::pod::PodStatus;
+use schema::meta::NamespacedName;
+use schema::records::Binding;
+use schema::snapshot::Snapshot;
+
+use super::unbound::Unbound;
+
+pub(in crate::view) struct Index<'a> {
+    pub(in crate::view) snapshot: &'a Snapshot,
+    bindings: BTreeMap<&'a NamespacedName, Vec<&'a Binding>>,
+    statuses: BTreeMap<&'a NamespacedName, Vec<(&'a str, &'a PodStatus)>>,
+    applied_at: BTreeMap<&'a str, Timestamp>,
+    pub(in crate::view) unbound: Unbound<'a>,
+}
+
+impl<'a> Index<'a> {
+    pub(in crate::view) fn new(snapshot: &'a Snapshot) -> Self {
+        let mut bindings: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for ((_, pod), binding) in &snapshot.bindings {
+            bindings.entry(pod).or_default().push(&binding.value);
+        }
+        let mut statuses: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for ((node, pod), status) in &snapshot.pod_status {
+            statuses.entry(pod).or_default().push((node.as_str(), &status.value));
+        }
+        let applied_at = snapshot
+            .revisions
+            .values()
+            .map(|revision| (revision.value.commit.as_str(), revision.value.applied_at))
+            .collect();
+        Self { snapshot, bindings, statuses, applied_at, unbound: Unbound::new(snapshot) }
+    }
+
+    /// All pods that should be, or still are.
+    pub(in crate::view) fn pods(&self) -> impl Iterator<Item = &'a NamespacedName> + use<'a> {
+        let mut all: std::collections::BTreeSet<&NamespacedName> = self.snapshot.pods.keys().collect();
+        all.extend(self.bindings.keys());
+        all.extend(self.statuses.keys());
+        all.into_iter()
+    }
+
+    /// Where the pod is bound; the one with `uid` if there are several.
+    pub(in crate::view) fn binding(&self, pod: &NamespacedName, uid: Option<&str>) -> Option<&'a Binding> {
+        let all = self.bindings.get(pod)?;
+        all.iter().find(|b| Some(b.pod.uid.as_str()) == uid).or_else(|| all.first()).copied()
+    }
+
+    /// What `node` reports of the pod.
+    pub(in crate::view) fn status(&self, pod: &NamespacedName, node: &str) -> Option<&'a PodStatus> {
+        self.statuses(pod).find(|(n, _)| *n == node).map(|(_, status)| status)
+    }
+
+    /// What every node reports of the pod.
+    pub(in crate::view) fn statuses(
+        &self,
+        pod: &NamespacedName,
+    ) -> impl Iterator<Item = (&'a str, &'a PodStatus)> + use<'a> {
+        self.statuses.get(pod).cloned().unwrap_or_default().into_iter()
+    }
+
+    /// When the commit was applied.
+    pub(in crate::view) fn applied_at(&self, commit: &str) -> Option<Timestamp> {
+        self.applied_at.get(commit).copied()
+    }
+}

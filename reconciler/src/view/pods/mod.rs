@@ -1,0 +1,318 @@
+//! Pods as a person sees them: what Git wants, where it is bound, what the node reports, in one row.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use schema::condition::Condition;
+use schema::kinds::Kind;
+use schema::kinds::pod::{ContainerStatus, HostPortStatus, PodPhase, PodSpec, PodStatus};
+use schema::meta::{NamespacedName, ObjectRef, StringMap};
+use schema::object::{Object, Provenance};
+use schema::records::{Binding, PodInstance};
+use schema::snapshot::Snapshot;
+use serde::{Deserialize, Serialize};
+
+pub(super) mod index;
+mod status;
+mod unbound;
+
+use crate::view::age::age;
+use crate::view::events::EventView;
+use crate::view::usage::{PodUsageView, usage_of};
+use index::Index;
+use status::{Word, cannot_be_removed, reported};
+
+/// One pod in a list.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodView {
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Containers that are ready, of all: `1/2`.
+    pub ready: String,
+    /// The pod that Git wants is ready, on a node that is alive.
+    pub is_ready: bool,
+    /// Where the pod is in its life.
+    pub phase: PodPhase,
+    /// The word kubectl shows: Pending, ContainerCreating, Running, CrashLoopBackOff, Terminating,
+    /// NodeLost, ….
+    pub status: String,
+    /// How often its containers were started again.
+    pub restarts: u32,
+    /// When it was started, or else when its commit was applied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created_at: Option<Timestamp>,
+    /// Time since then; empty when not known.
+    pub age: String,
+    /// Its address.
+    #[serde(rename = "podIP", skip_serializing_if = "Option::is_none")]
+    pub pod_ip: Option<String>,
+    /// Ports of the node that lead to it.
+    #[serde(default)]
+    pub host_ports: Vec<HostPortStatus>,
+    /// Its node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// `Kind/name` of the object that asked for it.
+    pub owner: String,
+    /// Source of that object.
+    pub source: String,
+    /// Commit that last changed that object.
+    pub commit: String,
+    /// `path:line` of that object in the repository; empty when the object is gone.
+    pub file: String,
+    /// Which incarnation.
+    pub uid: String,
+    /// What it waits for, in a sentence; empty when it is well.
+    pub why: String,
+}
+
+/// One pod in full.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodDetail {
+    /// The row.
+    #[serde(flatten)]
+    pub row: PodView,
+    /// Labels.
+    pub labels: StringMap,
+    /// Annotations.
+    pub annotations: StringMap,
+    /// Hash of the effective spec.
+    pub hash: String,
+    /// Which commit and line set it; none when the object is gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Provenance>,
+    /// Why it is on that node; empty while it is on none.
+    pub binding_reason: String,
+    /// Address of the node.
+    #[serde(default, rename = "hostIP", skip_serializing_if = "Option::is_none")]
+    pub host_ip: Option<String>,
+    /// Named facts with their reasons.
+    pub conditions: Vec<Condition>,
+    /// Init containers as reported.
+    pub init_container_statuses: Vec<ContainerStatus>,
+    /// Containers as reported.
+    pub container_statuses: Vec<ContainerStatus>,
+    /// What should run; none when only a report is left of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spec: Option<Arc<PodSpec>>,
+    /// What it uses.
+    #[serde(default)]
+    pub usage: PodUsageView,
+    /// What happened to it, oldest first.
+    pub events: Vec<EventView>,
+}
+
+/// All pods, of one namespace if given, by namespace and name. A pod that moved and is still being
+/// torn down on its old node has a second row there.
+pub fn pods(snapshot: &Snapshot, namespace: Option<&str>, now: Timestamp) -> Vec<PodView> {
+    let index = Index::new(snapshot);
+    let mut rows = Vec::new();
+    for pod in index.pods().filter(|pod| namespace.is_none_or(|n| n == pod.namespace)) {
+        let facts = Facts::of(&index, pod);
+        rows.push(facts.view(&index, now));
+        rows.extend(facts.elsewhere(&index).map(|(node, status)| leftover(pod, node, status, now)));
+    }
+    rows
+}
+
+/// One pod in full; `events` are shown as they are given.
+pub fn pod(
+    snapshot: &Snapshot,
+    pod: &NamespacedName,
+    events: Vec<EventView>,
+    now: Timestamp,
+) -> Option<PodDetail> {
+    let index = Index::new(snapshot);
+    let facts = Facts::of(&index, pod);
+    if facts.instance.is_none() && facts.binding.is_none() && facts.status.is_none() {
+        return None;
+    }
+    let status = facts.status.cloned().unwrap_or_default();
+    let wanted = facts.wanted();
+    let row = facts.view(&index, now);
+    Some(PodDetail {
+        usage: usage_of(snapshot, &row, now),
+        row,
+        labels: wanted.map(|p| p.labels.clone()).unwrap_or_default(),
+        annotations: wanted.map(|p| p.annotations.clone()).unwrap_or_default(),
+        hash: wanted.map_or(status.hash, |p| p.hash.clone()),
+        provenance: facts.object.map(|object| object.provenance.clone()),
+        binding_reason: facts.binding.map(|b| b.reason.clone()).unwrap_or_default(),
+        host_ip: status.host_ip,
+        conditions: status.conditions,
+        init_container_statuses: status.init_container_statuses,
+        container_statuses: status.container_statuses,
+        spec: wanted.map(|p| Arc::clone(&p.spec)),
+        events,
+    })
+}
+
+/// The row of one pod, for those who hold an index already.
+pub(super) fn row<'a>(index: &Index<'a>, pod: &'a NamespacedName, now: Timestamp) -> PodView {
+    Facts::of(index, pod).view(index, now)
+}
+
+/// All that is known of one pod.
+struct Facts<'a> {
+    pod: &'a NamespacedName,
+    instance: Option<&'a PodInstance>,
+    object: Option<&'a Object>,
+    binding: Option<&'a Binding>,
+    /// The node whose report counts: the bound one, or the one that still reports.
+    node: Option<&'a str>,
+    status: Option<&'a PodStatus>,
+}
+
+impl<'a> Facts<'a> {
+    fn of(index: &Index<'a>, pod: &'a NamespacedName) -> Self {
+        let instance = index.snapshot.pods.get(pod).map(|p| &p.value);
+        let binding = index.binding(pod, instance.map(|p| p.uid.as_str()));
+        let owner = instance.or(binding.map(|b| &b.pod)).map(|p| &p.owner);
+        let object = owner.and_then(|owner| {
+            let id =
+                ObjectRef { kind: owner.kind, namespace: pod.namespace.clone(), name: owner.name.clone() };
+            index.snapshot.objects.get(&id).map(|object| &object.value)
+        });
+        let (node, status) = match (binding, instance) {
+            (Some(binding), _) => (Some(binding.node.as_str()), index.status(pod, &binding.node)),
+            // Wanted but not bound: what another node still reports is not this pod.
+            (None, Some(_)) => (None, None),
+            (None, None) => index.statuses(pod).next().map_or((None, None), |(n, s)| (Some(n), Some(s))),
+        };
+        Self { pod, instance, object, binding, node, status }
+    }
+
+    /// The pod in full, as wanted or as last bound.
+    fn wanted(&self) -> Option<&'a PodInstance> {
+        self.instance.or(self.binding.map(|b| &b.pod))
+    }
+
+    /// Reports of nodes other than the one that counts.
+    fn elsewhere(&self, index: &Index<'a>) -> impl Iterator<Item = (&'a str, &'a PodStatus)> + use<'a> {
+        let counted = self.node;
+        index.statuses(self.pod).filter(move |(node, _)| Some(*node) != counted)
+    }
+
+    /// The report, if it speaks of the incarnation that is wanted now.
+    fn current(&self) -> Option<&'a PodStatus> {
+        self.status.filter(|status| self.wanted().is_none_or(|pod| pod.uid == status.uid))
+    }
+
+    fn view(&self, index: &Index<'a>, now: Timestamp) -> PodView {
+        let Word { word, why } = self.word(index);
+        let lost = word == "NodeLost";
+        let current = self.current();
+        let wanted = self.wanted();
+        let commit = wanted.map(|p| p.commit.clone()).unwrap_or_default();
+        let created_at = current.and_then(|s| s.start_time).or_else(|| index.applied_at(&commit));
+        let provenance = self.object.map(|object| &object.provenance);
+        PodView {
+            namespace: self.pod.namespace.clone(),
+            name: self.pod.name.clone(),
+            ready: ready_of(current, wanted),
+            is_ready: self.instance.is_some() && !lost && current.is_some_and(PodStatus::is_ready),
+            phase: if lost { PodPhase::Unknown } else { current.map(|s| s.phase).unwrap_or_default() },
+            status: word,
+            restarts: restarts(current),
+            created_at,
+            age: created_at.map(|then| age(then, now)).unwrap_or_default(),
+            pod_ip: current.and_then(|s| s.pod_ip.clone()),
+            host_ports: current.map(|s| s.host_ports.clone()).unwrap_or_default(),
+            node: self.node.map(str::to_owned),
+            owner: wanted.map(|p| format!("{}/{}", p.owner.kind, p.owner.name)).unwrap_or_default(),
+            source: provenance.map(|p| p.source.clone()).unwrap_or_default(),
+            commit,
+            file: provenance.map(|p| format!("{}:{}", p.file, p.line)).unwrap_or_default(),
+            uid: wanted
+                .map_or_else(|| self.status.map(|s| s.uid.clone()).unwrap_or_default(), |p| p.uid.clone()),
+            why,
+        }
+    }
+
+    fn word(&self, index: &Index<'_>) -> Word {
+        let snapshot = index.snapshot;
+        let word = |word: &str, why: String| Word { word: word.to_owned(), why };
+        let Some(instance) = self.instance else {
+            return word("Terminating", self.why_terminating(snapshot));
+        };
+        let Some(binding) = self.binding else {
+            return word("Pending", index.unbound.reason(self.pod));
+        };
+        let node = &binding.node;
+        if !snapshot.node_is_ready(node) {
+            return word(
+                "NodeLost",
+                format!("node {node} has no heartbeat; last seen: {}", self.last_seen()),
+            );
+        }
+        if binding.pod.uid != instance.uid {
+            return word("Pending", index.unbound.reason(self.pod));
+        }
+        match (self.current(), self.status) {
+            (Some(status), _) => reported(status),
+            (None, Some(_)) => {
+                word("ContainerCreating", format!("waiting for its previous version on node {node} to stop"))
+            }
+            (None, None) => word("Pending", format!("node {node} has not reported on it yet")),
+        }
+    }
+
+    fn last_seen(&self) -> String {
+        self.current().map_or_else(|| "never".to_owned(), |status| reported(status).word)
+    }
+
+    fn why_terminating(&self, snapshot: &Snapshot) -> String {
+        match (self.node, self.binding) {
+            (Some(node), _) if !snapshot.node_is_ready(node) => {
+                format!("node {node} has no heartbeat; it stops the pod when it is back")
+            }
+            (Some(node), _) if self.status.is_some_and(|s| cannot_be_removed(s).is_some()) => {
+                let why = self.status.and_then(cannot_be_removed).unwrap_or_default();
+                format!("node {node} can't remove it: {why}")
+            }
+            (Some(node), Some(_)) => format!("waiting for the scheduler to take it from node {node}"),
+            (Some(node), None) => format!("node {node} is stopping it"),
+            (None, _) => "being removed".to_owned(),
+        }
+    }
+}
+
+fn leftover(pod: &NamespacedName, node: &str, status: &PodStatus, now: Timestamp) -> PodView {
+    PodView {
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        ready: ready_of(Some(status), None),
+        phase: status.phase,
+        status: "Terminating".to_owned(),
+        restarts: restarts(Some(status)),
+        created_at: status.start_time,
+        age: status.start_time.map(|then| age(then, now)).unwrap_or_default(),
+        pod_ip: status.pod_ip.clone(),
+        host_ports: status.host_ports.clone(),
+        node: Some(node.to_owned()),
+        owner: format!("{}/{}", Kind::Pod, pod.name),
+        uid: status.uid.clone(),
+        why: format!("no longer wanted on node {node}"),
+        ..PodView::default()
+    }
+}
+
+fn ready_of(status: Option<&PodStatus>, wanted: Option<&PodInstance>) -> String {
+    let reported = status.map_or(&[][..], |s| &s.container_statuses);
+    let total = wanted.map_or(reported.len(), |pod| pod.spec.containers.len());
+    format!("{}/{total}", reported.iter().filter(|c| c.ready).count())
+}
+
+fn restarts(status: Option<&PodStatus>) -> u32 {
+    status.map_or(0, |s| {
+        let all = s.init_container_statuses.iter().chain(&s.container_statuses);
+        all.map(|c| c.restart_count).fold(0, u32::saturating_add)
+    })
+}
+
+#[cfg(test)]
+mod tests;

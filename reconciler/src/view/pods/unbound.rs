@@ -1,0 +1,26 @@
+//! Why a pod has no node, in the scheduler's own words on the same snapshot.
+
+use std::cell::OnceCell;
+
+use schema::meta::NamespacedName;
+use schema::snapshot::Snapshot;
+
+use crate::controllers::scheduler::Explainer;
+
+/// Counts what is taken of every node at the first question only: most snapshots ask none.
+pub(in crate::view) struct Unbound<'a> {
+    snapshot: &'a Snapshot,
+    explainer: OnceCell<Explainer<'a>>,
+}
+
+impl<'a> Unbound<'a> {
+    pub(in crate::view) fn new(snapshot: &'a Snapshot) -> Self {
+        Self { snapshot, explainer: OnceCell::new() }
+    }
+
+    /// Why the pod that is wanted now is not bound, in a sentence.
+    pub(in crate::view) fn reason(&self, pod: &NamespacedName) -> String {
+        let explainer = self.explainer.get_or_init(|| Explainer::new(self.snapshot));
+        explainer.explain(pod).unwrap_or_else(|| "waiting for the scheduler".to_owned())
+    }
+}

@@ -1,0 +1,134 @@
+//! How well each object is: one fold for all that ask, so that no two answers differ. Pure.
+//!
+//! A new kind has one arm in [`health`] and one in [`is_complete`], which the compiler asks for.
+
+use jiff::Timestamp;
+
+use super::Snapshot;
+use crate::kinds::node::NodeStatus;
+use crate::kinds::pod::{ContainerState, PodPhase, PodStatus, Unsteady};
+use crate::kinds::service::ServiceType;
+use crate::kinds::{Health, Resource};
+use crate::meta::NamespacedName;
+use crate::object::Object;
+use crate::records::{RouteRecord, ServiceRecord};
+
+/// The health of a live object.
+pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
+    match &object.resource {
+        Resource::Pod(_) => bare_pod(snapshot, object),
+        Resource::Service(spec) => {
+            let record = snapshot.services.get(&named(object)).map(|found| &found.value);
+            ServiceRecord::health(record, spec, &object.hash)
+        }
+        Resource::Dns(spec) => {
+            let record = snapshot.routes.get(&named(object)).map(|found| &found.value);
+            RouteRecord::health(record, spec, &object.hash)
+        }
+        // Settings are in force as soon as they are stored.
+        Resource::Cluster(_) => Health::Healthy,
+        // Without a record, all that there is of the node is its manifest.
+        Resource::Node(node) if !snapshot.nodes.contains_key(&object.metadata.name) => {
+            node.health(&NodeStatus::default())
+        }
+        Resource::Node(_)
+        | Resource::Function(_)
+        | Resource::ReplicaSet(_)
+        | Resource::HorizontalPodAutoscaler(_)
+        | Resource::Workflow(_)
+        | Resource::Job(_) => Health::NotRun,
+    }
+}
+
+/// What keeps an object from being healthy, if anything does. Objects of kinds that this version does not run
+/// keep nobody waiting.
+pub fn trouble(snapshot: &Snapshot, object: &Object) -> Option<String> {
+    health(snapshot, object).why().filter(|_| object.kind().is_run()).map(str::to_owned)
+}
+
+/// Whether the records are there that nodes need for the object, if it has any but pods. A Service whose address
+/// or port another may have is not waited for.
+pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
+    match &object.resource {
+        Resource::Service(spec) => {
+            let may_be_refused = spec.cluster_ip.is_some() || spec.kind == ServiceType::NodePort;
+            may_be_refused || snapshot.services.contains_key(&named(object))
+        }
+        Resource::Dns(_) => snapshot.routes.contains_key(&named(object)),
+        // Of these, nodes need pods or nothing.
+        Resource::Pod(_)
+        | Resource::Cluster(_)
+        | Resource::Node(_)
+        | Resource::Function(_)
+        | Resource::ReplicaSet(_)
+        | Resource::HorizontalPodAutoscaler(_)
+        | Resource::Workflow(_)
+        | Resource::Job(_) => true,
+    }
+}
+
+fn named(object: &Object) -> NamespacedName {
+    NamespacedName::new(&object.metadata.namespace, &object.metadata.name)
+}
+
+/// A healthy pod that may not stay so: it has run for too short a time to tell.
+pub fn unsteady<'a>(snapshot: &'a Snapshot, object: &Object, now: Timestamp) -> Option<Unsteady<'a>> {
+    let Resource::Pod(_) = &object.resource else { return None };
+    let pod = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
+    let (instance, binding) = (snapshot.pods.get(&pod)?, snapshot.binding_of(&pod)?);
+    snapshot.pod_status.get(&(binding.value.node.clone(), pod))?.value.unsteady(&instance.value.spec, now)
+}
+
+/// Only what is said of the very pod that the object asks for counts, and only from a node that is
+/// alive.
+fn bare_pod(snapshot: &Snapshot, object: &Object) -> Health {
+    let progressing = |why: &str| Health::Progressing { why: why.to_owned() };
+    let pod = named(object);
+    let Some(instance) = snapshot.pods.get(&pod).filter(|instance| instance.value.hash == object.hash) else {
+        return progressing("its pod is not made yet");
+    };
+    let Some(binding) = snapshot.binding_of(&pod) else {
+        return progressing("its pod has no node yet");
+    };
+    let node = &binding.value.node;
+    if !snapshot.node_is_ready(node) {
+        return Health::Unknown { why: format!("its node {node} does not answer") };
+    }
+    let reported = snapshot.pod_status.get(&(node.clone(), pod));
+    let Some(status) = reported.map(|found| &found.value).filter(|s| s.uid == instance.value.uid) else {
+        return progressing("its node has not reported the pod yet");
+    };
+    if status.is_terminating() {
+        // Wanted again before its node has taken it away: it runs anew.
+        return Health::Progressing { why: reason(status) };
+    }
+    match status.phase {
+        PodPhase::Succeeded => Health::Healthy,
+        PodPhase::Failed => Health::Degraded { why: reason(status) },
+        PodPhase::Running if status.is_ready() => Health::Healthy,
+        PodPhase::Pending | PodPhase::Running | PodPhase::Unknown => {
+            Health::Progressing { why: reason(status) }
+        }
+    }
+}
+
+/// One stable line: it lies in statuses, which are written when they change.
+fn reason(status: &PodStatus) -> String {
+    if !status.reason.is_empty() {
+        return status.reason.clone();
+    }
+    let mut containers = status.init_container_statuses.iter().chain(&status.container_statuses);
+    let found = containers.find_map(|container| match &container.state {
+        ContainerState::Waiting(waiting) if !waiting.reason.is_empty() => {
+            Some(format!("container {}: {}", container.name, waiting.reason))
+        }
+        ContainerState::Terminated(ended) if ended.exit_code != 0 => {
+            Some(format!("container {} ended with code {}", container.name, ended.exit_code))
+        }
+        ContainerState::Running(_) if !container.ready => {
+            Some(format!("container {} is not ready", container.name))
+        }
+        ContainerState::Waiting(_) | ContainerState::Running(_) | ContainerState::Terminated(_) => None,
+    });
+    found.unwrap_or_else(|| "it is not ready".to_owned())
+}
