@@ -15,7 +15,7 @@ use schema::keys::{Key, prefix};
 use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
 use schema::store::reflector;
-use schema::store::status_writer::StatusWriter;
+use schema::store::status_writer::{Reported, StatusWriter};
 use tokio::sync::watch;
 
 use self::base::Base;
@@ -111,12 +111,8 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     runtime.follow_blocking("catalog to disk", row, catalog::keep(disk, catalog.clone()));
 
     // What is reported of the node beside its pods.
-    let (rules, status) = watch::channel(None);
-    let writer = StatusWriter::of_key(Key::Rules(node.clone()), Arc::clone(&store));
-    runtime.task("rules status", writer.run(status, token.clone()));
-    let (records, record) = watch::channel(None);
-    let writer = StatusWriter::of_key(Key::Usage(node.clone()), Arc::clone(&store));
-    runtime.task("usage record", writer.run(record, token.clone()));
+    let rules = written_to(&mut runtime, "rules status", Key::Rules(node.clone()), &store);
+    let records = written_to(&mut runtime, "usage record", Key::Usage(node.clone()), &store);
 
     // The loops.
     let (programmed, rules_follow) = watch::channel(0);
@@ -169,6 +165,19 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     let api = Api { docker: base.docker, instance, loops: runtime.runs() };
     runtime.task("api", api::serve(listener, api, token));
     Ok(runtime)
+}
+
+/// What is sent here is written to the key.
+fn written_to<V: Reported>(
+    runtime: &mut Runtime,
+    name: &'static str,
+    key: Key,
+    store: &SharedStore,
+) -> watch::Sender<Option<V>> {
+    let (values, newest) = watch::channel(None);
+    let writer = StatusWriter::of_key(key, Arc::clone(store));
+    runtime.task(name, writer.run(newest, runtime.token()));
+    values
 }
 
 /// What the agent reads of etcd.

@@ -6,6 +6,7 @@ mod lead;
 mod prepare;
 
 use std::future::IntoFuture as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,6 +74,19 @@ fn controller_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
     Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), WAKE_GAP, is_news)
 }
 
+/// Takes webhooks; gives what counts them.
+fn serve_hooks(
+    runtime: &mut Runtime,
+    listener: TcpListener,
+    intake: &Arc<Intake>,
+    secret_file: PathBuf,
+) -> Arc<webhooks::Counts> {
+    let counts = Arc::new(webhooks::Counts::default());
+    let hooks = Hooks::new(Arc::clone(intake), secret_file, Arc::clone(&counts));
+    runtime.task("webhooks", webhooks::serve(listener, hooks, runtime.token()));
+    counts
+}
+
 /// The table.
 async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     let Ground { listener, hooks, store, state_dir } = prepare(&config).await?;
@@ -130,12 +144,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
         identity: config.name.clone(),
     };
     runtime.task("deliveries", follower.run(token.clone()));
-    let counts = hooks.map(|(listener, secret_file)| {
-        let counts = Arc::new(webhooks::Counts::default());
-        let hooks = Hooks::new(Arc::clone(&intake), secret_file, Arc::clone(&counts));
-        runtime.task("webhooks", webhooks::serve(listener, hooks, token.clone()));
-        counts
-    });
+    let counts = hooks.map(|(listener, secrets)| serve_hooks(&mut runtime, listener, &intake, secrets));
 
     // Those who look.
     let api = api::router(ApiDeps {

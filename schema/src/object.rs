@@ -9,7 +9,7 @@ use crate::meta::{ObjectMeta, ObjectRef};
 
 /// A desired object: what Git says, who said it, and the hash of its effective spec.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", try_from = "WrittenObject")]
 pub struct Object {
     /// `v1`, `apps/v1` and so on, as Kubernetes spells it for the kind.
     pub api_version: String,
@@ -28,6 +28,32 @@ pub struct Object {
     pub hash: String,
     /// Counts the changes of `hash`, from 1.
     pub generation: u64,
+}
+
+/// An object as it is read: `kind` says what `spec` is.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WrittenObject {
+    api_version: String,
+    metadata: ObjectMeta,
+    kind: Kind,
+    spec: serde_json::Value,
+    provenance: Provenance,
+    #[serde(default)]
+    files: Files,
+    hash: String,
+    generation: u64,
+}
+
+impl TryFrom<WrittenObject> for Object {
+    type Error = serde_json::Error;
+
+    fn try_from(written: WrittenObject) -> Result<Self, serde_json::Error> {
+        let WrittenObject { api_version, metadata, kind, spec, provenance, files, hash, generation } =
+            written;
+        let resource = Resource::from_json(kind, spec)?;
+        Ok(Self { api_version, metadata, resource, provenance, files, hash, generation })
+    }
 }
 
 impl Object {

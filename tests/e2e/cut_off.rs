@@ -102,6 +102,7 @@ impl Look<'_> {
 
 // Seen red with a wait of 60 s after a lost watch, in a cut of 15 s.
 #[test]
+#[expect(clippy::too_many_lines, reason = "a story is read from its beginning to its end")]
 fn a_node_that_was_cut_off_is_right_within_seconds_and_nothing_on_it_stops() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
     Cluster::run(options, |cluster| {

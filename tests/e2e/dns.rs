@@ -309,6 +309,7 @@ fn resolvers_are_told(cluster: &Cluster, dns: &str) -> Result<()> {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a story is read from its beginning to its end")]
 fn every_name_is_answered_on_three_nodes_also_with_everything_else_dead() -> Result<()> {
     let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
     Cluster::run(options, |cluster| {

@@ -206,7 +206,7 @@ mod tests {
     fn object(spec: &Value) -> (ObjectMeta, Resource) {
         let metadata =
             ObjectMeta { name: "web".into(), namespace: "default".into(), ..ObjectMeta::default() };
-        (metadata, serde_json::from_value(serde_json::json!({ "kind": "Pod", "spec": spec })).unwrap())
+        (metadata, Resource::from_json(schema::kinds::Kind::Pod, spec.clone()).unwrap())
     }
 
     fn lines(before: &(ObjectMeta, Resource), after: &(ObjectMeta, Resource)) -> Vec<String> {

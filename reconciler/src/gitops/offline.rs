@@ -188,10 +188,7 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
     let homes = homes_in_question(request.source, &after.manifests, &live);
     let lineage = lineage(&repository, request, truncated::commits(&homes), &after, base);
     let homes = truncated::with_siblings(homes, request.source, &live);
-    let whole = match &request.live {
-        Some(live) => live.whole.clone(),
-        None => lineage.base.clone(),
-    };
+    let whole = request.live.as_ref().map_or_else(|| lineage.base.clone(), |live| live.whole.clone());
     let situation = Situation {
         source: request.source.to_owned(),
         commit: Arc::new(CommitMeta { id: head.to_string(), ..(*after.commit).clone() }),
@@ -205,16 +202,11 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
         service_cidr: None,
         incomplete: None,
     };
-    let mut decided = plan(&situation);
-    if request.strict {
-        decided = decided.strictly();
-    }
-    if decided.refused {
+    let decided = if request.strict { plan(&situation).strictly() } else { plan(&situation) };
+    notes.extend(decided.refused.then(|| {
         let files = decided.quarantined.len();
-        notes.push(format!(
-            "the source is strict and {files} file(s) can't be applied, so none of it would be applied"
-        ));
-    }
+        format!("the source is strict and {files} file(s) can't be applied, so none of it would be applied")
+    }));
     let frame = Frame { base: &base_name, nodes, notes: &notes };
     let mut review = review(&situation, &decided, &frame);
     review.violations.extend(after.listing.notes.iter().cloned());

@@ -74,7 +74,7 @@ macro_rules! kinds {
 
         /// A kind with its spec, written as the two fields `kind` and `spec`. Shared, so that the largest
         /// spec does not make them all large.
-        #[derive(Debug, Clone, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Serialize)]
         #[serde(tag = "kind", content = "spec")]
         pub enum Resource {
             $($(#[$doc])* $kind(Arc<$module::$spec>),)*
@@ -184,6 +184,25 @@ pub(crate) trait SpecVisitor {
 
     /// Does it. `resource` makes a resource of a spec.
     fn visit<S: KindSpec>(self, resource: fn(S) -> Resource) -> Self::Output;
+}
+
+impl Resource {
+    /// Reads the `spec` of a kind. Specs are read from JSON values alone: each further deserializer would be
+    /// compiled for every type of every kind.
+    ///
+    /// # Errors
+    /// The value is no such spec.
+    pub fn from_json(kind: Kind, spec: serde_json::Value) -> Result<Self, serde_json::Error> {
+        struct Read(serde_json::Value);
+        impl SpecVisitor for Read {
+            type Output = Result<Resource, serde_json::Error>;
+
+            fn visit<S: KindSpec>(self, resource: fn(S) -> Resource) -> Self::Output {
+                serde_json::from_value(self.0).map(resource)
+            }
+        }
+        kind.visit(Read(spec))
+    }
 }
 
 impl Kind {

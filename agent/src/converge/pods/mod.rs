@@ -164,6 +164,21 @@ pub struct PodsLoop {
     _guard: DropGuard,
 }
 
+impl PodsDeps {
+    fn node_facts(&self) -> NodeFacts {
+        NodeFacts {
+            node: self.node.clone(),
+            node_ip: self.address.or_loopback(),
+            instance: self.instance.clone(),
+            state_dir: self.state_dir.clone(),
+            pause_image: self.pause_image.reference.clone(),
+            mtu: self.mtu,
+            container_limits: self.container_limits,
+            dns: self.dns.borrow().clone(),
+        }
+    }
+}
+
 impl PodsLoop {
     /// A loop, with its helpers running: wakers and the writer of statuses. Reads the disk.
     ///
@@ -173,16 +188,7 @@ impl PodsLoop {
         let desired = DesiredStore::open(&deps.state_dir, &deps.node)?;
         let shutdown = CancellationToken::new();
         let stale = Stale::default();
-        let node = Arc::new(NodeFacts {
-            node: deps.node.clone(),
-            node_ip: deps.address.or_loopback(),
-            instance: deps.instance.clone(),
-            state_dir: deps.state_dir,
-            pause_image: deps.pause_image.reference,
-            mtu: deps.mtu,
-            container_limits: deps.container_limits,
-            dns: deps.dns.borrow().clone(),
-        });
+        let node = Arc::new(deps.node_facts());
         let drains = DrainBook::new(&deps.node, deps.catalog, deps.programmed, Arc::clone(&deps.store));
         let (statuses, newest) = watch::channel(Statuses::default());
         let writer = status::writer::status_writer(deps.node, deps.store, deps.snapshot.clone());

@@ -1,6 +1,7 @@
 //! The way to a commit, as a table of snapshots.
 
 use schema::kinds::pod::{ContainerState, PodPhase, PodStatus, RunningState};
+use schema::kinds::{Kind, Resource};
 use schema::records::{HeldPrune, Quarantine, SourceError, SourceErrorKind, SourceState, Waiting};
 use schema::violation::{Severity, Violation};
 
@@ -284,15 +285,15 @@ fn a_container_without_a_readiness_probe_counts_when_it_has_run_for_a_while() {
     }
 }
 
-fn put_resource(snapshot: &mut Snapshot, name: &str, spec: serde_json::Value) {
+fn put_resource(snapshot: &mut Snapshot, name: &str, kind: Kind, spec: serde_json::Value) {
     let mut object = put_object(&mut Snapshot::default(), name, C2);
-    object.resource = serde_json::from_value(spec).unwrap();
+    object.resource = Resource::from_json(kind, spec).unwrap();
     snapshot.objects.insert(object.reference(), stored(object));
 }
 
 fn put_service(snapshot: &mut Snapshot, record: Option<serde_json::Value>) {
     let spec = serde_json::json!({"selector": {"app": "web"}, "ports": [{"port": 80}]});
-    put_resource(snapshot, "web", serde_json::json!({"kind": "Service", "spec": spec}));
+    put_resource(snapshot, "web", Kind::Service, spec);
     let record = record.map(|record| stored(serde_json::from_value(record).unwrap()));
     snapshot.services.extend(record.map(|record| (NamespacedName::new("default", "web"), record)));
     let rules = serde_json::json!({"revision": 1_000_000});
@@ -349,7 +350,7 @@ fn a_host_is_waited_for_until_all_its_paths_lead_somewhere() {
         let mut snapshot = good();
         let path = serde_json::json!({"path": "/", "service": {"name": "web", "port": 80}});
         let spec = serde_json::json!({"host": "shop.example", "paths": [path]});
-        put_resource(&mut snapshot, "shop", serde_json::json!({"kind": "Dns", "spec": spec}));
+        put_resource(&mut snapshot, "shop", Kind::Dns, spec);
         let record = record.map(|record| stored(serde_json::from_value(record).unwrap()));
         snapshot.routes.extend(record.map(|record| (NamespacedName::new("default", "shop"), record)));
         check(&snapshot, Some(C2), if why.is_empty() { "sh-" } else { "s--" }, why);
