@@ -148,6 +148,8 @@ install_rust_tools
 ensure_docker "$scratch/dockerd.pid" "$scratch/dockerd.log"
 
 export CARGO_TERM_COLOR=never RUST_BACKTRACE=0
+# A build from nothing is quicker, and takes half the disk, without what the next one could reuse.
+[ -z "${CI:-}" ] || export CARGO_INCREMENTAL=0
 # The same selection everywhere, so that no dependency is built twice with other features.
 all=(--locked --workspace --all-features)
 stage format cargo fmt --all --check

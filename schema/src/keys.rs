@@ -1,6 +1,6 @@
 //! Every etcd key, as one table: how it is built and parsed, who may write it, where the snapshot holds it.
 //!
-//! A new key is one row of [`key_table`], and its record type. From the rows follow [`Key`], [`prefix`],
+//! A new key is one row of `key_table`, and its record type. From the rows follow [`Key`], [`prefix`],
 //! [`CONTRACT`] with `docs/contract.md`, the role of a node ([`node_role`]) and the tables of
 //! [`Snapshot`](crate::snapshot::Snapshot).
 

@@ -40,7 +40,7 @@ pub struct Document {
     pub hash: String,
     /// 1-based line of the document's first key.
     pub line: u32,
-    /// Where the fields are that name other objects: what [`crate::kinds::KindSpec::places`] asks for.
+    /// Where the fields are that name other objects: what the kind says of its links.
     pub places: Vec<Place>,
 }
 
