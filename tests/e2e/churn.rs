@@ -23,7 +23,7 @@ fn crowds_of_pods_come_and_go_without_a_trace() -> Result<()> {
         image_with_volume(cluster)?;
         cluster.push(&[Change::write("stays.yaml", web("stays").to_string())], "One that stays")?;
         let stays = cluster.serving("stays", "hello from stays")?;
-        let before = listing(cluster)?;
+        let before = Listing::at_rest(cluster.node(), cluster.slot())?;
         for round in 0..rounds {
             let crowd: Vec<String> = (0..pods)
                 // A host port for some; the node has its ports for itself.

@@ -28,13 +28,7 @@ fn an_agent_killed_at_any_moment_leaves_no_orphan_and_no_double() -> Result<()> 
     Cluster::run(options, |cluster| {
         cluster.push(&[Change::write("stays.yaml", web("stays").to_string())], "One that stays")?;
         let stays = cluster.serving("stays", "hello from stays")?;
-        // The agent writes it a second after the first list of etcd.
-        let without = eventually("the catalog is on disk", secs(10), || {
-            let listing = listing(cluster)?;
-            let catalog = cluster.node().state_dir().join("agent/catalog.json");
-            ensure!(listing.count(&format!("file {}", catalog.display())) == 1, "{listing:?}");
-            Ok(listing)
-        })?;
+        let without = Listing::at_rest(cluster.node(), cluster.slot())?.without_layers();
         // How it is when nothing is killed.
         push_ten(cluster)?;
         let with = eventually("the ten run", secs(60), || {

@@ -8,6 +8,7 @@ use anyhow::{Result, ensure};
 
 use crate::node::Node;
 use crate::slot::Slot;
+use crate::wait::{eventually, secs};
 
 /// What is on a node: containers, Docker volumes, links, rules, mounts, the agent's files. For a node in
 /// a namespace, which has all of these for itself.
@@ -32,6 +33,17 @@ impl Listing {
         lines.extend(mounts.into_iter().filter(|at| at.starts_with(&below)).map(|at| format!("mount {at}")));
         files(node.state_dir(), &mut lines)?;
         Ok(Self(lines))
+    }
+
+    /// As it is once the agent has written to disk what it knows of the cluster: a second after its first list
+    /// of etcd.
+    pub fn at_rest(node: &Node, slot: &Slot) -> Result<Self> {
+        let catalog = node.state_dir().join("agent/catalog.json");
+        eventually("the catalog is on disk", secs(10), || {
+            ensure!(catalog.exists(), "there is no {}", catalog.display());
+            Ok(())
+        })?;
+        Self::of(node, slot)
     }
 
     /// Without what Docker names by chance: the mounts of its containers' own file systems.
