@@ -166,6 +166,8 @@ else
 	say "licences: not looked at, cargo-deny is not installed"
 fi
 
+trap - EXIT
+finish
 [ ${#failures[@]} = 0 ] || say "failed: ${failures[*]}"
 say "$((SECONDS - began)) s in all"
 echo "$passed passed, $failed failed"
