@@ -26,11 +26,8 @@ use crate::worlds::docker::{Docker, DockerError, EngineState, ListedContainer, L
 /// What the API reads.
 #[derive(Clone)]
 pub struct Api {
-    /// The engine.
     pub docker: Arc<dyn Docker>,
-    /// The instance whose containers may be read.
     pub instance: String,
-    /// The last run of each loop of the agent.
     pub loops: LoopRuns,
 }
 
@@ -44,9 +41,6 @@ pub fn router(api: Api) -> Router {
 }
 
 /// Serves it until `shutdown`. Streams that are followed end with the process, not the other way.
-///
-/// # Errors
-/// Those of the listener.
 pub async fn serve(listener: TcpListener, api: Api, shutdown: CancellationToken) -> std::io::Result<()> {
     let serving = axum::serve(listener, router(api)).into_future();
     // Cancel-safe: all requests are reads.
@@ -152,9 +146,7 @@ fn flag(name: &str, text: Option<&str>) -> Result<bool, Refusal> {
 /// Which start of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Which {
-    /// The newest.
     Newest,
-    /// The one before it.
     Former,
     /// The newest that has ended: of a container that waits to be started again.
     Ended,

@@ -29,9 +29,7 @@ const NODE_MAX: usize = 253;
 pub struct MachineConfig {
     /// Directory with `agent/`; absolute.
     pub state_dir: PathBuf,
-    /// Keeps several Minik8s on one machine apart.
     pub instance: String,
-    /// Docker's socket.
     pub docker: String,
 }
 
@@ -45,27 +43,16 @@ impl MachineConfig {
 /// What `run` runs with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// State directory, instance, Docker.
     pub machine: MachineConfig,
-    /// etcd.
     pub etcd: Access,
-    /// Name of this node.
     pub node: String,
-    /// Address of the agent's API.
     pub listen: SocketAddr,
-    /// Address of the node, if given by hand.
     pub node_ip: Option<IpAddr>,
-    /// Number and port of the network between nodes.
     pub vxlan: Vxlan,
-    /// What every container gets.
     pub container_limits: ContainerLimits,
-    /// When unused images are removed.
     pub image_gc: Thresholds,
-    /// The reconcilers' APIs, if given by hand.
     pub reconciler: Vec<String>,
-    /// File of this node's age identity.
     pub age_identity: PathBuf,
-    /// Names.
     pub dns: DnsSettings,
 }
 
@@ -73,11 +60,8 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{flag} {value}: {why}")]
 pub struct ConfigError {
-    /// The flag.
     pub flag: &'static str,
-    /// What was given.
     pub value: String,
-    /// Why it can't be, and what to give instead.
     pub why: String,
 }
 
@@ -147,9 +131,6 @@ impl RunArguments {
 
 impl ResetArguments {
     /// What is reset, and which node leaves, if one does.
-    ///
-    /// # Errors
-    /// As of all flags.
     pub fn check(&self) -> Result<(MachineConfig, Option<Leaving>), ConfigError> {
         let machine = self.machine.check()?;
         if self.leave.is_empty() {

@@ -49,9 +49,6 @@ const IMAGES_INTERVAL: Duration = Duration::from_secs(60);
 const FAILURE_MAX: Duration = Duration::from_secs(4);
 
 /// Runs the agent until SIGTERM or SIGINT.
-///
-/// # Errors
-/// One line that says what, where and what to do.
 pub async fn run(config: Config) -> anyhow::Result<()> {
     require_root()?;
     crate::trees::require_openat2()?;

@@ -36,11 +36,8 @@ pub enum Source {
 /// What this node should run.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Desired {
-    /// Who says so.
     pub source: Source,
-    /// The node's range of pod addresses.
     pub subnet: Option<Subnet>,
-    /// Pods given to this node.
     pub pods: BTreeMap<NamespacedName, Binding>,
     /// Pods given to this node whose binding can't be read: what runs of them stays as it is.
     pub unreadable: BTreeMap<NamespacedName, String>,
@@ -62,7 +59,6 @@ pub struct DesiredStore {
     node: String,
     disk: DesiredDisk,
     current: Desired,
-    /// The snapshot that `current` holds.
     taken: Option<Snapshot>,
     /// The snapshot that the disk did not take: `current` stands until it does.
     unsaved: Option<Snapshot>,

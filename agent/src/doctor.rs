@@ -23,9 +23,7 @@ mod tests;
 /// Ranges that must meet nothing of this machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Ranges {
-    /// Addresses of all pods.
     pub cluster: ipnet::Ipv4Net,
-    /// Addresses of all services.
     pub service: ipnet::Ipv4Net,
 }
 
@@ -33,11 +31,8 @@ pub struct Ranges {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// As it should be.
     Ok,
-    /// It works, and could be better.
     Warn,
-    /// An agent can't run so.
     Fail,
 }
 
@@ -54,11 +49,8 @@ impl fmt::Display for Level {
 /// One check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What was looked at.
     pub name: &'static str,
-    /// How it ended.
     pub level: Level,
-    /// What was found.
     pub found: String,
     /// What to do; empty if nothing.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -94,9 +86,6 @@ impl fmt::Display for Check {
 }
 
 /// Checks and prints; true if no check failed.
-///
-/// # Errors
-/// Only when the report can't be printed.
 pub async fn run(config: &Config, ranges: Ranges, output: OutputFormat) -> anyhow::Result<bool> {
     let seen = probe::look(config, ranges).await;
     let checks = judge::judge(config, ranges, &seen);

@@ -50,7 +50,6 @@ const REMOVALS: usize = 16;
 pub(crate) struct Removed {
     pub(crate) lines: Vec<String>,
     pub(crate) failures: Vec<String>,
-    /// What else is to be said.
     pub(crate) remarks: Vec<String>,
 }
 
@@ -69,9 +68,6 @@ impl Removed {
 }
 
 /// Removes everything and prints what it removed.
-///
-/// # Errors
-/// One line: an agent runs, no root, or what could not be removed.
 pub async fn run(machine: &MachineConfig, leaving: Option<&Leaving>) -> anyhow::Result<()> {
     if !nix::unistd::geteuid().is_root() {
         bail!("reset removes links, rules and mounts and must run as root; start it with sudo");

@@ -23,9 +23,7 @@ const PASSES: usize = 8;
 #[derive(Debug, thiserror::Error)]
 #[error("cannot remove {path}: {source}", path = .path.display())]
 pub(crate) struct TreeError {
-    /// What could not be removed.
     pub(crate) path: PathBuf,
-    /// Why.
     #[source]
     pub(crate) source: io::Error,
 }
@@ -43,9 +41,6 @@ impl TreeError {
 
 /// Whether this kernel opens paths that can't lead elsewhere, without which no folder of a pod is removed
 /// and no `subPath` mounted.
-///
-/// # Errors
-/// One line: what is missing and what to do.
 pub(crate) fn require_openat2() -> Result<(), OldKernel> {
     let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC);
     match openat2(nix::fcntl::AT_FDCWD, "/", how) {

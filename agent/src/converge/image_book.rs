@@ -18,7 +18,6 @@ const WRITTEN_EVERY: SignedDuration = SignedDuration::from_mins(10);
 /// An image that Minik8s pulled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PulledImage {
-    /// The references by which it was pulled.
     pub references: BTreeSet<String>,
     /// When it was last seen in use, or pulled.
     pub last_used: Timestamp,

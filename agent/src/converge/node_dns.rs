@@ -20,9 +20,7 @@ const RESOLVED_STUBS: [IpAddr; 2] =
 /// What a resolver is told.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResolvConf {
-    /// Name servers, in the order in which they are asked.
     pub nameservers: Vec<IpAddr>,
-    /// Search domains.
     pub searches: Vec<String>,
     /// Options, `name` or `name:value`.
     pub options: Vec<String>,

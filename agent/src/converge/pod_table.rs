@@ -10,11 +10,8 @@ use schema::meta::NamespacedName;
 /// The network of one running pod with an address of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodNet {
-    /// Namespace and name.
     pub pod: NamespacedName,
-    /// Which incarnation.
     pub uid: String,
-    /// Its address.
     pub address: Ipv4Addr,
     /// Ports of the node that lead to it.
     pub ports: Vec<HostPortStatus>,

@@ -23,11 +23,8 @@ const GATEWAY_INTERVAL: Duration = Duration::from_secs(60);
 /// What DNS and gateway follow from.
 #[derive(Clone)]
 pub(crate) struct Known {
-    /// The node's range.
     pub(crate) subnet: watch::Receiver<Option<Subnet>>,
-    /// What is known of the cluster.
     pub(crate) catalog: watch::Receiver<Arc<Catalog>>,
-    /// Who answered before this process, and who will after it.
     pub(crate) handover: Handover,
 }
 

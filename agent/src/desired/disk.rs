@@ -23,41 +23,26 @@ const SUBNET: &str = "subnet.json";
 /// The disk did not take or give it.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
-    /// A folder could not be made or read.
     #[error("cannot use the folder {path}: {source}")]
     Folder {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// A file could not be written.
     #[error("cannot write {path}: {source}; free space there or make it writable")]
     Write {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// A file could not be removed.
     #[error("cannot remove {path}: {source}")]
     Remove {
-        /// Which.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
-    /// A value has no JSON form or is too large.
     #[error("cannot encode the binding of {pod}: {message}")]
-    Encode {
-        /// Of which pod.
-        pod: String,
-        /// Why.
-        message: String,
-    },
+    Encode { pod: String, message: String },
 }
 
 /// What was found at the start.

@@ -22,7 +22,6 @@ const DNS: u16 = 53;
 #[derive(Debug, Clone)]
 pub(super) struct NetworkSeen {
     pub(super) rules: Result<Vec<Tried>, String>,
-    /// What netlink says.
     pub(super) links: Result<Links, String>,
     /// An agent answers there, or a process in its place: nothing was tried.
     pub(super) is_answered: bool,

@@ -39,7 +39,6 @@ pub(super) struct DockerSeen {
 #[derive(Debug, Clone)]
 pub(super) struct HostFacts {
     pub(super) is_root: bool,
-    /// Its release.
     pub(super) kernel: String,
     pub(super) has_openat2: bool,
     pub(super) state_dir: Result<(), String>,

@@ -33,38 +33,20 @@ pub enum CacheError {
     #[error(
         "cannot fetch {path} of the repository: {why}; it is tried again. See that a reconciler runs and that this node reaches it (--reconciler)"
     )]
-    Fetch {
-        /// Its path in the repository.
-        path: String,
-        /// Who was asked, and what was said.
-        why: String,
-    },
+    Fetch { path: String, why: String },
     /// It is not what was asked for.
     #[error(
         "{path} came with another content than its digest says; it is fetched again. See the reconciler's disk"
     )]
-    Digest {
-        /// Its path in the repository.
-        path: String,
-    },
-    /// This node's disk, or an archive that is none.
+    Digest { path: String },
     #[error("cannot unpack {path} below {}: {why}; see this node's disk", dir.display())]
-    Disk {
-        /// Its path in the repository.
-        path: String,
-        /// Where.
-        dir: PathBuf,
-        /// Why.
-        why: String,
-    },
+    Disk { path: String, dir: PathBuf, why: String },
 }
 
 /// What was done to have content in its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ensured {
-    /// It was there.
     Was,
-    /// It was fetched.
     Fetched,
     /// What was there had been changed by someone, and was fetched anew.
     Repaired,

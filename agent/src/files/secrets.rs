@@ -22,64 +22,27 @@ pub enum SecretError {
     /// The pod was made before its files were looked for, or does not name it.
     #[error("the pod does not carry secret {0}; see 'minik8s describe' of its owner")]
     NotNamed(String),
-    /// This node has no identity that it could use.
     #[error("no secret can be decrypted on this node: {0}; then restart the agent")]
     NoIdentity(String),
-    /// Its ciphertext is not here.
     #[error("{0}")]
     NoContent(String),
     /// Encrypted for others.
     #[error(
         "secret {name} ({path}) is not encrypted for this node; encrypt it again with 'age -r {recipient}' beside the other recipients"
     )]
-    NotForUs {
-        /// Name.
-        name: String,
-        /// Path in the repository.
-        path: String,
-        /// This node's recipient.
-        recipient: String,
-    },
-    /// Damaged.
+    NotForUs { name: String, path: String, recipient: String },
     #[error("secret {name} ({path}) can't be decrypted: {why}; encrypt it again with 'age -r {recipient}'")]
-    Damaged {
-        /// Name.
-        name: String,
-        /// Path in the repository.
-        path: String,
-        /// Why, in words of the cipher.
-        why: String,
-        /// This node's recipient.
-        recipient: String,
-    },
-    /// No such key.
+    Damaged { name: String, path: String, why: String, recipient: String },
     #[error("secret {name} has no key {key}; it has {known}")]
-    NoKey {
-        /// Name.
-        name: String,
-        /// Which.
-        key: String,
-        /// Its keys.
-        known: String,
-    },
-    /// A key or value that can't be used so.
+    NoKey { name: String, key: String, known: String },
     #[error("key {key} of secret {name} {why}")]
-    Unfit {
-        /// Name.
-        name: String,
-        /// Which.
-        key: String,
-        /// What is wrong and what to do.
-        why: &'static str,
-    },
+    Unfit { name: String, key: String, why: &'static str },
 }
 
 /// Where a secret is, for messages.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
-    /// Its name.
     pub name: &'a str,
-    /// Its path in the repository.
     pub path: &'a str,
 }
 
@@ -103,9 +66,6 @@ impl Keys {
     }
 
     /// Reads the file, or makes it.
-    ///
-    /// # Errors
-    /// One line: it can't be read or written, or holds no identity.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let text = match fs::read_to_string(path) {
             Ok(text) => text,

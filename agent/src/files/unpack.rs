@@ -16,10 +16,8 @@ use tar::EntryType;
 /// Content could not be unpacked or read back.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
-    /// An entry that must not be.
     #[error("the archive holds {0:?}, which is no file of a folder")]
     Entry(String),
-    /// More than may be.
     #[error("the archive holds more than a volume may")]
     TooMuch,
     /// The disk, or an archive that is none.

@@ -32,26 +32,19 @@ pub enum InstanceError {
         "another agent of instance {instance} runs on this Docker engine ({holder}); stop it first, or give this one its own --instance"
     )]
     Busy {
-        /// The instance.
         instance: String,
         /// Its process and state directory.
         holder: String,
     },
-    /// The lock's file can't be made.
     #[error("cannot write to {}: {source}; the agent needs it to ensure that no second one runs", path.display())]
     Write {
-        /// The directory or file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
 }
 
 /// Takes the lock of this instance on this engine.
-///
-/// # Errors
-/// [`InstanceError::Busy`] at once when another process has it.
 pub fn take(run_dir: &Path, machine: &MachineConfig) -> Result<InstanceLock, InstanceError> {
     let cannot = |path: &Path, source: io::Error| InstanceError::Write { path: path.to_owned(), source };
     fs::create_dir_all(run_dir).map_err(|e| cannot(run_dir, e))?;

@@ -39,12 +39,9 @@ pub enum StateError {
         .0.display()
     )]
     Busy(PathBuf),
-    /// It can't be made or written.
     #[error("cannot write to {}: {source}; give a writable --state-dir", path.display())]
     Write {
-        /// The directory or file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: io::Error,
     },
@@ -52,9 +49,6 @@ pub enum StateError {
 
 /// Makes the directory `agent_dir` if it is not there, makes sure it can be written, and takes the
 /// lock.
-///
-/// # Errors
-/// [`StateError::Busy`] at once when another process holds it.
 pub fn take(agent_dir: &Path) -> Result<StateLock, StateError> {
     let cannot = |path: &Path| {
         let path = path.to_owned();

@@ -23,9 +23,7 @@ impl fmt::Display for Table {
 /// A chain in its table.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChainRef {
-    /// The table.
     pub table: Table,
-    /// The chain.
     pub chain: String,
 }
 

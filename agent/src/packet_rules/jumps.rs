@@ -10,11 +10,8 @@ use super::saved::{SavedRules, Words, after, rule_of, words};
 /// Why a rule changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuleReason {
-    /// It was not there.
     Missing,
-    /// It was there, but otherwise.
     Differs,
-    /// A rule before it takes all packets.
     Shadowed,
     /// It was there more than once, or leads into our chain in a way that it should not.
     Surplus,

@@ -21,30 +21,16 @@ pub const PART: usize = 128;
 pub enum RuleChange {
     /// The chain has exactly these rules from now on; it is made if it is not there.
     WriteChain {
-        /// Which chain.
         chain: ChainRef,
         /// Its rules, each without `-A CHAIN`.
         rules: Vec<String>,
     },
     /// The rule becomes the first of a chain of the kernel.
-    InsertJump {
-        /// Which chain.
-        base: ChainRef,
-        /// The rule.
-        rule: String,
-    },
+    InsertJump { base: ChainRef, rule: String },
     /// The rule goes from a chain of the kernel, once.
-    DeleteJump {
-        /// Which chain.
-        base: ChainRef,
-        /// The rule.
-        rule: String,
-    },
+    DeleteJump { base: ChainRef, rule: String },
     /// The chain goes; no rule may lead to it any more.
-    DropChain {
-        /// Which chain.
-        chain: ChainRef,
-    },
+    DropChain { chain: ChainRef },
 }
 
 impl RuleChange {

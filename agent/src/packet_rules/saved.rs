@@ -13,7 +13,6 @@ pub type SavedRules = BTreeMap<ChainRef, Vec<Words>>;
 /// A line of the tables that we know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SavedLine<'a> {
-    /// The chain is there.
     Chain(ChainRef),
     /// It has this rule, without `-A CHAIN`.
     Rule(ChainRef, &'a str),

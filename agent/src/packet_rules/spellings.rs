@@ -33,7 +33,6 @@ pub type Doubts<T> = BTreeMap<ChainRef, T>;
 /// What was written, and how this iptables prints it.
 #[derive(Debug)]
 pub struct Spellings<T> {
-    /// As written last.
     written: BTreeMap<ChainRef, T>,
     known: Arc<KnownSpellings<T>>,
 }

@@ -26,7 +26,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub struct Leaving {
     /// etcd, and a user who may delete what it has of the node.
     pub etcd: Access,
-    /// Its name.
     pub node: String,
 }
 

@@ -35,11 +35,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// What a socket is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Names by UDP.
     DnsUdp,
-    /// Names by TCP.
     DnsTcp,
-    /// Hosts of Dns objects.
     Gateway,
 }
 
@@ -52,7 +49,6 @@ pub struct Handover(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// Whom to ask.
     agent_dir: Option<PathBuf>,
     /// One asks for all: whoever comes meanwhile waits for it.
     received: tokio::sync::Mutex<Vec<(Role, OwnedFd)>>,
@@ -154,9 +150,6 @@ impl Handover {
 }
 
 /// A copy to hold.
-///
-/// # Errors
-/// The kernel's: there are too many open files.
 pub fn copy(socket: &impl AsFd) -> io::Result<OwnedFd> {
     socket.as_fd().try_clone_to_owned()
 }
@@ -199,9 +192,6 @@ pub fn is_serving(agent_dir: &Path) -> bool {
 }
 
 /// Ends the process that serves in the place of an agent; true if there was one.
-///
-/// # Errors
-/// It can't be asked.
 pub fn end(agent_dir: &Path) -> io::Result<bool> {
     let asked = ask(agent_dir)?;
     if let Some((_sockets, giver)) = &asked {

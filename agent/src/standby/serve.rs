@@ -35,9 +35,6 @@ const UNASKED_MAX: Duration = Duration::from_secs(30);
 const TAKEN_MAX: Duration = Duration::from_secs(15);
 
 /// Waits, serves, hands over.
-///
-/// # Errors
-/// One line: not started by an agent, or what it serves by can't be read.
 pub async fn run(config: Config) -> anyhow::Result<()> {
     let sockets = tokio::task::spawn_blocking(wait).await?.context("cannot wait for the agent's end")?;
     if sockets.is_empty() {

@@ -9,7 +9,6 @@ use schema::control::lock;
 /// Bytes of a file system, as `df` counts them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskUsage {
-    /// In use.
     pub used_bytes: u64,
     /// Left for whoever is not root.
     pub free_bytes: u64,

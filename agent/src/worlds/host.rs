@@ -16,11 +16,8 @@ use crate::node_address::NodeAddress;
 pub struct MachineFacts {
     /// Addresses under which others reach it, the one to use first.
     pub addresses: Vec<IpAddr>,
-    /// Processors.
     pub cpu: Cpu,
-    /// Memory.
     pub memory: Memory,
-    /// What runs there.
     pub versions: NodeVersions,
 }
 

@@ -13,9 +13,7 @@ use crate::standby::{Role, copy};
 /// What became of a plan.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Done, one sentence each.
     pub done: Vec<String>,
-    /// Not done, and why.
     pub failed: Option<String>,
 }
 

@@ -110,9 +110,7 @@ impl Drop for Upload {
 /// What a client gets: an endpoint's body as it comes, or a few words of our own.
 #[derive(Debug)]
 pub enum Answer {
-    /// The endpoint's.
     Endpoint(Incoming),
-    /// Ours.
     Words(Option<Bytes>),
 }
 

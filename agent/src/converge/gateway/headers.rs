@@ -29,7 +29,6 @@ const HOP_BY_HOP: [HeaderName; 8] = [
 /// Who asks.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Client {
-    /// Its address.
     pub(super) address: IpAddr,
     /// It is on the node itself, and believed what it says of its own clients.
     pub(super) is_node: bool,

@@ -49,17 +49,11 @@ pub const PORT: u16 = 80;
 /// What the loop stands on.
 #[derive(Debug)]
 pub struct GatewayDeps {
-    /// Name of the node.
     pub node: String,
-    /// Where to listen, at the gateway's address: [`PORT`].
     pub port: u16,
-    /// The bounds.
     pub limits: Limits,
-    /// This node's ranges.
     pub subnet: watch::Receiver<Option<Subnet>>,
-    /// Services and routes.
     pub catalog: watch::Receiver<Arc<Catalog>>,
-    /// Who answered here before, and who will after this process.
     pub handover: Handover,
 }
 

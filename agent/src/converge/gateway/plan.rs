@@ -13,15 +13,10 @@ use crate::catalog::Catalog;
 /// What the loop decides on.
 #[derive(Debug, Clone)]
 pub struct Observed {
-    /// Name of this node.
     pub node: String,
-    /// The range of services, once it is known.
     pub service_cidr: Ipv4Net,
-    /// The port to listen on.
     pub port: u16,
-    /// Where it listens now.
     pub listens: Option<SocketAddr>,
-    /// What is known.
     pub catalog: Arc<Catalog>,
     /// What the table in use was made of.
     pub routed: Option<Arc<Catalog>>,
@@ -30,18 +25,14 @@ pub struct Observed {
 /// What is to be done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GatewayPlan {
-    /// Listen here, and nowhere else.
     pub listen: Option<Listen>,
-    /// Route by this.
     pub table: Option<Arc<Table>>,
 }
 
 /// A change of where the gateway listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listen {
-    /// Where.
     pub at: SocketAddr,
-    /// Why.
     pub why: &'static str,
 }
 

@@ -39,7 +39,6 @@ pub type Answered = Response<Holding<Answer, InFlight>>;
 /// Who asks.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    /// The address that the connection comes from.
     pub address: IpAddr,
     /// It comes from the node itself: a proxy there may end TLS, and is believed what it says of clients.
     pub is_node: bool,
@@ -65,11 +64,9 @@ impl Place {
 /// Where a request goes.
 #[derive(Debug, Clone, Copy)]
 pub struct Target<'a> {
-    /// Who may answer it.
     pub endpoints: &'a [SocketAddr],
     /// The path to ask for, without the query; none: the request's own.
     pub path: Option<&'a str>,
-    /// The host that was asked for.
     pub host: &'a HeaderValue,
 }
 
@@ -77,9 +74,7 @@ pub struct Target<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct Refusal {
-    /// Its status.
     pub status: StatusCode,
-    /// Its words.
     pub why: String,
 }
 
@@ -104,9 +99,7 @@ impl Refusal {
 
 /// Why an attempt came to nothing.
 enum Failed {
-    /// The connection, or what went over it.
     Connection(legacy::Error),
-    /// Nothing moved for too long.
     Rested(WaitsFor),
 }
 

@@ -27,7 +27,6 @@ pub struct Route {
     /// Without a slash at its end, so that `/` is empty.
     prefix: String,
     rewrite: Option<String>,
-    /// Where it leads; without endpoints, why it has none.
     pub leads: Leads,
 }
 
@@ -36,7 +35,6 @@ pub struct Route {
 pub enum Leads {
     /// To one of these, sorted and never empty.
     To(Arc<[SocketAddr]>),
-    /// Nowhere, and why.
     Nowhere(String),
 }
 
@@ -45,9 +43,7 @@ pub enum Leads {
 pub enum NotFound {
     /// This node has not learnt any routes yet.
     Unknown,
-    /// No Dns object has the host.
     Host,
-    /// The host has no path that fits.
     Path,
 }
 
@@ -72,9 +68,6 @@ impl Table {
     }
 
     /// The longest path of `host` that `path` is or lies below.
-    ///
-    /// # Errors
-    /// What of it there is not.
     pub fn find(&self, host: &str, path: &str) -> Result<&Route, NotFound> {
         if !self.known {
             return Err(NotFound::Unknown);

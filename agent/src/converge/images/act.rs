@@ -10,7 +10,6 @@ use crate::worlds::docker::DockerError;
 pub struct Outcome {
     /// Names of what was removed, and the bytes that it took.
     pub removed: Vec<(String, u64)>,
-    /// What could not be removed, and why.
     pub failures: Vec<String>,
     /// What is left in use is no failure of Docker, but of the disk.
     pub too_little: bool,

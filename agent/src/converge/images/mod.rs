@@ -29,17 +29,11 @@ use plan::{ImagesPlan, Observed};
 
 /// What the loop stands on.
 pub struct ImagesDeps {
-    /// The node, for events.
     pub node: String,
-    /// The engine.
     pub docker: Arc<dyn Docker>,
-    /// Its disk.
     pub disk: Arc<dyn Disk>,
-    /// What was pulled and what is wanted.
     pub book: Arc<ImageBook>,
-    /// When images go.
     pub thresholds: Thresholds,
-    /// For events.
     pub events: EventRecorder,
 }
 

@@ -20,24 +20,19 @@ const AGE_MIN: SignedDuration = SignedDuration::from_mins(2);
 pub struct Thresholds {
     /// From here on images are removed; 100 is never.
     pub high_percent: u8,
-    /// Down to here.
     pub low_percent: u8,
 }
 
 /// What the loop saw.
 #[derive(Debug, Clone)]
 pub struct Observed {
-    /// When images go.
     pub thresholds: Thresholds,
-    /// How full Docker's disk is.
     pub disk: DiskUsage,
-    /// All images on the node.
     pub images: Vec<StoredImage>,
     /// Content ids of the images of all containers.
     pub in_use: BTreeSet<String>,
     /// References of all pods that are wanted; none while that is not known.
     pub wanted: Option<BTreeSet<String>>,
-    /// What Minik8s pulled.
     pub pulled: PulledImages,
     /// Pulls that were cut off, by an agent that ended for one.
     pub cut_off: BegunPulls,
@@ -46,7 +41,6 @@ pub struct Observed {
 /// An image to remove.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Removal {
-    /// Content id.
     pub id: String,
     /// What to remove in turn: its tags, or the id of an image without.
     pub references: Vec<String>,
@@ -57,15 +51,11 @@ pub struct Removal {
 /// Why an image of ours stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keep {
-    /// A container was made from it.
     InUse,
-    /// A pod of this node names it.
     Wanted,
-    /// It was in use a moment ago.
     Young,
     /// It carries a name that Minik8s did not give it.
     NamedByOthers,
-    /// The pause image.
     Pause,
     /// Enough is free without it.
     NotNeeded,
@@ -76,7 +66,6 @@ pub enum Keep {
 pub enum CollectReason {
     /// The threshold is 100.
     Off,
-    /// The disk has room.
     Room,
     /// Nobody has said yet what should run.
     WantedUnknown,
@@ -98,15 +87,11 @@ impl fmt::Display for CollectReason {
 /// What is to be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImagesPlan {
-    /// Why.
     pub why: CollectReason,
-    /// Images to remove, in order.
     pub remove: Vec<Removal>,
     /// Images of ours that stay, and why; only when the disk is full.
     pub keep: Vec<(String, Keep)>,
-    /// Images of ours that are in use now.
     pub used: BTreeSet<String>,
-    /// Images of ours that are not on the node any more.
     pub gone: BTreeSet<String>,
     /// Content id and reference of images that pulls brought which were cut off: they are ours.
     pub brought: Vec<(String, String)>,

@@ -16,9 +16,7 @@ use crate::worlds::iptables::loud_steps;
 /// What became of a plan.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// What was done, a sentence each.
     pub done: Vec<String>,
-    /// What could not be done, with the reason.
     pub failed: Vec<String>,
     /// What could not be done and is no reason to hurry.
     pub tolerated: Vec<String>,

@@ -18,11 +18,9 @@ pub(super) const TRIALS_MAX: u8 = 5;
 /// What a trial showed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TrialResult {
-    /// TCP gets through as it is.
     Sound,
     /// It reaches this node only with the kernel's checksums, which stay on.
     Computed(String),
-    /// No node answered either way.
     Silence,
 }
 

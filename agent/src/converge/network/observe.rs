@@ -16,9 +16,6 @@ use crate::desired::Source;
 use crate::worlds::netlink::{Bridge, NetlinkError, Tunnel, Tunnels};
 
 /// Where the tunnel that is there leaves from, if that is still an address of the node.
-///
-/// # Errors
-/// The kernel does not answer.
 pub async fn address_of_tunnel(tunnels: &dyn Tunnels, name: &str) -> Result<Option<Ipv4Addr>, NetlinkError> {
     let Some(there) = tunnels.tunnel_origin(name).await? else { return Ok(None) };
     Ok(tunnels.has_address(there).await?.then_some(there))

@@ -22,17 +22,12 @@ use crate::worlds::netlink::Bridge;
 /// What the loop saw.
 #[derive(Debug, Clone)]
 pub struct Observed {
-    /// What the network follows from.
     pub model: Model,
-    /// The bridge as it should be.
     pub bridge: Bridge,
-    /// And it is so.
     pub bridge_is_whole: bool,
     /// The tunnel to the other nodes; none while the node has no address.
     pub tunnel: Option<TunnelSeen>,
-    /// Why it can't be looked at.
     pub tunnel_failure: Option<String>,
-    /// Our chains and the kernel's, as they are.
     pub saved: Arc<SavedRules>,
     /// Rules that this iptables prints otherwise than they were written: by chain, what was written
     /// and what it prints then.
@@ -42,17 +37,13 @@ pub struct Observed {
 /// What is to be done, in this order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NetworkPlan {
-    /// The bridge is made or repaired.
     pub bridge: Option<Bridge>,
-    /// The tunnel, and what is on it, in this order.
     pub tunnel: Vec<TunnelStep>,
     /// Why nothing is known of the tunnel: logged once, and no step is taken.
     pub tunnel_failure: Option<String>,
-    /// The end of the tunnel, for the other nodes.
     pub vtep: Option<Vtep>,
     /// Changes of rules, all in one transaction per table.
     pub rules: Vec<(RuleChange, RuleReason)>,
-    /// Connections to forget once the rules stand.
     pub stale_udp: BTreeSet<StaleUdp>,
 }
 

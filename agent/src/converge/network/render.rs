@@ -15,9 +15,7 @@ use crate::packet_rules::names::Names;
 /// Where a port of the node leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPortTarget {
-    /// The pod's address and port.
     pub target: SocketAddrV4,
-    /// The pod, for the rule's comment.
     pub pod: String,
 }
 
@@ -27,9 +25,7 @@ pub type HostPort = (HostPortProtocol, u16);
 /// TCP or UDP, with an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HostPortProtocol {
-    /// TCP.
     Tcp,
-    /// UDP.
     Udp,
 }
 
@@ -54,25 +50,18 @@ impl fmt::Display for HostPortProtocol {
 /// All that the rules of a node follow from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Model {
-    /// Names of bridge and chains.
     pub names: Names,
-    /// Addresses of this node's pods.
     pub node_cidr: Ipv4Net,
-    /// Addresses of all pods.
     pub cluster_cidr: Ipv4Net,
     /// `MASQUERADE` takes `--random-fully`: no two connections then race for one source port.
     pub random_fully: bool,
     /// Frames within the bridge meet the rules too.
     pub bridged_frames: bool,
-    /// Ports of the node that lead to pods.
     pub host_ports: BTreeMap<HostPort, HostPortTarget>,
-    /// UDP port of the tunnel.
     pub tunnel_port: u16,
     /// Who may send into the tunnel; none: it is not known yet.
     pub tunnel_senders: Option<BTreeSet<Ipv4Addr>>,
-    /// Where DNS answers.
     pub dns: Ipv4Addr,
-    /// Where the gateway answers.
     pub gateway: Ipv4Addr,
 }
 

@@ -23,15 +23,11 @@ use crate::worlds::netlink::{Netlink, Tunnels};
 /// What does not change while the loop runs.
 #[derive(Debug, Clone)]
 pub struct NetworkSettings {
-    /// Keeps several Minik8s on one machine apart.
     pub instance: String,
-    /// Names of bridge and chains.
     pub names: Names,
-    /// Largest packet of pods in bytes.
     pub pod_mtu: u32,
     /// The node's address; none: what its routes say, which may change.
     pub node_ip: Option<IpAddr>,
-    /// What sets the tunnel between nodes apart from others.
     pub vxlan: Vxlan,
     /// The tunnel stands without other nodes too: systemd-resolved needs a link that is always up.
     pub tunnel_without_peers: bool,
@@ -40,9 +36,7 @@ pub struct NetworkSettings {
 /// What all nodes of a cluster have in common, and no two clusters on one machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vxlan {
-    /// Number of the network.
     pub vni: u32,
-    /// UDP port.
     pub port: u16,
 }
 
@@ -70,19 +64,12 @@ impl NetworkSettings {
 
 /// What the loop reads and writes.
 pub struct NetworkDeps {
-    /// The kernel's links.
     pub netlink: Arc<dyn Netlink>,
-    /// The tunnel to the other nodes.
     pub tunnels: Arc<dyn Tunnels>,
-    /// The kernel's rules.
     pub iptables: Arc<dyn Iptables>,
-    /// The node's range of addresses.
     pub subnet: watch::Receiver<Option<Subnet>>,
-    /// The node's pods.
     pub pods: watch::Receiver<PodTable>,
-    /// The other nodes.
     pub catalog: watch::Receiver<Arc<Catalog>>,
-    /// The end of the tunnel, once it stands, for the node's record.
     pub vtep: watch::Sender<Option<Vtep>>,
     /// The node's address, once it is settled; never written when the settings name one.
     pub address: watch::Sender<Option<IpAddr>>,
@@ -102,17 +89,14 @@ pub struct NetworkLoop {
     pub(super) vtep: watch::Sender<Option<Vtep>>,
     pub(super) address: watch::Sender<Option<IpAddr>>,
     pub(super) rules_changed: Nudge,
-    /// Where the tunnel leaves from.
     pub(super) origin: Origin,
     /// Our chains and the kernel's.
     pub(super) rules: RulesReader<SavedRules>,
     /// Why the tunnel is not as it should be, as logged last.
     pub(super) tunnel_failure: Option<String>,
-    /// How often the tunnel's checksums may still be tried.
     pub(super) checksum_trials: u8,
     /// Asked once: it can't change while we run.
     pub(super) random_fully: Option<bool>,
-    /// What was written, and how this iptables prints it.
     pub(super) spellings: Spellings<Vec<Words>>,
 }
 

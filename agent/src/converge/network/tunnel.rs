@@ -35,9 +35,7 @@ pub struct Origin {
 pub struct AddressSeen {
     /// By the routes; some other address where there is no default route.
     pub address: Option<Ipv4Addr>,
-    /// There is a default route.
     pub is_routed: bool,
-    /// The former address is on one of the node's links.
     pub keeps_former: bool,
 }
 
@@ -88,15 +86,11 @@ pub struct TunnelSeen {
     pub tunnel: Tunnel,
     /// There is such a link, whole or not.
     pub is_there: bool,
-    /// And it is as it should be.
     pub is_whole: bool,
     /// Names of systemd-resolved hang on it, so it stands without other nodes too.
     pub is_always_wanted: bool,
-    /// Whether TCP gets through it is still to be tried.
     pub is_untried: bool,
-    /// The entries on it.
     pub entries: BTreeSet<TunnelEntry>,
-    /// The node's own range.
     pub own: Ipv4Net,
     /// The other nodes; none: nobody has said yet who they are, and what is there stays.
     pub peers: Option<BTreeMap<String, Peer>>,
@@ -120,15 +114,10 @@ impl TunnelSeen {
 /// One step, in the order in which they are taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TunnelStep {
-    /// The link is made or repaired.
     Link(Tunnel),
-    /// The entry is set, for this node.
     Set(TunnelEntry, String),
-    /// The entry goes: it is of no node.
     Drop(TunnelEntry),
-    /// The link of this name goes: there is no other node.
     Unlink(String),
-    /// These nodes are asked by TCP, with the card's checksums and with the kernel's.
     TryChecksums(BTreeMap<SocketAddr, String>),
 }
 

@@ -12,13 +12,11 @@ use super::{HEARTBEAT_TTL, NodeLoop};
 /// What became of a plan.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The record was written.
     pub registered: bool,
     /// The heartbeat lies on a new lease, and why.
     pub beat_anew: Option<String>,
     /// Another process beats under this node's name.
     pub rival: bool,
-    /// The first thing that failed.
     pub failure: Option<LoopError>,
 }
 

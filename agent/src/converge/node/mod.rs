@@ -34,21 +34,13 @@ pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What the loop stands on.
 pub struct NodeDeps {
-    /// Name of the node.
     pub node: String,
-    /// Where the agent's API listens.
     pub listen: SocketAddr,
-    /// The node's address.
     pub address: NodeAddress,
-    /// Whom to encrypt this node's secrets for.
     pub age_recipient: Option<String>,
-    /// Where record and heartbeat go.
     pub store: SharedStore,
-    /// What the machine is.
     pub machine: Arc<dyn Machine>,
-    /// The range of addresses that the node's pods have.
     pub subnet: watch::Receiver<Option<Subnet>>,
-    /// The end of the node's tunnel, once it stands.
     pub vtep: watch::Receiver<Option<Vtep>>,
     /// When this process begins to beat.
     pub since: Timestamp,
@@ -64,7 +56,6 @@ pub struct NodeLoop {
     machine: Arc<dyn Machine>,
     subnet: watch::Receiver<Option<Subnet>>,
     vtep: watch::Receiver<Option<Vtep>>,
-    /// What the machine said last.
     facts: Option<MachineFacts>,
     lease: Option<LeaseId>,
     since: Timestamp,

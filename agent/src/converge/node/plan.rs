@@ -20,34 +20,23 @@ pub const MAX_PODS: u32 = 110;
 /// What the loop saw.
 #[derive(Debug, Clone)]
 pub struct Observed {
-    /// Name of the node.
     pub node: String,
-    /// What the machine is.
     pub facts: MachineFacts,
-    /// `http://address:port` of the agent's API.
     pub api: String,
-    /// Whom to encrypt this node's secrets for.
     pub age_recipient: Option<String>,
-    /// The range that the node's pods have.
     pub pod_cidr: Option<Ipv4Net>,
-    /// The end of the node's tunnel; none until it stands.
     pub vtep: Option<Vtep>,
     /// The record in etcd; the error's text if it can't be read.
     pub record: Option<Result<Versioned<NodeRecord>, (String, i64)>>,
-    /// The heartbeat in etcd.
     pub heartbeat: Option<Heartbeat>,
-    /// The lease that this process holds, if it holds one.
     pub lease: Option<LeaseId>,
-    /// When this process began to beat.
     pub since: Timestamp,
 }
 
 /// What to do for the heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Beat {
-    /// The lease and the key are there.
     KeepAlive(LeaseId),
-    /// There is no lease of this process, or not the key on it, and why.
     Anew(String),
 }
 
@@ -56,7 +45,6 @@ pub enum Beat {
 pub struct NodePlan {
     /// The record to write, and on which condition; none if it is right.
     pub record: Option<(NodeRecord, Guard)>,
-    /// The heartbeat.
     pub beat: Beat,
     /// Another process beats under this node's name since then.
     pub rival_since: Option<Timestamp>,

@@ -82,51 +82,30 @@ const STOPS: usize = 256;
 /// The pause image.
 #[derive(Clone)]
 pub struct PauseImage {
-    /// Its reference.
     pub reference: String,
-    /// Makes its archive, as `docker load` takes it.
     pub archive: PauseArchive,
 }
 
 /// What the loop works with.
 pub struct PodsDeps {
-    /// This node's name.
     pub node: String,
-    /// Its address.
     pub address: NodeAddress,
-    /// The instance, of container names, labels, bridge and links.
     pub instance: String,
-    /// The state directory.
     pub state_dir: PathBuf,
-    /// MTU of the pods' links.
     pub mtu: u32,
-    /// What every container gets.
     pub container_limits: ContainerLimits,
-    /// The name servers of pods.
     pub dns: watch::Receiver<NodeDns>,
-    /// The engine.
     pub docker: Arc<dyn Docker>,
-    /// The kernel.
     pub netlink: Arc<dyn Netlink>,
-    /// Asks containers over the network.
     pub prober: Arc<dyn Prober>,
-    /// The pause image.
     pub pause_image: PauseImage,
-    /// the snapshot of etcd: this node's bindings, subnet and pod status.
     pub snapshot: SnapshotReader,
-    /// For status.
     pub store: SharedStore,
-    /// For events.
     pub events: EventRecorder,
-    /// Wakes this loop.
     pub nudge: Nudge,
-    /// Running pods, for the network loop.
     pub pod_table: watch::Sender<PodTable>,
-    /// Logins at registries.
     pub credentials: Arc<dyn Credentials>,
-    /// Images pulled and wanted, for the images loop.
     pub images: Arc<ImageBook>,
-    /// Files of the repository and secrets.
     pub files: Arc<PodFiles>,
     /// Services, for who may still lead clients to a pod that goes.
     pub catalog: watch::Receiver<Arc<Catalog>>,
@@ -181,9 +160,6 @@ impl PodsDeps {
 
 impl PodsLoop {
     /// A loop, with its helpers running: wakers and the writer of statuses. Reads the disk.
-    ///
-    /// # Panics
-    /// Outside of a tokio runtime.
     pub fn new(deps: PodsDeps) -> Result<Self, DiskError> {
         let desired = DesiredStore::open(&deps.state_dir, &deps.node)?;
         let shutdown = CancellationToken::new();

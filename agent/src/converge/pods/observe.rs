@@ -68,7 +68,6 @@ pub struct Looker {
     known: BTreeMap<String, (EngineState, ContainerDetails)>,
     /// Containers that could not be inspected: how often in a row, and when it is tried again.
     failing: BTreeMap<String, (u32, Instant)>,
-    /// Repo digests, by image id and reference.
     digests: BTreeMap<(String, String), String>,
     next_listing: Option<Instant>,
 }

@@ -22,15 +22,12 @@ use crate::worlds::docker::NewContainer;
 /// What the loop does next.
 #[derive(Debug, Clone, Default)]
 pub struct PodsPlan {
-    /// Per pod uid.
     pub pods: BTreeMap<Uid, Decision>,
     /// How pods end for good whose end is not kept yet: on the disk before their task begins.
     pub ends: BTreeMap<Uid, PodStatus>,
     /// Containers to be asked by their probes from now on, all of the node.
     pub probes: Targets,
-    /// Links without a pod.
     pub remove_links: Vec<String>,
-    /// The address given out last.
     pub last_address: Option<Ipv4Addr>,
     /// Pulls for containers that nobody wants any more.
     pub cancel_pulls: Vec<Slot>,
@@ -51,21 +48,14 @@ impl schema::control::Plan for PodsPlan {
 /// What is done about one pod, and why.
 #[derive(Debug, Clone)]
 pub struct Decision {
-    /// Namespace and name.
     pub pod: NamespacedName,
-    /// Why.
     pub why: DecisionReason,
-    /// The work.
     pub task: Option<Task>,
     /// Containers that failed a probe, each stopped for itself: none holds up the task.
     pub kills: Vec<Kill>,
-    /// Images to fetch meanwhile.
     pub pulls: Vec<Pull>,
-    /// Containers that wait, and for what.
     pub waiting: BTreeMap<String, WaitingState>,
-    /// When to look again.
     pub next_at: Option<Timestamp>,
-    /// Cut off the task under way: what it does is not wanted any more.
     pub cancel: bool,
     /// What should have ended and does not, in words.
     pub stuck: Option<String>,
@@ -91,43 +81,27 @@ impl Decision {
 /// Why a pod gets this decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DecisionReason {
-    /// All runs as it should.
     UpToDate,
-    /// Nothing of it is there yet.
     New,
-    /// Some of its containers are to be made, started or started again.
     Containers,
-    /// Its pause container is gone or ended: everything is made anew.
     PauseGone,
-    /// Its pause container ended within seconds of its start, and is not made anew at once.
     PauseEndedEarly,
     /// Its link is missing, not whole, or not looked at yet by this agent.
     LinkOff,
-    /// Containers that failed a probe are being stopped.
     Unhealthy,
-    /// Containers wait: a crash backoff, an image, a retry.
     Waits,
-    /// All its containers ended for good.
     Finished,
-    /// Nobody wants it any more.
     NotDesired,
-    /// Nobody wants it any more; it ends when no node leads new connections to it.
     Draining,
-    /// The former pod of that name has to end first.
     FormerPod,
-    /// Nobody has said what should run; nothing is taken down.
     DesiredUnknown,
     /// etcd may not hold all that the node should run; nothing is taken down for being absent.
     Unsettled,
     /// Its binding can't be read; what runs of it stays as it is.
     Unreadable,
-    /// A task is under way.
     InFlight,
-    /// The node has no range of addresses yet.
     NoSubnet,
-    /// The range is used up.
     NoFreeAddress,
-    /// A host port is not free.
     PortTaken(PortTaken),
 }
 
@@ -164,9 +138,7 @@ impl fmt::Display for DecisionReason {
 /// Work on one pod; one task at a time per pod.
 #[derive(Debug, Clone)]
 pub enum Task {
-    /// Make and start what is missing.
     Up(Box<Up>),
-    /// Take away.
     Down(Down),
 }
 
@@ -174,104 +146,78 @@ pub enum Task {
 /// containers, and last the removal of `obsolete`.
 #[derive(Debug, Clone)]
 pub struct Up {
-    /// What has to go before.
     pub down: Down,
-    /// The pause container.
     pub pause: PauseStep,
     /// Address of the pod, none on the host's network.
     pub address: Option<Ipv4Net>,
-    /// Its host ports.
     pub ports: Vec<HostPortStatus>,
     /// Its link; the process id is filled in when the pause container runs.
     pub link: Option<LinkStep>,
-    /// The pod, whose files are fetched and whose secrets are decrypted before containers are made.
     pub pod: Arc<PodInstance>,
-    /// Volumes, made or checked.
     pub volumes: Vec<VolumePrep>,
-    /// Containers to make or start; each for itself.
     pub containers: Vec<ContainerStep>,
-    /// Dead starts that nobody needs any more.
     pub obsolete: Vec<Target>,
 }
 
 /// What to do about the pause container.
 #[derive(Debug, Clone)]
 pub enum PauseStep {
-    /// Make and start it.
     Create(Box<NewContainer>),
     /// It was made: start it.
     Start(String),
-    /// It runs.
     Runs(String),
 }
 
 /// The pod's link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkStep {
-    /// Host's end.
     pub host_name: String,
-    /// The bridge.
     pub bridge: String,
-    /// The pod's address.
     pub address: Ipv4Net,
-    /// The bridge's address.
     pub gateway: Ipv4Addr,
-    /// MTU.
     pub mtu: u32,
 }
 
 /// One container to make or start.
 #[derive(Debug, Clone)]
 pub struct ContainerStep {
-    /// Name in the pod.
     pub container: String,
-    /// Its attempt.
     pub attempt: u32,
     /// Its image was pulled for this very start.
     pub image_pulled: bool,
-    /// What to do.
     pub act: ContainerAct,
 }
 
 /// Make and start, or only start.
 #[derive(Debug, Clone)]
 pub enum ContainerAct {
-    /// Make and start it.
     Create(Box<Rendered>),
-    /// It was made: start it.
     Start(String),
 }
 
 /// Fetch an image for one container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pull {
-    /// Name in the pod.
     pub container: String,
     /// For the start of this number.
     pub attempt: u32,
-    /// The image.
     pub image: String,
-    /// The manifest's policy, for messages.
     pub policy: PullPolicy,
 }
 
 /// Stop a container that failed a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kill {
-    /// Which.
     pub target: Target,
     /// Between SIGTERM and SIGKILL, its hook included.
     pub grace: Duration,
-    /// Why, for the event.
     pub message: String,
 }
 
 /// Take away: stop all of `stop` side by side, then remove all of `remove`, then the rest, `obsolete` last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Down {
-    /// Containers that run.
     pub stop: Vec<Target>,
-    /// Between SIGTERM and SIGKILL.
     pub grace: Duration,
     /// Containers to remove, pause containers last.
     pub remove: Vec<Target>,
@@ -288,13 +234,10 @@ pub struct Down {
 /// A container to stop or remove.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// Docker's id.
     pub id: String,
-    /// Docker's name, for messages.
     pub name: String,
     /// Name in the pod.
     pub container: String,
-    /// Its attempt.
     pub attempt: u32,
     /// What is done before it is stopped, or why its label can't be read.
     pub hook: Option<Result<Action, String>>,

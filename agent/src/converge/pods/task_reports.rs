@@ -37,9 +37,7 @@ impl Retry {
 pub enum TaskReport {
     /// The link of a pod is whole, both ends of it; or it may not be, and has to be looked at.
     Link(Uid, bool),
-    /// How far a pull is.
     Progress(Slot, String),
-    /// The preStop hook of a container is done, and is not run again.
     Hooked(String),
     /// A container that failed a probe was stopped (no message), or could not be and is tried again later.
     Kill(String, Option<String>),
@@ -51,20 +49,15 @@ pub enum TaskReport {
     Missing(Slot, u32),
     /// The image is there for the start of this number. Earlier failures count until the start succeeds.
     Pulled(Slot, u32),
-    /// All is well again.
     Clear(Slot),
-    /// It did not work, for this reason and with this message; it is tried again later.
     Failed(Slot, String, String, Retry),
-    /// This work is over.
     Ended(WorkId),
 }
 
 /// Work under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WorkId {
-    /// The task of a pod.
     Task(Uid),
-    /// The pull that a container waits for.
     Pull(Slot),
     /// The stop of a container that failed a probe.
     Kill(String),

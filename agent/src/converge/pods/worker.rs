@@ -23,29 +23,17 @@ pub type PauseArchive = Arc<dyn Fn() -> Vec<u8> + Send + Sync>;
 /// What all tasks share.
 #[derive(Clone)]
 pub struct Worker {
-    /// The engine.
     pub docker: Arc<dyn Docker>,
-    /// Runs hooks.
     pub asker: Asker,
-    /// The kernel.
     pub netlink: Arc<dyn Netlink>,
-    /// The node.
     pub node: Arc<NodeFacts>,
-    /// The pause image's bytes.
     pub pause_archive: PauseArchive,
-    /// To the supervisor.
     pub reporter: Reporter,
-    /// Events.
     pub events: EventRecorder,
-    /// Files of the repository and secrets.
     pub files: Arc<PodFiles>,
-    /// Pods being made at once.
     pub creations: Arc<Semaphore>,
-    /// Containers being stopped at once.
     pub stops: Arc<Semaphore>,
-    /// Images being fetched.
     pub pulls: Pulls,
-    /// Logins at registries.
     pub credentials: Arc<dyn Credentials>,
 }
 
@@ -57,7 +45,6 @@ pub struct PodFailure {
     pub reason: &'static str,
     /// The word of the event.
     pub event: &'static str,
-    /// What happened.
     pub message: String,
 }
 
@@ -70,9 +57,7 @@ impl PodFailure {
 /// A pod, for events.
 #[derive(Debug, Clone)]
 pub struct PodId {
-    /// Namespace and name.
     pub pod: NamespacedName,
-    /// Which incarnation.
     pub uid: Uid,
 }
 

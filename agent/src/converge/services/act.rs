@@ -23,9 +23,7 @@ const NAMED_MAX: usize = 6;
 /// What became of a plan.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// What was done, a sentence each.
     pub done: Vec<String>,
-    /// What could not be done, with the reason.
     pub failed: Vec<String>,
     /// Services that are left out from now on; the others are programmed at once.
     pub refused: Vec<Refusal>,
@@ -38,9 +36,7 @@ pub struct Outcome {
 /// A service that is left out from now on.
 #[derive(Debug)]
 pub struct Refusal {
-    /// The service.
     pub service: NamespacedName,
-    /// What iptables said, and of which rule.
     pub why: String,
     /// It is not what was said before of the same record.
     pub is_news: bool,

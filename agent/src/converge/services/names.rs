@@ -18,7 +18,6 @@ const BASE32: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 /// The names that an instance uses for its services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceNames {
-    /// `MK8S`.
     prefix: String,
     /// `MK8S-SERVICES` of nat: one rule for each address and port of a service.
     pub services: ChainRef,

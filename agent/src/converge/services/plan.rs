@@ -25,9 +25,7 @@ use crate::worlds::iptables::UdpFlow;
 pub struct Wanted {
     /// The chains that are there without any service.
     pub fixed: BTreeMap<ChainRef, ChainRules>,
-    /// What follows from each service.
     pub services: BTreeMap<NamespacedName, Arc<ServiceRules>>,
-    /// Who serves all UDP ports.
     pub udp: Arc<UdpServing>,
 }
 
@@ -51,24 +49,18 @@ impl Wanted {
 /// For which UDP connections were looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UdpSettled {
-    /// Who served.
     pub serving: Arc<UdpServing>,
-    /// The node's own address.
     pub node: Option<Ipv4Addr>,
 }
 
 /// What the loop saw.
 #[derive(Debug, Clone)]
 pub struct Observed {
-    /// Names of the chains.
     pub names: ServiceNames,
-    /// The rules as they should be.
     pub wanted: Arc<Wanted>,
-    /// The rules as they are.
     pub present: Arc<Present>,
     /// Chains that this iptables prints otherwise than they were written: what was, and what is then.
     pub spellings: Arc<KnownSpellings<Fingerprint>>,
-    /// The node's own address.
     pub node: Option<Ipv4Addr>,
     /// For which the last look at UDP connections was; none since the start of the agent.
     pub udp_settled: Option<UdpSettled>,

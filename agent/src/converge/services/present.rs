@@ -13,9 +13,7 @@ use crate::packet_rules::spellings::ChainText;
 /// Of a chain's rules in order, word by word, however they are quoted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fingerprint {
-    /// How many.
     pub rules: usize,
-    /// Of all of them.
     hash: u64,
 }
 
@@ -58,7 +56,6 @@ pub fn fingerprint<'a>(rules: impl Iterator<Item = &'a str>) -> Fingerprint {
 /// What is there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Present {
-    /// Our chains.
     pub chains: BTreeMap<ChainRef, Fingerprint>,
     /// The kernel's chains in which our jumps stand, with all their rules.
     pub bases: SavedRules,

@@ -37,9 +37,7 @@ const NAMED_BYTES_MAX: usize = VALUE_MAX_BYTES - 12 * 1024;
 /// A service that iptables refused.
 #[derive(Debug, Clone)]
 pub struct Refused {
-    /// As it was refused.
     pub record: Arc<Versioned<ServiceRecord>>,
-    /// What iptables said, and of which rule.
     pub why: String,
     /// When; none while it is tried again.
     since: Option<Instant>,

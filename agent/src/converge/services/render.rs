@@ -26,22 +26,16 @@ const MARK: &str = "0x4000";
 /// Where the rules are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// Names of the chains.
     pub names: ServiceNames,
-    /// This node.
     pub node: String,
-    /// Addresses of all pods.
     pub cluster_cidr: Ipv4Net,
-    /// `MASQUERADE` takes `--random-fully`.
     pub random_fully: bool,
 }
 
 /// A chain's rules, each without `-A CHAIN`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChainRules {
-    /// In order.
     pub rules: Vec<String>,
-    /// Of these rules.
     pub fingerprint: Fingerprint,
 }
 
@@ -56,9 +50,7 @@ impl ChainRules {
 /// What UDP clients send to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UdpFront {
-    /// An address of the service.
     Address(SocketAddrV4),
-    /// A port of the node.
     NodePort(u16),
 }
 
@@ -76,7 +68,6 @@ pub struct ServiceRules {
     pub refusals: Vec<String>,
     /// Its own chains, all of nat.
     pub chains: BTreeMap<ChainRef, ChainRules>,
-    /// Who serves its UDP ports.
     pub udp: UdpServing,
 }
 

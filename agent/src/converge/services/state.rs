@@ -23,21 +23,14 @@ use crate::worlds::iptables::Iptables;
 
 /// What the loop stands on.
 pub struct ServicesDeps {
-    /// This node.
     pub node: String,
-    /// Its address.
     pub address: NodeAddress,
-    /// Keeps several Minik8s on one machine apart.
     pub instance: String,
-    /// The kernel's rules.
     pub iptables: Arc<dyn Iptables>,
-    /// This node's range of addresses.
     pub subnet: watch::Receiver<Option<Subnet>>,
-    /// What is known of the cluster.
     pub catalog: watch::Receiver<Arc<Catalog>>,
     /// What other nodes may know; a `StatusWriter` writes it.
     pub status: watch::Sender<Option<RulesStatus>>,
-    /// For events.
     pub events: EventRecorder,
     /// Newest revision of etcd's services that the rules follow: whoever takes an endpoint down waits
     /// for it.
@@ -53,12 +46,10 @@ pub struct ServicesLoop {
     pub(super) rendered: Rendered,
     /// Our chains and the kernel's.
     pub(super) rules: RulesReader<Present>,
-    /// What was written, and how this iptables prints it.
     pub(super) spellings: Spellings<Fingerprint>,
     pub(super) udp_settled: Option<UdpSettled>,
     /// When the rules came to the revision that is reported.
     pub(super) programmed_at: Option<Timestamp>,
-    /// The last input was refused.
     pub(super) was_refused: bool,
 }
 
@@ -69,7 +60,6 @@ pub(super) struct Rendered {
     pub(super) catalog: Option<Arc<Catalog>>,
     pub(super) services: BTreeMap<NamespacedName, (Arc<Versioned<ServiceRecord>>, Arc<ServiceRules>)>,
     pub(super) wanted: Arc<Wanted>,
-    /// Services whose rules iptables does not take.
     pub(super) refused: Refusals,
 }
 

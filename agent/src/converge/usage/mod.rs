@@ -37,13 +37,9 @@ const SECOND_LOOK: Duration = Duration::from_secs(3);
 
 /// What the loop stands on.
 pub struct UsageDeps {
-    /// The instance whose containers are counted.
     pub instance: String,
-    /// The state directory, with the pods' volumes.
     pub state_dir: PathBuf,
-    /// The engine.
     pub docker: Arc<dyn Docker>,
-    /// The kernel's counters.
     pub cgroups: Arc<dyn Cgroups>,
     /// The newest record; a `StatusWriter` writes it.
     pub records: watch::Sender<Option<NodeUsage>>,

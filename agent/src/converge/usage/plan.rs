@@ -22,22 +22,16 @@ const WITHOUT_CONTAINERS: &str =
 /// One running container as it was counted now.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Counted {
-    /// Its pod.
     pub pod: NamespacedName,
-    /// Which incarnation of it.
     pub uid: String,
-    /// Its name in the pod.
     pub container: String,
-    /// When it was started.
     pub started_at: Option<Timestamp>,
-    /// Its counters.
     pub sample: Sample,
 }
 
 /// How much the volumes of a pod hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Volumes {
-    /// Bytes by name.
     pub bytes: BTreeMap<String, u64>,
     /// Those that were not counted to the end.
     pub at_least: Vec<String>,
@@ -46,7 +40,6 @@ pub struct Volumes {
 /// CPU counters of the look before, in nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Former {
-    /// The machine's.
     pub machine: u64,
     /// By container id.
     pub containers: BTreeMap<String, u64>,
@@ -55,7 +48,6 @@ pub struct Former {
 /// What the loop saw.
 #[derive(Debug, Clone)]
 pub struct Observed {
-    /// The machine.
     pub machine: Sample,
     /// Containers by Docker's id.
     pub containers: BTreeMap<String, Counted>,
@@ -68,7 +60,6 @@ pub struct Observed {
 /// What is to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UsagePlan {
-    /// The record, which fits under its key.
     Write(NodeUsage),
     /// Nothing: CPU needs two looks.
     SecondLook,

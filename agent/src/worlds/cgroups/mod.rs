@@ -33,42 +33,24 @@ pub enum Version {
 /// Where one container is counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// How the files there are called.
     pub version: Version,
-    /// Folder of its CPU time.
     pub cpu: PathBuf,
-    /// Folder of its memory.
     pub memory: PathBuf,
 }
 
 /// Why nothing was counted.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupsError {
-    /// A file can't be read: the container has ended, or the kernel does not count.
     #[error("cannot read {path}")]
     Read {
-        /// The file.
         path: PathBuf,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
-    /// A file says something else than the kernel documents.
     #[error("cannot make sense of {path}: {why}")]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// What is missing.
-        why: String,
-    },
-    /// The process is not that container's, or not counted where this process can see it.
+    Parse { path: PathBuf, why: String },
     #[error("process {pid} is counted nowhere that is mounted here: {why}")]
-    NoPlace {
-        /// The process.
-        pid: i32,
-        /// Why.
-        why: String,
-    },
+    NoPlace { pid: i32, why: String },
 }
 
 /// The kernel's counters. Calls read a few small files and may block for that long.

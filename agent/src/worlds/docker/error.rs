@@ -7,84 +7,31 @@ use schema::control::error_chain;
 /// Why Docker did not do it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DockerError {
-    /// No such container.
     #[error("Docker has no container {id}")]
-    NotFound {
-        /// Id or name asked for.
-        id: String,
-    },
-    /// A container of that name exists.
+    NotFound { id: String },
     #[error("the container name {name} is taken")]
-    NameTaken {
-        /// The name.
-        name: String,
-    },
-    /// Somebody else removes the container at this moment, or it waits to be removed.
+    NameTaken { name: String },
     #[error("container {id} is being removed")]
-    BeingRemoved {
-        /// Id or name asked for.
-        id: String,
-    },
-    /// The image is not on this node.
+    BeingRemoved { id: String },
     #[error("image {image} is not on this node")]
-    NoSuchImage {
-        /// The image asked for.
-        image: String,
-    },
-    /// A pull did not go through.
+    NoSuchImage { image: String },
     #[error("cannot pull {image}: {message}")]
-    Pull {
-        /// The image asked for.
-        image: String,
-        /// What the registry or Docker said.
-        message: String,
-    },
-    /// The registry wants a login, or another one.
+    Pull { image: String, message: String },
     #[error("cannot pull {image}: {message}")]
-    LoginRefused {
-        /// The image asked for.
-        image: String,
-        /// What the registry said.
-        message: String,
-    },
-    /// What was asked for is no image reference.
+    LoginRefused { image: String, message: String },
     #[error("{image} is not an image reference: {message}; write [registry/]name[:tag][@digest]")]
-    InvalidImageName {
-        /// What was asked for.
-        image: String,
-        /// Docker's words.
-        message: String,
-    },
-    /// A container or another image needs the image.
+    InvalidImageName { image: String, message: String },
     #[error("image {image} is in use: {message}")]
-    ImageInUse {
-        /// The image.
-        image: String,
-        /// Docker's words.
-        message: String,
-    },
-    /// Nobody answers at the socket.
+    ImageInUse { image: String, message: String },
     #[error("cannot reach Docker: {message}; check that dockerd runs and that its socket is readable")]
-    Unreachable {
-        /// What the connection said.
-        message: String,
-    },
-    /// No answer in time.
+    Unreachable { message: String },
     #[error("Docker did not answer {act} within {after:?}")]
-    Timeout {
-        /// Which request.
-        act: &'static str,
-        /// How long it waited.
-        after: Duration,
-    },
-    /// Docker says no.
+    Timeout { act: &'static str, after: Duration },
     #[error("Docker refused {act}: {message}")]
     Refused {
-        /// Which request.
         act: &'static str,
         /// Its status code, 0 when there is none.
         status: u16,
-        /// Its words.
         message: String,
     },
 }

@@ -28,29 +28,17 @@ pub struct Call(pub String);
 #[derive(Debug, Clone)]
 pub enum Fault {
     /// Changing call number `call` (from 1) fails with `error` and does nothing.
-    Fail {
-        /// Its number.
-        call: usize,
-        /// What it says.
-        error: DockerError,
-    },
+    Fail { call: usize, error: DockerError },
     /// Changing call number `call` takes effect, and nothing returns from then on: its answer is lost.
-    Crash {
-        /// Its number.
-        call: usize,
-    },
+    Crash { call: usize },
     /// Changing call number `call` does nothing, and nothing returns from then on: the one before it
     /// was answered, and this one never arrived.
-    CrashBefore {
-        /// Its number.
-        call: usize,
-    },
+    CrashBefore { call: usize },
 }
 
 /// How a container ends.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Exit {
-    /// Its code.
     pub code: i64,
     /// For its memory.
     pub oom_killed: bool,
@@ -59,31 +47,23 @@ pub struct Exit {
 /// What a command does.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FakeExec {
-    /// Its code.
     pub code: i64,
-    /// What it writes.
     pub output: String,
-    /// It never ends.
     pub hangs: bool,
 }
 
 /// One container of the fake.
 #[derive(Debug, Clone)]
 pub struct FakeContainer {
-    /// What was asked for.
     pub new: NewContainer,
-    /// What the listing says.
     pub row: ListedContainer,
-    /// What inspect says.
     pub details: ContainerDetails,
 }
 
 /// The fake's state.
 #[derive(Debug, Default)]
 pub struct FakeEngine {
-    /// Containers by id.
     pub containers: BTreeMap<String, FakeContainer>,
-    /// Images on the node.
     pub images: BTreeMap<String, ImageFacts>,
     /// Images that a pull finds.
     pub registry: BTreeSet<String>,
@@ -91,17 +71,13 @@ pub struct FakeEngine {
     pub logins: BTreeMap<String, String>,
     /// Pulls begun: image, and the user if there was a login.
     pub pulls_begun: Vec<(String, Option<String>)>,
-    /// Pulls given up before they ended.
     pub pulls_dropped: Vec<String>,
     /// Pulls wait until they are released.
     pub hold_pulls: bool,
     /// Releases one pull per permit.
     pub pulls_released: Arc<Notify>,
-    /// The time.
     pub now: Timestamp,
-    /// Changing calls so far.
     pub calls: Vec<Call>,
-    /// What goes wrong.
     pub fault: Option<Fault>,
     /// Names of containers that inspect fails on.
     pub opaque: BTreeSet<String>,
@@ -123,7 +99,6 @@ pub struct FakeEngine {
     pub hung: BTreeSet<String>,
     /// Names of containers that can't be killed: stop and removal are refused.
     pub unkillable: BTreeSet<String>,
-    /// Every call says that nobody answers.
     pub unreachable: bool,
     crashed: bool,
     next_id: u64,
@@ -150,9 +125,6 @@ impl FakeDocker {
     }
 
     /// Ends the container with this name.
-    ///
-    /// # Panics
-    /// If there is none, or it does not run.
     pub fn end(&self, name: &str, exit: Exit) {
         let mut engine = self.engine();
         let now = engine.now;

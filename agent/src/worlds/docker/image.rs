@@ -6,7 +6,6 @@ use std::fmt;
 /// An image on the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ImageFacts {
-    /// Content id.
     pub id: String,
     /// `USER` of the image; empty is root.
     pub user: String,
@@ -19,13 +18,11 @@ pub struct ImageFacts {
 /// One row of the list of images.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StoredImage {
-    /// Content id.
     pub id: String,
     /// `repository:tag`.
     pub tags: Vec<String>,
     /// `repository@sha256:…`.
     pub digests: Vec<String>,
-    /// Bytes on disk, layers that it shares with others included.
     pub size_bytes: u64,
 }
 

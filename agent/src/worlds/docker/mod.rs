@@ -33,13 +33,10 @@ pub const INSTANCE_LABEL: &str = "minik8s.io/instance";
 /// What a container does, as the engine's listing says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EngineState {
-    /// Made, not started.
     Created,
     /// Runs; a frozen one too.
     Running,
-    /// Ended.
     Exited,
-    /// Is being removed.
     Removing,
     /// Its removal failed: it can only be removed once more.
     Dead,
@@ -48,7 +45,6 @@ pub enum EngineState {
 /// One row of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedContainer {
-    /// Docker's id.
     pub id: String,
     /// Name without the leading slash.
     pub name: String,
@@ -56,11 +52,8 @@ pub struct ListedContainer {
     pub image: String,
     /// The image's content id.
     pub image_id: String,
-    /// When it was made.
     pub created_at: Timestamp,
-    /// What it does.
     pub state: EngineState,
-    /// All its labels.
     pub labels: BTreeMap<String, String>,
 }
 
@@ -69,15 +62,10 @@ pub struct ListedContainer {
 pub struct ContainerDetails {
     /// Process id on the host, 0 when it does not run.
     pub pid: i32,
-    /// When it was last started.
     pub started_at: Option<Timestamp>,
-    /// When it last ended.
     pub finished_at: Option<Timestamp>,
-    /// How it last ended.
     pub exit_code: i64,
-    /// The kernel killed it for its memory.
     pub oom_killed: bool,
-    /// Why it could not be started.
     pub error: String,
 }
 
@@ -93,20 +81,15 @@ pub struct EngineVersion {
 /// Which part of a log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogOptions {
-    /// Go on as it grows.
     pub follow: bool,
-    /// Only the last lines.
     pub tail: Option<u64>,
-    /// Only what is not older.
     pub since: Option<Timestamp>,
-    /// Each line begins with when it was written.
     pub timestamps: bool,
 }
 
 /// Something ended or went away.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerEvent {
-    /// Docker's id.
     pub id: String,
     /// `die`, `start`, `destroy`, `oom`.
     pub action: String,
@@ -120,14 +103,12 @@ pub const EXEC_OUTPUT_MAX: usize = 10 * 1024;
 pub enum ExecEnd {
     /// With this code; 126 or 127 when there is no such program.
     Exited(i64),
-    /// Not in time; it was killed.
     TimedOut,
 }
 
 /// What a command in a container did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExecOutcome {
-    /// How it ended.
     pub end: ExecEnd,
     /// The beginning of what it wrote to standard output and error, at most [`EXEC_OUTPUT_MAX`] bytes.
     pub output: String,

@@ -18,11 +18,9 @@ const STALLED: Duration = Duration::from_secs(120);
 pub(super) struct Step {
     /// The layer, or what stands in its place.
     pub(super) layer: String,
-    /// Docker's word.
     pub(super) status: String,
     /// So many bytes of so many.
     pub(super) bytes: Option<(u64, u64)>,
-    /// Why it failed.
     pub(super) error: Option<String>,
 }
 

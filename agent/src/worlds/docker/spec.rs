@@ -6,11 +6,8 @@ use std::path::PathBuf;
 /// A container to be made.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NewContainer {
-    /// Its name, unique on the engine.
     pub name: String,
-    /// Image reference.
     pub image: String,
-    /// Labels.
     pub labels: BTreeMap<String, String>,
     /// Replaces ENTRYPOINT when not empty.
     pub command: Vec<String>,
@@ -18,7 +15,6 @@ pub struct NewContainer {
     pub args: Vec<String>,
     /// `NAME=value`.
     pub env: Vec<String>,
-    /// Working directory.
     pub working_dir: Option<String>,
     /// Host name; only for a container with its own network or the host's.
     pub hostname: Option<String>,
@@ -28,38 +24,25 @@ pub struct NewContainer {
     pub resolver: Option<Resolver>,
     /// `uid[:gid]`.
     pub user: Option<String>,
-    /// Further group ids.
     pub groups: Vec<String>,
-    /// Binds.
     pub mounts: Vec<BindMount>,
-    /// Which namespaces it has.
     pub namespaces: Namespaces,
-    /// What it may use.
     pub limits: Limits,
-    /// How much of what it writes is kept.
     pub log: LogLimits,
-    /// Root file system can't be written.
     pub read_only_root: bool,
-    /// Full access to the node.
     pub privileged: bool,
     /// setuid programs give no rights.
     pub no_new_privileges: bool,
-    /// Capabilities added.
     pub capabilities_add: Vec<String>,
-    /// Capabilities dropped.
     pub capabilities_drop: Vec<String>,
-    /// Standard input stays open.
     pub stdin: bool,
-    /// Gives it a terminal.
     pub tty: bool,
 }
 
 /// What a container's `resolv.conf` says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resolver {
-    /// Addresses of name servers.
     pub nameservers: Vec<String>,
-    /// Search domains.
     pub searches: Vec<String>,
     /// Options, `name` or `name:value`.
     pub options: Vec<String>,
@@ -72,7 +55,6 @@ pub struct BindMount {
     pub source: PathBuf,
     /// In the container.
     pub target: String,
-    /// It can't write there.
     pub read_only: bool,
 }
 
@@ -90,7 +72,6 @@ pub enum Namespaces {
         pause: String,
         /// Its processes too.
         pid: bool,
-        /// The pod is on the host's network.
         host_network: bool,
     },
 }
@@ -104,7 +85,6 @@ pub struct Limits {
     pub cpu_quota_us: i64,
     /// Bytes of memory, swap included.
     pub memory_bytes: i64,
-    /// Processes and threads.
     pub pids: i64,
 }
 

@@ -13,23 +13,15 @@ use super::{Iptables, IptablesError, StaleUdp, UdpFlow, loud_steps};
 /// What the fake holds.
 #[derive(Debug, Default)]
 pub struct FakeRules {
-    /// What [`Iptables::save`] answers.
     pub saved: String,
-    /// All inputs of [`Iptables::restore`], in order.
     pub restored: Vec<String>,
-    /// All that was to be forgotten, in order.
     pub forgotten: Vec<StaleUdp>,
-    /// How often [`Iptables::save`] was asked.
     pub saves: usize,
-    /// How long it takes.
     pub save_takes: Duration,
     /// What [`Iptables::generation`] answers; a restore adds its loud steps. None: it does not count.
     pub generation: Option<u32>,
-    /// What [`Iptables::sees_bridged_frames`] answers.
     pub bridged_frames: bool,
-    /// What [`Iptables::udp_flows`] answers.
     pub flows: BTreeSet<UdpFlow>,
-    /// All flows that were to be forgotten, in order.
     pub forgotten_flows: Vec<UdpFlow>,
     /// An input with one of these in a line is refused, for all such lines.
     pub refuse_lines: Vec<String>,

@@ -42,39 +42,24 @@ pub struct UdpFlow {
 /// Why the rules could not be read or written. The variant names the act.
 #[derive(Debug, thiserror::Error)]
 pub enum IptablesError {
-    /// The program is not on this machine.
     #[error("{program} is not installed; install the package `{package}`")]
     NotInstalled {
-        /// Its name.
         program: String,
         /// What brings it, on Debian and Ubuntu.
         package: &'static str,
     },
-    /// The program can't be started or talked to.
     #[error("cannot run {program}: {source}")]
     Run {
-        /// Its name.
         program: String,
-        /// Why.
         #[source]
         source: std::io::Error,
     },
-    /// The program says no.
     #[error("{program} failed: {message}")]
-    Refused {
-        /// Its name.
-        program: String,
-        /// What it said, in one line.
-        message: String,
-        /// The lines of its input that it names, counted from 1, in order.
-        lines: Vec<usize>,
-    },
-    /// The program does not end.
+    Refused { program: String, message: String, lines: Vec<usize> },
     #[error("{program} did not end within {after:?}")]
     Timeout {
         /// Its name.
         program: String,
-        /// How long was waited.
         after: Duration,
     },
 }

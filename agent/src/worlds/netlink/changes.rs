@@ -25,9 +25,6 @@ pub struct AddressChanges {
 
 impl RealNetlink {
     /// What changes from now on.
-    ///
-    /// # Panics
-    /// Outside a tokio runtime.
     pub fn address_changes(&self) -> Result<AddressChanges, NetlinkError> {
         let runtime = tokio::runtime::Handle::current();
         let opened = self.home.run(|| {

@@ -14,27 +14,19 @@ use super::{
 /// What the fake kernel holds.
 #[derive(Debug, Default)]
 pub struct FakeKernel {
-    /// Bridges by name.
     pub bridges: BTreeMap<String, Bridge>,
-    /// Tunnels by name, with their entries.
     pub tunnels: BTreeMap<String, (Tunnel, BTreeSet<TunnelEntry>)>,
-    /// Pod links by the name of the host's end.
     pub links: BTreeMap<String, PodLink>,
     /// Links that [`Netlink::list_pod_links`] names although no [`PodLink`] made them.
     pub strays: BTreeSet<String>,
-    /// Routes there are.
     pub routes: Vec<Route>,
-    /// Ports that something listens on, with its process.
     pub listeners: BTreeMap<Port, Listener>,
-    /// Addresses of the node.
     pub addresses: BTreeSet<Ipv4Addr>,
     /// The next calls fail with this text.
     pub refuse: Option<String>,
     /// The next looks at tunnels fail with this text.
     pub refuse_tunnels: Option<String>,
-    /// The tunnel's checksums are left to the card.
     pub offload_is_on: bool,
-    /// Changes of that fail with this text.
     pub refuse_offload: Option<String>,
     /// Who answers TCP, and whether only if the kernel computes the checksums.
     pub answering: BTreeMap<SocketAddr, bool>,

@@ -14,7 +14,6 @@ pub type Port = (Protocol, u16);
 /// A port that something of the node waits at.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listener {
-    /// Its process, if it was looked for and found.
     pub process: Option<String>,
     /// Only at addresses of the loopback, such as `127.0.0.53`: nobody from outside means it.
     pub loopback: bool,

@@ -45,27 +45,21 @@ pub struct Bridge {
     pub vips: Vec<Ipv4Addr>,
     /// Addresses of services: packets for one that no rule knows end here, not at the uplink.
     pub services: Ipv4Net,
-    /// Largest packet in bytes.
     pub mtu: u32,
 }
 
 /// The link of one pod: a veth pair from the bridge into the pod's network namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodLink {
-    /// A process in the pod's network namespace: its pause container's.
     pub pause_pid: i32,
     /// Docker id of the pause container, which the process must belong to: its number may be another
     /// process' by now. None when the process is no container's.
     pub pause_id: Option<String>,
-    /// Name of the host's end, from [`host_link_name`].
     pub host_name: String,
-    /// Name of the bridge that the host's end joins.
     pub bridge: String,
     /// The pod's address with the length of the node's range.
     pub address: Ipv4Net,
-    /// The bridge's address.
     pub gateway: Ipv4Addr,
-    /// Largest packet in bytes.
     pub mtu: u32,
 }
 
@@ -74,11 +68,9 @@ pub struct PodLink {
 pub struct HostEnd {
     /// The bridge that it is a port of.
     pub bridge: Option<String>,
-    /// It is up.
     pub up: bool,
     /// Frames may leave through the port they came in by.
     pub hairpin: bool,
-    /// Largest packet in bytes.
     pub mtu: u32,
 }
 
@@ -92,9 +84,7 @@ impl HostEnd {
 /// A route of the node's main table, as far as conflicts need it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// Where to.
     pub destination: Ipv4Net,
-    /// Through which link.
     pub interface: String,
 }
 
@@ -142,48 +132,29 @@ pub fn parse_hardware_address(text: &str) -> Option<[u8; 6]> {
 /// Why the kernel did not do it. The variant names the act.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
-    /// No socket to the kernel.
     #[error("cannot open a netlink socket{context}: {source}")]
     Open {
         /// Where, if not on the node itself.
         context: String,
-        /// The kernel's reason.
         #[source]
         source: std::io::Error,
     },
-    /// The process whose namespace should be entered is gone, or its namespace can't be opened.
     #[error("cannot open the network namespace of process {pid}: {source}")]
     OpenNamespace {
-        /// The process.
         pid: i32,
-        /// The kernel's reason.
         #[source]
         source: std::io::Error,
     },
-    /// The process has no network namespace of its own: its `eth0` would be the node's.
     #[error("process {pid} is in the node's own network namespace; no link is made there")]
-    OwnNamespace {
-        /// The process.
-        pid: i32,
-    },
-    /// The number of the pause container's process belongs to another process.
+    OwnNamespace { pid: i32 },
     #[error("process {pid} does not belong to container {container} ; no link is made there")]
-    OtherProcess {
-        /// The process.
-        pid: i32,
-        /// The container's id.
-        container: String,
-    },
-    /// The bridge that a pod's link should join is not there.
+    OtherProcess { pid: i32, container: String },
     #[error("bridge {0} is not there yet")]
     NoBridge(String),
-    /// There is a link of this name, but it is no bridge.
     #[error("link {0} exists and is no bridge; rename it or use another --instance")]
     NotABridge(String),
-    /// Another program or instance has a route to the very range of services.
     #[error("the range of services {0} is routed elsewhere; give `minik8s serve` another --service-cidr")]
     RangeTaken(Ipv4Net),
-    /// Another program has a route to the very range of a node's pods.
     #[error("{0} is routed elsewhere; give `minik8s serve` another --cluster-cidr, or take that route away")]
     RouteTaken(Ipv4Net),
     /// Another link of the machine has the tunnel's number and port.
@@ -191,56 +162,31 @@ pub enum NetlinkError {
         "cannot create {name}: another link of this machine has VNI {vni} at UDP port {port}; give all agents of \
          one of the two clusters another --vxlan-port"
     )]
-    TunnelTaken {
-        /// The tunnel.
-        name: String,
-        /// Its number.
-        vni: u32,
-        /// Its port.
-        port: u16,
-    },
-    /// The tunnel went while it was worked on.
+    TunnelTaken { name: String, vni: u32, port: u16 },
     #[error("tunnel {0} is not there")]
     NoTunnel(String),
-    /// There is a link of this name that is not this instance's.
     #[error("link {0} exists and is no tunnel of this instance; rename it or use another --instance")]
     NotOurs(String),
-    /// The kernel refused a request.
     #[error("cannot {act} {link}: {message}")]
     Request {
         /// What was asked, as a verb: `create`, `set up`.
         act: &'static str,
-        /// On which link.
         link: String,
-        /// The kernel's reason.
         message: String,
     },
-    /// The kernel's tables of sockets can't be read.
     #[error("cannot read which ports are in use: {source}")]
     Sockets {
-        /// The kernel's reason.
         #[source]
         source: std::io::Error,
     },
-    /// A kernel setting can't be read or written.
     #[error("cannot read or write {path}: {source}")]
     Sysctl {
-        /// The file.
         path: String,
-        /// The kernel's reason.
         #[source]
         source: std::io::Error,
     },
-    /// A request got no answer in time.
     #[error("the kernel did not {act} {link} within {seconds} s")]
-    Timeout {
-        /// What was asked.
-        act: &'static str,
-        /// On which link.
-        link: String,
-        /// How long was waited.
-        seconds: u64,
-    },
+    Timeout { act: &'static str, link: String, seconds: u64 },
 }
 
 /// The kernel's links, addresses and routes. Every act is idempotent and bounded in time.

@@ -11,9 +11,6 @@ const PROBE_VNI: u32 = 1;
 
 /// Each kind of link, and whether the kernel makes one. Nothing is left behind, except that the
 /// kernel may have loaded a module.
-///
-/// # Errors
-/// [`NetlinkError::Open`] when no network namespace can be made: not root, or not in this kernel.
 pub async fn probe_features() -> Result<Vec<(&'static str, Result<(), NetlinkError>)>, NetlinkError> {
     let failed = |source| NetlinkError::Open { context: " in a new network namespace".to_owned(), source };
     let namespace = NetworkNamespace::fresh().map_err(failed)?;

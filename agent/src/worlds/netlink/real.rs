@@ -24,17 +24,11 @@ pub struct RealNetlink {
 
 impl RealNetlink {
     /// The node's own links. `instance` tells ours from another's.
-    ///
-    /// # Panics
-    /// Outside a tokio runtime.
     pub fn open(instance: &str) -> Result<Self, NetlinkError> {
         Self::open_at(instance, Path::new("/proc/thread-self/ns/net"))
     }
 
     /// The links of the network namespace that `path` stands for, such as `/var/run/netns/NAME`.
-    ///
-    /// # Panics
-    /// Outside a tokio runtime.
     pub fn open_at(instance: &str, path: &Path) -> Result<Self, NetlinkError> {
         let failed = |source| NetlinkError::Open { context: format!(" in {}", path.display()), source };
         let home = NetworkNamespace::at(path).map_err(failed)?;

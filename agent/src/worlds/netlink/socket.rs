@@ -46,7 +46,6 @@ pub(super) struct Link {
     pub(super) is_bridge: bool,
     /// As a port of a bridge: frames may leave through it that came in by it.
     pub(super) hairpin: bool,
-    /// It is a tunnel.
     pub(super) vxlan: Option<Vxlan>,
 }
 

@@ -12,11 +12,8 @@ use super::{NetlinkError, RealNetlink};
 /// A link of the node, as far as conflicts need it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Device {
-    /// Its name.
     pub name: String,
-    /// Largest packet in bytes.
     pub mtu: u32,
-    /// Its addresses, each with the length of its network.
     pub addresses: Vec<Ipv4Net>,
     /// Of a VXLAN: number and UDP port.
     pub vxlan: Option<(u32, u16)>,
@@ -24,9 +21,6 @@ pub struct Device {
 
 impl RealNetlink {
     /// All links.
-    ///
-    /// # Errors
-    /// When the kernel refuses or does not answer.
     pub async fn devices(&self) -> Result<Vec<Device>, NetlinkError> {
         let addresses = self.socket.addresses(None).await?;
         let links = self.socket.links().await?;
@@ -41,9 +35,6 @@ impl RealNetlink {
     }
 
     /// Names of the links of all default routes, the one that is used first.
-    ///
-    /// # Errors
-    /// When the kernel refuses or does not answer.
     pub async fn uplinks(&self) -> Result<Vec<String>, NetlinkError> {
         let mut routes = self.socket.routes().await?;
         routes.retain(|route| route.destination.prefix_len() == 0);
@@ -60,9 +51,6 @@ pub struct ScratchNamespace(NetworkNamespace);
 
 impl ScratchNamespace {
     /// A fresh one.
-    ///
-    /// # Errors
-    /// When none can be made: not root, or not in this kernel.
     pub fn new() -> io::Result<Self> {
         NetworkNamespace::fresh().map(Self)
     }

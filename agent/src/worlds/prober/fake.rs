@@ -14,9 +14,7 @@ use super::{HttpAnswer, HttpRequest, ProbeFailed, Prober};
 pub enum FakeAnswer {
     /// Answers with this status; a connection opens.
     Status(u16),
-    /// Takes no connection.
     Refused,
-    /// Never answers.
     Silent,
     /// Whoever asks panics.
     Panics,
@@ -27,7 +25,6 @@ pub enum FakeAnswer {
 pub struct FakeNet {
     /// By URL or `host:port`; what is not here answers with 200.
     pub answers: BTreeMap<String, FakeAnswer>,
-    /// How often each was asked.
     pub asked: BTreeMap<String, u32>,
 }
 

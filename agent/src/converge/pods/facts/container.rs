@@ -16,7 +16,6 @@ use crate::worlds::docker::{ContainerDetails, EngineState, ListedContainer};
 /// The containers of one pod uid.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PodFacts {
-    /// Namespace and name.
     pub pod: Option<NamespacedName>,
     /// Pause containers, newest last.
     pub pauses: Vec<Container>,
@@ -42,7 +41,6 @@ impl PodFacts {
 /// One container, read back from its labels.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Container {
-    /// Docker's id.
     pub id: String,
     /// Docker's name.
     pub name: String,
@@ -50,17 +48,14 @@ pub struct Container {
     pub container: String,
     /// How often it was made before.
     pub attempt: u32,
-    /// Its crash level.
     pub backoff: u32,
     /// Docker id of the pause container that it joined.
     pub sandbox: String,
-    /// Template hash.
     pub hash: String,
     /// Image as asked for.
     pub image: String,
     /// The image by the digest of its registry, `name@sha256:…`; its content id if no registry has it.
     pub image_id: String,
-    /// When it was made.
     pub created_at: Timestamp,
     /// When Docker says that it started last, which tells its lives apart: one that somebody starts again
     /// keeps its id. None if it never did, or Docker can't tell.
@@ -79,23 +74,18 @@ pub struct Container {
     pub failing: Option<String>,
     /// Digests of the files that the pod has mounted (pause containers).
     pub files: Vec<String>,
-    /// What it does.
     pub state: State,
 }
 
 /// What a container does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
-    /// Made, not started.
     Created,
-    /// Runs.
     Running {
-        /// Since when.
         started_at: Timestamp,
     },
     /// Ended, or could not be started.
     Exited(Exited),
-    /// Is being removed.
     Removing,
     /// Its removal failed, and nobody is at it.
     Dead,
@@ -104,15 +94,12 @@ pub enum State {
 /// How a container ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exited {
-    /// Its code.
     pub code: i64,
-    /// Killed for its memory.
     pub oom_killed: bool,
     /// Why it could not be started, in Docker's words; empty when it was.
     pub error: String,
     /// When it started; none if it never did.
     pub started_at: Option<Timestamp>,
-    /// When it ended.
     pub finished_at: Timestamp,
 }
 

@@ -12,13 +12,10 @@ use crate::converge::names;
 /// The pod, its node and what was given to it.
 #[derive(Debug, Clone, Copy)]
 pub struct Placement<'a> {
-    /// The node.
     pub node: &'a NodeFacts,
-    /// The pod.
     pub binding: &'a Binding,
     /// Its address; none on the host's network.
     pub address: Option<Ipv4Net>,
-    /// Its host ports.
     pub ports: &'a [HostPortStatus],
 }
 

@@ -13,9 +13,7 @@ use super::ids::{Slot, Uid};
 /// What tasks have under way, and what went wrong lately.
 #[derive(Debug, Clone, Default)]
 pub struct Work {
-    /// Pods with a task under way.
     pub busy: BTreeMap<Uid, Busy>,
-    /// Containers whose image is being pulled.
     pub pulling: BTreeMap<Slot, Pulling>,
     /// Containers whose image was pulled for the start of this number.
     pub pulled: BTreeMap<Slot, u32>,
@@ -23,7 +21,6 @@ pub struct Work {
     pub missing: BTreeSet<Slot>,
     /// Docker ids of containers that are being stopped because they failed a probe.
     pub killing: BTreeSet<String>,
-    /// What went wrong and when it is tried again.
     pub trouble: BTreeMap<Slot, Trouble>,
     /// Pods whose link this agent made or found whole, both ends of it; no try since has failed.
     pub linked: BTreeSet<Uid>,
@@ -33,7 +30,6 @@ pub struct Work {
     pub unremoved: BTreeMap<String, Trouble>,
     /// How containers ended of pods that are taken away, by pod and Docker id.
     pub ends: BTreeMap<Uid, Ends>,
-    /// The address given out last.
     pub last_address: Option<Ipv4Addr>,
 }
 
@@ -49,17 +45,13 @@ pub struct Pulling {
 /// A task under way.
 #[derive(Debug, Clone)]
 pub struct Busy {
-    /// Namespace and name.
     pub pod: NamespacedName,
     /// It brings the pod up (and may be cut off), or takes it down.
     pub up: bool,
-    /// Address that it uses.
     pub address: Option<Ipv4Addr>,
-    /// Host ports that it uses.
     pub ports: Vec<HostPortStatus>,
     /// Docker ids of containers that it stops.
     pub stops: Vec<String>,
-    /// Cuts it off.
     pub cancel: tokio_util::sync::CancellationToken,
 }
 
@@ -85,13 +77,10 @@ impl Work {
 pub struct Trouble {
     /// Kubernetes' word for it.
     pub reason: String,
-    /// What happened and what to do.
     pub message: String,
     /// How often in a row.
     pub failures: u32,
-    /// When it happened last.
     pub at: Timestamp,
-    /// When it is tried again.
     pub retry_at: Timestamp,
 }
 

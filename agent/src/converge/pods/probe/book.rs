@@ -32,7 +32,6 @@ pub struct RunHealth {
     /// When that life began; none if Docker could not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
-    /// What is known of it.
     #[serde(flatten)]
     pub health: Health,
 }

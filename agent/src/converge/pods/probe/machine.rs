@@ -45,15 +45,10 @@ impl fmt::Display for ProbeKind {
 /// A probe's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
-    /// From the container's start to the first check.
     pub initial_delay: Duration,
-    /// From check to check.
     pub period: Duration,
-    /// After which a check has failed.
     pub timeout: Duration,
-    /// Successes in a row that count.
     pub success_threshold: u32,
-    /// Failures in a row that count.
     pub failure_threshold: u32,
 }
 

@@ -11,11 +11,8 @@ use crate::worlds::prober::Prober;
 /// What a check found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
-    /// All is well.
     Success,
-    /// All is well, with a word about it.
     Warning(String),
-    /// It failed.
     Failure(String),
     /// It could not be asked, which says nothing of the container.
     Unknown(String),
@@ -35,9 +32,7 @@ impl Found {
 /// Who asks.
 #[derive(Clone)]
 pub struct Asker {
-    /// Runs commands.
     pub docker: Arc<dyn Docker>,
-    /// Asks over the network.
     pub prober: Arc<dyn Prober>,
 }
 

@@ -45,7 +45,6 @@ struct Answer {
     id: String,
     kind: ProbeKind,
     round: u64,
-    /// What was asked.
     action: Action,
     begun: Instant,
     found: Found,
@@ -59,7 +58,6 @@ pub struct ProbeRunner {
     began: Instant,
     tracked: BTreeMap<String, Tracked>,
     queue: DelayQueue<(String, ProbeKind, u64)>,
-    /// Of the observation begun last.
     round: u64,
     answers: JoinSet<Answer>,
     network: Arc<Semaphore>,

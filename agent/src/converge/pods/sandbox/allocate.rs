@@ -18,7 +18,6 @@ pub struct Pool {
     addresses: BTreeSet<Ipv4Addr>,
     /// With the pod that has it.
     ports: BTreeMap<Port, String>,
-    /// What processes of the node listen on.
     listening: BTreeMap<Port, Listener>,
     /// Ports that a pod of this node names, whether it has them by now or not.
     named: BTreeSet<Port>,

@@ -12,16 +12,13 @@ pub const DRAIN_CHECK: SignedDuration = SignedDuration::from_millis(100);
 /// A pod that is not wanted any more and that clients may still be led to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drain {
-    /// Since when it is not wanted.
     pub since: Timestamp,
-    /// Who may still lead clients to it.
     pub by: DrainedBy,
 }
 
 /// Who may still lead clients to a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DrainedBy {
-    /// It is an endpoint of a service.
     Services,
     /// The rules of these nodes are of before, or nobody could say of when they are.
     Nodes(Vec<String>),

@@ -44,7 +44,6 @@ pub struct DrainBook {
     store: SharedStore,
     listings: BTreeMap<Uid, Listing>,
     since: BTreeMap<Uid, Timestamp>,
-    /// Nothing has been looked at yet.
     is_first: bool,
 }
 

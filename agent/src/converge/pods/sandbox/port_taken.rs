@@ -12,20 +12,16 @@ pub const PORTS: std::ops::RangeInclusive<u16> = 20_000..=32_000;
 /// A host port that can't be given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PortTaken {
-    /// Which.
     pub port: Port,
-    /// Who has it.
     pub by: Holder,
 }
 
 /// Who has a host port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holder {
-    /// A pod of this node.
     Pod(String),
     /// A process of the node itself; which, if it was found.
     Process(Option<String>),
-    /// All that may be given out are in use.
     All,
 }
 

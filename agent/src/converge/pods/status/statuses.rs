@@ -15,7 +15,6 @@ use crate::converge::pods::facts::LastReported;
 /// What the status keys of this node should hold.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Statuses {
-    /// By pod.
     pub pods: BTreeMap<NamespacedName, Arc<PodStatus>>,
     /// Keys of other pods are to be removed: everything of this node is known.
     pub complete: bool,

@@ -20,17 +20,13 @@ const UNKNOWN_MESSAGE: &str = "The container could not be located when the pod w
 /// What is left of a pod that is being taken away.
 #[derive(Debug, Clone, Copy)]
 pub struct Termination<'a> {
-    /// Its node.
     pub node: &'a NodeFacts,
-    /// Which incarnation.
     pub uid: &'a str,
-    /// What is there.
     pub facts: &'a PodFacts,
     /// How containers ended that may be gone.
     pub ends: Option<&'a Ends>,
     /// A task that makes it is cut off and has not ended: what does not run may run in a moment.
     pub is_made: bool,
-    /// Why it could not be taken away so far.
     pub trouble: Option<&'a Trouble>,
 }
 

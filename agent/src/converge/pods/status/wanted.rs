@@ -21,13 +21,9 @@ const SANDBOX_CHANGED: &str = "Pod sandbox changed, it will be killed and re-cre
 /// What is known of a pod that is wanted.
 #[derive(Debug, Clone, Copy)]
 pub struct WantedPod<'a> {
-    /// Its node.
     pub node: &'a NodeFacts,
-    /// What should run.
     pub binding: &'a Binding,
-    /// What is there.
     pub facts: &'a PodFacts,
-    /// What is done about it.
     pub decision: &'a Decision,
 }
 

@@ -24,13 +24,10 @@ pub struct Tunnel {
     pub name: String,
     /// Address of the node that packets leave from and arrive at.
     pub local: Ipv4Addr,
-    /// Number of the network, the same on all nodes.
     pub vni: u32,
-    /// UDP port, the same on all nodes.
     pub port: u16,
     /// Its own address: the first of the node's range, with the length 32.
     pub address: Ipv4Addr,
-    /// Largest packet in bytes.
     pub mtu: u32,
 }
 
