@@ -58,15 +58,10 @@ async fn loops(State(api): State<Api>) -> Response {
 /// Which part of a log.
 #[derive(Debug, Default, Deserialize)]
 struct LogQuery {
-    #[serde(default)]
     follow: Option<String>,
-    #[serde(default)]
     previous: Option<String>,
-    #[serde(default)]
     tail: Option<String>,
-    #[serde(default)]
     since: Option<String>,
-    #[serde(default)]
     timestamps: Option<String>,
 }
 
@@ -83,19 +78,12 @@ impl IntoResponse for Refusal {
 
 impl From<DockerError> for Refusal {
     fn from(error: DockerError) -> Self {
-        match error {
-            DockerError::NotFound { .. } => {
-                Self(StatusCode::NOT_FOUND, error.to_string(), "ask again; it was just replaced".to_owned())
-            }
-            _ if error.is_outage() => Self(
-                StatusCode::SERVICE_UNAVAILABLE,
-                error.to_string(),
-                "start Docker on the node".to_owned(),
-            ),
-            _ => {
-                Self(StatusCode::BAD_GATEWAY, error.to_string(), "see the agent's log on the node".to_owned())
-            }
-        }
+        let (status, help) = match error {
+            DockerError::NotFound { .. } => (StatusCode::NOT_FOUND, "ask again; it was just replaced"),
+            _ if error.is_outage() => (StatusCode::SERVICE_UNAVAILABLE, "start Docker on the node"),
+            _ => (StatusCode::BAD_GATEWAY, "see the agent's log on the node"),
+        };
+        Self(status, error.to_string(), help.to_owned())
     }
 }
 

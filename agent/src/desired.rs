@@ -14,6 +14,8 @@ use schema::snapshot::Snapshot;
 use schema::store::reflector::SnapshotReader;
 use tokio::sync::watch;
 
+use crate::converge::publish;
+
 mod disk;
 
 pub use disk::{DesiredDisk, DiskError, known_subnet};
@@ -182,14 +184,9 @@ pub fn publish_subnet(
     subnets: watch::Sender<Option<Subnet>>,
 ) -> impl FnMut() + Send {
     move || {
-        let Some(subnet) = snapshot.current().subnets.get(&node).map(|there| there.value.clone()) else {
-            return;
-        };
-        subnets.send_if_modified(|there| {
-            let differs = there.as_ref() != Some(&subnet);
-            *there = Some(subnet);
-            differs
-        });
+        if let Some(subnet) = snapshot.current().subnets.get(&node) {
+            publish(&subnets, Some(subnet.value.clone()));
+        }
     }
 }
 

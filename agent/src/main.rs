@@ -22,30 +22,23 @@ fn main() -> ExitCode {
         return fail(WRONG_USAGE, error);
     }
     let done = match arguments.command {
-        Command::Run(run) => match run.check() {
-            Ok(config) => runtime.block_on(daemon::run(config)).map(|()| true),
-            Err(error) => return fail(WRONG_USAGE, error),
-        },
-        Command::Standby(run) => match run.check() {
-            Ok(config) => runtime.block_on(standby::serve::run(config)).map(|()| true),
-            Err(error) => return fail(WRONG_USAGE, error),
-        },
-        Command::Doctor(flags) => match flags.run.check() {
-            Ok(config) => {
-                let ranges = Ranges { cluster: flags.cluster_cidr, service: flags.service_cidr };
-                runtime.block_on(doctor::run(&config, ranges, flags.output))
-            }
-            Err(error) => return fail(WRONG_USAGE, error),
-        },
-        Command::Reset(flags) => match flags.check() {
-            Ok((machine, leaving)) => runtime.block_on(reset::run(&machine, leaving.as_ref())).map(|()| true),
-            Err(error) => return fail(WRONG_USAGE, error),
-        },
+        Command::Run(run) => run.check().map(|config| runtime.block_on(daemon::run(config)).map(|()| true)),
+        Command::Standby(run) => {
+            run.check().map(|config| runtime.block_on(standby::serve::run(config)).map(|()| true))
+        }
+        Command::Doctor(flags) => flags.run.check().map(|config| {
+            let ranges = Ranges { cluster: flags.cluster_cidr, service: flags.service_cidr };
+            runtime.block_on(doctor::run(&config, ranges, flags.output))
+        }),
+        Command::Reset(flags) => flags.check().map(|(machine, leaving)| {
+            runtime.block_on(reset::run(&machine, leaving.as_ref())).map(|()| true)
+        }),
     };
     match done {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => fail(1, error_chain(error.as_ref())),
+        Ok(Ok(true)) => ExitCode::SUCCESS,
+        Ok(Ok(false)) => ExitCode::FAILURE,
+        Ok(Err(error)) => fail(1, error_chain(error.as_ref())),
+        Err(error) => fail(WRONG_USAGE, error),
     }
 }
 

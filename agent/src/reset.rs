@@ -101,8 +101,8 @@ pub async fn run(machine: &MachineConfig, leaving: Option<&Leaving>) -> anyhow::
     }
     files::remove(machine, &mut removed);
     drop((instance, lock));
-    if docker.is_ok() {
-        images::remove(&machine.docker, &mut removed).await;
+    if let Ok(docker) = &docker {
+        images::remove(docker, &mut removed).await;
     }
     if let (Some(leaving), Some(store)) = (leaving, &store) {
         if removed.failures.is_empty() {

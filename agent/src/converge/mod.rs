@@ -13,3 +13,12 @@ pub mod pod_table;
 pub mod pods;
 pub mod services;
 pub mod usage;
+
+/// Publishes a value and wakes its receivers, but only if it is another one. True if it was.
+pub(crate) fn publish<T: PartialEq>(sender: &tokio::sync::watch::Sender<T>, value: T) -> bool {
+    sender.send_if_modified(|known| {
+        let differs = *known != value;
+        *known = value;
+        differs
+    })
+}

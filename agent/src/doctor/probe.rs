@@ -73,7 +73,7 @@ pub(super) async fn look(config: &Config, ranges: Ranges) -> HostFacts {
         etcd: etcd(config).await,
         port: TcpListener::bind(config.listen).await.map(|_| ()).map_err(|error| error.to_string()),
         features: features().await,
-        iptables_version: iptables.version().await.map_err(|error| error.to_string()),
+        iptables_version: iptables.version().await.map(str::to_owned).map_err(|error| error.to_string()),
         forward_policy: iptables.policy("filter", "FORWARD").await.map_err(|error| error.to_string()),
         missing_jumps: missing_jumps(config, &iptables).await.map_err(|error| error.to_string()),
         firewalld: Path::new("/run/firewalld.pid").exists(),

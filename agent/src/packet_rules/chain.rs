@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use schema::kinds::pod::Protocol;
+
 /// A table of rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Table {
@@ -49,4 +51,20 @@ pub struct Jump {
     pub to: String,
     /// The rule without `-A CHAIN`.
     pub rule: String,
+}
+
+impl Jump {
+    /// A jump from the kernel's chain `base` of the table in which `to` is.
+    pub fn new(base: &str, matches: &str, to: &ChainRef) -> Self {
+        let rule = format!("{matches}-j {}", to.chain);
+        Self { base: ChainRef::new(to.table, base), to: to.chain.clone(), rule }
+    }
+}
+
+/// `tcp` or `udp`.
+pub fn word_of(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Tcp => "tcp",
+        Protocol::Udp => "udp",
+    }
 }

@@ -40,18 +40,13 @@ impl Names {
 
     /// The jumps that lead into the chains.
     pub fn jumps(&self) -> Vec<Jump> {
-        let jump = |base, matches: &str, to: &ChainRef| Jump {
-            base: ChainRef::new(to.table, base),
-            to: to.chain.clone(),
-            rule: format!("{matches}-j {}", to.chain),
-        };
         let local = "-m addrtype --dst-type LOCAL ";
         vec![
-            jump("FORWARD", "", &self.forward),
-            jump("INPUT", "", &self.input),
-            jump("PREROUTING", local, &self.hostport),
-            jump("OUTPUT", local, &self.hostport),
-            jump("POSTROUTING", "", &self.postrouting),
+            Jump::new("FORWARD", "", &self.forward),
+            Jump::new("INPUT", "", &self.input),
+            Jump::new("PREROUTING", local, &self.hostport),
+            Jump::new("OUTPUT", local, &self.hostport),
+            Jump::new("POSTROUTING", "", &self.postrouting),
         ]
     }
 }

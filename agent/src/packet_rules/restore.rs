@@ -34,10 +34,10 @@ pub enum RuleChange {
 }
 
 impl RuleChange {
-    fn table(&self) -> Table {
+    fn chain(&self) -> &ChainRef {
         match self {
-            RuleChange::WriteChain { chain, .. } | RuleChange::DropChain { chain } => chain.table,
-            RuleChange::InsertJump { base, .. } | RuleChange::DeleteJump { base, .. } => base.table,
+            RuleChange::WriteChain { chain, .. } | RuleChange::DropChain { chain } => chain,
+            RuleChange::InsertJump { base, .. } | RuleChange::DeleteJump { base, .. } => base,
         }
     }
 
@@ -77,14 +77,14 @@ pub fn restore_in_parts(changes: &[RuleChange], unreached: &BTreeSet<ChainRef>, 
     }
     let mut text = String::new();
     let (mut ahead, mut in_order, mut at_once) = (BTreeMap::new(), Vec::new(), Vec::new());
-    let mut surplus: Vec<&ChainRef> = Vec::new();
+    let mut surplus: Vec<&RuleChange> = Vec::new();
     for change in changes {
         match change {
             RuleChange::WriteChain { chain, rules } if unreached.contains(chain) => {
                 ahead.insert(chain, (change, rules.as_slice()));
                 in_order.push(chain);
             }
-            RuleChange::DropChain { chain } => surplus.push(chain),
+            RuleChange::DropChain { .. } => surplus.push(change),
             _ => at_once.push(change),
         }
     }
@@ -94,20 +94,12 @@ pub fn restore_in_parts(changes: &[RuleChange], unreached: &BTreeSet<ChainRef>, 
     }
     write_transactions(&at_once, &mut text);
     // All are emptied before one goes: they lead to each other.
-    let emptied: Vec<RuleChange> = surplus.iter().map(|chain| empty(chain)).collect();
-    let dropped: Vec<RuleChange> = surplus.iter().map(|chain| drop_chain(chain)).collect();
-    for chains in emptied.chunks(part).chain(dropped.chunks(part)) {
-        write_transactions(&chains.iter().collect::<Vec<_>>(), &mut text);
+    let empty = |chain: &ChainRef| RuleChange::WriteChain { chain: chain.clone(), rules: Vec::new() };
+    let emptied: Vec<RuleChange> = surplus.iter().map(|change| empty(change.chain())).collect();
+    for changes in emptied.iter().collect::<Vec<_>>().chunks(part).chain(surplus.chunks(part)) {
+        write_transactions(changes, &mut text);
     }
     text
-}
-
-fn empty(chain: &ChainRef) -> RuleChange {
-    RuleChange::WriteChain { chain: chain.clone(), rules: Vec::new() }
-}
-
-fn drop_chain(chain: &ChainRef) -> RuleChange {
-    RuleChange::DropChain { chain: chain.clone() }
 }
 
 /// These chains, each after those to which its rules lead.
@@ -142,7 +134,8 @@ fn place<'a>(
 /// One transaction for each table that is touched.
 fn write_transactions(changes: &[&RuleChange], text: &mut String) {
     for table in [Table::Filter, Table::Nat] {
-        let of_table: Vec<&RuleChange> = changes.iter().filter(|c| c.table() == table).copied().collect();
+        let of_table: Vec<&RuleChange> =
+            changes.iter().filter(|c| c.chain().table == table).copied().collect();
         if of_table.is_empty() {
             continue;
         }

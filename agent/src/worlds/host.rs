@@ -53,7 +53,7 @@ impl Machine for RealMachine {
             memory: Memory { bytes: memory_of(&read("/proc/meminfo")) },
             versions: NodeVersions {
                 agent: env!("CARGO_PKG_VERSION").to_owned(),
-                docker: self.docker.version().await.map(|engine| engine.version).unwrap_or_default(),
+                docker: self.docker.version().await.unwrap_or_default(),
                 kernel: kernel.unwrap_or_default(),
                 os: os_name_of(&read("/etc/os-release")),
                 arch: architecture().to_owned(),

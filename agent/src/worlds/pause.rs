@@ -7,6 +7,8 @@ use schema::codec::hex;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
+use super::host::architecture;
+
 /// The program that `build.rs` made.
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause"));
 
@@ -45,13 +47,6 @@ pub fn image_tar() -> Vec<u8> {
         (&layer_name, &layer, 0o644),
         ("manifest.json", manifest.as_bytes(), 0o644),
     ])
-}
-
-fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "aarch64" => "arm64",
-        _ => "amd64",
-    }
 }
 
 fn sha256(bytes: &[u8]) -> String {

@@ -22,7 +22,7 @@ impl ImagesLoop {
         cut_off: &BegunPulls,
         now: jiff::Timestamp,
     ) -> Outcome {
-        self.book.note_cut_off(&plan.brought, cut_off).await;
+        self.deps.book.note_cut_off(&plan.brought, cut_off).await;
         let mut outcome = Outcome { too_little: plan.too_little, ..Outcome::default() };
         for removal in &plan.remove {
             match self.remove(removal).await {
@@ -36,13 +36,13 @@ impl ImagesLoop {
                 }
             }
         }
-        self.book.note_seen(&plan.used, &plan.gone, now).await;
+        self.deps.book.note_seen(&plan.used, &plan.gone, now).await;
         outcome
     }
 
     async fn remove(&self, removal: &Removal) -> Result<(), DockerError> {
         for reference in &removal.references {
-            self.docker.remove_image(reference).await?;
+            self.deps.docker.remove_image(reference).await?;
         }
         Ok(())
     }

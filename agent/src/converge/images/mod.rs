@@ -39,28 +39,22 @@ pub struct ImagesDeps {
 
 /// The loop.
 pub struct ImagesLoop {
-    node: String,
-    docker: Arc<dyn Docker>,
-    disk: Arc<dyn Disk>,
-    book: Arc<ImageBook>,
-    thresholds: Thresholds,
-    events: EventRecorder,
+    deps: ImagesDeps,
     data_root: Option<PathBuf>,
 }
 
 impl ImagesLoop {
     /// A loop that has not looked yet.
     pub fn new(deps: ImagesDeps) -> Self {
-        let ImagesDeps { node, docker, disk, book, thresholds, events } = deps;
-        Self { node, docker, disk, book, thresholds, events, data_root: None }
+        Self { deps, data_root: None }
     }
 
     fn tell(&self, kind: EventType, reason: &str, message: String) {
-        self.events.record(EventDraft {
+        self.deps.events.record(EventDraft {
             kind,
             object_kind: "Node".to_owned(),
             namespace: String::new(),
-            name: self.node.clone(),
+            name: self.deps.node.clone(),
             reason: reason.to_owned(),
             message,
         });

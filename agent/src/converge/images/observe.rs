@@ -10,28 +10,28 @@ impl ImagesLoop {
         let root = match &self.data_root {
             Some(root) => root.clone(),
             None => {
-                let root = self.docker.data_root().await;
+                let root = self.deps.docker.data_root().await;
                 let root = root.map_err(|e| LoopError::new("cannot tell where Docker's data lies", e))?;
                 self.data_root.insert(root).clone()
             }
         };
-        let disk = self.disk.usage(&root).await;
+        let disk = self.deps.disk.usage(&root).await;
         let disk = disk.map_err(|e| {
             LoopError::new(format!("cannot tell how full the disk of {} is", root.display()), e)
         })?;
         let list = |e| LoopError::new("cannot list the images", e);
         // Before the images: what these pulls brought is among them.
-        let cut_off = self.book.cut_off();
-        let images = self.docker.images().await.map_err(list)?;
+        let cut_off = self.deps.book.cut_off();
+        let images = self.deps.docker.images().await.map_err(list)?;
         // After the images: a container made in between counts.
-        let in_use = self.docker.images_in_use().await.map_err(list)?;
+        let in_use = self.deps.docker.images_in_use().await.map_err(list)?;
         Ok(Observed {
-            thresholds: self.thresholds,
+            thresholds: self.deps.thresholds,
             disk,
             images,
             in_use,
-            wanted: self.book.wanted(),
-            pulled: self.book.images(),
+            wanted: self.deps.book.wanted(),
+            pulled: self.deps.book.images(),
             cut_off,
         })
     }

@@ -8,6 +8,7 @@ use super::checksums::{TRIALS_MAX, TrialResult, try_checksums};
 use super::plan::{NetworkPlan, Observed};
 use super::state::NetworkLoop;
 use super::tunnel::TunnelStep;
+use crate::converge::publish;
 use crate::packet_rules::restore::{RuleChange, restore_input};
 use crate::packet_rules::saved::{Words, words};
 use crate::packet_rules::spellings::{Doubts, only_we_wrote};
@@ -36,7 +37,7 @@ impl NetworkLoop {
     pub(super) async fn carry_out(&mut self, observed: &Observed, plan: &NetworkPlan) -> Outcome {
         let mut outcome = Outcome::default();
         if let Some(bridge) = &plan.bridge {
-            let result = self.netlink.ensure_bridge(bridge).await;
+            let result = self.deps.netlink.ensure_bridge(bridge).await;
             outcome.note(format!("bridge {} with {}", bridge.name, bridge.address), result);
         }
         self.carry_out_tunnel(plan, &mut outcome).await;
@@ -53,15 +54,15 @@ impl NetworkLoop {
             let result = match step {
                 TunnelStep::Link(tunnel) => {
                     self.checksum_trials = TRIALS_MAX;
-                    self.tunnels.ensure_tunnel(tunnel).await.map(|_| ())
+                    self.deps.tunnels.ensure_tunnel(tunnel).await.map(|_| ())
                 }
                 TunnelStep::Set(entry, _) => {
-                    self.tunnels.set_tunnel_entry(&self.settings.names.tunnel, *entry).await
+                    self.deps.tunnels.set_tunnel_entry(&self.settings.names.tunnel, *entry).await
                 }
                 TunnelStep::Drop(entry) => {
-                    self.tunnels.drop_tunnel_entry(&self.settings.names.tunnel, *entry).await
+                    self.deps.tunnels.drop_tunnel_entry(&self.settings.names.tunnel, *entry).await
                 }
-                TunnelStep::Unlink(name) => self.tunnels.remove_tunnel(name).await.map(|_| ()),
+                TunnelStep::Unlink(name) => self.deps.tunnels.remove_tunnel(name).await.map(|_| ()),
                 TunnelStep::TryChecksums(asked) => {
                     self.carry_out_trial(asked, outcome).await;
                     Ok(())
@@ -84,16 +85,12 @@ impl NetworkLoop {
             self.tunnel_failure.clone_from(&failure);
         }
         let vtep = plan.vtep.clone().filter(|_| failure.is_none());
-        self.vtep.send_if_modified(|there| {
-            let differs = *there != vtep;
-            *there = vtep;
-            differs
-        });
+        publish(&self.deps.vtep, vtep);
     }
 
     async fn carry_out_trial(&mut self, asked: &BTreeMap<SocketAddr, String>, outcome: &mut Outcome) {
         let tunnel = &self.settings.names.tunnel;
-        let verdict = try_checksums(&*self.tunnels, tunnel, asked).await;
+        let verdict = try_checksums(&*self.deps.tunnels, tunnel, asked).await;
         self.checksum_trials = match &verdict {
             Ok(TrialResult::Silence) => self.checksum_trials - 1,
             _ => 0,
@@ -112,8 +109,8 @@ impl NetworkLoop {
         let changes: Vec<RuleChange> = plan.rules.iter().map(|(change, _)| change.clone()).collect();
         let what: Vec<String> = plan.rules.iter().map(|(change, why)| format!("{change} {why}")).collect();
         let input = restore_input(&changes);
-        let before = self.iptables.generation().await;
-        let result = self.iptables.restore(&input).await;
+        let before = self.deps.iptables.generation().await;
+        let result = self.deps.iptables.restore(&input).await;
         let failed = result.is_err();
         // What is there now is read in the next look; of two tables one may be written.
         self.rules.forget();
@@ -121,8 +118,8 @@ impl NetworkLoop {
         if failed {
             return;
         }
-        self.rules_changed.nudge();
-        let now = self.iptables.generation().await;
+        self.deps.rules_changed.nudge();
+        let now = self.deps.iptables.generation().await;
         let mut doubts = Doubts::new();
         for change in changes {
             if let RuleChange::WriteChain { chain, rules } = change {
@@ -134,7 +131,7 @@ impl NetworkLoop {
             self.settle_doubts(doubts, now).await;
         }
         for stale in &plan.stale_udp {
-            if let Err(error) = self.iptables.forget_udp(stale).await {
+            if let Err(error) = self.deps.iptables.forget_udp(stale).await {
                 outcome.tolerated.push(format!("old UDP connections to port {}: {error}", stale.port));
             }
         }
@@ -144,7 +141,7 @@ impl NetworkLoop {
     async fn settle_doubts(&mut self, doubts: Doubts<Vec<Words>>, written_at: Option<u32>) {
         // What can't be read now is in doubt again after the next look.
         let Ok(saved) = self.rules.read_all(written_at).await else { return };
-        if self.iptables.generation().await == written_at {
+        if self.deps.iptables.generation().await == written_at {
             self.spellings.learn(doubts, |chain| saved.get(chain));
         }
     }

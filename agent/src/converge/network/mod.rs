@@ -44,11 +44,11 @@ impl Loop for NetworkLoop {
     async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
         // First: whoever tells others of this node needs no range and no pods for it.
         let local = self.follow_address().await;
-        let Some(subnet) = self.subnet.borrow_and_update().clone() else {
+        let Some(subnet) = self.deps.subnet.borrow_and_update().clone() else {
             let why = "this node has no range of pod addresses yet; the nodes controller assigns one";
             return Ok(Observation::NotReady(why.to_owned()));
         };
-        let Some(pods) = self.pods.borrow_and_update().clone() else {
+        let Some(pods) = self.deps.pods.borrow_and_update().clone() else {
             return Ok(Observation::NotReady("the pods of this node have not been listed yet".to_owned()));
         };
         self.look(&subnet, &pods, local).await.map(Observation::Ready)

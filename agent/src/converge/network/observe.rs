@@ -41,7 +41,7 @@ impl NetworkLoop {
             services: subnet.service_cidr.trunc(),
             mtu: self.settings.pod_mtu,
         };
-        let bridge_is_whole = self.netlink.bridge_is_whole(&bridge).await;
+        let bridge_is_whole = self.deps.netlink.bridge_is_whole(&bridge).await;
         let bridge_is_whole = bridge_is_whole.map_err(|e| LoopError::new("cannot look at the bridge", e))?;
         // They stand among the rules of all services.
         let saved = self.rules.read(false).await;
@@ -68,10 +68,10 @@ impl NetworkLoop {
             address: subnet.cidr.network(),
             mtu: self.settings.pod_mtu,
         };
-        let is_there = self.tunnels.tunnel_origin(&tunnel.name).await.map_err(failed)?.is_some();
-        let is_whole = self.tunnels.tunnel_is_whole(&tunnel).await.map_err(failed)?;
-        let entries = self.tunnels.tunnel_entries(&tunnel.name).await.map_err(failed)?;
-        let catalog = self.catalog.borrow_and_update().clone();
+        let is_there = self.deps.tunnels.tunnel_origin(&tunnel.name).await.map_err(failed)?.is_some();
+        let is_whole = self.deps.tunnels.tunnel_is_whole(&tunnel).await.map_err(failed)?;
+        let entries = self.deps.tunnels.tunnel_entries(&tunnel.name).await.map_err(failed)?;
+        let catalog = self.deps.catalog.borrow_and_update().clone();
         let peers = (catalog.source != Source::Unknown).then(|| catalog.peers.clone());
         let is_always_wanted = self.settings.tunnel_without_peers;
         let is_alone = peers.as_ref().is_none_or(BTreeMap::is_empty);
@@ -90,7 +90,7 @@ impl NetworkLoop {
 
     /// Whether the tunnel is still to be tried; it is not where the kernel computes already.
     async fn is_untried(&mut self, tunnel: &str) -> Result<bool, NetlinkError> {
-        if self.checksum_trials > 0 && !self.tunnels.offload_is_on(tunnel).await? {
+        if self.checksum_trials > 0 && !self.deps.tunnels.offload_is_on(tunnel).await? {
             self.checksum_trials = 0;
         }
         Ok(self.checksum_trials > 0)
@@ -107,7 +107,7 @@ impl NetworkLoop {
         let seen = self.look_at_address().await?;
         let Some(settled) = self.settle(seen) else { return Ok(None) };
         let now = Some(IpAddr::V4(settled));
-        if self.address.send_if_modified(|there| std::mem::replace(there, now) != now) {
+        if self.deps.address.send_if_modified(|there| std::mem::replace(there, now) != now) {
             tracing::info!(address = %settled, "network: the node has another address");
         }
         Ok(Some(settled))
@@ -130,19 +130,19 @@ impl NetworkLoop {
     async fn look_at_address(&mut self) -> Result<AddressSeen, NetlinkError> {
         // An agent that starts while the routes flap keeps the tunnel that is there.
         if self.origin.address().is_none()
-            && let Some(there) = address_of_tunnel(&*self.tunnels, &self.settings.names.tunnel).await?
+            && let Some(there) = address_of_tunnel(&*self.deps.tunnels, &self.settings.names.tunnel).await?
         {
             self.origin.adopt(there);
         }
-        let address = self.netlink.node_address().await?.and_then(|address| match address {
+        let address = self.deps.netlink.node_address().await?.and_then(|address| match address {
             IpAddr::V4(address) => Some(address),
             IpAddr::V6(_) => None,
         });
         let keeps_former = match self.origin.address().filter(|former| Some(*former) != address) {
-            Some(former) => self.tunnels.has_address(former).await?,
+            Some(former) => self.deps.tunnels.has_address(former).await?,
             None => true,
         };
-        Ok(AddressSeen { address, is_routed: self.netlink.uplink_mtu().await?.is_some(), keeps_former })
+        Ok(AddressSeen { address, is_routed: self.deps.netlink.uplink_mtu().await?.is_some(), keeps_former })
     }
 
     async fn model(
@@ -151,19 +151,14 @@ impl NetworkLoop {
         pods: &BTreeMap<String, PodNet>,
         tunnel: Option<&TunnelSeen>,
     ) -> Result<Model, LoopError> {
-        let random_fully = match self.random_fully {
-            Some(known) => known,
-            None => {
-                let has = self.iptables.has_random_fully().await;
-                let has = has.map_err(|e| LoopError::new("cannot ask iptables for its version", e))?;
-                *self.random_fully.insert(has)
-            }
-        };
-        let bridged_frames = self.iptables.sees_bridged_frames().await;
+        let random_fully = self.deps.iptables.has_random_fully().await;
+        let random_fully =
+            random_fully.map_err(|e| LoopError::new("cannot ask iptables for its version", e))?;
+        let bridged_frames = self.deps.iptables.sees_bridged_frames().await;
         let names: Vec<(&PodNet, String)> = pods.values().map(|pod| (pod, pod.pod.to_string())).collect();
         let claims = names.iter().flat_map(|(pod, name)| {
             pod.ports.iter().map(move |port| {
-                let key = (port.protocol.into(), port.host_port);
+                let key = (port.protocol, port.host_port);
                 (key, pod.address, port.container_port, name.as_str())
             })
         });

@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
+use schema::kinds::pod::Protocol;
 use schema::records::Vtep;
 
-use super::render::{HostPort, HostPortProtocol, HostPortTarget, Model, rules};
+use super::render::{HostPort, HostPortTarget, Model, rules};
 use super::tunnel::{self, TunnelSeen, TunnelStep};
 use crate::packet_rules::jumps::{RuleReason, jump_changes};
 use crate::packet_rules::restore::RuleChange;
@@ -101,7 +102,7 @@ fn stale_udp(observed: &Observed) -> BTreeSet<StaleUdp> {
         .model
         .host_ports
         .iter()
-        .filter(|((protocol, _), _)| *protocol == HostPortProtocol::Udp)
+        .filter(|((protocol, _), _)| *protocol == Protocol::Udp)
         .map(|((_, port), to)| (*port, to.target))
         .collect();
     let ports: BTreeSet<u16> = former.keys().chain(wanted.keys()).copied().collect();

@@ -3,13 +3,12 @@
 //! compared.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use ipnet::Ipv4Net;
 use schema::kinds::pod::Protocol;
 
-use crate::packet_rules::chain::ChainRef;
+use crate::packet_rules::chain::{ChainRef, word_of};
 use crate::packet_rules::names::Names;
 
 /// Where a port of the node leads.
@@ -19,33 +18,8 @@ pub struct HostPortTarget {
     pub pod: String,
 }
 
-/// A port of the node. Orders by protocol, then number.
-pub type HostPort = (HostPortProtocol, u16);
-
-/// TCP or UDP, with an order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum HostPortProtocol {
-    Tcp,
-    Udp,
-}
-
-impl From<Protocol> for HostPortProtocol {
-    fn from(protocol: Protocol) -> Self {
-        match protocol {
-            Protocol::Tcp => Self::Tcp,
-            Protocol::Udp => Self::Udp,
-        }
-    }
-}
-
-impl fmt::Display for HostPortProtocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tcp => "tcp",
-            Self::Udp => "udp",
-        })
-    }
-}
+/// A port of the node.
+pub type HostPort = (Protocol, u16);
 
 /// All that the rules of a node follow from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,6 +88,7 @@ fn input_rules(model: &Model) -> Vec<String> {
 
 fn hostport_rules(ports: &BTreeMap<HostPort, HostPortTarget>) -> Vec<String> {
     let rule = |((protocol, port), to): (&HostPort, &HostPortTarget)| {
+        let protocol = word_of(*protocol);
         format!(
             "-p {protocol} -m {protocol} --dport {port} -m comment --comment \"{}\" -j DNAT --to-destination {}",
             to.pod, to.target

@@ -23,7 +23,6 @@ use crate::worlds::netlink::{Netlink, Tunnels};
 /// What does not change while the loop runs.
 #[derive(Debug, Clone)]
 pub struct NetworkSettings {
-    pub instance: String,
     pub names: Names,
     pub pod_mtu: u32,
     /// The node's address; none: what its routes say, which may change.
@@ -51,14 +50,7 @@ impl NetworkSettings {
     /// The settings of an instance.
     pub fn new(instance: &str, pod_mtu: u32) -> Self {
         let (names, vxlan) = (Names::of(instance), Vxlan::default());
-        Self {
-            instance: instance.to_owned(),
-            names,
-            pod_mtu,
-            node_ip: None,
-            vxlan,
-            tunnel_without_peers: false,
-        }
+        Self { names, pod_mtu, node_ip: None, vxlan, tunnel_without_peers: false }
     }
 }
 
@@ -80,52 +72,31 @@ pub struct NetworkDeps {
 /// The loop.
 pub struct NetworkLoop {
     pub(super) settings: NetworkSettings,
-    pub(super) netlink: Arc<dyn Netlink>,
-    pub(super) tunnels: Arc<dyn Tunnels>,
-    pub(super) iptables: Arc<dyn Iptables>,
-    pub(super) subnet: watch::Receiver<Option<Subnet>>,
-    pub(super) pods: watch::Receiver<PodTable>,
-    pub(super) catalog: watch::Receiver<Arc<Catalog>>,
-    pub(super) vtep: watch::Sender<Option<Vtep>>,
-    pub(super) address: watch::Sender<Option<IpAddr>>,
-    pub(super) rules_changed: Nudge,
+    pub(super) deps: NetworkDeps,
     pub(super) origin: Origin,
     /// Our chains and the kernel's.
     pub(super) rules: RulesReader<SavedRules>,
     /// Why the tunnel is not as it should be, as logged last.
     pub(super) tunnel_failure: Option<String>,
     pub(super) checksum_trials: u8,
-    /// Asked once: it can't change while we run.
-    pub(super) random_fully: Option<bool>,
     pub(super) spellings: Spellings<Vec<Words>>,
 }
 
 impl NetworkLoop {
     /// A loop that has seen nothing yet.
     pub fn new(settings: NetworkSettings, deps: NetworkDeps) -> Self {
-        let NetworkDeps { netlink, tunnels, iptables, subnet, pods, catalog, vtep, address, rules_changed } =
-            deps;
         let bases: BTreeSet<ChainRef> = settings.names.jumps().into_iter().map(|jump| jump.base).collect();
         let ours: BTreeSet<ChainRef> = settings.names.chains().into_iter().cloned().collect();
         let parse =
             move |text: &str| saved_rules(text, |chain| bases.contains(chain) || ours.contains(chain));
-        let rules = RulesReader::new(Arc::clone(&iptables), parse);
+        let rules = RulesReader::new(Arc::clone(&deps.iptables), parse);
         Self {
             rules,
             settings,
-            netlink,
-            tunnels,
-            iptables,
-            subnet,
-            pods,
-            catalog,
-            vtep,
-            address,
-            rules_changed,
+            deps,
             origin: Origin::default(),
             tunnel_failure: None,
             checksum_trials: TRIALS_MAX,
-            random_fully: None,
             spellings: Spellings::default(),
         }
     }

@@ -173,7 +173,7 @@ pub fn plan(seen: &TunnelSeen) -> Vec<TunnelStep> {
     // other way round when they go. Before new ones, as an entry may have the key of a stale one.
     let stale: Vec<TunnelEntry> =
         seen.entries.iter().filter(|entry| !wanted.contains(entry)).copied().collect();
-    let replaced = |entry: &TunnelEntry| wanted.iter().any(|other| has_key_of(other, entry));
+    let replaced = |entry: &TunnelEntry| wanted.iter().any(|other| other.has_key_of(entry));
     for entry in stale.iter().rev().filter(|entry| seen.is_whole && !replaced(entry)) {
         steps.push(TunnelStep::Drop(*entry));
     }
@@ -204,16 +204,6 @@ fn entries_of(peer: &Peer) -> Option<[TunnelEntry; 3]> {
         TunnelEntry::Forwarding(hardware, peer.vtep.address),
         TunnelEntry::Route(peer.cidr.trunc(), end),
     ])
-}
-
-/// The kernel keeps one of both: the one that is set takes the other's place.
-fn has_key_of(one: &TunnelEntry, other: &TunnelEntry) -> bool {
-    match (one, other) {
-        (TunnelEntry::Neighbour(one, _), TunnelEntry::Neighbour(other, _)) => one == other,
-        (TunnelEntry::Forwarding(one, _), TunnelEntry::Forwarding(other, _)) => one == other,
-        (TunnelEntry::Route(one, _), TunnelEntry::Route(other, _)) => one == other,
-        _ => false,
-    }
 }
 
 /// Where the other nodes' packets come from: nobody else may send into the tunnel.

@@ -48,8 +48,8 @@ impl NodeLoop {
 
     async fn write_record(&self, record: &NodeRecord, guard: Guard) -> Result<(), LoopError> {
         let value = encode(record).map_err(|e| LoopError::new("cannot write this node's record", e))?;
-        let op = Op::put(Key::Node(self.node.clone()), value);
-        match self.store.txn(vec![guard], vec![op]).await {
+        let op = Op::put(Key::Node(self.deps.node.clone()), value);
+        match self.deps.store.txn(vec![guard], vec![op]).await {
             Ok(TxnOutcome::Committed(_)) => Ok(()),
             Ok(TxnOutcome::Conflict) => Err(LoopError::message(
                 "this node's record changed while it was written; is the name used twice?",
@@ -59,7 +59,7 @@ impl NodeLoop {
     }
 
     async fn keep_alive(&mut self, lease: LeaseId) -> Result<(), StoreError> {
-        match self.store.lease_keep_alive(lease).await {
+        match self.deps.store.lease_keep_alive(lease).await {
             // etcd was away for longer than the lease, or is another one: the key is gone with it.
             Err(StoreError::LeaseLost(_)) => self.beat_anew().await,
             other => other,
@@ -67,13 +67,13 @@ impl NodeLoop {
     }
 
     async fn beat_anew(&mut self) -> Result<(), StoreError> {
-        let lease = self.store.lease_grant(HEARTBEAT_TTL).await?;
-        let value = encode(&Heartbeat { since: self.since })
+        let lease = self.deps.store.lease_grant(HEARTBEAT_TTL).await?;
+        let value = encode(&Heartbeat { since: self.deps.since })
             .map_err(|error| StoreError::Request { act: "the heartbeat", message: error.to_string() })?;
-        let key = Key::Heartbeat(self.node.clone()).to_string();
+        let key = Key::Heartbeat(self.deps.node.clone()).to_string();
         let put = Op::Put { key, value: value.into(), lease: Some(lease) };
         // No guard: whoever beats under this name, this agent is alive.
-        let _: TxnOutcome = self.store.txn(vec![], vec![put]).await?;
+        let _: TxnOutcome = self.deps.store.txn(vec![], vec![put]).await?;
         self.lease = Some(lease);
         Ok(())
     }

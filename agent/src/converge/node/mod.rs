@@ -48,39 +48,17 @@ pub struct NodeDeps {
 
 /// The loop.
 pub struct NodeLoop {
-    node: String,
-    listen: SocketAddr,
-    address: NodeAddress,
-    age_recipient: Option<String>,
-    store: SharedStore,
-    machine: Arc<dyn Machine>,
-    subnet: watch::Receiver<Option<Subnet>>,
-    vtep: watch::Receiver<Option<Vtep>>,
+    deps: NodeDeps,
     facts: Option<MachineFacts>,
     lease: Option<LeaseId>,
-    since: Timestamp,
-    /// A rival is told of once, not every 5 s.
-    rival_told: bool,
+    /// A rival is logged once, not every 5 s.
+    rival_logged: bool,
 }
 
 impl NodeLoop {
     /// A loop that has not looked yet.
     pub fn new(deps: NodeDeps) -> Self {
-        let NodeDeps { node, listen, address, age_recipient, store, machine, subnet, vtep, since } = deps;
-        Self {
-            node,
-            listen,
-            address,
-            age_recipient,
-            store,
-            machine,
-            subnet,
-            vtep,
-            facts: None,
-            lease: None,
-            since,
-            rival_told: false,
-        }
+        Self { deps, facts: None, lease: None, rival_logged: false }
     }
 }
 
@@ -108,15 +86,15 @@ impl Loop for NodeLoop {
 
     async fn report(&mut self, observed: Observed, outcome: Outcome) -> Result<Next, LoopError> {
         if outcome.registered {
-            tracing::info!(node = %self.node, addresses = ?observed.facts.addresses, "registered this node");
+            tracing::info!(node = %self.deps.node, addresses = ?observed.facts.addresses, "registered this node");
         }
         if let Some(why) = &outcome.beat_anew {
-            tracing::info!(node = %self.node, "heartbeat on a new lease: {why}");
+            tracing::info!(node = %self.deps.node, "heartbeat on a new lease: {why}");
         }
-        if outcome.rival && !self.rival_told {
-            tracing::warn!(node = %self.node, "another agent beats under this node's name; give one of them another --node");
+        if outcome.rival && !self.rival_logged {
+            tracing::warn!(node = %self.deps.node, "another agent beats under this node's name; give one of them another --node");
         }
-        self.rival_told = outcome.rival;
+        self.rival_logged = outcome.rival;
         outcome.failure.map_or(Ok(Next::Interval), Err)
     }
 }

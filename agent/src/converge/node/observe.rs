@@ -21,25 +21,27 @@ const FACTS_MAX: Duration = Duration::from_secs(3);
 impl NodeLoop {
     pub(super) async fn look(&mut self) -> Result<Observed, LoopError> {
         let read = |error| LoopError::new("cannot read this node's record", error);
-        let record = self.store.get(&Key::Node(self.node.clone()).to_string()).await.map_err(read)?;
-        let heartbeat = self.store.get(&Key::Heartbeat(self.node.clone()).to_string()).await.map_err(read)?;
+        let record =
+            self.deps.store.get(&Key::Node(self.deps.node.clone()).to_string()).await.map_err(read)?;
+        let heartbeat =
+            self.deps.store.get(&Key::Heartbeat(self.deps.node.clone()).to_string()).await.map_err(read)?;
         Ok(Observed {
-            node: self.node.clone(),
+            node: self.deps.node.clone(),
             facts: self.facts().await?,
-            api: api_url(self.listen, self.address.or_loopback()),
-            age_recipient: self.age_recipient.clone(),
-            pod_cidr: self.subnet.borrow().as_ref().map(|subnet| subnet.cidr),
-            vtep: self.vtep.borrow().clone(),
+            api: api_url(self.deps.listen, self.deps.address.or_loopback()),
+            age_recipient: self.deps.age_recipient.clone(),
+            pod_cidr: self.deps.subnet.borrow().as_ref().map(|subnet| subnet.cidr),
+            vtep: self.deps.vtep.borrow().clone(),
             record: record.as_ref().map(versioned),
             // A heartbeat that can't be read is written anew, as one that is not there.
             heartbeat: heartbeat.and_then(|pair| decode::<Heartbeat>(&pair.value).ok()),
             lease: self.lease,
-            since: self.since,
+            since: self.deps.since,
         })
     }
 
     async fn facts(&mut self) -> Result<MachineFacts, LoopError> {
-        if let Ok(facts) = tokio::time::timeout(FACTS_MAX, self.machine.facts()).await {
+        if let Ok(facts) = tokio::time::timeout(FACTS_MAX, self.deps.machine.facts()).await {
             self.facts = Some(facts);
         }
         let unknown = || LoopError::message("cannot tell what this machine is: Docker does not answer");

@@ -6,12 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use schema::control::{Loop, LoopError, Next, Nudge, Observation};
+use schema::control::{Loop, LoopError, Next, Nudge, Observation, lock};
 use schema::records::dns_address;
 use schema::snapshot::Snapshot;
 use schema::store::SharedStore;
@@ -26,6 +26,7 @@ use crate::catalog::Catalog;
 use crate::converge::image_book::ImageBook;
 use crate::converge::node_dns::NodeDns;
 use crate::converge::pod_table::PodTable;
+use crate::converge::publish;
 use crate::desired::{Desired, DesiredStore, DiskError, ETCD_GRACE, Source};
 use crate::files::PodFiles;
 use crate::node_address::NodeAddress;
@@ -250,7 +251,7 @@ impl PodsLoop {
     }
 
     fn desired(&self) -> MutexGuard<'_, DesiredStore> {
-        self.desired.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.desired)
     }
 
     /// What is desired is on the disk before it is acted on. Where the disk does not take it the former state
@@ -262,7 +263,7 @@ impl PodsLoop {
         }
         let planned_on_former = self.desired().is_unsaved(&snapshot);
         let store = Arc::clone(&self.desired);
-        let take = move || store.lock().unwrap_or_else(PoisonError::into_inner).take(&snapshot);
+        let take = move || lock(&store).take(&snapshot);
         let saved = match tokio::task::spawn_blocking(take).await {
             Ok(Ok(())) => true,
             Ok(Err(error)) => {
@@ -354,14 +355,7 @@ impl Loop for PodsLoop {
             return None;
         }
         self.images.set_wanted(wanted_images(&observed.desired));
-        let probes = std::mem::take(&mut plan.probes);
-        self.probes.send_if_modified(|current| {
-            let changed = **current != probes;
-            if changed {
-                *current = Arc::new(probes);
-            }
-            changed
-        });
+        publish(&self.probes, Arc::new(std::mem::take(&mut plan.probes)));
         self.keep_ends(&mut plan).await;
         let there = observed.pods.values().flat_map(PodFacts::all).map(|c| c.id.as_str()).collect();
         self.book.keep_only(&there);
@@ -389,11 +383,7 @@ impl Loop for PodsLoop {
         let snapshot = self.snapshot.current();
         self.last_words.keep(&mut statuses, &self.statuses.borrow(), &snapshot, &self.node.node);
         let last_words = report::has_last_words(&statuses, &observed).then_some(LAST_WORDS);
-        self.statuses.send_if_modified(|current| {
-            let changed = *current != statuses;
-            *current = statuses;
-            changed
-        });
+        publish(&self.statuses, statuses);
         let next = plan.pods.values().filter_map(|d| d.next_at).min();
         // Never at once again: a wait that is over by the time of the report.
         let wait =

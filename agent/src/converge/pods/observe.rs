@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::{self};
-use schema::control::LoopError;
+use schema::control::{LoopError, lock};
 use schema::kinds::pod::{ContainerState, ContainerStatus};
 use schema::meta::NamespacedName;
 use tokio::time::Instant;
@@ -47,16 +47,16 @@ struct StaleSet {
 impl Stale {
     /// Something happened to this container.
     pub fn one(&self, id: String) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).ids.insert(id);
+        lock(&self.0).ids.insert(id);
     }
 
     /// Events may have been missed.
     pub fn all(&self) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).all = true;
+        lock(&self.0).all = true;
     }
 
     fn take(&self) -> StaleSet {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.0))
     }
 }
 

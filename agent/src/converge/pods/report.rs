@@ -13,6 +13,7 @@ use super::status::statuses::{Statuses, last};
 use super::status::terminating::{Termination, terminating};
 use super::status::wanted;
 use super::steps::{DecisionReason, PodsPlan};
+use crate::converge;
 use crate::converge::pod_table::{PodNet, PodTable};
 use crate::desired::Source;
 
@@ -101,11 +102,5 @@ pub fn publish(pods: &BTreeMap<Uid, PodFacts>, table: &watch::Sender<PodTable>) 
         Some((uid.clone(), net))
     });
     let next: BTreeMap<String, PodNet> = running.collect();
-    table.send_if_modified(|current| {
-        if current.as_deref() == Some(&next) {
-            return false;
-        }
-        *current = Some(Arc::new(next));
-        true
-    });
+    converge::publish(table, Some(Arc::new(next)));
 }

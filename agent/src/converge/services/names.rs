@@ -7,7 +7,7 @@ use schema::kinds::pod::Protocol;
 use schema::meta::NamespacedName;
 use sha2::{Digest as _, Sha256};
 
-use crate::packet_rules::chain::{ChainRef, Jump, Table};
+use crate::packet_rules::chain::{ChainRef, Jump, Table, word_of};
 use crate::packet_rules::names::Names;
 
 /// Characters after `-SVC-`: 80 bits, of which two services never share all.
@@ -107,20 +107,15 @@ impl ServiceNames {
 
     /// The jumps that lead into the chains.
     pub fn jumps(&self) -> Vec<Jump> {
-        let jump = |base, matches: &str, to: &ChainRef| Jump {
-            base: ChainRef::new(to.table, base),
-            to: to.chain.clone(),
-            rule: format!("{matches}-j {}", to.chain),
-        };
         // Connections that stand are none of the refusals' business.
         let new = "-m conntrack --ctstate NEW ";
         vec![
-            jump("INPUT", new, &self.refusals),
-            jump("OUTPUT", new, &self.refusals),
-            jump("FORWARD", "", &self.forward),
-            jump("PREROUTING", "", &self.services),
-            jump("OUTPUT", "", &self.services),
-            jump("POSTROUTING", "", &self.masquerade),
+            Jump::new("INPUT", new, &self.refusals),
+            Jump::new("OUTPUT", new, &self.refusals),
+            Jump::new("FORWARD", "", &self.forward),
+            Jump::new("PREROUTING", "", &self.services),
+            Jump::new("OUTPUT", "", &self.services),
+            Jump::new("POSTROUTING", "", &self.masquerade),
         ]
     }
 
@@ -128,14 +123,6 @@ impl ServiceNames {
     /// loop accept all that comes from a pod, and masquerade without taking the mark away.
     pub fn must_stand_before(&self, table: Table, name: &str) -> bool {
         self.before.iter().any(|chain| chain.table == table && chain.chain == name)
-    }
-}
-
-/// `tcp` or `udp`.
-pub fn word_of(protocol: Protocol) -> &'static str {
-    match protocol {
-        Protocol::Tcp => "tcp",
-        Protocol::Udp => "udp",
     }
 }
 

@@ -21,7 +21,9 @@ impl ServicesLoop {
         subnet: &Subnet,
         catalog: &Arc<Catalog>,
     ) -> Result<Observed, LoopError> {
-        let random_fully = self.random_fully().await?;
+        let random_fully = self.deps.iptables.has_random_fully().await;
+        let random_fully =
+            random_fully.map_err(|e| LoopError::new("cannot ask iptables for its version", e))?;
         let place = Place {
             names: self.names.clone(),
             node: self.deps.node.clone(),
@@ -40,15 +42,6 @@ impl ServicesLoop {
             udp_settled: self.udp_settled.clone(),
             revision: (catalog.source == Source::Etcd).then_some(catalog.revision),
         })
-    }
-
-    async fn random_fully(&mut self) -> Result<bool, LoopError> {
-        if let Some(known) = self.random_fully {
-            return Ok(known);
-        }
-        let has = self.deps.iptables.has_random_fully().await;
-        let has = has.map_err(|e| LoopError::new("cannot ask iptables for its version", e))?;
-        Ok(*self.random_fully.insert(has))
     }
 }
 

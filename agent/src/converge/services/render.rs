@@ -15,9 +15,9 @@ use schema::kinds::pod::Protocol;
 use schema::meta::NamespacedName;
 use schema::records::{ServicePortRecord, ServiceRecord};
 
-use super::names::{Role, ServiceNames, word_of};
+use super::names::{Role, ServiceNames};
 use super::present::{Fingerprint, fingerprint};
-use crate::packet_rules::chain::{ChainRef, Table};
+use crate::packet_rules::chain::{ChainRef, Table, word_of};
 
 /// The bit of a packet's mark that asks for masquerade; kube-proxy's, and of one meaning for all who
 /// use it: whichever instance masquerades first does what the other would.

@@ -12,6 +12,7 @@ use super::act::{Outcome, Refusal};
 use super::plan::Observed;
 use super::refused::RETRY;
 use super::state::ServicesLoop;
+use crate::converge::publish;
 
 /// After a service was left out: time for others, not for the cause.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -25,8 +26,7 @@ impl ServicesLoop {
         let is_done = error.is_empty() && outcome.refused.is_empty() && !outcome.is_outdated;
         // Of what the disk knows no revision is known, and nobody waits for one.
         if let Some(revision) = observed.revision {
-            let is_news = |known: &mut i64| std::mem::replace(known, revision) != revision;
-            if is_done && self.deps.programmed.send_if_modified(is_news) {
+            if is_done && publish(&self.deps.programmed, revision) {
                 self.programmed_at = Some(Timestamp::now());
             }
             let (left_out, more) = self.rendered.refused.named();
@@ -36,12 +36,7 @@ impl ServicesLoop {
                 // Nobody may read of one of these that it is programmed.
                 status.error = format!("{more} services more than can be named are left out; see the events");
             }
-            self.deps.status.send_if_modified(|known| {
-                let status = Some(status);
-                let differs = *known != status;
-                *known = status;
-                differs
-            });
+            publish(&self.deps.status, Some(status));
         }
         match error.is_empty() {
             true if !is_done => Ok(Next::After(AGAIN)),

@@ -42,7 +42,6 @@ pub struct ServicesLoop {
     pub(super) deps: ServicesDeps,
     pub(super) names: ServiceNames,
     /// Asked once: it can't change while we run.
-    pub(super) random_fully: Option<bool>,
     pub(super) rendered: Rendered,
     /// Our chains and the kernel's.
     pub(super) rules: RulesReader<Present>,
@@ -73,7 +72,6 @@ impl ServicesLoop {
             names,
             rules,
             deps,
-            random_fully: None,
             rendered: Rendered::default(),
             spellings: Spellings::default(),
             udp_settled: None,

@@ -10,7 +10,7 @@ impl UsageLoop {
     pub(super) fn carry_out(&self, plan: UsagePlan) -> Result<bool, LoopError> {
         match plan {
             UsagePlan::Write(usage) => {
-                self.records.send_replace(Some(usage));
+                self.deps.records.send_replace(Some(usage));
                 Ok(true)
             }
             UsagePlan::SecondLook => Ok(false),

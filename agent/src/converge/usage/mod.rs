@@ -47,11 +47,7 @@ pub struct UsageDeps {
 
 /// The loop.
 pub struct UsageLoop {
-    instance: String,
-    state_dir: PathBuf,
-    docker: Arc<dyn Docker>,
-    cgroups: Arc<dyn Cgroups>,
-    records: watch::Sender<Option<NodeUsage>>,
+    deps: UsageDeps,
     /// By container id.
     known: BTreeMap<String, KnownContainer>,
     /// Containers that could not be inspected, and till when none of them is asked for again.
@@ -66,13 +62,8 @@ pub struct UsageLoop {
 impl UsageLoop {
     /// A loop that has not looked yet.
     pub fn new(deps: UsageDeps) -> Self {
-        let UsageDeps { instance, state_dir, docker, cgroups, records } = deps;
         Self {
-            instance,
-            state_dir,
-            docker,
-            cgroups,
-            records,
+            deps,
             known: BTreeMap::new(),
             opaque: BTreeMap::new(),
             walked: BTreeMap::new(),

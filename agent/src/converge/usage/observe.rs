@@ -44,7 +44,7 @@ struct Counts {
 
 impl UsageLoop {
     pub(super) async fn look(&mut self) -> Result<Observed, LoopError> {
-        let rows = self.docker.list(&self.instance).await;
+        let rows = self.deps.docker.list(&self.deps.instance).await;
         let rows = rows.map_err(|error| LoopError::new("cannot list the containers", error))?;
         let rows: Vec<ListedContainer> = rows.into_iter().filter(is_app_and_runs).collect();
         self.learn(&rows).await?;
@@ -87,7 +87,7 @@ impl UsageLoop {
             if self.known.contains_key(&row.id) || self.opaque.contains_key(&row.id) {
                 continue;
             }
-            let details = match self.docker.inspect(&row.id).await {
+            let details = match self.deps.docker.inspect(&row.id).await {
                 Ok(details) => details,
                 Err(DockerError::NotFound { .. }) => continue,
                 Err(error @ DockerError::Unreachable { .. }) => {
@@ -101,7 +101,7 @@ impl UsageLoop {
                 }
             };
             // Three small files of /proc, once in a container's life.
-            match self.cgroups.place(details.pid, &row.id) {
+            match self.deps.cgroups.place(details.pid, &row.id) {
                 Ok(place) => {
                     let known = KnownContainer { place, started_at: details.started_at };
                     self.known.insert(row.id.clone(), known);
@@ -119,7 +119,7 @@ impl UsageLoop {
     }
 
     async fn count(&self) -> Result<Counts, LoopError> {
-        let cgroups: Arc<dyn Cgroups> = Arc::clone(&self.cgroups);
+        let cgroups: Arc<dyn Cgroups> = Arc::clone(&self.deps.cgroups);
         let places: Vec<(String, Place)> =
             self.known.iter().map(|(id, known)| (id.clone(), known.place.clone())).collect();
         let count = move || Counts {
@@ -139,7 +139,7 @@ impl UsageLoop {
         let due: Vec<(String, PathBuf)> = uids
             .into_iter()
             .filter(|uid| !self.walked.get(uid).is_some_and(fresh))
-            .map(|uid| (uid.clone(), names::volume_dir(&self.state_dir, &uid, "")))
+            .map(|uid| (uid.clone(), names::volume_dir(&self.deps.state_dir, &uid, "")))
             .collect();
         if due.is_empty() {
             return;

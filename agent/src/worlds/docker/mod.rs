@@ -69,15 +69,6 @@ pub struct ContainerDetails {
     pub error: String,
 }
 
-/// Who answers.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EngineVersion {
-    /// Of the engine, `20.10.24`.
-    pub version: String,
-    /// Of its API, `1.41`.
-    pub api: String,
-}
-
 /// Which part of a log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogOptions {
@@ -120,8 +111,8 @@ pub type LogStream = BoxStream<'static, Result<Bytes, DockerError>>;
 /// The engine. Every call that is not a stream is bounded in time by the implementation.
 #[async_trait]
 pub trait Docker: Send + Sync + 'static {
-    /// Who answers.
-    async fn version(&self) -> Result<EngineVersion, DockerError>;
+    /// The engine's version, `20.10.24`.
+    async fn version(&self) -> Result<String, DockerError>;
     /// All containers of the instance, in any state.
     async fn list(&self, instance: &str) -> Result<Vec<ListedContainer>, DockerError>;
     /// What a listing does not say of one container.

@@ -22,9 +22,9 @@ use super::pull::{self, Movement, Step};
 use super::raw_log;
 use super::reference::asked_for;
 use super::{
-    ContainerDetails, ContainerEvent, Docker, DockerError, EngineState, EngineVersion, ExecOutcome,
-    INSTANCE_LABEL, ImageFacts, ListedContainer, LogOptions, LogStream, NewContainer, PullProgress,
-    RegistryLogin, StoredImage,
+    ContainerDetails, ContainerEvent, Docker, DockerError, EngineState, ExecOutcome, INSTANCE_LABEL,
+    ImageFacts, ListedContainer, LogOptions, LogStream, NewContainer, PullProgress, RegistryLogin,
+    StoredImage,
 };
 
 /// Longest time for a request that reads.
@@ -81,12 +81,8 @@ pub(super) async fn within<T>(
 
 #[async_trait]
 impl Docker for RealDocker {
-    async fn version(&self) -> Result<EngineVersion, DockerError> {
-        let version = within("its version", READ, self.client.version()).await?;
-        Ok(EngineVersion {
-            version: version.version.unwrap_or_default(),
-            api: version.api_version.unwrap_or_default(),
-        })
+    async fn version(&self) -> Result<String, DockerError> {
+        Ok(within("its version", READ, self.client.version()).await?.version.unwrap_or_default())
     }
 
     async fn list(&self, instance: &str) -> Result<Vec<ListedContainer>, DockerError> {

@@ -31,8 +31,8 @@ pub struct RealIptables {
     prefix: Vec<String>,
     /// The network namespace, if it is not the node's own.
     pub(super) namespace: Option<PathBuf>,
-    /// Asked once: the programs count the kernel's generations.
-    counts: Arc<tokio::sync::OnceCell<bool>>,
+    /// Asked once.
+    version: Arc<tokio::sync::OnceCell<String>>,
     /// Held while rules are written: whoever asks for the count sees whose steps they are.
     ledger: Arc<tokio::sync::Mutex<Ledger>>,
     /// Held while rules are read: what was read last, for others who wait for the same.
@@ -73,8 +73,9 @@ impl RealIptables {
     }
 
     /// What `iptables --version` prints, the backend included.
-    pub async fn version(&self) -> Result<String, IptablesError> {
-        self.run("iptables", "iptables", &["--version"], "").await
+    pub async fn version(&self) -> Result<&str, IptablesError> {
+        let ask = || self.run("iptables", "iptables", &["--version"], "");
+        self.version.get_or_try_init(ask).await.map(String::as_str)
     }
 
     /// Every program is run by this one.
@@ -161,7 +162,7 @@ impl Iptables for RealIptables {
     }
 
     async fn has_random_fully(&self) -> Result<bool, IptablesError> {
-        Ok(version_of(&self.version().await?).is_some_and(|version| version >= (1, 6, 2)))
+        Ok(version_of(self.version().await?).is_some_and(|version| version >= (1, 6, 2)))
     }
 
     async fn forget_udp(&self, stale: &StaleUdp) -> Result<(), IptablesError> {
@@ -199,11 +200,8 @@ impl Iptables for RealIptables {
 impl RealIptables {
     /// The number of the kernel's present rules, if these programs count there.
     async fn kernel_count(&self) -> Option<u32> {
-        let counts = self.counts.get_or_try_init(|| async { self.version().await.map(|v| counts(&v)) });
-        match counts.await {
-            Ok(true) => generation(self.namespace.as_deref()).ok(),
-            Ok(false) | Err(_) => None,
-        }
+        let version = self.version().await.ok().filter(|version| counts(version));
+        version.and_then(|_| generation(self.namespace.as_deref()).ok())
     }
 
     async fn forget(&self, arguments: &[&str]) -> Result<(), IptablesError> {

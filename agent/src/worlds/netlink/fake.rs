@@ -173,7 +173,7 @@ impl Tunnels for FakeNetlink {
         let mut kernel = self.allowed("set an entry of", name)?;
         let (_, entries) =
             kernel.tunnels.get_mut(name).ok_or_else(|| NetlinkError::NoTunnel(name.to_owned()))?;
-        entries.retain(|there| !same_key(there, &entry));
+        entries.retain(|there| !there.has_key_of(&entry));
         entries.insert(entry);
         kernel.acts.push(format!("set {entry}"));
         Ok(())
@@ -209,15 +209,5 @@ impl Tunnels for FakeNetlink {
             return false;
         }
         kernel.answering.get(&at).is_some_and(|only_computed| !(kernel.offload_is_on && *only_computed))
-    }
-}
-
-/// The kernel keeps one of them.
-fn same_key(one: &TunnelEntry, other: &TunnelEntry) -> bool {
-    match (one, other) {
-        (TunnelEntry::Neighbour(one, _), TunnelEntry::Neighbour(other, _)) => one == other,
-        (TunnelEntry::Forwarding(one, _), TunnelEntry::Forwarding(other, _)) => one == other,
-        (TunnelEntry::Route(one, _), TunnelEntry::Route(other, _)) => one == other,
-        _ => false,
     }
 }

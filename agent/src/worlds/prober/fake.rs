@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use schema::control::lock;
 
-use super::{HttpAnswer, HttpRequest, ProbeFailed, Prober};
+use super::{HttpRequest, Prober};
 
 /// What an address does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl FakeProber {
         lock(&self.0)
     }
 
-    async fn ask(&self, whom: String, timeout: Duration) -> Result<u16, ProbeFailed> {
+    async fn ask(&self, whom: String, timeout: Duration) -> Result<u16, String> {
         let answer = {
             let mut net = self.net();
             *net.asked.entry(whom.clone()).or_default() += 1;
@@ -46,11 +46,11 @@ impl FakeProber {
         };
         match answer {
             FakeAnswer::Status(status) => Ok(status),
-            FakeAnswer::Refused => Err(ProbeFailed(format!("{whom}: connection refused"))),
+            FakeAnswer::Refused => Err(format!("{whom}: connection refused")),
             FakeAnswer::Panics => panic!("{whom} was asked"),
             FakeAnswer::Silent => {
                 tokio::time::sleep(timeout).await;
-                Err(ProbeFailed(format!("{whom}: timeout")))
+                Err(format!("{whom}: timeout"))
             }
         }
     }
@@ -58,11 +58,11 @@ impl FakeProber {
 
 #[async_trait]
 impl Prober for FakeProber {
-    async fn http_get(&self, request: &HttpRequest, timeout: Duration) -> Result<HttpAnswer, ProbeFailed> {
-        self.ask(request.url.clone(), timeout).await.map(|status| HttpAnswer { status })
+    async fn http_get(&self, request: &HttpRequest, timeout: Duration) -> Result<u16, String> {
+        self.ask(request.url.clone(), timeout).await
     }
 
-    async fn tcp_connect(&self, host: &str, port: u16, timeout: Duration) -> Result<(), ProbeFailed> {
+    async fn tcp_connect(&self, host: &str, port: u16, timeout: Duration) -> Result<(), String> {
         self.ask(format!("{host}:{port}"), timeout).await.map(|_| ())
     }
 }

@@ -21,24 +21,12 @@ pub struct HttpRequest {
     pub headers: Vec<(String, String)>,
 }
 
-/// What came back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HttpAnswer {
-    /// Its status code; of the last one, when redirects were followed.
-    pub status: u16,
-}
-
-/// Nothing came back, or no connection came about; in words for an event.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ProbeFailed(pub String);
-
-/// Who asks. Every call ends within its timeout.
+/// Who asks. Every call ends within its timeout; its error is in words for an event.
 #[async_trait]
 pub trait Prober: Send + Sync + 'static {
-    /// Sends a request. No certificate is checked, no proxy is used, and a redirect to another host is
+    /// The status of the answer to a request. No certificate is checked, no proxy is used, and a redirect to another host is
     /// not followed but is the answer, all as kubelet does.
-    async fn http_get(&self, request: &HttpRequest, timeout: Duration) -> Result<HttpAnswer, ProbeFailed>;
+    async fn http_get(&self, request: &HttpRequest, timeout: Duration) -> Result<u16, String>;
     /// Opens a connection and closes it.
-    async fn tcp_connect(&self, host: &str, port: u16, timeout: Duration) -> Result<(), ProbeFailed>;
+    async fn tcp_connect(&self, host: &str, port: u16, timeout: Duration) -> Result<(), String>;
 }

@@ -10,7 +10,7 @@ use reqwest::{Client, redirect};
 use schema::control::root_cause;
 use tokio::net::TcpStream;
 
-use super::{HttpAnswer, HttpRequest, ProbeFailed, Prober};
+use super::{HttpRequest, Prober};
 
 /// As much of a body is read as kubelet reads, in bytes: enough to end the request in good order.
 const BODY_MAX: usize = 10 * 1024;
@@ -27,7 +27,7 @@ pub struct RealProber {
 }
 
 impl RealProber {
-    fn client(&self) -> Result<&Client, ProbeFailed> {
+    fn client(&self) -> Result<&Client, String> {
         let client = self.client.get_or_init(|| {
             Client::builder()
                 .user_agent(USER_AGENT)
@@ -40,7 +40,7 @@ impl RealProber {
                 .build()
                 .map_err(|e| e.to_string())
         });
-        client.as_ref().map_err(|why| ProbeFailed(why.clone()))
+        client.as_ref().map_err(Clone::clone)
     }
 }
 
@@ -57,8 +57,8 @@ fn follow(attempt: redirect::Attempt<'_>) -> redirect::Action {
 
 #[async_trait]
 impl Prober for RealProber {
-    async fn http_get(&self, request: &HttpRequest, timeout: Duration) -> Result<HttpAnswer, ProbeFailed> {
-        let failed = |why: String| ProbeFailed(format!("Get \"{}\": {why}", request.url));
+    async fn http_get(&self, request: &HttpRequest, timeout: Duration) -> Result<u16, String> {
+        let failed = |why: String| format!("Get \"{}\": {why}", request.url);
         let mut headers = HeaderMap::new();
         for (name, value) in &request.headers {
             let name = HeaderName::from_bytes(name.as_bytes()).map_err(|e| failed(e.to_string()))?;
@@ -76,11 +76,11 @@ impl Prober for RealProber {
                 break;
             }
         }
-        Ok(HttpAnswer { status })
+        Ok(status)
     }
 
-    async fn tcp_connect(&self, host: &str, port: u16, timeout: Duration) -> Result<(), ProbeFailed> {
-        let failed = |why: &str| ProbeFailed(format!("dial tcp {host}:{port}: {why}"));
+    async fn tcp_connect(&self, host: &str, port: u16, timeout: Duration) -> Result<(), String> {
+        let failed = |why: &str| format!("dial tcp {host}:{port}: {why}");
         match tokio::time::timeout(timeout, TcpStream::connect((host, port))).await {
             Err(_) => Err(failed("i/o timeout")),
             Ok(Err(error)) => Err(failed(&in_words(&error))),
@@ -154,7 +154,7 @@ mod tests {
         .await;
         let request = get(port, &[("Host", "shop.example"), ("X-Probe", "yes")]);
         let answer = RealProber::default().http_get(&request, SECOND * 5).await.unwrap();
-        assert_eq!(answer.status, 307);
+        assert_eq!(answer, 307);
         let asked = task.await.unwrap();
         let first = asked[0].to_ascii_lowercase();
         assert!(first.starts_with("get /healthz?deep=1 "), "{first}");
@@ -175,7 +175,7 @@ mod tests {
             while stream.write_all(&[b'x'; 4096]).await.is_ok() {}
         });
         let answer = RealProber::default().http_get(&get(port, &[]), SECOND * 5).await.unwrap();
-        assert_eq!(answer.status, 200);
+        assert_eq!(answer, 200);
         endless.await.unwrap();
     }
 
@@ -184,16 +184,16 @@ mod tests {
         let prober = RealProber::default();
         let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = silent.local_addr().unwrap().port();
-        let said = prober.http_get(&get(port, &[]), Duration::from_millis(50)).await.unwrap_err().0;
+        let said = prober.http_get(&get(port, &[]), Duration::from_millis(50)).await.unwrap_err();
         assert!(said.contains("context deadline exceeded"), "{said}");
         assert!(prober.tcp_connect("127.0.0.1", port, SECOND).await.is_ok());
         drop(silent);
-        let said = prober.http_get(&get(port, &[]), SECOND).await.unwrap_err().0;
+        let said = prober.http_get(&get(port, &[]), SECOND).await.unwrap_err();
         assert!(
             said.starts_with("Get \"http://127.0.0.1:") && said.ends_with("connection refused"),
             "{said}"
         );
-        let said = prober.tcp_connect("127.0.0.1", port, SECOND).await.unwrap_err().0;
+        let said = prober.tcp_connect("127.0.0.1", port, SECOND).await.unwrap_err();
         assert_eq!(said, format!("dial tcp 127.0.0.1:{port}: connect: connection refused"));
     }
 }

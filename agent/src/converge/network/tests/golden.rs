@@ -1,6 +1,6 @@
 //! Rule sets as text, small enough to read.
 
-use HostPortProtocol::{Tcp, Udp};
+use Protocol::{Tcp, Udp};
 
 use super::super::plan::plan;
 use super::*;

@@ -10,11 +10,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use schema::control::Nudge;
+use schema::kinds::pod::Protocol;
 use schema::records::Subnet;
 use tokio::sync::watch;
 
 use super::plan::{Observed, first_claims};
-use super::render::{HostPortProtocol, Model, gateway_of};
+use super::render::{Model, gateway_of};
 use super::{NetworkDeps, NetworkLoop, NetworkSettings};
 use crate::converge::pod_table::PodTable;
 use crate::packet_rules::chain::ChainRef;
@@ -23,7 +24,7 @@ use crate::packet_rules::saved::saved_rules;
 use crate::worlds::iptables::Iptables;
 use crate::worlds::netlink::{Bridge, Netlink, Tunnels};
 
-fn model(ports: &[(HostPortProtocol, u16, &str, u16, &str)]) -> Model {
+fn model(ports: &[(Protocol, u16, &str, u16, &str)]) -> Model {
     let claims = ports
         .iter()
         .map(|(protocol, port, address, to, pod)| ((*protocol, *port), address.parse().unwrap(), *to, *pod));

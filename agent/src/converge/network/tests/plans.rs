@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use HostPortProtocol::{Tcp, Udp};
+use Protocol::{Tcp, Udp};
 use jiff::Timestamp;
 use schema::control::{Loop as _, Next, Observation, Plan as _};
 use schema::kinds::pod::{HostPortStatus, Protocol};
@@ -85,7 +85,7 @@ fn subnet() -> Option<Subnet> {
 }
 
 fn pod(uid: &str, port: u16) -> (String, PodNet) {
-    let ports = vec![HostPortStatus { host_port: port, container_port: 80, protocol: Protocol::Tcp }];
+    let ports = vec![HostPortStatus { host_port: port, container_port: 80, protocol: Tcp }];
     let address = "10.244.3.5".parse().unwrap();
     (
         uid.to_owned(),
@@ -294,7 +294,7 @@ fn rig_with_peer() -> Rig {
     let cidr = "10.244.2.0/24".parse().unwrap();
     let peer = Peer { cidr, vtep, address: None, absent_since: None };
     let peers = BTreeMap::from([("n2".to_owned(), peer)]);
-    rig.network.catalog =
+    rig.network.deps.catalog =
         watch::channel(Arc::new(Catalog { source: Source::Etcd, peers, ..Catalog::default() })).1;
     rig
 }
@@ -320,14 +320,14 @@ async fn a_tunnel_that_is_there_at_a_start_moves_only_to_an_address_that_stays()
     assert_eq!(rig.netlink.kernel().tunnels["mk8s.1"].0.local, former);
     assert_eq!(next, Next::After(Duration::from_secs(2)));
     assert_eq!(
-        *rig.network.address.borrow(),
+        *rig.network.deps.address.borrow(),
         Some(former.into()),
         "and nothing else moves before the tunnel"
     );
     tokio::time::advance(Duration::from_secs(2)).await;
     run(&mut rig).await.unwrap();
     assert_eq!(rig.netlink.kernel().tunnels["mk8s.1"].0.local, Ipv4Addr::new(192, 0, 2, 1));
-    assert_eq!(*rig.network.address.borrow(), Some([192, 0, 2, 1].into()));
+    assert_eq!(*rig.network.deps.address.borrow(), Some([192, 0, 2, 1].into()));
 }
 
 // Seen red with the range asked for first.
@@ -337,6 +337,6 @@ async fn the_address_is_known_without_a_range_and_one_that_was_given_stays() {
         let mut rig = rig();
         rig.network.settings.node_ip = given;
         assert!(matches!(rig.network.observe().await.unwrap(), Observation::NotReady(_)));
-        assert_eq!(*rig.network.address.borrow(), published, "{given:?}");
+        assert_eq!(*rig.network.deps.address.borrow(), published, "{given:?}");
     }
 }

@@ -2,11 +2,12 @@
 //! wait for it, a few at once, given up when nobody waits any more.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared, WeakShared};
+use schema::control::lock;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
@@ -57,7 +58,7 @@ impl Pulls {
     }
 
     pub(crate) fn join(&self, image: &str, logins: Vec<RegistryLogin>) -> Joined {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = lock(&self.running);
         running.retain(|_, running| running.pull.upgrade().is_some());
         let key = (image.to_owned(), logins);
         if let Some(there) = running.get(&key)

@@ -19,15 +19,10 @@ pub struct RegistryEntry {
     login: RegistryLogin,
 }
 
-/// A secret that is no registry login. Never holds any of its content.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct LoginFormatError(String);
-
 const FORMATS: &str = "give a Docker config.json with `auths`, or the keys registry, username and password";
 
-fn wrong<T>(why: impl Into<String>) -> Result<T, LoginFormatError> {
-    Err(LoginFormatError(why.into()))
+fn wrong<T>(why: impl Into<String>) -> Result<T, String> {
+    Err(why.into())
 }
 
 #[derive(Deserialize)]
@@ -45,8 +40,9 @@ struct Auth {
 }
 
 /// Reads the logins of one decrypted secret: a Docker `config.json`, the older `.dockercfg` (the
-/// same without `auths`), or a JSON or YAML map or `key=value` lines with registry, username, password.
-pub fn parse(secret: &[u8]) -> Result<Vec<RegistryEntry>, LoginFormatError> {
+/// same without `auths`), or a JSON or YAML map or `key=value` lines with registry, username, password. The error
+/// never holds any of the secret's content.
+pub fn parse(secret: &[u8]) -> Result<Vec<RegistryEntry>, String> {
     let Ok(text) = std::str::from_utf8(secret) else {
         return wrong(format!("it is no text; {FORMATS}"));
     };
@@ -73,7 +69,7 @@ pub fn parse(secret: &[u8]) -> Result<Vec<RegistryEntry>, LoginFormatError> {
 
 /// Reads a secret given as keys: those of Kubernetes' registry secrets, or registry, username and
 /// password.
-pub fn from_keys(keys: &BTreeMap<String, String>) -> Result<Vec<RegistryEntry>, LoginFormatError> {
+pub fn from_keys(keys: &BTreeMap<String, String>) -> Result<Vec<RegistryEntry>, String> {
     for file in [".dockerconfigjson", ".dockercfg", "config.json"] {
         if let Some(config) = keys.get(file) {
             return parse(config.as_bytes());
@@ -98,7 +94,7 @@ fn lines(text: &str) -> BTreeMap<String, String> {
     pairs.map(|(key, value)| (key.trim().to_owned(), bare(value.trim()))).collect()
 }
 
-fn docker_entry(server: &str, auth: Auth) -> Result<RegistryEntry, LoginFormatError> {
+fn docker_entry(server: &str, auth: Auth) -> Result<RegistryEntry, String> {
     let (mut username, mut password) = (auth.username, auth.password);
     if !auth.auth.is_empty() {
         let trimmed = auth.auth.trim().trim_end_matches('=');

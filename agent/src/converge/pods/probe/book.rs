@@ -7,12 +7,12 @@
 //! is tried again until it works, and an agent that is restarted meanwhile knows what the file says.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use schema::control::Nudge;
+use schema::control::{DiskRecord, Fsync, Nudge, lock};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -60,7 +60,7 @@ pub struct HealthBook(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    path: PathBuf,
+    record: DiskRecord,
     pages: Mutex<Pages>,
     changed: Notify,
     nudge: Nudge,
@@ -78,20 +78,15 @@ struct Pages {
 impl HealthBook {
     /// Reads what a former agent kept; what can't be read is not known. Blocks on the disk.
     pub fn open(state_dir: &Path, nudge: Nudge) -> Self {
-        let path = state_dir.join("agent").join("probes.json");
-        let kept = match std::fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_else(|error| {
-                tracing::warn!(path = %path.display(), %error, "the former results of probes can't be read");
-                HealthOf::new()
-            }),
-            Err(_) => HealthOf::new(),
-        };
+        // Without fsync: what a power failure loses ended with it.
+        let record = DiskRecord::new(state_dir.join("agent/probes.json")).fsync(Fsync::None);
+        let kept: HealthOf = record.read_or_warn("the former results of probes").unwrap_or_default();
         let pages = Mutex::new(Pages { newest: kept.clone(), kept, failing: FailingOf::new() });
-        Self(Arc::new(Inner { path, pages, changed: Notify::new(), nudge }))
+        Self(Arc::new(Inner { record, pages, changed: Notify::new(), nudge }))
     }
 
     fn pages(&self) -> MutexGuard<'_, Pages> {
-        self.0.pages.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.pages)
     }
 
     /// What was written, or could not be.
@@ -148,11 +143,11 @@ impl HealthBook {
         // Cancel-safe: what is not written yet is found out again by the next checks.
         while shutdown.run_until_cancelled(self.news(failures)).await.is_some() {
             let newest = self.pages().newest.clone();
-            let (path, pages) = (self.0.path.clone(), newest.clone());
-            let written = tokio::task::spawn_blocking(move || write(&path, &pages)).await;
+            let (record, pages) = (self.0.record.clone(), newest.clone());
+            let written = tokio::task::spawn_blocking(move || record.write(&pages)).await;
             failures = match written {
                 Ok(Err(error)) => {
-                    let path = self.0.path.display();
+                    let path = self.0.record.path().display();
                     tracing::warn!(%path, %error, "results of probes are not saved, and tried again");
                     failures.saturating_add(1)
                 }
@@ -180,11 +175,4 @@ impl HealthBook {
         // Over either way.
         let _ = tokio::time::timeout(wait, self.0.changed.notified()).await;
     }
-}
-
-/// A whole file or none. Without fsync: what a power failure loses ended with it.
-fn write(path: &Path, pages: &HealthOf) -> std::io::Result<()> {
-    let temporary = path.with_extension("tmp");
-    std::fs::write(&temporary, serde_json::to_vec(pages)?)?;
-    std::fs::rename(&temporary, path)
 }

@@ -52,16 +52,16 @@ impl Asker {
                 Err(error) => Found::Unknown(error.to_string()),
             },
             Action::HttpGet(request) => match self.prober.http_get(request, timeout).await {
-                Ok(answer) if (200..300).contains(&answer.status) => Found::Success,
-                Ok(answer) if (300..400).contains(&answer.status) => {
-                    Found::Warning(format!("Probe terminated redirects, statuscode: {}", answer.status))
+                Ok(status) if (200..300).contains(&status) => Found::Success,
+                Ok(status) if (300..400).contains(&status) => {
+                    Found::Warning(format!("Probe terminated redirects, statuscode: {status}"))
                 }
-                Ok(answer) => Found::Failure(format!("HTTP probe failed with statuscode: {}", answer.status)),
-                Err(failed) => Found::Failure(failed.0),
+                Ok(status) => Found::Failure(format!("HTTP probe failed with statuscode: {status}")),
+                Err(why) => Found::Failure(why),
             },
             Action::TcpSocket { host, port } => match self.prober.tcp_connect(host, *port, timeout).await {
                 Ok(()) => Found::Success,
-                Err(failed) => Found::Failure(failed.0),
+                Err(why) => Found::Failure(why),
             },
         }
     }
@@ -83,12 +83,8 @@ impl Asker {
                 Err(DockerError::NotFound { .. } | DockerError::Refused { status: 409, .. }) => Ok(()),
                 Err(error) => Err(error.to_string()),
             },
-            Action::HttpGet(request) => {
-                self.prober.http_get(request, timeout).await.map(|_| ()).map_err(|failed| failed.0)
-            }
-            Action::TcpSocket { host, port } => {
-                self.prober.tcp_connect(host, *port, timeout).await.map_err(|failed| failed.0)
-            }
+            Action::HttpGet(request) => self.prober.http_get(request, timeout).await.map(drop),
+            Action::TcpSocket { host, port } => self.prober.tcp_connect(host, *port, timeout).await,
         }
     }
 }

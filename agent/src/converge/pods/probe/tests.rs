@@ -429,14 +429,16 @@ async fn a_container_that_is_started_again_under_its_id_begins_anew() {
 #[tokio::test(start_paused = true)]
 async fn what_a_full_disk_did_not_take_is_seen_at_once_and_written_later() {
     let state = tempfile::tempdir().unwrap();
+    // A file in the place of the folder stands in for the full disk.
+    let in_the_way = state.path().join("agent");
+    std::fs::write(&in_the_way, "").unwrap();
     let book = HealthBook::open(state.path(), Nudge::new().0);
     let shutdown = CancellationToken::new();
     tokio::spawn(book.clone().run(shutdown.clone()));
     book.set("c", None, Health { started: true, ready: true, failed: None });
     tokio::time::sleep(SECOND * 30).await;
     assert_eq!(book.kept().get("c").map(|known| word(known.health)), Some("sr".into()));
-    // The folder stands in for the room that comes back.
-    std::fs::create_dir(state.path().join("agent")).unwrap();
+    std::fs::remove_file(&in_the_way).unwrap();
     tokio::time::sleep(SECOND * 61).await;
     assert_eq!(HealthBook::open(state.path(), Nudge::new().0).kept(), book.kept());
     shutdown.cancel();

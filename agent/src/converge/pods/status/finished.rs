@@ -1,11 +1,11 @@
 //! Pods that ended for good, with their last status: on the node's disk, because dead containers are no
 //! safe place for it. `docker container prune` takes them, and the pod must not run once more.
 
-use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use schema::control::DiskRecord;
 use schema::kinds::pod::{PodPhase, PodStatus, RestartPolicy};
 use schema::records::Binding;
 use schema::snapshot::Snapshot;
@@ -53,8 +53,9 @@ impl FinishedBook {
         // What it held is free.
         status.pod_ip = None;
         status.host_ports.clear();
-        let (state_dir, kept) = (node.state_dir.clone(), status.clone());
-        let written = tokio::task::spawn_blocking(move || write(&state_dir, &kept)).await;
+        let record = DiskRecord::new(names::finished_file(&node.state_dir, &status.uid));
+        let kept = status.clone();
+        let written = tokio::task::spawn_blocking(move || record.write(&kept)).await;
         written.map_err(io::Error::other)??;
         self.pages.insert(status.uid.clone(), Arc::new(status));
         Ok(())
@@ -73,28 +74,8 @@ fn is_end_of(status: &PodStatus, binding: &Binding) -> bool {
 
 fn read(state_dir: &Path) -> Finished {
     let kept = folders::folders(state_dir).into_iter().filter_map(|uid| {
-        let path = names::finished_file(state_dir, &uid);
-        let bytes = fs::read(&path).ok()?;
-        match serde_json::from_slice::<PodStatus>(&bytes) {
-            Ok(status) => Some((uid, Arc::new(status))),
-            Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "how a pod ended can't be read");
-                None
-            }
-        }
+        let record = DiskRecord::new(names::finished_file(state_dir, &uid));
+        Some((uid, Arc::new(record.read_or_warn("how a pod ended")?)))
     });
     kept.collect()
-}
-
-/// A whole file or none, also after a power failure.
-fn write(state_dir: &Path, status: &PodStatus) -> io::Result<()> {
-    let path = names::finished_file(state_dir, &status.uid);
-    let Some(folder) = path.parent() else { return Ok(()) };
-    fs::create_dir_all(folder)?;
-    let temporary = path.with_extension("tmp");
-    let mut file = fs::File::create(&temporary)?;
-    file.write_all(&serde_json::to_vec(status)?)?;
-    file.sync_data()?;
-    fs::rename(&temporary, &path)?;
-    fs::File::open(folder)?.sync_all()
 }

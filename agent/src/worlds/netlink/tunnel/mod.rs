@@ -49,6 +49,18 @@ pub enum TunnelEntry {
     Route(Ipv4Net, Ipv4Addr),
 }
 
+impl TunnelEntry {
+    /// The kernel keeps one of both: setting one replaces the other.
+    pub fn has_key_of(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Neighbour(one, _), Self::Neighbour(other, _)) => one == other,
+            (Self::Forwarding(one, _), Self::Forwarding(other, _)) => one == other,
+            (Self::Route(one, _), Self::Route(other, _)) => one == other,
+            _ => false,
+        }
+    }
+}
+
 impl std::fmt::Display for TunnelEntry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mac = |mac: &[u8; 6]| mac.map(|byte| format!("{byte:02x}")).join(":");
