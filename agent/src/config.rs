@@ -12,7 +12,6 @@ use crate::converge::dns::{DnsSettings, resolv};
 use crate::converge::images::Thresholds;
 use crate::converge::network::Vxlan;
 use crate::converge::pods::ContainerLimits;
-use crate::reset::Leaving;
 use crate::worlds::docker::LogLimits;
 
 /// File of the node's age identity in the agent's own directory.
@@ -54,6 +53,14 @@ pub struct Config {
     pub reconciler: Vec<String>,
     pub age_identity: PathBuf,
     pub dns: DnsSettings,
+}
+
+/// The node that leaves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leaving {
+    /// etcd, and a user who may delete what it has of the node.
+    pub etcd: Access,
+    pub node: String,
 }
 
 /// A flag that can't be.

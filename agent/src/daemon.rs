@@ -141,8 +141,8 @@ fn wire(config: &Config, ground: Ground) -> anyhow::Result<Runtime> {
     runtime.drive(row, base.services(rules, programmed));
 
     let row = every(PODS_INTERVAL).wake_on(base.address.changes());
-    let mut pods = base.pods(row.nudge(), dns, pod_tables, rules_follow)?;
-    pods.take_helpers().into_iter().for_each(|(name, helper)| runtime.adopt(name, helper));
+    let (pods, helpers) = base.pods(row.nudge(), dns, pod_tables, rules_follow)?;
+    helpers.into_iter().for_each(|(name, helper)| runtime.task(name, helper));
     runtime.drive(row, pods);
 
     runtime.drive(every(usage::INTERVAL), base.usage(records));

@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use futures::StreamExt as _;
 use schema::store::etcd::EtcdStore;
 
-use crate::config::MachineConfig;
+use crate::config::{Leaving, MachineConfig};
 use crate::converge::dns::host::MachineFiles;
 use crate::converge::names;
 use crate::converge::services::names::ServiceNames;
@@ -33,8 +33,6 @@ mod images;
 mod leave;
 #[cfg(test)]
 mod tests;
-
-pub use leave::Leaving;
 
 /// Longest time for containers to end by themselves. Whoever resets wants them gone.
 const GRACE_MAX: Duration = Duration::from_secs(5);

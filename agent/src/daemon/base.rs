@@ -18,7 +18,7 @@ use crate::converge::network::{NetworkDeps, NetworkLoop, NetworkSettings};
 use crate::converge::node::{NodeDeps, NodeLoop};
 use crate::converge::node_dns::NodeDns;
 use crate::converge::pod_table::PodTable;
-use crate::converge::pods::{PauseImage, PodsDeps, PodsLoop};
+use crate::converge::pods::{Helper, PauseImage, PodsDeps, PodsLoop};
 use crate::converge::services::{ServicesDeps, ServicesLoop};
 use crate::converge::usage::{UsageDeps, UsageLoop};
 use crate::desired::DiskError;
@@ -83,7 +83,7 @@ impl Base<'_> {
         dns: watch::Receiver<NodeDns>,
         pod_table: watch::Sender<PodTable>,
         programmed: watch::Receiver<i64>,
-    ) -> Result<PodsLoop, DiskError> {
+    ) -> Result<(PodsLoop, Vec<Helper>), DiskError> {
         PodsLoop::new(PodsDeps {
             node: self.node_name(),
             address: self.address.clone(),

@@ -83,6 +83,13 @@ impl<T> RulesReader<T> {
         Ok(present)
     }
 
+    /// What was just written, as it is printed; `written_at` is the kernel's count that we left. None if somebody
+    /// changed rules since, or they can't be read.
+    pub async fn read_back(&mut self, written_at: Option<u32>) -> Option<Arc<T>> {
+        let printed = self.read_all(written_at).await.ok()?;
+        (self.iptables.generation().await == written_at).then_some(printed)
+    }
+
     /// Somebody changed rules, and they are read after this time.
     pub fn read_again(&self) -> Option<Duration> {
         self.read_again

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use schema::keys::{Key, prefix};
-use schema::store::etcd::Access;
 use schema::store::{Guard, Op, Store, TXN_OPS_MAX, TxnOutcome};
 use tokio::time::sleep;
 
@@ -20,14 +19,6 @@ const HEARTBEAT_MAX: Duration = HEARTBEAT_TTL.saturating_add(Duration::from_secs
 
 /// Between two looks at it.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-
-/// The node that leaves.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leaving {
-    /// etcd, and a user who may delete what it has of the node.
-    pub etcd: Access,
-    pub node: String,
-}
 
 /// Takes all of it away. A second run finds nothing.
 pub(super) async fn leave(store: &dyn Store, node: &str, removed: &mut Removed) -> anyhow::Result<()> {

@@ -1,10 +1,8 @@
 //! Disks: how full one is.
 
 use std::path::Path;
-use std::sync::Mutex;
 
 use async_trait::async_trait;
-use schema::control::lock;
 
 /// Bytes of a file system, as `df` counts them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -54,20 +52,22 @@ impl Disk for RealDisk {
 }
 
 /// A disk as full as a test says.
+#[cfg(test)]
 #[derive(Debug, Default)]
-pub struct FakeDisk(Mutex<DiskUsage>);
+pub(crate) struct FakeDisk(std::sync::Mutex<DiskUsage>);
 
+#[cfg(test)]
 impl FakeDisk {
-    /// Makes it so full.
-    pub fn set(&self, usage: DiskUsage) {
-        *lock(&self.0) = usage;
+    pub(crate) fn set(&self, usage: DiskUsage) {
+        *schema::control::lock(&self.0) = usage;
     }
 }
 
+#[cfg(test)]
 #[async_trait]
 impl Disk for FakeDisk {
     async fn usage(&self, _path: &Path) -> Result<DiskUsage, std::io::Error> {
-        Ok(*lock(&self.0))
+        Ok(*schema::control::lock(&self.0))
     }
 }
 

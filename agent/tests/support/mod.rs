@@ -131,7 +131,7 @@ impl Node {
         self.kill().await;
         let (nudge, nudged) = Nudge::new();
         let (pod_table, _) = watch::channel(None);
-        let the_loop = PodsLoop::new(PodsDeps {
+        let (the_loop, helpers) = PodsLoop::new(PodsDeps {
             node: NODE.into(),
             address: NodeAddress::channel(Some([192, 0, 2, 1].into())).1,
             instance: self.instance.clone(),
@@ -158,6 +158,7 @@ impl Node {
             programmed: watch::channel(0).1,
         })
         .unwrap();
+        helpers.into_iter().for_each(|(_, helper)| drop(tokio::spawn(helper)));
         let statuses = the_loop.statuses();
         let shutdown = CancellationToken::new();
         let (last_run, _) = watch::channel(None);

@@ -10,7 +10,7 @@ use super::state::NetworkLoop;
 use super::tunnel::TunnelStep;
 use crate::converge::publish;
 use crate::packet_rules::restore::{RuleChange, restore_input};
-use crate::packet_rules::saved::{Words, words};
+use crate::packet_rules::saved::words;
 use crate::packet_rules::spellings::{Doubts, only_we_wrote};
 use crate::worlds::iptables::loud_steps;
 
@@ -127,22 +127,17 @@ impl NetworkLoop {
                 self.spellings.wrote(&chain, written, observed.saved.get(&chain), &mut doubts);
             }
         }
-        if !doubts.is_empty() && only_we_wrote(before, loud_steps(&input), now) {
-            self.settle_doubts(doubts, now).await;
+        // What can't be read back is in doubt again after the next look.
+        if !doubts.is_empty()
+            && only_we_wrote(before, loud_steps(&input), now)
+            && let Some(saved) = self.rules.read_back(now).await
+        {
+            self.spellings.learn(doubts, |chain| saved.get(chain));
         }
         for stale in &plan.stale_udp {
             if let Err(error) = self.deps.iptables.forget_udp(stale).await {
                 outcome.tolerated.push(format!("old UDP connections to port {}: {error}", stale.port));
             }
-        }
-    }
-
-    /// Looks how what was just written is printed. `written_at` is the kernel's count that we left.
-    async fn settle_doubts(&mut self, doubts: Doubts<Vec<Words>>, written_at: Option<u32>) {
-        // What can't be read now is in doubt again after the next look.
-        let Ok(saved) = self.rules.read_all(written_at).await else { return };
-        if self.deps.iptables.generation().await == written_at {
-            self.spellings.learn(doubts, |chain| saved.get(chain));
         }
     }
 }

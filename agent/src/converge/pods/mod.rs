@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Nudge, Observation, lock};
 use schema::records::dns_address;
@@ -18,7 +20,6 @@ use schema::store::SharedStore;
 use schema::store::events::EventRecorder;
 use schema::store::reflector::SnapshotReader;
 use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -55,7 +56,9 @@ pub mod wake;
 pub mod worker;
 
 pub use facts::{ContainerLimits, NodeFacts, Observed};
-pub use image::credentials::{Credentials, NoCredentials};
+pub use image::credentials::Credentials;
+#[cfg(any(test, feature = "fakes"))]
+pub use image::credentials::NoCredentials;
 pub use status::statuses::Statuses;
 pub use steps::PodsPlan;
 pub use worker::PauseArchive;
@@ -115,7 +118,7 @@ pub struct PodsDeps {
 }
 
 /// A task beside the loop, by name: without it the loop would go on blind or mute.
-pub type Helper = (&'static str, JoinHandle<()>);
+pub type Helper = (&'static str, BoxFuture<'static, ()>);
 
 /// The loop. Dropping it cuts its tasks off; the next one goes on from what is there.
 pub struct PodsLoop {
@@ -140,7 +143,6 @@ pub struct PodsLoop {
     last_words: LastWords,
     drains: DrainBook,
     started: Instant,
-    helpers: Vec<Helper>,
     _guard: DropGuard,
 }
 
@@ -160,8 +162,8 @@ impl PodsDeps {
 }
 
 impl PodsLoop {
-    /// A loop, with its helpers running: wakers and the writer of statuses. Reads the disk.
-    pub fn new(deps: PodsDeps) -> Result<Self, DiskError> {
+    /// A loop, and its helpers, which end when it is dropped: wakers and the writer of statuses. Reads the disk.
+    pub fn new(deps: PodsDeps) -> Result<(Self, Vec<Helper>), DiskError> {
         let desired = DesiredStore::open(&deps.state_dir, &deps.node)?;
         let shutdown = CancellationToken::new();
         let stale = Stale::default();
@@ -169,25 +171,20 @@ impl PodsLoop {
         let drains = DrainBook::new(&deps.node, deps.catalog, deps.programmed, Arc::clone(&deps.store));
         let (statuses, newest) = watch::channel(Statuses::default());
         let writer = status::writer::status_writer(deps.node, deps.store, deps.snapshot.clone());
-        let writing = tokio::spawn(writer.run(newest, shutdown.clone()));
         let on_snapshot = wake::on_snapshot(deps.snapshot.clone(), deps.nudge.clone(), shutdown.clone());
-        let on_snapshot = tokio::spawn(on_snapshot);
         let (docker, instance) = (Arc::clone(&deps.docker), deps.instance);
-        let events =
+        let on_docker =
             wake::on_docker(docker, instance.clone(), stale.clone(), deps.nudge.clone(), shutdown.clone());
-        let on_docker = tokio::spawn(events);
         let asker = Asker { docker: Arc::clone(&deps.docker), prober: deps.prober };
         let book = HealthBook::open(&node.state_dir, deps.nudge.clone());
-        let keeping = tokio::spawn(book.clone().run(shutdown.clone()));
         let (probes, wanted) = watch::channel(Arc::default());
         let runner = ProbeRunner::new(asker.clone(), book.clone(), deps.events.clone());
-        let probing = tokio::spawn(runner.run(wanted, shutdown.clone()));
         let helpers = vec![
-            ("pod statuses", writing),
-            ("etcd to pods", on_snapshot),
-            ("docker to pods", on_docker),
-            ("probe results", keeping),
-            ("probes", probing),
+            ("pod statuses", writer.run(newest, shutdown.clone()).boxed()),
+            ("etcd to pods", on_snapshot.boxed()),
+            ("docker to pods", on_docker.boxed()),
+            ("probe results", book.clone().run(shutdown.clone()).boxed()),
+            ("probes", runner.run(wanted, shutdown.clone()).boxed()),
         ];
         let supervisor = Supervisor::new(deps.nudge.clone());
         let worker = Worker {
@@ -204,7 +201,7 @@ impl PodsLoop {
             pulls: Pulls::new(deps.docker.clone(), Arc::clone(&deps.images)),
             credentials: deps.credentials,
         };
-        Ok(Self {
+        let pods = Self {
             node,
             desired: Arc::new(Mutex::new(desired)),
             snapshot: deps.snapshot,
@@ -225,14 +222,9 @@ impl PodsLoop {
             last_words: LastWords::default(),
             drains,
             started: Instant::now(),
-            helpers,
             _guard: shutdown.drop_guard(),
-        })
-    }
-
-    /// The helpers, for who watches over them: none may end before the loop is dropped.
-    pub fn take_helpers(&mut self) -> Vec<Helper> {
-        std::mem::take(&mut self.helpers)
+        };
+        Ok((pods, helpers))
     }
 
     /// The newest statuses, as they are, or will be, in etcd.

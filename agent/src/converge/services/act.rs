@@ -108,8 +108,12 @@ impl ServicesLoop {
             self.note(observed, change, &mut present, &mut doubts);
         }
         self.rules.note(present, generation);
-        if only_we && !doubts.is_empty() {
-            self.settle_doubts(doubts, now).await;
+        // What can't be read back is in doubt again after the next look.
+        if only_we
+            && !doubts.is_empty()
+            && let Some(present) = self.rules.read_back(now).await
+        {
+            self.spellings.learn(doubts, |chain| present.chains.get(chain));
         }
         outcome.done.push(what);
         true
@@ -143,15 +147,6 @@ impl ServicesLoop {
                     rules.remove(at);
                 }
             }
-        }
-    }
-
-    /// Looks how what was just written is printed. `written_at` is the kernel's count that we left.
-    async fn settle_doubts(&mut self, doubts: Doubts<Fingerprint>, written_at: Option<u32>) {
-        // What can't be read now is in doubt again after the next look.
-        let Ok(present) = self.rules.read_all(written_at).await else { return };
-        if self.deps.iptables.generation().await == written_at {
-            self.spellings.learn(doubts, |chain| present.chains.get(chain));
         }
     }
 

@@ -5,10 +5,12 @@
 
 use std::path::PathBuf;
 
+#[cfg(test)]
 mod fake;
 pub mod parse;
 mod real;
 
+#[cfg(test)]
 pub use fake::FakeCgroups;
 pub use real::RealCgroups;
 

@@ -111,6 +111,22 @@ impl DockerError {
     }
 }
 
+/// Longest time for a request that reads.
+pub(super) const READ: Duration = Duration::from_secs(20);
+
+/// Bounds one request in time and translates its error.
+pub(super) async fn within<T>(
+    act: &'static str,
+    after: Duration,
+    request: impl Future<Output = Result<T, bollard::errors::Error>>,
+) -> Result<T, DockerError> {
+    match tokio::time::timeout(after, request).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(DockerError::from_client(act, &error)),
+        Err(_) => Err(DockerError::Timeout { act, after }),
+    }
+}
+
 const NO_CONTAINER: &str = "No such container";
 
 fn says_it_goes(message: &str) -> bool {

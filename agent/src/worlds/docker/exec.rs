@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpgid};
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::real::{READ, within};
+use super::error::{READ, within};
 use super::{DockerError, EXEC_OUTPUT_MAX, ExecEnd, ExecOutcome};
 
 /// The engine notes the end of a command a moment after its output ended, or after a kill.

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 mod body;
 mod error;
 mod exec;
+#[cfg(any(test, feature = "fakes"))]
 mod fake;
 mod image;
 mod pull;
@@ -22,6 +23,7 @@ pub mod reference;
 mod spec;
 
 pub use error::DockerError;
+#[cfg(any(test, feature = "fakes"))]
 pub use fake::{Call, Exit, FakeDocker, FakeExec, Fault};
 pub use image::{ImageFacts, PullProgress, RegistryLogin, StoredImage};
 pub use real::RealDocker;

@@ -10,9 +10,10 @@ use hyper::Request;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::real::READ;
+use super::error::READ;
 use super::{DockerError, LogOptions, LogStream};
 
 const ACT: &str = "to read a log";
@@ -30,6 +31,7 @@ pub(super) async fn logs(
     let answer = timeout(READ, begin(socket, format!("/v{version}/containers/{id}/logs?{}", query(options))));
     let answer = answer.await.map_err(|_| DockerError::Timeout { act: ACT, after: READ })?;
     let answer = answer.map_err(|message| DockerError::Unreachable { message })?;
+    let (answer, connection) = answer;
     let (status, body) = (answer.status().as_u16(), Body::new(answer.into_body()));
     if status != 200 {
         let said = timeout(READ, to_bytes(body, REFUSAL_MAX)).await;
@@ -37,18 +39,25 @@ pub(super) async fn logs(
         let message = String::from_utf8_lossy(&said).trim().to_owned();
         return Err(DockerError::Refused { act: ACT, status, message }.about(id));
     }
-    let broken = |error: axum::Error| DockerError::Unreachable { message: error.to_string() };
-    Ok(body.into_data_stream().map(move |piece| piece.map_err(broken)).boxed())
+    let pieces = body.into_data_stream().map(move |piece| {
+        // The connection ends with who reads it.
+        let _ = &connection;
+        piece.map_err(|error| DockerError::Unreachable { message: error.to_string() })
+    });
+    Ok(pieces.boxed())
 }
 
-async fn begin(socket: &Path, uri: String) -> Result<hyper::Response<hyper::body::Incoming>, String> {
+type Answer = (hyper::Response<hyper::body::Incoming>, JoinSet<hyper::Result<()>>);
+
+async fn begin(socket: &Path, uri: String) -> Result<Answer, String> {
     let stream = UnixStream::connect(socket).await.map_err(|e| e.to_string())?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
-    // It ends with the answer, or with whoever reads it.
-    tokio::spawn(connection);
+    let mut task = JoinSet::new();
+    task.spawn(connection);
     let request =
         Request::get(uri).header("Host", "docker").body(Body::empty()).map_err(|e| e.to_string())?;
-    sender.send_request(request).await.map_err(|e| e.to_string())
+    let answer = sender.send_request(request).await.map_err(|e| e.to_string())?;
+    Ok((answer, task))
 }
 
 fn query(options: &LogOptions) -> String {

@@ -1,7 +1,6 @@
 //! The engine at a Unix socket, through bollard at the version that it speaks.
 
 use std::collections::{BTreeSet, HashMap};
-use std::future::Future;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -18,6 +17,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 
 use super::body::create_body;
+use super::error::{READ, within};
 use super::pull::{self, Movement, Step};
 use super::raw_log;
 use super::reference::asked_for;
@@ -27,8 +27,6 @@ use super::{
     StoredImage,
 };
 
-/// Longest time for a request that reads.
-pub(super) const READ: Duration = Duration::from_secs(20);
 /// Longest time for a request that makes, starts or removes: a slow disk may take long.
 const WRITE: Duration = Duration::from_secs(120);
 /// On top of the grace period of a stop: SIGKILL, and the engine's own bookkeeping.
@@ -63,19 +61,6 @@ impl RealDocker {
             return Err(DockerError::Refused { act, status: 0, message });
         }
         Ok(Self { client, socket: PathBuf::from(path), movement: Movement::default() })
-    }
-}
-
-/// Bounds one request in time and translates its error.
-pub(super) async fn within<T>(
-    act: &'static str,
-    after: Duration,
-    request: impl Future<Output = Result<T, bollard::errors::Error>>,
-) -> Result<T, DockerError> {
-    match tokio::time::timeout(after, request).await {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(DockerError::from_client(act, &error)),
-        Err(_) => Err(DockerError::Timeout { act, after }),
     }
 }
 

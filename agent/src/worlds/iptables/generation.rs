@@ -7,21 +7,16 @@ use std::net::SocketAddrV4;
 use std::path::Path;
 
 use rtnetlink::sys::protocols::NETLINK_NETFILTER;
-use rtnetlink::sys::{Socket, SocketAddr};
 
 use super::UdpFlow;
-use crate::worlds::netlink::in_namespace_at;
+use crate::worlds::netlink::in_namespace;
+use crate::worlds::netlink::raw::{REQUEST, ask, find_in, half};
 
 /// `NFNL_SUBSYS_NFTABLES` and `NFT_MSG_GETGEN`, `NFT_MSG_NEWGEN` (linux/netfilter/nfnetlink.h, nf_tables.h).
 const GET: u16 = 10 << 8 | 16;
 const NEW: u16 = 10 << 8 | 15;
 /// `NFTA_GEN_ID`: 32 bits, big-endian.
 const ID: u16 = 1;
-/// `NLM_F_REQUEST`.
-const REQUEST: u16 = 1;
-/// Length of `nlmsghdr`, and of it with `nfgenmsg`.
-const HEADER: usize = 16;
-const HEADERS: usize = 20;
 
 /// iptables of this version writes what the kernel counts; the legacy one writes elsewhere.
 pub(super) fn counts(version: &str) -> bool {
@@ -31,53 +26,24 @@ pub(super) fn counts(version: &str) -> bool {
 /// The number of the kernel's present rules, of this namespace or of that at `path`. The kernel
 /// answers while it is asked: this takes microseconds.
 pub(super) fn generation(path: Option<&Path>) -> io::Result<u32> {
-    match path {
-        None => ask(),
-        Some(path) => in_namespace_at(path, ask),
-    }
+    in_namespace(path, count)
 }
 
 /// Of this namespace or of that at `path`. The file is there only with the module `br_netfilter`.
 pub(super) fn bridged_frames(path: Option<&Path>) -> bool {
     let read = || std::fs::read_to_string("/proc/sys/net/bridge/bridge-nf-call-iptables");
-    let value = match path {
-        None => read(),
-        Some(path) => in_namespace_at(path, read),
-    };
-    value.is_ok_and(|value| value.trim() == "1")
+    in_namespace(path, read).is_ok_and(|value| value.trim() == "1")
 }
 
-fn ask() -> io::Result<u32> {
-    let mut socket = Socket::new(NETLINK_NETFILTER)?;
-    socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
-    socket.set_non_blocking(true)?;
-    let mut request = Vec::with_capacity(HEADERS);
-    request.extend(20_u32.to_ne_bytes());
-    request.extend(GET.to_ne_bytes());
-    request.extend(REQUEST.to_ne_bytes());
-    // Sequence, sender; family, version and resource of nfgenmsg: all 0.
-    request.resize(HEADERS, 0);
-    socket.send(&request, 0)?;
-    let (answer, _) = socket.recv_from_full()?;
+fn count() -> io::Result<u32> {
+    // Family, version and resource of nfgenmsg are 0.
+    let answer = ask(NETLINK_NETFILTER, GET, REQUEST, [0; 4], &[])?;
     id_of(&answer).ok_or_else(|| io::Error::other("the kernel does not count changes of rules"))
 }
 
-/// The number in the kernel's answer.
 fn id_of(answer: &[u8]) -> Option<u32> {
-    let half = |at: usize| Some(u16::from_ne_bytes(answer.get(at..at + 2)?.try_into().ok()?));
-    if half(4)? != NEW {
-        return None;
-    }
-    let mut at = HEADERS.max(HEADER);
-    loop {
-        let (length, kind) = (usize::from(half(at)?), half(at + 2)?);
-        if kind == ID {
-            return Some(u32::from_be_bytes(answer.get(at + 4..at + 8)?.try_into().ok()?));
-        }
-        // Attributes begin at multiples of 4; one shorter than its own head would never end.
-        at += length.max(4).next_multiple_of(4);
-    }
+    half(answer, 4).filter(|kind| *kind == NEW)?;
+    find_in(answer, ID)?.try_into().ok().map(u32::from_be_bytes)
 }
 
 /// The connections in what `conntrack -L` printed.

@@ -5,7 +5,7 @@ use iptables::IPTables;
 
 use super::IptablesError;
 use super::real::{RUN_MAX, RealIptables};
-use crate::worlds::netlink::in_namespace_at;
+use crate::worlds::netlink::in_namespace;
 
 impl RealIptables {
     /// What happens to a packet that no rule of the chain decides on.
@@ -34,12 +34,9 @@ impl RealIptables {
             iptables.set_numeric(true);
             work(&iptables)
         };
-        let told = move || run().map_err(|error| std::io::Error::other(error.to_string()));
+        let run = move || run().map_err(|error| std::io::Error::other(error.to_string()));
         let namespace = self.namespace.clone();
-        let work = tokio::task::spawn_blocking(move || match namespace {
-            Some(path) => in_namespace_at(&path, told),
-            None => told(),
-        });
+        let work = tokio::task::spawn_blocking(move || in_namespace(namespace.as_deref(), run));
         let program = || "iptables".to_owned();
         let timeout = |_| IptablesError::Timeout { program: program(), after: RUN_MAX };
         let done = tokio::time::timeout(RUN_MAX, work).await.map_err(timeout)?;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+#[cfg(test)]
 mod fake;
 mod generation;
 mod kernel_chains;
@@ -17,6 +18,7 @@ mod real;
 #[cfg(test)]
 mod tests;
 
+#[cfg(test)]
 pub use fake::FakeIptables;
 pub use ledger::loud_steps;
 pub use real::RealIptables;

@@ -7,27 +7,33 @@ use ipnet::Ipv4Net;
 use rtnetlink::{LinkBridge, LinkUnspec};
 
 use super::namespace::NetworkNamespace;
-use super::real::RealNetlink;
-use super::socket::Link;
+use super::socket::{Link, Socket};
 use super::{Bridge, NetlinkError, hardware_address};
 
 /// Nothing differs from what [`ensure`] makes.
-pub(super) async fn is_whole(netlink: &RealNetlink, bridge: &Bridge) -> Result<bool, NetlinkError> {
-    let Some(link) = netlink.socket.link(&bridge.name).await?.filter(|link| link.is_bridge) else {
+pub(super) async fn is_whole(
+    socket: &Socket,
+    home: &NetworkNamespace,
+    bridge: &Bridge,
+) -> Result<bool, NetlinkError> {
+    let Some(link) = socket.link(&bridge.name).await?.filter(|link| link.is_bridge) else {
         return Ok(false);
     };
-    let addresses = netlink.socket.addresses(Some(link.index)).await?;
+    let addresses = socket.addresses(Some(link.index)).await?;
     let there: BTreeSet<Ipv4Net> = addresses.into_iter().map(|(_, address)| address).collect();
     Ok(link_is_right(&link, bridge)
         && there == wanted_addresses(bridge).into_iter().collect()
-        && settings_to_change(&netlink.home, bridge)?.is_empty()
+        && settings_to_change(home, bridge)?.is_empty()
         // A range that is another's is told of by who would make the route; all else is looked after.
-        && services_are_routed(netlink, &link, bridge).await.unwrap_or(false))
+        && services_are_routed(socket, &link, bridge).await.unwrap_or(false))
 }
 
 /// Makes the bridge as wanted; true if something had to be done.
-pub(super) async fn ensure(netlink: &RealNetlink, bridge: &Bridge) -> Result<bool, NetlinkError> {
-    let socket = &netlink.socket;
+pub(super) async fn ensure(
+    socket: &Socket,
+    home: &NetworkNamespace,
+    bridge: &Bridge,
+) -> Result<bool, NetlinkError> {
     let name = bridge.name.as_str();
     let mut did = false;
     let link = match socket.link(name).await? {
@@ -35,7 +41,7 @@ pub(super) async fn ensure(netlink: &RealNetlink, bridge: &Bridge) -> Result<boo
         Some(link) => link,
         None => {
             did = true;
-            create(netlink, bridge).await?
+            create(socket, bridge).await?
         }
     };
     if !link_is_right(&link, bridge) {
@@ -59,13 +65,13 @@ pub(super) async fn ensure(netlink: &RealNetlink, bridge: &Bridge) -> Result<boo
         did = true;
         socket.delete_address(name, link.index, stale).await?;
     }
-    for (path, wanted) in settings_to_change(&netlink.home, bridge)? {
+    for (path, wanted) in settings_to_change(home, bridge)? {
         did = true;
-        let written = netlink.home.run(|| fs::write(&path, wanted));
+        let written = home.run(|| fs::write(&path, wanted));
         written.map_err(|source| NetlinkError::Sysctl { path, source })?;
     }
     // Last: another instance may have the range, and the pods' host ports need all of the above.
-    if !services_are_routed(netlink, &link, bridge).await? {
+    if !services_are_routed(socket, &link, bridge).await? {
         did = true;
         socket.add_link_route(name, link.index, bridge.services, bridge.address.addr()).await?;
     }
@@ -78,12 +84,8 @@ fn wanted_addresses(bridge: &Bridge) -> Vec<Ipv4Net> {
     std::iter::once(bridge.address).chain(vips).collect()
 }
 
-async fn services_are_routed(
-    netlink: &RealNetlink,
-    link: &Link,
-    bridge: &Bridge,
-) -> Result<bool, NetlinkError> {
-    let routes = netlink.socket.routes().await?;
+async fn services_are_routed(socket: &Socket, link: &Link, bridge: &Bridge) -> Result<bool, NetlinkError> {
+    let routes = socket.routes().await?;
     let mut there = routes.iter().filter(|route| route.destination == bridge.services);
     match there.next() {
         None => Ok(false),
@@ -96,7 +98,7 @@ fn link_is_right(link: &Link, bridge: &Bridge) -> bool {
     link.up && link.mtu == bridge.mtu && link.hardware_address == hardware_address(bridge.address.addr())
 }
 
-async fn create(netlink: &RealNetlink, bridge: &Bridge) -> Result<Link, NetlinkError> {
+async fn create(socket: &Socket, bridge: &Bridge) -> Result<Link, NetlinkError> {
     // An address of its own: otherwise the bridge takes the lowest of its ports', and every pod that
     // comes or goes could change the gateway under the others.
     let message = LinkBridge::new(&bridge.name)
@@ -104,8 +106,8 @@ async fn create(netlink: &RealNetlink, bridge: &Bridge) -> Result<Link, NetlinkE
         .mtu(bridge.mtu)
         .up()
         .build();
-    netlink.socket.add_link(&bridge.name, message).await?;
-    let made = netlink.socket.link(&bridge.name).await?;
+    socket.add_link(&bridge.name, message).await?;
+    let made = socket.link(&bridge.name).await?;
     made.ok_or_else(|| NetlinkError::NoBridge(bridge.name.clone()))
 }
 

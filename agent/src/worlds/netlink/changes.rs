@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 
-use futures::StreamExt as _;
 use futures::channel::mpsc::UnboundedReceiver;
+use futures::future::{BoxFuture, ready};
+use futures::{FutureExt as _, StreamExt as _};
 use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::address::AddressAttribute;
@@ -16,8 +17,9 @@ use super::{NetlinkError, RealNetlink};
 const GROUPS: [MulticastGroup; 2] = [MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv4Route];
 
 /// Changes of addresses and default routes. Ends hearing when dropped.
-#[derive(Debug)]
 pub struct AddressChanges {
+    /// What receives them; it runs while they are waited for.
+    connection: BoxFuture<'static, ()>,
     messages: UnboundedReceiver<(NetlinkMessage<RouteNetlinkMessage>, SocketAddr)>,
     /// The socket is open as long as this.
     _handle: Handle,
@@ -33,20 +35,19 @@ impl RealNetlink {
         });
         let failed = |source| NetlinkError::Open { context: " for changes of addresses".to_owned(), source };
         let (connection, handle, messages) = opened.map_err(failed)?;
-        tokio::spawn(connection);
-        Ok(AddressChanges { messages, _handle: handle })
+        Ok(AddressChanges { connection: connection.boxed(), messages, _handle: handle })
     }
 }
 
 impl AddressChanges {
     /// Returns when something changed; false when nothing is heard any more. Cancel-safe.
     pub async fn heard(&mut self) -> bool {
-        while let Some((message, _)) = self.messages.next().await {
-            if concerns(&message.payload) {
-                return true;
-            }
+        let mut news = self.messages.by_ref().filter(|(message, _)| ready(concerns(&message.payload)));
+        // Cancel-safe: what is not returned stays in the channel.
+        tokio::select! {
+            () = &mut self.connection => false,
+            heard = news.next() => heard.is_some(),
         }
-        false
     }
 }
 

@@ -11,11 +11,13 @@ use sha2::{Digest, Sha256};
 
 mod bridge;
 mod changes;
+#[cfg(any(test, feature = "fakes"))]
 mod fake;
 mod listeners;
 mod namespace;
 mod pod_link;
 mod probe;
+pub(crate) mod raw;
 mod real;
 mod socket;
 mod survey;
@@ -24,6 +26,7 @@ mod tests;
 mod tunnel;
 
 pub use changes::AddressChanges;
+#[cfg(any(test, feature = "fakes"))]
 pub use fake::FakeNetlink;
 pub use listeners::{Listener, Port};
 pub use probe::probe_features;
@@ -104,12 +107,15 @@ pub(crate) fn in_namespace_of<T: Send>(
     namespace::NetworkNamespace::of_process(pid)?.run(work)
 }
 
-/// Runs `work` on a thread in the network namespace that `path` stands for; sockets it makes stay there.
-pub(crate) fn in_namespace_at<T: Send>(
-    path: &std::path::Path,
+/// Runs `work` here, or on a thread in the network namespace that `path` stands for; sockets it makes stay there.
+pub(crate) fn in_namespace<T: Send>(
+    path: Option<&std::path::Path>,
     work: impl FnOnce() -> std::io::Result<T> + Send,
 ) -> std::io::Result<T> {
-    namespace::NetworkNamespace::at(path)?.run(work)
+    match path {
+        None => work(),
+        Some(path) => namespace::NetworkNamespace::at(path)?.run(work),
+    }
 }
 
 /// A hardware address that follows from an address: `0a:58` and the four bytes. Locally

@@ -9,14 +9,17 @@ use rtnetlink::packet_route::link::{InfoData, InfoVeth};
 use rtnetlink::{LinkMessageBuilder, LinkUnspec, LinkVeth};
 
 use super::namespace::{NetworkNamespace, PinnedProcess};
-use super::real::RealNetlink;
 use super::socket::{Link, Socket};
 use super::{NetlinkError, POD_INTERFACE, PodLink, hardware_address};
 
 /// Makes the link as wanted; true if something had to be done.
-pub(super) async fn ensure(netlink: &RealNetlink, wanted: &PodLink) -> Result<bool, NetlinkError> {
-    let pod = enter(netlink, wanted)?;
-    let host = &netlink.socket;
+pub(super) async fn ensure(
+    host: &Socket,
+    home: &NetworkNamespace,
+    alias: &str,
+    wanted: &PodLink,
+) -> Result<bool, NetlinkError> {
+    let pod = enter(home, wanted)?;
     let bridge = host.link(&wanted.bridge).await?.filter(|link| link.is_bridge);
     let bridge = bridge.ok_or_else(|| NetlinkError::NoBridge(wanted.bridge.clone()))?;
     let outer = host.link(&wanted.host_name).await?;
@@ -35,7 +38,7 @@ pub(super) async fn ensure(netlink: &RealNetlink, wanted: &PodLink) -> Result<bo
     };
     // The outer end last: from it alone one sees whether the link is whole.
     let completed_inner = complete_inner(&pod.socket, wanted, &inner, made).await?;
-    let completed_outer = complete_outer(netlink, wanted, &outer, &bridge).await?;
+    let completed_outer = complete_outer((host, alias), wanted, &outer, &bridge).await?;
     Ok(made | completed_outer | completed_inner)
 }
 
@@ -44,7 +47,7 @@ struct Pod {
     socket: Socket,
 }
 
-fn enter(netlink: &RealNetlink, wanted: &PodLink) -> Result<Pod, NetlinkError> {
+fn enter(home: &NetworkNamespace, wanted: &PodLink) -> Result<Pod, NetlinkError> {
     let pid = wanted.pause_pid;
     let failed = |source| NetlinkError::OpenNamespace { pid, source };
     let process = PinnedProcess::open(pid).map_err(failed)?;
@@ -54,7 +57,7 @@ fn enter(netlink: &RealNetlink, wanted: &PodLink) -> Result<Pod, NetlinkError> {
         return Err(NetlinkError::OtherProcess { pid, container: container.clone() });
     }
     let namespace = process.network().map_err(failed)?;
-    if namespace.is(&netlink.home).map_err(failed)? {
+    if namespace.is(home).map_err(failed)? {
         return Err(NetlinkError::OwnNamespace { pid });
     }
     let socket = Socket::open_in(&namespace).map_err(failed)?;
@@ -97,25 +100,25 @@ async fn create(
 }
 
 async fn complete_outer(
-    netlink: &RealNetlink,
+    (host, alias): (&Socket, &str),
     wanted: &PodLink,
     outer: &Link,
     bridge: &Link,
 ) -> Result<bool, NetlinkError> {
     let is_port = outer.master == Some(bridge.index);
-    let marked = outer.alias.as_ref() == Some(&netlink.alias);
+    let marked = outer.alias.as_deref() == Some(alias);
     if is_port && outer.up && outer.hairpin && outer.mtu == wanted.mtu && marked {
         return Ok(false);
     }
     let message =
         LinkUnspec::new_with_index(outer.index).mtu(wanted.mtu).controller(bridge.index).up().build();
-    netlink.socket.change_link("set up", &wanted.host_name, message).await?;
+    host.change_link("set up", &wanted.host_name, message).await?;
     // With bridge-nf-call-iptables a pod that reaches itself through a port of the node is sent back
     // within the bridge, through the port it came from.
-    netlink.socket.set_hairpin(&wanted.host_name, outer.index).await?;
+    host.set_hairpin(&wanted.host_name, outer.index).await?;
     // The very last: without it the link is not listed.
-    let message = LinkUnspec::new_with_index(outer.index).alias(netlink.alias.as_str()).build();
-    netlink.socket.change_link("mark", &wanted.host_name, message).await?;
+    let message = LinkUnspec::new_with_index(outer.index).alias(alias).build();
+    host.change_link("mark", &wanted.host_name, message).await?;
     Ok(true)
 }
 

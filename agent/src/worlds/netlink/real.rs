@@ -50,11 +50,11 @@ impl RealNetlink {
 #[async_trait]
 impl Netlink for RealNetlink {
     async fn ensure_bridge(&self, bridge: &Bridge) -> Result<bool, NetlinkError> {
-        bridge::ensure(self, bridge).await
+        bridge::ensure(&self.socket, &self.home, bridge).await
     }
 
     async fn bridge_is_whole(&self, bridge: &Bridge) -> Result<bool, NetlinkError> {
-        bridge::is_whole(self, bridge).await
+        bridge::is_whole(&self.socket, &self.home, bridge).await
     }
 
     async fn remove_bridge(&self, name: &str) -> Result<bool, NetlinkError> {
@@ -66,7 +66,7 @@ impl Netlink for RealNetlink {
     }
 
     async fn ensure_pod_link(&self, link: &PodLink) -> Result<bool, NetlinkError> {
-        pod_link::ensure(self, link).await
+        pod_link::ensure(&self.socket, &self.home, &self.alias, link).await
     }
 
     async fn remove_link(&self, name: &str) -> Result<bool, NetlinkError> {

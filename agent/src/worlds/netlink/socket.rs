@@ -3,7 +3,6 @@
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::TryStreamExt;
@@ -20,6 +19,7 @@ use rtnetlink::packet_route::route::{
 };
 use rtnetlink::{Handle, LinkBridgePort, LinkUnspec, RouteMessageBuilder};
 use tokio::sync::Mutex;
+use tokio::task::JoinSet;
 
 use super::NetlinkError;
 use super::namespace::NetworkNamespace;
@@ -69,11 +69,13 @@ pub(super) struct MainRoute {
 }
 
 /// A socket in one network namespace. Closed when dropped.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Socket {
     pub(super) handle: Handle,
     /// The kernel lists one thing at a time on a socket, and says EBUSY to a second list.
-    listing: Arc<Mutex<()>>,
+    listing: Mutex<()>,
+    /// The task that sends and receives ends with the socket.
+    _connection: JoinSet<()>,
 }
 
 impl Socket {
@@ -84,9 +86,9 @@ impl Socket {
             let _entered = runtime.enter();
             rtnetlink::new_connection()
         })?;
-        // Ends by itself when the last handle is dropped.
-        tokio::spawn(connection);
-        Ok(Self { handle, listing: Arc::default() })
+        let mut task = JoinSet::new();
+        task.spawn(connection);
+        Ok(Self { handle, listing: Mutex::default(), _connection: task })
     }
 
     pub(super) async fn link(&self, name: &str) -> Result<Option<Link>, NetlinkError> {

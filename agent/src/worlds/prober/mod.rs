@@ -5,9 +5,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
+#[cfg(test)]
 mod fake;
 mod real;
 
+#[cfg(test)]
 pub use fake::{FakeAnswer, FakeProber};
 pub use real::RealProber;
 

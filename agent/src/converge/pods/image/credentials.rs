@@ -15,10 +15,12 @@ pub trait Credentials: Send + Sync + 'static {
     async fn logins(&self, pod: &PodInstance, image: &str) -> Result<Vec<RegistryLogin>, String>;
 }
 
-/// Nobody has a login.
+#[cfg(any(test, feature = "fakes"))]
+/// No pod has a login.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoCredentials;
 
+#[cfg(any(test, feature = "fakes"))]
 #[async_trait]
 impl Credentials for NoCredentials {
     async fn logins(&self, _pod: &PodInstance, _image: &str) -> Result<Vec<RegistryLogin>, String> {

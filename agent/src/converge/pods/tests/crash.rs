@@ -158,7 +158,7 @@ impl Rig {
         let (nudge, nudged) = Nudge::new();
         let (pod_table, _) = watch::channel(None);
         let events = CancellationToken::new();
-        let the_loop = PodsLoop::new(PodsDeps {
+        let (the_loop, helpers) = PodsLoop::new(PodsDeps {
             container_limits: Default::default(),
             dns: watch::channel(Default::default()).1,
             node: "n1".into(),
@@ -185,6 +185,7 @@ impl Rig {
             programmed: watch::channel(0).1,
         })
         .unwrap();
+        helpers.into_iter().for_each(|(_, helper)| drop(tokio::spawn(helper)));
         let (last_run, _) = watch::channel(None);
         let driver = Driver::every(Duration::from_millis(50));
         let task = tokio::spawn(driver.run(the_loop, nudged, CancellationToken::new(), last_run));

@@ -85,7 +85,7 @@ pub trait Tunnels: Send + Sync + 'static {
     async fn tunnel_origin(&self, name: &str) -> Result<Option<Ipv4Addr>, NetlinkError>;
     /// Takes the tunnel away if it is this instance's; true if it was there.
     async fn remove_tunnel(&self, name: &str) -> Result<bool, NetlinkError>;
-    /// The entries on the tunnel; none without one.
+    /// The entries on the tunnel that somebody set, not those that the kernel made itself; none without one.
     async fn tunnel_entries(&self, name: &str) -> Result<BTreeSet<TunnelEntry>, NetlinkError>;
     /// Sets an entry, in place of what is there for its key.
     async fn set_tunnel_entry(&self, name: &str, entry: TunnelEntry) -> Result<(), NetlinkError>;
@@ -112,7 +112,10 @@ impl Tunnels for RealNetlink {
     }
 
     async fn tunnel_is_whole(&self, wanted: &Tunnel) -> Result<bool, NetlinkError> {
-        is_whole(self, wanted).await
+        let Some(link) = self.socket.link(&wanted.name).await? else { return Ok(false) };
+        let addresses = self.socket.addresses(Some(link.index)).await?;
+        let addresses_are_right = matches!(addresses.as_slice(), [(_, only)] if *only == own_address(wanted));
+        Ok(is_right_kind(&link, wanted) && is_set_up(&link, wanted) && addresses_are_right)
     }
 
     async fn tunnel_origin(&self, name: &str) -> Result<Option<Ipv4Addr>, NetlinkError> {
@@ -128,15 +131,31 @@ impl Tunnels for RealNetlink {
     }
 
     async fn tunnel_entries(&self, name: &str) -> Result<BTreeSet<TunnelEntry>, NetlinkError> {
-        entries(self, name).await
+        let Some(link) = self.socket.link(name).await? else { return Ok(BTreeSet::new()) };
+        let mut entries = self.socket.neighbours(link.index).await?;
+        for route in self.socket.routes().await? {
+            if let (true, Some(gateway)) = (route.index == Some(link.index), route.gateway) {
+                entries.insert(TunnelEntry::Route(route.destination, gateway));
+            }
+        }
+        Ok(entries)
     }
 
     async fn set_tunnel_entry(&self, name: &str, entry: TunnelEntry) -> Result<(), NetlinkError> {
-        change(self, name, entry, true).await
+        let missing = || NetlinkError::NoTunnel(name.to_owned());
+        let link = self.socket.link(name).await?.ok_or_else(missing)?;
+        if let TunnelEntry::Route(range, _) = entry {
+            let routes = self.socket.routes().await?;
+            if routes.iter().any(|route| route.destination == range && route.index != Some(link.index)) {
+                return Err(NetlinkError::RouteTaken(range));
+            }
+        }
+        self.socket.set_entry(name, link.index, entry).await
     }
 
     async fn drop_tunnel_entry(&self, name: &str, entry: TunnelEntry) -> Result<(), NetlinkError> {
-        change(self, name, entry, false).await
+        let Some(link) = self.socket.link(name).await? else { return Ok(()) };
+        self.socket.drop_entry(name, link.index, entry).await
     }
 
     async fn offload_is_on(&self, name: &str) -> Result<bool, NetlinkError> {
@@ -150,14 +169,6 @@ impl Tunnels for RealNetlink {
     async fn answers(&self, at: SocketAddr) -> bool {
         checksums::answers(self, at).await
     }
-}
-
-/// Nothing of the link differs from what [`ensure`] makes.
-async fn is_whole(netlink: &RealNetlink, tunnel: &Tunnel) -> Result<bool, NetlinkError> {
-    let Some(link) = netlink.socket.link(&tunnel.name).await? else { return Ok(false) };
-    let addresses = netlink.socket.addresses(Some(link.index)).await?;
-    let addresses_are_right = matches!(addresses.as_slice(), [(_, only)] if *only == own_address(tunnel));
-    Ok(is_right_kind(&link, tunnel) && is_set_up(&link, tunnel) && addresses_are_right)
 }
 
 /// Makes the link as wanted; true if something had to be done. What can't be changed of a link (number,
@@ -242,38 +253,4 @@ async fn create(netlink: &RealNetlink, tunnel: &Tunnel) -> Result<Link, NetlinkE
     }
     let made = netlink.socket.link(&tunnel.name).await?;
     made.ok_or_else(|| NetlinkError::NoTunnel(tunnel.name.clone()))
-}
-
-/// The entries on the link that somebody set: what the kernel learned or made by itself is left out.
-async fn entries(netlink: &RealNetlink, name: &str) -> Result<BTreeSet<TunnelEntry>, NetlinkError> {
-    let Some(link) = netlink.socket.link(name).await? else { return Ok(BTreeSet::new()) };
-    let mut entries = netlink.socket.neighbours(link.index).await?;
-    for route in netlink.socket.routes().await? {
-        if let (true, Some(gateway)) = (route.index == Some(link.index), route.gateway) {
-            entries.insert(TunnelEntry::Route(route.destination, gateway));
-        }
-    }
-    Ok(entries)
-}
-
-/// Sets an entry in place of what is there of its kind and key, or takes one away; no error if it is gone.
-async fn change(
-    netlink: &RealNetlink,
-    name: &str,
-    entry: TunnelEntry,
-    set: bool,
-) -> Result<(), NetlinkError> {
-    let Some(link) = netlink.socket.link(name).await? else {
-        return if set { Err(NetlinkError::NoTunnel(name.to_owned())) } else { Ok(()) };
-    };
-    if let (true, TunnelEntry::Route(range, _)) = (set, entry) {
-        let routes = netlink.socket.routes().await?;
-        if routes.iter().any(|route| route.destination == range && route.index != Some(link.index)) {
-            return Err(NetlinkError::RouteTaken(range));
-        }
-    }
-    match set {
-        true => netlink.socket.set_entry(name, link.index, entry).await,
-        false => netlink.socket.drop_entry(name, link.index, entry).await,
-    }
 }

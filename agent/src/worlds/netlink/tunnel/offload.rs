@@ -8,24 +8,15 @@ use std::io;
 
 use nix::errno::Errno;
 use rtnetlink::sys::protocols::NETLINK_GENERIC;
-use rtnetlink::sys::{Socket, SocketAddr};
 
 use crate::worlds::netlink::namespace::NetworkNamespace;
+use crate::worlds::netlink::raw::{REQUEST, REQUEST_ACK, ask, attribute, attributes, find, find_in, half};
 
 /// What `ethtool -K LINK tx-checksum-ip-generic off` names.
 const FEATURE: &str = "tx-checksum-ip-generic";
 
-/// Length of `nlmsghdr`, and of it with `genlmsghdr`.
-const HEADER: usize = 16;
-const HEADERS: usize = 20;
-/// `NLM_F_REQUEST`, and with `NLM_F_ACK`.
-const REQUEST: u16 = 1;
-const REQUEST_ACK: u16 = 5;
-/// `NLMSG_ERROR`.
-const ERROR: u16 = 2;
-/// `NLA_F_NESTED`, and what is left of a kind without flags.
+/// `NLA_F_NESTED`.
 const NESTED: u16 = 0x8000;
-const KIND: u16 = 0x3fff;
 
 /// `GENL_ID_CTRL`, `CTRL_CMD_GETFAMILY`, `CTRL_ATTR_FAMILY_ID`, `CTRL_ATTR_FAMILY_NAME` (linux/genetlink.h).
 const CONTROL: u16 = 16;
@@ -50,7 +41,7 @@ const BIT_VALUE: u16 = 3;
 pub(super) fn is_on(home: &NetworkNamespace, link: &str) -> io::Result<bool> {
     let request = nested(FEATURES_HEADER, &text(HEADER_NAME, link));
     let Some(answer) = home.run(|| ethtool(FEATURES_GET, REQUEST, &request))? else { return Ok(false) };
-    let active = find(answer.get(HEADERS..).unwrap_or_default(), FEATURES_ACTIVE);
+    let active = find_in(&answer, FEATURES_ACTIVE);
     let bits = active.and_then(|active| find(active, BITS)).unwrap_or_default();
     // Those that are on are listed.
     let name = |(kind, bit)| if kind == BIT { find(bit, BIT_NAME) } else { None };
@@ -69,10 +60,14 @@ pub(super) fn switch(home: &NetworkNamespace, link: &str, on: bool) -> io::Resul
 
 /// The kernel's answer; none if it has no such family or command.
 fn ethtool(command: u8, flags: u16, attributes: &[u8]) -> io::Result<Option<Vec<u8>>> {
-    let answer = if_known(ask(CONTROL, GET_FAMILY, REQUEST, &text(FAMILY_NAME, "ethtool")))?;
-    let id = answer.as_ref().and_then(|answer| find(answer.get(HEADERS..).unwrap_or_default(), FAMILY_ID));
+    let generic = |family, command, flags, attributes: &[u8]| {
+        // Command, version, two bytes without a meaning.
+        if_known(ask(NETLINK_GENERIC, family, flags, [command, 1, 0, 0], attributes))
+    };
+    let answer = generic(CONTROL, GET_FAMILY, REQUEST, &text(FAMILY_NAME, "ethtool"))?;
+    let id = answer.as_ref().and_then(|answer| find_in(answer, FAMILY_ID));
     let Some(family) = id.and_then(|id| half(id, 0)) else { return Ok(None) };
-    if_known(ask(family, command, flags, attributes))
+    generic(family, command, flags, attributes)
 }
 
 /// None where the kernel does not know what it was asked for: the family, or the command of it.
@@ -82,60 +77,6 @@ fn if_known<T>(answer: io::Result<T>) -> io::Result<Option<T>> {
         Err(error) if error.raw_os_error().is_some_and(|number| unknown.contains(&number)) => Ok(None),
         other => other.map(Some),
     }
-}
-
-/// One request and the first answer. The kernel answers while it is asked: this takes microseconds.
-fn ask(family: u16, command: u8, flags: u16, attributes: &[u8]) -> io::Result<Vec<u8>> {
-    let mut socket = Socket::new(NETLINK_GENERIC)?;
-    socket.bind_auto()?;
-    socket.connect(&SocketAddr::new(0, 0))?;
-    socket.set_non_blocking(true)?;
-    let length = u32::try_from(HEADERS + attributes.len()).map_err(io::Error::other)?;
-    let mut request = length.to_ne_bytes().to_vec();
-    request.extend(family.to_ne_bytes());
-    request.extend(flags.to_ne_bytes());
-    // Sequence and sender are 0; then command, version, two bytes without a meaning.
-    request.resize(HEADER, 0);
-    request.extend([command, 1, 0, 0]);
-    request.extend(attributes);
-    socket.send(&request, 0)?;
-    let (answer, _) = socket.recv_from_full()?;
-    if half(&answer, 4) == Some(ERROR) {
-        let number = answer.get(HEADER..HEADERS).and_then(|bytes| bytes.try_into().ok());
-        // The kernel counts its errors downwards from zero, which is none.
-        match number.map_or(0, i32::from_ne_bytes) {
-            0 => {}
-            error => return Err(io::Error::from_raw_os_error(error.saturating_neg())),
-        }
-    }
-    Ok(answer)
-}
-
-fn half(bytes: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
-}
-
-/// Kinds and contents.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let (length, kind) = (usize::from(half(bytes, 0)?), half(bytes, 2)? & KIND);
-        // One shorter than its own head would never end.
-        let content = bytes.get(4..length)?;
-        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind, content))
-    })
-}
-
-fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
-    attributes(bytes).find(|(of, _)| *of == kind).map(|(_, content)| content)
-}
-
-fn attribute(kind: u16, content: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(4 + content.len()).unwrap_or(u16::MAX);
-    let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
-    bytes.extend(content);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    bytes
 }
 
 fn nested(kind: u16, content: &[u8]) -> Vec<u8> {
