@@ -30,7 +30,7 @@ pub enum Source {
     Etcd,
     /// The node's own disk, of a time when etcd had been listed in full.
     Disk,
-    /// Nobody yet: nothing may be planned.
+    /// Not known yet: nothing may be planned.
     #[default]
     Unknown,
 }

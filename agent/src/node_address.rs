@@ -1,4 +1,4 @@
-//! The node's address: what the network loop settled, for all who tell it to others.
+//! The node's address: what the network loop settled, for all that publish it.
 //!
 //! One place decides it, so the end of the tunnel, pods on the node's network and the agent's API move
 //! together, and none of them with a route that flaps. It reads nothing and changes nothing by itself.
@@ -23,7 +23,7 @@ impl NodeAddress {
         *self.0.borrow()
     }
 
-    /// The address, for whoever needs one: a machine without any network still runs pods.
+    /// The address, or loopback: a machine without any network still runs pods.
     pub fn or_loopback(&self) -> IpAddr {
         self.known().unwrap_or(Ipv4Addr::LOCALHOST.into())
     }
@@ -58,7 +58,7 @@ mod tests {
 
     // Seen red with the node's address in any URL.
     #[test]
-    fn an_api_that_listens_everywhere_is_where_the_node_is_and_any_other_where_it_was_told() {
+    fn an_api_that_listens_everywhere_is_where_the_node_is_and_any_other_where_it_was_set() {
         for (listen, node, url) in [
             ("0.0.0.0:7071", "192.0.2.1", "http://192.0.2.1:7071"),
             ("0.0.0.0:7071", "192.0.2.2", "http://192.0.2.2:7071"),

@@ -1,8 +1,7 @@
-//! `minik8s-agent reset`: takes away all that an instance made on this machine.
+//! `minik8s-agent reset`: removes all that an instance made on this machine.
 //!
-//! Reads containers by label, links by alias, rules by chain name, mounts and files by path; needs
-//! neither etcd nor the state on disk, but for what etcd has of a node that leaves for good. Each removal is idempotent, so a second run finds nothing.
-//! Order: containers, links, tunnel, bridge, rules, mounts, files, pause image.
+//! Finds containers by label, links by alias, rules by chain name, mounts and files by path, without etcd or its
+//! own state. Order: containers, links, tunnel, bridge, rules, mounts, files, pause image.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -34,7 +33,7 @@ mod leave;
 #[cfg(test)]
 mod tests;
 
-/// Longest time for containers to end by themselves. Whoever resets wants them gone.
+/// Longest time for containers to end by themselves.
 const GRACE_MAX: Duration = Duration::from_secs(5);
 
 /// How long etcd may take to answer.
@@ -70,7 +69,7 @@ pub async fn run(machine: &MachineConfig, leaving: Option<&Leaving>) -> anyhow::
     if !nix::unistd::geteuid().is_root() {
         bail!("reset removes links, rules and mounts and must run as root; start it with sudo");
     }
-    // Before anything is taken away: an address that is wrong is told while nothing is done yet.
+    // Before anything is taken away: a wrong address is an error while nothing is done yet.
     let store = match leaving {
         Some(leaving) => Some(EtcdStore::connect(&leaving.etcd, ETCD_PATIENCE).await?),
         None => None,

@@ -1,9 +1,7 @@
-//! Removes folders whatever containers made of them: as deep and as wide as the disk allows, with five
-//! descriptors and no memory that grows with them.
+//! Removes folders as deep and wide as the disk allows, with five descriptors and constant memory.
 //!
-//! What lies deep is moved up: a folder that is not empty becomes one of the uppermost folder, so nothing
-//! is ever more than two levels down. No symbolic link is followed and no mount entered, also none that came
-//! only a moment ago.
+//! Folders that are not empty are moved up to the uppermost one, so nothing is ever more than two levels down. No
+//! symbolic link is followed and no mount entered.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;

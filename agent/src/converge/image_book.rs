@@ -1,6 +1,6 @@
 //! The images that Minik8s itself pulled, with when each was last seen in use: kept on disk, because
-//! Docker tells neither. What is not in here is never removed. A pull is written down before it begins,
-//! so that what it brings is known for ours also when the agent ends before its answer.
+//! Docker knows neither. Other images are never removed. A pull is written down before it begins, so that an agent
+//! that ends before the answer still knows the image for its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -95,7 +95,7 @@ impl ImageBook {
         begun
     }
 
-    /// Pulls that were cut off: nobody knows what they brought.
+    /// Pulls that were cut off: what they brought is unknown.
     pub fn cut_off(&self) -> BegunPulls {
         let state = self.lock();
         let cut_off = state.begun.iter().filter(|(reference, _)| !state.running.contains_key(*reference));

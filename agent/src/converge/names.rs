@@ -41,7 +41,7 @@ pub const SANDBOX: &str = "minik8s.io/sandbox";
 /// Digests of the files that the pod has mounted, comma-separated, on the pause container.
 pub const FILES: &str = "minik8s.io/files";
 
-/// The container label of a pause container; upper case, so no container of a pod is called so.
+/// The container label of a pause container; upper case, which no container of a pod has.
 pub const PAUSE: &str = "POD";
 
 /// Longest container name written in full.
@@ -82,7 +82,7 @@ pub fn volume_dir(state_dir: &Path, uid: &str, volume: &str) -> PathBuf {
     pods_dir(state_dir).join(uid).join("volumes").join(volume)
 }
 
-/// Folder of a secret's files: not among the volumes, whose sizes are told.
+/// Folder of a secret's files: not among the volumes, whose sizes are reported.
 pub fn secret_dir(state_dir: &Path, uid: &str, volume: &str) -> PathBuf {
     pods_dir(state_dir).join(uid).join("secrets").join(volume)
 }

@@ -1,8 +1,8 @@
-//! What pods are told of name servers, and what a `resolv.conf` says. Pure.
+//! The name servers of pods, and what a `resolv.conf` says. Pure.
 
 use std::net::{IpAddr, Ipv4Addr};
 
-/// What is told to pods.
+/// What pods get.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeDns {
     /// The cluster's server; none before the node has a range.
@@ -17,7 +17,7 @@ pub struct NodeDns {
 const RESOLVED_STUBS: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(127, 0, 0, 53)), IpAddr::V4(Ipv4Addr::new(127, 0, 0, 54))];
 
-/// What a resolver is told.
+/// The settings of a resolver.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ResolvConf {
     pub nameservers: Vec<IpAddr>,

@@ -17,5 +17,5 @@ pub struct PodNet {
     pub ports: Vec<HostPortStatus>,
 }
 
-/// Running pods by uid; none until Docker has been listed once, so that nobody takes rules away before.
+/// Running pods by uid; none until Docker has been listed once, so that no rules go before.
 pub type PodTable = Option<Arc<BTreeMap<String, PodNet>>>;

@@ -35,7 +35,7 @@ pub(super) struct Ground {
     /// As the disk knows it.
     pub(super) subnet: Option<Subnet>,
     pub(super) pod_mtu: u32,
-    /// As far as it is known by now.
+    /// As far as it is known.
     pub(super) node_ip: Option<IpAddr>,
 }
 
@@ -85,7 +85,7 @@ async fn bind(config: &Config) -> anyhow::Result<TcpListener> {
 }
 
 /// Without a desired state on disk there is nothing to do until etcd answers, and a wrong `--etcd`
-/// is told at once. With it the agent heals its pods first and connects when it can.
+/// is an error at once. With it the agent heals its pods first and connects when it can.
 async fn open_store(config: &Config, known: Source) -> anyhow::Result<Arc<LazyStore>> {
     let store = LazyStore::new(config.etcd.clone());
     match (store.connect(ETCD_PATIENCE).await, known) {

@@ -93,7 +93,7 @@ impl DesiredDisk {
                     loaded.pods.insert(pod, binding);
                 }
                 Err(why) => {
-                    // Whose file it is can't be told, so the folder proves no removal any more.
+                    // Its pod is unknown, so the folder proves no removal any more.
                     loaded.complete &= !shortened;
                     tracing::warn!(file = %path.display(), %why, "desired state can't be read; its pod is kept as it is");
                     files.insert(pod.clone(), None);

@@ -167,7 +167,7 @@ fn vxlan(config: &Config, names: &Names, links: &Links) -> Check {
     }
 }
 
-/// Nobody else may have a route into the range, or an address of it.
+/// No other link may have a route into the range, or an address of it.
 fn range(name: &'static str, flag: &'static str, range: Ipv4Net, names: &Names, links: &Links) -> Check {
     let ours = |link: &str| [&names.bridge, &names.tunnel].iter().any(|own| *own == link);
     let remedy = || format!("give the reconciler another {flag}");

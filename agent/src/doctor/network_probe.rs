@@ -94,16 +94,16 @@ fn fronts(
         let left = || Err("not tried: an agent runs".to_owned());
         return vec![("dns", dns_at, left()), ("gateway", web_at, left())];
     }
-    let told = |result: io::Result<()>, ports: &[(Protocol, u16)]| {
+    let explained = |result: io::Result<()>, ports: &[(Protocol, u16)]| {
         result.map_err(|error| {
             let process = ports.iter().find_map(|(protocol, port)| whose(*protocol, *port));
             process.map_or_else(|| error.to_string(), |process| format!("{error}: {process}"))
         })
     };
     let at = |address: Ipv4Addr, port: u16| (address, port);
-    let dns = told(dns::can_listen(names), &[(Protocol::Udp, DNS), (Protocol::Tcp, DNS)]);
+    let dns = explained(dns::can_listen(names), &[(Protocol::Udp, DNS), (Protocol::Tcp, DNS)]);
     let listened = gateway::server::listen(at(web, gateway::PORT).into()).map(drop);
-    let http = told(listened, &[(Protocol::Tcp, gateway::PORT)]);
+    let http = explained(listened, &[(Protocol::Tcp, gateway::PORT)]);
     vec![("dns", dns_at, dns), ("gateway", web_at, http)]
 }
 

@@ -52,7 +52,7 @@ impl PodFiles {
     }
 
     /// The plain text of a secret that the pod names, fetched where it is not here. The caller keeps it
-    /// in memory and shows it to nobody.
+    /// in memory alone.
     pub async fn secret_bytes(&self, pod: &PodInstance, name: &str) -> Result<Vec<u8>, SecretError> {
         let found = of_secret(&pod.files, name);
         let (path, blob) = found.ok_or_else(|| SecretError::NotNamed(name.to_owned()))?;

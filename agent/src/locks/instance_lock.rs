@@ -59,8 +59,8 @@ pub fn take(run_dir: &Path, machine: &MachineConfig) -> Result<InstanceLock, Ins
                 return Err(InstanceError::Busy { instance: machine.instance.clone(), holder });
             }
         };
-        // The former holder removed the file between the opening and the locking: nobody else would
-        // ever meet this lock.
+        // The former holder removed the file between opening and locking: no other process would
+        // meet this lock.
         let is_at_path = fs::metadata(&path).is_ok_and(|there| {
             file.metadata().is_ok_and(|ours| (ours.dev(), ours.ino()) == (there.dev(), there.ino()))
         });

@@ -21,7 +21,7 @@ impl StateLock {
     /// was there before stays, all of it.
     pub fn undo(self) {
         if self.made.contains(&self.agent_dir) {
-            // Nothing is mounted in it yet. What can't be removed is told by the next start.
+            // Nothing is mounted in it yet. The next start reports what can't be removed.
             let _ = fs::remove_dir_all(&self.agent_dir);
         }
         for dir in &self.made {

@@ -1,12 +1,9 @@
 //! Changes of rules, and the text that `iptables-restore --noflush` takes for them. Pure.
 //!
-//! What packets meet changes at once, in one transaction per table. Chains that no packet comes to, as
-//! no rule leads to them yet or any more, need not be part of it: of very many they are written before
-//! it and removed after it, in small transactions. iptables 1.8 keeps the names of a transaction's
-//! chains in a list that it walks for each line: 11,000 chains in one take it 2.3 s, in parts 0.8 s,
-//! which is what they take it where it flushes everything first (1.8.9, two cores). They come in the order
-//! of the changes, service by service, and not in that of their names: how `iptables-save` sorts what it
-//! prints takes longest where all is sorted, 1.1 s for these in place of 0.3 s.
+//! iptables 1.8 walks the list of a transaction's chains for each line: 11,000 chains take 2.3 s in one
+//! transaction, 0.8 s in parts (1.8.9, two cores). So chains that no rule leads to yet, or any more, are written
+//! before the transaction that packets meet, and removed after it, in the order of the changes: sorted by name,
+//! `iptables-save` takes 1.1 s in place of 0.3 s to sort what it prints.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write as _};

@@ -1,10 +1,7 @@
-//! Versions of iptables print some rules otherwise than they were written; without this a loop would
-//! write them for ever. Pure.
-//!
-//! What somebody else did to a chain must not be taken for a spelling, or it would never be healed.
-//! So a chain is in doubt only when it reads otherwise than the very text that was written last, with
-//! as many rules; it is written once more, and what a read made directly after that write says is a
-//! spelling only if it is again the same. An empty chain is never one.
+//! Versions of iptables print some rules otherwise than they were written; without this a loop would write them
+//! for ever. Pure. A change by others must not pass for a spelling: a chain is in doubt only when it reads otherwise
+//! than the text written last, with as many rules. It is written once more, and is a spelling if it reads the
+//! same again right after. An empty chain is never one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -67,7 +64,7 @@ impl<T: ChainText> Spellings<T> {
         }
     }
 
-    /// Learns from a read that was made directly after the write, with nobody in between.
+    /// Learns from a read that was made directly after the write, with no other change in between.
     pub fn learn<'a>(&mut self, doubts: Doubts<T>, printed: impl Fn(&ChainRef) -> Option<&'a T>)
     where
         T: 'a,
@@ -87,9 +84,9 @@ fn may_be_spelling<T: ChainText>(written: &T, printed: &T) -> bool {
     written != printed && written.rules() == printed.rules() && printed.rules() > 0
 }
 
-/// Nobody but this agent has changed a rule from `before` on, when its write took this many loud steps
-/// ([`loud_steps`](crate::worlds::iptables::loud_steps)). Where the kernel does not count nobody knows,
-/// and the time in between is a moment.
+/// Only this agent has changed rules since `before`, if its write took this many
+/// [`loud_steps`](crate::worlds::iptables::loud_steps). Where the kernel does not count this is assumed: the time
+/// in between is a moment.
 pub fn only_we_wrote(before: Option<u32>, steps: u32, after: Option<u32>) -> bool {
     before.is_none() || after == before.map(|count| count.wrapping_add(steps))
 }

@@ -18,9 +18,8 @@ const ASK_EVERY: Duration = Duration::from_millis(500);
 /// How often it is tried where there is no count: the full look is all that is left then.
 const TRY_EVERY: Duration = Duration::from_secs(10);
 
-/// Nudges all of these after each change of rules by anyone but this agent's loops in chains of their own,
-/// until `shutdown`. A loop that changed one of the kernel's chains itself knows that by the count,
-/// and does nothing.
+/// Nudges all of these after each change of rules that was not made by this agent's loops in their own chains,
+/// until `shutdown`.
 pub async fn on_change(iptables: Arc<dyn Iptables>, nudges: Vec<Nudge>, shutdown: CancellationToken) {
     let ask = async {
         let mut known = None;
@@ -59,7 +58,7 @@ mod tests {
         for generation in [8, 20, 3] {
             iptables.rules().generation = Some(generation);
             assert!(heard(1).await, "{generation}");
-            assert!(!heard(60).await, "{generation} is told once");
+            assert!(!heard(60).await, "{generation} wakes once");
         }
         iptables.rules().generation = None;
         assert!(!heard(60).await);

@@ -24,7 +24,7 @@ pub(crate) fn remove(machine: &MachineConfig, removed: &mut Removed) {
         // Deleting now could delete what a mount shows.
         Err(error) => return removed.failures.push(format!("mounts below {}: {error}", dir.display())),
     }
-    // Secrets that are encrypted for it alone can be read by nobody from here on.
+    // Secrets that are encrypted for it alone are lost from here on.
     let identity = dir.join(AGE_IDENTITY);
     let recipient = identity.is_file().then(|| Keys::open(&identity).ok()).flatten();
     let recipient = recipient.and_then(|keys| keys.recipient().map(str::to_owned));
@@ -38,7 +38,7 @@ pub(crate) fn remove(machine: &MachineConfig, removed: &mut Removed) {
         ));
     }
     removed.note(format!("directory {}", dir.display()), result);
-    // Only if nobody else keeps anything there.
+    // Only if it is empty.
     if fs::remove_dir(&machine.state_dir).is_ok() {
         removed.done(format!("directory {}", machine.state_dir.display()));
     }

@@ -1,8 +1,5 @@
-//! Takes what etcd has of a node that leaves for good, so that its pods run elsewhere and its range of
-//! addresses is free.
-//!
+//! Removes what etcd has of a node that leaves for good, so that its pods run elsewhere and its range is free.
 //! Done last: what is not bound to this node any more starts on another one, and must not run here then.
-//! A node that is only away keeps all of it.
 
 use std::time::Duration;
 
@@ -14,7 +11,7 @@ use tokio::time::sleep;
 use super::Removed;
 use crate::converge::node::HEARTBEAT_TTL;
 
-/// So long the heartbeat of an agent that was just stopped may last, with time for etcd to end its lease.
+/// How long the heartbeat of an agent that was just stopped may last, with time for etcd to end its lease.
 const HEARTBEAT_MAX: Duration = HEARTBEAT_TTL.saturating_add(Duration::from_secs(5));
 
 /// Between two looks at it.
@@ -40,7 +37,7 @@ pub(super) async fn leave(store: &dyn Store, node: &str, removed: &mut Removed) 
     }
     for ops in steps(node, there, keys) {
         let count = ops.len();
-        // Whoever starts an agent of this name meanwhile keeps what is left.
+        // An agent of this name that is started meanwhile keeps what is left.
         let guard = Guard::Absent(Key::Heartbeat(node.to_owned()).to_string());
         let done = store.txn(vec![guard], ops).await.context("cannot take this node out of etcd")?;
         match done {

@@ -21,7 +21,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// The agent's own program, also when its file was replaced meanwhile.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// Who waits, and the channel whose end tells him to begin.
+/// The process that waits, and the channel whose end makes it begin.
 struct Waiting {
     child: Child,
     _channel: UnixStream,
@@ -98,13 +98,13 @@ fn start(sockets: &Sockets) -> io::Result<Waiting> {
     // Else `ps` shows the link's name.
     command.arg0(arguments.next().unwrap_or_else(|| "minik8s-agent".into()));
     // As this process was started, but for the word that says what to do.
-    let mut is_told = false;
+    let mut has_verb = false;
     for argument in arguments {
-        let is_word = !is_told && argument == "run";
-        is_told |= is_word;
+        let is_word = !has_verb && argument == "run";
+        has_verb |= is_word;
         command.arg(if is_word { "standby".into() } else { argument });
     }
-    if !is_told {
+    if !has_verb {
         return Err(io::Error::other("this program was not started by 'minik8s-agent run'"));
     }
     command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).process_group(0);

@@ -1,9 +1,7 @@
 //! A process that answers names and hosts while no agent runs.
 //!
-//! The sockets of DNS and gateway are held by two: the agent, which serves them, and a process that it
-//! starts, which waits. When the agent ends, however that is, the other serves them by what lies on the
-//! disk; they were never closed, so what came in between waits in them. The next agent asks for them and
-//! goes on. Connections of the former agent's gateway end with it.
+//! It holds the sockets of DNS and gateway beside the agent, and waits. When the agent ends it serves them, by what
+//! lies on the disk, until the next agent asks for them. They are never closed, so no packet is refused.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -50,9 +48,9 @@ pub struct Handover(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     agent_dir: Option<PathBuf>,
-    /// One asks for all: whoever comes meanwhile waits for it.
+    /// One asks for all, and the others wait for it.
     received: tokio::sync::Mutex<Vec<(Role, OwnedFd)>>,
-    /// Who gave them, and serves until he hears that another process waits now.
+    /// The process that gave them; it serves until another process waits.
     giver: Mutex<Option<UnixStream>>,
     bound: watch::Sender<Sockets>,
 }
@@ -63,7 +61,7 @@ impl Handover {
         Self::with(Some(agent_dir.to_owned()), Vec::new())
     }
 
-    /// Of a process that has been given these and asks nobody.
+    /// Of a process that has been given these and does not ask.
     pub fn given(sockets: Vec<(Role, OwnedFd)>) -> Self {
         Self::with(None, sockets)
     }
@@ -136,7 +134,7 @@ impl Handover {
         });
     }
 
-    /// Another process waits with the sockets now: who gave them may end.
+    /// Another process waits with the sockets now: the giver may end.
     fn release_giver(&self) {
         if let Some(giver) = self.giver().take() {
             // One that has ended by itself is no trouble.

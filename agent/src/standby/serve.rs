@@ -25,7 +25,7 @@ use crate::desired::known_subnet;
 use crate::locks::state_lock;
 use crate::worlds::netlink::RealNetlink;
 
-/// How often it is looked whether somebody is left who will end this process.
+/// How often it is checked whether an agent is left that will end this process.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// An agent that lives and has not asked within this never will: it is of a version that does not.
@@ -44,7 +44,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     let copies = sockets.iter().map(|(role, socket)| Ok((*role, Arc::new(socket.try_clone()?))));
     let held = copies.collect::<io::Result<Sockets>>()?;
     let agent_dir = config.machine.agent_dir();
-    // Who has no range has never answered anybody.
+    // A node without a range has never answered.
     let Some(subnet) = known_subnet(&agent_dir) else { return Ok(()) };
     let (_, known) = CatalogDisk::open(&agent_dir);
     let (_subnets, subnet) = watch::channel(Some(subnet));
@@ -84,7 +84,7 @@ async fn end_with_next(agent_dir: PathBuf, held: Sockets, token: CancellationTok
             // Cancel-safe: a connection that is not returned stays in the kernel's queue.
             accepted = listener.accept() => accepted?.0,
             // Cancel-safe: it begins to count anew.
-            why = nobody_will_ask(&agent_dir, &path) => {
+            why = never_asked(&agent_dir, &path) => {
                 tracing::info!("{why}; this process ends");
                 let _ = std::fs::remove_file(&path);
                 break;
@@ -113,8 +113,8 @@ async fn give(mut stream: UnixStream, held: &Sockets) -> io::Result<()> {
     stream.read_exact(&mut taken).await.map(drop)
 }
 
-/// Why nobody will ever ask for the sockets, once that is so.
-async fn nobody_will_ask(agent_dir: &Path, path: &Path) -> &'static str {
+/// Why no agent will ever ask for the sockets, once that is so.
+async fn never_asked(agent_dir: &Path, path: &Path) -> &'static str {
     let mut lives_since = None;
     loop {
         tokio::time::sleep(LOOK).await;

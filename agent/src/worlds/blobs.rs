@@ -58,7 +58,7 @@ impl From<String> for Failed {
 }
 
 impl Reconcilers {
-    /// Those at `fixed`, and the one that etcd says leads. Asks nobody yet.
+    /// Those at `fixed`, and the one that etcd says leads. Asks none yet.
     pub fn new(fixed: Vec<String>, store: SharedStore) -> Self {
         let built = reqwest::Client::builder()
             .connect_timeout(CONNECT_MAX)
@@ -138,7 +138,7 @@ impl BlobSource for Reconcilers {
                     *lock(&self.gave) = Some(url);
                     return Ok(());
                 }
-                // Once more when nobody else has it, with all patience.
+                // Once more, patiently, after all others.
                 Err(failed) if failed.silent && answer_max < SILENCE_MAX => {
                     left.push_back((url, SILENCE_MAX));
                 }

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DiskUsage {
     pub used_bytes: u64,
-    /// Left for whoever is not root.
+    /// Left for users other than root.
     pub free_bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The machine itself: processors, memory, names and versions, as the kernel and files tell them.
+//! The machine itself: processors, memory, names and versions, from the kernel and files.
 
 use std::fs;
 use std::net::IpAddr;

@@ -1,9 +1,6 @@
-//! Which endpoint gets a request: the one with the fewest in flight, among those the one that has not
-//! been asked for the longest time. Who did not accept a connection a moment ago, or was given up for
-//! gone, comes last.
-//!
-//! Kept by address, so that a new table changes nothing for endpoints that are in both. `Book` is
-//! pure; [`Balancer`] is its lock.
+//! Which endpoint gets a request: the one with the fewest in flight, then the one asked longest ago. One that
+//! did not accept a connection a moment ago comes last. Kept by address, so that a new table changes nothing for
+//! endpoints that are in both. `Book` is pure; [`Balancer`] is its lock.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -13,7 +10,7 @@ use std::time::{Duration, Instant};
 use schema::control::lock;
 
 /// How long an endpoint that did not accept a connection is asked last: about as long as a connection
-/// that nobody answers takes twice, so that a node that is gone costs few requests their 2 s.
+/// without an answer takes twice, so that a node that is gone costs few requests their 2 s.
 pub const SHUNNED: Duration = Duration::from_secs(5);
 
 /// What is known of each endpoint.

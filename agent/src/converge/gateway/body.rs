@@ -18,8 +18,7 @@ pub(super) enum WaitsFor {
     Endpoint,
 }
 
-/// The body of a request on its way to an endpoint. It gives itself back if nobody has read from it, so
-/// that another endpoint can have it.
+/// The body of a request on its way to an endpoint. Unread, it gives itself back for another endpoint.
 #[derive(Debug)]
 pub(super) struct Upload {
     body: Option<Incoming>,
@@ -27,7 +26,7 @@ pub(super) struct Upload {
     progress: Progress,
 }
 
-/// How far an [`Upload`] is, for whoever waits for the answer.
+/// How far an [`Upload`] is, for the task that waits for the answer.
 #[derive(Debug, Clone)]
 pub(super) struct Progress(Arc<Mutex<State>>);
 
@@ -39,7 +38,7 @@ struct State {
 }
 
 impl Upload {
-    /// `body`, and what tells of it.
+    /// `body`, and its progress.
     pub(super) fn new(body: Incoming) -> (Self, Progress) {
         let state = State { returned: None, moved_at: Instant::now(), waits_for: WaitsFor::Endpoint };
         let progress = Progress(Arc::new(Mutex::new(state)));

@@ -30,7 +30,7 @@ const HOP_BY_HOP: [HeaderName; 8] = [
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Client {
     pub(super) address: IpAddr,
-    /// It is on the node itself, and believed what it says of its own clients.
+    /// It is on the node itself: what it says of its own clients is believed.
     pub(super) is_node: bool,
 }
 
@@ -40,7 +40,7 @@ pub(super) fn to_endpoint(headers: &mut HeaderMap, host: &HeaderValue, client: &
     let chunked = headers.contains_key(TRANSFER_ENCODING);
     let trailers = tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
     remove_hop_by_hop(headers);
-    // The client has been told to go on by the time that the endpoint reads this.
+    // hyper asked the client to continue before the endpoint reads this.
     headers.remove(EXPECT);
     if chunked {
         // hyper sends the body of a GET only if this says that there is one.
@@ -64,7 +64,7 @@ pub(super) fn to_endpoint(headers: &mut HeaderMap, host: &HeaderValue, client: &
 }
 
 /// Adds the address that is seen. What a proxy on the node, which may end TLS, said about the rest stays;
-/// what anybody else said is gone by now.
+/// what others said was removed before.
 fn forwarded(headers: &mut HeaderMap, host: &HeaderValue, client: IpAddr) {
     let client = client.to_string();
     let mut chain: Vec<&[u8]> = headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::as_bytes).collect();

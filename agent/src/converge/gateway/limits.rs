@@ -18,9 +18,8 @@ pub struct Limits {
     pub idle: Duration,
     /// Time for a connection to an endpoint: two of TCP's tries.
     pub connect: Duration,
-    /// Time without any sign of an endpoint's machine that owes one: it has not acknowledged what was sent,
-    /// nor the kernel's questions whether it is there. The connection is given up then. A server that is
-    /// slow is not concerned: its kernel answers for it. Not less than 5 s, for the questions go by seconds.
+    /// Time without an acknowledgement from an endpoint's machine, until its connection is given up. The kernel
+    /// of a slow server answers for it. At least 5 s, as keepalive counts seconds.
     pub gone: Duration,
     /// Time without progress until an endpoint begins its answer (504) or a client goes on with its body
     /// (408). Once the answer has begun there is none: a stream may rest as long as both ends want.

@@ -1,8 +1,7 @@
 //! The gateway loop: hosts and paths of Dns objects to endpoints of services, on this node.
 //!
-//! Reads the node's range of services and the catalog; decides in `plan.rs` where to listen and by which
-//! table to route; opens the listener and swaps the table, which no request notices. All it needs is in
-//! memory: etcd, reconciler and Docker may be away.
+//! Reads the node's range of services and the catalog; decides in `plan.rs`; opens the listener and swaps the
+//! table, which no request notices. Needs neither etcd nor Docker.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -83,7 +82,7 @@ impl GatewayLoop {
         let (connections, cut) = (TaskTracker::new(), CancellationToken::new());
         let (table, newest) = watch::channel(Arc::new(Table::default()));
         let (listeners, opened) = mpsc::channel(1);
-        // A tunnel does not end by itself: at shutdown nobody waits for one.
+        // A tunnel does not end by itself: shutdown does not wait for one.
         let proxy = Proxy::new(limits.clone(), connections.clone(), shutdown.clone());
         let balancer = proxy.balancer().clone();
         let server = Server::new(Router { table: newest, proxy }, limits, connections, cut);

@@ -1,7 +1,7 @@
 //! A client's connection that is given up when the client does not get on.
 //!
 //! hyper has one time for a head and for the rest between requests; here they differ. What a client
-//! does is told from outside by [`Turn`]: while a request is under way nothing here ends.
+//! does is marked by [`Turn`]: nothing here ends during a request.
 
 use std::io;
 use std::pin::Pin;

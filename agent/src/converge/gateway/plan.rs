@@ -42,7 +42,7 @@ impl Plan for GatewayPlan {
     }
 }
 
-/// The plan. A new table comes before a new address: nobody is to be told that there are no routes.
+/// The plan. A new table comes before a new address, so that no client hears "no routes".
 pub(super) fn plan(observed: &Observed) -> GatewayPlan {
     let wanted = address(observed.service_cidr).map(|address| SocketAddr::new(address, observed.port));
     let listen = wanted.filter(|wanted| observed.listens != Some(*wanted)).map(|at| {

@@ -1,9 +1,7 @@
-//! Passes a request on to one of some endpoints, and its answer back. Knows nothing of where the
-//! endpoints come from.
+//! Passes a request on to one of some endpoints, and its answer back. Knows no catalog.
 //!
-//! An endpoint that does not take the connection, or loses it before it answers, is replaced by
-//! another one, once, if that can't make the request happen twice. A connection to a machine that is gone
-//! says nothing of that: the kernel is told to find out, by `TCP_USER_TIMEOUT` and questions.
+//! An endpoint that loses the connection before it answers is replaced by another one, once, if that can't make
+//! the request happen twice. `TCP_USER_TIMEOUT` and keepalive find out that a machine is gone.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -40,7 +38,7 @@ pub type Answered = Response<Holding<Answer, InFlight>>;
 #[derive(Debug, Clone)]
 pub struct Caller {
     pub address: IpAddr,
-    /// It comes from the node itself: a proxy there may end TLS, and is believed what it says of clients.
+    /// It comes from the node itself: a proxy there may end TLS, and what it says of clients is believed.
     pub is_node: bool,
     /// The connection's place among all that there may be; a tunnel keeps it.
     pub place: Arc<Place>,
@@ -105,7 +103,7 @@ enum Failed {
 
 impl Failed {
     /// The endpoint, or the way to it, seems to be gone.
-    fn is_nobody_there(&self) -> bool {
+    fn is_unreachable(&self) -> bool {
         matches!(self, Failed::Connection(error) if error.is_connect() || is_gone(error))
     }
 }
@@ -114,7 +112,7 @@ impl Failed {
 fn is_gone(error: &legacy::Error) -> bool {
     use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
     for error in causes(error) {
-        // What the client's connection died of is told as an error of the body.
+        // A broken connection of the client comes as an error of the body.
         if error.downcast_ref().is_some_and(hyper::Error::is_user) {
             return false;
         }
@@ -181,7 +179,7 @@ impl Proxy {
                 Ok(response) => return self.pass_back(response, upgrade, place, caller),
                 Err(failed) => failed,
             };
-            if failed.is_nobody_there() {
+            if failed.is_unreachable() {
                 self.balancer.shun(address);
             }
             let unread = progress.take_back();
@@ -245,8 +243,8 @@ impl Proxy {
 fn may_go_to_another(failed: &Failed, method: &Method, target: Target<'_>) -> bool {
     let Failed::Connection(error) = failed else { return false };
     // One that had only closed a connection that was kept for the next request will do again.
-    let somebody_is_there = !failed.is_nobody_there() || target.endpoints.len() > 1;
-    somebody_is_there && (error.is_connect() || method.is_idempotent())
+    let can_be_reached = !failed.is_unreachable() || target.endpoints.len() > 1;
+    can_be_reached && (error.is_connect() || method.is_idempotent())
 }
 
 /// Connections to endpoints; given up after `gone` without a sign of the other side.

@@ -16,7 +16,7 @@ use crate::desired::Source;
 /// All hosts and their paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Table {
-    /// False until the catalog has been listed once: an unknown host is then nobody's mistake.
+    /// False until the catalog has been listed once: an unknown host is then no mistake.
     known: bool,
     hosts: BTreeMap<String, Vec<Route>>,
 }

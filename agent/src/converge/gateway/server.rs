@@ -46,7 +46,7 @@ pub trait Handler: Send + Sync + 'static {
 /// The kernel's, `AddrInUse` if another program listens there or on the port of all addresses.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking().cloexec(), Some(Protocol::TCP))?;
-    // Connections of an agent that has just ended keep nobody out.
+    // Connections of an agent that has just ended do not hold the port.
     socket.set_reuse_address(true)?;
     socket.set_freebind_v4(true)?;
     socket.bind(&address.into())?;
@@ -161,7 +161,7 @@ impl<H: Handler> Server<H> {
     }
 }
 
-/// So often what a refused client has sent is read, 4 KiB each time: more than a head may have.
+/// Reads of what a refused client has sent, 4 KiB each: more than a head may have.
 const REFUSED_READS: usize = 16;
 
 /// Says so and hangs up, without waiting for the client: it may be one that sends nothing.

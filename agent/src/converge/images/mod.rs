@@ -1,7 +1,7 @@
-//! The images loop: removes images that nobody needs when Docker's disk is full.
+//! The images loop: removes unused images when Docker's disk is full.
 //!
 //! Reads the disk, Docker's images and containers, and the [`ImageBook`]; decides in `plan.rs`;
-//! removes images and tells of it as events of the node.
+//! removes images and records it as events of the node.
 
 use std::path::PathBuf;
 use std::sync::Arc;

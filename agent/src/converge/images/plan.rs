@@ -12,7 +12,7 @@ use crate::worlds::docker::StoredImage;
 use crate::worlds::docker::reference::ImageName;
 use crate::worlds::pause::IMAGE_REPOSITORY;
 
-/// An image is not removed before it was unused for so long, as in Kubernetes.
+/// An image is not removed before it was unused for this long, as in Kubernetes.
 const AGE_MIN: SignedDuration = SignedDuration::from_mins(2);
 
 /// When images go, in percent of the disk.
@@ -67,9 +67,9 @@ pub enum CollectReason {
     /// The threshold is 100.
     Off,
     Room,
-    /// Nobody has said yet what should run.
+    /// It is not known yet what should run.
     WantedUnknown,
-    /// So many bytes should become free.
+    /// This many bytes should become free.
     Full(u64),
 }
 

@@ -1,8 +1,7 @@
 //! Tries once, when the tunnel is there, whether TCP gets through it.
 //!
-//! For hosts whose network card or hypervisor claims to compute checksums within a tunnel and does not: names
-//! and pings cross nodes, and every connection hangs. The kernel computes them then. An offload that is
-//! already off is left alone.
+//! Some network cards and hypervisors claim to compute checksums within a tunnel and do not: names and pings cross
+//! nodes, and every connection hangs. The kernel computes them then.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,8 +1,7 @@
 //! The network loop: the bridge, the tunnel to the other nodes and the rules of this instance.
 //!
-//! Reads the node's range of addresses, the table of pods, the other nodes, the kernel's links and rules;
-//! decides in `plan.rs` and `tunnel.rs`; writes bridge, tunnel and rules, and publishes the node's address. It never empties what it did not make, and plans nothing
-//! before range and pods are known, so a restarted agent adopts what is there.
+//! Reads range, pods, the other nodes, links and rules; decides in `plan.rs` and `tunnel.rs`; writes bridge,
+//! tunnel and rules, and publishes the node's address. Plans nothing before range and pods are known.
 
 use std::time::Duration;
 
@@ -42,7 +41,7 @@ impl Loop for NetworkLoop {
     }
 
     async fn observe(&mut self) -> Result<Observation<Observed>, LoopError> {
-        // First: whoever tells others of this node needs no range and no pods for it.
+        // First: the node's record needs its address even without a range.
         let local = self.follow_address().await;
         let Some(subnet) = self.deps.subnet.borrow_and_update().clone() else {
             let why = "this node has no range of pod addresses yet; the nodes controller assigns one";

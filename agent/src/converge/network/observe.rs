@@ -96,8 +96,8 @@ impl NetworkLoop {
         Ok(self.checksum_trials > 0)
     }
 
-    /// The node's IPv4 address, and tells all who tell it to others. Here and not in the report: that comes
-    /// after a range of pod addresses, and the node's record and its connections need the address without.
+    /// The node's IPv4 address, published at once: the report comes only once there is a range of pod
+    /// addresses, and the node's record and connections need the address before.
     pub(super) async fn follow_address(&mut self) -> Result<Option<Ipv4Addr>, NetlinkError> {
         match self.settings.node_ip {
             Some(IpAddr::V4(address)) => return Ok(Some(address)),
@@ -113,7 +113,7 @@ impl NetworkLoop {
         Ok(Some(settled))
     }
 
-    /// The address to leave from; tells once why it is not another.
+    /// The address to leave from; logs once why it is not another.
     fn settle(&mut self, seen: AddressSeen) -> Option<Ipv4Addr> {
         let now = Instant::now();
         let rival = |origin: &Origin| origin.held_back(now).map(|(rival, _)| rival);

@@ -1,8 +1,5 @@
-//! Decides how the node's network comes to what it should be: the bridge, our rules, UDP
-//! connections that lead to where a pod was.
-//!
-//! Reads what was observed; writes nothing. Chains of others are only looked at for the place of our
-//! jumps.
+//! Decides how the node's network comes to what it should be: the bridge, our rules, UDP connections that lead
+//! to where a pod was. Looks at chains of others only for the place of our jumps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};

@@ -56,12 +56,10 @@ fn forward_rules(bridge: &str) -> Vec<String> {
     vec![format!("-i {bridge} -j ACCEPT"), format!("-o {bridge} -j ACCEPT")]
 }
 
-/// The bridge has `route_localnet`, for connections from the node's `127.0.0.1` to a pod. No pod may
-/// use it in the other direction. What comes out of the tunnel is taken for a pod's of another node, so
-/// only nodes may send into it. Without other nodes the port may be another program's. Pods reach DNS and
-/// gateway whatever the policy of INPUT is; DNS answers nobody but them and the node itself. Others are
-/// refused, not left waiting: containers of other networks copy the machine's `resolv.conf`, in which
-/// this server may be the first, and are to ask the next one at once.
+/// The bridge has `route_localnet`, which no pod may use towards the node's loopback. What comes out of the tunnel
+/// passes for a pod's, so only nodes may send into it; without other nodes the port may be another program's.
+/// Pods reach DNS and gateway whatever the policy of INPUT is. DNS refuses others at once: containers of other
+/// networks copy the machine's `resolv.conf`, in which this server may be the first.
 fn input_rules(model: &Model) -> Vec<String> {
     let (bridge, port) = (&model.names.bridge, model.tunnel_port);
     let loopback = "-m conntrack ! --ctstate RELATED,ESTABLISHED -j DROP";
@@ -115,8 +113,8 @@ fn postrouting_rules(model: &Model) -> Vec<String> {
         rules.extend(own.into_iter().map(|pod| format!("-s {pod}/32 -d {pod}/32 {led}")));
     } else {
         // A pod that reaches a pod of its own node, or itself, through a service or a node's port: the
-        // answer must come back this way, which it does not where nobody looks at frames within the
-        // bridge. Else the pod sees the client's own address.
+        // answer must come back this way, which it does not where frames within the bridge pass no
+        // rules. Else the pod sees the client's own address.
         rules.push(format!("-s {node} {led}"));
     }
     rules

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::catalog::Peer;
 use crate::worlds::netlink::{Tunnel, TunnelEntry, parse_hardware_address};
 
-/// So long another address must be the node's own before the tunnel moves to it while the former is still
+/// How long another address must be the node's own before the tunnel moves to it while the former is still
 /// there: a new link costs a moment without any way to other nodes, and a route that flaps comes back.
 const STEADY: Duration = Duration::from_secs(2);
 
@@ -92,7 +92,7 @@ pub struct TunnelSeen {
     pub is_untried: bool,
     pub entries: BTreeSet<TunnelEntry>,
     pub own: Ipv4Net,
-    /// The other nodes; none: nobody has said yet who they are, and what is there stays.
+    /// The other nodes; none: not known yet, and what is there stays.
     pub peers: Option<BTreeMap<String, Peer>>,
 }
 
@@ -169,7 +169,7 @@ pub fn plan(seen: &TunnelSeen) -> Vec<TunnelStep> {
             }
         }
     }
-    // The way first, then what finds it: a packet is never sent where nobody is looked up yet. And the
+    // The way first, then what finds it: no packet is sent to an address that can't be looked up. The
     // other way round when they go. Before new ones, as an entry may have the key of a stale one.
     let stale: Vec<TunnelEntry> =
         seen.entries.iter().filter(|entry| !wanted.contains(entry)).copied().collect();
@@ -206,7 +206,7 @@ fn entries_of(peer: &Peer) -> Option<[TunnelEntry; 3]> {
     ])
 }
 
-/// Where the other nodes' packets come from: nobody else may send into the tunnel.
+/// Where the other nodes' packets come from: only these may send into the tunnel.
 pub fn senders(peers: &BTreeMap<String, Peer>) -> BTreeSet<Ipv4Addr> {
     peers.values().map(|peer| peer.vtep.address).collect()
 }

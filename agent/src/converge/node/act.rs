@@ -72,7 +72,7 @@ impl NodeLoop {
             .map_err(|error| StoreError::Request { act: "the heartbeat", message: error.to_string() })?;
         let key = Key::Heartbeat(self.deps.node.clone()).to_string();
         let put = Op::Put { key, value: value.into(), lease: Some(lease) };
-        // No guard: whoever beats under this name, this agent is alive.
+        // No guard: this agent is alive, even if another beats under this name.
         let _: TxnOutcome = self.deps.store.txn(vec![], vec![put]).await?;
         self.lease = Some(lease);
         Ok(())

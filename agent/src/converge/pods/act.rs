@@ -17,7 +17,11 @@ pub fn begin(worker: &Worker, supervisor: &mut Supervisor, plan: &mut PodsPlan, 
     let work = &observed.work;
     for slot in &plan.cancel_pulls {
         if let Some(pulling) = work.pulling.get(slot) {
-            tracing::debug!(uid = slot.0, container = slot.1, "nobody wants the image that is pulled");
+            tracing::debug!(
+                uid = slot.0,
+                container = slot.1,
+                "the image that is pulled is not wanted any more"
+            );
             pulling.cancel.cancel();
         }
     }

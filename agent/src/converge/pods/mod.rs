@@ -1,8 +1,7 @@
 //! The pods loop: makes this node's containers what its bindings say.
 //!
-//! Reads Docker, links, folders and [`Desired`]; `plan.rs` decides for the
-//! whole node; each pod's work runs as a task of its own, so that no slow pull or stop holds another
-//! pod up; writes `status/<node>/pods/…`.
+//! Reads Docker, links, folders and [`Desired`]; `plan.rs` decides for the whole node; each pod has its own task,
+//! so that no slow pull or stop holds another pod up; writes `status/<node>/pods/…`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -300,7 +299,7 @@ impl Loop for PodsLoop {
         self.planned_on.clone_from(&snapshot);
         let (links, folders, pods) = futures::join!(netlink.list_pod_links(), folders, self.looker.look());
         let mut pods = pods?;
-        // After the listing: of what is not in it the end is known by now.
+        // After the listing: the end of what is not in it is known.
         work.ends.clone_from(&self.supervisor.take_reports().ends);
         let (snapshot, kept) = (self.snapshot.current(), self.book.kept());
         let finished = self.finished.look(&self.node, &desired, &snapshot).await;
@@ -316,7 +315,7 @@ impl Loop for PodsLoop {
             None => BTreeMap::new(),
             Some(named) => self.netlink.listeners(&named).await.unwrap_or_else(|error| {
                 // Better a port too many than no pod at all.
-                tracing::warn!(%error, "cannot tell which ports the node itself uses");
+                tracing::warn!(%error, "cannot list the ports that the node itself uses");
                 BTreeMap::new()
             }),
         };
@@ -404,5 +403,5 @@ fn named_files(observed: &Observed) -> BTreeSet<String> {
     wanted.map(|blob| blob.digest.clone()).chain(present.cloned()).collect()
 }
 
-/// Shortest time between two runs that nobody nudged.
+/// Shortest time between two runs without a nudge.
 const MIN_WAIT: Duration = Duration::from_millis(20);

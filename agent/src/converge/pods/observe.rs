@@ -155,7 +155,7 @@ impl Looker {
                 // Gone since the listing: its event nudges.
                 Err(DockerError::NotFound { .. }) => {}
                 Err(error @ DockerError::Unreachable { .. }) => return Err(error),
-                // One that Docker can't tell about hinders no other.
+                // One that can't be inspected hinders no other.
                 Err(error) => {
                     tracing::warn!(container = id, %error, "could not inspect a container");
                     let wait = (INSPECT_AGAIN * 2_u32.pow(failures.min(5))).min(INSPECT_AGAIN_MAX);
@@ -199,8 +199,8 @@ impl Looker {
     }
 }
 
-/// The row, with the state that the details know better: Docker tells of an end before its listing
-/// shows it (seen with 20.10), and whoever looks at that moment would not look again for long.
+/// The row, with the end that the details know first: Docker reports an end before its listing shows it (seen
+/// with 20.10), and the next look may be long after.
 fn caught_up<'a>(row: &'a ListedContainer, details: Option<&ContainerDetails>) -> Cow<'a, ListedContainer> {
     let ended = details.is_some_and(|details| {
         details.pid == 0 && details.finished_at.is_some() && details.finished_at >= details.started_at

@@ -87,7 +87,7 @@ fn reference(uid: &str, facts: &PodFacts) -> NamespacedName {
     facts.pod.clone().unwrap_or_else(|| NamespacedName::new("", uid))
 }
 
-/// Pods that are there and that nobody wants; their leftovers on disk too.
+/// Pods that are there and not wanted, with their leftovers on disk.
 fn plan_unwanted(
     observed: &Observed,
     wanted: &BTreeMap<&str, &Binding>,
@@ -114,7 +114,7 @@ fn plan_unwanted(
         };
         plan.pods.insert(uid.clone(), decision);
     }
-    // With an unreadable binding nobody can tell whose folder it is.
+    // With an unreadable binding the owner of a folder is unknown.
     if !observed.desired.unreadable.is_empty() || !observed.desired.is_settled() {
         return;
     }
@@ -127,8 +127,8 @@ fn plan_unwanted(
     }
 }
 
-/// Why a pod that is not among the wanted ones stays all the same. Its name being wanted with another
-/// uid is a word of its own: that one takes its place.
+/// Why a pod that is not among the wanted ones stays all the same. A pod of its name
+/// with another uid takes its place.
 fn kept(observed: &Observed, pod: &NamespacedName) -> Option<DecisionReason> {
     let desired = &observed.desired;
     if desired.unreadable.contains_key(pod) {
@@ -140,13 +140,13 @@ fn kept(observed: &Observed, pod: &NamespacedName) -> Option<DecisionReason> {
     }
 }
 
-/// Looks again soon: nobody tells when the other nodes' rules are as far.
+/// Looks again soon: the other nodes' progress wakes no loop.
 fn draining(pod: NamespacedName, drain: &Drain, now: Timestamp) -> Decision {
     let soon = now.checked_add(DRAIN_CHECK).unwrap_or(now);
     Decision { next_at: Some(soon.min(drain.until())), ..Decision::idle(pod, DecisionReason::Draining) }
 }
 
-/// Takes away what nobody wants, unless that failed a moment ago.
+/// Takes away what is not wanted, unless that failed a moment ago.
 fn take_down(observed: &Observed, uid: &str, pod: NamespacedName, down: Down, now: Timestamp) -> Decision {
     let mut decision = Decision::idle(pod, DecisionReason::NotDesired);
     match observed.work.removal_trouble(uid).filter(|trouble| trouble.retry_at > now) {
@@ -196,7 +196,7 @@ fn plan_wanted(observed: &Observed, binding: &Binding, pool: &mut Pool, now: Tim
     }
     let needs = needs::needs(&observed.work, facts, &binding.pod.spec, now);
     if observed.finished.contains_key(uid) {
-        // Whatever of its containers is left to tell of it.
+        // Whatever is left of its containers.
         return wind_up(Look { observed, binding, facts, needs: &needs, now });
     }
     match facts.live_pause() {
@@ -317,7 +317,7 @@ fn build(look: Look<'_>, pool: &mut Pool) -> Decision {
         Ok(ports) => ports,
         Err(taken) => {
             *pool = before;
-            // Nobody tells when a process of the node ends.
+            // The end of a process of the node wakes no loop.
             decision.next_at = now.checked_add(PORT_AGAIN).ok();
             decision.why = DecisionReason::PortTaken(taken);
             return all_wait(decision, binding, facts, "HostPortConflict");
@@ -452,7 +452,7 @@ fn all_wait(mut decision: Decision, binding: &Binding, facts: &PodFacts, reason:
 
 /// Host ends that belong to no pod that is wanted, there, or under way.
 fn stray_links(observed: &Observed, wanted: &BTreeMap<&str, &Binding>) -> Vec<String> {
-    // With an unreadable binding nobody can tell whose link it is.
+    // With an unreadable binding the owner of a link is unknown.
     let Some(links) = &observed.links else { return Vec::new() };
     if !observed.desired.unreadable.is_empty() {
         return Vec::new();

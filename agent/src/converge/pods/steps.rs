@@ -29,7 +29,7 @@ pub struct PodsPlan {
     pub probes: Targets,
     pub remove_links: Vec<String>,
     pub last_address: Option<Ipv4Addr>,
-    /// Pulls for containers that nobody wants any more.
+    /// Pulls for containers that are not wanted any more.
     pub cancel_pulls: Vec<Slot>,
 }
 

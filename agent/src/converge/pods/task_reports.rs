@@ -65,7 +65,7 @@ pub enum WorkId {
 
 /// A task's way to the supervisor.
 ///
-/// The channel has no bound of its own: a task sends a few reports for each container of its pod, and there
+/// The channel needs no bound: a task sends a few reports for each container of its pod, and there
 /// is one task for a pod; a task must be able to report from `drop`, where nothing can be awaited.
 #[derive(Debug, Clone)]
 pub struct Reporter {
@@ -121,7 +121,7 @@ impl InFlight {
         self.hook_done.subscribe()
     }
 
-    /// Waits until nobody else stops this container. True if its preStop hook is done.
+    /// Waits until no other task stops this container. True if its preStop hook is done.
     pub async fn wait_for_kill(&self, id: &str) -> bool {
         let mut is_hooked = self.hooked.contains(id);
         if let Some(mut kill) = self.kills.get(id).cloned() {

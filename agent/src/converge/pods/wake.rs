@@ -43,7 +43,7 @@ pub async fn on_docker(
     let follow = async {
         loop {
             if let Ok(mut events) = docker.events(&instance).await {
-                // Nobody reports what happened before this stream began.
+                // What happened before this stream began is not reported.
                 stale.all();
                 nudge.nudge();
                 while let Some(Ok(event)) = events.next().await {

@@ -1,5 +1,5 @@
 //! Carries the plan of the services out: the rules, what packets meet of them in one transaction per
-//! table, then the UDP connections that lead where nobody serves.
+//! table, then the UDP connections that lead to no endpoint.
 
 use std::fmt::Write as _;
 
@@ -100,7 +100,7 @@ impl ServicesLoop {
         }
         let now = self.deps.iptables.generation().await;
         let only_we = only_we_wrote(before, loud_steps(&input), now);
-        // What is there follows from what was, if nobody wrote but this agent. Else it is read again.
+        // What is there follows from what was, if only this agent wrote. Else it is read again.
         let generation = now.filter(|_| only_we && before == self.rules.generation());
         let mut present = Present::clone(&observed.present);
         let mut doubts = Doubts::new();

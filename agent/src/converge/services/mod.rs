@@ -1,10 +1,7 @@
 //! The services loop: packet rules that lead from a service's addresses and ports to its endpoints, as
-//! kube-proxy lays them out.
-//!
-//! Reads the catalog, this node's range, the kernel's rules; decides in `plan.rs`; writes chains of
-//! its own and the jumps to them, then makes the kernel forget UDP connections that lead nowhere. It
-//! plans nothing before services are known, empties nothing that it did not make, and a restarted
-//! agent finds its rules by their names and changes none that is right.
+//! kube-proxy lays them out. Reads the catalog, this node's range, the kernel's rules; decides in `plan.rs`; writes
+//! its own chains and the jumps to them, then makes the kernel forget UDP connections that lead nowhere. A
+//! restarted agent finds its rules by their names.
 
 use std::sync::Arc;
 

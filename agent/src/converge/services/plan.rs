@@ -1,8 +1,7 @@
 //! Decides which chains of services are written, which go, and which UDP clients start anew.
 //!
-//! Reads what was observed; writes nothing. What packets meet changes in one transaction for each table:
-//! either the old rules or the new ones. Chains of others are only looked at for the place of our
-//! jumps.
+//! What packets meet changes in one transaction for each table: either the old rules or the new ones. Looks at
+//! chains of others only for the place of our jumps.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::Ipv4Addr;
@@ -169,7 +168,7 @@ fn plan_removals(
     }
 }
 
-/// After a change, also of the node's address, and once after a start: whoever ran before may have died
+/// After a change, also of the node's address, and once after a start: the former agent may have died
 /// between rules and connections. TCP is left alone: its connections end by themselves when the endpoint does.
 fn plan_udp(observed: &Observed) -> Option<UdpServing> {
     let wanted = &observed.wanted.udp;
@@ -180,14 +179,14 @@ fn plan_udp(observed: &Observed) -> Option<UdpServing> {
         return None;
     }
     let mut serving = UdpServing::clone(wanted);
-    // What is no service's any more is served by nobody.
+    // What belongs to no service any more has no endpoint.
     for front in settled.iter().flat_map(|settled| settled.serving.keys()) {
         serving.entry(*front).or_default();
     }
     (!serving.is_empty()).then_some(serving)
 }
 
-/// The connections that lead where nobody serves. `node` is the node's own address.
+/// The connections that lead to no endpoint. `node` is the node's own address.
 pub fn stale_flows(flows: &BTreeSet<UdpFlow>, serving: &UdpServing, node: Option<Ipv4Addr>) -> Vec<UdpFlow> {
     let is_stale = |flow: &&UdpFlow| {
         if let Some(endpoints) = serving.get(&UdpFront::Address(flow.to)) {

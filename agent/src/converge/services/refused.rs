@@ -1,7 +1,7 @@
 //! Whose a rule is that iptables refuses: services share transactions, and one that can't be programmed
 //! must not keep the others from it. A refused service is left out wholly, until its record
 //! changes or it is tried again. A refusal that names no rule of a service (the legacy backend may name
-//! its COMMIT line only) is a failure of the whole, and nobody is left out for it. Pure.
+//! its COMMIT line only) is a failure of the whole, and leaves no service out. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -90,8 +90,7 @@ impl Refusals {
         healed
     }
 
-    /// Nothing stands, and nobody knows whose fault it is: those that are tried again may be it, and
-    /// wait once more. True if there are any.
+    /// Nothing stands, for an unknown reason: those that are tried again may be it, and wait once more. True if there are any.
     pub fn put_back(&mut self, now: Instant) -> bool {
         let mut any = false;
         for refused in self.0.values_mut().filter(|refused| refused.since.is_none()) {

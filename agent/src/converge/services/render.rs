@@ -1,11 +1,7 @@
-//! From the records of services to rules, in kube-proxy's layout. Pure, one service at a time: whoever
-//! knows that a record is the same need not render it again. Rules are spelled as `iptables-save`
-//! prints them, so that what is there can be compared.
+//! From one service's record to rules, in kube-proxy's layout, spelled as `iptables-save` prints them. Pure.
 //!
-//! A pod that reaches a pod of its own node through a service keeps its address where frames of a
-//! bridge pass the rules (`br_netfilter`). That module is not in every kernel and its switch is one for
-//! all bridges of the machine, so nothing here depends on it: elsewhere the network loop's chain
-//! masquerades such a client, for the answer must come back through the node's IP layer.
+//! Nothing depends on `br_netfilter`. Without it the network loop's chain masquerades a pod that reaches a pod of
+//! its own node through a service, because the answer must come back through the node's IP layer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -110,7 +106,7 @@ fn forward_rules(place: &Place) -> Vec<String> {
         // The kernel gives no address back to what it takes for no part of a connection: the client
         // would see a stranger's packet, and reset the connection.
         format!("-s {} -m conntrack --ctstate INVALID -j DROP", place.cluster_cidr.trunc()),
-        // Clients from beyond whose endpoint is beyond too: Docker drops what nobody accepts. Only the
+        // Clients from beyond whose endpoint is beyond too: Docker drops what no rule accepts. Only the
         // first packet carries the mark.
         format!("-m mark --mark {MARK}/{MARK} -j ACCEPT"),
         "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT".to_owned(),
@@ -285,7 +281,7 @@ impl<'a> PortRenderer<'a> {
         ]
     }
 
-    /// Without any endpoint clients are told so at once. TCP by a reset: of ICMP the kernel sends one
+    /// Without any endpoint clients are refused at once. TCP by a reset: of ICMP the kernel sends one
     /// client few a second, which is all there is for UDP. Redirects count among these few, so the
     /// network loop switches them off: a pod's packet would leave by the link on which it came.
     fn refuse_all(&self, rules: &mut ServiceRules) {

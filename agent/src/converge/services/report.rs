@@ -24,7 +24,7 @@ impl ServicesLoop {
         outcome.refused.iter().for_each(|refusal| self.tell_refused(refusal));
         let error = outcome.failed.join("; ");
         let is_done = error.is_empty() && outcome.refused.is_empty() && !outcome.is_outdated;
-        // Of what the disk knows no revision is known, and nobody waits for one.
+        // The catalog of the disk has no revision to report.
         if let Some(revision) = observed.revision {
             if is_done && publish(&self.deps.programmed, revision) {
                 self.programmed_at = Some(Timestamp::now());
@@ -33,7 +33,7 @@ impl ServicesLoop {
             let (revision, programmed_at) = (*self.deps.programmed.borrow(), self.programmed_at);
             let mut status = RulesStatus { revision, programmed_at, error: error.clone(), left_out };
             if more > 0 && status.error.is_empty() {
-                // Nobody may read of one of these that it is programmed.
+                // These must not count as programmed.
                 status.error = format!("{more} services more than can be named are left out; see the events");
             }
             publish(&self.deps.status, Some(status));

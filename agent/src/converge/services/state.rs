@@ -32,8 +32,7 @@ pub struct ServicesDeps {
     /// What other nodes may know; a `StatusWriter` writes it.
     pub status: watch::Sender<Option<RulesStatus>>,
     pub events: EventRecorder,
-    /// Newest revision of etcd's services that the rules follow: whoever takes an endpoint down waits
-    /// for it.
+    /// Newest revision of etcd's services that the rules follow: drains wait for it.
     pub programmed: watch::Sender<i64>,
 }
 

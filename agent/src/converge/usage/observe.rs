@@ -93,7 +93,7 @@ impl UsageLoop {
                 Err(error @ DockerError::Unreachable { .. }) => {
                     return Err(LoopError::new("cannot inspect a container", error));
                 }
-                // One that Docker can tell nothing of, or hangs on, hides no other.
+                // One that can't be inspected hides no other.
                 Err(error) => {
                     tracing::warn!(container = row.id, %error, "not counted; what it uses is unknown");
                     self.opaque.insert(row.id.clone(), Instant::now() + OPAQUE_INTERVAL);

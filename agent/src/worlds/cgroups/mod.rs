@@ -1,7 +1,5 @@
-//! What containers and the machine use, as the kernel counts it: one small trait, the real files of
-//! cgroup v1 and v2, and a scripted one.
-//!
-//! A container's place is found from `/proc/<pid>/cgroup`, never by guessing how its engine names it.
+//! What containers and the machine use, as the kernel counts it. A container's place is found from
+//! `/proc/<pid>/cgroup`, never by guessing how its engine names it.
 
 use std::path::PathBuf;
 

@@ -53,7 +53,7 @@ impl Cgroups for RealCgroups {
         let (_, cgroup) = self.proc(&format!("{pid}/cgroup"))?;
         let (_, mountinfo) = self.proc("self/mountinfo")?;
         let found = place(&cgroup, &mountinfo).map_err(|why| CgroupsError::NoPlace { pid, why })?;
-        // The number may be another process's by now; every driver puts the id into the path.
+        // The number may be another process's; every driver puts the id into the path.
         if found.memory.to_string_lossy().contains(id) {
             return Ok(found);
         }

@@ -35,7 +35,7 @@ pub(super) fn create_body(new: &NewContainer) -> ContainerCreateBody {
         user: new.user.clone(),
         open_stdin: Some(new.stdin),
         tty: Some(new.tty),
-        // The image's own check is nobody's business: Kubernetes never runs it.
+        // Kubernetes never runs the image's own check.
         healthcheck: Some(HealthConfig { test: Some(vec!["NONE".to_owned()]), ..Default::default() }),
         host_config: Some(host_config(new)),
         ..Default::default()

@@ -71,7 +71,7 @@ impl DockerError {
         }
     }
 
-    /// The same, for the creation of a container called `name` from `image`. Only the words tell: 409
+    /// The same, for the creation of a container called `name` from `image`. Only the words distinguish: 409
     /// also stands for options that exclude one another, and 404 for a container or network to join.
     pub(super) fn of_create(self, name: &str, image: &str) -> Self {
         match self {

@@ -87,7 +87,7 @@ async fn late(client: &Docker, exec: &str, id: &str, output: Vec<u8>) -> Result<
 }
 
 /// Kills the command with all of its group, if the process is in the container's control group: its
-/// number may be another's by now.
+/// number may be another's.
 fn kill_in(pid: i32, id: &str) -> bool {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     if !groups.contains(id) {

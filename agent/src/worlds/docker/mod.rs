@@ -144,7 +144,7 @@ pub trait Docker: Send + Sync + 'static {
     /// Removes a tag, and the image with its last; by id an image without tags. Never by force:
     /// [`DockerError::ImageInUse`] if something needs it. No error if it is not there.
     async fn remove_image(&self, reference: &str) -> Result<(), DockerError>;
-    /// Content ids of the images of all containers on the engine, whoever made them.
+    /// Content ids of the images of all containers on the engine.
     async fn images_in_use(&self) -> Result<BTreeSet<String>, DockerError>;
     /// Where the engine keeps its data.
     async fn data_root(&self) -> Result<PathBuf, DockerError>;

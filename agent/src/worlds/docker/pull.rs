@@ -19,7 +19,7 @@ pub(super) struct Step {
     /// The layer, or what stands in its place.
     pub(super) layer: String,
     pub(super) status: String,
-    /// So many bytes of so many.
+    /// Bytes fetched, of all.
     pub(super) bytes: Option<(u64, u64)>,
     pub(super) error: Option<String>,
 }
@@ -53,7 +53,7 @@ pub(super) async fn follow(
 ) -> Result<(), DockerError> {
     let mut moved = Instant::now();
     loop {
-        // Docker downloads a few layers at once, of all pulls: who waits for others moves when they do.
+        // Docker downloads a few layers at once, of all pulls: a queued one moves when they do.
         let queued = progress.borrow().is_queued();
         let last = || if queued { moved.max(movement.last()) } else { moved };
         let step = match tokio::time::timeout_at(last() + STALLED, steps.next()).await {

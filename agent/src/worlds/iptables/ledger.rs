@@ -1,9 +1,7 @@
-//! Tells the changes of rules that this process made itself from those of others.
+//! Separates the changes of rules that this process made from those of others. Pure.
 //!
-//! Two loops write rules, each chains of its own, and the kernel counts every transaction: without this
-//! each loop would read all rules again, those of 1,000 services half a second, whenever the other has
-//! written. What both look at are the kernel's own chains, in which their jumps stand in an order. While one
-//! of them writes, the other waits for its turn and for the count: a second with 1,000 services. Pure.
+//! Two loops write rules, each its own chains, and the kernel counts every transaction: without this each loop
+//! would read all rules again, half a second for 1,000 services, whenever the other has written.
 
 /// How many of the kernel's steps are not counted.
 #[derive(Debug, Default)]
@@ -27,8 +25,8 @@ impl Ledger {
     }
 }
 
-/// The transactions of an input that insert or delete single rules, as is done in chains that belong to
-/// nobody: who knows what stands in these looks again.
+/// The transactions of an input that insert or delete single rules, as is done in the kernel's chains:
+/// both loops look at these again.
 pub fn loud_steps(input: &str) -> u32 {
     Steps::of(input).loud
 }

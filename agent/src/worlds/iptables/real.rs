@@ -33,7 +33,7 @@ pub struct RealIptables {
     pub(super) namespace: Option<PathBuf>,
     /// Asked once.
     version: Arc<tokio::sync::OnceCell<String>>,
-    /// Held while rules are written: whoever asks for the count sees whose steps they are.
+    /// Held while rules are written, so that the count is asked before or after.
     ledger: Arc<tokio::sync::Mutex<Ledger>>,
     /// Held while rules are read: what was read last, for others who wait for the same.
     read: Arc<tokio::sync::Mutex<Option<ReadAt>>>,
@@ -144,7 +144,7 @@ impl Iptables for RealIptables {
             Some((_, text)) => text,
             None => self.run("iptables-save", "iptables", &[], "").await?,
         };
-        // Some MB, which nobody keeps.
+        // Some MB, kept only for another loop that waits.
         let others_wait = self.waiting.load(Ordering::Relaxed) > 0;
         *read = count.filter(|_| others_wait).map(|count| (count, text.clone()));
         Ok(text)

@@ -24,7 +24,7 @@ pub(super) async fn is_whole(
     Ok(link_is_right(&link, bridge)
         && there == wanted_addresses(bridge).into_iter().collect()
         && settings_to_change(home, bridge)?.is_empty()
-        // A range that is another's is told of by who would make the route; all else is looked after.
+        // `ensure` reports a range that is another's.
         && services_are_routed(socket, &link, bridge).await.unwrap_or(false))
 }
 
@@ -111,13 +111,11 @@ async fn create(socket: &Socket, bridge: &Bridge) -> Result<Link, NetlinkError> 
     made.ok_or_else(|| NetlinkError::NoBridge(bridge.name.clone()))
 }
 
-/// The settings that are otherwise than they must be, with what they must be. On: the node forwards, and
-/// a connection to a port of `127.0.0.1` may leave through the bridge (the rules in `MK8S-INPUT` keep
-/// pods from the node's loopback). Off: redirects. A pod's packet for a service without endpoints would
-/// leave by the link on which it came, so the kernel would first tell the pod of a better way, and that
-/// uses up what ICMP one peer may get: the refusal that a UDP client waits for would not be sent. A link
-/// sends redirects if either its own setting or that of `all` is on. Other links keep their own, which
-/// is on unless somebody switched it off, so `all` changes nothing for them.
+/// The settings that are wrong, with the right value. On: the node forwards, and a connection to a port of
+/// `127.0.0.1` may leave through the bridge (`MK8S-INPUT` keeps pods from the node's loopback). Off: redirects.
+/// A pod's packet for a service without endpoints would cause one, which uses up the ICMP that one peer may get,
+/// so that the refusal a UDP client waits for would not be sent. A link sends redirects if its own setting or
+/// that of `all` is on; other links keep their own.
 fn settings_to_change(
     home: &NetworkNamespace,
     bridge: &Bridge,

@@ -13,7 +13,7 @@ use rtnetlink::{Handle, MulticastGroup, new_multicast_connection};
 
 use super::{NetlinkError, RealNetlink};
 
-/// What the kernel tells as it happens: addresses and routes of IPv4.
+/// What the kernel reports: addresses and routes of IPv4.
 const GROUPS: [MulticastGroup; 2] = [MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv4Route];
 
 /// Changes of addresses and default routes. Ends hearing when dropped.

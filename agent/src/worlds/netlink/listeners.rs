@@ -15,7 +15,7 @@ pub type Port = (Protocol, u16);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listener {
     pub process: Option<String>,
-    /// Only at addresses of the loopback, such as `127.0.0.53`: nobody from outside means it.
+    /// Only at addresses of the loopback, such as `127.0.0.53`: never reached from outside.
     pub loopback: bool,
 }
 

@@ -56,7 +56,7 @@ pub struct Bridge {
 pub struct PodLink {
     pub pause_pid: i32,
     /// Docker id of the pause container, which the process must belong to: its number may be another
-    /// process' by now. None when the process is no container's.
+    /// process'. None when the process is no container's.
     pub pause_id: Option<String>,
     pub host_name: String,
     pub bridge: String,
@@ -153,7 +153,7 @@ pub enum NetlinkError {
     },
     #[error("process {pid} is in the node's own network namespace; no link is made there")]
     OwnNamespace { pid: i32 },
-    #[error("process {pid} does not belong to container {container} ; no link is made there")]
+    #[error("process {pid} does not belong to container {container}; no link is made there")]
     OtherProcess { pid: i32, container: String },
     #[error("bridge {0} is not there yet")]
     NoBridge(String),

@@ -12,7 +12,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::stat::{Mode, fstat};
 
 /// A process that can't be mistaken for a later one of the same number: once it is gone, everything
-/// asked through this fails, whoever has the number then.
+/// asked through this fails.
 #[derive(Debug)]
 pub(super) struct PinnedProcess(OwnedFd);
 

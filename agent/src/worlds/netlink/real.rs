@@ -23,7 +23,7 @@ pub struct RealNetlink {
 }
 
 impl RealNetlink {
-    /// The node's own links. `instance` tells ours from another's.
+    /// The node's own links. `instance` marks ours.
     pub fn open(instance: &str) -> Result<Self, NetlinkError> {
         Self::open_at(instance, Path::new("/proc/thread-self/ns/net"))
     }

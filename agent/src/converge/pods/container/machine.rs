@@ -133,7 +133,7 @@ fn after_end(current: &Container, end: &Exited, now: Timestamp) -> ContainerDeci
     }
 }
 
-/// Why it ended, for whoever asks why it waits. Docker's own words are not repeated here: they may
+/// Why it ended, for the message of its wait. Docker's own words are not repeated here: they may
 /// quote the command with a secret in it.
 fn cause(container: &Container, end: &Exited) -> String {
     match container.failed_probe() {

@@ -37,7 +37,7 @@ impl Worker {
     }
 
     /// Stops a container that failed a probe; the next plan sees its end and starts it again. When it
-    /// can't be stopped, a plan tries again later, and whoever takes the pod away need not wait till then.
+    /// can't be stopped, a plan tries again later; the removal of the pod does not wait for that.
     pub(crate) async fn kill(&self, id: &PodId, kill: &Kill, in_flight: InFlight) {
         let done = self.end(id, &kill.target, (kill.grace, kill.message.clone()), &in_flight).await;
         // While it still counts as being stopped: the plan after that has to know.

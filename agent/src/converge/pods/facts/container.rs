@@ -57,8 +57,8 @@ pub struct Container {
     /// The image by the digest of its registry, `name@sha256:…`; its content id if no registry has it.
     pub image_id: String,
     pub created_at: Timestamp,
-    /// When Docker says that it started last, which tells its lives apart: one that somebody starts again
-    /// keeps its id. None if it never did, or Docker can't tell.
+    /// Its last start, which distinguishes its lives: one that is started again by hand keeps its id. None if it
+    /// never started, or Docker does not say.
     pub started_at: Option<Timestamp>,
     /// Seconds between SIGTERM and SIGKILL.
     pub grace: u32,
@@ -87,7 +87,7 @@ pub enum State {
     /// Ended, or could not be started.
     Exited(Exited),
     Removing,
-    /// Its removal failed, and nobody is at it.
+    /// Its removal failed, and is not tried at this moment.
     Dead,
 }
 

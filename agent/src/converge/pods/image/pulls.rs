@@ -1,5 +1,5 @@
 //! Images fetched for containers: one pull per image and login on the node however many containers
-//! wait for it, a few at once, given up when nobody waits any more.
+//! wait for it, a few at once, given up with the last that waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -111,7 +111,7 @@ impl Pulls {
             }
             std::future::pending::<()>().await;
         };
-        // Cancel-safe: whoever drops this wants both to end.
+        // Cancel-safe: both end together.
         tokio::select! {
             done = pulling => done?,
             () = showing => {}
@@ -220,7 +220,7 @@ mod tests {
         two.abort();
         rig.settle().await;
         assert_eq!(rig.docker.engine().pulls_dropped, ["app:1"]);
-        // Whoever comes then begins anew.
+        // The next one begins anew.
         let _three = rig.wait_for("app:1");
         rig.settle().await;
         assert_eq!(rig.begun(), 2);

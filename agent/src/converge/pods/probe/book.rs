@@ -1,10 +1,7 @@
-//! What is known of the health of containers, by Docker's id and for one life of each, and its copy on the
-//! node's disk. A container that somebody starts again keeps its id, and nothing else of it stands.
+//! The health of containers, by Docker's id and for one life of each, and its copy on the node's disk.
 //!
-//! The pods loop sees what is new only after it was written: what it acts on, the next agent knows too.
-//! That makes a restart of the agent between a probe's failure and the end of the container no different.
-//! A disk that takes nothing holds no container up, though: the loop sees it then all the same, the write
-//! is tried again until it works, and an agent that is restarted meanwhile knows what the file says.
+//! The pods loop sees what is new only after it was written: what it acts on, the next agent knows too. With a
+//! disk that takes nothing it sees it all the same, and the write is tried again until it works.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -29,7 +26,7 @@ const RETRY_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RunHealth {
-    /// When that life began; none if Docker could not tell.
+    /// When that life began; none if Docker does not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started_at: Option<Timestamp>,
     #[serde(flatten)]
@@ -43,7 +40,7 @@ impl RunHealth {
     }
 }
 
-/// Both are starts of the same life of a container, or nobody can tell them apart.
+/// Both may be the start of the same life of a container.
 pub fn is_same_life(one: Option<Timestamp>, other: Option<Timestamp>) -> bool {
     one.is_none() || other.is_none() || one == other
 }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProbeKind {
-    /// Until it succeeds nobody asks anything else; its failure restarts.
+    /// The others wait until it succeeds; its failure restarts.
     Startup,
     /// Decides whether the container gets requests.
     Readiness,

@@ -36,7 +36,7 @@ struct Tracked {
     /// Probes that wait in the queue or are being asked.
     scheduled: BTreeSet<ProbeKind>,
     asking: BTreeMap<ProbeKind, AbortHandle>,
-    /// Which observation of it: what is left in the queue of a former one is nobody's.
+    /// Which observation of it: what is left in the queue of a former one is dropped.
     round: u64,
 }
 
@@ -81,7 +81,7 @@ impl ProbeRunner {
         }
     }
 
-    /// Asks whoever is wanted until `shutdown`. What is under way then is cut off.
+    /// Asks the wanted containers until `shutdown`, which cuts off what is under way.
     pub async fn run(mut self, mut wanted: watch::Receiver<Arc<Targets>>, shutdown: CancellationToken) {
         loop {
             // All are cancel-safe: queue and set give out what they have only when it is taken.
@@ -119,7 +119,6 @@ impl ProbeRunner {
             if let Some(tracked) = self.tracked.get_mut(id) {
                 if is_same_life(tracked.target.started_at, target.started_at) {
                     let started_at = tracked.target.started_at.or(target.started_at);
-                    // The node may have another address by now.
                     if tracked.target.checks != target.checks || tracked.target.started_at != started_at {
                         tracked.target = Arc::new(ProbeTarget { started_at, ..target.clone() });
                     }

@@ -30,7 +30,7 @@ pub struct Check {
 pub struct ProbeTarget {
     pub pod: NamespacedName,
     pub container: String,
-    /// When it started; none if Docker could not tell.
+    /// When it started; none if Docker does not say.
     pub started_at: Option<Timestamp>,
     pub checks: BTreeMap<ProbeKind, Check>,
     pub former: Option<Health>,

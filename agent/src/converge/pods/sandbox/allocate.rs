@@ -19,7 +19,7 @@ pub struct Pool {
     /// With the pod that has it.
     ports: BTreeMap<Port, String>,
     listening: BTreeMap<Port, Listener>,
-    /// Ports that a pod of this node names, whether it has them by now or not.
+    /// Ports that a pod of this node names, whether it has them or not.
     named: BTreeSet<Port>,
     last: Option<Ipv4Addr>,
 }

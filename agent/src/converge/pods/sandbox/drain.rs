@@ -20,7 +20,7 @@ pub struct Drain {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DrainedBy {
     Services,
-    /// The rules of these nodes are of before, or nobody could say of when they are.
+    /// The rules of these nodes are older, or their age is unknown.
     Nodes(Vec<String>),
 }
 

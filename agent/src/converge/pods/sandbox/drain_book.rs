@@ -1,8 +1,6 @@
-//! A pod that goes is given time until nobody sends it new connections: its endpoint leaves the services,
-//! every node programs that, then its containers are stopped.
-//!
-//! What is known comes from the catalog and from what nodes say of their rules; the plan decides. It is
-//! bounded: a service that is never changed, or a node that never answers, holds no pod.
+//! A pod that goes waits until no node sends it new connections: its endpoint leaves the services, every node
+//! programs that, then its containers are stopped. The wait is bounded: a service that is never changed, or a
+//! node that never answers, holds no pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;

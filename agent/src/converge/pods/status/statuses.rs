@@ -1,4 +1,4 @@
-//! What the status keys of this node hold, and what was said last of its pods.
+//! What the status keys of this node hold, and what was reported last of its pods.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use schema::kinds::pod::{
 use super::wanted::{condition, ended, redact, succeeded};
 use crate::converge::pods::facts::{Container, Ends, NodeFacts, Observed, PodFacts, State, Trouble};
 
-/// The code and the words of Kubernetes for a container whose end nobody has seen.
+/// The code and the words of Kubernetes for a container whose end was not seen.
 const UNKNOWN_CODE: i64 = 137;
 
 const UNKNOWN_REASON: &str = "ContainerStatusUnknown";
@@ -140,8 +140,8 @@ fn refresh(status: &mut ContainerStatus, left: Termination<'_>) {
     status.started &= matches!(status.state, ContainerState::Running(_));
 }
 
-/// It ended so. What was reported of this very end before stands: whoever reported it knew the manifest, and
-/// with it whether the engine's words may be shown.
+/// It ended this way. What was reported of this end before stands: it was made with the manifest, which says
+/// whether the engine's words may be shown.
 fn set_end(status: &mut ContainerStatus, mut end: TerminatedState) {
     let same = |known: &TerminatedState| known.finished_at.is_some() && known.finished_at == end.finished_at;
     match (&status.state, &status.last_state) {

@@ -210,7 +210,7 @@ async fn ensure(netlink: &RealNetlink, tunnel: &Tunnel) -> Result<bool, NetlinkE
 }
 
 /// By its hardware address, which it has from its first moment on: the kernel takes no other mark when a
-/// link is made, and one that was lost before it was marked would be nobody's.
+/// link is made, and one that was lost before it was marked would have no owner.
 pub(super) fn is_ours(link: &Link) -> bool {
     link.vxlan.is_some() && link.hardware_address.starts_with(&HARDWARE_PREFIX)
 }

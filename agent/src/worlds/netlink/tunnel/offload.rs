@@ -36,7 +36,7 @@ const BIT: u16 = 1;
 const BIT_NAME: u16 = 2;
 const BIT_VALUE: u16 = 3;
 
-/// The link leaves checksums to the hardware, or to nobody. False where the kernel can't be asked: before
+/// The link leaves checksums to the hardware. False where the kernel can't be asked: before
 /// 5.6 it has no such family, before 5.7 the family knows nothing of features.
 pub(super) fn is_on(home: &NetworkNamespace, link: &str) -> io::Result<bool> {
     let request = nested(FEATURES_HEADER, &text(HEADER_NAME, link));
@@ -49,7 +49,7 @@ pub(super) fn is_on(home: &NetworkNamespace, link: &str) -> io::Result<bool> {
     Ok(attributes(bits).filter_map(name).any(is_it))
 }
 
-/// The kernel leaves the checksums of the link to others, or computes them, if it does what it is told.
+/// The kernel leaves the checksums of the link to others, or computes them.
 pub(super) fn switch(home: &NetworkNamespace, link: &str, on: bool) -> io::Result<()> {
     let value = if on { attribute(BIT_VALUE, &[]) } else { Vec::new() };
     let bit = [text(BIT_NAME, FEATURE), value].concat();
