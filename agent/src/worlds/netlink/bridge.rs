@@ -58,12 +58,12 @@ pub(super) async fn ensure(
     for address in &wanted {
         if !addresses.iter().any(|(_, there)| there == address) {
             did = true;
-            socket.add_address(name, link.index, *address).await?;
+            socket.add_address(&link, *address).await?;
         }
     }
     for (_, stale) in addresses.into_iter().filter(|(_, address)| !wanted.contains(address)) {
         did = true;
-        socket.delete_address(name, link.index, stale).await?;
+        socket.delete_address(&link, stale).await?;
     }
     for (path, wanted) in settings_to_change(home, bridge)? {
         did = true;
@@ -73,7 +73,7 @@ pub(super) async fn ensure(
     // Last: another instance may have the range, and the pods' host ports need all of the above.
     if !services_are_routed(socket, &link, bridge).await? {
         did = true;
-        socket.add_link_route(name, link.index, bridge.services, bridge.address.addr()).await?;
+        socket.add_link_route(&link, bridge.services, bridge.address.addr()).await?;
     }
     Ok(did)
 }

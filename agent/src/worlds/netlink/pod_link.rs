@@ -29,7 +29,7 @@ pub(super) async fn ensure(
         (outer, inner) => {
             for (socket, link) in [(host, outer), (&pod.socket, inner)] {
                 if let Some(link) = link {
-                    socket.delete_link(&link.name, link.index).await?;
+                    socket.delete_link(&link).await?;
                 }
             }
             let (outer, inner) = create(host, &pod, wanted, &bridge).await?;
@@ -115,7 +115,7 @@ async fn complete_outer(
     host.change_link("set up", &wanted.host_name, message).await?;
     // With bridge-nf-call-iptables a pod that reaches itself through a port of the node is sent back
     // within the bridge, through the port it came from.
-    host.set_hairpin(&wanted.host_name, outer.index).await?;
+    host.set_hairpin(outer).await?;
     // The very last: without it the link is not listed.
     let message = LinkUnspec::new_with_index(outer.index).alias(alias).build();
     host.change_link("mark", &wanted.host_name, message).await?;
@@ -138,16 +138,16 @@ async fn complete_inner(
         if fresh { (vec![], vec![]) } else { (pod.addresses(Some(inner.index)).await?, pod.routes().await?) };
     for (_, stale) in addresses.iter().filter(|(_, address)| *address != wanted.address) {
         did = true;
-        pod.delete_address(POD_INTERFACE, inner.index, *stale).await?;
+        pod.delete_address(inner, *stale).await?;
     }
     if !addresses.iter().any(|(_, address)| *address == wanted.address) {
         did = true;
-        pod.add_address(POD_INTERFACE, inner.index, wanted.address).await?;
+        pod.add_address(inner, wanted.address).await?;
     }
     let has_route = |gateway| routes.iter().any(|r| r.destination.prefix_len() == 0 && r.gateway == gateway);
     if did || !has_route(Some(wanted.gateway)) {
         did = true;
-        pod.add_default_route(POD_INTERFACE, inner.index, wanted.gateway).await?;
+        pod.add_default_route(inner, wanted.gateway).await?;
     }
     if !pod.link("lo").await?.is_some_and(|lo| lo.up) {
         did = true;

@@ -61,7 +61,7 @@ impl Netlink for RealNetlink {
         match self.socket.link(name).await? {
             None => Ok(false),
             Some(link) if !link.is_bridge => Err(NetlinkError::NotABridge(name.to_owned())),
-            Some(link) => self.socket.delete_link(name, link.index).await.map(|()| true),
+            Some(link) => self.socket.delete_link(&link).await.map(|()| true),
         }
     }
 
@@ -72,7 +72,7 @@ impl Netlink for RealNetlink {
     async fn remove_link(&self, name: &str) -> Result<bool, NetlinkError> {
         match self.socket.link(name).await? {
             None => Ok(false),
-            Some(link) => self.socket.delete_link(name, link.index).await.map(|()| true),
+            Some(link) => self.socket.delete_link(&link).await.map(|()| true),
         }
     }
 

@@ -134,9 +134,9 @@ impl Socket {
     }
 
     /// Frames may leave through the port they came in by.
-    pub(super) async fn set_hairpin(&self, name: &str, index: u32) -> Result<(), NetlinkError> {
-        let message = LinkBridgePort::new(index).hairpin(true).build();
-        ask("set hairpin of", name, self.handle.link().set_port(message).execute()).await
+    pub(super) async fn set_hairpin(&self, link: &Link) -> Result<(), NetlinkError> {
+        let message = LinkBridgePort::new(link.index).hairpin(true).build();
+        ask("set hairpin of", &link.name, self.handle.link().set_port(message).execute()).await
     }
 
     pub(super) async fn set_loopback_up(&self) -> Result<(), NetlinkError> {
@@ -145,10 +145,10 @@ impl Socket {
     }
 
     /// Takes a link away; no error if it went by itself.
-    pub(super) async fn delete_link(&self, name: &str, index: u32) -> Result<(), NetlinkError> {
-        match bounded(self.handle.link().del(index).execute()).await {
+    pub(super) async fn delete_link(&self, link: &Link) -> Result<(), NetlinkError> {
+        match bounded(self.handle.link().del(link.index).execute()).await {
             Err(Refused::Kernel(error)) if error == Errno::ENODEV as i32 => Ok(()),
-            other => other.map_err(|refused| refused.into_error("delete", name)),
+            other => other.map_err(|refused| refused.into_error("delete", &link.name)),
         }
     }
 
@@ -161,27 +161,17 @@ impl Socket {
     }
 
     /// Gives a link an address; no error if it has it.
-    pub(super) async fn add_address(
-        &self,
-        name: &str,
-        index: u32,
-        address: Ipv4Net,
-    ) -> Result<(), NetlinkError> {
-        let request = self.handle.address().add(index, IpAddr::V4(address.addr()), address.prefix_len());
-        tolerate_existing("give an address to", name, request.execute()).await
+    pub(super) async fn add_address(&self, link: &Link, address: Ipv4Net) -> Result<(), NetlinkError> {
+        let request = self.handle.address().add(link.index, IpAddr::V4(address.addr()), address.prefix_len());
+        tolerate_existing("give an address to", &link.name, request.execute()).await
     }
 
-    pub(super) async fn delete_address(
-        &self,
-        name: &str,
-        index: u32,
-        address: Ipv4Net,
-    ) -> Result<(), NetlinkError> {
+    pub(super) async fn delete_address(&self, link: &Link, address: Ipv4Net) -> Result<(), NetlinkError> {
         let messages: Vec<AddressMessage> =
             self.list("addresses", || self.handle.address().get().execute().try_collect()).await?;
-        let found = messages.into_iter().find(|m| address_of(m) == Some((index, address)));
+        let found = messages.into_iter().find(|m| address_of(m) == Some((link.index, address)));
         let Some(message) = found else { return Ok(()) };
-        ask("take an address from", name, self.handle.address().del(message).execute()).await
+        ask("take an address from", &link.name, self.handle.address().del(message).execute()).await
     }
 
     /// The IPv4 routes of the main table.
@@ -194,31 +184,26 @@ impl Socket {
     }
 
     /// A default route through `gateway`; no error if it is there.
-    pub(super) async fn add_default_route(
-        &self,
-        name: &str,
-        index: u32,
-        gateway: Ipv4Addr,
-    ) -> Result<(), NetlinkError> {
-        let message = RouteMessageBuilder::<Ipv4Addr>::new().gateway(gateway).output_interface(index).build();
-        tolerate_existing("route through", name, self.handle.route().add(message).execute()).await
+    pub(super) async fn add_default_route(&self, link: &Link, gateway: Ipv4Addr) -> Result<(), NetlinkError> {
+        let message =
+            RouteMessageBuilder::<Ipv4Addr>::new().gateway(gateway).output_interface(link.index).build();
+        tolerate_existing("route through", &link.name, self.handle.route().add(message).execute()).await
     }
 
     /// A route to `range` over a link, from `source`.
     pub(super) async fn add_link_route(
         &self,
-        name: &str,
-        index: u32,
+        link: &Link,
         range: Ipv4Net,
         source: Ipv4Addr,
     ) -> Result<(), NetlinkError> {
         let message = RouteMessageBuilder::<Ipv4Addr>::new()
             .destination_prefix(range.network(), range.prefix_len())
-            .output_interface(index)
+            .output_interface(link.index)
             .scope(RouteScope::Link)
             .pref_source(source)
             .build();
-        ask("route over", name, self.handle.route().add(message).execute()).await
+        ask("route over", &link.name, self.handle.route().add(message).execute()).await
     }
 }
 

@@ -125,7 +125,7 @@ impl Tunnels for RealNetlink {
 
     async fn remove_tunnel(&self, name: &str) -> Result<bool, NetlinkError> {
         match self.socket.link(name).await? {
-            Some(link) if is_ours(&link) => self.socket.delete_link(name, link.index).await.map(|()| true),
+            Some(link) if is_ours(&link) => self.socket.delete_link(&link).await.map(|()| true),
             _ => Ok(false),
         }
     }
@@ -182,7 +182,7 @@ async fn ensure(netlink: &RealNetlink, tunnel: &Tunnel) -> Result<bool, NetlinkE
         Some(link) if !is_ours(&link) => return Err(NetlinkError::NotOurs(name.to_owned())),
         other => {
             if let Some(link) = other {
-                socket.delete_link(name, link.index).await?;
+                socket.delete_link(&link).await?;
             }
             did = true;
             create(netlink, tunnel).await?
@@ -200,11 +200,11 @@ async fn ensure(netlink: &RealNetlink, tunnel: &Tunnel) -> Result<bool, NetlinkE
     let addresses = socket.addresses(Some(link.index)).await?;
     if !addresses.iter().any(|(_, address)| *address == own_address(tunnel)) {
         did = true;
-        socket.add_address(name, link.index, own_address(tunnel)).await?;
+        socket.add_address(&link, own_address(tunnel)).await?;
     }
     for (_, stale) in addresses.into_iter().filter(|(_, address)| *address != own_address(tunnel)) {
         did = true;
-        socket.delete_address(name, link.index, stale).await?;
+        socket.delete_address(&link, stale).await?;
     }
     Ok(did)
 }
