@@ -1,6 +1,6 @@
 //! The kernel's packet rules, through the programs that everyone else on the node uses too.
 //!
-//! [`RealIptables`] runs `iptables-save`, `iptables-restore` and `conntrack`; [`FakeIptables`] keeps
+//! [`RealIptables`] runs `iptables-save`, `iptables-restore` and `conntrack`; `FakeIptables` keeps
 //! text in memory. Nothing here knows what the rules mean.
 
 use std::collections::BTreeSet;

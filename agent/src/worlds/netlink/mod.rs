@@ -1,6 +1,6 @@
 //! The kernel's links, addresses, routes and listening sockets, as far as pods need them.
 //!
-//! [`RealNetlink`] speaks rtnetlink; [`FakeNetlink`] keeps the same in memory and fails on request.
+//! [`RealNetlink`] speaks rtnetlink; `FakeNetlink` keeps the same in memory and fails on request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
