@@ -180,13 +180,15 @@ pub struct Frame<'a> {
     pub base: &'a str,
     /// Nodes that live; `None` if nobody was asked.
     pub nodes: Option<&'a [Room]>,
+    /// Pods that run of each workload, whatever number Git asks for; empty if nobody was asked.
+    pub running: &'a BTreeMap<ObjectRef, u32>,
     /// What to know about how the plan was made.
     pub notes: &'a [String],
 }
 
 /// The plan as a person reads it.
 pub fn review(situation: &Situation, plan: &SyncPlan, frame: &Frame<'_>) -> Review {
-    let builder = effects::SnapshotBuilder::new(&situation.live, &plan.steps);
+    let builder = effects::SnapshotBuilder::new(&situation.live, &plan.steps, frame.running);
     let mut endpoints = effects::endpoints::lost(&builder, &plan.steps);
     let changes = plan.steps.iter().map(|step| change(situation, &builder, step, &mut endpoints)).collect();
     let counts = plan.counts();

@@ -4,7 +4,7 @@
 //! the functions, so the same change always reads the same.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use schema::kinds::cluster::DEFAULT_ZONE;
@@ -160,12 +160,20 @@ fn many(pods: u32, containers: &[String]) -> String {
 pub(super) struct SnapshotBuilder<'a> {
     live: &'a Table<ObjectRef, Object>,
     changed: BTreeMap<&'a ObjectRef, Option<&'a Object>>,
+    /// Pods that run of each workload.
+    running: &'a BTreeMap<ObjectRef, u32>,
+    /// Workloads whose number of pods an autoscaler sets once all is applied.
+    scaled: BTreeSet<ObjectRef>,
     /// The zone of the cluster's own names once all is applied.
     zone: String,
 }
 
 impl<'a> SnapshotBuilder<'a> {
-    pub(super) fn new(live: &'a Table<ObjectRef, Object>, steps: &'a [Step]) -> Self {
+    pub(super) fn new(
+        live: &'a Table<ObjectRef, Object>,
+        steps: &'a [Step],
+        running: &'a BTreeMap<ObjectRef, u32>,
+    ) -> Self {
         let changed = steps.iter().map(|step| {
             let after = match &step.act {
                 Act::Create(object) | Act::Update(object) | Act::Replace(object) => Some(&**object),
@@ -173,13 +181,33 @@ impl<'a> SnapshotBuilder<'a> {
             };
             (&step.object, after)
         });
-        let mut builder = Self { live, changed: changed.collect(), zone: DEFAULT_ZONE.to_owned() };
-        let zone = builder.after().find_map(|(_, object)| match &object.resource {
-            Resource::Cluster(cluster) => Some(cluster.dns.zone.clone()),
-            _ => None,
-        });
+        let (scaled, zone) = (BTreeSet::new(), DEFAULT_ZONE.to_owned());
+        let mut builder = Self { live, changed: changed.collect(), running, scaled, zone };
+        let (mut scaled, mut zone) = (BTreeSet::new(), None);
+        for (_, object) in builder.after() {
+            if let Resource::Cluster(cluster) = &object.resource {
+                zone = Some(cluster.dns.zone.clone());
+            }
+            if let Resource::HorizontalPodAutoscaler(scaler) = &object.resource {
+                scaled.insert(scaler.target(&object.metadata));
+            }
+        }
+        builder.scaled = scaled;
         builder.zone = zone.unwrap_or(builder.zone);
         builder
+    }
+
+    /// How many pods a workload has before anything is applied.
+    fn count_before(&self, object: &ObjectRef, in_git: u32) -> u32 {
+        self.running.get(object).copied().unwrap_or(in_git)
+    }
+
+    /// How many pods a workload has once all is applied, if Git then asks for `in_git`. A number that Git does not
+    /// change leaves those that run.
+    pub(super) fn count_after(&self, object: &ObjectRef, in_git: u32) -> u32 {
+        let before = self.before(object).and_then(|before| before.resource.pod(&before.metadata));
+        let keeps = before.is_some_and(|before| before.count == in_git) || self.scaled.contains(object);
+        if keeps { self.count_before(object, in_git) } else { in_git }
     }
 
     pub(super) fn before(&self, object: &ObjectRef) -> Option<&'a Object> {
@@ -209,8 +237,7 @@ pub(crate) struct Case<'a> {
     after: Option<&'a Resource>,
     fields: &'a [Field],
     action: Action,
-    /// The zone of the cluster's own names.
-    zone: &'a str,
+    builder: &'a SnapshotBuilder<'a>,
 }
 
 impl<'a> Case<'a> {
@@ -255,7 +282,7 @@ pub(super) fn of(builder: &SnapshotBuilder<'_>, step: &Step, fields: &[Field]) -
         after: after.map(|object| &object.resource),
         fields,
         action: Action::of(&step.act),
-        zone: &builder.zone,
+        builder,
     };
     let mut effects = (kinds::of(step.object.kind).effects)(&case);
     if effects.is_empty() && case.action == Action::Update {
@@ -274,8 +301,8 @@ fn appear_and_go<T: Ord>(
     goes: fn(T) -> Effect,
     appears: fn(T) -> Effect,
 ) -> Vec<Effect> {
-    let before: std::collections::BTreeSet<T> = before.into_iter().collect();
-    let mut after: std::collections::BTreeSet<T> = after.into_iter().collect();
+    let before: BTreeSet<T> = before.into_iter().collect();
+    let mut after: BTreeSet<T> = after.into_iter().collect();
     let mut effects = Vec::new();
     for item in before {
         if !after.remove(&item) {
