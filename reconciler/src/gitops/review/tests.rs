@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use insta::assert_snapshot;
 use proptest::prelude::*;
+use schema::kinds::Kind;
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::snapshot::Table;

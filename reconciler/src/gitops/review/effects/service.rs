@@ -7,7 +7,8 @@ use schema::kinds::dns::DnsSpec;
 use schema::kinds::pod::{PortReference, Protocol};
 use schema::kinds::service::{ServicePort, ServiceSpec, ServiceType};
 
-use super::{Case, Effect, Port, appear_and_go};
+use super::case::Case;
+use super::effect::{Effect, Port, appear_and_go};
 
 /// So many ports of external addresses are told one by one.
 const EXTERNAL_MAX: usize = 50;

@@ -5,7 +5,8 @@ use schema::kinds::horizontal_pod_autoscaler::HorizontalPodAutoscalerSpec;
 use schema::kinds::pod::PodSpec;
 use schema::kinds::replica_set::ReplicaSetSpec;
 
-use super::{Case, Effect, Port, appear_and_go};
+use super::case::Case;
+use super::effect::{Effect, Port, appear_and_go};
 
 pub(crate) fn pod(case: &Case<'_>) -> Vec<Effect> {
     let (before, after) = case.specs(|resource| match resource {
