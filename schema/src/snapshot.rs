@@ -9,8 +9,10 @@ use serde::de::DeserializeOwned;
 
 use crate::codec::{decode, encode};
 use crate::keys::{Key, key_table};
+use crate::kinds::cluster::{CLUSTER_NAME, ClusterSpec};
 use crate::kinds::pod::{PodStatus, pool};
-use crate::meta::{NamespacedName, ObjectRef};
+use crate::kinds::{Kind, Resource};
+use crate::meta::{DEFAULT_NAMESPACE, NamespacedName, ObjectRef};
 use crate::object::Object;
 use crate::records::{
     Binding, Delivery, DeliveryAnswer, DeliveryOutcome, Heartbeat, NodeRecord, NodeUsage, PodInstance,
@@ -112,6 +114,19 @@ pub enum Change {
 }
 
 impl Snapshot {
+    /// The cluster's settings; the defaults where Git says nothing.
+    pub fn cluster(&self) -> Arc<ClusterSpec> {
+        let id = ObjectRef {
+            kind: Kind::Cluster,
+            namespace: DEFAULT_NAMESPACE.to_owned(),
+            name: CLUSTER_NAME.to_owned(),
+        };
+        match self.objects.get(&id).map(|object| &object.value.resource) {
+            Some(Resource::Cluster(cluster)) => Arc::clone(cluster),
+            _ => Arc::default(),
+        }
+    }
+
     /// Takes one change in. Keys of others, or not held here, are passed over.
     pub fn apply(&mut self, change: &Change) {
         let text = match change {

@@ -74,6 +74,14 @@ pub enum GitError {
         /// ` (it has a, b)`, or that it is empty.
         known: String,
     },
+    /// A repository as it begins.
+    #[error("repository {url} holds no commit yet; push one to its {reference}")]
+    NoCommit {
+        /// Address without credentials.
+        url: String,
+        /// What is followed.
+        reference: String,
+    },
     /// The folder is not in the commit.
     #[error("repository {url} has no folder `{path}` at commit {commit}; check --path, or put it back")]
     PathNotFound {
@@ -169,9 +177,9 @@ impl GitError {
             | GitError::Redirected { .. }
             | GitError::NotARepository { .. } => SourceErrorKind::RemoteUnreachable,
             GitError::AuthenticationFailed { .. } => SourceErrorKind::AuthenticationFailed,
-            GitError::ReferenceNotFound { .. } | GitError::InvalidSource { .. } => {
-                SourceErrorKind::ReferenceNotFound
-            }
+            GitError::ReferenceNotFound { .. }
+            | GitError::NoCommit { .. }
+            | GitError::InvalidSource { .. } => SourceErrorKind::ReferenceNotFound,
             GitError::PathNotFound { .. } => SourceErrorKind::PathNotFound,
             GitError::CommitUnreadable { .. } => SourceErrorKind::CommitUnreadable,
             GitError::SignatureInvalid { .. } | GitError::SignersUnusable { .. } => {

@@ -304,6 +304,10 @@ impl Mirror {
     /// `names`: the references that are there, if that is known.
     fn not_found(&self, names: Option<&[String]>) -> GitError {
         let config = &*self.config;
+        let (url, reference) = (config.shown_url(), config.reference.to_string());
+        if names.is_some_and(<[String]>::is_empty) {
+            return GitError::NoCommit { url, reference };
+        }
         let prefix = match config.reference {
             Reference::Tag(_) => "refs/tags/",
             Reference::Branch(_) | Reference::Commit(_) => "refs/heads/",
@@ -316,7 +320,6 @@ impl Mirror {
                 some => format!(" (it has {some})"),
             }
         });
-        let (url, reference) = (config.shown_url(), config.reference.to_string());
         GitError::ReferenceNotFound { url, reference, known }
     }
 }

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::records::{SourceStatus, Waiting};
@@ -110,8 +110,7 @@ fn since(
 /// When a wait is over, whatever it is for; none while that waits itself.
 fn deadline(snapshot: &Snapshot, wait: &Waiting) -> Option<Timestamp> {
     let since = wait.since.filter(|_| wait.why != WAITS_ITSELF)?;
-    let object = snapshot.objects.get(&wait.on).map(|live| &live.value);
-    since.checked_add(SignedDuration::from_secs(patience(object).into())).ok()
+    since.checked_add(patience(snapshot, &wait.on)).ok()
 }
 
 /// While something waits, removals wait, too: what replaces them may be among what waits. But what

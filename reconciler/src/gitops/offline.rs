@@ -70,6 +70,8 @@ pub struct Live {
     pub held: Option<HeldOf>,
     /// Nodes that live.
     pub nodes: Vec<Room>,
+    /// Pods that run of each workload, whatever number Git asks for.
+    pub running: BTreeMap<ObjectRef, u32>,
 }
 
 /// Why there is no plan.
@@ -207,7 +209,8 @@ pub fn compare(request: &Request<'_>) -> Result<Review, OfflineError> {
         let files = decided.quarantined.len();
         format!("the source is strict and {files} file(s) can't be applied, so none of it would be applied")
     }));
-    let frame = Frame { base: &base_name, nodes, notes: &notes };
+    let running = request.live.as_ref().map(|live| live.running.clone()).unwrap_or_default();
+    let frame = Frame { base: &base_name, nodes, running: &running, notes: &notes };
     let mut review = review(&situation, &decided, &frame);
     review.violations.extend(after.listing.notes.iter().cloned());
     review.violations.sort();

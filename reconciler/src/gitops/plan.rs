@@ -188,6 +188,8 @@ impl SyncPlan {
         ChangeCounts {
             create: count(|act| matches!(act, Act::Create(_))),
             update: count(|act| matches!(act, Act::Update(_))),
+            moved: self.steps.iter().filter(|step| matches!(step.why, StepReason::Moved { .. })).count()
+                as u64,
             replace: count(|act| matches!(act, Act::Replace(_))),
             delete: count(|act| matches!(act, Act::Delete)),
             unchanged: self.unchanged,

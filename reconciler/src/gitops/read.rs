@@ -164,7 +164,11 @@ pub async fn preflight(config: &SourceConfig, state_dir: &Path) -> Result<(), Gi
     if remote.mirror().was_fetched() {
         return Ok(());
     }
-    remote.ls_remote().await?;
+    match remote.ls_remote().await {
+        // It is followed until somebody pushes.
+        Err(GitError::NoCommit { .. }) => return Ok(()),
+        asked => drop(asked?),
+    }
     let head = remote.fetch().await?;
     let mirror = remote.mirror().clone();
     let read = tokio::task::spawn_blocking(move || {

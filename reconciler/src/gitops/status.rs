@@ -99,6 +99,12 @@ pub fn fold(run: &Run<'_>) -> (SourceStatus, Option<Revision>) {
         status.revision = revision.sequence;
     }
     status.state = match &status.error {
+        // A repository begins without a commit.
+        Some(error)
+            if error.kind == SourceErrorKind::ReferenceNotFound && status.applied_commit.is_none() =>
+        {
+            SourceState::Pending
+        }
         Some(_) => SourceState::Failed,
         None if status.applied_commit.is_none() => SourceState::Pending,
         None if !status.quarantined.is_empty() || status.held_prune.is_some() => SourceState::Degraded,

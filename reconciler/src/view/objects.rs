@@ -24,6 +24,9 @@ pub struct StoredObject {
     pub create_revision: i64,
     /// Revision of its last write.
     pub mod_revision: i64,
+    /// Pods that it has now, if it is of a kind that keeps a number of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pods: Option<u32>,
 }
 
 /// One object in a list.
@@ -100,11 +103,23 @@ impl Selection<'_> {
 
 /// Objects as they lie in etcd.
 pub fn stored_objects(snapshot: &Snapshot, selection: &Selection<'_>) -> Vec<StoredObject> {
+    let mut pods: BTreeMap<(Kind, &str, &str), u32> = BTreeMap::new();
+    for pod in snapshot.pods.values().map(|pod| &pod.value) {
+        *pods.entry((pod.owner.kind, &pod.namespace, &pod.owner.name)).or_default() += 1;
+    }
     let chosen = snapshot.objects.iter().filter(|(id, found)| selection.takes(id, &found.value));
-    let stored = chosen.map(|(_, found)| StoredObject {
-        object: found.value.clone(),
-        create_revision: found.create_revision,
-        mod_revision: found.mod_revision,
+    let stored = chosen.map(|(id, found)| {
+        let object = &found.value;
+        let keeps_some =
+            id.kind != Kind::Pod && id.kind.is_run() && object.resource.pod(&object.metadata).is_some();
+        let has =
+            || pods.get(&(id.kind, id.namespace.as_str(), id.name.as_str())).copied().unwrap_or_default();
+        StoredObject {
+            object: object.clone(),
+            create_revision: found.create_revision,
+            mod_revision: found.mod_revision,
+            pods: keeps_some.then(has),
+        }
     });
     stored.collect()
 }

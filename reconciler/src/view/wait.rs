@@ -1,16 +1,16 @@
 //! Whether the cluster is where a commit wants it, and if not, the first thing it waits for.
 //!
-//! Synced: each source that has the commit applied it, or a later one; what of it is not applied is
-//! told beside it. Healthy: besides, the commit is applied whole, every pod is ready in the version that
-//! Git wants, services have what they need and hosts lead somewhere, and what was removed is gone from
-//! every node that is alive. Failed: this can't come true without a change.
+//! Synced: each source that has the commit applied it, or a later one; `missing` names what of it is not applied.
+//! Healthy: besides, the commit is applied whole, its objects are healthy, and pods of removed objects are gone
+//! from every node that is alive. Its objects are those that it changed and no later commit did; without a
+//! commit, all objects. Failed: this can't come true without a change.
 
 use jiff::Timestamp;
 use schema::keys::prefix;
 use schema::kinds::{Health, Kind};
 use schema::meta::NamespacedName;
 use schema::object::Object;
-use schema::records::{Revision, SourceErrorKind, SourceStatus, Verdict};
+use schema::records::{PodInstance, Revision, SourceErrorKind, SourceStatus, Verdict};
 use schema::snapshot::Snapshot;
 use schema::snapshot::health::{health, trouble, unsteady};
 use serde::{Deserialize, Serialize};
@@ -63,15 +63,15 @@ pub fn wait_state(snapshot: &Snapshot, commit: Option<&str>, now: Timestamp) -> 
         return unknown_commit(all().filter(|source| source.observed_commit.is_none()), commit);
     }
     targets.sort_by_key(|target| target.source.name.as_str());
-    let commit = Some(targets[0].commit.to_owned());
     // What does not come by itself first.
     let missing = targets.iter().find_map(Target::missing);
     let missing = missing.or_else(|| targets.iter().find_map(Target::still_waits));
-    let mut state = WaitState { synced: true, missing, ..judge(snapshot, &targets, now) };
+    let judged = judge(snapshot, &targets, commit.is_some(), now);
+    let mut state = WaitState { synced: true, missing, ..judged };
     if let Some(target) = targets.iter().find(|target| !target.is_synced()) {
         state = target.not_synced();
     }
-    WaitState { commit, ..state }
+    WaitState { commit: Some(targets[0].commit.to_owned()), ..state }
 }
 
 fn waiting(why: impl Into<String>) -> WaitState {
@@ -150,6 +150,11 @@ impl<'a> Target<'a> {
         None
     }
 
+    /// The object is one of the commit's own, or of the source at all.
+    fn has(&self, object: &Object, only_own: bool) -> bool {
+        object.provenance.source == self.source.name && (!only_own || object.provenance.commit == self.commit)
+    }
+
     /// What of the commit is not written yet. A commit before the newest does not wait any more.
     fn still_waits(&self) -> Option<String> {
         let first = self.source.waiting.first().filter(|_| self.is_newest())?;
@@ -225,8 +230,8 @@ fn unknown_commit<'a>(sources: impl Iterator<Item = &'a SourceStatus>, commit: O
     }
 }
 
-/// Health, given that all targets are synced.
-fn judge(snapshot: &Snapshot, targets: &[Target<'_>], now: Timestamp) -> WaitState {
+/// Health, given that all targets are synced; of their commits' own objects alone, or of all their objects.
+fn judge(snapshot: &Snapshot, targets: &[Target<'_>], only_own: bool, now: Timestamp) -> WaitState {
     if let Some(why) = targets.iter().find_map(Target::refused) {
         return failed(why);
     }
@@ -234,12 +239,11 @@ fn judge(snapshot: &Snapshot, targets: &[Target<'_>], now: Timestamp) -> WaitSta
     if let Some((key, why)) = snapshot.malformed.iter().find(|(key, _)| holds_intent(key)) {
         return waiting(format!("etcd's {key} can't be read: {why}"));
     }
-    let waits = targets.iter().find_map(|target| Some((target, target.source.waiting.first()?)));
-    if let Some((target, first)) = waits {
-        return waiting(format!("source {}: {first}", target.source.name));
+    if let Some(why) = targets.iter().find_map(Target::still_waits) {
+        return waiting(why);
     }
     let index = Index::new(snapshot);
-    let is_target = |object: &&Object| targets.iter().any(|t| t.source.name == object.provenance.source);
+    let is_target = |object: &&Object| targets.iter().any(|target| target.has(object, only_own));
     let owned = || snapshot.objects.values().map(|object| &object.value).filter(is_target);
     // Pods first: what is wrong with one says why a service has none.
     let pods = owned().filter(|object| object.kind() == Kind::Pod);
@@ -291,12 +295,24 @@ fn awaited(snapshot: &Snapshot, object: &Object) -> Option<String> {
     Some(format!("{} {id}: {why}", object.kind().as_str().to_lowercase()))
 }
 
-/// A pod that is no longer wanted, on a node that is alive.
+/// A pod of an object that is removed, on a node that is alive. That a workload takes away some of its pods is its
+/// own business.
 fn still_there(index: &Index<'_>) -> Option<WaitState> {
     let snapshot = index.snapshot;
-    let gone = |pod: &NamespacedName| !snapshot.pods.contains_key(pod);
-    let bound = snapshot.bindings.keys().chain(snapshot.pod_status.keys());
-    let (node, pod) = bound.into_iter().find(|(node, pod)| gone(pod) && snapshot.node_is_ready(node))?;
+    let has_workload = |pod: &NamespacedName| {
+        let is_owner = |object: &Object| {
+            object.metadata.namespace == pod.namespace
+                && object.kind() != Kind::Pod
+                && object.resource.pod(&object.metadata).is_some()
+                && PodInstance::workload_in_name(&pod.name) == Some(&object.metadata.name)
+        };
+        snapshot.objects.values().any(|object| is_owner(&object.value))
+    };
+    let gone = |(node, pod): &&(String, NamespacedName)| {
+        !snapshot.pods.contains_key(pod) && snapshot.node_is_ready(node) && !has_workload(pod)
+    };
+    let mut bound = snapshot.bindings.keys().chain(snapshot.pod_status.keys());
+    let (node, pod) = bound.find(gone)?;
     Some(waiting(format!("pod {pod}: Terminating: node {node} is stopping it")))
 }
 

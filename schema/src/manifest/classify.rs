@@ -6,7 +6,8 @@
 use std::collections::BTreeSet;
 
 use super::nearest::nearest;
-use super::parse::node::{Entry, Mark, Node, Parsed, Problem, Value};
+use super::parse::budget::Parsed;
+use super::parse::node::{Entry, Mark, Node, Problem, Root, Value};
 use super::shape;
 use crate::kinds::Kind;
 use crate::violation::rules;
@@ -148,4 +149,19 @@ pub(crate) fn not_an_object(node: &Node) -> Problem {
         _ => "",
     };
     Problem::new(node.mark, &rules::NOT_A_MAPPING, message).help(help)
+}
+
+/// Kubernetes' `kind: List` is its items, if they are objects.
+pub(crate) fn expand_list(mut root: Root) -> Vec<Root> {
+    let is_list = root.node.entry("kind").and_then(|entry| entry.value.text()) == Some("List");
+    let Value::Mapping(entries) = &mut root.node.value else { return vec![root] };
+    let items = entries.iter_mut().find(|entry| entry.key == "items").map(|entry| &mut entry.value.value);
+    let Some(Value::Sequence(items)) = items else { return vec![root] };
+    let are_objects = items.iter().all(|item| meaning(item) == Meaning::Manifest);
+    if !is_list || items.is_empty() || !are_objects {
+        return vec![root];
+    }
+    // What was wrong in the text is told once, with the first item.
+    let (items, mut problems) = (std::mem::take(items), root.problems);
+    items.into_iter().map(|node| Root { node, problems: std::mem::take(&mut problems) }).collect()
 }

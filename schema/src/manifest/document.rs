@@ -6,11 +6,9 @@ use super::classify::{self, TOP_LEVEL, stands_for};
 use super::nearest::{nearest, suggestion};
 use super::parse::budget::Budget;
 use super::parse::node::{Entry, Mark, Node, Problem, Root, Value};
-use super::problems::{Faults, Problems};
+use super::problems::{Faults, Problems, object_too_large, violation};
 use super::shape::{Here, Shapes, Walk, shapes};
-use super::{
-    BrokenDocument, Document, DraftObject, Layout, ManifestFile, Place, limits, object_too_large, violation,
-};
+use super::{BrokenDocument, Document, DraftObject, Layout, ManifestFile, Place, limits};
 use super::{dialects, foreign};
 use crate::kinds::{Kind, KindSpec, Resource, SpecVisitor, links, metadata};
 use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta};

@@ -1,9 +1,10 @@
 //! Where the fields of a file's documents are written, for messages about them.
 
+use super::classify::expand_list;
+use super::dialects;
 use super::parse::node::{Mark, Node};
 use super::parse::{Format, parse, text};
 use super::problems::Problems;
-use super::{dialects, expand_list};
 use crate::violation::OwnedStep;
 
 /// The documents of a file, each key and value with its place.

@@ -23,10 +23,11 @@ pub use layout::Layout;
 pub use parse::limits;
 
 use crate::violation::{Rule, Severity, TEXT_MAX_CHARS, Violation, rules, shortened};
-use classify::Meaning;
-use parse::node::{Mark, Parsed, Problem, Root, Value};
+use classify::{Meaning, expand_list};
+use parse::budget::Parsed;
+use parse::node::{Mark, Problem, Root};
 use parse::{Format, parse, text};
-use problems::KEPT_MAX;
+use problems::{KEPT_MAX, violation};
 
 /// Whether a file of this name can be a manifest: `.yaml`, `.yml` or `.json`.
 pub fn is_manifest_path(path: &str) -> bool {
@@ -147,40 +148,4 @@ fn keep_first(violations: &mut Vec<Violation>) -> usize {
 fn broken(path: &str, problem: Problem) -> ManifestFile {
     let violations = vec![violation(path, problem, None)];
     ManifestFile { violations, is_manifest: true, ..ManifestFile::default() }
-}
-
-/// Kubernetes' `kind: List` is its items, if they are objects.
-fn expand_list(mut root: Root) -> Vec<Root> {
-    let is_list = root.node.entry("kind").and_then(|entry| entry.value.text()) == Some("List");
-    let Value::Mapping(entries) = &mut root.node.value else { return vec![root] };
-    let items = entries.iter_mut().find(|entry| entry.key == "items").map(|entry| &mut entry.value.value);
-    let Some(Value::Sequence(items)) = items else { return vec![root] };
-    let are_objects = items.iter().all(|item| classify::meaning(item) == Meaning::Manifest);
-    if !is_list || items.is_empty() || !are_objects {
-        return vec![root];
-    }
-    // What was wrong in the text is told once, with the first item.
-    let (items, mut problems) = (std::mem::take(items), root.problems);
-    items.into_iter().map(|node| Root { node, problems: std::mem::take(&mut problems) }).collect()
-}
-
-fn violation(file: &str, problem: Problem, object: Option<&str>) -> Violation {
-    let Problem { mark: Mark { line, column }, rule, message, help } = problem;
-    Violation {
-        file: file.to_owned(),
-        line,
-        column,
-        severity: rule.severity,
-        rule: rule.id.to_owned(),
-        message: shortened(message, TEXT_MAX_CHARS),
-        help: shortened(help, TEXT_MAX_CHARS),
-        object: object.map(|object| shortened(object.to_owned(), TEXT_MAX_CHARS)),
-    }
-}
-
-/// The rule of an object that is larger than what goes under one key.
-fn object_too_large(mark: Mark, bytes: usize) -> Problem {
-    let message = format!("the object has {bytes} bytes as JSON; the limit is {}", limits::OBJECT_MAX_BYTES);
-    Problem::new(mark, &rules::TOO_LARGE, message)
-        .help("move big text into files of the repository and mount them with a repo volume")
 }

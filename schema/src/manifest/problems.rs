@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
-use super::parse::limits::VIOLATIONS_MAX;
-use super::parse::node::Problem;
-use crate::violation::{OwnedStep, Severity};
+use super::parse::limits::{self, VIOLATIONS_MAX};
+use super::parse::node::{Mark, Problem};
+use crate::violation::{OwnedStep, Severity, TEXT_MAX_CHARS, Violation, rules, shortened};
 
 /// Most problems that are kept of a document, of errors and of others each: more than are told, since the
 /// first of the file are told, and they are found in another order.
@@ -92,6 +92,28 @@ impl Faults {
         let around = || (0..place.len()).any(|steps| self.at.contains(&place[..steps]));
         self.is_full || inside() || around()
     }
+}
+
+/// The problem as it is shown, with its file.
+pub(crate) fn violation(file: &str, problem: Problem, object: Option<&str>) -> Violation {
+    let Problem { mark: Mark { line, column }, rule, message, help } = problem;
+    Violation {
+        file: file.to_owned(),
+        line,
+        column,
+        severity: rule.severity,
+        rule: rule.id.to_owned(),
+        message: shortened(message, TEXT_MAX_CHARS),
+        help: shortened(help, TEXT_MAX_CHARS),
+        object: object.map(|object| shortened(object.to_owned(), TEXT_MAX_CHARS)),
+    }
+}
+
+/// The rule of an object that is larger than what goes under one key.
+pub(crate) fn object_too_large(mark: Mark, bytes: usize) -> Problem {
+    let message = format!("the object has {bytes} bytes as JSON; the limit is {}", limits::OBJECT_MAX_BYTES);
+    Problem::new(mark, &rules::TOO_LARGE, message)
+        .help("move big text into files of the repository and mount them with a repo volume")
 }
 
 #[cfg(test)]

@@ -41,6 +41,14 @@ pub struct PodInstance {
 }
 
 impl PodInstance {
+    /// The workload that a pod's name speaks of, if it is `<workload>-<template hash, 8 digits>-<n>`.
+    pub fn workload_in_name(pod: &str) -> Option<&str> {
+        let (rest, number) = pod.rsplit_once('-')?;
+        let (workload, hash) = rest.rsplit_once('-')?;
+        let is_hash = hash.len() == 8 && hash.bytes().all(|digit| digit.is_ascii_hexdigit());
+        (is_hash && number.bytes().all(|digit| digit.is_ascii_digit())).then_some(workload)
+    }
+
     /// Namespace and name.
     pub fn reference(&self) -> NamespacedName {
         NamespacedName::new(&self.namespace, &self.name)

@@ -239,6 +239,9 @@ pub struct ChangeCounts {
     pub create: u64,
     /// Changed without a restart.
     pub update: u64,
+    /// Of these, only their place in the repository.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub moved: u64,
     /// Changed so that pods are replaced.
     pub replace: u64,
     /// Removed.
@@ -267,11 +270,11 @@ pub enum Verdict {
     },
     /// All that it changed became healthy.
     Good,
-    /// Something that it changed did not become healthy in time.
+    /// Something that it changed made no progress for as long as it may.
     Bad {
         /// Which, and why.
         why: String,
     },
-    /// A newer commit was applied before it was known.
+    /// Newer commits changed some of it before it was known; the rest became healthy.
     Superseded,
 }

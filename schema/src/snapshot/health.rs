@@ -8,7 +8,7 @@ use super::Snapshot;
 use crate::kinds::node::NodeStatus;
 use crate::kinds::pod::{ContainerState, PodPhase, PodStatus, Unsteady};
 use crate::kinds::service::ServiceType;
-use crate::kinds::{Health, Resource};
+use crate::kinds::{Health, Kind, Resource};
 use crate::meta::NamespacedName;
 use crate::object::Object;
 use crate::records::{RouteRecord, ServiceRecord};
@@ -46,18 +46,55 @@ pub fn trouble(snapshot: &Snapshot, object: &Object) -> Option<String> {
     health(snapshot, object).why().filter(|_| object.kind().is_run()).map(str::to_owned)
 }
 
-/// Whether the records are there that nodes need for the object, if it has any but pods. A Service whose address
-/// or port another may have is not waited for.
+/// Seconds without progress after which an object that is not healthy has failed.
+pub fn deadline_seconds(snapshot: &Snapshot, object: &Object) -> u32 {
+    match &object.resource {
+        Resource::ReplicaSet(set) => set.progress_deadline_seconds,
+        Resource::Pod(_)
+        | Resource::Service(_)
+        | Resource::Dns(_)
+        | Resource::Cluster(_)
+        | Resource::Node(_)
+        | Resource::Function(_)
+        | Resource::HorizontalPodAutoscaler(_)
+        | Resource::Workflow(_)
+        | Resource::Job(_) => snapshot.cluster().defaults.progress_deadline_seconds,
+    }
+}
+
+/// When the object last came closer to being healthy. A restart is no progress, so a crash loop meets its deadline.
+pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Option<Timestamp> {
+    let Resource::Pod(_) = &object.resource else { return None };
+    let status = status_of(snapshot, object).ok()?;
+    let ended = status.init_container_statuses.iter().filter_map(|container| match &container.state {
+        ContainerState::Terminated(end) if end.exit_code == 0 && container.restart_count == 0 => {
+            end.finished_at
+        }
+        _ => None,
+    });
+    let started = status.container_statuses.iter().filter_map(|container| match &container.state {
+        ContainerState::Running(running) if container.restart_count == 0 => Some(running.started_at),
+        _ => None,
+    });
+    // A time to come is of a node whose clock is wrong.
+    status.start_time.into_iter().chain(ended).chain(started).filter(|at| *at <= now).max()
+}
+
+/// Whether the records are there that nodes need for this version of the object. What others keep it from having
+/// is not waited for: a name, an address or a port that is taken.
 pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
     match &object.resource {
+        Resource::Pod(_) => snapshot
+            .pods
+            .get(&named(object))
+            .is_some_and(|pod| pod.value.hash == object.hash || pod.value.owner.kind != Kind::Pod),
         Resource::Service(spec) => {
             let may_be_refused = spec.cluster_ip.is_some() || spec.kind == ServiceType::NodePort;
             may_be_refused || snapshot.services.contains_key(&named(object))
         }
         Resource::Dns(_) => snapshot.routes.contains_key(&named(object)),
-        // Of these, nodes need pods or nothing.
-        Resource::Pod(_)
-        | Resource::Cluster(_)
+        // Nodes need nothing of these.
+        Resource::Cluster(_)
         | Resource::Node(_)
         | Resource::Function(_)
         | Resource::ReplicaSet(_)
@@ -79,24 +116,10 @@ pub fn unsteady<'a>(snapshot: &'a Snapshot, object: &Object, now: Timestamp) -> 
     snapshot.pod_status.get(&(binding.value.node.clone(), pod))?.value.unsteady(&instance.value.spec, now)
 }
 
-/// Only what is said of the very pod that the object asks for counts, and only from a node that is
-/// alive.
 fn bare_pod(snapshot: &Snapshot, object: &Object) -> Health {
-    let progressing = |why: &str| Health::Progressing { why: why.to_owned() };
-    let pod = named(object);
-    let Some(instance) = snapshot.pods.get(&pod).filter(|instance| instance.value.hash == object.hash) else {
-        return progressing("its pod is not made yet");
-    };
-    let Some(binding) = snapshot.binding_of(&pod) else {
-        return progressing("its pod has no node yet");
-    };
-    let node = &binding.value.node;
-    if !snapshot.node_is_ready(node) {
-        return Health::Unknown { why: format!("its node {node} does not answer") };
-    }
-    let reported = snapshot.pod_status.get(&(node.clone(), pod));
-    let Some(status) = reported.map(|found| &found.value).filter(|s| s.uid == instance.value.uid) else {
-        return progressing("its node has not reported the pod yet");
+    let status = match status_of(snapshot, object) {
+        Ok(status) => status,
+        Err(health) => return health,
     };
     if status.is_terminating() {
         // Wanted again before its node has taken it away: it runs anew.
@@ -110,6 +133,22 @@ fn bare_pod(snapshot: &Snapshot, object: &Object) -> Health {
             Health::Progressing { why: reason(status) }
         }
     }
+}
+
+/// What its node reports of the very pod that the object asks for, if the node is alive; else the pod's health.
+fn status_of<'a>(snapshot: &'a Snapshot, object: &Object) -> Result<&'a PodStatus, Health> {
+    let progressing = |why: &str| Health::Progressing { why: why.to_owned() };
+    let pod = named(object);
+    let instance = snapshot.pods.get(&pod).filter(|instance| instance.value.hash == object.hash);
+    let instance = instance.ok_or_else(|| progressing("its pod is not made yet"))?;
+    let binding = snapshot.binding_of(&pod).ok_or_else(|| progressing("its pod has no node yet"))?;
+    let node = &binding.value.node;
+    if !snapshot.node_is_ready(node) {
+        return Err(Health::Unknown { why: format!("its node {node} does not answer") });
+    }
+    let reported = snapshot.pod_status.get(&(node.clone(), pod)).map(|found| &found.value);
+    let reported = reported.filter(|status| status.uid == instance.value.uid);
+    reported.ok_or_else(|| progressing("its node has not reported the pod yet"))
 }
 
 /// One stable line: it lies in statuses, which are written when they change.

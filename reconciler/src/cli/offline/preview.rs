@@ -148,14 +148,17 @@ async fn live(client: &Client, source: Option<&str>) -> Result<(SourceView, Live
     let List { items: nodes } = client.get::<List<NodeView>>(&["nodes"], &[]).await?;
     let List { items: history } =
         client.get::<List<RevisionView>>(&["history"], &[("source", &name)]).await?;
+    let running =
+        objects.iter().filter_map(|stored| Some((stored.object.reference(), stored.pods?))).collect();
     let stored = objects.into_iter().map(|stored| {
-        let StoredObject { object: value, create_revision, mod_revision } = stored;
+        let StoredObject { object: value, create_revision, mod_revision, .. } = stored;
         (value.reference(), Arc::new(Versioned { value, create_revision, mod_revision }))
     });
     let ready = nodes.into_iter().filter(|node| node.is_ready);
     let held = status.status.held_prune.as_ref();
     let live = Live {
         objects: stored.collect(),
+        running,
         applied: status.status.applied_commit.clone(),
         base: history.iter().find(|r| r.revision.counts.held == 0).map(|r| r.revision.commit.clone()),
         whole: history.into_iter().find(|r| is_whole(&r.revision)).map(|r| r.revision.commit),

@@ -17,7 +17,6 @@ use super::cluster::{Cluster, has_ended, taken};
 use super::fit::{Demand, Unfit};
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
-use crate::controllers::workloads;
 use crate::controllers::writes::{Expect, Writes};
 
 /// A binding with its place in the store.
@@ -64,10 +63,12 @@ pub(super) fn plan(snapshot: &Snapshot, sources: &BTreeSet<String>) -> Writes {
     out
 }
 
-/// Tells every node once that this etcd is complete. Waits for a run with nothing else to write.
+/// Tells every node once that this etcd is complete. Waits for a run that binds no new pod: a pod that moves or is
+/// removed leaves nothing open.
 fn settle(snapshot: &Snapshot, sources: &BTreeSet<String>, out: &mut Writes) {
     let unsettled = || snapshot.nodes.keys().filter(|node| !snapshot.settled.contains_key(*node));
-    if !out.writes.is_empty() || unsettled().next().is_none() || !is_complete(snapshot, sources) {
+    let binds = out.writes.iter().any(|write| matches!(write.reason, Reason::Bound { .. }));
+    if binds || unsettled().next().is_none() || !is_complete(snapshot, sources) {
         return;
     }
     let commits = snapshot.sources.iter().filter_map(|(source, status)| {
@@ -79,8 +80,8 @@ fn settle(snapshot: &Snapshot, sources: &BTreeSet<String>, out: &mut Writes) {
     }
 }
 
-/// All that Git says has become pods; the caller has seen that these have become bindings, as far
-/// as nodes fit. A quarantined file, a held prune, an object that waits or a source that was never
+/// All that Git says has its records, each of the object's present version; the caller has seen that pods have
+/// become bindings, as far as nodes fit. A quarantined file, a held prune, an object that waits or a source that was never
 /// read leaves it open: what they hold may run on a node and be in this etcd not at all. A source
 /// that is configured no more holds nothing up: nobody will ever read it.
 fn is_complete(snapshot: &Snapshot, sources: &BTreeSet<String>) -> bool {
@@ -91,7 +92,6 @@ fn is_complete(snapshot: &Snapshot, sources: &BTreeSet<String>) -> bool {
     !sources.is_empty()
         && snapshot.malformed.is_empty()
         && sources.iter().all(is_whole)
-        && workloads::plan(snapshot).writes.is_empty()
         && snapshot.objects.values().all(|object| health::is_complete(snapshot, &object.value))
 }
 

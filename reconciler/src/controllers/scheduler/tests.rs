@@ -470,6 +470,28 @@ mod settling {
         assert!(!settles(&there));
     }
 
+    // A busy cluster always has some. Seen red while any write of either controller kept it open.
+    #[test]
+    fn pods_that_are_removed_or_replaced_do_not_hold_it_up() {
+        let bound = |name: &str| Binding {
+            node: "n1".into(),
+            pod: instance(name, spec(100, 64)),
+            reason: String::new(),
+        };
+        let binding = |name: &str| Key::Binding("n1".into(), pod_ref(name));
+        let there = builder(SourceState::Synced)
+            .pod(&instance("without-object", spec(100, 64)))
+            .put(&binding("without-object"), &bound("without-object"))
+            .put(&binding("without-pod"), &bound("without-pod"))
+            .put(&object_key("web"), &object("web", spec(1, 1)))
+            .pod(&instance("web", spec(1, 1)));
+        let old = Binding {
+            pod: schema::records::PodInstance { uid: "old".into(), ..bound("web").pod },
+            ..bound("web")
+        };
+        assert!(settles(&there.put(&binding("web"), &old)));
+    }
+
     #[test]
     fn a_pod_that_fits_nowhere_does_not_hold_it_up() {
         let there = builder(SourceState::Synced).put(&object_key("huge"), &object("huge", spec(100_000, 64)));

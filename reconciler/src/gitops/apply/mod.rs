@@ -14,8 +14,11 @@ use schema::meta::ObjectRef;
 use schema::store::election::Fence;
 use schema::store::{Guard, Op, SharedStore, StoreError, TXN_OPS_MAX, TxnOutcome};
 
+mod guarded;
 pub mod history;
 pub mod record;
+
+pub(super) use guarded::{fence_holds, guard_of_present, guarded};
 
 use crate::gitops::plan::{Act, Over, Step, waves};
 
@@ -172,15 +175,6 @@ async fn write_of(store: &SharedStore, step: &Step) -> Result<Write, Unwritten> 
     Ok(Write { object: step.object.clone(), guard, op })
 }
 
-/// A guard on a key as it is now, readable or not.
-pub(super) async fn guard_of_present(store: &SharedStore, key: &str) -> Result<Guard, StoreError> {
-    let found = store.get(key).await?;
-    Ok(found.map_or_else(
-        || Guard::Absent(key.to_owned()),
-        |item| Guard::ModRevision(item.key, item.mod_revision),
-    ))
-}
-
 /// As few transactions as their limits allow; one guard each is the fence.
 fn batches(writes: Vec<Write>) -> Vec<Vec<Write>> {
     let mut batches: Vec<Vec<Write>> = Vec::new();
@@ -233,27 +227,6 @@ async fn apply_batch(store: &SharedStore, fence: Fence, batch: Vec<Write>) -> Ap
         }
     }
     applied
-}
-
-/// One transaction under the fence. `None`: it was not done, because something changed meanwhile
-/// or another one leads.
-pub(super) async fn guarded(
-    store: &SharedStore,
-    fence: Fence,
-    guards: Vec<Guard>,
-    ops: Vec<Op>,
-) -> Result<Option<i64>, StoreError> {
-    let guards = std::iter::once(fence.guard()).chain(guards).collect();
-    match store.txn(guards, ops).await? {
-        TxnOutcome::Committed(revision) => Ok(Some(revision)),
-        TxnOutcome::Conflict => Ok(None),
-    }
-}
-
-/// This fence still is the leader's.
-pub(super) async fn fence_holds(store: &SharedStore, fence: Fence) -> Result<bool, StoreError> {
-    let leader = store.get(&Key::Leader.to_string()).await?;
-    Ok(leader.is_some_and(|leader| leader.create_revision == fence.create_revision))
 }
 
 /// How many steps there are by kind, for logs.

@@ -10,8 +10,9 @@ use schema::store::election::Fence;
 use schema::store::events::{EventDraft, EventRecorder};
 use schema::store::{Guard, Op, SharedStore, StoreError};
 
+use super::guarded::{fence_holds, guard_of_present, guarded};
 use super::history;
-use crate::gitops::{apply, bounds, status};
+use crate::gitops::{bounds, status};
 
 /// Old revisions removed along with one new one.
 const EXPIRED_PER_RUN_MAX: usize = 50;
@@ -63,9 +64,9 @@ impl Place<'_> {
                 ops.push(Op::delete(key));
             }
         }
-        match apply::guarded(self.store, self.fence, guards, ops).await? {
+        match guarded(self.store, self.fence, guards, ops).await? {
             Some(at) => Ok(at),
-            None if apply::fence_holds(self.store, self.fence).await? => Err(RecordError::Changed),
+            None if fence_holds(self.store, self.fence).await? => Err(RecordError::Changed),
             None => Err(RecordError::FenceLost),
         }
     }
@@ -73,9 +74,7 @@ impl Place<'_> {
     async fn guard(&self, key: &str) -> Result<Guard, StoreError> {
         match self.before {
             Some(revision) => Ok(Guard::ModRevision(key.to_owned(), revision)),
-            None if self.snapshot.malformed.contains_key(key) => {
-                apply::guard_of_present(self.store, key).await
-            }
+            None if self.snapshot.malformed.contains_key(key) => guard_of_present(self.store, key).await,
             None => Ok(Guard::Absent(key.to_owned())),
         }
     }

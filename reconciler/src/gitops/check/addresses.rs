@@ -11,7 +11,7 @@ use schema::records::{default_service_cidr, dns_address, gateway_address};
 use schema::violation::{Violation, rules};
 
 use super::super::load::Manifests;
-use super::{Claim, problem};
+use super::claim::{Claim, problem};
 
 /// Warns of addresses outside of the range of services, and of those that are kept. `range`: the
 /// cluster's, if one is known.

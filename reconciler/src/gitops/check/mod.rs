@@ -7,20 +7,22 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use schema::manifest::{Document, ManifestFile};
+use schema::manifest::ManifestFile;
 use schema::meta::ObjectRef;
 use schema::object::Object;
-use schema::snapshot::{Table, Versioned};
-use schema::violation::{Rule, Violation};
+use schema::snapshot::Table;
+use schema::violation::Violation;
 
 pub(crate) use addresses::warn as warn_of_addresses;
 pub(super) use order::removed;
 
 use super::load::Manifests;
 use super::load::truncated::{Homes, homes};
+pub use claim::{Claim, Live};
 pub use scene::Scene;
 
 mod addresses;
+mod claim;
 mod cycles;
 mod findings;
 #[cfg(test)]
@@ -46,20 +48,6 @@ pub struct Checked<'a> {
     /// Warnings and notes of the checks across objects; they keep nothing from being applied.
     pub remarks: Vec<Violation>,
 }
-
-/// A document that names an object.
-#[derive(Debug, Clone, Copy)]
-pub struct Claim<'a> {
-    /// The file.
-    pub file: &'a Arc<str>,
-    /// The document.
-    pub document: &'a Document,
-    /// The object as it is live, whoever owns it.
-    pub live: Option<&'a Versioned<Object>>,
-}
-
-/// An object as it is live.
-pub type Live<'a> = (&'a ObjectRef, &'a Versioned<Object>);
 
 /// The documents of a source beside what is live, before what they say is looked at.
 pub struct Documents<'a> {
@@ -166,24 +154,4 @@ fn absent<'a>(source: &str, claims: &[Claim<'_>], live: &'a Table<ObjectRef, Obj
 pub fn homes_in_question(source: &str, manifests: &Manifests, live: &Table<ObjectRef, Object>) -> Homes {
     let absent = absent(source, &claims(manifests, live), live);
     homes(absent.into_iter().map(|(_, found)| &found.value.provenance))
-}
-
-/// A violation of `rule` in the document of `claim`, at line and column.
-fn problem(
-    claim: &Claim<'_>,
-    rule: &'static Rule,
-    (line, column): (u32, u32),
-    message: String,
-    help: impl Into<String>,
-) -> Violation {
-    Violation {
-        file: claim.file.to_string(),
-        line,
-        column,
-        severity: rule.severity,
-        rule: rule.id.to_owned(),
-        message,
-        help: help.into(),
-        object: Some(claim.document.reference.to_string()),
-    }
 }

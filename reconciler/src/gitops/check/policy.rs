@@ -3,8 +3,8 @@
 use schema::kinds::{Kind, Resource, cluster};
 use schema::violation::{Finding, Findings, Path};
 
+use super::claim::{Claim, problem};
 use super::scene::{Present, Scene};
-use super::{Claim, problem};
 
 /// Finds pods and templates that ask for what is forbidden.
 pub(super) fn check(scene: &mut Scene<'_>) {

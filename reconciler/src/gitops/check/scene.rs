@@ -11,8 +11,8 @@ use schema::violation::{OwnedStep, Rule, Violation};
 
 use super::super::diff::dotted;
 use super::super::prune::is_protected;
+use super::claim::{Claim, Live, problem};
 use super::findings::Findings;
-use super::{Claim, Live, problem};
 
 /// The objects of a commit beside those that are live. Files may still be put into quarantine:
 /// their objects then stay as they are live.

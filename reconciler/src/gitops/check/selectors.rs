@@ -7,8 +7,8 @@ use schema::meta::{ObjectMeta, StringMap};
 use schema::selector::matches;
 use schema::violation::{Violation, rules};
 
+use super::claim::{Claim, problem};
 use super::scene::Scene;
-use super::{Claim, problem};
 
 /// Namespace, label, value.
 type Pair<'a> = (&'a str, &'a str, &'a str);

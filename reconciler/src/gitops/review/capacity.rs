@@ -34,7 +34,7 @@ pub(super) fn missing(builder: &SnapshotBuilder<'_>, nodes: &[Room]) -> Vec<Stri
     let (largest_cpu, largest_memory) = (largest(|node| node.cpu.millis), largest(|node| node.memory.bytes));
     for (object, after) in builder.after() {
         let Some(pod) = after.resource.pod(&after.metadata) else { continue };
-        let (spec, count) = (pod.spec, u64::from(pod.count));
+        let (spec, count) = (pod.spec, u64::from(builder.count_after(object, pod.count)));
         let (millis, bytes) = request(spec);
         if count > 0 && !nodes.is_empty() && (millis > largest_cpu || bytes > largest_memory) {
             lines.push(format!("{object}: a pod requests more than the largest node has"));

@@ -4,19 +4,17 @@
 //! same for a pull request and for what the reconciler applies. Pure: same input, same bytes.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
-use schema::kinds::Kind;
 use schema::meta::ObjectRef;
 use schema::violation::{OwnedStep, Severity, Violation};
 use serde::Serialize;
-use serde_json::Value;
 
 use super::diff::FILES;
 use super::plan::{Act, Situation, Step, StepReason, SyncPlan};
 use super::prune::Prune;
 
 mod capacity;
+pub(crate) mod change;
 mod digest;
 pub(crate) mod effects;
 mod escape;
@@ -26,6 +24,7 @@ mod tests;
 mod text;
 
 pub use capacity::Room;
+pub use change::{Action, Change, Field};
 pub use digest::{Digest, same_hash, short_hash};
 pub use effects::Effect;
 pub use markdown::{BYTES_MAX, MARKER, markdown, no_review};
@@ -74,87 +73,6 @@ pub struct Summary {
     pub quarantined: u64,
 }
 
-/// What happens to an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Action {
-    /// It is new.
-    Create,
-    /// It changes while what runs goes on.
-    Update,
-    /// What runs is stopped and started anew.
-    Replace,
-    /// It goes.
-    Delete,
-}
-
-impl Action {
-    fn of(act: &Act) -> Self {
-        match act {
-            Act::Create(_) => Action::Create,
-            Act::Update(_) => Action::Update,
-            Act::Replace(_) => Action::Replace,
-            Act::Delete => Action::Delete,
-        }
-    }
-}
-
-impl fmt::Display for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Action::Create => "create",
-            Action::Update => "update",
-            Action::Replace => "replace",
-            Action::Delete => "delete",
-        })
-    }
-}
-
-/// One object that changes.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Change {
-    /// How.
-    pub action: Action,
-    /// Its kind.
-    pub kind: Kind,
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Where it is; where it was for one that goes.
-    pub file: String,
-    /// 1-based line of the document.
-    pub line: u32,
-    /// Fields that differ; none for a new object or one that goes.
-    pub fields: Vec<Field>,
-    /// What it does to what runs, one sentence each.
-    pub effects: Vec<Effect>,
-    /// Why it changes.
-    pub reason: String,
-}
-
-/// One field that differs.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Field {
-    /// `spec.containers[0].image`.
-    pub path: String,
-    /// Before; null is absent.
-    pub from: Option<Value>,
-    /// After.
-    pub to: Option<Value>,
-    /// 1-based line in the head's file, where it has one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub line: Option<u32>,
-    /// It changes, but is a secret.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub hidden: bool,
-    /// Of a folder of the repository: the files in it that changed, as far as Git was asked.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub files: Vec<String>,
-    #[serde(skip)]
-    steps: Vec<OwnedStep>,
-}
-
 /// What becomes of objects that the head has no more.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct PruneView {
@@ -180,13 +98,15 @@ pub struct Frame<'a> {
     pub base: &'a str,
     /// Nodes that live; `None` if nobody was asked.
     pub nodes: Option<&'a [Room]>,
+    /// Pods that run of each workload, whatever number Git asks for; empty if nobody was asked.
+    pub running: &'a BTreeMap<ObjectRef, u32>,
     /// What to know about how the plan was made.
     pub notes: &'a [String],
 }
 
 /// The plan as a person reads it.
 pub fn review(situation: &Situation, plan: &SyncPlan, frame: &Frame<'_>) -> Review {
-    let builder = effects::SnapshotBuilder::new(&situation.live, &plan.steps);
+    let builder = effects::SnapshotBuilder::new(&situation.live, &plan.steps, frame.running);
     let mut endpoints = effects::endpoints::lost(&builder, &plan.steps);
     let changes = plan.steps.iter().map(|step| change(situation, &builder, step, &mut endpoints)).collect();
     let counts = plan.counts();
@@ -379,14 +299,4 @@ impl Review {
 /// `2 removals`.
 fn removals(count: u64) -> String {
     if count == 1 { "1 removal".to_owned() } else { format!("{count} removals") }
-}
-
-impl Change {
-    /// `Pod default/web`; `Node n1` of a kind that belongs to no namespace.
-    fn title(&self) -> String {
-        if self.kind.is_cluster_scoped() {
-            return format!("{} {}", self.kind, self.name);
-        }
-        format!("{} {}/{}", self.kind, self.namespace, self.name)
-    }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use insta::assert_snapshot;
 use proptest::prelude::*;
+use schema::kinds::Kind;
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::snapshot::Table;
@@ -64,9 +65,18 @@ fn situation(base: &Files, head: &Files) -> Situation {
 }
 
 fn reviewed_with(base: &Files, head: &Files, nodes: Option<&[Room]>) -> Review {
+    reviewed_while(base, head, nodes, &BTreeMap::new())
+}
+
+fn reviewed_while(
+    base: &Files,
+    head: &Files,
+    nodes: Option<&[Room]>,
+    running: &BTreeMap<ObjectRef, u32>,
+) -> Review {
     let situation = situation(base, head);
     let decided = plan(&situation);
-    review(&situation, &decided, &Frame { base: &"a".repeat(40), nodes, notes: &[] })
+    review(&situation, &decided, &Frame { base: &"a".repeat(40), nodes, running, notes: &[] })
 }
 
 fn reviewed(base: &Files, head: &Files) -> Review {
@@ -193,6 +203,42 @@ fn each_kind_says_what_its_change_does() {
         write!(all, "# {what}\n{}", effects(base, head)).unwrap();
     }
     assert_snapshot!(all);
+}
+
+/// Seen red while the numbers were Git's alone.
+#[test]
+fn effects_and_capacity_count_the_pods_that_run() {
+    let file = |text: &str| match text {
+        "" => files([("keep.yaml", POD_KEEP)]),
+        text => files([("a.yaml", text), ("keep.yaml", POD_KEEP)]),
+    };
+    let set = ObjectRef { kind: Kind::ReplicaSet, namespace: "default".into(), name: "api".into() };
+    let running = BTreeMap::from([(set, 7)]);
+    let room = Room {
+        name: "n1".into(),
+        cpu: schema::quantity::Cpu { millis: 8_000 },
+        memory: schema::quantity::Memory { bytes: 1 << 34 },
+        max_pods: 7,
+    };
+    let review = |base: &str, head: &str| {
+        let review = reviewed_while(&file(base), &file(head), Some(std::slice::from_ref(&room)), &running);
+        let effects = review.changes.iter().flat_map(|change| &change.effects).map(ToString::to_string);
+        (effects.filter(|effect| effect.contains("pod")).collect::<Vec<_>>(), review.capacity)
+    };
+    let set = |replicas: u32, image: &str| replica_set(replicas, image);
+    let too_many = vec!["pods: 8 wanted, live nodes take 7; 1 would wait".to_owned()];
+    let restarts =
+        vec!["restarts 7 pods (container main), because of spec.template.spec.containers[0].image".into()];
+    assert_eq!(review(&set(3, "api:1"), &set(3, "api:2")), (restarts, too_many.clone()));
+    assert_eq!(review(&set(3, "api:1"), "").0, ["stops 7 pods (container main)"]);
+    assert_eq!(
+        review(&set(3, "api:1"), &set(4, "api:1")),
+        (vec!["replicas 7 -> 4: 3 pods fewer".into()], vec![])
+    );
+    let scaler = "---\napiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: api}\nspec:\n  \
+                  scaleTargetRef: {kind: ReplicaSet, name: api}\n  minReplicas: 1\n  maxReplicas: 9\n";
+    let scaled = |replicas| set(replicas, "api:1") + scaler;
+    assert_eq!(review(&scaled(3), &scaled(4)), (vec![], too_many), "the autoscaler sets the number");
 }
 
 /// Seen red with all of them told one by one.

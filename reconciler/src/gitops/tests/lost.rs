@@ -116,6 +116,23 @@ async fn a_repository_that_never_held_a_manifest_is_synced() {
 }
 
 #[tokio::test]
+async fn a_repository_without_a_commit_is_pending_until_one_is_pushed() {
+    let mut repo = Repo::new(Files::new());
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    let status = cluster.status().await;
+    let why = status.error.map(|error| error.message).unwrap_or_default();
+    assert_eq!(status.state, SourceState::Pending);
+    assert!(why.ends_with("holds no commit yet; push one to its branch `main`"), "{why}");
+    repo.set("a.yaml", pod("a", "one")).commit("The first");
+    cluster.settle().await;
+    assert_eq!(
+        (cluster.status().await.state, cluster.names().await),
+        (SourceState::Synced, vec!["a".to_owned()])
+    );
+}
+
+#[tokio::test]
 async fn a_commit_without_manifests_is_never_synced_unless_it_says_that_it_is_meant() {
     let mut repo = Repo::new(pods(["a"]));
     repo.remove("a.yaml").set("README.md", "x".to_owned()).commit("Without");

@@ -390,8 +390,7 @@ async fn preflight_tells_what_is_wrong_in_one_line() {
         let error = preflight(&config, state.path()).await.unwrap_err().to_string();
         assert!(error.contains(says) && !error.contains('\n'), "{error}");
     }
-    let error = preflight(&empty.config(), &empty.state()).await.unwrap_err().to_string();
-    assert!(error.contains("no branch `main` (it has none)"), "{error}");
+    assert!(preflight(&empty.config(), &empty.state()).await.is_ok(), "somebody will push");
     assert!(preflight(&repo.config(), &repo.state()).await.is_ok());
     // Seen once, the daemon starts without it.
     std::fs::remove_dir_all(repo.path()).unwrap();

@@ -6,16 +6,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use schema::kinds::Resource;
-use schema::kinds::replica_set::DEFAULT_PROGRESS_DEADLINE_SECONDS;
+use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::records::{
     ChangeCounts, Revision, SourceError, SourceErrorKind, SourceState, SourceStatus, Verdict,
 };
+use schema::snapshot::health::{deadline_seconds, progressed_at, trouble, unsteady};
 use schema::snapshot::{Snapshot, Versioned};
 
 use super::wake::{Released, Woken, released};
-use schema::snapshot::health::{trouble, unsteady};
 
 /// So many objects are named in the reason of a verdict.
 const NAMED_MAX: usize = 5;
@@ -65,17 +64,14 @@ pub fn plan_and_wake(
 /// Decides. `configured`: names of all sources that this reconciler keeps.
 pub fn plan(snapshot: &Snapshot, configured: &BTreeSet<String>, now: Timestamp) -> Verdicts {
     let mut out = Verdicts::default();
-    let newest = newest(snapshot);
+    let newest: BTreeMap<&str, u64> =
+        snapshot.revisions.keys().map(|(source, sequence)| (source.as_str(), *sequence)).collect();
     for ((source, sequence), revision) in &snapshot.revisions {
         if revision.value.decided_at.is_some() {
             continue;
         }
-        let verdict = if newest.get(source.as_str()) == Some(sequence) {
-            judge(snapshot, &revision.value, now, &mut out.again_at)
-        } else {
-            superseded(&revision.value)
-        };
-        if let Some(verdict) = verdict {
+        let is_newest = newest.get(source.as_str()) == Some(sequence);
+        if let Some(verdict) = judge(snapshot, &revision.value, is_newest, now, &mut out.again_at) {
             let decided = Revision { verdict, decided_at: Some(now), ..revision.value.clone() };
             out.decided.push((decided, revision.mod_revision));
         }
@@ -89,106 +85,111 @@ pub fn plan(snapshot: &Snapshot, configured: &BTreeSet<String>, now: Timestamp) 
     out
 }
 
-fn newest(snapshot: &Snapshot) -> BTreeMap<&str, u64> {
-    snapshot.revisions.keys().map(|(source, sequence)| (source.as_str(), *sequence)).collect()
-}
-
-/// A newer commit ends the watch. What was applied only in part stays known as that.
-fn superseded(revision: &Revision) -> Option<Verdict> {
-    Some(match &revision.verdict {
-        Verdict::Degraded { why } => Verdict::Degraded { why: why.clone() },
-        _ => Verdict::Superseded,
-    })
-}
-
+/// The verdict on a commit by the objects that it changed and no later commit did; none yet while one of them may
+/// still become healthy. What was applied only in part stays known as that.
 fn judge(
     snapshot: &Snapshot,
     revision: &Revision,
+    is_newest: bool,
     now: Timestamp,
     again_at: &mut Option<Timestamp>,
 ) -> Option<Verdict> {
-    let touched = |object: &&Object| {
+    let status = snapshot.sources.get(&revision.source).map(|status| &status.value);
+    let is_own = |object: &&Object| {
         object.provenance.source == revision.source && object.provenance.commit == revision.commit
     };
-    let objects: Vec<&Object> = snapshot.objects.values().map(|o| &o.value).filter(touched).collect();
-    let status = snapshot.sources.get(&revision.source).map(|status| &status.value);
-    let waiting = status.into_iter().flat_map(|status| &status.waiting).map(ToString::to_string);
-    let unwell = objects
-        .iter()
-        .filter_map(|object| trouble(snapshot, object).map(|why| format!("{}: {why}", object.reference())));
-    let mut troubles = unwell.chain(waiting).peekable();
-    if troubles.peek().is_none() {
-        if is_being_undone(snapshot, revision) {
-            return None;
+    let objects: Vec<&Object> =
+        snapshot.objects.values().map(|object| &object.value).filter(is_own).collect();
+    let mut troubles = Vec::new();
+    for object in &objects {
+        if let Some(why) = trouble(snapshot, object) {
+            let began_at = began_at(snapshot, object, revision, status, now);
+            let within = seconds(deadline_seconds(snapshot, object));
+            troubles.push(Trouble { object: object.reference(), why, began_at, within });
         }
-        // What is called ready as soon as it runs may end a moment later, and a verdict is final.
-        let steady_at =
-            objects.iter().filter_map(|object| unsteady(snapshot, object, now)).map(|u| u.steady_at);
-        if let Some(steady_at) = steady_at.max() {
-            *again_at = Some(again_at.map_or(steady_at, |before: Timestamp| before.min(steady_at)));
-            return None;
-        }
-        return Some(match &revision.verdict {
-            Verdict::Degraded { why } => Verdict::Degraded { why: why.clone() },
-            _ => Verdict::Good,
-        });
     }
-    let deadline = deadline(&objects);
-    let ends_at = began(revision, status, deadline).checked_add(seconds(deadline)).ok()?;
-    if now < ends_at {
-        // The first that is not well says enough: this runs at each change of the snapshot.
-        *again_at = Some(again_at.map_or(ends_at, |before: Timestamp| before.min(ends_at)));
-        return None;
+    // Only what the newest commit wants waits.
+    let waiting = status.filter(|_| is_newest).into_iter().flat_map(|status| &status.waiting);
+    troubles.extend(waiting.map(|waiting| Trouble {
+        object: waiting.object.clone(),
+        why: format!("it waits for {}: {}", waiting.on, waiting.why),
+        began_at: waiting.since.unwrap_or(revision.applied_at),
+        within: patience(snapshot, &waiting.on) * 2,
+    }));
+    let failed: Vec<&Trouble> = troubles.iter().filter(|trouble| trouble.ends_at() <= now).collect();
+    if !failed.is_empty() {
+        return Some(Verdict::Bad { why: why_bad(&failed, &revision.verdict) });
     }
-    let troubles: Vec<String> = troubles.collect();
-    Some(Verdict::Bad { why: why_bad(&troubles, deadline, &revision.verdict) })
+    // What is called ready as soon as it runs may end a moment later, and a verdict is final.
+    let steady_at = objects.iter().filter_map(|object| unsteady(snapshot, object, now)).map(|u| u.steady_at);
+    let next = troubles.iter().map(Trouble::ends_at).chain(steady_at).min();
+    if next.is_none() {
+        let ChangeCounts { create, update, replace, moved, .. } = revision.counts;
+        let is_whole = objects.len() as u64 >= (create + update + replace).saturating_sub(moved);
+        return match (&revision.verdict, is_whole) {
+            // A newer commit is being applied.
+            (_, false) if is_newest => None,
+            (Verdict::Degraded { why }, _) => Some(Verdict::Degraded { why: why.clone() }),
+            (_, true) => Some(Verdict::Good),
+            (_, false) => Some(Verdict::Superseded),
+        };
+    }
+    *again_at = again_at.iter().copied().chain(next).min();
+    None
 }
 
-/// The source has fewer objects than this commit left: a newer one is being applied, and what it
-/// removes is no sign of health.
-fn is_being_undone(snapshot: &Snapshot, revision: &Revision) -> bool {
-    let of_source =
-        snapshot.objects.values().filter(|o| o.value.provenance.source == revision.source).count();
-    let ChangeCounts { create, update, replace, unchanged, .. } = revision.counts;
-    u64::try_from(of_source).unwrap_or(u64::MAX) < create + update + replace + unchanged
+/// An object that is not healthy yet.
+struct Trouble {
+    object: ObjectRef,
+    why: String,
+    began_at: Timestamp,
+    /// How long it may go on without progress.
+    within: SignedDuration,
 }
 
-/// Since when the objects of a revision have their time: each wait has one of its own, and what
-/// waited begins when it is released.
-fn began(revision: &Revision, status: Option<&SourceStatus>, deadline: u32) -> Timestamp {
-    let released = status.and_then(|status| status.released_at);
-    let waits = status.iter().flat_map(|status| &status.waiting).filter_map(|waiting| waiting.since);
-    let ends_at = waits.max().and_then(|since| since.checked_add(seconds(deadline)).ok());
-    [released, ends_at].into_iter().flatten().fold(revision.applied_at, Timestamp::max)
+impl Trouble {
+    fn ends_at(&self) -> Timestamp {
+        self.began_at.checked_add(self.within).unwrap_or(Timestamp::MAX)
+    }
+}
+
+/// Since when the deadline of an object counts: since it was applied, or since its last progress.
+fn began_at(
+    snapshot: &Snapshot,
+    object: &Object,
+    revision: &Revision,
+    status: Option<&SourceStatus>,
+    now: Timestamp,
+) -> Timestamp {
+    let waited = !object.metadata.depends_on.is_empty();
+    let released_at = status.and_then(|status| status.released_at).filter(|_| waited);
+    let later = released_at.into_iter().chain(progressed_at(snapshot, object, now));
+    later.fold(revision.applied_at, Timestamp::max)
+}
+
+/// How long an object may take to become healthy once it is applied.
+pub(in crate::gitops) fn patience(snapshot: &Snapshot, object: &ObjectRef) -> SignedDuration {
+    let default = || snapshot.cluster().defaults.progress_deadline_seconds;
+    let live = snapshot.objects.get(object);
+    seconds(live.map_or_else(default, |live| deadline_seconds(snapshot, &live.value)))
 }
 
 fn seconds(seconds: u32) -> SignedDuration {
     SignedDuration::from_secs(seconds.into())
 }
 
-fn why_bad(troubles: &[String], deadline: u32, before: &Verdict) -> String {
-    let named = troubles.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join("; ");
-    let more = troubles.len().saturating_sub(NAMED_MAX);
+fn why_bad(failed: &[&Trouble], before: &Verdict) -> String {
+    let named = failed.iter().take(NAMED_MAX).map(|Trouble { object, why, within, .. }| {
+        format!("{object}: not healthy within {} s: {why}", within.as_secs())
+    });
+    let named = named.collect::<Vec<_>>().join("; ");
+    let more = failed.len().saturating_sub(NAMED_MAX);
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
     let besides = match before {
         Verdict::Degraded { why } => format!("; besides, {why}"),
         _ => String::new(),
     };
-    format!("not healthy within {deadline} s: {named}{more}{besides}")
-}
-
-/// The longest time that an object of the commit asks for.
-fn deadline(objects: &[&Object]) -> u32 {
-    objects.iter().map(|object| patience(Some(object))).fold(patience(None), u32::max)
-}
-
-/// Seconds that an object has to become healthy.
-pub(in crate::gitops) fn patience(object: Option<&Object>) -> u32 {
-    let least = DEFAULT_PROGRESS_DEADLINE_SECONDS;
-    match object.map(|object| &object.resource) {
-        Some(Resource::ReplicaSet(set)) => set.progress_deadline_seconds.max(least),
-        _ => least,
-    }
+    format!("{named}{more}{besides}")
 }
 
 /// A source whose objects stay because nobody speaks for them any more; told once.

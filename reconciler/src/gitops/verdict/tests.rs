@@ -63,7 +63,7 @@ async fn a_commit_is_bad_after_its_deadline_and_stays_so_until_another_comes() {
     cluster.report("b", PodPhase::Pending, false).await;
     assert!(decided(&mut cluster, 119).await.decided.is_empty());
     let late = decided(&mut cluster, 120).await;
-    let bad = Verdict::Bad { why: "not healthy within 120 s: Pod/default/b: it is not ready".to_owned() };
+    let bad = Verdict::Bad { why: "Pod/default/b: not healthy within 120 s: it is not ready".to_owned() };
     assert_eq!(verdicts(&late), [(1, bad.clone())]);
     cluster.write_verdicts(&late).await;
     // It is remembered: no later look changes it, and no fresh process forgets it.
@@ -81,13 +81,52 @@ async fn a_commit_is_bad_after_its_deadline_and_stays_so_until_another_comes() {
 }
 
 #[tokio::test]
-async fn a_newer_commit_ends_the_watch_of_an_older() {
-    let mut repo = Repo::new(pods(["a"]));
+async fn a_newer_commit_supersedes_only_the_objects_that_it_changes() {
+    let mut repo = Repo::new(pods(["a", "b"]));
     let mut cluster = Cluster::new(&repo).await;
     cluster.settle().await;
     repo.set("a.yaml", pod("a", "two")).commit("Next");
     cluster.settle().await;
+    cluster.report("a", PodPhase::Running, true).await;
+    cluster.report("b", PodPhase::Pending, false).await;
+    let early = decided(&mut cluster, 1).await;
+    assert_eq!(verdicts(&early), [(2, Verdict::Good)]);
+    cluster.write_verdicts(&early).await;
+    let why = "Pod/default/b: not healthy within 120 s: it is not ready".to_owned();
+    assert_eq!(verdicts(&decided(&mut cluster, 120).await), [(1, Verdict::Bad { why })]);
+    cluster.report("b", PodPhase::Running, true).await;
     assert_eq!(verdicts(&decided(&mut cluster, 1).await), [(1, Verdict::Superseded)]);
+}
+
+#[tokio::test]
+async fn the_deadline_counts_from_the_last_progress_and_is_the_clusters() {
+    let repo = Repo::new(pods(["a"]));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    cluster.report("a", PodPhase::Pending, false).await;
+    let applied = cluster.revisions().await[0].applied_at;
+    let mut snapshot = cluster.reflect().await.clone();
+    let (place, status) = snapshot.pod_status.iter().next().map(|(p, s)| (p.clone(), s.clone())).unwrap();
+    let at = |after: i64| applied + SignedDuration::from_secs(after);
+    let mut is_bad = |restarts: u32, now: i64| {
+        let container = serde_json::json!({"name": "main", "image": "i", "ready": false,
+            "restartCount": restarts, "state": {"running": {"startedAt": at(100)}}});
+        let mut status = (*status).clone();
+        status.value.container_statuses = vec![serde_json::from_value(container).unwrap()];
+        snapshot.pod_status.insert(place.clone(), std::sync::Arc::new(status));
+        !plan(&snapshot, &["main".to_owned()].into(), at(now)).decided.is_empty()
+    };
+    assert_eq!([is_bad(0, 219), is_bad(0, 220)], [false, true]);
+    assert_eq!([is_bad(1, 119), is_bad(1, 120)], [false, true], "a restart is no progress");
+    let settings = "apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {name: cluster}\n\
+                    spec: {defaults: {progressDeadlineSeconds: 300}}\n";
+    let mut repo = Repo::new(pods(["a"]));
+    repo.set("cluster.yaml", settings).commit("A longer deadline");
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    cluster.report("a", PodPhase::Pending, false).await;
+    assert!(decided(&mut cluster, 299).await.decided.is_empty());
+    assert_eq!(decided(&mut cluster, 300).await.decided.len(), 1);
 }
 
 #[tokio::test]
@@ -126,11 +165,12 @@ async fn what_waits_keeps_a_commit_from_being_good_and_turns_it_bad() {
     let ready = decided(&mut cluster, 1).await;
     assert!(!ready.released.is_empty() && ready.decided.is_empty());
     cluster.report("db", PodPhase::Running, false).await;
-    assert!(decided(&mut cluster, 200).await.decided.is_empty(), "the wait has its own deadline first");
+    let db = format!("{:?}", verdicts(&decided(&mut cluster, 239).await));
+    assert!(db.contains("Pod/default/db: not healthy") && !db.contains("Pod/default/web"), "{db}");
     let stuck = decided(&mut cluster, 241).await;
     assert!(stuck.released.is_empty());
     let why = format!("{:?}", verdicts(&stuck));
-    assert!(why.contains("Pod/default/web waits for Pod/default/db"), "{why}");
+    assert!(why.contains("Pod/default/web: not healthy within 240 s: it waits for Pod/default/db"), "{why}");
 }
 
 #[tokio::test]

@@ -285,6 +285,32 @@ fn a_container_without_a_readiness_probe_counts_when_it_has_run_for_a_while() {
     }
 }
 
+#[test]
+fn a_named_commit_is_healthy_with_its_own_objects() {
+    let mut snapshot = good();
+    put_object(&mut snapshot, "other", C1);
+    check(&snapshot, Some(C2), "sh-", "");
+    check(&snapshot, None, "s--", "pod default/other: waiting for the workloads controller to make it");
+    check(&snapshot, Some(C1), "s--", "pod default/other: waiting for the workloads controller to make it");
+}
+
+#[test]
+fn a_pod_that_a_live_workload_takes_away_is_not_waited_for() {
+    let mut snapshot = snapshot();
+    let object = put_object(&mut snapshot, "set-0a1b2c3d-4", C2);
+    let instance = put_instance(&mut snapshot, &object);
+    bind(&mut snapshot, &instance, "n1");
+    report(&mut snapshot, &instance, "n1", running());
+    snapshot.objects.clear();
+    snapshot.pods.clear();
+    check(&snapshot, Some(C2), "s--", "pod default/set-0a1b2c3d-4: Terminating: node n1 is stopping it");
+    let pod = serde_json::json!({"metadata": {"labels": {"app": "x"}},
+        "spec": {"containers": [{"name": "app", "image": "x"}]}});
+    let spec = serde_json::json!({"replicas": 1, "selector": {"matchLabels": {"app": "x"}}, "template": pod});
+    put_resource(&mut snapshot, "set", Kind::ReplicaSet, spec);
+    check(&snapshot, Some(C2), "sh-", "");
+}
+
 fn put_resource(snapshot: &mut Snapshot, name: &str, kind: Kind, spec: serde_json::Value) {
     let mut object = put_object(&mut Snapshot::default(), name, C2);
     object.resource = Resource::from_json(kind, spec).unwrap();

@@ -25,11 +25,11 @@ mod validate;
 
 pub use handler::{Catcher, JitterStrategy, Retrier};
 pub use operator::{Operand, Operator};
-pub use path::{JsonPath, PathError, PathRoot, Segment};
+pub use path::{JsonPath, NullablePath, PathError, PathRoot, Segment};
 pub use rule::Rule;
 pub use state::{
-    ChoiceState, FailState, MapState, NullablePath, ParallelState, PassState, State, SucceedState, TaskState,
-    WaitState,
+    ChoiceState, FailState, Machine, MachineRef, MapState, ParallelState, PassState, State, SucceedState,
+    TaskState, WaitState,
 };
 pub use status::{RunPhase, RunSummary, WorkflowStatus};
 
@@ -58,42 +58,12 @@ pub struct WorkflowSpec {
     pub states: BTreeMap<String, State>,
     /// The input of the run that a push starts, once for each change of this spec. No run is started
     /// when absent.
-    #[serde(default, deserialize_with = "state::written", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "path::written", skip_serializing_if = "Option::is_none")]
     pub params: Option<Json>,
     /// Seconds after which a run fails with `States.Timeout`; no limit when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 99_999_999))]
     pub timeout_seconds: Option<u32>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-#[schemars(deny_unknown_fields)]
-/// A state machine inside a state: a branch of a Parallel, or what a Map does with each item.
-pub struct Machine {
-    /// For people; has no effect and is not stored.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub comment: Option<String>,
-    /// Name of the state that it begins with.
-    pub start_at: String,
-    /// The states by name. They lead to each other only.
-    pub states: BTreeMap<String, State>,
-}
-
-/// The states of a workflow, a branch or a map, wherever they are written.
-#[derive(Debug, Clone, Copy)]
-pub struct MachineRef<'a> {
-    /// Where it begins.
-    pub start_at: &'a str,
-    /// The states by name.
-    pub states: &'a BTreeMap<String, State>,
-}
-
-impl Machine {
-    /// Its states.
-    pub fn as_ref(&self) -> MachineRef<'_> {
-        MachineRef { start_at: &self.start_at, states: &self.states }
-    }
 }
 
 impl WorkflowSpec {

@@ -6,6 +6,9 @@
 
 use std::fmt;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize};
+
 /// Longest path, in bytes, and most steps. Real ones have under ten steps.
 const PATH_MAX_BYTES: usize = 1024;
 
@@ -221,6 +224,35 @@ impl fmt::Display for JsonPath {
 /// Whether a name can follow a dot.
 fn is_bare(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '$' | '@'))
+}
+
+/// A path, or null, which is not the same as none.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NullablePath(
+    /// The path.
+    pub Option<String>,
+);
+
+impl JsonSchema for NullablePath {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "NullablePath".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": ["string", "null"], "format": "nullable"})
+    }
+}
+
+/// For fields in which null is a value of its own: it counts as written.
+pub(super) fn written<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    from: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(from).map(Some)
 }
 
 #[cfg(test)]

@@ -1,10 +1,43 @@
 //! The states of a machine: one struct for each type, with the fields that the type may have.
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize};
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-use super::{Catcher, Machine, Retrier, Rule};
+use super::path::{NullablePath, written};
+use super::{Catcher, Retrier, Rule};
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+/// A state machine inside a state: a branch of a Parallel, or what a Map does with each item.
+pub struct Machine {
+    /// For people; has no effect and is not stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comment: Option<String>,
+    /// Name of the state that it begins with.
+    pub start_at: String,
+    /// The states by name. They lead to each other only.
+    pub states: BTreeMap<String, State>,
+}
+
+/// The states of a workflow, a branch or a map, wherever they are written.
+#[derive(Debug, Clone, Copy)]
+pub struct MachineRef<'a> {
+    /// Where it begins.
+    pub start_at: &'a str,
+    /// The states by name.
+    pub states: &'a BTreeMap<String, State>,
+}
+
+impl Machine {
+    /// Its states.
+    pub fn as_ref(&self) -> MachineRef<'_> {
+        MachineRef { start_at: &self.start_at, states: &self.states }
+    }
+}
 
 /// A state. What it gets goes through `inputPath`, `parameters` (of a Map: `itemSelector`), the work
 /// itself, `resultSelector`, `resultPath`, `outputPath`, in this order.
@@ -341,35 +374,6 @@ pub struct MapState {
     /// Where a run goes on when it fails; the first that names the error counts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub catch: Vec<Catcher>,
-}
-
-/// A path, or null, which is not the same as none.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct NullablePath(
-    /// The path.
-    pub Option<String>,
-);
-
-impl JsonSchema for NullablePath {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "NullablePath".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({"type": ["string", "null"], "format": "nullable"})
-    }
-}
-
-/// For fields in which null is a value of its own: it counts as written.
-pub(super) fn written<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    from: D,
-) -> Result<Option<T>, D::Error> {
-    T::deserialize(from).map(Some)
 }
 
 // serde hands a reference to `skip_serializing_if`.

@@ -2,7 +2,7 @@
 //! the texts that are manifests within it.
 
 use super::limits::{NODES_MAX, TEXT_MAX_BYTES};
-use super::node::{Mark, Problem};
+use super::node::{Mark, Problem, Root};
 use crate::violation::rules;
 
 /// How much a value holds, all of its parts counted.
@@ -53,4 +53,14 @@ impl Budget {
         Err(Problem::new(mark, &rules::TOO_MANY_NODES, format!("the file holds more than {what}"))
             .help("aliases count as often as they are used; split the file, or write less"))
     }
+}
+
+/// What a file's text holds.
+#[derive(Debug)]
+pub(crate) struct Parsed {
+    pub(crate) roots: Vec<Root>,
+    /// What kept the rest of the file from being read.
+    pub(crate) failure: Option<Problem>,
+    /// What the file may hold besides.
+    pub(crate) left: Budget,
 }

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::budget::{Budget, Size};
+use super::budget::{Budget, Parsed, Size};
 use super::limits::{DEPTH_MAX, DOCUMENTS_MAX};
-use super::node::{Entry, Mark, Node, Parsed, Problem, Root, Value, cut_key};
+use super::node::{Entry, Mark, Node, Problem, Root, Value, cut_key};
 use crate::violation::rules;
 
 /// Reads the JSON values that follow each other in `text`, up to the first place that is no JSON.

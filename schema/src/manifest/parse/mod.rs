@@ -11,8 +11,7 @@ pub(crate) mod scalar;
 pub(crate) mod text;
 pub(crate) mod yaml;
 
-use budget::Budget;
-use node::Parsed;
+use budget::{Budget, Parsed};
 
 /// How a file is written, by its extension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,5 @@
 //! The tree of a document in which every key and value knows its line and column.
 
-use super::budget::Budget;
 use super::limits::KEY_MAX_CHARS;
 use crate::violation::{OwnedStep, Rule, rules};
 
@@ -64,16 +63,6 @@ impl Problem {
 pub(crate) struct Root {
     pub(crate) node: Node,
     pub(crate) problems: Vec<Problem>,
-}
-
-/// What a file's text holds.
-#[derive(Debug)]
-pub(crate) struct Parsed {
-    pub(crate) roots: Vec<Root>,
-    /// What kept the rest of the file from being read.
-    pub(crate) failure: Option<Problem>,
-    /// What the file may hold besides.
-    pub(crate) left: Budget,
 }
 
 /// Cuts a key that is too long for any manifest: every message about something below it names it.

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, HashSet};
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, StrInput, Tag};
 
-use super::budget::{Budget, Size};
+use super::budget::{Budget, Parsed, Size};
 use super::flow_indent::Indented;
 use super::limits::{DEPTH_MAX, DOCUMENTS_MAX};
-use super::node::{Entry, Mark, Node, Parsed, Problem, Root, Value, cut_key};
+use super::node::{Entry, Mark, Node, Problem, Root, Value, cut_key};
 use crate::violation::rules;
 
 /// Reads all documents of `text`, up to the first place that is no YAML, or where more is than `budget`.

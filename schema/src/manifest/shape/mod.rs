@@ -26,8 +26,8 @@ pub(crate) mod shapes;
 mod walk;
 mod words;
 
-pub(crate) use walk::{Here, Walk};
-pub(crate) use words::found;
+pub(crate) use walk::Walk;
+pub(crate) use words::{Here, found};
 
 /// What a value may be.
 #[derive(Debug)]

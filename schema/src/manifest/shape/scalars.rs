@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Number, Value as Json};
 
-use super::walk::{Here, Walk};
+use super::walk::Walk;
+use super::words::Here;
 use super::words::shown;
 use super::{Bounds, Range, Shape};
 use crate::manifest::foreign;

@@ -2,21 +2,14 @@
 
 use serde_json::{Map, Value as Json};
 
-use super::words::{found, list_of_states, shown, type_help, wanted};
+use super::words::{Here, found, list_of_states, shown, type_help, wanted};
 use super::{Field, Record, Shape, Shapes, Tagged};
 use crate::manifest::nearest::{list, nearest, suggestion};
-use crate::manifest::parse::node::{Entry, Mark, Node, Problem, Value};
+use crate::manifest::parse::node::{Entry, Node, Problem, Value};
 use crate::manifest::problems::{Faults, Problems};
 use crate::manifest::{foreign, states_language};
 use crate::secrets::is_secret_place;
 use crate::violation::{Path, rules};
-
-/// Where the walk is: the path, and the place to show for it.
-#[derive(Clone, Copy)]
-pub(crate) struct Here<'a> {
-    pub(crate) path: &'a Path<'a>,
-    pub(crate) mark: Mark,
-}
 
 /// One walk over one document.
 pub(crate) struct Walk<'a> {

@@ -1,9 +1,17 @@
 //! The words of the walk's messages.
 
-use super::{Shape, Shapes, walk::Here};
+use super::{Shape, Shapes};
 use crate::manifest::parse::node::{Mark, Node, Value};
 use crate::manifest::parse::scalar::{Plain, resolve};
 use crate::secrets::is_secret_text;
+use crate::violation::Path;
+
+/// Where the walk is: the path, and the place to show for it.
+#[derive(Clone, Copy)]
+pub(crate) struct Here<'a> {
+    pub(crate) path: &'a Path<'a>,
+    pub(crate) mark: Mark,
+}
 
 /// A value that is not written has no place of its own: its key is shown.
 pub(super) fn shown(node: &Node, here: Here<'_>) -> Mark {

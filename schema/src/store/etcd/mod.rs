@@ -11,7 +11,6 @@ mod watch;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use etcd_client::{
     Client, Compare, CompareOp, ConnectOptions, GetOptions, GetResponse, KvClient, LeaseClient, PutOptions,
     Txn, TxnOp, WatchClient,
@@ -25,6 +24,7 @@ pub use self::lazy::LazyStore;
 use self::errors::{
     is_auth_off, is_compacted, is_lease_not_found, is_unauthenticated, is_unavailable, request_error,
 };
+use self::watch::key_value;
 use super::{
     Guard, KeyValue, LeaseId, Listing, Op, Store, StoreError, TxnOutcome, WatchBatch, check_txn_size,
 };
@@ -283,17 +283,6 @@ fn operation(op: Op) -> TxnOp {
         }
         Op::Delete { key } => TxnOp::delete(key, None),
     }
-}
-
-fn key_value(found: etcd_client::KeyValue) -> KeyValue {
-    let (create_revision, mod_revision) = (found.create_revision(), found.mod_revision());
-    let (key, value) = found.into_key_value();
-    KeyValue { key: text(key), value: Bytes::from(value), create_revision, mod_revision }
-}
-
-/// Our own keys are ASCII; a stranger's key below our root must not end a list.
-fn text(key: Vec<u8>) -> String {
-    String::from_utf8(key).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 /// The smallest key above all that begin with `prefix`; `\0` (to the end) if there is none.

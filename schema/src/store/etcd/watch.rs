@@ -5,12 +5,13 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use etcd_client::{EventType, WatchClient, WatchOptions, WatchResponse, WatchStream};
 use futures::stream::{self, BoxStream, StreamExt as _};
 use tokio::time::timeout;
 
 use super::errors::request_error;
-use crate::store::{StoreError, WatchBatch, WatchEvent};
+use crate::store::{KeyValue, StoreError, WatchBatch, WatchEvent};
 
 /// After so long without a message etcd is asked for a sign of life.
 const QUIET: Duration = Duration::from_secs(10);
@@ -110,7 +111,7 @@ impl Running {
 
     fn take(&mut self, event: &etcd_client::Event) {
         let Some(kv) = event.kv() else { return };
-        let kv = super::key_value(kv.clone());
+        let kv = key_value(kv.clone());
         self.joined_bytes += kv.key.len() + kv.value.len();
         self.joined.push(match event.event_type() {
             EventType::Put => WatchEvent::Put(kv),
@@ -128,4 +129,15 @@ fn mod_revision(event: &WatchEvent) -> i64 {
         WatchEvent::Put(kv) => kv.mod_revision,
         WatchEvent::Delete { mod_revision, .. } => *mod_revision,
     }
+}
+
+pub(super) fn key_value(found: etcd_client::KeyValue) -> KeyValue {
+    let (create_revision, mod_revision) = (found.create_revision(), found.mod_revision());
+    let (key, value) = found.into_key_value();
+    KeyValue { key: text(key), value: Bytes::from(value), create_revision, mod_revision }
+}
+
+/// Our own keys are ASCII; a stranger's key below our root must not end a list.
+fn text(key: Vec<u8>) -> String {
+    String::from_utf8(key).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }

@@ -6,14 +6,12 @@ use schema::kinds::{Kind, Resource};
 use schema::meta::{ObjectRef, StringMap};
 use schema::object::Object;
 
-use super::{Effect, SnapshotBuilder};
+use super::case::SnapshotBuilder;
+use super::effect::Effect;
 use crate::gitops::plan::Step;
 
 /// By the step that causes it.
-pub(in crate::gitops::review) fn lost(
-    builder: &SnapshotBuilder<'_>,
-    steps: &[Step],
-) -> BTreeMap<ObjectRef, Vec<Effect>> {
+pub(crate) fn lost(builder: &SnapshotBuilder<'_>, steps: &[Step]) -> BTreeMap<ObjectRef, Vec<Effect>> {
     let mut found: BTreeMap<ObjectRef, Vec<Effect>> = BTreeMap::new();
     let gone: Vec<&Step> =
         steps.iter().filter(|step| labels(builder.before(&step.object)).is_some()).collect();

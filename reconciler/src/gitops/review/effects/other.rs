@@ -4,8 +4,9 @@ use schema::kinds::Resource;
 use schema::kinds::node::NodeSpec;
 use schema::kinds::pod::TaintEffect;
 
-use super::{Case, Effect};
-use crate::gitops::review::Action;
+use super::case::Case;
+use super::effect::Effect;
+use crate::gitops::review::change::Action;
 
 fn says<const N: usize>(lines: [&str; N]) -> Vec<Effect> {
     lines.into_iter().map(|line| Effect::Says(line.to_owned())).collect()

@@ -7,7 +7,8 @@ use schema::kinds::dns::DnsSpec;
 use schema::kinds::pod::{PortReference, Protocol};
 use schema::kinds::service::{ServicePort, ServiceSpec, ServiceType};
 
-use super::{Case, Effect, Port, appear_and_go};
+use super::case::Case;
+use super::effect::{Effect, Port, appear_and_go};
 
 /// So many ports of external addresses are told one by one.
 const EXTERNAL_MAX: usize = 50;
@@ -17,7 +18,7 @@ pub(crate) fn service(case: &Case<'_>) -> Vec<Effect> {
         Resource::Service(spec) => Some(&**spec),
         _ => None,
     });
-    let name = format!("{}.{}.svc.{}", case.object.name, case.object.namespace, case.zone);
+    let name = format!("{}.{}.svc.{}", case.object.name, case.object.namespace, case.builder.zone);
     let names = |service: Option<&ServiceSpec>| service.map(|_| name.clone());
     let mut effects = appear_and_go(names(before), names(after), Effect::NameVanishes, Effect::NameAppears);
     effects.extend(appear_and_go(ports(before), ports(after), Effect::PortCloses, Effect::PortOpens));

@@ -5,7 +5,8 @@ use schema::kinds::horizontal_pod_autoscaler::HorizontalPodAutoscalerSpec;
 use schema::kinds::pod::PodSpec;
 use schema::kinds::replica_set::ReplicaSetSpec;
 
-use super::{Case, Effect, Port, appear_and_go};
+use super::case::Case;
+use super::effect::{Effect, Port, appear_and_go};
 
 pub(crate) fn pod(case: &Case<'_>) -> Vec<Effect> {
     let (before, after) = case.specs(|resource| match resource {
@@ -31,18 +32,21 @@ pub(crate) fn replica_set(case: &Case<'_>) -> Vec<Effect> {
     });
     let names = |set: &ReplicaSetSpec| containers(&set.template.spec);
     let mut effects = Vec::new();
+    let has = |set: &ReplicaSetSpec| case.builder.count_before(case.object, set.replicas);
+    let will_have = |set: &ReplicaSetSpec| case.builder.count_after(case.object, set.replicas);
     match (before, after) {
-        (None, Some(after)) => effects.push(Effect::Start { pods: after.replicas, containers: names(after) }),
-        (Some(before), None) => {
-            effects.push(Effect::Stop { pods: before.replicas, containers: names(before) });
+        (None, Some(after)) => {
+            effects.push(Effect::Start { pods: will_have(after), containers: names(after) });
         }
+        (Some(before), None) => effects.push(Effect::Stop { pods: has(before), containers: names(before) }),
         (Some(before), Some(after)) => {
+            let (from, to) = (has(before), will_have(after));
             if before.template != after.template || case.files_differ() {
-                let pods = before.replicas.min(after.replicas);
+                let pods = from.min(to);
                 effects.push(Effect::Restart { pods, containers: names(after), because: template(case) });
             }
-            if before.replicas != after.replicas {
-                effects.push(Effect::Replicas { from: before.replicas, to: after.replicas });
+            if from != to {
+                effects.push(Effect::Replicas { from, to });
             }
         }
         (None, None) => {}

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::super::{Container, LifecycleHandler, PodSpec};
-use super::{container_name, env, exactly_one, image, probe, resources, volume};
+use super::shared::{container_name, exactly_one};
+use super::{env, image, probe, resources, volume};
 use crate::violation::{Findings, Path, rules};
 
 /// Checks all containers of the pod; names are unique over both lists.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::super::{EnvVar, EnvVarSource};
-use super::exactly_one;
+use super::shared::exactly_one;
 use crate::kinds::names::{check_qualified_name, is_env_name, is_name};
 use crate::violation::{Findings, Path, rules};
 

@@ -1,8 +1,8 @@
 //! Probes and the handlers that they share with preStop.
 
 use super::super::{Container, ExecAction, HttpGetAction, PROBE_SECONDS_MAX, PortReference, Probe};
-use super::exactly_one;
 use super::scheduling::GRACE_MAX_SECONDS;
+use super::shared::exactly_one;
 use crate::manifest::nearest;
 use crate::violation::{Findings, Path, rules};
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::super::{Container, PodSpec, StorageMedium, Volume, VolumeMount};
-use super::{exactly_one, unique_label};
+use super::shared::{exactly_one, unique_label};
 use crate::kinds::names::is_name;
 use crate::manifest::nearest;
 use crate::violation::{Findings, Path, rules};

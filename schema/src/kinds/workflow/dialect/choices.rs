@@ -1,7 +1,8 @@
 //! `numericNotEquals` and the like, which the Amazon States Language lacks: `not` of the positive rule.
 
-use super::{Node, Notes, Value, each_state};
+use super::parts::each_state;
 use crate::manifest::dialects::tree::{below, entry, items_mut, put, take};
+use crate::manifest::dialects::{Node, Notes, Value};
 
 const TYPES: [&str; 4] = ["numeric", "string", "boolean", "timestamp"];
 

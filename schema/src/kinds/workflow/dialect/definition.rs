@@ -1,7 +1,8 @@
 //! `spec.definition`: a state machine as text, JSON or YAML, as AWS templates hold it; or as a mapping.
 
-use super::{Mark, Node, Notes, Value, emptied, merge};
+use super::parts::{emptied, merge};
 use crate::manifest::dialects::tree::{entry, mapping, put, take, text};
+use crate::manifest::dialects::{Mark, Node, Notes, Value};
 use crate::manifest::parse::budget::Budget;
 use crate::manifest::parse::{json, yaml};
 use crate::violation::rules;

@@ -1,8 +1,9 @@
 //! Form B: `spec.{entryParams, entryNodeName, workflowNodes}`. A node without a next one ends the run.
 
 use super::definition::parse_json;
-use super::{End, Entry, Mark, Node, Notes, Value, emptied, merge, take_written, target};
+use super::parts::{End, emptied, merge, take_written, target};
 use crate::manifest::dialects::tree::{self, entry, list, mapping, number, plain, put, rename, take, text};
+use crate::manifest::dialects::{Entry, Mark, Node, Notes, Value};
 use crate::violation::rules;
 
 /// `checkType`, the operator, and whether the rule is turned around. `Then` is how older ones spell it.

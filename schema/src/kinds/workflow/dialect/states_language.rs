@@ -5,9 +5,10 @@
 
 use std::collections::HashSet;
 
-use super::{Mark, Node, Notes, Value, each_state, entries_mut};
+use super::parts::each_state;
 use crate::kinds::{Kind, names};
-use crate::manifest::dialects::tree::{below, entry, put, rename, take, text};
+use crate::manifest::dialects::tree::{below, entries_mut, entry, put, rename, take, text};
+use crate::manifest::dialects::{Mark, Node, Notes, Value};
 use crate::manifest::shape::{Record, Shape, Shapes, shapes};
 use crate::manifest::states_language::{other_name, unsupported};
 use crate::violation::rules;

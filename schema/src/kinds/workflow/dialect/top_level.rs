@@ -1,8 +1,9 @@
 //! Form A: `startAt`, `params` and `nodes` beside `metadata`, and no `spec`. A task is named like its
 //! function; a node without `next`, and a choice that nothing fits, end the run.
 
-use super::{End, Entry, Mark, Node, Notes, Value, take_written, target};
+use super::parts::{End, take_written, target};
 use crate::manifest::dialects::tree::{below, entries_mut, entry, items_mut, number, plain, put, text};
+use crate::manifest::dialects::{Entry, Mark, Node, Notes, Value};
 
 /// What belongs under `spec`.
 const MACHINE_FIELDS: [&str; 10] = [

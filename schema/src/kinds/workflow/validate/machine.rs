@@ -30,7 +30,19 @@ pub(super) fn check(
     for (name, state) in machine.states {
         let here = states.field(name);
         self::name(name, &here, names, findings);
-        state::check(state, &here, names, depth, findings);
+        state::check(state, &here, findings);
+        match state {
+            State::Parallel(parallel) => {
+                let branches = here.field("branches");
+                for (index, branch) in parallel.branches.iter().enumerate() {
+                    check(branch.as_ref(), &branches.index(index), names, depth + 1, findings);
+                }
+            }
+            State::Map(map) => {
+                check(map.item_processor.as_ref(), &here.field("itemProcessor"), names, depth + 1, findings);
+            }
+            _ => {}
+        }
     }
     let leads_on = transitions(machine, at, findings);
     if leads_on && !machine.states.is_empty() {

@@ -1,14 +1,13 @@
 //! One state: what its fields say to each other.
 
-use super::machine::{self, Names};
 use super::paths::{self, Sort};
 use super::{errors, payload, rule};
 use crate::kinds::names::is_name;
 use crate::kinds::workflow::{ChoiceState, FailState, MapState, ParallelState, State, TaskState, WaitState};
 use crate::violation::{Findings, Path, rules};
 
-/// Checks the state at `at` and the machines inside; `depth` machines are around it.
-pub(super) fn check(state: &State, at: &Path<'_>, names: &mut Names, depth: usize, findings: &mut Findings) {
+/// Checks the state at `at`, but for the machines inside.
+pub(super) fn check(state: &State, at: &Path<'_>, findings: &mut Findings) {
     onward(state, at, findings);
     data(state, at, findings);
     errors::check(state, at, findings);
@@ -17,8 +16,8 @@ pub(super) fn check(state: &State, at: &Path<'_>, names: &mut Names, depth: usiz
         State::Choice(choice) => self::choice(choice, at, findings),
         State::Wait(wait) => self::wait(wait, at, findings),
         State::Fail(fail) => self::fail(fail, at, findings),
-        State::Parallel(parallel) => self::parallel(parallel, at, names, depth, findings),
-        State::Map(map) => self::map(map, at, names, depth, findings),
+        State::Parallel(parallel) => self::parallel(parallel, at, findings),
+        State::Map(map) => self::map(map, at, findings),
         State::Pass(_) | State::Succeed(_) => {}
     }
 }
@@ -139,23 +138,12 @@ fn fail(fail: &FailState, at: &Path<'_>, findings: &mut Findings) {
     }
 }
 
-fn parallel(
-    parallel: &ParallelState,
-    at: &Path<'_>,
-    names: &mut Names,
-    depth: usize,
-    findings: &mut Findings,
-) {
-    let here = at.field("branches");
+fn parallel(parallel: &ParallelState, at: &Path<'_>, findings: &mut Findings) {
     if parallel.branches.is_empty() {
-        findings.add(&rules::REQUIRED, &here, "Required value: at least one branch").on_key();
-    }
-    for (index, branch) in parallel.branches.iter().enumerate() {
-        machine::check(branch.as_ref(), &here.index(index), names, depth + 1, findings);
+        findings.add(&rules::REQUIRED, &at.field("branches"), "Required value: at least one branch").on_key();
     }
 }
 
-fn map(map: &MapState, at: &Path<'_>, names: &mut Names, depth: usize, findings: &mut Findings) {
+fn map(map: &MapState, at: &Path<'_>, findings: &mut Findings) {
     paths::optional(map.items_path.as_deref(), Sort::Single, &at.field("itemsPath"), findings);
-    machine::check(map.item_processor.as_ref(), &at.field("itemProcessor"), names, depth + 1, findings);
 }

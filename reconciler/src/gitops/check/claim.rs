@@ -1,0 +1,43 @@
+//! Documents that name objects, and what is found wrong with one.
+
+use std::sync::Arc;
+
+use schema::manifest::Document;
+use schema::meta::ObjectRef;
+use schema::object::Object;
+use schema::snapshot::Versioned;
+use schema::violation::{Rule, Violation};
+
+/// A document that names an object.
+#[derive(Debug, Clone, Copy)]
+pub struct Claim<'a> {
+    /// The file.
+    pub file: &'a Arc<str>,
+    /// The document.
+    pub document: &'a Document,
+    /// The object as it is live, whoever owns it.
+    pub live: Option<&'a Versioned<Object>>,
+}
+
+/// An object as it is live.
+pub type Live<'a> = (&'a ObjectRef, &'a Versioned<Object>);
+
+/// A violation of `rule` in the document of `claim`, at line and column.
+pub(super) fn problem(
+    claim: &Claim<'_>,
+    rule: &'static Rule,
+    (line, column): (u32, u32),
+    message: String,
+    help: impl Into<String>,
+) -> Violation {
+    Violation {
+        file: claim.file.to_string(),
+        line,
+        column,
+        severity: rule.severity,
+        rule: rule.id.to_owned(),
+        message,
+        help: help.into(),
+        object: Some(claim.document.reference.to_string()),
+    }
+}

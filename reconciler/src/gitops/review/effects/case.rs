@@ -1,0 +1,131 @@
+//! What the functions of kinds decide effects from. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use schema::kinds::Resource;
+use schema::kinds::cluster::DEFAULT_ZONE;
+use schema::meta::ObjectRef;
+use schema::object::Object;
+use schema::snapshot::Table;
+use schema::violation::OwnedStep;
+
+use crate::gitops::diff::FILES;
+use crate::gitops::plan::{Act, Step};
+use crate::gitops::review::change::{Action, Field};
+
+/// Live objects, and what of them the plan changes.
+pub(crate) struct SnapshotBuilder<'a> {
+    pub(super) live: &'a Table<ObjectRef, Object>,
+    pub(super) changed: BTreeMap<&'a ObjectRef, Option<&'a Object>>,
+    /// Pods that run of each workload.
+    running: &'a BTreeMap<ObjectRef, u32>,
+    /// Workloads whose number of pods an autoscaler sets once all is applied.
+    scaled: BTreeSet<ObjectRef>,
+    /// The zone of the cluster's own names once all is applied.
+    pub(super) zone: String,
+}
+
+impl<'a> SnapshotBuilder<'a> {
+    pub(crate) fn new(
+        live: &'a Table<ObjectRef, Object>,
+        steps: &'a [Step],
+        running: &'a BTreeMap<ObjectRef, u32>,
+    ) -> Self {
+        let changed = steps.iter().map(|step| {
+            let after = match &step.act {
+                Act::Create(object) | Act::Update(object) | Act::Replace(object) => Some(&**object),
+                Act::Delete => None,
+            };
+            (&step.object, after)
+        });
+        let (scaled, zone) = (BTreeSet::new(), DEFAULT_ZONE.to_owned());
+        let mut builder = Self { live, changed: changed.collect(), running, scaled, zone };
+        let (mut scaled, mut zone) = (BTreeSet::new(), None);
+        for (_, object) in builder.after() {
+            if let Resource::Cluster(cluster) = &object.resource {
+                zone = Some(cluster.dns.zone.clone());
+            }
+            if let Resource::HorizontalPodAutoscaler(scaler) = &object.resource {
+                scaled.insert(scaler.target(&object.metadata));
+            }
+        }
+        builder.scaled = scaled;
+        builder.zone = zone.unwrap_or(builder.zone);
+        builder
+    }
+
+    /// How many pods a workload has before anything is applied.
+    pub(super) fn count_before(&self, object: &ObjectRef, in_git: u32) -> u32 {
+        self.running.get(object).copied().unwrap_or(in_git)
+    }
+
+    /// How many pods a workload has once all is applied, if Git then asks for `in_git`. A number that Git does not
+    /// change leaves those that run.
+    pub(crate) fn count_after(&self, object: &ObjectRef, in_git: u32) -> u32 {
+        let before = self.before(object).and_then(|before| before.resource.pod(&before.metadata));
+        let keeps = before.is_some_and(|before| before.count == in_git) || self.scaled.contains(object);
+        if keeps { self.count_before(object, in_git) } else { in_git }
+    }
+
+    pub(crate) fn before(&self, object: &ObjectRef) -> Option<&'a Object> {
+        self.live.get(object).map(|live| &live.value)
+    }
+
+    pub(super) fn now(&self, object: &ObjectRef) -> Option<&'a Object> {
+        match self.changed.get(object) {
+            Some(changed) => *changed,
+            None => self.before(object),
+        }
+    }
+
+    /// Every object once the plan is carried out.
+    pub(crate) fn after(&self) -> impl Iterator<Item = (&'a ObjectRef, &'a Object)> {
+        let kept = self.live.iter().filter(|(object, _)| !self.changed.contains_key(*object));
+        let kept = kept.map(|(object, live)| (object, &live.value));
+        let changed = self.changed.iter().filter_map(|(object, after)| Some((*object, (*after)?)));
+        kept.chain(changed)
+    }
+}
+
+/// One kind's function: the object, before, after, the fields that differ.
+pub(crate) struct Case<'a> {
+    pub(super) object: &'a ObjectRef,
+    pub(super) before: Option<&'a Resource>,
+    pub(super) after: Option<&'a Resource>,
+    pub(super) fields: &'a [Field],
+    pub(super) action: Action,
+    pub(super) builder: &'a SnapshotBuilder<'a>,
+}
+
+impl<'a> Case<'a> {
+    /// Before and after as the spec that `of` takes out of a resource.
+    pub(super) fn specs<S>(
+        &self,
+        of: impl Fn(&'a Resource) -> Option<&'a S>,
+    ) -> (Option<&'a S>, Option<&'a S>) {
+        (self.before.and_then(&of), self.after.and_then(&of))
+    }
+
+    /// Files of the repository that its pods need differ.
+    pub(super) fn files_differ(&self) -> bool {
+        self.fields.iter().any(is_file)
+    }
+
+    /// Fields of the spec that differ, the first few.
+    pub(super) fn because(&self) -> Vec<String> {
+        const NAMED_MAX: usize = 5;
+        let is_cause = |field: &&Field| field.path.starts_with("spec") || is_file(field);
+        let spec = self.fields.iter().filter(is_cause);
+        let mut named: Vec<String> = spec.clone().take(NAMED_MAX).map(|field| field.path.clone()).collect();
+        let more = spec.count().saturating_sub(NAMED_MAX);
+        if more > 0 {
+            named.push(format!("{more} more"));
+        }
+        named
+    }
+}
+
+/// A file of the repository that a volume or secret names.
+fn is_file(field: &Field) -> bool {
+    matches!(field.steps.first(), Some(OwnedStep::Field(name)) if name == FILES)
+}

@@ -1,0 +1,158 @@
+//! What happens when a change is applied, in words. Pure.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fmt;
+
+use schema::kinds::Kind;
+use schema::kinds::pod::Protocol;
+use serde::{Serialize, Serializer};
+
+/// One thing that happens when a change is applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Pods that were not there start.
+    Start {
+        /// How many.
+        pods: u32,
+        /// Their containers.
+        containers: Vec<String>,
+    },
+    /// Pods are stopped and started anew.
+    Restart {
+        /// How many.
+        pods: u32,
+        /// Their containers.
+        containers: Vec<String>,
+        /// Fields that cause it.
+        because: Vec<String>,
+    },
+    /// Pods are stopped for good.
+    Stop {
+        /// How many.
+        pods: u32,
+        /// Their containers.
+        containers: Vec<String>,
+    },
+    /// Nothing that runs is touched.
+    InPlace,
+    /// Only where the object stands in the repository changes.
+    Moved,
+    /// More or fewer pods.
+    Replicas {
+        /// Before.
+        from: u32,
+        /// After.
+        to: u32,
+    },
+    /// A port answers that did not.
+    PortOpens(Port),
+    /// A port does not answer any more.
+    PortCloses(Port),
+    /// A name can be looked up that could not.
+    NameAppears(String),
+    /// A name can't be looked up any more.
+    NameVanishes(String),
+    /// Other pods are behind the service.
+    Selects,
+    /// No pod is behind this service any more.
+    EndpointsLost {
+        /// `namespace/name`.
+        service: String,
+    },
+    /// The kind is only stored so far: none of the other effects happens yet.
+    NotRun(Kind),
+    /// Anything that is said best as a sentence.
+    Says(String),
+}
+
+/// A port and where it is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Port {
+    /// Where it is: `host port`, `node port`, `service port`, `192.0.2.1 port`.
+    pub place: Cow<'static, str>,
+    /// The number.
+    pub number: u16,
+    /// Protocol.
+    pub protocol: Protocol,
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let protocol = match self.protocol {
+            Protocol::Tcp => "TCP",
+            Protocol::Udp => "UDP",
+        };
+        match self.number {
+            0 => write!(f, "{} (any free)/{protocol}", self.place),
+            number => write!(f, "{} {number}/{protocol}", self.place),
+        }
+    }
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Effect::Start { pods, containers } => write!(f, "starts {}", many(*pods, containers)),
+            Effect::Restart { pods, containers, because } => {
+                write!(f, "restarts {}", many(*pods, containers))?;
+                if because.is_empty() { Ok(()) } else { write!(f, ", because of {}", because.join(", ")) }
+            }
+            Effect::Stop { pods, containers } => write!(f, "stops {}", many(*pods, containers)),
+            Effect::InPlace => f.write_str("changed in place, nothing restarts"),
+            Effect::Moved => f.write_str("nothing runs differently"),
+            Effect::Replicas { from, to } if to > from => {
+                write!(f, "replicas {from} -> {to}: {} more", plural(to - from, "pod"))
+            }
+            Effect::Replicas { from, to } => {
+                write!(f, "replicas {from} -> {to}: {} fewer", plural(from - to, "pod"))
+            }
+            Effect::PortOpens(port) => write!(f, "opens {port}"),
+            Effect::PortCloses(port) => write!(f, "closes {port}"),
+            Effect::NameAppears(name) => write!(f, "name appears: {name}"),
+            Effect::NameVanishes(name) => write!(f, "name vanishes: {name}"),
+            Effect::Selects => f.write_str("other pods may be behind it"),
+            Effect::EndpointsLost { service } => {
+                write!(f, "service {service} loses its last endpoint: nothing answers there")
+            }
+            Effect::NotRun(kind) => {
+                write!(f, "not yet: this version stores a {kind} and does not run it")
+            }
+            Effect::Says(text) => f.write_str(text),
+        }
+    }
+}
+
+impl Serialize for Effect {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+fn plural(count: u32, word: &str) -> String {
+    if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
+}
+
+fn many(pods: u32, containers: &[String]) -> String {
+    let word = if containers.len() == 1 { "container" } else { "containers" };
+    format!("{} ({word} {})", plural(pods, "pod"), containers.join(", "))
+}
+
+/// What is only in `after` appears, what is only in `before` goes: first those that go.
+pub(crate) fn appear_and_go<T: Ord>(
+    before: impl IntoIterator<Item = T>,
+    after: impl IntoIterator<Item = T>,
+    goes: fn(T) -> Effect,
+    appears: fn(T) -> Effect,
+) -> Vec<Effect> {
+    let before: BTreeSet<T> = before.into_iter().collect();
+    let mut after: BTreeSet<T> = after.into_iter().collect();
+    let mut effects = Vec::new();
+    for item in before {
+        if !after.remove(&item) {
+            effects.push(goes(item));
+        }
+    }
+    effects.extend(after.into_iter().map(appears));
+    effects
+}

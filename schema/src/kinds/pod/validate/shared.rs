@@ -1,0 +1,59 @@
+//! Checks that several parts of a pod have in common.
+
+use std::collections::BTreeSet;
+
+use crate::kinds::names::{DNS_LABEL, is_dns_label};
+use crate::violation::{Findings, Path, rules};
+
+/// A container's name: a DNS label that no other of the pod has. Upper case, which Docker takes, is only a
+/// matter of style.
+pub(super) fn container_name<'a>(
+    name: &'a str,
+    at: &Path<'_>,
+    seen: &mut BTreeSet<&'a str>,
+    findings: &mut Findings,
+) {
+    if is_dns_label(name) || !is_dns_label(&name.to_ascii_lowercase()) {
+        return unique_label(name, at, seen, findings);
+    }
+    let here = at.field("name");
+    if seen.insert(name) {
+        let message = format!("`{name}` is no DNS label; Kubernetes would refuse it");
+        findings.add(&rules::NAME_STYLE, &here, message).help("use lower case letters, digits and `-`");
+    } else {
+        findings.add(&rules::DUPLICATE_NAME, &here, format!("Duplicate value: `{name}`"));
+    }
+}
+
+/// A DNS label that no other of its list has.
+pub(super) fn unique_label<'a>(
+    name: &'a str,
+    at: &Path<'_>,
+    seen: &mut BTreeSet<&'a str>,
+    findings: &mut Findings,
+) {
+    let here = at.field("name");
+    if name.is_empty() {
+        findings.add(&rules::INVALID_NAME, &here, "Required value: the name is empty");
+    } else if !is_dns_label(name) {
+        findings.add(&rules::INVALID_NAME, &here, format!("Invalid value: `{name}`: {DNS_LABEL}"));
+    } else if !seen.insert(name) {
+        findings.add(&rules::DUPLICATE_NAME, &here, format!("Duplicate value: `{name}`"));
+    }
+}
+
+/// Checks that exactly one of some fields is set.
+pub(super) fn exactly_one(set: &[&str], all: &[&str], what: &str, at: &Path<'_>, findings: &mut Findings) {
+    let names = || all.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    match set {
+        [_] => {}
+        [] => {
+            let help = format!("set one of {}; a field without a value is null, which is not set", names());
+            findings.add(&rules::EXCLUSIVE, at, format!("Required value: must specify {what}")).help(help);
+        }
+        [_, second, ..] => {
+            let message = format!("Forbidden: may not specify more than 1 {}", what.trim_start_matches("a "));
+            findings.add(&rules::EXCLUSIVE, &at.field(second), message).on_key();
+        }
+    }
+}

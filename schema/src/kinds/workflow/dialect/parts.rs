@@ -1,0 +1,83 @@
+//! What several steps of the rewriting need of a machine's states.
+
+use std::collections::HashSet;
+
+use crate::manifest::dialects::tree::{self, below, entries_mut, take};
+use crate::manifest::dialects::{Entry, Mark, Node, Value};
+
+/// A state that older forms do not write: a missing next ended the run there.
+pub(super) struct End {
+    name: String,
+    mark: Option<Mark>,
+}
+
+impl End {
+    /// Its name is one that no state has.
+    pub(super) fn new<'a>(taken: &(impl Iterator<Item = &'a str> + Clone)) -> Self {
+        let is_free = |name: &String| !taken.clone().any(|taken| taken == name);
+        let numbered = (2..).map(|number| format!("end-{number}"));
+        let name = std::iter::once("end".to_owned()).chain(numbered).find(is_free);
+        Self { name: name.unwrap_or_default(), mark: None }
+    }
+
+    /// Its name, for a place at `mark` that leads to it.
+    pub(super) fn name(&mut self, mark: Mark) -> &str {
+        self.mark.get_or_insert(mark);
+        &self.name
+    }
+
+    /// Adds it to the states, if something leads to it.
+    pub(super) fn add_to(self, states: &mut Vec<Entry>) {
+        let Some(mark) = self.mark else { return };
+        let state = tree::mapping(mark, [("type", tree::text(mark, "Succeed"))]);
+        states.push(tree::entry(&self.name, mark, state));
+    }
+}
+
+/// A name of a next state that says something.
+pub(super) fn target(entry: &Entry) -> bool {
+    !entry.value.is_null() && entry.value.text() != Some("")
+}
+
+/// Moves all entries of one mapping into another; those that it has already stay and are told as unknown.
+pub(super) fn merge(from: Vec<Entry>, to: &mut Node) -> Vec<Entry> {
+    let Some(to) = entries_mut(to) else { return from };
+    let there: HashSet<String> = to.iter().map(|entry| entry.key.clone()).collect();
+    let (twice, once): (Vec<Entry>, Vec<Entry>) =
+        from.into_iter().partition(|entry| there.contains(&entry.key));
+    // A key that is written twice in one mapping was told as that.
+    let mut moved = HashSet::new();
+    to.extend(once.into_iter().filter(|entry| moved.insert(entry.key.clone())));
+    twice
+}
+
+/// The entries of a mapping, taken out.
+pub(super) fn emptied(node: Node) -> Vec<Entry> {
+    match node.value {
+        Value::Mapping(entries) => entries,
+        _ => Vec::new(),
+    }
+}
+
+/// Each state of the machine that `node` is.
+fn states_of(node: &mut Node) -> impl Iterator<Item = &mut Entry> {
+    below(node, &["states"]).and_then(entries_mut).into_iter().flatten()
+}
+
+/// Calls `act` with each state of the machine and of those inside. The tree is as deep as the reader
+/// lets it be.
+pub(super) fn each_state(machine: &mut Node, act: &mut dyn FnMut(&str, &mut Node)) {
+    for state in states_of(machine) {
+        act(&state.key, &mut state.value);
+        if let Some(inner) = below(&mut state.value, &["itemProcessor"]) {
+            each_state(inner, act);
+        }
+        let branches = below(&mut state.value, &["branches"]).and_then(tree::items_mut);
+        branches.into_iter().flatten().for_each(|branch| each_state(branch, act));
+    }
+}
+
+/// Takes an entry only if it says something.
+pub(super) fn take_written(node: &mut Node, key: &str) -> Option<Entry> {
+    take(node, key).filter(|entry| !entry.value.is_null())
+}
