@@ -1,5 +1,6 @@
 //! The snapshot: an immutable copy of etcd, decoded. Controllers and views read nothing else.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -9,12 +10,14 @@ use serde::de::DeserializeOwned;
 
 use crate::codec::{decode, encode};
 use crate::keys::{Key, key_table};
+use crate::kinds::cluster::{CLUSTER_NAME, ClusterSpec};
 use crate::kinds::pod::{PodStatus, pool};
-use crate::meta::{NamespacedName, ObjectRef};
+use crate::kinds::{Kind, Resource};
+use crate::meta::{DEFAULT_NAMESPACE, NamespacedName, ObjectRef};
 use crate::object::Object;
 use crate::records::{
-    Binding, Delivery, DeliveryAnswer, DeliveryOutcome, Heartbeat, NodeRecord, NodeUsage, PodInstance,
-    Revision, RouteRecord, RulesStatus, ServiceRecord, Settled, SourceStatus, Subnet,
+    Binding, ClusterSettings, Delivery, DeliveryAnswer, DeliveryOutcome, Heartbeat, NodeRecord, NodeUsage,
+    PodInstance, Revision, RouteRecord, RulesStatus, ServiceRecord, Settled, SourceStatus, Subnet,
 };
 
 pub mod health;
@@ -37,7 +40,7 @@ macro_rules! define_snapshot {
     (
         unwatched { $($unwatched:tt)* }
         watched { $(
-            $variant:ident($($field:ident: $type:ty),+), $prefix:ident, $pattern:literal => $holds:literal,
+            $variant:ident $(($($field:ident: $type:ty),+))?, $prefix:ident, $pattern:literal => $holds:literal,
             $writer:expr, $reader:literal, $agents:ident; $table:ident: $record:ty, $planned:ident;
         )* }
     ) => {
@@ -49,7 +52,7 @@ macro_rules! define_snapshot {
             pub revision: i64,
             /// Every watched prefix has been listed once. Nobody plans before.
             pub synced: bool,
-            $(#[doc = concat!("`", $pattern, "`: ", $holds, ".")] pub $table: Table<($($type),+), $record>,)*
+            $(#[doc = concat!("`", $pattern, "`: ", $holds, ".")] pub $table: Table<($($($type),+)?), $record>,)*
             /// Keys whose value could not be decoded, and why: one bad value blinds nobody.
             pub malformed: OrdMap<String, Arc<str>>,
             /// Where each pod is bound; follows from `bindings`, see [`Snapshot::binding_of`].
@@ -59,7 +62,7 @@ macro_rules! define_snapshot {
         impl Snapshot {
             fn set(&mut self, key: Key, change: &Change) -> Result<(), String> {
                 match key {
-                    $(Key::$variant($($field),+) => set(&mut self.$table, ($($field),+), change),)*
+                    $(Key::$variant $(($($field),+))? => set(&mut self.$table, ($($($field),+)?), change),)*
                     _ => Ok(()),
                 }
             }
@@ -164,6 +167,20 @@ impl Snapshot {
         self.requests.iter().filter(|(id, request)| {
             request.value.outcome == DeliveryOutcome::Accepted && self.answer_to(id).is_none()
         })
+    }
+
+    /// The Cluster object, if there is one.
+    pub fn cluster_object(&self) -> Option<&Arc<Versioned<Object>>> {
+        let (namespace, name) = (DEFAULT_NAMESPACE.to_owned(), CLUSTER_NAME.to_owned());
+        self.objects.get(&ObjectRef { kind: Kind::Cluster, namespace, name })
+    }
+
+    /// The settings of the cluster: those of the Cluster object, else the defaults.
+    pub fn cluster(&self) -> Cow<'_, ClusterSpec> {
+        match self.cluster_object().map(|object| &object.value.resource) {
+            Some(Resource::Cluster(spec)) => Cow::Borrowed(spec),
+            _ => Cow::default(),
+        }
     }
 
     /// A heartbeat of the node is there: its lease has not expired.

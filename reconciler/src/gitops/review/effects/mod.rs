@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use schema::kinds::cluster::DEFAULT_ZONE;
+use schema::kinds::cluster::{ClusterSpec, DEFAULT_ZONE, Defaults};
 use schema::kinds::pod::Protocol;
 use schema::kinds::{Kind, Resource};
 use schema::meta::ObjectRef;
@@ -160,8 +160,8 @@ fn many(pods: u32, containers: &[String]) -> String {
 pub(super) struct SnapshotBuilder<'a> {
     live: &'a Table<ObjectRef, Object>,
     changed: BTreeMap<&'a ObjectRef, Option<&'a Object>>,
-    /// The zone of the cluster's own names once all is applied.
-    zone: String,
+    /// The Cluster object once all is applied.
+    cluster: Option<&'a ClusterSpec>,
 }
 
 impl<'a> SnapshotBuilder<'a> {
@@ -173,13 +173,18 @@ impl<'a> SnapshotBuilder<'a> {
             };
             (&step.object, after)
         });
-        let mut builder = Self { live, changed: changed.collect(), zone: DEFAULT_ZONE.to_owned() };
-        let zone = builder.after().find_map(|(_, object)| match &object.resource {
-            Resource::Cluster(cluster) => Some(cluster.dns.zone.clone()),
+        let mut builder = Self { live, changed: changed.collect(), cluster: None };
+        let cluster = builder.after().find_map(|(_, object)| match &object.resource {
+            Resource::Cluster(cluster) => Some(&**cluster),
             _ => None,
         });
-        builder.zone = zone.unwrap_or(builder.zone);
+        builder.cluster = cluster;
         builder
+    }
+
+    /// What workloads get that name nothing of their own.
+    pub(super) fn defaults(&self) -> Defaults {
+        self.cluster.map(|cluster| cluster.defaults.clone()).unwrap_or_default()
     }
 
     pub(super) fn before(&self, object: &ObjectRef) -> Option<&'a Object> {
@@ -255,7 +260,7 @@ pub(super) fn of(builder: &SnapshotBuilder<'_>, step: &Step, fields: &[Field]) -
         after: after.map(|object| &object.resource),
         fields,
         action: Action::of(&step.act),
-        zone: &builder.zone,
+        zone: builder.cluster.map_or(DEFAULT_ZONE, |cluster| &cluster.dns.zone),
     };
     let mut effects = (kinds::of(step.object.kind).effects)(&case);
     if effects.is_empty() && case.action == Action::Update {
