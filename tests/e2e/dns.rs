@@ -415,6 +415,7 @@ fn hello() -> Change {
 
 /// Zone, upstream servers and default resources come with a push and go with another, while nothing that runs
 /// is touched.
+/// Seen red with an agent that does not watch `settings`.
 fn settings_follow_the_cluster_object(cluster: &Cluster, dns: &str) -> Result<()> {
     let [high, low] = cluster.slot().port(9).to_be_bytes();
     let address = Ipv4Addr::new(127, 53, high, low);

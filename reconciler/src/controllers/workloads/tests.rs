@@ -70,7 +70,7 @@ fn another_login_of_the_same_hash_is_told_in_place() {
     assert_eq!((pod.uid, &pod.files), (instance("web", spec(100, 64)).uid, &rotated.files));
 }
 
-/// Seen red with the defaults in a pod that is there, and with none in a new one.
+/// Seen red with the defaults in a pod that is there.
 #[test]
 fn a_new_pod_gets_default_resources_and_one_that_is_there_keeps_what_it_got() {
     let with_limit = |memory: u64| {
