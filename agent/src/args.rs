@@ -131,10 +131,10 @@ pub struct RunArguments {
 /// Flags about names.
 #[derive(Debug, Clone, Args)]
 pub struct DnsArguments {
-    /// The cluster's DNS zone; the same on all nodes
-    #[arg(long, env = "MINIK8S_CLUSTER_DOMAIN", value_name = "NAME", default_value = "cluster.local")]
-    pub cluster_domain: String,
-    /// Name servers to ask for all other names; by default those of --resolv-conf
+    /// The cluster's DNS zone, the same on all nodes; by default the Cluster object's, else cluster.local
+    #[arg(long, env = "MINIK8S_CLUSTER_DOMAIN", value_name = "NAME")]
+    pub cluster_domain: Option<String>,
+    /// Name servers to ask for all other names; by default the Cluster object's, else those of --resolv-conf
     #[arg(long, env = "MINIK8S_DNS_UPSTREAM", value_name = "ADDR[:PORT]", value_delimiter = ',')]
     pub dns_upstream: Vec<String>,
     /// Let this machine's own resolver know the cluster's names, too: by systemd-resolved where it runs,

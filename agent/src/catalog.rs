@@ -1,4 +1,4 @@
-//! What this node knows of the rest of the cluster: services, routes, the other nodes. From etcd when
+//! What this node knows of the rest of the cluster: services, routes, settings, the other nodes. From etcd when
 //! it has been listed, else from the node's own disk.
 //!
 //! Reads the snapshot and `<state>/agent/catalog.json`; publishes what holds. While an etcd is not
@@ -14,7 +14,7 @@ use ipnet::Ipv4Net;
 use jiff::{SignedDuration, Timestamp};
 use schema::keys::Key;
 use schema::meta::NamespacedName;
-use schema::records::{NodeRecord, RouteRecord, ServiceRecord, Vtep};
+use schema::records::{ClusterSettings, NodeRecord, RouteRecord, ServiceRecord, Vtep};
 use schema::snapshot::{Snapshot, Table};
 use schema::store::reflector::SnapshotReader;
 use serde::{Deserialize, Serialize};
@@ -48,6 +48,8 @@ pub struct Catalog {
     pub routes: Table<NamespacedName, RouteRecord>,
     /// The other nodes of which both a range and a tunnel are known.
     pub peers: BTreeMap<String, Peer>,
+    /// The settings of the cluster, as etcd has them or had them last.
+    pub settings: ClusterSettings,
     /// This node's own address, as etcd has it or had it last.
     pub own_address: Option<Ipv4Addr>,
     /// Newest revision of the services in here; 0 from the disk. Not etcd's: what else happens says
@@ -93,6 +95,7 @@ impl CatalogStore {
         let same = |taken: &Snapshot| {
             taken.services.ptr_eq(&snapshot.services)
                 && taken.routes.ptr_eq(&snapshot.routes)
+                && taken.settings.ptr_eq(&snapshot.settings)
                 && taken.nodes.ptr_eq(&snapshot.nodes)
                 && taken.subnets.ptr_eq(&snapshot.subnets)
                 && taken.settled.ptr_eq(&snapshot.settled)
@@ -107,6 +110,7 @@ impl CatalogStore {
         let changed = next.source != self.current.source
             || !next.services.ptr_eq(&self.current.services)
             || !next.routes.ptr_eq(&self.current.routes)
+            || next.settings != self.current.settings
             || next.peers != self.current.peers
             || next.own_address != self.current.own_address
             || next.revision != self.current.revision;
@@ -129,11 +133,13 @@ impl CatalogStore {
         // What is the same keeps the revision that it had before, so etcd's own are asked, too.
         let known = snapshot.services.values().chain(services.values());
         let revision = known.map(|found| found.mod_revision).max().unwrap_or_default();
+        let settings = snapshot.settings.get(&()).map_or(&self.current.settings, |found| &found.value);
         let own = snapshot.nodes.get(&self.node).and_then(|node| first_v4(&node.value));
         Catalog {
             source: Source::Etcd,
             services,
             routes,
+            settings: settings.clone(),
             peers: self.peers(snapshot, settled, now),
             own_address: own.or(self.current.own_address),
             revision,

@@ -151,19 +151,22 @@ impl ResetArguments {
 /// Longest name of a zone: names of services, ports and hosts stand before it.
 const DOMAIN_MAX: usize = 100;
 
+fn domain(given: &str) -> Result<Name, ConfigError> {
+    let text = given.trim_end_matches('.').to_ascii_lowercase();
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let right = |label: &str| !label.is_empty() && label.len() <= 63 && label.chars().all(allowed);
+    match Name::from_ascii(format!("{text}.")) {
+        Ok(name) if text.len() <= DOMAIN_MAX && text.split('.').all(right) => Ok(name),
+        _ => {
+            let why = "give a DNS name of at most 100 characters, for example cluster.local";
+            wrong("--cluster-domain", given, why)
+        }
+    }
+}
+
 impl DnsArguments {
     fn check(&self) -> Result<DnsSettings, ConfigError> {
-        let text = self.cluster_domain.trim_end_matches('.').to_ascii_lowercase();
-        let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        let right = |label: &str| !label.is_empty() && label.len() <= 63 && label.chars().all(allowed);
-        let name = Name::from_ascii(format!("{text}."));
-        let domain = match name {
-            Ok(name) if text.len() <= DOMAIN_MAX && text.split('.').all(right) => name,
-            _ => {
-                let why = "give a DNS name of at most 100 characters, for example cluster.local";
-                return wrong("--cluster-domain", &self.cluster_domain, why);
-            }
-        };
+        let domain = self.cluster_domain.as_deref().map(domain).transpose()?;
         let mut upstream: Vec<SocketAddr> = Vec::new();
         for text in self.dns_upstream.iter().map(|text| text.trim()) {
             let port = |address: IpAddr| SocketAddr::new(address, resolv::PORT);
@@ -247,6 +250,7 @@ mod tests {
     use super::*;
     use crate::args::{Arguments, Command};
     use clap::Parser as _;
+    use schema::kinds::cluster::ClusterDns;
 
     fn check(flags: &[&str]) -> Result<Config, String> {
         let words = ["minik8s-agent", "run"].iter().chain(flags);
@@ -277,16 +281,18 @@ mod tests {
     }
 
     #[test]
-    fn names_have_a_zone_and_upstreams() {
+    fn zone_and_upstreams_are_the_flags_then_the_clusters() {
+        let mini = ClusterDns { zone: "mini.lan".to_owned(), upstreams: vec!["192.0.2.9".to_owned()] };
         let dns = check(&[]).unwrap().dns;
         assert_eq!(
-            (dns.domain_text().as_str(), dns.upstream.len(), dns.node_dns),
-            ("cluster.local", 0, false)
+            (dns.domain_text(&mini).as_str(), dns.upstream(&mini), dns.node_dns),
+            ("mini.lan", vec!["192.0.2.9:53".parse().unwrap()], false)
         );
+        assert_eq!(dns.domain_text(&ClusterDns::default()), "cluster.local");
         let flags = "--cluster-domain K8S.Example. --dns-upstream 192.0.2.1,[2001:db8::1]:5353,192.0.2.1:53 --node-dns";
         let dns = check(&flags.split_whitespace().collect::<Vec<_>>()).unwrap().dns;
-        let upstream: Vec<String> = dns.upstream.iter().map(ToString::to_string).collect();
-        assert_eq!((dns.domain_text().as_str(), dns.node_dns), ("k8s.example", true));
+        let upstream: Vec<String> = dns.upstream(&mini).iter().map(ToString::to_string).collect();
+        assert_eq!((dns.domain_text(&mini).as_str(), dns.node_dns), ("k8s.example", true));
         assert_eq!(upstream, ["192.0.2.1:53", "[2001:db8::1]:5353"]);
     }
 

@@ -184,6 +184,7 @@ fn prefixes(node: &str) -> Vec<String> {
         prefix::pod_status_of(node),
         prefix::SERVICES.to_owned(),
         prefix::ROUTES.to_owned(),
+        prefix::SETTINGS.to_owned(),
         prefix::NODES.to_owned(),
         prefix::SUBNETS.to_owned(),
         prefix::HEARTBEATS.to_owned(),

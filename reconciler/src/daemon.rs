@@ -29,6 +29,7 @@ use crate::config::{LogFormat, ServeConfig};
 use crate::controllers::nodes::Nodes;
 use crate::controllers::scheduler::Scheduler;
 use crate::controllers::services::Services;
+use crate::controllers::settings::ClusterSettings;
 use crate::controllers::workloads::Workloads;
 use crate::controllers::{Deps, Shell};
 use crate::gitops::{SourceLoop, VerdictLoop};
@@ -126,6 +127,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     let row = || controller_row(&snapshot, &fence);
     runtime.drive(row(), verdicts);
     runtime.drive(row(), Shell::<Nodes>::new(deps.clone()));
+    runtime.drive(row(), Shell::<ClusterSettings>::new(deps.clone()));
     runtime.drive(row(), Shell::<Workloads>::new(deps.clone()));
     runtime.drive(row(), Shell::<Services>::new(deps.clone()));
     runtime.drive(row(), Shell::<Scheduler>::new(deps));

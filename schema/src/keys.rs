@@ -55,6 +55,9 @@ macro_rules! key_table {
                 Settled(node: String), SETTLED, "/minik8s/bindings/<node>/settled"
                     => "once all that Git says has become bindings; before, a missing one is no removal",
                     Controller("scheduler"), "that node's agent", Own; settled: Settled, Plans;
+                Settings, SETTINGS, "/minik8s/settings"
+                    => "the Cluster object as agents need it; its defaults when there is none",
+                    Controller("settings"), "agents", All; settings: ClusterSettings, Plans;
                 Service(service: NamespacedName), SERVICES, "/minik8s/services/<ns>/<name>"
                     => "cluster IP and ready endpoints",
                     Controller("services"), "agents", All; services: ServiceRecord, Plans;
@@ -91,13 +94,13 @@ macro_rules! define_keys {
     (
         unwatched { $($unwatched:tt)* }
         watched { $(
-            $variant:ident($($field:ident: $type:ty),+), $prefix:ident, $pattern:literal => $holds:literal,
+            $variant:ident $(($($field:ident: $type:ty),+))?, $prefix:ident, $pattern:literal => $holds:literal,
             $writer:expr, $reader:literal, $agents:ident; $table:ident: $record:ty, $planned:ident;
         )* }
     ) => {
         define_keys! {
             $($unwatched)*
-            $($variant($($field: $type),+), $prefix, $pattern => $holds, $writer, $reader, $agents;)*
+            $($variant $(($($field: $type),+))?, $prefix, $pattern => $holds, $writer, $reader, $agents;)*
         }
     };
     ($(
@@ -263,7 +266,8 @@ pub fn node_role(node: &str) -> BTreeSet<Permission> {
             AgentReads::Nothing => None,
             AgentReads::Own => Some(own(false)),
             AgentReads::All => {
-                Some(Permission { key: all.to_owned(), is_prefix: all != row.pattern, write: false })
+                // Also of a single key: lists and watches ask for all that begins with it.
+                Some(Permission { key: all.to_owned(), is_prefix: true, write: false })
             }
         };
         let write = matches!(row.writer, Writer::Agent | Writer::Reporter).then(|| own(true));

@@ -15,8 +15,8 @@ use crate::kinds::{Kind, Resource};
 use crate::meta::{DEFAULT_NAMESPACE, NamespacedName, ObjectRef};
 use crate::object::Object;
 use crate::records::{
-    Binding, Delivery, DeliveryAnswer, DeliveryOutcome, Heartbeat, NodeRecord, NodeUsage, PodInstance,
-    Revision, RouteRecord, RulesStatus, ServiceRecord, Settled, SourceStatus, Subnet,
+    Binding, ClusterSettings, Delivery, DeliveryAnswer, DeliveryOutcome, Heartbeat, NodeRecord, NodeUsage,
+    PodInstance, Revision, RouteRecord, RulesStatus, ServiceRecord, Settled, SourceStatus, Subnet,
 };
 
 pub mod health;
@@ -39,7 +39,7 @@ macro_rules! define_snapshot {
     (
         unwatched { $($unwatched:tt)* }
         watched { $(
-            $variant:ident($($field:ident: $type:ty),+), $prefix:ident, $pattern:literal => $holds:literal,
+            $variant:ident $(($($field:ident: $type:ty),+))?, $prefix:ident, $pattern:literal => $holds:literal,
             $writer:expr, $reader:literal, $agents:ident; $table:ident: $record:ty, $planned:ident;
         )* }
     ) => {
@@ -51,7 +51,7 @@ macro_rules! define_snapshot {
             pub revision: i64,
             /// Every watched prefix has been listed once. Nobody plans before.
             pub synced: bool,
-            $(#[doc = concat!("`", $pattern, "`: ", $holds, ".")] pub $table: Table<($($type),+), $record>,)*
+            $(#[doc = concat!("`", $pattern, "`: ", $holds, ".")] pub $table: Table<($($($type),+)?), $record>,)*
             /// Keys whose value could not be decoded, and why: one bad value blinds nobody.
             pub malformed: OrdMap<String, Arc<str>>,
             /// Where each pod is bound; follows from `bindings`, see [`Snapshot::binding_of`].
@@ -61,7 +61,7 @@ macro_rules! define_snapshot {
         impl Snapshot {
             fn set(&mut self, key: Key, change: &Change) -> Result<(), String> {
                 match key {
-                    $(Key::$variant($($field),+) => set(&mut self.$table, ($($field),+), change),)*
+                    $(Key::$variant $(($($field),+))? => set(&mut self.$table, ($($($field),+)?), change),)*
                     _ => Ok(()),
                 }
             }
@@ -114,19 +114,6 @@ pub enum Change {
 }
 
 impl Snapshot {
-    /// The cluster's settings; the defaults where Git says nothing.
-    pub fn cluster(&self) -> Arc<ClusterSpec> {
-        let id = ObjectRef {
-            kind: Kind::Cluster,
-            namespace: DEFAULT_NAMESPACE.to_owned(),
-            name: CLUSTER_NAME.to_owned(),
-        };
-        match self.objects.get(&id).map(|object| &object.value.resource) {
-            Some(Resource::Cluster(cluster)) => Arc::clone(cluster),
-            _ => Arc::default(),
-        }
-    }
-
     /// Takes one change in. Keys of others, or not held here, are passed over.
     pub fn apply(&mut self, change: &Change) {
         let text = match change {
@@ -179,6 +166,20 @@ impl Snapshot {
         self.requests.iter().filter(|(id, request)| {
             request.value.outcome == DeliveryOutcome::Accepted && self.answer_to(id).is_none()
         })
+    }
+
+    /// The Cluster object, if there is one.
+    pub fn cluster_object(&self) -> Option<&Arc<Versioned<Object>>> {
+        let (namespace, name) = (DEFAULT_NAMESPACE.to_owned(), CLUSTER_NAME.to_owned());
+        self.objects.get(&ObjectRef { kind: Kind::Cluster, namespace, name })
+    }
+
+    /// The settings of the cluster: those of the Cluster object, else the defaults.
+    pub fn cluster(&self) -> Arc<ClusterSpec> {
+        match self.cluster_object().map(|object| &object.value.resource) {
+            Some(Resource::Cluster(spec)) => Arc::clone(spec),
+            _ => Arc::default(),
+        }
     }
 
     /// A heartbeat of the node is there: its lease has not expired.

@@ -1,7 +1,8 @@
 //! Names on three nodes: the whole table of the specification by `dig` from each node and from a pod on each,
 //! and short ones by containers' own resolvers; the same with etcd and reconciler dead, and again by agents
 //! that start then. What the names lead to is on all three nodes, as are those who ask. Other names come from a
-//! server beyond the cluster. A machine's own resolver, if asked for, survives a crash and comes back.
+//! server beyond the cluster, which the Cluster object names. A machine's own resolver, if asked for, survives a
+//! crash and comes back. Settings of the Cluster object come and go with a push.
 //!
 //! The first story is red when the address goes from a node: questions then leave it, and whoever answers out
 //! there knows no such name. It was seen red with a pod's `hostname` in every service, with the addresses of
@@ -142,6 +143,11 @@ fn restart_agents(cluster: &mut Cluster) -> Result<()> {
             Ok(())
         })
     })
+}
+
+/// A Cluster object.
+fn settings(spec: &str) -> String {
+    format!("apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {{name: cluster}}\nspec:\n  {spec}\n")
 }
 
 /// What is asked, and what is answered: `TYPE data` sorted, or the status and the zone that says so.
@@ -314,11 +320,11 @@ fn every_name_is_answered_on_three_nodes_also_with_everything_else_dead() -> Res
     let options = ClusterOptions { place: Where::Namespaces(3), ..ClusterOptions::default() };
     Cluster::run(options, |cluster| {
         let outside: Ipv4Addr = cluster.slot().underlay(1).parse()?;
-        let upstream = Upstream::serve(SocketAddr::from((outside, cluster.slot().port(9))))?;
-        with_variables(cluster, &[("MINIK8S_DNS_UPSTREAM", &upstream.address().to_string())])?;
+        let upstream = Upstream::serve(SocketAddr::from((outside, 53)))?;
+        let settings = Change::write("cluster.yaml", settings(&format!("dns: {{upstreams: [{outside}]}}")));
         let (dns, gateway) =
             (service_address(cluster, 10)?.to_string(), service_address(cluster, 11)?.to_string());
-        cluster.push(&[Change::write("all.yaml", pods(cluster)? + &others())], "Names")?;
+        cluster.push(&[settings, Change::write("all.yaml", pods(cluster)? + &others())], "Names")?;
         let views = ["first", "second", "third"].map(|name| cluster.running(name, &["main"]));
         let views = views.into_iter().collect::<Result<Vec<_>>>()?;
         let addresses = views.iter().map(|pod| Ok(pod.address()?.to_owned())).collect::<Result<Vec<_>>>()?;
@@ -407,6 +413,50 @@ fn hello() -> Change {
     Change::write("hello.yaml", text)
 }
 
+/// Zone, upstream servers and default resources come with a push and go with another, while nothing that runs
+/// is touched.
+/// Seen red with an agent that does not watch `settings`.
+fn settings_follow_the_cluster_object(cluster: &Cluster, dns: &str) -> Result<()> {
+    let [high, low] = cluster.slot().port(9).to_be_bytes();
+    let address = Ipv4Addr::new(127, 53, high, low);
+    let upstream = Upstream::serve(SocketAddr::from((address, 53)))?;
+    let ask = |name: &str| dig(&cluster.node().net, dns, name, "A", &[]);
+    let answers = |name: &str, wanted: &[String]| {
+        eventually(&format!("{name} is {wanted:?}"), secs(30), || {
+            let said = ask(name)?;
+            ensure!(said.gist() == wanted, "{said:?}");
+            Ok(())
+        })
+    };
+    let (before, after) = ("hello.default.svc.cluster.local", "hello.default.svc.mini.lan");
+    let (hello, lives) = (ask(before)?.gist(), cluster.lives()?);
+    let spec = format!(
+        "dns: {{zone: mini.lan, upstreams: [{address}]}}\n  defaults: {{resources: {{limits: {{memory: 64Mi}}}}}}"
+    );
+    let pod = Change::write("later.yaml", sleeper(cluster, "later", 1, "later", "")?);
+    cluster.push(&[Change::write("cluster.yaml", settings(&spec)), pod], "Settings")?;
+    answers(after, &hello)?;
+    answers("far.example.com", &["A 192.0.2.77".to_owned()])?;
+    let later = cluster.running("later", &["main"])?;
+    ensure!(later.container("main")?.memory == 64 << 20, "{:?}", later.containers);
+
+    cluster.push(&[Change::remove("cluster.yaml")], "Back")?;
+    answers(before, &hello)?;
+    eventually("the upstream server is asked no more", secs(30), || {
+        let asked = upstream.asked();
+        // The machine's own server does not answer.
+        let _ = ask(&format!("n{asked}.example.com"));
+        ensure!(upstream.asked() == asked);
+        Ok(())
+    })?;
+    cluster.push(&[Change::write("new.yaml", web("new").to_string())], "Another pod")?;
+    ensure!(cluster.running("new", &["web"])?.container("web")?.memory == 0);
+    let now = cluster.lives()?;
+    ensure!(lives.iter().all(|one| now.get(one.0) == Some(one.1)), "what ran was touched: {now:?}");
+    ensure!(later.lives().iter().all(|one| now.get(one.0) == Some(one.1)), "the pod was touched: {now:?}");
+    Ok(())
+}
+
 #[test]
 fn the_machines_own_resolver_is_changed_on_request_and_comes_back() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
@@ -418,7 +468,7 @@ fn the_machines_own_resolver_is_changed_on_request_and_comes_back() -> Result<()
             let text = fs::read_to_string(&path)?;
             Ok(text.lines().filter_map(|line| line.strip_prefix("nameserver ")).map(str::to_owned).collect())
         };
-        let both = [dns, "192.0.2.53".to_owned()];
+        let both = [dns.clone(), "192.0.2.53".to_owned()];
         let changed = |what: &str| {
             eventually(what, secs(30), || {
                 let servers = servers()?;
@@ -442,6 +492,7 @@ fn the_machines_own_resolver_is_changed_on_request_and_comes_back() -> Result<()
             ensure!(said.trim() == "hello", "{said}");
             Ok(())
         })?;
+        settings_follow_the_cluster_object(cluster, &dns)?;
         cluster.node_mut().agent.kill()?;
         ensure!(servers()? == both, "the file went with the agent");
         fs::write(&path, former)?;

@@ -81,6 +81,10 @@ fn refused_at_what_is_not_its_own(cluster: &Cluster) -> Result<()> {
     etcdctl(&["put", &event(&own), "{}"])?;
     etcdctl(&["del", &event(&own)])?;
     etcdctl(&["get", &Key::Rules(other.clone()).to_string()])?;
+    eventually("the settings can be read", secs(20), || {
+        ensure!(etcdctl(&["get", &Key::Settings.to_string()])?.contains("cluster.local"));
+        Ok(())
+    })?;
 
     let not_its_own = [
         Key::Leader.to_string(),
@@ -89,6 +93,7 @@ fn refused_at_what_is_not_its_own(cluster: &Cluster) -> Result<()> {
         Key::Pod(NamespacedName::new("default", "p1")).to_string(),
         Key::Binding(own.clone(), NamespacedName::new("default", "p1")).to_string(),
         Key::Settled(own.clone()).to_string(),
+        Key::Settings.to_string(),
         Key::Service(NamespacedName::new("default", "shop")).to_string(),
         Key::Subnet(own).to_string(),
         Key::Node(other.clone()).to_string(),

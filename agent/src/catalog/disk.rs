@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use schema::control::{DiskRecord, Fsync};
 use schema::meta::NamespacedName;
-use schema::records::{RouteRecord, ServiceRecord};
+use schema::records::{ClusterSettings, RouteRecord, ServiceRecord};
 use schema::snapshot::{Table, Versioned};
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +20,8 @@ use crate::desired::Source;
 struct Saved {
     services: Vec<(NamespacedName, ServiceRecord)>,
     routes: Vec<(NamespacedName, RouteRecord)>,
+    #[serde(default)]
+    settings: ClusterSettings,
     peers: BTreeMap<String, Peer>,
     /// Files of before have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -40,6 +42,7 @@ impl CatalogDisk {
             source: Source::Disk,
             services: table(saved.services),
             routes: table(saved.routes),
+            settings: saved.settings,
             peers: saved.peers,
             own_address: saved.own_address,
             revision: 0,
@@ -52,6 +55,7 @@ impl CatalogDisk {
         let saved = Saved {
             services: rows(&catalog.services),
             routes: rows(&catalog.routes),
+            settings: catalog.settings.clone(),
             peers: catalog.peers.clone(),
             own_address: catalog.own_address,
         };

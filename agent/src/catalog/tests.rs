@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use schema::keys::Key;
 use schema::meta::NamespacedName;
-use schema::records::ServiceRecord;
+use schema::records::{ClusterSettings, ServiceRecord};
 use schema::snapshot::{Change, Snapshot};
 use serde_json::json;
 
@@ -79,6 +79,26 @@ fn this_nodes_own_address_follows_its_record_and_outlives_it() {
     remove(&mut snapshot, &Key::Node("a".to_owned()));
     store.take(&snapshot, at(2));
     assert_eq!(store.current().own_address, Some("192.0.2.9".parse().unwrap()));
+}
+
+// Seen red with the defaults in place of settings that are absent.
+#[test]
+fn settings_outlive_their_key_and_the_agent() {
+    let mut store = CatalogStore::new("a", None);
+    let mut snapshot = complete();
+    let mut settings = ClusterSettings { generation: 3, ..ClusterSettings::default() };
+    settings.spec.dns.zone = "mini.lan".to_owned();
+    put(&mut snapshot, &Key::Settings, &json!(settings));
+    assert!(store.take(&snapshot, at(0)));
+    remove(&mut snapshot, &Key::Settings);
+    assert!(!store.take(&snapshot, at(1)));
+    assert_eq!(store.current().settings, settings);
+    let folder = tempfile::tempdir().unwrap();
+    CatalogDisk::open(folder.path()).0.store(store.current()).unwrap();
+    assert_eq!(CatalogDisk::open(folder.path()).1.unwrap().settings, settings);
+    put(&mut snapshot, &Key::Settings, &json!(ClusterSettings::default()));
+    assert!(store.take(&snapshot, at(2)));
+    assert_eq!(store.current().settings, ClusterSettings::default());
 }
 
 // Seen red without `with_endpoints`.

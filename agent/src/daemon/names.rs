@@ -1,6 +1,5 @@
 //! The rows of DNS and gateway: those of the agent, and of the process that answers in its place.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,20 +37,19 @@ pub(crate) fn wire_dns(
     let Known { subnet, catalog, handover } = known.clone();
     let (settings, agent_dir) = (config.dns.clone(), config.machine.agent_dir());
     let range = subnet.borrow().clone();
-    let first = dns::first_zone(&settings.domain, range.as_ref(), &catalog.borrow());
+    let at_first = Arc::clone(&catalog.borrow());
+    let cluster = &at_first.settings.spec.dns;
+    let first = dns::first_zone(&settings.domain(cluster), range.as_ref(), &at_first);
     let (zones, zone) = watch::channel(Arc::new(first));
     let row = Row::when_woken().wake_on(subnet.clone()).wake_on(catalog.clone()).rest(dns::SPACING);
-    let publish = dns::publish_zone(settings.domain.clone(), subnet.clone(), catalog.clone(), zones);
+    let publish = dns::publish_zone(settings.clone(), subnet.clone(), catalog.clone(), zones);
     runtime.follow_blocking("zone", row, publish);
 
-    let (pods, for_pods) = watch::channel(settings.first_for_pods(range.as_ref(), &agent_dir));
-    let mut row = every(dns::INTERVAL).wake_on(subnet.clone());
-    if settings.node_dns {
-        let (hosts, of_dns) = watch::channel(BTreeSet::new());
-        let follows = Row::when_woken().wake_on(catalog.clone()).rest(dns::SPACING);
-        runtime.follow("hosts", follows, dns::publish_hosts(catalog.clone(), hosts));
-        row = row.wake_on(of_dns);
-    }
+    let (pods, for_pods) = watch::channel(settings.first_for_pods(range.as_ref(), &agent_dir, cluster));
+    let (reads, of_catalog) = watch::channel(Default::default());
+    let follows = Row::when_woken().wake_on(catalog.clone()).rest(dns::SPACING);
+    runtime.follow("dns settings and hosts", follows, dns::publish_read(catalog.clone(), reads));
+    let row = every(dns::INTERVAL).wake_on(subnet.clone()).wake_on(of_catalog);
     let instance = config.machine.instance.clone();
     let deps = DnsDeps { settings, instance, agent_dir, netlink, subnet, catalog, zone, pods, handover };
     runtime.drive(row, DnsLoop::new(deps));

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
+use schema::records::SourceState;
 use schema::snapshot::Snapshot;
 
 mod commit;
@@ -19,6 +20,7 @@ mod writes;
 pub mod nodes;
 pub mod scheduler;
 pub mod services;
+pub mod settings;
 pub mod workloads;
 
 #[cfg(test)]
@@ -62,4 +64,14 @@ pub struct Settings {
     pub service_cidr: Ipv4Net,
     /// Every configured source: etcd holds all that Git says once each of them was applied.
     pub sources: BTreeSet<String>,
+}
+
+/// Every configured source was applied, with no file in quarantine and no removal held: etcd holds all that
+/// Git says. A source that is configured no more holds nothing up: nobody will ever read it.
+fn is_applied_whole(snapshot: &Snapshot, sources: &BTreeSet<String>) -> bool {
+    let is_whole = |source: &String| {
+        let status = snapshot.sources.get(source).map(|status| &status.value);
+        status.is_some_and(|status| status.state == SourceState::Synced && status.applied_commit.is_some())
+    };
+    !sources.is_empty() && sources.iter().all(is_whole)
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ipnet::Ipv4Net;
 use schema::keys::Key;
+use schema::kinds::cluster::CLUSTER_NAME;
 use schema::records::EventType;
 
 use super::scheduler::Unfit;
@@ -170,6 +171,7 @@ pub(super) fn subject(key: &Key) -> (&'static str, String, String) {
         | Key::Usage(node)
         | Key::Rules(node) => ("Node", String::new(), node.clone()),
         Key::Source(source) | Key::Revision(source, _) => ("Source", String::new(), source.clone()),
+        Key::Settings => ("Cluster", String::new(), CLUSTER_NAME.to_owned()),
         Key::Leader => ("Leader", String::new(), "leader".to_owned()),
         Key::Request(id) | Key::Answer(id) => ("Delivery", String::new(), id.clone()),
         Key::Event(_, namespace, id) => ("Event", namespace.clone(), id.clone()),

@@ -3,11 +3,13 @@
 //! A plan leaves the shell no choice and can be printed, one line per write and per note.
 
 use std::fmt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use schema::codec::encode;
 use schema::control::Plan;
 use schema::keys::{Key, ROOT};
+use schema::snapshot::Versioned;
 use schema::store::{Guard, Op};
 use serde::Serialize;
 
@@ -70,6 +72,22 @@ impl Writes {
                 false
             }
         }
+    }
+
+    /// Adds a put of `wanted` if the key holds something else or nothing.
+    pub fn put_if_other<T: PartialEq + Serialize>(
+        &mut self,
+        key: Key,
+        present: Option<&Arc<Versioned<T>>>,
+        wanted: &T,
+        reason: Reason,
+    ) {
+        let expect = match present {
+            None => Expect::Absent,
+            Some(present) if present.value != *wanted => Expect::ModRevision(present.mod_revision),
+            Some(_) => return,
+        };
+        self.put(key, wanted, expect, reason);
     }
 
     /// Adds the removal of a key that was last written at `mod_revision`.

@@ -86,13 +86,12 @@ pub(super) fn node(chance: &mut Chance) -> Json {
 }
 
 pub(super) fn cluster(chance: &mut Chance) -> Json {
-    let strategies = ["spread", "random", "round-robin", "min-pods", "max-pods", "min-cpu", "min-memory"];
-    let mut cluster = json!({"schedulerStrategy": chance.pick(&strategies)});
+    let mut cluster = json!({"schedulerStrategy": "spread"});
     if chance.one_in(2) {
         cluster["prune"] = json!({"maxObjects": chance.below(100), "maxPercent": chance.between(0, 100)});
     }
     if chance.one_in(2) {
-        cluster["functions"] = json!({"timeoutSeconds": chance.between(1, 600)});
+        cluster["defaults"] = json!({"progressDeadlineSeconds": chance.between(1, 600)});
     }
     if chance.one_in(3) {
         cluster["podSecurity"] = json!({"forbidHostPaths": ["/etc"]});

@@ -13,6 +13,7 @@ fn samples() -> Vec<Key> {
         Key::Pod(pod.clone()),
         Key::Binding("n1".into(), pod.clone()),
         Key::Settled("n1".into()),
+        Key::Settings,
         Key::Service(pod.clone()),
         Key::Route(pod.clone()),
         Key::Node("n1".into()),
@@ -57,6 +58,7 @@ fn keys_are_written_as_the_contract_says() {
             "pods/default/web",
             "bindings/n1/default/web",
             "bindings/n1/settled",
+            "settings",
             "services/default/web",
             "routes/default/web",
             "nodes/n1",
@@ -108,11 +110,12 @@ fn a_node_writes_only_what_names_it() {
         [
             "read /minik8s/bindings/n1/ --prefix",
             "read /minik8s/heartbeats/ --prefix",
-            "read /minik8s/leader",
+            "read /minik8s/leader --prefix",
             "read /minik8s/nodes/ --prefix",
             "read /minik8s/routes/ --prefix",
             "read /minik8s/rules/ --prefix",
             "read /minik8s/services/ --prefix",
+            "read /minik8s/settings --prefix",
             "read /minik8s/subnets/ --prefix",
         ]
     );

@@ -211,8 +211,7 @@ impl Kind {
         self.descriptor().api_version
     }
 
-    /// Whether this version acts on objects of this kind; the others are checked and stored. The settings of
-    /// a Cluster are in force or not one by one, and its manifest is told which are not.
+    /// Whether this version acts on objects of this kind; the others are checked and stored.
     pub fn is_run(self) -> bool {
         self.descriptor().is_run
     }

@@ -1,10 +1,11 @@
-//! Values of the etcd keys that are not desired objects: pods, nodes, services, sources, events.
+//! Values of the etcd keys that are not desired objects: pods, nodes, services, sources, settings, events.
 
 mod deliveries;
 mod events;
 mod nodes;
 mod pods;
 mod services;
+mod settings;
 mod sources;
 mod usage;
 
@@ -20,6 +21,7 @@ pub use pods::{Binding, OwnerRef, PodInstance, Settled};
 pub use services::{
     Endpoint, LEFT_OUT_MAX, LeftOut, PathRecord, RouteRecord, RulesStatus, ServicePortRecord, ServiceRecord,
 };
+pub use settings::ClusterSettings;
 pub use sources::{
     ChangeCounts, HeldPrune, PlanRecord, Quarantine, Revision, SourceError, SourceErrorKind, SourceState,
     SourceStatus, Verdict, Waiting,

@@ -11,7 +11,7 @@ use crate::kinds::service::ServiceType;
 use crate::kinds::{Health, Kind, Resource};
 use crate::meta::NamespacedName;
 use crate::object::Object;
-use crate::records::{RouteRecord, ServiceRecord};
+use crate::records::{ClusterSettings, RouteRecord, ServiceRecord};
 
 /// The health of a live object.
 pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
@@ -25,8 +25,10 @@ pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
             let record = snapshot.routes.get(&named(object)).map(|found| &found.value);
             RouteRecord::health(record, spec, &object.hash)
         }
-        // Settings are in force as soon as they are stored.
-        Resource::Cluster(_) => Health::Healthy,
+        Resource::Cluster(_) => {
+            let published = snapshot.settings.get(&()).map(|found| &found.value);
+            ClusterSettings::health(published, object.generation)
+        }
         // Without a record, all that there is of the node is its manifest.
         Resource::Node(node) if !snapshot.nodes.contains_key(&object.metadata.name) => {
             node.health(&NodeStatus::default())
@@ -93,9 +95,9 @@ pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
             may_be_refused || snapshot.services.contains_key(&named(object))
         }
         Resource::Dns(_) => snapshot.routes.contains_key(&named(object)),
+        Resource::Cluster(_) => snapshot.settings.contains_key(&()),
         // Nodes need nothing of these.
-        Resource::Cluster(_)
-        | Resource::Node(_)
+        Resource::Node(_)
         | Resource::Function(_)
         | Resource::ReplicaSet(_)
         | Resource::HorizontalPodAutoscaler(_)

@@ -14,6 +14,7 @@ use async_trait::async_trait;
 use hickory_proto::rr::Name;
 use jiff::Timestamp;
 use schema::control::{Loop, LoopError, Next, Observation};
+use schema::kinds::cluster::{ClusterDns, DEFAULT_ZONE};
 use schema::records::{Subnet, dns_address};
 use tokio::sync::watch;
 
@@ -53,9 +54,9 @@ pub const SPACING: Duration = Duration::from_millis(50);
 /// What the loop is told once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DnsSettings {
-    /// The zone.
-    pub domain: Name,
-    /// Upstream servers; none: those of `resolv_conf`.
+    /// The zone; none: the Cluster object's.
+    pub domain: Option<Name>,
+    /// Upstream servers; none: the Cluster object's, else those of `resolv_conf`.
     pub upstream: Vec<SocketAddr>,
     /// The machine's own resolver shall know the cluster's names.
     pub node_dns: bool,
@@ -64,15 +65,30 @@ pub struct DnsSettings {
 }
 
 impl DnsSettings {
-    /// The zone without the dot at its end, as resolvers are told it.
-    pub fn domain_text(&self) -> String {
-        self.domain.to_ascii().trim_end_matches('.').to_owned()
+    /// The zone that holds.
+    pub fn domain(&self, cluster: &ClusterDns) -> Name {
+        let of_cluster = || Name::from_ascii(format!("{}.", cluster.zone)).ok();
+        let default = || Name::from_labels(DEFAULT_ZONE.split('.')).expect("the default is a name");
+        self.domain.clone().or_else(of_cluster).unwrap_or_else(default)
+    }
+
+    /// The zone that holds without the dot at its end, as resolvers are told it.
+    pub fn domain_text(&self, cluster: &ClusterDns) -> String {
+        self.domain(cluster).to_ascii().trim_end_matches('.').to_owned()
+    }
+
+    /// The upstream servers that are given; none: those of `resolv_conf`.
+    pub fn upstream(&self, cluster: &ClusterDns) -> Vec<SocketAddr> {
+        let of_cluster =
+            || cluster.upstream_addresses().into_iter().map(|ip| SocketAddr::new(ip, resolv::PORT));
+        if self.upstream.is_empty() { of_cluster().collect() } else { self.upstream.clone() }
     }
 
     /// What pods are told by an agent that has just started.
-    pub fn first_for_pods(&self, subnet: Option<&Subnet>, agent_dir: &Path) -> NodeDns {
+    pub fn first_for_pods(&self, subnet: Option<&Subnet>, agent_dir: &Path, cluster: &ClusterDns) -> NodeDns {
         let machine = MachineFiles::new(agent_dir, &self.resolv_conf).read().0;
-        plan::for_pods(&self.domain_text(), subnet.map(|subnet| dns_address(subnet.service_cidr)), &machine)
+        let server = subnet.map(|subnet| dns_address(subnet.service_cidr));
+        plan::for_pods(&self.domain_text(cluster), server, &machine)
     }
 }
 
@@ -161,7 +177,7 @@ impl Loop for DnsLoop {
 
 /// A step that builds the zone of what is known now.
 pub fn publish_zone(
-    domain: Name,
+    settings: DnsSettings,
     subnet: watch::Receiver<Option<Subnet>>,
     catalog: watch::Receiver<Arc<Catalog>>,
     zones: watch::Sender<Arc<Zone>>,
@@ -170,19 +186,21 @@ pub fn publish_zone(
         let known = Arc::clone(&catalog.borrow());
         let range = subnet.borrow().clone();
         if let Some(range) = range {
+            let domain = settings.domain(&known.settings.spec.dns);
             zones.send_replace(Arc::new(Zone::build(&ZoneSettings::new(&domain, &range), &known)));
         }
     }
 }
 
-/// A step that publishes the hosts of Dns objects when others come or some go. A catalog changes with every
-/// endpoint, which the machine's own resolver need not know.
-pub fn publish_hosts(
+/// A step that publishes what the loop reads of the catalog, settings and hosts of Dns objects, when that
+/// differs. A catalog changes with every endpoint, which need not wake the loop.
+pub fn publish_read(
     catalog: watch::Receiver<Arc<Catalog>>,
-    published: watch::Sender<BTreeSet<String>>,
+    published: watch::Sender<(ClusterDns, BTreeSet<String>)>,
 ) -> impl FnMut() + Send {
     move || {
-        let now = hosts(&catalog.borrow());
+        let known = Arc::clone(&catalog.borrow());
+        let now = (known.settings.spec.dns.clone(), hosts(&known));
         published.send_if_modified(|there| {
             let differs = *there != now;
             *there = now;

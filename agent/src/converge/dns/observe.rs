@@ -1,5 +1,7 @@
 //! Reads what the DNS loop decides on: the node's range, `resolv.conf`, systemd-resolved, our server.
 
+use std::sync::Arc;
+
 use schema::records::dns_address;
 
 use super::plan::{Observed, Resolved};
@@ -8,7 +10,8 @@ use super::{DnsLoop, host, hosts, resolv};
 impl DnsLoop {
     pub(super) async fn look(&mut self) -> Observed {
         let subnet = self.deps.subnet.borrow_and_update().clone();
-        let hosts = hosts(&self.deps.catalog.borrow_and_update());
+        let catalog = Arc::clone(&self.deps.catalog.borrow_and_update());
+        let (hosts, cluster) = (hosts(&catalog), &catalog.settings.spec.dns);
         let (machine, former, link) = self.files.read();
         let node_dns = self.deps.settings.node_dns;
         let bound = self.running.as_ref().and_then(|running| running.address());
@@ -24,10 +27,10 @@ impl DnsLoop {
         self.asked_resolved |= address.is_some() && !matches!(resolved, Resolved::Silent(_));
         Observed {
             instance: self.deps.instance.clone(),
-            domain: self.deps.settings.domain_text(),
+            domain: self.deps.settings.domain_text(cluster),
             address,
             bound,
-            given: self.deps.settings.upstream.clone(),
+            given: self.deps.settings.upstream(cluster),
             asked: self.forwarders.borrow().upstreams().to_vec(),
             machine,
             link,

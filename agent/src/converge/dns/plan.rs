@@ -57,7 +57,7 @@ pub struct Observed {
     pub address: Option<Ipv4Addr>,
     /// Where a server runs.
     pub bound: Option<Ipv4Addr>,
-    /// Upstream servers by flag.
+    /// Upstream servers by flag or Cluster object.
     pub given: Vec<SocketAddr>,
     /// Upstream servers that are asked now.
     pub asked: Vec<SocketAddr>,
@@ -127,10 +127,12 @@ impl schema::control::Plan for DnsPlan {
 
 /// Decides.
 pub fn plan(seen: &Observed) -> DnsPlan {
-    let upstreams = match seen.given.is_empty() {
-        true => resolv::upstreams(&seen.machine, seen.address),
-        false => seen.given.clone(),
-    };
+    // To ask ourselves would go round in a circle.
+    let is_other = |server: &&SocketAddr| Some(server.ip()) != seen.address.map(IpAddr::V4);
+    let mut upstreams: Vec<SocketAddr> = seen.given.iter().filter(is_other).copied().collect();
+    if upstreams.is_empty() {
+        upstreams = resolv::upstreams(&seen.machine, seen.address);
+    }
     DnsPlan {
         bind: seen.address.filter(|address| seen.bound != Some(*address)),
         upstreams: (upstreams != seen.asked).then_some(upstreams),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::symlink;
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use hickory_proto::op::{Message, OpCode, Query, ResponseCode};
 use hickory_proto::rr::rdata::A;
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use schema::meta::NamespacedName;
-use schema::records::{RouteRecord, ServiceRecord, Subnet};
+use schema::records::{ClusterSettings, RouteRecord, ServiceRecord, Subnet};
 use schema::snapshot::Versioned;
 use tokio::sync::watch;
 
@@ -66,7 +66,10 @@ fn the_server_follows_the_range_and_upstreams_follow_the_machine() {
     let upstreams = plan(&Observed { machine: moved.clone(), ..seen(false) }).upstreams.unwrap();
     assert_eq!(upstreams, ["192.0.2.9:53".parse().unwrap()]);
     let given = vec!["192.0.2.1:53".parse().unwrap()];
-    assert_eq!(plan(&Observed { machine: moved, given, ..seen(false) }).upstreams, None);
+    assert_eq!(plan(&Observed { machine: moved.clone(), given, ..seen(false) }).upstreams, None);
+    // Seen red without `is_other`.
+    let given = vec![SocketAddr::from((VIP, 53))];
+    assert_eq!(plan(&Observed { machine: moved, given, ..seen(false) }).upstreams, Some(upstreams));
 }
 
 #[test]
@@ -190,25 +193,29 @@ fn with_hosts(hosts: &[&str], revision: i64) -> Arc<Catalog> {
 
 // Seen red with every catalog passed on, and with the first one only.
 #[tokio::test(start_paused = true)]
-async fn only_another_set_of_hosts_is_worth_a_look() {
+async fn only_other_hosts_or_settings_are_worth_a_look() {
     let (catalogs, catalog) = watch::channel(with_hosts(&[], 1));
-    let (hosts, mut read) = watch::channel(BTreeSet::new());
+    let (reads, mut read) = watch::channel(Default::default());
     let mut runtime = schema::control::Runtime::new();
     let row = schema::control::Row::when_woken().wake_on(catalog.clone()).rest(super::SPACING);
-    runtime.follow("hosts", row, super::publish_hosts(catalog, hosts));
+    runtime.follow("reads", row, super::publish_read(catalog, reads));
     let (stop, stopped) = tokio::sync::oneshot::channel();
     let stopped = Box::pin(async move { stopped.await.unwrap() });
     let task = tokio::spawn(runtime.run_until(futures::stream::once(stopped)));
+    let mut settings = ClusterSettings::default();
+    settings.spec.dns.upstreams.push("192.0.2.9".to_owned());
     for (now, news) in [
         (with_hosts(&["shop.example.com"], 2), true),
         (with_hosts(&["shop.example.com"], 3), false),
         (with_hosts(&["shop.example.com", "b.example.com"], 4), true),
         (with_hosts(&[], 5), true),
+        (Arc::new(Catalog { settings: settings.clone(), ..Catalog::default() }), true),
+        (Arc::new(Catalog { settings, revision: 7, ..Catalog::default() }), false),
     ] {
         catalogs.send_replace(Arc::clone(&now));
         let changed = tokio::time::timeout(std::time::Duration::from_secs(60), read.changed()).await;
         assert_eq!(changed.is_ok(), news, "revision {}", now.revision);
-        assert_eq!(*read.borrow_and_update(), super::hosts(&now));
+        assert_eq!(*read.borrow_and_update(), (now.settings.spec.dns.clone(), super::hosts(&now)));
     }
     stop.send("stop").unwrap();
     task.await.unwrap().unwrap();
@@ -290,7 +297,7 @@ fn aliases(all: &[(&str, &str)]) -> Catalog {
 }
 
 /// Says 192.0.2.1 to whatever it is asked.
-async fn upstream() -> (std::net::SocketAddr, tokio::task::JoinHandle<()>) {
+async fn upstream() -> (SocketAddr, tokio::task::JoinHandle<()>) {
     let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap();
     let task = tokio::spawn(async move {

@@ -9,12 +9,13 @@ use std::sync::Arc;
 
 use schema::keys::{Key, prefix};
 use schema::meta::NamespacedName;
-use schema::records::{Binding, PodInstance, Settled, SourceState};
+use schema::records::{Binding, PodInstance, Settled};
 use schema::snapshot::health;
 use schema::snapshot::{Snapshot, Versioned};
 
 use super::cluster::{Cluster, has_ended, taken};
 use super::fit::{Demand, Unfit};
+use crate::controllers::is_applied_whole;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
 use crate::controllers::writes::{Expect, Writes};
@@ -81,17 +82,11 @@ fn settle(snapshot: &Snapshot, sources: &BTreeSet<String>, out: &mut Writes) {
 }
 
 /// All that Git says has its records, each of the object's present version; the caller has seen that pods have
-/// become bindings, as far as nodes fit. A quarantined file, a held prune, an object that waits or a source that was never
-/// read leaves it open: what they hold may run on a node and be in this etcd not at all. A source
-/// that is configured no more holds nothing up: nobody will ever read it.
+/// become bindings, as far as nodes fit. A quarantined file, a held prune, an object that waits or a source that was
+/// never read leaves it open: what they hold may run on a node and be in this etcd not at all.
 fn is_complete(snapshot: &Snapshot, sources: &BTreeSet<String>) -> bool {
-    let is_whole = |source: &String| {
-        let status = snapshot.sources.get(source).map(|status| &status.value);
-        status.is_some_and(|status| status.state == SourceState::Synced && status.applied_commit.is_some())
-    };
-    !sources.is_empty()
+    is_applied_whole(snapshot, sources)
         && snapshot.malformed.is_empty()
-        && sources.iter().all(is_whole)
         && snapshot.objects.values().all(|object| health::is_complete(snapshot, &object.value))
 }
 

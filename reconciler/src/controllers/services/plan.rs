@@ -4,7 +4,6 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 
 use schema::keys::{Key, prefix};
 use schema::kinds::pod::PortReference;
@@ -12,7 +11,7 @@ use schema::kinds::service::{ServicePort, ServiceSpec, ServiceType, TrafficPolic
 use schema::kinds::{Kind, Resource};
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::records::{ServicePortRecord, ServiceRecord};
-use schema::snapshot::{Snapshot, Versioned};
+use schema::snapshot::Snapshot;
 
 use super::allocate::{Addresses, NodePorts};
 use super::endpoints::{Behind, Lookup};
@@ -20,7 +19,7 @@ use super::routes;
 use crate::controllers::Observed;
 use crate::controllers::note::{Note, NoteKind};
 use crate::controllers::reason::Reason;
-use crate::controllers::writes::{Expect, Writes};
+use crate::controllers::writes::Writes;
 
 /// What should be written below `services/` and `routes/`.
 pub(super) fn plan(seen: &Observed) -> Writes {
@@ -87,29 +86,12 @@ fn plan_services(seen: &Observed, out: &mut Writes) {
             (None, Some(former)) => held(spec, &former.value, |spec| lookup.behind(id, spec)),
             (None, None) => continue,
         };
-        put(present, key, &record, out);
+        out.put_if_other(key, present, &record, Reason::Published);
     }
 }
 
 fn reference(metadata: &schema::meta::ObjectMeta) -> NamespacedName {
     NamespacedName::new(&metadata.namespace, &metadata.name)
-}
-
-fn put<T: PartialEq + serde::Serialize>(
-    present: Option<&Arc<Versioned<T>>>,
-    key: Key,
-    wanted: &T,
-    out: &mut Writes,
-) {
-    match present {
-        None => {
-            out.put(key, wanted, Expect::Absent, Reason::Published);
-        }
-        Some(present) if present.value != *wanted => {
-            out.put(key, wanted, Expect::ModRevision(present.mod_revision), Reason::Published);
-        }
-        Some(_) => {}
-    }
 }
 
 /// Address and node ports of a service.
@@ -329,7 +311,7 @@ fn plan_routes(snapshot: &Snapshot, out: &mut Writes) {
     for (id, record) in &wanted {
         let key = Key::Route(id.clone());
         if !is_malformed(snapshot, &key) {
-            put(snapshot.routes.get(id), key, record, out);
+            out.put_if_other(key, snapshot.routes.get(id), record, Reason::Published);
         }
     }
 }

@@ -87,8 +87,9 @@ fn bare_pod(
         return;
     }
     let commit = object.provenance.commit.clone();
+    let new = || instance(object, snapshot.cluster().defaults.of_pod(spec), &id);
     let Some(present) = snapshot.pods.get(&id) else {
-        let wanted = instance(object, spec, &id);
+        let wanted = new();
         out.put(Key::Pod(id), &wanted, Expect::Absent, Reason::PodWanted { commit });
         return;
     };
@@ -98,28 +99,29 @@ fn bare_pod(
         out.note(Note::about_pod(&id.namespace, &id.name, NoteKind::NameTaken { owner }));
         return;
     }
-    if is_as_wanted(pod, object, spec) {
+    if is_as_wanted(pod, object) {
         return;
     }
-    let reason =
-        if pod.hash == object.hash { Reason::PodUpdated { commit } } else { Reason::PodReplaced { commit } };
-    let wanted = instance(object, spec, &id);
+    let (wanted, reason) = match pod.hash == object.hash {
+        true => (instance(object, Arc::clone(&pod.spec), &id), Reason::PodUpdated { commit }),
+        false => (new(), Reason::PodReplaced { commit }),
+    };
     out.put(Key::Pod(id), &wanted, Expect::ModRevision(present.mod_revision), reason);
 }
 
 /// The pod is what the object asks for. Compares in place: hashing a uid for each of 30,000
-/// unchanged pods would take most of the time that a plan has.
-fn is_as_wanted(pod: &PodInstance, object: &Object, spec: &Arc<PodSpec>) -> bool {
+/// unchanged pods would take most of the time that a plan has. The spec follows from the hash, but for default
+/// resources, which a pod keeps as they were when it was made, as with Kubernetes' LimitRange.
+fn is_as_wanted(pod: &PodInstance, object: &Object) -> bool {
     pod.hash == object.hash
         && pod.owner.name == object.metadata.name
         && pod.labels == object.metadata.labels
         && pod.annotations == object.metadata.annotations
         && pod.commit == object.provenance.commit
-        && pod.spec == *spec
         && pod.files == object.files
 }
 
-fn instance(object: &Object, spec: &Arc<PodSpec>, id: &NamespacedName) -> PodInstance {
+fn instance(object: &Object, spec: Arc<PodSpec>, id: &NamespacedName) -> PodInstance {
     let owner = OwnerRef { kind: Kind::Pod, name: object.metadata.name.clone() };
     PodInstance {
         namespace: id.namespace.clone(),
@@ -130,7 +132,7 @@ fn instance(object: &Object, spec: &Arc<PodSpec>, id: &NamespacedName) -> PodIns
         annotations: object.metadata.annotations.clone(),
         owner,
         commit: object.provenance.commit.clone(),
-        spec: Arc::clone(spec),
+        spec,
         files: object.files.clone(),
     }
 }

@@ -1,8 +1,11 @@
 //! Tables for the workloads plan.
 
 use schema::keys::Key;
-use schema::kinds::Kind;
+use schema::kinds::cluster::{CLUSTER_NAME, ClusterSpec};
 use schema::kinds::pod::PodSpec;
+use schema::kinds::{Kind, Resource};
+use schema::quantity::Memory;
+use schema::records::PodInstance;
 use schema::snapshot::Snapshot;
 
 use super::plan::plan;
@@ -23,7 +26,7 @@ fn the_pod_is_exactly_what_the_object_says() {
     let builder = SnapshotBuilder::new().object(&object("web", spec(100, 64)));
     let plan = plan(&builder.snapshot);
     let super::super::Change::Put(value) = &plan.writes[0].change else { panic!("{plan}") };
-    let pod: schema::records::PodInstance = schema::codec::decode(value).unwrap();
+    let pod: PodInstance = schema::codec::decode(value).unwrap();
     assert_eq!(pod, instance("web", spec(100, 64)));
 }
 
@@ -49,7 +52,7 @@ fn a_label_is_changed_in_place_and_keeps_the_uid() {
         "put pods/default/web if at 2: metadata changed by commit 222222222222, in place\n"
     );
     let super::super::Change::Put(value) = &plan.writes[0].change else { panic!("{plan}") };
-    let pod: schema::records::PodInstance = schema::codec::decode(value).unwrap();
+    let pod: PodInstance = schema::codec::decode(value).unwrap();
     assert_eq!(pod.uid, instance("web", spec(100, 64)).uid);
 }
 
@@ -63,8 +66,42 @@ fn another_login_of_the_same_hash_is_told_in_place() {
     let builder = SnapshotBuilder::new().object(&rotated).pod(&instance("web", spec(100, 64)));
     let plan = plan(&builder.snapshot);
     let super::super::Change::Put(value) = &plan.writes[0].change else { panic!("{plan}") };
-    let pod: schema::records::PodInstance = schema::codec::decode(value).unwrap();
+    let pod: PodInstance = schema::codec::decode(value).unwrap();
     assert_eq!((pod.uid, &pod.files), (instance("web", spec(100, 64)).uid, &rotated.files));
+}
+
+/// Seen red with the defaults in a pod that is there.
+#[test]
+fn a_new_pod_gets_default_resources_and_one_that_is_there_keeps_what_it_got() {
+    let with_limit = |memory: u64| {
+        let mut cluster = ClusterSpec::default();
+        cluster.defaults.resources.limits.memory = Some(Memory { bytes: memory });
+        let mut object = object(CLUSTER_NAME, spec(1, 1));
+        object.resource = Resource::Cluster(cluster.into());
+        (Key::Object(object.reference()), object)
+    };
+    let pod_of = |builder: &SnapshotBuilder| -> (String, PodInstance) {
+        let plan = plan(&builder.snapshot);
+        let super::super::Change::Put(value) = &plan.writes[0].change else { panic!("{plan}") };
+        (plan.to_string(), schema::codec::decode(value).unwrap())
+    };
+    let limit_of = |pod: &PodInstance| pod.spec.containers[0].resources.limits.memory.unwrap().bytes;
+    let (key, cluster) = with_limit(64 << 20);
+    let builder = SnapshotBuilder::new().put(&key, &cluster).object(&object("web", spec(100, 64)));
+    let (_, made) = pod_of(&builder);
+    assert_eq!((limit_of(&made), &made.uid), (64 << 20, &instance("web", spec(100, 64)).uid));
+
+    let (key, cluster) = with_limit(96 << 20);
+    let builder = builder.pod(&made).put(&key, &cluster);
+    assert_eq!(planned(&builder.snapshot), "");
+    let mut labelled = object("web", spec(100, 64));
+    labelled.metadata.labels.insert("tier".into(), "front".into());
+    let (text, updated) = pod_of(&builder.clone().object(&labelled));
+    assert!(text.contains("in place"), "{text}");
+    assert_eq!(limit_of(&updated), 64 << 20);
+    let (text, replaced) = pod_of(&builder.object(&object("web", spec(200, 64))));
+    assert!(text.contains("spec changed"), "{text}");
+    assert_eq!(limit_of(&replaced), 96 << 20);
 }
 
 #[test]
@@ -126,7 +163,7 @@ fn a_pod_too_large_for_a_key_is_told_and_not_written() {
     let mut big = spec(1, 1);
     big.containers[0].args = vec!["x".repeat(70_000)];
     let mut object = object("web", spec(1, 1));
-    object.resource = schema::kinds::Resource::Pod(big.into());
+    object.resource = Resource::Pod(big.into());
     let mut snapshot = Snapshot::default();
     let versioned = schema::snapshot::Versioned { value: object, create_revision: 1, mod_revision: 1 };
     snapshot.objects.insert(versioned.value.reference(), versioned.into());

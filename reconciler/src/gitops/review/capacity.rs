@@ -1,6 +1,6 @@
 //! Whether the nodes that live have room for all that is wanted. Pure.
 
-use schema::kinds::pod::PodSpec;
+use schema::kinds::pod::{Container, PodSpec, ResourceRequirements};
 use schema::quantity::{Cpu, Memory};
 
 use super::effects::SnapshotBuilder;
@@ -30,12 +30,13 @@ struct Need {
 pub(super) fn missing(builder: &SnapshotBuilder<'_>, nodes: &[Room]) -> Vec<String> {
     let mut need = Need::default();
     let mut lines = Vec::new();
+    let defaults = builder.defaults();
     let largest = |of: fn(&Room) -> u64| nodes.iter().map(of).max().unwrap_or_default();
     let (largest_cpu, largest_memory) = (largest(|node| node.cpu.millis), largest(|node| node.memory.bytes));
     for (object, after) in builder.after() {
         let Some(pod) = after.resource.pod(&after.metadata) else { continue };
         let (spec, count) = (pod.spec, u64::from(builder.count_after(object, pod.count)));
-        let (millis, bytes) = request(spec);
+        let (millis, bytes) = request(spec, &defaults.resources);
         if count > 0 && !nodes.is_empty() && (millis > largest_cpu || bytes > largest_memory) {
             lines.push(format!("{object}: a pod requests more than the largest node has"));
         }
@@ -72,9 +73,10 @@ pub(super) fn missing(builder: &SnapshotBuilder<'_>, nodes: &[Room]) -> Vec<Stri
 }
 
 /// What a pod asks for: all containers at once, or the largest of the init containers.
-fn request(spec: &PodSpec) -> (u64, u64) {
-    let of = |c: &schema::kinds::pod::Container| {
-        (c.resources.requested_cpu().millis, c.resources.requested_memory().bytes)
+fn request(spec: &PodSpec, defaults: &ResourceRequirements) -> (u64, u64) {
+    let of = |c: &Container| {
+        let resources = c.resources.or(defaults);
+        (resources.requested_cpu().millis, resources.requested_memory().bytes)
     };
     let (mut millis, mut bytes) = (0_u64, 0_u64);
     for (cpu, memory) in spec.containers.iter().map(of) {

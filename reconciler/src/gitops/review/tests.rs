@@ -285,7 +285,18 @@ fn what_does_not_fit_on_the_nodes_is_said() {
         memory: "4194000Ki".parse().unwrap(),
         max_pods: 110,
     };
-    let review = reviewed_with(&Files::new(), &head, Some(&[room]));
+    let room = Some(&[room][..]);
+    let cluster = "apiVersion: minik8s.io/v1\nkind: Cluster\nmetadata: {name: cluster}\n\
+                   spec: {defaults: {resources: {requests: {cpu: 3}}}}\n";
+    let defaulted = files([("a.yaml", &*pod("a", "i:1")), ("cluster.yaml", cluster)]);
+    assert_eq!(
+        reviewed_with(&Files::new(), &defaulted, room).capacity,
+        [
+            "Pod/default/a: a pod requests more than the largest node has",
+            "CPU: 3 requested, live nodes have 2; 1 missing"
+        ]
+    );
+    let review = reviewed_with(&Files::new(), &head, room);
     assert_eq!(
         review.capacity,
         [

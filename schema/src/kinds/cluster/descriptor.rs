@@ -1,7 +1,7 @@
 //! What a Cluster is among the kinds.
 
 use super::super::{Descriptor, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older};
-use super::{CLUSTER_NAME, ClusterSpec, not_executed, validate};
+use super::{CLUSTER_NAME, ClusterSpec, unsupported, validate};
 use crate::violation::{Findings, Path};
 
 impl KindSpec for ClusterSpec {
@@ -29,8 +29,12 @@ impl KindSpec for ClusterSpec {
     };
 
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
+        let before = findings.count();
         validate::validate(self, at, findings);
-        not_executed::note(self, at, findings);
+        // What is malformed is said first.
+        if findings.count() == before {
+            unsupported::refuse(self, at, findings);
+        }
     }
 
     fn fill_defaults(&mut self) {}

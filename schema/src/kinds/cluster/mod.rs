@@ -3,22 +3,22 @@
 //! ranges, sources) are arguments of the daemon, not part of it.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 mod descriptor;
 mod functions;
-mod not_executed;
 mod pod_security;
+mod unsupported;
 mod validate;
 
 pub use functions::FunctionDefaults;
 pub use pod_security::PodSecurity;
 
-use super::Health;
 use super::job::SlurmLogin;
-use super::pod::{LocalReference, ResourceRequirements};
+use super::pod::{LocalReference, PodSpec, ResourceRequirements};
 
 /// The name of the one object: two sources that both bring one then claim the same object.
 pub const CLUSTER_NAME: &str = "cluster";
@@ -30,24 +30,25 @@ pub const DEFAULT_ZONE: &str = "cluster.local";
 #[serde(rename_all = "camelCase", default)]
 #[schemars(deny_unknown_fields)]
 pub struct ClusterSpec {
-    /// How the scheduler chooses among the nodes that fit.
+    /// How the scheduler chooses among the nodes that fit. This version has the default only.
     pub scheduler_strategy: SchedulerStrategy,
     /// When a commit that deletes much is held.
     pub prune: PrunePolicy,
-    /// Where images of functions are pushed to and pulled from; without one, each node builds its own.
+    /// Where images of functions are pushed to and pulled from; without one, each node builds its own. This version has the
+    /// default only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub registry: Option<Registry>,
     /// Names of services, and where all other names are looked up.
     pub dns: ClusterDns,
     /// What workloads get that name nothing of their own.
     pub defaults: Defaults,
-    /// What happens to a node that is gone.
+    /// What happens to a node that is gone. This version has the default only.
     pub nodes: NodePolicy,
     /// What no pod of the cluster may ask for.
     pub pod_security: PodSecurity,
-    /// What functions get that name nothing of their own.
+    /// What functions get that name nothing of their own. This version has the default only.
     pub functions: FunctionDefaults,
-    /// Where jobs run.
+    /// Where jobs run. This version has the default only.
     #[serde(skip_serializing_if = "Slurm::is_empty")]
     pub slurm: Slurm,
 }
@@ -115,7 +116,7 @@ pub struct Registry {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(deny_unknown_fields)]
 pub struct ClusterDns {
-    /// The zone of services and pods.
+    /// The zone of services and pods. Pods that run keep the search domains that they were made with.
     pub zone: String,
     /// Servers for all other names, at most 3; those of each node when none. IP addresses.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -133,7 +134,8 @@ impl Default for ClusterDns {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(deny_unknown_fields)]
 pub struct Defaults {
-    /// Requests and limits of each container, amount by amount, that it does not name itself.
+    /// Requests and limits of each container, amount by amount, that it does not name itself. Pods get them
+    /// when they are made; another default changes none that are there.
     #[serde(skip_serializing_if = "ResourceRequirements::is_empty")]
     pub resources: ResourceRequirements,
     /// Seconds within which a rollout or a commit must make progress before it is called bad.
@@ -179,29 +181,17 @@ impl Slurm {
     }
 }
 
-/// How far the settings are: which generation the reconciler works by.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ClusterStatus {
-    /// Generation of the object that is in force.
-    pub observed_generation: u64,
-}
-
-impl ClusterSpec {
-    /// How well the object is: well once its generation is in force.
-    pub fn health(&self, generation: u64, status: &ClusterStatus) -> Health {
-        if status.observed_generation >= generation {
-            Health::Healthy
-        } else {
-            Health::Progressing { why: "the settings are not in force yet".to_owned() }
-        }
-    }
-}
-
 impl Defaults {
-    /// The resources of a container that names `own`: amount by amount, its own before the Cluster's.
-    pub fn resources_of(&self, own: &ResourceRequirements) -> ResourceRequirements {
-        own.or(&self.resources)
+    /// What a new pod gets: its spec, with the default amounts that its containers leave open.
+    pub fn of_pod(&self, spec: &Arc<PodSpec>) -> Arc<PodSpec> {
+        let mut spec = Arc::clone(spec);
+        if !self.resources.is_empty() {
+            let pod = Arc::make_mut(&mut spec);
+            for container in pod.init_containers.iter_mut().chain(&mut pod.containers) {
+                container.resources = container.resources.or(&self.resources);
+            }
+        }
+        spec
     }
 }
 
@@ -215,15 +205,25 @@ impl ClusterDns {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kinds::pod::Container;
+    use crate::quantity::Memory;
 
+    // Seen red without `init_containers`.
     #[test]
-    fn settings_are_well_once_they_are_in_force() {
-        let cluster = ClusterSpec::default();
-        assert_eq!(cluster.health(2, &ClusterStatus { observed_generation: 2 }), Health::Healthy);
-        assert!(matches!(
-            cluster.health(3, &ClusterStatus { observed_generation: 2 }),
-            Health::Progressing { .. }
-        ));
-        assert!(matches!(cluster.health(1, &ClusterStatus::default()), Health::Progressing { .. }));
+    fn a_pod_gets_default_amounts_where_it_names_none() {
+        let mut defaults = Defaults::default();
+        let memory = |mebibytes: u64| Some(Memory { bytes: mebibytes << 20 });
+        let mut own = Container::default();
+        own.resources.limits.memory = memory(1);
+        let spec = Arc::new(PodSpec {
+            containers: vec![own, Container::default()],
+            init_containers: vec![Container::default()],
+            ..PodSpec::default()
+        });
+        assert!(Arc::ptr_eq(&defaults.of_pod(&spec), &spec));
+        defaults.resources.limits.memory = memory(64);
+        let pod = defaults.of_pod(&spec);
+        let limits = pod.containers.iter().chain(&pod.init_containers).map(|c| c.resources.limits.memory);
+        assert_eq!(limits.collect::<Vec<_>>(), [memory(1), memory(64), memory(64)]);
     }
 }

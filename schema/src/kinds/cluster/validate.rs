@@ -10,6 +10,9 @@ use crate::violation::{Findings, Path, rules};
 /// Resolvers ask no more servers than this (resolv.conf(5)).
 const UPSTREAMS_MAX: usize = 3;
 
+/// Longest zone: names of services, ports and hosts stand before it.
+const ZONE_MAX: usize = 100;
+
 /// Checks a spec as it is written.
 pub(super) fn validate(cluster: &ClusterSpec, at: &Path<'_>, findings: &mut Findings) {
     if let Some(registry) = &cluster.registry {
@@ -59,8 +62,10 @@ fn validate_registry(registry: &Registry, at: &Path<'_>, findings: &mut Findings
 }
 
 fn dns(cluster: &ClusterSpec, at: &Path<'_>, findings: &mut Findings) {
-    if !is_dns_subdomain(&cluster.dns.zone) {
-        let message = format!("Invalid value: `{}`: must be a DNS domain in lower case", cluster.dns.zone);
+    let zone = &cluster.dns.zone;
+    if !is_dns_subdomain(zone) || zone.len() > ZONE_MAX {
+        let why = format!("must be a DNS domain in lower case of at most {ZONE_MAX} characters");
+        let message = format!("Invalid value: `{zone}`: {why}");
         findings.add(&rules::DNS_CONFIG, &at.field("zone"), message);
     }
     let upstreams = at.field("upstreams");

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use super::super::cluster::DEFAULT_ZONE;
 use super::super::names::{DNS_LABEL, is_dns_label, is_dns_subdomain};
 use super::super::pod::PortReference;
 use super::{DnsSpec, without_final_slash};
@@ -38,12 +39,10 @@ pub(super) fn validate(spec: &DnsSpec, at: &Path<'_>, findings: &mut Findings) {
     }
 }
 
-/// The zone of the cluster, unless `--cluster-domain` says otherwise.
-const CLUSTER_DOMAIN: &str = "cluster.local";
-
-/// A host there could take the name of a service.
+/// A host there could take the name of a service. Of another zone than the default this is not known here;
+/// there, services come first.
 fn is_in_cluster(host: &str) -> bool {
-    host.strip_suffix(CLUSTER_DOMAIN).is_some_and(|before| before.is_empty() || before.ends_with('.'))
+    host.strip_suffix(DEFAULT_ZONE).is_some_and(|before| before.is_empty() || before.ends_with('.'))
 }
 
 fn host(host: &str) -> Result<(), (&'static str, &'static str)> {

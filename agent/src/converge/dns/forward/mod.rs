@@ -50,7 +50,7 @@ const ROUNDS: usize = 2;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ForwardError {
     /// Nobody to ask.
-    #[error("this node has no upstream name server; give one with --dns-upstream")]
+    #[error("this node has no upstream name server; give one in dns.upstreams of the Cluster object")]
     NoUpstream,
     /// Too many questions are under way, of this client or of all.
     #[error("too many questions to upstream name servers are under way")]

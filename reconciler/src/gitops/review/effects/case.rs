@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use schema::kinds::Resource;
-use schema::kinds::cluster::DEFAULT_ZONE;
+use schema::kinds::cluster::{ClusterSpec, DEFAULT_ZONE, Defaults};
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::snapshot::Table;
@@ -21,8 +21,8 @@ pub(crate) struct SnapshotBuilder<'a> {
     running: &'a BTreeMap<ObjectRef, u32>,
     /// Workloads whose number of pods an autoscaler sets once all is applied.
     scaled: BTreeSet<ObjectRef>,
-    /// The zone of the cluster's own names once all is applied.
-    pub(super) zone: String,
+    /// The Cluster object once all is applied.
+    cluster: Option<&'a ClusterSpec>,
 }
 
 impl<'a> SnapshotBuilder<'a> {
@@ -38,20 +38,28 @@ impl<'a> SnapshotBuilder<'a> {
             };
             (&step.object, after)
         });
-        let (scaled, zone) = (BTreeSet::new(), DEFAULT_ZONE.to_owned());
-        let mut builder = Self { live, changed: changed.collect(), running, scaled, zone };
-        let (mut scaled, mut zone) = (BTreeSet::new(), None);
+        let changed = changed.collect();
+        let builder = Self { live, changed, running, scaled: BTreeSet::new(), cluster: None };
+        let (mut scaled, mut cluster) = (BTreeSet::new(), None);
         for (_, object) in builder.after() {
-            if let Resource::Cluster(cluster) = &object.resource {
-                zone = Some(cluster.dns.zone.clone());
+            if let Resource::Cluster(found) = &object.resource {
+                cluster = Some(&**found);
             }
             if let Resource::HorizontalPodAutoscaler(scaler) = &object.resource {
                 scaled.insert(scaler.target(&object.metadata));
             }
         }
-        builder.scaled = scaled;
-        builder.zone = zone.unwrap_or(builder.zone);
-        builder
+        Self { scaled, cluster, ..builder }
+    }
+
+    /// The zone of the cluster's own names.
+    pub(super) fn zone(&self) -> &'a str {
+        self.cluster.map_or(DEFAULT_ZONE, |cluster| &cluster.dns.zone)
+    }
+
+    /// What workloads get that name nothing of their own.
+    pub(crate) fn defaults(&self) -> Defaults {
+        self.cluster.map(|cluster| cluster.defaults.clone()).unwrap_or_default()
     }
 
     /// How many pods a workload has before anything is applied.

@@ -1,0 +1,20 @@
+//! Settings: what the Cluster object says, where agents may read it.
+//!
+//! Reads the Cluster object; writes `settings`.
+
+use jiff::Timestamp;
+
+use super::{Controller, Observed, Writes};
+
+mod plan;
+
+/// The settings controller.
+pub struct ClusterSettings;
+
+impl Controller for ClusterSettings {
+    const NAME: &'static str = "settings";
+
+    fn plan(seen: &Observed, _now: Timestamp) -> Writes {
+        plan::plan(seen)
+    }
+}

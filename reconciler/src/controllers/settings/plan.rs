@@ -1,0 +1,108 @@
+//! Decides what agents read of the Cluster object. Reads that object, writes `settings`.
+//!
+//! Without an object the defaults are written. An etcd that was lost has none before Git is applied again:
+//! until then nothing is written, and agents keep what they have.
+
+use schema::keys::Key;
+use schema::kinds::Kind;
+use schema::kinds::cluster::{CLUSTER_NAME, ClusterSpec};
+use schema::meta::{DEFAULT_NAMESPACE, ObjectRef};
+use schema::records::ClusterSettings;
+
+use crate::controllers::note::{Note, NoteKind};
+use crate::controllers::reason::Reason;
+use crate::controllers::writes::Writes;
+use crate::controllers::{Observed, is_applied_whole};
+
+/// What should be written at `settings`.
+pub(super) fn plan(seen: &Observed) -> Writes {
+    let snapshot = &seen.snapshot;
+    let mut out = Writes::default();
+    let (namespace, name) = (DEFAULT_NAMESPACE.to_owned(), CLUSTER_NAME.to_owned());
+    let of_object = Key::Object(ObjectRef { kind: Kind::Cluster, namespace, name });
+    let unreadable = |key: &Key| snapshot.malformed.contains_key(&key.to_string());
+    if unreadable(&Key::Settings) {
+        let kind = NoteKind::Unreadable { key: Key::Settings.to_string() };
+        out.note(Note::about_key(&Key::Settings, kind));
+        return out;
+    }
+    // The workloads controller says so.
+    if unreadable(&of_object) {
+        return out;
+    }
+    let (object, present) = (snapshot.cluster_object(), snapshot.settings.get(&()));
+    if object.is_some() || present.is_some() || is_applied_whole(snapshot, &seen.settings.sources) {
+        let generation = object.map_or(0, |object| object.value.generation);
+        let wanted = ClusterSettings { generation, spec: ClusterSpec::clone(&snapshot.cluster()) };
+        out.put_if_other(Key::Settings, present, &wanted, Reason::Published);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use schema::kinds::Resource;
+    use schema::kinds::cluster::ClusterSpec;
+    use schema::kinds::pod::PodSpec;
+    use schema::object::Object;
+    use schema::records::SourceState;
+
+    use super::*;
+    use crate::controllers::testing::{SnapshotBuilder, object, seen, source};
+
+    fn cluster(generation: u64) -> Object {
+        let mut spec = ClusterSpec::default();
+        spec.dns.zone = "mini.lan".to_owned();
+        let mut object = object(CLUSTER_NAME, PodSpec::default());
+        object.resource = Resource::Cluster(spec.into());
+        Object { generation, ..object }
+    }
+
+    fn key() -> Key {
+        Key::Object(cluster(1).reference())
+    }
+
+    fn published(generation: u64) -> ClusterSettings {
+        let Resource::Cluster(spec) = cluster(generation).resource else { panic!("a Cluster") };
+        ClusterSettings { generation, spec: ClusterSpec::clone(&spec) }
+    }
+
+    fn planned(builder: &SnapshotBuilder) -> (String, Option<ClusterSettings>) {
+        let plan = plan(&seen(&builder.snapshot));
+        let value = plan.writes.first().map(|write| match &write.change {
+            crate::controllers::Change::Put(value) => schema::codec::decode(value).unwrap(),
+            crate::controllers::Change::Delete => panic!("{plan}"),
+        });
+        (plan.to_string(), value)
+    }
+
+    #[test]
+    fn what_the_object_says_is_published_and_written_once() {
+        let builder = SnapshotBuilder::new().put(&key(), &cluster(1));
+        let (text, value) = planned(&builder);
+        assert_eq!(text, "put settings if absent: what its object and pods say\n");
+        assert_eq!(value, Some(published(1)));
+        let builder = builder.put(&Key::Settings, &published(1));
+        assert_eq!(planned(&builder).0, "");
+        assert_eq!(planned(&builder.put(&key(), &cluster(2))).1, Some(published(2)));
+    }
+
+    // Seen red without the condition: the defaults of an etcd that was lost went to all nodes.
+    #[test]
+    fn without_an_object_the_defaults_hold_once_git_was_applied() {
+        let lost = SnapshotBuilder::new();
+        assert_eq!(planned(&lost).0, "");
+        let applied = lost.put(&Key::Source("main".to_owned()), &source(SourceState::Synced));
+        assert_eq!(planned(&applied).1, Some(ClusterSettings::default()));
+        let removed = SnapshotBuilder::new().put(&Key::Settings, &published(1));
+        assert_eq!(planned(&removed).1, Some(ClusterSettings::default()));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_gone() {
+        let builder = SnapshotBuilder::new().put(&Key::Settings, &published(1)).garbage(&key());
+        assert_eq!(planned(&builder), (String::new(), None));
+        let builder = SnapshotBuilder::new().put(&key(), &cluster(1)).garbage(&Key::Settings);
+        assert!(planned(&builder).0.starts_with("note Cluster/cluster Unreadable"));
+    }
+}
