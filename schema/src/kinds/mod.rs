@@ -36,7 +36,7 @@ pub mod workflow;
 pub use health::Health;
 use spec::OWN_OLDER_API_VERSIONS;
 pub(crate) use spec::Older;
-pub use spec::{Descriptor, KindSpec, Links, NameForm, OWN_API_VERSION, PodOf, field_path, indexed};
+pub use spec::{Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, PodOf, field_path, indexed};
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident $module:ident::$spec:ident,)*) => {

@@ -22,6 +22,8 @@ pub struct Descriptor {
     pub short_names: &'static [&'static str],
     /// The `apiVersion`, as Kubernetes spells it where it has the kind.
     pub api_version: &'static str,
+    /// Where the fields of its spec stand in a manifest.
+    pub fields: Fields,
     /// Whether its objects belong to namespaces. Others lie under [`crate::meta::DEFAULT_NAMESPACE`].
     pub is_namespaced: bool,
     /// Whether this version acts on its objects. If not, they are checked and stored.
@@ -30,6 +32,15 @@ pub struct Descriptor {
     pub names: NameForm,
     /// Spellings of older systems.
     pub(crate) older: Older,
+}
+
+/// Where the fields of a kind's spec stand in a manifest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fields {
+    /// Under `spec`.
+    InSpec,
+    /// Beside `metadata`, as those of Kubernetes' ConfigMap.
+    AtTop,
 }
 
 /// How objects of a kind may be called.

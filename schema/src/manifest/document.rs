@@ -10,7 +10,7 @@ use super::problems::{Faults, Problems, object_too_large, violation};
 use super::shape::{Here, Shapes, Walk, shapes};
 use super::{BrokenDocument, Document, DraftObject, Layout, ManifestFile, Place, limits};
 use super::{dialects, foreign};
-use crate::kinds::{Kind, KindSpec, Resource, SpecVisitor, links, metadata};
+use crate::kinds::{Fields, Kind, KindSpec, Resource, SpecVisitor, links, metadata};
 use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta};
 use crate::violation::{Finding, Findings, OwnedStep, Path, rules};
 
@@ -134,20 +134,28 @@ impl SpecVisitor for (Kind, Reading<'_>) {
         let api_version = kind.api_version();
         check_envelope(node, entries, kind, api_version, problems);
         note_not_run(node, kind, problems);
+        let in_spec = Path::ROOT.field("spec");
+        let at = if S::DESCRIPTOR.fields == Fields::AtTop { Path::ROOT } else { in_spec };
         // Of a spec that could not be carried over, what `validate` finds would only follow from that.
         let mut faults = Faults::default();
         if !is_rewritten {
-            faults.push(Path::ROOT.field("spec").steps());
+            faults.push(at.steps());
         }
         let metadata: Option<ObjectMeta> =
             section(node, "metadata", shapes::metadata(), problems, &mut faults);
-        let spec: Option<S> = section(node, "spec", shapes::of(kind), problems, &mut faults);
+        let spec: Option<S> = match S::DESCRIPTOR.fields {
+            Fields::InSpec => section(node, "spec", shapes::of(kind), problems, &mut faults),
+            Fields::AtTop => {
+                let (own, mark) = (own_fields(node, entries), node.first_mark());
+                typed(&own, Here { path: &at, mark }, shapes::of(kind), problems, &mut faults)
+            }
+        };
         let mut findings = Findings::default();
         if let Some(metadata) = &metadata {
             metadata::validate(kind, metadata, &Path::ROOT.field("metadata"), &mut findings);
         }
         let spec = spec.map(|mut spec| {
-            spec.validate(&Path::ROOT.field("spec"), &mut findings);
+            spec.validate(&at, &mut findings);
             spec.fill_defaults();
             spec
         });
@@ -171,9 +179,18 @@ fn note_not_run(node: &Node, kind: Kind, problems: &mut Problems) {
     }
 }
 
+/// What stands beside the envelope's own fields.
+fn own_fields(node: &Node, entries: &[Entry]) -> Node {
+    const ENVELOPE: [&str; 4] = ["apiVersion", "kind", "metadata", "status"];
+    let own = entries.iter().filter(|entry| !ENVELOPE.contains(&entry.key.as_str()));
+    Node { mark: node.mark, value: Value::Mapping(own.cloned().collect()) }
+}
+
 /// Top-level fields and apiVersion.
 fn check_envelope(node: &Node, entries: &[Entry], kind: Kind, api_version: &str, problems: &mut Problems) {
-    for entry in entries.iter().filter(|entry| !TOP_LEVEL.contains(&entry.key.as_str())) {
+    let is_flat = kind.descriptor().fields == Fields::AtTop;
+    let is_known = |key: &str| TOP_LEVEL.contains(&key) || is_flat && key != "status";
+    for entry in entries.iter().filter(|entry| !is_known(&entry.key)) {
         let is_empty = entry.value.is_null() || entry.value.entries().is_some_and(<[_]>::is_empty);
         if entry.key == "status" {
             // `kubectl … --dry-run -o yaml` ends with `status: {}`.
@@ -228,15 +245,26 @@ fn section<T: DeserializeOwned>(
             return None;
         }
     };
+    let here = Here { path: &Path::ROOT.field(name), mark: entry.mark };
+    typed(&entry.value, here, shapes, problems, faults)
+}
+
+/// A value as its type.
+fn typed<T: DeserializeOwned>(
+    value: &Node,
+    here: Here<'_>,
+    shapes: &Shapes,
+    problems: &mut Problems,
+    faults: &mut Faults,
+) -> Option<T> {
     let mut walk = Walk { shapes, problems: Problems::default(), faults: Faults::default() };
-    let json =
-        walk.value(shapes.root, &entry.value, Here { path: &Path::ROOT.field(name), mark: entry.mark });
+    let json = walk.value(shapes.root, value, here);
     problems.append(walk.problems);
     faults.append(walk.faults);
     serde_json::from_value(json?)
         .map_err(|error| {
             // The walk knows all that serde checks; should it miss something, the file is still held.
-            problems.push(Problem::new(entry.mark, &rules::WRONG_TYPE, format!("{name}: {error}")));
+            problems.push(Problem::new(here.mark, &rules::WRONG_TYPE, format!("{}: {error}", here.path)));
         })
         .ok()
 }

@@ -2,7 +2,7 @@
 
 use super::super::exclusive::{Exclusive, ExclusiveUse};
 use super::super::links::{FieldAt, Reference};
-use super::super::{Descriptor, KindSpec, Links, NameForm, Older, field_path};
+use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, field_path};
 use super::{HorizontalPodAutoscalerSpec, defaults, dialect, validate};
 use crate::meta::ObjectMeta;
 use crate::violation::{Findings, Path};
@@ -15,6 +15,7 @@ impl KindSpec for HorizontalPodAutoscalerSpec {
         plural: "horizontalpodautoscalers",
         short_names: &["hpa"],
         api_version: "autoscaling/v2",
+        fields: Fields::InSpec,
         is_namespaced: true,
         is_run: false,
         names: NameForm::Short,

@@ -1,7 +1,7 @@
 //! What a Pod is among the kinds.
 
 use super::super::exclusive::{self, ExclusiveUse};
-use super::super::{Descriptor, KindSpec, Links, NameForm, Older, PodOf, field_path};
+use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, PodOf, field_path};
 use super::PodSpec;
 use crate::files::{self, Wish};
 use crate::meta::ObjectMeta;
@@ -12,6 +12,7 @@ impl KindSpec for PodSpec {
         plural: "pods",
         short_names: &["po"],
         api_version: "v1",
+        fields: Fields::InSpec,
         is_namespaced: true,
         is_run: true,
         names: NameForm::Long,

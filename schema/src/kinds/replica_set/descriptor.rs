@@ -1,7 +1,7 @@
 //! What a ReplicaSet is among the kinds.
 
 use super::super::exclusive::{self, Exclusive, ExclusiveUse};
-use super::super::{Descriptor, KindSpec, Links, NameForm, Older, PodOf, field_path};
+use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, PodOf, field_path};
 use super::{ReplicaSetSpec, defaults, dialect, validate};
 use crate::files::{self, Wish};
 use crate::meta::ObjectMeta;
@@ -15,6 +15,7 @@ impl KindSpec for ReplicaSetSpec {
         plural: "replicasets",
         short_names: &["rs"],
         api_version: "apps/v1",
+        fields: Fields::InSpec,
         is_namespaced: true,
         is_run: false,
         names: NameForm::Long,

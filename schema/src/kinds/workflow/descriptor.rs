@@ -2,7 +2,7 @@
 
 use super::super::links::{FieldAt, Reference};
 use super::super::{
-    Descriptor, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older,
+    Descriptor, Fields, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older,
 };
 use super::{WorkflowSpec, defaults, dialect, validate};
 use crate::meta::{ObjectMeta, ObjectRef};
@@ -13,6 +13,7 @@ impl KindSpec for WorkflowSpec {
         plural: "workflows",
         short_names: &["wf"],
         api_version: OWN_API_VERSION,
+        fields: Fields::InSpec,
         is_namespaced: true,
         is_run: false,
         names: NameForm::Short,
