@@ -8,6 +8,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use content::Content;
 use exclusive::ExclusiveUse;
 use links::Reference;
 
@@ -16,6 +17,7 @@ use crate::meta::ObjectMeta;
 use crate::violation::OwnedStep;
 
 pub mod cluster;
+pub mod content;
 pub mod dns;
 pub mod exclusive;
 pub mod function;
@@ -36,7 +38,9 @@ pub mod workflow;
 pub use health::Health;
 use spec::OWN_OLDER_API_VERSIONS;
 pub(crate) use spec::Older;
-pub use spec::{Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, PodOf, field_path, indexed};
+pub use spec::{
+    ContentOf, Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, PodOf, field_path, indexed,
+};
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident $module:ident::$spec:ident,)*) => {
@@ -126,6 +130,13 @@ macro_rules! kinds {
             pub fn files(&self) -> Vec<Wish> {
                 match self {
                     $(Resource::$kind(spec) => ($module::$spec::LINKS.files)(spec),)*
+                }
+            }
+
+            /// See [`ContentOf::kept`].
+            pub fn content(&self) -> Option<(&Content, bool)> {
+                match self {
+                    $(Resource::$kind(spec) => ($module::$spec::LINKS.content?.kept)(spec),)*
                 }
             }
 

@@ -64,7 +64,7 @@ fn places(node: &Node, object: &DraftObject) -> Vec<Place> {
 }
 
 /// The object as [`ObjectRef`](crate::meta::ObjectRef) shows it, as far as the document says it readably.
-fn object_name(node: &Node) -> Option<String> {
+pub(super) fn object_name(node: &Node) -> Option<String> {
     let text = |node: &Node, key: &str| {
         let text = node.entry(key)?.value.text().filter(|text| !text.is_empty())?;
         Some(text.chars().take(NAME_SHOWN).collect::<String>())
@@ -143,13 +143,7 @@ impl SpecVisitor for (Kind, Reading<'_>) {
         }
         let metadata: Option<ObjectMeta> =
             section(node, "metadata", shapes::metadata(), problems, &mut faults);
-        let spec: Option<S> = match S::DESCRIPTOR.fields {
-            Fields::InSpec => section(node, "spec", shapes::of(kind), problems, &mut faults),
-            Fields::AtTop => {
-                let (own, mark) = (own_fields(node, entries), node.first_mark());
-                typed(&own, Here { path: &at, mark }, shapes::of(kind), problems, &mut faults)
-            }
-        };
+        let spec: Option<S> = spec(node, kind, problems, &mut faults);
         let mut findings = Findings::default();
         if let Some(metadata) = &metadata {
             metadata::validate(kind, metadata, &Path::ROOT.field("metadata"), &mut findings);
@@ -171,6 +165,22 @@ impl SpecVisitor for (Kind, Reading<'_>) {
     }
 }
 
+/// The spec as it is written.
+pub(super) fn spec<S: KindSpec>(
+    node: &Node,
+    kind: Kind,
+    problems: &mut Problems,
+    faults: &mut Faults,
+) -> Option<S> {
+    match S::DESCRIPTOR.fields {
+        Fields::InSpec => section(node, "spec", shapes::of(kind), problems, faults),
+        Fields::AtTop => {
+            let (own, mark) = (own_fields(node), node.first_mark());
+            typed(&own, Here { path: &Path::ROOT, mark }, shapes::of(kind), problems, faults)
+        }
+    }
+}
+
 /// Says on `kind` that nothing will come of the object yet.
 fn note_not_run(node: &Node, kind: Kind, problems: &mut Problems) {
     if let (true, Some(entry)) = (!kind.is_run(), node.entry("kind")) {
@@ -180,9 +190,10 @@ fn note_not_run(node: &Node, kind: Kind, problems: &mut Problems) {
 }
 
 /// What stands beside the envelope's own fields.
-fn own_fields(node: &Node, entries: &[Entry]) -> Node {
+fn own_fields(node: &Node) -> Node {
     const ENVELOPE: [&str; 4] = ["apiVersion", "kind", "metadata", "status"];
-    let own = entries.iter().filter(|entry| !ENVELOPE.contains(&entry.key.as_str()));
+    let own =
+        node.entries().unwrap_or_default().iter().filter(|entry| !ENVELOPE.contains(&entry.key.as_str()));
     Node { mark: node.mark, value: Value::Mapping(own.cloned().collect()) }
 }
 

@@ -32,6 +32,7 @@ impl KindSpec for DnsSpec {
         exclusives: Self::exclusives,
         files: |_| Vec::new(),
         further_places: Self::further_places,
+        content: None,
         pod: |_, _| None,
     };
 
@@ -58,6 +59,7 @@ impl DnsSpec {
             at: FieldAt::Item(&["spec", "paths"], index, &["service", "name"]),
             target: metadata.reference(Kind::Service, &path.service.name),
             port: Some(&path.service.port),
+            is_optional: false,
         });
         found.collect()
     }

@@ -32,6 +32,7 @@ impl KindSpec for HorizontalPodAutoscalerSpec {
         exclusives: Self::exclusives,
         files: |_| Vec::new(),
         further_places: |_| Vec::new(),
+        content: None,
         pod: |_, _| None,
     };
 
@@ -50,7 +51,8 @@ impl KindSpec for HorizontalPodAutoscalerSpec {
 
 impl HorizontalPodAutoscalerSpec {
     fn references(&self, metadata: &ObjectMeta) -> Vec<Reference<'_>> {
-        vec![Reference { at: FieldAt::Fields(TARGET_AT), target: self.target(metadata), port: None }]
+        let (at, target) = (FieldAt::Fields(TARGET_AT), self.target(metadata));
+        vec![Reference { at, target, port: None, is_optional: false }]
     }
 
     fn exclusives(&self, metadata: &ObjectMeta) -> Vec<ExclusiveUse> {

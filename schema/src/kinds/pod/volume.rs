@@ -108,6 +108,21 @@ pub struct SecretVolume {
     pub secret_name: String,
 }
 
+/// A value as a file of a volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct KeyToPath {
+    /// The value's key.
+    pub key: String,
+    /// Path of its file in the volume.
+    pub path: String,
+    /// Mode of the file; the volume's `defaultMode` when none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "file-mode"))]
+    pub mode: Option<u32>,
+}
+
 /// Where a container sees a volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

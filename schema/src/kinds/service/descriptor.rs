@@ -34,6 +34,7 @@ impl KindSpec for ServiceSpec {
         exclusives: Self::exclusives,
         files: |_| Vec::new(),
         further_places: Self::further_places,
+        content: None,
         pod: |_, _| None,
     };
 

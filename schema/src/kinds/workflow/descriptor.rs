@@ -30,6 +30,7 @@ impl KindSpec for WorkflowSpec {
         exclusives: |_, _| Vec::new(),
         files: |_| Vec::new(),
         further_places: |_| Vec::new(),
+        content: None,
         pod: |_, _| None,
     };
 
@@ -53,7 +54,7 @@ impl WorkflowSpec {
             let (namespace, name) = name.split_once('/').unwrap_or((&metadata.namespace, name));
             let target =
                 ObjectRef { namespace: namespace.to_owned(), ..metadata.reference(Kind::Function, name) };
-            Reference { at: FieldAt::Steps(path), target, port: None }
+            Reference { at: FieldAt::Steps(path), target, port: None, is_optional: false }
         });
         found.collect()
     }

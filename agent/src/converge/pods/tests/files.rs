@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 
-use schema::files::{BlobKind, BlobRef};
+use schema::files::{BlobKind, BlobRef, Wanted};
 use schema::kinds::pod::PodSpec;
 use schema::records::Binding;
 
@@ -18,12 +18,12 @@ use crate::converge::pods::facts::{Exited, Observed, Placement, State};
 use crate::converge::pods::sandbox;
 use crate::converge::pods::status::wanted;
 use crate::converge::pods::steps::{Decision, DecisionReason};
-use crate::converge::pods::volume::spec::VolumePrep;
+use crate::converge::pods::volume::spec::{KeyedPrep, VolumePrep};
 use crate::converge::pods::volume::{self, folders, prepare};
 use crate::worlds::docker::Exit;
 
 fn blob(digit: &str, kind: BlobKind) -> BlobRef {
-    BlobRef { digest: digit.repeat(64), size: 1024, kind }
+    BlobRef { digest: digit.repeat(64), size: 1024, kind, texts: Vec::new() }
 }
 
 fn pod() -> Binding {
@@ -70,10 +70,8 @@ fn what_comes_from_the_repository_is_mounted_read_only_from_where_it_is_cached()
     assert_eq!(sources[2], blobs.join("b".repeat(64)).join("motd.txt"));
     assert!(rendered.new.mounts.iter().all(|mount| mount.read_only), "{:?}", rendered.new.mounts);
     assert!(!rendered.sub_paths[0].create, "nothing is ever made in what is shared");
-    let [VolumePrep::Secret { name, group, .. }] = &volume::render::volumes(at)[..] else {
-        panic!("one is made")
-    };
-    assert_eq!((name.as_str(), *group), ("db", Some(7)));
+    let [VolumePrep::Keyed(keyed)] = &volume::render::volumes(at)[..] else { panic!("one is made") };
+    assert_eq!((&keyed.of, keyed.group), (&Wanted::Secret("db".to_owned()), Some(7)));
     let label = sandbox::render::pause(at).labels["minik8s.io/files"].clone();
     assert_eq!(label, ["a", "b", "c"].map(|digit| digit.repeat(64)).join(","));
 }
@@ -84,8 +82,8 @@ fn a_plan_has_markers_where_secrets_will_be() {
     let (node, binding) = (node(), pod());
     let at = Placement { node: &node, binding: &binding, address: None, ports: &[] };
     let rendered = render::container(at, &binding.pod.spec.containers[0], 0, 0).unwrap();
-    let [secret] = &rendered.secrets[..] else { panic!("one secret") };
-    assert_eq!((secret.name.as_str(), secret.key.as_str()), ("db", "pw"));
+    let [secret] = &rendered.values[..] else { panic!("one secret") };
+    assert_eq!((&secret.of, secret.key.as_str()), (&Wanted::Secret("db".to_owned()), "pw"));
     let marker = &secret.marker;
     let env = [format!("PASSWORD={marker}"), format!("URL=pg://{marker}@db")];
     assert_eq!(rendered.new.env, env);
@@ -157,13 +155,22 @@ async fn what_cannot_be_fetched_takes_nothing_down_that_runs() {
 fn a_half_made_file_of_a_secret_is_made_whole() {
     let state = tempfile::tempdir().unwrap();
     let path = names::secret_dir(state.path(), "u", "db");
-    let entries = BTreeMap::from([("pw".to_owned(), b"x".to_vec())]);
-    prepare::secret(&path, &entries, Some(7)).unwrap();
+    let volume = KeyedPrep {
+        path: path.clone(),
+        of: Wanted::Secret("db".to_owned()),
+        items: Vec::new(),
+        mode: 0o400,
+        is_optional: false,
+        is_secret: true,
+        group: Some(7),
+    };
+    let files = prepare::files_of(&volume, BTreeMap::from([("pw".to_owned(), b"x".to_vec())]));
+    prepare::keyed(&volume, &files).unwrap();
     let file = path.join("pw");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o400)).unwrap();
     chown(&file, Some(0), Some(0)).unwrap();
     fs::write(path.join("..new"), "half").unwrap();
-    prepare::secret(&path, &entries, Some(7)).unwrap();
+    prepare::keyed(&volume, &files).unwrap();
     let meta = fs::metadata(&file).unwrap();
     let there = fs::read_dir(&path).unwrap().count();
     folders::unmount_pod(state.path(), "u").unwrap();
