@@ -17,6 +17,7 @@ use crate::meta::ObjectMeta;
 use crate::violation::OwnedStep;
 
 pub mod cluster;
+pub mod config_map;
 pub mod content;
 pub mod dns;
 pub mod exclusive;
@@ -170,6 +171,8 @@ kinds! {
     Cluster cluster::ClusterSpec,
     /// Labels, taints and cordon for a node that an agent registered.
     Node node::NodeSpec,
+    /// Texts and files for pods, beside their images.
+    ConfigMap config_map::ConfigMapSpec,
     /// A Python or container function.
     Function function::FunctionSpec,
     /// A stable address in front of pods.

@@ -25,8 +25,8 @@ pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
             let record = snapshot.routes.get(&named(object)).map(|found| &found.value);
             RouteRecord::health(record, spec, &object.hash)
         }
-        // Settings are in force as soon as they are stored.
-        Resource::Cluster(_) => Health::Healthy,
+        // In force as soon as they are stored.
+        Resource::Cluster(_) | Resource::ConfigMap(_) => Health::Healthy,
         // Without a record, all that there is of the node is its manifest.
         Resource::Node(node) if !snapshot.nodes.contains_key(&object.metadata.name) => {
             node.health(&NodeStatus::default())
@@ -55,6 +55,7 @@ pub fn deadline_seconds(snapshot: &Snapshot, object: &Object) -> u32 {
         | Resource::Dns(_)
         | Resource::Cluster(_)
         | Resource::Node(_)
+        | Resource::ConfigMap(_)
         | Resource::Function(_)
         | Resource::HorizontalPodAutoscaler(_)
         | Resource::Workflow(_)
@@ -96,6 +97,7 @@ pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
         // Nodes need nothing of these.
         Resource::Cluster(_)
         | Resource::Node(_)
+        | Resource::ConfigMap(_)
         | Resource::Function(_)
         | Resource::ReplicaSet(_)
         | Resource::HorizontalPodAutoscaler(_)

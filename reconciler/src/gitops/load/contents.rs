@@ -3,11 +3,12 @@
 //! Reads parsed files and the live objects, decides what stands in the `files` of a document, whether the keys that it
 //! names are there, and whether content may change. Whether the object itself is there is `links`' to say.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use schema::files::{BlobKind, BlobRef, Key, Wish, object_path};
 use schema::kinds::content::Content;
+use schema::kinds::names::is_env_name;
 use schema::manifest::{Document, ManifestFile};
 use schema::meta::ObjectRef;
 use schema::object::Object;
@@ -21,6 +22,7 @@ use crate::gitops::prune::is_protected;
 /// Where content is looked for.
 struct Scope<'a> {
     source: &'a str,
+    manifests: &'a Manifests,
     live: &'a Table<ObjectRef, Object>,
     /// Documents with content, and their files.
     written: BTreeMap<&'a ObjectRef, (&'a Arc<str>, &'a Document)>,
@@ -34,13 +36,14 @@ pub(crate) fn with_contents(
     manifests: &Manifests,
     live: &Table<ObjectRef, Object>,
 ) -> (Manifests, Vec<Violation>) {
-    let mut scope = Scope { source, live, written: BTreeMap::new(), is_whole: true };
+    let mut scope = Scope { source, manifests, live, written: BTreeMap::new(), is_whole: true };
     for (file, manifest) in manifests {
         scope.is_whole &= !manifest.has_errors();
         let contents = manifest.documents.iter().filter(|one| one.object.resource.content().is_some());
         scope.written.extend(contents.map(|document| (&document.reference, (file, document))));
     }
     let (mut resolved, mut remarks) = (manifests.clone(), Vec::new());
+    let mut used = BTreeSet::new();
     for (name, file) in manifests {
         let wishes: Vec<Vec<(Wish, ObjectRef)>> = file.documents.iter().map(wishes).collect();
         if wishes.iter().any(|wishes| !wishes.is_empty()) {
@@ -51,9 +54,15 @@ pub(crate) fn with_contents(
                     found.partition(|one| one.severity == Severity::Error);
                 file.violations.extend(errors);
                 remarks.extend(warnings);
+                used.extend(wishes.into_iter().map(|(_, target)| target));
             }
             resolved.insert(Arc::clone(name), Arc::new(file));
         }
+    }
+    for (name, violation) in scope.frozen(used) {
+        let mut file = ManifestFile::clone(&resolved[name]);
+        file.violations.push(violation);
+        resolved.insert(Arc::clone(name), Arc::new(file));
     }
     (resolved, remarks)
 }
@@ -67,7 +76,7 @@ fn wishes(document: &Document) -> Vec<(Wish, ObjectRef)> {
         .collect()
 }
 
-impl Scope<'_> {
+impl<'a> Scope<'a> {
     /// The content that an object will have, and the file that it is in.
     fn find(&self, target: &ObjectRef, is_optional: bool) -> Option<(&Content, &str)> {
         if let Some((file, document)) = self.written.get(target) {
@@ -104,6 +113,33 @@ impl Scope<'_> {
         }
         problems
     }
+
+    /// Content that must stay as it is, by the files of those that would change it.
+    fn frozen(&self, mut used: BTreeSet<ObjectRef>) -> Vec<(&'a Arc<str>, Violation)> {
+        let changed = |(_, document): &&(&Arc<str>, &Document)| {
+            let kept = self.live.get(&document.reference).and_then(|live| live.value.resource.content());
+            kept.is_some_and(|kept| kept.1 && document.object.resource.content() != Some(kept))
+        };
+        let changed: Vec<_> = self.written.values().filter(changed).collect();
+        if !changed.is_empty() {
+            let documents = self.manifests.values().flat_map(|file| &file.documents);
+            let documented: BTreeSet<_> = documents.map(|document| &document.reference).collect();
+            // Objects of other sources, and those that stay because their file can't be read.
+            let stays = |live: &Object| live.provenance.source != self.source || !self.is_whole;
+            let others = self.live.iter().filter(|(id, live)| !documented.contains(id) && stays(&live.value));
+            used.extend(others.flat_map(|(_, live)| {
+                let (metadata, files) = (&live.value.metadata, live.value.resource.files());
+                files.into_iter().filter_map(|wish| wish.target(metadata)).collect::<Vec<_>>()
+            }));
+        }
+        let in_use = changed.into_iter().filter(|(_, document)| used.contains(&document.reference));
+        let complain = |(file, document): &(&'a Arc<str>, &Document)| {
+            let message = format!("{} is immutable and in use: its content can't change", document.reference);
+            let found = violation(&rules::IMMUTABLE, file, document, &[], message);
+            (*file, found.with_help("give the new content a new name, and let its users name that"))
+        };
+        in_use.map(complain).collect()
+    }
 }
 
 /// Why the content can't give what is wished of it.
@@ -129,7 +165,15 @@ fn unfit(
         Key::Text(key) if !wish.is_optional && !content.has(key) => {
             Some((&rules::DANGLING_TARGET, format!("{target} has no key `{key}`"), known()))
         }
-        Key::File(_) | Key::Text(_) | Key::Texts(_) => None,
+        Key::Texts(prefix) => {
+            let names = content.data.keys().map(|key| format!("{prefix}{key}"));
+            let skipped: Vec<String> = names.filter(|name| !is_env_name(name)).collect();
+            (!skipped.is_empty()).then(|| {
+                let message = format!("no variables can be called {}; they are left out", skipped.join(", "));
+                (&rules::SKIPPED_KEY, message, "rename the keys, or mount them as files".to_owned())
+            })
+        }
+        Key::File(_) | Key::Text(_) => None,
     }
 }
 
