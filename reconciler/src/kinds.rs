@@ -19,6 +19,8 @@ pub(crate) fn of(kind: Kind) -> Descriptor {
     match kind {
         Kind::Cluster => row(KindPage::Object, other::cluster),
         Kind::Node => row(KindPage::Node, other::node),
+        // What its users do says all.
+        Kind::ConfigMap => row(KindPage::Object, |_| Vec::new()),
         Kind::Function => row(KindPage::Object, other::function),
         Kind::Service => row(KindPage::Service, service::service),
         Kind::Pod => row(KindPage::Pod, workload::pod),

@@ -12,7 +12,7 @@ use reconciler::diagnostics::inspect;
 use schema::violation::rules;
 
 /// Rules that no file of bearable size, or no file alone, can break: rule, file of the test, its name.
-const TESTED: [(&str, &str, &str); 16] = [
+const TESTED: [(&str, &str, &str); 17] = [
     ("too-large", "schema/tests/manifest/files.rs", "every_bound_is_named"),
     (
         "more-violations",
@@ -44,6 +44,11 @@ const TESTED: [(&str, &str, &str); 16] = [
         "depends-on-quarantined",
         "reconciler/src/gitops/check/link_tests.rs",
         "dependants_of_what_is_quarantined_and_not_live_are_quarantined_with_it",
+    ),
+    (
+        "immutable",
+        "reconciler/src/gitops/tests/config_maps.rs",
+        "what_is_in_use_is_not_removed_and_if_immutable_not_changed",
     ),
 ];
 const FOLDER_TESTS: &str = "reconciler/src/gitops/load/folder/tests.rs";

@@ -10,7 +10,21 @@ use sha2::{Digest as _, Sha256};
 use tar::{Builder, EntryType, Header};
 
 use crate::codec::hex;
-use crate::files::{LIMITS, link_stays};
+
+/// How much one mounted file or folder may hold.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// Files and links.
+    pub entries: usize,
+    /// Bytes of a secret's ciphertext: as Kubernetes bounds a secret.
+    pub secret_bytes: u64,
+}
+
+/// The bounds of every repository volume. Configuration is small; what is larger belongs in an image
+/// or on a disk.
+pub const LIMITS: Limits = Limits { bytes: 64 * 1024 * 1024, entries: 10_000, secret_bytes: 1024 * 1024 };
 
 /// Content can't be in an archive.
 #[derive(Debug, thiserror::Error)]
@@ -120,6 +134,26 @@ fn header(kind: EntryType, mode: u32) -> Header {
     header
 }
 
+/// A symbolic link at `path` of a folder leads to something in that folder, whatever else is in it:
+/// it first goes up, at most to the folder, and then only down. So a way through several such links
+/// stays inside, too.
+pub fn link_stays(path: &str, target: &str) -> bool {
+    let mut depth = path.split('/').count() - 1;
+    let mut goes_down = false;
+    if target.is_empty() || target.starts_with('/') || target.contains('\0') {
+        return false;
+    }
+    for part in target.split('/') {
+        match part {
+            "" | "." => {}
+            ".." if goes_down || depth == 0 => return false,
+            ".." => depth -= 1,
+            _ => goes_down = true,
+        }
+    }
+    true
+}
+
 struct Hashing<W> {
     writer: W,
     hash: Sha256,
@@ -194,6 +228,23 @@ mod tests {
             archive.link(&format!("{number:06}"), "000000").unwrap();
         }
         assert!(matches!(archive.link("x", "000000"), Err(ArchiveError::TooMany)));
+    }
+
+    #[test]
+    fn links_that_leave_their_folder_are_told_from_those_that_stay() {
+        for (path, target) in [("a", "b"), ("a/b", "../c"), ("a/b/c", "../../d/e"), ("a", "./b//c")] {
+            assert!(link_stays(path, target), "{path} -> {target}");
+        }
+        for (path, target) in [
+            ("a", "../b"),
+            ("a/b", "../../c"),
+            ("a", "/etc/passwd"),
+            ("a", ""),
+            // Through another link `..` may lead elsewhere than it reads.
+            ("a/b/c", "d/../../e"),
+        ] {
+            assert!(!link_stays(path, target), "{path} -> {target}");
+        }
     }
 
     proptest! {

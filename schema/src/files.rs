@@ -4,27 +4,15 @@
 //! The content itself travels by digest (see `archive`): it is in neither etcd nor a plan.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::kinds::Resource;
-use crate::kinds::pod::PodSpec;
+pub use crate::archive::{LIMITS, Limits, link_stays};
+use crate::kinds::metadata::parse_reference;
+use crate::kinds::{Kind, Resource};
+use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta, ObjectRef};
 use crate::violation::OwnedStep;
-
-/// How much one mounted file or folder may hold.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// Bytes of all files.
-    pub bytes: u64,
-    /// Files and links.
-    pub entries: usize,
-    /// Bytes of a secret's ciphertext: as Kubernetes bounds a secret.
-    pub secret_bytes: u64,
-}
-
-/// The bounds of every repository volume. Configuration is small; what is larger belongs in an image
-/// or on a disk.
-pub const LIMITS: Limits = Limits { bytes: 64 * 1024 * 1024, entries: 10_000, secret_bytes: 1024 * 1024 };
 
 /// The folder of encrypted secrets, below the source's folder or the repository's root.
 pub const SECRETS_FOLDER: &str = "secrets";
@@ -44,6 +32,9 @@ pub struct BlobRef {
     pub size: u64,
     /// What it is.
     pub kind: BlobKind,
+    /// Of an object's content: the keys of its texts, which can be variables.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub texts: Vec<String>,
 }
 
 /// What a path of the repository is.
@@ -56,6 +47,8 @@ pub enum BlobKind {
     File,
     /// The ciphertext of a secret, one file.
     Secret,
+    /// The content of an object, a file per key; see [`object_path`].
+    Object,
 }
 
 /// What a manifest names.
@@ -66,9 +59,30 @@ pub enum Wanted {
     Path(String),
     /// A secret by its name.
     Secret(String),
+    /// The content of an object of the same namespace, by its kind and name.
+    Object(Kind, String),
 }
 
-/// One field that names a file, folder or secret.
+impl Wanted {
+    /// Its path or name.
+    pub fn name(&self) -> &str {
+        match self {
+            Wanted::Path(name) | Wanted::Secret(name) | Wanted::Object(_, name) => name,
+        }
+    }
+}
+
+impl fmt::Display for Wanted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Wanted::Path(path) => f.write_str(path),
+            Wanted::Secret(name) => write!(f, "secret {name}"),
+            Wanted::Object(kind, name) => write!(f, "{kind} {name}"),
+        }
+    }
+}
+
+/// One field that names a file, a folder, a secret or an object's content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wish {
     /// The field, from the document's root.
@@ -77,6 +91,31 @@ pub struct Wish {
     pub wanted: Wanted,
     /// For pulling images only: what a running pod does without.
     pub is_login: bool,
+    /// What it names, or its keys, may be absent.
+    pub is_optional: bool,
+    /// The keys that it names, each with its field.
+    pub keys: Vec<(Vec<OwnedStep>, Key)>,
+}
+
+/// Which values of a wish.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Key {
+    /// One as a file.
+    File(String),
+    /// One as a variable.
+    Text(String),
+    /// All as variables, with this before each key.
+    Texts(String),
+}
+
+impl Wish {
+    /// The object whose content it names, for an object with this metadata.
+    pub fn target(&self, metadata: &ObjectMeta) -> Option<ObjectRef> {
+        match &self.wanted {
+            Wanted::Object(kind, name) => Some(metadata.reference(*kind, name)),
+            Wanted::Path(_) | Wanted::Secret(_) => None,
+        }
+    }
 }
 
 /// `64 hex digits`: nothing that leads elsewhere on a disk or in a URL.
@@ -102,6 +141,32 @@ pub fn of_secret<'f>(files: &'f Files, name: &str) -> Option<(&'f str, &'f BlobR
     found.map(|(path, blob)| (path.as_str(), blob))
 }
 
+/// The path in the map of an object's content: the file that the object is in, and the object. No path of a
+/// repository has two slashes.
+pub fn object_path(file: &str, object: &ObjectRef) -> String {
+    format!("{file}//{object}")
+}
+
+/// The file and the object of an [`object_path`].
+pub fn parse_object_path(path: &str) -> Option<(&str, ObjectRef)> {
+    let (file, object) = path.split_once("//")?;
+    Some((file, parse_reference(object, DEFAULT_NAMESPACE).ok()?))
+}
+
+/// What is wanted: its path in the map, and what stands for it.
+pub fn of_wanted<'f>(files: &'f Files, wanted: &Wanted) -> Option<(&'f str, &'f BlobRef)> {
+    match wanted {
+        Wanted::Path(path) => of_path(files, path),
+        Wanted::Secret(name) => of_secret(files, name),
+        Wanted::Object(kind, name) => {
+            let is_it = |object: ObjectRef| object.kind == *kind && object.name == *name;
+            let mut objects = files.iter().filter(|(_, blob)| blob.kind == BlobKind::Object);
+            let found = objects.find(|(path, _)| parse_object_path(path).is_some_and(|(_, o)| is_it(o)))?;
+            Some((found.0.as_str(), found.1))
+        }
+    }
+}
+
 /// The last part of a path.
 pub fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
@@ -123,44 +188,6 @@ pub fn secret_paths(source_folder: &str, namespace: &str, name: &str) -> Vec<Str
     paths
 }
 
-/// Every field of a pod that names a file or secret. The pod's spec stands below `above`.
-pub fn of_pod(pod: &PodSpec, above: &[&str]) -> Vec<Wish> {
-    let field = |name: &str| OwnedStep::Field(name.to_owned());
-    let place = |steps: &[OwnedStep]| -> Vec<OwnedStep> {
-        above.iter().map(|name| field(name)).chain(steps.iter().cloned()).collect()
-    };
-    let mut found = Vec::new();
-    for (index, volume) in pod.volumes.iter().enumerate() {
-        let volumes = [field("volumes"), OwnedStep::Index(index)];
-        let below = |rest: [&str; 2]| place(&[volumes.as_slice(), &rest.map(&field)].concat());
-        if let Some(repo) = &volume.repo {
-            let wanted = Wanted::Path(normal_path(&repo.path));
-            found.push(Wish { at: below(["repo", "path"]), wanted, is_login: false });
-        }
-        if let Some(secret) = &volume.secret {
-            let wanted = Wanted::Secret(secret.secret_name.clone());
-            found.push(Wish { at: below(["secret", "secretName"]), wanted, is_login: false });
-        }
-    }
-    for (list, containers) in [("initContainers", &pod.init_containers), ("containers", &pod.containers)] {
-        for (index, container) in containers.iter().enumerate() {
-            for (number, variable) in container.env.iter().enumerate() {
-                let source = variable.value_from.as_ref();
-                let Some(secret) = source.and_then(|source| source.secret_key_ref.as_ref()) else { continue };
-                let variable = [field(list), OwnedStep::Index(index), field("env"), OwnedStep::Index(number)];
-                let rest = ["valueFrom", "secretKeyRef", "name"].map(&field);
-                let at = place(&[variable.as_slice(), &rest].concat());
-                found.push(Wish { at, wanted: Wanted::Secret(secret.name.clone()), is_login: false });
-            }
-        }
-    }
-    for (index, secret) in pod.image_pull_secrets.iter().enumerate() {
-        let at = place(&[field("imagePullSecrets"), OwnedStep::Index(index), field("name")]);
-        found.push(Wish { at, wanted: Wanted::Secret(secret.name.clone()), is_login: true });
-    }
-    found
-}
-
 /// The content that running pods depend on, by what names it: not by where it lies, so that a secret
 /// may move, and without registry logins, which only the next pull needs.
 pub fn in_hash<'f>(resource: &Resource, files: &'f Files) -> Vec<(Wanted, &'f str, bool)> {
@@ -172,10 +199,7 @@ pub fn in_hash<'f>(resource: &Resource, files: &'f Files) -> Vec<(Wanted, &'f st
         .into_iter()
         .filter(|wish| !wish.is_login)
         .filter_map(|wish| {
-            let (_, blob) = match &wish.wanted {
-                Wanted::Path(path) => of_path(files, path),
-                Wanted::Secret(name) => of_secret(files, name),
-            }?;
+            let (_, blob) = of_wanted(files, &wish.wanted)?;
             // A file is mounted otherwise than a folder with this file alone.
             Some((wish.wanted, blob.digest.as_str(), blob.kind == BlobKind::Folder))
         })
@@ -183,26 +207,6 @@ pub fn in_hash<'f>(resource: &Resource, files: &'f Files) -> Vec<(Wanted, &'f st
     found.sort();
     found.dedup();
     found
-}
-
-/// A symbolic link at `path` of a folder leads to something in that folder, whatever else is in it:
-/// it first goes up, at most to the folder, and then only down. So a way through several such links
-/// stays inside, too.
-pub fn link_stays(path: &str, target: &str) -> bool {
-    let mut depth = path.split('/').count() - 1;
-    let mut goes_down = false;
-    if target.is_empty() || target.starts_with('/') || target.contains('\0') {
-        return false;
-    }
-    for part in target.split('/') {
-        match part {
-            "" | "." => {}
-            ".." if goes_down || depth == 0 => return false,
-            ".." => depth -= 1,
-            _ => goes_down = true,
-        }
-    }
-    true
 }
 
 /// What begins an age file, binary or as text.
@@ -234,23 +238,6 @@ mod tests {
             ]
         );
         assert_eq!(secret_paths("", "shop", "db"), ["secrets/shop/db.age", "secrets/db.age"]);
-    }
-
-    #[test]
-    fn links_that_leave_their_folder_are_told_from_those_that_stay() {
-        for (path, target) in [("a", "b"), ("a/b", "../c"), ("a/b/c", "../../d/e"), ("a", "./b//c")] {
-            assert!(link_stays(path, target), "{path} -> {target}");
-        }
-        for (path, target) in [
-            ("a", "../b"),
-            ("a/b", "../../c"),
-            ("a", "/etc/passwd"),
-            ("a", ""),
-            // Through another link `..` may lead elsewhere than it reads.
-            ("a/b/c", "d/../../e"),
-        ] {
-            assert!(!link_stays(path, target), "{path} -> {target}");
-        }
     }
 
     #[test]

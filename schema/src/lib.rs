@@ -5,7 +5,6 @@
 
 #[cfg(feature = "arbitrary")]
 pub mod arbitrary;
-#[cfg(feature = "blob")]
 pub mod archive;
 pub mod backoff;
 pub mod codec;

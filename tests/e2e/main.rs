@@ -7,6 +7,7 @@ mod change_pod;
 mod churn;
 mod ci_review;
 mod cli;
+mod config_maps;
 mod crash_moments;
 mod crash_rounds;
 mod cut_off;

@@ -4,12 +4,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use schema::control::lock;
-use schema::files::{BlobRef, file_name, of_secret};
+use schema::files::{BlobRef, Wanted, file_name, of_secret, of_wanted};
 use schema::records::PodInstance;
 use tokio::time::Instant;
 
@@ -55,7 +56,7 @@ impl PodFiles {
     /// in memory alone.
     pub async fn secret_bytes(&self, pod: &PodInstance, name: &str) -> Result<Vec<u8>, SecretError> {
         let found = of_secret(&pod.files, name);
-        let (path, blob) = found.ok_or_else(|| SecretError::NotNamed(name.to_owned()))?;
+        let (path, blob) = found.ok_or_else(|| SecretError::NotNamed(format!("secret {name}")))?;
         let no_content = |why: String| SecretError::NoContent(why);
         self.ensure(path, blob).await.map_err(|error| no_content(error.to_string()))?;
         let file: PathBuf = self.cache.folder(blob).join(file_name(path));
@@ -64,13 +65,26 @@ impl PodFiles {
         self.keys.decrypt(Place { name, path }, &ciphertext)
     }
 
-    /// The same by keys.
-    pub async fn secret(
+    /// The values by key of a secret or an object that the pod names; the same holds for secrets.
+    pub async fn values(
         &self,
         pod: &PodInstance,
-        name: &str,
+        of: &Wanted,
     ) -> Result<BTreeMap<String, Vec<u8>>, SecretError> {
-        Ok(secrets::entries(&self.secret_bytes(pod, name).await?))
+        if let Wanted::Secret(name) = of {
+            return Ok(secrets::entries(&self.secret_bytes(pod, name).await?));
+        }
+        let (path, blob) = of_wanted(&pod.files, of).ok_or_else(|| SecretError::NotNamed(of.to_string()))?;
+        self.ensure(path, blob).await.map_err(|error| SecretError::NoContent(error.to_string()))?;
+        let folder = self.cache.folder(blob);
+        let read = || -> io::Result<BTreeMap<String, Vec<u8>>> {
+            let entries = fs::read_dir(&folder)?.map(|entry| {
+                let entry = entry?;
+                Ok((entry.file_name().to_string_lossy().into_owned(), fs::read(entry.path())?))
+            });
+            entries.collect()
+        };
+        read().map_err(|error| SecretError::NoContent(format!("cannot read {}: {error}", folder.display())))
     }
 
     /// Removes, now and then, what is not among the digests that pods name. Does not wait for it.

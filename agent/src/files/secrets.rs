@@ -11,7 +11,7 @@ use std::path::Path;
 use age::secrecy::ExposeSecret as _;
 use age::x25519::Identity;
 use anyhow::{Context as _, bail};
-use schema::files::LIMITS;
+use schema::files::{LIMITS, Wanted};
 
 /// The key of a secret that is no map of texts.
 pub const WHOLE: &str = "value";
@@ -20,7 +20,7 @@ pub const WHOLE: &str = "value";
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
     /// The pod was made before its files were looked for, or does not name it.
-    #[error("the pod does not carry secret {0}; see 'minik8s describe' of its owner")]
+    #[error("the pod does not carry {0}; see 'minik8s describe' of its owner")]
     NotNamed(String),
     #[error("no secret can be decrypted on this node: {0}; then restart the agent")]
     NoIdentity(String),
@@ -33,10 +33,10 @@ pub enum SecretError {
     NotForUs { name: String, path: String, recipient: String },
     #[error("secret {name} ({path}) can't be decrypted: {why}; encrypt it again with 'age -r {recipient}'")]
     Damaged { name: String, path: String, why: String, recipient: String },
-    #[error("secret {name} has no key {key}; it has {known}")]
-    NoKey { name: String, key: String, known: String },
-    #[error("key {key} of secret {name} {why}")]
-    Unfit { name: String, key: String, why: &'static str },
+    #[error("{of} has no key {key}; it has {known}")]
+    NoKey { of: String, key: String, known: String },
+    #[error("key {key} of {of} {why}")]
+    Unfit { of: String, key: String, why: &'static str },
 }
 
 /// Where a secret is, for messages.
@@ -148,26 +148,26 @@ pub fn entries(plain: &[u8]) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// One value, as a variable of an environment takes it.
-pub fn variable(name: &str, key: &str, entries: &BTreeMap<String, Vec<u8>>) -> Result<String, SecretError> {
-    let unfit = |why| SecretError::Unfit { name: name.to_owned(), key: key.to_owned(), why };
+pub fn variable(of: &Wanted, key: &str, entries: &BTreeMap<String, Vec<u8>>) -> Result<String, SecretError> {
+    let unfit = |why| SecretError::Unfit { of: of.to_string(), key: key.to_owned(), why };
     let value = entries.get(key).ok_or_else(|| {
         let known = entries.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
         let hint = if known == WHOLE { " (what is no map from keys to texts is one value)" } else { "" };
-        SecretError::NoKey { name: name.to_owned(), key: key.to_owned(), known: format!("{known}{hint}") }
+        SecretError::NoKey { of: of.to_string(), key: key.to_owned(), known: format!("{known}{hint}") }
     })?;
     let text = String::from_utf8(value.clone()).map_err(|_| unfit("is not text; mount it as a file"))?;
     if text.contains('\0') { Err(unfit("holds a NUL; mount it as a file")) } else { Ok(text) }
 }
 
 /// Keys that can be names of files.
-pub fn check_file_names(name: &str, entries: &BTreeMap<String, Vec<u8>>) -> Result<(), SecretError> {
+pub fn check_file_names(of: &Wanted, entries: &BTreeMap<String, Vec<u8>>) -> Result<(), SecretError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let is_file =
         |key: &str| key.len() <= 253 && !key.starts_with("..") && key != "." && key.chars().all(fits);
     match entries.keys().find(|key| key.is_empty() || !is_file(key)) {
         None => Ok(()),
         Some(key) => Err(SecretError::Unfit {
-            name: name.to_owned(),
+            of: of.to_string(),
             key: key.clone(),
             why: "can't be the name of a file; use letters, digits, '-', '_' and '.'",
         }),

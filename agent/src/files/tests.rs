@@ -33,7 +33,7 @@ fn archive(files: &[(&str, &[u8])]) -> (BlobRef, Vec<u8>) {
         archive.file(path, path.ends_with(".sh"), content.len() as u64, *content).unwrap();
     }
     let made = archive.finish().unwrap();
-    (BlobRef { digest: made.digest, size: made.size, kind: BlobKind::Folder }, made.writer)
+    (BlobRef { digest: made.digest, size: made.size, kind: BlobKind::Folder, texts: Vec::new() }, made.writer)
 }
 
 fn entry(kind: EntryType, name: &[u8], link: &[u8], size: u64) -> Vec<u8> {
@@ -93,7 +93,7 @@ fn an_archive_of_too_many_files_ends_at_the_bound() {
         let mut header = Header::new_gnu();
         header.set_size(0);
         header.set_mode(0o644);
-        builder.append_data(&mut header, number.to_string(), std::io::empty()).unwrap();
+        builder.append_data(&mut header, number.to_string(), io::empty()).unwrap();
     }
     let dir = tempfile::tempdir().unwrap();
     let bytes = builder.into_inner().unwrap();
@@ -292,19 +292,20 @@ fn a_map_of_texts_has_keys_and_anything_else_is_one_value() {
     // Numbers are texts as they are written.
     assert_eq!(secrets::entries(b"pin: 0042\n")["pin"], b"0042");
     let entries = secrets::entries(b"a: b");
-    assert_eq!(secrets::variable("s", "a", &entries).unwrap(), "b");
+    let s = Wanted::Secret("s".to_owned());
+    assert_eq!(secrets::variable(&s, "a", &entries).unwrap(), "b");
     assert_eq!(
-        secrets::variable("s", "c", &entries).unwrap_err().to_string(),
+        secrets::variable(&s, "c", &entries).unwrap_err().to_string(),
         "secret s has no key c; it has a"
     );
     for key in ["..data", "a/b", ".."] {
         assert!(
-            secrets::check_file_names("s", &BTreeMap::from([(key.to_owned(), Vec::new())])).is_err(),
+            secrets::check_file_names(&s, &BTreeMap::from([(key.to_owned(), Vec::new())])).is_err(),
             "{key}"
         );
     }
     assert!(
-        secrets::check_file_names("s", &BTreeMap::from([(".dockerconfigjson".to_owned(), Vec::new())]))
+        secrets::check_file_names(&s, &BTreeMap::from([(".dockerconfigjson".to_owned(), Vec::new())]))
             .is_ok()
     );
 }

@@ -9,14 +9,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use git2::{Oid, Repository};
-use schema::files::{BlobKind, BlobRef, Files, is_digest};
+use schema::files::{BlobKind, BlobRef, Files, is_digest, parse_object_path};
+use schema::manifest::values_of;
 use schema::meta::ObjectRef;
 use schema::object::Provenance;
 use schema::snapshot::Snapshot;
 
 use super::turns::Turns;
 use super::{BlobStore, plan};
-use crate::git::content;
+use crate::git::content::{self, ContentError};
 
 /// Content can't be given out.
 #[derive(Debug, thiserror::Error)]
@@ -79,19 +80,32 @@ impl Blobs {
     /// From the mirror, at a commit that had what refers to it: what a commit holds at a path never
     /// changes. What can't be made is still absent afterwards.
     fn make_again(&self, snapshot: &Snapshot, blob: &BlobRef) {
-        let is_secret = blob.kind == BlobKind::Secret;
-        for origin in origins(snapshot, &blob.digest) {
+        for origin in origins(snapshot, blob) {
             // A source's name is a file name; nothing else leads to a mirror.
             let Ok(repository) = Repository::open_bare(self.mirrors.join(origin.source)) else { continue };
             let Ok(commit) = Oid::from_str(origin.commit) else { continue };
-            let made = content::find(&repository, commit, origin.path)
-                .and_then(|found| self.store.make(&repository, found, origin.path, is_secret));
-            match made {
-                Ok(made) if made == *blob => return,
+            match self.make(&repository, commit, (origin.path, blob.kind)) {
+                Ok(made) if made.digest == blob.digest => return,
                 Ok(_) => {}
                 Err(error) => tracing::debug!(path = origin.path, %error, "content can't be made again"),
             }
         }
+    }
+
+    fn make(
+        &self,
+        repository: &Repository,
+        commit: Oid,
+        (path, kind): (&str, BlobKind),
+    ) -> Result<BlobRef, ContentError> {
+        let Some((file, object)) = parse_object_path(path).filter(|_| kind == BlobKind::Object) else {
+            let found = content::find(repository, commit, path)?;
+            return self.store.make(repository, found, path, kind == BlobKind::Secret);
+        };
+        let found = content::find(repository, commit, file)?;
+        let text = repository.find_blob(found.id)?;
+        let values = values_of(file, text.content(), &object);
+        self.store.make_of(&values.ok_or_else(|| ContentError::Absent(path.to_owned()))?, path)
     }
 }
 
@@ -102,11 +116,16 @@ struct Origin<'w> {
     path: &'w str,
 }
 
-/// Where what is live has this content from: objects, and pods of a former revision, whose object is
-/// of another one by now. A pod whose object is gone may be of any source.
-fn origins<'w>(snapshot: &'w Snapshot, digest: &str) -> Vec<Origin<'w>> {
+/// Where what is live has this content from: the object whose content it is, objects that use it, and pods of a
+/// former revision, whose object is of another one by now. A pod whose object is gone may be of any source.
+fn origins<'w>(snapshot: &'w Snapshot, blob: &BlobRef) -> Vec<Origin<'w>> {
     let path_in =
-        |files: &'w Files| files.iter().find(|(_, blob)| blob.digest == digest).map(|(path, _)| path);
+        |files: &'w Files| files.iter().find(|(_, of)| of.digest == blob.digest).map(|(path, _)| path);
+    let of_content = plan::all(snapshot).filter_map(path_in).filter_map(|path| {
+        let (_, object) = parse_object_path(path).filter(|_| blob.kind == BlobKind::Object)?;
+        let Provenance { source, commit, .. } = &snapshot.objects.get(&object)?.value.provenance;
+        Some(Origin { source, commit, path })
+    });
     let of_objects = snapshot.objects.values().filter_map(|object| {
         let Provenance { source, commit, .. } = &object.value.provenance;
         Some(Origin { source, commit, path: path_in(&object.value.files)? })
@@ -125,5 +144,5 @@ fn origins<'w>(snapshot: &'w Snapshot, digest: &str) -> Vec<Origin<'w>> {
         };
         Some(sources.into_iter().map(|source| Origin { source, commit: &pod.commit, path }))
     });
-    of_objects.chain(of_pods.flatten()).collect()
+    of_content.take(1).chain(of_objects).chain(of_pods.flatten()).collect()
 }

@@ -10,9 +10,11 @@ use std::time::SystemTime;
 
 use git2::Repository;
 use jiff::Timestamp;
+use schema::archive::Made;
 use schema::codec::hex;
 use schema::control::lock;
-use schema::files::{BlobRef, is_digest};
+use schema::files::{BlobKind, BlobRef, is_digest};
+use schema::kinds::content::Values;
 use sha2::{Digest as _, Sha256};
 
 use crate::git::content::{self, ContentError, Found};
@@ -49,17 +51,29 @@ impl BlobStore {
         path: &str,
         is_secret: bool,
     ) -> Result<BlobRef, ContentError> {
+        self.keep_archive(path, |writer| content::archive(repository, found, path, is_secret, writer))
+    }
+
+    /// Makes the archive of an object's values and keeps it.
+    pub fn make_of(&self, values: &Values, path: &str) -> Result<BlobRef, ContentError> {
+        let failed = |error| content::refused(error, path, path);
+        let made = |writer| Ok((values.archive(writer).map_err(failed)?, BlobKind::Object));
+        let texts = values.texts.keys().cloned().collect();
+        Ok(BlobRef { texts, ..self.keep_archive(path, made)? })
+    }
+
+    fn keep_archive(
+        &self,
+        path: &str,
+        make: impl FnOnce(BufWriter<File>) -> Result<(Made<BufWriter<File>>, BlobKind), ContentError>,
+    ) -> Result<BlobRef, ContentError> {
         let failed = |source: io::Error| ContentError::Write { path: path.to_owned(), source };
         fs::create_dir_all(&self.dir).map_err(failed)?;
-        let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(&self.dir).map_err(failed)?;
-        let (made, kind) = {
-            let writer = BufWriter::new(file.as_file_mut());
-            let (made, kind) = content::archive(repository, found, path, is_secret, writer)?;
-            let written = made.writer.into_inner().map_err(|error| failed(error.into_error()))?;
-            written.sync_data().map_err(failed)?;
-            ((made.digest, made.size), kind)
-        };
-        let blob = BlobRef { digest: made.0, size: made.1, kind };
+        let file = tempfile::Builder::new().prefix(".new-").tempfile_in(&self.dir).map_err(failed)?;
+        let (made, kind) = make(BufWriter::new(file.reopen().map_err(failed)?))?;
+        let written = made.writer.into_inner().map_err(|error| failed(error.into_error()))?;
+        written.sync_data().map_err(failed)?;
+        let blob = BlobRef { digest: made.digest, size: made.size, kind, texts: Vec::new() };
         file.persist(self.path(&blob.digest)).map_err(|error| failed(error.error))?;
         Ok(blob)
     }

@@ -164,6 +164,7 @@ fn object_page(object: &ObjectDetail, screen: Screen) -> Result<String, CliError
     page.field(0, "Hash", &object.hash);
     page.fields(0, "Labels", pairs(&row.labels));
     page.fields(0, "Annotations", pairs(&object.annotations));
+    page.fields(0, "Used by", object.used_by.iter().cloned());
     page.block("Spec:", &yaml(&object.spec)?);
     Ok(page.0)
 }

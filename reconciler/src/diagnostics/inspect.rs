@@ -7,6 +7,7 @@ use schema::violation::{Violation, rules};
 
 use super::Report;
 use crate::gitops::check::{Documents, finish, fit, warn_of_addresses};
+use crate::gitops::load::contents::with_contents;
 use crate::gitops::load::folder::{self, Folder, FolderError};
 
 /// A report, and where its files are.
@@ -39,9 +40,10 @@ pub fn inspect(paths: &[impl AsRef<Path>]) -> Result<Inspection, FolderError> {
     let folder = folder::read_all(paths)?;
     // Nothing is live: only what the files say of each other is checked.
     let live = Table::new();
-    let documents = Documents::of("", &folder.manifests, &live);
+    let (resolved, remarks) = with_contents("", &folder.manifests, &live);
+    let documents = Documents::of("", &resolved, &live);
     let checked = finish(&documents, fit(&documents, "", &live));
-    let own = folder.manifests.values().flat_map(|file| &file.violations);
+    let own = resolved.values().flat_map(|file| &file.violations).chain(&remarks);
     // Of single files alone nobody knows what the others hold.
     let only_files = paths.iter().all(|path| path.as_ref().is_file());
     let is_known = |violation: &&Violation| !only_files || !of_others(violation);

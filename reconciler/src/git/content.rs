@@ -240,7 +240,7 @@ impl<W: Write> Walk<'_, W> {
 }
 
 /// In the words of the commit. `top` is what was asked for.
-fn refused(error: ArchiveError, path: &str, top: &str) -> ContentError {
+pub fn refused(error: ArchiveError, path: &str, top: &str) -> ContentError {
     match error {
         ArchiveError::TooLarge | ArchiveError::TooMany => {
             ContentError::TooMuch { path: top.to_owned(), why: error.to_string() }

@@ -21,6 +21,7 @@ use schema::violation::Violation;
 use super::check::{self, Claim, Documents, Scene, removed, warn_of_addresses};
 use super::diff::{FieldChange, changes, file_changes};
 use super::load::Manifests;
+use super::load::contents::with_contents;
 use super::load::spread::spread;
 use super::prune::{Evidence, Lineage, Prune, Share, is_protected, prune};
 use crate::git::CommitMeta;
@@ -252,7 +253,8 @@ pub fn waves(steps: &[Step]) -> Vec<&[Step]> {
 
 /// Decides.
 pub fn plan(situation: &Situation) -> SyncPlan {
-    let documents = Documents::of(&situation.source, &situation.manifests, &situation.live);
+    let (manifests, remarks) = with_contents(&situation.source, &situation.manifests, &situation.live);
+    let documents = Documents::of(&situation.source, &manifests, &situation.live);
     let mut scene = check::fit(&documents, &situation.source, &situation.live);
     // What is decided on removals holds, whatever the second check finds: it only keeps more of what is live.
     let removals = removals(situation, &documents, &scene);
@@ -266,7 +268,8 @@ pub fn plan(situation: &Situation) -> SyncPlan {
     plan.steps = steps.into_iter().flatten().collect();
     plan_removals(situation, removals, &mut plan);
     plan.quarantined = checked.quarantined;
-    plan.remarks = checked.remarks;
+    plan.remarks = remarks;
+    plan.remarks.extend(checked.remarks);
     plan.remarks.extend(warn_of_addresses(&situation.manifests, situation.service_cidr));
     plan
 }

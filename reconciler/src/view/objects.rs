@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use schema::kinds::links::references;
 use schema::kinds::{Health, Kind};
 use schema::meta::{NamespacedName, ObjectRef, StringMap};
 use schema::object::Object;
@@ -76,6 +77,9 @@ pub struct ObjectDetail {
     pub generation: u64,
     /// The effective spec, defaults filled in.
     pub spec: serde_json::Value,
+    /// Objects that name it, as `Kind/namespace/name`.
+    #[serde(default)]
+    pub used_by: Vec<String>,
 }
 
 /// Which objects.
@@ -142,7 +146,17 @@ pub fn object(snapshot: &Snapshot, id: &ObjectRef, now: Timestamp) -> Option<Obj
         hash: object.hash.clone(),
         generation: object.generation,
         spec: resource.get("spec").cloned().unwrap_or_default(),
+        used_by: users(snapshot, id),
     })
+}
+
+/// The objects that name one.
+fn users(snapshot: &Snapshot, id: &ObjectRef) -> Vec<String> {
+    let names_it = |object: &Object| {
+        references(&object.metadata, &object.resource).iter().any(|field| field.target == *id)
+    };
+    let users = snapshot.objects.iter().filter(|(_, found)| names_it(&found.value));
+    users.map(|(user, _)| user.to_string()).collect()
 }
 
 /// What several rows need, read once.

@@ -16,8 +16,8 @@ Made from the Rust types in `schema/src/kinds/` by `schema/tests/published.rs`; 
 -p minik8s-schema --test published` rewrites it. The same on a terminal: `minik8s explain pod.spec.containers`.
 
 A manifest is a YAML or JSON file of the repository; several documents in a YAML file are separated by `---`.
-Pod, ReplicaSet, Service and HorizontalPodAutoscaler are written as for Kubernetes. Fields that are not below are
-errors. Older spellings are read as well, with a note that names today's.
+Kinds whose apiVersion is not `minik8s.io/v1` are written as for Kubernetes. Fields that are not below are errors.
+Older spellings are read as well, with a note that names today's.
 
 ## In an editor
 
@@ -59,8 +59,11 @@ pub fn manifests_page() -> String {
     page.push_str(&definition("ObjectMeta").map(|shape| table(&any, shape)).unwrap_or_default());
     let mut told = BTreeSet::from(["ObjectMeta".to_owned()]);
     for kind in Kind::ALL {
-        let name = format!("{kind}Spec");
-        let Some(spec) = definition(&name) else { continue };
+        let names = [format!("{kind}Spec"), format!("{kind}Manifest")];
+        let Some((name, spec)) = names.into_iter().find_map(|name| Some((name.clone(), definition(&name)?)))
+        else {
+            continue;
+        };
         let _ = write!(page, "\n## {kind}\n\n{}\n\n", json_schema::description(kind));
         page.push_str(&table(&any, spec));
         told.insert(name);

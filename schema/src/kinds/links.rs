@@ -15,6 +15,8 @@ pub struct Reference<'a> {
     pub target: ObjectRef,
     /// The port of the target that it names, too.
     pub port: Option<&'a PortReference>,
+    /// The target may be absent.
+    pub is_optional: bool,
 }
 
 /// A field that names an object: short, since there may be a hundred thousand of them.
@@ -65,7 +67,12 @@ pub fn references<'a>(metadata: &ObjectMeta, resource: &'a Resource) -> Vec<Refe
     let mut found = resource.references(metadata);
     for (index, text) in metadata.depends_on.iter().enumerate() {
         let Ok(target) = parse_reference(text, &metadata.namespace) else { continue };
-        found.push(Reference { at: FieldAt::dependency(index), target, port: None });
+        found.push(Reference { at: FieldAt::dependency(index), target, port: None, is_optional: false });
+    }
+    for wish in resource.files() {
+        let Some(target) = wish.target(metadata) else { continue };
+        let at = FieldAt::Steps(wish.at);
+        found.push(Reference { at, target, port: None, is_optional: wish.is_optional });
     }
     found
 }
@@ -79,6 +86,9 @@ pub(crate) fn places(metadata: &ObjectMeta, resource: &Resource) -> Vec<Vec<Owne
         paths.push(reference.at.path());
         paths.extend(reference.port.map(|_| reference.port_path()));
     }
-    paths.extend(resource.files().into_iter().map(|wish| wish.at));
+    for wish in resource.files() {
+        paths.push(wish.at);
+        paths.extend(wish.keys.into_iter().map(|(at, _)| at));
+    }
     paths
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use content::Content;
 use exclusive::ExclusiveUse;
 use links::Reference;
 
@@ -16,6 +17,8 @@ use crate::meta::ObjectMeta;
 use crate::violation::OwnedStep;
 
 pub mod cluster;
+pub mod config_map;
+pub mod content;
 pub mod dns;
 pub mod exclusive;
 pub mod function;
@@ -36,7 +39,9 @@ pub mod workflow;
 pub use health::Health;
 use spec::OWN_OLDER_API_VERSIONS;
 pub(crate) use spec::Older;
-pub use spec::{Descriptor, KindSpec, Links, NameForm, OWN_API_VERSION, PodOf, field_path, indexed};
+pub use spec::{
+    ContentOf, Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, PodOf, field_path, indexed,
+};
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident $module:ident::$spec:ident,)*) => {
@@ -129,6 +134,13 @@ macro_rules! kinds {
                 }
             }
 
+            /// See [`ContentOf::kept`].
+            pub fn content(&self) -> Option<(&Content, bool)> {
+                match self {
+                    $(Resource::$kind(spec) => ($module::$spec::LINKS.content?.kept)(spec),)*
+                }
+            }
+
             /// See [`Links::further_places`].
             pub fn further_places(&self) -> Vec<Vec<OwnedStep>> {
                 match self {
@@ -159,6 +171,8 @@ kinds! {
     Cluster cluster::ClusterSpec,
     /// Labels, taints and cordon for a node that an agent registered.
     Node node::NodeSpec,
+    /// Texts and files for pods, beside their images.
+    ConfigMap config_map::ConfigMapSpec,
     /// A Python or container function.
     Function function::FunctionSpec,
     /// A stable address in front of pods.

@@ -70,6 +70,15 @@ pub fn is_port_name(text: &str) -> bool {
         && text.bytes().any(|byte| byte.is_ascii_lowercase())
 }
 
+/// `[-._a-zA-Z0-9]+`, at most 253 characters, and a file's name: keys of secrets and ConfigMaps.
+pub fn is_key(text: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    (1..=SUBDOMAIN_MAX_CHARS).contains(&text.len())
+        && text.bytes().all(fits)
+        && text != "."
+        && !text.starts_with("..")
+}
+
 /// `[-._a-zA-Z][-._a-zA-Z0-9]*`.
 pub fn is_env_name(text: &str) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
@@ -108,6 +117,7 @@ mod tests {
             assert!(!is_subdomain_name(bad), "{bad}");
         }
         assert!(is_port_name("http-1") && !is_port_name("80") && !is_port_name("a--b"));
+        assert!(is_key(".env") && is_key("_1") && !is_key("..a") && !is_key("a/b") && !is_key(""));
         assert!(is_env_name("_A.b-1") && !is_env_name("1A") && !is_env_name("a=b"));
     }
 }

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::content::{Content, Values};
 use super::exclusive::ExclusiveUse;
 use super::links::Reference;
 use super::pod::PodSpec;
@@ -22,6 +23,8 @@ pub struct Descriptor {
     pub short_names: &'static [&'static str],
     /// The `apiVersion`, as Kubernetes spells it where it has the kind.
     pub api_version: &'static str,
+    /// Where the fields of its spec stand in a manifest.
+    pub fields: Fields,
     /// Whether its objects belong to namespaces. Others lie under [`crate::meta::DEFAULT_NAMESPACE`].
     pub is_namespaced: bool,
     /// Whether this version acts on its objects. If not, they are checked and stored.
@@ -30,6 +33,15 @@ pub struct Descriptor {
     pub names: NameForm,
     /// Spellings of older systems.
     pub(crate) older: Older,
+}
+
+/// Where the fields of a kind's spec stand in a manifest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fields {
+    /// Under `spec`.
+    InSpec,
+    /// Beside `metadata`, as those of Kubernetes' ConfigMap.
+    AtTop,
 }
 
 /// How objects of a kind may be called.
@@ -88,8 +100,18 @@ pub struct Links<S> {
     pub files: fn(&S) -> Vec<Wish>,
     /// Paths from the document's root whose line and column other checks across objects need.
     pub further_places: fn(&S) -> Vec<Vec<OwnedStep>>,
+    /// Its values that are too big for etcd, if the kind has such.
+    pub content: Option<ContentOf<S>>,
     /// The pod that the object is, or makes more of.
     pub pod: for<'a> fn(&'a S, &'a ObjectMeta) -> Option<PodOf<'a>>,
+}
+
+/// Content of a kind's objects. What uses it is made anew when it changes.
+pub struct ContentOf<S> {
+    /// The values, of a spec as it is written.
+    pub written: fn(&S) -> Values,
+    /// What stands for them, of a spec after its defaults, and whether it must stay as it is while it is used.
+    pub kept: fn(&S) -> Option<(&Content, bool)>,
 }
 
 /// The spec of one kind. No item has a default: the compiler asks each new kind for all of them. The loader does the

@@ -10,7 +10,7 @@ use super::problems::{Faults, Problems, object_too_large, violation};
 use super::shape::{Here, Shapes, Walk, shapes};
 use super::{BrokenDocument, Document, DraftObject, Layout, ManifestFile, Place, limits};
 use super::{dialects, foreign};
-use crate::kinds::{Kind, KindSpec, Resource, SpecVisitor, links, metadata};
+use crate::kinds::{Fields, Kind, KindSpec, Resource, SpecVisitor, links, metadata};
 use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta};
 use crate::violation::{Finding, Findings, OwnedStep, Path, rules};
 
@@ -64,7 +64,7 @@ fn places(node: &Node, object: &DraftObject) -> Vec<Place> {
 }
 
 /// The object as [`ObjectRef`](crate::meta::ObjectRef) shows it, as far as the document says it readably.
-fn object_name(node: &Node) -> Option<String> {
+pub(super) fn object_name(node: &Node) -> Option<String> {
     let text = |node: &Node, key: &str| {
         let text = node.entry(key)?.value.text().filter(|text| !text.is_empty())?;
         Some(text.chars().take(NAME_SHOWN).collect::<String>())
@@ -134,20 +134,22 @@ impl SpecVisitor for (Kind, Reading<'_>) {
         let api_version = kind.api_version();
         check_envelope(node, entries, kind, api_version, problems);
         note_not_run(node, kind, problems);
+        let in_spec = Path::ROOT.field("spec");
+        let at = if S::DESCRIPTOR.fields == Fields::AtTop { Path::ROOT } else { in_spec };
         // Of a spec that could not be carried over, what `validate` finds would only follow from that.
         let mut faults = Faults::default();
         if !is_rewritten {
-            faults.push(Path::ROOT.field("spec").steps());
+            faults.push(at.steps());
         }
         let metadata: Option<ObjectMeta> =
             section(node, "metadata", shapes::metadata(), problems, &mut faults);
-        let spec: Option<S> = section(node, "spec", shapes::of(kind), problems, &mut faults);
+        let spec: Option<S> = spec(node, kind, problems, &mut faults);
         let mut findings = Findings::default();
         if let Some(metadata) = &metadata {
             metadata::validate(kind, metadata, &Path::ROOT.field("metadata"), &mut findings);
         }
         let spec = spec.map(|mut spec| {
-            spec.validate(&Path::ROOT.field("spec"), &mut findings);
+            spec.validate(&at, &mut findings);
             spec.fill_defaults();
             spec
         });
@@ -163,6 +165,22 @@ impl SpecVisitor for (Kind, Reading<'_>) {
     }
 }
 
+/// The spec as it is written.
+pub(super) fn spec<S: KindSpec>(
+    node: &Node,
+    kind: Kind,
+    problems: &mut Problems,
+    faults: &mut Faults,
+) -> Option<S> {
+    match S::DESCRIPTOR.fields {
+        Fields::InSpec => section(node, "spec", shapes::of(kind), problems, faults),
+        Fields::AtTop => {
+            let (own, mark) = (own_fields(node), node.first_mark());
+            typed(&own, Here { path: &Path::ROOT, mark }, shapes::of(kind), problems, faults)
+        }
+    }
+}
+
 /// Says on `kind` that nothing will come of the object yet.
 fn note_not_run(node: &Node, kind: Kind, problems: &mut Problems) {
     if let (true, Some(entry)) = (!kind.is_run(), node.entry("kind")) {
@@ -171,9 +189,19 @@ fn note_not_run(node: &Node, kind: Kind, problems: &mut Problems) {
     }
 }
 
+/// What stands beside the envelope's own fields.
+fn own_fields(node: &Node) -> Node {
+    const ENVELOPE: [&str; 4] = ["apiVersion", "kind", "metadata", "status"];
+    let own =
+        node.entries().unwrap_or_default().iter().filter(|entry| !ENVELOPE.contains(&entry.key.as_str()));
+    Node { mark: node.mark, value: Value::Mapping(own.cloned().collect()) }
+}
+
 /// Top-level fields and apiVersion.
 fn check_envelope(node: &Node, entries: &[Entry], kind: Kind, api_version: &str, problems: &mut Problems) {
-    for entry in entries.iter().filter(|entry| !TOP_LEVEL.contains(&entry.key.as_str())) {
+    let is_flat = kind.descriptor().fields == Fields::AtTop;
+    let is_known = |key: &str| TOP_LEVEL.contains(&key) || is_flat && key != "status";
+    for entry in entries.iter().filter(|entry| !is_known(&entry.key)) {
         let is_empty = entry.value.is_null() || entry.value.entries().is_some_and(<[_]>::is_empty);
         if entry.key == "status" {
             // `kubectl … --dry-run -o yaml` ends with `status: {}`.
@@ -228,15 +256,26 @@ fn section<T: DeserializeOwned>(
             return None;
         }
     };
+    let here = Here { path: &Path::ROOT.field(name), mark: entry.mark };
+    typed(&entry.value, here, shapes, problems, faults)
+}
+
+/// A value as its type.
+fn typed<T: DeserializeOwned>(
+    value: &Node,
+    here: Here<'_>,
+    shapes: &Shapes,
+    problems: &mut Problems,
+    faults: &mut Faults,
+) -> Option<T> {
     let mut walk = Walk { shapes, problems: Problems::default(), faults: Faults::default() };
-    let json =
-        walk.value(shapes.root, &entry.value, Here { path: &Path::ROOT.field(name), mark: entry.mark });
+    let json = walk.value(shapes.root, value, here);
     problems.append(walk.problems);
     faults.append(walk.faults);
     serde_json::from_value(json?)
         .map_err(|error| {
             // The walk knows all that serde checks; should it miss something, the file is still held.
-            problems.push(Problem::new(entry.mark, &rules::WRONG_TYPE, format!("{name}: {error}")));
+            problems.push(Problem::new(here.mark, &rules::WRONG_TYPE, format!("{}: {error}", here.path)));
         })
         .ok()
 }

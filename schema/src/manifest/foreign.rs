@@ -10,8 +10,9 @@ const REMOVE: &str = "remove it";
 const BY_SERVER: &str = "a Kubernetes server sets it; remove it";
 const BY_NODE: &str = "choose nodes with nodeName, nodeSelector and tolerations";
 const NO_ACCOUNTS: &str = "Minik8s has no service accounts; remove it";
-const PLAIN_ENV: &str = "list each variable under env";
-const VOLUMES: &str = "volumes can be emptyDir, hostPath, repo (files of this repository) or secret";
+const PLAIN_ENV: &str = "list each variable under env, with valueFrom.secretKeyRef";
+const VOLUMES: &str =
+    "volumes can be emptyDir, hostPath, repo (files of this repository), configMap or secret";
 const BATCH_JOB: &str =
     "this is a Slurm job: for containers that run to their end, write a Pod with restartPolicy: OnFailure";
 const PROBES: &str = "use exec, httpGet or tcpSocket";
@@ -49,7 +50,7 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
     ("PodSpec", &["setHostnameAsFQDN", "enableServiceLinks", "resourceClaims", "resources"], REMOVE),
     ("PodSpec", &["activeDeadlineSeconds"], REMOVE),
     ("PodSpec", &["ephemeralContainers"], "list it under containers or initContainers"),
-    ("Container", &["envFrom"], PLAIN_ENV),
+    ("EnvFromSource", &["secretRef"], PLAIN_ENV),
     ("Container", &["volumeDevices"], "mount a hostPath volume with volumeMounts"),
     (
         "Container",
@@ -61,11 +62,6 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
         &["restartPolicy"],
         "restartPolicy is a field of the pod; sidecar init containers are not supported",
     ),
-    (
-        "EnvVarSource",
-        &["configMapKeyRef"],
-        "Minik8s has no ConfigMaps: write the value, or mount a file with a repo volume",
-    ),
     ("EnvVarSource", &["resourceFieldRef", "fileKeyRef"], "write the value"),
     ("FieldRef", &["apiVersion"], REMOVE),
     ("SecretKeyRef", &["optional"], REMOVE),
@@ -73,7 +69,6 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
     ("ResourceRequirements", &["claims"], RESOURCES),
     ("ResourceList", &["ephemeral-storage", "storage", "pods", "nvidia.com/gpu", "amd.com/gpu"], RESOURCES),
     ("ResourceList", &["hugepages-2Mi", "hugepages-1Gi"], RESOURCES),
-    ("Volume", &["configMap"], "Minik8s has no ConfigMaps: use a repo volume for files of this repository"),
     (
         "Volume",
         &["persistentVolumeClaim", "nfs", "csi", "local", "iscsi", "ephemeral"],
@@ -178,7 +173,6 @@ const VALUES: &[(&str, &str, &str)] = &[
 
 /// Kinds of Kubernetes that people try, and what to use.
 const KINDS: &[(&str, &str)] = &[
-    ("ConfigMap", "put the file into the repository and mount it with a repo volume"),
     ("CronJob", "use a Workflow"),
     ("DaemonSet", "write one Pod with nodeName for each node"),
     ("Deployment", "use a ReplicaSet: Minik8s rolls its template itself"),
@@ -207,8 +201,7 @@ pub(crate) fn value(words: &[String], value: &str) -> Option<&'static str> {
 
 /// What to use instead of a kind of Kubernetes, named as on a command line: in any case, also several.
 pub fn kind_help(name: &str) -> Option<(&'static str, &'static str)> {
-    let (name, short) =
-        (name.to_ascii_lowercase(), [("cm", "configmap"), ("deploy", "deployment"), ("ing", "ingress")]);
+    let (name, short) = (name.to_ascii_lowercase(), [("deploy", "deployment"), ("ing", "ingress")]);
     let name = short.iter().find(|(short, _)| *short == name).map_or(name.as_str(), |(_, long)| long);
     let is_it = |kind: &str| {
         let kind = kind.to_ascii_lowercase();

@@ -6,8 +6,8 @@
 use schemars::{Schema, SchemaGenerator, schema_for};
 use serde_json::{Map, Value as Json, json};
 
-use super::shape::shapes;
-use crate::kinds::Kind;
+use super::shape::{FILE_MODE_MAX, shapes};
+use crate::kinds::{Fields, Kind};
 use crate::meta::ObjectMeta;
 
 /// A number with an optional suffix, as [`crate::quantity`] reads it.
@@ -61,13 +61,12 @@ fn definition(kind: Kind) -> String {
 
 fn manifest(kind: Kind, generator: &mut SchemaGenerator) -> Json {
     let metadata = generator.subschema_for::<ObjectMeta>();
-    let spec = shapes::schema_within(kind, generator);
     let described = |schema: Schema, text: &str| {
         let mut schema = schema.to_value();
         schema["description"] = Json::from(text);
         schema
     };
-    json!({
+    let mut whole = json!({
         "title": kind.as_str(),
         "description": description(kind),
         "type": "object",
@@ -75,11 +74,26 @@ fn manifest(kind: Kind, generator: &mut SchemaGenerator) -> Json {
             "apiVersion": {"const": kind.api_version(), "description": "Version of the kind."},
             "kind": {"const": kind.as_str(), "description": "The kind."},
             "metadata": described(metadata, "Name, namespace, labels and the like."),
-            "spec": described(spec, "What the object should be."),
         },
-        "required": ["apiVersion", "kind", "metadata", "spec"],
+        "required": ["apiVersion", "kind", "metadata"],
         "additionalProperties": false,
-    })
+    });
+    match kind.descriptor().fields {
+        Fields::InSpec => {
+            let spec = shapes::schema_within(kind, generator);
+            whole["properties"]["spec"] = described(spec, "What the object should be.");
+            if let Json::Array(required) = &mut whole["required"] {
+                required.push(Json::from("spec"));
+            }
+        }
+        Fields::AtTop => {
+            let own = shapes::schema(kind).to_value();
+            for (name, field) in own["properties"].as_object().into_iter().flatten() {
+                whole["properties"][name] = field.clone();
+            }
+        }
+    }
+    whole
 }
 
 /// Adds what all of it needs: the dialect and the definitions.
@@ -151,6 +165,7 @@ fn without_formats(keys: &mut Map<String, Json>) {
             keys.insert("pattern".to_owned(), Json::from(QUANTITY));
             return;
         }
+        Some("file-mode") => (Some(0), Some(i64::from(FILE_MODE_MAX))),
         Some("uint8") => (Some(0), Some(i64::from(u8::MAX))),
         Some("uint16") => (Some(0), Some(i64::from(u16::MAX))),
         Some("uint32") => (Some(0), Some(i64::from(u32::MAX))),

@@ -16,11 +16,13 @@ pub(crate) mod parse;
 mod problems;
 pub(crate) mod shape;
 pub(crate) mod states_language;
+mod values;
 
 pub use draft::{BrokenDocument, Document, DraftObject, ManifestFile, Place};
 pub use foreign::kind_help as foreign_kind;
 pub use layout::Layout;
 pub use parse::limits;
+pub use values::values_of;
 
 use crate::violation::{Rule, Severity, TEXT_MAX_CHARS, Violation, rules, shortened};
 use classify::{Meaning, expand_list};

@@ -29,6 +29,8 @@ pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
             let published = snapshot.settings.get(&()).map(|found| &found.value);
             ClusterSettings::health(published, object.generation)
         }
+        // Its content is stored with it.
+        Resource::ConfigMap(_) => Health::Healthy,
         // Without a record, all that there is of the node is its manifest.
         Resource::Node(node) if !snapshot.nodes.contains_key(&object.metadata.name) => {
             node.health(&NodeStatus::default())
@@ -57,6 +59,7 @@ pub fn deadline_seconds(snapshot: &Snapshot, object: &Object) -> u32 {
         | Resource::Dns(_)
         | Resource::Cluster(_)
         | Resource::Node(_)
+        | Resource::ConfigMap(_)
         | Resource::Function(_)
         | Resource::HorizontalPodAutoscaler(_)
         | Resource::Workflow(_)
@@ -98,6 +101,7 @@ pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
         Resource::Cluster(_) => snapshot.settings.contains_key(&()),
         // Nodes need nothing of these.
         Resource::Node(_)
+        | Resource::ConfigMap(_)
         | Resource::Function(_)
         | Resource::ReplicaSet(_)
         | Resource::HorizontalPodAutoscaler(_)

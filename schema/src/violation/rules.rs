@@ -126,6 +126,8 @@ rules! {
     MANIFEST_VANISHED "manifest-vanished" Error "A file that held live objects is no longer a manifest."
     DANGLING_TARGET "dangling-target" Error "A field names an object, or a port of one, that is not there."
     DEPENDS_ON_QUARANTINED "depends-on-quarantined" Error "A field names an object whose own file can't be applied."
+    IMMUTABLE "immutable" Error "Content that must not change while it is used changes."
+    SKIPPED_KEY "skipped-key" Warning "A key can't be the name of an environment variable and is left out."
     DEPENDENCY_CYCLE "dependency-cycle" Error "Objects wait for each other in a circle."
     PORT_CLASH "port-clash" Error "Two objects claim the same port of the same nodes."
     ADDRESS_CLASH "address-clash" Error "Two services claim the same cluster IP, or the same port of an external IP."

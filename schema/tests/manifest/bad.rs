@@ -66,7 +66,7 @@ fn shape() -> Vec<(&'static str, String)> {
         ("wrong-type", pod("containers:\n- §web")),
         ("unknown-field", container("§imagePullPolcy: Always")),
         ("unknown-field", container("§ImagePullPolicy: Always")),
-        ("unsupported-field", container("§envFrom: []")),
+        ("unsupported-field", container("§volumeDevices: []")),
         ("unsupported-field", with("§serviceAccountName: x")),
         ("unsupported-field", with("§affinity: {}")),
         ("unknown-value", with("restartPolicy: §always")),
@@ -176,7 +176,7 @@ fn volumes() -> Vec<(&'static str, String)> {
     };
     vec![
         ("exclusive", with("volumes:\n- name: v\n  emptyDir: {}\n  §hostPath: {path: /a}")),
-        ("unsupported-field", with("volumes:\n- name: v\n  §configMap: {name: c}")),
+        ("unsupported-field", with("volumes:\n- name: v\n  §projected: {sources: []}")),
         ("invalid-name", with("volumes:\n- name: §V\n  emptyDir: {}")),
         ("duplicate-name", with("volumes:\n- name: v\n  emptyDir: {}\n- name: §v\n  emptyDir: {}")),
         ("invalid-path", with("volumes:\n- name: v\n  hostPath: {path: §data}")),

@@ -13,7 +13,7 @@ fn repeated(item: &str, count: usize) -> String {
 
 #[test]
 fn text_counts_as_often_as_aliases_repeat_it() {
-    let long = "x".repeat(100_000);
+    let long = "x".repeat(200_000);
     let nested: String = (0..60).map(|level| format!("&a{level} [")).collect();
     for text in [
         format!("a: &a \"{long}\"\nb:\n{}", repeated("- *a", 1000)),

@@ -141,7 +141,10 @@ fn outside_the_supported_fields_the_message_names_the_field() {
             ("unknown-value", SHOP.replacen("type: NodePort", "type: §LoadBalancer", 1)),
             ("unsupported-field", with("  minReadySeconds", "  §revisionHistoryLimit: 3")),
             ("unsupported-field", with("      restartPolicy", "      §affinity: {}")),
-            ("unsupported-field", with("        ports:\n        - {name: http", "        §envFrom: []")),
+            (
+                "unsupported-field",
+                with("        ports:\n        - {name: http", "        §volumeDevices: []"),
+            ),
             ("unknown-value", SHOP.replace("kind: ReplicaSet, name", "kind: §Deployment, name")),
             ("unknown-value", SHOP.replacen("type: Resource", "type: §Object", 1)),
             ("unsupported-field", with("      selectPolicy", "      §tolerance: 0.01")),

@@ -6,6 +6,7 @@ mod broken_bytes;
 mod cases;
 mod compute;
 mod compute_bad;
+mod config_maps;
 mod dns;
 mod files;
 mod good;

@@ -20,7 +20,7 @@ impl Worker {
         // Before anything ends: what can't be fetched or read takes nothing down that runs. And without a
         // slot: a reconciler or a file system that is slow must not hold up pods that need nothing of it.
         self.fetch_files(id, &up).await?;
-        let secrets = self.read_secrets(&up).await?;
+        let secrets = self.read_values(&up).await?;
         self.down(id, &up.down, busy).await?;
         self.prepare_volumes(&up, secrets, busy).await?;
         self.mount_sub_paths(id, &mut up, busy).await;

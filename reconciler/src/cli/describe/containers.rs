@@ -1,9 +1,10 @@
 //! The containers and volumes of a pod, as the middle of its page.
 
 use jiff::Timestamp;
+use schema::kinds::pod::keyed::{AllOf, Variable};
 use schema::kinds::pod::{
-    Container, ContainerState, ContainerStatus, EnvVar, ExecAction, HttpGetAction, HttpScheme, PortReference,
-    Probe, ResourceList, TcpSocketAction, TerminatedState, Volume,
+    Container, ContainerState, ContainerStatus, EnvVar, EnvVarSource, ExecAction, HttpGetAction, HttpScheme,
+    PortReference, Probe, ResourceList, TcpSocketAction, TerminatedState, Volume,
 };
 
 use schema::secrets::{holds_secret, is_plain_text, is_plain_value, is_secret_flag};
@@ -70,7 +71,12 @@ fn wanted(page: &mut Page, container: &Container) {
         "PreStop",
         &hook.map(|hook| action(hook.exec.as_ref(), hook.http_get.as_ref(), None)).unwrap_or_default(),
     );
-    page.fields(4, "Env", container.env.iter().map(env));
+    let variables = container.variables().map(|(_, _, variable)| match variable {
+        Variable::One(one) => env(one),
+        Variable::All(AllOf { of, prefix: "", .. }) => format!("all keys of {of}"),
+        Variable::All(AllOf { of, prefix, .. }) => format!("all keys of {of}, each after {prefix}"),
+    });
+    page.fields(4, "Env", variables);
     let mounts = container.volume_mounts.iter().map(|mount| {
         let sub = mount.sub_path.as_ref().map(|path| format!("/{path}")).unwrap_or_default();
         let mode = if mount.read_only { " (read-only)" } else { "" };
@@ -91,8 +97,8 @@ fn env(variable: &EnvVar) -> String {
     if let Some(field) = from.and_then(|from| from.field_ref.as_ref()) {
         return format!("{name} from {}", field.field_path);
     }
-    if let Some(secret) = from.and_then(|from| from.secret_key_ref.as_ref()) {
-        return format!("{name} from key {} of secret {}", secret.key, secret.name);
+    if let Some(value) = from.and_then(EnvVarSource::keyed) {
+        return format!("{name} from key {} of {}", value.key, value.of);
     }
     let value = variable.value.as_deref().unwrap_or_default();
     // As in plans: only what is plainly no secret.
@@ -220,8 +226,8 @@ fn origin(volume: &Volume) -> String {
     if let Some(repo) = &volume.repo {
         return format!("repo {}", repo.path);
     }
-    if let Some(secret) = &volume.secret {
-        return format!("secret {}", secret.secret_name);
+    if let Some(keyed) = volume.keyed() {
+        return keyed.of.to_string();
     }
     match volume.empty_dir.as_ref().and_then(|dir| dir.medium) {
         Some(schema::kinds::pod::StorageMedium::Memory) => "emptyDir in memory".to_owned(),

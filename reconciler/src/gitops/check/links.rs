@@ -137,7 +137,7 @@ impl<'a> Links<'a> {
         let Some(mut links) = self.by_target.remove(target) else { return };
         let present = scene.present(target);
         for link in links.iter_mut().filter(|link| !link.is_told) {
-            let Some(missing) = missing(scene, target, present, link.field.port) else { continue };
+            let Some(missing) = missing(scene, target, present, &link.field) else { continue };
             // What else is wrong with a file that can't be applied anyway is told as far as it is its own.
             if scene.is_quarantined(link.from) && missing.home.is_some() {
                 continue;
@@ -262,10 +262,16 @@ fn missing<'s>(
     scene: &'s Scene<'_>,
     target: &ObjectRef,
     present: Option<Present<'_>>,
-    port: Option<&PortReference>,
+    field: &Reference<'_>,
 ) -> Option<Missing<'s>> {
     let home = || scene.quarantined_home(target);
+    if let Some(held) = held_content(scene, target, present) {
+        return Some(held);
+    }
     let Some(present) = present else {
+        if field.is_optional {
+            return None;
+        }
         return Some(match home() {
             Some(file) => Missing {
                 message: format!("{target} is in {file}, which can't be applied, and is not there yet"),
@@ -287,7 +293,7 @@ fn missing<'s>(
             },
         });
     };
-    let (Some(port), Resource::Service(service)) = (port, present.resource()) else { return None };
+    let (Some(port), Resource::Service(service)) = (field.port, present.resource()) else { return None };
     if service.alias_of().is_some() {
         let message = format!("{target} is of type ExternalName: no path leads there");
         let help = "give pods the name itself, or let a Service with `addresses` lead there".to_owned();
@@ -311,6 +317,23 @@ fn missing<'s>(
         help,
         home: if comes { home() } else { None },
         is_port: true,
+    })
+}
+
+/// The target's content as its file has it, which what names it would be made with, while the file can't be applied.
+fn held_content<'s>(
+    scene: &'s Scene<'_>,
+    target: &ObjectRef,
+    present: Option<Present<'_>>,
+) -> Option<Missing<'s>> {
+    let claim = scene.claim(target).filter(|claim| scene.is_quarantined(claim))?;
+    let (content, _) = claim.document.object.resource.content()?;
+    let now = present.and_then(|present| present.resource().content().map(|(now, _)| now));
+    (now != Some(content)).then(|| Missing {
+        message: format!("{target} is in {}, which can't be applied, so its content waits", claim.file),
+        help: format!("fix {} first", claim.file),
+        home: Some(claim.file),
+        is_port: false,
     })
 }
 

@@ -72,7 +72,7 @@ impl Lookup for InCommit<'_> {
 impl InCommit<'_> {
     fn hashed(&self, found: Found, path: &str, is_secret: bool) -> Result<BlobRef, ContentError> {
         let (made, kind) = content::archive(self.repository, found, path, is_secret, io::sink())?;
-        Ok(BlobRef { digest: made.digest, size: made.size, kind })
+        Ok(BlobRef { digest: made.digest, size: made.size, kind, texts: Vec::new() })
     }
 }
 
@@ -228,6 +228,8 @@ fn grant(
         Wanted::Secret(name) => {
             (folders.iter().flat_map(|folder| secret_paths(folder, namespace, name)).collect(), true)
         }
+        // Objects are looked up beside those that are live.
+        Wanted::Object(..) => return Ok(Ok(None)),
     };
     for path in &paths {
         match lookup.look(path, is_secret) {
@@ -240,8 +242,8 @@ fn grant(
         }
     }
     Ok(Err(match wanted {
-        Wanted::Path(path) => {
-            let error = ContentError::Absent(path.clone());
+        Wanted::Path(_) | Wanted::Object(..) => {
+            let error = ContentError::Absent(wanted.to_string());
             Refusal { message: error.to_string(), help: error.help().to_owned() }
         }
         Wanted::Secret(name) => Refusal {
@@ -267,7 +269,7 @@ fn places(folders: &[String], namespace: &str, name: &str) -> String {
 
 fn violation(file: &str, draft: &Document, wish: &Wish, refusal: &Refusal) -> Violation {
     let rule = match wish.wanted {
-        Wanted::Path(_) => &rules::REPO_FILE,
+        Wanted::Path(_) | Wanted::Object(..) => &rules::REPO_FILE,
         Wanted::Secret(_) => &rules::SECRET_FILE,
     };
     let message = format!("{}: {}", crate::gitops::diff::dotted(&wish.at), refusal.message);

@@ -11,6 +11,7 @@ use imbl::ordmap::DiffItem;
 use schema::manifest::{Layout, ManifestFile, load_file, load_file_with_layout};
 use schema::violation::{Violation, rules};
 
+pub mod contents;
 pub mod files;
 pub mod folder;
 pub mod spread;

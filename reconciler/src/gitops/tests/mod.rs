@@ -1,6 +1,7 @@
 //! The whole path from real repositories to a store in memory, and to a real etcd.
 
 mod any_kind;
+mod config_maps;
 mod crash;
 mod dangerous;
 mod files;

@@ -1,6 +1,8 @@
 //! What a Cluster is among the kinds.
 
-use super::super::{Descriptor, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older};
+use super::super::{
+    Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older,
+};
 use super::{CLUSTER_NAME, ClusterSpec, unsupported, validate};
 use crate::violation::{Findings, Path};
 
@@ -9,6 +11,7 @@ impl KindSpec for ClusterSpec {
         plural: "clusters",
         short_names: &[],
         api_version: OWN_API_VERSION,
+        fields: Fields::InSpec,
         is_namespaced: false,
         is_run: true,
         names: NameForm::Only(CLUSTER_NAME),
@@ -25,6 +28,7 @@ impl KindSpec for ClusterSpec {
         exclusives: |_, _| Vec::new(),
         files: |_| Vec::new(),
         further_places: |_| Vec::new(),
+        content: None,
         pod: |_, _| None,
     };
 

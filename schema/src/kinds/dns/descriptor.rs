@@ -3,8 +3,8 @@
 use super::super::exclusive::{Exclusive, ExclusiveUse};
 use super::super::links::{FieldAt, Reference};
 use super::super::{
-    Descriptor, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older, field_path,
-    indexed,
+    Descriptor, Fields, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older,
+    field_path, indexed,
 };
 use super::{DnsSpec, dialect, validate, without_final_slash};
 use crate::meta::ObjectMeta;
@@ -15,6 +15,7 @@ impl KindSpec for DnsSpec {
         plural: "dns",
         short_names: &[],
         api_version: OWN_API_VERSION,
+        fields: Fields::InSpec,
         is_namespaced: true,
         is_run: true,
         names: NameForm::Label,
@@ -31,6 +32,7 @@ impl KindSpec for DnsSpec {
         exclusives: Self::exclusives,
         files: |_| Vec::new(),
         further_places: Self::further_places,
+        content: None,
         pod: |_, _| None,
     };
 
@@ -57,6 +59,7 @@ impl DnsSpec {
             at: FieldAt::Item(&["spec", "paths"], index, &["service", "name"]),
             target: metadata.reference(Kind::Service, &path.service.name),
             port: Some(&path.service.port),
+            is_optional: false,
         });
         found.collect()
     }

@@ -1,7 +1,7 @@
 //! What a Function is among the kinds.
 
 use super::super::{
-    Descriptor, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older, repo_path,
+    Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older, repo_path,
 };
 use super::{DEFAULT_HANDLER, FunctionSpec, Runtime, dialect, validate};
 use crate::violation::{Findings, Path};
@@ -11,6 +11,7 @@ impl KindSpec for FunctionSpec {
         plural: "functions",
         short_names: &["fn"],
         api_version: OWN_API_VERSION,
+        fields: Fields::InSpec,
         is_namespaced: true,
         is_run: false,
         names: NameForm::Short,
@@ -27,6 +28,7 @@ impl KindSpec for FunctionSpec {
         exclusives: |_, _| Vec::new(),
         files: |_| Vec::new(),
         further_places: |_| Vec::new(),
+        content: None,
         pod: |_, _| None,
     };
 

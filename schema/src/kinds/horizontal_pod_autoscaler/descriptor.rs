@@ -2,7 +2,7 @@
 
 use super::super::exclusive::{Exclusive, ExclusiveUse};
 use super::super::links::{FieldAt, Reference};
-use super::super::{Descriptor, KindSpec, Links, NameForm, Older, field_path};
+use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, field_path};
 use super::{HorizontalPodAutoscalerSpec, defaults, dialect, validate};
 use crate::meta::ObjectMeta;
 use crate::violation::{Findings, Path};
@@ -15,6 +15,7 @@ impl KindSpec for HorizontalPodAutoscalerSpec {
         plural: "horizontalpodautoscalers",
         short_names: &["hpa"],
         api_version: "autoscaling/v2",
+        fields: Fields::InSpec,
         is_namespaced: true,
         is_run: false,
         names: NameForm::Short,
@@ -31,6 +32,7 @@ impl KindSpec for HorizontalPodAutoscalerSpec {
         exclusives: Self::exclusives,
         files: |_| Vec::new(),
         further_places: |_| Vec::new(),
+        content: None,
         pod: |_, _| None,
     };
 
@@ -49,7 +51,8 @@ impl KindSpec for HorizontalPodAutoscalerSpec {
 
 impl HorizontalPodAutoscalerSpec {
     fn references(&self, metadata: &ObjectMeta) -> Vec<Reference<'_>> {
-        vec![Reference { at: FieldAt::Fields(TARGET_AT), target: self.target(metadata), port: None }]
+        let (at, target) = (FieldAt::Fields(TARGET_AT), self.target(metadata));
+        vec![Reference { at, target, port: None, is_optional: false }]
     }
 
     fn exclusives(&self, metadata: &ObjectMeta) -> Vec<ExclusiveUse> {

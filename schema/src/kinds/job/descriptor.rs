@@ -1,7 +1,7 @@
 //! What a Job is among the kinds.
 
 use super::super::{
-    Descriptor, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older, repo_path,
+    Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older, repo_path,
 };
 use super::{JobSpec, dialect, validate};
 use crate::violation::{Findings, Path};
@@ -11,6 +11,7 @@ impl KindSpec for JobSpec {
         plural: "jobs",
         short_names: &[],
         api_version: OWN_API_VERSION,
+        fields: Fields::InSpec,
         is_namespaced: true,
         is_run: false,
         names: NameForm::Short,
@@ -27,6 +28,7 @@ impl KindSpec for JobSpec {
         exclusives: |_, _| Vec::new(),
         files: |_| Vec::new(),
         further_places: |_| Vec::new(),
+        content: None,
         pod: |_, _| None,
     };
 

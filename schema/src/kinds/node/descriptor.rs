@@ -1,7 +1,7 @@
 //! What a Node is among the kinds.
 
 use super::super::names::{check_qualified_name, is_label_value};
-use super::super::{Descriptor, KindSpec, Links, NameForm, Older};
+use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older};
 use super::{NodeSpec, Taint, dialect};
 use crate::violation::{Findings, Path, rules};
 
@@ -10,6 +10,7 @@ impl KindSpec for NodeSpec {
         plural: "nodes",
         short_names: &["no"],
         api_version: "v1",
+        fields: Fields::InSpec,
         is_namespaced: false,
         is_run: false,
         names: NameForm::Short,
@@ -21,6 +22,7 @@ impl KindSpec for NodeSpec {
         exclusives: |_, _| Vec::new(),
         files: |_| Vec::new(),
         further_places: |_| Vec::new(),
+        content: None,
         pod: |_, _| None,
     };
 

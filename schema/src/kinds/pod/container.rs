@@ -22,6 +22,10 @@ pub struct Container {
     /// Replaces the image's CMD.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::codec::exact")]
     pub args: Vec<String>,
+    /// ConfigMaps whose texts become environment variables, each called by its key. Keys that can't be names are left
+    /// out, with a warning. A later one wins, and `env` wins over all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::codec::exact")]
+    pub env_from: Vec<EnvFromSource>,
     /// Environment variables; a later one of the same name wins.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "crate::codec::exact")]
     pub env: Vec<EnvVar>,
@@ -116,6 +120,47 @@ pub struct EnvVarSource {
     /// A key of a secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_key_ref: Option<SecretKeyRef>,
+    /// A key of a ConfigMap's `data`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_map_key_ref: Option<ConfigMapKeyRef>,
+}
+
+/// A key of a ConfigMap's `data`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct ConfigMapKeyRef {
+    /// The ConfigMap's name.
+    pub name: String,
+    /// The key in it.
+    pub key: String,
+    /// The variable is left out where the ConfigMap or the key is not there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub optional: bool,
+}
+
+/// A ConfigMap whose texts become environment variables.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct EnvFromSource {
+    /// What stands before each key.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub prefix: String,
+    /// The ConfigMap.
+    pub config_map_ref: ConfigMapRef,
+}
+
+/// A ConfigMap of the same namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct ConfigMapRef {
+    /// Its name.
+    pub name: String,
+    /// It need not be there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub optional: bool,
 }
 
 /// A field of the pod itself.

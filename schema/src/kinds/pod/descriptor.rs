@@ -1,9 +1,9 @@
 //! What a Pod is among the kinds.
 
 use super::super::exclusive::{self, ExclusiveUse};
-use super::super::{Descriptor, KindSpec, Links, NameForm, Older, PodOf, field_path};
-use super::PodSpec;
-use crate::files::{self, Wish};
+use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, PodOf, field_path};
+use super::{PodSpec, wishes};
+use crate::files::Wish;
 use crate::meta::ObjectMeta;
 use crate::violation::{Findings, OwnedStep, Path};
 
@@ -12,6 +12,7 @@ impl KindSpec for PodSpec {
         plural: "pods",
         short_names: &["po"],
         api_version: "v1",
+        fields: Fields::InSpec,
         is_namespaced: true,
         is_run: true,
         names: NameForm::Long,
@@ -23,6 +24,7 @@ impl KindSpec for PodSpec {
         exclusives: Self::exclusives,
         files: Self::files,
         further_places: Self::further_places,
+        content: None,
         pod: Self::pod,
     };
 
@@ -45,7 +47,7 @@ impl PodSpec {
     }
 
     fn files(&self) -> Vec<Wish> {
-        files::of_pod(self, &["spec"])
+        wishes::wishes(self, &["spec"])
     }
 
     fn further_places(&self) -> Vec<Vec<OwnedStep>> {

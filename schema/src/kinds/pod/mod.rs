@@ -10,11 +10,13 @@ use serde::{Deserialize, Serialize};
 mod container;
 mod defaults;
 mod descriptor;
+pub mod keyed;
 pub mod pool;
 mod security;
 mod status;
 mod validate;
 mod volume;
+pub mod wishes;
 
 use super::field_path;
 use crate::violation::OwnedStep;
@@ -31,7 +33,7 @@ pub use status::{
 };
 pub(crate) use validate::{check_env, check_image, check_resources};
 pub use volume::{
-    EmptyDirVolume, HostPathType, HostPathVolume, RepoVolume, SecretVolume, StorageMedium, Volume,
+    EmptyDirVolume, HostPathType, HostPathVolume, KeyToPath, RepoVolume, SecretVolume, StorageMedium, Volume,
     VolumeMount,
 };
 

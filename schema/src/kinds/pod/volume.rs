@@ -24,13 +24,18 @@ pub struct Volume {
     /// A secret's keys as files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<SecretVolume>,
+    /// A ConfigMap's keys as files, read-only. They never change below a running container: a changed ConfigMap is
+    /// another pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_map: Option<ConfigMapVolume>,
 }
 
 impl Volume {
     /// Whether it names where its files come from.
     pub(super) fn has_source(&self) -> bool {
-        let Self { name: _, empty_dir, host_path, repo, secret } = self;
-        empty_dir.is_some() || host_path.is_some() || repo.is_some() || secret.is_some()
+        let Self { name: _, empty_dir, host_path, repo, secret, config_map } = self;
+        let keyed = secret.is_some() || config_map.is_some();
+        empty_dir.is_some() || host_path.is_some() || repo.is_some() || keyed
     }
 }
 
@@ -106,6 +111,44 @@ pub struct RepoVolume {
 pub struct SecretVolume {
     /// The secret's name.
     pub secret_name: String,
+}
+
+/// A ConfigMap's keys as files.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct ConfigMapVolume {
+    /// The ConfigMap's name.
+    pub name: String,
+    /// Which keys, and where in the volume; all under their own names when empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub items: Vec<KeyToPath>,
+    /// Mode of the files, octal (`0640`) or decimal (`416`).
+    #[serde(default = "readable")]
+    #[schemars(extend("format" = "file-mode"))]
+    pub default_mode: u32,
+    /// The ConfigMap, and the keys of `items`, need not be there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub optional: bool,
+}
+
+fn readable() -> u32 {
+    0o644
+}
+
+/// A value as a file of a volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(deny_unknown_fields)]
+pub struct KeyToPath {
+    /// The value's key.
+    pub key: String,
+    /// Path of its file in the volume.
+    pub path: String,
+    /// Mode of the file; the volume's `defaultMode` when none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "file-mode"))]
+    pub mode: Option<u32>,
 }
 
 /// Where a container sees a volume.

@@ -1,9 +1,10 @@
 //! What a ReplicaSet is among the kinds.
 
 use super::super::exclusive::{self, Exclusive, ExclusiveUse};
-use super::super::{Descriptor, KindSpec, Links, NameForm, Older, PodOf, field_path};
+use super::super::pod::wishes::wishes;
+use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, PodOf, field_path};
 use super::{ReplicaSetSpec, defaults, dialect, validate};
-use crate::files::{self, Wish};
+use crate::files::Wish;
 use crate::meta::ObjectMeta;
 use crate::violation::{Findings, OwnedStep, Path};
 
@@ -15,6 +16,7 @@ impl KindSpec for ReplicaSetSpec {
         plural: "replicasets",
         short_names: &["rs"],
         api_version: "apps/v1",
+        fields: Fields::InSpec,
         is_namespaced: true,
         is_run: false,
         names: NameForm::Long,
@@ -31,6 +33,7 @@ impl KindSpec for ReplicaSetSpec {
         exclusives: Self::exclusives,
         files: Self::files,
         further_places: Self::further_places,
+        content: None,
         pod: Self::pod,
     };
 
@@ -58,7 +61,7 @@ impl ReplicaSetSpec {
     }
 
     fn files(&self) -> Vec<Wish> {
-        files::of_pod(&self.template.spec, POD_AT)
+        wishes(&self.template.spec, POD_AT)
     }
 
     fn further_places(&self) -> Vec<Vec<OwnedStep>> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::exclusive::{Exclusive, ExclusiveUse};
-use super::super::{Descriptor, KindSpec, Links, NameForm, Older, field_path, indexed};
+use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, field_path, indexed};
 use super::{ServiceSpec, ServiceType, defaults, dialect, validate};
 use crate::meta::ObjectMeta;
 use crate::violation::{Findings, OwnedStep, Path};
@@ -17,6 +17,7 @@ impl KindSpec for ServiceSpec {
         plural: "services",
         short_names: &["svc"],
         api_version: "v1",
+        fields: Fields::InSpec,
         is_namespaced: true,
         is_run: true,
         names: NameForm::Label,
@@ -33,6 +34,7 @@ impl KindSpec for ServiceSpec {
         exclusives: Self::exclusives,
         files: |_| Vec::new(),
         further_places: Self::further_places,
+        content: None,
         pod: |_, _| None,
     };
 

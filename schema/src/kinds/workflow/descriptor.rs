@@ -2,7 +2,7 @@
 
 use super::super::links::{FieldAt, Reference};
 use super::super::{
-    Descriptor, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older,
+    Descriptor, Fields, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older,
 };
 use super::{WorkflowSpec, defaults, dialect, validate};
 use crate::meta::{ObjectMeta, ObjectRef};
@@ -13,6 +13,7 @@ impl KindSpec for WorkflowSpec {
         plural: "workflows",
         short_names: &["wf"],
         api_version: OWN_API_VERSION,
+        fields: Fields::InSpec,
         is_namespaced: true,
         is_run: false,
         names: NameForm::Short,
@@ -29,6 +30,7 @@ impl KindSpec for WorkflowSpec {
         exclusives: |_, _| Vec::new(),
         files: |_| Vec::new(),
         further_places: |_| Vec::new(),
+        content: None,
         pod: |_, _| None,
     };
 
@@ -52,7 +54,7 @@ impl WorkflowSpec {
             let (namespace, name) = name.split_once('/').unwrap_or((&metadata.namespace, name));
             let target =
                 ObjectRef { namespace: namespace.to_owned(), ..metadata.reference(Kind::Function, name) };
-            Reference { at: FieldAt::Steps(path), target, port: None }
+            Reference { at: FieldAt::Steps(path), target, port: None, is_optional: false }
         });
         found.collect()
     }

@@ -1,7 +1,8 @@
 //! The bounds of the loader. Each is far above what people write and far below what hurts.
 
-/// Largest file, in bytes. A pod is about 1 KiB, so this is about a thousand of them.
-pub const FILE_MAX_BYTES: usize = 1024 * 1024;
+/// Largest file, in bytes. A pod is about 1 KiB, so this is about two thousand of them; and an object with 1 MiB of
+/// content fits, written in base64.
+pub const FILE_MAX_BYTES: usize = 2 * 1024 * 1024;
 
 /// Deepest nesting. The deepest path of any kind has under 12 steps.
 pub const DEPTH_MAX: usize = 64;

@@ -53,6 +53,7 @@ impl Shapes {
         let shape = match kind.ok_or_else(unknown)? {
             "string" => text(json),
             "boolean" => Shape::Bool,
+            "integer" if json.get("format").and_then(Json::as_str) == Some("file-mode") => Shape::FileMode,
             "integer" => Shape::Integer(range(json).ok_or_else(unknown)?),
             "number" => Shape::Number(bounds(json)),
             "array" => Shape::List(self.add(name, json.get("items").ok_or_else(unknown)?, definitions)?),

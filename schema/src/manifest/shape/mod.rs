@@ -10,6 +10,7 @@
 //! | `String`, `bool`, integers with a range, `f64` | `Text`, `Bool`, `Integer`, `Number` |
 //! | `Option<T>` | that of `T`; null and absence are one |
 //! | `Vec<T>`, `BTreeMap<String, T>` | `List`, `Map` |
+//! | `u32` with the format `file-mode` | `FileMode` |
 //! | enum of words | `OneOf` |
 //! | enum with `#[serde(tag = "…")]`, all variants of one struct | `Tagged` |
 //! | untagged enum of a `String` and a `Vec<T>`, or of an integer and a `String` | `TextOrList`, `IntegerOrText` |
@@ -37,6 +38,8 @@ pub(crate) enum Shape {
     OneOf(Vec<String>),
     Bool,
     Integer(Range),
+    /// The mode of a file: also octal as YAML 1.1 writes it, `0644`.
+    FileMode,
     Cpu,
     Memory,
     List(usize),
@@ -78,6 +81,9 @@ impl Tagged {
         self.variants.iter().find(|(name, _)| name == tag).map(|(_, index)| *index)
     }
 }
+
+/// The greatest mode of a file.
+pub(crate) const FILE_MODE_MAX: u16 = 0o777;
 
 /// The least and the greatest number.
 #[derive(Debug, Clone, Copy)]
@@ -141,7 +147,7 @@ impl Shapes {
             Shape::Text => Json::from(""),
             Shape::OneOf(words) => Json::from(words.first().map_or("", String::as_str)),
             Shape::Bool => Json::from(false),
-            Shape::Integer(_) | Shape::IntegerOrText(_) => Json::from(1),
+            Shape::Integer(_) | Shape::IntegerOrText(_) | Shape::FileMode => Json::from(1),
             Shape::Cpu | Shape::Memory => Json::from("1"),
             Shape::Number(_) => Json::from(1.0),
             Shape::NullableText | Shape::Any => Json::Null,

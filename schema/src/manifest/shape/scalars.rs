@@ -5,7 +5,7 @@ use serde_json::{Map, Number, Value as Json};
 use super::walk::Walk;
 use super::words::Here;
 use super::words::shown;
-use super::{Bounds, Range, Shape};
+use super::{Bounds, FILE_MODE_MAX, Range, Shape};
 use crate::manifest::foreign;
 use crate::manifest::nearest::{list, nearest};
 use crate::manifest::parse::node::{Node, Problem, Value};
@@ -38,6 +38,12 @@ impl Walk<'_> {
                 self.integer(number, *range, here)
             }
             (Shape::IntegerOrText(_), Plain::Text) => Some(Json::from(text.as_str())),
+            (Shape::FileMode, Plain::Integer(number)) => self.file_mode(number, here),
+            // As Kubernetes reads it.
+            (Shape::FileMode, Plain::LeadingZero) => match i128::from_str_radix(text, 8) {
+                Ok(number) => self.file_mode(number, here),
+                Err(_) => self.wrong_type(shape, node, here),
+            },
             (Shape::Number(bounds), Plain::Integer(_) | Plain::Float) => self.number(text, *bounds, here),
             (Shape::Cpu, Plain::Integer(number)) if number >= NANO_CPU_MIN => self.nano_cpu(number, here),
             (Shape::Cpu, Plain::Text | Plain::Integer(_) | Plain::Float) => {
@@ -78,6 +84,10 @@ impl Walk<'_> {
                 None
             }
         }
+    }
+
+    fn file_mode(&mut self, number: i128, here: Here<'_>) -> Option<Json> {
+        self.integer(number, Range { min: 0, max: i128::from(FILE_MODE_MAX) }, here)
     }
 
     fn nano_cpu(&mut self, number: i128, here: Here<'_>) -> Option<Json> {

@@ -27,7 +27,7 @@ pub(super) fn wanted(shapes: &Shapes, shape: usize) -> &'static str {
         Shape::Number(_) => "a number",
         Shape::Any => "a value",
         Shape::Bool => "`true` or `false`",
-        Shape::Integer(_) => "an integer",
+        Shape::Integer(_) | Shape::FileMode => "an integer",
         Shape::IntegerOrText(range) if range.max > i128::from(u16::MAX) => "an integer or text",
         Shape::IntegerOrText(_) => "a port's number or name",
         Shape::Cpu | Shape::Memory => "a quantity",

@@ -7,7 +7,7 @@ use schema::records::{EventType, PodInstance};
 
 use super::redact::{UNSHOWN, redact_secrets};
 use super::render;
-use super::rendered::{Rendered, SecretValue, secrets_of};
+use super::rendered::{KeyedValue, Rendered, secrets_of};
 use crate::converge::names;
 use crate::converge::pods::steps::{ContainerAct, ContainerStep, Up};
 use crate::converge::pods::task_reports::{Retry, TaskReport};
@@ -91,7 +91,7 @@ impl Worker {
         }
     }
 
-    /// Puts secrets in the place of their markers. From here on the container holds plain text, and goes
+    /// Puts values in the place of their markers. From here on the container holds secrets in plain text, and goes
     /// nowhere but to the engine.
     pub(crate) async fn fill_in(
         &self,
@@ -100,12 +100,12 @@ impl Worker {
         new: &mut NewContainer,
     ) -> Result<(), SecretError> {
         let mut read = BTreeMap::new();
-        for SecretValue { marker, name, key } in &rendered.secrets {
-            if !read.contains_key(name) {
-                read.insert(name, self.files.secret(pod, name).await?);
+        for KeyedValue { marker, of, key } in &rendered.values {
+            if !read.contains_key(of) {
+                read.insert(of, self.files.values(pod, of).await?);
             }
-            let Some(entries) = read.get(name) else { continue };
-            let value = variable(name, key, entries)?;
+            let Some(entries) = read.get(of) else { continue };
+            let value = variable(of, key, entries)?;
             for text in new.env.iter_mut().chain(&mut new.command).chain(&mut new.args) {
                 *text = text.replace(marker.as_str(), &value);
             }
@@ -118,8 +118,8 @@ impl Worker {
         let mut all = pod.spec.init_containers.iter().chain(&pod.spec.containers);
         let secrets = all.find(|spec| spec.name == container).map(secrets_of).unwrap_or_default();
         let mut values = Vec::new();
-        for SecretValue { name, key, .. } in secrets {
-            let Ok(mut entries) = self.files.secret(pod, &name).await else { return UNSHOWN.to_owned() };
+        for KeyedValue { of, key, .. } in secrets {
+            let Ok(mut entries) = self.files.values(pod, &of).await else { return UNSHOWN.to_owned() };
             values.extend(entries.remove(&key).map(|value| String::from_utf8_lossy(&value).into_owned()));
         }
         redact_secrets(&error.to_string(), &values)

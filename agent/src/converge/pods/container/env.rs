@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use schema::kinds::pod::EnvVar;
+use schema::files::of_wanted;
+use schema::kinds::names::is_env_name;
+use schema::kinds::pod::keyed::{AllOf, ValueOf, Variable};
+use schema::kinds::pod::{Container, EnvVarSource};
 use schema::records::PodInstance;
 
-use super::rendered::SecretValue;
+use super::rendered::KeyedValue;
 
 /// What field references may name besides the pod itself.
 #[derive(Debug, Clone)]
@@ -20,26 +23,76 @@ pub struct FieldContext<'a> {
     pub pod_ip: String,
 }
 
-/// Variables in the order of the manifest; a later one of the same name takes the place of the former.
-pub fn variables(env: &[EnvVar], context: &FieldContext<'_>) -> Result<Vec<(String, String)>, String> {
-    let mut list: Vec<(String, String)> = Vec::new();
-    let mut known = BTreeMap::new();
-    for variable in env {
-        let value = match (&variable.value, &variable.value_from) {
-            (_, None) => expand(variable.value.as_deref().unwrap_or_default(), &known),
-            (_, Some(source)) => match (&source.field_ref, &source.secret_key_ref) {
-                (Some(field), _) => field_value(&field.field_path, context).ok_or_else(|| {
-                    format!("env {}: there is no field {}", variable.name, field.field_path)
-                })?,
-                (None, Some(secret)) => SecretValue::of(secret).marker,
-                (None, None) => String::new(),
-            },
+/// Names and values, and which of these are markers.
+pub type Variables = (Vec<(String, String)>, Vec<KeyedValue>);
+
+/// Variables in the order in which they are set; a later one of the same name takes the place of the former. With
+/// them the values that they take by key.
+pub fn variables(spec: &Container, context: &FieldContext<'_>) -> Result<Variables, String> {
+    let mut list = List::default();
+    for (_, _, variable) in spec.variables() {
+        let one = match variable {
+            Variable::All(all) => {
+                list.add_all(&all, context);
+                continue;
+            }
+            Variable::One(one) => one,
         };
-        known.insert(variable.name.clone(), value.clone());
-        list.retain(|(name, _)| *name != variable.name);
-        list.push((variable.name.clone(), value));
+        let name = one.name.clone();
+        let Some(source) = &one.value_from else {
+            let value = expand(one.value.as_deref().unwrap_or_default(), &list.known);
+            list.add(name, value);
+            continue;
+        };
+        match (&source.field_ref, EnvVarSource::keyed(source)) {
+            (Some(field), _) => {
+                let value = field_value(&field.field_path, context);
+                let absent = || format!("env {name}: there is no field {}", field.field_path);
+                list.add(name.clone(), value.ok_or_else(absent)?);
+            }
+            (None, Some(value)) if value.is_optional && !has(&value, context) => {}
+            (None, Some(value)) => list.add_keyed(name, KeyedValue::new(value.of, value.key)),
+            (None, None) => list.add(name, String::new()),
+        }
     }
-    Ok(list)
+    Ok((list.in_order, list.values))
+}
+
+/// The pod brings the value along, as far as is known here.
+fn has(value: &ValueOf<'_>, context: &FieldContext<'_>) -> bool {
+    let found = of_wanted(&context.pod.files, &value.of);
+    found.is_some_and(|(_, blob)| blob.texts.iter().any(|key| key == value.key))
+}
+
+#[derive(Default)]
+struct List {
+    in_order: Vec<(String, String)>,
+    known: BTreeMap<String, String>,
+    values: Vec<KeyedValue>,
+}
+
+impl List {
+    fn add(&mut self, name: String, value: String) {
+        self.known.insert(name.clone(), value.clone());
+        self.in_order.retain(|(known, _)| *known != name);
+        self.in_order.push((name, value));
+    }
+
+    fn add_keyed(&mut self, name: String, value: KeyedValue) {
+        self.add(name, value.marker.clone());
+        self.values.push(value);
+    }
+
+    /// Keys that can't be names are left out, as in Kubernetes.
+    fn add_all(&mut self, all: &AllOf<'_>, context: &FieldContext<'_>) {
+        let Some((_, blob)) = of_wanted(&context.pod.files, &all.of) else { return };
+        for key in &blob.texts {
+            let name = format!("{}{key}", all.prefix);
+            if is_env_name(&name) {
+                self.add_keyed(name, KeyedValue::new(all.of.clone(), key));
+            }
+        }
+    }
 }
 
 /// Replaces `$(NAME)` of a known variable; `$$` is a `$`; anything else stays as it is written.

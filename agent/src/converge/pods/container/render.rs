@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schema::kinds::pod::{Container, PodSpec, PullPolicy, SecurityContext};
 
 use super::env::{FieldContext, expand, variables};
-use super::rendered::{Rendered, secrets_of};
+use super::rendered::Rendered;
 use crate::converge::names;
 use crate::converge::pods::facts::Placement;
 use crate::converge::pods::probe;
@@ -27,7 +27,7 @@ pub fn container(
         host_ip: at.node.node_ip.to_string(),
         pod_ip: at.address.map_or_else(|| at.node.node_ip.to_string(), |a| a.addr().to_string()),
     };
-    let env = variables(&spec.env, &context)?;
+    let (env, values) = variables(spec, &context)?;
     let known: BTreeMap<String, String> = env.iter().cloned().collect();
     let expanded = |list: &[String]| list.iter().map(|text| expand(text, &known)).collect();
     let (mounts, sub_paths) = mounts(at, spec, attempt)?;
@@ -67,7 +67,7 @@ pub fn container(
         check_non_root: user.check_non_root,
         group_of_image_user: user.group_only,
         never_pull: spec.effective_pull_policy() == PullPolicy::Never,
-        secrets: secrets_of(spec),
+        values,
     })
 }
 

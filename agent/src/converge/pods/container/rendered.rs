@@ -1,33 +1,38 @@
 //! A container that is to be made.
 
-use schema::kinds::pod::{Container, SecretKeyRef};
+use schema::files::Wanted;
+use schema::kinds::pod::keyed::Variable;
+use schema::kinds::pod::{Container, EnvVarSource};
 
 use crate::converge::pods::volume::spec::SubPath;
 use crate::worlds::docker::NewContainer;
 
-/// A value that takes the place of `marker` when the container is made: no plan holds a secret.
+/// A value that takes the place of `marker` when the container is made: no plan holds a secret, or what is long.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SecretValue {
+pub struct KeyedValue {
     /// What stands for it in variables, command and arguments.
     pub marker: String,
-    /// Name of the secret.
-    pub name: String,
+    /// What has it.
+    pub of: Wanted,
     /// Its key.
     pub key: String,
 }
 
-impl SecretValue {
+impl KeyedValue {
     /// No program takes a NUL in a variable or argument, so nothing else reads like a marker.
-    pub fn of(reference: &SecretKeyRef) -> Self {
-        let (name, key) = (reference.name.clone(), reference.key.clone());
-        Self { marker: format!("\0{name}\0{key}\0"), name, key }
+    pub fn new(of: Wanted, key: &str) -> Self {
+        Self { marker: format!("\0{of}\0{key}\0"), of, key: key.to_owned() }
     }
 }
 
 /// The secrets in the variables of a container, and with them maybe in its command.
-pub fn secrets_of(spec: &Container) -> Vec<SecretValue> {
-    let sources = spec.env.iter().filter_map(|variable| variable.value_from.as_ref());
-    sources.filter_map(|source| source.secret_key_ref.as_ref()).map(SecretValue::of).collect()
+pub fn secrets_of(spec: &Container) -> Vec<KeyedValue> {
+    let keyed = spec.variables().filter_map(|(_, _, variable)| match variable {
+        Variable::One(one) => one.value_from.as_ref().and_then(EnvVarSource::keyed),
+        Variable::All(_) => None,
+    });
+    let secrets = keyed.filter(|value| matches!(value.of, Wanted::Secret(_)));
+    secrets.map(|value| KeyedValue::new(value.of, value.key)).collect()
 }
 
 /// A container to be made, with what must be looked up or done first.
@@ -43,6 +48,6 @@ pub struct Rendered {
     pub group_of_image_user: Option<i64>,
     /// Its image is never fetched.
     pub never_pull: bool,
-    /// Secrets in its variables.
-    pub secrets: Vec<SecretValue>,
+    /// Values that its variables take by key.
+    pub values: Vec<KeyedValue>,
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 
-use schema::files::{BlobKind, BlobRef};
+use schema::files::{BlobKind, BlobRef, Wanted};
 use schema::kinds::pod::PodSpec;
 use schema::records::Binding;
 
@@ -18,12 +18,12 @@ use crate::converge::pods::facts::{Exited, Observed, Placement, State};
 use crate::converge::pods::sandbox;
 use crate::converge::pods::status::wanted;
 use crate::converge::pods::steps::{Decision, DecisionReason};
-use crate::converge::pods::volume::spec::VolumePrep;
+use crate::converge::pods::volume::spec::{KeyedPrep, VolumePrep};
 use crate::converge::pods::volume::{self, folders, prepare};
 use crate::worlds::docker::Exit;
 
 fn blob(digit: &str, kind: BlobKind) -> BlobRef {
-    BlobRef { digest: digit.repeat(64), size: 1024, kind }
+    BlobRef { digest: digit.repeat(64), size: 1024, kind, texts: Vec::new() }
 }
 
 fn pod() -> Binding {
@@ -70,10 +70,8 @@ fn what_comes_from_the_repository_is_mounted_read_only_from_where_it_is_cached()
     assert_eq!(sources[2], blobs.join("b".repeat(64)).join("motd.txt"));
     assert!(rendered.new.mounts.iter().all(|mount| mount.read_only), "{:?}", rendered.new.mounts);
     assert!(!rendered.sub_paths[0].create, "nothing is ever made in what is shared");
-    let [VolumePrep::Secret { name, group, .. }] = &volume::render::volumes(at)[..] else {
-        panic!("one is made")
-    };
-    assert_eq!((name.as_str(), *group), ("db", Some(7)));
+    let [VolumePrep::Keyed(keyed)] = &volume::render::volumes(at)[..] else { panic!("one is made") };
+    assert_eq!((&keyed.of, keyed.group), (&Wanted::Secret("db".to_owned()), Some(7)));
     let label = sandbox::render::pause(at).labels["minik8s.io/files"].clone();
     assert_eq!(label, ["a", "b", "c"].map(|digit| digit.repeat(64)).join(","));
 }
@@ -84,8 +82,8 @@ fn a_plan_has_markers_where_secrets_will_be() {
     let (node, binding) = (node(), pod());
     let at = Placement { node: &node, binding: &binding, address: None, ports: &[] };
     let rendered = render::container(at, &binding.pod.spec.containers[0], 0, 0).unwrap();
-    let [secret] = &rendered.secrets[..] else { panic!("one secret") };
-    assert_eq!((secret.name.as_str(), secret.key.as_str()), ("db", "pw"));
+    let [secret] = &rendered.values[..] else { panic!("one secret") };
+    assert_eq!((&secret.of, secret.key.as_str()), (&Wanted::Secret("db".to_owned()), "pw"));
     let marker = &secret.marker;
     let env = [format!("PASSWORD={marker}"), format!("URL=pg://{marker}@db")];
     assert_eq!(rendered.new.env, env);
@@ -130,6 +128,85 @@ fn what_docker_says_of_a_failed_start_is_not_shown_where_a_secret_may_be_in_it()
     assert!(shown(&world, &binding).contains("hunter2"), "nothing there is a secret");
 }
 
+fn configured() -> Binding {
+    let spec: PodSpec = serde_json::from_value(serde_json::json!({
+        "containers": [{
+            "name": "main", "image": "app:1", "args": ["$(COLOUR) $(X_COLOUR) $(GONE)"],
+            "envFrom": [
+                {"configMapRef": {"name": "web"}},
+                {"prefix": "X_", "configMapRef": {"name": "web"}},
+                {"configMapRef": {"name": "gone", "optional": true}},
+            ],
+            "env": [
+                {"name": "SIZE", "value": "own"},
+                {"name": "GONE", "valueFrom": {"configMapKeyRef": {"name": "gone", "key": "K", "optional": true}}},
+                {"name": "NO_KEY", "valueFrom": {"configMapKeyRef": {"name": "web", "key": "K", "optional": true}}},
+                {"name": "C", "valueFrom": {"configMapKeyRef": {"name": "web", "key": "COLOUR"}}},
+            ],
+            "volumeMounts": [{"name": "v", "mountPath": "/v"}, {"name": "gone", "mountPath": "/gone"}],
+        }],
+        "volumes": [
+            {"name": "v", "configMap": {"name": "web", "defaultMode": 0o600, "items": [
+                {"key": "COLOUR", "path": "deep/colour"}, {"key": "SIZE", "path": "size", "mode": 0o644}]}},
+            {"name": "gone", "configMap": {"name": "gone", "optional": true}},
+        ],
+    }))
+    .unwrap();
+    let mut binding = binding("app", spec);
+    let texts = ["1st", "COLOUR", "SIZE"].map(str::to_owned).to_vec();
+    let blob = BlobRef { texts, ..blob("a", BlobKind::Object) };
+    binding.pod.files = [("m.yaml//ConfigMap/default/web".to_owned(), blob)].into();
+    binding
+}
+
+/// Red with `env` before `envFrom`, with keys that are no names, and with optional ones not left out.
+#[test]
+fn all_texts_of_a_map_are_variables_and_explicit_ones_win() {
+    let (node, binding) = (node(), configured());
+    let at = Placement { node: &node, binding: &binding, address: None, ports: &[] };
+    let rendered = render::container(at, &binding.pod.spec.containers[0], 0, 0).unwrap();
+    let marker = |key: &str| format!("\0ConfigMap web\0{key}\0");
+    let [colour, size] = [marker("COLOUR"), marker("SIZE")];
+    let wanted = [
+        format!("COLOUR={colour}"),
+        format!("X_1st={}", marker("1st")),
+        format!("X_COLOUR={colour}"),
+        format!("X_SIZE={size}"),
+        "SIZE=own".to_owned(),
+        format!("C={colour}"),
+    ];
+    assert_eq!(rendered.new.env, wanted);
+    assert_eq!(rendered.new.args, [format!("{colour} {colour} $(GONE)")]);
+    assert!(rendered.new.mounts.iter().all(|mount| mount.read_only));
+}
+
+/// Red with the mode of the volume for all, and with the group without its bit.
+#[test]
+fn items_are_files_with_their_modes() {
+    let (node, binding) = (node(), configured());
+    let at = Placement { node: &node, binding: &binding, address: None, ports: &[] };
+    let [VolumePrep::Keyed(first), VolumePrep::Keyed(gone)] = &volume::render::volumes(at)[..] else {
+        panic!("two are made")
+    };
+    assert!(gone.is_optional && !first.is_optional && !first.is_secret);
+    let values = || ["1st", "COLOUR", "SIZE"].map(|key| (key.to_owned(), key.as_bytes().to_vec())).into();
+    let dir = tempfile::tempdir().unwrap();
+    for (group, modes) in [(None, [0o600, 0o644]), (Some(7), [0o640, 0o644])] {
+        let path = dir.path().join(format!("{group:?}"));
+        let volume = KeyedPrep { path: path.clone(), group, ..first.clone() };
+        let files = prepare::files_of(&volume, values());
+        assert_eq!(files.keys().collect::<Vec<_>>(), ["deep/colour", "size"]);
+        prepare::keyed(&volume, &files).unwrap();
+        prepare::keyed(&volume, &files).unwrap();
+        let found = ["deep/colour", "size"].map(|file| fs::metadata(path.join(file)).unwrap());
+        assert_eq!(found.each_ref().map(|meta| meta.mode() & 0o7777), modes);
+        assert!(group.is_none_or(|group| found.iter().all(|meta| meta.gid() == group)));
+        assert_eq!(fs::read(path.join("deep/colour")).unwrap(), b"COLOUR");
+    }
+    let all = KeyedPrep { items: Vec::new(), ..first.clone() };
+    assert_eq!(prepare::files_of(&all, values()).into_keys().collect::<Vec<_>>(), ["1st", "COLOUR", "SIZE"]);
+}
+
 // Seen red with `down` before `fetch_files` in `up`: the container is stopped.
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_fetched_takes_nothing_down_that_runs() {
@@ -157,13 +234,22 @@ async fn what_cannot_be_fetched_takes_nothing_down_that_runs() {
 fn a_half_made_file_of_a_secret_is_made_whole() {
     let state = tempfile::tempdir().unwrap();
     let path = names::secret_dir(state.path(), "u", "db");
-    let entries = BTreeMap::from([("pw".to_owned(), b"x".to_vec())]);
-    prepare::secret(&path, &entries, Some(7)).unwrap();
+    let volume = KeyedPrep {
+        path: path.clone(),
+        of: Wanted::Secret("db".to_owned()),
+        items: Vec::new(),
+        mode: 0o400,
+        is_optional: false,
+        is_secret: true,
+        group: Some(7),
+    };
+    let files = prepare::files_of(&volume, BTreeMap::from([("pw".to_owned(), b"x".to_vec())]));
+    prepare::keyed(&volume, &files).unwrap();
     let file = path.join("pw");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o400)).unwrap();
     chown(&file, Some(0), Some(0)).unwrap();
     fs::write(path.join("..new"), "half").unwrap();
-    prepare::secret(&path, &entries, Some(7)).unwrap();
+    prepare::keyed(&volume, &files).unwrap();
     let meta = fs::metadata(&file).unwrap();
     let there = fs::read_dir(&path).unwrap().count();
     folders::unmount_pod(state.path(), "u").unwrap();

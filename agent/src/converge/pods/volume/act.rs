@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::join_all;
+use schema::files::of_wanted;
 use schema::records::EventType;
 
 use super::error::VolumeError;
-use super::spec::VolumePrep;
+use super::spec::{KeyedFile, KeyedPrep, VolumePrep};
 use super::{prepare, sub_path};
 use crate::converge::pods::steps::{ContainerAct, Up};
 use crate::converge::pods::task_reports::InFlight;
@@ -20,8 +21,8 @@ use crate::files::{Ensured, SecretError};
 /// Longest wait for the volumes of a pod: a file system that is away hangs for ever.
 const VOLUMES_MAX: Duration = Duration::from_secs(30);
 
-/// Where a secret is mounted, its files, and the group that they get.
-type SecretVolume = (PathBuf, BTreeMap<String, Vec<u8>>, Option<u32>);
+/// A volume and its files, by their paths in it.
+type KeyedVolume = (KeyedPrep, BTreeMap<String, KeyedFile>);
 
 /// Work on volumes, which says where it is; the error says what failed, or what did not answer.
 async fn on_disk(
@@ -66,23 +67,28 @@ impl Worker {
         Ok(())
     }
 
-    /// What goes into the volumes of secrets.
-    pub(crate) async fn read_secrets(&self, up: &Up) -> Result<Vec<SecretVolume>, PodFailure> {
+    /// What goes into the volumes of secrets and objects.
+    pub(crate) async fn read_values(&self, up: &Up) -> Result<Vec<KeyedVolume>, PodFailure> {
         let unreadable = |e: SecretError| PodFailure::new("CreateContainerConfigError", "FailedMount", e);
-        let mut secrets = Vec::new();
+        let mut volumes = Vec::new();
         for prep in &up.volumes {
-            let VolumePrep::Secret { path, name, group } = prep else { continue };
-            let entries = self.files.secret(&up.pod, name).await.map_err(unreadable)?;
-            check_file_names(name, &entries).map_err(unreadable)?;
-            secrets.push((path.clone(), entries, *group));
+            let VolumePrep::Keyed(keyed) = prep else { continue };
+            let of = &keyed.of;
+            let is_absent = keyed.is_optional && of_wanted(&up.pod.files, of).is_none();
+            let values = match is_absent {
+                true => BTreeMap::new(),
+                false => self.files.values(&up.pod, of).await.map_err(unreadable)?,
+            };
+            check_file_names(of, &values).map_err(unreadable)?;
+            volumes.push((keyed.clone(), prepare::files_of(keyed, values)));
         }
-        Ok(secrets)
+        Ok(volumes)
     }
 
     pub(crate) async fn prepare_volumes(
         &self,
         up: &Up,
-        secrets: Vec<SecretVolume>,
+        keyed: Vec<KeyedVolume>,
         busy: &Arc<InFlight>,
     ) -> Result<(), PodFailure> {
         let list: Vec<VolumePrep> = up.volumes.clone();
@@ -94,9 +100,9 @@ impl Worker {
                 now_at(prep.path());
                 prepare::prepare(prep)
             })?;
-            secrets.iter().try_for_each(|(path, keys, group)| {
-                now_at(path);
-                prepare::secret(path, keys, *group)
+            keyed.iter().try_for_each(|(volume, files)| {
+                now_at(&volume.path);
+                prepare::keyed(volume, files)
             })
         });
         done.await.map_err(|why| PodFailure::new("ContainerCreating", "FailedMount", why))

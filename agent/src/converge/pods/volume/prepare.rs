@@ -1,4 +1,4 @@
-//! Makes folders, tmpfs and the files of secrets, and checks host paths.
+//! Makes folders, tmpfs and the files of secrets and objects, and checks host paths.
 //!
 //! All of it blocks and is called on a blocking thread. All of it may be done again.
 
@@ -10,10 +10,10 @@ use std::path::Path;
 
 use nix::mount::{MsFlags, mount};
 use nix::unistd::{Gid, chown};
-use schema::kinds::pod::HostPathType;
+use schema::kinds::pod::{HostPathType, KeyToPath};
 
 use super::error::VolumeError;
-use super::spec::VolumePrep;
+use super::spec::{KeyedFile, KeyedPrep, VolumePrep};
 use crate::mounts;
 
 /// Makes or checks one volume.
@@ -21,21 +21,30 @@ pub fn prepare(volume: &VolumePrep) -> Result<(), VolumeError> {
     match volume {
         VolumePrep::EmptyDir { path, tmpfs_bytes, group } => empty_dir(path, *tmpfs_bytes, *group),
         VolumePrep::HostPath { path, kind } => host_path(path, *kind),
-        // Only its decrypted keys make it; see [`secret`].
-        VolumePrep::Secret { .. } => Ok(()),
+        // Only its values make it; see [`keyed`].
+        VolumePrep::Keyed(_) => Ok(()),
     }
 }
 
-/// Writes the keys of a secret as files of a tmpfs, readable for root and the group alone. What is there
-/// already stays: a changed secret is another pod.
-pub fn secret(
-    path: &Path,
-    entries: &BTreeMap<String, Vec<u8>>,
-    group: Option<u32>,
-) -> Result<(), VolumeError> {
+/// The files of a volume, by their paths in it. A key of an item that is not among the values was optional.
+pub fn files_of(volume: &KeyedPrep, values: BTreeMap<String, Vec<u8>>) -> BTreeMap<String, KeyedFile> {
+    let mode = volume.mode;
+    if volume.items.is_empty() {
+        return values.into_iter().map(|(key, value)| (key, KeyedFile { value, mode })).collect();
+    }
+    let file = |KeyToPath { key, path, mode: own }: &KeyToPath| {
+        let value = values.get(key)?.clone();
+        Some((path.clone(), KeyedFile { value, mode: own.unwrap_or(mode) }))
+    };
+    volume.items.iter().filter_map(file).collect()
+}
+
+/// Writes values as files, those of a secret into a tmpfs. What is there already stays: other values are another pod.
+pub fn keyed(volume: &KeyedPrep, files: &BTreeMap<String, KeyedFile>) -> Result<(), VolumeError> {
+    let KeyedPrep { path, group, is_secret, .. } = volume;
     let failed = |source| VolumeError::Make { path: path.to_owned(), source };
     fs::create_dir_all(path).map_err(failed)?;
-    if !mounts::at_or_below(path).map_err(failed)?.iter().any(|m| m == path) {
+    if *is_secret && !mounts::at_or_below(path).map_err(failed)?.iter().any(|m| m == path) {
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
         let options = format!("size={SECRET_TMPFS_BYTES},mode=0755");
         let mounted = |options: &str| mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some(options));
@@ -44,22 +53,25 @@ pub fn secret(
             .or_else(|_| mounted(&options))
             .map_err(|e| VolumeError::Mount { path: path.to_owned(), source: e.into() })?;
     }
-    for (key, value) in entries {
-        secret_file(path, key, value, group).map_err(failed)?;
+    for (at, file) in files {
+        keyed_file(path, at, file, *group).map_err(failed)?;
     }
     Ok(())
 }
 
-/// One key: under its name only when owner and mode are right, so that a crash leaves none that its
+/// One value: under its name only when owner and mode are right, so that a crash leaves none that its
 /// readers can't read.
-fn secret_file(folder: &Path, key: &str, value: &[u8], group: Option<u32>) -> io::Result<()> {
-    let at = folder.join(key);
-    let mode = if group.is_some() { 0o440 } else { 0o400 };
+fn keyed_file(folder: &Path, at: &str, file: &KeyedFile, group: Option<u32>) -> io::Result<()> {
+    let (at, value) = (folder.join(at), &file.value);
+    if let Some(parent) = at.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    let mode = file.mode | if group.is_some() { 0o440 } else { 0 };
     let is_right = |there: &fs::Metadata| {
         there.is_file() && there.mode() & 0o7777 == mode && group.is_none_or(|group| there.gid() == group)
     };
     if fs::symlink_metadata(&at).is_ok_and(|there| is_right(&there))
-        && fs::read(&at).is_ok_and(|there| there == value)
+        && fs::read(&at).is_ok_and(|there| there == *value)
     {
         return Ok(());
     }

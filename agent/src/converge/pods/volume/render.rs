@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use schema::files::{self, BlobKind};
+use schema::kinds::pod::keyed::VolumeOf;
 use schema::kinds::pod::{Container, EmptyDirVolume, HostPathType, StorageMedium, Volume};
 
-use super::spec::{SubPath, VolumePrep};
+use super::spec::{KeyedPrep, SubPath, VolumePrep};
 use crate::converge::names;
 use crate::converge::pods::facts::Placement;
 use crate::worlds::docker::BindMount;
@@ -18,8 +19,9 @@ pub fn volumes(at: Placement<'_>) -> Vec<VolumePrep> {
     let mut list = Vec::new();
     for volume in &pod.spec.volumes {
         let path = own_path(at, volume);
-        if let Some(secret) = &volume.secret {
-            list.push(VolumePrep::Secret { path, name: secret.secret_name.clone(), group });
+        if let Some(VolumeOf { of, items, mode, is_optional, is_secret, .. }) = volume.keyed() {
+            let items = items.to_vec();
+            list.push(VolumePrep::Keyed(KeyedPrep { path, of, items, mode, is_optional, is_secret, group }));
         } else if let Some(empty_dir) = &volume.empty_dir {
             list.push(VolumePrep::EmptyDir { path, tmpfs_bytes: tmpfs_bytes(empty_dir), group });
         } else if let Some(host_path) = &volume.host_path {
@@ -45,7 +47,7 @@ fn volume_path(at: Placement<'_>, volume: &Volume) -> Result<(PathBuf, bool), St
     };
     let folder = names::blobs_dir(&at.node.state_dir).join(&blob.digest);
     Ok(match blob.kind {
-        BlobKind::Folder => (folder, false),
+        BlobKind::Folder | BlobKind::Object => (folder, false),
         BlobKind::File | BlobKind::Secret => (folder.join(files::file_name(path)), true),
     })
 }
@@ -54,7 +56,9 @@ fn own_path(at: Placement<'_>, volume: &Volume) -> PathBuf {
     let (state_dir, uid) = (&at.node.state_dir, &at.binding.pod.uid);
     match &volume.host_path {
         Some(host_path) => PathBuf::from(&host_path.path),
-        None if volume.secret.is_some() => names::secret_dir(state_dir, uid, &volume.name),
+        None if volume.keyed().is_some_and(|keyed| keyed.is_secret) => {
+            names::secret_dir(state_dir, uid, &volume.name)
+        }
         None => names::volume_dir(state_dir, uid, &volume.name),
     }
 }
@@ -71,7 +75,7 @@ pub(crate) fn mounts(
         let volume = volume.ok_or_else(|| format!("there is no volume {}", mount.name))?;
         let (root, is_file) = volume_path(at, volume)?;
         // The repository is the only writer of what comes from it.
-        let from_git = volume.repo.is_some() || volume.secret.is_some();
+        let from_git = volume.repo.is_some() || volume.keyed().is_some();
         let source = match mount.sub_path.as_deref().filter(|p| !p.is_empty() && *p != ".") {
             None => root,
             Some(path) => {

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use schema::kinds::pod::HostPathType;
+use schema::files::Wanted;
+use schema::kinds::pod::{HostPathType, KeyToPath};
 
 /// A volume to be made or checked before containers start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,22 +24,44 @@ pub enum VolumePrep {
         /// What must be there, or is made.
         kind: HostPathType,
     },
-    /// A secret's keys as files in a tmpfs.
-    Secret {
-        /// Where.
-        path: PathBuf,
-        /// Its name.
-        name: String,
-        /// Group that may read them, too.
-        group: Option<u32>,
-    },
+    /// Values as files.
+    Keyed(KeyedPrep),
+}
+
+/// A volume whose files are the values of a secret or an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyedPrep {
+    /// Where.
+    pub path: PathBuf,
+    /// What has the values.
+    pub of: Wanted,
+    /// Which values, and where in the volume; all under their keys when empty.
+    pub items: Vec<KeyToPath>,
+    /// Mode of files whose item has none.
+    pub mode: u32,
+    /// It, or a key of `items`, may be absent.
+    pub is_optional: bool,
+    /// It lies in a tmpfs.
+    pub is_secret: bool,
+    /// Group that may read them, too.
+    pub group: Option<u32>,
+}
+
+/// A file of such a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyedFile {
+    /// Its value.
+    pub value: Vec<u8>,
+    /// Its mode, before the group may read it, too.
+    pub mode: u32,
 }
 
 impl VolumePrep {
     /// Where it is.
     pub fn path(&self) -> &Path {
         match self {
-            Self::EmptyDir { path, .. } | Self::HostPath { path, .. } | Self::Secret { path, .. } => path,
+            Self::EmptyDir { path, .. } | Self::HostPath { path, .. } => path,
+            Self::Keyed(keyed) => &keyed.path,
         }
     }
 }

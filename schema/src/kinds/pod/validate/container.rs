@@ -42,6 +42,7 @@ fn one(pod: &PodSpec, container: &Container, at: &Path<'_>, findings: &mut Findi
         findings.add(&rules::INVALID_PATH, &at.field("workingDir"), message);
     }
     env::validate(&container.env, &at.field("env"), findings);
+    env::validate_from(container, at, findings);
     resources::validate(&container.resources, &at.field("resources"), findings);
     volume::mounts(pod, container, &at.field("volumeMounts"), findings);
     probe::validate(container, at, findings);

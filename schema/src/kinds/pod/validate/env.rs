@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::super::{EnvVar, EnvVarSource};
+use super::super::keyed::{AllOf, Variable};
+use super::super::{Container, EnvVar, EnvVarSource};
 use super::shared::exactly_one;
-use crate::kinds::names::{check_qualified_name, is_env_name, is_name};
+use crate::files::Wanted;
+use crate::kinds::names::{check_qualified_name, is_env_name, is_key, is_name, is_subdomain_name};
 use crate::violation::{Findings, Path, rules};
 
 /// What a fieldPath may be, besides a label or annotation.
@@ -49,8 +51,8 @@ digits, '_', '-', or '.', and must not start with a digit"
 fn value_from(source: &EnvVarSource, at: &Path<'_>, findings: &mut Findings) {
     let mut set = Vec::new();
     set.extend(source.field_ref.as_ref().map(|_| "fieldRef"));
-    set.extend(source.secret_key_ref.as_ref().map(|_| "secretKeyRef"));
-    exactly_one(&set, &["fieldRef", "secretKeyRef"], "a source", at, findings);
+    set.extend(source.all_keyed().map(|value| value.at[1]));
+    exactly_one(&set, EnvVarSource::FIELDS, "a source", at, findings);
     if let Some(reference) = &source.field_ref
         && !is_field_path(&reference.field_path)
     {
@@ -60,15 +62,41 @@ fn value_from(source: &EnvVarSource, at: &Path<'_>, findings: &mut Findings) {
             .add(&rules::FIELD_PATH, &here.field("fieldPath"), message)
             .help(format!("supported values: {}", FIELD_PATHS.join(", ")));
     }
-    if let Some(reference) = &source.secret_key_ref {
-        let here = at.field("secretKeyRef");
-        for (field, value) in [("name", &reference.name), ("key", &reference.key)] {
-            if !is_name(value) {
-                let message =
-                    format!("Invalid value: `{value}`: letters, digits, '-', '_' and '.' make a name");
-                findings.add(&rules::INVALID_NAME, &here.field(field), message);
-            }
+    for value in source.all_keyed() {
+        let here = at.field(value.at[1]);
+        name_of(&value.of, &here.field("name"), findings);
+        key(value.key, &here.field("key"), findings);
+    }
+}
+
+/// Checks what gives a container several variables at once.
+pub(super) fn validate_from(container: &Container, at: &Path<'_>, findings: &mut Findings) {
+    for (list, index, variable) in container.variables() {
+        let Variable::All(AllOf { of, prefix, at: field, .. }) = variable else { continue };
+        let list = at.field(list);
+        let here = list.index(index);
+        name_of(&of, &here.field(field).field("name"), findings);
+        if !prefix.is_empty() && !is_env_name(prefix) {
+            let message = format!("Invalid value: `{prefix}`: no environment variable's name begins so");
+            findings.add(&rules::INVALID_ENV_NAME, &here.field("prefix"), message);
         }
+    }
+}
+
+/// Checks the name of what has values by key.
+pub(super) fn name_of(of: &Wanted, at: &Path<'_>, findings: &mut Findings) {
+    let name = of.name();
+    if !is_name(name) && !is_subdomain_name(name) {
+        let message = format!("Invalid value: `{name}`: letters, digits, '-', '_' and '.' make a name");
+        findings.add(&rules::INVALID_NAME, at, message);
+    }
+}
+
+/// Checks a key.
+pub(super) fn key(key: &str, at: &Path<'_>, findings: &mut Findings) {
+    if !is_key(key) {
+        let message = format!("Invalid value: `{key}`: letters, digits, '-', '_' and '.' make a key");
+        findings.add(&rules::INVALID_NAME, at, message);
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use super::super::keyed::VolumeOf;
 use super::super::{Container, PodSpec, StorageMedium, Volume, VolumeMount};
+use super::env;
 use super::shared::{exactly_one, unique_label};
-use crate::kinds::names::is_name;
 use crate::manifest::nearest;
 use crate::violation::{Findings, Path, rules};
 
@@ -24,10 +25,10 @@ fn source(volume: &Volume, at: &Path<'_>, findings: &mut Findings) {
     set.extend(volume.empty_dir.as_ref().map(|_| "emptyDir"));
     set.extend(volume.host_path.as_ref().map(|_| "hostPath"));
     set.extend(volume.repo.as_ref().map(|_| "repo"));
-    set.extend(volume.secret.as_ref().map(|_| "secret"));
+    set.extend(volume.all_keyed().map(|keyed| keyed.at[0]));
     // None is an emptyDir, as in Kubernetes.
     if !set.is_empty() {
-        exactly_one(&set, &["emptyDir", "hostPath", "repo", "secret"], "a volume type", at, findings);
+        exactly_one(&set, Volume::SOURCES, "a volume type", at, findings);
     }
     if let Some(limit) = volume.empty_dir.as_ref().and_then(|dir| dir.size_limit)
         && limit.bytes == 0
@@ -44,12 +45,19 @@ fn source(volume: &Volume, at: &Path<'_>, findings: &mut Findings) {
         let here = at.field("repo");
         relative(&repo.path, &here.field("path"), findings);
     }
-    if let Some(secret) = &volume.secret
-        && !is_name(&secret.secret_name)
-    {
-        let here = at.field("secret");
-        let message = format!("Invalid value: `{}`: not the name of a secret", secret.secret_name);
-        findings.add(&rules::INVALID_NAME, &here.field("secretName"), message);
+    for VolumeOf { of, items, at: [field, name], .. } in volume.all_keyed() {
+        let here = at.field(field);
+        env::name_of(&of, &here.field(name), findings);
+        let (list, mut paths) = (here.field("items"), BTreeSet::new());
+        for (index, item) in items.iter().enumerate() {
+            let (here, path) = (list.index(index), &item.path);
+            env::key(&item.key, &here.field("key"), findings);
+            relative(path, &here.field("path"), findings);
+            if !paths.insert(path) {
+                let message = format!("Invalid value: `{path}`: must be unique");
+                findings.add(&rules::DUPLICATE_NAME, &here.field("path"), message);
+            }
+        }
     }
 }
 

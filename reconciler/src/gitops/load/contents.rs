@@ -1,0 +1,190 @@
+//! Content of objects that others use: which one each use means, as a digest in the documents that use it. Pure.
+//!
+//! Reads parsed files and the live objects, decides what stands in the `files` of a document, whether the keys that it
+//! names are there, and whether content may change. Whether the object itself is there is `links`' to say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use schema::files::{BlobKind, BlobRef, Key, Wish, object_path};
+use schema::kinds::content::Content;
+use schema::kinds::names::is_env_name;
+use schema::manifest::{Document, ManifestFile};
+use schema::meta::ObjectRef;
+use schema::object::Object;
+use schema::snapshot::Table;
+use schema::violation::{Rule, Severity, Violation, rules};
+
+use super::Manifests;
+use crate::gitops::diff::dotted;
+use crate::gitops::prune::is_protected;
+
+/// Where content is looked for.
+struct Scope<'a> {
+    source: &'a str,
+    manifests: &'a Manifests,
+    live: &'a Table<ObjectRef, Object>,
+    /// Documents with content, and their files.
+    written: BTreeMap<&'a ObjectRef, (&'a Arc<str>, &'a Document)>,
+    /// Every file can be read, so what no document names is to go.
+    is_whole: bool,
+}
+
+/// The manifests with the content that their documents use, and warnings about it. Errors are in the manifests.
+pub(crate) fn with_contents(
+    source: &str,
+    manifests: &Manifests,
+    live: &Table<ObjectRef, Object>,
+) -> (Manifests, Vec<Violation>) {
+    let mut scope = Scope { source, manifests, live, written: BTreeMap::new(), is_whole: true };
+    for (file, manifest) in manifests {
+        scope.is_whole &= !manifest.has_errors();
+        let contents = manifest.documents.iter().filter(|one| one.object.resource.content().is_some());
+        scope.written.extend(contents.map(|document| (&document.reference, (file, document))));
+    }
+    let (mut resolved, mut remarks) = (manifests.clone(), Vec::new());
+    let mut used = BTreeSet::new();
+    for (name, file) in manifests {
+        let wishes: Vec<Vec<(Wish, ObjectRef)>> = file.documents.iter().map(wishes).collect();
+        if wishes.iter().any(|wishes| !wishes.is_empty()) {
+            let mut file = ManifestFile::clone(file);
+            for (at, wishes) in wishes.into_iter().enumerate() {
+                let found = scope.resolve(name, &mut file.documents[at], &wishes).into_iter();
+                let (errors, warnings): (Vec<_>, Vec<_>) =
+                    found.partition(|one| one.severity == Severity::Error);
+                file.violations.extend(errors);
+                remarks.extend(warnings);
+                used.extend(wishes.into_iter().map(|(_, target)| target));
+            }
+            resolved.insert(Arc::clone(name), Arc::new(file));
+        }
+    }
+    for (name, violation) in scope.frozen(used) {
+        let mut file = ManifestFile::clone(&resolved[name]);
+        file.violations.push(violation);
+        resolved.insert(Arc::clone(name), Arc::new(file));
+    }
+    (resolved, remarks)
+}
+
+/// What a document uses of other objects' content.
+fn wishes(document: &Document) -> Vec<(Wish, ObjectRef)> {
+    let wishes = document.object.resource.files().into_iter();
+    wishes
+        .filter_map(|wish| Some((wish.target(&document.object.metadata)?, wish)))
+        .map(|(t, w)| (w, t))
+        .collect()
+}
+
+impl<'a> Scope<'a> {
+    /// The content that an object will have, and the file that it is in.
+    fn find(&self, target: &ObjectRef, is_optional: bool) -> Option<(&Content, &str)> {
+        if let Some((file, document)) = self.written.get(target) {
+            return Some((document.object.resource.content()?.0, file));
+        }
+        let live = &self.live.get(target)?.value;
+        let goes = live.provenance.source == self.source && self.is_whole && !is_protected(&live.metadata);
+        // One that is needed is missed by the check of links.
+        let found = Some((live.resource.content()?.0, live.provenance.file.as_str()));
+        found.filter(|_| !(goes && is_optional))
+    }
+
+    /// Puts what a document uses into its files, and says what of it can't be used.
+    fn resolve(&self, file: &str, document: &mut Document, wishes: &[(Wish, ObjectRef)]) -> Vec<Violation> {
+        let mut problems = Vec::new();
+        for (wish, target) in wishes {
+            let Some((content, home)) = self.find(target, wish.is_optional) else { continue };
+            let blob = BlobRef {
+                digest: content.digest.clone(),
+                size: content.size,
+                kind: BlobKind::Object,
+                texts: content.data.keys().cloned().collect(),
+            };
+            document.files.insert(object_path(home, target), blob);
+            for (place, key) in &wish.keys {
+                problems.extend(unfit(key, wish, target, content).map(|(rule, message, help)| {
+                    let message = format!("{}: {message}", dotted(place));
+                    violation(rule, file, document, place, message).with_help(help)
+                }));
+            }
+        }
+        if !wishes.is_empty() {
+            document.hash = Object::hash_of(&document.object.resource, &document.files);
+        }
+        problems
+    }
+
+    /// Content that must stay as it is, by the files of those that would change it.
+    fn frozen(&self, mut used: BTreeSet<ObjectRef>) -> Vec<(&'a Arc<str>, Violation)> {
+        let changed = |(_, document): &&(&Arc<str>, &Document)| {
+            let kept = self.live.get(&document.reference).and_then(|live| live.value.resource.content());
+            kept.is_some_and(|kept| kept.1 && document.object.resource.content() != Some(kept))
+        };
+        let changed: Vec<_> = self.written.values().filter(changed).collect();
+        if !changed.is_empty() {
+            let documents = self.manifests.values().flat_map(|file| &file.documents);
+            let documented: BTreeSet<_> = documents.map(|document| &document.reference).collect();
+            // Objects of other sources, and those that stay because their file can't be read.
+            let stays = |live: &Object| live.provenance.source != self.source || !self.is_whole;
+            let others = self.live.iter().filter(|(id, live)| !documented.contains(id) && stays(&live.value));
+            used.extend(others.flat_map(|(_, live)| {
+                let (metadata, files) = (&live.value.metadata, live.value.resource.files());
+                files.into_iter().filter_map(|wish| wish.target(metadata)).collect::<Vec<_>>()
+            }));
+        }
+        let in_use = changed.into_iter().filter(|(_, document)| used.contains(&document.reference));
+        let complain = |(file, document): &(&'a Arc<str>, &Document)| {
+            let message = format!("{} is immutable and in use: its content can't change", document.reference);
+            let found = violation(&rules::IMMUTABLE, file, document, &[], message);
+            (*file, found.with_help("give the new content a new name, and let its users name that"))
+        };
+        in_use.map(complain).collect()
+    }
+}
+
+/// Why the content can't give what is wished of it.
+fn unfit(
+    key: &Key,
+    wish: &Wish,
+    target: &ObjectRef,
+    content: &Content,
+) -> Option<(&'static Rule, String, String)> {
+    let known = || {
+        let keys: Vec<&str> =
+            content.data.keys().chain(content.binary_data.keys()).map(String::as_str).collect();
+        if keys.is_empty() { "it has none".to_owned() } else { format!("it has {}", keys.join(", ")) }
+    };
+    match key {
+        Key::File(key) if !wish.is_optional && !content.has(key) => {
+            Some((&rules::DANGLING_TARGET, format!("{target} has no key `{key}`"), known()))
+        }
+        Key::Text(key) if content.binary_data.contains_key(key) => {
+            let message = format!("key `{key}` of {target} is binary, which no variable can be");
+            Some((&rules::DANGLING_TARGET, message, "mount it as a file".to_owned()))
+        }
+        Key::Text(key) if !wish.is_optional && !content.has(key) => {
+            Some((&rules::DANGLING_TARGET, format!("{target} has no key `{key}`"), known()))
+        }
+        Key::Texts(prefix) => {
+            let names = content.data.keys().map(|key| format!("{prefix}{key}"));
+            let skipped: Vec<String> = names.filter(|name| !is_env_name(name)).collect();
+            (!skipped.is_empty()).then(|| {
+                let message = format!("no variables can be called {}; they are left out", skipped.join(", "));
+                (&rules::SKIPPED_KEY, message, "rename the keys, or mount them as files".to_owned())
+            })
+        }
+        Key::File(_) | Key::Text(_) => None,
+    }
+}
+
+fn violation(
+    rule: &'static Rule,
+    file: &str,
+    document: &Document,
+    place: &[schema::violation::OwnedStep],
+    message: String,
+) -> Violation {
+    let mut violation = Violation::of(rule, file, document.place(place), message);
+    violation.object = Some(document.reference.to_string());
+    violation
+}

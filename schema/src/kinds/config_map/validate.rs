@@ -1,0 +1,46 @@
+//! What the schema can't say about a ConfigMap, in Kubernetes' words where people search for them.
+
+use super::super::content::{CONTENT_MAX_BYTES, decoded};
+use super::super::names::is_key;
+use super::ConfigMapSpec;
+use crate::violation::{Findings, Path, rules};
+
+pub(super) fn validate(spec: &ConfigMapSpec, at: &Path<'_>, findings: &mut Findings) {
+    let (data, binary_data) = (at.field("data"), at.field("binaryData"));
+    let mut bytes = 0;
+    for (key, text) in &spec.data {
+        check_key(key, &data, findings);
+        bytes += text.len();
+    }
+    for (key, text) in &spec.binary_data {
+        check_key(key, &binary_data, findings);
+        let here = binary_data.field(key);
+        match decoded(text) {
+            Some(value) => bytes += value.len(),
+            None => {
+                let help = "write it as `base64 FILE` prints it";
+                findings.add(&rules::WRONG_TYPE, &here, "Invalid value: it is not base64").help(help);
+            }
+        }
+        if spec.data.contains_key(key) {
+            let message = format!("Invalid value: `{key}`: duplicate of key present in data");
+            findings.add(&rules::DUPLICATE_NAME, &here, message).on_key();
+        }
+    }
+    if bytes > CONTENT_MAX_BYTES {
+        let place = if spec.data.is_empty() { &binary_data } else { &data };
+        let message = format!("Too long: all values have {bytes} bytes; the limit is {CONTENT_MAX_BYTES}");
+        let help = "split it, or mount a file of the repository with a repo volume";
+        findings.add(&rules::TOO_LARGE, place, message).on_key().help(help);
+    }
+}
+
+fn check_key(key: &str, at: &Path<'_>, findings: &mut Findings) {
+    if !is_key(key) {
+        let message = format!(
+            "Invalid value: `{key}`: a valid config key must consist of alphanumeric characters, '-', '_' or '.', \
+at most 253, and can't be `.` or begin with `..`"
+        );
+        findings.add(&rules::INVALID_NAME, &at.field(key), message).on_key();
+    }
+}

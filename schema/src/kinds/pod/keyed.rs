@@ -1,0 +1,127 @@
+//! What a pod takes by key: from a secret, or from an object with content. Whatever looks at these fields does so
+//! through here, so that a further origin is added in this file alone. Pure.
+
+use super::container::EnvFromSource;
+use super::{Container, EnvVar, EnvVarSource, KeyToPath, Volume};
+use crate::files::Wanted;
+use crate::kinds::Kind;
+
+/// One value as a variable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ValueOf<'a> {
+    /// What has it.
+    pub of: Wanted,
+    /// Its key.
+    pub key: &'a str,
+    /// It may be absent.
+    pub is_optional: bool,
+    /// The field of the variable below which `name` and `key` stand.
+    pub at: [&'static str; 2],
+}
+
+/// All texts of something as variables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllOf<'a> {
+    /// What has them.
+    pub of: Wanted,
+    /// Before each key.
+    pub prefix: &'a str,
+    /// It may be absent.
+    pub is_optional: bool,
+    /// The field below which `name` stands.
+    pub at: &'static str,
+}
+
+/// Values as the files of a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeOf<'a> {
+    /// What has them.
+    pub of: Wanted,
+    /// Which values, and where in the volume; all under their keys when empty.
+    pub items: &'a [KeyToPath],
+    /// Mode of files whose item has none.
+    pub mode: u32,
+    /// What has them, or a key of `items`, may be absent.
+    pub is_optional: bool,
+    /// Nothing of it goes to a disk.
+    pub is_secret: bool,
+    /// The field of the volume with the name, and that with the items.
+    pub at: [&'static str; 2],
+}
+
+/// An item of `env` or `envFrom`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Variable<'a> {
+    /// One variable.
+    One(&'a EnvVar),
+    /// Several.
+    All(AllOf<'a>),
+}
+
+impl Container {
+    /// Its variables, each with its list and its number in it. A later one of the same name wins.
+    pub fn variables(&self) -> impl Iterator<Item = (&'static str, usize, Variable<'_>)> {
+        let from = self.env_from.iter().map(|EnvFromSource { prefix, config_map_ref }| {
+            let of = Wanted::Object(Kind::ConfigMap, config_map_ref.name.clone());
+            Variable::All(AllOf { of, prefix, is_optional: config_map_ref.optional, at: "configMapRef" })
+        });
+        let from = from.enumerate().map(|(index, all)| ("envFrom", index, all));
+        from.chain(self.env.iter().enumerate().map(|(index, one)| ("env", index, Variable::One(one))))
+    }
+}
+
+impl EnvVarSource {
+    /// Its fields, of which one is set.
+    pub(super) const FIELDS: &[&str] = &["fieldRef", "secretKeyRef", "configMapKeyRef"];
+
+    /// The value that it names by a key.
+    pub fn keyed(&self) -> Option<ValueOf<'_>> {
+        self.all_keyed().next()
+    }
+
+    /// All that are written, of which one may be.
+    pub(super) fn all_keyed(&self) -> impl Iterator<Item = ValueOf<'_>> {
+        let secret = self.secret_key_ref.iter().map(|secret| ValueOf {
+            of: Wanted::Secret(secret.name.clone()),
+            key: &secret.key,
+            is_optional: false,
+            at: ["valueFrom", "secretKeyRef"],
+        });
+        secret.chain(self.config_map_key_ref.iter().map(|map| ValueOf {
+            of: Wanted::Object(Kind::ConfigMap, map.name.clone()),
+            key: &map.key,
+            is_optional: map.optional,
+            at: ["valueFrom", "configMapKeyRef"],
+        }))
+    }
+}
+
+impl Volume {
+    /// The fields that say where its files come from, of which at most one is set.
+    pub(super) const SOURCES: &[&str] = &["emptyDir", "hostPath", "repo", "secret", "configMap"];
+
+    /// The values that are its files.
+    pub fn keyed(&self) -> Option<VolumeOf<'_>> {
+        self.all_keyed().next()
+    }
+
+    /// All that are written, of which one may be.
+    pub(super) fn all_keyed(&self) -> impl Iterator<Item = VolumeOf<'_>> {
+        let secret = self.secret.iter().map(|secret| VolumeOf {
+            of: Wanted::Secret(secret.secret_name.clone()),
+            items: &[],
+            mode: 0o400,
+            is_optional: false,
+            is_secret: true,
+            at: ["secret", "secretName"],
+        });
+        secret.chain(self.config_map.iter().map(|map| VolumeOf {
+            of: Wanted::Object(Kind::ConfigMap, map.name.clone()),
+            items: &map.items,
+            mode: map.default_mode,
+            is_optional: map.optional,
+            is_secret: false,
+            at: ["configMap", "name"],
+        }))
+    }
+}

@@ -1,0 +1,59 @@
+//! Which fields of a pod name a file of the repository, a secret or an object's content. Pure.
+
+use super::keyed::{AllOf, Variable, VolumeOf};
+use super::{EnvVarSource, PodSpec};
+use crate::files::{Key, Wanted, Wish, normal_path};
+use crate::kinds::{field_path, indexed};
+use crate::violation::OwnedStep;
+
+/// Every such field. The pod's spec stands below `above`.
+pub fn wishes(pod: &PodSpec, above: &[&str]) -> Vec<Wish> {
+    let wish = |at, wanted| Wish { at, wanted, is_login: false, is_optional: false, keys: Vec::new() };
+    let mut found = Vec::new();
+    for (index, volume) in pod.volumes.iter().enumerate() {
+        // Made only where something is found: most fields of most pods name nothing.
+        let at = || indexed(&[above, &["volumes"]].concat(), index, &[]);
+        if let Some(repo) = &volume.repo {
+            found.push(wish(below(&at(), &["repo", "path"]), Wanted::Path(normal_path(&repo.path))));
+        }
+        if let Some(VolumeOf { of, items, is_optional, at: [field, name], .. }) = volume.keyed() {
+            let item = |index| [below(&at(), &[field]), indexed(&["items"], index, &["key"])].concat();
+            let keys = items.iter().enumerate().map(|(n, one)| (item(n), Key::File(one.key.clone())));
+            let keys = keys.collect();
+            found.push(Wish { is_optional, keys, ..wish(below(&at(), &[field, name]), of) });
+        }
+    }
+    for (list, containers) in [("initContainers", &pod.init_containers), ("containers", &pod.containers)] {
+        for (index, container) in containers.iter().enumerate() {
+            let container_at = || indexed(&[above, &[list]].concat(), index, &[]);
+            for (list, number, variable) in container.variables() {
+                let at = || [container_at(), indexed(&[list], number, &[])].concat();
+                match variable {
+                    Variable::One(one) => {
+                        let Some(value) = one.value_from.as_ref().and_then(EnvVarSource::keyed) else {
+                            continue;
+                        };
+                        let at = below(&at(), &value.at);
+                        let keys = vec![(below(&at, &["key"]), Key::Text(value.key.to_owned()))];
+                        let wish = wish(below(&at, &["name"]), value.of);
+                        found.push(Wish { is_optional: value.is_optional, keys, ..wish });
+                    }
+                    Variable::All(AllOf { of, prefix, is_optional, at: field }) => {
+                        let at = below(&at(), &[field, "name"]);
+                        let keys = vec![(at.clone(), Key::Texts(prefix.to_owned()))];
+                        found.push(Wish { is_optional, keys, ..wish(at, of) });
+                    }
+                }
+            }
+        }
+    }
+    for (index, secret) in pod.image_pull_secrets.iter().enumerate() {
+        let at = indexed(&[above, &["imagePullSecrets"]].concat(), index, &["name"]);
+        found.push(Wish { is_login: true, ..wish(at, Wanted::Secret(secret.name.clone())) });
+    }
+    found
+}
+
+fn below(at: &[OwnedStep], fields: &[&str]) -> Vec<OwnedStep> {
+    [at, &field_path(fields)].concat()
+}
