@@ -242,10 +242,8 @@ pub struct FindCommentArgs {
 #[derive(Debug, Args)]
 pub struct StatusArgs {
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub server: ServerArgs,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub output: OutputArgs,
 }
 
@@ -270,13 +268,10 @@ pub struct GetArgs {
     #[arg(short, long)]
     pub watch: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub namespace: NamespaceArgs,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub output: OutputArgs,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub server: ServerArgs,
 }
 
@@ -293,7 +288,6 @@ pub struct DescribeArgs {
     #[arg(short, long, value_name = "NS", default_value = "default")]
     pub namespace: String,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub server: ServerArgs,
 }
 
@@ -307,10 +301,8 @@ pub struct HistoryArgs {
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub output: OutputArgs,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub server: ServerArgs,
 }
 
@@ -324,13 +316,10 @@ pub struct EventsArgs {
     #[arg(long = "for", value_name = "OBJECT")]
     pub object: Option<String>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub namespace: NamespaceArgs,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub output: OutputArgs,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub server: ServerArgs,
 }
 
@@ -365,7 +354,6 @@ pub struct LogsArgs {
     #[arg(short, long, value_name = "NS", default_value = "default")]
     pub namespace: String,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub server: ServerArgs,
 }
 
@@ -392,7 +380,6 @@ pub struct WaitArgs {
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub timeout: Duration,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub server: ServerArgs,
 }
 
@@ -409,7 +396,6 @@ pub struct SyncArgs {
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub timeout: Duration,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub server: ServerArgs,
 }
 
@@ -428,7 +414,6 @@ pub struct VersionArgs {
     #[arg(long)]
     pub client: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub server: ServerArgs,
 }
 

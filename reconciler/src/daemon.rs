@@ -44,10 +44,6 @@ const WAKE_GAP: Duration = Duration::from_millis(10);
 const API_DRAIN: Duration = Duration::from_secs(2);
 
 /// Runs the reconciler until `shutdown`, then ends what is under way and gives up the lead.
-///
-/// # Errors
-/// One line that says what, where, why and what to do: what keeps it from starting, or which task
-/// ended before it should.
 pub async fn serve(config: ServeConfig, shutdown: CancellationToken) -> anyhow::Result<()> {
     logging::init(config.log.log_level.as_deref(), config.log.log_format == LogFormat::Json)?;
     // Boxed: it is large, and lives only as long as the start.

@@ -27,9 +27,6 @@ pub struct StateDirLock {
 
 impl StateDirLock {
     /// Takes the directory, which must exist.
-    ///
-    /// # Errors
-    /// One line: another reconciler has it, or it can't be written.
     pub fn take(dir: &Path) -> anyhow::Result<Self> {
         let path = dir.join(LOCK_FILE);
         match lock_file(&path).with_context(|| format!("cannot open {}", path.display()))? {

@@ -40,12 +40,9 @@ pub struct TopArgs {
     #[arg(long)]
     pub no_headers: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub namespace: NamespaceArgs,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub output: OutputArgs,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub server: ServerArgs,
 }

@@ -21,23 +21,14 @@ use crate::git::content;
 /// Content can't be given out.
 #[derive(Debug, thiserror::Error)]
 pub enum BlobsError {
-    /// Not 64 hex digits.
     #[error("{0:?} is no digest")]
     Digest(String),
-    /// Nothing that is live.
     #[error("nothing in this cluster refers to {0}")]
     Unreferred(String),
-    /// Neither here nor in a mirror.
     #[error("this reconciler does not have {0}")]
     Absent(String),
-    /// The disk.
     #[error("cannot read {digest}: {source}")]
-    Read {
-        /// Which.
-        digest: String,
-        /// Why.
-        source: io::Error,
-    },
+    Read { digest: String, source: io::Error },
 }
 
 /// What content is served from.

@@ -48,7 +48,6 @@ const SERVICE_PREFIX_MAX: u8 = 26;
 #[derive(Debug, Clone, Args)]
 pub struct ServeArgs {
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub repo: RepoArgs,
     /// etcd's client addresses
     #[arg(long, env = "MINIK8S_ETCD", value_name = "URL", default_value = DEFAULT_ETCD, value_delimiter = ',')]
@@ -78,10 +77,8 @@ pub struct ServeArgs {
     #[arg(long, env = "MINIK8S_NAME", value_name = "ID")]
     pub name: Option<String>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub webhooks: WebhookArgs,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub log: LogArgs,
 }
 
@@ -90,21 +87,16 @@ pub struct ServeArgs {
 pub struct ServeConfig {
     /// The repositories, at least one; no two of one name.
     pub sources: Vec<SourceConfig>,
-    /// etcd.
     pub etcd: Access,
     /// Directory below which this daemon keeps `reconciler/`.
     pub state_dir: PathBuf,
-    /// Address of the API.
     pub listen: SocketAddr,
     /// `http://host:port` of it for agents, without `/` at its end; none if nobody said.
     pub advertise: Option<String>,
-    /// What controllers need to know.
     pub settings: Settings,
     /// Where webhooks are let in; none if they stay out.
     pub webhooks: Option<WebhookConfig>,
-    /// Name in the election.
     pub name: String,
-    /// How to log.
     pub log: LogArgs,
 }
 
@@ -173,9 +165,6 @@ impl TryFrom<ServeArgs> for ServeConfig {
 }
 
 /// Checks what names repositories, as `serve` will, before anything is started for them.
-///
-/// # Errors
-/// All that is wrong.
 pub fn check_repo(args: &RepoArgs) -> Result<(), ConfigError> {
     sources_of(args.clone()).map(drop)
 }

@@ -161,9 +161,6 @@ impl RepoArgs {
 
     /// Files by where they lie, not by how they were named: a relative path would mean something
     /// else to a child, and to the next `up`.
-    ///
-    /// # Errors
-    /// A path that has no absolute form or is not UTF-8.
     pub fn absolute(mut self) -> anyhow::Result<Self> {
         self.repo = self.repo.map(|repo| absolute_if_path(&repo)).transpose()?;
         let files = [

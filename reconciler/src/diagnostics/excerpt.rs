@@ -17,7 +17,6 @@ const AROUND_CHARS: usize = 400;
 pub struct Excerpt {
     /// The line, or what is left of a long one.
     pub line: String,
-    /// The bytes of it to underline.
     pub span: Range<usize>,
     /// The line is not whole, so that columns can't be counted in it.
     pub is_cut: bool,

@@ -12,9 +12,7 @@ use crate::gitops::load::folder::{self, Folder, FolderError};
 /// A report, and where its files are.
 #[derive(Debug)]
 pub struct Inspection {
-    /// What was found.
     pub report: Report,
-    /// What the report's paths are relative to.
     pub root: PathBuf,
     /// Files that were named, and hold no manifest.
     pub not_manifests: Vec<String>,

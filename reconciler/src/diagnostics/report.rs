@@ -7,9 +7,7 @@ use schema::violation::{Severity, Violation, rules};
 /// The outcome of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// By file, line and column.
     pub violations: Vec<Violation>,
-    /// Objects that could be read.
     pub objects: usize,
     /// Files that mean to be manifests.
     pub files: usize,

@@ -15,9 +15,7 @@ const WIDTH: usize = 120;
 /// How it looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
-    /// Columns.
     pub width: usize,
-    /// With colour.
     pub colour: bool,
 }
 

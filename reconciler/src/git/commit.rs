@@ -18,13 +18,10 @@ const AUTHOR_CHARS_MAX: usize = 200;
 /// What of a commit is shown and decided on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitMeta {
-    /// Full hex id.
     pub id: String,
     /// `Name <mail>`.
     pub author: String,
-    /// First line of the message.
     pub subject: String,
-    /// When it was committed.
     pub committed_at: Timestamp,
     /// It has the trailer `Minik8s-Allow-Prune: true`.
     pub allows_prune: bool,
@@ -99,9 +96,7 @@ fn plan_of(message: &str) -> Option<String> {
 /// How an older commit stands to the head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Relation {
-    /// They have a common ancestor.
     Related,
-    /// They have none.
     Unrelated,
     /// The older one is not in the repository (any more).
     Unknown,

@@ -14,11 +14,9 @@ pub struct SourceConfig {
     pub name: String,
     /// A local path, or `file://`, `http(s)://`, `ssh://`, `user@host:path`.
     pub url: String,
-    /// What to follow.
     pub reference: Reference,
     /// Folder within the repository, without slashes at its ends; empty for the root.
     pub path: String,
-    /// How to be let in.
     pub credentials: Credentials,
     /// Time between two looks at the remote.
     pub poll: Duration,
@@ -43,7 +41,6 @@ pub enum Reference {
 /// commit pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignaturePolicy {
-    /// Which commits.
     pub mode: SignatureMode,
     /// Keys for SSH signatures, in OpenSSH's allowed_signers format.
     pub allowed_signers: Option<PathBuf>,
@@ -74,11 +71,9 @@ pub enum SignatureMode {
 pub struct Credentials {
     /// A token for `http(s)://`, alone in the file.
     pub token_file: Option<PathBuf>,
-    /// The environment variable with such a token.
     pub token_env: Option<String>,
     /// The user that goes with the token; the provider's usual one when not named.
     pub username: Option<String>,
-    /// A private key without passphrase for ssh.
     pub ssh_key: Option<PathBuf>,
     /// Host keys, in OpenSSH's format; ssh does not go without.
     pub known_hosts: Option<PathBuf>,

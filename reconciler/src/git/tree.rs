@@ -22,9 +22,7 @@ pub const BLOB_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub struct Listing {
     /// Manifest files by path from the repository's root, ignored ones left out.
     pub files: OrdMap<Arc<str>, Oid>,
-    /// What was passed over, and why.
     pub notes: Vec<Violation>,
-    /// The folder's tree.
     root: Option<Oid>,
     /// Everything of interest, ignored or not.
     entries: OrdMap<Arc<str>, Entry>,
@@ -264,9 +262,7 @@ fn note(path: &str, entry: Entry, rules: &IgnoreRules) -> Option<Violation> {
 /// What is not read, wherever files come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PassedOver {
-    /// A symbolic link.
     Link,
-    /// A Git repository within the repository.
     Submodule,
     /// A folder more than [`super::DEPTH_MAX`] levels down.
     TooDeep,

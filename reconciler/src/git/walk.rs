@@ -50,7 +50,6 @@ pub(super) struct Walk<'r> {
     limits: Limits,
     entries: usize,
     path_bytes: usize,
-    /// Path and what is there now.
     pub(super) changes: Vec<(Arc<str>, Option<Entry>)>,
     /// A name on either side is not UTF-8, so that two paths may look the same.
     pub(super) has_odd_names: bool,

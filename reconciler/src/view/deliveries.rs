@@ -11,10 +11,8 @@ use super::age::age;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeliveryView {
-    /// What was written down.
     #[serde(flatten)]
     pub delivery: Delivery,
-    /// What came of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<DeliveryAnswer>,
     /// Synced, Waiting or Ignored.
@@ -24,7 +22,6 @@ pub struct DeliveryView {
     /// Time from its coming to the end of the look, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub took_ms: Option<u64>,
-    /// Time since it came.
     pub age: String,
 }
 

@@ -10,10 +10,8 @@ use super::age::age;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EventView {
-    /// When, who, what.
     #[serde(flatten)]
     pub event: Event,
-    /// Time since it happened.
     pub age: String,
 }
 
@@ -25,9 +23,7 @@ pub fn event_view(event: Event, now: Timestamp) -> EventView {
 /// The same thing, however often it happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventGroup {
-    /// The last time.
     pub last: Event,
-    /// How often.
     pub count: usize,
     /// `4s`, or `4s (x3 over 2m)` as kubectl writes it.
     pub age: String,

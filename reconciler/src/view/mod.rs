@@ -45,7 +45,6 @@ pub use wait::{WaitState, wait_state};
 /// A list as the API sends it and `-o json` prints it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct List<T> {
-    /// What is listed, in order.
     pub items: Vec<T>,
 }
 
@@ -57,13 +56,9 @@ pub fn short(commit: &str) -> &str {
 /// How objects of a kind are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KindPage {
-    /// Pods as they are.
     Pod,
-    /// Nodes as they are.
     Node,
-    /// Services with what is behind them.
     Service,
-    /// Hosts with their paths.
     Host,
     /// Any object with what Git says of it.
     Object,

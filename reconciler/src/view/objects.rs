@@ -18,11 +18,8 @@ use super::pods::{PodView, pods};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StoredObject {
-    /// The object.
     pub object: Object,
-    /// Revision at which it appeared.
     pub create_revision: i64,
-    /// Revision of its last write.
     pub mod_revision: i64,
     /// Pods that it has now, if it is of a kind that keeps a number of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -33,19 +30,12 @@ pub struct StoredObject {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectView {
-    /// Kind.
     pub kind: Kind,
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
-    /// Source that owns it.
     pub source: String,
-    /// Commit that last changed it.
     pub commit: String,
-    /// Its author.
     pub author: String,
-    /// File.
     pub file: String,
     /// 1-based line in it.
     pub line: u32,
@@ -53,9 +43,7 @@ pub struct ObjectView {
     pub age: String,
     /// Healthy, Progressing, Degraded, Unknown or NotRun.
     pub health: String,
-    /// Why it is not simply well.
     pub note: String,
-    /// Labels.
     pub labels: StringMap,
 }
 
@@ -63,31 +51,23 @@ pub struct ObjectView {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectDetail {
-    /// The row.
     #[serde(flatten)]
     pub row: ObjectView,
     /// `v1` and so on.
     pub api_version: String,
-    /// Annotations.
     pub annotations: StringMap,
-    /// Hash of the spec.
     pub hash: String,
-    /// Counts the changes of the spec.
     pub generation: u64,
-    /// The effective spec, defaults filled in.
     pub spec: serde_json::Value,
 }
 
 /// Which objects.
 #[derive(Debug, Clone, Default)]
 pub struct Selection<'a> {
-    /// Of this source.
     pub source: Option<&'a str>,
-    /// Of this kind.
     pub kind: Option<Kind>,
     /// Of this namespace; objects that belong to none are always in it.
     pub namespace: Option<&'a str>,
-    /// With these labels.
     pub labels: Option<Selector>,
 }
 

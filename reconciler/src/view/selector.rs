@@ -13,7 +13,6 @@ pub struct Selector {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Term {
-    /// The label is one of these.
     In(String, Vec<String>),
     /// The label is none of these, or not there.
     NotIn(String, Vec<String>),

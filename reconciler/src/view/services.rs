@@ -27,9 +27,7 @@ const PROGRAMMED: &str = "programmed";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceView {
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
     /// ClusterIP, NodePort or ExternalName.
     #[serde(rename = "type")]
@@ -37,7 +35,6 @@ pub struct ServiceView {
     /// Its address; `None` for a headless one, empty until it has one.
     #[serde(rename = "clusterIP")]
     pub cluster_ip: String,
-    /// Further addresses.
     #[serde(rename = "externalIPs")]
     pub external_ips: Vec<Ipv4Addr>,
     /// The name that its own is an alias of; empty for other types.
@@ -51,11 +48,9 @@ pub struct ServiceView {
     pub left_out: u32,
     /// Healthy, Progressing, Degraded or Unknown.
     pub health: String,
-    /// Why it is not simply well.
     pub note: String,
     /// Time since the commit was applied; empty when that is not known any more.
     pub age: String,
-    /// Labels.
     pub labels: StringMap,
 }
 
@@ -63,22 +58,17 @@ pub struct ServiceView {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceDetail {
-    /// The row.
     #[serde(flatten)]
     pub row: ServiceView,
     /// Labels of the pods behind it.
     pub selector: StringMap,
-    /// Who is behind it.
     pub endpoints: Vec<EndpointView>,
     /// Who its selector matches and is not behind it, and why; at most 20 of them.
     pub not_ready: Vec<LeftOut>,
-    /// What each node knows of it.
     pub nodes: Vec<NodeRules>,
     /// Who set it: `services/web.yaml:1 of source main`.
     pub set_by: String,
-    /// The commit that last changed it.
     pub commit: String,
-    /// Annotations.
     pub annotations: StringMap,
 }
 
@@ -89,7 +79,6 @@ pub struct EndpointView {
     pub addresses: Vec<String>,
     /// Its pod; empty for an address that the manifest gives.
     pub pod: String,
-    /// Its node.
     pub node: String,
 }
 
@@ -97,7 +86,6 @@ pub struct EndpointView {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRules {
-    /// The node.
     pub node: String,
     /// `programmed`, `behind`, `nothing yet`, or what failed.
     pub state: String,
@@ -113,41 +101,30 @@ pub struct NodeRules {
 /// The endpoints of one service in a list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EndpointsView {
-    /// Namespace.
     pub namespace: String,
-    /// Name of the service.
     pub name: String,
-    /// Each address with its first port.
     pub endpoints: Vec<String>,
-    /// Time since the commit was applied.
     pub age: String,
 }
 
 /// One host of a Dns object in a list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RouteView {
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
-    /// The host.
     pub host: String,
     /// `/shop -> shop:80`, the longest first.
     pub paths: Vec<String>,
     /// Healthy, Progressing or Degraded.
     pub health: String,
-    /// Why it is not simply well.
     pub note: String,
-    /// Time since the commit was applied.
     pub age: String,
 }
 
 /// Which of them.
 #[derive(Debug, Clone, Default)]
 pub struct ServiceSelection<'a> {
-    /// Of this namespace.
     pub namespace: Option<&'a str>,
-    /// With these labels.
     pub labels: Option<Selector>,
 }
 

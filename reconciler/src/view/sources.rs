@@ -12,13 +12,10 @@ use super::short;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceView {
-    /// What gitops says of it.
     #[serde(flatten)]
     pub status: SourceStatus,
-    /// Author of the applied commit.
     #[serde(default)]
     pub author: String,
-    /// First line of its message.
     #[serde(default)]
     pub subject: String,
     /// Time since it was applied; empty before the first.
@@ -35,14 +32,11 @@ const EMPTY_HINT: &str =
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RevisionView {
-    /// What gitops wrote down.
     #[serde(flatten)]
     pub revision: Revision,
     /// Applied, Degraded, Good, Bad or Superseded.
     pub status: String,
-    /// Why it is degraded or bad.
     pub why: String,
-    /// Time since it was applied.
     pub age: String,
 }
 

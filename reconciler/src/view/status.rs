@@ -27,9 +27,7 @@ pub struct ClusterStatus {
     pub leader: Option<LeaderView>,
     /// The sources, with what is wrong in them.
     pub sources: Vec<SourceView>,
-    /// Pods by state.
     pub pods: PodCounts,
-    /// Nodes by state.
     pub nodes: NodeCounts,
     /// Keys of etcd whose value can't be read, the first of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -48,9 +46,7 @@ pub struct ClusterStatus {
 /// Who leads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaderView {
-    /// Name of the reconciler.
     pub id: String,
-    /// Since when.
     #[serde(default)]
     pub since: Option<Timestamp>,
 }
@@ -59,7 +55,6 @@ pub struct LeaderView {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodCounts {
-    /// Pods that should be or still are.
     pub total: u64,
     /// Ready, or done for good.
     pub ready: u64,
@@ -72,11 +67,8 @@ pub struct PodCounts {
 /// Nodes by state.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeCounts {
-    /// Registered.
     pub total: u64,
-    /// With a heartbeat.
     pub ready: u64,
-    /// Names of the others.
     #[serde(rename = "notReady")]
     pub not_ready: Vec<String>,
 }
@@ -84,9 +76,7 @@ pub struct NodeCounts {
 /// A key of etcd whose value can't be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Malformed {
-    /// Full key.
     pub key: String,
-    /// Why.
     pub why: String,
 }
 
@@ -94,11 +84,8 @@ pub struct Malformed {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SyncRun {
-    /// When it began.
     pub started_at: Timestamp,
-    /// How long it took, in milliseconds.
     pub took_ms: u64,
-    /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -106,11 +93,8 @@ pub struct SyncRun {
 /// A sync that was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyncAccepted {
-    /// The sync loop was woken.
     pub accepted: bool,
-    /// When, by the reconciler's clock.
     pub at: Timestamp,
-    /// Ids of the receipts, one per source.
     #[serde(default)]
     pub deliveries: Vec<String>,
     /// What is odd about it: a receipt that could not be written.
@@ -121,9 +105,7 @@ pub struct SyncAccepted {
 /// What answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VersionView {
-    /// Version of the program.
     pub version: String,
-    /// Name of the reconciler.
     pub name: String,
 }
 

@@ -24,22 +24,17 @@ pub struct Use {
     /// CPU in use, the mean of the sample's window; none where there is no sample.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Cpu>,
-    /// CPU that is set aside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_requested: Option<Cpu>,
-    /// The most CPU it may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_limit: Option<Cpu>,
     /// Hundredths of the node's CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_percent: Option<u64>,
-    /// Memory in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
-    /// Memory that is set aside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_requested: Option<Memory>,
-    /// The most memory it may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<Memory>,
     /// Hundredths of the node's memory.
@@ -51,28 +46,21 @@ pub struct Use {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodUsageView {
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
-    /// Its node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// All containers together; a limit only where every container has one.
     #[serde(flatten)]
     pub total: Use,
-    /// Each container by name.
     pub containers: BTreeMap<String, Use>,
-    /// What its emptyDir volumes hold, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub volumes: BTreeMap<String, Memory>,
     /// Volumes with too many files to count: they hold at least so much.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub at_least: Vec<String>,
-    /// When it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
-    /// Time since then.
     pub sample_age: String,
     /// Why there is no sample, an old one, or only a part; empty when all is well.
     pub why: String,
@@ -82,21 +70,15 @@ pub struct PodUsageView {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeUsageView {
-    /// Name.
     pub name: String,
-    /// CPU of the node.
     pub cpu_capacity: Cpu,
-    /// Memory of the node.
     pub memory_capacity: Memory,
     /// Everything that runs there, and what pods asked for; a limit is the node itself.
     #[serde(flatten)]
     pub total: Use,
-    /// Pods that were counted.
     pub pods: u64,
-    /// When it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
-    /// Time since then.
     pub sample_age: String,
     /// Why there is no sample, or an old one; empty when all is well.
     pub why: String,

@@ -86,9 +86,7 @@ fn failed(why: impl Into<String>) -> WaitState {
 struct Target<'a> {
     snapshot: &'a Snapshot,
     source: &'a SourceStatus,
-    /// In full.
     commit: &'a str,
-    /// Its revision, once it is applied.
     revision: Option<&'a Revision>,
 }
 

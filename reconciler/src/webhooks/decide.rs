@@ -89,9 +89,7 @@ pub(super) fn id(new: &Delivery, own: Option<&str>) -> String {
 /// A run of a source's loop that looked at the repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Look {
-    /// When it began, by this process's clock.
     pub(super) began: Timestamp,
-    /// When it was over.
     pub(super) over: Timestamp,
     /// Its plan had steps.
     pub(super) wrote: bool,

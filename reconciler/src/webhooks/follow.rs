@@ -28,17 +28,13 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// What it stands on.
 pub struct Follower {
-    /// The snapshot.
     pub snapshot: SnapshotReader,
-    /// Whether this process leads.
     pub fence: FenceReader,
     /// etcd, for the status that a run has just written.
     pub store: SharedStore,
-    /// The target, for sources and receipts.
     pub intake: Arc<Intake>,
     /// The last run of each source's loop, in the order of the targets.
     pub runs: Vec<LastRunReader>,
-    /// Name of this reconciler.
     pub identity: String,
 }
 

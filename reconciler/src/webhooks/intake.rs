@@ -22,11 +22,8 @@ use crate::git::Reference;
 /// A source that can be asked for.
 #[derive(Debug, Clone)]
 pub struct SourceTarget {
-    /// Name of the source.
     pub source: String,
-    /// What it follows.
     pub follows: Reference,
-    /// Wakes its loop.
     pub nudge: Nudge,
 }
 
@@ -48,28 +45,21 @@ pub struct Intake {
 /// Someone who asks, let in already.
 #[derive(Debug, Clone)]
 pub struct IncomingDelivery {
-    /// Who asks.
     pub provider: Provider,
     /// The provider's word for what has happened.
     pub event: String,
-    /// The provider's id for it.
     pub id: Option<String>,
-    /// What its body says.
     pub hint: Hint,
     /// SHA-256 of its body in hex; empty without a body.
     pub body: String,
-    /// Where it came from.
     pub peer: String,
 }
 
 /// What became of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {
-    /// Id of the receipt.
     pub delivery: String,
-    /// What happens now.
     pub outcome: Outcome,
-    /// What is odd about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -78,13 +68,9 @@ pub struct Receipt {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Outcome {
-    /// The repository is looked at.
     Accepted,
-    /// Likewise, and the receipt was there before.
     Repeated,
-    /// This very delivery came before.
     Duplicate,
-    /// Nothing.
     Ignored,
 }
 

@@ -20,7 +20,6 @@ pub struct Hint {
     pub reference: Option<String>,
     /// The commit that it is at now; none if it was removed.
     pub commit: Option<String>,
-    /// The repository, as its provider calls it.
     pub repository: Option<String>,
 }
 

@@ -10,18 +10,14 @@ use schema::records::Provider;
 /// A claim to be authentic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// Whose scheme it is.
     pub provider: Provider,
-    /// What is to be checked.
     pub proof: Proof,
 }
 
 /// What is to be checked.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Proof {
-    /// HMAC-SHA256 of the body.
     HmacSha256(Vec<u8>),
-    /// HMAC-SHA512 of the body.
     HmacSha512(Vec<u8>),
     /// HMAC-SHA256 of `<id>.<timestamp>.<body>`; one of several suffices.
     Standard {
@@ -29,10 +25,8 @@ pub enum Proof {
         id: String,
         /// `webhook-timestamp`, in seconds since 1970.
         timestamp: i64,
-        /// Those of version 1.
         signatures: Vec<Vec<u8>>,
     },
-    /// The secret itself.
     Token(Vec<u8>),
 }
 
@@ -50,10 +44,8 @@ impl std::fmt::Debug for Proof {
 /// No claim that could be checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoClaim {
-    /// No header of [`SCHEMES`].
     #[error("the request is not signed")]
     Missing,
-    /// The same header twice, or in no form that its provider sends.
     #[error("the signature is malformed")]
     Malformed,
 }
@@ -77,9 +69,6 @@ const SIGNATURES_MAX: usize = 4;
 const NAME_BYTES_MAX: usize = 64;
 
 /// The claim of a request.
-///
-/// # Errors
-/// If there is none that could be checked.
 pub fn claim(headers: &HeaderMap) -> Result<Claim, NoClaim> {
     let (header, provider) =
         SCHEMES.into_iter().find(|(header, _)| headers.contains_key(*header)).ok_or(NoClaim::Missing)?;
@@ -161,11 +150,8 @@ fn plain(text: &[u8]) -> String {
 /// What an event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
-    /// A branch or tag moved.
     Push,
-    /// A test of the hook itself.
     Ping,
-    /// Anything else.
     Other,
 }
 

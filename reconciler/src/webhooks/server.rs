@@ -90,19 +90,13 @@ enum Count {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HookCounts {
-    /// Woke a source.
     pub accepted: u64,
-    /// Were there before.
     pub duplicate: u64,
-    /// Were about nothing that is followed.
     pub ignored: u64,
     /// Not signed with the secret, or from an address that sent too many of those.
     pub refused: u64,
-    /// Too large.
     pub too_large: u64,
-    /// Came when there was no room.
     pub busy: u64,
-    /// Did not come in time.
     pub slow: u64,
 }
 
@@ -164,9 +158,6 @@ impl Hooks {
 struct Peer(IpAddr);
 
 /// Serves webhooks until shutdown, and those under way a little longer.
-///
-/// # Errors
-/// Never by itself; the type is that of a critical task.
 pub async fn serve(
     listener: TcpListener,
     hooks: Hooks,

@@ -22,25 +22,18 @@ pub struct Secrets(Vec<Vec<u8>>);
 /// The file holds no secret. Says nothing of what it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
-    /// Nothing in it.
     #[error("it is empty")]
     Empty,
-    /// Could be guessed.
     #[error("line {0} has fewer than {SECRET_BYTES_MIN} bytes")]
     Short(usize),
-    /// More than an old and a new one.
     #[error("it has more than two lines")]
     TooMany,
-    /// Something else altogether.
     #[error("it is larger than {SECRET_FILE_BYTES_MAX} bytes")]
     TooLarge,
 }
 
 impl Secrets {
     /// Reads the secret file's content: one secret per line, two at most.
-    ///
-    /// # Errors
-    /// If that is not what it holds.
     pub fn parse(file: &[u8]) -> Result<Self, SecretError> {
         if file.len() > SECRET_FILE_BYTES_MAX {
             return Err(SecretError::TooLarge);
@@ -75,24 +68,14 @@ pub struct Forged;
 pub struct Verifier(State);
 
 enum State {
-    Sha256 {
-        macs: Vec<Hmac<Sha256>>,
-        signatures: Vec<Vec<u8>>,
-    },
-    Sha512 {
-        macs: Vec<Hmac<Sha512>>,
-        signature: Vec<u8>,
-    },
-    /// Proven by its headers alone.
+    Sha256 { macs: Vec<Hmac<Sha256>>, signatures: Vec<Vec<u8>> },
+    Sha512 { macs: Vec<Hmac<Sha512>>, signature: Vec<u8> },
     Proven,
 }
 
 impl Verifier {
     /// Begins to check `claim`, at `now` in seconds since 1970. What the headers alone can disprove
     /// is refused at once, before a byte of the body is read.
-    ///
-    /// # Errors
-    /// If the token is wrong or the signature is too old.
     pub fn begin(claim: &Claim, secrets: &Secrets, now: i64) -> Result<Self, Forged> {
         let sha256 = |keys: Vec<Vec<u8>>, head: &[u8], signatures: Vec<Vec<u8>>| {
             let macs = keys.iter().map(|key| mac::<Hmac<Sha256>>(key).chain_update(head)).collect();
@@ -125,9 +108,6 @@ impl Verifier {
     }
 
     /// The body is whole.
-    ///
-    /// # Errors
-    /// If no secret makes the signature.
     pub fn finish(self) -> Result<(), Forged> {
         // All are compared, so that the time does not tell which secret is the right one.
         let right = match self.0 {

@@ -21,7 +21,6 @@ const CUT_MIN: usize = 12;
 pub(in crate::cli) struct Screen {
     /// Columns of a terminal; none where lines may be as long as they are.
     pub(in crate::cli) width: Option<u16>,
-    /// Colours are wanted.
     pub(in crate::cli) colour: bool,
 }
 
@@ -80,7 +79,6 @@ pub(in crate::cli) struct Shape {
     pub(in crate::cli) namespaces: bool,
     /// Rows of several kinds.
     pub(in crate::cli) kinds: bool,
-    /// No header.
     pub(in crate::cli) bare: bool,
 }
 

@@ -16,7 +16,6 @@ use crate::webhooks::WebhookArgs;
 #[derive(Debug, Clone, clap::Args)]
 pub struct UpArgs {
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub repo: RepoArgs,
     /// Uses this etcd instead of running a private one; `private` goes back to that.
     #[arg(long, env = "MINIK8S_ETCD", value_name = "URL")]
@@ -46,7 +45,6 @@ pub struct UpArgs {
     #[arg(long, env = "MINIK8S_AGENT_LISTEN", value_name = "ADDR:PORT")]
     pub agent_listen: Option<SocketAddr>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub webhooks: WebhookArgs,
     /// Addresses of all pods [default: 10.244.0.0/16].
     #[arg(long, env = "MINIK8S_CLUSTER_CIDR", value_name = "CIDR")]

@@ -49,7 +49,6 @@ pub async fn run(args: UpArgs) -> Result<ExitCode> {
 enum Outcome {
     /// It was up, and was ended by a signal.
     Ended,
-    /// It goes on in the background.
     Running,
     /// It goes on in the background, but the repository did not become healthy, or can't without a change.
     Unhealthy,

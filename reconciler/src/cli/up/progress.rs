@@ -69,9 +69,7 @@ pub(super) async fn show(api_url: String, state: StateDir, shutdown: Cancellatio
 /// What the marks say.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Marked {
-    /// Nothing yet.
     Nothing,
-    /// The repository was healthy once.
     Healthy,
     /// It can't become healthy without a change, and why.
     Failed(String),

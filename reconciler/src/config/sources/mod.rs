@@ -32,9 +32,6 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 const TOLD_MAX: usize = 50;
 
 /// Reads the file.
-///
-/// # Errors
-/// All that is wrong, each with its line.
 pub fn read_sources(file: &Path) -> Result<Vec<SourceConfig>, ConfigError> {
     let unreadable = |why: String| {
         ConfigError::new("--sources", file.display(), why, "name a YAML file with a list of sources")

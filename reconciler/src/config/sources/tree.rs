@@ -18,7 +18,6 @@ pub(super) struct Node {
 
 #[derive(Debug)]
 pub(super) enum Value {
-    /// Nothing stands there.
     Nothing,
     Text(String),
     List(Vec<Node>),

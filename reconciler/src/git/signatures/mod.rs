@@ -50,18 +50,11 @@ struct Keys {
 }
 
 /// Looks only whether the files of keys of `config` can be used.
-///
-/// # Errors
-/// [`GitError::SignersUnusable`].
 pub fn check_keys(config: &SourceConfig) -> Result<(), GitError> {
     config.signatures.as_ref().map_or(Ok(()), |policy| read_keys(config, policy).map(drop))
 }
 
 /// Passes a commit that a known key signed, and any commit where no signature is asked for.
-///
-/// # Errors
-/// [`GitError::SignatureInvalid`] and [`GitError::SignersUnusable`]; [`GitError::MirrorBroken`] if
-/// the commit can't be read.
 pub fn check_commit(mirror: &Mirror, commit: Oid) -> Result<(), GitError> {
     let config = mirror.config();
     let Some(policy) = &config.signatures else { return Ok(()) };
@@ -102,10 +95,8 @@ pub fn check_commit(mirror: &Mirror, commit: Oid) -> Result<(), GitError> {
 
 /// A commit taken apart.
 struct Signed<'a> {
-    /// What the signature is over.
     content: &'a [u8],
     signature: &'a [u8],
-    /// The committer's address.
     email: &'a str,
     committed_at: Timestamp,
 }

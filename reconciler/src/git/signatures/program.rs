@@ -17,9 +17,6 @@ pub(super) struct Answer {
 }
 
 /// Runs `program` with its home in `dir` and its input from the file `stdin`, if there is one.
-///
-/// # Errors
-/// One sentence: it is not installed, did not end, or could not be started.
 pub(super) fn run(
     program: &str,
     package: &str,

@@ -11,15 +11,12 @@ use sha1::Sha1;
 /// What a known_hosts file says about a host's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HostKey {
-    /// It is this host's.
     Known,
     /// The host has other keys.
     Changed,
     /// The host has keys of other kinds only: it may well have this one, too.
     OtherType,
-    /// The host is not in the file.
     Unknown,
-    /// It must not be used any more.
     Revoked,
 }
 

@@ -50,7 +50,6 @@ static TURNS: LazyLock<Arc<Turns>> = LazyLock::new(Arc::default);
 pub struct Remote {
     mirror: Mirror,
     left_behind: Arc<AtomicUsize>,
-    /// When a call was begun last.
     begun: Arc<Mutex<Option<Instant>>>,
     turns: Arc<Turns>,
 }

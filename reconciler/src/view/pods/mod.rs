@@ -26,15 +26,12 @@ use status::{Word, cannot_be_removed, reported};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodView {
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
     /// Containers that are ready, of all: `1/2`.
     pub ready: String,
     /// The pod that Git wants is ready, on a node that is alive.
     pub is_ready: bool,
-    /// Where the pod is in its life.
     pub phase: PodPhase,
     /// The word kubectl shows: Pending, ContainerCreating, Running, CrashLoopBackOff, Terminating,
     /// NodeLost, ….
@@ -46,24 +43,19 @@ pub struct PodView {
     pub created_at: Option<Timestamp>,
     /// Time since then; empty when not known.
     pub age: String,
-    /// Its address.
     #[serde(rename = "podIP", skip_serializing_if = "Option::is_none")]
     pub pod_ip: Option<String>,
     /// Ports of the node that lead to it.
     #[serde(default)]
     pub host_ports: Vec<HostPortStatus>,
-    /// Its node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// `Kind/name` of the object that asked for it.
     pub owner: String,
-    /// Source of that object.
     pub source: String,
-    /// Commit that last changed that object.
     pub commit: String,
     /// `path:line` of that object in the repository; empty when the object is gone.
     pub file: String,
-    /// Which incarnation.
     pub uid: String,
     /// What it waits for, in a sentence; empty when it is well.
     pub why: String,
@@ -73,36 +65,26 @@ pub struct PodView {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodDetail {
-    /// The row.
     #[serde(flatten)]
     pub row: PodView,
-    /// Labels.
     pub labels: StringMap,
-    /// Annotations.
     pub annotations: StringMap,
-    /// Hash of the effective spec.
     pub hash: String,
     /// Which commit and line set it; none when the object is gone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provenance: Option<Provenance>,
     /// Why it is on that node; empty while it is on none.
     pub binding_reason: String,
-    /// Address of the node.
     #[serde(default, rename = "hostIP", skip_serializing_if = "Option::is_none")]
     pub host_ip: Option<String>,
-    /// Named facts with their reasons.
     pub conditions: Vec<Condition>,
-    /// Init containers as reported.
     pub init_container_statuses: Vec<ContainerStatus>,
-    /// Containers as reported.
     pub container_statuses: Vec<ContainerStatus>,
     /// What should run; none when only a report is left of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spec: Option<Arc<PodSpec>>,
-    /// What it uses.
     #[serde(default)]
     pub usage: PodUsageView,
-    /// What happened to it, oldest first.
     pub events: Vec<EventView>,
 }
 
