@@ -9,8 +9,6 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use crate::cli::down::DownArgs;
-use crate::cli::up::UpArgs;
 use crate::config::{ServeArgs, parse_duration};
 use crate::view::Selector;
 use schema::since::Since;
@@ -18,10 +16,12 @@ use schema::since::Since;
 mod offline;
 mod resource;
 mod top;
+mod up;
 
 pub use offline::{ExplainArgs, ReportFormat, SchemaArgs, ValidateArgs};
 pub use resource::{Resource, ResourceKind};
 pub use top::{SortBy, TopArgs, TopKind};
+pub use up::{DownArgs, UpArgs};
 
 /// Where the reconciler's API is when nobody says otherwise.
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:7070";

@@ -25,7 +25,7 @@ const OWN_TASKS: [&str; 9] = [
 const PUBLISHES_WHILE_IT_OBSERVES: &str = "agent/src/converge/network/observe.rs";
 
 /// How many files still stand in circles of imports. Lower a number when a circle is undone; raise none.
-const FILES_IN_CIRCLES: [(&str, usize); 3] = [("schema", 42), ("reconciler", 25), ("agent", 9)];
+const FILES_IN_CIRCLES: [(&str, usize); 3] = [("schema", 42), ("reconciler", 7), ("agent", 9)];
 
 fn is_test(path: &str) -> bool {
     let parts = || path.trim_end_matches(".rs").split('/');

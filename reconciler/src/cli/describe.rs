@@ -17,7 +17,10 @@ use crate::view::{
 };
 
 mod containers;
+mod page;
 mod service;
+
+use page::{Page, indented, pairs};
 
 /// Most lines of events on a page, the newest.
 const EVENTS_MAX: usize = 20;
@@ -166,52 +169,6 @@ fn object_page(object: &ObjectDetail, screen: Screen) -> Result<String, CliError
     page.fields(0, "Annotations", pairs(&object.annotations));
     page.block("Spec:", &yaml(&object.spec)?);
     Ok(page.0)
-}
-
-/// Lines `Key:   value`, further lines indented below.
-#[derive(Default)]
-pub(super) struct Page(String);
-
-impl Page {
-    /// A line with its key; nothing for an empty value.
-    pub(super) fn field(&mut self, indent: usize, key: &str, value: &str) {
-        if !value.is_empty() {
-            let key = format!("{:indent$}{key}:", "");
-            self.line(&format!("{key:<14} {value}"));
-        }
-    }
-
-    /// One line per value, the key before the first.
-    pub(super) fn fields(&mut self, indent: usize, key: &str, values: impl IntoIterator<Item = String>) {
-        for (position, value) in values.into_iter().enumerate() {
-            match position {
-                0 => self.field(indent, key, &value),
-                _ => self.line(&format!("{:15}{value}", "")),
-            }
-        }
-    }
-
-    /// A line as it is.
-    pub(super) fn line(&mut self, text: &str) {
-        self.0.push_str(text.trim_end());
-        self.0.push('\n');
-    }
-
-    fn block(&mut self, title: &str, text: &str) {
-        if !text.is_empty() {
-            self.line(title);
-            text.lines().for_each(|line| self.line(&format!("  {line}")));
-        }
-    }
-}
-
-/// The screen without the two columns that a block is indented by.
-fn indented(screen: Screen) -> Screen {
-    Screen { width: screen.width.map(|width| width.saturating_sub(2)), ..screen }
-}
-
-fn pairs(map: &schema::meta::StringMap) -> Vec<String> {
-    map.iter().map(|(key, value)| format!("{key}={value}")).collect()
 }
 
 pub(super) fn pod_page(pod: &PodDetail, screen: Screen, now: Timestamp) -> String {

@@ -2,7 +2,6 @@
 //!
 //! Knows only the views. Nothing here can change what should run.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
@@ -31,7 +30,7 @@ pub use error::CliError;
 
 use client::Client;
 use offline::{explain, preview, validate};
-use print::output::write_out;
+use print::output::{complain, write_out};
 
 /// What is said to those who look for kubectl's commands that change something.
 const BY_HAND: &str = "nothing is changed by hand here: what runs is what the repository says; commit the change and \
@@ -83,18 +82,6 @@ fn exit<E: Into<anyhow::Error>>(outcome: Result<ExitCode, E>) -> ExitCode {
         complain(&format!("{:#}", error.into()));
         ExitCode::FAILURE
     })
-}
-
-/// A line on stderr for each of the message's.
-fn complain_each(message: &str) {
-    message.lines().for_each(complain);
-}
-
-/// One line on stderr.
-fn complain(message: &str) {
-    let line = message.split('\n').map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
-    // With stderr gone too there is nobody to tell.
-    let _ = writeln!(std::io::stderr(), "minik8s: {line}");
 }
 
 async fn version(args: &VersionArgs) -> Result<(), CliError> {

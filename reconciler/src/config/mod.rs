@@ -21,7 +21,7 @@ use crate::git::SourceConfig;
 use crate::webhooks::{WebhookArgs, WebhookConfig};
 
 pub use log::{LogArgs, LogFormat};
-pub use repo::RepoArgs;
+pub use repo::{RepoArgs, flag_of};
 pub use sources::read_sources;
 
 /// Where a private etcd listens when nobody says otherwise.

@@ -8,7 +8,7 @@ use schema::kinds::pod::{
 
 use schema::secrets::{holds_secret, is_plain_text, is_plain_value, is_secret_flag};
 
-use super::Page;
+use super::page::Page;
 use crate::view::{PodDetail, Use, age};
 
 /// Stands for a value that is not shown, as in plans.

@@ -6,8 +6,7 @@ use std::process::ExitCode;
 use schema::violation::Severity;
 
 use crate::args::{ReportFormat, ValidateArgs};
-use crate::cli::complain;
-use crate::cli::print::output::{Screen, note};
+use crate::cli::print::output::{Screen, complain, note};
 use crate::diagnostics::excerpt::Lines;
 use crate::diagnostics::inspect::Inspection;
 use crate::diagnostics::json::JsonReport;

@@ -65,10 +65,56 @@ pub(in crate::cli) const fn cuttable(header: &'static str) -> Column {
 pub(in crate::cli) trait Listed: Serialize {
     /// `kind/name`.
     fn id(&self) -> String;
-    /// Header and text of each column.
-    fn cells(&self, shape: Shape) -> Vec<(Column, String)>;
+    /// Adds its columns to a row that is empty yet.
+    fn row(&self, row: Row) -> Row;
+}
+
+/// A row of a table: the columns that the shape wants.
+pub(in crate::cli) struct Row {
+    pub(in crate::cli) shape: Shape,
+    cells: Vec<(Column, String)>,
     /// A column of its own when at least one row has something to say.
-    fn remark(&self) -> (Column, String);
+    remark: (Column, String),
+}
+
+impl Row {
+    fn new(shape: Shape) -> Self {
+        Self { shape, cells: Vec::new(), remark: (cuttable(""), String::new()) }
+    }
+
+    fn put(mut self, wanted: bool, column: Column, text: impl ToString) -> Self {
+        if wanted {
+            self.cells.push((column, text.to_string()));
+        }
+        self
+    }
+
+    pub(in crate::cli) fn col(self, header: &'static str, text: impl ToString) -> Self {
+        self.put(true, column(header), text)
+    }
+
+    pub(in crate::cli) fn cut(self, header: &'static str, text: impl ToString) -> Self {
+        self.put(true, cuttable(header), text)
+    }
+
+    pub(in crate::cli) fn wide(self, header: &'static str, text: impl ToString) -> Self {
+        let wide = self.shape.wide;
+        self.put(wide, column(header), text)
+    }
+
+    pub(in crate::cli) fn wide_cut(self, header: &'static str, text: impl ToString) -> Self {
+        let wide = self.shape.wide;
+        self.put(wide, cuttable(header), text)
+    }
+
+    pub(in crate::cli) fn namespace(self, name: &str) -> Self {
+        let wanted = self.shape.namespaces;
+        self.put(wanted, column("NAMESPACE"), name)
+    }
+
+    pub(in crate::cli) fn remark(self, header: &'static str, text: impl ToString) -> Self {
+        Self { remark: (cuttable(header), text.to_string()), ..self }
+    }
 }
 
 /// Which columns.
@@ -89,23 +135,16 @@ pub(in crate::cli) fn table<T: Listed>(
     screen: Screen,
     layout: &mut Layout,
 ) -> String {
-    let remarks = items.iter().any(|item| !item.remark().1.is_empty()) || layout.remarks;
-    let rows = items.iter().map(|item| {
-        let mut cells = item.cells(shape);
-        if remarks {
-            cells.push(item.remark());
-        }
-        cells
-    });
-    let rows: Vec<Vec<(Column, String)>> = rows.collect();
-    let Some(columns) = rows.first().map(|row| row.iter().map(|(c, _)| *c).collect::<Vec<_>>()) else {
-        return String::new();
-    };
-    layout.remarks = remarks;
+    let mut rows: Vec<Row> = items.iter().map(|item| item.row(Row::new(shape))).collect();
+    layout.remarks |= rows.iter().any(|row| !row.remark.1.is_empty());
     layout.bare = shape.bare;
-    let rows: Vec<Vec<String>> =
-        rows.into_iter().map(|row| row.into_iter().map(|(_, text)| text).collect()).collect();
-    plain(&columns, &rows, screen, layout)
+    if layout.remarks {
+        rows.iter_mut().for_each(|row| row.cells.push((row.remark.0, std::mem::take(&mut row.remark.1))));
+    }
+    let Some(first) = rows.first() else { return String::new() };
+    let columns: Vec<Column> = first.cells.iter().map(|(column, _)| *column).collect();
+    let texts = rows.into_iter().map(|row| row.cells.into_iter().map(|(_, text)| text).collect());
+    plain(&columns, &texts.collect::<Vec<_>>(), screen, layout)
 }
 
 /// What a table that goes on has to keep.
@@ -258,8 +297,19 @@ pub(in crate::cli) fn write_bytes(bytes: &[u8]) -> Result<(), CliError> {
     out.write_all(bytes).and_then(|()| out.flush()).map_err(CliError::Write)
 }
 
-/// Tells a person something beside the output.
+/// A line for a person, beside the output.
 pub(in crate::cli) fn note(text: &str) {
-    // With stderr closed there is nobody to tell.
+    // A closed stderr is no error.
     let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Each line of the message as a line on stderr.
+pub(in crate::cli) fn complain_each(message: &str) {
+    message.lines().for_each(complain);
+}
+
+/// The message as one line on stderr.
+pub(in crate::cli) fn complain(message: &str) {
+    let line = message.split('\n').map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
+    note(&format!("minik8s: {line}"));
 }

@@ -30,28 +30,22 @@ pub(super) fn etcd(state: &StateDir, record: &UpRecord) -> Result<ChildCommand> 
         ("--logger", "zap".to_owned()),
         ("--log-level", "warn".to_owned()),
     ];
-    let args = args.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect();
-    Ok(ChildCommand { name: "etcd", program: etcd_program()?, args, env: Vec::new() })
+    Ok(ChildCommand { name: "etcd", program: etcd_program()?, args: words(args), env: Vec::new() })
 }
 
 /// `minik8s serve`.
 pub(super) fn reconciler(state: &StateDir, record: &UpRecord) -> Result<ChildCommand> {
-    let mut args = vec![
-        "serve".to_owned(),
-        "--etcd".to_owned(),
-        record.etcd_url(),
-        "--state-dir".to_owned(),
-        path_text(state.root())?,
-        "--listen".to_owned(),
-        record.listen.to_string(),
-        "--cluster-cidr".to_owned(),
-        record.cluster_cidr.to_string(),
-        "--service-cidr".to_owned(),
-        record.service_cidr.to_string(),
-    ];
+    let mut args = vec!["serve".to_owned()];
+    args.extend(words([
+        ("--etcd", record.etcd_url()),
+        ("--state-dir", path_text(state.root())?),
+        ("--listen", record.listen.to_string()),
+        ("--cluster-cidr", record.cluster_cidr.to_string()),
+        ("--service-cidr", record.service_cidr.to_string()),
+    ]));
     if let (Some(address), Some(file)) = (record.webhook_listen, &record.webhook_secret_file) {
-        args.extend(["--webhook-listen".to_owned(), address.to_string()]);
-        args.extend(["--webhook-secret-file".to_owned(), path_text(file)?]);
+        let secret = path_text(file)?;
+        args.extend(words([("--webhook-listen", address.to_string()), ("--webhook-secret-file", secret)]));
     }
     let program = env::current_exe().context("cannot find the path of this program")?;
     // Not on the command line, which everyone may read: an address may hold a password.
@@ -61,28 +55,23 @@ pub(super) fn reconciler(state: &StateDir, record: &UpRecord) -> Result<ChildCom
 
 /// `minik8s-agent run`.
 pub(super) fn agent(state: &StateDir, record: &UpRecord) -> Result<ChildCommand> {
-    let mut args = vec![
-        "run".to_owned(),
-        "--etcd".to_owned(),
-        record.etcd_url(),
-        "--node".to_owned(),
-        record.node.clone(),
-        "--state-dir".to_owned(),
-        path_text(state.root())?,
-        "--instance".to_owned(),
-        record.instance.clone(),
-        "--docker".to_owned(),
-        record.docker.clone(),
-        "--listen".to_owned(),
-        record.agent_listen.to_string(),
-        "--reconciler".to_owned(),
-        record.api_url(),
-    ];
-    if let Some(address) = record.node_ip {
-        args.extend(["--node-ip".to_owned(), address.to_string()]);
-    }
+    let mut args = vec!["run".to_owned()];
+    args.extend(words([
+        ("--etcd", record.etcd_url()),
+        ("--node", record.node.clone()),
+        ("--state-dir", path_text(state.root())?),
+        ("--instance", record.instance.clone()),
+        ("--docker", record.docker.clone()),
+        ("--listen", record.agent_listen.to_string()),
+        ("--reconciler", record.api_url()),
+    ]));
+    args.extend(words(record.node_ip.map(|address| ("--node-ip", address.to_string()))));
     args.extend(record.agent_args.iter().cloned());
     Ok(ChildCommand { name: "agent", program: agent_program()?, args, env: Vec::new() })
+}
+
+fn words(flags: impl IntoIterator<Item = (&'static str, String)>) -> Vec<String> {
+    flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect()
 }
 
 /// `minik8s-agent`: beside this program, else on the PATH.

@@ -11,12 +11,23 @@ use anyhow::{Context, Result};
 use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 
-use super::Outcome;
 use super::progress::{Marked, marked, unmark};
 use super::record::StateDir;
 
 /// How long the background process may take until the repository is healthy.
 const HEALTHY_WITHIN: Duration = Duration::from_secs(180);
+
+/// How `up` came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It was up, and was ended by a signal.
+    Ended,
+    Running,
+    /// It goes on in the background, but the repository did not become healthy, or can't without a change.
+    Unhealthy,
+    /// It did not come up, and said why.
+    Failed,
+}
 
 /// Starts this program again without `--detach`, and returns once the repository is healthy, or
 /// can't become so without a change.

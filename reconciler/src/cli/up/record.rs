@@ -16,11 +16,11 @@ use nix::sys::signal::Signal;
 use schema::control::{DiskRecord, FileLock, FileLocking, Fsync, is_file_locked, lock_file};
 use serde::{Deserialize, Serialize};
 
-use super::args::UpArgs;
-use super::supervise::end_process;
+use super::process::end_process;
 use schema::records::default_service_cidr;
 
-use crate::config::RepoArgs;
+use crate::args::UpArgs;
+use crate::config::{RepoArgs, flag_of};
 
 /// What `--etcd` is called when `up` runs one of its own.
 const PRIVATE_ETCD: &str = "private";
@@ -134,7 +134,9 @@ impl UpRecord {
         let (ours, theirs) = (fields(self), fields(other));
         let names: BTreeSet<&String> = ours.keys().chain(theirs.keys()).collect();
         let differ = names.into_iter().filter(|name| ours.get(*name) != theirs.get(*name));
-        differ.map(|name| flag_of(name)).collect()
+        differ
+            .map(|name| if name == "agentArgs" { "--agent-arg".to_owned() } else { flag_of(name) })
+            .collect()
     }
 
     pub(crate) fn etcd_url(&self) -> String {
@@ -148,19 +150,6 @@ impl UpRecord {
     pub(crate) fn agent_url(&self) -> String {
         format!("http://{}", reachable(self.agent_listen))
     }
-}
-
-/// `agentArgs` and `tokenFile` as `--agent-arg` and `--token-file`.
-fn flag_of(field: &str) -> String {
-    let mut flag = "--".to_owned();
-    for character in field.trim_end_matches("Args").chars() {
-        match character.is_ascii_uppercase() {
-            true => flag.extend(['-', character.to_ascii_lowercase()]),
-            false if character == '_' => flag.push('-'),
-            false => flag.push(character),
-        }
-    }
-    if field.ends_with("Args") { flag + "-arg" } else { flag }
 }
 
 fn pick<T: Clone>(flag: &Option<T>, earlier: Option<&T>, default: impl FnOnce() -> T) -> T {

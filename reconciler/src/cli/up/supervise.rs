@@ -14,12 +14,11 @@ use nix::unistd::Pid;
 use tokio::process::Command;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::process::END_WITHIN;
 use super::record::StateDir;
 
 /// How long a child may take to answer after it was started.
 const READY_WITHIN: Duration = Duration::from_secs(30);
-/// How long a process may take to end after SIGTERM before SIGKILL.
-const END_WITHIN: Duration = Duration::from_secs(20);
 /// Wait before a dead child is started again: doubles from the first to the second.
 const RESTART_AFTER: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 /// A child that ran this long has recovered: the next restart waits the shortest time again.
@@ -35,7 +34,7 @@ pub(super) struct ChildCommand {
     pub(super) name: &'static str,
     pub(super) program: PathBuf,
     pub(super) args: Vec<String>,
-    pub(super) env: Vec<(&'static str, String)>,
+    pub(super) env: Vec<(String, String)>,
 }
 
 /// A child that runs, or will again.
@@ -113,7 +112,7 @@ fn start(command: &ChildCommand, log: &PathBuf, pid_file: &PathBuf) -> Result<to
     let err = out.try_clone().with_context(|| format!("cannot write {}", log.display()))?;
     let process = Command::new(&command.program)
         .args(&command.args)
-        .envs(command.env.iter().map(|(name, value)| (name, value)))
+        .envs(command.env.iter().cloned())
         .stdin(Stdio::null())
         .stdout(out)
         .stderr(err)
@@ -191,27 +190,6 @@ impl Children {
             let _ = fs::remove_file(&child.pid_file);
         }
     }
-}
-
-/// Ends a process that is not our child: the signal, a bounded wait, SIGKILL.
-pub(crate) async fn end_process(pid: i32, signal: Signal) {
-    let process = Pid::from_raw(pid);
-    let _ = kill(process, signal);
-    let deadline = Instant::now() + END_WITHIN;
-    while is_alive(pid) {
-        if Instant::now() >= deadline {
-            let _ = kill(process, Signal::SIGKILL);
-            return;
-        }
-        // There is no event for the end of a process that is not a child.
-        sleep(Duration::from_millis(50)).await;
-    }
-}
-
-/// The process is there and has not ended (a zombie has).
-fn is_alive(pid: i32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
 }
 
 #[cfg(test)]

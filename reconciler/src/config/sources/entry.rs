@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::parse_duration;
 use super::super::repo::{POLL_DEFAULT, check_poll, reference};
-use super::Wrong;
-use super::tree::{Node, Value};
+use super::tree::{HELP, Node, Value, Wrong};
 use crate::git::{Credentials, SignatureMode, SignaturePolicy, SourceConfig};
 
 /// Fields of an entry.
@@ -100,7 +99,7 @@ impl Fields<'_> {
                 other => {
                     let wanted = if key == "signatures" { "a map" } else { "a single value" };
                     let why = format!("{key} must be {wanted}, and is {}", other.described());
-                    self.wrong(line, why, super::HELP);
+                    self.wrong(line, why, HELP);
                 }
             }
         }
@@ -160,7 +159,7 @@ impl Fields<'_> {
             signatures,
         };
         if let Err(error) = config.check() {
-            self.wrong(self.line, error.to_string(), super::HELP);
+            self.wrong(self.line, error.to_string(), HELP);
         }
         Some(config)
     }

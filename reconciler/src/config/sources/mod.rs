@@ -22,7 +22,7 @@ use std::path::Path;
 
 use super::ConfigError;
 use crate::git::SourceConfig;
-use tree::{Node, Value};
+use tree::{HELP, Node, Value, Wrong};
 
 /// A longer list is more likely a wrong file; each source is a loop and a mirror.
 const SOURCES_MAX: usize = 256;
@@ -55,27 +55,6 @@ pub fn read_sources(file: &Path) -> Result<Vec<SourceConfig>, ConfigError> {
         ConfigError::all(told.chain(rest))
     })
 }
-
-/// What is wrong where; line 0: the file as a whole.
-#[derive(Debug)]
-struct Wrong {
-    line: usize,
-    why: String,
-    help: String,
-}
-
-impl Wrong {
-    fn new(line: usize, why: impl Into<String>, help: impl Into<String>) -> Self {
-        Self { line, why: why.into(), help: help.into() }
-    }
-
-    /// Tells of this field of `who` already.
-    fn is_of(&self, who: &str, field: &str) -> bool {
-        self.why.strip_prefix(who).is_some_and(|rest| rest.starts_with(&format!(": {field} ")))
-    }
-}
-
-const HELP: &str = "see docs/operations.md, \"Repositories and credentials\"";
 
 fn parse(text: &str, folder: &Path) -> Result<Vec<SourceConfig>, Vec<Wrong>> {
     let Node { line, value } = tree::read(text).map_err(|wrong| vec![wrong])?;
