@@ -39,7 +39,6 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run all of it on this machine: etcd, reconciler and agent
@@ -133,7 +132,6 @@ pub enum Command {
     Completion(CompletionArgs),
 }
 
-/// Where the reconciler's API is.
 #[derive(Debug, Clone, Args)]
 pub struct ServerArgs {
     /// The reconciler's API
@@ -141,7 +139,6 @@ pub struct ServerArgs {
     pub server: String,
 }
 
-/// Which namespaces.
 #[derive(Debug, Clone, Args)]
 pub struct NamespaceArgs {
     /// The namespace
@@ -159,7 +156,6 @@ impl NamespaceArgs {
     }
 }
 
-/// How it is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// A table.
@@ -168,13 +164,11 @@ pub enum Format {
     Wide,
     /// JSON.
     Json,
-    /// YAML.
     Yaml,
     /// `kind/name`, one per line.
     Name,
 }
 
-/// How it is printed.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct OutputArgs {
     /// How to print it
@@ -182,7 +176,6 @@ pub struct OutputArgs {
     pub output: Format,
 }
 
-/// How a plan is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PlanFormat {
     /// For a terminal.
@@ -195,7 +188,6 @@ pub enum PlanFormat {
     Comment,
 }
 
-/// Flags of `plan`.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     /// What is changed from, and merged into: a commit, branch or tag; not needed with --server
@@ -227,7 +219,6 @@ pub struct PlanArgs {
     pub output: PlanFormat,
 }
 
-/// Flags of `find-comment`.
 #[derive(Debug, Args)]
 pub struct FindCommentArgs {
     /// The account whose newest comment is looked for
@@ -238,7 +229,6 @@ pub struct FindCommentArgs {
     pub whoami: bool,
 }
 
-/// Flags of `status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
     #[command(flatten)]
@@ -247,7 +237,6 @@ pub struct StatusArgs {
     pub output: OutputArgs,
 }
 
-/// Flags of `get`.
 #[derive(Debug, Args)]
 pub struct GetArgs {
     /// What to list: pods (po), nodes (no), services (svc), replicasets (rs), hpa, dns, functions (fn),
@@ -275,7 +264,6 @@ pub struct GetArgs {
     pub server: ServerArgs,
 }
 
-/// Flags of `describe`.
 #[derive(Debug, Args)]
 pub struct DescribeArgs {
     /// KIND/NAME, or KIND followed by NAME; any kind that 'get' knows and that Git can have, node or revision
@@ -291,7 +279,6 @@ pub struct DescribeArgs {
     pub server: ServerArgs,
 }
 
-/// Flags of `history`.
 #[derive(Debug, Args)]
 pub struct HistoryArgs {
     /// Only of this source
@@ -306,7 +293,6 @@ pub struct HistoryArgs {
     pub server: ServerArgs,
 }
 
-/// Flags of `events`.
 #[derive(Debug, Args)]
 pub struct EventsArgs {
     /// Go on printing new ones
@@ -323,7 +309,6 @@ pub struct EventsArgs {
     pub server: ServerArgs,
 }
 
-/// Flags of `logs`.
 #[derive(Debug, Args)]
 pub struct LogsArgs {
     /// The pod: NAME or pod/NAME
@@ -357,7 +342,6 @@ pub struct LogsArgs {
     pub server: ServerArgs,
 }
 
-/// What is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Goal {
     /// The commit is applied whole: no file quarantined, no removal held.
@@ -367,7 +351,6 @@ pub enum Goal {
     Healthy,
 }
 
-/// Flags of `wait`.
 #[derive(Debug, Args)]
 pub struct WaitArgs {
     /// What to wait for
@@ -383,7 +366,6 @@ pub struct WaitArgs {
     pub server: ServerArgs,
 }
 
-/// Flags of `sync`.
 #[derive(Debug, Args)]
 pub struct SyncArgs {
     /// Only this source; by default all of the reconciler that is asked
@@ -399,7 +381,6 @@ pub struct SyncArgs {
     pub server: ServerArgs,
 }
 
-/// What someone tried to do by hand.
 #[derive(Debug, Args)]
 pub struct ByHandArgs {
     /// Whatever was written
@@ -407,7 +388,6 @@ pub struct ByHandArgs {
     pub words: Vec<OsString>,
 }
 
-/// Flags of `version`.
 #[derive(Debug, Args)]
 pub struct VersionArgs {
     /// Only of this program; asks no server
@@ -417,7 +397,6 @@ pub struct VersionArgs {
     pub server: ServerArgs,
 }
 
-/// Flags of `completion`.
 #[derive(Debug, Args)]
 pub struct CompletionArgs {
     /// The shell

@@ -83,7 +83,6 @@ fn serve_hooks(
     counts
 }
 
-/// The table.
 async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     let Ground { listener, hooks, store, state_dir } = prepare(&config).await?;
     let mut runtime = Runtime::new();

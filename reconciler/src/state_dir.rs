@@ -1,8 +1,7 @@
 //! The lock on a reconciler's state directory, and the leader lease recorded in it.
 //!
-//! A reconciler that was killed leaves its leadership in etcd until the lease expires, and its successor
-//! would wait for it. The holder of the lock knows that the process which recorded the lease is dead, so it
-//! revokes the lease at once.
+//! A reconciler that was killed leaves its lease in etcd. The next holder of the lock knows that this process is dead
+//! and revokes the lease, instead of waiting for its end.
 
 use std::path::Path;
 use std::time::Duration;

@@ -15,7 +15,7 @@ use schema::snapshot::Snapshot;
 use serde::Deserialize;
 
 use super::error::ApiError;
-use super::input::{self, Queried};
+use super::input::{self, Asked};
 use super::read::no_such_pod;
 use super::{App, Shared};
 use crate::view::{self, PodDetail, Problem};
@@ -27,7 +27,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most of a node's error that is read.
 const ERROR_MAX_BYTES: usize = 16 * 1024;
 
-/// Which log, and how much of it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WantedLog {
@@ -51,11 +50,10 @@ pub(super) fn client() -> reqwest::Client {
 pub(super) async fn logs(
     State(app): App,
     Path((namespace, pod)): Path<(String, String)>,
-    query: Queried<WantedLog>,
+    Asked(wanted): Asked<WantedLog>,
 ) -> Result<Response, ApiError> {
     input::name("namespace", &namespace)?;
     input::name("pod", &pod)?;
-    let wanted = input::query(query)?;
     let pod = NamespacedName::new(namespace, pod);
     let snapshot = app.snapshot()?;
     let url = log_url(&snapshot, &pod, &wanted)?;
@@ -72,7 +70,6 @@ pub(super) async fn logs(
     Ok((kind, Body::from_stream(stream)).into_response())
 }
 
-/// Where the node serves the log.
 fn log_url(snapshot: &Snapshot, pod: &NamespacedName, wanted: &WantedLog) -> Result<NodeUrl, ApiError> {
     let detail =
         view::pod(snapshot, pod, Vec::new(), Timestamp::UNIX_EPOCH).ok_or_else(|| no_such_pod(pod))?;

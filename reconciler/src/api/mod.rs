@@ -45,7 +45,6 @@ const LOG_STREAMS_MAX: usize = 256;
 /// Most archives being sent at once; an agent that is turned away tries again.
 const BLOB_STREAMS_MAX: usize = 64;
 
-/// What the API stands on.
 pub struct ApiDeps {
     pub snapshot: SnapshotReader,
     pub store: SharedStore,
@@ -60,7 +59,6 @@ pub struct ApiDeps {
     pub version: String,
 }
 
-/// Shared by all handlers.
 struct Shared {
     deps: ApiDeps,
     nodes: reqwest::Client,
@@ -70,7 +68,6 @@ struct Shared {
 
 type App = axum::extract::State<Arc<Shared>>;
 
-/// All routes.
 pub fn router(deps: ApiDeps) -> Router {
     let shared = Shared {
         deps,

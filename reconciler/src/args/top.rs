@@ -24,7 +24,6 @@ pub enum SortBy {
     Memory,
 }
 
-/// Flags of `top`.
 #[derive(Debug, Args)]
 pub struct TopArgs {
     /// Of pods or of nodes

@@ -10,7 +10,6 @@ use schema::snapshot::Snapshot;
 /// that is slow.
 pub const KEPT: SignedDuration = SignedDuration::from_hours(1);
 
-/// What to do about the content on disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sweep {
     /// Still referred to: its hour begins anew.
@@ -31,7 +30,6 @@ pub fn live(snapshot: &Snapshot) -> BTreeSet<&str> {
     all(snapshot).flat_map(Files::values).map(|blob| blob.digest.as_str()).collect()
 }
 
-/// The files of every object and pod.
 pub fn all(snapshot: &Snapshot) -> impl Iterator<Item = &Files> {
     let objects = snapshot.objects.values().map(|object| &object.value.files);
     objects.chain(snapshot.pods.values().map(|pod| &pod.value.files))

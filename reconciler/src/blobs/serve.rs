@@ -18,7 +18,6 @@ use super::turns::Turns;
 use super::{BlobStore, plan};
 use crate::git::content;
 
-/// Content can't be given out.
 #[derive(Debug, thiserror::Error)]
 pub enum BlobsError {
     #[error("{0:?} is no digest")]
@@ -31,7 +30,6 @@ pub enum BlobsError {
     Read { digest: String, source: io::Error },
 }
 
-/// What content is served from.
 #[derive(Debug, Clone)]
 pub struct Blobs {
     store: BlobStore,
@@ -46,7 +44,6 @@ impl Blobs {
         Self { store: BlobStore::new(state_dir), mirrors, turns: Arc::default() }
     }
 
-    /// The archive with this digest, and its size.
     pub fn open(&self, snapshot: &Snapshot, digest: &str) -> Result<(File, u64), BlobsError> {
         if !is_digest(digest) {
             return Err(BlobsError::Digest(digest.to_owned()));
@@ -86,7 +83,6 @@ impl Blobs {
     }
 }
 
-/// Where content was.
 struct Origin<'w> {
     source: &'w str,
     commit: &'w str,

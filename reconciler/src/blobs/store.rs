@@ -107,7 +107,6 @@ impl BlobStore {
         lock(&self.verified)
     }
 
-    /// All digests, and when each was last kept.
     pub fn list(&self) -> io::Result<Vec<(String, Timestamp)>> {
         let entries = match fs::read_dir(&self.dir) {
             Ok(entries) => entries,
@@ -131,7 +130,6 @@ impl BlobStore {
         File::options().write(true).open(self.dir.join(name))?.set_modified(SystemTime::now())
     }
 
-    /// Removes one.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         fs::remove_file(self.dir.join(name))
     }

@@ -6,7 +6,6 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// So many archives are made or verified at once: libgit2 holds each of their files in memory whole.
 const AT_ONCE_MAX: usize = 2;
 
-/// The turns.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     under_way: Mutex<BTreeSet<String>>,

@@ -72,7 +72,6 @@ impl Client {
             .unwrap_or_else(|_| Err(self.silent()))
     }
 
-    /// `text` as a part of a sentence about this server.
     pub(super) fn unreachable(&self, why: impl Into<String>) -> CliError {
         CliError::Reach { server: self.server().to_owned(), why: why.into() }
     }

@@ -51,7 +51,6 @@ pub(super) async fn run(args: &DescribeArgs) -> Result<(), CliError> {
     }
 }
 
-/// The page of an object, as its kind has it.
 async fn object(
     client: &Client,
     kind: Kind,
@@ -223,7 +222,6 @@ fn events(pod: &PodDetail, screen: Screen, now: Timestamp) -> String {
     plain(&columns, &rows, indented(screen), &mut Layout::default())
 }
 
-/// What all its containers use, or why nobody knows.
 fn uses(pod: &PodDetail) -> String {
     let (used, why) = (&pod.usage.total, &pod.usage.why);
     match (used.cpu, used.memory) {

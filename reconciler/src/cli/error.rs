@@ -3,7 +3,6 @@
 use std::io;
 use std::process::ExitCode;
 
-/// Why a command did not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
     #[error(
@@ -51,7 +50,6 @@ impl CliError {
         matches!(self, Self::Write(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// The reconciler knows no such thing.
     pub(super) fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { status: 404, .. })
     }

@@ -25,7 +25,6 @@ pub(super) async fn run(args: &EventsArgs) -> Result<(), CliError> {
     get::about(&wanted, kind).await
 }
 
-/// `KIND/NAME` or `NAME`.
 fn object_of(text: &str) -> Result<(Option<ResourceKind>, String), CliError> {
     if !text.contains('/') {
         return Ok((None, text.to_owned()));

@@ -11,7 +11,6 @@ use super::print::output::write_out;
 use crate::args::SyncArgs;
 use crate::view::{ClusterStatus, DeliveryView, SourceView, SyncAccepted, short};
 
-/// Between two questions.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a receipt may take to be seen by the reconciler that wrote it.
 const RECEIPT_SEEN_MAX: Duration = Duration::from_secs(5);
@@ -56,7 +55,6 @@ fn not_whole(source: &SourceView) -> Option<String> {
     Some(format!("source {name}: {commit} {what}: {first}{more}"))
 }
 
-/// A sync that is waited for.
 struct Asked<'a> {
     client: &'a Client,
     deadline: Instant,

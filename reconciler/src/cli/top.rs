@@ -49,7 +49,6 @@ fn sort<T>(items: &mut [T], by: Option<SortBy>, used: impl Fn(&T) -> &Use) {
     }
 }
 
-/// One container of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ContainerRow {

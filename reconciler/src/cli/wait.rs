@@ -11,7 +11,6 @@ use super::print::output::write_out;
 use crate::args::{Goal, WaitArgs};
 use crate::view::{WaitState, short};
 
-/// Between two questions.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 pub(super) async fn run(args: &WaitArgs) -> Result<(), CliError> {

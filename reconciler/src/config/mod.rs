@@ -44,7 +44,6 @@ const SERVICE_PREFIX_MIN: u8 = 12;
 /// The smallest that holds the reserved addresses and some services.
 const SERVICE_PREFIX_MAX: u8 = 26;
 
-/// Flags of `minik8s serve`.
 #[derive(Debug, Clone, Args)]
 pub struct ServeArgs {
     #[command(flatten)]
@@ -82,7 +81,6 @@ pub struct ServeArgs {
     pub log: LogArgs,
 }
 
-/// What `serve` runs with.
 #[derive(Debug, Clone)]
 pub struct ServeConfig {
     /// The repositories, at least one; no two of one name.

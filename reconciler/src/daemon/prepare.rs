@@ -18,7 +18,6 @@ use crate::{gitops, webhooks};
 /// How long etcd may take to answer at the start: it is often started at the same time.
 const ETCD_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the daemon stands on.
 pub(super) struct Ground {
     pub(super) listener: TcpListener,
     /// The listener for webhooks, and the file of their secret.

@@ -12,7 +12,6 @@ const LINE_CHARS_MAX: usize = 1_000;
 /// What is kept of a longer line before and after the column.
 const AROUND_CHARS: usize = 400;
 
-/// A part of a file to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Excerpt {
     /// The line, or what is left of a long one.

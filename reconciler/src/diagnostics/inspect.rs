@@ -19,7 +19,6 @@ pub struct Inspection {
 }
 
 impl Inspection {
-    /// The text of a file of the report, for excerpts.
     pub fn text(&self, file: &str) -> Option<String> {
         folder::text(&self.root, file)
     }

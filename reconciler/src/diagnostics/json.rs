@@ -5,7 +5,6 @@ use serde::Serialize;
 
 use super::Report;
 
-/// What `-o json` prints.
 #[derive(Debug, Serialize)]
 pub struct JsonReport<'a> {
     pub ok: bool,
@@ -13,7 +12,6 @@ pub struct JsonReport<'a> {
     pub violations: Vec<JsonViolation<'a>>,
 }
 
-/// One violation.
 #[derive(Debug, Serialize)]
 pub struct JsonViolation<'a> {
     severity: Severity,

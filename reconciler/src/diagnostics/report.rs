@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use schema::violation::{Severity, Violation, rules};
 
-/// The outcome of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     pub violations: Vec<Violation>,
@@ -20,7 +19,6 @@ impl Report {
         Self { violations: violations.into_iter().collect(), objects, files }
     }
 
-    /// How many are of a severity.
     pub fn count(&self, severity: Severity) -> usize {
         self.violations.iter().filter(|violation| violation.severity == severity).count()
     }

@@ -12,7 +12,6 @@ use super::visible;
 /// Columns without a terminal.
 const WIDTH: usize = 120;
 
-/// How it looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
     pub width: usize,

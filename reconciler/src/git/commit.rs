@@ -15,7 +15,6 @@ const SUBJECT_CHARS_MAX: usize = 200;
 /// takes and no key of etcd holds would keep the whole commit out.
 const AUTHOR_CHARS_MAX: usize = 200;
 
-/// What of a commit is shown and decided on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitMeta {
     pub id: String,
@@ -27,7 +26,6 @@ pub struct CommitMeta {
     pub allows_prune: bool,
 }
 
-/// Reads a commit.
 pub fn commit_meta(repository: &Repository, id: Oid) -> Result<CommitMeta, git2::Error> {
     let commit = repository.find_commit(id)?;
     let message = String::from_utf8_lossy(commit.message_bytes()).into_owned();

@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::GitError;
 use super::transport::authorities;
 
-/// One repository that objects come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceConfig {
     /// Name: a DNS label. It is a key segment and a directory.
@@ -26,7 +25,6 @@ pub struct SourceConfig {
     pub signatures: Option<SignaturePolicy>,
 }
 
-/// What of the repository is followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reference {
     /// A branch, without `refs/heads/`.
@@ -56,7 +54,6 @@ impl SignaturePolicy {
     }
 }
 
-/// Which commits must be signed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SignatureMode {
@@ -83,7 +80,6 @@ pub struct Credentials {
     pub proxy: Option<String>,
 }
 
-/// How the address is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transport {
     Local,
@@ -106,7 +102,6 @@ impl SourceConfig {
         }
     }
 
-    /// Checks what can be checked without looking.
     pub fn check(&self) -> Result<(), GitError> {
         let label = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if self.name.is_empty() || self.name.len() > 63 || !self.name.chars().all(label) {
@@ -194,33 +189,21 @@ impl SourceConfig {
         }
     }
 
-    /// The host of a remote address.
     pub(super) fn host(&self) -> &str {
-        let rest = self.url.split_once("://").map_or(self.url.as_str(), |(_, rest)| rest);
-        let authority = rest.split('/').next().unwrap_or_default();
-        let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-        match host.strip_prefix('[').and_then(|h| h.split_once(']')) {
-            Some((v6, _)) => v6,
-            None => host.split(':').next().unwrap_or_default(),
-        }
+        host_and_port(&self.url).0
     }
 
     /// The port of an `ssh://` address, 22 when none is given.
     pub(super) fn ssh_port(&self) -> u16 {
-        let Some((_, rest)) = self.url.split_once("://") else { return 22 };
-        let authority = rest.split('/').next().unwrap_or_default();
-        let after_host = authority.rsplit_once(']').map_or(authority, |(_, rest)| rest);
-        after_host.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(22)
+        // What follows the colon of `user@host:path` is no port.
+        let port = host_and_port(&self.url).1.filter(|_| self.url.contains("://"));
+        port.and_then(|port| port.parse().ok()).unwrap_or(22)
     }
 
     /// The port of an `http(s)://` address.
     pub(super) fn http_port(&self) -> u16 {
-        let (scheme, rest) = self.url.split_once("://").unwrap_or_default();
-        let authority = rest.split('/').next().unwrap_or_default();
-        let after_host = authority.rsplit_once(']').map_or(authority, |(_, rest)| rest);
-        let after_host = after_host.rsplit_once('@').map_or(after_host, |(_, rest)| rest);
-        let default = if scheme == "http" { 80 } else { 443 };
-        after_host.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(default)
+        let default = if self.url.starts_with("http://") { 80 } else { 443 };
+        host_and_port(&self.url).1.and_then(|port| port.parse().ok()).unwrap_or(default)
     }
 
     /// What the address itself holds of credentials: to be struck from any message.
@@ -233,6 +216,18 @@ impl SourceConfig {
     pub(super) fn sends_secret(&self) -> bool {
         let named = &self.credentials;
         named.token_file.is_some() || named.token_env.is_some() || self.secret_of_url().is_some()
+    }
+}
+
+/// Host and port of `scheme://user@host:port/…`, `[::1]:port`, `host`.
+pub(crate) fn host_and_port(url: &str) -> (&str, Option<&str>) {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split('/').next().unwrap_or_default();
+    let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let authority = authority.split(['?', '#']).next().unwrap_or_default();
+    match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, port)) => (host, port.strip_prefix(':')),
+        None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
     }
 }
 

@@ -44,7 +44,6 @@ pub enum ContentError {
 }
 
 impl ContentError {
-    /// What to do.
     pub fn help(&self) -> &'static str {
         match self {
             ContentError::Absent(_) => "paths are from the root of the repository; commit what is missing",

@@ -41,7 +41,6 @@ impl Mirror {
         Self { config, directory }
     }
 
-    /// The source.
     pub fn config(&self) -> &SourceConfig {
         &self.config
     }
@@ -132,7 +131,6 @@ impl Mirror {
         Repository::open_bare(&self.directory).map_err(|error| self.broken(&error))
     }
 
-    /// The mirror's own fault.
     pub fn broken(&self, error: &git2::Error) -> GitError {
         GitError::MirrorBroken { directory: self.directory.clone(), why: error.message().to_owned() }
     }

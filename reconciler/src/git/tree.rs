@@ -1,8 +1,7 @@
-//! A commit's manifest files by blob id; from the last listing, only what changed is walked.
+//! A commit's manifest files by blob id. A subtree that did not change since the last listing is never opened.
 //!
-//! Two trees of one id hold the same files, so a subtree that did not change is never opened.
-//! Symlinks and submodules are passed over with a note: what they point to is not in the commit. A
-//! manifest whose name can't be read is an error, and an ignore file that can't be read refuses all.
+//! Links and submodules are skipped with a note. A manifest whose name can't be read is an error, and an ignore
+//! file that can't be read refuses the commit.
 
 use std::sync::Arc;
 

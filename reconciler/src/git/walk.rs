@@ -55,7 +55,6 @@ pub(super) struct Walk<'r> {
     pub(super) has_odd_names: bool,
 }
 
-/// A folder on the way.
 #[derive(Clone, Copy)]
 pub(super) struct At<'p> {
     /// Its path with a slash at the end; empty for the root.

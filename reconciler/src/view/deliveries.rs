@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use super::age::age;
 
-/// One receipt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeliveryView {
@@ -25,7 +24,6 @@ pub struct DeliveryView {
     pub age: String,
 }
 
-/// All receipts, the newest first.
 pub fn deliveries(snapshot: &Snapshot, now: Timestamp) -> Vec<DeliveryView> {
     let mut all: Vec<DeliveryView> =
         snapshot.requests.values().map(|known| view(snapshot, &known.value, now)).collect();
@@ -33,7 +31,6 @@ pub fn deliveries(snapshot: &Snapshot, now: Timestamp) -> Vec<DeliveryView> {
     all
 }
 
-/// One receipt by its id.
 pub fn delivery(snapshot: &Snapshot, id: &str, now: Timestamp) -> Option<DeliveryView> {
     snapshot.requests.get(id).map(|known| view(snapshot, &known.value, now))
 }

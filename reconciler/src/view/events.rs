@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use super::age::age;
 
-/// One event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EventView {

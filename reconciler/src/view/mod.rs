@@ -1,8 +1,5 @@
-//! Views: what a person is shown of the snapshot.
-//!
-//! Reads a [`Snapshot`](schema::snapshot::Snapshot) and the time, decides the words (status, reason, age),
-//! returns structs that go out as JSON and are drawn by the CLI. Pure: no I/O, no clock, no runtime.
-//! The structs read back what they write, so the CLI uses the same ones.
+//! Views: what a person is shown of the snapshot. Pure. The structs go out as JSON, and the CLI reads the same
+//! structs back.
 
 use serde::{Deserialize, Serialize};
 

@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use super::age::age;
 use super::pods::{PodView, pods};
 
-/// One node in a list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeView {
@@ -47,7 +46,6 @@ pub struct NodeView {
     pub why: String,
 }
 
-/// One node in full.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeDetail {
@@ -59,12 +57,10 @@ pub struct NodeDetail {
     pub pod_list: Vec<PodView>,
 }
 
-/// All nodes by name.
 pub fn nodes(snapshot: &Snapshot, now: Timestamp) -> Vec<NodeView> {
     snapshot.nodes.values().map(|record| view(snapshot, &record.value, now)).collect()
 }
 
-/// One node in full.
 pub fn node(snapshot: &Snapshot, name: &str, now: Timestamp) -> Option<NodeDetail> {
     let record = &snapshot.nodes.get(name)?.value;
     let pod_list =

@@ -11,7 +11,7 @@ use schema::snapshot::health::health;
 use serde::{Deserialize, Serialize};
 
 use super::Selector;
-use super::age::age;
+use super::age::AppliedAt;
 use super::pods::{PodView, pods};
 
 /// One object as it lies in etcd, with its revisions.
@@ -26,7 +26,6 @@ pub struct StoredObject {
     pub pods: Option<u32>,
 }
 
-/// One object in a list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectView {
@@ -47,7 +46,6 @@ pub struct ObjectView {
     pub labels: StringMap,
 }
 
-/// One object in full.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectDetail {
@@ -61,7 +59,6 @@ pub struct ObjectDetail {
     pub spec: serde_json::Value,
 }
 
-/// Which objects.
 #[derive(Debug, Clone, Default)]
 pub struct Selection<'a> {
     pub source: Option<&'a str>,
@@ -104,14 +101,12 @@ pub fn stored_objects(snapshot: &Snapshot, selection: &Selection<'_>) -> Vec<Sto
     stored.collect()
 }
 
-/// Objects as rows.
 pub fn objects(snapshot: &Snapshot, selection: &Selection<'_>, now: Timestamp) -> Vec<ObjectView> {
     let context = Context::new(snapshot, now);
     let chosen = snapshot.objects.iter().filter(|(id, found)| selection.takes(id, &found.value));
     chosen.map(|(id, found)| context.row(id, &found.value)).collect()
 }
 
-/// One object in full.
 pub fn object(snapshot: &Snapshot, id: &ObjectRef, now: Timestamp) -> Option<ObjectDetail> {
     let object = &snapshot.objects.get(id)?.value;
     let resource = serde_json::to_value(&object.resource).unwrap_or_default();
@@ -130,24 +125,22 @@ struct Context<'a> {
     now: Timestamp,
     snapshot: &'a Snapshot,
     pods: BTreeMap<NamespacedName, PodView>,
-    applied_at: BTreeMap<&'a str, Timestamp>,
+    applied: AppliedAt<'a>,
 }
 
 impl<'a> Context<'a> {
     fn new(snapshot: &'a Snapshot, now: Timestamp) -> Self {
         let all = pods(snapshot, None, now).into_iter();
-        let revisions = snapshot.revisions.values().map(|revision| &revision.value);
         Self {
             now,
             snapshot,
             pods: all.map(|pod| (NamespacedName::new(&pod.namespace, &pod.name), pod)).collect(),
-            applied_at: revisions.map(|revision| (revision.commit.as_str(), revision.applied_at)).collect(),
+            applied: AppliedAt::new(snapshot),
         }
     }
 
     fn row(&self, id: &ObjectRef, object: &Object) -> ObjectView {
         let from = &object.provenance;
-        let since = self.applied_at.get(from.commit.as_str());
         let health = health(self.snapshot, object);
         let note = self.note(id, &health);
         ObjectView {
@@ -159,7 +152,7 @@ impl<'a> Context<'a> {
             author: from.author.clone(),
             file: from.file.clone(),
             line: from.line,
-            age: since.map(|then| age(*then, self.now)).unwrap_or_default(),
+            age: self.applied.age(&from.commit, self.now),
             health: health.to_string(),
             note,
             labels: object.metadata.labels.clone(),

@@ -4,7 +4,6 @@ use std::str::FromStr;
 
 use schema::meta::StringMap;
 
-/// What labels must be; all of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selector {
     terms: Vec<Term>,
@@ -24,7 +23,6 @@ enum Term {
 const CHARS_MAX: usize = 1_000;
 
 impl Selector {
-    /// An object with these labels is meant.
     pub fn matches(&self, labels: &StringMap) -> bool {
         self.terms.iter().all(|term| match term {
             Term::In(key, values) => labels.get(key).is_some_and(|value| values.contains(value)),
@@ -34,7 +32,6 @@ impl Selector {
         })
     }
 
-    /// As it was written.
     pub fn as_str(&self) -> &str {
         &self.text
     }

@@ -1,7 +1,6 @@
 //! Services, their endpoints and the hosts of Dns objects as a person sees them: what they have, who is
 //! behind them, who is not and why, and which nodes know it.
 
-use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use jiff::Timestamp;
@@ -14,7 +13,7 @@ use schema::snapshot::Snapshot;
 use schema::snapshot::health::health;
 use serde::{Deserialize, Serialize};
 
-use super::age::age;
+use super::age::{AppliedAt, age};
 use super::selector::Selector;
 
 #[cfg(test)]
@@ -23,7 +22,6 @@ mod tests;
 /// A node has the rules of a service.
 const PROGRAMMED: &str = "programmed";
 
-/// One service in a list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceView {
@@ -54,7 +52,6 @@ pub struct ServiceView {
     pub labels: StringMap,
 }
 
-/// One service in full.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceDetail {
@@ -72,7 +69,6 @@ pub struct ServiceDetail {
     pub annotations: StringMap,
 }
 
-/// One address behind a service.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EndpointView {
     /// Address and port, for each of the service's ports.
@@ -98,7 +94,6 @@ pub struct NodeRules {
     pub age: String,
 }
 
-/// The endpoints of one service in a list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EndpointsView {
     pub namespace: String,
@@ -121,25 +116,24 @@ pub struct RouteView {
     pub age: String,
 }
 
-/// Which of them.
 #[derive(Debug, Clone, Default)]
 pub struct ServiceSelection<'a> {
     pub namespace: Option<&'a str>,
     pub labels: Option<Selector>,
 }
 
-/// The services, in order.
 pub fn services(snapshot: &Snapshot, which: &ServiceSelection<'_>, now: Timestamp) -> Vec<ServiceView> {
-    let ages = Ages::new(snapshot, now);
+    let applied = AppliedAt::new(snapshot);
     let all = of_kind(snapshot, Kind::Service, which);
     all.filter_map(|(id, object)| match &object.resource {
-        Resource::Service(spec) => Some(row(snapshot, id, object, spec, ages.of(&object.provenance.commit))),
+        Resource::Service(spec) => {
+            Some(row(snapshot, id, object, spec, applied.age(&object.provenance.commit, now)))
+        }
         _ => None,
     })
     .collect()
 }
 
-/// One service in full.
 pub fn service(snapshot: &Snapshot, id: &NamespacedName, now: Timestamp) -> Option<ServiceDetail> {
     let key = ObjectRef { kind: Kind::Service, namespace: id.namespace.clone(), name: id.name.clone() };
     let object = &snapshot.objects.get(&key)?.value;
@@ -148,7 +142,7 @@ pub fn service(snapshot: &Snapshot, id: &NamespacedName, now: Timestamp) -> Opti
     let record = stored.map(|stored| stored.value.clone()).unwrap_or_default();
     let from = &object.provenance;
     Some(ServiceDetail {
-        row: row(snapshot, &key, object, spec, Ages::new(snapshot, now).of(&from.commit)),
+        row: row(snapshot, &key, object, spec, AppliedAt::new(snapshot).age(&from.commit, now)),
         selector: spec.selector.clone(),
         endpoints: record
             .endpoints
@@ -209,9 +203,8 @@ fn node_rules(
     snapshot.nodes.keys().map(rules).collect()
 }
 
-/// The endpoints of every service.
 pub fn endpoints(snapshot: &Snapshot, which: &ServiceSelection<'_>, now: Timestamp) -> Vec<EndpointsView> {
-    let ages = Ages::new(snapshot, now);
+    let applied = AppliedAt::new(snapshot);
     of_kind(snapshot, Kind::Service, which)
         .map(|(id, object)| {
             let record = snapshot.services.get(&NamespacedName::new(&id.namespace, &id.name));
@@ -225,15 +218,14 @@ pub fn endpoints(snapshot: &Snapshot, which: &ServiceSelection<'_>, now: Timesta
                 namespace: id.namespace.clone(),
                 name: id.name.clone(),
                 endpoints: shown.collect(),
-                age: ages.of(&object.provenance.commit),
+                age: applied.age(&object.provenance.commit, now),
             }
         })
         .collect()
 }
 
-/// The hosts of Dns objects.
 pub fn routes(snapshot: &Snapshot, which: &ServiceSelection<'_>, now: Timestamp) -> Vec<RouteView> {
-    let ages = Ages::new(snapshot, now);
+    let applied = AppliedAt::new(snapshot);
     let mut all = Vec::new();
     for (id, object) in of_kind(snapshot, Kind::Dns, which) {
         let Resource::Dns(spec) = &object.resource else { continue };
@@ -251,7 +243,7 @@ pub fn routes(snapshot: &Snapshot, which: &ServiceSelection<'_>, now: Timestamp)
                 .collect(),
             health,
             note,
-            age: ages.of(&object.provenance.commit),
+            age: applied.age(&object.provenance.commit, now),
         });
     }
     all
@@ -323,22 +315,4 @@ fn word(protocol: Protocol) -> &'static str {
 fn words(health: &Health) -> (String, String) {
     let note = health.why().unwrap_or_default().to_owned();
     (health.to_string(), note)
-}
-
-/// When each commit was applied.
-struct Ages<'a> {
-    now: Timestamp,
-    applied_at: BTreeMap<&'a str, Timestamp>,
-}
-
-impl<'a> Ages<'a> {
-    fn new(snapshot: &'a Snapshot, now: Timestamp) -> Self {
-        let revisions = snapshot.revisions.values().map(|revision| &revision.value);
-        let applied_at = revisions.map(|revision| (revision.commit.as_str(), revision.applied_at)).collect();
-        Self { now, applied_at }
-    }
-
-    fn of(&self, commit: &str) -> String {
-        self.applied_at.get(commit).map(|then| age(*then, self.now)).unwrap_or_default()
-    }
 }

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use super::age::age;
 use super::short;
 
-/// One source.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceView {
@@ -28,7 +27,6 @@ pub struct SourceView {
 const EMPTY_HINT: &str =
     "the repository holds no manifest yet: push one, for example the files of sample-repo/apps";
 
-/// One applied commit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RevisionView {
@@ -40,7 +38,6 @@ pub struct RevisionView {
     pub age: String,
 }
 
-/// All sources by name.
 pub fn sources(snapshot: &Snapshot, now: Timestamp) -> Vec<SourceView> {
     snapshot.sources.values().map(|source| source_view(snapshot, &source.value, now)).collect()
 }

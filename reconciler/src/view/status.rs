@@ -14,7 +14,6 @@ use crate::webhooks::HookCounts;
 /// Most waiting pods, and most unreadable keys, that the page names.
 const NAMED_MAX: usize = 10;
 
-/// The cluster on one page.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterStatus {
@@ -43,7 +42,6 @@ pub struct ClusterStatus {
     pub webhooks: Option<HookCounts>,
 }
 
-/// Who leads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaderView {
     pub id: String,
@@ -51,7 +49,6 @@ pub struct LeaderView {
     pub since: Option<Timestamp>,
 }
 
-/// Pods by state.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodCounts {
@@ -64,7 +61,6 @@ pub struct PodCounts {
     pub waiting: Vec<String>,
 }
 
-/// Nodes by state.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeCounts {
     pub total: u64,
@@ -73,14 +69,12 @@ pub struct NodeCounts {
     pub not_ready: Vec<String>,
 }
 
-/// A key of etcd whose value can't be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Malformed {
     pub key: String,
     pub why: String,
 }
 
-/// A run of the sync loop.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SyncRun {
@@ -90,7 +84,6 @@ pub struct SyncRun {
     pub error: Option<String>,
 }
 
-/// A sync that was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyncAccepted {
     pub accepted: bool,
@@ -102,7 +95,6 @@ pub struct SyncAccepted {
     pub note: Option<String>,
 }
 
-/// What answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VersionView {
     pub version: String,

@@ -17,7 +17,6 @@ use super::pods::{PodView, pods};
 /// A sample older than this is remarked on: three were missed.
 const OLD: SignedDuration = SignedDuration::from_secs(60);
 
-/// What one container uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Use {
@@ -42,7 +41,6 @@ pub struct Use {
     pub memory_percent: Option<u64>,
 }
 
-/// What one pod uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodUsageView {
@@ -66,7 +64,6 @@ pub struct PodUsageView {
     pub why: String,
 }
 
-/// What one node uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeUsageView {
@@ -91,7 +88,6 @@ pub fn pod_usage(snapshot: &Snapshot, namespace: Option<&str>, now: Timestamp) -
     rows.filter(|row| !done(row)).map(|row| usage_of(snapshot, &row, now)).collect()
 }
 
-/// All nodes by name.
 pub fn node_usage(snapshot: &Snapshot, now: Timestamp) -> Vec<NodeUsageView> {
     nodes(snapshot, now)
         .into_iter()
@@ -126,7 +122,6 @@ pub fn node_usage(snapshot: &Snapshot, now: Timestamp) -> Vec<NodeUsageView> {
         .collect()
 }
 
-/// What the pod of this row uses.
 pub(super) fn usage_of(snapshot: &Snapshot, row: &PodView, now: Timestamp) -> PodUsageView {
     let pod = NamespacedName::new(&row.namespace, &row.name);
     let spec = snapshot.pods.get(&pod).map(|p| &*p.value.spec);

@@ -1,9 +1,6 @@
-//! Whether the cluster is where a commit wants it, and if not, the first thing it waits for.
-//!
-//! Synced: each source that has the commit applied it, or a later one; `missing` names what of it is not applied.
-//! Healthy: besides, the commit is applied whole, its objects are healthy, and pods of removed objects are gone
-//! from every node that is alive. Its objects are those that it changed and no later commit did; without a
-//! commit, all objects. Failed: this can't come true without a change.
+//! Whether the cluster is where a commit wants it, and if not, the first thing it waits for. Healthy: the commit is
+//! applied whole, its objects (those that no later commit changed) are healthy, and pods of removed objects are gone
+//! from live nodes. Failed: this can't come true without a change.
 
 use jiff::Timestamp;
 use schema::keys::prefix;

@@ -10,7 +10,6 @@ use schema::snapshot::{Snapshot, Table};
 /// Most old requests, and most answers to requests that are gone, that one write removes with it.
 const REMOVED_MAX: usize = 100;
 
-/// What to do with a request.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Decision {
     /// It is new: write it, and remove the oldest.
@@ -48,7 +47,6 @@ pub(super) fn decide(
     }
 }
 
-/// A request that came again.
 fn repeated(known: &Delivery, new: &Delivery) -> Delivery {
     Delivery {
         repeated_at: Some(new.received_at),

@@ -1,8 +1,5 @@
-//! The leader's side of the requests: looks because of those that others took in, and answers all
-//! of them once it has looked.
-//!
-//! Reads `requests/` in the snapshot, the last run of each source's loop, `sources/<source>`;
-//! decides in `decide.rs`; writes `answers/`. It holds nothing that a new process would not find.
+//! The leader's side of the requests: wakes the loops for those that other reconcilers took, and answers all of them
+//! once a loop has looked. Decides in `decide.rs`, writes `answers/`, and keeps nothing that a restart would lose.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +23,6 @@ use super::intake::{Intake, SourceTarget};
 /// Least time between two passes.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What it stands on.
 pub struct Follower {
     pub snapshot: SnapshotReader,
     pub fence: FenceReader,
@@ -39,7 +35,6 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Follows the requests until `shutdown`.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let mut waiting = Waiting::new();
         // By source: a run that answers nothing, and is not asked again.
@@ -97,7 +92,6 @@ impl Follower {
     }
 }
 
-/// All that it reads is the same.
 fn is_same(before: &Snapshot, now: &Snapshot) -> bool {
     before.synced == now.synced
         && before.requests.ptr_eq(&now.requests)
@@ -105,7 +99,6 @@ fn is_same(before: &Snapshot, now: &Snapshot) -> bool {
         && before.sources.ptr_eq(&now.sources)
 }
 
-/// What a run saw of the repository.
 enum RunResult {
     /// All of it; this commit is applied since.
     Commit(Option<String>),

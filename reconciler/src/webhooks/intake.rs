@@ -1,8 +1,7 @@
-//! The one place that takes requests to look at a repository: hooks and `minik8s sync`.
+//! The one place that takes requests to look at a repository: webhooks and `minik8s sync`.
 //!
-//! First the loop of this process is nudged, then the receipt is written: a nudge during a run is
-//! kept for the next, and the receipt wakes the loop of whoever leads, also if that is another
-//! process. If etcd is away the nudge stands alone.
+//! It nudges the loop of this process first and writes the receipt then, which wakes the leader if that is another
+//! process. Without etcd the nudge stands alone.
 
 use jiff::Timestamp;
 use schema::control::Nudge;
@@ -19,7 +18,6 @@ use super::provider::{EventKind, event_kind};
 use super::receipts::{ReceiptError, Receipts};
 use crate::git::Reference;
 
-/// A source that can be asked for.
 #[derive(Debug, Clone)]
 pub struct SourceTarget {
     pub source: String,
@@ -34,7 +32,6 @@ impl SourceTarget {
     }
 }
 
-/// Takes requests for all sources.
 pub struct Intake {
     targets: Vec<SourceTarget>,
     snapshot: SnapshotReader,
@@ -55,7 +52,6 @@ pub struct IncomingDelivery {
     pub peer: String,
 }
 
-/// What became of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {
     pub delivery: String,
@@ -64,7 +60,6 @@ pub struct Receipt {
     pub note: Option<String>,
 }
 
-/// What happens now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Outcome {
@@ -85,7 +80,6 @@ impl Intake {
         Self { targets, snapshot, receipts: Receipts::new(store), identity: identity.into() }
     }
 
-    /// The sources that can be asked for.
     pub fn targets(&self) -> &[SourceTarget] {
         &self.targets
     }

@@ -1,8 +1,5 @@
-//! How many wrong requests one address may send before it gets less room. Pure: the time is an
-//! argument.
-//!
-//! Nobody is refused for what others of the same address sent: all hooks of a large Git server
-//! come from few addresses, so whoever has a repository there could keep the others' out.
+//! How many wrong requests an address may send before it gets less room. Pure: the time is an argument. An address is
+//! never shut out: all hooks of a large Git server come from few addresses.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -33,9 +30,9 @@ struct Window<T> {
 /// How an address that sent too many wrong requests is served.
 #[derive(Debug)]
 pub struct Narrow<T> {
-    /// How long yet.
+    /// How long it still has less room.
     pub left: Duration,
-    /// One body of its at a time.
+    /// One body per address at a time.
     pub turn: Arc<T>,
 }
 

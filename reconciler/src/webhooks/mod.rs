@@ -25,7 +25,6 @@ pub use intake::{IncomingDelivery, Intake, Outcome, Receipt, SourceTarget};
 pub use server::{Counts, HookCounts, Hooks, serve};
 use verify::{SECRET_FILE_BYTES_MAX, SecretError, Secrets};
 
-/// Flags that let webhooks in.
 #[derive(Debug, Clone, Default, Args)]
 pub struct WebhookArgs {
     /// Address for webhooks alone; the rest of the API is not to be seen there
@@ -51,7 +50,6 @@ impl WebhookArgs {
     }
 }
 
-/// Why there is no secret.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadSecretError {
     #[error(

@@ -10,7 +10,6 @@ use crate::git::Reference;
 /// Longest text that is kept of a body, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
 
-/// What a body says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Hint {
     /// The branch or tag in full: `refs/heads/main`.

@@ -1,8 +1,6 @@
-//! Who sent a request and how it claims to be authentic, from its headers alone. Pure, and total
-//! over any headers.
+//! Who sent a request and how it claims to be authentic, from its headers alone. Pure, total over any headers.
 //!
-//! One signature is considered: the first of [`SCHEMES`] that is there. The others are not looked
-//! at, right or wrong: Forgejo and Gitea send those of their ancestors along. SHA-1 counts never.
+//! Only the first of [`SCHEMES`] that is there counts: Forgejo and Gitea also send the headers of their ancestors.
 
 use axum::http::HeaderMap;
 use schema::records::Provider;
@@ -14,7 +12,6 @@ pub struct Claim {
     pub proof: Proof,
 }
 
-/// What is to be checked.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Proof {
     HmacSha256(Vec<u8>),
@@ -68,7 +65,6 @@ const SIGNATURES_MAX: usize = 4;
 /// Longest id or event name that is kept, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
-/// The claim of a request.
 pub fn claim(headers: &HeaderMap) -> Result<Claim, NoClaim> {
     let (header, provider) =
         SCHEMES.into_iter().find(|(header, _)| headers.contains_key(*header)).ok_or(NoClaim::Missing)?;
@@ -147,7 +143,6 @@ fn plain(text: &[u8]) -> String {
     kept.map(fit).collect()
 }
 
-/// What an event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
     Push,
@@ -155,7 +150,6 @@ pub enum EventKind {
     Other,
 }
 
-/// What an event is about.
 pub fn event_kind(event: &str) -> EventKind {
     match event.to_ascii_lowercase().as_str() {
         // A tag that is made is a `create` at Gitea, Forgejo and Gogs; GitLab's system hooks hold

@@ -1,16 +1,11 @@
 //! The listener for webhooks: HTTP/1.1, one request per connection, everything bounded.
 //!
-//! A request passes these gates in this order, the cheap ones first: its length (413), the secret
-//! can be read (503), there is one well-formed signature (401), there is room (503), its body comes
-//! in time (408) and within the limit (413), the signature is right (401), the source exists (404).
-//! Only then is the body read as JSON. Bodies are hashed as they come; of each no more than
-//! [`KEPT_BYTES_MAX`] stays. An address that failed too often has less room (429): one small and
-//! quick body at a time.
+//! A request passes cheap checks first: length (413), secret (503), signature header (401), room (503), then its body
+//! (408, 413), the signature (401) and the source (404). After too many failures an address gets less room (429).
 
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -70,21 +65,12 @@ const RETRY_AFTER_S: u64 = 5;
 /// Between two tries to accept when the system has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How many hooks came to what, since the start.
+/// Counts what hooks came to.
 #[derive(Debug, Default)]
-pub struct Counts([AtomicU64; 7]);
+pub struct Counts(Mutex<HookCounts>);
 
-/// What a request came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Count {
-    Accepted,
-    Duplicate,
-    Ignored,
-    Refused,
-    TooLarge,
-    Busy,
-    Slow,
-}
+/// The number that a request adds to.
+type Count = fn(&mut HookCounts) -> &mut u64;
 
 /// How many hooks came to what, since the start of the answering reconciler.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,21 +88,11 @@ pub struct HookCounts {
 
 impl Counts {
     fn add(&self, count: Count) {
-        self.0[count as usize].fetch_add(1, Ordering::Relaxed);
+        *count(&mut lock(&self.0)) += 1;
     }
 
-    /// As they are now.
     pub fn now(&self) -> HookCounts {
-        let of = |count: Count| self.0[count as usize].load(Ordering::Relaxed);
-        HookCounts {
-            accepted: of(Count::Accepted),
-            duplicate: of(Count::Duplicate),
-            ignored: of(Count::Ignored),
-            refused: of(Count::Refused),
-            too_large: of(Count::TooLarge),
-            busy: of(Count::Busy),
-            slow: of(Count::Slow),
-        }
+        *lock(&self.0)
     }
 }
 
@@ -300,7 +276,6 @@ impl Room {
     }
 }
 
-/// Where a request came from, and where it is to go.
 struct Sent<'a> {
     peer: IpAddr,
     source: Option<&'a str>,
@@ -308,7 +283,6 @@ struct Sent<'a> {
 }
 
 impl Hooks {
-    /// The answer to a request of `peer`.
     pub(super) async fn receive(&self, peer: IpAddr, source: Option<&str>, request: Request) -> Response {
         let taken = self.authenticated(peer, source, request).await;
         match &taken {
@@ -362,7 +336,7 @@ impl Hooks {
         let envelope = provider::envelope(provider, headers);
         if provider::event_kind(&envelope.event) == EventKind::Ping {
             let pong = Json(serde_json::json!({"ok": true, "source": target.source}));
-            return Ok((pong.into_response(), Count::Ignored));
+            return Ok((pong.into_response(), |counts: &mut HookCounts| &mut counts.ignored));
         }
         let incoming = IncomingDelivery {
             provider,
@@ -373,10 +347,12 @@ impl Hooks {
             peer: peer.to_canonical().to_string(),
         };
         let taken: Receipt = self.intake.take(target, incoming).await;
-        let (status, count) = match taken.outcome {
-            Outcome::Accepted | Outcome::Repeated => (StatusCode::ACCEPTED, Count::Accepted),
-            Outcome::Ignored => (StatusCode::ACCEPTED, Count::Ignored),
-            Outcome::Duplicate => (StatusCode::OK, Count::Duplicate),
+        let (status, count): (_, Count) = match taken.outcome {
+            Outcome::Accepted | Outcome::Repeated => {
+                (StatusCode::ACCEPTED, |counts: &mut HookCounts| &mut counts.accepted)
+            }
+            Outcome::Ignored => (StatusCode::ACCEPTED, |counts: &mut HookCounts| &mut counts.ignored),
+            Outcome::Duplicate => (StatusCode::OK, |counts: &mut HookCounts| &mut counts.duplicate),
         };
         Ok(((status, Json(taken)).into_response(), count))
     }
@@ -388,10 +364,12 @@ impl Hooks {
 
     fn count_refused(&self, peer: IpAddr, refusal: &Refusal) {
         self.counts.add(match refusal {
-            Refusal::TooLarge => Count::TooLarge,
-            Refusal::Busy | Refusal::NoSecret => Count::Busy,
-            Refusal::Slow | Refusal::Broken => Count::Slow,
-            Refusal::TooOften(_) | Refusal::Unauthorized | Refusal::NoSuchSource => Count::Refused,
+            Refusal::TooLarge => |counts: &mut HookCounts| &mut counts.too_large,
+            Refusal::Busy | Refusal::NoSecret => |counts: &mut HookCounts| &mut counts.busy,
+            Refusal::Slow | Refusal::Broken => |counts: &mut HookCounts| &mut counts.slow,
+            Refusal::TooOften(_) | Refusal::Unauthorized | Refusal::NoSuchSource => {
+                |counts: &mut HookCounts| &mut counts.refused
+            }
         });
         let is_wrong = matches!(refusal, Refusal::Unauthorized | Refusal::TooLarge | Refusal::Slow);
         if is_wrong && self.failures().count(peer, self.begun.elapsed()) {

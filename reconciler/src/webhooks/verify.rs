@@ -98,7 +98,6 @@ impl Verifier {
         }
     }
 
-    /// The next piece of the body.
     pub fn update(&mut self, piece: &[u8]) {
         match &mut self.0 {
             State::Sha256 { macs, .. } => macs.iter_mut().for_each(|mac| mac.update(piece)),
@@ -107,7 +106,6 @@ impl Verifier {
         }
     }
 
-    /// The body is whole.
     pub fn finish(self) -> Result<(), Forged> {
         // All are compared, so that the time does not tell which secret is the right one.
         let right = match self.0 {

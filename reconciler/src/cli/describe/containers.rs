@@ -14,7 +14,6 @@ use crate::view::{PodDetail, Use, age};
 /// Stands for a value that is not shown, as in plans.
 const HIDDEN: &str = "(hidden)";
 
-/// What should run, with what does.
 pub(super) fn containers(page: &mut Page, pod: &PodDetail, now: Timestamp) {
     let spec = pod.spec.as_ref();
     let groups = [
@@ -111,7 +110,6 @@ fn words(words: &[String]) -> String {
     shown.collect::<Vec<_>>().join(" ")
 }
 
-/// What a probe or a hook does.
 fn action(
     exec: Option<&ExecAction>,
     http_get: Option<&HttpGetAction>,
@@ -146,7 +144,6 @@ fn probe(probe: &Probe) -> String {
     )
 }
 
-/// What it uses, with its share of the node.
 fn uses(page: &mut Page, used: Option<&Use>) {
     let Some(Use { cpu: Some(cpu), memory: Some(bytes), cpu_percent, memory_percent, .. }) = used else {
         return;
@@ -190,12 +187,10 @@ fn ended(ended: &TerminatedState, now: Timestamp) -> String {
     format!("Terminated: {} with code {}{ago}{ran}{message}", ended.reason, ended.exit_code)
 }
 
-/// A time without the part that nobody reads.
 fn seconds(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// Where the volumes come from.
 pub(super) fn volumes(page: &mut Page, pod: &PodDetail) {
     let volumes = pod.spec.as_ref().map_or(&[][..], |spec| spec.volumes.as_slice());
     if !volumes.is_empty() {

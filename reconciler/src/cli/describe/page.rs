@@ -32,7 +32,6 @@ impl Page {
         }
     }
 
-    /// A line as it is.
     pub(in crate::cli) fn line(&mut self, text: &str) {
         self.0.push_str(text.trim_end());
         self.0.push('\n');

@@ -1,8 +1,5 @@
-//! `minik8s plan`: what a revision would change, offline or against what is applied now.
-//!
-//! Asks Git and, with `--server`, the reconciler; the plan itself is the reconciler's own code.
-//! Exit codes: 0 nothing changes, 2 something does, 1 for errors, also for files of the head that
-//! can't be applied.
+//! `minik8s plan`: what a revision would change, offline or against what is applied now. Exit codes: 0 nothing
+//! changes, 2 something does, 1 for errors, also for files of the head that can't be applied.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -139,7 +136,6 @@ fn account_of(text: &str) -> Result<String, CliError> {
     Ok(name.to_owned())
 }
 
-/// What the server says of the present.
 async fn live(client: &Client, source: Option<&str>) -> Result<(SourceView, Live), CliError> {
     let List { items: sources } = client.get::<List<SourceView>>(&["sources"], &[]).await?;
     let status = chosen(sources, source)?;

@@ -16,7 +16,6 @@ const EMPTY: &str = "-";
 /// A column is never cut to fewer characters: less says nothing.
 const CUT_MIN: usize = 12;
 
-/// What the output goes to.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::cli) struct Screen {
     /// Columns of a terminal; none where lines may be as long as they are.
@@ -61,7 +60,6 @@ pub(in crate::cli) const fn cuttable(header: &'static str) -> Column {
     Column { header, cuttable: true }
 }
 
-/// Something that can be listed.
 pub(in crate::cli) trait Listed: Serialize {
     /// `kind/name`.
     fn id(&self) -> String;
@@ -117,7 +115,6 @@ impl Row {
     }
 }
 
-/// Which columns.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::cli) struct Shape {
     pub(in crate::cli) wide: bool,
@@ -271,12 +268,10 @@ pub(in crate::cli) fn names<T: Listed>(items: &[&T]) -> String {
     items.iter().map(|item| item.id() + "\n").collect()
 }
 
-/// Indented JSON.
 pub(in crate::cli) fn json<T: Serialize>(value: &T) -> Result<String, CliError> {
     serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(|e| CliError::Write(e.into()))
 }
 
-/// YAML.
 pub(in crate::cli) fn yaml<T: Serialize>(value: &T) -> Result<String, CliError> {
     // As maps: an enum's variant would be written as a tag, which few parsers take.
     let failed = |e| CliError::Write(io::Error::other(e));
@@ -286,12 +281,10 @@ pub(in crate::cli) fn yaml<T: Serialize>(value: &T) -> Result<String, CliError> 
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Writes to stdout at once.
 pub(in crate::cli) fn write_out(text: &str) -> Result<(), CliError> {
     write_bytes(text.as_bytes())
 }
 
-/// Writes to stdout at once.
 pub(in crate::cli) fn write_bytes(bytes: &[u8]) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).map_err(CliError::Write)

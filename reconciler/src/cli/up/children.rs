@@ -33,7 +33,6 @@ pub(super) fn etcd(state: &StateDir, record: &UpRecord) -> Result<ChildCommand> 
     Ok(ChildCommand { name: "etcd", program: etcd_program()?, args: words(args), env: Vec::new() })
 }
 
-/// `minik8s serve`.
 pub(super) fn reconciler(state: &StateDir, record: &UpRecord) -> Result<ChildCommand> {
     let mut args = vec!["serve".to_owned()];
     args.extend(words([
@@ -53,7 +52,6 @@ pub(super) fn reconciler(state: &StateDir, record: &UpRecord) -> Result<ChildCom
     Ok(ChildCommand { name: "reconciler", program, args, env })
 }
 
-/// `minik8s-agent run`.
 pub(super) fn agent(state: &StateDir, record: &UpRecord) -> Result<ChildCommand> {
     let mut args = vec!["run".to_owned()];
     args.extend(words([
@@ -82,7 +80,6 @@ pub(crate) fn agent_program() -> Result<PathBuf> {
     })
 }
 
-/// `etcd` on the PATH.
 pub(super) fn etcd_program() -> Result<PathBuf> {
     on_path("etcd").ok_or_else(|| {
         anyhow!("cannot find etcd on the PATH; install it (Debian: 'apt-get install etcd-server'), or name a running one with --etcd")
@@ -93,12 +90,10 @@ fn on_path(name: &str) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join(name)).find(|path| path.is_file())
 }
 
-/// Paths on a command line must be text.
 fn path_text(path: &std::path::Path) -> Result<String> {
     path.to_str().map(str::to_owned).ok_or_else(|| anyhow!("{} is not UTF-8", path.display()))
 }
 
-/// Returns once etcd says that it is healthy.
 pub(super) async fn etcd_is_healthy(port: u16) {
     until_ok(format!("http://127.0.0.1:{port}/health")).await;
 }

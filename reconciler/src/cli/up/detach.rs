@@ -60,8 +60,8 @@ pub(super) async fn run(state: &StateDir) -> Result<Outcome> {
             return Ok(if status.success() { Outcome::Ended } else { Outcome::Failed });
         }
         match marked {
-            Marked::Healthy => return Ok(Outcome::Running),
-            Marked::Failed(why) => {
+            Some(Marked::Healthy) => return Ok(Outcome::Running),
+            Some(Marked::Failed(why)) => {
                 eprintln!(
                     "minik8s: {why}; push a commit that fixes it; the daemons keep running in the background: see 'minik8s \
                      status' and {}",
@@ -69,7 +69,7 @@ pub(super) async fn run(state: &StateDir) -> Result<Outcome> {
                 );
                 return Ok(Outcome::Unhealthy);
             }
-            Marked::Nothing => {}
+            None => {}
         }
         if Instant::now() >= deadline {
             eprintln!(

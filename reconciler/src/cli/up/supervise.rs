@@ -28,7 +28,6 @@ const LOG_MAX_BYTES: u64 = 16 << 20;
 /// How often the size of the logs is looked at.
 const LOG_LOOK_EVERY: Duration = Duration::from_secs(60);
 
-/// Program and arguments of a child.
 #[derive(Debug, Clone)]
 pub(super) struct ChildCommand {
     pub(super) name: &'static str,

@@ -1,17 +1,5 @@
-//! The file of `--sources`: several repositories, read strictly; every mistake with file and line, all of
-//! them at once.
-//!
-//! ```yaml
-//! - name: apps
-//!   repo: https://git.example.org/apps.git
-//!   tokenFile: apps.token        # relative to this file
-//! - name: platform
-//!   repo: git@git.example.org:platform.git
-//!   tag: v3
-//!   sshKey: /etc/minik8s/id_ed25519
-//!   knownHosts: /etc/minik8s/known_hosts
-//!   signatures: {allowedSigners: signers}
-//! ```
+//! The file of `--sources`: several repositories, read strictly; all mistakes at once, each with file and line.
+//! An example is in docs/operations.md, "Repositories and credentials".
 
 mod entry;
 mod tree;
@@ -31,7 +19,6 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// More mistakes are more likely a wrong file.
 const TOLD_MAX: usize = 50;
 
-/// Reads the file.
 pub fn read_sources(file: &Path) -> Result<Vec<SourceConfig>, ConfigError> {
     let unreadable = |why: String| {
         ConfigError::new("--sources", file.display(), why, "name a YAML file with a list of sources")

@@ -1,8 +1,7 @@
 //! Who signed a commit, decided before anything else of it is read; every doubt is a refusal.
 //!
-//! Reads the files of keys anew at each check, so a key can be added or taken away in place. A file
-//! that is missing, unreadable, empty or not understood lets no commit pass. The commit is what was
-//! signed: its tree and therefore everything in it, its parents, its message and its dates.
+//! Reads the files of keys anew at each check, so keys can be changed in place. A file that is missing, unreadable,
+//! empty or not understood lets no commit pass.
 
 mod gpg;
 mod program;
@@ -43,7 +42,6 @@ impl Doubt {
 
 const HELP_SIGN: &str = "sign it (git commit --amend -S) with a key that the source allows, and push";
 
-/// The keys of a policy, read and understood.
 struct Keys {
     ssh: Option<AllowedSigners>,
     gpg: Option<Keyring>,
@@ -93,7 +91,6 @@ pub fn check_commit(mirror: &Mirror, commit: Oid) -> Result<(), GitError> {
     judge(&keys, &signed).map_err(refuse)
 }
 
-/// A commit taken apart.
 struct Signed<'a> {
     content: &'a [u8],
     signature: &'a [u8],

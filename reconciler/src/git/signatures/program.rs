@@ -9,7 +9,6 @@ const SECONDS_MAX: &str = "20";
 const TIMED_OUT: i32 = 124;
 const NOT_FOUND: i32 = 127;
 
-/// What a program printed and whether it succeeded.
 pub(super) struct Answer {
     pub(super) success: bool,
     pub(super) stdout: String,

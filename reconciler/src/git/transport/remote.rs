@@ -1,12 +1,7 @@
 //! The bounded front of a mirror: every call ends in time, whatever the remote does.
 //!
-//! libgit2 blocks, and its own time limits are process-wide and can't be set without `unsafe`. So
-//! each call to the remote runs on a thread of its own; when it is silent for too long the thread
-//! is left behind and the call fails. Threads left behind are counted; when there are many the
-//! remote is asked seldom, but it is asked: it may be well again, and nobody else would notice.
-//!
-//! Few calls of the process are begun at once: a handshake takes the processor, and a Git server
-//! turns away who knocks too often (`MaxStartups` of sshd). Waiting for a turn is not silence.
+//! libgit2 blocks, and its time limits are process-wide. So each call runs on a thread of its own, which is left
+//! behind when it is silent for too long. Calls wait for turns: sshd's `MaxStartups` turns a crowd away.
 
 use std::convert::Infallible;
 use std::panic;
@@ -61,7 +56,6 @@ impl Remote {
         Self { mirror, left_behind: Arc::default(), begun: Arc::default(), turns: Arc::clone(&TURNS) }
     }
 
-    /// The mirror, for reading.
     pub fn mirror(&self) -> &Mirror {
         &self.mirror
     }
@@ -157,7 +151,6 @@ impl Remote {
     }
 }
 
-/// Who may begin a call.
 #[derive(Debug)]
 struct Turns {
     well: Semaphore,

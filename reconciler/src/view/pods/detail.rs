@@ -15,7 +15,6 @@ use super::{Facts, PodView};
 use crate::view::events::EventView;
 use crate::view::usage::{PodUsageView, usage_of};
 
-/// One pod in full.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodDetail {

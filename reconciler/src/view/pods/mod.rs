@@ -19,7 +19,6 @@ pub use detail::{PodDetail, pod};
 use index::Index;
 use status::{Word, cannot_be_removed, reported};
 
-/// One pod in a list.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodView {
@@ -76,7 +75,6 @@ pub(super) fn row<'a>(index: &Index<'a>, pod: &'a NamespacedName, now: Timestamp
     Facts::of(index, pod).view(index, now)
 }
 
-/// All that is known of one pod.
 struct Facts<'a> {
     pod: &'a NamespacedName,
     instance: Option<&'a PodInstance>,
@@ -128,7 +126,7 @@ impl<'a> Facts<'a> {
         let current = self.current();
         let wanted = self.wanted();
         let commit = wanted.map(|p| p.commit.clone()).unwrap_or_default();
-        let created_at = current.and_then(|s| s.start_time).or_else(|| index.applied_at(&commit));
+        let created_at = current.and_then(|s| s.start_time).or_else(|| index.applied.of(&commit));
         let provenance = self.object.map(|object| &object.provenance);
         PodView {
             namespace: self.pod.namespace.clone(),
