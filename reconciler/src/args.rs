@@ -23,7 +23,7 @@ pub use resource::{Resource, ResourceKind};
 pub use top::{SortBy, TopArgs, TopKind};
 pub use up::{DownArgs, UpArgs};
 
-/// Where the reconciler's API is when nobody says otherwise.
+/// The default address of the reconciler's API.
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:7070";
 
 /// Runs a fleet of Docker hosts from a Git repository.
@@ -284,7 +284,7 @@ pub struct HistoryArgs {
     /// Only of this source
     #[arg(long, value_name = "SOURCE")]
     pub source: Option<String>,
-    /// At most so many
+    /// At most this many
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
     #[command(flatten)]
@@ -323,7 +323,7 @@ pub struct LogsArgs {
     /// Go on printing what it writes
     #[arg(short, long)]
     pub follow: bool,
-    /// Begin with so many of the last lines
+    /// Begin with this many of the last lines
     #[arg(long, value_name = "N")]
     pub tail: Option<u64>,
     /// Begin with what is not older: an age (90s, 10m, 1h30m) or a time (2030-01-31T12:00:00Z)
@@ -404,8 +404,7 @@ pub struct CompletionArgs {
     pub shell: Shell,
 }
 
-/// Reads the command line. Help and version go to stdout with code 0; wrong usage is one line on
-/// stderr with code 2, but 1 for `plan`, whose 2 says that there are changes.
+/// Help and version end with code 0. Wrong usage ends with 2, but `plan` with 1: its 2 means that something changes.
 pub fn parse<I, T>(arguments: I) -> Result<Cli, ExitCode>
 where
     I: IntoIterator<Item = T>,
@@ -414,7 +413,6 @@ where
     let arguments = help_as_flag(flags_last(arguments));
     Cli::try_parse_from(&arguments).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // Nobody is left to tell if stdout is closed.
             let _ = error.print();
             ExitCode::SUCCESS
         }
@@ -430,8 +428,7 @@ where
     })
 }
 
-/// Flags that many subcommands have may stand in front of the subcommand, as people write them:
-/// `minik8s -n shop get pods`. They are moved behind it, where clap looks for them.
+/// Moves flags in front of the subcommand behind it, where clap looks for them: `minik8s -n shop get pods`.
 fn flags_last<I, T>(arguments: I) -> Vec<OsString>
 where
     I: IntoIterator<Item = T>,
@@ -457,12 +454,10 @@ where
     arguments
 }
 
-/// `minik8s help` and `minik8s help get`, as people write them, mean `--help`. Not a subcommand of clap's:
-/// that one would stand in every list of subcommands.
+/// `minik8s help get` means `--help`. A subcommand of clap's would stand in every list of subcommands.
 fn help_as_flag(mut arguments: Vec<OsString>) -> Vec<OsString> {
     if arguments.get(1).is_some_and(|word| word == "help") {
         arguments.remove(1);
-        // Whatever follows the subcommand could only be in the way.
         arguments.truncate(2);
         arguments.push("--help".into());
     }
@@ -474,7 +469,7 @@ fn one_line(message: &str, command: &str) -> String {
     let useful = message.split("\n\nUsage:").next().unwrap_or(message);
     let mut line = String::new();
     for part in useful.lines().map(str::trim).filter(|p| !p.is_empty() && !p.starts_with("For more info")) {
-        // Nobody who mistyped a flag means it as a value.
+        // A mistyped flag is not meant as a value.
         if part.starts_with("tip: to pass '-") {
             continue;
         }

@@ -44,8 +44,7 @@ impl StateDirLock {
         dir.join(LOCK_FILE).exists()
     }
 
-    /// Revokes the lease of the process that held the lock before. `false`: etcd did not confirm it, so that
-    /// leadership may not be over.
+    /// Revokes the lease of the former process. `false`: etcd did not confirm it, so that process may still lead.
     pub async fn end_former_lease(&self, store: &dyn Store) -> bool {
         let Some(former) = self.lease.read().ok().flatten().map(LeaseId) else { return true };
         // A lease that is over already is no error, and neither is an etcd that knows nothing of it.

@@ -14,7 +14,6 @@ use super::input::{self, Asked};
 use super::{App, Shared};
 use crate::view::{EventView, List, event_views};
 
-/// Most events in one answer, the newest.
 const EVENTS_MAX: usize = 1000;
 
 #[derive(Debug, Default, Deserialize)]
@@ -54,8 +53,7 @@ pub(super) async fn events(
     Ok(Json(List { items }))
 }
 
-/// The wanted events, oldest first. One that can't be decoded is passed over: it is one of another
-/// version, and the others matter more.
+/// The wanted events, oldest first. An event that can't be decoded is skipped.
 pub(super) async fn read(app: &Shared, wanted: &Wanted, now: Timestamp) -> Result<Vec<EventView>, ApiError> {
     let listing = app.deps.store.list(prefix::EVENTS).await?;
     let events = listing.items.iter().filter_map(|item| decode::<Event>(&item.value).ok());

@@ -8,7 +8,6 @@ use serde::de::DeserializeOwned;
 use super::error::ApiError;
 use crate::view::Selector;
 
-/// Longest name, as in Kubernetes.
 const NAME_MAX_CHARS: usize = 253;
 
 /// A query with known fields only.
@@ -41,7 +40,7 @@ pub(super) fn name(what: &str, text: &str) -> Result<(), ApiError> {
     }
     let shown: String = text.chars().take(60).collect();
     Err(ApiError::bad_request(
-        format!("`{}` is no name of a {what}", shown.escape_debug()),
+        format!("`{}` is not a name of a {what}", shown.escape_debug()),
         "write letters, digits, '-', '_' and '.', 253 at most, with a letter or digit first",
     ))
 }
@@ -68,7 +67,7 @@ pub(super) fn commit(text: &str) -> Result<(), ApiError> {
     }
     let shown: String = text.chars().take(70).collect();
     Err(ApiError::bad_request(
-        format!("`{}` is no commit id", shown.escape_debug()),
+        format!("`{}` is not a commit id", shown.escape_debug()),
         "write 7 to 64 hex digits, as `git rev-parse HEAD` prints them",
     ))
 }

@@ -20,11 +20,8 @@ use super::read::no_such_pod;
 use super::{App, Shared};
 use crate::view::{self, PodDetail, Problem};
 
-/// Longest time to connect to a node.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Longest time until the node begins to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most of a node's error that is read.
 const ERROR_MAX_BYTES: usize = 16 * 1024;
 
 #[derive(Debug, Default, Deserialize)]
@@ -125,8 +122,7 @@ impl NodeUrl {
     }
 }
 
-/// Refuses a container that never ran, and says what it waits for or why it did not start: there is no log
-/// to read. Else whether it waits to be started again.
+/// Refuses a container that never ran, with the reason. Else whether it waits to be started again.
 fn not_started(detail: &PodDetail, container: &str) -> Result<bool, ApiError> {
     let mut reported = detail.init_container_statuses.iter().chain(&detail.container_statuses);
     let Some(status) = reported.find(|status| status.name == container) else { return Ok(false) };
@@ -135,7 +131,7 @@ fn not_started(detail: &PodDetail, container: &str) -> Result<bool, ApiError> {
     let because = |message: &str| if message.is_empty() { String::new() } else { format!(": {message}") };
     let what = match &status.state {
         ContainerState::Waiting(_) if status.last_state.as_ref().is_some_and(ran) => return Ok(true),
-        // Made, and maybe started since it was told.
+        // Created, and maybe started since the report.
         ContainerState::Waiting(waiting)
             if !status.container_id.is_empty()
                 && matches!(waiting.reason.as_str(), "ContainerCreating" | "PodInitializing") =>

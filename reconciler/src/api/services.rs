@@ -9,7 +9,7 @@ use super::App;
 use super::error::ApiError;
 use super::input::{self, Asked};
 use super::read::InNamespace;
-use crate::view::{self, List, ServiceSelection};
+use crate::view::{self, List, Selection};
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
@@ -51,8 +51,8 @@ pub(super) async fn service(
     })
 }
 
-fn selection(query: &InNamespace) -> Result<ServiceSelection<'_>, ApiError> {
+fn selection(query: &InNamespace) -> Result<Selection<'_>, ApiError> {
     input::optional_name("namespace", query.namespace.as_deref())?;
     let labels = input::selector(query.selector.as_deref())?;
-    Ok(ServiceSelection { namespace: query.namespace.as_deref(), labels })
+    Ok(Selection { namespace: query.namespace.as_deref(), labels, ..Selection::default() })
 }

@@ -39,7 +39,7 @@ pub(super) async fn sync(
     Ok((StatusCode::ACCEPTED, Json(SyncAccepted { accepted: true, at, deliveries, note })))
 }
 
-/// Someone at the command line; each is one of its own.
+/// Each `minik8s sync` is a request with its own id.
 fn by_hand(at: Timestamp) -> IncomingDelivery {
     IncomingDelivery {
         provider: Provider::Cli,

@@ -54,7 +54,7 @@ impl Blobs {
         if let Some(file) = self.store.open_verified(blob).map_err(failed)? {
             return Ok((file, blob.size));
         }
-        // Many agents may ask at once; whoever waits here finds what another one made.
+        // Many agents may ask at once: the next one finds what the first one made.
         let _turn = self.turns.take(digest);
         if let Some(file) = self.store.open(blob).map_err(failed)? {
             return Ok((file, blob.size));
@@ -64,12 +64,10 @@ impl Blobs {
         file.map(|file| (file, blob.size)).ok_or_else(|| BlobsError::Absent(digest.to_owned()))
     }
 
-    /// From the mirror, at a commit that had what refers to it: what a commit holds at a path never
-    /// changes. What can't be made is still absent afterwards.
+    /// From the mirror: what a commit holds at a path never changes.
     fn make_again(&self, snapshot: &Snapshot, blob: &BlobRef) {
         let is_secret = blob.kind == BlobKind::Secret;
         for origin in origins(snapshot, &blob.digest) {
-            // A source's name is a file name; nothing else leads to a mirror.
             let Ok(repository) = Repository::open_bare(self.mirrors.join(origin.source)) else { continue };
             let Ok(commit) = Oid::from_str(origin.commit) else { continue };
             let made = content::find(&repository, commit, origin.path)
@@ -89,8 +87,7 @@ struct Origin<'w> {
     path: &'w str,
 }
 
-/// Where what is live has this content from: objects, and pods of a former revision, whose object is
-/// of another one by now. A pod whose object is gone may be of any source.
+/// Where live objects and pods have this content from. A pod whose object is gone may be of any source.
 fn origins<'w>(snapshot: &'w Snapshot, digest: &str) -> Vec<Origin<'w>> {
     let path_in =
         |files: &'w Files| files.iter().find(|(_, blob)| blob.digest == digest).map(|(path, _)| path);

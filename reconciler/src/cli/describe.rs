@@ -6,8 +6,9 @@ use schema::meta::DEFAULT_NAMESPACE;
 
 use super::client::Client;
 use super::error::CliError;
-use super::get::names_revision;
-use super::print::output::{Layout, Screen, Shape, column, cuttable, plain, table, write_out, yaml};
+use super::print::output::{
+    Layout, Listed as _, Screen, Shape, column, cuttable, plain, table, write_out, yaml,
+};
 use super::print::tables::host_ports;
 use crate::args::{DescribeArgs, ResourceKind};
 use crate::kinds;
@@ -22,7 +23,6 @@ mod service;
 
 use page::{Page, indented, pairs};
 
-/// Most lines of events on a page, the newest.
 const EVENTS_MAX: usize = 20;
 
 pub(super) async fn run(args: &DescribeArgs) -> Result<(), CliError> {
@@ -91,7 +91,7 @@ async fn object(
 fn one_revision<'a>(all: &'a [RevisionView], name: &str) -> Result<&'a RevisionView, CliError> {
     let is_it = |row: &&RevisionView| {
         let full = || format!("{}/{}", row.revision.source, row.revision.sequence);
-        names_revision(row, name) || full() == name
+        row.is_named(name) || full() == name
     };
     let mut found = all.iter().filter(is_it);
     let first = found
@@ -229,7 +229,6 @@ fn uses(pod: &PodDetail) -> String {
             let remark = if why.is_empty() { String::new() } else { format!(" ({why})") };
             format!("cpu {}m, memory {}, {} ago{remark}", cpu.millis, bytes.readable(), pod.usage.sample_age)
         }
-        // A pod that does not run says so above.
         _ => String::new(),
     }
 }

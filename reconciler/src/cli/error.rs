@@ -54,7 +54,7 @@ impl CliError {
         matches!(self, Self::Refused { status: 404, .. })
     }
 
-    /// Trying again may help: nobody answers, or the reconciler itself waits for something.
+    /// Trying again may help: no answer, or the reconciler itself waits for something.
     pub(super) fn may_pass(&self) -> bool {
         matches!(self, Self::Reach { .. } | Self::Refused { status: 500.., .. })
     }

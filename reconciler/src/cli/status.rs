@@ -60,7 +60,6 @@ pub(super) fn page(status: &ClusterStatus, screen: Screen, now: Timestamp) -> St
     );
     let mut text = String::new();
     for line in lines {
-        // A string takes every write.
         let _ = writeln!(text, "{}", line.trim_end());
     }
     text

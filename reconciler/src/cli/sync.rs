@@ -1,4 +1,4 @@
-//! `minik8s sync`: asks for a look at the repository now, and waits for it if told to.
+//! `minik8s sync`: asks for a look at the repository now; with `--wait`, until it is over.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// Until whoever leads has looked, and has said so at the receipt.
+    /// Until the leader has looked and answered.
     async fn until_answered(&self, id: &str) -> Result<(), CliError> {
         let seen_by = Instant::now() + RECEIPT_SEEN_MAX;
         loop {

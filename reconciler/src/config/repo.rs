@@ -18,11 +18,8 @@ use crate::git::{Credentials, Reference, SignaturePolicy, SourceConfig};
 const POLL_MIN: Duration = Duration::from_millis(100);
 /// Less often is more likely a mistyped unit.
 const POLL_MAX: Duration = Duration::from_secs(24 * 3600);
-/// Time between two looks when nobody says otherwise.
 pub(super) const POLL_DEFAULT: Duration = Duration::from_secs(5);
-/// Branch when nobody says otherwise.
 pub(super) const BRANCH_DEFAULT: &str = "main";
-/// Name of the source when nobody says otherwise.
 const SOURCE_DEFAULT: &str = "main";
 
 /// One repository by flags, or several by a file.
@@ -118,9 +115,7 @@ impl RepoArgs {
         serde_json::from_value(Value::Object(fields)).expect("the fields of two of its kind")
     }
 
-    /// Flags of `earlier` that [`RepoArgs::over`] leaves behind because the repository is another: a
-    /// token or key is for the host that it was given for, and a folder or reference for what it is
-    /// in. Who may sign stays: without it, more would be let in than before.
+    /// Flags of `earlier` that do not hold for another repository. Who may sign is kept, so that no more is let in.
     pub fn not_carried_over(&self, earlier: &RepoArgs) -> Vec<String> {
         if self.sources.is_some() || !self.is_another_repo(earlier) {
             return Vec::new();
@@ -135,8 +130,7 @@ impl RepoArgs {
         self.repo.is_some() && earlier.repo.is_some() && self.repo != earlier.repo
     }
 
-    /// Files by where they lie, not by how they were named: a relative path would mean something
-    /// else to a child, and to the next `up`.
+    /// Absolute paths: a relative one would mean something else to a child, and to the next `up`.
     pub fn absolute(mut self) -> anyhow::Result<Self> {
         self.repo = self.repo.map(|repo| absolute_if_path(&repo)).transpose()?;
         let files = [
@@ -156,8 +150,7 @@ impl RepoArgs {
         Ok(self)
     }
 
-    /// The same as variables of the environment for a child. Not as flags: everyone may read a
-    /// command line, and an address may hold a password.
+    /// Variables for a child. Not flags: everyone may read a command line, and an address may hold a password.
     pub fn environment(&self) -> Vec<(String, String)> {
         let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         let name = |field: &str| format!("MINIK8S_{}", spelled(field, '_').to_uppercase());

@@ -39,7 +39,7 @@ fn published(
     let ways = || etcd.iter().filter_map(|url| etcd_at(url)).flat_map(resolved).filter_map(&way);
     let is_reached = |own: &IpAddr| listen.is_ipv6() || own.is_ipv4();
     if !listen.ip().is_unspecified() {
-        // Whoever shares an etcd of another machine may be on another machine.
+        // Agents that share an etcd on another machine may be on other machines.
         let is_own = !listen.ip().is_loopback() || ways().all(|own| own.is_loopback());
         return is_own.then(|| listen.ip());
     }

@@ -9,7 +9,6 @@ use super::visible::is_invisible;
 
 /// Longer lines are cut around what is underlined: a file may be one line of a megabyte.
 const LINE_CHARS_MAX: usize = 1_000;
-/// What is kept of a longer line before and after the column.
 const AROUND_CHARS: usize = 400;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,8 +35,7 @@ impl<'a> Lines<'a> {
         Self { lines: parts.flat_map(|line| line.split('\r')).collect(), last: RefCell::new(None) }
     }
 
-    /// The excerpt for a 1-based line and column; a column of 0 means the whole line. Values that may
-    /// be secret are not in it.
+    /// For a 1-based line and column; column 0 means the whole line. Without values that may be secret.
     pub fn excerpt(&self, line: u32, column: u32) -> Option<Excerpt> {
         let index = usize::try_from(line).ok()?.checked_sub(1)?;
         self.lines.get(index)?;
@@ -72,8 +70,7 @@ fn excerpt(line: &str, column: usize) -> Excerpt {
     Excerpt { line: part, span: marked.start + shift..marked.end + shift, is_cut: true }
 }
 
-/// The line with a picture for each character that would drive a terminal; one for one, so that
-/// columns stay.
+/// Shows a picture for each character that would drive a terminal, one for one, so that columns stay.
 fn pictured(line: &str) -> String {
     let picture = |c: char| match c {
         '\t' => '\t',

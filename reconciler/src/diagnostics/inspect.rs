@@ -1,4 +1,4 @@
-//! Folders and files of the disk to a report: what a push of them would be told, without a cluster.
+//! Checks folders and files of the disk as a push of them would be checked, without a cluster.
 
 use std::path::{Path, PathBuf};
 
@@ -39,7 +39,7 @@ pub fn inspect(paths: &[impl AsRef<Path>]) -> Result<Inspection, FolderError> {
     let documents = Documents::of("", &folder.manifests, &live);
     let checked = finish(&documents, fit(&documents, "", &live));
     let own = folder.manifests.values().flat_map(|file| &file.violations);
-    // Of single files alone nobody knows what the others hold.
+    // Single files say nothing of what other files hold.
     let only_files = paths.iter().all(|path| path.as_ref().is_file());
     let is_known = |violation: &&Violation| !only_files || !of_others(violation);
     let across = checked.quarantined.values().flatten().chain(&checked.remarks).filter(is_known);

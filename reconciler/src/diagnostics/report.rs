@@ -13,7 +13,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// A report of these violations; each is told once, whoever found it.
+    /// A report of these violations, without duplicates.
     pub fn new(violations: impl IntoIterator<Item = Violation>, objects: usize, files: usize) -> Self {
         let violations: BTreeSet<Violation> = violations.into_iter().collect();
         Self { violations: violations.into_iter().collect(), objects, files }
@@ -28,15 +28,15 @@ impl Report {
         self.count(Severity::Error) == 0
     }
 
-    /// `3 errors, 1 warning in 2 files; 14 objects`. Where a file has more than are told: `at least 3 errors`.
+    /// `3 errors, 1 warning in 2 files; 14 objects`. Where a file has more than are shown: `at least 3 errors`.
     pub fn summary(&self) -> String {
         let total = format!("{} in {}", plural(self.objects, "object"), plural(self.files, "file"));
         if self.violations.is_empty() {
             return format!("no errors, no warnings; {total}");
         }
         let counts = [(Severity::Error, "error"), (Severity::Warning, "warning"), (Severity::Note, "note")];
-        let told = counts.map(|(severity, word)| (self.count(severity), word));
-        let told: Vec<String> = told
+        let shown = counts.map(|(severity, word)| (self.count(severity), word));
+        let shown: Vec<String> = shown
             .into_iter()
             .filter(|(count, _)| *count > 0)
             .map(|(count, word)| plural(count, word))
@@ -46,7 +46,7 @@ impl Report {
         let at_least = if self.violations.iter().any(is_more) { "at least " } else { "" };
         format!(
             "{at_least}{} in {}; {}",
-            told.join(", "),
+            shown.join(", "),
             plural(places.len(), "file"),
             plural(self.objects, "object")
         )

@@ -35,8 +35,7 @@ pub enum Reference {
     Commit(String),
 }
 
-/// Which commits must be signed, and by whom. A file that can't be read, or holds no key, lets no
-/// commit pass.
+/// Which commits must be signed, and by whom. A file without a readable key lets no commit pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignaturePolicy {
     pub mode: SignatureMode,
@@ -62,8 +61,7 @@ pub enum SignatureMode {
     Head,
 }
 
-/// What lets a source in. Files and variables are read anew at every use, so they can be rotated in
-/// place. Holds no secret itself, except what an address of a proxy may have.
+/// Files and variables are read at every use, so they can be rotated in place. Only `proxy` may hold a secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
     /// A token for `http(s)://`, alone in the file.
@@ -105,46 +103,29 @@ impl SourceConfig {
     pub fn check(&self) -> Result<(), GitError> {
         let label = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if self.name.is_empty() || self.name.len() > 63 || !self.name.chars().all(label) {
-            return Err(GitError::InvalidSource {
-                what: format!("source name `{}`", self.name),
-                why: "not a DNS label (a-z, 0-9, -)".into(),
-            });
+            return invalid(format!("source name `{}`", self.name), "not a DNS label (a-z, 0-9, -)");
         }
         let odd_part = |part: &str| part.is_empty() || part == "." || part == "..";
         if !self.path.is_empty() && self.path.split('/').any(odd_part) {
-            return Err(GitError::InvalidSource {
-                what: format!("path `{}`", self.path),
-                why: "not a folder relative to the repository's root, like `clusters/lab`".into(),
-            });
+            let why = "not a folder relative to the repository's root, like `clusters/lab`";
+            return invalid(format!("path `{}`", self.path), why);
         }
         self.check_proxy()?;
         if self.url.contains("://") && self.transport()? != Transport::Local && has_late_at(&self.url) {
-            return Err(GitError::InvalidSource {
-                what: format!("repository `{}`", self.shown_url()),
-                why: "its address has an @ after a slash, so where a password would end is not clear; write %40 for it, \
-                      and %2F for a / in a password"
-                    .into(),
-            });
+            let why = "its address has an @ after a slash, so where a password would end is not clear; write %40 for it, \
+                       and %2F for a / in a password";
+            return invalid(format!("repository `{}`", self.shown_url()), why);
         }
-        // The first use of libgit2 in whatever has sources.
+        // The first use of libgit2 where there are sources.
         authorities::find();
-        let name = match &self.reference {
-            Reference::Commit(id) if id.len() == 40 && git2::Oid::from_str(id).is_ok() => {
-                return self.transport().map(drop);
+        match &self.reference {
+            Reference::Commit(id) if id.len() != 40 || git2::Oid::from_str(id).is_err() => {
+                return invalid(format!("commit `{id}`"), "not 40 hex digits; write the full id");
             }
-            Reference::Commit(id) => {
-                return Err(GitError::InvalidSource {
-                    what: format!("commit `{id}`"),
-                    why: "not 40 hex digits; write the full id".into(),
-                });
+            name if !git2::Reference::is_valid_name(&name.full_name()) => {
+                return invalid(name.to_string(), "not a name that Git allows");
             }
-            Reference::Branch(_) | Reference::Tag(_) => self.reference.full_name(),
-        };
-        if !git2::Reference::is_valid_name(&name) {
-            return Err(GitError::InvalidSource {
-                what: self.reference.to_string(),
-                why: "not a name that Git allows".into(),
-            });
+            _ => {}
         }
         self.transport().map(drop)
     }
@@ -159,12 +140,9 @@ impl SourceConfig {
         if known && !proxy.is_empty() && !proxy.contains(odd) && !has_late_at(proxy) {
             return Ok(());
         }
-        Err(GitError::InvalidSource {
-            what: format!("proxy `{}`", without_login(proxy)),
-            why: "not http://USER:PASSWORD@HOST:PORT, https://HOST:PORT or none; in a password, write %2F for / and \
-                  %40 for @"
-                .into(),
-        })
+        let why = "not http://USER:PASSWORD@HOST:PORT, https://HOST:PORT or none; in a password, write %2F for / and \
+                   %40 for @";
+        invalid(format!("proxy `{}`", without_login(proxy)), why)
     }
 
     /// The address without user, password and token.
@@ -173,17 +151,14 @@ impl SourceConfig {
     }
 
     pub(super) fn transport(&self) -> Result<Transport, GitError> {
-        let unsupported = |why: &str| GitError::InvalidSource {
-            what: format!("repository `{}`", self.shown_url()),
-            why: why.into(),
-        };
+        let unsupported = |why| invalid(format!("repository `{}`", self.shown_url()), why);
         match self.url.split_once("://") {
             Some(("file", _)) => Ok(Transport::Local),
             Some(("https", _)) => Ok(Transport::Http { encrypted: true }),
             Some(("http", _)) => Ok(Transport::Http { encrypted: false }),
             Some(("ssh" | "git+ssh" | "ssh+git", _)) => Ok(Transport::Ssh),
-            Some(_) => Err(unsupported("use a path, file://, https://, ssh:// or user@host:path")),
-            None if self.url.is_empty() => Err(unsupported("no address given")),
+            Some(_) => unsupported("use a path, file://, https://, ssh:// or user@host:path"),
+            None if self.url.is_empty() => unsupported("no address given"),
             None if is_scp(&self.url) => Ok(Transport::Ssh),
             None => Ok(Transport::Local),
         }
@@ -219,6 +194,10 @@ impl SourceConfig {
     }
 }
 
+fn invalid<T>(what: String, why: &str) -> Result<T, GitError> {
+    Err(GitError::InvalidSource { what, why: why.to_owned() })
+}
+
 /// Host and port of `scheme://user@host:port/…`, `[::1]:port`, `host`.
 pub(crate) fn host_and_port(url: &str) -> (&str, Option<&str>) {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
@@ -231,8 +210,7 @@ pub(crate) fn host_and_port(url: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// `user:password` of an address: all before its last `@`, also where a slash would end it by the
-/// book. A password typed as it is may hold one.
+/// `user:password` of an address: all before its last `@`, because a password may hold a slash.
 pub(super) fn user_info(url: &str) -> Option<&str> {
     let rest = url.split_once("://").map(|(_, rest)| rest)?;
     rest.rsplit_once('@').map(|(user_info, _)| user_info)

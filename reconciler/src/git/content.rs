@@ -77,7 +77,7 @@ pub struct Found {
 
 /// Looks for `path` (as `schema::files::normal_path` has it) in `commit`.
 pub fn find(repository: &Repository, commit: Oid, path: &str) -> Result<Found, ContentError> {
-    // No entry of a tree is called so, and libgit2 has other errors for it, which are no mirror's fault.
+    // No entry of a tree has such a name, and libgit2 reports it as if the mirror were broken.
     if path.contains('\0') || path.split('/').any(|part| matches!(part, "" | "..")) {
         return Err(ContentError::Absent(path.to_owned()));
     }
@@ -196,7 +196,6 @@ impl<W: Write> Walk<'_, W> {
 
     fn link(&mut self, id: Oid, name: &str, path: &str) -> Result<(), ContentError> {
         let (size, _) = self.repository.odb()?.read_header(id)?;
-        // Longer than any path of Linux.
         if size > 4096 {
             return Err(ContentError::LinkOut(path.to_owned()));
         }

@@ -21,7 +21,7 @@ pub enum GitError {
     #[error("no Git repository at {url}: {why}; check --repo")]
     NotARepository { url: String, why: String },
     #[error(
-        "repository {url} is said to be elsewhere by a redirect, which is not followed; put its new address into --repo"
+        "repository {url} has moved: it answers with a redirect, which is not followed; put its new address into --repo"
     )]
     Redirected { url: String },
     #[error("repository {url} refused access: {why}; {help}")]

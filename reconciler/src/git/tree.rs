@@ -13,7 +13,6 @@ use super::error::ReadError;
 use super::ignored::{self, IgnoreRules};
 use super::walk::{At, Entry, Limits, Walk, entry_of};
 
-/// A larger file can't be a manifest.
 pub const BLOB_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// What one commit holds below the source's folder.
@@ -99,7 +98,6 @@ fn from(
         listing.files = select(listing.files, &listing.rules, changed);
     }
     let notes = listing.entries.iter().filter_map(|(path, entry)| note(path, *entry, &listing.rules));
-    // One more than there may be is enough to know.
     listing.notes = notes.take(limits.files + 1).collect();
     if listing.files.len() + listing.notes.len() > limits.files {
         return Err(ReadError::TooMuch { what: "manifest files", most: limits.files });
@@ -158,7 +156,7 @@ fn folder_tree<'r>(
             repository.find_tree(entry.id()).map(Some)
         }
         Ok(_) => Ok(None),
-        // A folder that is absent, told from one whose tree can't be read.
+        // Only this means that the folder is absent; other errors are the mirror's.
         Err(error) if error.code() == ErrorCode::NotFound && error.class() == git2::ErrorClass::Tree => {
             Ok(None)
         }
@@ -214,7 +212,6 @@ fn read_rules(
         }
     }
     let rules = IgnoreRules::new(files.into_iter());
-    // Where another file keeps everything out, it matters to nobody.
     match unreadable.into_iter().find(|(path, _)| !rules.ignores(path)) {
         Some((_, error)) => Err(error),
         None => Ok(rules),

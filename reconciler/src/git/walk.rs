@@ -11,7 +11,6 @@ use schema::manifest::is_manifest_path;
 use super::error::ReadError;
 use super::ignored;
 
-/// Deeper folders are passed over with a note.
 pub const DEPTH_MAX: usize = 64;
 
 /// How much of a commit is looked at, before it is called no repository of manifests.

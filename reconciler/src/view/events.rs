@@ -37,7 +37,6 @@ pub fn event_groups(events: &[EventView], max: usize, now: Timestamp) -> Vec<Eve
                 == (&event.reason, &event.message, &event.reporter, event.kind)
         };
         match groups.iter().position(|(_, group)| like(&group.last)) {
-            // To the end: it is the newest now.
             Some(position) => {
                 let (first, mut group) = groups.remove(position);
                 group.count += 1;

@@ -28,8 +28,8 @@ pub use pods::{PodDetail, PodView, pod, pods};
 pub use problem::{Problem, root_cause};
 pub use selector::Selector;
 pub use services::{
-    EndpointView, EndpointsView, NodeRules, RouteView, ServiceDetail, ServiceSelection, ServiceView,
-    endpoints, routes, service, services,
+    EndpointView, EndpointsView, NodeRules, RouteView, ServiceDetail, ServiceView, endpoints, routes,
+    service, services,
 };
 pub use sources::{RevisionView, SourceView, history, sources};
 pub use status::{

@@ -69,7 +69,7 @@ pub struct Selection<'a> {
 }
 
 impl Selection<'_> {
-    fn takes(&self, id: &ObjectRef, object: &Object) -> bool {
+    pub(super) fn takes(&self, id: &ObjectRef, object: &Object) -> bool {
         self.source.is_none_or(|source| object.provenance.source == source)
             && self.labels.as_ref().is_none_or(|labels| labels.matches(&object.metadata.labels))
             && self.kind.is_none_or(|kind| id.kind == kind)

@@ -19,7 +19,6 @@ enum Term {
     Absent(String),
 }
 
-/// Longest selector.
 const CHARS_MAX: usize = 1_000;
 
 impl Selector {

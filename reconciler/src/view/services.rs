@@ -14,12 +14,11 @@ use schema::snapshot::health::health;
 use serde::{Deserialize, Serialize};
 
 use super::age::{AppliedAt, age};
-use super::selector::Selector;
+use super::objects::Selection;
 
 #[cfg(test)]
 mod tests;
 
-/// A node has the rules of a service.
 const PROGRAMMED: &str = "programmed";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -85,8 +84,7 @@ pub struct NodeRules {
     pub node: String,
     /// `programmed`, `behind`, `nothing yet`, or what failed.
     pub state: String,
-    /// When the node last brought its rules up to the services as it knew them; none while it never has.
-    /// What is programmed of this service was then at the latest.
+    /// When the node last brought its rules up to date; none if it never did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub programmed_at: Option<Timestamp>,
     /// Time since then; empty while it never has.
@@ -116,13 +114,7 @@ pub struct RouteView {
     pub age: String,
 }
 
-#[derive(Debug, Clone, Default)]
-pub struct ServiceSelection<'a> {
-    pub namespace: Option<&'a str>,
-    pub labels: Option<Selector>,
-}
-
-pub fn services(snapshot: &Snapshot, which: &ServiceSelection<'_>, now: Timestamp) -> Vec<ServiceView> {
+pub fn services(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<ServiceView> {
     let applied = AppliedAt::new(snapshot);
     let all = of_kind(snapshot, Kind::Service, which);
     all.filter_map(|(id, object)| match &object.resource {
@@ -169,8 +161,7 @@ pub fn service(snapshot: &Snapshot, id: &NamespacedName, now: Timestamp) -> Opti
     })
 }
 
-/// A node that is alive and has not programmed the newest record of a service, and why; none if all have,
-/// and of a service that needs no rules.
+/// The first live node that has not programmed the newest record of a service, and why.
 pub(super) fn unprogrammed(snapshot: &Snapshot, service: &NamespacedName) -> Option<String> {
     let stored = snapshot.services.get(service).filter(|stored| stored.value.cluster_ip.is_some())?;
     let nodes = node_rules(snapshot, service, stored.mod_revision, Timestamp::UNIX_EPOCH).into_iter();
@@ -203,7 +194,7 @@ fn node_rules(
     snapshot.nodes.keys().map(rules).collect()
 }
 
-pub fn endpoints(snapshot: &Snapshot, which: &ServiceSelection<'_>, now: Timestamp) -> Vec<EndpointsView> {
+pub fn endpoints(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<EndpointsView> {
     let applied = AppliedAt::new(snapshot);
     of_kind(snapshot, Kind::Service, which)
         .map(|(id, object)| {
@@ -224,7 +215,7 @@ pub fn endpoints(snapshot: &Snapshot, which: &ServiceSelection<'_>, now: Timesta
         .collect()
 }
 
-pub fn routes(snapshot: &Snapshot, which: &ServiceSelection<'_>, now: Timestamp) -> Vec<RouteView> {
+pub fn routes(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<RouteView> {
     let applied = AppliedAt::new(snapshot);
     let mut all = Vec::new();
     for (id, object) in of_kind(snapshot, Kind::Dns, which) {
@@ -252,17 +243,10 @@ pub fn routes(snapshot: &Snapshot, which: &ServiceSelection<'_>, now: Timestamp)
 fn of_kind<'a>(
     snapshot: &'a Snapshot,
     kind: Kind,
-    which: &'a ServiceSelection<'a>,
+    which: &'a Selection<'a>,
 ) -> impl Iterator<Item = (&'a ObjectRef, &'a schema::object::Object)> {
-    snapshot
-        .objects
-        .iter()
-        .filter(move |(id, object)| {
-            id.kind == kind
-                && which.namespace.is_none_or(|namespace| id.namespace == namespace)
-                && which.labels.as_ref().is_none_or(|labels| labels.matches(&object.value.metadata.labels))
-        })
-        .map(|(id, object)| (id, &object.value))
+    let all = snapshot.objects.iter().map(|(id, object)| (id, &object.value));
+    all.filter(move |(id, object)| id.kind == kind && which.takes(id, object))
 }
 
 fn row(

@@ -23,7 +23,6 @@ pub struct SourceView {
     pub problems: Vec<String>,
 }
 
-/// What to do about a source that has no objects.
 const EMPTY_HINT: &str =
     "the repository holds no manifest yet: push one, for example the files of sample-repo/apps";
 

@@ -11,7 +11,6 @@ use super::pods::row;
 use super::sources::{SourceView, sources};
 use crate::webhooks::HookCounts;
 
-/// Most waiting pods, and most unreadable keys, that the page names.
 const NAMED_MAX: usize = 10;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

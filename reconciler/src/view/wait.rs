@@ -32,8 +32,7 @@ pub struct WaitState {
     pub failed: bool,
     /// The first thing that is waited for, or that failed; empty when healthy.
     pub why: String,
-    /// What of the commit is not applied although it is synced: files in quarantine, removals that are
-    /// held, objects that wait for others.
+    /// What of a synced commit is not applied: quarantined files, held removals, waiting objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
     /// The commit in full, once it has been seen.
@@ -41,8 +40,7 @@ pub struct WaitState {
     pub commit: Option<String>,
 }
 
-/// The way to `commit`; without one, to the newest commit that each source has shown.
-/// A commit may be named by its first digits, 7 at least.
+/// The way to `commit` (7 digits at least), or to the newest commit that each source has shown.
 pub fn wait_state(snapshot: &Snapshot, commit: Option<&str>, now: Timestamp) -> WaitState {
     if !snapshot.synced {
         return waiting("the reconciler has not read etcd yet");
@@ -171,8 +169,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// The trouble that `commit` brought is in this target's commit too. Trouble that only a later
-    /// commit brought leaves the earlier one's objects as they were.
+    /// Whether this target's commit has the trouble that `commit` brought: trouble of a later commit is not its own.
     fn shares_trouble_of(&self, commit: &str) -> bool {
         let since = || {
             let mut history = history_of(self.snapshot, &self.source.name);
@@ -280,8 +277,7 @@ fn bare_pod(index: &Index<'_>, object: &Object, now: Timestamp) -> WaitState {
     }
 }
 
-/// What an object that is no pod waits for; none if it is well, on all nodes too. Nothing of it fails for good: a
-/// service may come with another source.
+/// What an object other than a pod waits for. It never fails for good: a service may come with another source.
 fn awaited(snapshot: &Snapshot, object: &Object) -> Option<String> {
     let id = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
     // A host has no rules of its own.
@@ -290,8 +286,7 @@ fn awaited(snapshot: &Snapshot, object: &Object) -> Option<String> {
     Some(format!("{} {id}: {why}", object.kind().as_str().to_lowercase()))
 }
 
-/// A pod of an object that is removed, on a node that is alive. That a workload takes away some of its pods is its
-/// own business.
+/// A pod of a removed object on a live node. Pods that a workload removes are not waited for.
 fn still_there(index: &Index<'_>) -> Option<WaitState> {
     let snapshot = index.snapshot;
     let has_workload = |pod: &NamespacedName| {

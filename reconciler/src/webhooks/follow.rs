@@ -20,7 +20,6 @@ use tokio_util::sync::CancellationToken;
 use super::decide::{self, Look, Waiting};
 use super::intake::{Intake, SourceTarget};
 
-/// Least time between two passes.
 const PAUSE: Duration = Duration::from_millis(10);
 
 pub struct Follower {
@@ -76,7 +75,7 @@ impl Follower {
                 tokio::select! {
                     // Cancel-safe: a cancelled token stays so.
                     () = shutdown.cancelled() => return,
-                    // Cancel-safe: a change that nobody was told of is told at the next call.
+                    // Cancel-safe: a change that was not seen is seen at the next call.
                     () = self.snapshot.changed() => {
                         // Each node writes its usage every 15 s: with many nodes that is all the time.
                         if again || !is_same(&snapshot, &self.snapshot.current()) {

@@ -47,7 +47,7 @@ pub struct IncomingDelivery {
     pub event: String,
     pub id: Option<String>,
     pub hint: Hint,
-    /// SHA-256 of its body in hex; empty without a body.
+    /// SHA-256 of the body in hex; empty without a body.
     pub body: String,
     pub peer: String,
 }
@@ -155,8 +155,7 @@ impl Intake {
         new
     }
 
-    /// Writes the request down, or counts it at the one that is there. Without a guard: of two that come at
-    /// the same moment the later one stands, and waits for its answer.
+    /// Writes the request, or counts it at the former one. Without a guard: the later of two stands and is answered.
     async fn note(&self, new: &Delivery, has_own_id: bool) -> Result<Receipt, ReceiptError> {
         let requests = &self.snapshot.current().requests;
         let known = match requests.get(&new.id) {

@@ -44,7 +44,7 @@ pub struct WebhookConfig {
 }
 
 impl WebhookArgs {
-    /// What was told; none if webhooks stay out.
+    /// None if webhooks are off.
     pub fn config(self) -> Option<WebhookConfig> {
         Some(WebhookConfig { listen: self.webhook_listen?, secret_file: self.webhook_secret_file? })
     }

@@ -57,7 +57,7 @@ fn in_full(name: &str, kind: Option<&str>) -> Option<String> {
     }
 }
 
-/// Fit for a table and a log; a longer one is none of ours.
+/// Only text that fits a table and a log.
 fn plain(text: String) -> Option<String> {
     let fit = !text.is_empty() && text.len() <= TEXT_BYTES_MAX && !text.chars().any(char::is_control);
     fit.then_some(text)

@@ -108,8 +108,7 @@ fn standard(headers: &HeaderMap, value: &[u8]) -> Option<Proof> {
     whole.then(|| Proof::Standard { id: id.to_owned(), timestamp, signatures })
 }
 
-/// What a request says of itself beside its body. Not signed: good for words and for telling
-/// deliveries apart, for nothing else.
+/// What a request says of itself in its headers. It is not signed: it may only name and distinguish deliveries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Envelope {
     /// The provider's word for what has happened; `push` if it has none.
@@ -152,8 +151,7 @@ pub enum EventKind {
 
 pub fn event_kind(event: &str) -> EventKind {
     match event.to_ascii_lowercase().as_str() {
-        // A tag that is made is a `create` at Gitea, Forgejo and Gogs; GitLab's system hooks hold
-        // pushes, too. One look too many harms nobody.
+        // A new tag is a `create` at Gitea, Forgejo and Gogs; GitLab's system hooks include pushes.
         "push" | "create" | "push hook" | "tag push hook" | "system hook" => EventKind::Push,
         "ping" => EventKind::Ping,
         _ => EventKind::Other,

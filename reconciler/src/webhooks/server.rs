@@ -37,8 +37,7 @@ use crate::view::Problem;
 
 /// Largest body: GitHub sends no larger ones.
 pub(super) const BODY_BYTES_MAX: u64 = 25 * 1024 * 1024;
-/// So much of a body is kept until its signature is checked. A larger one is not read as JSON:
-/// then the repository is looked at, whatever it says.
+/// How much of a body is kept. A larger one is not read as JSON, and the repository is looked at.
 const KEPT_BYTES_MAX: usize = 1024 * 1024;
 /// Bodies that are read at once; times [`KEPT_BYTES_MAX`] it is the memory that hooks may take.
 const BODIES_MAX: usize = 16;
@@ -46,9 +45,7 @@ const BODIES_MAX: usize = 16;
 const CONNECTIONS_MAX: usize = 256;
 /// Largest head of a request, and largest piece of a body.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
-/// Longest that a head may take.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest that a body may take.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest body of an address that failed too often; most hooks of pushes have a tenth of it.
 pub(super) const NARROW_BYTES_MAX: u64 = 256 * 1024;
@@ -56,11 +53,9 @@ pub(super) const NARROW_BYTES_MAX: u64 = 256 * 1024;
 const NARROW_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest wait for a turn among those.
 const TURN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest that a connection may last, its answer included.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long requests under way may go on after shutdown.
 const DRAIN: Duration = Duration::from_secs(2);
-/// What a sender is told to wait when there is no room.
+/// `Retry-After` when there is no room.
 const RETRY_AFTER_S: u64 = 5;
 /// Between two tries to accept when the system has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -220,28 +215,19 @@ enum Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let (status, error, help) = match &self {
-            Refusal::TooOften(_) => (
-                StatusCode::TOO_MANY_REQUESTS,
-                "too many wrong requests of this address",
-                "send it again later",
-            ),
-            Refusal::TooLarge => {
-                (StatusCode::PAYLOAD_TOO_LARGE, "the body is too large", "25 MiB is the most")
-            }
-            Refusal::NoSecret => {
-                (StatusCode::SERVICE_UNAVAILABLE, "not ready", "see the reconciler's log, and send it again")
-            }
-            Refusal::Unauthorized => {
-                (StatusCode::UNAUTHORIZED, "unauthorized", "sign it with the secret of this reconciler")
-            }
-            Refusal::Busy => (StatusCode::SERVICE_UNAVAILABLE, "too many webhooks at once", "send it again"),
-            Refusal::Slow => (StatusCode::REQUEST_TIMEOUT, "the body did not come in time", "send it again"),
-            Refusal::Broken => (StatusCode::BAD_REQUEST, "the body broke off", "send it again"),
+            Refusal::TooOften(_) => (429, "too many wrong requests of this address", "send it again later"),
+            Refusal::TooLarge => (413, "the body is too large", "25 MiB is the most"),
+            Refusal::NoSecret => (503, "not ready", "see the reconciler's log, and send it again"),
+            Refusal::Unauthorized => (401, "unauthorized", "sign it with the secret of this reconciler"),
+            Refusal::Busy => (503, "too many webhooks at once", "send it again"),
+            Refusal::Slow => (408, "the body did not come in time", "send it again"),
+            Refusal::Broken => (400, "the body broke off", "send it again"),
             Refusal::NoSuchSource => {
                 let help = "send it to /v1/webhooks/SOURCE; see 'minik8s get sources'";
-                (StatusCode::NOT_FOUND, "there is no such source", help)
+                (404, "there is no such source", help)
             }
         };
+        let status = StatusCode::from_u16(status).expect("each is an HTTP status");
         let problem = Problem { error: error.to_owned(), help: help.to_owned() };
         let mut answer = (status, Json(problem)).into_response();
         let wait = match self {
@@ -298,7 +284,7 @@ impl Hooks {
         source: Option<&str>,
         request: Request,
     ) -> Result<(Response, Count), Refusal> {
-        let narrow = self.failures().narrow(peer, self.begun.elapsed());
+        let narrow = lock(&self.failures).narrow(peer, self.begun.elapsed());
         let room = Room::of(narrow.as_ref());
         let (head, body) = request.into_parts();
         if length(&head.headers).is_some_and(|length| length > room.bytes) {
@@ -357,11 +343,6 @@ impl Hooks {
         Ok(((status, Json(taken)).into_response(), count))
     }
 
-    fn failures(&self) -> std::sync::MutexGuard<'_, Failures<Turn>> {
-        // Nothing panics while it is held; if something did, the counts are still counts.
-        lock(&self.failures)
-    }
-
     fn count_refused(&self, peer: IpAddr, refusal: &Refusal) {
         self.counts.add(match refusal {
             Refusal::TooLarge => |counts: &mut HookCounts| &mut counts.too_large,
@@ -372,7 +353,7 @@ impl Hooks {
             }
         });
         let is_wrong = matches!(refusal, Refusal::Unauthorized | Refusal::TooLarge | Refusal::Slow);
-        if is_wrong && self.failures().count(peer, self.begun.elapsed()) {
+        if is_wrong && lock(&self.failures).count(peer, self.begun.elapsed()) {
             tracing::warn!(%peer, ?refusal, "refused a webhook; more of this address are counted only");
         }
     }

@@ -59,7 +59,7 @@ impl std::fmt::Debug for Secrets {
     }
 }
 
-/// The request is not from someone who knows the secret. Why is nobody's business.
+/// The request is not from someone who knows the secret. The sender does not learn why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the request is not signed with the secret")]
 pub struct Forged;
@@ -74,8 +74,7 @@ enum State {
 }
 
 impl Verifier {
-    /// Begins to check `claim`, at `now` in seconds since 1970. What the headers alone can disprove
-    /// is refused at once, before a byte of the body is read.
+    /// Begins to check `claim`. What the headers alone disprove is refused before the body is read.
     pub fn begin(claim: &Claim, secrets: &Secrets, now: i64) -> Result<Self, Forged> {
         let sha256 = |keys: Vec<Vec<u8>>, head: &[u8], signatures: Vec<Vec<u8>>| {
             let macs = keys.iter().map(|key| mac::<Hmac<Sha256>>(key).chain_update(head)).collect();
@@ -107,7 +106,7 @@ impl Verifier {
     }
 
     pub fn finish(self) -> Result<(), Forged> {
-        // All are compared, so that the time does not tell which secret is the right one.
+        // All are compared, so that the time does not depend on which secret is right.
         let right = match self.0 {
             State::Proven => true,
             State::Sha512 { macs, signature } => macs.into_iter().fold(false, |right, mac| {
@@ -129,8 +128,7 @@ fn mac<M: KeyInit + Mac>(key: &[u8]) -> M {
     <M as KeyInit>::new_from_slice(key).expect("HMAC takes keys of any length")
 }
 
-/// The token is one of the secrets. Digests are compared, not texts: neither the time nor the
-/// length tells how much of it is right.
+/// Compares digests instead of texts, so that neither time nor length reveals how much of a token is right.
 fn is_known(secrets: &Secrets, token: &[u8]) -> bool {
     let digest = |text: &[u8]| mac::<Hmac<Sha256>>(b"minik8s webhook token").chain_update(text);
     let given = digest(token).finalize().into_bytes();

@@ -11,7 +11,6 @@ use schema::secrets::{holds_secret, is_plain_text, is_plain_value, is_secret_fla
 use super::page::Page;
 use crate::view::{PodDetail, Use, age};
 
-/// Stands for a value that is not shown, as in plans.
 const HIDDEN: &str = "(hidden)";
 
 pub(super) fn containers(page: &mut Page, pod: &PodDetail, now: Timestamp) {
@@ -35,7 +34,6 @@ pub(super) fn containers(page: &mut Page, pod: &PodDetail, now: Timestamp) {
                 reported(page, status, now);
             }
         }
-        // What runs on although nobody wants it any more.
         for status in statuses.iter().filter(|s| !specs.iter().any(|c| c.name == s.name)) {
             page.line(&format!("  {}:", status.name));
             page.field(4, "Image", &status.image);

@@ -63,6 +63,9 @@ pub(in crate::cli) const fn cuttable(header: &'static str) -> Column {
 pub(in crate::cli) trait Listed: Serialize {
     /// `kind/name`.
     fn id(&self) -> String;
+    fn is_named(&self, name: &str) -> bool {
+        self.id().split_once('/').is_some_and(|(_, own)| own == name)
+    }
     /// Adds its columns to a row that is empty yet.
     fn row(&self, row: Row) -> Row;
 }
@@ -193,8 +196,7 @@ pub(in crate::cli) fn plain(
 }
 
 impl Layout {
-    /// Widths of the columns: what the longest text needs, and on a terminal the cuttable ones
-    /// shortened, the longest first, until a line fits.
+    /// As wide as the longest text; on a terminal the longest cuttable columns shrink until a line fits.
     fn widths_for(&mut self, columns: &[Column], rows: &[Vec<String>], screen: Screen) -> Vec<usize> {
         let header = |column: &Column| if self.bare { 0 } else { column.header.chars().count() };
         let mut widths: Vec<usize> = columns.iter().map(header).collect();
@@ -292,7 +294,6 @@ pub(in crate::cli) fn write_bytes(bytes: &[u8]) -> Result<(), CliError> {
 
 /// A line for a person, beside the output.
 pub(in crate::cli) fn note(text: &str) {
-    // A closed stderr is no error.
     let _ = writeln!(io::stderr(), "{text}");
 }
 

@@ -9,7 +9,6 @@ use crate::view::{
     ServiceView, SourceView, short,
 };
 
-/// Endpoints of a service in a narrow table, as in kubectl.
 const ENDPOINTS_SHOWN: usize = 3;
 
 fn some(text: Option<impl ToString>) -> String {
@@ -110,7 +109,6 @@ impl Listed for EndpointsView {
     }
 
     fn row(&self, row: Row) -> Row {
-        // As kubectl: a few, and how many more.
         let shown = if row.shape.wide { self.endpoints.len() } else { ENDPOINTS_SHOWN };
         let mut text = self.endpoints.iter().take(shown).cloned().collect::<Vec<_>>().join(",");
         if self.endpoints.len() > shown {
@@ -184,6 +182,12 @@ impl Listed for SourceView {
 impl Listed for RevisionView {
     fn id(&self) -> String {
         format!("revision/{}/{}", self.revision.source, self.revision.sequence)
+    }
+
+    /// By its number or by the first digits of its commit.
+    fn is_named(&self, name: &str) -> bool {
+        self.revision.sequence.to_string() == name
+            || name.len() >= 4 && self.revision.commit.starts_with(name)
     }
 
     fn row(&self, row: Row) -> Row {

@@ -14,7 +14,6 @@ use tokio::time::{Instant, sleep};
 use super::progress::{Marked, marked, unmark};
 use super::record::StateDir;
 
-/// How long the background process may take until the repository is healthy.
 const HEALTHY_WITHIN: Duration = Duration::from_secs(180);
 
 /// How `up` came to its end.
@@ -56,7 +55,6 @@ pub(super) async fn run(state: &StateDir) -> Result<Outcome> {
         let marked = marked(state);
         show_new(&mut shown)?;
         if let Some(status) = ended {
-            // Its own error is on the screen by now.
             return Ok(if status.success() { Outcome::Ended } else { Outcome::Failed });
         }
         match marked {

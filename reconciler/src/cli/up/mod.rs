@@ -32,7 +32,6 @@ use super::print::output::complain_each;
 use crate::args::UpArgs;
 use crate::config;
 
-/// How long an etcd that `--etcd` names may take to answer.
 const ETCD_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs `minik8s up` until Ctrl-C or SIGTERM.

@@ -12,9 +12,7 @@ use super::record::StateDir;
 use crate::cli::client::Client;
 use crate::view::{ClusterStatus, WaitState};
 
-/// Time between two looks while something is awaited.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
-/// Time between two looks while all is well.
 const LOOK_EVERY_HEALTHY: Duration = Duration::from_secs(3);
 
 /// Prints changes until `shutdown`.
@@ -35,8 +33,7 @@ async fn watch(client: &Client, state: &StateDir) {
                 last = now;
             }
         }
-        // Before the repository was looked at, a failure is that of an earlier run. Asked after the state,
-        // so that what the look came to is in the next state.
+        // A failure seen before the first look is that of an earlier run. Asked after the state, which then follows it.
         if !looked {
             let status = client.get::<ClusterStatus>(&["status"], &[]).await.ok();
             looked = status.and_then(|status| status.last_sync).is_some_and(|run| run.error.is_none());
@@ -84,7 +81,6 @@ fn mark(state: &StateDir, now: &WaitState, looked: bool) {
 fn line(state: &WaitState) -> String {
     match state {
         WaitState { healthy: true, .. } => {
-            // In the background there is no Ctrl-C.
             let hint = match std::io::stdout().is_terminal() {
                 true => "; Ctrl-C ends the daemons and leaves the pods",
                 false => "",

@@ -1,4 +1,4 @@
-//! The state directory of `up`: what it was told, which children it runs.
+//! The state directory of `up`: its settings, and the children it runs.
 //!
 //! `up.json` holds the settings, so that a later `up` or `down` needs no flags; `run/*.pid` the
 //! children, so that a later `up` ends what a killed one left.
@@ -24,13 +24,12 @@ use crate::config::{RepoArgs, flag_of};
 
 /// What `--etcd` is called when `up` runs one of its own.
 const PRIVATE_ETCD: &str = "private";
-/// Settings file in the state directory.
 pub(crate) const RECORD_FILE: &str = "up.json";
 /// Everything else that is ever made in the state directory.
 pub(crate) const KNOWN_DIRS: [&str; 5] = ["etcd", "reconciler", "agent", "logs", "run"];
 const LOCK_FILE: &str = "run/up.lock";
 
-/// What `up` was told, defaults filled in.
+/// The settings of `up`, defaults filled in.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct UpRecord {
@@ -92,8 +91,7 @@ impl UpRecord {
             webhook_listen: args.webhooks.webhook_listen.or(before.webhook_listen),
             webhook_secret_file: secret_file.context("the webhook secret's file has no path")?,
             cluster_cidr: args.cluster_cidr.unwrap_or(before.cluster_cidr),
-            // All of them or none: which of two lists a flag would come from is hard to tell. An empty one
-            // is how to have none again.
+            // The list replaces the former one as a whole; an empty flag empties it.
             agent_args: match args.agent_arg.is_empty() {
                 true => before.agent_args,
                 false => args.agent_arg.iter().filter(|flag| !flag.is_empty()).cloned().collect(),
@@ -211,7 +209,7 @@ impl StateDir {
         self.root.join("run").join(name)
     }
 
-    /// What an earlier `up` was told.
+    /// The settings of an earlier `up`.
     pub(crate) fn load(&self) -> Result<Option<UpRecord>> {
         let record = self.record();
         record.read().map_err(|error| {
@@ -263,8 +261,7 @@ impl StateDir {
             .map(|entry| entry.path())
             .filter(|p| p.extension().is_some_and(|e| e == "pid"))
             .collect();
-        // agent, reconciler, etcd would be best; the names sort as agent, etcd, reconciler, which does too:
-        // a reconciler without etcd just waits.
+        // Agent, etcd, reconciler: a reconciler without etcd just waits.
         pid_files.sort();
         for path in pid_files {
             let pid: Option<i32> = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());

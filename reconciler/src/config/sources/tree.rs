@@ -1,6 +1,6 @@
 //! The text of a list of sources as a tree in which every value knows its line. Pure.
 //!
-//! Not serde: it stops at the first mistake, and tells it in words of the programming language.
+//! Not serde, which stops at the first mistake and reports it in words of Rust.
 
 use saphyr_parser::{Event, Parser};
 

@@ -20,7 +20,6 @@ use self::ssh::AllowedSigners;
 use super::config::{SignaturePolicy, SourceConfig};
 use super::{GitError, Mirror};
 
-/// Larger files hold no list of keys that a person keeps.
 const KEYS_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// The largest signature there is takes a tenth of it; a longer one is only work.
 const SIGNATURE_BYTES_MAX: usize = 64 * 1024;

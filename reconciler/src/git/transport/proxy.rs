@@ -6,7 +6,6 @@ use std::net::IpAddr;
 
 use crate::git::config::{SourceConfig, Transport};
 
-/// The value of `proxy` that means none.
 const NONE: &str = "none";
 
 /// The address of the proxy for `config`, with its login if it has one.

@@ -29,8 +29,7 @@ pub struct PodView {
     /// The pod that Git wants is ready, on a node that is alive.
     pub is_ready: bool,
     pub phase: PodPhase,
-    /// The word kubectl shows: Pending, ContainerCreating, Running, CrashLoopBackOff, Terminating,
-    /// NodeLost, ….
+    /// The word of kubectl: Pending, ContainerCreating, Running, CrashLoopBackOff, Terminating, NodeLost, ….
     pub status: String,
     /// How often its containers were started again.
     pub restarts: u32,
@@ -57,8 +56,7 @@ pub struct PodView {
     pub why: String,
 }
 
-/// All pods, of one namespace if given, by namespace and name. A pod that moved and is still being
-/// torn down on its old node has a second row there.
+/// By namespace and name. A pod that moved has a second row while its old node still ends it.
 pub fn pods(snapshot: &Snapshot, namespace: Option<&str>, now: Timestamp) -> Vec<PodView> {
     let index = Index::new(snapshot);
     let mut rows = Vec::new();
