@@ -32,7 +32,7 @@ use client::Client;
 use offline::{explain, preview, validate};
 use print::output::{complain, write_out};
 
-const BY_HAND: &str = "nothing is changed by hand here: what runs is what the repository says; commit the change and \
+const BY_HAND: &str = "what runs is what the repository says, and no command changes it; commit the change and \
                        push it, then 'minik8s wait --for healthy'; 'minik8s plan' shows beforehand what it would do";
 
 /// Runs one command; what goes wrong is one line on stderr.

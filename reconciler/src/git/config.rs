@@ -35,10 +35,9 @@ pub enum Reference {
     Commit(String),
 }
 
-/// Which commits must be signed, and by whom. A file without a readable key lets no commit pass.
+/// Who must have signed the commit that is applied, whatever came before it. A file without a readable key lets no commit pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignaturePolicy {
-    pub mode: SignatureMode,
     /// Keys for SSH signatures, in OpenSSH's allowed_signers format.
     pub allowed_signers: Option<PathBuf>,
     /// Public keys for OpenPGP signatures, armored or binary.
@@ -49,16 +48,8 @@ impl SignaturePolicy {
     /// None when no file of keys is named.
     pub fn of(allowed_signers: Option<PathBuf>, gpg_keys: Option<PathBuf>) -> Option<Self> {
         let any = allowed_signers.is_some() || gpg_keys.is_some();
-        any.then_some(Self { mode: SignatureMode::Head, allowed_signers, gpg_keys })
+        any.then_some(Self { allowed_signers, gpg_keys })
     }
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum SignatureMode {
-    /// The commit that is applied: its tree is what runs, whatever came before it.
-    #[default]
-    Head,
 }
 
 /// Files and variables are read at every use, so they can be rotated in place. Only `proxy` may hold a secret.

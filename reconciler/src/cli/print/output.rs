@@ -1,5 +1,6 @@
 //! How things are printed: plain tables that fit the terminal, JSON, YAML, names.
 
+use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Width};
@@ -83,27 +84,27 @@ impl Row {
         Self { shape, cells: Vec::new(), remark: (cuttable(""), String::new()) }
     }
 
-    fn put(mut self, wanted: bool, column: Column, text: impl ToString) -> Self {
+    fn put(mut self, wanted: bool, column: Column, text: impl Display) -> Self {
         if wanted {
             self.cells.push((column, text.to_string()));
         }
         self
     }
 
-    pub(in crate::cli) fn col(self, header: &'static str, text: impl ToString) -> Self {
+    pub(in crate::cli) fn col(self, header: &'static str, text: impl Display) -> Self {
         self.put(true, column(header), text)
     }
 
-    pub(in crate::cli) fn cut(self, header: &'static str, text: impl ToString) -> Self {
+    pub(in crate::cli) fn cut(self, header: &'static str, text: impl Display) -> Self {
         self.put(true, cuttable(header), text)
     }
 
-    pub(in crate::cli) fn wide(self, header: &'static str, text: impl ToString) -> Self {
+    pub(in crate::cli) fn wide(self, header: &'static str, text: impl Display) -> Self {
         let wide = self.shape.wide;
         self.put(wide, column(header), text)
     }
 
-    pub(in crate::cli) fn wide_cut(self, header: &'static str, text: impl ToString) -> Self {
+    pub(in crate::cli) fn wide_cut(self, header: &'static str, text: impl Display) -> Self {
         let wide = self.shape.wide;
         self.put(wide, cuttable(header), text)
     }
@@ -113,7 +114,7 @@ impl Row {
         self.put(wanted, column("NAMESPACE"), name)
     }
 
-    pub(in crate::cli) fn remark(self, header: &'static str, text: impl ToString) -> Self {
+    pub(in crate::cli) fn remark(self, header: &'static str, text: impl Display) -> Self {
         Self { remark: (cuttable(header), text.to_string()), ..self }
     }
 }

@@ -153,7 +153,7 @@ mod tests {
         let shutdown = CancellationToken::new();
         let shown = tokio::spawn(show(url, state.clone(), shutdown.clone()));
         let seen = async {
-            while marked(&state) == None {
+            while marked(&state).is_none() {
                 sleep(Duration::from_millis(10)).await;
             }
         };

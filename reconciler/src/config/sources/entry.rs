@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::super::parse_duration;
 use super::super::repo::{POLL_DEFAULT, check_poll, reference};
 use super::tree::{HELP, Node, Value, Wrong};
-use crate::git::{Credentials, SignatureMode, SignaturePolicy, SourceConfig};
+use crate::git::{Credentials, SignaturePolicy, SourceConfig};
 
 const FIELDS: [&str; 16] = [
     "name",
@@ -200,7 +200,7 @@ impl Fields<'_> {
             let help = "name allowedSigners, gpgKeys or both, or remove `signatures`";
             self.wrong(line, "signatures name no file of keys", help);
         }
-        Some(SignaturePolicy { mode: SignatureMode::Head, allowed_signers, gpg_keys })
+        Some(SignaturePolicy { allowed_signers, gpg_keys })
     }
 }
 
