@@ -9,8 +9,6 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use crate::cli::down::DownArgs;
-use crate::cli::up::UpArgs;
 use crate::config::{ServeArgs, parse_duration};
 use crate::view::Selector;
 use schema::since::Since;
@@ -18,12 +16,14 @@ use schema::since::Since;
 mod offline;
 mod resource;
 mod top;
+mod up;
 
 pub use offline::{ExplainArgs, ReportFormat, SchemaArgs, ValidateArgs};
 pub use resource::{Resource, ResourceKind};
 pub use top::{SortBy, TopArgs, TopKind};
+pub use up::{DownArgs, UpArgs};
 
-/// Where the reconciler's API is when nobody says otherwise.
+/// The default address of the reconciler's API.
 pub const DEFAULT_SERVER: &str = "http://127.0.0.1:7070";
 
 /// Runs a fleet of Docker hosts from a Git repository.
@@ -39,7 +39,6 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run all of it on this machine: etcd, reconciler and agent
@@ -133,7 +132,6 @@ pub enum Command {
     Completion(CompletionArgs),
 }
 
-/// Where the reconciler's API is.
 #[derive(Debug, Clone, Args)]
 pub struct ServerArgs {
     /// The reconciler's API
@@ -141,7 +139,6 @@ pub struct ServerArgs {
     pub server: String,
 }
 
-/// Which namespaces.
 #[derive(Debug, Clone, Args)]
 pub struct NamespaceArgs {
     /// The namespace
@@ -159,7 +156,6 @@ impl NamespaceArgs {
     }
 }
 
-/// How it is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// A table.
@@ -168,13 +164,11 @@ pub enum Format {
     Wide,
     /// JSON.
     Json,
-    /// YAML.
     Yaml,
     /// `kind/name`, one per line.
     Name,
 }
 
-/// How it is printed.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct OutputArgs {
     /// How to print it
@@ -182,7 +176,6 @@ pub struct OutputArgs {
     pub output: Format,
 }
 
-/// How a plan is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum PlanFormat {
     /// For a terminal.
@@ -195,7 +188,6 @@ pub enum PlanFormat {
     Comment,
 }
 
-/// Flags of `plan`.
 #[derive(Debug, Args)]
 pub struct PlanArgs {
     /// What is changed from, and merged into: a commit, branch or tag; not needed with --server
@@ -227,7 +219,6 @@ pub struct PlanArgs {
     pub output: PlanFormat,
 }
 
-/// Flags of `find-comment`.
 #[derive(Debug, Args)]
 pub struct FindCommentArgs {
     /// The account whose newest comment is looked for
@@ -238,18 +229,14 @@ pub struct FindCommentArgs {
     pub whoami: bool,
 }
 
-/// Flags of `status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub server: ServerArgs,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub output: OutputArgs,
 }
 
-/// Flags of `get`.
 #[derive(Debug, Args)]
 pub struct GetArgs {
     /// What to list: pods (po), nodes (no), services (svc), replicasets (rs), hpa, dns, functions (fn),
@@ -270,17 +257,13 @@ pub struct GetArgs {
     #[arg(short, long)]
     pub watch: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub namespace: NamespaceArgs,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub output: OutputArgs,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub server: ServerArgs,
 }
 
-/// Flags of `describe`.
 #[derive(Debug, Args)]
 pub struct DescribeArgs {
     /// KIND/NAME, or KIND followed by NAME; any kind that 'get' knows and that Git can have, node or revision
@@ -293,28 +276,23 @@ pub struct DescribeArgs {
     #[arg(short, long, value_name = "NS", default_value = "default")]
     pub namespace: String,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub server: ServerArgs,
 }
 
-/// Flags of `history`.
 #[derive(Debug, Args)]
 pub struct HistoryArgs {
     /// Only of this source
     #[arg(long, value_name = "SOURCE")]
     pub source: Option<String>,
-    /// At most so many
+    /// At most this many
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub output: OutputArgs,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub server: ServerArgs,
 }
 
-/// Flags of `events`.
 #[derive(Debug, Args)]
 pub struct EventsArgs {
     /// Go on printing new ones
@@ -324,17 +302,13 @@ pub struct EventsArgs {
     #[arg(long = "for", value_name = "OBJECT")]
     pub object: Option<String>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub namespace: NamespaceArgs,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub output: OutputArgs,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub server: ServerArgs,
 }
 
-/// Flags of `logs`.
 #[derive(Debug, Args)]
 pub struct LogsArgs {
     /// The pod: NAME or pod/NAME
@@ -349,7 +323,7 @@ pub struct LogsArgs {
     /// Go on printing what it writes
     #[arg(short, long)]
     pub follow: bool,
-    /// Begin with so many of the last lines
+    /// Begin with this many of the last lines
     #[arg(long, value_name = "N")]
     pub tail: Option<u64>,
     /// Begin with what is not older: an age (90s, 10m, 1h30m) or a time (2030-01-31T12:00:00Z)
@@ -365,11 +339,9 @@ pub struct LogsArgs {
     #[arg(short, long, value_name = "NS", default_value = "default")]
     pub namespace: String,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub server: ServerArgs,
 }
 
-/// What is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Goal {
     /// The commit is applied whole: no file quarantined, no removal held.
@@ -379,7 +351,6 @@ pub enum Goal {
     Healthy,
 }
 
-/// Flags of `wait`.
 #[derive(Debug, Args)]
 pub struct WaitArgs {
     /// What to wait for
@@ -392,11 +363,9 @@ pub struct WaitArgs {
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub timeout: Duration,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub server: ServerArgs,
 }
 
-/// Flags of `sync`.
 #[derive(Debug, Args)]
 pub struct SyncArgs {
     /// Only this source; by default all of the reconciler that is asked
@@ -409,11 +378,9 @@ pub struct SyncArgs {
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     pub timeout: Duration,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub server: ServerArgs,
 }
 
-/// What someone tried to do by hand.
 #[derive(Debug, Args)]
 pub struct ByHandArgs {
     /// Whatever was written
@@ -421,18 +388,15 @@ pub struct ByHandArgs {
     pub words: Vec<OsString>,
 }
 
-/// Flags of `version`.
 #[derive(Debug, Args)]
 pub struct VersionArgs {
     /// Only of this program; asks no server
     #[arg(long)]
     pub client: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub server: ServerArgs,
 }
 
-/// Flags of `completion`.
 #[derive(Debug, Args)]
 pub struct CompletionArgs {
     /// The shell
@@ -440,8 +404,7 @@ pub struct CompletionArgs {
     pub shell: Shell,
 }
 
-/// Reads the command line. Help and version go to stdout with code 0; wrong usage is one line on
-/// stderr with code 2, but 1 for `plan`, whose 2 says that there are changes.
+/// Help and version end with code 0. Wrong usage ends with 2, but `plan` with 1: its 2 means that something changes.
 pub fn parse<I, T>(arguments: I) -> Result<Cli, ExitCode>
 where
     I: IntoIterator<Item = T>,
@@ -450,7 +413,6 @@ where
     let arguments = help_as_flag(flags_last(arguments));
     Cli::try_parse_from(&arguments).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // Nobody is left to tell if stdout is closed.
             let _ = error.print();
             ExitCode::SUCCESS
         }
@@ -466,8 +428,7 @@ where
     })
 }
 
-/// Flags that many subcommands have may stand in front of the subcommand, as people write them:
-/// `minik8s -n shop get pods`. They are moved behind it, where clap looks for them.
+/// Moves flags in front of the subcommand behind it, where clap looks for them: `minik8s -n shop get pods`.
 fn flags_last<I, T>(arguments: I) -> Vec<OsString>
 where
     I: IntoIterator<Item = T>,
@@ -493,12 +454,10 @@ where
     arguments
 }
 
-/// `minik8s help` and `minik8s help get`, as people write them, mean `--help`. Not a subcommand of clap's:
-/// that one would stand in every list of subcommands.
+/// `minik8s help get` means `--help`. A subcommand of clap's would stand in every list of subcommands.
 fn help_as_flag(mut arguments: Vec<OsString>) -> Vec<OsString> {
     if arguments.get(1).is_some_and(|word| word == "help") {
         arguments.remove(1);
-        // Whatever follows the subcommand could only be in the way.
         arguments.truncate(2);
         arguments.push("--help".into());
     }
@@ -510,7 +469,7 @@ fn one_line(message: &str, command: &str) -> String {
     let useful = message.split("\n\nUsage:").next().unwrap_or(message);
     let mut line = String::new();
     for part in useful.lines().map(str::trim).filter(|p| !p.is_empty() && !p.starts_with("For more info")) {
-        // Nobody who mistyped a flag means it as a value.
+        // A mistyped flag is not meant as a value.
         if part.starts_with("tip: to pass '-") {
             continue;
         }

@@ -35,7 +35,7 @@ use crate::controllers::{Deps, Shell};
 use crate::gitops::{SourceLoop, VerdictLoop};
 use crate::webhooks::{self, Follower, Hooks, Intake, SourceTarget};
 
-/// Controllers look again after so long even if nothing changed.
+/// Controllers look again after this even if nothing changed.
 const CONTROLLER_INTERVAL: Duration = Duration::from_secs(60);
 /// How often content on disk that nothing refers to is looked for. What goes has an hour.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(300);
@@ -45,10 +45,6 @@ const WAKE_GAP: Duration = Duration::from_millis(10);
 const API_DRAIN: Duration = Duration::from_secs(2);
 
 /// Runs the reconciler until `shutdown`, then ends what is under way and gives up the lead.
-///
-/// # Errors
-/// One line that says what, where, why and what to do: what keeps it from starting, or which task
-/// ended before it should.
 pub async fn serve(config: ServeConfig, shutdown: CancellationToken) -> anyhow::Result<()> {
     logging::init(config.log.log_level.as_deref(), config.log.log_format == LogFormat::Json)?;
     // Boxed: it is large, and lives only as long as the start.
@@ -68,8 +64,7 @@ pub(crate) fn source_row(poll: Duration, snapshot: &SnapshotReader, fence: &Fenc
     })
 }
 
-/// A controller: every change of the snapshot and of the lead wakes it, but not what nodes use. Each writes
-/// that every 15 s; with many nodes that is all the time.
+/// A controller: changes of the snapshot and the lead wake it, but not usage, which each node writes every 15 s.
 fn controller_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
     let is_news = |before: &Snapshot, now: &Snapshot| !now.plans_as(before);
     Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), WAKE_GAP, is_news)
@@ -88,20 +83,17 @@ fn serve_hooks(
     counts
 }
 
-/// The table.
 async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     let Ground { listener, hooks, store, state_dir } = prepare(&config).await?;
     let mut runtime = Runtime::new();
     let token = runtime.token();
 
-    // What everything stands on. One watch on all of etcd, so that the snapshot's revision says that
-    // everything up to it is in: whoever waits for a write of its own relies on that.
+    // One watch on all of etcd: a loop that waits for its own write relies on the snapshot's revision.
     let fence = lead::stand(&mut runtime, &store, advertise::standing(&config), state_dir).await;
     let (snapshot, reflecting) = reflector::spawn(Arc::clone(&store), vec![ROOT.to_owned()], token.clone());
     runtime.adopt("reflector", reflecting);
     let events = EventRecorder::spawn(Arc::clone(&store), RECONCILER, "reconciler", token.clone());
 
-    // The repositories.
     let (mut targets, mut runs) = (Vec::new(), Vec::new());
     for source in &config.sources {
         let row = source_row(source.poll, &snapshot, &fence);
@@ -115,7 +107,6 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     }
     let wakes = targets.iter().map(|target| (target.source.clone(), target.nudge.clone())).collect();
 
-    // The controllers.
     let deps = Deps {
         store: Arc::clone(&store),
         snapshot: snapshot.clone(),
@@ -134,7 +125,6 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     let sweep = SweepLoop::new(BlobStore::new(&config.state_dir), snapshot.clone());
     runtime.drive(Row::every(SWEEP_INTERVAL), sweep);
 
-    // Those who ask to look now.
     let intake = Intake::new(targets, snapshot.clone(), Arc::clone(&store), config.name.clone());
     let intake = Arc::new(intake);
     let follower = Follower {
@@ -148,7 +138,6 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     runtime.task("deliveries", follower.run(token.clone()));
     let counts = hooks.map(|(listener, secrets)| serve_hooks(&mut runtime, listener, &intake, secrets));
 
-    // Those who look.
     let api = api::router(ApiDeps {
         blobs: Blobs::new(&config.state_dir),
         snapshot,

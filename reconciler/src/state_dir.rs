@@ -1,8 +1,7 @@
 //! The lock on a reconciler's state directory, and the leader lease recorded in it.
 //!
-//! A reconciler that was killed leaves its leadership in etcd until the lease expires, and its successor
-//! would wait for it. The holder of the lock knows that the process which recorded the lease is dead, so it
-//! revokes the lease at once.
+//! A reconciler that was killed leaves its lease in etcd. The next holder of the lock knows that this process is dead
+//! and revokes the lease, instead of waiting for its end.
 
 use std::path::Path;
 use std::time::Duration;
@@ -27,9 +26,6 @@ pub struct StateDirLock {
 
 impl StateDirLock {
     /// Takes the directory, which must exist.
-    ///
-    /// # Errors
-    /// One line: another reconciler has it, or it can't be written.
     pub fn take(dir: &Path) -> anyhow::Result<Self> {
         let path = dir.join(LOCK_FILE);
         match lock_file(&path).with_context(|| format!("cannot open {}", path.display()))? {
@@ -48,8 +44,7 @@ impl StateDirLock {
         dir.join(LOCK_FILE).exists()
     }
 
-    /// Revokes the lease of the process that held the lock before. `false`: etcd did not confirm it, so that
-    /// leadership may not be over.
+    /// Revokes the lease of the former process. `false`: etcd did not confirm it, so that process may still lead.
     pub async fn end_former_lease(&self, store: &dyn Store) -> bool {
         let Some(former) = self.lease.read().ok().flatten().map(LeaseId) else { return true };
         // A lease that is over already is no error, and neither is an etcd that knows nothing of it.

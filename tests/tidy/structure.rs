@@ -25,7 +25,7 @@ const OWN_TASKS: [&str; 8] = [
 const PUBLISHES_WHILE_IT_OBSERVES: &str = "agent/src/converge/network/observe.rs";
 
 /// How many files still stand in circles of imports. Lower a number when a circle is undone; raise none.
-const FILES_IN_CIRCLES: [(&str, usize); 3] = [("schema", 17), ("reconciler", 49), ("agent", 13)];
+const FILES_IN_CIRCLES: [(&str, usize); 3] = [("schema", 17), ("reconciler", 36), ("agent", 13)];
 
 fn is_test(path: &str) -> bool {
     let parts = || path.trim_end_matches(".rs").split('/');

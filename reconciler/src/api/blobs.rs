@@ -41,7 +41,7 @@ pub(super) async fn blob(State(app): App, Path(digest): Path<String>) -> Result<
 }
 
 impl Shared {
-    /// Nobody but the leader can be asked, and the leader makes what is missing, if it can.
+    /// Only the leader can be asked, and it makes what is missing, if it can.
     async fn absent(&self, error: &BlobsError) -> ApiError {
         let leader = self.deps.store.get(&Key::Leader.to_string()).await.ok().flatten();
         let leader = leader.and_then(|leader| decode::<LeaderRecord>(&leader.value).ok());

@@ -10,14 +10,12 @@ use schema::records::Event;
 use serde::Deserialize;
 
 use super::error::ApiError;
-use super::input::{self, Queried};
+use super::input::{self, Asked};
 use super::{App, Shared};
 use crate::view::{EventView, List, event_views};
 
-/// Most events in one answer, the newest.
 const EVENTS_MAX: usize = 1000;
 
-/// Which events; all of them if nothing is said.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Wanted {
@@ -46,20 +44,16 @@ impl Wanted {
 
 pub(super) async fn events(
     State(app): App,
-    query: Queried<Wanted>,
+    Asked(wanted): Asked<Wanted>,
 ) -> Result<Json<List<EventView>>, ApiError> {
-    let wanted = input::query(query)?;
     for (what, text) in [("namespace", &wanted.namespace), ("object", &wanted.name), ("kind", &wanted.kind)] {
-        if let Some(text) = text {
-            input::name(what, text)?;
-        }
+        input::optional_name(what, text.as_deref())?;
     }
     let items = read(&app, &wanted, Timestamp::now()).await?;
     Ok(Json(List { items }))
 }
 
-/// The wanted events, oldest first. One that can't be decoded is passed over: it is one of another
-/// version, and the others matter more.
+/// The wanted events, oldest first. An event that can't be decoded is skipped.
 pub(super) async fn read(app: &Shared, wanted: &Wanted, now: Timestamp) -> Result<Vec<EventView>, ApiError> {
     let listing = app.deps.store.list(prefix::EVENTS).await?;
     let events = listing.items.iter().filter_map(|item| decode::<Event>(&item.value).ok());

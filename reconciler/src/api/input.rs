@@ -1,24 +1,32 @@
 //! What comes in with a request, checked: names in paths, queries with known fields only.
 
-use axum::extract::Query;
-use axum::extract::rejection::QueryRejection;
-
+use axum::extract::{FromRequestParts, Query};
+use axum::http::request::Parts;
 use schema::since::Since;
+use serde::de::DeserializeOwned;
 
 use super::error::ApiError;
 use crate::view::Selector;
 
-/// Longest name, as in Kubernetes.
 const NAME_MAX_CHARS: usize = 253;
 
-/// The outcome of reading a query.
-pub(super) type Queried<T> = Result<Query<T>, QueryRejection>;
+/// A query with known fields only.
+pub(super) struct Asked<T>(pub(super) T);
 
-/// The query, or which part of it is wrong.
-pub(super) fn query<T>(query: Queried<T>) -> Result<T, ApiError> {
-    query.map(|Query(query)| query).map_err(|rejection| {
-        ApiError::bad_request(rejection.body_text(), "check the parameters of the query")
-    })
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let query = Query::<T>::from_request_parts(parts, state).await;
+        query.map(|Query(query)| Self(query)).map_err(|rejection| {
+            ApiError::bad_request(rejection.body_text(), "check the parameters of the query")
+        })
+    }
+}
+
+/// As [`name`], of a name that need not be there.
+pub(super) fn optional_name(what: &str, text: Option<&str>) -> Result<(), ApiError> {
+    text.map_or(Ok(()), |text| name(what, text))
 }
 
 /// A name that may stand in a key: letters, digits, `-`, `_`, `.`, beginning with a letter or digit.
@@ -32,12 +40,11 @@ pub(super) fn name(what: &str, text: &str) -> Result<(), ApiError> {
     }
     let shown: String = text.chars().take(60).collect();
     Err(ApiError::bad_request(
-        format!("`{}` is no name of a {what}", shown.escape_debug()),
+        format!("`{}` is not a name of a {what}", shown.escape_debug()),
         "write letters, digits, '-', '_' and '.', 253 at most, with a letter or digit first",
     ))
 }
 
-/// A label selector.
 pub(super) fn selector(text: Option<&str>) -> Result<Option<Selector>, ApiError> {
     let parsed = text.map(str::parse).transpose();
     parsed.map_err(|why| {
@@ -60,7 +67,7 @@ pub(super) fn commit(text: &str) -> Result<(), ApiError> {
     }
     let shown: String = text.chars().take(70).collect();
     Err(ApiError::bad_request(
-        format!("`{}` is no commit id", shown.escape_debug()),
+        format!("`{}` is not a commit id", shown.escape_debug()),
         "write 7 to 64 hex digits, as `git rev-parse HEAD` prints them",
     ))
 }

@@ -15,19 +15,15 @@ use schema::snapshot::Snapshot;
 use serde::Deserialize;
 
 use super::error::ApiError;
-use super::input::{self, Queried};
+use super::input::{self, Asked};
 use super::read::no_such_pod;
 use super::{App, Shared};
 use crate::view::{self, PodDetail, Problem};
 
-/// Longest time to connect to a node.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Longest time until the node begins to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most of a node's error that is read.
 const ERROR_MAX_BYTES: usize = 16 * 1024;
 
-/// Which log, and how much of it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WantedLog {
@@ -51,11 +47,10 @@ pub(super) fn client() -> reqwest::Client {
 pub(super) async fn logs(
     State(app): App,
     Path((namespace, pod)): Path<(String, String)>,
-    query: Queried<WantedLog>,
+    Asked(wanted): Asked<WantedLog>,
 ) -> Result<Response, ApiError> {
     input::name("namespace", &namespace)?;
     input::name("pod", &pod)?;
-    let wanted = input::query(query)?;
     let pod = NamespacedName::new(namespace, pod);
     let snapshot = app.snapshot()?;
     let url = log_url(&snapshot, &pod, &wanted)?;
@@ -72,7 +67,6 @@ pub(super) async fn logs(
     Ok((kind, Body::from_stream(stream)).into_response())
 }
 
-/// Where the node serves the log.
 fn log_url(snapshot: &Snapshot, pod: &NamespacedName, wanted: &WantedLog) -> Result<NodeUrl, ApiError> {
     let detail =
         view::pod(snapshot, pod, Vec::new(), Timestamp::UNIX_EPOCH).ok_or_else(|| no_such_pod(pod))?;
@@ -128,8 +122,7 @@ impl NodeUrl {
     }
 }
 
-/// Refuses a container that never ran, and says what it waits for or why it did not start: there is no log
-/// to read. Else whether it waits to be started again.
+/// Refuses a container that never ran, with the reason. Else whether it waits to be started again.
 fn not_started(detail: &PodDetail, container: &str) -> Result<bool, ApiError> {
     let mut reported = detail.init_container_statuses.iter().chain(&detail.container_statuses);
     let Some(status) = reported.find(|status| status.name == container) else { return Ok(false) };
@@ -138,7 +131,7 @@ fn not_started(detail: &PodDetail, container: &str) -> Result<bool, ApiError> {
     let because = |message: &str| if message.is_empty() { String::new() } else { format!(": {message}") };
     let what = match &status.state {
         ContainerState::Waiting(_) if status.last_state.as_ref().is_some_and(ran) => return Ok(true),
-        // Made, and maybe started since it was told.
+        // Created, and maybe started since the report.
         ContainerState::Waiting(waiting)
             if !status.container_id.is_empty()
                 && matches!(waiting.reason.as_str(), "ContainerCreating" | "PodInitializing") =>

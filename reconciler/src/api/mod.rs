@@ -45,27 +45,20 @@ const LOG_STREAMS_MAX: usize = 256;
 /// Most archives being sent at once; an agent that is turned away tries again.
 const BLOB_STREAMS_MAX: usize = 64;
 
-/// What the API stands on.
 pub struct ApiDeps {
-    /// The snapshot.
     pub snapshot: SnapshotReader,
-    /// etcd, for events and the leader.
     pub store: SharedStore,
     /// The door of `POST /v1/sync`.
     pub intake: Arc<Intake>,
-    /// Content of repository volumes and secrets.
     pub blobs: Blobs,
     /// What webhooks came to; none where they stay out.
     pub hooks: Option<Arc<Counts>>,
     /// The last run of each loop of this process.
     pub loops: LoopRuns,
-    /// Name of this reconciler.
     pub identity: String,
-    /// Version of this program.
     pub version: String,
 }
 
-/// Shared by all handlers.
 struct Shared {
     deps: ApiDeps,
     nodes: reqwest::Client,
@@ -75,7 +68,6 @@ struct Shared {
 
 type App = axum::extract::State<Arc<Shared>>;
 
-/// All routes.
 pub fn router(deps: ApiDeps) -> Router {
     let shared = Shared {
         deps,

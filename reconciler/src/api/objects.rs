@@ -9,12 +9,11 @@ use serde::Deserialize;
 
 use super::App;
 use super::error::ApiError;
-use super::input::{self, Queried};
+use super::input::{self, Asked};
 use crate::view::{self, List, Selection};
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
-/// Which objects; all of them if nothing is said.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Which {
@@ -24,22 +23,15 @@ pub(super) struct Which {
 }
 
 impl Which {
-    fn checked(query: Queried<Self>) -> Result<Self, ApiError> {
-        let which = input::query(query)?;
-        for (what, name) in [("source", &which.source), ("namespace", &which.namespace)] {
-            name.as_deref().map_or(Ok(()), |name| input::name(what, name))?;
-        }
-        Ok(which)
-    }
-
     fn selection(&self, kind: Option<Kind>) -> Result<Selection<'_>, ApiError> {
+        input::optional_name("source", self.source.as_deref())?;
+        input::optional_name("namespace", self.namespace.as_deref())?;
         let labels = input::selector(self.selector.as_deref())?;
         Ok(Selection { source: self.source.as_deref(), kind, namespace: self.namespace.as_deref(), labels })
     }
 }
 
-pub(super) async fn stored(State(app): App, query: Queried<Which>) -> Answer<List<view::StoredObject>> {
-    let which = Which::checked(query)?;
+pub(super) async fn stored(State(app): App, Asked(which): Asked<Which>) -> Answer<List<view::StoredObject>> {
     Ok(Json(List { items: view::stored_objects(&*app.snapshot()?, &which.selection(None)?) }))
 }
 
@@ -47,9 +39,8 @@ pub(super) async fn stored(State(app): App, query: Queried<Which>) -> Answer<Lis
 pub(super) async fn of_kind(
     State(app): App,
     Path(kind): Path<String>,
-    query: Queried<Which>,
+    Asked(which): Asked<Which>,
 ) -> Answer<List<view::ObjectView>> {
-    let which = Which::checked(query)?;
     let kind = if kind == "all" { None } else { Some(kind_of(&kind)?) };
     Ok(Json(List { items: view::objects(&*app.snapshot()?, &which.selection(kind)?, Timestamp::now()) }))
 }

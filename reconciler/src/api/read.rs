@@ -13,13 +13,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
-use super::input::{self, Queried};
+use super::input::{self, Asked};
 use super::{App, Shared, events};
 use crate::view::{self, List};
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
-/// Which namespace and labels; all of them if none.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct InNamespace {
@@ -27,28 +26,24 @@ pub(super) struct InNamespace {
     pub(super) selector: Option<String>,
 }
 
-/// Which namespace; all of them if none.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OfNamespace {
     namespace: Option<String>,
 }
 
-/// Which labels.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WithLabels {
     selector: Option<String>,
 }
 
-/// Which source; all of them if none.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OfSource {
     pub(super) source: Option<String>,
 }
 
-/// Which commit; the newest if none.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OfCommit {
@@ -98,11 +93,11 @@ pub(super) async fn status(State(app): App) -> Answer<view::ClusterStatus> {
     }))
 }
 
-pub(super) async fn pods(State(app): App, query: Queried<InNamespace>) -> Answer<List<view::PodView>> {
-    let InNamespace { namespace, selector } = input::query(query)?;
-    if let Some(namespace) = &namespace {
-        input::name("namespace", namespace)?;
-    }
+pub(super) async fn pods(
+    State(app): App,
+    Asked(InNamespace { namespace, selector }): Asked<InNamespace>,
+) -> Answer<List<view::PodView>> {
+    input::optional_name("namespace", namespace.as_deref())?;
     let selector = input::selector(selector.as_deref())?;
     let snapshot = app.snapshot()?;
     let mut items = view::pods(&snapshot, namespace.as_deref(), Timestamp::now());
@@ -142,12 +137,9 @@ pub(super) fn no_such_pod(pod: &NamespacedName) -> ApiError {
 
 pub(super) async fn pod_usage(
     State(app): App,
-    query: Queried<OfNamespace>,
+    Asked(OfNamespace { namespace }): Asked<OfNamespace>,
 ) -> Answer<List<view::PodUsageView>> {
-    let OfNamespace { namespace } = input::query(query)?;
-    if let Some(namespace) = &namespace {
-        input::name("namespace", namespace)?;
-    }
+    input::optional_name("namespace", namespace.as_deref())?;
     Ok(Json(List { items: view::pod_usage(&*app.snapshot()?, namespace.as_deref(), Timestamp::now()) }))
 }
 
@@ -155,8 +147,8 @@ pub(super) async fn node_usage(State(app): App) -> Answer<List<view::NodeUsageVi
     Ok(Json(List { items: view::node_usage(&*app.snapshot()?, Timestamp::now()) }))
 }
 
-pub(super) async fn nodes(State(app): App, query: Queried<WithLabels>) -> Answer<List<view::NodeView>> {
-    let selector = input::selector(input::query(query)?.selector.as_deref())?;
+pub(super) async fn nodes(State(app): App, Asked(query): Asked<WithLabels>) -> Answer<List<view::NodeView>> {
+    let selector = input::selector(query.selector.as_deref())?;
     let mut items = view::nodes(&*app.snapshot()?, Timestamp::now());
     items.retain(|node| selector.as_ref().is_none_or(|selector| selector.matches(&node.labels)));
     Ok(Json(List { items }))
@@ -174,17 +166,19 @@ pub(super) async fn sources(State(app): App) -> Answer<List<view::SourceView>> {
     Ok(Json(List { items: view::sources(&*app.snapshot()?, Timestamp::now()) }))
 }
 
-pub(super) async fn history(State(app): App, query: Queried<OfSource>) -> Answer<List<view::RevisionView>> {
-    let OfSource { source } = input::query(query)?;
-    if let Some(source) = &source {
-        input::name("source", source)?;
-    }
+pub(super) async fn history(
+    State(app): App,
+    Asked(OfSource { source }): Asked<OfSource>,
+) -> Answer<List<view::RevisionView>> {
+    input::optional_name("source", source.as_deref())?;
     Ok(Json(List { items: view::history(&*app.snapshot()?, source.as_deref(), Timestamp::now()) }))
 }
 
 /// Answers also before etcd is read: that is then what is waited for.
-pub(super) async fn wait_state(State(app): App, query: Queried<OfCommit>) -> Answer<view::WaitState> {
-    let OfCommit { commit } = input::query(query)?;
+pub(super) async fn wait_state(
+    State(app): App,
+    Asked(OfCommit { commit }): Asked<OfCommit>,
+) -> Answer<view::WaitState> {
     let commit = commit.map(|text| text.to_ascii_lowercase());
     if let Some(commit) = &commit {
         input::commit(commit)?;

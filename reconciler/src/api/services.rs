@@ -7,30 +7,33 @@ use schema::meta::NamespacedName;
 
 use super::App;
 use super::error::ApiError;
-use super::input::{self, Queried};
+use super::input::{self, Asked};
 use super::read::InNamespace;
-use crate::view::{self, List, ServiceSelection};
+use crate::view::{self, List, Selection};
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
 pub(super) async fn services(
     State(app): App,
-    query: Queried<InNamespace>,
+    Asked(query): Asked<InNamespace>,
 ) -> Answer<List<view::ServiceView>> {
-    let (snapshot, query) = (app.snapshot()?, input::query(query)?);
+    let snapshot = app.snapshot()?;
     Ok(Json(List { items: view::services(&snapshot, &selection(&query)?, Timestamp::now()) }))
 }
 
 pub(super) async fn endpoints(
     State(app): App,
-    query: Queried<InNamespace>,
+    Asked(query): Asked<InNamespace>,
 ) -> Answer<List<view::EndpointsView>> {
-    let (snapshot, query) = (app.snapshot()?, input::query(query)?);
+    let snapshot = app.snapshot()?;
     Ok(Json(List { items: view::endpoints(&snapshot, &selection(&query)?, Timestamp::now()) }))
 }
 
-pub(super) async fn routes(State(app): App, query: Queried<InNamespace>) -> Answer<List<view::RouteView>> {
-    let (snapshot, query) = (app.snapshot()?, input::query(query)?);
+pub(super) async fn routes(
+    State(app): App,
+    Asked(query): Asked<InNamespace>,
+) -> Answer<List<view::RouteView>> {
+    let snapshot = app.snapshot()?;
     Ok(Json(List { items: view::routes(&snapshot, &selection(&query)?, Timestamp::now()) }))
 }
 
@@ -48,10 +51,8 @@ pub(super) async fn service(
     })
 }
 
-fn selection(query: &InNamespace) -> Result<ServiceSelection<'_>, ApiError> {
-    if let Some(namespace) = &query.namespace {
-        input::name("namespace", namespace)?;
-    }
+fn selection(query: &InNamespace) -> Result<Selection<'_>, ApiError> {
+    input::optional_name("namespace", query.namespace.as_deref())?;
     let labels = input::selector(query.selector.as_deref())?;
-    Ok(ServiceSelection { namespace: query.namespace.as_deref(), labels })
+    Ok(Selection { namespace: query.namespace.as_deref(), labels, ..Selection::default() })
 }

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use schema::records::Provider;
 
 use super::error::ApiError;
-use super::input::{self, Queried};
+use super::input::{self, Asked};
 use super::read::OfSource;
 use super::{App, Shared};
 use crate::view::{self, List, SyncAccepted, SyncRun};
@@ -16,12 +16,9 @@ use crate::webhooks::{IncomingDelivery, SourceTarget, payload::Hint};
 
 pub(super) async fn sync(
     State(app): App,
-    query: Queried<OfSource>,
+    Asked(OfSource { source }): Asked<OfSource>,
 ) -> Result<(StatusCode, Json<SyncAccepted>), ApiError> {
-    let OfSource { source } = input::query(query)?;
-    if let Some(source) = &source {
-        input::name("source", source)?;
-    }
+    input::optional_name("source", source.as_deref())?;
     let at = Timestamp::now();
     let all = app.deps.intake.targets().iter();
     let wanted: Vec<&SourceTarget> =
@@ -42,7 +39,7 @@ pub(super) async fn sync(
     Ok((StatusCode::ACCEPTED, Json(SyncAccepted { accepted: true, at, deliveries, note })))
 }
 
-/// Someone at the command line; each is one of its own.
+/// Each `minik8s sync` is a request with its own id.
 fn by_hand(at: Timestamp) -> IncomingDelivery {
     IncomingDelivery {
         provider: Provider::Cli,

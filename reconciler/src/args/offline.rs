@@ -15,7 +15,6 @@ pub enum ReportFormat {
     Github,
 }
 
-/// Flags of `validate`.
 #[derive(Debug, Args)]
 pub struct ValidateArgs {
     /// Folders, read as their commit would be, and single files
@@ -29,7 +28,6 @@ pub struct ValidateArgs {
     pub strict: bool,
 }
 
-/// Flags of `schema`.
 #[derive(Debug, Args)]
 pub struct SchemaArgs {
     /// The kind, or its short name; without it one schema that takes a manifest of any kind
@@ -40,7 +38,6 @@ pub struct SchemaArgs {
     pub list: bool,
 }
 
-/// Flags of `explain`.
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
     /// A kind, and a path of fields in it: pod.spec.containers

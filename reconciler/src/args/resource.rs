@@ -4,7 +4,6 @@ use std::str::FromStr;
 
 use schema::kinds::Kind;
 
-/// What can be listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResourceKind {
     /// Git repositories that feed the cluster.
@@ -34,7 +33,6 @@ impl ResourceKind {
         (ResourceKind::All, &["all"]),
     ];
 
-    /// Everything that can be listed.
     fn all() -> impl Iterator<Item = ResourceKind> {
         let others = Self::OTHERS.iter().map(|(kind, _)| *kind);
         Kind::ALL.into_iter().map(ResourceKind::Object).chain(others)
@@ -46,7 +44,6 @@ impl ResourceKind {
         words.get(1).or(words.first()).cloned().unwrap_or_default()
     }
 
-    /// The word for several.
     pub fn plural(self) -> String {
         self.words().into_iter().next().unwrap_or_default()
     }
@@ -61,7 +58,6 @@ impl ResourceKind {
         }
     }
 
-    /// Its objects belong to namespaces.
     pub fn is_namespaced(self) -> bool {
         match self {
             ResourceKind::Endpoints | ResourceKind::Event | ResourceKind::All => true,

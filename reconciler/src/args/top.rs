@@ -24,7 +24,6 @@ pub enum SortBy {
     Memory,
 }
 
-/// Flags of `top`.
 #[derive(Debug, Args)]
 pub struct TopArgs {
     /// Of pods or of nodes
@@ -40,12 +39,9 @@ pub struct TopArgs {
     #[arg(long)]
     pub no_headers: bool,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub namespace: NamespaceArgs,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub output: OutputArgs,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub server: ServerArgs,
 }

@@ -1,9 +1,5 @@
-//! Content of repository volumes and secrets, by digest: kept on this reconciler's disk, served to
-//! agents.
-//!
-//! `store` is the folder, written by whoever syncs; `serve` finds what a live object refers to, and
-//! makes it again from the mirror where it is missing, in the order of `turns`; `sweep` removes what nothing refers to any more.
-//! Secrets lie here as ciphertext only: nobody but the nodes can read them.
+//! Content of repository volumes and secrets (as ciphertext), by digest: kept on this reconciler's disk, served to
+//! agents, made again from the mirror when it is missing, removed when nothing refers to it.
 
 pub mod plan;
 mod serve;

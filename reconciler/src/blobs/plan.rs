@@ -6,11 +6,9 @@ use jiff::{SignedDuration, Timestamp};
 use schema::files::Files;
 use schema::snapshot::Snapshot;
 
-/// What nothing refers to any more stays so long: a push back to it finds it, and so does an agent
-/// that is slow.
+/// How long unreferenced content stays, for a push back to it and for slow agents.
 pub const KEPT: SignedDuration = SignedDuration::from_hours(1);
 
-/// What to do about the content on disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sweep {
     /// Still referred to: its hour begins anew.
@@ -25,13 +23,11 @@ impl schema::control::Plan for Sweep {
     }
 }
 
-/// Digests that objects and pods refer to. Pods as well: one of a former revision may still wait for
-/// its files.
+/// Digests that objects and pods refer to: a pod of a former revision may still wait for its files.
 pub fn live(snapshot: &Snapshot) -> BTreeSet<&str> {
     all(snapshot).flat_map(Files::values).map(|blob| blob.digest.as_str()).collect()
 }
 
-/// The files of every object and pod.
 pub fn all(snapshot: &Snapshot) -> impl Iterator<Item = &Files> {
     let objects = snapshot.objects.values().map(|object| &object.value.files);
     objects.chain(snapshot.pods.values().map(|pod| &pod.value.files))

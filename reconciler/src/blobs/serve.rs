@@ -19,29 +19,18 @@ use super::turns::Turns;
 use super::{BlobStore, plan};
 use crate::git::content::{self, ContentError};
 
-/// Content can't be given out.
 #[derive(Debug, thiserror::Error)]
 pub enum BlobsError {
-    /// Not 64 hex digits.
     #[error("{0:?} is no digest")]
     Digest(String),
-    /// Nothing that is live.
     #[error("nothing in this cluster refers to {0}")]
     Unreferred(String),
-    /// Neither here nor in a mirror.
     #[error("this reconciler does not have {0}")]
     Absent(String),
-    /// The disk.
     #[error("cannot read {digest}: {source}")]
-    Read {
-        /// Which.
-        digest: String,
-        /// Why.
-        source: io::Error,
-    },
+    Read { digest: String, source: io::Error },
 }
 
-/// What content is served from.
 #[derive(Debug, Clone)]
 pub struct Blobs {
     store: BlobStore,
@@ -56,7 +45,6 @@ impl Blobs {
         Self { store: BlobStore::new(state_dir), mirrors, turns: Arc::default() }
     }
 
-    /// The archive with this digest, and its size.
     pub fn open(&self, snapshot: &Snapshot, digest: &str) -> Result<(File, u64), BlobsError> {
         if !is_digest(digest) {
             return Err(BlobsError::Digest(digest.to_owned()));
@@ -67,7 +55,7 @@ impl Blobs {
         if let Some(file) = self.store.open_verified(blob).map_err(failed)? {
             return Ok((file, blob.size));
         }
-        // Many agents may ask at once; whoever waits here finds what another one made.
+        // Many agents may ask at once: the next one finds what the first one made.
         let _turn = self.turns.take(digest);
         if let Some(file) = self.store.open(blob).map_err(failed)? {
             return Ok((file, blob.size));
@@ -77,8 +65,7 @@ impl Blobs {
         file.map(|file| (file, blob.size)).ok_or_else(|| BlobsError::Absent(digest.to_owned()))
     }
 
-    /// From the mirror, at a commit that had what refers to it: what a commit holds at a path never
-    /// changes. What can't be made is still absent afterwards.
+    /// From the mirror: what a commit holds at a path never changes.
     fn make_again(&self, snapshot: &Snapshot, blob: &BlobRef) {
         for origin in origins(snapshot, blob) {
             // A source's name is a file name; nothing else leads to a mirror.
@@ -109,7 +96,6 @@ impl Blobs {
     }
 }
 
-/// Where content was.
 struct Origin<'w> {
     source: &'w str,
     commit: &'w str,

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Read as _, Seek as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use git2::Repository;
@@ -21,8 +21,6 @@ use crate::git::content::{self, ContentError, Found};
 
 /// More files than this are not remembered as verified: they are read once more.
 const VERIFIED_MAX: usize = 10_000;
-/// Bytes that are hashed at a time.
-const CHUNK: usize = 64 * 1024;
 
 /// `<state>/reconciler/blobs`.
 #[derive(Debug, Clone)]
@@ -38,7 +36,7 @@ impl BlobStore {
         Self { dir: state_dir.join("reconciler").join("blobs"), verified: Arc::default() }
     }
 
-    /// The whole archive is there, as far as its size tells. Its digest is verified when it is opened.
+    /// The whole archive is there, by its size. Its digest is verified when it is opened.
     pub fn has(&self, blob: &BlobRef) -> bool {
         fs::metadata(self.path(&blob.digest)).is_ok_and(|meta| meta.is_file() && meta.len() == blob.size)
     }
@@ -81,14 +79,13 @@ impl BlobStore {
     /// Opens an archive that was verified before by this process; none for any other.
     pub fn open_verified(&self, blob: &BlobRef) -> io::Result<Option<File>> {
         let Some((file, inode)) = self.open_whole(blob)? else { return Ok(None) };
-        Ok((self.verified().get(&blob.digest) == Some(&inode)).then_some(file))
+        Ok((lock(&self.verified).get(&blob.digest) == Some(&inode)).then_some(file))
     }
 
-    /// Opens an archive and verifies its digest; none if it is not there whole. One of other bytes is
-    /// removed.
+    /// Opens an archive and verifies its digest. A wrong one is removed.
     pub fn open(&self, blob: &BlobRef) -> io::Result<Option<File>> {
         let Some((mut file, inode)) = self.open_whole(blob)? else { return Ok(None) };
-        if self.verified().get(&blob.digest) == Some(&inode) {
+        if lock(&self.verified).get(&blob.digest) == Some(&inode) {
             return Ok(Some(file));
         }
         if digest_of(&mut file)? != blob.digest {
@@ -97,7 +94,7 @@ impl BlobStore {
             return Ok(None);
         }
         file.rewind()?;
-        let mut verified = self.verified();
+        let mut verified = lock(&self.verified);
         if verified.len() >= VERIFIED_MAX {
             verified.clear();
         }
@@ -116,12 +113,6 @@ impl BlobStore {
         }
     }
 
-    fn verified(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
-        // Nothing panics while it is held; at worst a file is read once more.
-        lock(&self.verified)
-    }
-
-    /// All digests, and when each was last kept.
     pub fn list(&self) -> io::Result<Vec<(String, Timestamp)>> {
         let entries = match fs::read_dir(&self.dir) {
             Ok(entries) => entries,
@@ -132,7 +123,7 @@ impl BlobStore {
         for entry in entries.flatten() {
             let Ok(modified) = entry.metadata().and_then(|meta| meta.modified()) else { continue };
             let name = entry.file_name().to_string_lossy().into_owned();
-            // What a run that was killed left is told by its name, and goes with the others.
+            // A killed run leaves a file with this prefix, which is removed with the others.
             if is_digest(&name) || name.starts_with(".new-") {
                 found.push((name, Timestamp::try_from(modified).unwrap_or(Timestamp::UNIX_EPOCH)));
             }
@@ -145,7 +136,6 @@ impl BlobStore {
         File::options().write(true).open(self.dir.join(name))?.set_modified(SystemTime::now())
     }
 
-    /// Removes one.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         fs::remove_file(self.dir.join(name))
     }
@@ -156,11 +146,11 @@ impl BlobStore {
 }
 
 fn digest_of(file: &mut File) -> io::Result<String> {
-    let (mut hash, mut chunk) = (Sha256::new(), vec![0; CHUNK]);
+    let (mut hash, mut chunk) = (Sha256::new(), vec![0; 64 * 1024]);
     loop {
         match file.read(&mut chunk)? {
             0 => return Ok(hex(&hash.finalize())),
-            read => hash.update(chunk.get(..read).unwrap_or_default()),
+            read => hash.update(&chunk[..read]),
         }
     }
 }

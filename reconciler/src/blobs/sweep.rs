@@ -17,14 +17,12 @@ pub struct SweepLoop {
     snapshot: SnapshotReader,
 }
 
-/// What one run saw.
 pub struct Observed {
     snapshot: Arc<Snapshot>,
     on_disk: Vec<(String, Timestamp)>,
 }
 
 impl SweepLoop {
-    /// A loop over this store.
     pub fn new(store: BlobStore, snapshot: SnapshotReader) -> Self {
         Self { store, snapshot }
     }

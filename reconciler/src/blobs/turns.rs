@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// So many archives are made or verified at once: libgit2 holds each of their files in memory whole.
+/// Archives that are made or verified at once, at most: libgit2 holds each of their files in memory whole.
 const AT_ONCE_MAX: usize = 2;
 
-/// The turns.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     under_way: Mutex<BTreeSet<String>>,
@@ -20,7 +19,7 @@ pub(super) struct Turn<'t> {
 }
 
 impl Turns {
-    /// Waits until nobody else is at this digest and there is room.
+    /// Waits until this digest is free and there is room.
     pub(super) fn take(&self, digest: &str) -> Turn<'_> {
         let waits =
             |under_way: &mut BTreeSet<String>| under_way.len() >= AT_ONCE_MAX || under_way.contains(digest);

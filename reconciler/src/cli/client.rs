@@ -27,9 +27,9 @@ impl Client {
         let wrong = |why: &str| {
             CliError::Usage(format!("--server {server}: {why}; write it as {}", crate::args::DEFAULT_SERVER))
         };
-        let url: Url = full.parse().map_err(|_| wrong("this is no address"))?;
+        let url: Url = full.parse().map_err(|_| wrong("not an address"))?;
         if url.scheme() != "http" || url.host_str().is_none_or(str::is_empty) {
-            return Err(wrong("only http is spoken here"));
+            return Err(wrong("only http is supported"));
         }
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
@@ -50,8 +50,7 @@ impl Client {
         path: &[&str],
         query: &[(&str, &str)],
     ) -> Result<T, CliError> {
-        let url = self.url(path, query);
-        self.whole(self.send(Method::GET, url.clone()), &url).await
+        self.ask(Method::GET, self.url(path, query)).await
     }
 
     /// `POST /v1/<path>` without a body, decoded.
@@ -60,8 +59,7 @@ impl Client {
         path: &[&str],
         query: &[(&str, &str)],
     ) -> Result<T, CliError> {
-        let url = self.url(path, query);
-        self.whole(self.send(Method::POST, url.clone()), &url).await
+        self.ask(Method::POST, self.url(path, query)).await
     }
 
     /// `GET /v1/<path>`, its body to be read as it comes.
@@ -72,7 +70,6 @@ impl Client {
             .unwrap_or_else(|_| Err(self.silent()))
     }
 
-    /// `text` as a part of a sentence about this server.
     pub(super) fn unreachable(&self, why: impl Into<String>) -> CliError {
         CliError::Reach { server: self.server().to_owned(), why: why.into() }
     }
@@ -108,13 +105,9 @@ impl Client {
         Err(CliError::Refused { status: status.as_u16(), error: problem.error, help: problem.help })
     }
 
-    async fn whole<T: DeserializeOwned>(
-        &self,
-        answer: impl Future<Output = Result<Response, CliError>>,
-        url: &Url,
-    ) -> Result<T, CliError> {
+    async fn ask<T: DeserializeOwned>(&self, method: Method, url: Url) -> Result<T, CliError> {
         let unreadable = |why: String| CliError::ReadAnswer { url: url.to_string(), why };
-        let read = async { read_all(answer.await?).await.map_err(unreadable) };
+        let read = async { read_all(self.send(method, url.clone()).await?).await.map_err(unreadable) };
         let text = tokio::time::timeout(ANSWER_TIMEOUT, read).await.unwrap_or_else(|_| Err(self.silent()))?;
         serde_json::from_slice(&text).map_err(|error| unreadable(error.to_string()))
     }

@@ -6,8 +6,9 @@ use schema::meta::DEFAULT_NAMESPACE;
 
 use super::client::Client;
 use super::error::CliError;
-use super::get::names_revision;
-use super::print::output::{Layout, Screen, Shape, column, cuttable, plain, table, write_out, yaml};
+use super::print::output::{
+    Layout, Listed as _, Screen, Shape, column, cuttable, plain, table, write_out, yaml,
+};
 use super::print::tables::host_ports;
 use crate::args::{DescribeArgs, ResourceKind};
 use crate::kinds;
@@ -17,9 +18,11 @@ use crate::view::{
 };
 
 mod containers;
+mod page;
 mod service;
 
-/// Most lines of events on a page, the newest.
+use page::{Page, indented, pairs};
+
 const EVENTS_MAX: usize = 20;
 
 pub(super) async fn run(args: &DescribeArgs) -> Result<(), CliError> {
@@ -48,7 +51,6 @@ pub(super) async fn run(args: &DescribeArgs) -> Result<(), CliError> {
     }
 }
 
-/// The page of an object, as its kind has it.
 async fn object(
     client: &Client,
     kind: Kind,
@@ -89,7 +91,7 @@ async fn object(
 fn one_revision<'a>(all: &'a [RevisionView], name: &str) -> Result<&'a RevisionView, CliError> {
     let is_it = |row: &&RevisionView| {
         let full = || format!("{}/{}", row.revision.source, row.revision.sequence);
-        names_revision(row, name) || full() == name
+        row.is_named(name) || full() == name
     };
     let mut found = all.iter().filter(is_it);
     let first = found
@@ -169,52 +171,6 @@ fn object_page(object: &ObjectDetail, screen: Screen) -> Result<String, CliError
     Ok(page.0)
 }
 
-/// Lines `Key:   value`, further lines indented below.
-#[derive(Default)]
-pub(super) struct Page(String);
-
-impl Page {
-    /// A line with its key; nothing for an empty value.
-    pub(super) fn field(&mut self, indent: usize, key: &str, value: &str) {
-        if !value.is_empty() {
-            let key = format!("{:indent$}{key}:", "");
-            self.line(&format!("{key:<14} {value}"));
-        }
-    }
-
-    /// One line per value, the key before the first.
-    pub(super) fn fields(&mut self, indent: usize, key: &str, values: impl IntoIterator<Item = String>) {
-        for (position, value) in values.into_iter().enumerate() {
-            match position {
-                0 => self.field(indent, key, &value),
-                _ => self.line(&format!("{:15}{value}", "")),
-            }
-        }
-    }
-
-    /// A line as it is.
-    pub(super) fn line(&mut self, text: &str) {
-        self.0.push_str(text.trim_end());
-        self.0.push('\n');
-    }
-
-    fn block(&mut self, title: &str, text: &str) {
-        if !text.is_empty() {
-            self.line(title);
-            text.lines().for_each(|line| self.line(&format!("  {line}")));
-        }
-    }
-}
-
-/// The screen without the two columns that a block is indented by.
-fn indented(screen: Screen) -> Screen {
-    Screen { width: screen.width.map(|width| width.saturating_sub(2)), ..screen }
-}
-
-fn pairs(map: &schema::meta::StringMap) -> Vec<String> {
-    map.iter().map(|(key, value)| format!("{key}={value}")).collect()
-}
-
 pub(super) fn pod_page(pod: &PodDetail, screen: Screen, now: Timestamp) -> String {
     let mut page = Page::default();
     let row = &pod.row;
@@ -267,7 +223,6 @@ fn events(pod: &PodDetail, screen: Screen, now: Timestamp) -> String {
     plain(&columns, &rows, indented(screen), &mut Layout::default())
 }
 
-/// What all its containers use, or why nobody knows.
 fn uses(pod: &PodDetail) -> String {
     let (used, why) = (&pod.usage.total, &pod.usage.why);
     match (used.cpu, used.memory) {
@@ -275,7 +230,6 @@ fn uses(pod: &PodDetail) -> String {
             let remark = if why.is_empty() { String::new() } else { format!(" ({why})") };
             format!("cpu {}m, memory {}, {} ago{remark}", cpu.millis, bytes.readable(), pod.usage.sample_age)
         }
-        // A pod that does not run says so above.
         _ => String::new(),
     }
 }

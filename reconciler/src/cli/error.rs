@@ -3,52 +3,27 @@
 use std::io;
 use std::process::ExitCode;
 
-/// Why a command did not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
-    /// Nobody answers at the address.
     #[error(
         "cannot reach the reconciler at {server}: {why}; start it with 'minik8s up', or name it with --server or MINIK8S_SERVER"
     )]
-    Reach {
-        /// The address.
-        server: String,
-        /// What the connection said.
-        why: String,
-    },
-    /// The reconciler answered with an error.
+    Reach { server: String, why: String },
     #[error("{}", with_help(.error, .help))]
-    Refused {
-        /// HTTP status.
-        status: u16,
-        /// What is wrong.
-        error: String,
-        /// What to do.
-        help: String,
-    },
-    /// What answered is not a reconciler, or one of another version.
+    Refused { status: u16, error: String, help: String },
     #[error(
         "cannot read the answer of {url}: {why}; see whether --server names a reconciler of this version"
     )]
-    ReadAnswer {
-        /// What was asked.
-        url: String,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// There is no plan.
+    ReadAnswer { url: String, why: String },
+    /// `minik8s plan` can't make one. Its exit code is 1, because 2 means that something changes.
     #[error("{0}")]
     Plan(String),
-    /// The command line can't be meant so.
     #[error("{0}")]
     Usage(String),
-    /// What was waited for did not come.
     #[error("{0}")]
     NotReached(String),
-    /// The thing asked for is not there.
     #[error("{0}")]
     NotFound(String),
-    /// The output can't be written.
     #[error("cannot write the output: {0}")]
     Write(#[source] io::Error),
 }
@@ -75,12 +50,11 @@ impl CliError {
         matches!(self, Self::Write(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// The reconciler knows no such thing.
     pub(super) fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { status: 404, .. })
     }
 
-    /// Trying again may help: nobody answers, or the reconciler itself waits for something.
+    /// Trying again may help: no answer, or the reconciler itself waits for something.
     pub(super) fn may_pass(&self) -> bool {
         matches!(self, Self::Reach { .. } | Self::Refused { status: 500.., .. })
     }

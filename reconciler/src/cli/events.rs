@@ -6,7 +6,7 @@ use super::get;
 use crate::args::{EventsArgs, GetArgs, Resource, ResourceKind};
 
 pub(super) async fn run(args: &EventsArgs) -> Result<(), CliError> {
-    // Wrong addresses are told before anything else, as everywhere.
+    // A wrong address is reported before anything else, as everywhere.
     Client::new(&args.server.server)?;
     let (kind, name) = match args.object.as_deref() {
         Some(object) => object_of(object).map(|(kind, name)| (kind, Some(name)))?,
@@ -25,7 +25,6 @@ pub(super) async fn run(args: &EventsArgs) -> Result<(), CliError> {
     get::about(&wanted, kind).await
 }
 
-/// `KIND/NAME` or `NAME`.
 fn object_of(text: &str) -> Result<(Option<ResourceKind>, String), CliError> {
     if !text.contains('/') {
         return Ok((None, text.to_owned()));

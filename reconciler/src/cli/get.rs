@@ -19,7 +19,6 @@ use crate::view::{
     PodDetail, PodView, RevisionView, RouteView, Selector, ServiceDetail, ServiceView, SourceView,
 };
 
-/// Between two looks of `-w`.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(super) async fn run(args: &GetArgs) -> Result<(), CliError> {
@@ -46,29 +45,13 @@ pub(super) async fn about(args: &GetArgs, kind_of_events: Option<ResourceKind>) 
         What { client: &client, namespace, names, about: kind_of_events.map(ResourceKind::singular), args };
     match kind {
         ResourceKind::Object(of) => what.of_kind(of).await,
-        ResourceKind::Endpoints => {
-            what.list::<EndpointsView>(&["endpoints"], |service, name| service.name == name).await
-        }
-        ResourceKind::All => {
-            what.list::<ObjectView>(&["objects", "all"], |object, name| object.name == name).await
-        }
-        ResourceKind::Source => {
-            what.list::<SourceView>(&["sources"], |source, name| source.status.name == name).await
-        }
-        ResourceKind::Revision => what.list::<RevisionView>(&["history"], names_revision).await,
-        ResourceKind::Delivery => {
-            what.list::<DeliveryView>(&["deliveries"], |row, name| row.delivery.id == name).await
-        }
-        ResourceKind::Event => {
-            what.list::<EventView>(&["events"], |event, name| event.event.name == name).await
-        }
+        ResourceKind::Endpoints => what.list::<EndpointsView>(&["endpoints"]).await,
+        ResourceKind::All => what.list::<ObjectView>(&["objects", "all"]).await,
+        ResourceKind::Source => what.list::<SourceView>(&["sources"]).await,
+        ResourceKind::Revision => what.list::<RevisionView>(&["history"]).await,
+        ResourceKind::Delivery => what.list::<DeliveryView>(&["deliveries"]).await,
+        ResourceKind::Event => what.list::<EventView>(&["events"]).await,
     }
-}
-
-/// By its number or by the first digits of its commit.
-pub(super) fn names_revision(revision: &RevisionView, name: &str) -> bool {
-    revision.revision.sequence.to_string() == name
-        || name.len() >= 4 && revision.revision.commit.starts_with(name)
 }
 
 struct What<'a> {
@@ -142,29 +125,20 @@ impl What<'_> {
             (KindPage::Pod, Some((name, namespace)), _) => {
                 self.one::<PodDetail, PodView>(&["pods", namespace, name], |detail| &detail.row).await
             }
-            (KindPage::Pod, None, _) => self.list::<PodView>(&["pods"], |pod, name| pod.name == name).await,
+            (KindPage::Pod, None, _) => self.list::<PodView>(&["pods"]).await,
             (KindPage::Node, _, Some(name)) => self.node(name).await,
-            (KindPage::Node, _, None) => {
-                self.list::<NodeView>(&["nodes"], |node, name| node.name == name).await
-            }
+            (KindPage::Node, _, None) => self.list::<NodeView>(&["nodes"]).await,
             (KindPage::Service, Some((name, namespace)), _) => {
                 let path = ["services", namespace, name];
                 self.one::<ServiceDetail, ServiceView>(&path, |detail| &detail.row).await
             }
-            (KindPage::Service, None, _) => {
-                self.list::<ServiceView>(&["services"], |service, name| service.name == name).await
-            }
-            (KindPage::Host, _, None) => {
-                self.list::<RouteView>(&["dns"], |host, name| host.name == name).await
-            }
+            (KindPage::Service, None, _) => self.list::<ServiceView>(&["services"]).await,
+            (KindPage::Host, _, None) => self.list::<RouteView>(&["dns"]).await,
             (KindPage::Host | KindPage::Object, _, Some(name)) => {
                 let path = ["objects", kind.as_str(), self.namespace.unwrap_or(DEFAULT_NAMESPACE), name];
                 self.one::<ObjectDetail, ObjectView>(&path, |detail| &detail.row).await
             }
-            (KindPage::Object, _, None) => {
-                let named = |object: &ObjectView, name: &str| object.name == name;
-                self.list::<ObjectView>(&["objects", kind.as_str()], named).await
-            }
+            (KindPage::Object, _, None) => self.list::<ObjectView>(&["objects", kind.as_str()]).await,
         }
     }
 
@@ -175,35 +149,28 @@ impl What<'_> {
             Err(error) if error.is_not_found() => {
                 let path = ["objects", Kind::Node.as_str(), DEFAULT_NAMESPACE, name];
                 let wanted = self.one::<ObjectDetail, ObjectView>(&path, |detail| &detail.row).await;
-                // If it is not there either, the node is what was asked for.
                 wanted.map_err(|second| if second.is_not_found() { error } else { second })
             }
             other => other,
         }
     }
 
-    async fn fetch<T>(&self, path: &[&str], named: impl Fn(&T, &str) -> bool) -> Result<Vec<T>, CliError>
-    where
-        T: DeserializeOwned,
-    {
+    async fn fetch<T: Listed + DeserializeOwned>(&self, path: &[&str]) -> Result<Vec<T>, CliError> {
         let List { mut items } = self.client.get::<List<T>>(path, &self.query()).await?;
         if !self.names.is_empty() {
-            items.retain(|item| self.names.iter().any(|name| named(item, name)));
+            items.retain(|item| self.names.iter().any(|name| item.is_named(name)));
         }
         Ok(items)
     }
 
-    async fn list<T>(&self, path: &[&str], named: impl Fn(&T, &str) -> bool) -> Result<(), CliError>
-    where
-        T: Listed + DeserializeOwned,
-    {
+    async fn list<T: Listed + DeserializeOwned>(&self, path: &[&str]) -> Result<(), CliError> {
         let kind = self.args.resource.kind;
-        let items = self.fetch::<T>(path, &named).await?;
+        let items = self.fetch::<T>(path).await?;
         if self.args.watch {
-            return self.watch(path, named, items).await;
+            return self.watch(path, items).await;
         }
         let missing: Vec<&str> =
-            self.names.iter().copied().filter(|name| !items.iter().any(|item| named(item, name))).collect();
+            self.names.iter().copied().filter(|name| !items.iter().any(|item| item.is_named(name))).collect();
         if !missing.is_empty() {
             // Those that are there are shown all the same, as kubectl does.
             if !items.is_empty() {
@@ -234,16 +201,12 @@ impl What<'_> {
     }
 
     /// Prints the rows that changed, for as long as the server answers.
-    async fn watch<T>(
+    async fn watch<T: Listed + DeserializeOwned>(
         &self,
         path: &[&str],
-        named: impl Fn(&T, &str) -> bool,
-        first: Vec<T>,
-    ) -> Result<(), CliError>
-    where
-        T: Listed + DeserializeOwned,
-    {
-        let (mut seen, mut items) = (BTreeMap::new(), first);
+        mut items: Vec<T>,
+    ) -> Result<(), CliError> {
+        let mut seen = BTreeMap::new();
         let (mut layout, screen) = (Layout::default(), Screen::stdout());
         loop {
             let changed = only_changed(&items, &mut seen)?;
@@ -258,7 +221,7 @@ impl What<'_> {
                 }
             }
             tokio::time::sleep(WATCH_INTERVAL).await;
-            items = self.fetch::<T>(path, &named).await?;
+            items = self.fetch::<T>(path).await?;
         }
     }
 }

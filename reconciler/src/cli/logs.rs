@@ -34,34 +34,22 @@ pub(super) async fn run(args: &LogsArgs) -> Result<(), CliError> {
         }
     }
     if args.follow {
-        // As kubectl: what follows is the log of another start.
         note("minik8s: the container has ended, and its log with it; once it is started again, ask again");
     }
     Ok(())
 }
 
 async fn open(client: &Client, args: &LogsArgs, pod: &str, tail: Option<u64>) -> Result<Response, CliError> {
-    let since = args.since.map(|since| since.to_string());
-    let tail = tail.map(|n| n.to_string());
-    let mut query = Vec::new();
-    if let Some(container) = &args.container {
-        query.push(("container", container.as_str()));
-    }
-    if let Some(tail) = &tail {
-        query.push(("tail", tail));
-    }
-    if args.follow {
-        query.push(("follow", "true"));
-    }
-    if args.previous {
-        query.push(("previous", "true"));
-    }
-    if let Some(since) = &since {
-        query.push(("since", since));
-    }
-    if args.timestamps {
-        query.push(("timestamps", "true"));
-    }
+    let flag = |given: bool| given.then(|| "true".to_owned());
+    let all = [
+        ("container", args.container.clone()),
+        ("tail", tail.map(|lines| lines.to_string())),
+        ("follow", flag(args.follow)),
+        ("previous", flag(args.previous)),
+        ("since", args.since.map(|since| since.to_string())),
+        ("timestamps", flag(args.timestamps)),
+    ];
+    let query: Vec<_> = all.iter().filter_map(|(key, value)| Some((*key, value.as_deref()?))).collect();
     client.stream(&["logs", &args.namespace, pod], &query).await
 }
 
@@ -77,8 +65,7 @@ fn broken_off(client: &Client, error: &reqwest::Error) -> CliError {
     client.unreachable(format!("the log broke off: {}", root_cause(error)))
 }
 
-/// The logs of all `pods`: one after the other, or as lines come when they are followed. A pod without
-/// a log does not keep the others' from being shown.
+/// One log after the other, or line by line when followed. A pod without a log does not hide the others'.
 async fn print_all(
     client: &Client,
     args: &LogsArgs,
@@ -111,7 +98,6 @@ async fn print_all(
     while let Some(ended) = running.next().await {
         ended?;
     }
-    // What each lacks is told above.
     first_error
         .map_or(Ok(()), |_| Err(CliError::NotReached("some logs can't be shown, see above".to_owned())))
 }

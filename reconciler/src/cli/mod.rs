@@ -2,7 +2,6 @@
 //!
 //! Knows only the views. Nothing here can change what should run.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
@@ -31,10 +30,9 @@ pub use error::CliError;
 
 use client::Client;
 use offline::{explain, preview, validate};
-use print::output::write_out;
+use print::output::{complain, write_out};
 
-/// What is said to those who look for kubectl's commands that change something.
-const BY_HAND: &str = "nothing is changed by hand here: what runs is what the repository says; commit the change and \
+const BY_HAND: &str = "what runs is what the repository says, and no command changes it; commit the change and \
                        push it, then 'minik8s wait --for healthy'; 'minik8s plan' shows beforehand what it would do";
 
 /// Runs one command; what goes wrong is one line on stderr.
@@ -43,7 +41,7 @@ pub async fn run(cli: Cli) -> ExitCode {
         Command::Up(args) => return exit(up::run(*args).await),
         Command::Down(args) => return exit(down::run(args).await),
         Command::Serve(args) => return exit(Box::pin(serve::run(*args)).await),
-        // 2 says that there are changes: whoever uses it wrongly must not be told so.
+        // Its exit code 2 means that there are changes, so wrong usage must not end with 2.
         Command::Plan(args) => return code(preview::run(&args).await.map_err(CliError::without_usage)),
         Command::FindComment(args) => preview::find_comment(&args),
         Command::Validate(args) => return validate::run(&args),
@@ -69,7 +67,7 @@ pub async fn run(cli: Cli) -> ExitCode {
 fn code(outcome: Result<ExitCode, CliError>) -> ExitCode {
     match outcome {
         Ok(code) => code,
-        // Nobody reads any more: `minik8s get pods | head -1` is no failure.
+        // The reader went away: `minik8s get pods | head -1` is no failure.
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
             complain(&error.to_string());
@@ -83,18 +81,6 @@ fn exit<E: Into<anyhow::Error>>(outcome: Result<ExitCode, E>) -> ExitCode {
         complain(&format!("{:#}", error.into()));
         ExitCode::FAILURE
     })
-}
-
-/// A line on stderr for each of the message's.
-fn complain_each(message: &str) {
-    message.lines().for_each(complain);
-}
-
-/// One line on stderr.
-fn complain(message: &str) {
-    let line = message.split('\n').map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
-    // With stderr gone too there is nobody to tell.
-    let _ = writeln!(std::io::stderr(), "minik8s: {line}");
 }
 
 async fn version(args: &VersionArgs) -> Result<(), CliError> {

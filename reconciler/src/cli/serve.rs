@@ -5,13 +5,14 @@ use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use super::print::output::complain_each;
 use crate::config::{ServeArgs, ServeConfig};
 
 pub(super) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let config = match ServeConfig::try_from(args) {
         Ok(config) => config,
         Err(error) => {
-            super::complain_each(&error.to_string());
+            complain_each(&error.to_string());
             return Ok(ExitCode::from(2));
         }
     };

@@ -24,7 +24,6 @@ pub(super) async fn run(args: &StatusArgs) -> Result<(), CliError> {
     }
 }
 
-/// The page as text.
 pub(super) fn page(status: &ClusterStatus, screen: Screen, now: Timestamp) -> String {
     let mut lines = Vec::new();
     for source in &status.sources {
@@ -61,7 +60,6 @@ pub(super) fn page(status: &ClusterStatus, screen: Screen, now: Timestamp) -> St
     );
     let mut text = String::new();
     for line in lines {
-        // A string takes every write.
         let _ = writeln!(text, "{}", line.trim_end());
     }
     text

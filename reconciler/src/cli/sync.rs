@@ -1,4 +1,4 @@
-//! `minik8s sync`: asks for a look at the repository now, and waits for it if told to.
+//! `minik8s sync`: asks for a look at the repository now; with `--wait`, until it is over.
 
 use std::time::Duration;
 
@@ -11,7 +11,6 @@ use super::print::output::write_out;
 use crate::args::SyncArgs;
 use crate::view::{ClusterStatus, DeliveryView, SourceView, SyncAccepted, short};
 
-/// Between two questions.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// How long a receipt may take to be seen by the reconciler that wrote it.
 const RECEIPT_SEEN_MAX: Duration = Duration::from_secs(5);
@@ -56,7 +55,6 @@ fn not_whole(source: &SourceView) -> Option<String> {
     Some(format!("source {name}: {commit} {what}: {first}{more}"))
 }
 
-/// A sync that is waited for.
 struct Asked<'a> {
     client: &'a Client,
     deadline: Instant,
@@ -64,7 +62,7 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// Until whoever leads has looked, and has said so at the receipt.
+    /// Until the leader has looked and answered.
     async fn until_answered(&self, id: &str) -> Result<(), CliError> {
         let seen_by = Instant::now() + RECEIPT_SEEN_MAX;
         loop {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::client::Client;
 use super::error::CliError;
-use super::print::output::{Column, Listed, Shape, column, cuttable, print_list};
+use super::print::output::{Listed, Row, Shape, print_list};
 use crate::args::{Format, SortBy, TopArgs, TopKind};
 use crate::view::{List, NodeUsageView, PodUsageView, Use};
 
@@ -49,7 +49,6 @@ fn sort<T>(items: &mut [T], by: Option<SortBy>, used: impl Fn(&T) -> &Use) {
     }
 }
 
-/// One container of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ContainerRow {
@@ -97,15 +96,13 @@ fn percent(of: Option<u64>) -> String {
     of.map(|percent| format!("{percent}%")).unwrap_or_default()
 }
 
-fn cells(used: &Use) -> [(Column, String); 6] {
-    [
-        (column("CPU"), millis(used.cpu)),
-        (column("REQ/LIM"), bounds(millis(used.cpu_requested), millis(used.cpu_limit))),
-        (column("CPU%"), percent(used.cpu_percent)),
-        (column("MEMORY"), bytes(used.memory)),
-        (column("REQ/LIM"), bounds(bytes(used.memory_requested), bytes(used.memory_limit))),
-        (column("MEM%"), percent(used.memory_percent)),
-    ]
+fn with_use(row: Row, used: &Use) -> Row {
+    row.col("CPU", millis(used.cpu))
+        .col("REQ/LIM", bounds(millis(used.cpu_requested), millis(used.cpu_limit)))
+        .col("CPU%", percent(used.cpu_percent))
+        .col("MEMORY", bytes(used.memory))
+        .col("REQ/LIM", bounds(bytes(used.memory_requested), bytes(used.memory_limit)))
+        .col("MEM%", percent(used.memory_percent))
 }
 
 impl Listed for PodUsageView {
@@ -113,27 +110,16 @@ impl Listed for PodUsageView {
         format!("pod/{}", self.name)
     }
 
-    fn cells(&self, shape: Shape) -> Vec<(Column, String)> {
-        let mut row = Vec::new();
-        if shape.namespaces {
-            row.push((column("NAMESPACE"), self.namespace.clone()));
-        }
-        row.push((column("NAME"), self.name.clone()));
-        row.extend(cells(&self.total));
-        row.push((column("SAMPLE"), self.sample_age.clone()));
-        if shape.wide {
-            let volumes = self.volumes.iter().map(|(name, bytes)| {
-                let more = if self.at_least.contains(name) { ">" } else { "" };
-                format!("{name}={more}{}", bytes.readable())
-            });
-            row.push((column("NODE"), self.node.clone().unwrap_or_default()));
-            row.push((cuttable("VOLUMES"), volumes.collect::<Vec<_>>().join(",")));
-        }
-        row
-    }
-
-    fn remark(&self) -> (Column, String) {
-        (cuttable("WHY"), self.why.clone())
+    fn row(&self, row: Row) -> Row {
+        let volumes = self.volumes.iter().map(|(name, bytes)| {
+            let more = if self.at_least.contains(name) { ">" } else { "" };
+            format!("{name}={more}{}", bytes.readable())
+        });
+        with_use(row.namespace(&self.namespace).col("NAME", &self.name), &self.total)
+            .col("SAMPLE", &self.sample_age)
+            .wide("NODE", self.node.as_deref().unwrap_or_default())
+            .wide_cut("VOLUMES", volumes.collect::<Vec<_>>().join(","))
+            .remark("WHY", &self.why)
     }
 }
 
@@ -142,20 +128,9 @@ impl Listed for ContainerRow {
         format!("pod/{}/{}", self.pod, self.container)
     }
 
-    fn cells(&self, shape: Shape) -> Vec<(Column, String)> {
-        let mut row = Vec::new();
-        if shape.namespaces {
-            row.push((column("NAMESPACE"), self.namespace.clone()));
-        }
-        row.push((column("POD"), self.pod.clone()));
-        row.push((column("NAME"), self.container.clone()));
-        row.extend(cells(&self.used));
-        row.push((column("SAMPLE"), self.sample_age.clone()));
-        row
-    }
-
-    fn remark(&self) -> (Column, String) {
-        (cuttable("WHY"), self.why.clone())
+    fn row(&self, row: Row) -> Row {
+        let row = row.namespace(&self.namespace).col("POD", &self.pod).col("NAME", &self.container);
+        with_use(row, &self.used).col("SAMPLE", &self.sample_age).remark("WHY", &self.why)
     }
 }
 
@@ -164,23 +139,18 @@ impl Listed for NodeUsageView {
         format!("node/{}", self.name)
     }
 
-    fn cells(&self, _shape: Shape) -> Vec<(Column, String)> {
+    fn row(&self, row: Row) -> Row {
         let of = |used: String, all: String| format!("{}/{all}", if used.is_empty() { "-" } else { &used });
-        vec![
-            (column("NAME"), self.name.clone()),
-            (column("CPU"), of(millis(self.total.cpu), self.cpu_capacity.to_string())),
-            (column("CPU%"), percent(self.total.cpu_percent)),
-            (column("REQUESTED"), millis(self.total.cpu_requested)),
-            (column("MEMORY"), of(bytes(self.total.memory), self.memory_capacity.readable())),
-            (column("MEM%"), percent(self.total.memory_percent)),
-            (column("REQUESTED"), bytes(self.total.memory_requested)),
-            (column("PODS"), self.pods.to_string()),
-            (column("SAMPLE"), self.sample_age.clone()),
-        ]
-    }
-
-    fn remark(&self) -> (Column, String) {
-        (cuttable("WHY"), self.why.clone())
+        row.col("NAME", &self.name)
+            .col("CPU", of(millis(self.total.cpu), self.cpu_capacity.to_string()))
+            .col("CPU%", percent(self.total.cpu_percent))
+            .col("REQUESTED", millis(self.total.cpu_requested))
+            .col("MEMORY", of(bytes(self.total.memory), self.memory_capacity.readable()))
+            .col("MEM%", percent(self.total.memory_percent))
+            .col("REQUESTED", bytes(self.total.memory_requested))
+            .col("PODS", self.pods)
+            .col("SAMPLE", &self.sample_age)
+            .remark("WHY", &self.why)
     }
 }
 

@@ -11,7 +11,6 @@ use super::print::output::write_out;
 use crate::args::{Goal, WaitArgs};
 use crate::view::{WaitState, short};
 
-/// Between two questions.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 pub(super) async fn run(args: &WaitArgs) -> Result<(), CliError> {
@@ -53,7 +52,6 @@ pub(super) async fn until(
                 }
                 why
             }
-            // The reconciler may be on its way up.
             Ok(Err(error)) if error.may_pass() => error.to_string(),
             Ok(Err(error)) => return Err(error),
         };
@@ -76,7 +74,7 @@ fn is_reached(state: &WaitState, goal: Goal) -> bool {
     }
 }
 
-/// Why the goal is not reached. That the rest of a commit is applied is told as well.
+/// Why the goal is not reached, and whether the rest of the commit is applied.
 fn in_part(goal: Goal, state: WaitState) -> String {
     match (goal, state.missing) {
         (Goal::Synced, Some(missing)) => {

@@ -2,7 +2,6 @@
 
 use clap::{Args, ValueEnum};
 
-/// Flags about logs.
 #[derive(Debug, Clone, Default, Args)]
 pub struct LogArgs {
     /// How logs are written
@@ -13,7 +12,6 @@ pub struct LogArgs {
     pub log_level: Option<String>,
 }
 
-/// How logs are written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// A line per record, coloured on a terminal.

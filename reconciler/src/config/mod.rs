@@ -1,4 +1,4 @@
-//! What `minik8s serve` is told: flags as typed ([`ServeArgs`]) and checked ([`ServeConfig`]).
+//! The settings of `minik8s serve`: flags as typed ([`ServeArgs`]) and checked ([`ServeConfig`]).
 //!
 //! Reads flags and `MINIK8S_*`; checks all that can be checked without looking at the world.
 
@@ -21,18 +21,14 @@ use crate::git::SourceConfig;
 use crate::webhooks::{WebhookArgs, WebhookConfig};
 
 pub use log::{LogArgs, LogFormat};
-pub use repo::RepoArgs;
+pub use repo::{RepoArgs, flag_of};
 pub use sources::read_sources;
 
-/// Where a private etcd listens when nobody says otherwise.
+/// Where the private etcd of `minik8s up` listens.
 pub const DEFAULT_ETCD: &str = "http://127.0.0.1:7079";
-/// Where the API listens when nobody says otherwise.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:7070";
-/// Where state lies when nobody says otherwise.
 pub const DEFAULT_STATE_DIR: &str = "/var/lib/minik8s";
-/// The range of all pods when nobody says otherwise.
 pub const DEFAULT_CLUSTER_CIDR: &str = "10.244.0.0/16";
-/// The range of all services when nobody says otherwise.
 pub const DEFAULT_SERVICE_CIDR: &str = "10.96.0.0/16";
 
 /// A larger range than 10.0.0.0/8 does not exist in private address space.
@@ -44,11 +40,9 @@ const SERVICE_PREFIX_MIN: u8 = 12;
 /// The smallest that holds the reserved addresses and some services.
 const SERVICE_PREFIX_MAX: u8 = 26;
 
-/// Flags of `minik8s serve`.
 #[derive(Debug, Clone, Args)]
 pub struct ServeArgs {
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub repo: RepoArgs,
     /// etcd's client addresses
     #[arg(long, env = "MINIK8S_ETCD", value_name = "URL", default_value = DEFAULT_ETCD, value_delimiter = ',')]
@@ -78,33 +72,25 @@ pub struct ServeArgs {
     #[arg(long, env = "MINIK8S_NAME", value_name = "ID")]
     pub name: Option<String>,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub webhooks: WebhookArgs,
     #[command(flatten)]
-    #[allow(missing_docs)]
     pub log: LogArgs,
 }
 
-/// What `serve` runs with.
 #[derive(Debug, Clone)]
 pub struct ServeConfig {
     /// The repositories, at least one; no two of one name.
     pub sources: Vec<SourceConfig>,
-    /// etcd.
     pub etcd: Access,
     /// Directory below which this daemon keeps `reconciler/`.
     pub state_dir: PathBuf,
-    /// Address of the API.
     pub listen: SocketAddr,
-    /// `http://host:port` of it for agents, without `/` at its end; none if nobody said.
+    /// `http://host:port` of it for agents, without `/` at its end; none if not given.
     pub advertise: Option<String>,
-    /// What controllers need to know.
     pub settings: Settings,
     /// Where webhooks are let in; none if they stay out.
     pub webhooks: Option<WebhookConfig>,
-    /// Name in the election.
     pub name: String,
-    /// How to log.
     pub log: LogArgs,
 }
 
@@ -173,9 +159,6 @@ impl TryFrom<ServeArgs> for ServeConfig {
 }
 
 /// Checks what names repositories, as `serve` will, before anything is started for them.
-///
-/// # Errors
-/// All that is wrong.
 pub fn check_repo(args: &RepoArgs) -> Result<(), ConfigError> {
     sources_of(args.clone()).map(drop)
 }
@@ -193,10 +176,13 @@ fn sources_of(args: RepoArgs) -> Result<Vec<SourceConfig>, ConfigError> {
 
 fn advertise(url: &str) -> Result<String, ConfigError> {
     let url = url.trim().trim_end_matches('/').to_owned();
-    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
-    if rest.is_none_or(str::is_empty) {
-        let help = "for example http://10.0.0.5:7070".to_owned();
-        return Err(ConfigError::new("--advertise", url, "is no http(s) URL", help));
+    if !is_http(&url) {
+        return Err(ConfigError::new(
+            "--advertise",
+            url,
+            "is no http(s) URL",
+            "for example http://10.0.0.5:7070",
+        ));
     }
     Ok(url)
 }
@@ -212,14 +198,16 @@ fn endpoints(etcd: Vec<String>) -> Result<Vec<String>, ConfigError> {
             format!("for example {DEFAULT_ETCD}"),
         ));
     }
-    for url in &etcd {
-        let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
-        if rest.is_none_or(str::is_empty) {
-            let help = format!("write it as {DEFAULT_ETCD}");
-            return Err(ConfigError::new("--etcd", url, "is no http:// or https:// address", help));
-        }
+    if let Some(url) = etcd.iter().find(|url| !is_http(url)) {
+        let help = format!("write it as {DEFAULT_ETCD}");
+        return Err(ConfigError::new("--etcd", url, "is no http:// or https:// address", help));
     }
     Ok(etcd)
+}
+
+fn is_http(url: &str) -> bool {
+    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    rest.is_some_and(|rest| !rest.is_empty())
 }
 
 fn absolute(dir: &Path) -> Result<PathBuf, ConfigError> {

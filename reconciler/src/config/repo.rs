@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, anyhow};
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::{ConfigError, parse_duration};
 use crate::git::{Credentials, Reference, SignaturePolicy, SourceConfig};
@@ -17,11 +18,8 @@ use crate::git::{Credentials, Reference, SignaturePolicy, SourceConfig};
 const POLL_MIN: Duration = Duration::from_millis(100);
 /// Less often is more likely a mistyped unit.
 const POLL_MAX: Duration = Duration::from_secs(24 * 3600);
-/// Time between two looks when nobody says otherwise.
 pub(super) const POLL_DEFAULT: Duration = Duration::from_secs(5);
-/// Branch when nobody says otherwise.
 pub(super) const BRANCH_DEFAULT: &str = "main";
-/// Name of the source when nobody says otherwise.
 const SOURCE_DEFAULT: &str = "main";
 
 /// One repository by flags, or several by a file.
@@ -82,88 +80,57 @@ pub struct RepoArgs {
     pub gpg_keys: Option<PathBuf>,
 }
 
-/// Takes one flag back.
-type Forget = fn(&mut RepoArgs);
+/// Fields that mean something for one repository only.
+const OF_ONE_REPO: [&str; 8] =
+    ["branch", "tag", "commit", "path", "tokenFile", "tokenEnv", "gitUsername", "sshKey"];
+/// Fields of which one excludes the others.
+const EXCLUSIVE: [&[&str]; 2] = [&["branch", "tag", "commit"], &["tokenFile", "tokenEnv"]];
 
 impl RepoArgs {
+    /// The fields that are given. None of them if a path is not UTF-8, which [`RepoArgs::absolute`] refuses.
+    fn given(&self) -> Map<String, Value> {
+        let fields = serde_json::to_value(self).ok().and_then(|value| value.as_object().cloned());
+        fields.into_iter().flatten().filter(|(_, value)| !value.is_null()).collect()
+    }
+
     /// What is absent here is taken from `earlier`, unless that would contradict: a repository by
     /// flags and a file of sources, one reference and another, one kind of token and another. Of
     /// another repository, see [`RepoArgs::not_carried_over`]. Both are [`RepoArgs::absolute`].
     #[must_use]
     pub fn over(self, earlier: &RepoArgs) -> Self {
-        let mut earlier = earlier.clone();
         if self.sources.is_some() {
             return self;
         }
+        let (now, mut fields) = (self.given(), earlier.given());
         if self.repo.is_some() {
-            earlier.sources = None;
+            fields.remove("sources");
         }
-        if self.is_another_repo(&earlier) {
-            earlier.of_that_repo().into_iter().for_each(|(_, forget)| forget(&mut earlier));
+        if self.is_another_repo(earlier) {
+            fields.retain(|field, _| !OF_ONE_REPO.contains(&field.as_str()));
         }
-        if self.branch.is_some() || self.tag.is_some() || self.commit.is_some() {
-            (earlier.branch, earlier.tag, earlier.commit) = (None, None, None);
+        for group in EXCLUSIVE.iter().filter(|group| group.iter().any(|field| now.contains_key(*field))) {
+            fields.retain(|field, _| !group.contains(&field.as_str()));
         }
-        if self.token_file.is_some() || self.token_env.is_some() {
-            (earlier.token_file, earlier.token_env) = (None, None);
-        }
-        Self {
-            repo: self.repo.or(earlier.repo),
-            sources: earlier.sources,
-            branch: self.branch.or(earlier.branch),
-            tag: self.tag.or(earlier.tag),
-            commit: self.commit.or(earlier.commit),
-            path: self.path.or(earlier.path),
-            source: self.source.or(earlier.source),
-            poll: self.poll.or(earlier.poll),
-            strict: self.strict.or(earlier.strict),
-            token_file: self.token_file.or(earlier.token_file),
-            token_env: self.token_env.or(earlier.token_env),
-            git_username: self.git_username.or(earlier.git_username),
-            ca_file: self.ca_file.or(earlier.ca_file),
-            ssh_key: self.ssh_key.or(earlier.ssh_key),
-            known_hosts: self.known_hosts.or(earlier.known_hosts),
-            allowed_signers: self.allowed_signers.or(earlier.allowed_signers),
-            gpg_keys: self.gpg_keys.or(earlier.gpg_keys),
-        }
+        fields.extend(now);
+        serde_json::from_value(Value::Object(fields)).expect("the fields of two of its kind")
     }
 
-    /// Flags of `earlier` that [`RepoArgs::over`] leaves behind because the repository is another: a
-    /// token or key is for the host that it was given for, and a folder or reference for what it is
-    /// in. Who may sign stays: without it, more would be let in than before.
-    pub fn not_carried_over(&self, earlier: &RepoArgs) -> Vec<&'static str> {
+    /// Flags of `earlier` that do not hold for another repository. Who may sign is kept, so that no more is let in.
+    pub fn not_carried_over(&self, earlier: &RepoArgs) -> Vec<String> {
         if self.sources.is_some() || !self.is_another_repo(earlier) {
             return Vec::new();
         }
-        let now: Vec<_> = self.of_that_repo().into_iter().map(|(flag, _)| flag).collect();
-        let before = earlier.of_that_repo().into_iter().map(|(flag, _)| flag);
-        before.filter(|flag| !now.contains(flag)).collect()
+        let (now, before) = (self.given(), earlier.given());
+        let lost =
+            OF_ONE_REPO.iter().filter(|field| before.contains_key(**field) && !now.contains_key(**field));
+        lost.map(|field| flag_of(field)).collect()
     }
 
     fn is_another_repo(&self, earlier: &RepoArgs) -> bool {
         self.repo.is_some() && earlier.repo.is_some() && self.repo != earlier.repo
     }
 
-    /// Flags that are given and mean something for one repository only, and how to forget each.
-    fn of_that_repo(&self) -> Vec<(&'static str, Forget)> {
-        let all: [(&'static str, bool, Forget); 8] = [
-            ("--branch", self.branch.is_some(), |args| args.branch = None),
-            ("--tag", self.tag.is_some(), |args| args.tag = None),
-            ("--commit", self.commit.is_some(), |args| args.commit = None),
-            ("--path", self.path.is_some(), |args| args.path = None),
-            ("--token-file", self.token_file.is_some(), |args| args.token_file = None),
-            ("--token-env", self.token_env.is_some(), |args| args.token_env = None),
-            ("--git-username", self.git_username.is_some(), |args| args.git_username = None),
-            ("--ssh-key", self.ssh_key.is_some(), |args| args.ssh_key = None),
-        ];
-        all.into_iter().filter(|(_, given, _)| *given).map(|(flag, _, forget)| (flag, forget)).collect()
-    }
-
-    /// Files by where they lie, not by how they were named: a relative path would mean something
-    /// else to a child, and to the next `up`.
-    ///
-    /// # Errors
-    /// A path that has no absolute form or is not UTF-8.
+    /// Absolute paths: a relative one would mean something else to a child, and to the next `up`.
     pub fn absolute(mut self) -> anyhow::Result<Self> {
         self.repo = self.repo.map(|repo| absolute_if_path(&repo)).transpose()?;
         let files = [
@@ -176,61 +143,37 @@ impl RepoArgs {
             &mut self.gpg_keys,
         ];
         for file in files.into_iter().flatten() {
-            *file = std::path::absolute(&*file)
+            let path = std::path::absolute(&*file)
                 .with_context(|| format!("{} has no absolute path", file.display()))?;
+            *file = text_of(path)?.into();
         }
         Ok(self)
     }
 
-    /// The same as variables of the environment for a child. Not as flags: everyone may read a
-    /// command line, and an address may hold a password.
-    pub fn environment(&self) -> Vec<(&'static str, String)> {
-        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.to_string_lossy().into_owned());
-        let pairs = [
-            ("MINIK8S_REPO", self.repo.clone()),
-            ("MINIK8S_SOURCES", path(&self.sources)),
-            ("MINIK8S_BRANCH", self.branch.clone()),
-            ("MINIK8S_TAG", self.tag.clone()),
-            ("MINIK8S_COMMIT", self.commit.clone()),
-            ("MINIK8S_PATH", self.path.clone()),
-            ("MINIK8S_SOURCE", self.source.clone()),
-            ("MINIK8S_POLL", self.poll.map(duration_text::text)),
-            ("MINIK8S_STRICT", self.strict.map(|strict| strict.to_string())),
-            ("MINIK8S_TOKEN_FILE", path(&self.token_file)),
-            ("MINIK8S_TOKEN_ENV", self.token_env.clone()),
-            ("MINIK8S_GIT_USERNAME", self.git_username.clone()),
-            ("MINIK8S_CA_FILE", path(&self.ca_file)),
-            ("MINIK8S_SSH_KEY", path(&self.ssh_key)),
-            ("MINIK8S_KNOWN_HOSTS", path(&self.known_hosts)),
-            ("MINIK8S_ALLOWED_SIGNERS", path(&self.allowed_signers)),
-            ("MINIK8S_GPG_KEYS", path(&self.gpg_keys)),
-        ];
-        pairs.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    /// Variables for a child. Not flags: everyone may read a command line, and an address may hold a password.
+    pub fn environment(&self) -> Vec<(String, String)> {
+        let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let name = |field: &str| format!("MINIK8S_{}", spelled(field, '_').to_uppercase());
+        self.given().into_iter().map(|(field, value)| (name(&field), text(value))).collect()
     }
 
-    /// The flag that only makes sense for a single repository, if one is given.
-    pub(super) fn flag_of_single(&self) -> Option<&'static str> {
-        // The sources file itself is the one that may stand beside nothing.
-        let alone = RepoArgs { sources: None, ..self.clone() };
-        alone.environment().first().map(|(name, _)| match *name {
-            "MINIK8S_REPO" => "--repo",
-            "MINIK8S_BRANCH" => "--branch",
-            "MINIK8S_TAG" => "--tag",
-            "MINIK8S_COMMIT" => "--commit",
-            "MINIK8S_PATH" => "--path",
-            "MINIK8S_SOURCE" => "--source",
-            "MINIK8S_POLL" => "--poll",
-            "MINIK8S_STRICT" => "--strict",
-            "MINIK8S_TOKEN_FILE" => "--token-file",
-            "MINIK8S_TOKEN_ENV" => "--token-env",
-            "MINIK8S_GIT_USERNAME" => "--git-username",
-            "MINIK8S_CA_FILE" => "--ca-file",
-            "MINIK8S_SSH_KEY" => "--ssh-key",
-            "MINIK8S_KNOWN_HOSTS" => "--known-hosts",
-            "MINIK8S_ALLOWED_SIGNERS" => "--allowed-signers",
-            _ => "--gpg-keys",
-        })
+    /// A flag that only makes sense for a single repository, if one is given.
+    pub(super) fn flag_of_single(&self) -> Option<String> {
+        self.given().keys().find(|field| *field != "sources").map(|field| flag_of(field))
     }
+}
+
+/// `tokenFile` as `--token-file`.
+pub fn flag_of(field: &str) -> String {
+    format!("--{}", spelled(field, '-'))
+}
+
+fn spelled(field: &str, separator: char) -> String {
+    let letters = field.chars().map(|c| match c.is_ascii_uppercase() {
+        true => format!("{separator}{}", c.to_ascii_lowercase()),
+        false => c.to_string(),
+    });
+    letters.collect()
 }
 
 impl TryFrom<RepoArgs> for SourceConfig {
@@ -296,6 +239,10 @@ fn absolute_if_path(repo: &str) -> anyhow::Result<String> {
         return Ok(repo.to_owned());
     }
     let path = std::path::absolute(repo).with_context(|| format!("{repo} has no absolute path"))?;
+    text_of(path)
+}
+
+fn text_of(path: PathBuf) -> anyhow::Result<String> {
     path.into_os_string().into_string().map_err(|path| anyhow!("{} is not UTF-8", path.display()))
 }
 
@@ -305,12 +252,8 @@ mod duration_text {
 
     use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
 
-    pub(super) fn text(duration: Duration) -> String {
-        format!("{}ms", duration.as_millis())
-    }
-
     pub(super) fn serialize<S: Serializer>(value: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
-        value.map(text).serialize(to)
+        value.map(|time| format!("{}ms", time.as_millis())).serialize(to)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSo
 use schema::store::election::Standing;
 
 use crate::config::ServeConfig;
+use crate::git;
 
 /// Where etcd answers when its URL says no port. Any would do: only the way there counts.
 const ETCD_PORT: u16 = 2379;
@@ -29,16 +30,16 @@ pub(super) fn standing(config: &ServeConfig) -> Standing {
     Standing { id: config.name.clone(), api }
 }
 
-/// The address that other nodes can use. `way` tells this machine's own address on the way to another.
+/// The address that other nodes can use. `way` gives this machine's own address on the way to another.
 fn published(
     listen: SocketAddr,
     etcd: &[String],
     way: impl Fn(SocketAddr) -> Option<IpAddr>,
 ) -> Option<IpAddr> {
-    let ways = || etcd.iter().filter_map(|url| host_and_port(url)).flat_map(resolved).filter_map(&way);
+    let ways = || etcd.iter().filter_map(|url| etcd_at(url)).flat_map(resolved).filter_map(&way);
     let is_reached = |own: &IpAddr| listen.is_ipv6() || own.is_ipv4();
     if !listen.ip().is_unspecified() {
-        // Whoever shares an etcd of another machine may be on another machine.
+        // Agents that share an etcd on another machine may be on other machines.
         let is_own = !listen.ip().is_loopback() || ways().all(|own| own.is_loopback());
         return is_own.then(|| listen.ip());
     }
@@ -51,15 +52,8 @@ fn published(
         .or_else(|| near.into_iter().next())
 }
 
-/// `http://host:port/…`, `https://[::1]`, `host`.
-fn host_and_port(url: &str) -> Option<(String, u16)> {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let authority = rest.split(['/', '?', '#']).next()?;
-    let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    let (host, port) = match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((host, port)) => (host, port.strip_prefix(':')),
-        None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
-    };
+fn etcd_at(url: &str) -> Option<(String, u16)> {
+    let (host, port) = git::host_and_port(url);
     let port = port.map_or(Some(ETCD_PORT), |port| port.parse().ok())?;
     (!host.is_empty()).then(|| (host.to_owned(), port))
 }
@@ -119,8 +113,8 @@ mod tests {
             ("https://[fd00::9]:99/x", "fd00::9", 99),
             ("http://user:pw@10.0.0.9:1", "10.0.0.9", 1),
         ] {
-            assert_eq!(host_and_port(url), Some((host.to_owned(), port)), "{url}");
+            assert_eq!(etcd_at(url), Some((host.to_owned(), port)), "{url}");
         }
-        assert_eq!(host_and_port("http://"), None);
+        assert_eq!(etcd_at("http://"), None);
     }
 }

@@ -13,7 +13,7 @@ use crate::state_dir::StateDirLock;
 
 /// Between two tries to end the term of the process before, while etcd does not answer.
 const RELEASE_RETRY: Duration = Duration::from_millis(500);
-/// The leader's lease: after so long without a sign of life another one may lead.
+/// How long the leader's lease lasts without a sign of life.
 pub(super) const LEADER_TTL: Duration = Duration::from_secs(15);
 
 /// Stands for election once the term of the process before is over.
@@ -38,8 +38,7 @@ pub(super) async fn stand(
     fence
 }
 
-/// Stands for election. The lead is given up only once every loop has ended, so that what they
-/// are writing is still theirs to write.
+/// Gives up the lead only once every loop has ended: until then they may still write.
 fn stand_for_election(runtime: &mut Runtime, store: &SharedStore, standing: Standing) -> FenceReader {
     let resign = CancellationToken::new();
     let (fence, election) = election::spawn(Arc::clone(store), standing, LEADER_TTL, resign.clone());

@@ -18,7 +18,6 @@ use crate::{gitops, webhooks};
 /// How long etcd may take to answer at the start: it is often started at the same time.
 const ETCD_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the daemon stands on.
 pub(super) struct Ground {
     pub(super) listener: TcpListener,
     /// The listener for webhooks, and the file of their secret.
@@ -27,8 +26,7 @@ pub(super) struct Ground {
     pub(super) state_dir: StateDirLock,
 }
 
-/// Checks and takes it. An etcd that does not answer is no mistake of the user once the state directory
-/// was in use.
+/// Once the state directory was in use, an etcd that does not answer is no mistake of the user.
 pub(super) async fn prepare(config: &ServeConfig) -> anyhow::Result<Ground> {
     let listener = listen("--listen", config.listen).await?;
     let hooks = match &config.webhooks {
@@ -45,8 +43,7 @@ pub(super) async fn prepare(config: &ServeConfig) -> anyhow::Result<Ground> {
     Ok(Ground { listener, hooks, store, state_dir })
 }
 
-/// A mistake in the flags is best reported at once. Of several repositories one may well be away: the others
-/// run all the same, and each shows its own trouble in its status.
+/// Reports mistakes in flags at once. Of several repositories one may be away: its status shows that.
 async fn look_ahead(config: &ServeConfig) -> anyhow::Result<()> {
     for source in &config.sources {
         let checked = match config.sources.len() {
@@ -72,8 +69,7 @@ async fn listen(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> 
     }
 }
 
-/// A first start says at once that `--etcd` is wrong. Later ones wait: etcd may take long to come back, and
-/// who restarts the reconciler when it ends may give up.
+/// A first start reports a wrong `--etcd` at once. Later ones wait, because etcd may take long to come back.
 async fn open_store(access: &Access, has_served: bool) -> anyhow::Result<SharedStore> {
     let store = LazyStore::new(access.clone());
     match store.connect(ETCD_PATIENCE).await {

@@ -9,15 +9,12 @@ use super::visible::is_invisible;
 
 /// Longer lines are cut around what is underlined: a file may be one line of a megabyte.
 const LINE_CHARS_MAX: usize = 1_000;
-/// What is kept of a longer line before and after the column.
 const AROUND_CHARS: usize = 400;
 
-/// A part of a file to show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Excerpt {
     /// The line, or what is left of a long one.
     pub line: String,
-    /// The bytes of it to underline.
     pub span: Range<usize>,
     /// The line is not whole, so that columns can't be counted in it.
     pub is_cut: bool,
@@ -38,8 +35,7 @@ impl<'a> Lines<'a> {
         Self { lines: parts.flat_map(|line| line.split('\r')).collect(), last: RefCell::new(None) }
     }
 
-    /// The excerpt for a 1-based line and column; a column of 0 means the whole line. Values that may
-    /// be secret are not in it.
+    /// For a 1-based line and column; column 0 means the whole line. Without values that may be secret.
     pub fn excerpt(&self, line: u32, column: u32) -> Option<Excerpt> {
         let index = usize::try_from(line).ok()?.checked_sub(1)?;
         self.lines.get(index)?;
@@ -74,8 +70,7 @@ fn excerpt(line: &str, column: usize) -> Excerpt {
     Excerpt { line: part, span: marked.start + shift..marked.end + shift, is_cut: true }
 }
 
-/// The line with a picture for each character that would drive a terminal; one for one, so that
-/// columns stay.
+/// Shows a picture for each character that would drive a terminal, one for one, so that columns stay.
 fn pictured(line: &str) -> String {
     let picture = |c: char| match c {
         '\t' => '\t',

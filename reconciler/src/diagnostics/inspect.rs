@@ -1,4 +1,4 @@
-//! Folders and files of the disk to a report: what a push of them would be told, without a cluster.
+//! Checks folders and files of the disk as a push of them would be checked, without a cluster.
 
 use std::path::{Path, PathBuf};
 
@@ -13,16 +13,13 @@ use crate::gitops::load::folder::{self, Folder, FolderError};
 /// A report, and where its files are.
 #[derive(Debug)]
 pub struct Inspection {
-    /// What was found.
     pub report: Report,
-    /// What the report's paths are relative to.
     pub root: PathBuf,
     /// Files that were named, and hold no manifest.
     pub not_manifests: Vec<String>,
 }
 
 impl Inspection {
-    /// The text of a file of the report, for excerpts.
     pub fn text(&self, file: &str) -> Option<String> {
         folder::text(&self.root, file)
     }
@@ -44,7 +41,7 @@ pub fn inspect(paths: &[impl AsRef<Path>]) -> Result<Inspection, FolderError> {
     let documents = Documents::of("", &resolved, &live);
     let checked = finish(&documents, fit(&documents, "", &live));
     let own = resolved.values().flat_map(|file| &file.violations).chain(&remarks);
-    // Of single files alone nobody knows what the others hold.
+    // Single files say nothing of what other files hold.
     let only_files = paths.iter().all(|path| path.as_ref().is_file());
     let is_known = |violation: &&Violation| !only_files || !of_others(violation);
     let across = checked.quarantined.values().flatten().chain(&checked.remarks).filter(is_known);

@@ -5,24 +5,18 @@ use serde::Serialize;
 
 use super::Report;
 
-/// What `-o json` prints.
 #[derive(Debug, Serialize)]
 pub struct JsonReport<'a> {
-    /// No errors.
     pub ok: bool,
-    /// Objects that could be read.
     pub objects: usize,
-    /// By file, line and column.
     pub violations: Vec<JsonViolation<'a>>,
 }
 
-/// One violation.
 #[derive(Debug, Serialize)]
 pub struct JsonViolation<'a> {
     severity: Severity,
     rule: &'a str,
     message: &'a str,
-    /// Empty when the message says it.
     help: &'a str,
     file: &'a str,
     /// 1-based; 0 for the whole file.

@@ -7,15 +7,12 @@ use std::borrow::Cow;
 
 use schema::secrets::{is_plain_word, is_secret_field, is_secret_flag, is_secret_name, is_secret_text};
 
-/// Stands for what is not shown.
 const HIDDEN: &str = "(hidden)";
 /// So far up is looked; what is deeper in a list is hidden.
 const LINES_UP_MAX: usize = 500;
-/// So much of a line above is read.
 const HEAD_BYTES: usize = 400;
 
-/// Line `index` with its keys alone, if a value in it may be a secret: by its look, by the name that it
-/// stands under, or where any text may be one and this is not of a shape that no secret has.
+/// Line `index`, without its values if one may be a secret: by its look, its name, or the field around it.
 pub(super) fn redacted<'a>(lines: &[&'a str], index: usize) -> Cow<'a, str> {
     let line = lines[index];
     let is_secret = is_secret_text(line)

@@ -4,25 +4,21 @@ use std::collections::BTreeSet;
 
 use schema::violation::{Severity, Violation, rules};
 
-/// The outcome of a check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// By file, line and column.
     pub violations: Vec<Violation>,
-    /// Objects that could be read.
     pub objects: usize,
     /// Files that mean to be manifests.
     pub files: usize,
 }
 
 impl Report {
-    /// A report of these violations; each is told once, whoever found it.
+    /// A report of these violations, without duplicates.
     pub fn new(violations: impl IntoIterator<Item = Violation>, objects: usize, files: usize) -> Self {
         let violations: BTreeSet<Violation> = violations.into_iter().collect();
         Self { violations: violations.into_iter().collect(), objects, files }
     }
 
-    /// How many are of a severity.
     pub fn count(&self, severity: Severity) -> usize {
         self.violations.iter().filter(|violation| violation.severity == severity).count()
     }
@@ -32,15 +28,15 @@ impl Report {
         self.count(Severity::Error) == 0
     }
 
-    /// `3 errors, 1 warning in 2 files; 14 objects`. Where a file has more than are told: `at least 3 errors`.
+    /// `3 errors, 1 warning in 2 files; 14 objects`. Where a file has more than are shown: `at least 3 errors`.
     pub fn summary(&self) -> String {
         let total = format!("{} in {}", plural(self.objects, "object"), plural(self.files, "file"));
         if self.violations.is_empty() {
             return format!("no errors, no warnings; {total}");
         }
         let counts = [(Severity::Error, "error"), (Severity::Warning, "warning"), (Severity::Note, "note")];
-        let told = counts.map(|(severity, word)| (self.count(severity), word));
-        let told: Vec<String> = told
+        let shown = counts.map(|(severity, word)| (self.count(severity), word));
+        let shown: Vec<String> = shown
             .into_iter()
             .filter(|(count, _)| *count > 0)
             .map(|(count, word)| plural(count, word))
@@ -50,7 +46,7 @@ impl Report {
         let at_least = if self.violations.iter().any(is_more) { "at least " } else { "" };
         format!(
             "{at_least}{} in {}; {}",
-            told.join(", "),
+            shown.join(", "),
             plural(places.len(), "file"),
             plural(self.objects, "object")
         )

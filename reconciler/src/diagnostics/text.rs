@@ -9,15 +9,11 @@ use schema::violation::{Severity, Violation};
 use super::excerpt::Excerpt;
 use super::visible;
 
-/// Columns without a terminal.
 const WIDTH: usize = 120;
 
-/// How it looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Style {
-    /// Columns.
     pub width: usize,
-    /// With colour.
     pub colour: bool,
 }
 
@@ -51,8 +47,7 @@ pub fn render(violation: &Violation, excerpt: Option<&Excerpt>, style: Style) ->
             let snippet = Snippet::source(text.as_str())
                 .line_start(line)
                 .annotation(AnnotationKind::Primary.span(span.clone()));
-            // The library counts the column in what it is given, which is right for a whole line only, and
-            // has one for what speaks of no column.
+            // The library's own column is right only for a whole line and a violation with a column.
             if *is_cut || violation.column == 0 {
                 title.element(snippet).element(origin)
             } else {

@@ -3,34 +3,24 @@
 use git2::{Commit, ErrorCode, Oid, Repository};
 use jiff::Timestamp;
 
-/// The trailer that releases a held prune.
 const ALLOW_PRUNE: &str = "Minik8s-Allow-Prune";
-/// The trailer that names the plan that was reviewed.
 const PLAN: &str = "Minik8s-Plan";
-/// So many commits are looked through for it.
 const PLAN_COMMITS_MAX: usize = 256;
-/// Longest subject kept; the rest of a longer one is cut.
 const SUBJECT_CHARS_MAX: usize = 200;
-/// Longest author's name, and longest mail address, kept. Both go into every object: one that Git
-/// takes and no key of etcd holds would keep the whole commit out.
+/// Longest name and longest mail address of an author: both go into every object, whose size etcd bounds.
 const AUTHOR_CHARS_MAX: usize = 200;
 
-/// What of a commit is shown and decided on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitMeta {
-    /// Full hex id.
     pub id: String,
     /// `Name <mail>`.
     pub author: String,
-    /// First line of the message.
     pub subject: String,
-    /// When it was committed.
     pub committed_at: Timestamp,
     /// It has the trailer `Minik8s-Allow-Prune: true`.
     pub allows_prune: bool,
 }
 
-/// Reads a commit.
 pub fn commit_meta(repository: &Repository, id: Oid) -> Result<CommitMeta, git2::Error> {
     let commit = repository.find_commit(id)?;
     let message = String::from_utf8_lossy(commit.message_bytes()).into_owned();
@@ -50,7 +40,7 @@ pub(super) fn author_of(commit: &Commit<'_>) -> String {
     format!("{} <{}>", text(author.name_bytes()), text(author.email_bytes()))
 }
 
-/// As it goes to terminals: whoever may commit must not move a reader's cursor.
+/// Fit for a terminal: a committer must not move a reader's cursor.
 fn shown(text: &str, chars_max: usize) -> String {
     text.chars().filter(|c| !c.is_control()).take(chars_max).collect()
 }
@@ -66,8 +56,7 @@ fn allows_prune(message: &str) -> bool {
     })
 }
 
-/// The hash of the plan that was reviewed, from the newest commit that has one: of `head` and all
-/// that it brings along since `applied`.
+/// The hash of the reviewed plan, from the newest commit since `applied` that has one.
 pub fn plan_trailer(
     repository: &Repository,
     head: Oid,
@@ -99,9 +88,7 @@ fn plan_of(message: &str) -> Option<String> {
 /// How an older commit stands to the head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Relation {
-    /// They have a common ancestor.
     Related,
-    /// They have none.
     Unrelated,
     /// The older one is not in the repository (any more).
     Unknown,

@@ -31,7 +31,6 @@ fn packs_of(repository: &Repository) -> Vec<PathBuf> {
 fn compact(repository: &Repository, head: Oid, kept: &[Oid], old: &[PathBuf]) -> Result<(), git2::Error> {
     let mut walk = repository.revwalk()?;
     walk.push(head)?;
-    // One that is gone already can't be kept.
     for commit in kept.iter().filter(|commit| repository.find_commit(**commit).is_ok()) {
         walk.push(*commit)?;
     }
@@ -43,7 +42,6 @@ fn compact(repository: &Repository, head: Oid, kept: &[Oid], old: &[PathBuf]) ->
         let stem = pack.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         if named.as_deref().is_some_and(|name| !stem.ends_with(name)) {
             for extension in ["idx", "pack"] {
-                // Left behind, it is found again next time.
                 let _ = fs::remove_file(pack.with_extension(extension));
             }
         }

@@ -7,18 +7,15 @@ use std::time::Duration;
 use super::GitError;
 use super::transport::authorities;
 
-/// One repository that objects come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceConfig {
     /// Name: a DNS label. It is a key segment and a directory.
     pub name: String,
     /// A local path, or `file://`, `http(s)://`, `ssh://`, `user@host:path`.
     pub url: String,
-    /// What to follow.
     pub reference: Reference,
     /// Folder within the repository, without slashes at its ends; empty for the root.
     pub path: String,
-    /// How to be let in.
     pub credentials: Credentials,
     /// Time between two looks at the remote.
     pub poll: Duration,
@@ -28,7 +25,6 @@ pub struct SourceConfig {
     pub signatures: Option<SignaturePolicy>,
 }
 
-/// What of the repository is followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reference {
     /// A branch, without `refs/heads/`.
@@ -39,12 +35,9 @@ pub enum Reference {
     Commit(String),
 }
 
-/// Which commits must be signed, and by whom. A file that can't be read, or holds no key, lets no
-/// commit pass.
+/// Who must have signed the commit that is applied, whatever came before it. A file without a readable key lets no commit pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignaturePolicy {
-    /// Which commits.
-    pub mode: SignatureMode,
     /// Keys for SSH signatures, in OpenSSH's allowed_signers format.
     pub allowed_signers: Option<PathBuf>,
     /// Public keys for OpenPGP signatures, armored or binary.
@@ -55,30 +48,18 @@ impl SignaturePolicy {
     /// None when no file of keys is named.
     pub fn of(allowed_signers: Option<PathBuf>, gpg_keys: Option<PathBuf>) -> Option<Self> {
         let any = allowed_signers.is_some() || gpg_keys.is_some();
-        any.then_some(Self { mode: SignatureMode::Head, allowed_signers, gpg_keys })
+        any.then_some(Self { allowed_signers, gpg_keys })
     }
 }
 
-/// Which commits must be signed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum SignatureMode {
-    /// The commit that is applied: its tree is what runs, whatever came before it.
-    #[default]
-    Head,
-}
-
-/// What lets a source in. Files and variables are read anew at every use, so they can be rotated in
-/// place. Holds no secret itself, except what an address of a proxy may have.
+/// Files and variables are read at every use, so they can be rotated in place. Only `proxy` may hold a secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
     /// A token for `http(s)://`, alone in the file.
     pub token_file: Option<PathBuf>,
-    /// The environment variable with such a token.
     pub token_env: Option<String>,
     /// The user that goes with the token; the provider's usual one when not named.
     pub username: Option<String>,
-    /// A private key without passphrase for ssh.
     pub ssh_key: Option<PathBuf>,
     /// Host keys, in OpenSSH's format; ssh does not go without.
     pub known_hosts: Option<PathBuf>,
@@ -88,7 +69,6 @@ pub struct Credentials {
     pub proxy: Option<String>,
 }
 
-/// How the address is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transport {
     Local,
@@ -111,50 +91,32 @@ impl SourceConfig {
         }
     }
 
-    /// Checks what can be checked without looking.
     pub fn check(&self) -> Result<(), GitError> {
         let label = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if self.name.is_empty() || self.name.len() > 63 || !self.name.chars().all(label) {
-            return Err(GitError::InvalidSource {
-                what: format!("source name `{}`", self.name),
-                why: "not a DNS label (a-z, 0-9, -)".into(),
-            });
+            return invalid(format!("source name `{}`", self.name), "not a DNS label (a-z, 0-9, -)");
         }
         let odd_part = |part: &str| part.is_empty() || part == "." || part == "..";
         if !self.path.is_empty() && self.path.split('/').any(odd_part) {
-            return Err(GitError::InvalidSource {
-                what: format!("path `{}`", self.path),
-                why: "not a folder relative to the repository's root, like `clusters/lab`".into(),
-            });
+            let why = "not a folder relative to the repository's root, like `clusters/lab`";
+            return invalid(format!("path `{}`", self.path), why);
         }
         self.check_proxy()?;
         if self.url.contains("://") && self.transport()? != Transport::Local && has_late_at(&self.url) {
-            return Err(GitError::InvalidSource {
-                what: format!("repository `{}`", self.shown_url()),
-                why: "its address has an @ after a slash, so where a password would end is not clear; write %40 for it, \
-                      and %2F for a / in a password"
-                    .into(),
-            });
+            let why = "its address has an @ after a slash, so where a password would end is not clear; write %40 for it, \
+                       and %2F for a / in a password";
+            return invalid(format!("repository `{}`", self.shown_url()), why);
         }
-        // The first use of libgit2 in whatever has sources.
+        // The first use of libgit2 where there are sources.
         authorities::find();
-        let name = match &self.reference {
-            Reference::Commit(id) if id.len() == 40 && git2::Oid::from_str(id).is_ok() => {
-                return self.transport().map(drop);
+        match &self.reference {
+            Reference::Commit(id) if id.len() != 40 || git2::Oid::from_str(id).is_err() => {
+                return invalid(format!("commit `{id}`"), "not 40 hex digits; write the full id");
             }
-            Reference::Commit(id) => {
-                return Err(GitError::InvalidSource {
-                    what: format!("commit `{id}`"),
-                    why: "not 40 hex digits; write the full id".into(),
-                });
+            name if !git2::Reference::is_valid_name(&name.full_name()) => {
+                return invalid(name.to_string(), "not a name that Git allows");
             }
-            Reference::Branch(_) | Reference::Tag(_) => self.reference.full_name(),
-        };
-        if !git2::Reference::is_valid_name(&name) {
-            return Err(GitError::InvalidSource {
-                what: self.reference.to_string(),
-                why: "not a name that Git allows".into(),
-            });
+            _ => {}
         }
         self.transport().map(drop)
     }
@@ -169,12 +131,9 @@ impl SourceConfig {
         if known && !proxy.is_empty() && !proxy.contains(odd) && !has_late_at(proxy) {
             return Ok(());
         }
-        Err(GitError::InvalidSource {
-            what: format!("proxy `{}`", without_login(proxy)),
-            why: "not http://USER:PASSWORD@HOST:PORT, https://HOST:PORT or none; in a password, write %2F for / and \
-                  %40 for @"
-                .into(),
-        })
+        let why = "not http://USER:PASSWORD@HOST:PORT, https://HOST:PORT or none; in a password, write %2F for / and \
+                   %40 for @";
+        invalid(format!("proxy `{}`", without_login(proxy)), why)
     }
 
     /// The address without user, password and token.
@@ -183,49 +142,34 @@ impl SourceConfig {
     }
 
     pub(super) fn transport(&self) -> Result<Transport, GitError> {
-        let unsupported = |why: &str| GitError::InvalidSource {
-            what: format!("repository `{}`", self.shown_url()),
-            why: why.into(),
-        };
+        let unsupported = |why| invalid(format!("repository `{}`", self.shown_url()), why);
         match self.url.split_once("://") {
             Some(("file", _)) => Ok(Transport::Local),
             Some(("https", _)) => Ok(Transport::Http { encrypted: true }),
             Some(("http", _)) => Ok(Transport::Http { encrypted: false }),
             Some(("ssh" | "git+ssh" | "ssh+git", _)) => Ok(Transport::Ssh),
-            Some(_) => Err(unsupported("use a path, file://, https://, ssh:// or user@host:path")),
-            None if self.url.is_empty() => Err(unsupported("no address given")),
+            Some(_) => unsupported("use a path, file://, https://, ssh:// or user@host:path"),
+            None if self.url.is_empty() => unsupported("no address given"),
             None if is_scp(&self.url) => Ok(Transport::Ssh),
             None => Ok(Transport::Local),
         }
     }
 
-    /// The host of a remote address.
     pub(super) fn host(&self) -> &str {
-        let rest = self.url.split_once("://").map_or(self.url.as_str(), |(_, rest)| rest);
-        let authority = rest.split('/').next().unwrap_or_default();
-        let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-        match host.strip_prefix('[').and_then(|h| h.split_once(']')) {
-            Some((v6, _)) => v6,
-            None => host.split(':').next().unwrap_or_default(),
-        }
+        host_and_port(&self.url).0
     }
 
     /// The port of an `ssh://` address, 22 when none is given.
     pub(super) fn ssh_port(&self) -> u16 {
-        let Some((_, rest)) = self.url.split_once("://") else { return 22 };
-        let authority = rest.split('/').next().unwrap_or_default();
-        let after_host = authority.rsplit_once(']').map_or(authority, |(_, rest)| rest);
-        after_host.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(22)
+        // What follows the colon of `user@host:path` is no port.
+        let port = host_and_port(&self.url).1.filter(|_| self.url.contains("://"));
+        port.and_then(|port| port.parse().ok()).unwrap_or(22)
     }
 
     /// The port of an `http(s)://` address.
     pub(super) fn http_port(&self) -> u16 {
-        let (scheme, rest) = self.url.split_once("://").unwrap_or_default();
-        let authority = rest.split('/').next().unwrap_or_default();
-        let after_host = authority.rsplit_once(']').map_or(authority, |(_, rest)| rest);
-        let after_host = after_host.rsplit_once('@').map_or(after_host, |(_, rest)| rest);
-        let default = if scheme == "http" { 80 } else { 443 };
-        after_host.rsplit_once(':').and_then(|(_, port)| port.parse().ok()).unwrap_or(default)
+        let default = if self.url.starts_with("http://") { 80 } else { 443 };
+        host_and_port(&self.url).1.and_then(|port| port.parse().ok()).unwrap_or(default)
     }
 
     /// What the address itself holds of credentials: to be struck from any message.
@@ -241,8 +185,23 @@ impl SourceConfig {
     }
 }
 
-/// `user:password` of an address: all before its last `@`, also where a slash would end it by the
-/// book. A password typed as it is may hold one.
+fn invalid<T>(what: String, why: &str) -> Result<T, GitError> {
+    Err(GitError::InvalidSource { what, why: why.to_owned() })
+}
+
+/// Host and port of `scheme://user@host:port/…`, `[::1]:port`, `host`.
+pub(crate) fn host_and_port(url: &str) -> (&str, Option<&str>) {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let authority = rest.split('/').next().unwrap_or_default();
+    let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let authority = authority.split(['?', '#']).next().unwrap_or_default();
+    match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, port)) => (host, port.strip_prefix(':')),
+        None => authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port))),
+    }
+}
+
+/// `user:password` of an address: all before its last `@`, because a password may hold a slash.
 pub(super) fn user_info(url: &str) -> Option<&str> {
     let rest = url.split_once("://").map(|(_, rest)| rest)?;
     rest.rsplit_once('@').map(|(user_info, _)| user_info)

@@ -17,61 +17,33 @@ const EXECUTABLE: i32 = 0o100;
 /// A path of a commit can't be given to a pod.
 #[derive(Debug, thiserror::Error)]
 pub enum ContentError {
-    /// Nothing there.
     #[error("there is no {0} in the repository")]
     Absent(String),
-    /// The path itself is a link.
     #[error("{0} is a symbolic link")]
     IsLink(String),
-    /// A link below it leads out of it.
     #[error("{0} is a symbolic link that leads out of the folder")]
     LinkOut(String),
-    /// Another repository.
     #[error("{0} is a submodule, whose files are not in this repository")]
     Submodule(String),
-    /// Not the file itself.
     #[error("{0} is a Git LFS pointer, not the file itself")]
     Lfs(String),
-    /// A name that is not UTF-8, or none.
     #[error("the file name {0:?} can't be used")]
     Name(String),
-    /// More than may be mounted.
     #[error("{path} can't be mounted: {why}")]
-    TooMuch {
-        /// Which path.
-        path: String,
-        /// Of what.
-        why: String,
-    },
-    /// Where the ciphertext of a secret should be.
+    TooMuch { path: String, why: String },
     #[error("{0} is not encrypted")]
     Plain(String),
-    /// Where the ciphertext of a secret should be.
     #[error("{0} is a folder, not an encrypted file")]
     NoFile(String),
-    /// A file of the disk.
     #[error("{path} can't be read: {source}")]
-    Unreadable {
-        /// Which path.
-        path: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// The object database.
+    Unreadable { path: String, source: io::Error },
     #[error(transparent)]
     Git(#[from] git2::Error),
-    /// The archive can't be written.
     #[error("cannot write the content of {path}: {source}")]
-    Write {
-        /// Which path.
-        path: String,
-        /// Why.
-        source: io::Error,
-    },
+    Write { path: String, source: io::Error },
 }
 
 impl ContentError {
-    /// What to do.
     pub fn help(&self) -> &'static str {
         match self {
             ContentError::Absent(_) => "paths are from the root of the repository; commit what is missing",
@@ -99,15 +71,13 @@ impl ContentError {
 /// What is at a path: two of the same id and mode have the same content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Found {
-    /// Of the blob or tree.
     pub id: Oid,
-    /// As Git keeps it.
     pub mode: i32,
 }
 
 /// Looks for `path` (as `schema::files::normal_path` has it) in `commit`.
 pub fn find(repository: &Repository, commit: Oid, path: &str) -> Result<Found, ContentError> {
-    // No entry of a tree is called so, and libgit2 has other errors for it, which are no mirror's fault.
+    // No entry of a tree has such a name, and libgit2 reports it as if the mirror were broken.
     if path.contains('\0') || path.split('/').any(|part| matches!(part, "" | "..")) {
         return Err(ContentError::Absent(path.to_owned()));
     }
@@ -226,7 +196,6 @@ impl<W: Write> Walk<'_, W> {
 
     fn link(&mut self, id: Oid, name: &str, path: &str) -> Result<(), ContentError> {
         let (size, _) = self.repository.odb()?.read_header(id)?;
-        // Longer than any path of Linux.
         if size > 4096 {
             return Err(ContentError::LinkOut(path.to_owned()));
         }

@@ -12,160 +12,47 @@ use super::transport::proxy;
 /// A source could not be read. No variant carries a credential.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum GitError {
-    /// The configuration makes no sense.
     #[error("{what}: {why}")]
-    InvalidSource {
-        /// Which part.
-        what: String,
-        /// What is wrong and what is right.
-        why: String,
-    },
-    /// Nothing answers there, or not as Git.
+    InvalidSource { what: String, why: String },
     #[error("cannot reach repository {url}: {why}; check the address and the network")]
-    RemoteUnreachable {
-        /// Address without credentials.
-        url: String,
-        /// What Git said.
-        why: String,
-    },
-    /// It took too long.
+    RemoteUnreachable { url: String, why: String },
     #[error("repository {url} did not answer {act} within {after:?}; it is asked again")]
-    RemoteTimeout {
-        /// Address without credentials.
-        url: String,
-        /// Which request.
-        act: &'static str,
-        /// How long it was given.
-        after: Duration,
-    },
-    /// Something is there, but no repository.
+    RemoteTimeout { url: String, act: &'static str, after: Duration },
     #[error("no Git repository at {url}: {why}; check --repo")]
-    NotARepository {
-        /// Address without credentials.
-        url: String,
-        /// What Git said.
-        why: String,
-    },
-    /// The server sends elsewhere: what was meant for one host is not carried to another.
+    NotARepository { url: String, why: String },
     #[error(
-        "repository {url} is said to be elsewhere by a redirect, which is not followed; put its new address into --repo"
+        "repository {url} has moved: it answers with a redirect, which is not followed; put its new address into --repo"
     )]
-    Redirected {
-        /// Address without credentials.
-        url: String,
-    },
-    /// The credentials, or their absence, were refused.
+    Redirected { url: String },
     #[error("repository {url} refused access: {why}; {help}")]
-    AuthenticationFailed {
-        /// Address without credentials.
-        url: String,
-        /// What was refused.
-        why: String,
-        /// What to do.
-        help: String,
-    },
-    /// Branch, tag or commit is not there.
+    AuthenticationFailed { url: String, why: String, help: String },
     #[error("repository {url} has no {reference}{known}; push it, or name another with --branch")]
-    ReferenceNotFound {
-        /// Address without credentials.
-        url: String,
-        /// The one wanted.
-        reference: String,
-        /// ` (it has a, b)`, or that it is empty.
-        known: String,
-    },
-    /// A repository as it begins.
+    ReferenceNotFound { url: String, reference: String, known: String },
     #[error("repository {url} holds no commit yet; push one to its {reference}")]
-    NoCommit {
-        /// Address without credentials.
-        url: String,
-        /// What is followed.
-        reference: String,
-    },
-    /// The folder is not in the commit.
+    NoCommit { url: String, reference: String },
     #[error("repository {url} has no folder `{path}` at commit {commit}; check --path, or put it back")]
-    PathNotFound {
-        /// Address without credentials.
-        url: String,
-        /// The folder.
-        path: String,
-        /// First 12 digits.
-        commit: String,
-    },
-    /// Not all of the commit can be read; nothing of it is applied, and nothing removed.
+    PathNotFound { url: String, path: String, commit: String },
     #[error("commit {commit} of {url} is not applied: {why}")]
-    CommitUnreadable {
-        /// Address without credentials.
-        url: String,
-        /// First 12 digits.
-        commit: String,
-        /// What is wrong with it, and what to do.
-        why: String,
-    },
-    /// The commit is not signed as the source wants it; nothing of it is applied.
+    CommitUnreadable { url: String, commit: String, why: String },
     #[error("commit {commit} of {author} in {url} is not applied: {why}; {help}")]
-    SignatureInvalid {
-        /// Address without credentials.
-        url: String,
-        /// First 12 digits.
-        commit: String,
-        /// `Name <mail>`.
-        author: String,
-        /// What is wrong with the signature.
-        why: String,
-        /// What to do.
-        help: &'static str,
-    },
-    /// The keys that may sign can't be read: no commit is believed.
+    SignatureInvalid { url: String, commit: String, author: String, why: String, help: &'static str },
     #[error("no commit of {url} is applied: signers in {}: {why}; fix the file", file.display())]
-    SignersUnusable {
-        /// Address without credentials.
-        url: String,
-        /// The file of keys.
-        file: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
-    /// The local mirror can't be read.
+    SignersUnusable { url: String, file: PathBuf, why: String },
     #[error("mirror {} is broken: {why}; it is fetched again from the remote", directory.display())]
-    MirrorBroken {
-        /// Where it lies.
-        directory: PathBuf,
-        /// What Git said.
-        why: String,
-    },
-    /// The local mirror can't be written.
+    MirrorBroken { directory: PathBuf, why: String },
     #[error("cannot write mirror {}: {why}; check --state-dir and the disk", directory.display())]
-    MirrorUnwritable {
-        /// Where it lies.
-        directory: PathBuf,
-        /// What the system said.
-        why: String,
-    },
+    MirrorUnwritable { directory: PathBuf, why: String },
 }
 
 /// The files of a commit could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The object database.
     #[error("{0}")]
     Git(#[from] git2::Error),
-    /// More than a repository of manifests has.
     #[error("it holds more than {most} {what}; name the folder of the manifests with --path, or split it")]
-    TooMuch {
-        /// Of what.
-        what: &'static str,
-        /// How many there may be.
-        most: usize,
-    },
-    /// What an ignore file keeps out is not known.
+    TooMuch { what: &'static str, most: usize },
     #[error("{file} {why}, so what it excludes is unknown; make it a regular file")]
-    IgnoreFile {
-        /// Which.
-        file: String,
-        /// What is wrong with it.
-        why: &'static str,
-    },
+    IgnoreFile { file: String, why: &'static str },
 }
 
 impl GitError {

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
-/// The file's name.
 pub const FILE_NAME: &str = ".minik8signore";
 
 /// All rules of a commit, by folder (without a slash at the end; empty for the root).

@@ -20,7 +20,6 @@ use super::transport::remote::Transfer;
 use super::transport::{authorities, credentials, proxy};
 use super::{GitError, ReadError, compact};
 
-/// How many branch names an error lists.
 const NAMES_SHOWN_MAX: usize = 8;
 
 /// Where a mirror notes the address that it was filled from, without credentials.
@@ -41,7 +40,6 @@ impl Mirror {
         Self { config, directory }
     }
 
-    /// The source.
     pub fn config(&self) -> &SourceConfig {
         &self.config
     }
@@ -87,8 +85,7 @@ impl Mirror {
         find(&peeled).or_else(|| find(&wanted)).ok_or_else(|| self.not_found(Some(&names())))
     }
 
-    /// Brings the mirror up to the remote and returns the reference's commit. A broken mirror is
-    /// made anew. `transfer` can end it at its next packet.
+    /// Brings the mirror up to date and returns the reference's commit. A broken mirror is made anew.
     pub fn fetch(&self, transfer: &Arc<Transfer>) -> Result<Oid, GitError> {
         self.check_reachable()?;
         let fetched = self.open().and_then(|repository| self.fetch_into(&repository, transfer));
@@ -116,15 +113,13 @@ impl Mirror {
         Ok(head)
     }
 
-    /// Repacks when fetches have left too many packs; keeps what `head` and `kept` hold, as far as it is
-    /// there. Best called when there is nothing else to do.
+    /// Repacks when fetches have left too many packs; keeps what `head` and `kept` hold.
     pub fn tidy(&self, head: Oid, kept: &[Oid]) -> Result<(), GitError> {
         compact::when_due(&self.open()?, head, kept);
         Ok(())
     }
 
-    /// Opens the mirror for reading; made if there is none. Opened per use: nothing of it stays
-    /// mapped in memory while its files may change.
+    /// Opens the mirror, or makes it. Opened per use, because its files may change.
     pub fn open(&self) -> Result<Repository, GitError> {
         if !self.exists() {
             return self.init(&self.directory);
@@ -132,7 +127,6 @@ impl Mirror {
         Repository::open_bare(&self.directory).map_err(|error| self.broken(&error))
     }
 
-    /// The mirror's own fault.
     pub fn broken(&self, error: &git2::Error) -> GitError {
         GitError::MirrorBroken { directory: self.directory.clone(), why: error.message().to_owned() }
     }
@@ -157,8 +151,7 @@ impl Mirror {
         }
     }
 
-    /// An empty repository to ask from, for `http(s)://` only. libgit2 follows redirects unless a
-    /// repository's configuration says no; the mirror itself may be broken.
+    /// An empty repository to ask from over `http(s)://`: only its configuration keeps libgit2 from following redirects.
     fn asking_place(&self) -> Result<Option<Repository>, GitError> {
         const FOLLOW: &str = "http.followRedirects";
         if !matches!(self.config.transport()?, Transport::Http { .. }) {
@@ -187,7 +180,7 @@ impl Mirror {
         GitError::MirrorUnwritable { directory: self.directory.clone(), why: why.to_owned() }
     }
 
-    /// What can be told without dialling: libgit2 takes a path that is not there for an odd URL.
+    /// What can be checked without dialling: libgit2 takes an absent path for an odd URL.
     fn check_reachable(&self) -> Result<(), GitError> {
         let config = &*self.config;
         credentials::check(config)?;
@@ -236,8 +229,7 @@ impl Mirror {
         }
     }
 
-    /// A commit by id: from the mirror, else with all branches and tags, because not every server
-    /// gives out a bare id.
+    /// From the mirror, else with all branches and tags: not every server gives out a bare commit id.
     fn fetch_commit(
         &self,
         repository: &Repository,
@@ -269,16 +261,14 @@ impl Mirror {
         callbacks.sideband_progress(move |_| messages.lives());
         let mut options = FetchOptions::new();
         options.remote_callbacks(callbacks);
-        // Nothing here removes a reference: a branch gone at the remote is an error to show.
-        // A token is for one host: whoever moves a repository says so in the source.
+        // A token is for one host, so redirects are not followed. A reference that is gone is an error, so none is pruned.
         options.proxy_options(proxy_options(config)).follow_redirects(RemoteRedirect::None);
         options.prune(FetchPrune::Off).download_tags(AutotagOption::None).update_fetchhead(false);
         let mut remote =
             repository.remote_anonymous(&config.url).map_err(|error| remote_error(config, &error))?;
         remote.fetch(refspecs, Some(&mut options), None).map_err(|error| match refusal.take() {
             Some(refused) => refused,
-            // The same classes come from a broken repository at the other end; a fresh mirror
-            // fails on those again, and then they are the remote's.
+            // A broken remote gives the same classes: a fresh mirror fails again, and then the error is the remote's.
             None if self.is_ours(repository) && (is_mirror_fault(&error) || self.names_us(&error)) => {
                 self.broken(&error)
             }

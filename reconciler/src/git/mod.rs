@@ -20,7 +20,8 @@ mod tree_tests;
 mod walk;
 
 pub use commit::{CommitMeta, Relation, commit_meta, plan_trailer, relation};
-pub use config::{Credentials, Reference, SignatureMode, SignaturePolicy, SourceConfig};
+pub(crate) use config::host_and_port;
+pub use config::{Credentials, Reference, SignaturePolicy, SourceConfig};
 pub use error::{GitError, ReadError};
 pub use ignored::{FILE_NAME as IGNORE_FILE, IgnoreRules};
 pub use mirror::Mirror;

@@ -1,8 +1,7 @@
-//! A commit's manifest files by blob id; from the last listing, only what changed is walked.
+//! A commit's manifest files by blob id. A subtree that did not change since the last listing is never opened.
 //!
-//! Two trees of one id hold the same files, so a subtree that did not change is never opened.
-//! Symlinks and submodules are passed over with a note: what they point to is not in the commit. A
-//! manifest whose name can't be read is an error, and an ignore file that can't be read refuses all.
+//! Links and submodules are skipped with a note. A manifest whose name can't be read is an error, and an ignore
+//! file that can't be read refuses the commit.
 
 use std::sync::Arc;
 
@@ -14,7 +13,6 @@ use super::error::ReadError;
 use super::ignored::{self, IgnoreRules};
 use super::walk::{At, Entry, Limits, Walk, entry_of};
 
-/// A larger file can't be a manifest.
 pub const BLOB_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// What one commit holds below the source's folder.
@@ -22,9 +20,7 @@ pub const BLOB_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub struct Listing {
     /// Manifest files by path from the repository's root, ignored ones left out.
     pub files: OrdMap<Arc<str>, Oid>,
-    /// What was passed over, and why.
     pub notes: Vec<Violation>,
-    /// The folder's tree.
     root: Option<Oid>,
     /// Everything of interest, ignored or not.
     entries: OrdMap<Arc<str>, Entry>,
@@ -102,7 +98,6 @@ fn from(
         listing.files = select(listing.files, &listing.rules, changed);
     }
     let notes = listing.entries.iter().filter_map(|(path, entry)| note(path, *entry, &listing.rules));
-    // One more than there may be is enough to know.
     listing.notes = notes.take(limits.files + 1).collect();
     if listing.files.len() + listing.notes.len() > limits.files {
         return Err(ReadError::TooMuch { what: "manifest files", most: limits.files });
@@ -161,7 +156,7 @@ fn folder_tree<'r>(
             repository.find_tree(entry.id()).map(Some)
         }
         Ok(_) => Ok(None),
-        // A folder that is absent, told from one whose tree can't be read.
+        // Only this means that the folder is absent; other errors are the mirror's.
         Err(error) if error.code() == ErrorCode::NotFound && error.class() == git2::ErrorClass::Tree => {
             Ok(None)
         }
@@ -217,7 +212,6 @@ fn read_rules(
         }
     }
     let rules = IgnoreRules::new(files.into_iter());
-    // Where another file keeps everything out, it matters to nobody.
     match unreadable.into_iter().find(|(path, _)| !rules.ignores(path)) {
         Some((_, error)) => Err(error),
         None => Ok(rules),
@@ -264,9 +258,7 @@ fn note(path: &str, entry: Entry, rules: &IgnoreRules) -> Option<Violation> {
 /// What is not read, wherever files come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PassedOver {
-    /// A symbolic link.
     Link,
-    /// A Git repository within the repository.
     Submodule,
     /// A folder more than [`super::DEPTH_MAX`] levels down.
     TooDeep,

@@ -11,7 +11,6 @@ use schema::manifest::is_manifest_path;
 use super::error::ReadError;
 use super::ignored;
 
-/// Deeper folders are passed over with a note.
 pub const DEPTH_MAX: usize = 64;
 
 /// How much of a commit is looked at, before it is called no repository of manifests.
@@ -50,13 +49,11 @@ pub(super) struct Walk<'r> {
     limits: Limits,
     entries: usize,
     path_bytes: usize,
-    /// Path and what is there now.
     pub(super) changes: Vec<(Arc<str>, Option<Entry>)>,
     /// A name on either side is not UTF-8, so that two paths may look the same.
     pub(super) has_odd_names: bool,
 }
 
-/// A folder on the way.
 #[derive(Clone, Copy)]
 pub(super) struct At<'p> {
     /// Its path with a slash at the end; empty for the root.

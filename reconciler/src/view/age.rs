@@ -2,7 +2,10 @@
 //!
 //! The steps are those of `HumanDuration` in k8s.io/apimachinery `pkg/util/duration`.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
+use schema::snapshot::Snapshot;
 
 /// The time from `then` to `now`: `5s`, `3m12s`, `4h`, `2d`.
 pub fn age(then: Timestamp, now: Timestamp) -> String {
@@ -28,6 +31,25 @@ pub fn human_duration(seconds: i64) -> String {
 
 fn two((whole, unit): (i64, &str), (rest, rest_unit): (i64, &str)) -> String {
     if rest == 0 { format!("{whole}{unit}") } else { format!("{whole}{unit}{rest}{rest_unit}") }
+}
+
+/// When each commit was applied.
+pub(super) struct AppliedAt<'a>(BTreeMap<&'a str, Timestamp>);
+
+impl<'a> AppliedAt<'a> {
+    pub(super) fn new(snapshot: &'a Snapshot) -> Self {
+        let revisions = snapshot.revisions.values().map(|revision| &revision.value);
+        Self(revisions.map(|revision| (revision.commit.as_str(), revision.applied_at)).collect())
+    }
+
+    pub(super) fn of(&self, commit: &str) -> Option<Timestamp> {
+        self.0.get(commit).copied()
+    }
+
+    /// Empty when the time is not known any more.
+    pub(super) fn age(&self, commit: &str, now: Timestamp) -> String {
+        self.of(commit).map(|then| age(then, now)).unwrap_or_default()
+    }
 }
 
 #[cfg(test)]

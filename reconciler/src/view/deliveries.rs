@@ -7,14 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::age::age;
 
-/// One receipt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeliveryView {
-    /// What was written down.
     #[serde(flatten)]
     pub delivery: Delivery,
-    /// What came of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<DeliveryAnswer>,
     /// Synced, Waiting or Ignored.
@@ -24,11 +21,9 @@ pub struct DeliveryView {
     /// Time from its coming to the end of the look, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub took_ms: Option<u64>,
-    /// Time since it came.
     pub age: String,
 }
 
-/// All receipts, the newest first.
 pub fn deliveries(snapshot: &Snapshot, now: Timestamp) -> Vec<DeliveryView> {
     let mut all: Vec<DeliveryView> =
         snapshot.requests.values().map(|known| view(snapshot, &known.value, now)).collect();
@@ -36,7 +31,6 @@ pub fn deliveries(snapshot: &Snapshot, now: Timestamp) -> Vec<DeliveryView> {
     all
 }
 
-/// One receipt by its id.
 pub fn delivery(snapshot: &Snapshot, id: &str, now: Timestamp) -> Option<DeliveryView> {
     snapshot.requests.get(id).map(|known| view(snapshot, &known.value, now))
 }

@@ -6,14 +6,11 @@ use serde::{Deserialize, Serialize};
 
 use super::age::age;
 
-/// One event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EventView {
-    /// When, who, what.
     #[serde(flatten)]
     pub event: Event,
-    /// Time since it happened.
     pub age: String,
 }
 
@@ -25,9 +22,7 @@ pub fn event_view(event: Event, now: Timestamp) -> EventView {
 /// The same thing, however often it happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventGroup {
-    /// The last time.
     pub last: Event,
-    /// How often.
     pub count: usize,
     /// `4s`, or `4s (x3 over 2m)` as kubectl writes it.
     pub age: String,
@@ -42,7 +37,6 @@ pub fn event_groups(events: &[EventView], max: usize, now: Timestamp) -> Vec<Eve
                 == (&event.reason, &event.message, &event.reporter, event.kind)
         };
         match groups.iter().position(|(_, group)| like(&group.last)) {
-            // To the end: it is the newest now.
             Some(position) => {
                 let (first, mut group) = groups.remove(position);
                 group.count += 1;

@@ -1,8 +1,5 @@
-//! Views: what a person is shown of the snapshot.
-//!
-//! Reads a [`Snapshot`](schema::snapshot::Snapshot) and the time, decides the words (status, reason, age),
-//! returns structs that go out as JSON and are drawn by the CLI. Pure: no I/O, no clock, no runtime.
-//! The structs read back what they write, so the CLI uses the same ones.
+//! Views: what a person is shown of the snapshot. Pure. The structs go out as JSON, and the CLI reads the same
+//! structs back.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,8 +28,8 @@ pub use pods::{PodDetail, PodView, pod, pods};
 pub use problem::{Problem, root_cause};
 pub use selector::Selector;
 pub use services::{
-    EndpointView, EndpointsView, NodeRules, RouteView, ServiceDetail, ServiceSelection, ServiceView,
-    endpoints, routes, service, services,
+    EndpointView, EndpointsView, NodeRules, RouteView, ServiceDetail, ServiceView, endpoints, routes,
+    service, services,
 };
 pub use sources::{RevisionView, SourceView, history, sources};
 pub use status::{
@@ -45,7 +42,6 @@ pub use wait::{WaitState, wait_state};
 /// A list as the API sends it and `-o json` prints it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct List<T> {
-    /// What is listed, in order.
     pub items: Vec<T>,
 }
 
@@ -57,13 +53,9 @@ pub fn short(commit: &str) -> &str {
 /// How objects of a kind are shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KindPage {
-    /// Pods as they are.
     Pod,
-    /// Nodes as they are.
     Node,
-    /// Services with what is behind them.
     Service,
-    /// Hosts with their paths.
     Host,
     /// Any object with what Git says of it.
     Object,

@@ -12,81 +12,55 @@ use serde::{Deserialize, Serialize};
 use super::age::age;
 use super::pods::{PodView, pods};
 
-/// One node in a list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeView {
-    /// Name.
     pub name: String,
     /// Ready or NotReady.
     pub status: String,
-    /// Its heartbeat is there.
     pub is_ready: bool,
-    /// When its agent first registered.
     pub registered_at: Timestamp,
-    /// Time since then.
     pub age: String,
-    /// Since when the present agent process beats.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heartbeat_since: Option<Timestamp>,
-    /// Version of minik8s-agent.
     pub version: String,
-    /// Version of Docker Engine.
     pub docker: String,
-    /// Kernel release.
     pub kernel: String,
-    /// Distribution.
     pub os: String,
-    /// Processor architecture.
     pub arch: String,
-    /// The address to reach it at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
-    /// Range of its pods' addresses.
     #[serde(default, rename = "podCIDR", skip_serializing_if = "Option::is_none")]
     pub pod_cidr: Option<String>,
     /// Whom to encrypt secrets for so that it can read them: `age1…`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_recipient: Option<String>,
-    /// Pods bound to it.
     pub pods: u64,
-    /// Most pods at once.
     pub max_pods: u32,
-    /// CPU for pods.
     pub cpu: Cpu,
-    /// CPU that bound pods ask for.
     pub cpu_requested: Cpu,
-    /// Memory for pods.
     pub memory: Memory,
-    /// Memory that bound pods ask for.
     pub memory_requested: Memory,
-    /// Labels.
     pub labels: StringMap,
     /// What keeps it from being ready; empty when it is.
     pub why: String,
 }
 
-/// One node in full.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeDetail {
-    /// The row.
     #[serde(flatten)]
     pub row: NodeView,
     /// All its addresses, the one to use first.
     pub addresses: Vec<IpAddr>,
-    /// Its agent's read-only API.
     pub api: String,
-    /// Pods that are or were there.
     pub pod_list: Vec<PodView>,
 }
 
-/// All nodes by name.
 pub fn nodes(snapshot: &Snapshot, now: Timestamp) -> Vec<NodeView> {
     snapshot.nodes.values().map(|record| view(snapshot, &record.value, now)).collect()
 }
 
-/// One node in full.
 pub fn node(snapshot: &Snapshot, name: &str, now: Timestamp) -> Option<NodeDetail> {
     let record = &snapshot.nodes.get(name)?.value;
     let pod_list =

@@ -12,41 +12,30 @@ use schema::snapshot::health::health;
 use serde::{Deserialize, Serialize};
 
 use super::Selector;
-use super::age::age;
+use super::age::AppliedAt;
 use super::pods::{PodView, pods};
 
 /// One object as it lies in etcd, with its revisions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StoredObject {
-    /// The object.
     pub object: Object,
-    /// Revision at which it appeared.
     pub create_revision: i64,
-    /// Revision of its last write.
     pub mod_revision: i64,
     /// Pods that it has now, if it is of a kind that keeps a number of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pods: Option<u32>,
 }
 
-/// One object in a list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectView {
-    /// Kind.
     pub kind: Kind,
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
-    /// Source that owns it.
     pub source: String,
-    /// Commit that last changed it.
     pub commit: String,
-    /// Its author.
     pub author: String,
-    /// File.
     pub file: String,
     /// 1-based line in it.
     pub line: u32,
@@ -54,49 +43,37 @@ pub struct ObjectView {
     pub age: String,
     /// Healthy, Progressing, Degraded, Unknown or NotRun.
     pub health: String,
-    /// Why it is not simply well.
     pub note: String,
-    /// Labels.
     pub labels: StringMap,
 }
 
-/// One object in full.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectDetail {
-    /// The row.
     #[serde(flatten)]
     pub row: ObjectView,
     /// `v1` and so on.
     pub api_version: String,
-    /// Annotations.
     pub annotations: StringMap,
-    /// Hash of the spec.
     pub hash: String,
-    /// Counts the changes of the spec.
     pub generation: u64,
-    /// The effective spec, defaults filled in.
     pub spec: serde_json::Value,
     /// Objects that name it, as `Kind/namespace/name`.
     #[serde(default)]
     pub used_by: Vec<String>,
 }
 
-/// Which objects.
 #[derive(Debug, Clone, Default)]
 pub struct Selection<'a> {
-    /// Of this source.
     pub source: Option<&'a str>,
-    /// Of this kind.
     pub kind: Option<Kind>,
     /// Of this namespace; objects that belong to none are always in it.
     pub namespace: Option<&'a str>,
-    /// With these labels.
     pub labels: Option<Selector>,
 }
 
 impl Selection<'_> {
-    fn takes(&self, id: &ObjectRef, object: &Object) -> bool {
+    pub(super) fn takes(&self, id: &ObjectRef, object: &Object) -> bool {
         self.source.is_none_or(|source| object.provenance.source == source)
             && self.labels.as_ref().is_none_or(|labels| labels.matches(&object.metadata.labels))
             && self.kind.is_none_or(|kind| id.kind == kind)
@@ -128,14 +105,12 @@ pub fn stored_objects(snapshot: &Snapshot, selection: &Selection<'_>) -> Vec<Sto
     stored.collect()
 }
 
-/// Objects as rows.
 pub fn objects(snapshot: &Snapshot, selection: &Selection<'_>, now: Timestamp) -> Vec<ObjectView> {
     let context = Context::new(snapshot, now);
     let chosen = snapshot.objects.iter().filter(|(id, found)| selection.takes(id, &found.value));
     chosen.map(|(id, found)| context.row(id, &found.value)).collect()
 }
 
-/// One object in full.
 pub fn object(snapshot: &Snapshot, id: &ObjectRef, now: Timestamp) -> Option<ObjectDetail> {
     let object = &snapshot.objects.get(id)?.value;
     let resource = serde_json::to_value(&object.resource).unwrap_or_default();
@@ -164,24 +139,22 @@ struct Context<'a> {
     now: Timestamp,
     snapshot: &'a Snapshot,
     pods: BTreeMap<NamespacedName, PodView>,
-    applied_at: BTreeMap<&'a str, Timestamp>,
+    applied: AppliedAt<'a>,
 }
 
 impl<'a> Context<'a> {
     fn new(snapshot: &'a Snapshot, now: Timestamp) -> Self {
         let all = pods(snapshot, None, now).into_iter();
-        let revisions = snapshot.revisions.values().map(|revision| &revision.value);
         Self {
             now,
             snapshot,
             pods: all.map(|pod| (NamespacedName::new(&pod.namespace, &pod.name), pod)).collect(),
-            applied_at: revisions.map(|revision| (revision.commit.as_str(), revision.applied_at)).collect(),
+            applied: AppliedAt::new(snapshot),
         }
     }
 
     fn row(&self, id: &ObjectRef, object: &Object) -> ObjectView {
         let from = &object.provenance;
-        let since = self.applied_at.get(from.commit.as_str());
         let health = health(self.snapshot, object);
         let note = self.note(id, &health);
         ObjectView {
@@ -193,7 +166,7 @@ impl<'a> Context<'a> {
             author: from.author.clone(),
             file: from.file.clone(),
             line: from.line,
-            age: since.map(|then| age(*then, self.now)).unwrap_or_default(),
+            age: self.applied.age(&from.commit, self.now),
             health: health.to_string(),
             note,
             labels: object.metadata.labels.clone(),

@@ -7,9 +7,7 @@ use serde::{Deserialize, Serialize};
 /// An answer that is not the one asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// What is wrong, in a sentence.
     pub error: String,
-    /// What to do.
     #[serde(default)]
     pub help: String,
 }

@@ -4,7 +4,6 @@ use std::str::FromStr;
 
 use schema::meta::StringMap;
 
-/// What labels must be; all of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selector {
     terms: Vec<Term>,
@@ -13,7 +12,6 @@ pub struct Selector {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Term {
-    /// The label is one of these.
     In(String, Vec<String>),
     /// The label is none of these, or not there.
     NotIn(String, Vec<String>),
@@ -21,11 +19,9 @@ enum Term {
     Absent(String),
 }
 
-/// Longest selector.
 const CHARS_MAX: usize = 1_000;
 
 impl Selector {
-    /// An object with these labels is meant.
     pub fn matches(&self, labels: &StringMap) -> bool {
         self.terms.iter().all(|term| match term {
             Term::In(key, values) => labels.get(key).is_some_and(|value| values.contains(value)),
@@ -35,7 +31,6 @@ impl Selector {
         })
     }
 
-    /// As it was written.
     pub fn as_str(&self) -> &str {
         &self.text
     }

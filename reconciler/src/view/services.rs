@@ -1,7 +1,6 @@
 //! Services, their endpoints and the hosts of Dns objects as a person sees them: what they have, who is
 //! behind them, who is not and why, and which nodes know it.
 
-use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use jiff::Timestamp;
@@ -14,22 +13,18 @@ use schema::snapshot::Snapshot;
 use schema::snapshot::health::health;
 use serde::{Deserialize, Serialize};
 
-use super::age::age;
-use super::selector::Selector;
+use super::age::{AppliedAt, age};
+use super::objects::Selection;
 
 #[cfg(test)]
 mod tests;
 
-/// A node has the rules of a service.
 const PROGRAMMED: &str = "programmed";
 
-/// One service in a list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceView {
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
     /// ClusterIP, NodePort or ExternalName.
     #[serde(rename = "type")]
@@ -37,7 +32,6 @@ pub struct ServiceView {
     /// Its address; `None` for a headless one, empty until it has one.
     #[serde(rename = "clusterIP")]
     pub cluster_ip: String,
-    /// Further addresses.
     #[serde(rename = "externalIPs")]
     pub external_ips: Vec<Ipv4Addr>,
     /// The name that its own is an alias of; empty for other types.
@@ -51,45 +45,35 @@ pub struct ServiceView {
     pub left_out: u32,
     /// Healthy, Progressing, Degraded or Unknown.
     pub health: String,
-    /// Why it is not simply well.
     pub note: String,
     /// Time since the commit was applied; empty when that is not known any more.
     pub age: String,
-    /// Labels.
     pub labels: StringMap,
 }
 
-/// One service in full.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceDetail {
-    /// The row.
     #[serde(flatten)]
     pub row: ServiceView,
     /// Labels of the pods behind it.
     pub selector: StringMap,
-    /// Who is behind it.
     pub endpoints: Vec<EndpointView>,
     /// Who its selector matches and is not behind it, and why; at most 20 of them.
     pub not_ready: Vec<LeftOut>,
-    /// What each node knows of it.
     pub nodes: Vec<NodeRules>,
     /// Who set it: `services/web.yaml:1 of source main`.
     pub set_by: String,
-    /// The commit that last changed it.
     pub commit: String,
-    /// Annotations.
     pub annotations: StringMap,
 }
 
-/// One address behind a service.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EndpointView {
     /// Address and port, for each of the service's ports.
     pub addresses: Vec<String>,
     /// Its pod; empty for an address that the manifest gives.
     pub pod: String,
-    /// Its node.
     pub node: String,
 }
 
@@ -97,12 +81,10 @@ pub struct EndpointView {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRules {
-    /// The node.
     pub node: String,
     /// `programmed`, `behind`, `nothing yet`, or what failed.
     pub state: String,
-    /// When the node last brought its rules up to the services as it knew them; none while it never has.
-    /// What is programmed of this service was then at the latest.
+    /// When the node last brought its rules up to date; none if it never did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub programmed_at: Option<Timestamp>,
     /// Time since then; empty while it never has.
@@ -110,59 +92,40 @@ pub struct NodeRules {
     pub age: String,
 }
 
-/// The endpoints of one service in a list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EndpointsView {
-    /// Namespace.
     pub namespace: String,
-    /// Name of the service.
     pub name: String,
-    /// Each address with its first port.
     pub endpoints: Vec<String>,
-    /// Time since the commit was applied.
     pub age: String,
 }
 
 /// One host of a Dns object in a list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RouteView {
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
-    /// The host.
     pub host: String,
     /// `/shop -> shop:80`, the longest first.
     pub paths: Vec<String>,
     /// Healthy, Progressing or Degraded.
     pub health: String,
-    /// Why it is not simply well.
     pub note: String,
-    /// Time since the commit was applied.
     pub age: String,
 }
 
-/// Which of them.
-#[derive(Debug, Clone, Default)]
-pub struct ServiceSelection<'a> {
-    /// Of this namespace.
-    pub namespace: Option<&'a str>,
-    /// With these labels.
-    pub labels: Option<Selector>,
-}
-
-/// The services, in order.
-pub fn services(snapshot: &Snapshot, which: &ServiceSelection<'_>, now: Timestamp) -> Vec<ServiceView> {
-    let ages = Ages::new(snapshot, now);
+pub fn services(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<ServiceView> {
+    let applied = AppliedAt::new(snapshot);
     let all = of_kind(snapshot, Kind::Service, which);
     all.filter_map(|(id, object)| match &object.resource {
-        Resource::Service(spec) => Some(row(snapshot, id, object, spec, ages.of(&object.provenance.commit))),
+        Resource::Service(spec) => {
+            Some(row(snapshot, id, object, spec, applied.age(&object.provenance.commit, now)))
+        }
         _ => None,
     })
     .collect()
 }
 
-/// One service in full.
 pub fn service(snapshot: &Snapshot, id: &NamespacedName, now: Timestamp) -> Option<ServiceDetail> {
     let key = ObjectRef { kind: Kind::Service, namespace: id.namespace.clone(), name: id.name.clone() };
     let object = &snapshot.objects.get(&key)?.value;
@@ -171,7 +134,7 @@ pub fn service(snapshot: &Snapshot, id: &NamespacedName, now: Timestamp) -> Opti
     let record = stored.map(|stored| stored.value.clone()).unwrap_or_default();
     let from = &object.provenance;
     Some(ServiceDetail {
-        row: row(snapshot, &key, object, spec, Ages::new(snapshot, now).of(&from.commit)),
+        row: row(snapshot, &key, object, spec, AppliedAt::new(snapshot).age(&from.commit, now)),
         selector: spec.selector.clone(),
         endpoints: record
             .endpoints
@@ -198,8 +161,7 @@ pub fn service(snapshot: &Snapshot, id: &NamespacedName, now: Timestamp) -> Opti
     })
 }
 
-/// A node that is alive and has not programmed the newest record of a service, and why; none if all have,
-/// and of a service that needs no rules.
+/// The first live node that has not programmed the newest record of a service, and why.
 pub(super) fn unprogrammed(snapshot: &Snapshot, service: &NamespacedName) -> Option<String> {
     let stored = snapshot.services.get(service).filter(|stored| stored.value.cluster_ip.is_some())?;
     let nodes = node_rules(snapshot, service, stored.mod_revision, Timestamp::UNIX_EPOCH).into_iter();
@@ -232,9 +194,8 @@ fn node_rules(
     snapshot.nodes.keys().map(rules).collect()
 }
 
-/// The endpoints of every service.
-pub fn endpoints(snapshot: &Snapshot, which: &ServiceSelection<'_>, now: Timestamp) -> Vec<EndpointsView> {
-    let ages = Ages::new(snapshot, now);
+pub fn endpoints(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<EndpointsView> {
+    let applied = AppliedAt::new(snapshot);
     of_kind(snapshot, Kind::Service, which)
         .map(|(id, object)| {
             let record = snapshot.services.get(&NamespacedName::new(&id.namespace, &id.name));
@@ -248,15 +209,14 @@ pub fn endpoints(snapshot: &Snapshot, which: &ServiceSelection<'_>, now: Timesta
                 namespace: id.namespace.clone(),
                 name: id.name.clone(),
                 endpoints: shown.collect(),
-                age: ages.of(&object.provenance.commit),
+                age: applied.age(&object.provenance.commit, now),
             }
         })
         .collect()
 }
 
-/// The hosts of Dns objects.
-pub fn routes(snapshot: &Snapshot, which: &ServiceSelection<'_>, now: Timestamp) -> Vec<RouteView> {
-    let ages = Ages::new(snapshot, now);
+pub fn routes(snapshot: &Snapshot, which: &Selection<'_>, now: Timestamp) -> Vec<RouteView> {
+    let applied = AppliedAt::new(snapshot);
     let mut all = Vec::new();
     for (id, object) in of_kind(snapshot, Kind::Dns, which) {
         let Resource::Dns(spec) = &object.resource else { continue };
@@ -274,7 +234,7 @@ pub fn routes(snapshot: &Snapshot, which: &ServiceSelection<'_>, now: Timestamp)
                 .collect(),
             health,
             note,
-            age: ages.of(&object.provenance.commit),
+            age: applied.age(&object.provenance.commit, now),
         });
     }
     all
@@ -283,17 +243,10 @@ pub fn routes(snapshot: &Snapshot, which: &ServiceSelection<'_>, now: Timestamp)
 fn of_kind<'a>(
     snapshot: &'a Snapshot,
     kind: Kind,
-    which: &'a ServiceSelection<'a>,
+    which: &'a Selection<'a>,
 ) -> impl Iterator<Item = (&'a ObjectRef, &'a schema::object::Object)> {
-    snapshot
-        .objects
-        .iter()
-        .filter(move |(id, object)| {
-            id.kind == kind
-                && which.namespace.is_none_or(|namespace| id.namespace == namespace)
-                && which.labels.as_ref().is_none_or(|labels| labels.matches(&object.value.metadata.labels))
-        })
-        .map(|(id, object)| (id, &object.value))
+    let all = snapshot.objects.iter().map(|(id, object)| (id, &object.value));
+    all.filter(move |(id, object)| id.kind == kind && which.takes(id, object))
 }
 
 fn row(
@@ -346,22 +299,4 @@ fn word(protocol: Protocol) -> &'static str {
 fn words(health: &Health) -> (String, String) {
     let note = health.why().unwrap_or_default().to_owned();
     (health.to_string(), note)
-}
-
-/// When each commit was applied.
-struct Ages<'a> {
-    now: Timestamp,
-    applied_at: BTreeMap<&'a str, Timestamp>,
-}
-
-impl<'a> Ages<'a> {
-    fn new(snapshot: &'a Snapshot, now: Timestamp) -> Self {
-        let revisions = snapshot.revisions.values().map(|revision| &revision.value);
-        let applied_at = revisions.map(|revision| (revision.commit.as_str(), revision.applied_at)).collect();
-        Self { now, applied_at }
-    }
-
-    fn of(&self, commit: &str) -> String {
-        self.applied_at.get(commit).map(|then| age(*then, self.now)).unwrap_or_default()
-    }
 }

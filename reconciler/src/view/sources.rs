@@ -8,17 +8,13 @@ use serde::{Deserialize, Serialize};
 use super::age::age;
 use super::short;
 
-/// One source.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceView {
-    /// What gitops says of it.
     #[serde(flatten)]
     pub status: SourceStatus,
-    /// Author of the applied commit.
     #[serde(default)]
     pub author: String,
-    /// First line of its message.
     #[serde(default)]
     pub subject: String,
     /// Time since it was applied; empty before the first.
@@ -27,26 +23,20 @@ pub struct SourceView {
     pub problems: Vec<String>,
 }
 
-/// What to do about a source that has no objects.
 const EMPTY_HINT: &str =
     "the repository holds no manifest yet: push one, for example the files of sample-repo/apps";
 
-/// One applied commit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RevisionView {
-    /// What gitops wrote down.
     #[serde(flatten)]
     pub revision: Revision,
     /// Applied, Degraded, Good, Bad or Superseded.
     pub status: String,
-    /// Why it is degraded or bad.
     pub why: String,
-    /// Time since it was applied.
     pub age: String,
 }
 
-/// All sources by name.
 pub fn sources(snapshot: &Snapshot, now: Timestamp) -> Vec<SourceView> {
     snapshot.sources.values().map(|source| source_view(snapshot, &source.value, now)).collect()
 }

@@ -11,10 +11,8 @@ use super::pods::row;
 use super::sources::{SourceView, sources};
 use crate::webhooks::HookCounts;
 
-/// Most waiting pods, and most unreadable keys, that the page names.
 const NAMED_MAX: usize = 10;
 
-/// The cluster on one page.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClusterStatus {
@@ -27,9 +25,7 @@ pub struct ClusterStatus {
     pub leader: Option<LeaderView>,
     /// The sources, with what is wrong in them.
     pub sources: Vec<SourceView>,
-    /// Pods by state.
     pub pods: PodCounts,
-    /// Nodes by state.
     pub nodes: NodeCounts,
     /// Keys of etcd whose value can't be read, the first of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -45,21 +41,16 @@ pub struct ClusterStatus {
     pub webhooks: Option<HookCounts>,
 }
 
-/// Who leads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaderView {
-    /// Name of the reconciler.
     pub id: String,
-    /// Since when.
     #[serde(default)]
     pub since: Option<Timestamp>,
 }
 
-/// Pods by state.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodCounts {
-    /// Pods that should be or still are.
     pub total: u64,
     /// Ready, or done for good.
     pub ready: u64,
@@ -69,48 +60,33 @@ pub struct PodCounts {
     pub waiting: Vec<String>,
 }
 
-/// Nodes by state.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeCounts {
-    /// Registered.
     pub total: u64,
-    /// With a heartbeat.
     pub ready: u64,
-    /// Names of the others.
     #[serde(rename = "notReady")]
     pub not_ready: Vec<String>,
 }
 
-/// A key of etcd whose value can't be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Malformed {
-    /// Full key.
     pub key: String,
-    /// Why.
     pub why: String,
 }
 
-/// A run of the sync loop.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SyncRun {
-    /// When it began.
     pub started_at: Timestamp,
-    /// How long it took, in milliseconds.
     pub took_ms: u64,
-    /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// A sync that was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyncAccepted {
-    /// The sync loop was woken.
     pub accepted: bool,
-    /// When, by the reconciler's clock.
     pub at: Timestamp,
-    /// Ids of the receipts, one per source.
     #[serde(default)]
     pub deliveries: Vec<String>,
     /// What is odd about it: a receipt that could not be written.
@@ -118,12 +94,9 @@ pub struct SyncAccepted {
     pub note: Option<String>,
 }
 
-/// What answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VersionView {
-    /// Version of the program.
     pub version: String,
-    /// Name of the reconciler.
     pub name: String,
 }
 

@@ -17,29 +17,23 @@ use super::pods::{PodView, pods};
 /// A sample older than this is remarked on: three were missed.
 const OLD: SignedDuration = SignedDuration::from_secs(60);
 
-/// What one container uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Use {
     /// CPU in use, the mean of the sample's window; none where there is no sample.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Cpu>,
-    /// CPU that is set aside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_requested: Option<Cpu>,
-    /// The most CPU it may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_limit: Option<Cpu>,
     /// Hundredths of the node's CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_percent: Option<u64>,
-    /// Memory in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
-    /// Memory that is set aside.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_requested: Option<Memory>,
-    /// The most memory it may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<Memory>,
     /// Hundredths of the node's memory.
@@ -47,56 +41,41 @@ pub struct Use {
     pub memory_percent: Option<u64>,
 }
 
-/// What one pod uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodUsageView {
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
-    /// Its node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// All containers together; a limit only where every container has one.
     #[serde(flatten)]
     pub total: Use,
-    /// Each container by name.
     pub containers: BTreeMap<String, Use>,
-    /// What its emptyDir volumes hold, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub volumes: BTreeMap<String, Memory>,
     /// Volumes with too many files to count: they hold at least so much.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub at_least: Vec<String>,
-    /// When it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
-    /// Time since then.
     pub sample_age: String,
     /// Why there is no sample, an old one, or only a part; empty when all is well.
     pub why: String,
 }
 
-/// What one node uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeUsageView {
-    /// Name.
     pub name: String,
-    /// CPU of the node.
     pub cpu_capacity: Cpu,
-    /// Memory of the node.
     pub memory_capacity: Memory,
     /// Everything that runs there, and what pods asked for; a limit is the node itself.
     #[serde(flatten)]
     pub total: Use,
-    /// Pods that were counted.
     pub pods: u64,
-    /// When it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<Timestamp>,
-    /// Time since then.
     pub sample_age: String,
     /// Why there is no sample, or an old one; empty when all is well.
     pub why: String,
@@ -109,7 +88,6 @@ pub fn pod_usage(snapshot: &Snapshot, namespace: Option<&str>, now: Timestamp) -
     rows.filter(|row| !done(row)).map(|row| usage_of(snapshot, &row, now)).collect()
 }
 
-/// All nodes by name.
 pub fn node_usage(snapshot: &Snapshot, now: Timestamp) -> Vec<NodeUsageView> {
     nodes(snapshot, now)
         .into_iter()
@@ -144,7 +122,6 @@ pub fn node_usage(snapshot: &Snapshot, now: Timestamp) -> Vec<NodeUsageView> {
         .collect()
 }
 
-/// What the pod of this row uses.
 pub(super) fn usage_of(snapshot: &Snapshot, row: &PodView, now: Timestamp) -> PodUsageView {
     let pod = NamespacedName::new(&row.namespace, &row.name);
     let spec = snapshot.pods.get(&pod).map(|p| &*p.value.spec);

@@ -1,9 +1,6 @@
-//! Whether the cluster is where a commit wants it, and if not, the first thing it waits for.
-//!
-//! Synced: each source that has the commit applied it, or a later one; `missing` names what of it is not applied.
-//! Healthy: besides, the commit is applied whole, its objects are healthy, and pods of removed objects are gone
-//! from every node that is alive. Its objects are those that it changed and no later commit did; without a
-//! commit, all objects. Failed: this can't come true without a change.
+//! Whether the cluster is where a commit wants it, and if not, the first thing it waits for. Healthy: the commit is
+//! applied whole, its objects (those that no later commit changed) are healthy, and pods of removed objects are gone
+//! from live nodes. Failed: this can't come true without a change.
 
 use jiff::Timestamp;
 use schema::keys::prefix;
@@ -35,8 +32,7 @@ pub struct WaitState {
     pub failed: bool,
     /// The first thing that is waited for, or that failed; empty when healthy.
     pub why: String,
-    /// What of the commit is not applied although it is synced: files in quarantine, removals that are
-    /// held, objects that wait for others.
+    /// What of a synced commit is not applied: quarantined files, held removals, waiting objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
     /// The commit in full, once it has been seen.
@@ -44,8 +40,7 @@ pub struct WaitState {
     pub commit: Option<String>,
 }
 
-/// The way to `commit`; without one, to the newest commit that each source has shown.
-/// A commit may be named by its first digits, 7 at least.
+/// The way to `commit` (7 digits at least), or to the newest commit that each source has shown.
 pub fn wait_state(snapshot: &Snapshot, commit: Option<&str>, now: Timestamp) -> WaitState {
     if !snapshot.synced {
         return waiting("the reconciler has not read etcd yet");
@@ -86,9 +81,7 @@ fn failed(why: impl Into<String>) -> WaitState {
 struct Target<'a> {
     snapshot: &'a Snapshot,
     source: &'a SourceStatus,
-    /// In full.
     commit: &'a str,
-    /// Its revision, once it is applied.
     revision: Option<&'a Revision>,
 }
 
@@ -176,8 +169,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// The trouble that `commit` brought is in this target's commit too. Trouble that only a later
-    /// commit brought leaves the earlier one's objects as they were.
+    /// Whether this target's commit has the trouble that `commit` brought: trouble of a later commit is not its own.
     fn shares_trouble_of(&self, commit: &str) -> bool {
         let since = || {
             let mut history = history_of(self.snapshot, &self.source.name);
@@ -285,8 +277,7 @@ fn bare_pod(index: &Index<'_>, object: &Object, now: Timestamp) -> WaitState {
     }
 }
 
-/// What an object that is no pod waits for; none if it is well, on all nodes too. Nothing of it fails for good: a
-/// service may come with another source.
+/// What an object other than a pod waits for. It never fails for good: a service may come with another source.
 fn awaited(snapshot: &Snapshot, object: &Object) -> Option<String> {
     let id = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
     // A host has no rules of its own.
@@ -295,8 +286,7 @@ fn awaited(snapshot: &Snapshot, object: &Object) -> Option<String> {
     Some(format!("{} {id}: {why}", object.kind().as_str().to_lowercase()))
 }
 
-/// A pod of an object that is removed, on a node that is alive. That a workload takes away some of its pods is its
-/// own business.
+/// A pod of a removed object on a live node. Pods that a workload removes are not waited for.
 fn still_there(index: &Index<'_>) -> Option<WaitState> {
     let snapshot = index.snapshot;
     let has_workload = |pod: &NamespacedName| {

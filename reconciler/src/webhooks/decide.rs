@@ -10,7 +10,6 @@ use schema::snapshot::{Snapshot, Table};
 /// Most old requests, and most answers to requests that are gone, that one write removes with it.
 const REMOVED_MAX: usize = 100;
 
-/// What to do with a request.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Decision {
     /// It is new: write it, and remove the oldest.
@@ -31,12 +30,11 @@ pub(super) fn decide(
     if let Some(known) = known {
         return match has_own_id && known.body == new.body {
             true => Decision::Duplicate { id: new.id.clone() },
-            // Without an id of its own it may be another one that looks the same.
+            // Without the sender's id it may be another one that looks the same.
             false => Decision::Repeat(Box::new(repeated(known, new))),
         };
     }
-    // The provider's id is not signed: whoever heard a request once can send it again under any
-    // other. Its body tells.
+    // The provider's id is not signed, so a replayed request may have any. Its body is compared.
     let copies_are_told = !matches!(new.provider, Provider::Generic | Provider::Cli) && !new.body.is_empty();
     let is_copy = |known: &Delivery| {
         (known.provider, &known.source, &known.body) == (new.provider, &new.source, &new.body)
@@ -48,7 +46,6 @@ pub(super) fn decide(
     }
 }
 
-/// A request that came again.
 fn repeated(known: &Delivery, new: &Delivery) -> Delivery {
     Delivery {
         repeated_at: Some(new.received_at),
@@ -59,8 +56,7 @@ fn repeated(known: &Delivery, new: &Delivery) -> Delivery {
     }
 }
 
-/// The oldest requests, as many as must go for one more of `provider`. Those of webhooks and those of the
-/// command line are counted apart.
+/// The oldest requests that must go for one more of `provider`; webhooks and the command line count apart.
 fn oldest(requests: &Table<String, Delivery>, provider: Provider) -> Vec<Key> {
     let is_cli = |provider| provider == Provider::Cli;
     let limit = if is_cli(provider) { CLI_DELIVERIES_MAX } else { DELIVERIES_MAX };
@@ -71,8 +67,7 @@ fn oldest(requests: &Table<String, Delivery>, provider: Provider) -> Vec<Key> {
     alike.into_iter().take(over.min(REMOVED_MAX)).map(|(_, id)| Key::Request(id.clone())).collect()
 }
 
-/// The id of a request's receipt: source, provider, and the provider's id; without one, its body
-/// and minute.
+/// The id of a receipt: source, provider, and the provider's id, or else the body and minute.
 pub(super) fn id(new: &Delivery, own: Option<&str>) -> String {
     let rest = match own {
         Some(own) => own.replace(' ', "_"),
@@ -89,9 +84,7 @@ pub(super) fn id(new: &Delivery, own: Option<&str>) -> String {
 /// A run of a source's loop that looked at the repository.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Look {
-    /// When it began, by this process's clock.
     pub(super) began: Timestamp,
-    /// When it was over.
     pub(super) over: Timestamp,
     /// Its plan had steps.
     pub(super) wrote: bool,
@@ -100,8 +93,7 @@ pub(super) struct Look {
 /// Requests that wait, by id: the revision of their last write, and when this process saw them.
 pub(super) type Waiting = BTreeMap<String, (i64, Timestamp)>;
 
-/// Takes in what waits in the snapshot at `now`. Gives the sources to look at because of what was not
-/// there before; those that this process took in itself are looked at already.
+/// Notes what waits in the snapshot at `now`. Gives the sources to look at, without those of this process's own requests.
 pub(super) fn notice(
     waiting: &mut Waiting,
     snapshot: &Snapshot,

@@ -1,8 +1,5 @@
-//! The leader's side of the requests: looks because of those that others took in, and answers all
-//! of them once it has looked.
-//!
-//! Reads `requests/` in the snapshot, the last run of each source's loop, `sources/<source>`;
-//! decides in `decide.rs`; writes `answers/`. It holds nothing that a new process would not find.
+//! The leader's side of the requests: wakes the loops for those that other reconcilers took, and answers all of them
+//! once a loop has looked. Decides in `decide.rs`, writes `answers/`, and keeps nothing that a restart would lose.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,27 +20,20 @@ use tokio_util::sync::CancellationToken;
 use super::decide::{self, Look, Waiting};
 use super::intake::{Intake, SourceTarget};
 
-/// Least time between two passes.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What it stands on.
 pub struct Follower {
-    /// The snapshot.
     pub snapshot: SnapshotReader,
-    /// Whether this process leads.
     pub fence: FenceReader,
     /// etcd, for the status that a run has just written.
     pub store: SharedStore,
-    /// The target, for sources and receipts.
     pub intake: Arc<Intake>,
     /// The last run of each source's loop, in the order of the targets.
     pub runs: Vec<LastRunReader>,
-    /// Name of this reconciler.
     pub identity: String,
 }
 
 impl Follower {
-    /// Follows the requests until `shutdown`.
     pub async fn run(mut self, shutdown: CancellationToken) {
         let mut waiting = Waiting::new();
         // By source: a run that answers nothing, and is not asked again.
@@ -85,7 +75,7 @@ impl Follower {
                 tokio::select! {
                     // Cancel-safe: a cancelled token stays so.
                     () = shutdown.cancelled() => return,
-                    // Cancel-safe: a change that nobody was told of is told at the next call.
+                    // Cancel-safe: a change that was not seen is seen at the next call.
                     () = self.snapshot.changed() => {
                         // Each node writes its usage every 15 s: with many nodes that is all the time.
                         if again || !is_same(&snapshot, &self.snapshot.current()) {
@@ -101,7 +91,6 @@ impl Follower {
     }
 }
 
-/// All that it reads is the same.
 fn is_same(before: &Snapshot, now: &Snapshot) -> bool {
     before.synced == now.synced
         && before.requests.ptr_eq(&now.requests)
@@ -109,7 +98,6 @@ fn is_same(before: &Snapshot, now: &Snapshot) -> bool {
         && before.sources.ptr_eq(&now.sources)
 }
 
-/// What a run saw of the repository.
 enum RunResult {
     /// All of it; this commit is applied since.
     Commit(Option<String>),

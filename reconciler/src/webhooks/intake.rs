@@ -1,8 +1,7 @@
-//! The one place that takes requests to look at a repository: hooks and `minik8s sync`.
+//! The one place that takes requests to look at a repository: webhooks and `minik8s sync`.
 //!
-//! First the loop of this process is nudged, then the receipt is written: a nudge during a run is
-//! kept for the next, and the receipt wakes the loop of whoever leads, also if that is another
-//! process. If etcd is away the nudge stands alone.
+//! It nudges the loop of this process first and writes the receipt then, which wakes the leader if that is another
+//! process. Without etcd the nudge stands alone.
 
 use jiff::Timestamp;
 use schema::control::Nudge;
@@ -19,14 +18,10 @@ use super::provider::{EventKind, event_kind};
 use super::receipts::{ReceiptError, Receipts};
 use crate::git::Reference;
 
-/// A source that can be asked for.
 #[derive(Debug, Clone)]
 pub struct SourceTarget {
-    /// Name of the source.
     pub source: String,
-    /// What it follows.
     pub follows: Reference,
-    /// Wakes its loop.
     pub nudge: Nudge,
 }
 
@@ -37,7 +32,6 @@ impl SourceTarget {
     }
 }
 
-/// Takes requests for all sources.
 pub struct Intake {
     targets: Vec<SourceTarget>,
     snapshot: SnapshotReader,
@@ -48,43 +42,30 @@ pub struct Intake {
 /// Someone who asks, let in already.
 #[derive(Debug, Clone)]
 pub struct IncomingDelivery {
-    /// Who asks.
     pub provider: Provider,
     /// The provider's word for what has happened.
     pub event: String,
-    /// The provider's id for it.
     pub id: Option<String>,
-    /// What its body says.
     pub hint: Hint,
-    /// SHA-256 of its body in hex; empty without a body.
+    /// SHA-256 of the body in hex; empty without a body.
     pub body: String,
-    /// Where it came from.
     pub peer: String,
 }
 
-/// What became of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {
-    /// Id of the receipt.
     pub delivery: String,
-    /// What happens now.
     pub outcome: Outcome,
-    /// What is odd about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
 
-/// What happens now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Outcome {
-    /// The repository is looked at.
     Accepted,
-    /// Likewise, and the receipt was there before.
     Repeated,
-    /// This very delivery came before.
     Duplicate,
-    /// Nothing.
     Ignored,
 }
 
@@ -99,7 +80,6 @@ impl Intake {
         Self { targets, snapshot, receipts: Receipts::new(store), identity: identity.into() }
     }
 
-    /// The sources that can be asked for.
     pub fn targets(&self) -> &[SourceTarget] {
         &self.targets
     }
@@ -175,8 +155,7 @@ impl Intake {
         new
     }
 
-    /// Writes the request down, or counts it at the one that is there. Without a guard: of two that come at
-    /// the same moment the later one stands, and waits for its answer.
+    /// Writes the request, or counts it at the former one. Without a guard: the later of two stands and is answered.
     async fn note(&self, new: &Delivery, has_own_id: bool) -> Result<Receipt, ReceiptError> {
         let requests = &self.snapshot.current().requests;
         let known = match requests.get(&new.id) {

@@ -1,8 +1,5 @@
-//! How many wrong requests one address may send before it gets less room. Pure: the time is an
-//! argument.
-//!
-//! Nobody is refused for what others of the same address sent: all hooks of a large Git server
-//! come from few addresses, so whoever has a repository there could keep the others' out.
+//! How many wrong requests an address may send before it gets less room. Pure: the time is an argument. An address is
+//! never shut out: all hooks of a large Git server come from few addresses.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,8 +13,7 @@ pub const WINDOW: Duration = Duration::from_secs(60);
 /// Addresses remembered; when there are more, the one with the oldest window is forgotten.
 const ADDRESSES_MAX: usize = 4_096;
 
-/// Wrong requests by address. `T` is what the requests of one address queue at: how one waits is not
-/// decided here.
+/// Wrong requests by address. `T` is what the requests of one address queue at.
 #[derive(Debug, Default)]
 pub struct Failures<T> {
     by_address: BTreeMap<IpAddr, Window<T>>,
@@ -33,9 +29,9 @@ struct Window<T> {
 /// How an address that sent too many wrong requests is served.
 #[derive(Debug)]
 pub struct Narrow<T> {
-    /// How long yet.
+    /// How long it still has less room.
     pub left: Duration,
-    /// One body of its at a time.
+    /// One body per address at a time.
     pub turn: Arc<T>,
 }
 
@@ -47,7 +43,7 @@ impl<T: Default> Failures<T> {
         (window.count >= FAILURES_MAX).then(|| Narrow { left, turn: Arc::clone(&window.turn) })
     }
 
-    /// Counts a wrong request. Says whether it is the first of its window: worth a line in the log.
+    /// Counts a wrong request. True for the first of a window, which is worth a line in the log.
     pub fn count(&mut self, address: IpAddr, now: Duration) -> bool {
         let Some(network) = network(address) else { return true };
         let known = self.by_address.remove(&network).filter(|window| window.begun + WINDOW > now);
@@ -65,8 +61,7 @@ impl<T: Default> Failures<T> {
     }
 }
 
-/// What counts as one sender: an IPv4 address, a /64 of IPv6. Loopback is none: a reverse proxy
-/// on this machine stands for everyone behind it, and limits them itself.
+/// An IPv4 address or a /64 of IPv6. Loopback is none: it may be a reverse proxy, which limits its clients itself.
 fn network(address: IpAddr) -> Option<IpAddr> {
     match address.to_canonical() {
         address if address.is_loopback() => None,

@@ -25,7 +25,6 @@ pub use intake::{IncomingDelivery, Intake, Outcome, Receipt, SourceTarget};
 pub use server::{Counts, HookCounts, Hooks, serve};
 use verify::{SECRET_FILE_BYTES_MAX, SecretError, Secrets};
 
-/// Flags that let webhooks in.
 #[derive(Debug, Clone, Default, Args)]
 pub struct WebhookArgs {
     /// Address for webhooks alone; the rest of the API is not to be seen there
@@ -39,49 +38,32 @@ pub struct WebhookArgs {
 /// Where webhooks are let in, and what they must be signed with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebhookConfig {
-    /// Address of the listener.
     pub listen: SocketAddr,
     /// The secret; read anew for every request, so it can be changed in place.
     pub secret_file: PathBuf,
 }
 
 impl WebhookArgs {
-    /// What was told; none if webhooks stay out.
+    /// None if webhooks are off.
     pub fn config(self) -> Option<WebhookConfig> {
         Some(WebhookConfig { listen: self.webhook_listen?, secret_file: self.webhook_secret_file? })
     }
 }
 
-/// Why there is no secret.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadSecretError {
-    /// The file can't be read.
     #[error(
         "cannot read the webhook secret in {path}: {why}; give --webhook-secret-file a file with 16 bytes or more"
     )]
-    Read {
-        /// The file.
-        path: String,
-        /// What the system says.
-        why: std::io::Error,
-    },
-    /// It holds none.
+    Read { path: String, why: std::io::Error },
     #[error(
         "cannot use the webhook secret in {path}: {why}; write a line of 16 bytes or more, for example with \
          'openssl rand -hex 32'"
     )]
-    Use {
-        /// The file.
-        path: String,
-        /// What is wrong with it.
-        why: SecretError,
-    },
+    Use { path: String, why: SecretError },
 }
 
 /// Reads the secret file as it is now.
-///
-/// # Errors
-/// If it can't be read or holds no secret.
 pub fn read_secrets(file: &Path) -> Result<Secrets, ReadSecretError> {
     use std::io::Read as _;
     let path = || file.display().to_string();

@@ -1,8 +1,6 @@
-//! Who sent a request and how it claims to be authentic, from its headers alone. Pure, and total
-//! over any headers.
+//! Who sent a request and how it claims to be authentic, from its headers alone. Pure, total over any headers.
 //!
-//! One signature is considered: the first of [`SCHEMES`] that is there. The others are not looked
-//! at, right or wrong: Forgejo and Gitea send those of their ancestors along. SHA-1 counts never.
+//! Only the first of [`SCHEMES`] that is there counts: Forgejo and Gitea also send the headers of their ancestors.
 
 use axum::http::HeaderMap;
 use schema::records::Provider;
@@ -10,18 +8,13 @@ use schema::records::Provider;
 /// A claim to be authentic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// Whose scheme it is.
     pub provider: Provider,
-    /// What is to be checked.
     pub proof: Proof,
 }
 
-/// What is to be checked.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Proof {
-    /// HMAC-SHA256 of the body.
     HmacSha256(Vec<u8>),
-    /// HMAC-SHA512 of the body.
     HmacSha512(Vec<u8>),
     /// HMAC-SHA256 of `<id>.<timestamp>.<body>`; one of several suffices.
     Standard {
@@ -29,10 +22,8 @@ pub enum Proof {
         id: String,
         /// `webhook-timestamp`, in seconds since 1970.
         timestamp: i64,
-        /// Those of version 1.
         signatures: Vec<Vec<u8>>,
     },
-    /// The secret itself.
     Token(Vec<u8>),
 }
 
@@ -50,10 +41,8 @@ impl std::fmt::Debug for Proof {
 /// No claim that could be checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NoClaim {
-    /// No header of [`SCHEMES`].
     #[error("the request is not signed")]
     Missing,
-    /// The same header twice, or in no form that its provider sends.
     #[error("the signature is malformed")]
     Malformed,
 }
@@ -76,10 +65,6 @@ const SIGNATURES_MAX: usize = 4;
 /// Longest id or event name that is kept, in bytes.
 const NAME_BYTES_MAX: usize = 64;
 
-/// The claim of a request.
-///
-/// # Errors
-/// If there is none that could be checked.
 pub fn claim(headers: &HeaderMap) -> Result<Claim, NoClaim> {
     let (header, provider) =
         SCHEMES.into_iter().find(|(header, _)| headers.contains_key(*header)).ok_or(NoClaim::Missing)?;
@@ -123,8 +108,7 @@ fn standard(headers: &HeaderMap, value: &[u8]) -> Option<Proof> {
     whole.then(|| Proof::Standard { id: id.to_owned(), timestamp, signatures })
 }
 
-/// What a request says of itself beside its body. Not signed: good for words and for telling
-/// deliveries apart, for nothing else.
+/// What a request says of itself in its headers. It is not signed: it may only name and distinguish deliveries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Envelope {
     /// The provider's word for what has happened; `push` if it has none.
@@ -158,22 +142,16 @@ fn plain(text: &[u8]) -> String {
     kept.map(fit).collect()
 }
 
-/// What an event is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
-    /// A branch or tag moved.
     Push,
-    /// A test of the hook itself.
     Ping,
-    /// Anything else.
     Other,
 }
 
-/// What an event is about.
 pub fn event_kind(event: &str) -> EventKind {
     match event.to_ascii_lowercase().as_str() {
-        // A tag that is made is a `create` at Gitea, Forgejo and Gogs; GitLab's system hooks hold
-        // pushes, too. One look too many harms nobody.
+        // A new tag is a `create` at Gitea, Forgejo and Gogs; GitLab's system hooks include pushes.
         "push" | "create" | "push hook" | "tag push hook" | "system hook" => EventKind::Push,
         "ping" => EventKind::Ping,
         _ => EventKind::Other,

@@ -17,7 +17,6 @@ const LEASE_SHARED: Duration = Duration::from_secs(3600);
 /// Longest that a write may take: the sender waits for it, and most wait 10 s.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Why a receipt was not written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReceiptError {
     #[error("cannot write the receipt as JSON")]

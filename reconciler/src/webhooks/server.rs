@@ -1,16 +1,11 @@
 //! The listener for webhooks: HTTP/1.1, one request per connection, everything bounded.
 //!
-//! A request passes these gates in this order, the cheap ones first: its length (413), the secret
-//! can be read (503), there is one well-formed signature (401), there is room (503), its body comes
-//! in time (408) and within the limit (413), the signature is right (401), the source exists (404).
-//! Only then is the body read as JSON. Bodies are hashed as they come; of each no more than
-//! [`KEPT_BYTES_MAX`] stays. An address that failed too often has less room (429): one small and
-//! quick body at a time.
+//! A request passes cheap checks first: length (413), secret (503), signature header (401), room (503), then its body
+//! (408, 413), the signature (401) and the source (404). After too many failures an address gets less room (429).
 
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -42,8 +37,7 @@ use crate::view::Problem;
 
 /// Largest body: GitHub sends no larger ones.
 pub(super) const BODY_BYTES_MAX: u64 = 25 * 1024 * 1024;
-/// So much of a body is kept until its signature is checked. A larger one is not read as JSON:
-/// then the repository is looked at, whatever it says.
+/// How much of a body is kept. A larger one is not read as JSON, and the repository is looked at.
 const KEPT_BYTES_MAX: usize = 1024 * 1024;
 /// Bodies that are read at once; times [`KEPT_BYTES_MAX`] it is the memory that hooks may take.
 const BODIES_MAX: usize = 16;
@@ -51,9 +45,7 @@ const BODIES_MAX: usize = 16;
 const CONNECTIONS_MAX: usize = 256;
 /// Largest head of a request, and largest piece of a body.
 const HEAD_BYTES_MAX: usize = 32 * 1024;
-/// Longest that a head may take.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest that a body may take.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest body of an address that failed too often; most hooks of pushes have a tenth of it.
 pub(super) const NARROW_BYTES_MAX: u64 = 256 * 1024;
@@ -61,68 +53,41 @@ pub(super) const NARROW_BYTES_MAX: u64 = 256 * 1024;
 const NARROW_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest wait for a turn among those.
 const TURN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest that a connection may last, its answer included.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long requests under way may go on after shutdown.
 const DRAIN: Duration = Duration::from_secs(2);
-/// What a sender is told to wait when there is no room.
+/// `Retry-After` when there is no room.
 const RETRY_AFTER_S: u64 = 5;
 /// Between two tries to accept when the system has no descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How many hooks came to what, since the start.
+/// Counts what hooks came to.
 #[derive(Debug, Default)]
-pub struct Counts([AtomicU64; 7]);
+pub struct Counts(Mutex<HookCounts>);
 
-/// What a request came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Count {
-    Accepted,
-    Duplicate,
-    Ignored,
-    Refused,
-    TooLarge,
-    Busy,
-    Slow,
-}
+/// The number that a request adds to.
+type Count = fn(&mut HookCounts) -> &mut u64;
 
 /// How many hooks came to what, since the start of the answering reconciler.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HookCounts {
-    /// Woke a source.
     pub accepted: u64,
-    /// Were there before.
     pub duplicate: u64,
-    /// Were about nothing that is followed.
     pub ignored: u64,
     /// Not signed with the secret, or from an address that sent too many of those.
     pub refused: u64,
-    /// Too large.
     pub too_large: u64,
-    /// Came when there was no room.
     pub busy: u64,
-    /// Did not come in time.
     pub slow: u64,
 }
 
 impl Counts {
     fn add(&self, count: Count) {
-        self.0[count as usize].fetch_add(1, Ordering::Relaxed);
+        *count(&mut lock(&self.0)) += 1;
     }
 
-    /// As they are now.
     pub fn now(&self) -> HookCounts {
-        let of = |count: Count| self.0[count as usize].load(Ordering::Relaxed);
-        HookCounts {
-            accepted: of(Count::Accepted),
-            duplicate: of(Count::Duplicate),
-            ignored: of(Count::Ignored),
-            refused: of(Count::Refused),
-            too_large: of(Count::TooLarge),
-            busy: of(Count::Busy),
-            slow: of(Count::Slow),
-        }
+        *lock(&self.0)
     }
 }
 
@@ -164,9 +129,6 @@ impl Hooks {
 struct Peer(IpAddr);
 
 /// Serves webhooks until shutdown, and those under way a little longer.
-///
-/// # Errors
-/// Never by itself; the type is that of a critical task.
 pub async fn serve(
     listener: TcpListener,
     hooks: Hooks,
@@ -253,28 +215,19 @@ enum Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let (status, error, help) = match &self {
-            Refusal::TooOften(_) => (
-                StatusCode::TOO_MANY_REQUESTS,
-                "too many wrong requests of this address",
-                "send it again later",
-            ),
-            Refusal::TooLarge => {
-                (StatusCode::PAYLOAD_TOO_LARGE, "the body is too large", "25 MiB is the most")
-            }
-            Refusal::NoSecret => {
-                (StatusCode::SERVICE_UNAVAILABLE, "not ready", "see the reconciler's log, and send it again")
-            }
-            Refusal::Unauthorized => {
-                (StatusCode::UNAUTHORIZED, "unauthorized", "sign it with the secret of this reconciler")
-            }
-            Refusal::Busy => (StatusCode::SERVICE_UNAVAILABLE, "too many webhooks at once", "send it again"),
-            Refusal::Slow => (StatusCode::REQUEST_TIMEOUT, "the body did not come in time", "send it again"),
-            Refusal::Broken => (StatusCode::BAD_REQUEST, "the body broke off", "send it again"),
+            Refusal::TooOften(_) => (429, "too many wrong requests of this address", "send it again later"),
+            Refusal::TooLarge => (413, "the body is too large", "25 MiB is the most"),
+            Refusal::NoSecret => (503, "not ready", "see the reconciler's log, and send it again"),
+            Refusal::Unauthorized => (401, "unauthorized", "sign it with the secret of this reconciler"),
+            Refusal::Busy => (503, "too many webhooks at once", "send it again"),
+            Refusal::Slow => (408, "the body did not come in time", "send it again"),
+            Refusal::Broken => (400, "the body broke off", "send it again"),
             Refusal::NoSuchSource => {
                 let help = "send it to /v1/webhooks/SOURCE; see 'minik8s get sources'";
-                (StatusCode::NOT_FOUND, "there is no such source", help)
+                (404, "there is no such source", help)
             }
         };
+        let status = StatusCode::from_u16(status).expect("each is an HTTP status");
         let problem = Problem { error: error.to_owned(), help: help.to_owned() };
         let mut answer = (status, Json(problem)).into_response();
         let wait = match self {
@@ -309,7 +262,6 @@ impl Room {
     }
 }
 
-/// Where a request came from, and where it is to go.
 struct Sent<'a> {
     peer: IpAddr,
     source: Option<&'a str>,
@@ -317,7 +269,6 @@ struct Sent<'a> {
 }
 
 impl Hooks {
-    /// The answer to a request of `peer`.
     pub(super) async fn receive(&self, peer: IpAddr, source: Option<&str>, request: Request) -> Response {
         let taken = self.authenticated(peer, source, request).await;
         match &taken {
@@ -333,7 +284,7 @@ impl Hooks {
         source: Option<&str>,
         request: Request,
     ) -> Result<(Response, Count), Refusal> {
-        let narrow = self.failures().narrow(peer, self.begun.elapsed());
+        let narrow = lock(&self.failures).narrow(peer, self.begun.elapsed());
         let room = Room::of(narrow.as_ref());
         let (head, body) = request.into_parts();
         if length(&head.headers).is_some_and(|length| length > room.bytes) {
@@ -371,7 +322,7 @@ impl Hooks {
         let envelope = provider::envelope(provider, headers);
         if provider::event_kind(&envelope.event) == EventKind::Ping {
             let pong = Json(serde_json::json!({"ok": true, "source": target.source}));
-            return Ok((pong.into_response(), Count::Ignored));
+            return Ok((pong.into_response(), |counts: &mut HookCounts| &mut counts.ignored));
         }
         let incoming = IncomingDelivery {
             provider,
@@ -382,28 +333,27 @@ impl Hooks {
             peer: peer.to_canonical().to_string(),
         };
         let taken: Receipt = self.intake.take(target, incoming).await;
-        let (status, count) = match taken.outcome {
-            Outcome::Accepted | Outcome::Repeated => (StatusCode::ACCEPTED, Count::Accepted),
-            Outcome::Ignored => (StatusCode::ACCEPTED, Count::Ignored),
-            Outcome::Duplicate => (StatusCode::OK, Count::Duplicate),
+        let (status, count): (_, Count) = match taken.outcome {
+            Outcome::Accepted | Outcome::Repeated => {
+                (StatusCode::ACCEPTED, |counts: &mut HookCounts| &mut counts.accepted)
+            }
+            Outcome::Ignored => (StatusCode::ACCEPTED, |counts: &mut HookCounts| &mut counts.ignored),
+            Outcome::Duplicate => (StatusCode::OK, |counts: &mut HookCounts| &mut counts.duplicate),
         };
         Ok(((status, Json(taken)).into_response(), count))
     }
 
-    fn failures(&self) -> std::sync::MutexGuard<'_, Failures<Turn>> {
-        // Nothing panics while it is held; if something did, the counts are still counts.
-        lock(&self.failures)
-    }
-
     fn count_refused(&self, peer: IpAddr, refusal: &Refusal) {
         self.counts.add(match refusal {
-            Refusal::TooLarge => Count::TooLarge,
-            Refusal::Busy | Refusal::NoSecret => Count::Busy,
-            Refusal::Slow | Refusal::Broken => Count::Slow,
-            Refusal::TooOften(_) | Refusal::Unauthorized | Refusal::NoSuchSource => Count::Refused,
+            Refusal::TooLarge => |counts: &mut HookCounts| &mut counts.too_large,
+            Refusal::Busy | Refusal::NoSecret => |counts: &mut HookCounts| &mut counts.busy,
+            Refusal::Slow | Refusal::Broken => |counts: &mut HookCounts| &mut counts.slow,
+            Refusal::TooOften(_) | Refusal::Unauthorized | Refusal::NoSuchSource => {
+                |counts: &mut HookCounts| &mut counts.refused
+            }
         });
         let is_wrong = matches!(refusal, Refusal::Unauthorized | Refusal::TooLarge | Refusal::Slow);
-        if is_wrong && self.failures().count(peer, self.begun.elapsed()) {
+        if is_wrong && lock(&self.failures).count(peer, self.begun.elapsed()) {
             tracing::warn!(%peer, ?refusal, "refused a webhook; more of this address are counted only");
         }
     }

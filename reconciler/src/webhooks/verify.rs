@@ -22,25 +22,18 @@ pub struct Secrets(Vec<Vec<u8>>);
 /// The file holds no secret. Says nothing of what it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
-    /// Nothing in it.
     #[error("it is empty")]
     Empty,
-    /// Could be guessed.
     #[error("line {0} has fewer than {SECRET_BYTES_MIN} bytes")]
     Short(usize),
-    /// More than an old and a new one.
     #[error("it has more than two lines")]
     TooMany,
-    /// Something else altogether.
     #[error("it is larger than {SECRET_FILE_BYTES_MAX} bytes")]
     TooLarge,
 }
 
 impl Secrets {
     /// Reads the secret file's content: one secret per line, two at most.
-    ///
-    /// # Errors
-    /// If that is not what it holds.
     pub fn parse(file: &[u8]) -> Result<Self, SecretError> {
         if file.len() > SECRET_FILE_BYTES_MAX {
             return Err(SecretError::TooLarge);
@@ -66,7 +59,7 @@ impl std::fmt::Debug for Secrets {
     }
 }
 
-/// The request is not from someone who knows the secret. Why is nobody's business.
+/// The request is not from someone who knows the secret. The sender does not learn why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the request is not signed with the secret")]
 pub struct Forged;
@@ -75,24 +68,13 @@ pub struct Forged;
 pub struct Verifier(State);
 
 enum State {
-    Sha256 {
-        macs: Vec<Hmac<Sha256>>,
-        signatures: Vec<Vec<u8>>,
-    },
-    Sha512 {
-        macs: Vec<Hmac<Sha512>>,
-        signature: Vec<u8>,
-    },
-    /// Proven by its headers alone.
+    Sha256 { macs: Vec<Hmac<Sha256>>, signatures: Vec<Vec<u8>> },
+    Sha512 { macs: Vec<Hmac<Sha512>>, signature: Vec<u8> },
     Proven,
 }
 
 impl Verifier {
-    /// Begins to check `claim`, at `now` in seconds since 1970. What the headers alone can disprove
-    /// is refused at once, before a byte of the body is read.
-    ///
-    /// # Errors
-    /// If the token is wrong or the signature is too old.
+    /// Begins to check `claim`. What the headers alone disprove is refused before the body is read.
     pub fn begin(claim: &Claim, secrets: &Secrets, now: i64) -> Result<Self, Forged> {
         let sha256 = |keys: Vec<Vec<u8>>, head: &[u8], signatures: Vec<Vec<u8>>| {
             let macs = keys.iter().map(|key| mac::<Hmac<Sha256>>(key).chain_update(head)).collect();
@@ -115,7 +97,6 @@ impl Verifier {
         }
     }
 
-    /// The next piece of the body.
     pub fn update(&mut self, piece: &[u8]) {
         match &mut self.0 {
             State::Sha256 { macs, .. } => macs.iter_mut().for_each(|mac| mac.update(piece)),
@@ -124,12 +105,8 @@ impl Verifier {
         }
     }
 
-    /// The body is whole.
-    ///
-    /// # Errors
-    /// If no secret makes the signature.
     pub fn finish(self) -> Result<(), Forged> {
-        // All are compared, so that the time does not tell which secret is the right one.
+        // All are compared, so that the time does not depend on which secret is right.
         let right = match self.0 {
             State::Proven => true,
             State::Sha512 { macs, signature } => macs.into_iter().fold(false, |right, mac| {
@@ -151,8 +128,7 @@ fn mac<M: KeyInit + Mac>(key: &[u8]) -> M {
     <M as KeyInit>::new_from_slice(key).expect("HMAC takes keys of any length")
 }
 
-/// The token is one of the secrets. Digests are compared, not texts: neither the time nor the
-/// length tells how much of it is right.
+/// Compares digests instead of texts, so that neither time nor length reveals how much of a token is right.
 fn is_known(secrets: &Secrets, token: &[u8]) -> bool {
     let digest = |text: &[u8]| mac::<Hmac<Sha256>>(b"minik8s webhook token").chain_update(text);
     let given = digest(token).finalize().into_bytes();

@@ -172,7 +172,7 @@ async fn wrong_usage_is_one_line_and_code_2() {
         (&["logs", "node/n1"], "minik8s: node/n1: only pods have logs; write pod/NAME\n"),
         (
             &["status", "--server", "https://x"],
-            "minik8s: --server https://x: only http is spoken here; write it as http://127.0.0.1:7070\n",
+            "minik8s: --server https://x: only http is supported; write it as http://127.0.0.1:7070\n",
         ),
     ] {
         check(&run("http://127.0.0.1:1", arguments).await, 2, "", line);

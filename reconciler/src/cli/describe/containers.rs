@@ -9,13 +9,11 @@ use schema::kinds::pod::{
 
 use schema::secrets::{holds_secret, is_plain_text, is_plain_value, is_secret_flag};
 
-use super::Page;
+use super::page::Page;
 use crate::view::{PodDetail, Use, age};
 
-/// Stands for a value that is not shown, as in plans.
 const HIDDEN: &str = "(hidden)";
 
-/// What should run, with what does.
 pub(super) fn containers(page: &mut Page, pod: &PodDetail, now: Timestamp) {
     let spec = pod.spec.as_ref();
     let groups = [
@@ -37,7 +35,6 @@ pub(super) fn containers(page: &mut Page, pod: &PodDetail, now: Timestamp) {
                 reported(page, status, now);
             }
         }
-        // What runs on although nobody wants it any more.
         for status in statuses.iter().filter(|s| !specs.iter().any(|c| c.name == s.name)) {
             page.line(&format!("  {}:", status.name));
             page.field(4, "Image", &status.image);
@@ -117,7 +114,6 @@ fn words(words: &[String]) -> String {
     shown.collect::<Vec<_>>().join(" ")
 }
 
-/// What a probe or a hook does.
 fn action(
     exec: Option<&ExecAction>,
     http_get: Option<&HttpGetAction>,
@@ -152,7 +148,6 @@ fn probe(probe: &Probe) -> String {
     )
 }
 
-/// What it uses, with its share of the node.
 fn uses(page: &mut Page, used: Option<&Use>) {
     let Some(Use { cpu: Some(cpu), memory: Some(bytes), cpu_percent, memory_percent, .. }) = used else {
         return;
@@ -196,12 +191,10 @@ fn ended(ended: &TerminatedState, now: Timestamp) -> String {
     format!("Terminated: {} with code {}{ago}{ran}{message}", ended.reason, ended.exit_code)
 }
 
-/// A time without the part that nobody reads.
 fn seconds(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// Where the volumes come from.
 pub(super) fn volumes(page: &mut Page, pod: &PodDetail) {
     let volumes = pod.spec.as_ref().map_or(&[][..], |spec| spec.volumes.as_slice());
     if !volumes.is_empty() {

@@ -1,6 +1,6 @@
 //! The page of a service: what it has, who is behind it, who is not and why, and which nodes know it.
 
-use super::{Page, indented, pairs};
+use super::page::{Page, indented, pairs};
 use crate::cli::print::output::{Layout, Screen, column, cuttable, plain};
 use crate::view::{NodeRules, ServiceDetail};
 

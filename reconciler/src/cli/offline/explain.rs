@@ -8,7 +8,6 @@ use crate::args::{ExplainArgs, SchemaArgs};
 use crate::cli::error::CliError;
 use crate::cli::print::output::write_out;
 
-/// Prints a kind or field.
 pub(in crate::cli) fn run(args: &ExplainArgs) -> Result<(), CliError> {
     let text = explain::explain(&args.path, args.recursive).map_err(|error| unknown(&error))?;
     write_out(&text)

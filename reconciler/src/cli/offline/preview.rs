@@ -1,8 +1,5 @@
-//! `minik8s plan`: what a revision would change, offline or against what is applied now.
-//!
-//! Asks Git and, with `--server`, the reconciler; the plan itself is the reconciler's own code.
-//! Exit codes: 0 nothing changes, 2 something does, 1 for errors, also for files of the head that
-//! can't be applied.
+//! `minik8s plan`: what a revision would change, offline or against what is applied now. Exit codes: 0 nothing
+//! changes, 2 something does, 1 for errors, also for files of the head that can't be applied.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -22,7 +19,6 @@ use crate::gitops::plan::HeldOf;
 use crate::gitops::review::{MARKER, Review, Room, markdown, no_review, text};
 use crate::view::{List, NodeView, RevisionView, SourceView, StoredObject};
 
-/// The source that `--source` stands for when nobody says otherwise, as in `minik8s up`.
 const DEFAULT_SOURCE: &str = "main";
 
 /// Longest list of comments: a page of a hundred.
@@ -93,7 +89,7 @@ struct Comment {
     author: Option<Account>,
 }
 
-/// Who somebody is: `login` in GitHub, `username` in GitLab, both in Gitea.
+/// An account: `login` in GitHub, `username` in GitLab, both in Gitea.
 #[derive(Debug, Deserialize)]
 struct Account {
     #[serde(default)]
@@ -120,8 +116,8 @@ pub(in crate::cli) fn find_comment(args: &FindCommentArgs) -> Result<(), CliErro
     found.map_or(Ok(()), |found| write_out(&format!("{found}\n")))
 }
 
-/// The newest comment that begins with the marker and that `account` wrote: anybody can write one
-/// that begins so, and whoever may edit it afterwards could change what reviewers read.
+/// The newest comment that begins with the marker and that `account` wrote: others could edit a comment of
+/// theirs after review.
 fn own_comment(text: &str, account: &str) -> Result<Option<u64>, CliError> {
     let comments: Vec<Comment> = serde_json::from_str(text)
         .map_err(|error| CliError::Plan(format!("the comments are not a list as forges send it: {error}")))?;
@@ -139,7 +135,6 @@ fn account_of(text: &str) -> Result<String, CliError> {
     Ok(name.to_owned())
 }
 
-/// What the server says of the present.
 async fn live(client: &Client, source: Option<&str>) -> Result<(SourceView, Live), CliError> {
     let List { items: sources } = client.get::<List<SourceView>>(&["sources"], &[]).await?;
     let status = chosen(sources, source)?;

@@ -6,8 +6,7 @@ use std::process::ExitCode;
 use schema::violation::Severity;
 
 use crate::args::{ReportFormat, ValidateArgs};
-use crate::cli::complain;
-use crate::cli::print::output::{Screen, note};
+use crate::cli::print::output::{Screen, complain, note};
 use crate::diagnostics::excerpt::Lines;
 use crate::diagnostics::inspect::Inspection;
 use crate::diagnostics::json::JsonReport;
@@ -24,7 +23,6 @@ pub(in crate::cli) fn run(args: &ValidateArgs) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    // Beside the report, which a program may read.
     for file in &inspection.not_manifests {
         note(&format!("{}: no document in it has a `kind`; it is no manifest and is ignored", visible(file)));
     }
@@ -57,16 +55,14 @@ fn write_text(out: &mut impl Write, inspection: &Inspection) -> io::Result<()> {
         let source =
             if has_lines { inspection.text(&of_file[0].file).unwrap_or_default() } else { String::new() };
         let lines = Lines::of(&source);
-        // That there are more than are told is read after those that are.
-        let (more, told): (Vec<_>, Vec<_>) = of_file.iter().partition(|violation| is_more(violation));
-        for violation in told.into_iter().chain(more) {
+        let (more, shown): (Vec<_>, Vec<_>) = of_file.iter().partition(|violation| is_more(violation));
+        for violation in shown.into_iter().chain(more) {
             // There may be many, and nothing is wrong: a line is enough.
             if violation.severity == Severity::Note {
                 writeln!(out, "{}", visible(&violation.to_string()))?;
                 after_note = true;
                 continue;
             }
-            // A message of several lines stands by itself.
             if std::mem::take(&mut after_note) {
                 writeln!(out)?;
             }

@@ -1,5 +1,6 @@
 //! How things are printed: plain tables that fit the terminal, JSON, YAML, names.
 
+use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
 use comfy_table::{Cell, Color, ColumnConstraint, ContentArrangement, Width};
@@ -16,12 +17,10 @@ const EMPTY: &str = "-";
 /// A column is never cut to fewer characters: less says nothing.
 const CUT_MIN: usize = 12;
 
-/// What the output goes to.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::cli) struct Screen {
     /// Columns of a terminal; none where lines may be as long as they are.
     pub(in crate::cli) width: Option<u16>,
-    /// Colours are wanted.
     pub(in crate::cli) colour: bool,
 }
 
@@ -62,17 +61,64 @@ pub(in crate::cli) const fn cuttable(header: &'static str) -> Column {
     Column { header, cuttable: true }
 }
 
-/// Something that can be listed.
 pub(in crate::cli) trait Listed: Serialize {
     /// `kind/name`.
     fn id(&self) -> String;
-    /// Header and text of each column.
-    fn cells(&self, shape: Shape) -> Vec<(Column, String)>;
-    /// A column of its own when at least one row has something to say.
-    fn remark(&self) -> (Column, String);
+    fn is_named(&self, name: &str) -> bool {
+        self.id().split_once('/').is_some_and(|(_, own)| own == name)
+    }
+    /// Adds its columns to a row that is empty yet.
+    fn row(&self, row: Row) -> Row;
 }
 
-/// Which columns.
+/// A row of a table: the columns that the shape wants.
+pub(in crate::cli) struct Row {
+    pub(in crate::cli) shape: Shape,
+    cells: Vec<(Column, String)>,
+    /// A column of its own when at least one row has something to say.
+    remark: (Column, String),
+}
+
+impl Row {
+    fn new(shape: Shape) -> Self {
+        Self { shape, cells: Vec::new(), remark: (cuttable(""), String::new()) }
+    }
+
+    fn put(mut self, wanted: bool, column: Column, text: impl Display) -> Self {
+        if wanted {
+            self.cells.push((column, text.to_string()));
+        }
+        self
+    }
+
+    pub(in crate::cli) fn col(self, header: &'static str, text: impl Display) -> Self {
+        self.put(true, column(header), text)
+    }
+
+    pub(in crate::cli) fn cut(self, header: &'static str, text: impl Display) -> Self {
+        self.put(true, cuttable(header), text)
+    }
+
+    pub(in crate::cli) fn wide(self, header: &'static str, text: impl Display) -> Self {
+        let wide = self.shape.wide;
+        self.put(wide, column(header), text)
+    }
+
+    pub(in crate::cli) fn wide_cut(self, header: &'static str, text: impl Display) -> Self {
+        let wide = self.shape.wide;
+        self.put(wide, cuttable(header), text)
+    }
+
+    pub(in crate::cli) fn namespace(self, name: &str) -> Self {
+        let wanted = self.shape.namespaces;
+        self.put(wanted, column("NAMESPACE"), name)
+    }
+
+    pub(in crate::cli) fn remark(self, header: &'static str, text: impl Display) -> Self {
+        Self { remark: (cuttable(header), text.to_string()), ..self }
+    }
+}
+
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::cli) struct Shape {
     pub(in crate::cli) wide: bool,
@@ -80,7 +126,6 @@ pub(in crate::cli) struct Shape {
     pub(in crate::cli) namespaces: bool,
     /// Rows of several kinds.
     pub(in crate::cli) kinds: bool,
-    /// No header.
     pub(in crate::cli) bare: bool,
 }
 
@@ -91,23 +136,16 @@ pub(in crate::cli) fn table<T: Listed>(
     screen: Screen,
     layout: &mut Layout,
 ) -> String {
-    let remarks = items.iter().any(|item| !item.remark().1.is_empty()) || layout.remarks;
-    let rows = items.iter().map(|item| {
-        let mut cells = item.cells(shape);
-        if remarks {
-            cells.push(item.remark());
-        }
-        cells
-    });
-    let rows: Vec<Vec<(Column, String)>> = rows.collect();
-    let Some(columns) = rows.first().map(|row| row.iter().map(|(c, _)| *c).collect::<Vec<_>>()) else {
-        return String::new();
-    };
-    layout.remarks = remarks;
+    let mut rows: Vec<Row> = items.iter().map(|item| item.row(Row::new(shape))).collect();
+    layout.remarks |= rows.iter().any(|row| !row.remark.1.is_empty());
     layout.bare = shape.bare;
-    let rows: Vec<Vec<String>> =
-        rows.into_iter().map(|row| row.into_iter().map(|(_, text)| text).collect()).collect();
-    plain(&columns, &rows, screen, layout)
+    if layout.remarks {
+        rows.iter_mut().for_each(|row| row.cells.push((row.remark.0, std::mem::take(&mut row.remark.1))));
+    }
+    let Some(first) = rows.first() else { return String::new() };
+    let columns: Vec<Column> = first.cells.iter().map(|(column, _)| *column).collect();
+    let texts = rows.into_iter().map(|row| row.cells.into_iter().map(|(_, text)| text).collect());
+    plain(&columns, &texts.collect::<Vec<_>>(), screen, layout)
 }
 
 /// What a table that goes on has to keep.
@@ -159,8 +197,7 @@ pub(in crate::cli) fn plain(
 }
 
 impl Layout {
-    /// Widths of the columns: what the longest text needs, and on a terminal the cuttable ones
-    /// shortened, the longest first, until a line fits.
+    /// As wide as the longest text; on a terminal the longest cuttable columns shrink until a line fits.
     fn widths_for(&mut self, columns: &[Column], rows: &[Vec<String>], screen: Screen) -> Vec<usize> {
         let header = |column: &Column| if self.bare { 0 } else { column.header.chars().count() };
         let mut widths: Vec<usize> = columns.iter().map(header).collect();
@@ -234,12 +271,10 @@ pub(in crate::cli) fn names<T: Listed>(items: &[&T]) -> String {
     items.iter().map(|item| item.id() + "\n").collect()
 }
 
-/// Indented JSON.
 pub(in crate::cli) fn json<T: Serialize>(value: &T) -> Result<String, CliError> {
     serde_json::to_string_pretty(value).map(|text| text + "\n").map_err(|e| CliError::Write(e.into()))
 }
 
-/// YAML.
 pub(in crate::cli) fn yaml<T: Serialize>(value: &T) -> Result<String, CliError> {
     // As maps: an enum's variant would be written as a tag, which few parsers take.
     let failed = |e| CliError::Write(io::Error::other(e));
@@ -249,19 +284,27 @@ pub(in crate::cli) fn yaml<T: Serialize>(value: &T) -> Result<String, CliError> 
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Writes to stdout at once.
 pub(in crate::cli) fn write_out(text: &str) -> Result<(), CliError> {
     write_bytes(text.as_bytes())
 }
 
-/// Writes to stdout at once.
 pub(in crate::cli) fn write_bytes(bytes: &[u8]) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
     out.write_all(bytes).and_then(|()| out.flush()).map_err(CliError::Write)
 }
 
-/// Tells a person something beside the output.
+/// A line for a person, beside the output.
 pub(in crate::cli) fn note(text: &str) {
-    // With stderr closed there is nobody to tell.
     let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Each line of the message as a line on stderr.
+pub(in crate::cli) fn complain_each(message: &str) {
+    message.lines().for_each(complain);
+}
+
+/// The message as one line on stderr.
+pub(in crate::cli) fn complain(message: &str) {
+    let line = message.split('\n').map(str::trim).filter(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
+    note(&format!("minik8s: {line}"));
 }

@@ -3,16 +3,28 @@
 use schema::kinds::pod::HostPortStatus;
 use schema::records::{ChangeCounts, PlanRecord};
 
-use super::output::{Column, Listed, Shape, column, cuttable};
+use super::output::{Listed, Row};
 use crate::view::{
     DeliveryView, EndpointsView, EventView, NodeView, ObjectView, PodView, RevisionView, RouteView,
     ServiceView, SourceView, short,
 };
 
-type Cells = Vec<(Column, String)>;
+const ENDPOINTS_SHOWN: usize = 3;
 
 fn some(text: Option<impl ToString>) -> String {
     text.map(|text| text.to_string()).unwrap_or_default()
+}
+
+fn or_none(text: &str) -> &str {
+    if text.is_empty() { "<none>" } else { text }
+}
+
+/// The first of the problems, and how many there are besides.
+fn first(problems: &[String]) -> String {
+    match problems {
+        [first, _, ..] => format!("{first} (and {} more)", problems.len() - 1),
+        all => all.concat(),
+    }
 }
 
 /// `20000->80/TCP` each: the node's port, and the container's that it leads to.
@@ -29,32 +41,19 @@ impl Listed for PodView {
         format!("pod/{}", self.name)
     }
 
-    fn cells(&self, shape: Shape) -> Cells {
-        let mut cells = Cells::new();
-        if shape.namespaces {
-            cells.push((column("NAMESPACE"), self.namespace.clone()));
-        }
-        cells.extend([
-            (column("NAME"), self.name.clone()),
-            (column("READY"), self.ready.clone()),
-            (column("STATUS"), self.status.clone()),
-            (column("RESTARTS"), self.restarts.to_string()),
-            (column("AGE"), self.age.clone()),
-        ]);
-        if shape.wide {
-            cells.extend([
-                (column("IP"), some(self.pod_ip.as_ref())),
-                (column("HOST-PORTS"), host_ports(&self.host_ports).join(",")),
-                (column("NODE"), some(self.node.as_ref())),
-                (column("COMMIT"), short(&self.commit).to_owned()),
-                (cuttable("FILE"), self.file.clone()),
-            ]);
-        }
-        cells
-    }
-
-    fn remark(&self) -> (Column, String) {
-        (cuttable("WHY"), self.why.clone())
+    fn row(&self, row: Row) -> Row {
+        row.namespace(&self.namespace)
+            .col("NAME", &self.name)
+            .col("READY", &self.ready)
+            .col("STATUS", &self.status)
+            .col("RESTARTS", self.restarts)
+            .col("AGE", &self.age)
+            .wide("IP", some(self.pod_ip.as_ref()))
+            .wide("HOST-PORTS", host_ports(&self.host_ports).join(","))
+            .wide("NODE", some(self.node.as_ref()))
+            .wide("COMMIT", short(&self.commit))
+            .wide_cut("FILE", &self.file)
+            .remark("WHY", &self.why)
     }
 }
 
@@ -63,32 +62,22 @@ impl Listed for NodeView {
         format!("node/{}", self.name)
     }
 
-    fn cells(&self, shape: Shape) -> Cells {
-        let mut cells = vec![
-            (column("NAME"), self.name.clone()),
-            (column("STATUS"), self.status.clone()),
-            (column("AGE"), self.age.clone()),
-            (column("VERSION"), self.version.clone()),
-            (column("PODS"), format!("{}/{}", self.pods, self.max_pods)),
-            (column("CPU"), format!("{}/{}", self.cpu_requested, self.cpu)),
-            (column("MEMORY"), format!("{}/{}", self.memory_requested.readable(), self.memory.readable())),
-        ];
-        if shape.wide {
-            cells.extend([
-                (column("ADDRESS"), some(self.address)),
-                (column("POD-CIDR"), some(self.pod_cidr.as_ref())),
-                (column("DOCKER"), self.docker.clone()),
-                (cuttable("OS"), self.os.clone()),
-                (cuttable("KERNEL"), self.kernel.clone()),
-                (column("ARCH"), self.arch.clone()),
-                (column("AGE-RECIPIENT"), some(self.age_recipient.as_ref())),
-            ]);
-        }
-        cells
-    }
-
-    fn remark(&self) -> (Column, String) {
-        (cuttable("WHY"), self.why.clone())
+    fn row(&self, row: Row) -> Row {
+        row.col("NAME", &self.name)
+            .col("STATUS", &self.status)
+            .col("AGE", &self.age)
+            .col("VERSION", &self.version)
+            .col("PODS", format!("{}/{}", self.pods, self.max_pods))
+            .col("CPU", format!("{}/{}", self.cpu_requested, self.cpu))
+            .col("MEMORY", format!("{}/{}", self.memory_requested.readable(), self.memory.readable()))
+            .wide("ADDRESS", some(self.address))
+            .wide("POD-CIDR", some(self.pod_cidr.as_ref()))
+            .wide("DOCKER", &self.docker)
+            .wide_cut("OS", &self.os)
+            .wide_cut("KERNEL", &self.kernel)
+            .wide("ARCH", &self.arch)
+            .wide("AGE-RECIPIENT", some(self.age_recipient.as_ref()))
+            .remark("WHY", &self.why)
     }
 }
 
@@ -97,28 +86,20 @@ impl Listed for ServiceView {
         format!("service/{}", self.name)
     }
 
-    fn cells(&self, shape: Shape) -> Cells {
-        let mut cells = of_namespace(shape, &self.namespace);
+    fn row(&self, row: Row) -> Row {
         let mut addresses: Vec<String> = self.external_ips.iter().map(ToString::to_string).collect();
         // An alias has no addresses; its name stands here, as kubectl shows it.
         addresses.extend(Some(self.external_name.clone()).filter(|name| !name.is_empty()));
-        cells.extend([
-            (column("NAME"), self.name.clone()),
-            (column("TYPE"), self.kind.clone()),
-            (column("CLUSTER-IP"), or_none(&self.cluster_ip)),
-            (column("EXTERNAL-IP"), or_none(&addresses.join(","))),
-            (column("PORT(S)"), or_none(&self.ports.join(","))),
-            (column("READY"), format!("{}/{}", self.ready, self.ready + self.left_out as usize)),
-            (column("AGE"), self.age.clone()),
-        ]);
-        if shape.wide {
-            cells.push((column("HEALTH"), self.health.clone()));
-        }
-        cells
-    }
-
-    fn remark(&self) -> (Column, String) {
-        (cuttable("NOTE"), self.note.clone())
+        row.namespace(&self.namespace)
+            .col("NAME", &self.name)
+            .col("TYPE", &self.kind)
+            .col("CLUSTER-IP", or_none(&self.cluster_ip))
+            .col("EXTERNAL-IP", or_none(&addresses.join(",")))
+            .col("PORT(S)", or_none(&self.ports.join(",")))
+            .col("READY", format!("{}/{}", self.ready, self.ready + self.left_out as usize))
+            .col("AGE", &self.age)
+            .wide("HEALTH", &self.health)
+            .remark("NOTE", &self.note)
     }
 }
 
@@ -127,24 +108,16 @@ impl Listed for EndpointsView {
         format!("endpoints/{}", self.name)
     }
 
-    fn cells(&self, shape: Shape) -> Cells {
-        let mut cells = of_namespace(shape, &self.namespace);
-        // As kubectl: a few, and how many more.
-        let shown = if shape.wide { self.endpoints.len() } else { ENDPOINTS_SHOWN };
+    fn row(&self, row: Row) -> Row {
+        let shown = if row.shape.wide { self.endpoints.len() } else { ENDPOINTS_SHOWN };
         let mut text = self.endpoints.iter().take(shown).cloned().collect::<Vec<_>>().join(",");
         if self.endpoints.len() > shown {
             text.push_str(&format!(" + {} more...", self.endpoints.len() - shown));
         }
-        cells.extend([
-            (column("NAME"), self.name.clone()),
-            (column("ENDPOINTS"), or_none(&text)),
-            (column("AGE"), self.age.clone()),
-        ]);
-        cells
-    }
-
-    fn remark(&self) -> (Column, String) {
-        (cuttable("NOTE"), String::new())
+        row.namespace(&self.namespace)
+            .col("NAME", &self.name)
+            .col("ENDPOINTS", or_none(&text))
+            .col("AGE", &self.age)
     }
 }
 
@@ -153,35 +126,15 @@ impl Listed for RouteView {
         format!("dns/{}", self.name)
     }
 
-    fn cells(&self, shape: Shape) -> Cells {
-        let mut cells = of_namespace(shape, &self.namespace);
-        cells.extend([
-            (column("NAME"), self.name.clone()),
-            (column("HOST"), self.host.clone()),
-            (column("PATHS"), or_none(&self.paths.join(", "))),
-            (column("HEALTH"), self.health.clone()),
-            (column("AGE"), self.age.clone()),
-        ]);
-        cells
+    fn row(&self, row: Row) -> Row {
+        row.namespace(&self.namespace)
+            .col("NAME", &self.name)
+            .col("HOST", &self.host)
+            .col("PATHS", or_none(&self.paths.join(", ")))
+            .col("HEALTH", &self.health)
+            .col("AGE", &self.age)
+            .remark("NOTE", &self.note)
     }
-
-    fn remark(&self) -> (Column, String) {
-        (cuttable("NOTE"), self.note.clone())
-    }
-}
-
-/// Endpoints of a service in a narrow table, as kubectl shows.
-const ENDPOINTS_SHOWN: usize = 3;
-
-fn of_namespace(shape: Shape, namespace: &str) -> Cells {
-    match shape.namespaces {
-        true => vec![(column("NAMESPACE"), namespace.to_owned())],
-        false => Cells::new(),
-    }
-}
-
-fn or_none(text: &str) -> String {
-    if text.is_empty() { "<none>".to_owned() } else { text.to_owned() }
 }
 
 impl Listed for ObjectView {
@@ -189,32 +142,19 @@ impl Listed for ObjectView {
         format!("{}/{}", self.kind.as_str().to_lowercase(), self.name)
     }
 
-    fn cells(&self, shape: Shape) -> Cells {
-        let mut cells = Cells::new();
-        if shape.namespaces {
-            let namespace = if self.kind.is_cluster_scoped() { "" } else { &self.namespace };
-            cells.push((column("NAMESPACE"), namespace.to_owned()));
-        }
-        cells.extend([
-            (column("NAME"), if shape.kinds { self.id() } else { self.name.clone() }),
-            (column("HEALTH"), self.health.clone()),
-            (column("SOURCE"), self.source.clone()),
-            (column("COMMIT"), short(&self.commit).to_owned()),
-            (cuttable("FILE"), format!("{}:{}", self.file, self.line)),
-            (column("AGE"), self.age.clone()),
-        ]);
-        if shape.wide {
-            let labels = self.labels.iter().map(|(key, value)| format!("{key}={value}"));
-            cells.extend([
-                (cuttable("AUTHOR"), self.author.clone()),
-                (cuttable("LABELS"), labels.collect::<Vec<_>>().join(",")),
-            ]);
-        }
-        cells
-    }
-
-    fn remark(&self) -> (Column, String) {
-        (cuttable("NOTE"), self.note.clone())
+    fn row(&self, row: Row) -> Row {
+        let name = if row.shape.kinds { self.id() } else { self.name.clone() };
+        let labels = self.labels.iter().map(|(key, value)| format!("{key}={value}"));
+        row.namespace(if self.kind.is_cluster_scoped() { "" } else { &self.namespace })
+            .col("NAME", name)
+            .col("HEALTH", &self.health)
+            .col("SOURCE", &self.source)
+            .col("COMMIT", short(&self.commit))
+            .cut("FILE", format!("{}:{}", self.file, self.line))
+            .col("AGE", &self.age)
+            .wide_cut("AUTHOR", &self.author)
+            .wide_cut("LABELS", labels.collect::<Vec<_>>().join(","))
+            .remark("NOTE", &self.note)
     }
 }
 
@@ -223,32 +163,19 @@ impl Listed for SourceView {
         format!("source/{}", self.status.name)
     }
 
-    fn cells(&self, shape: Shape) -> Cells {
+    fn row(&self, row: Row) -> Row {
         let status = &self.status;
-        let mut cells = vec![
-            (column("NAME"), status.name.clone()),
-            (column("STATE"), format!("{:?}", status.state)),
-            (column("COMMIT"), status.applied_commit.as_deref().map(short).unwrap_or_default().to_owned()),
-            (cuttable("AUTHOR"), self.author.clone()),
-            (column("OBJECTS"), status.objects.to_string()),
-            (column("AGE"), self.age.clone()),
-        ];
-        if shape.wide {
-            let observed = status.observed_commit.as_deref().map(short).unwrap_or_default();
-            cells.extend([
-                (column("OBSERVED"), observed.to_owned()),
-                (column("FOLLOWS"), status.reference.clone()),
-                (cuttable("URL"), status.url.clone()),
-                (cuttable("PATH"), status.path.clone()),
-            ]);
-        }
-        cells
-    }
-
-    fn remark(&self) -> (Column, String) {
-        let more = self.problems.len().saturating_sub(1);
-        let first = self.problems.first().cloned().unwrap_or_default();
-        (cuttable("WHY"), if more > 0 { format!("{first} (and {more} more)") } else { first })
+        row.col("NAME", &status.name)
+            .col("STATE", format!("{:?}", status.state))
+            .col("COMMIT", some(status.applied_commit.as_deref().map(short)))
+            .cut("AUTHOR", &self.author)
+            .col("OBJECTS", status.objects)
+            .col("AGE", &self.age)
+            .wide("OBSERVED", some(status.observed_commit.as_deref().map(short)))
+            .wide("FOLLOWS", &status.reference)
+            .wide_cut("URL", &status.url)
+            .wide_cut("PATH", &status.path)
+            .remark("WHY", first(&self.problems))
     }
 }
 
@@ -257,29 +184,25 @@ impl Listed for RevisionView {
         format!("revision/{}/{}", self.revision.source, self.revision.sequence)
     }
 
-    fn cells(&self, shape: Shape) -> Cells {
-        let revision = &self.revision;
-        let mut cells = vec![
-            (column("REVISION"), revision.sequence.to_string()),
-            (column("COMMIT"), short(&revision.commit).to_owned()),
-            (column("VERDICT"), self.status.clone()),
-            (column("CHANGES"), changes(&revision.counts)),
-            (column("PLAN"), plan(revision.plan.as_ref()).to_owned()),
-            (column("AGE"), self.age.clone()),
-            (cuttable("AUTHOR"), revision.author.clone()),
-            (cuttable("SUBJECT"), revision.subject.clone()),
-        ];
-        if shape.wide {
-            cells.extend([
-                (column("SOURCE"), revision.source.clone()),
-                (column("TOOK"), format!("{}ms", revision.duration_ms)),
-            ]);
-        }
-        cells
+    /// By its number or by the first digits of its commit.
+    fn is_named(&self, name: &str) -> bool {
+        self.revision.sequence.to_string() == name
+            || name.len() >= 4 && self.revision.commit.starts_with(name)
     }
 
-    fn remark(&self) -> (Column, String) {
-        (cuttable("WHY"), self.why.clone())
+    fn row(&self, row: Row) -> Row {
+        let revision = &self.revision;
+        row.col("REVISION", revision.sequence)
+            .col("COMMIT", short(&revision.commit))
+            .col("VERDICT", &self.status)
+            .col("CHANGES", changes(&revision.counts))
+            .col("PLAN", plan(revision.plan.as_ref()))
+            .col("AGE", &self.age)
+            .cut("AUTHOR", &revision.author)
+            .cut("SUBJECT", &revision.subject)
+            .wide("SOURCE", &revision.source)
+            .wide("TOOK", format!("{}ms", revision.duration_ms))
+            .remark("WHY", &self.why)
     }
 }
 
@@ -305,33 +228,23 @@ impl Listed for DeliveryView {
         format!("delivery/{}", self.delivery.id)
     }
 
-    fn cells(&self, shape: Shape) -> Cells {
+    fn row(&self, row: Row) -> Row {
         let delivery = &self.delivery;
         let commit = self.answer.as_ref().and_then(|answer| answer.commit.as_deref());
-        let mut cells = vec![
-            (column("ID"), delivery.id.clone()),
-            (column("PROVIDER"), delivery.provider.to_string()),
-            (column("EVENT"), delivery.event.clone()),
-            (column("SOURCE"), delivery.source.clone()),
-            (column("AGE"), self.age.clone()),
-            (column("OUTCOME"), self.status.clone()),
-            (column("COMMIT"), commit.map(short).unwrap_or_default().to_owned()),
-        ];
-        if shape.wide {
-            cells.extend([
-                (column("TOOK"), self.took_ms.map(|took| format!("{took}ms")).unwrap_or_default()),
-                (column("REPEATS"), delivery.repeats.to_string()),
-                (column("BY"), delivery.by.clone()),
-                (column("PEER"), delivery.peer.clone()),
-                (cuttable("REPOSITORY"), some(delivery.repository.as_ref())),
-                (cuttable("REF"), some(delivery.reference.as_ref())),
-            ]);
-        }
-        cells
-    }
-
-    fn remark(&self) -> (Column, String) {
-        (cuttable("WHY"), self.why.clone())
+        row.col("ID", &delivery.id)
+            .col("PROVIDER", delivery.provider)
+            .col("EVENT", &delivery.event)
+            .col("SOURCE", &delivery.source)
+            .col("AGE", &self.age)
+            .col("OUTCOME", &self.status)
+            .col("COMMIT", some(commit.map(short)))
+            .wide("TOOK", some(self.took_ms.map(|took| format!("{took}ms"))))
+            .wide("REPEATS", delivery.repeats)
+            .wide("BY", &delivery.by)
+            .wide("PEER", &delivery.peer)
+            .wide_cut("REPOSITORY", some(delivery.repository.as_ref()))
+            .wide_cut("REF", some(delivery.reference.as_ref()))
+            .remark("WHY", &self.why)
     }
 }
 
@@ -340,26 +253,14 @@ impl Listed for EventView {
         format!("{}/{}", self.event.object_kind.to_lowercase(), self.event.name)
     }
 
-    fn cells(&self, shape: Shape) -> Cells {
+    fn row(&self, row: Row) -> Row {
         let event = &self.event;
-        let mut cells = Cells::new();
-        if shape.namespaces {
-            cells.push((column("NAMESPACE"), event.namespace.clone()));
-        }
-        cells.extend([
-            (column("LAST SEEN"), self.age.clone()),
-            (column("TYPE"), format!("{:?}", event.kind)),
-            (column("REASON"), event.reason.clone()),
-            (column("OBJECT"), self.id()),
-        ]);
-        if shape.wide {
-            cells.push((column("FROM"), event.reporter.clone()));
-        }
-        cells.push((cuttable("MESSAGE"), event.message.clone()));
-        cells
-    }
-
-    fn remark(&self) -> (Column, String) {
-        (cuttable(""), String::new())
+        row.namespace(&event.namespace)
+            .col("LAST SEEN", &self.age)
+            .col("TYPE", format!("{:?}", event.kind))
+            .col("REASON", &event.reason)
+            .col("OBJECT", self.id())
+            .wide("FROM", &event.reporter)
+            .cut("MESSAGE", &event.message)
     }
 }

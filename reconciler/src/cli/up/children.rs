@@ -30,28 +30,21 @@ pub(super) fn etcd(state: &StateDir, record: &UpRecord) -> Result<ChildCommand> 
         ("--logger", "zap".to_owned()),
         ("--log-level", "warn".to_owned()),
     ];
-    let args = args.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect();
-    Ok(ChildCommand { name: "etcd", program: etcd_program()?, args, env: Vec::new() })
+    Ok(ChildCommand { name: "etcd", program: etcd_program()?, args: words(args), env: Vec::new() })
 }
 
-/// `minik8s serve`.
 pub(super) fn reconciler(state: &StateDir, record: &UpRecord) -> Result<ChildCommand> {
-    let mut args = vec![
-        "serve".to_owned(),
-        "--etcd".to_owned(),
-        record.etcd_url(),
-        "--state-dir".to_owned(),
-        path_text(state.root())?,
-        "--listen".to_owned(),
-        record.listen.to_string(),
-        "--cluster-cidr".to_owned(),
-        record.cluster_cidr.to_string(),
-        "--service-cidr".to_owned(),
-        record.service_cidr.to_string(),
-    ];
+    let mut args = vec!["serve".to_owned()];
+    args.extend(words([
+        ("--etcd", record.etcd_url()),
+        ("--state-dir", path_text(state.root())?),
+        ("--listen", record.listen.to_string()),
+        ("--cluster-cidr", record.cluster_cidr.to_string()),
+        ("--service-cidr", record.service_cidr.to_string()),
+    ]));
     if let (Some(address), Some(file)) = (record.webhook_listen, &record.webhook_secret_file) {
-        args.extend(["--webhook-listen".to_owned(), address.to_string()]);
-        args.extend(["--webhook-secret-file".to_owned(), path_text(file)?]);
+        let secret = path_text(file)?;
+        args.extend(words([("--webhook-listen", address.to_string()), ("--webhook-secret-file", secret)]));
     }
     let program = env::current_exe().context("cannot find the path of this program")?;
     // Not on the command line, which everyone may read: an address may hold a password.
@@ -59,30 +52,24 @@ pub(super) fn reconciler(state: &StateDir, record: &UpRecord) -> Result<ChildCom
     Ok(ChildCommand { name: "reconciler", program, args, env })
 }
 
-/// `minik8s-agent run`.
 pub(super) fn agent(state: &StateDir, record: &UpRecord) -> Result<ChildCommand> {
-    let mut args = vec![
-        "run".to_owned(),
-        "--etcd".to_owned(),
-        record.etcd_url(),
-        "--node".to_owned(),
-        record.node.clone(),
-        "--state-dir".to_owned(),
-        path_text(state.root())?,
-        "--instance".to_owned(),
-        record.instance.clone(),
-        "--docker".to_owned(),
-        record.docker.clone(),
-        "--listen".to_owned(),
-        record.agent_listen.to_string(),
-        "--reconciler".to_owned(),
-        record.api_url(),
-    ];
-    if let Some(address) = record.node_ip {
-        args.extend(["--node-ip".to_owned(), address.to_string()]);
-    }
+    let mut args = vec!["run".to_owned()];
+    args.extend(words([
+        ("--etcd", record.etcd_url()),
+        ("--node", record.node.clone()),
+        ("--state-dir", path_text(state.root())?),
+        ("--instance", record.instance.clone()),
+        ("--docker", record.docker.clone()),
+        ("--listen", record.agent_listen.to_string()),
+        ("--reconciler", record.api_url()),
+    ]));
+    args.extend(words(record.node_ip.map(|address| ("--node-ip", address.to_string()))));
     args.extend(record.agent_args.iter().cloned());
     Ok(ChildCommand { name: "agent", program: agent_program()?, args, env: Vec::new() })
+}
+
+fn words(flags: impl IntoIterator<Item = (&'static str, String)>) -> Vec<String> {
+    flags.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect()
 }
 
 /// `minik8s-agent`: beside this program, else on the PATH.
@@ -93,7 +80,6 @@ pub(crate) fn agent_program() -> Result<PathBuf> {
     })
 }
 
-/// `etcd` on the PATH.
 pub(super) fn etcd_program() -> Result<PathBuf> {
     on_path("etcd").ok_or_else(|| {
         anyhow!("cannot find etcd on the PATH; install it (Debian: 'apt-get install etcd-server'), or name a running one with --etcd")
@@ -104,12 +90,10 @@ fn on_path(name: &str) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|dir| dir.join(name)).find(|path| path.is_file())
 }
 
-/// Paths on a command line must be text.
 fn path_text(path: &std::path::Path) -> Result<String> {
     path.to_str().map(str::to_owned).ok_or_else(|| anyhow!("{} is not UTF-8", path.display()))
 }
 
-/// Returns once etcd says that it is healthy.
 pub(super) async fn etcd_is_healthy(port: u16) {
     until_ok(format!("http://127.0.0.1:{port}/health")).await;
 }

@@ -11,12 +11,22 @@ use anyhow::{Context, Result};
 use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 
-use super::Outcome;
 use super::progress::{Marked, marked, unmark};
 use super::record::StateDir;
 
-/// How long the background process may take until the repository is healthy.
 const HEALTHY_WITHIN: Duration = Duration::from_secs(180);
+
+/// How `up` came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It was up, and was ended by a signal.
+    Ended,
+    Running,
+    /// It goes on in the background, but the repository did not become healthy, or can't without a change.
+    Unhealthy,
+    /// It did not come up, and said why.
+    Failed,
+}
 
 /// Starts this program again without `--detach`, and returns once the repository is healthy, or
 /// can't become so without a change.
@@ -45,12 +55,11 @@ pub(super) async fn run(state: &StateDir) -> Result<Outcome> {
         let marked = marked(state);
         show_new(&mut shown)?;
         if let Some(status) = ended {
-            // Its own error is on the screen by now.
             return Ok(if status.success() { Outcome::Ended } else { Outcome::Failed });
         }
         match marked {
-            Marked::Healthy => return Ok(Outcome::Running),
-            Marked::Failed(why) => {
+            Some(Marked::Healthy) => return Ok(Outcome::Running),
+            Some(Marked::Failed(why)) => {
                 eprintln!(
                     "minik8s: {why}; push a commit that fixes it; the daemons keep running in the background: see 'minik8s \
                      status' and {}",
@@ -58,7 +67,7 @@ pub(super) async fn run(state: &StateDir) -> Result<Outcome> {
                 );
                 return Ok(Outcome::Unhealthy);
             }
-            Marked::Nothing => {}
+            None => {}
         }
         if Instant::now() >= deadline {
             eprintln!(

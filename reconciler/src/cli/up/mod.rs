@@ -3,9 +3,10 @@
 //! Reads its flags and what an earlier `up` recorded, starts three children in order, shows what
 //! becomes of the repository, and restarts a child that dies. Ends the daemons, never the pods.
 
-mod args;
+mod check;
 mod children;
 mod detach;
+pub(crate) mod process;
 mod progress;
 pub(crate) mod record;
 mod supervise;
@@ -20,17 +21,17 @@ use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-pub use args::UpArgs;
 use children::{agent, etcd, reconciler};
+use detach::Outcome;
 use record::{StateDir, UpRecord};
-pub(crate) use supervise::end_process;
 use supervise::{Child, Children};
 
 use schema::store::etcd::{Access, LazyStore};
 
+use super::print::output::complain_each;
+use crate::args::UpArgs;
 use crate::config;
 
-/// How long an etcd that `--etcd` names may take to answer.
 const ETCD_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs `minik8s up` until Ctrl-C or SIGTERM.
@@ -44,30 +45,17 @@ pub async fn run(args: UpArgs) -> Result<ExitCode> {
     outcome.map(|outcome| ExitCode::from(u8::from(matches!(outcome, Outcome::Failed | Outcome::Unhealthy))))
 }
 
-/// How `up` came to its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
-    /// It was up, and was ended by a signal.
-    Ended,
-    /// It goes on in the background.
-    Running,
-    /// It goes on in the background, but the repository did not become healthy, or can't without a change.
-    Unhealthy,
-    /// It did not come up, and said why.
-    Failed,
-}
-
 async fn start(args: &UpArgs) -> Result<Outcome> {
-    args::check_root()?;
+    check::check_root()?;
     let state = StateDir::create(&args.state_dir)?;
     let earlier = state.load()?;
     let record = UpRecord::merge(args, earlier.as_ref())?;
     let left_behind = UpRecord::left_behind(args, earlier.as_ref())?;
     if let Err(error) = config::check_repo(&record.repo) {
-        super::complain_each(&error.to_string());
+        complain_each(&error.to_string());
         return Ok(Outcome::Failed);
     }
-    args::check_machine(&record)?;
+    check::check_machine(&record)?;
     if let Some(pid) = state.running()
         && let Some(running) = &earlier
         && *running != record
@@ -91,7 +79,7 @@ async fn start(args: &UpArgs) -> Result<Outcome> {
     }
     let lock = state.lock()?;
     state.end_leftovers().await?;
-    args::check_ports(&record)?;
+    check::check_ports(&record)?;
     state.save(&record)?;
     let outcome = supervise_all(&state, &record).await;
     drop(lock);

@@ -1,120 +1,86 @@
 //! What `up` shows while it runs: each change of what the cluster waits for, once.
 
-use std::fs;
 use std::io::IsTerminal as _;
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use schema::control::{DiskRecord, Fsync};
+use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::record::StateDir;
-use crate::view::SyncRun;
+use crate::cli::client::Client;
+use crate::view::{ClusterStatus, WaitState};
 
-/// Marks, in `run/`, that the repository was healthy once since this `up` began.
-const HEALTHY_FILE: &str = "healthy";
-/// Marks, in `run/`, that the repository can't become healthy without a change. Its content is why.
-const FAILED_FILE: &str = "failed";
-/// Time between two looks while something is awaited.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
-/// Time between two looks while all is well.
 const LOOK_EVERY_HEALTHY: Duration = Duration::from_secs(3);
-
-/// Answer of `/v1/wait-state`.
-#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-struct WaitState {
-    synced: bool,
-    healthy: bool,
-    failed: bool,
-    why: String,
-}
-
-/// Of `/v1/status`, whether the repository was looked at.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Status {
-    last_sync: Option<SyncRun>,
-}
 
 /// Prints changes until `shutdown`.
 pub(super) async fn show(api_url: String, state: StateDir, shutdown: CancellationToken) {
-    let client = reqwest::Client::new();
-    let (mut last, mut looked) = (WaitState::default(), false);
+    let Ok(client) = Client::new(&api_url) else { return };
     unmark(&state);
-    while !shutdown.is_cancelled() {
-        let now = get::<WaitState>(&client, &format!("{api_url}/v1/wait-state")).await;
-        if let Some(now) = now {
-            mark(&state, &now, looked);
+    // Cancel-safe: a mark is written at once, and a lost line is not missed.
+    shutdown.run_until_cancelled(watch(&client, &state)).await;
+}
+
+async fn watch(client: &Client, state: &StateDir) {
+    let (mut last, mut looked) = (WaitState::default(), false);
+    loop {
+        if let Ok(now) = client.get::<WaitState>(&["wait-state"], &[]).await {
+            mark(state, &now, looked);
             if now != last {
                 println!("{}", line(&now));
                 last = now;
             }
         }
-        // Before the repository was looked at, a failure is that of an earlier run. Asked after the state,
-        // so that what the look came to is in the next state.
+        // A failure seen before the first look is that of an earlier run. Asked after the state, which then follows it.
         if !looked {
-            let status = get::<Status>(&client, &format!("{api_url}/v1/status")).await;
+            let status = client.get::<ClusterStatus>(&["status"], &[]).await.ok();
             looked = status.and_then(|status| status.last_sync).is_some_and(|run| run.error.is_none());
         }
-        tokio::select! {
-            // Cancel-safe: both are plain waits.
-            () = shutdown.cancelled() => {}
-            () = sleep(if last.healthy { LOOK_EVERY_HEALTHY } else { LOOK_EVERY }) => {}
-        }
+        sleep(if last.healthy { LOOK_EVERY_HEALTHY } else { LOOK_EVERY }).await;
     }
 }
 
-/// What the marks say.
-#[derive(Debug, PartialEq, Eq)]
+/// What became of the repository since this `up` began.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Marked {
-    /// Nothing yet.
-    Nothing,
-    /// The repository was healthy once.
+    /// It was healthy once.
     Healthy,
     /// It can't become healthy without a change, and why.
     Failed(String),
 }
 
-/// What the `up` in the background has marked.
-pub(super) fn marked(state: &StateDir) -> Marked {
-    if state.run_file(HEALTHY_FILE).exists() {
-        return Marked::Healthy;
-    }
-    fs::read_to_string(state.run_file(FAILED_FILE)).map_or(Marked::Nothing, Marked::Failed)
+fn mark_file(state: &StateDir) -> DiskRecord {
+    DiskRecord::new(state.run_file("progress.json")).fsync(Fsync::None)
 }
 
-/// Takes the marks of an earlier `up` back.
+/// What the `up` in the background has marked.
+pub(super) fn marked(state: &StateDir) -> Option<Marked> {
+    mark_file(state).read().ok().flatten()
+}
+
+/// Removes the mark of an earlier `up`.
 pub(super) fn unmark(state: &StateDir) {
-    for file in [HEALTHY_FILE, FAILED_FILE] {
-        let _ = fs::remove_file(state.run_file(file));
-    }
+    let _ = mark_file(state).remove();
 }
 
 fn mark(state: &StateDir, now: &WaitState, looked: bool) {
-    let failed = state.run_file(FAILED_FILE);
-    if now.failed && looked {
-        let draft = failed.with_extension("new");
-        // Whole at once: who waits for it reads it as soon as it is there.
-        let _ = fs::write(&draft, &now.why).and_then(|()| fs::rename(&draft, &failed));
-    } else {
-        let _ = fs::remove_file(failed);
+    let mark = match now {
+        WaitState { healthy: true, .. } => Some(Marked::Healthy),
+        WaitState { failed: true, why, .. } if looked => Some(Marked::Failed(why.clone())),
+        _ => None,
+    };
+    match (marked(state), mark) {
+        (Some(Marked::Healthy), _) => {}
+        (_, Some(mark)) => drop(mark_file(state).write(&mark)),
+        (_, None) => unmark(state),
     }
-    if now.healthy {
-        let _ = fs::write(state.run_file(HEALTHY_FILE), b"");
-    }
-}
-
-async fn get<T: DeserializeOwned>(client: &reqwest::Client, url: &str) -> Option<T> {
-    let answer = client.get(url).timeout(Duration::from_secs(2)).send().await.ok()?;
-    answer.json().await.ok()
 }
 
 fn line(state: &WaitState) -> String {
     match state {
         WaitState { healthy: true, .. } => {
-            // In the background there is no Ctrl-C.
             let hint = match std::io::stdout().is_terminal() {
                 true => "; Ctrl-C ends the daemons and leaves the pods",
                 false => "",
@@ -131,9 +97,12 @@ fn line(state: &WaitState) -> String {
 mod tests {
     use axum::Json;
     use axum::routing::get;
+    use jiff::Timestamp;
+    use schema::snapshot::Snapshot;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::view::{SyncRun, cluster_status};
 
     fn state_dir() -> (tempfile::TempDir, StateDir) {
         let dir = tempfile::tempdir().unwrap();
@@ -154,15 +123,15 @@ mod tests {
     fn a_failure_is_marked_only_once_the_repository_was_looked_at_and_taken_back_when_it_is_mended() {
         let (_dir, state) = state_dir();
         mark(&state, &failed(), false);
-        assert_eq!(marked(&state), Marked::Nothing, "it may be that of an earlier run");
+        assert_eq!(marked(&state), None, "it may be that of an earlier run");
         mark(&state, &failed(), true);
-        assert_eq!(marked(&state), Marked::Failed("source main: quarantined".to_owned()));
+        assert_eq!(marked(&state), Some(Marked::Failed("source main: quarantined".to_owned())));
         mark(&state, &WaitState { synced: true, ..WaitState::default() }, true);
-        assert_eq!(marked(&state), Marked::Nothing);
+        assert_eq!(marked(&state), None);
         mark(&state, &WaitState { healthy: true, ..WaitState::default() }, true);
-        assert_eq!(marked(&state), Marked::Healthy);
+        assert_eq!(marked(&state), Some(Marked::Healthy));
         unmark(&state);
-        assert_eq!(marked(&state), Marked::Nothing);
+        assert_eq!(marked(&state), None);
     }
 
     #[tokio::test]
@@ -171,7 +140,9 @@ mod tests {
             Json(json!({"synced": true, "healthy": false, "failed": true, "why": "it can't be"}))
         }
         async fn status() -> Json<Value> {
-            Json(json!({"lastSync": {"startedAt": "2026-01-01T00:00:00Z", "tookMs": 1}}))
+            let now = Timestamp::UNIX_EPOCH;
+            let last_sync = Some(SyncRun { started_at: now, took_ms: 1, error: None });
+            Json(json!(ClusterStatus { last_sync, ..cluster_status(&Snapshot::default(), None, now) }))
         }
         let router =
             axum::Router::new().route("/v1/wait-state", get(wait_state)).route("/v1/status", get(status));
@@ -182,12 +153,12 @@ mod tests {
         let shutdown = CancellationToken::new();
         let shown = tokio::spawn(show(url, state.clone(), shutdown.clone()));
         let seen = async {
-            while marked(&state) == Marked::Nothing {
+            while marked(&state).is_none() {
                 sleep(Duration::from_millis(10)).await;
             }
         };
         tokio::time::timeout(Duration::from_secs(20), seen).await.unwrap();
-        assert_eq!(marked(&state), Marked::Failed("it can't be".to_owned()));
+        assert_eq!(marked(&state), Some(Marked::Failed("it can't be".to_owned())));
         shutdown.cancel();
         shown.await.unwrap();
     }

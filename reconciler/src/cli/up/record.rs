@@ -1,4 +1,4 @@
-//! The state directory of `up`: what it was told, which children it runs.
+//! The state directory of `up`: its settings, and the children it runs.
 //!
 //! `up.json` holds the settings, so that a later `up` or `down` needs no flags; `run/*.pid` the
 //! children, so that a later `up` ends what a killed one left.
@@ -16,21 +16,20 @@ use nix::sys::signal::Signal;
 use schema::control::{DiskRecord, FileLock, FileLocking, Fsync, is_file_locked, lock_file};
 use serde::{Deserialize, Serialize};
 
-use super::args::UpArgs;
-use super::supervise::end_process;
+use super::process::end_process;
 use schema::records::default_service_cidr;
 
-use crate::config::RepoArgs;
+use crate::args::UpArgs;
+use crate::config::{RepoArgs, flag_of};
 
 /// What `--etcd` is called when `up` runs one of its own.
 const PRIVATE_ETCD: &str = "private";
-/// Settings file in the state directory.
 pub(crate) const RECORD_FILE: &str = "up.json";
 /// Everything else that is ever made in the state directory.
 pub(crate) const KNOWN_DIRS: [&str; 5] = ["etcd", "reconciler", "agent", "logs", "run"];
 const LOCK_FILE: &str = "run/up.lock";
 
-/// What `up` was told, defaults filled in.
+/// The settings of `up`, defaults filled in.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct UpRecord {
@@ -60,23 +59,16 @@ pub(crate) struct UpRecord {
 impl UpRecord {
     /// Flags win over what an earlier `up` recorded, that wins over the defaults.
     pub(super) fn merge(args: &UpArgs, earlier: Option<&UpRecord>) -> Result<Self> {
-        let e = earlier;
         // Absolute before they are compared: the recorded one is, and the same path is the same repository.
         let repo = args.repo.clone().absolute()?;
-        let repo = e.map_or_else(|| repo.clone(), |e| repo.clone().over(&e.repo));
+        let before = earlier.cloned().map_or_else(Self::defaults, Ok)?;
+        let repo = repo.over(&before.repo);
         if repo.repo.is_none() && repo.sources.is_none() {
             bail!("no manifest repository is named; say which with --repo URL (a path or an address)");
         }
-        let node = match args.node.clone().or_else(|| e.map(|e| e.node.clone())) {
-            Some(node) => node,
-            None => host_name()?,
-        };
-        let earlier_file = || e.and_then(|e| e.webhook_secret_file.clone());
         // Absolute: a relative path would mean something else to a child, and to the next `up`.
-        let secret_file = match args.webhooks.webhook_secret_file.clone().or_else(earlier_file) {
-            Some(file) => Some(std::path::absolute(file).context("the webhook secret's file has no path")?),
-            None => None,
-        };
+        let secret_file = args.webhooks.webhook_secret_file.clone().or(before.webhook_secret_file);
+        let secret_file = secret_file.map(std::path::absolute).transpose();
         Ok(Self {
             repo,
             etcd: match args.etcd.as_deref() {
@@ -85,31 +77,47 @@ impl UpRecord {
                     bail!("--etcd names no address; give one, or '{PRIVATE_ETCD}' for a private etcd")
                 }
                 Some(url) => Some(url.to_owned()),
-                None => e.and_then(|e| e.etcd.clone()),
+                None => before.etcd,
             },
-            etcd_port: pick(&args.etcd_port, e.map(|e| &e.etcd_port), || 7079),
+            etcd_port: args.etcd_port.unwrap_or(before.etcd_port),
             state_dir: std::path::absolute(&args.state_dir)
                 .context("the state directory has no absolute path")?,
-            instance: pick(&args.instance, e.map(|e| &e.instance), || "mk8s".into()),
-            node,
-            node_ip: args.node_ip.or_else(|| e.and_then(|e| e.node_ip)),
-            docker: pick(&args.docker, e.map(|e| &e.docker), || "unix:///var/run/docker.sock".into()),
-            listen: pick(&args.listen, e.map(|e| &e.listen), || SocketAddr::from(([127, 0, 0, 1], 7070))),
-            agent_listen: pick(&args.agent_listen, e.map(|e| &e.agent_listen), || {
-                SocketAddr::from(([127, 0, 0, 1], 7071))
-            }),
-            webhook_listen: args.webhooks.webhook_listen.or_else(|| e.and_then(|e| e.webhook_listen)),
-            webhook_secret_file: secret_file,
-            cluster_cidr: pick(&args.cluster_cidr, e.map(|e| &e.cluster_cidr), || {
-                Ipv4Net::new_assert([10, 244, 0, 0].into(), 16)
-            }),
-            // All of them or none: which of two lists a flag would come from is hard to tell. An empty one
-            // is how to have none again.
+            instance: args.instance.clone().unwrap_or(before.instance),
+            node: args.node.clone().unwrap_or(before.node),
+            node_ip: args.node_ip.or(before.node_ip),
+            docker: args.docker.clone().unwrap_or(before.docker),
+            listen: args.listen.unwrap_or(before.listen),
+            agent_listen: args.agent_listen.unwrap_or(before.agent_listen),
+            webhook_listen: args.webhooks.webhook_listen.or(before.webhook_listen),
+            webhook_secret_file: secret_file.context("the webhook secret's file has no path")?,
+            cluster_cidr: args.cluster_cidr.unwrap_or(before.cluster_cidr),
+            // The list replaces the former one as a whole; an empty flag empties it.
             agent_args: match args.agent_arg.is_empty() {
-                true => e.map(|e| e.agent_args.clone()).unwrap_or_default(),
+                true => before.agent_args,
                 false => args.agent_arg.iter().filter(|flag| !flag.is_empty()).cloned().collect(),
             },
-            service_cidr: pick(&args.service_cidr, e.map(|e| &e.service_cidr), default_service_cidr),
+            service_cidr: args.service_cidr.unwrap_or(before.service_cidr),
+        })
+    }
+
+    fn defaults() -> Result<Self> {
+        let loopback = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        Ok(Self {
+            repo: RepoArgs::default(),
+            etcd: None,
+            etcd_port: 7079,
+            state_dir: PathBuf::new(),
+            instance: "mk8s".to_owned(),
+            node: host_name()?,
+            node_ip: None,
+            docker: "unix:///var/run/docker.sock".to_owned(),
+            listen: loopback(7070),
+            agent_listen: loopback(7071),
+            webhook_listen: None,
+            webhook_secret_file: None,
+            cluster_cidr: Ipv4Net::new_assert([10, 244, 0, 0].into(), 16),
+            agent_args: Vec::new(),
+            service_cidr: default_service_cidr(),
         })
     }
 
@@ -134,7 +142,9 @@ impl UpRecord {
         let (ours, theirs) = (fields(self), fields(other));
         let names: BTreeSet<&String> = ours.keys().chain(theirs.keys()).collect();
         let differ = names.into_iter().filter(|name| ours.get(*name) != theirs.get(*name));
-        differ.map(|name| flag_of(name)).collect()
+        differ
+            .map(|name| if name == "agentArgs" { "--agent-arg".to_owned() } else { flag_of(name) })
+            .collect()
     }
 
     pub(crate) fn etcd_url(&self) -> String {
@@ -148,23 +158,6 @@ impl UpRecord {
     pub(crate) fn agent_url(&self) -> String {
         format!("http://{}", reachable(self.agent_listen))
     }
-}
-
-/// `agentArgs` and `tokenFile` as `--agent-arg` and `--token-file`.
-fn flag_of(field: &str) -> String {
-    let mut flag = "--".to_owned();
-    for character in field.trim_end_matches("Args").chars() {
-        match character.is_ascii_uppercase() {
-            true => flag.extend(['-', character.to_ascii_lowercase()]),
-            false if character == '_' => flag.push('-'),
-            false => flag.push(character),
-        }
-    }
-    if field.ends_with("Args") { flag + "-arg" } else { flag }
-}
-
-fn pick<T: Clone>(flag: &Option<T>, earlier: Option<&T>, default: impl FnOnce() -> T) -> T {
-    flag.as_ref().or(earlier).cloned().unwrap_or_else(default)
 }
 
 /// The same port on loopback when the server listens on every address.
@@ -185,32 +178,21 @@ pub(crate) struct StateDir {
 }
 
 impl StateDir {
-    /// Makes the directory and its parts.
     pub(super) fn create(root: &Path) -> Result<Self> {
-        for part in ["", "logs", "run"] {
-            let dir = root.join(part);
-            fs::create_dir_all(&dir).map_err(|error| {
-                anyhow!(
-                    "cannot write to the state directory {}: {error}; make it writable, or choose another with \
-                     --state-dir",
-                    dir.display()
-                )
-            })?;
-        }
-        let state = Self::open(root)?;
-        let probe = state.root.join("run/.writable");
-        fs::write(&probe, b"").map_err(|error| {
+        let run = root.join("run");
+        let made = fs::create_dir_all(root.join("logs"))
+            .and_then(|()| fs::create_dir_all(&run))
+            .and_then(|()| tempfile::tempfile_in(&run));
+        made.map_err(|error| {
             anyhow!(
                 "cannot write to the state directory {}: {error}; make it writable, or choose another with \
                  --state-dir",
                 root.display()
             )
         })?;
-        let _ = fs::remove_file(probe);
-        Ok(state)
+        Self::open(root)
     }
 
-    /// The directory as it is.
     pub(crate) fn open(root: &Path) -> Result<Self> {
         Ok(Self { root: std::path::absolute(root).context("the state directory has no absolute path")? })
     }
@@ -219,17 +201,15 @@ impl StateDir {
         &self.root
     }
 
-    /// `logs/<name>.log`.
     pub(super) fn log(&self, name: &str) -> PathBuf {
         self.root.join("logs").join(format!("{name}.log"))
     }
 
-    /// `run/<name>`.
     pub(super) fn run_file(&self, name: &str) -> PathBuf {
         self.root.join("run").join(name)
     }
 
-    /// What an earlier `up` was told.
+    /// The settings of an earlier `up`.
     pub(crate) fn load(&self) -> Result<Option<UpRecord>> {
         let record = self.record();
         record.read().map_err(|error| {
@@ -281,8 +261,7 @@ impl StateDir {
             .map(|entry| entry.path())
             .filter(|p| p.extension().is_some_and(|e| e == "pid"))
             .collect();
-        // agent, reconciler, etcd would be best; the names sort as agent, etcd, reconciler, which does too:
-        // a reconciler without etcd just waits.
+        // Agent, etcd, reconciler: a reconciler without etcd just waits.
         pid_files.sort();
         for path in pid_files {
             let pid: Option<i32> = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());

@@ -14,28 +14,23 @@ use nix::unistd::Pid;
 use tokio::process::Command;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::process::END_WITHIN;
 use super::record::StateDir;
 
-/// How long a child may take to answer after it was started.
 const READY_WITHIN: Duration = Duration::from_secs(30);
-/// How long a process may take to end after SIGTERM before SIGKILL.
-const END_WITHIN: Duration = Duration::from_secs(20);
 /// Wait before a dead child is started again: doubles from the first to the second.
 const RESTART_AFTER: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 /// A child that ran this long has recovered: the next restart waits the shortest time again.
 const RECOVERED_AFTER: Duration = Duration::from_secs(60);
-/// A log larger than this goes to `<name>.log.1`.
 const LOG_MAX_BYTES: u64 = 16 << 20;
-/// How often the size of the logs is looked at.
 const LOG_LOOK_EVERY: Duration = Duration::from_secs(60);
 
-/// Program and arguments of a child.
 #[derive(Debug, Clone)]
 pub(super) struct ChildCommand {
     pub(super) name: &'static str,
     pub(super) program: PathBuf,
     pub(super) args: Vec<String>,
-    pub(super) env: Vec<(&'static str, String)>,
+    pub(super) env: Vec<(String, String)>,
 }
 
 /// A child that runs, or will again.
@@ -49,8 +44,7 @@ pub(super) struct Child {
 }
 
 impl Child {
-    /// Starts a child with its output in `logs/<name>.log`, in a process group of its own: Ctrl-C
-    /// reaches only `up`, which ends them in order.
+    /// In a process group of its own: Ctrl-C reaches only `up`, which ends its children in order.
     pub(super) fn spawn(command: ChildCommand, state: &StateDir) -> Result<Self> {
         let log = state.log(command.name);
         let pid_file = state.run_file(&format!("{}.pid", command.name));
@@ -96,8 +90,7 @@ impl Child {
     }
 }
 
-/// Keeps a log in bounds while the child goes on writing to it: copied, then cut. The child appends,
-/// so it goes on at the new end. Lines written in between are lost.
+/// Copies a log that is too large and truncates it; the child appends. Lines written in between are lost.
 fn rotate(log: &PathBuf) {
     if fs::metadata(log).is_ok_and(|meta| meta.len() > LOG_MAX_BYTES)
         && let Err(error) = fs::copy(log, log.with_extension("log.1"))
@@ -113,12 +106,12 @@ fn start(command: &ChildCommand, log: &PathBuf, pid_file: &PathBuf) -> Result<to
     let err = out.try_clone().with_context(|| format!("cannot write {}", log.display()))?;
     let process = Command::new(&command.program)
         .args(&command.args)
-        .envs(command.env.iter().map(|(name, value)| (name, value)))
+        .envs(command.env.iter().cloned())
         .stdin(Stdio::null())
         .stdout(out)
         .stderr(err)
         .process_group(0)
-        // Whoever lets go of a child ends it: one that nobody knows of would run beside the next.
+        // A child that is not kept track of would run beside the next one.
         .kill_on_drop(true)
         .spawn()
         .with_context(|| format!("cannot start {}", command.program.display()))?;
@@ -182,7 +175,6 @@ impl Children {
     pub(super) async fn end_all(&mut self) {
         for child in self.0.iter_mut().rev() {
             if let Some(pid) = child.process.id().and_then(|pid| i32::try_from(pid).ok()) {
-                // A process that has ended meanwhile is no error.
                 let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
                 if timeout(END_WITHIN, child.process.wait()).await.is_err() {
                     let _ = child.process.kill().await;
@@ -191,27 +183,6 @@ impl Children {
             let _ = fs::remove_file(&child.pid_file);
         }
     }
-}
-
-/// Ends a process that is not our child: the signal, a bounded wait, SIGKILL.
-pub(crate) async fn end_process(pid: i32, signal: Signal) {
-    let process = Pid::from_raw(pid);
-    let _ = kill(process, signal);
-    let deadline = Instant::now() + END_WITHIN;
-    while is_alive(pid) {
-        if Instant::now() >= deadline {
-            let _ = kill(process, Signal::SIGKILL);
-            return;
-        }
-        // There is no event for the end of a process that is not a child.
-        sleep(Duration::from_millis(50)).await;
-    }
-}
-
-/// The process is there and has not ended (a zombie has).
-fn is_alive(pid: i32) -> bool {
-    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
-    !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
 }
 
 #[cfg(test)]

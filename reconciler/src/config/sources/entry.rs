@@ -5,11 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::super::parse_duration;
 use super::super::repo::{POLL_DEFAULT, check_poll, reference};
-use super::Wrong;
-use super::tree::{Node, Value};
-use crate::git::{Credentials, SignatureMode, SignaturePolicy, SourceConfig};
+use super::tree::{HELP, Node, Value, Wrong};
+use crate::git::{Credentials, SignaturePolicy, SourceConfig};
 
-/// Fields of an entry.
 const FIELDS: [&str; 16] = [
     "name",
     "repo",
@@ -28,11 +26,9 @@ const FIELDS: [&str; 16] = [
     "proxy",
     "signatures",
 ];
-/// Fields of its `signatures`.
 const SIGNATURE_FIELDS: [&str; 3] = ["mode", "allowedSigners", "gpgKeys"];
 
-/// The source of an entry, and its name with its line if it has one; `number` counts entries from 1.
-/// Every mistake goes to `wrongs`.
+/// The source of an entry (counted from 1), and its name with its line. Every mistake goes to `wrongs`.
 pub(super) fn read(
     node: Node,
     number: usize,
@@ -53,7 +49,6 @@ pub(super) fn read(
     let mut fields = Fields { who, line, folder, texts: BTreeMap::new(), wrongs };
     let signatures = fields.take(entries, &FIELDS);
     let source = fields.source(signatures);
-    // What is wrong in one field may be told once more of the whole: only a source without mistakes counts.
     (name, source.filter(|_| wrongs.len() == before))
 }
 
@@ -84,8 +79,8 @@ impl Fields<'_> {
                 _ if !known.contains(&key.as_str()) => {
                     self.wrong(line, format!("unknown field `{key}`"), suggestion(&key, known));
                 }
-                // Whoever writes `signatures:` and comments out what was below it, or fills in `tokenFile:`
-                // from a variable that is not set, did not mean to go without.
+                // `signatures:` with its fields commented out, or `tokenFile:` from an unset variable, does not
+                // mean to go without.
                 Value::Nothing => {
                     self.wrong(line, format!("{key} has no value"), "give it one, or remove the line");
                 }
@@ -100,7 +95,7 @@ impl Fields<'_> {
                 other => {
                     let wanted = if key == "signatures" { "a map" } else { "a single value" };
                     let why = format!("{key} must be {wanted}, and is {}", other.described());
-                    self.wrong(line, why, super::HELP);
+                    self.wrong(line, why, HELP);
                 }
             }
         }
@@ -124,8 +119,8 @@ impl Fields<'_> {
 
     fn source(mut self, signatures: Option<(usize, Vec<(String, Node)>)>) -> Option<SourceConfig> {
         for field in ["name", "repo"] {
-            let is_told = self.wrongs.iter().any(|wrong| wrong.is_of(&self.who, field));
-            if !self.texts.contains_key(field) && !is_told {
+            let is_reported = self.wrongs.iter().any(|wrong| wrong.is_of(&self.who, field));
+            if !self.texts.contains_key(field) && !is_reported {
                 self.wrong(self.line, format!("has no `{field}`"), format!("add {field}: …"));
             }
         }
@@ -160,7 +155,7 @@ impl Fields<'_> {
             signatures,
         };
         if let Err(error) = config.check() {
-            self.wrong(self.line, error.to_string(), super::HELP);
+            self.wrong(self.line, error.to_string(), HELP);
         }
         Some(config)
     }
@@ -194,7 +189,6 @@ impl Fields<'_> {
     }
 
     fn signatures(&mut self, line: usize, fields: Vec<(String, Node)>) -> Option<SignaturePolicy> {
-        // Its fields have names of their own, so they may lie beside the others.
         let before = self.wrongs.len();
         self.take(fields, &SIGNATURE_FIELDS);
         if let Some((mode, line)) = self.texts.remove("mode").filter(|(mode, _)| mode != "head") {
@@ -202,11 +196,11 @@ impl Fields<'_> {
         }
         let (allowed_signers, gpg_keys) = (self.file("allowedSigners"), self.file("gpgKeys"));
         if allowed_signers.is_none() && gpg_keys.is_none() && self.wrongs.len() == before {
-            // Fail closed: whoever writes `signatures` wants them checked.
+            // Fail closed: `signatures` asks for a check.
             let help = "name allowedSigners, gpgKeys or both, or remove `signatures`";
             self.wrong(line, "signatures name no file of keys", help);
         }
-        Some(SignaturePolicy { mode: SignatureMode::Head, allowed_signers, gpg_keys })
+        Some(SignaturePolicy { allowed_signers, gpg_keys })
     }
 }
 
@@ -214,7 +208,6 @@ impl Fields<'_> {
 fn suggestion(word: &str, known: &[&str]) -> String {
     let lower = word.to_lowercase();
     let near = known.iter().map(|known| (strsim::damerau_levenshtein(&lower, &known.to_lowercase()), known));
-    // A third of the word may be wrong.
     match near.filter(|(distance, _)| *distance <= (word.chars().count() / 3).clamp(1, 4)).min() {
         Some((_, nearest)) => format!("did you mean `{nearest}`?"),
         None => format!("fields are {}", known.join(", ")),

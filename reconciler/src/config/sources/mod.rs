@@ -1,17 +1,5 @@
-//! The file of `--sources`: several repositories, read strictly; every mistake with file and line, all of
-//! them at once.
-//!
-//! ```yaml
-//! - name: apps
-//!   repo: https://git.example.org/apps.git
-//!   tokenFile: apps.token        # relative to this file
-//! - name: platform
-//!   repo: git@git.example.org:platform.git
-//!   tag: v3
-//!   sshKey: /etc/minik8s/id_ed25519
-//!   knownHosts: /etc/minik8s/known_hosts
-//!   signatures: {allowedSigners: signers}
-//! ```
+//! The file of `--sources`: several repositories, read strictly; all mistakes at once, each with file and line.
+//! An example is in docs/operations.md, "Repositories and credentials".
 
 mod entry;
 mod tree;
@@ -22,19 +10,13 @@ use std::path::Path;
 
 use super::ConfigError;
 use crate::git::SourceConfig;
-use tree::{Node, Value};
+use tree::{HELP, Node, Value, Wrong};
 
 /// A longer list is more likely a wrong file; each source is a loop and a mirror.
 const SOURCES_MAX: usize = 256;
-/// A larger file holds no list of so many.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
-/// More mistakes are more likely a wrong file.
-const TOLD_MAX: usize = 50;
+const SHOWN_MAX: usize = 50;
 
-/// Reads the file.
-///
-/// # Errors
-/// All that is wrong, each with its line.
 pub fn read_sources(file: &Path) -> Result<Vec<SourceConfig>, ConfigError> {
     let unreadable = |why: String| {
         ConfigError::new("--sources", file.display(), why, "name a YAML file with a list of sources")
@@ -46,8 +28,8 @@ pub fn read_sources(file: &Path) -> Result<Vec<SourceConfig>, ConfigError> {
     let text = fs::read_to_string(file).map_err(|error| unreadable(error.to_string()))?;
     let folder = std::path::absolute(file).ok().and_then(|path| path.parent().map(Path::to_owned));
     parse(&text, &folder.unwrap_or_default()).map_err(|wrongs| {
-        let more = wrongs.len().saturating_sub(TOLD_MAX);
-        let told = wrongs.into_iter().take(TOLD_MAX).map(|Wrong { line, why, help }| {
+        let more = wrongs.len().saturating_sub(SHOWN_MAX);
+        let shown = wrongs.into_iter().take(SHOWN_MAX).map(|Wrong { line, why, help }| {
             let file = file.display();
             let place = if line > 0 { format!("{file}:{line}") } else { file.to_string() };
             ConfigError::new("--sources", place, why, help)
@@ -55,30 +37,9 @@ pub fn read_sources(file: &Path) -> Result<Vec<SourceConfig>, ConfigError> {
         let rest = format!("has {more} more mistakes");
         let rest =
             (more > 0).then(|| ConfigError::new("--sources", file.display(), rest, "fix those above first"));
-        ConfigError::all(told.chain(rest))
+        ConfigError::all(shown.chain(rest))
     })
 }
-
-/// What is wrong where; line 0: the file as a whole.
-#[derive(Debug)]
-struct Wrong {
-    line: usize,
-    why: String,
-    help: String,
-}
-
-impl Wrong {
-    fn new(line: usize, why: impl Into<String>, help: impl Into<String>) -> Self {
-        Self { line, why: why.into(), help: help.into() }
-    }
-
-    /// Tells of this field of `who` already.
-    fn is_of(&self, who: &str, field: &str) -> bool {
-        self.why.strip_prefix(who).is_some_and(|rest| rest.starts_with(&format!(": {field} ")))
-    }
-}
-
-const HELP: &str = "see docs/operations.md, \"Repositories and credentials\"";
 
 fn parse(text: &str, folder: &Path) -> Result<Vec<SourceConfig>, Vec<Wrong>> {
     let Node { line, value } = tree::read(text).map_err(|wrong| vec![wrong])?;
@@ -117,11 +78,11 @@ mod tests {
 
     fn wrong(text: &str) -> String {
         let wrongs = parse(text, Path::new("/etc/minik8s")).unwrap_err();
-        let told = wrongs.iter().map(|Wrong { line, why, help }| {
+        let shown = wrongs.iter().map(|Wrong { line, why, help }| {
             assert!(!why.contains('\n') && !help.is_empty());
             format!("{line}: {why}")
         });
-        told.collect::<Vec<_>>().join("\n")
+        shown.collect::<Vec<_>>().join("\n")
     }
 
     #[test]
@@ -199,9 +160,9 @@ mod tests {
             file.display()
         );
         assert_eq!(lines[0], first);
-        fs::write(&file, "- name: A\n".repeat(TOLD_MAX)).unwrap();
+        fs::write(&file, "- name: A\n".repeat(SHOWN_MAX)).unwrap();
         let error = read_sources(&file).unwrap_err().to_string();
-        assert_eq!(error.lines().count(), TOLD_MAX + 1, "{error}");
+        assert_eq!(error.lines().count(), SHOWN_MAX + 1, "{error}");
         assert!(error.ends_with("more mistakes; fix those above first"), "{error}");
     }
 

@@ -1,10 +1,29 @@
 //! The text of a list of sources as a tree in which every value knows its line. Pure.
 //!
-//! Not serde: it stops at the first mistake, and tells it in words of the programming language.
+//! Not serde, which stops at the first mistake and reports it in words of Rust.
 
 use saphyr_parser::{Event, Parser};
 
-use super::Wrong;
+/// What is wrong where; line 0: the file as a whole.
+#[derive(Debug)]
+pub(super) struct Wrong {
+    pub(super) line: usize,
+    pub(super) why: String,
+    pub(super) help: String,
+}
+
+impl Wrong {
+    pub(super) fn new(line: usize, why: impl Into<String>, help: impl Into<String>) -> Self {
+        Self { line, why: why.into(), help: help.into() }
+    }
+
+    /// It is about this field of `who`.
+    pub(super) fn is_of(&self, who: &str, field: &str) -> bool {
+        self.why.strip_prefix(who).is_some_and(|rest| rest.starts_with(&format!(": {field} ")))
+    }
+}
+
+pub(super) const HELP: &str = "see docs/operations.md, \"Repositories and credentials\"";
 
 /// A list of sources holds maps, and these one more map.
 const DEPTH_MAX: usize = 8;
@@ -18,7 +37,6 @@ pub(super) struct Node {
 
 #[derive(Debug)]
 pub(super) enum Value {
-    /// Nothing stands there.
     Nothing,
     Text(String),
     List(Vec<Node>),
@@ -66,7 +84,7 @@ pub(super) fn read(text: &str) -> Result<Node, Wrong> {
                 return Err(Wrong::new(line, "an alias stands for a value", "write the value itself"));
             }
             Event::SequenceStart(..) | Event::MappingStart(..) if open.len() >= DEPTH_MAX => {
-                return Err(Wrong::new(line, "is nested too deep for a list of sources", super::HELP));
+                return Err(Wrong::new(line, "is nested too deep for a list of sources", HELP));
             }
             Event::SequenceStart(..) => {
                 open.push(Open { line, items: Items::List(Vec::new()) });
@@ -96,7 +114,7 @@ pub(super) fn read(text: &str) -> Result<Node, Wrong> {
                     entries.push((key, Node { line, value }));
                 }
                 (None, Value::Text(text)) => *key = Some((text, node.line)),
-                (None, _) => return Err(Wrong::new(node.line, "a key is no word", super::HELP)),
+                (None, _) => return Err(Wrong::new(node.line, "a key is no word", HELP)),
             },
         }
     }

@@ -1,4 +1,4 @@
-//! OpenPGP signatures, checked by `gpg` in a home of its own that holds the keyring and nothing else.
+//! OpenPGP signatures, checked by `gpg` in a home that holds only the keyring.
 //!
 //! Every key of the keyring may sign. Status lines: GnuPG's doc/DETAILS.
 
@@ -54,8 +54,7 @@ pub(super) fn verify(keyring: &Keyring, armor: &str, signed: &Signed<'_>) -> Res
     judge(&answer.map_err(|why| Doubt::new(why, HELP_KEYRING))?)
 }
 
-/// Exactly one signature, over a document, good, by a key that is neither expired nor revoked: as Git
-/// reads these lines. What is not understood is a refusal.
+/// One good signature over a document, by a valid key, as Git reads these lines. All else is a refusal.
 fn judge(answer: &Answer) -> Result<(), Doubt> {
     let argument = |wanted: &str| {
         let mut found = status_lines(answer).filter(|(keyword, _)| *keyword == wanted);

@@ -1,8 +1,7 @@
 //! Who signed a commit, decided before anything else of it is read; every doubt is a refusal.
 //!
-//! Reads the files of keys anew at each check, so a key can be added or taken away in place. A file
-//! that is missing, unreadable, empty or not understood lets no commit pass. The commit is what was
-//! signed: its tree and therefore everything in it, its parents, its message and its dates.
+//! Reads the files of keys anew at each check, so keys can be changed in place. A file that is missing, unreadable,
+//! empty or not understood lets no commit pass.
 
 mod gpg;
 mod program;
@@ -21,7 +20,6 @@ use self::ssh::AllowedSigners;
 use super::config::{SignaturePolicy, SourceConfig};
 use super::{GitError, Mirror};
 
-/// Larger files hold no list of keys that a person keeps.
 const KEYS_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// The largest signature there is takes a tenth of it; a longer one is only work.
 const SIGNATURE_BYTES_MAX: usize = 64 * 1024;
@@ -43,25 +41,17 @@ impl Doubt {
 
 const HELP_SIGN: &str = "sign it (git commit --amend -S) with a key that the source allows, and push";
 
-/// The keys of a policy, read and understood.
 struct Keys {
     ssh: Option<AllowedSigners>,
     gpg: Option<Keyring>,
 }
 
 /// Looks only whether the files of keys of `config` can be used.
-///
-/// # Errors
-/// [`GitError::SignersUnusable`].
 pub fn check_keys(config: &SourceConfig) -> Result<(), GitError> {
     config.signatures.as_ref().map_or(Ok(()), |policy| read_keys(config, policy).map(drop))
 }
 
 /// Passes a commit that a known key signed, and any commit where no signature is asked for.
-///
-/// # Errors
-/// [`GitError::SignatureInvalid`] and [`GitError::SignersUnusable`]; [`GitError::MirrorBroken`] if
-/// the commit can't be read.
 pub fn check_commit(mirror: &Mirror, commit: Oid) -> Result<(), GitError> {
     let config = mirror.config();
     let Some(policy) = &config.signatures else { return Ok(()) };
@@ -100,12 +90,9 @@ pub fn check_commit(mirror: &Mirror, commit: Oid) -> Result<(), GitError> {
     judge(&keys, &signed).map_err(refuse)
 }
 
-/// A commit taken apart.
 struct Signed<'a> {
-    /// What the signature is over.
     content: &'a [u8],
     signature: &'a [u8],
-    /// The committer's address.
     email: &'a str,
     committed_at: Timestamp,
 }

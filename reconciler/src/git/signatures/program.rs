@@ -9,7 +9,6 @@ const SECONDS_MAX: &str = "20";
 const TIMED_OUT: i32 = 124;
 const NOT_FOUND: i32 = 127;
 
-/// What a program printed and whether it succeeded.
 pub(super) struct Answer {
     pub(super) success: bool,
     pub(super) stdout: String,
@@ -17,9 +16,6 @@ pub(super) struct Answer {
 }
 
 /// Runs `program` with its home in `dir` and its input from the file `stdin`, if there is one.
-///
-/// # Errors
-/// One sentence: it is not installed, did not end, or could not be started.
 pub(super) fn run(
     program: &str,
     package: &str,

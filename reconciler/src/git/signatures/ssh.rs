@@ -15,7 +15,7 @@ const HELP_ALLOW: &str = "sign it with an allowed key, or add the key to the all
 pub(super) struct AllowedSigners(String);
 
 impl AllowedSigners {
-    /// Takes the file if it names anybody; `ssh-keygen` passes over lines that it can't read.
+    /// Takes the file if it names a signer; `ssh-keygen` skips lines that it can't read.
     pub(super) fn parse(text: String) -> Result<Self, String> {
         let is_signer = |line: &str| !line.trim().is_empty() && !line.trim().starts_with('#');
         let names_any = text.lines().any(is_signer);
@@ -41,20 +41,9 @@ pub(super) fn verify(signers: &AllowedSigners, armor: &str, signed: &Signed<'_>)
     // Without a zone it is this machine's; a zone is not understood before OpenSSH 9.1.
     let committed_at = signed.committed_at.to_zoned(TimeZone::system()).strftime("verify-time=%Y%m%d%H%M%S");
     let committed_at = committed_at.to_string();
-    let allowed = ask(&[
-        "-Y",
-        "verify",
-        "-f",
-        "signers",
-        "-I",
-        signed.email,
-        "-n",
-        "git",
-        "-s",
-        "signature",
-        "-O",
-        &committed_at,
-    ])?;
+    let verify = "-Y verify -f signers -n git -s signature".split(' ');
+    let args: Vec<&str> = verify.chain(["-I", signed.email, "-O", &committed_at]).collect();
+    let allowed = ask(&args)?;
     if allowed.success {
         return Ok(());
     }

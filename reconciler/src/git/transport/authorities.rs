@@ -1,9 +1,5 @@
-//! The machine's CAs, for `https://` remotes whose source names none of its own.
-//!
-//! libgit2 reads the file that the environment names as soon as it is first used for anything: 140
-//! certificates take a third of what the plan of a pull request takes. So who only reads a repository
-//! does not look for that file, and who has remotes does before libgit2 begins. (Read later it can't
-//! be: libgit2's own way to that puts variables under the names of OpenSSL's functions.)
+//! The machine's CAs, for `https://` remotes whose source names none of its own. libgit2 reads the file that the
+//! environment names at its first use, which takes a third of the time of a plan: only who has remotes looks for it.
 
 use std::sync::Once;
 

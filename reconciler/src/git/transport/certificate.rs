@@ -1,9 +1,6 @@
-//! A server's certificate against a source's own CA file.
+//! A server's certificate against a source's own CA file: libgit2 knows one set of CAs per process.
 //!
-//! libgit2 knows one set of CAs per process; several sources may have one each. So the certificate
-//! that the server shows is checked here, against that file alone: its signature, its dates, its
-//! purpose and the host's name. libgit2 passes on only the server's own certificate, so a CA file
-//! must hold the intermediate ones too.
+//! libgit2 passes on only the server's own certificate, so the file must hold the intermediate ones too.
 
 use std::net::IpAddr;
 

@@ -15,7 +15,6 @@ use super::{certificate, proxy};
 use crate::git::GitError;
 use crate::git::config::{SourceConfig, Transport};
 
-/// Larger files hold no token and no list of hosts.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Why a callback said no, if one did.
@@ -90,8 +89,7 @@ pub(in crate::git) fn check(config: &SourceConfig) -> Result<(), GitError> {
     }
 }
 
-/// The server's certificate: against the source's own CA file, else as the machine has it. Another
-/// host than the source's or its proxy's is not to be talked to at all.
+/// Against the source's own CA file, else the machine's. A host that is neither the source's nor its proxy's is refused.
 fn check_certificate(
     config: &SourceConfig,
     certificate: &[u8],
@@ -139,8 +137,7 @@ fn token(config: &SourceConfig) -> Result<Option<String>, GitError> {
     Ok(Some(token.to_owned()))
 }
 
-/// The user that the provider wants beside a token, as its documentation has it. GitHub wants one
-/// for tokens of apps; Gitea and Forgejo take any.
+/// The user beside a token, by each provider's documentation; Gitea and Forgejo take any.
 fn default_user(host: &str) -> &'static str {
     let host = host.to_ascii_lowercase();
     if host.contains("gitlab") {

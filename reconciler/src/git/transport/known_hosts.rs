@@ -11,15 +11,12 @@ use sha1::Sha1;
 /// What a known_hosts file says about a host's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HostKey {
-    /// It is this host's.
     Known,
     /// The host has other keys.
     Changed,
     /// The host has keys of other kinds only: it may well have this one, too.
     OtherType,
-    /// The host is not in the file.
     Unknown,
-    /// It must not be used any more.
     Revoked,
 }
 
@@ -86,26 +83,16 @@ fn matches_hash(hashed: &str, name: &str) -> Option<bool> {
     Some(mac.verify_slice(&BASE64.decode(hash).ok()?).is_ok())
 }
 
-/// `*` is any text, `?` any one character. Backtracks to the last star only: linear in practice.
-pub(super) fn matches_pattern(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut p, mut t) = (0, 0);
-    let mut star = None;
-    while t < text.len() {
-        if pattern.get(p) == Some(&b'*') {
-            star = Some((p, t));
-            p += 1;
-        } else if pattern.get(p).is_some_and(|c| *c == b'?' || *c == text[t]) {
-            p += 1;
-            t += 1;
-        } else if let Some((at, from)) = star {
-            star = Some((at, from + 1));
-            p = at + 1;
-            t = from + 1;
-        } else {
-            return false;
+/// `*` is any text, `?` any one character.
+fn matches_pattern(pattern: &[u8], text: &[u8]) -> bool {
+    match (pattern.split_first(), text.split_first()) {
+        (None, _) => text.is_empty(),
+        (Some((b'*', rest)), _) => (0..=text.len()).any(|at| matches_pattern(rest, &text[at..])),
+        (Some((wanted, rest)), Some((c, tail))) => {
+            (*wanted == b'?' || wanted == c) && matches_pattern(rest, tail)
         }
+        (Some(_), None) => false,
     }
-    pattern[p..].iter().all(|c| *c == b'*')
 }
 
 #[cfg(test)]

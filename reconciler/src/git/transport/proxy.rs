@@ -1,14 +1,11 @@
-//! Which proxy a source goes through: the one it names, else what the environment says.
-//!
-//! The variables are curl's: `https_proxy`, `http_proxy` (small letters only: a CGI server puts a
-//! request's header into the other), `all_proxy`, and `no_proxy` with its hosts, suffixes, ports and
-//! networks. Worked out here and not by libgit2, so that a look and a fetch go the same way.
+//! Which proxy a source goes through: the one it names, else curl's variables: `https_proxy`, `http_proxy` (in small
+//! letters only, because a CGI server fills the other from a header), `all_proxy`, `no_proxy`. Not left to libgit2,
+//! so that ls-remote and fetch go the same way.
 
 use std::net::IpAddr;
 
 use crate::git::config::{SourceConfig, Transport};
 
-/// The value of `proxy` that means none.
 const NONE: &str = "none";
 
 /// The address of the proxy for `config`, with its login if it has one.

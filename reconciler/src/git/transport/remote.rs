@@ -1,18 +1,13 @@
 //! The bounded front of a mirror: every call ends in time, whatever the remote does.
 //!
-//! libgit2 blocks, and its own time limits are process-wide and can't be set without `unsafe`. So
-//! each call to the remote runs on a thread of its own; when it is silent for too long the thread
-//! is left behind and the call fails. Threads left behind are counted; when there are many the
-//! remote is asked seldom, but it is asked: it may be well again, and nobody else would notice.
-//!
-//! Few calls of the process are begun at once: a handshake takes the processor, and a Git server
-//! turns away who knocks too often (`MaxStartups` of sshd). Waiting for a turn is not silence.
+//! libgit2 blocks, and its time limits are process-wide. So each call runs on a thread of its own, which is left
+//! behind when it is silent for too long. Calls wait for turns: sshd's `MaxStartups` turns a crowd away.
 
 use std::convert::Infallible;
 use std::panic;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use git2::Oid;
@@ -22,22 +17,19 @@ use tokio::time::Instant;
 
 use crate::git::{GitError, Mirror, SourceConfig};
 
-/// An answer to ls-remote is a few round trips.
 const LS_REMOTE_DEADLINE: Duration = Duration::from_secs(20);
 /// A fetch may take long, but not without a sign of life: a server that counts objects says so.
 const FETCH_SILENCE: Duration = Duration::from_secs(120);
-/// Threads that wait for a remote that went silent, after which it is asked seldom. They end when
-/// the connection does, which may be never.
+/// Threads that wait for a silent remote, after which it is asked seldom. They may never end.
 const LEFT_BEHIND_MAX: usize = 16;
-/// With so many, time between two tries; twice, three times as long with each more.
+/// Time between two tries once the limit is reached; each thread more adds as much.
 const TRY_AGAIN: Duration = Duration::from_secs(600);
 /// Longest time between two tries: a remote that is well again is found within this.
 const TRY_AGAIN_MAX: Duration = Duration::from_secs(3_600);
-/// Calls of the process that are begun at once.
 const AT_ONCE_MAX: usize = 8;
-/// Of these more to remotes that were silent before: they take nobody else's turn.
+/// Calls at once to remotes that were silent before, on top of these.
 const SILENT_AT_ONCE_MAX: usize = 2;
-/// A turn is over after so long even if the call goes on: a large fetch, or a silent remote.
+/// A turn ends after this even if the call goes on: a large fetch, or a silent remote.
 const TURN_MAX: Duration = Duration::from_secs(20);
 /// Who finds no room queues up after a random part of this, so that sources do not march in step.
 const JITTER: Duration = Duration::from_millis(200);
@@ -50,7 +42,6 @@ static TURNS: LazyLock<Arc<Turns>> = LazyLock::new(Arc::default);
 pub struct Remote {
     mirror: Mirror,
     left_behind: Arc<AtomicUsize>,
-    /// When a call was begun last.
     begun: Arc<Mutex<Option<Instant>>>,
     turns: Arc<Turns>,
 }
@@ -62,7 +53,6 @@ impl Remote {
         Self { mirror, left_behind: Arc::default(), begun: Arc::default(), turns: Arc::clone(&TURNS) }
     }
 
-    /// The mirror, for reading.
     pub fn mirror(&self) -> &Mirror {
         &self.mirror
     }
@@ -93,7 +83,7 @@ impl Remote {
             return Err(self.timeout(act, silence));
         }
         let turn = self.turns.take(left_behind > 0).await;
-        *self.begun() = Some(Instant::now());
+        *lock(&self.begun) = Some(Instant::now());
         let turn_over = async move {
             tokio::time::sleep(TURN_MAX).await;
             drop(turn);
@@ -107,17 +97,12 @@ impl Remote {
         }
     }
 
-    /// It left so many threads behind that it is not asked now.
+    /// Too many of its threads are left behind to ask it now.
     fn rests(&self, left_behind: usize) -> bool {
         let Some(over) = left_behind.checked_sub(LEFT_BEHIND_MAX) else { return false };
         let over = u32::try_from(over).unwrap_or(u32::MAX);
         let rest = TRY_AGAIN.saturating_mul(over.saturating_add(1)).min(TRY_AGAIN_MAX);
-        self.begun().is_some_and(|begun| begun.elapsed() < rest)
-    }
-
-    fn begun(&self) -> MutexGuard<'_, Option<Instant>> {
-        // Nothing panics while it is held; if something did, a moment is still a moment.
-        lock(&self.begun)
+        lock(&self.begun).is_some_and(|begun| begun.elapsed() < rest)
     }
 
     async fn on_a_thread(
@@ -133,7 +118,6 @@ impl Remote {
         let started = std::thread::Builder::new().name(format!("git-{act}")).spawn(move || {
             let outcome = panic::catch_unwind(panic::AssertUnwindSafe(|| call(&mirror, &transferring)));
             drop(guard);
-            // The receiver is gone when the deadline has passed: nobody wants the answer.
             let _ = answer.send(outcome);
         });
         let url = self.mirror.config().shown_url();
@@ -158,7 +142,6 @@ impl Remote {
     }
 }
 
-/// Who may begin a call.
 #[derive(Debug)]
 struct Turns {
     well: Semaphore,
@@ -172,8 +155,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Waits for a turn, in the order of asking. None would mean that the turns were closed, which
-    /// nobody does.
+    /// Waits for a turn, in the order of asking. Never none: the turns are not closed.
     async fn take(&self, was_silent: bool) -> Option<SemaphorePermit<'_>> {
         let room = if was_silent { &self.silent } else { &self.well };
         if let Ok(turn) = room.try_acquire() {
@@ -184,12 +166,11 @@ impl Turns {
     }
 }
 
-/// A transfer under way: how it shows that it lives, and how it is told to end.
+/// A transfer under way: its signs of life, and how to end it.
 #[derive(Debug, Default)]
 pub struct Transfer {
     /// Counts packets and messages of the server.
     pub(in crate::git) signs: AtomicUsize,
-    /// Nobody waits for it any more.
     pub(in crate::git) cancelled: AtomicBool,
 }
 

@@ -4,19 +4,19 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
 use schema::kinds::pod::PodStatus;
 use schema::meta::NamespacedName;
 use schema::records::Binding;
 use schema::snapshot::Snapshot;
 
 use super::unbound::Unbound;
+use crate::view::age::AppliedAt;
 
 pub(in crate::view) struct Index<'a> {
     pub(in crate::view) snapshot: &'a Snapshot,
     bindings: BTreeMap<&'a NamespacedName, Vec<&'a Binding>>,
     statuses: BTreeMap<&'a NamespacedName, Vec<(&'a str, &'a PodStatus)>>,
-    applied_at: BTreeMap<&'a str, Timestamp>,
+    pub(in crate::view) applied: AppliedAt<'a>,
     pub(in crate::view) unbound: Unbound<'a>,
 }
 
@@ -30,12 +30,13 @@ impl<'a> Index<'a> {
         for ((node, pod), status) in &snapshot.pod_status {
             statuses.entry(pod).or_default().push((node.as_str(), &status.value));
         }
-        let applied_at = snapshot
-            .revisions
-            .values()
-            .map(|revision| (revision.value.commit.as_str(), revision.value.applied_at))
-            .collect();
-        Self { snapshot, bindings, statuses, applied_at, unbound: Unbound::new(snapshot) }
+        Self {
+            snapshot,
+            bindings,
+            statuses,
+            applied: AppliedAt::new(snapshot),
+            unbound: Unbound::new(snapshot),
+        }
     }
 
     /// All pods that should be, or still are.
@@ -52,21 +53,14 @@ impl<'a> Index<'a> {
         all.iter().find(|b| Some(b.pod.uid.as_str()) == uid).or_else(|| all.first()).copied()
     }
 
-    /// What `node` reports of the pod.
     pub(in crate::view) fn status(&self, pod: &NamespacedName, node: &str) -> Option<&'a PodStatus> {
         self.statuses(pod).find(|(n, _)| *n == node).map(|(_, status)| status)
     }
 
-    /// What every node reports of the pod.
     pub(in crate::view) fn statuses(
         &self,
         pod: &NamespacedName,
     ) -> impl Iterator<Item = (&'a str, &'a PodStatus)> + use<'a> {
         self.statuses.get(pod).cloned().unwrap_or_default().into_iter()
-    }
-
-    /// When the commit was applied.
-    pub(in crate::view) fn applied_at(&self, commit: &str) -> Option<Timestamp> {
-        self.applied_at.get(commit).copied()
     }
 }

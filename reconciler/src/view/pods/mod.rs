@@ -1,43 +1,35 @@
 //! Pods as a person sees them: what Git wants, where it is bound, what the node reports, in one row.
 
-use std::sync::Arc;
-
 use jiff::Timestamp;
-use schema::condition::Condition;
 use schema::kinds::Kind;
-use schema::kinds::pod::{ContainerStatus, HostPortStatus, PodPhase, PodSpec, PodStatus};
-use schema::meta::{NamespacedName, ObjectRef, StringMap};
-use schema::object::{Object, Provenance};
+use schema::kinds::pod::{HostPortStatus, PodPhase, PodStatus};
+use schema::meta::{NamespacedName, ObjectRef};
+use schema::object::Object;
 use schema::records::{Binding, PodInstance};
 use schema::snapshot::Snapshot;
 use serde::{Deserialize, Serialize};
 
+mod detail;
 pub(super) mod index;
 mod status;
 mod unbound;
 
 use crate::view::age::age;
-use crate::view::events::EventView;
-use crate::view::usage::{PodUsageView, usage_of};
+pub use detail::{PodDetail, pod};
 use index::Index;
 use status::{Word, cannot_be_removed, reported};
 
-/// One pod in a list.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodView {
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
     /// Containers that are ready, of all: `1/2`.
     pub ready: String,
     /// The pod that Git wants is ready, on a node that is alive.
     pub is_ready: bool,
-    /// Where the pod is in its life.
     pub phase: PodPhase,
-    /// The word kubectl shows: Pending, ContainerCreating, Running, CrashLoopBackOff, Terminating,
-    /// NodeLost, ….
+    /// The word of kubectl: Pending, ContainerCreating, Running, CrashLoopBackOff, Terminating, NodeLost, ….
     pub status: String,
     /// How often its containers were started again.
     pub restarts: u32,
@@ -46,68 +38,25 @@ pub struct PodView {
     pub created_at: Option<Timestamp>,
     /// Time since then; empty when not known.
     pub age: String,
-    /// Its address.
     #[serde(rename = "podIP", skip_serializing_if = "Option::is_none")]
     pub pod_ip: Option<String>,
     /// Ports of the node that lead to it.
     #[serde(default)]
     pub host_ports: Vec<HostPortStatus>,
-    /// Its node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// `Kind/name` of the object that asked for it.
     pub owner: String,
-    /// Source of that object.
     pub source: String,
-    /// Commit that last changed that object.
     pub commit: String,
     /// `path:line` of that object in the repository; empty when the object is gone.
     pub file: String,
-    /// Which incarnation.
     pub uid: String,
     /// What it waits for, in a sentence; empty when it is well.
     pub why: String,
 }
 
-/// One pod in full.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PodDetail {
-    /// The row.
-    #[serde(flatten)]
-    pub row: PodView,
-    /// Labels.
-    pub labels: StringMap,
-    /// Annotations.
-    pub annotations: StringMap,
-    /// Hash of the effective spec.
-    pub hash: String,
-    /// Which commit and line set it; none when the object is gone.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub provenance: Option<Provenance>,
-    /// Why it is on that node; empty while it is on none.
-    pub binding_reason: String,
-    /// Address of the node.
-    #[serde(default, rename = "hostIP", skip_serializing_if = "Option::is_none")]
-    pub host_ip: Option<String>,
-    /// Named facts with their reasons.
-    pub conditions: Vec<Condition>,
-    /// Init containers as reported.
-    pub init_container_statuses: Vec<ContainerStatus>,
-    /// Containers as reported.
-    pub container_statuses: Vec<ContainerStatus>,
-    /// What should run; none when only a report is left of it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub spec: Option<Arc<PodSpec>>,
-    /// What it uses.
-    #[serde(default)]
-    pub usage: PodUsageView,
-    /// What happened to it, oldest first.
-    pub events: Vec<EventView>,
-}
-
-/// All pods, of one namespace if given, by namespace and name. A pod that moved and is still being
-/// torn down on its old node has a second row there.
+/// By namespace and name. A pod that moved has a second row while its old node still ends it.
 pub fn pods(snapshot: &Snapshot, namespace: Option<&str>, now: Timestamp) -> Vec<PodView> {
     let index = Index::new(snapshot);
     let mut rows = Vec::new();
@@ -119,44 +68,11 @@ pub fn pods(snapshot: &Snapshot, namespace: Option<&str>, now: Timestamp) -> Vec
     rows
 }
 
-/// One pod in full; `events` are shown as they are given.
-pub fn pod(
-    snapshot: &Snapshot,
-    pod: &NamespacedName,
-    events: Vec<EventView>,
-    now: Timestamp,
-) -> Option<PodDetail> {
-    let index = Index::new(snapshot);
-    let facts = Facts::of(&index, pod);
-    if facts.instance.is_none() && facts.binding.is_none() && facts.status.is_none() {
-        return None;
-    }
-    let status = facts.status.cloned().unwrap_or_default();
-    let wanted = facts.wanted();
-    let row = facts.view(&index, now);
-    Some(PodDetail {
-        usage: usage_of(snapshot, &row, now),
-        row,
-        labels: wanted.map(|p| p.labels.clone()).unwrap_or_default(),
-        annotations: wanted.map(|p| p.annotations.clone()).unwrap_or_default(),
-        hash: wanted.map_or(status.hash, |p| p.hash.clone()),
-        provenance: facts.object.map(|object| object.provenance.clone()),
-        binding_reason: facts.binding.map(|b| b.reason.clone()).unwrap_or_default(),
-        host_ip: status.host_ip,
-        conditions: status.conditions,
-        init_container_statuses: status.init_container_statuses,
-        container_statuses: status.container_statuses,
-        spec: wanted.map(|p| Arc::clone(&p.spec)),
-        events,
-    })
-}
-
 /// The row of one pod, for those who hold an index already.
 pub(super) fn row<'a>(index: &Index<'a>, pod: &'a NamespacedName, now: Timestamp) -> PodView {
     Facts::of(index, pod).view(index, now)
 }
 
-/// All that is known of one pod.
 struct Facts<'a> {
     pod: &'a NamespacedName,
     instance: Option<&'a PodInstance>,
@@ -208,7 +124,7 @@ impl<'a> Facts<'a> {
         let current = self.current();
         let wanted = self.wanted();
         let commit = wanted.map(|p| p.commit.clone()).unwrap_or_default();
-        let created_at = current.and_then(|s| s.start_time).or_else(|| index.applied_at(&commit));
+        let created_at = current.and_then(|s| s.start_time).or_else(|| index.applied.of(&commit));
         let provenance = self.object.map(|object| &object.provenance);
         PodView {
             namespace: self.pod.namespace.clone(),

@@ -28,8 +28,7 @@ pub(super) fn cannot_be_removed(status: &PodStatus) -> Option<&str> {
     Some(condition.message.as_str())
 }
 
-/// `Init:…` while init containers run; none when they are done. Once they are, what became of them
-/// since (their remains may be removed) says nothing.
+/// `Init:…` while init containers run. Once they are done, their remains say nothing.
 fn initializing(status: &PodStatus) -> Option<String> {
     let done = |c: &Condition| c.kind == "Initialized" && c.status == ConditionStatus::True;
     if status.conditions.iter().any(done) {

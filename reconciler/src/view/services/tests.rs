@@ -55,7 +55,7 @@ fn an_alias_is_well_and_says_of_what() {
         "services/default/outer",
         &json!({"hash": "00", "externalName": "www.example.com", "ports": []}),
     );
-    let [row] = services(&snapshot, &ServiceSelection::default(), now()).try_into().unwrap();
+    let [row] = services(&snapshot, &Selection::default(), now()).try_into().unwrap();
     assert_eq!((row.kind.as_str(), row.external_name.as_str()), ("ExternalName", "www.example.com"));
     assert_eq!((row.health.as_str(), row.cluster_ip.as_str(), row.note.as_str()), ("Healthy", "", ""));
 }
@@ -67,7 +67,7 @@ fn id() -> NamespacedName {
 #[test]
 fn a_service_says_what_it_has_who_is_behind_it_and_which_nodes_know_it() {
     let mut snapshot = snapshot();
-    let all = ServiceSelection::default();
+    let all = Selection::default();
     let [before] = services(&snapshot, &all, now()).try_into().unwrap();
     assert_eq!((before.health.as_str(), before.note.as_str()), ("Progressing", "no cluster IP yet"));
     let record = json!({
@@ -104,7 +104,7 @@ fn a_service_says_what_it_has_who_is_behind_it_and_which_nodes_know_it() {
     let times: Vec<_> = page.nodes.iter().map(|one| (one.programmed_at, one.age.as_str())).collect();
     assert_eq!(times[..2], [(Some(at), "12s"), (None, "")]);
     assert_eq!(endpoints(&snapshot, &all, now())[0].endpoints, ["10.244.1.2:8080"]);
-    let elsewhere = ServiceSelection { namespace: Some("other"), labels: None };
+    let elsewhere = Selection { namespace: Some("other"), ..Selection::default() };
     assert!(services(&snapshot, &elsewhere, now()).is_empty());
     assert!(service(&snapshot, &NamespacedName::new("default", "no"), now()).is_none());
 }
@@ -115,7 +115,7 @@ fn a_host_says_where_its_paths_lead_and_which_lead_nowhere() {
     let spec =
         json!({"host": "shop.example", "paths": [{"path": "/a", "service": {"name": "web", "port": 80}}]});
     put(&mut snapshot, "objects/Dns/default/shop", &object("Dns", "shop", &spec));
-    let [row] = routes(&snapshot, &ServiceSelection::default(), now()).try_into().unwrap();
+    let [row] = routes(&snapshot, &Selection::default(), now()).try_into().unwrap();
     assert_eq!((row.host.as_str(), row.health.as_str()), ("shop.example", "Progressing"));
     let path = json!({"path": "/a", "service": "web", "port": 80, "broken": "service web does not exist"});
     put(
@@ -123,7 +123,7 @@ fn a_host_says_where_its_paths_lead_and_which_lead_nowhere() {
         &Key::Route(NamespacedName::new("default", "shop")).to_string()["/minik8s/".len()..],
         &json!({"hash": "00", "host": "shop.example", "paths": [path]}),
     );
-    let [row] = routes(&snapshot, &ServiceSelection::default(), now()).try_into().unwrap();
+    let [row] = routes(&snapshot, &Selection::default(), now()).try_into().unwrap();
     assert_eq!(row.paths, ["/a -> web:80"]);
     assert_eq!((row.health.as_str(), row.note.as_str()), ("Degraded", "/a: service web does not exist"));
 }

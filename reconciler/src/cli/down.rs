@@ -1,24 +1,14 @@
 //! `minik8s down`: ends what `up` runs and takes away everything it made on this machine.
 
-use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 
 use anyhow::{Result, bail};
 use nix::sys::signal::Signal;
 
+use super::up::process::end_process;
 use super::up::record::StateDir;
-use super::up::{end_process, remove_state, reset_node};
-
-/// Removes everything that 'minik8s up' made here: daemons, containers, bridge, rules, files.
-#[derive(Debug, Clone, clap::Args)]
-pub struct DownArgs {
-    /// The directory that 'minik8s up' was given.
-    #[arg(long, env = "MINIK8S_STATE_DIR", value_name = "DIR", default_value = "/var/lib/minik8s")]
-    pub state_dir: PathBuf,
-    /// Ends only the daemons: pods, rules and files stay, and the next 'minik8s up' adopts them.
-    #[arg(long)]
-    pub keep_pods: bool,
-}
+use super::up::{remove_state, reset_node};
+use crate::args::DownArgs;
 
 /// Runs `minik8s down`. Running it again is harmless.
 pub async fn run(args: DownArgs) -> Result<ExitCode> {
