@@ -30,8 +30,11 @@ use crate::worlds::netlink::{Netlink, RealNetlink, Tunnels};
 mod files;
 mod images;
 mod leave;
+mod removed;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use removed::Removed;
 
 /// Longest time for containers to end by themselves.
 const GRACE_MAX: Duration = Duration::from_secs(5);
@@ -41,28 +44,6 @@ const ETCD_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Containers stopped and removed at once.
 const REMOVALS: usize = 16;
-
-/// What was removed, and what could not be.
-#[derive(Debug, Default)]
-pub(crate) struct Removed {
-    pub(crate) lines: Vec<String>,
-    pub(crate) failures: Vec<String>,
-    pub(crate) remarks: Vec<String>,
-}
-
-impl Removed {
-    fn done(&mut self, what: impl Into<String>) {
-        self.lines.push(what.into());
-    }
-
-    fn note<E: std::fmt::Display>(&mut self, what: String, result: Result<bool, E>) {
-        match result {
-            Ok(true) => self.lines.push(what),
-            Ok(false) => {}
-            Err(error) => self.failures.push(format!("{what}: {error}")),
-        }
-    }
-}
 
 /// Removes everything and prints what it removed.
 pub async fn run(machine: &MachineConfig, leaving: Option<&Leaving>) -> anyhow::Result<()> {

@@ -9,8 +9,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 pub use crate::archive::{LIMITS, Limits, link_stays};
+use crate::kinds::Kind;
 use crate::kinds::metadata::parse_reference;
-use crate::kinds::{Kind, Resource};
 use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta, ObjectRef};
 use crate::violation::OwnedStep;
 
@@ -186,27 +186,6 @@ pub fn secret_paths(source_folder: &str, namespace: &str, name: &str) -> Vec<Str
         }
     }
     paths
-}
-
-/// The content that running pods depend on, by what names it: not by where it lies, so that a secret
-/// may move, and without registry logins, which only the next pull needs.
-pub fn in_hash<'f>(resource: &Resource, files: &'f Files) -> Vec<(Wanted, &'f str, bool)> {
-    if files.is_empty() {
-        return Vec::new();
-    }
-    let mut found: Vec<_> = resource
-        .files()
-        .into_iter()
-        .filter(|wish| !wish.is_login)
-        .filter_map(|wish| {
-            let (_, blob) = of_wanted(files, &wish.wanted)?;
-            // A file is mounted otherwise than a folder with this file alone.
-            Some((wish.wanted, blob.digest.as_str(), blob.kind == BlobKind::Folder))
-        })
-        .collect();
-    found.sort();
-    found.dedup();
-    found
 }
 
 /// What begins an age file, binary or as text.

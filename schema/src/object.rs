@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::codec::content_hash;
-use crate::files::{self, Files};
+use crate::files::Files;
+use crate::kinds::links::in_hash;
 use crate::kinds::{Kind, Resource};
 use crate::meta::{ObjectMeta, ObjectRef};
 
@@ -24,7 +25,7 @@ pub struct Object {
     #[serde(default, skip_serializing_if = "Files::is_empty")]
     pub files: Files,
     /// Content hash of the effective spec (defaults filled in) and of what running pods need of
-    /// `files` (see [`files::in_hash`]), without metadata.
+    /// `files` (see [`in_hash`]), without metadata.
     pub hash: String,
     /// Counts the changes of `hash`, from 1.
     pub generation: u64,
@@ -73,7 +74,7 @@ impl Object {
 
     /// The hash that [`Object::hash`] must hold for `resource` with these files.
     pub fn hash_of(resource: &Resource, files: &Files) -> String {
-        let files = files::in_hash(resource, files);
+        let files = in_hash(resource, files);
         // Without files as ever: an upgrade must not make pods of the same spec others.
         if files.is_empty() { content_hash(resource) } else { content_hash(&(resource, files)) }
     }

@@ -1,7 +1,8 @@
 //! From what was seen to checks. Pure: every sentence that the doctor says is decided here.
 
+use super::check::{Check, Ranges};
+use super::network_judge;
 use super::probe::{DockerSeen, HostFacts};
-use super::{Check, Ranges, network_judge};
 use crate::config::Config;
 use crate::packet_rules::names::Names;
 

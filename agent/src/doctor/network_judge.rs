@@ -4,9 +4,9 @@ use ipnet::Ipv4Net;
 use schema::kinds::pod::Protocol;
 use schema::kinds::service::NODE_PORTS;
 
+use super::check::{Check, Ranges};
 use super::network_probe::{Links, NetworkSeen};
 use super::rules::RECENT;
-use super::{Check, Ranges};
 use crate::config::Config;
 use crate::converge::network::mtu::{DEFAULT_MTU, MTU_MIN, VXLAN_OVERHEAD, pod_mtu};
 use crate::packet_rules::names::Names;

@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 use schema::kinds::pod::Protocol;
 use schema::records::{dns_address, gateway_address};
 
-use super::Ranges;
+use super::check::Ranges;
 use super::rules::{self, Tried};
 use crate::config::Config;
 use crate::converge::{dns, gateway};

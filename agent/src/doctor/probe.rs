@@ -8,7 +8,7 @@ use schema::control::error_chain;
 use schema::store::etcd::EtcdStore;
 use tokio::net::TcpListener;
 
-use super::Ranges;
+use super::check::Ranges;
 use super::network_probe::{self, NetworkSeen};
 use crate::config::Config;
 use crate::locks::state_lock::{self, StateError};

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::Removed;
+use super::removed::Removed;
 use crate::config::{AGE_IDENTITY, MachineConfig};
 use crate::files::Keys;
 use crate::{mounts, trees};

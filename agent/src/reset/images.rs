@@ -1,7 +1,7 @@
 //! The pause image: goes when no container of any instance uses it any more. An instance that needs
 //! it again loads it again. Other names of the same image are their owners'.
 
-use super::Removed;
+use super::removed::Removed;
 use crate::worlds::docker::{Docker, DockerError};
 use crate::worlds::pause::IMAGE_REPOSITORY;
 

@@ -8,7 +8,7 @@ use schema::keys::{Key, prefix};
 use schema::store::{Guard, Op, Store, TXN_OPS_MAX, TxnOutcome};
 use tokio::time::sleep;
 
-use super::Removed;
+use super::removed::Removed;
 use crate::converge::node::HEARTBEAT_TTL;
 
 /// How long the heartbeat of an agent that was just stopped may last, with time for etcd to end its lease.

@@ -23,23 +23,13 @@ mod tests;
 mod wire;
 
 pub use keeper::keep;
+pub use wire::{Role, Sockets};
 
 /// Where the process that serves hands its sockets over, below the agent's directory.
 const SOCKET: &str = "standby.sock";
 
 /// Longest wait for the sockets of one that is asked for them.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-
-/// What a socket is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Role {
-    DnsUdp,
-    DnsTcp,
-    Gateway,
-}
-
-/// Sockets that two processes hold.
-pub type Sockets = Vec<(Role, Arc<OwnedFd>)>;
 
 /// Where sockets come from and who else is to hold them.
 #[derive(Debug, Clone)]

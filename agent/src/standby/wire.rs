@@ -3,13 +3,23 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
 };
 
-use super::{Role, Sockets};
+/// What a socket is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    DnsUdp,
+    DnsTcp,
+    Gateway,
+}
+
+/// Sockets that two processes hold.
+pub type Sockets = Vec<(Role, Arc<OwnedFd>)>;
 
 /// There are no more kinds of them.
 const MOST: usize = 3;

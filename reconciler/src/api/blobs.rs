@@ -12,8 +12,8 @@ use schema::keys::Key;
 use schema::store::election::LeaderRecord;
 use tokio_util::io::ReaderStream;
 
+use super::app::{App, Shared};
 use super::error::ApiError;
-use super::{App, Shared};
 use crate::blobs::BlobsError;
 
 pub(super) async fn blob(State(app): App, Path(digest): Path<String>) -> Result<Response, ApiError> {

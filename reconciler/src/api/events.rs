@@ -9,9 +9,9 @@ use schema::meta::NamespacedName;
 use schema::records::Event;
 use serde::Deserialize;
 
+use super::app::{App, Shared};
 use super::error::ApiError;
 use super::input::{self, Asked};
-use super::{App, Shared};
 use crate::view::{EventView, List, event_views};
 
 const EVENTS_MAX: usize = 1000;

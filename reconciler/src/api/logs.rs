@@ -14,10 +14,10 @@ use schema::meta::NamespacedName;
 use schema::snapshot::Snapshot;
 use serde::Deserialize;
 
+use super::app::{App, Shared};
 use super::error::ApiError;
 use super::input::{self, Asked};
 use super::read::no_such_pod;
-use super::{App, Shared};
 use crate::view::{self, PodDetail, Problem};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);

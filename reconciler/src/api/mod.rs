@@ -11,14 +11,9 @@ use axum::extract::{DefaultBodyLimit, Request};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use schema::control::LoopRuns;
-use schema::store::SharedStore;
-use schema::store::reflector::SnapshotReader;
 use tokio::sync::Semaphore;
 
-use crate::blobs::Blobs;
-use crate::webhooks::{Counts, Intake};
-
+mod app;
 mod blobs;
 mod error;
 mod events;
@@ -31,6 +26,8 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
+pub use app::ApiDeps;
+use app::Shared;
 pub use error::ApiError;
 
 /// Longest time until an answer begins; a log stream may go on after that.
@@ -44,29 +41,6 @@ const LOG_STREAMS_MAX: usize = 256;
 
 /// Most archives being sent at once; an agent that is turned away tries again.
 const BLOB_STREAMS_MAX: usize = 64;
-
-pub struct ApiDeps {
-    pub snapshot: SnapshotReader,
-    pub store: SharedStore,
-    /// The door of `POST /v1/sync`.
-    pub intake: Arc<Intake>,
-    pub blobs: Blobs,
-    /// What webhooks came to; none where they stay out.
-    pub hooks: Option<Arc<Counts>>,
-    /// The last run of each loop of this process.
-    pub loops: LoopRuns,
-    pub identity: String,
-    pub version: String,
-}
-
-struct Shared {
-    deps: ApiDeps,
-    nodes: reqwest::Client,
-    log_streams: Arc<Semaphore>,
-    blob_streams: Arc<Semaphore>,
-}
-
-type App = axum::extract::State<Arc<Shared>>;
 
 pub fn router(deps: ApiDeps) -> Router {
     let shared = Shared {

@@ -7,7 +7,7 @@ use schema::kinds::Kind;
 use schema::meta::{DEFAULT_NAMESPACE, ObjectRef};
 use serde::Deserialize;
 
-use super::App;
+use super::app::App;
 use super::error::ApiError;
 use super::input::{self, Asked};
 use crate::view::{self, List, Selection};

@@ -12,9 +12,10 @@ use schema::snapshot::Snapshot;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::app::{App, Shared};
 use super::error::ApiError;
+use super::events;
 use super::input::{self, Asked};
-use super::{App, Shared, events};
 use crate::view::{self, List};
 
 type Answer<T> = Result<Json<T>, ApiError>;

@@ -5,7 +5,7 @@ use axum::extract::{Path, State};
 use jiff::Timestamp;
 use schema::meta::NamespacedName;
 
-use super::App;
+use super::app::App;
 use super::error::ApiError;
 use super::input::{self, Asked};
 use super::read::InNamespace;

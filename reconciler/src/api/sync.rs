@@ -7,10 +7,10 @@ use axum::http::StatusCode;
 use jiff::Timestamp;
 use schema::records::Provider;
 
+use super::app::{App, Shared};
 use super::error::ApiError;
 use super::input::{self, Asked};
 use super::read::OfSource;
-use super::{App, Shared};
 use crate::view::{self, List, SyncAccepted, SyncRun};
 use crate::webhooks::{IncomingDelivery, SourceTarget, payload::Hint};
 

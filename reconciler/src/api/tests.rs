@@ -11,13 +11,16 @@ use schema::kinds::pod::{ContainerState, TerminatedState};
 use schema::records::{Event, EventType, NodeRecord};
 use schema::snapshot::Snapshot;
 use schema::store::memory::MemoryStore;
-use schema::store::{Op, Store};
+use schema::store::reflector::SnapshotReader;
+use schema::store::{Op, SharedStore, Store};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::*;
+use crate::blobs::Blobs;
 use crate::view::testing::*;
+use crate::webhooks::Intake;
 use crate::webhooks::SourceTarget;
 
 mod objects;

@@ -15,8 +15,8 @@ use git2::{
 
 use super::config::{Reference, SourceConfig, Transport};
 use super::content::ContentError;
-use super::error::{is_mirror_fault, remote_error};
-use super::transport::remote::Transfer;
+use super::said::{is_mirror_fault, remote_error};
+use super::transport::transfer::Transfer;
 use super::transport::{authorities, credentials, proxy};
 use super::{GitError, ReadError, compact};
 

@@ -10,6 +10,7 @@ pub mod content;
 mod error;
 mod ignored;
 mod mirror;
+mod said;
 mod signatures;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ pub use error::{GitError, ReadError};
 pub use ignored::{FILE_NAME as IGNORE_FILE, IgnoreRules};
 pub use mirror::Mirror;
 pub use signatures::{check_commit, check_keys};
-pub use transport::remote::{Remote, Transfer};
+pub use transport::remote::Remote;
+pub use transport::transfer::Transfer;
 pub use tree::{BLOB_BYTES_MAX, Listing, PassedOver, blob, blob_at, changed_below, list};
 pub use walk::DEPTH_MAX;

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
-use schema::files::in_hash;
 use schema::kinds::cluster::{CLUSTER_NAME, PrunePolicy};
 use schema::kinds::{Kind, Resource};
 use schema::meta::{DEFAULT_NAMESPACE, ObjectRef};
@@ -25,7 +24,7 @@ use super::load::contents::with_contents;
 use super::load::spread::spread;
 use super::prune::{Evidence, Lineage, Prune, Share, is_protected, prune};
 use crate::git::CommitMeta;
-use schema::kinds::links::dependencies;
+use schema::kinds::links::{dependencies, in_hash};
 
 /// All that a plan is made from.
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 /// One schema within a whole one.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape<'a> {
+pub(super) struct SchemaView<'a> {
     whole: &'a Json,
     here: &'a Json,
 }
@@ -16,14 +16,14 @@ pub(super) struct Shape<'a> {
 pub(super) struct Field<'a> {
     pub(super) name: &'a str,
     pub(super) required: bool,
-    pub(super) shape: Shape<'a>,
+    pub(super) shape: SchemaView<'a>,
     /// For an object of several sorts: those that have the field, if not all have it.
     pub(super) only_in: Vec<&'a str>,
     /// For the field that says which sort it is: all of them.
     pub(super) sorts: Vec<&'a str>,
 }
 
-impl<'a> Shape<'a> {
+impl<'a> SchemaView<'a> {
     pub(super) fn root(whole: &'a Json) -> Self {
         Self { whole, here: whole }
     }

@@ -15,7 +15,7 @@ use serde_json::Value as Json;
 use crate::kinds::Kind;
 use crate::manifest::json_schema;
 use crate::manifest::nearest::{list, nearest};
-use fields::{Field, Shape};
+use fields::{Field, SchemaView};
 use tree::{tree, wrapped};
 
 /// Nothing has this name.
@@ -71,7 +71,7 @@ pub fn explain(path: &str, recursive: bool) -> Result<String, ExplainError> {
 }
 
 fn explain_in(schema: &Json, kind: Kind, fields: &str, recursive: bool) -> Result<String, ExplainError> {
-    let (mut shape, mut field, mut at) = (Shape::root(schema), None, kind.as_str().to_lowercase());
+    let (mut shape, mut field, mut at) = (SchemaView::root(schema), None, kind.as_str().to_lowercase());
     let mut words =
         fields.split('.').map(|word| word.split('[').next().unwrap_or(word)).filter(|word| !word.is_empty());
     while let Some(mut word) = words.next() {
@@ -110,7 +110,7 @@ fn page_of(
     kind: Kind,
     at: Option<&str>,
     field: Option<&Field<'_>>,
-    shape: Shape<'_>,
+    shape: SchemaView<'_>,
     recursive: bool,
 ) -> String {
     let mut text = format!("KIND:        {kind}\nAPI VERSION: {}\n", kind.api_version());

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde_json::Value as Json;
 
 use super::described;
-use super::fields::Shape;
+use super::fields::SchemaView;
 use crate::kinds::Kind;
 use crate::manifest::json_schema;
 
@@ -55,7 +55,7 @@ pub fn manifests_page() -> String {
     }
     page.push_str("\nAll kinds have the same `metadata`:\n\n");
     let definition =
-        |name: &str| any.pointer(&format!("/$defs/{name}")).map(|_| Shape::definition(&any, name));
+        |name: &str| any.pointer(&format!("/$defs/{name}")).map(|_| SchemaView::definition(&any, name));
     page.push_str(&definition("ObjectMeta").map(|shape| table(&any, shape)).unwrap_or_default());
     let mut told = BTreeSet::from(["ObjectMeta".to_owned()]);
     for kind in Kind::ALL {
@@ -82,7 +82,7 @@ pub fn manifests_page() -> String {
     page
 }
 
-fn table(any: &Json, object: Shape<'_>) -> String {
+fn table(any: &Json, object: SchemaView<'_>) -> String {
     let fields = object.fields();
     if fields.is_empty() {
         return "No fields.\n".to_owned();

@@ -101,7 +101,7 @@ fn every_field_of_every_kind_can_be_asked_for() {
     let mut asked = 0;
     for kind in Kind::ALL {
         let schema = json_schema::of(kind);
-        let mut open = vec![(Shape::root(&schema), String::new())];
+        let mut open = vec![(SchemaView::root(&schema), String::new())];
         while let Some((shape, path)) = open.pop() {
             let page = explain_in(&schema, kind, &path, false);
             assert!(page.is_ok(), "{kind} {path}: {page:?}");

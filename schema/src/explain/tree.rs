@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::fields::Shape;
+use super::fields::SchemaView;
 
 /// Columns of a line of prose.
 const WIDTH: usize = 96;
@@ -10,13 +10,13 @@ const WIDTH: usize = 96;
 const DEPTH_MAX: usize = 16;
 
 /// Fields with their types, indented by level. A type within itself is named and not opened again.
-pub(super) fn tree(object: Shape<'_>) -> String {
+pub(super) fn tree(object: SchemaView<'_>) -> String {
     let mut text = String::new();
     branch(object, &mut Vec::new(), &mut text);
     text
 }
 
-fn branch<'a>(object: Shape<'a>, above: &mut Vec<&'a str>, text: &mut String) {
+fn branch<'a>(object: SchemaView<'a>, above: &mut Vec<&'a str>, text: &mut String) {
     let name = object.object_name().unwrap_or_default();
     if above.len() >= DEPTH_MAX || (!name.is_empty() && above.contains(&name)) {
         return;

@@ -1,60 +1,11 @@
 //! Which objects an object names, and by which field. Pure.
 
+use super::Resource;
 use super::metadata::parse_reference;
-use super::pod::PortReference;
-use super::{Resource, field_path, indexed};
+pub use super::reference::{FieldAt, Reference};
+use crate::files::{BlobKind, Files, Wanted, of_wanted};
 use crate::meta::{ObjectMeta, ObjectRef};
 use crate::violation::OwnedStep;
-
-/// One field that names another object.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Reference<'a> {
-    /// The field.
-    pub at: FieldAt,
-    /// What it names.
-    pub target: ObjectRef,
-    /// The port of the target that it names, too.
-    pub port: Option<&'a PortReference>,
-    /// The target may be absent.
-    pub is_optional: bool,
-}
-
-/// A field that names an object: short, since there may be a hundred thousand of them.
-#[derive(Debug, Clone, PartialEq)]
-pub enum FieldAt {
-    /// These fields.
-    Fields(&'static [&'static str]),
-    /// An item of a list, and fields of it.
-    Item(&'static [&'static str], usize, &'static [&'static str]),
-    /// Anything else.
-    Steps(Vec<OwnedStep>),
-}
-
-impl FieldAt {
-    /// The item of `dependsOn`.
-    pub fn dependency(index: usize) -> Self {
-        Self::Item(&["metadata", "dependsOn"], index, &[])
-    }
-
-    /// From the document's root.
-    pub fn path(&self) -> Vec<OwnedStep> {
-        match self {
-            Self::Fields(fields) => field_path(fields),
-            Self::Item(before, index, after) => indexed(before, *index, after),
-            Self::Steps(path) => path.clone(),
-        }
-    }
-}
-
-impl Reference<'_> {
-    /// The field that names the target's port: beside its name.
-    pub fn port_path(&self) -> Vec<OwnedStep> {
-        let mut path = self.at.path();
-        path.pop();
-        path.push(OwnedStep::Field("port".to_owned()));
-        path
-    }
-}
 
 /// The objects that `metadata` says to wait for. Malformed items, which the kind's own check reports, are
 /// passed over.
@@ -91,4 +42,25 @@ pub(crate) fn places(metadata: &ObjectMeta, resource: &Resource) -> Vec<Vec<Owne
         paths.extend(wish.keys.into_iter().map(|(at, _)| at));
     }
     paths
+}
+
+/// The content that running pods depend on, by what names it: not by where it lies, so that a secret
+/// may move, and without registry logins, which only the next pull needs.
+pub fn in_hash<'f>(resource: &Resource, files: &'f Files) -> Vec<(Wanted, &'f str, bool)> {
+    if files.is_empty() {
+        return Vec::new();
+    }
+    let mut found: Vec<_> = resource
+        .files()
+        .into_iter()
+        .filter(|wish| !wish.is_login)
+        .filter_map(|wish| {
+            let (_, blob) = of_wanted(files, &wish.wanted)?;
+            // A file is mounted otherwise than a folder with this file alone.
+            Some((wish.wanted, blob.digest.as_str(), blob.kind == BlobKind::Folder))
+        })
+        .collect();
+    found.sort();
+    found.dedup();
+    found
 }

@@ -1,20 +1,47 @@
 //! The kinds a manifest may have, a folder each. What a kind says of itself is in its `descriptor.rs`; the list
 //! below, once for all, makes of that the enums and whatever asks an object of any kind.
 
-use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use content::Content;
 use exclusive::ExclusiveUse;
-use links::Reference;
+use reference::Reference;
 
 use crate::files::Wish;
 use crate::meta::ObjectMeta;
 use crate::violation::OwnedStep;
+
+/// Passes every kind with its spec to the macro `$make`, in the order in which objects are applied.
+macro_rules! kinds {
+    ($make:ident) => {
+        $make! {
+            /// Cluster-wide settings; at most one object.
+            Cluster cluster::ClusterSpec,
+            /// Labels, taints and cordon for a node that an agent registered.
+            Node node::NodeSpec,
+            /// Texts and files for pods, beside their images.
+            ConfigMap config_map::ConfigMapSpec,
+            /// A Python or container function.
+            Function function::FunctionSpec,
+            /// A stable address in front of pods.
+            Service service::ServiceSpec,
+            /// A group of containers on one node.
+            Pod pod::PodSpec,
+            /// A number of equal pods.
+            ReplicaSet replica_set::ReplicaSetSpec,
+            /// Scales a workload by its use.
+            HorizontalPodAutoscaler horizontal_pod_autoscaler::HorizontalPodAutoscalerSpec,
+            /// Host and paths to services.
+            Dns dns::DnsSpec,
+            /// A state machine over functions.
+            Workflow workflow::WorkflowSpec,
+            /// A Slurm job.
+            Job job::JobSpec,
+        }
+    };
+}
 
 pub mod cluster;
 pub mod config_map;
@@ -25,11 +52,13 @@ pub mod function;
 pub mod health;
 pub mod horizontal_pod_autoscaler;
 pub mod job;
+mod kind;
 pub mod links;
 pub mod metadata;
 pub mod names;
 pub mod node;
 pub mod pod;
+pub mod reference;
 pub mod replica_set;
 mod repo_path;
 pub mod service;
@@ -37,31 +66,15 @@ mod spec;
 pub mod workflow;
 
 pub use health::Health;
+pub use kind::{Kind, UnknownKind};
+pub use names::NameForm;
 use spec::OWN_OLDER_API_VERSIONS;
 pub(crate) use spec::Older;
-pub use spec::{
-    ContentOf, Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, PodOf, field_path, indexed,
-};
+pub use spec::{ContentOf, Descriptor, Fields, KindSpec, Links, OWN_API_VERSION, PodOf};
 
-macro_rules! kinds {
+macro_rules! define_resource {
     ($($(#[$doc:meta])* $kind:ident $module:ident::$spec:ident,)*) => {
-        /// Every kind of the design. Orders as objects are applied; removals go in reverse.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-        pub enum Kind {
-            $($(#[$doc])* $kind,)*
-        }
-
         impl Kind {
-            /// All kinds, in the order in which they are applied.
-            pub const ALL: [Kind; [$(Kind::$kind),*].len()] = [$(Kind::$kind),*];
-
-            /// The word in manifests and in keys.
-            pub fn as_str(self) -> &'static str {
-                match self {
-                    $(Kind::$kind => stringify!($kind),)*
-                }
-            }
-
             /// What all objects of the kind have in common.
             pub fn descriptor(self) -> &'static Descriptor {
                 match self {
@@ -166,30 +179,7 @@ macro_rules! kinds {
     };
 }
 
-kinds! {
-    /// Cluster-wide settings; at most one object.
-    Cluster cluster::ClusterSpec,
-    /// Labels, taints and cordon for a node that an agent registered.
-    Node node::NodeSpec,
-    /// Texts and files for pods, beside their images.
-    ConfigMap config_map::ConfigMapSpec,
-    /// A Python or container function.
-    Function function::FunctionSpec,
-    /// A stable address in front of pods.
-    Service service::ServiceSpec,
-    /// A group of containers on one node.
-    Pod pod::PodSpec,
-    /// A number of equal pods.
-    ReplicaSet replica_set::ReplicaSetSpec,
-    /// Scales a workload by its use.
-    HorizontalPodAutoscaler horizontal_pod_autoscaler::HorizontalPodAutoscalerSpec,
-    /// Host and paths to services.
-    Dns dns::DnsSpec,
-    /// A state machine over functions.
-    Workflow workflow::WorkflowSpec,
-    /// A Slurm job.
-    Job job::JobSpec,
-}
+kinds!(define_resource);
 
 /// Something to do with the type of a kind's spec.
 pub(crate) trait SpecVisitor {
@@ -253,25 +243,6 @@ impl Kind {
     /// The kind that older manifests call so.
     pub(crate) fn of_older_word(word: &str) -> Option<Self> {
         Kind::ALL.into_iter().find(|kind| kind.descriptor().older.words.contains(&word))
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-/// The text is no kind.
-#[derive(Debug, thiserror::Error)]
-#[error("unknown kind `{0}`")]
-pub struct UnknownKind(pub String);
-
-impl FromStr for Kind {
-    type Err = UnknownKind;
-
-    fn from_str(text: &str) -> Result<Self, UnknownKind> {
-        Kind::ALL.into_iter().find(|k| k.as_str() == text).ok_or_else(|| UnknownKind(text.to_owned()))
     }
 }
 

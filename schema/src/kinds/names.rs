@@ -1,5 +1,18 @@
 //! The spellings of names that Kubernetes checks, in its own words, so that a search finds them.
 
+/// How objects of a kind may be called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NameForm {
+    /// A DNS label: the name becomes a DNS name.
+    Label,
+    /// Labels joined by dots, at most 63 characters; with upper case and `_` a warning.
+    Short,
+    /// The same, at most 253 characters.
+    Long,
+    /// There is one object only, which is called so.
+    Only(&'static str),
+}
+
 /// What Kubernetes says of a malformed label.
 pub const DNS_LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', \
 and must start and end with an alphanumeric character, at most 63 characters";

@@ -6,8 +6,9 @@ use serde::de::DeserializeOwned;
 
 use super::content::{Content, Values};
 use super::exclusive::ExclusiveUse;
-use super::links::Reference;
+use super::names::NameForm;
 use super::pod::PodSpec;
+use super::reference::Reference;
 use crate::files::Wish;
 use crate::manifest::dialects::Notes;
 use crate::manifest::parse::node::Node;
@@ -42,19 +43,6 @@ pub enum Fields {
     InSpec,
     /// Beside `metadata`, as those of Kubernetes' ConfigMap.
     AtTop,
-}
-
-/// How objects of a kind may be called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NameForm {
-    /// A DNS label: the name becomes a DNS name.
-    Label,
-    /// Labels joined by dots, at most 63 characters; with upper case and `_` a warning.
-    Short,
-    /// The same, at most 253 characters.
-    Long,
-    /// There is one object only, which is called so.
-    Only(&'static str),
 }
 
 /// Spellings of older systems that are still read.
@@ -131,17 +119,4 @@ pub trait KindSpec: Serialize + DeserializeOwned + JsonSchema + PartialEq {
 
     /// What runs of it is stopped and started anew as `after` says; else it goes on.
     fn is_replaced_by(&self, after: &Self) -> bool;
-}
-
-/// A path of fields: `field_path(&["spec", "selector"])`.
-pub fn field_path(fields: &[&str]) -> Vec<OwnedStep> {
-    fields.iter().map(|field| OwnedStep::Field((*field).to_owned())).collect()
-}
-
-/// `before[index].after`.
-pub fn indexed(before: &[&str], index: usize, after: &[&str]) -> Vec<OwnedStep> {
-    let mut path = field_path(before);
-    path.push(OwnedStep::Index(index));
-    path.extend(field_path(after));
-    path
 }

@@ -9,7 +9,7 @@ mod path;
 pub mod rules;
 
 pub use finding::{Finding, Findings};
-pub use path::{OwnedStep, Path};
+pub use path::{OwnedStep, Path, field_path, indexed};
 pub use rules::Rule;
 
 /// One thing that is wrong, or noteworthy, at one place.

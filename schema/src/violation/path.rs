@@ -79,6 +79,19 @@ impl fmt::Display for Path<'_> {
     }
 }
 
+/// A path of fields: `field_path(&["spec", "selector"])`.
+pub fn field_path(fields: &[&str]) -> Vec<OwnedStep> {
+    fields.iter().map(|field| OwnedStep::Field((*field).to_owned())).collect()
+}
+
+/// `before[index].after`.
+pub fn indexed(before: &[&str], index: usize, after: &[&str]) -> Vec<OwnedStep> {
+    let mut path = field_path(before);
+    path.push(OwnedStep::Index(index));
+    path.extend(field_path(after));
+    path
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

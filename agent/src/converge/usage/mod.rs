@@ -17,13 +17,14 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 mod act;
+mod known;
 mod observe;
 pub mod plan;
 #[cfg(test)]
 mod tests;
 mod walk;
 
-use self::observe::{KnownContainer, Walked};
+use self::known::{KnownContainer, Walked};
 use self::plan::{Former, Observed, UsagePlan};
 use crate::worlds::cgroups::Cgroups;
 use crate::worlds::docker::Docker;

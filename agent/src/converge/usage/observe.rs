@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use schema::control::LoopError;
 use schema::meta::NamespacedName;
 use tokio::time::Instant;
 
+use super::known::{KnownContainer, Walked};
 use super::plan::{Counted, Former, Observed, Volumes};
 use super::{UsageLoop, walk};
 use crate::converge::names;
@@ -21,20 +21,6 @@ const WALK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Between two looks at a container that could not be inspected: one on which Docker hangs takes its time.
 const OPAQUE_INTERVAL: Duration = Duration::from_secs(300);
-
-/// What does not change while a container runs.
-#[derive(Debug, Clone)]
-pub(super) struct KnownContainer {
-    place: Place,
-    started_at: Option<Timestamp>,
-}
-
-/// What is remembered of a pod's volumes.
-#[derive(Debug, Clone)]
-pub(super) struct Walked {
-    at: Instant,
-    volumes: Volumes,
-}
 
 /// The counters of one look: everything that blocks, at once.
 struct Counts {

@@ -3,6 +3,7 @@
 //! Reads the files of keys anew at each check, so keys can be changed in place. A file that is missing, unreadable,
 //! empty or not understood lets no commit pass.
 
+mod doubt;
 mod gpg;
 mod program;
 mod ssh;
@@ -15,6 +16,7 @@ use std::path::Path;
 use git2::{ErrorCode, Oid};
 use jiff::Timestamp;
 
+use self::doubt::{Doubt, HELP_SIGN, Signed};
 use self::gpg::Keyring;
 use self::ssh::AllowedSigners;
 use super::config::{SignaturePolicy, SourceConfig};
@@ -25,21 +27,6 @@ const KEYS_BYTES_MAX: u64 = 4 * 1024 * 1024;
 const SIGNATURE_BYTES_MAX: usize = 64 * 1024;
 /// A commit object is a few lines; what is signed is hashed whole.
 const COMMIT_BYTES_MAX: usize = 1024 * 1024;
-
-/// Why a commit is not believed: what is wrong, and what to do about it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Doubt {
-    why: String,
-    help: &'static str,
-}
-
-impl Doubt {
-    fn new(why: impl Into<String>, help: &'static str) -> Self {
-        Self { why: why.into(), help }
-    }
-}
-
-const HELP_SIGN: &str = "sign it (git commit --amend -S) with a key that the source allows, and push";
 
 struct Keys {
     ssh: Option<AllowedSigners>,
@@ -88,13 +75,6 @@ pub fn check_commit(mirror: &Mirror, commit: Oid) -> Result<(), GitError> {
         committed_at: Timestamp::from_second(found.time().seconds()).unwrap_or(Timestamp::UNIX_EPOCH),
     };
     judge(&keys, &signed).map_err(refuse)
-}
-
-struct Signed<'a> {
-    content: &'a [u8],
-    signature: &'a [u8],
-    email: &'a str,
-    committed_at: Timestamp,
 }
 
 fn judge(keys: &Keys, signed: &Signed<'_>) -> Result<(), Doubt> {

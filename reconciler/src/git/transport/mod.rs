@@ -6,3 +6,4 @@ pub(super) mod credentials;
 mod known_hosts;
 pub(super) mod proxy;
 pub(super) mod remote;
+pub(super) mod transfer;

@@ -6,7 +6,7 @@
 use std::convert::Infallible;
 use std::panic;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ use schema::control::lock;
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use tokio::time::Instant;
 
+use super::transfer::Transfer;
 use crate::git::{GitError, Mirror, SourceConfig};
 
 const LS_REMOTE_DEADLINE: Duration = Duration::from_secs(20);
@@ -163,22 +164,6 @@ impl Turns {
         }
         tokio::time::sleep(JITTER.mul_f64(rand::random())).await;
         room.acquire().await.ok()
-    }
-}
-
-/// A transfer under way: its signs of life, and how to end it.
-#[derive(Debug, Default)]
-pub struct Transfer {
-    /// Counts packets and messages of the server.
-    pub(in crate::git) signs: AtomicUsize,
-    pub(in crate::git) cancelled: AtomicBool,
-}
-
-impl Transfer {
-    /// Counts a sign of life; `false`: the transfer is to end.
-    pub(in crate::git) fn lives(&self) -> bool {
-        self.signs.fetch_add(1, Ordering::Relaxed);
-        !self.cancelled.load(Ordering::Relaxed)
     }
 }
 

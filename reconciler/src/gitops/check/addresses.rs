@@ -6,9 +6,9 @@
 use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
-use schema::kinds::{Resource, field_path};
+use schema::kinds::Resource;
 use schema::records::{default_service_cidr, dns_address, gateway_address};
-use schema::violation::{Violation, rules};
+use schema::violation::{Violation, field_path, rules};
 
 use super::super::load::Manifests;
 use super::claim::{Claim, problem};

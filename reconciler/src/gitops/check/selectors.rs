@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use schema::kinds::{Resource, field_path};
+use schema::kinds::Resource;
 use schema::meta::{ObjectMeta, StringMap};
 use schema::selector::matches;
-use schema::violation::{Violation, rules};
+use schema::violation::{Violation, field_path, rules};
 
 use super::claim::{Claim, problem};
 use super::scene::Scene;

@@ -4,11 +4,10 @@ use super::super::exclusive::{Exclusive, ExclusiveUse};
 use super::super::links::{FieldAt, Reference};
 use super::super::{
     Descriptor, Fields, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older,
-    field_path, indexed,
 };
 use super::{DnsSpec, dialect, validate, without_final_slash};
 use crate::meta::ObjectMeta;
-use crate::violation::{Findings, OwnedStep, Path};
+use crate::violation::{Findings, OwnedStep, Path, field_path, indexed};
 
 impl KindSpec for DnsSpec {
     const DESCRIPTOR: Descriptor = Descriptor {

@@ -2,10 +2,10 @@
 
 use super::super::exclusive::{Exclusive, ExclusiveUse};
 use super::super::links::{FieldAt, Reference};
-use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, field_path};
+use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older};
 use super::{HorizontalPodAutoscalerSpec, defaults, dialect, validate};
 use crate::meta::ObjectMeta;
-use crate::violation::{Findings, Path};
+use crate::violation::{Findings, Path, field_path};
 
 /// The field that names what is scaled.
 const TARGET_AT: &[&str] = &["spec", "scaleTargetRef", "name"];

@@ -1,11 +1,11 @@
 //! What a Pod is among the kinds.
 
 use super::super::exclusive::{self, ExclusiveUse};
-use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, PodOf, field_path};
+use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, PodOf};
 use super::{PodSpec, wishes};
 use crate::files::Wish;
 use crate::meta::ObjectMeta;
-use crate::violation::{Findings, OwnedStep, Path};
+use crate::violation::{Findings, OwnedStep, Path, field_path};
 
 impl KindSpec for PodSpec {
     const DESCRIPTOR: Descriptor = Descriptor {

@@ -18,8 +18,7 @@ mod validate;
 mod volume;
 pub mod wishes;
 
-use super::field_path;
-use crate::violation::OwnedStep;
+use crate::violation::{OwnedStep, field_path};
 pub use container::{
     Container, ContainerPort, EnvVar, EnvVarSource, ExecAction, FieldRef, HttpGetAction, HttpHeader,
     HttpScheme, Lifecycle, LifecycleHandler, PortReference, Probe, Protocol, PullPolicy, ResourceList,

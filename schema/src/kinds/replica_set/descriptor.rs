@@ -2,11 +2,11 @@
 
 use super::super::exclusive::{self, Exclusive, ExclusiveUse};
 use super::super::pod::wishes::wishes;
-use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, PodOf, field_path};
+use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, PodOf};
 use super::{ReplicaSetSpec, defaults, dialect, validate};
 use crate::files::Wish;
 use crate::meta::ObjectMeta;
-use crate::violation::{Findings, OwnedStep, Path};
+use crate::violation::{Findings, OwnedStep, Path, field_path};
 
 /// Where the pod stands in the manifest.
 const POD_AT: &[&str] = &["spec", "template", "spec"];

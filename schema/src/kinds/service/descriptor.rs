@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::super::exclusive::{Exclusive, ExclusiveUse};
-use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, field_path, indexed};
+use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older};
 use super::{ServiceSpec, ServiceType, defaults, dialect, validate};
 use crate::meta::ObjectMeta;
-use crate::violation::{Findings, OwnedStep, Path};
+use crate::violation::{Findings, OwnedStep, Path, field_path, indexed};
 
 /// So many ports of external addresses are looked at: far more than a service has, and few enough where
 /// it has thousands of both.

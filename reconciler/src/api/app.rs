@@ -1,0 +1,34 @@
+//! What every handler reads.
+
+use std::sync::Arc;
+
+use schema::control::LoopRuns;
+use schema::store::SharedStore;
+use schema::store::reflector::SnapshotReader;
+use tokio::sync::Semaphore;
+
+use crate::blobs::Blobs;
+use crate::webhooks::{Counts, Intake};
+
+pub struct ApiDeps {
+    pub snapshot: SnapshotReader,
+    pub store: SharedStore,
+    /// The door of `POST /v1/sync`.
+    pub intake: Arc<Intake>,
+    pub blobs: Blobs,
+    /// What webhooks came to; none where they stay out.
+    pub hooks: Option<Arc<Counts>>,
+    /// The last run of each loop of this process.
+    pub loops: LoopRuns,
+    pub identity: String,
+    pub version: String,
+}
+
+pub(super) struct Shared {
+    pub(super) deps: ApiDeps,
+    pub(super) nodes: reqwest::Client,
+    pub(super) log_streams: Arc<Semaphore>,
+    pub(super) blob_streams: Arc<Semaphore>,
+}
+
+pub(super) type App = axum::extract::State<Arc<Shared>>;

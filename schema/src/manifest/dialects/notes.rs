@@ -1,0 +1,48 @@
+//! What a rewrite says.
+
+use crate::manifest::parse::budget::Budget;
+use crate::manifest::parse::node::{Mark, Problem};
+use crate::manifest::problems::Problems;
+use crate::violation::{Rule, rules};
+
+/// Where a rewrite says what it did.
+pub(crate) struct Notes<'a> {
+    problems: &'a mut Problems,
+    /// What the file may hold besides: some spellings hold text that is read in turn.
+    pub(crate) budget: &'a mut Budget,
+    is_whole: bool,
+}
+
+impl<'a> Notes<'a> {
+    pub(super) fn new(problems: &'a mut Problems, budget: &'a mut Budget) -> Self {
+        Self { problems, budget, is_whole: true }
+    }
+
+    /// Every older spelling was carried over.
+    pub(super) fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    /// `old`, found at `mark`, is written `new` today.
+    pub(crate) fn older(&mut self, mark: Mark, old: &str, new: &str) {
+        let message = format!("`{old}` is an older spelling, read as `{new}`");
+        self.problems.push(Problem::new(mark, &rules::OLDER_SPELLING, message));
+    }
+
+    /// `old`, found at `mark`, says nothing today: `why`.
+    pub(crate) fn dropped(&mut self, mark: Mark, old: &str, why: &str) {
+        let message = format!("`{old}` is an older spelling and is left out: {why}");
+        self.problems.push(Problem::new(mark, &rules::OLDER_SPELLING, message));
+    }
+
+    /// An older spelling that can't be carried over; what is missing from the spec for it is not told again.
+    pub(crate) fn error(&mut self, mark: Mark, rule: &'static Rule, message: String, help: &str) {
+        self.is_whole = false;
+        self.mistake(mark, rule, message, help);
+    }
+
+    /// A mistake in an older spelling, in whose place something stands that breaks no rule.
+    pub(crate) fn mistake(&mut self, mark: Mark, rule: &'static Rule, message: String, help: &str) {
+        self.problems.push(Problem::new(mark, rule, message).help(help));
+    }
+}
