@@ -58,6 +58,13 @@ pub(crate) struct Older {
     pub(crate) rewrite: fn(&mut Node, &mut Notes<'_>),
 }
 
+impl Older {
+    /// Of a kind that Kubernetes does not have.
+    pub(crate) const fn of_own_kind(rewrite: fn(&mut Node, &mut Notes<'_>)) -> Self {
+        Self { words: &[], api_versions: OWN_OLDER_API_VERSIONS, may_lack_api_version: true, rewrite }
+    }
+}
+
 /// `apiVersion` of the kinds that Kubernetes does not have.
 pub const OWN_API_VERSION: &str = "minik8s.io/v1";
 
@@ -92,6 +99,18 @@ pub struct Links<S> {
     pub content: Option<ContentOf<S>>,
     /// The pod that the object is, or makes more of.
     pub pod: for<'a> fn(&'a S, &'a ObjectMeta) -> Option<PodOf<'a>>,
+}
+
+impl<S> Links<S> {
+    /// Of a kind whose objects have to do with no others.
+    pub const NONE: Self = Self {
+        references: |_, _| Vec::new(),
+        exclusives: |_, _| Vec::new(),
+        files: |_| Vec::new(),
+        further_places: |_| Vec::new(),
+        content: None,
+        pod: |_, _| None,
+    };
 }
 
 /// Content of a kind's objects. What uses it is made anew when it changes.

@@ -1,8 +1,6 @@
 //! What a Cluster is among the kinds.
 
-use super::super::{
-    Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older,
-};
+use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, Older};
 use super::{CLUSTER_NAME, ClusterSpec, unsupported, validate};
 use crate::violation::{Findings, Path};
 
@@ -15,22 +13,10 @@ impl KindSpec for ClusterSpec {
         is_namespaced: false,
         is_run: true,
         names: NameForm::Only(CLUSTER_NAME),
-        older: Older {
-            words: &[],
-            api_versions: OWN_OLDER_API_VERSIONS,
-            may_lack_api_version: true,
-            rewrite: super::super::job::dialect::rewrite_cluster,
-        },
+        older: Older::of_own_kind(super::super::job::dialect::rewrite_cluster),
     };
 
-    const LINKS: Links<Self> = Links {
-        references: |_, _| Vec::new(),
-        exclusives: |_, _| Vec::new(),
-        files: |_| Vec::new(),
-        further_places: |_| Vec::new(),
-        content: None,
-        pod: |_, _| None,
-    };
+    const LINKS: Links<Self> = Links::NONE;
 
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         let before = findings.count();

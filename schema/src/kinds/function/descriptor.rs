@@ -1,8 +1,6 @@
 //! What a Function is among the kinds.
 
-use super::super::{
-    Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older, repo_path,
-};
+use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, OWN_API_VERSION, Older, repo_path};
 use super::{DEFAULT_HANDLER, FunctionSpec, Runtime, dialect, validate};
 use crate::violation::{Findings, Path};
 
@@ -15,22 +13,10 @@ impl KindSpec for FunctionSpec {
         is_namespaced: true,
         is_run: false,
         names: NameForm::Short,
-        older: Older {
-            words: &[],
-            api_versions: OWN_OLDER_API_VERSIONS,
-            may_lack_api_version: true,
-            rewrite: dialect::rewrite,
-        },
+        older: Older::of_own_kind(dialect::rewrite),
     };
 
-    const LINKS: Links<Self> = Links {
-        references: |_, _| Vec::new(),
-        exclusives: |_, _| Vec::new(),
-        files: |_| Vec::new(),
-        further_places: |_| Vec::new(),
-        content: None,
-        pod: |_, _| None,
-    };
+    const LINKS: Links<Self> = Links::NONE;
 
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         validate::validate(self, at, findings);

@@ -17,14 +17,7 @@ impl KindSpec for NodeSpec {
         older: Older { words: &[], api_versions: &[], may_lack_api_version: true, rewrite: dialect::rewrite },
     };
 
-    const LINKS: Links<Self> = Links {
-        references: |_, _| Vec::new(),
-        exclusives: |_, _| Vec::new(),
-        files: |_| Vec::new(),
-        further_places: |_| Vec::new(),
-        content: None,
-        pod: |_, _| None,
-    };
+    const LINKS: Links<Self> = Links::NONE;
 
     fn validate(&self, at: &Path<'_>, findings: &mut Findings) {
         let list = at.field("taints");

@@ -1,9 +1,7 @@
 //! What a Workflow is among the kinds.
 
 use super::super::links::{FieldAt, Reference};
-use super::super::{
-    Descriptor, Fields, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, OWN_OLDER_API_VERSIONS, Older,
-};
+use super::super::{Descriptor, Fields, Kind, KindSpec, Links, NameForm, OWN_API_VERSION, Older};
 use super::{WorkflowSpec, defaults, dialect, validate};
 use crate::meta::{ObjectMeta, ObjectRef};
 use crate::violation::{Findings, Path};
@@ -17,12 +15,7 @@ impl KindSpec for WorkflowSpec {
         is_namespaced: true,
         is_run: false,
         names: NameForm::Short,
-        older: Older {
-            words: &[],
-            api_versions: OWN_OLDER_API_VERSIONS,
-            may_lack_api_version: true,
-            rewrite: dialect::rewrite,
-        },
+        older: Older::of_own_kind(dialect::rewrite),
     };
 
     const LINKS: Links<Self> = Links {
