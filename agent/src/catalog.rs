@@ -175,7 +175,7 @@ fn first_v4(node: &NodeRecord) -> Option<Ipv4Addr> {
 }
 
 /// A record that an etcd on its way to being complete again has without endpoints stands as it was: the
-/// pods behind it are not bound again yet, or their nodes have not told of them.
+/// pods behind it are not bound again yet, or their nodes have not reported them.
 fn with_endpoints(
     former: &Table<NamespacedName, ServiceRecord>,
     now: &Table<NamespacedName, ServiceRecord>,

@@ -191,7 +191,7 @@ pub fn secret_paths(source_folder: &str, namespace: &str, name: &str) -> Vec<Str
 /// What begins an age file, binary or as text.
 const AGE_BEGINNINGS: [&[u8]; 2] = [b"age-encryption.org/", b"-----BEGIN AGE ENCRYPTED FILE-----"];
 
-/// The bytes are ciphertext of age, as far as their beginning tells.
+/// The bytes are ciphertext of age, as far as their beginning says.
 pub fn is_ciphertext(bytes: &[u8]) -> bool {
     AGE_BEGINNINGS.iter().any(|beginning| bytes.starts_with(beginning))
 }

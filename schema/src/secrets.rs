@@ -70,7 +70,7 @@ const WORDY_PLACES: [&str; 5] = ["args", "command", "runCommands", "annotations"
 /// Flags whose values are logins: `curl -u bob:x`.
 const LOGIN_FLAGS: [&str; 3] = ["-u", "--user", "--proxy-user"];
 
-/// A variable, header, flag or field of this name holds a secret, as far as the name tells.
+/// A variable, header, flag or field of this name holds a secret, as far as the name says.
 pub fn is_secret_name(name: &str) -> bool {
     let plain = plain(name);
     speaks_of_secret(name, &plain) && !REFERENCE_ENDINGS.iter().any(|ending| plain.ends_with(ending))

@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 pub enum Since {
     /// From that time on.
     At(Timestamp),
-    /// From that long ago on, by the clock of whoever holds what is asked for.
+    /// From that long ago on, by the clock of the daemon that holds what is asked for.
     Ago(SignedDuration),
 }
 

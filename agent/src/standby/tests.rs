@@ -32,7 +32,7 @@ fn what_came_for_a_process_that_ended_waits_for_the_next() {
     assert!(wire::receive(&other).unwrap().is_empty(), "the agent ended before it said anything");
 }
 
-/// A process that gives these when it is asked, and whether it was told that it may end.
+/// A process that gives these when it is asked, and whether it was notified that it may end.
 fn giver(dir: &Path, sockets: Sockets) -> std::thread::JoinHandle<bool> {
     let listener = UnixListener::bind(dir.join(SOCKET)).unwrap();
     std::thread::spawn(move || {

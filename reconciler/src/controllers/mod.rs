@@ -51,7 +51,7 @@ pub struct Observed {
     /// The snapshot of the run before in this term of leadership; none in its first run, so that
     /// what a restart finds is not mistaken for something that happened.
     pub previous: Option<Arc<Snapshot>>,
-    /// What `minik8s serve` was told.
+    /// The arguments of `minik8s serve`.
     pub settings: Settings,
 }
 

@@ -1,6 +1,6 @@
 //! What a controller found worth telling: above all what it does not do, and why.
 //!
-//! Notes state what *is*, in every plan as long as it is so. The shell tells each once, as an event.
+//! Notes state what *is*, in every plan as long as it is so. The shell reports each once, as an event.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use schema::records::EventType;
 
 use super::scheduler::Unfit;
 
-/// Agents that are started with the reconciler have registered by then: seen, 1 to 3 s.
+/// Agents that are started with the reconciler have registered within this time (1 to 3 s, measured).
 const NODES_COME_WITHIN: Duration = Duration::from_secs(10);
 
 /// A finding about one object.
@@ -117,7 +117,7 @@ impl Note {
         }
     }
 
-    /// How long it must be so before it is told: what every start brings and ends by itself is no news.
+    /// How long it must be so before it is reported: what every start brings and ends by itself is no news.
     pub fn patience(&self) -> Duration {
         match &self.kind {
             NoteKind::Unschedulable { unfit, .. } if unfit.may_pass() => NODES_COME_WITHIN,

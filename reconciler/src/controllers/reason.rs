@@ -87,7 +87,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The word of the event that tells a user of it, for the decisions that a user waits for.
+    /// The word of its event, for the decisions that a user waits for.
     pub fn event_word(&self) -> Option<&'static str> {
         match self {
             Reason::Bound { .. } | Reason::Rebound { .. } | Reason::Moved { .. } => Some("Scheduled"),

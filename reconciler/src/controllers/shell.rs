@@ -1,6 +1,6 @@
 //! The one shell around every controller's plan: observe, act and report as a [`Loop`].
 //!
-//! Reads the snapshot of etcd, writes what the plan says under the leader's fence, tells users of
+//! Reads the snapshot of etcd, writes what the plan says under the leader's fence, reports to users
 //! it as events. Plans only while leading, and never on a snapshot older than its own writes: that
 //! would decide the same thing twice.
 //!
@@ -61,7 +61,7 @@ pub struct Shell<C> {
     unsure: bool,
     /// The snapshot of the run before.
     previous: Option<Arc<Snapshot>>,
-    /// Notes that the run before held; they are told once each.
+    /// Notes that the run before held; they are reported once each.
     held: Held,
     controller: PhantomData<fn() -> C>,
 }
@@ -161,7 +161,7 @@ impl<C: Controller> Shell<C> {
         }
     }
 
-    /// Tells what is so for long enough and was not told; how long until the next of them is.
+    /// Reports what has held for long enough and was not reported; how long until the next of them is.
     fn tell_new(&mut self, notes: &[Note]) -> Option<Duration> {
         let (due, next) = self.held.due(notes, Instant::now());
         for note in due {
@@ -172,7 +172,7 @@ impl<C: Controller> Shell<C> {
     }
 }
 
-/// Notes of the run before, each with since when it is so and whether it was told.
+/// Notes of the run before, each with since when it is so and whether it was reported.
 #[derive(Default)]
 struct Held(BTreeMap<String, (Instant, bool)>);
 
@@ -292,7 +292,7 @@ mod tests {
         };
         assert_eq!([told(&notes, 0), told(&notes, 4)], [(0, Some(10)), (0, Some(6))]);
         assert_eq!([told(&notes, 10), told(&notes, 11)], [(1, None), (0, None)]);
-        // A node came and went: it begins anew. What no start brings is told at once.
+        // A node came and went: it begins anew. What no start brings is reported at once.
         assert_eq!([told(&other, 12), told(&other, 13)], [(1, None), (0, None)]);
         assert_eq!(told(&notes, 14), (0, Some(10)));
     }

@@ -58,7 +58,7 @@ pub(super) fn list_within(
     let old = previous.root.filter(|_| !previous.has_odd_names);
     if let Some(old) = old.and_then(|id| repository.find_tree(id).ok()) {
         match from(repository, (Some(&old), previous), (&root, &prefix), above.clone(), limits) {
-            // Both sides together were too much, or can't be told apart by their paths.
+            // Both sides together were too much, or can't be distinguished by their paths.
             Err(ReadError::TooMuch { .. }) => {}
             Ok(listing) if listing.has_odd_names => {}
             other => return other.map(Some),

@@ -8,7 +8,7 @@ use schema::records::{Revision, SourceStatus, Verdict};
 use schema::violation::{Violation, shortened};
 
 /// Cuts detail until the status fits under its key. No list that had something becomes empty, so the
-/// state is still told from it.
+/// state still follows from it.
 pub fn status(mut status: SourceStatus) -> SourceStatus {
     for (files, violations) in [(usize::MAX, 5), (200, 1), (50, 1), (10, 1)] {
         if codec::encode(&status).is_ok() {
@@ -180,7 +180,7 @@ mod tests {
             let text = text.repeat(times);
             let written = status(status_of(&text, count));
             prop_assert!(codec::encode(&written).is_ok());
-            // What the source's state is told from stays.
+            // What the source's state follows from stays.
             prop_assert_eq!(written.quarantined.is_empty(), count == 0);
             prop_assert!(written.held_prune.is_some() && written.error.is_some());
             prop_assert!(codec::encode(&revision(revision_of(&text))).is_ok());

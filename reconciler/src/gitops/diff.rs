@@ -94,7 +94,7 @@ pub fn file_changes(before: &Files, after: &Files) -> Vec<FieldChange> {
 
 /// Under this name stand files of the repository among the fields that differ.
 pub const FILES: &str = "files";
-/// So many digits of a file's digest are shown.
+/// Digits of a file's digest that are shown.
 const SHOWN_DIGITS: usize = 12;
 
 fn as_json((metadata, resource): (&ObjectMeta, &Resource)) -> Value {

@@ -38,7 +38,7 @@ enum Before {
 
 /// Takes the steps out that have to wait. Only what brings pods up or replaces them waits: labels,
 /// annotations and the place in the repository are written at once. A step whose deadline is over
-/// goes on, and is told. How long each waits already is in the status of `source`.
+/// goes on, and is reported. How long each waits already is in the status of `source`.
 pub fn gate(mut plan: SyncPlan, snapshot: &Snapshot, source: &str, now: Timestamp) -> SyncPlan {
     let depends =
         |step: &Step| step.object_after().is_some_and(|object| !object.metadata.depends_on.is_empty());

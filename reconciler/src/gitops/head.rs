@@ -48,7 +48,7 @@ impl Head {
     }
 
     /// Asks the remote, and reads its commit if it is another one. `applied` is the commit in the
-    /// status; `live` tells the commits that what is live is of.
+    /// status; `live` names the commits that what is live is of.
     pub(super) async fn look(
         &mut self,
         applied: Option<String>,

@@ -29,9 +29,9 @@ use crate::git::{self, CommitMeta, Listing, ReadError, Relation};
 
 /// Files in which the lines of fields are looked up, in bytes; further fields have no line.
 const LOCATE_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// So many files of a folder that a volume mounts are named.
+/// Most files of a folder that a volume mounts that are named.
 const FILES_NAMED_MAX: usize = 5;
-/// So many files of a conflict are named.
+/// Most files of a conflict that are named.
 const CONFLICTS_SHOWN_MAX: usize = 10;
 
 /// What is to be compared.
@@ -426,7 +426,7 @@ fn lineage(
 
 /// The files of a folder that differ between two commits, from the folder; none if it is itself a file.
 fn changed_files(repository: &Repository, commits: (Oid, Oid), folder: &str) -> Vec<String> {
-    // What can't be read is told by the digest alone.
+    // What can't be read is reported by the digest alone.
     let mut files = git::changed_below(repository, commits, folder).unwrap_or_default();
     let more = files.len().saturating_sub(FILES_NAMED_MAX);
     files.truncate(FILES_NAMED_MAX);

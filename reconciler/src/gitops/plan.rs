@@ -57,9 +57,9 @@ pub struct Situation {
 /// the next run, nor under the next commit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HeldOf {
-    /// So many objects.
+    /// How many objects.
     pub owned: u64,
-    /// Etcd's revision by then; 0 if it is not known.
+    /// Etcd's revision at that time; 0 if it is not known.
     pub since: i64,
 }
 

@@ -18,7 +18,7 @@ pub fn is_protected(metadata: &ObjectMeta) -> bool {
     metadata.annotations.get(PRUNE_ANNOTATION).is_some_and(|value| value == "false")
 }
 
-/// So many files are named in a reason; there may be thousands.
+/// Most files that are named in a reason; there may be thousands.
 const FILES_SHOWN_MAX: usize = 5;
 /// A longer path is cut there.
 const PATH_CHARS_MAX: usize = 150;
@@ -53,7 +53,7 @@ pub struct Evidence<'a> {
     pub policy: Option<PrunePolicy>,
 }
 
-/// So many removals of so many objects.
+/// A number of removals, of a number of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
     /// That would go.
@@ -139,9 +139,9 @@ pub enum Hold {
     },
     /// More than the budget.
     Budget {
-        /// So many would go.
+        /// How many would go.
         removals: usize,
-        /// Of so many.
+        /// Of how many.
         owned: usize,
         /// What the budget is, if it is known.
         policy: Option<PrunePolicy>,

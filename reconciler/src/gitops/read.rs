@@ -52,7 +52,7 @@ pub(super) fn read_commit(
     read_keeping(mirror, head, before, applied, Some(store))
 }
 
-/// Reads a commit that is only compared with, whoever signed it. What is applied goes through
+/// Reads a commit that is only compared with, whether signed or not. What is applied goes through
 /// [`read_commit`].
 pub(super) fn read_unchecked(
     mirror: &Mirror,

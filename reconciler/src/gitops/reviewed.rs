@@ -146,7 +146,7 @@ fn look(
                 let which =
                     if line.len() == 1 { String::new() } else { format!(" of commit {}", short(&id)) };
                 let why = format!("no review{which} is known: neither a merge nor a trailer");
-                // What an older merge slipped in is told all the same.
+                // What an older merge slipped in is reported all the same.
                 seen.open.get_or_insert(why);
             }
             // It can't be as reviewed any more: only what was slipped in counts.

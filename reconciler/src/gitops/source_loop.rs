@@ -58,7 +58,7 @@ pub struct SourceLoop {
     settled: Option<Settled>,
     /// What the newest commit was begun with.
     planned: Planned,
-    /// Newest revision of the store that this loop wrote, or at which it came to lead: by then the leader
+    /// Newest revision of the store that this loop wrote, or at which it came to lead: until then the leader
     /// before it had written its last.
     written: i64,
     /// The range of services, if it is known.
@@ -214,7 +214,7 @@ impl SourceLoop {
         }
     }
 
-    /// Tells, once per commit, that content of it is not on this disk.
+    /// Reports, once per commit, that content of it is not on this disk.
     fn tell_unkept(&self, before: Option<Oid>) {
         let Some(loaded) = self.head.loaded().filter(|loaded| Some(loaded.head) != before) else { return };
         let Some(why) = &loaded.unkept else { return };
@@ -323,7 +323,7 @@ impl Loop for SourceLoop {
         let rests = self.is_settled(&snapshot, problem.as_ref());
         if !rests {
             let is_new = !snapshot.sources.contains_key(&self.config.name);
-            // With no commit in memory nothing is planned, and why is told as the remote's problem.
+            // With no commit in memory nothing is planned, and why is reported as the remote's problem.
             if self.head.loaded().is_some() {
                 let recalled = self.owned.recall(is_new, &snapshot.objects).await;
                 recalled.map_err(|error| LoopError::new("cannot read what the source owned", error))?;

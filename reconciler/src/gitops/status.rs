@@ -15,9 +15,9 @@ use super::plan::{HeldOf, SyncPlan};
 use super::prune::{Prune, RELEASE_HELP};
 use crate::git::{CommitMeta, SourceConfig};
 
-/// So many violations of a file, and objects of a held prune, are shown.
+/// Most violations of a file, and objects of a held prune, that are shown.
 const SHOWN_MAX: usize = 20;
-/// So many files are named in one event.
+/// Most files that are named in one event.
 const QUARANTINED_NAMED_MAX: usize = 10;
 
 /// What one run saw and did.
@@ -148,7 +148,7 @@ fn empty(run: &Run<'_>) -> Option<Problem> {
     Some(Problem { kind: SourceErrorKind::Empty, message })
 }
 
-/// A strict source with a file that can't be applied. Which file has what wrong is told with the file.
+/// A strict source with a file that can't be applied. Which file has what wrong is reported with the file.
 fn refused(run: &Run<'_>) -> Option<Problem> {
     let (plan, commit) = (run.plan.filter(|plan| plan.refused)?, run.commit?);
     let files: Vec<&str> = plan.quarantined.keys().map(|file| &**file).collect();

@@ -59,7 +59,7 @@ pub trait Plan: Debug + Send {
     /// Nothing to do.
     fn is_empty(&self) -> bool;
 
-    /// When to plan again at the latest, although nothing will have changed by then: the end of a wait.
+    /// When to plan again at the latest, although nothing changes before: the end of a wait.
     fn again_at(&self) -> Option<Timestamp> {
         None
     }

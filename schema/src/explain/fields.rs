@@ -140,7 +140,7 @@ impl<'a> SchemaView<'a> {
         self.here["properties"].as_object()
     }
 
-    /// Objects told apart by a field: its value for each, and the object.
+    /// Objects distinguished by a field: its value for each, and the object.
     fn variants(self) -> Option<Vec<(&'a str, Self)>> {
         let branches = self.here["oneOf"].as_array().filter(|branches| !branches.is_empty())?;
         let variant = |branch: &'a Json| {

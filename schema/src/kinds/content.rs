@@ -15,7 +15,7 @@ use crate::codec::hex;
 
 /// Most bytes of all values of an object, as Kubernetes has it.
 pub const CONTENT_MAX_BYTES: usize = 1024 * 1024;
-/// So many digits of a value's SHA-256 are shown.
+/// Digits of a value's SHA-256 that are shown.
 const SHOWN_DIGITS: usize = 12;
 
 /// The values of an object by key, as its manifest has them.

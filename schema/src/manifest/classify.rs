@@ -161,7 +161,7 @@ pub(crate) fn expand_list(mut root: Root) -> Vec<Root> {
     if !is_list || items.is_empty() || !are_objects {
         return vec![root];
     }
-    // What was wrong in the text is told once, with the first item.
+    // What was wrong in the text is reported once, with the first item.
     let (items, mut problems) = (std::mem::take(items), root.problems);
     items.into_iter().map(|node| Root { node, problems: std::mem::take(&mut problems) }).collect()
 }

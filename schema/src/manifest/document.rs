@@ -14,7 +14,7 @@ use crate::kinds::{Fields, Kind, KindSpec, Resource, SpecVisitor, links, metadat
 use crate::meta::{DEFAULT_NAMESPACE, ObjectMeta};
 use crate::violation::{Finding, Findings, OwnedStep, Path, rules};
 
-/// Longest part of an object's name that is told with each of its violations: what Kubernetes takes.
+/// Longest part of an object's name that is reported with each of its violations: what Kubernetes takes.
 const NAME_SHOWN: usize = 253;
 
 /// Loads a document of `file` that is meant as a manifest into `loaded`. Gives the number of violations
@@ -280,7 +280,7 @@ fn typed<T: DeserializeOwned>(
         .ok()
 }
 
-/// Whether a finding is only the echo of a mistake that was told already: it speaks of the same value,
+/// Whether a finding is only the echo of a mistake that was reported already: it speaks of the same value,
 /// of one around or inside it, or misses a name, or a way to it, that may have been mistyped.
 fn follows_from(faults: &Faults, finding: &Finding) -> bool {
     let misses = [&rules::NOT_FOUND, &rules::UNREACHABLE_STATE, &rules::NO_END].contains(&finding.rule);

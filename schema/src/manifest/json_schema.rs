@@ -113,7 +113,7 @@ fn plain(schema: &mut Json) {
             without_formats(keys);
             let is_empty =
                 |value: &Json| value.is_null() || value == "" || *value == json!([]) || *value == json!({});
-            // The field by which variants are told apart has no place for a comment in Rust.
+            // The field by which variants are distinguished has no place for a comment in Rust.
             if let Some(word) = keys.get("const").cloned() {
                 let text = format!("Which sort it is: `{}`.", word.as_str().unwrap_or_default());
                 keys.entry("description").or_insert(Json::from(text));

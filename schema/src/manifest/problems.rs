@@ -7,8 +7,8 @@ use super::parse::limits::{self, VIOLATIONS_MAX};
 use super::parse::node::{Mark, Problem};
 use crate::violation::{OwnedStep, Severity, TEXT_MAX_CHARS, Violation, rules, shortened};
 
-/// Most problems that are kept of a document, of errors and of others each: more than are told, since the
-/// first of the file are told, and they are found in another order.
+/// Most problems that are kept of a document, of errors and of others each: more than are reported, since the
+/// first of the file are reported, and they are found in another order.
 pub(crate) const KEPT_MAX: usize = 2 * VIOLATIONS_MAX;
 
 /// Problems in the order in which they were found. Of very many, the first are kept and the others
@@ -82,7 +82,7 @@ impl Faults {
         self.is_full || self.at.iter().any(|at| meant(at))
     }
 
-    /// Whether a mistake is at this place, around it or inside it. So many mistakes that not all of their
+    /// Whether a mistake is at this place, around it or inside it. Where there are too many mistakes, not all of their
     /// places are known are everywhere.
     pub(crate) fn are_near(&self, place: &[OwnedStep]) -> bool {
         let inside = || {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub const DELIVERIES_MAX: usize = 1_000;
 
 /// Receipts of `minik8s sync` that are kept, beside those of webhooks: who may ask for a look can ask
-/// often, and must not push out what tells a replayed webhook from a new one.
+/// often, and must not push out what distinguishes a replayed webhook from a new one.
 pub const CLI_DELIVERIES_MAX: usize = 50;
 
 /// Longest id of a receipt, in bytes.
@@ -32,7 +32,7 @@ pub enum Provider {
     Forgejo,
     /// Gogs.
     Gogs,
-    /// Whoever signs with `X-Signature`.
+    /// Any sender that signs with `X-Signature`.
     Generic,
     /// `minik8s sync`.
     Cli,

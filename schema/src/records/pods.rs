@@ -74,10 +74,10 @@ pub struct OwnerRef {
 /// This etcd holds all that a node should run: written once per node, when every source was applied
 /// whole and every pod that fits has a node. Before, a binding that is not there is not a removal: the
 /// etcd may have been lost and not be filled from Git again yet. Lies among the bindings, so that
-/// whoever watches them sees it after them.
+/// a watch on them sees it after them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settled {
-    /// The commit of each source that had become bindings by then.
+    /// The commit of each source that had become bindings at that time.
     pub commits: BTreeMap<String, String>,
 }
 

@@ -182,7 +182,7 @@ pub struct PathRecord {
     pub broken: Option<String>,
 }
 
-/// How far a node's rules are: whoever takes an endpoint down waits for it.
+/// How far a node's rules are: what takes an endpoint down waits for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RulesStatus {

@@ -115,7 +115,7 @@ pub struct HeldPrune {
     pub deletes: u64,
     /// Of how many that the source owned when they were first held.
     pub owned: u64,
-    /// Etcd's revision by then: objects that are newer are not among these. 0: not known, all are.
+    /// Etcd's revision at that time: objects that are newer are not among these. 0: not known, all are.
     #[serde(default)]
     pub since: i64,
     /// The first 20 of them.

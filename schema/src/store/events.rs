@@ -35,7 +35,7 @@ const REMEMBERED_MAX: usize = 4_096;
 const LEASE_TTL: Duration = Duration::from_secs(70 * 60);
 /// How long one lease is given to new events.
 const LEASE_SHARED: Duration = Duration::from_secs(10 * 60);
-/// Tries of one batch. With the waits between them about 6 s; an etcd that restarts is back by then.
+/// Tries of one batch. With the waits between them about 6 s; an etcd that restarts is back within these.
 const ATTEMPTS: u32 = 6;
 /// Longest that the queue is written out after shutdown.
 const DRAIN: Duration = Duration::from_secs(2);

@@ -199,7 +199,7 @@ impl<R: Report> StatusWriter<R> {
     async fn write_all(&mut self, newest: &R::Newest) -> Option<Instant> {
         self.learn().await;
         let (mut due, mut next) = self.due(newest);
-        // What was refused lately comes last: by then it shows whether the store takes anything.
+        // What was refused lately comes last: the others show whether the store takes anything.
         due.sort_by_key(|one| one.refused);
         let mut refused = Vec::new();
         let (mut in_a_row, mut taken) = (0, false);

@@ -3,7 +3,7 @@
 use super::path::{OwnedStep, Path};
 use super::{Rule, Severity};
 
-/// Most findings that are kept, of errors and of others each. Far more than are told of a file, since
+/// Most findings that are kept, of errors and of others each. Far more than are reported for a file, since
 /// some are only the echo of another mistake.
 const KEPT_MAX: usize = 4000;
 

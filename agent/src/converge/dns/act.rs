@@ -18,7 +18,7 @@ pub struct Outcome {
     pub done: Vec<String>,
     /// What could not be done, with the reason.
     pub failed: Vec<String>,
-    /// It answers since this run: the machine may be told of it now.
+    /// It answers since this run: the machine's resolver may be pointed at it now.
     pub is_bound: bool,
 }
 

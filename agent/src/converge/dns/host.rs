@@ -15,7 +15,7 @@ use tokio::process::Command;
 use super::plan::{DOMAINS_MAX, Former, Resolved, Split};
 use super::resolv::{self, Machine, RESOLVED_LIST};
 
-/// How systemd-resolved is asked and told.
+/// How systemd-resolved is read and set.
 const RESOLVECTL: &str = "resolvectl";
 
 /// What is off for our link, whatever holds for all links: our server is asked for its names alone, in clear,
@@ -81,7 +81,7 @@ impl MachineFiles {
     }
 
     /// For `reset`: brings back what was there, unless others have changed the file since; its path if it
-    /// did. The path is what is kept, not what this process was told.
+    /// did. The path is what is kept, not what this process was given.
     pub fn undo(agent_dir: &Path, instance: &str) -> io::Result<Option<String>> {
         let files = Self::new(agent_dir, Path::new(""));
         let Some(former) = files.former() else { return Ok(None) };
@@ -180,7 +180,7 @@ pub(super) async fn set_split_by(program: &str, link: &str, now: &Split, split: 
     run(program, &["dns", link].into_iter().chain(servers).collect::<Vec<_>>()).await.map(drop)
 }
 
-/// No domains are told as an empty one.
+/// No domains are set as an empty one.
 async fn set_domains(program: &str, link: &str, domains: &BTreeSet<String>) -> io::Result<()> {
     let none = [""].into_iter().filter(|_| domains.is_empty());
     let words = ["domain", link].into_iter().chain(domains.iter().map(String::as_str)).chain(none);

@@ -51,7 +51,7 @@ pub const INTERVAL: Duration = Duration::from_secs(5);
 /// Between two builds of the zone: endpoints may change many times a second.
 pub const SPACING: Duration = Duration::from_millis(50);
 
-/// What the loop is told once.
+/// What the loop is given once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DnsSettings {
     /// The zone; none: the Cluster object's.
@@ -72,7 +72,7 @@ impl DnsSettings {
         self.domain.clone().or_else(of_cluster).unwrap_or_else(default)
     }
 
-    /// The zone that holds without the dot at its end, as resolvers are told it.
+    /// The zone that holds without the dot at its end, as resolvers are given it.
     pub fn domain_text(&self, cluster: &ClusterDns) -> String {
         self.domain(cluster).to_ascii().trim_end_matches('.').to_owned()
     }
@@ -84,7 +84,7 @@ impl DnsSettings {
         if self.upstream.is_empty() { of_cluster().collect() } else { self.upstream.clone() }
     }
 
-    /// What pods are told by an agent that has just started.
+    /// What pods are given by an agent that has just started.
     pub fn first_for_pods(&self, subnet: Option<&Subnet>, agent_dir: &Path, cluster: &ClusterDns) -> NodeDns {
         let machine = MachineFiles::new(agent_dir, &self.resolv_conf).read().0;
         let server = subnet.map(|subnet| dns_address(subnet.service_cidr));
@@ -102,7 +102,7 @@ pub fn can_listen(address: std::net::Ipv4Addr) -> std::io::Result<()> {
 
 /// What the loop stands on.
 pub struct DnsDeps {
-    /// What it is told.
+    /// What it is given.
     pub settings: DnsSettings,
     /// Keeps several Minik8s on one machine apart.
     pub instance: String,
@@ -116,7 +116,7 @@ pub struct DnsDeps {
     pub catalog: watch::Receiver<Arc<Catalog>>,
     /// The newest zone.
     pub zone: watch::Receiver<Arc<Zone>>,
-    /// What pods are told.
+    /// What pods are given.
     pub pods: watch::Sender<NodeDns>,
     /// Who answered here before, and who will after this process.
     pub handover: Handover,

@@ -1,4 +1,4 @@
-//! Decides where this node's DNS listens, whom it asks, what pods are told, and what the machine's own
+//! Decides where this node's DNS listens, whom it asks, what pods are given, and what the machine's own
 //! resolver is to be.
 //!
 //! Reads flags, the node's range, `resolv.conf` and what systemd-resolved says; writes nothing.
@@ -102,7 +102,7 @@ pub enum NodeStep {
     Split(Split),
     /// systemd-resolved does not ask us any more.
     Unsplit,
-    /// systemd-resolved is who should be told, and can't be asked: nothing is changed until it can.
+    /// systemd-resolved should be set, and can't be asked: nothing is changed until it can.
     Wait(String),
 }
 
@@ -113,7 +113,7 @@ pub struct DnsPlan {
     pub bind: Option<Ipv4Addr>,
     /// Ask these instead.
     pub upstreams: Option<Vec<SocketAddr>>,
-    /// What pods are told.
+    /// What pods are given.
     pub pods: NodeDns,
     /// The machine's own resolver.
     pub node: NodeStep,
@@ -141,7 +141,7 @@ pub fn plan(seen: &Observed) -> DnsPlan {
     }
 }
 
-/// What pods are told: a server on the machine's loopback is none of theirs.
+/// What pods are given: a server on the machine's loopback is none of theirs.
 pub fn for_pods(domain: &str, server: Option<Ipv4Addr>, machine: &Machine) -> NodeDns {
     let own = machine.own();
     let reachable = own.nameservers.into_iter().filter(|address| !address.is_loopback());

@@ -1,4 +1,4 @@
-//! What systemd-resolved is asked and told, by a program that prints as `resolvectl` 252 does.
+//! What systemd-resolved is asked and given, by a program that prints as `resolvectl` 252 does.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -163,7 +163,7 @@ fn exhausted(seen: &Observed, node: &str) -> Note {
     Note::about_node(node, NoteKind::SubnetsExhausted { cluster_cidr, holders })
 }
 
-/// A cluster range that grew, or another range of services, is told to the nodes; one that no longer holds a node's range is not.
+/// A cluster range that grew, or another range of services, is given to the nodes; one that no longer holds a node's range is not.
 fn follow_cluster(seen: &Observed, rivals: &BTreeMap<&str, &str>, out: &mut Writes) {
     let cluster_cidr = seen.settings.cluster_cidr;
     for (node, subnet) in &seen.snapshot.subnets {
@@ -186,7 +186,7 @@ fn follow_cluster(seen: &Observed, rivals: &BTreeMap<&str, &str>, out: &mut Writ
 }
 
 /// Which registered nodes came or went since the run before. In the first run only those that are
-/// away are told: that the others are there is no news.
+/// away are reported: that the others are there is no news.
 fn note_heartbeats(seen: &Observed, out: &mut Writes) {
     for node in seen.snapshot.nodes.keys() {
         let before = seen.previous.as_ref().map(|snapshot| snapshot.node_is_ready(node));

@@ -2,7 +2,7 @@
 //!
 //! One binding per pod, always: a pod that moves does so in one transaction. A pod stays where it
 //! is as long as it fits; where its new version fits nowhere the old one goes on running. A pod on
-//! a node that is not ready stays bound to it. Last of all it tells each node, once, that etcd is complete.
+//! a node that is not ready stays bound to it. Last of all it writes for each node, once, that etcd is complete.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -64,7 +64,7 @@ pub(super) fn plan(snapshot: &Snapshot, sources: &BTreeSet<String>) -> Writes {
     out
 }
 
-/// Tells every node once that this etcd is complete. Waits for a run that binds no new pod: a pod that moves or is
+/// Writes for every node, once, that this etcd is complete. Waits for a run that binds no new pod: a pod that moves or is
 /// removed leaves nothing open.
 fn settle(snapshot: &Snapshot, sources: &BTreeSet<String>, out: &mut Writes) {
     let unsettled = || snapshot.nodes.keys().filter(|node| !snapshot.settled.contains_key(*node));

@@ -1,6 +1,6 @@
 //! Decides what lies below `services/` and `routes/`.
 //!
-//! Whoever has an address or a port keeps it; then come the manifests that name theirs, then the rest.
+//! What has an address or a port keeps it; then come the manifests that name theirs, then the rest.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;

@@ -3,7 +3,7 @@
 use schema::records::Revision;
 use schema::snapshot::{Table, Versioned};
 
-/// So many revisions of a source are kept.
+/// Revisions of a source that are kept.
 pub const KEPT: usize = 100;
 
 /// The number of the next revision. `last` is the one in the source's status.

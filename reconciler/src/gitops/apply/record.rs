@@ -80,7 +80,7 @@ impl Place<'_> {
     }
 }
 
-/// Tells which objects were written although what they depend on is not healthy.
+/// Reports which objects were written although what they depend on is not healthy.
 pub(in crate::gitops) fn tell_overdue(events: &EventRecorder, source: &str, overdue: &[Waiting]) {
     for Waiting { object, on, why, .. } in overdue {
         events.record(EventDraft {
@@ -96,7 +96,7 @@ pub(in crate::gitops) fn tell_overdue(events: &EventRecorder, source: &str, over
     }
 }
 
-/// Tells that content of a commit is not on this reconciler's disk.
+/// Reports that content of a commit is not on this reconciler's disk.
 pub(in crate::gitops) fn tell_unkept(events: &EventRecorder, source: &str, why: &str) {
     events.record(EventDraft {
         kind: EventType::Warning,
@@ -108,7 +108,7 @@ pub(in crate::gitops) fn tell_unkept(events: &EventRecorder, source: &str, why: 
     });
 }
 
-/// Tells what is new between two statuses.
+/// Reports what is new between two statuses.
 pub(in crate::gitops) fn tell(
     events: &EventRecorder,
     before: Option<&SourceStatus>,

@@ -15,7 +15,7 @@ pub struct Claim<'a> {
     pub file: &'a Arc<str>,
     /// The document.
     pub document: &'a Document,
-    /// The object as it is live, whoever owns it.
+    /// The object as it is live, of any source.
     pub live: Option<&'a Versioned<Object>>,
 }
 

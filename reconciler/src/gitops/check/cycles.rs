@@ -1,6 +1,6 @@
 //! Objects that wait for each other in a circle. Pure.
 //!
-//! Whoever waits for himself in the end is found in one walk over all edges (Tarjan's strongly connected
+//! What waits for itself in the end is found in one walk over all edges (Tarjan's strongly connected
 //! components, without recursion): a commit may hold a hundred thousand edges, and as many ways back.
 
 use std::collections::VecDeque;
@@ -13,13 +13,13 @@ use schema::violation::OwnedStep;
 use super::Claim;
 use super::scene::{Present, Scene};
 
-/// So many objects of a circle are named.
+/// Most objects of a circle that are named.
 const SHOWN_MAX: usize = 10;
-/// So many circles of a knot are looked for: each costs a walk over it. Who is on none of these is told
+/// Most circles of a knot that are looked for: each costs a walk over it. What is on none of these is reported
 /// that he is in the knot.
 const CIRCLES_MAX: usize = 10;
 
-/// What whoever is on a circle should do.
+/// What to do about a circle.
 pub(super) const HELP: &str = "take one of them out of `dependsOn`";
 
 /// Not visited, or nowhere.
@@ -124,7 +124,7 @@ impl<'a> Waits<'a> {
                 let names: Vec<&ObjectRef> = circle.iter().map(|at| self.objects[*at]).collect();
                 for (step, at) in circle.iter().enumerate() {
                     let place = knot.binary_search(at).ok().and_then(|place| is_told.get_mut(place));
-                    // On a circle that was told before: once is enough.
+                    // On a circle that was reported before: once is enough.
                     if place.is_some_and(|told| std::mem::replace(told, true)) {
                         continue;
                     }

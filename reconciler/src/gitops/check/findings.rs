@@ -7,7 +7,7 @@ use std::sync::Arc;
 use schema::manifest::limits::VIOLATIONS_MAX;
 use schema::violation::{Violation, rules};
 
-/// So many are kept of all files. Then each file still gets one: why it is in quarantine.
+/// Most that are kept of all files. Then each file still gets one: why it is in quarantine.
 const KEPT_MAX: usize = 250_000;
 
 /// Violations by file.
@@ -60,7 +60,7 @@ impl Findings {
     }
 
     /// Adds them to what was found before, in the order of places. A file's own come first where there are
-    /// more than are told.
+    /// more than are reported.
     pub(super) fn join(
         mut self,
         mut own: BTreeMap<Arc<str>, Vec<Violation>>,

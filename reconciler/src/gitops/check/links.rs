@@ -21,7 +21,7 @@ use super::scene::{Fault, Present, Scene};
 /// Who is in the way would be gone, and the commit may well be right.
 const STAYS_HELD: &str =
     "it is to go, but removals of this source are held: its status says why, and what releases them";
-/// So many names are listed in a message.
+/// Most names that are listed in a message.
 const NAMED_MAX: usize = 5;
 
 /// Someone who has, or wants, what only one can have.
@@ -40,7 +40,7 @@ pub(super) struct Holder<'a> {
 struct Link<'a> {
     from: &'a Claim<'a>,
     field: Reference<'a>,
-    /// That the target is missing has been told.
+    /// That the target is missing has been reported.
     is_told: bool,
 }
 
@@ -138,7 +138,7 @@ impl<'a> Links<'a> {
         let present = scene.present(target);
         for link in links.iter_mut().filter(|link| !link.is_told) {
             let Some(missing) = missing(scene, target, present, &link.field) else { continue };
-            // What else is wrong with a file that can't be applied anyway is told as far as it is its own.
+            // What else is wrong with a file that can't be applied anyway is reported as far as it is its own.
             if scene.is_quarantined(link.from) && missing.home.is_some() {
                 continue;
             }
@@ -153,7 +153,7 @@ impl<'a> Links<'a> {
     }
 
     /// Who has what only one can have: who stays as he is, else who has it live, else the first.
-    /// `again`: what is in quarantine already has been told.
+    /// `again`: what is in quarantine already has been reported.
     fn decide(&mut self, scene: &mut Scene<'a>, exclusive: &Exclusive, again: bool) {
         let is_shared = |holders: &Vec<Holder<'_>>| holders.iter().all(|holder| holder.wish.shares);
         if self.holders.get(exclusive).is_none_or(is_shared) {
@@ -236,7 +236,7 @@ pub(super) fn holders<'a>(
     found
 }
 
-/// Whoever has what only one can have, by his document or, without one, as he is live.
+/// The holder of what only one can have, by its document or, without one, as it is live.
 pub(super) fn owner(scene: &Scene<'_>, object: &ObjectRef, claim: Option<&Claim<'_>>) -> String {
     match (claim, scene.live.get(object).map(|live| &live.value.provenance)) {
         (Some(claim), _) => format!("{object} ({}:{})", claim.file, claim.document.line),

@@ -96,7 +96,7 @@ mod tests {
                     prop_assert!(place(target) < place(at));
                 }
             }
-            // Whoever comes earlier than his place has nobody smaller that was ready before him.
+            // What comes earlier than its place has nothing smaller that was ready before it.
             for pair in order.windows(2) {
                 let waits = dependencies(listed[pair[1]].1).any(|target| *listed[pair[0]].0 == target);
                 prop_assert!(pair[0] < pair[1] || waits || dependencies(listed[pair[1]].1).next().is_some());

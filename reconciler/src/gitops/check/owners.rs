@@ -92,7 +92,7 @@ pub(super) fn judge<'a>(
 }
 
 /// Files that live objects came from, and that are still there but say nothing any more: truncated
-/// or emptied by mistake. Whoever means it removes the file.
+/// or emptied by mistake. To mean it, remove the file.
 pub(super) fn vanished(manifests: &Manifests, absent: &[Live<'_>]) -> Vec<(Arc<str>, Violation)> {
     let mut found = Vec::new();
     for (object, live) in absent {

@@ -22,7 +22,7 @@ pub(super) fn check(scene: &mut Scene<'_>) {
     }
 }
 
-/// The Cluster object that will be there; of several, which the check of clashes tells of, the one
+/// The Cluster object that will be there; of several, which the check of clashes reports, the one
 /// that is live.
 fn policy(scene: &Scene<'_>) -> Option<cluster::PodSecurity> {
     let of_kind = |claim: &&Claim<'_>| claim.document.reference.kind == Kind::Cluster;

@@ -16,7 +16,7 @@ use super::scene::{Fault, Scene};
 /// Object, rule and field of what has been reported.
 type Reported = BTreeSet<(String, String, String)>;
 
-/// Tells it.
+/// Reports it.
 pub(super) fn tell(scene: &mut Scene<'_>) {
     if !scene.claims.iter().any(|claim| scene.is_quarantined(claim)) {
         return;
@@ -37,7 +37,7 @@ fn reported(scene: &Scene<'_>) -> Reported {
 fn clashes<'a>(scene: &mut Scene<'a>, reported: &Reported) {
     for (exclusive, holders) in holders(scene, |_| true, |object| scene.meant(object)) {
         let place = |holder: &Holder<'a>| holder.claim.map(|claim| (claim.file, claim.document.line));
-        // Whoever is in no quarantine has it by what was decided.
+        // What is in no quarantine has it by what was decided.
         let falls = |holder: &Holder<'a>| holder.claim.is_some_and(|claim| scene.is_quarantined(claim));
         let rank =
             |holder: &Holder<'a>| (holder.claim.is_some(), falls(holder), !holder.has_it, place(holder));

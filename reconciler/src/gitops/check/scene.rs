@@ -164,7 +164,7 @@ impl<'a> Scene<'a> {
         newly
     }
 
-    /// Files in quarantine, with all that is told of them.
+    /// Files in quarantine, with all that is reported of them.
     pub(super) fn finish(self) -> BTreeMap<Arc<str>, Vec<Violation>> {
         self.found.join(self.quarantined)
     }

@@ -45,7 +45,7 @@ pub(super) fn check(scene: &Scene<'_>) -> Vec<Violation> {
         let candidates = selector
             .iter()
             .filter_map(|(key, value)| labelled.get(&(namespace, key.as_str(), value.as_str())));
-        // Whoever has all labels has the rarest one.
+        // What has all labels has the rarest one.
         let fewest = candidates.min_by_key(|found| found.len());
         fewest.is_some_and(|found| found.iter().any(|labels| matches(selector, labels)))
     };

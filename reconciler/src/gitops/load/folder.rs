@@ -187,7 +187,7 @@ fn with_files(root: &Path, below: &str, manifests: Manifests) -> Manifests {
     let is_kept_out =
         |path: &str| kept_out.as_ref().is_some_and(|kept_out| kept_out.holds(path, root.join(path).is_dir()));
     let mut lookup = OnDisk { root, is_kept_out };
-    // Nothing of the disk ends it: what can't be read is told of the field that names it.
+    // Nothing of the disk ends it: what can't be read is reported at the field that names it.
     files::resolve(&manifests, SourceFolder::AroundManifest, &mut lookup).unwrap_or(manifests)
 }
 
@@ -213,7 +213,7 @@ fn joined(folder: &str, name: &str) -> String {
 }
 
 /// Ignore files of the folders around `at`, up to the root: they count for a commit as well. None at
-/// all when they ignore `at` itself: whoever names it wants it read.
+/// all when they ignore `at` itself: a manifest that names it wants it read.
 fn ignore_files_above(root: &Path, at: &Path) -> Vec<(String, String)> {
     let around = at.ancestors().skip(1).take_while(|folder| folder.starts_with(root));
     let read = |folder: &Path| Some((relative(root, folder), lossy(&folder.join(IGNORE_FILE))?));
@@ -354,7 +354,7 @@ impl Walk<'_> {
     }
 }
 
-/// Reads and parses, a bounded part at a time. Files that can't be read are told.
+/// Reads and parses, a bounded part at a time. Files that can't be read are reported.
 fn parse(files: Vec<String>, root: &Path) -> (Manifests, Vec<Violation>) {
     let (mut manifests, mut violations) = (Manifests::new(), Vec::new());
     let (mut batch, mut batch_bytes): (Vec<load::Blob>, usize) = (Vec::new(), 0);

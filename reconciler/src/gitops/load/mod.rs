@@ -88,7 +88,7 @@ pub fn update_with_layouts(
 
 /// Room for layouts.
 struct Room {
-    /// So many bytes of text may still be kept as layouts.
+    /// Bytes of text that may still be kept as layouts.
     bytes: usize,
     layouts: Layouts,
 }

@@ -17,7 +17,7 @@ use schema::snapshot::Table;
 use crate::git;
 use crate::gitops::load::Manifests;
 
-/// So many texts of a file are looked at.
+/// Most texts of a file that are looked at.
 const TEXTS_MAX: usize = 64;
 
 /// The commits that set objects which no document names, by the file that they were in.

@@ -16,9 +16,9 @@ use crate::gitops::load::spread::spread;
 use crate::gitops::plan::{Act, Step, StepReason, SyncPlan};
 use crate::gitops::prune::{Hold, Prune};
 
-/// So many digits of a hash are shown, and are enough to name one.
+/// Digits of a hash that are shown; they are enough to name one.
 const SHOWN_DIGITS: usize = 16;
-/// So many differences are told.
+/// Most differences that are reported.
 const TOLD_MAX: usize = 10;
 
 /// What a plan does, and nothing of where it comes from.

@@ -1,6 +1,6 @@
 //! Untrusted text in terminals and in Markdown. Pure.
 //!
-//! Whoever opens a pull request writes names, values and messages that end up here. In Markdown
+//! The author of a pull request writes names, values and messages that end up here. In Markdown
 //! all of it stands in code, where neither HTML nor links nor mentions work; what steers a
 //! terminal or turns the direction of writing is left out everywhere.
 

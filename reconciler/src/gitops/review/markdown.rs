@@ -22,13 +22,13 @@ pub const BYTES_MAX: usize = 60_000;
 const RESERVE_BYTES: usize = 600;
 /// Longest text of one value or message.
 const TEXT_CHARS_MAX: usize = 300;
-/// So many lines of one sort are shown.
+/// Most lines of one sort that are shown.
 const LINES_MAX: usize = 50;
-/// So many bytes of one sort are shown; the head has eight of them and must leave room.
+/// Most bytes of one sort that are shown; the head has eight of them and must leave room.
 const LIST_BYTES_MAX: usize = 4_000;
-/// So many removals, and so many replacements, are named.
+/// Most removals, and most replacements, that are named.
 const NAMED_MAX: usize = 200;
-/// So many bytes the names of either take.
+/// Most bytes that the names of either take.
 const NAMED_BYTES_MAX: usize = 10_000;
 
 /// The order in which changes want to be read.

@@ -30,7 +30,7 @@ pub use effects::Effect;
 pub use markdown::{BYTES_MAX, MARKER, markdown, no_review};
 pub use text::text;
 
-/// So many removals that are held are named.
+/// Most held removals that are named.
 const HELD_SHOWN_MAX: usize = 100;
 
 /// A plan as it is read.

@@ -185,7 +185,7 @@ fn edit(repo: &mut Repo, random: &mut impl FnMut(u32) -> u32) {
     }
 }
 
-/// A small generator (xorshift), so that a failure is told by its seed.
+/// A small generator (xorshift), so that a failure is reported by its seed.
 pub(in crate::gitops) fn generator(seed: u64) -> impl FnMut(u32) -> u32 {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     move |below| {

@@ -16,7 +16,7 @@ use schema::snapshot::{Snapshot, Versioned};
 
 use super::wake::{Released, Woken, released};
 
-/// So many objects are named in the reason of a verdict.
+/// Most objects that are named in the reason of a verdict.
 const NAMED_MAX: usize = 5;
 
 /// What to write down.
@@ -192,7 +192,7 @@ fn why_bad(failed: &[&Trouble], before: &Verdict) -> String {
     format!("{named}{more}{besides}")
 }
 
-/// A source whose objects stay because nobody speaks for them any more; told once.
+/// A source whose objects stay because nobody speaks for them any more; reported once.
 fn orphaned(status: &Versioned<SourceStatus>, now: Timestamp) -> Option<(SourceStatus, i64)> {
     let before = &status.value;
     if before.error.as_ref().is_some_and(|error| error.kind == SourceErrorKind::NotConfigured) {

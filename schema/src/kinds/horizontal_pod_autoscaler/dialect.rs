@@ -34,7 +34,7 @@ fn target(spec: &mut Node, notes: &mut Notes<'_>) -> Option<Entry> {
         put(target, name);
     }
     let namespace = take(&mut metadata, "namespace");
-    // What else the metadata says is unknown here, and told as that.
+    // What else the metadata says is unknown here, and reported as that.
     for rest in entries_mut(&mut metadata).map(std::mem::take).unwrap_or_default() {
         put(target, rest);
     }
@@ -213,7 +213,7 @@ fn one_per(mark: Mark, seconds: i64) -> Node {
     mapping(mark, [("stabilizationWindowSeconds", plain(mark, 0)), ("policies", policies)])
 }
 
-/// Seconds of a duration: `15s`, `1m30s`, or a number of seconds. Go's own number of nanoseconds is told
+/// Seconds of a duration: `15s`, `1m30s`, or a number of seconds. Go's own number of nanoseconds is reported
 /// from seconds by its size: 1,000,000 s are eleven days.
 fn seconds(node: &Node) -> Option<i64> {
     const NANOS_MIN: f64 = 1_000_000.0;

@@ -53,7 +53,7 @@ fn metric(metric: &Metric, at: &Path<'_>, findings: &mut Findings) {
             let here = at.field("resource");
             metric_target(resource, &here.field("target"), findings);
         }
-        // Told of the metric, not of `resource`: its type may be what is wrong.
+        // Reported at the metric, not of `resource`: its type may be what is wrong.
         None => {
             let message = "Required value: must populate information for the given metric source";
             findings.add(&rules::REQUIRED, at, message).help("set resource");

@@ -1,6 +1,6 @@
 //! Job: older names of options, and the login's fields directly under `spec`. Passwords and keys in clear
 //! are errors, also where today's spelling is used; their text is taken out of the tree, so that no
-//! later message repeats it. A Job of Kubernetes is told what it is.
+//! later message repeats it. A Job of Kubernetes gets a message that says what it is.
 
 use crate::kinds::Kind;
 use crate::manifest::dialects::tree::{below, entry, list, mapping, put, rename, take, text};
@@ -36,7 +36,7 @@ pub(super) fn rewrite(node: &mut Node, notes: &mut Notes<'_>) {
         let Some(written) = spec.entry(old) else { continue };
         let mark = written.mark;
         let of_login = spec.entry("login").map(|login| &login.value);
-        // A login that says it already, or is no mapping, leaves the older field to be told as unknown.
+        // A login that says it already, or is no mapping, leaves the older field to be reported as unknown.
         if of_login.is_some_and(|login| login.entries().is_none() || login.entry(new).is_some()) {
             continue;
         }

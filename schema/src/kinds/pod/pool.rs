@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::PodSpec;
 use crate::kinds::Resource;
 
-/// Nothing is swept before there are so many.
+/// Nothing is swept below this number.
 const SWEEP_MIN: usize = 1024;
 
 static PODS: Mutex<Option<Pool<PodSpec>>> = Mutex::new(None);

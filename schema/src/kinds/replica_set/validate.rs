@@ -107,7 +107,7 @@ fn strategy(spec: &ReplicaSetSpec, at: &Path<'_>, findings: &mut Findings) {
     }
 }
 
-/// The per cent, if it is a share; a share that can't be read is told.
+/// The per cent, if it is a share; a share that can't be read is reported.
 fn percent(amount: Option<&IntOrPercent>, at: &Path<'_>, findings: &mut Findings) -> Option<u32> {
     let IntOrPercent::Percent(text) = amount? else { return None };
     let percent = amount?.percent();

@@ -8,7 +8,7 @@ use super::{ServiceSpec, ServiceType, defaults, dialect, validate};
 use crate::meta::ObjectMeta;
 use crate::violation::{Findings, OwnedStep, Path, field_path, indexed};
 
-/// So many ports of external addresses are looked at: far more than a service has, and few enough where
+/// Most ports of external addresses that are looked at: far more than a service has, and few enough where
 /// it has thousands of both.
 const EXTERNAL_MAX: usize = 1000;
 

@@ -35,7 +35,7 @@ impl<'a> Notes<'a> {
         self.problems.push(Problem::new(mark, &rules::OLDER_SPELLING, message));
     }
 
-    /// An older spelling that can't be carried over; what is missing from the spec for it is not told again.
+    /// An older spelling that can't be carried over; what is missing from the spec for it is not reported again.
     pub(crate) fn error(&mut self, mark: Mark, rule: &'static Rule, message: String, help: &str) {
         self.is_whole = false;
         self.mistake(mark, rule, message, help);

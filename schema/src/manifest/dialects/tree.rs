@@ -44,7 +44,7 @@ pub(crate) fn put(node: &mut Node, entry: Entry) {
 }
 
 /// Calls the entry `old` of a mapping `new`, in its place; gives the mark of the key. Does nothing if
-/// `new` is there as well: then `old` stays and is told as unknown.
+/// `new` is there as well: then `old` stays and is reported as unknown.
 pub(crate) fn rename(node: &mut Node, old: &str, new: &str) -> Option<Mark> {
     if node.entry(new).is_some() {
         return None;

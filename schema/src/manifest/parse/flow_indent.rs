@@ -9,7 +9,7 @@
 //! The YAML specification wants the last line deeper, and so does our parser; libyaml and with it
 //! kubectl, Go and Python take it, and many manifests are written so. The parser says this only within
 //! brackets, where space in front of a line means nothing: so the line is moved to the right and the
-//! file is read again. Columns are told as they were written.
+//! file is read again. Columns are reported as they were written.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;

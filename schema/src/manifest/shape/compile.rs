@@ -83,7 +83,7 @@ impl Shapes {
         Ok(place)
     }
 
-    /// Words, or structs told apart by a tag.
+    /// Words, or structs distinguished by a tag.
     fn one_of(
         &mut self,
         name: &str,
@@ -106,7 +106,7 @@ impl Shapes {
         Ok(Some(self.push(Shape::Tagged(tagged))))
     }
 
-    /// Tells each variant which fields the others have.
+    /// Gives each variant which fields the others have.
     fn introduce(&mut self, tagged: &Tagged) {
         let mut owners: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for (tag, index) in &tagged.variants {
@@ -185,7 +185,7 @@ fn takes_anything(json: &Json) -> bool {
     json.as_bool() == Some(true) || json.as_object().is_some_and(only_annotations)
 }
 
-/// The required field with a fixed value by which variants are told apart.
+/// The required field with a fixed value by which variants are distinguished.
 fn tag_of(branch: &Json) -> Option<String> {
     let mut fields = branch.get("properties")?.as_object()?.iter();
     let (tag, _) = fields.find(|(_, schema)| schema.get("const").is_some_and(Json::is_string))?;

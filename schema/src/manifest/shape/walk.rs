@@ -137,7 +137,7 @@ impl Walk<'_> {
             !record.fields.contains_key(&entry.key) && nearest(&entry.key, known) == Some(name)
         };
         if entries.iter().any(is_typo) {
-            // `imgae` was told as unknown already: one mistake, one message.
+            // `imgae` was reported as unknown already: one mistake, one message.
             return self.faults.push(path.steps());
         }
         let null = entries.iter().find(|entry| entry.key == *name);

@@ -35,7 +35,7 @@ pub struct LeaderRecord {
     pub id: String,
     /// When it began to.
     pub since: Timestamp,
-    /// `http://address:port` of its read-only API, where agents fetch files; none if it can't be told.
+    /// `http://address:port` of its read-only API, where agents fetch files; none if it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<String>,
 }

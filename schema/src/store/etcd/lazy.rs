@@ -2,7 +2,7 @@
 //!
 //! Every call tries to connect as long as nobody succeeded; after that the client reconnects by
 //! itself. What the client can't see is that the machine's own address is gone from under its
-//! connections: whoever knows says so by [`LazyStore::reconnect`]. A connection that etcd refuses to serve
+//! connections: what knows says so by [`LazyStore::reconnect`]. A connection that etcd refuses to serve
 //! for its user is replaced by one that logs in anew.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -86,7 +86,7 @@ impl LazyStore {
         act: &'static str,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        // Whoever is cut off can't know what became of the call, as after any other error.
+        // What is cut off can't know what became of the call, as after any other error.
         let said = line.cut.run_until_cancelled(call).await.unwrap_or_else(|| {
             Err(StoreError::Request { act, message: "the connection was given up for a new one".to_owned() })
         });

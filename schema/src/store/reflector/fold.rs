@@ -40,7 +40,7 @@ struct Fingerprint {
 }
 
 impl Fold {
-    /// An empty snapshot that waits for the first list of so many prefixes.
+    /// An empty snapshot that waits for the first list of this many prefixes.
     pub(super) fn new(prefixes: usize) -> Self {
         let snapshot = Snapshot { synced: prefixes == 0, ..Snapshot::default() };
         Self {

@@ -70,7 +70,7 @@ impl SnapshotReader {
         Arc::clone(&self.snapshots.borrow())
     }
 
-    /// Returns when there is a snapshot that this reader has not been told of. Many changes are as
+    /// Returns when there is a snapshot that this reader has not seen. Many changes are as
     /// one. Never returns once the reflector has ended. Cancel-safe.
     pub async fn changed(&mut self) {
         if self.snapshots.changed().await.is_err() {

@@ -208,7 +208,7 @@ async fn a_client_that_asks_for_what_nobody_answers_is_in_nobodys_way() {
         let question = question(&format!("silent{number}.example."));
         asking.spawn(async move { forwarder.ask(&question, CLIENT).await });
     }
-    // Those beyond what may wait are told so; the others have or want a place.
+    // Those beyond what may wait get that answer; the others have or want a place.
     for _ in 0..flood - QUESTIONS_MAX {
         assert_eq!(asking.join_next().await.unwrap().unwrap().unwrap_err(), ForwardError::Busy);
     }

@@ -1,4 +1,4 @@
-//! Endpoints that fail, clients that err, and what each is told.
+//! Endpoints that fail, clients that err, and what each gets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

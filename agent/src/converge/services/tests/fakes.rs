@@ -93,7 +93,7 @@ impl Rig {
         assert_eq!(self.kernel(), programmed(services));
     }
 
-    /// What is told, but for the time.
+    /// What is reported, but for the time.
     fn timeless(&self) -> Option<RulesStatus> {
         self.status.borrow().clone().map(|status| RulesStatus { programmed_at: None, ..status })
     }

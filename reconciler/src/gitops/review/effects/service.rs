@@ -10,7 +10,7 @@ use schema::kinds::service::{ServicePort, ServiceSpec, ServiceType};
 use super::case::Case;
 use super::effect::{Effect, Port, appear_and_go};
 
-/// So many ports of external addresses are told one by one.
+/// Most ports of external addresses that are reported one by one.
 const EXTERNAL_MAX: usize = 50;
 
 pub(crate) fn service(case: &Case<'_>) -> Vec<Effect> {
@@ -58,7 +58,7 @@ fn ports(service: Option<&ServiceSpec>) -> Vec<Port> {
     all
 }
 
-/// Ports of external addresses, which are open to whoever reaches these: the first few that close and open.
+/// Ports of external addresses, which are open to all that reach these: the first few that close and open.
 fn external(before: Option<&ServiceSpec>, after: Option<&ServiceSpec>) -> Vec<Effect> {
     fn split(service: Option<&ServiceSpec>) -> (BTreeSet<&str>, BTreeSet<(u16, Protocol)>) {
         let Some(service) = service.filter(|service| service.alias_of().is_none()) else {

@@ -81,7 +81,7 @@ fn one(pod: &PodSpec, container: &Container, at: &Path<'_>, findings: &mut Findi
     id(context.run_as_user, &at.field("runAsUser"), findings);
     id(context.run_as_group, &at.field("runAsGroup"), findings);
     // The container's own settings win; what it leaves out is the pod's. The pod's own contradiction
-    // is told once, at the pod.
+    // is reported once, at the pod.
     let of_pod = pod.security_context.as_ref();
     let non_root = context.run_as_non_root.or(of_pod.and_then(|pod| pod.run_as_non_root));
     let user = context.run_as_user.or(of_pod.and_then(|pod| pod.run_as_user));

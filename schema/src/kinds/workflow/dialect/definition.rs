@@ -29,7 +29,7 @@ pub(super) fn splice(spec: &mut Node, notes: &mut Notes<'_>) {
         Value::Mapping(_) => Some(definition.value),
     };
     let Some(machine) = machine.filter(|machine| machine.entries().is_some()) else {
-        // In place of what was not read, so that its lack is not told as well.
+        // In place of what was not read, so that its lack is not reported as well.
         let nothing = mapping(definition.mark, []);
         let machine = mapping(definition.mark, [("startAt", text(definition.mark, "")), ("states", nothing)]);
         merge(emptied(machine), spec);
@@ -38,7 +38,7 @@ pub(super) fn splice(spec: &mut Node, notes: &mut Notes<'_>) {
     notes.older(definition.mark, &key, "its fields in spec");
     let twice = merge(emptied(machine), spec);
     if let Some(first) = twice.first() {
-        // The walk tells that there is no such field beside the others.
+        // The walk reports that there is no such field beside the others.
         let (mark, twice) = (first.mark, Node { mark: first.mark, value: Value::Mapping(twice) });
         put(spec, entry(&key, mark, twice));
     }

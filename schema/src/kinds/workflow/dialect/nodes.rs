@@ -98,7 +98,7 @@ fn unfold(node: &mut Node, data: &str, unused: &str, kind: &str) {
         take(node, unused);
     }
     if let Some(entry) = take_written(node, data) {
-        // What is there twice goes back, so that the walk tells it.
+        // What is there twice goes back, so that the walk reports it.
         let (mark, twice) = (entry.mark, merge(emptied(entry.value), node));
         if !twice.is_empty() {
             put(node, tree::entry(data, mark, Node { mark, value: Value::Mapping(twice) }));
@@ -124,7 +124,7 @@ fn func(node: &mut Node, mark: Mark, namespace: &str, notes: &mut Notes<'_>) {
         notes.error(other.value.mark, &rules::WORKFLOW_UNSUPPORTED, message, help);
     }
     match take_written(node, "nextNodeName").filter(target) {
-        // Beside a `next` it stays what it is, and is told as unknown.
+        // Beside a `next` it stays what it is, and is reported as unknown.
         Some(next) if node.entry("next").is_some() => put(node, next),
         Some(next) => put(node, Entry { key: "next".to_owned(), ..next }),
         None => put(node, entry("end", mark, plain(mark, true))),

@@ -39,13 +39,13 @@ pub(super) fn target(entry: &Entry) -> bool {
     !entry.value.is_null() && entry.value.text() != Some("")
 }
 
-/// Moves all entries of one mapping into another; those that it has already stay and are told as unknown.
+/// Moves all entries of one mapping into another; those that it has already stay and are reported as unknown.
 pub(super) fn merge(from: Vec<Entry>, to: &mut Node) -> Vec<Entry> {
     let Some(to) = entries_mut(to) else { return from };
     let there: HashSet<String> = to.iter().map(|entry| entry.key.clone()).collect();
     let (twice, once): (Vec<Entry>, Vec<Entry>) =
         from.into_iter().partition(|entry| there.contains(&entry.key));
-    // A key that is written twice in one mapping was told as that.
+    // A key that is written twice in one mapping was reported as that.
     let mut moved = HashSet::new();
     to.extend(once.into_iter().filter(|entry| moved.insert(entry.key.clone())));
     twice

@@ -60,7 +60,7 @@ fn lower_keys(node: &mut Node, shapes: &Shapes, shape: usize, first: &mut Option
 fn lower_record(node: &mut Node, shapes: &Shapes, record: &Record, first: &mut Option<Mark>) {
     let Some(entries) = entries_mut(node) else { return };
     let mut there = HashSet::new();
-    // Written twice: that was told when the text was read.
+    // Written twice: that was reported when the text was read.
     entries.retain(|entry| there.insert(entry.key.clone()));
     for entry in entries {
         let lower = lowered(&entry.key).filter(|lower| !there.contains(lower) && is_of(record, lower));

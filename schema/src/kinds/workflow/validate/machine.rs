@@ -126,7 +126,7 @@ fn reach(machine: MachineRef<'_>, at: &Path<'_>, findings: &mut Findings) {
             .help("name it in a next, a default or a choice, or remove it");
     }
     let ends = |name: &&&str| machine.states.get(**name).is_some_and(State::is_terminal);
-    // A state that leads nowhere, or both on and out, was told already.
+    // A state that leads nowhere, or both on and out, was reported already.
     let is_open = |state: &State| state.onward().is_some_and(|(next, end)| next.is_some() == end);
     if !reached.iter().any(|name| ends(&name)) && !machine.states.values().any(is_open) {
         findings
