@@ -8,16 +8,15 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::records::{SourceStatus, Waiting};
 use schema::snapshot::Snapshot;
 
 use super::plan::{Act, Step, SyncPlan};
-use super::verdict::plan::patience;
 use schema::kinds::links::dependencies;
-use schema::snapshot::health::trouble;
+use schema::snapshot::health::{deadline_seconds, trouble};
 
 /// Why a removal waits.
 const REMOVED_LAST: &str = "it is removed once nothing waits";
@@ -107,10 +106,18 @@ fn since(
     before.filter(goes_on).and_then(|before| before.since).map_or(now, |since| since.min(now))
 }
 
-/// When a wait is over, whatever it is for; none while that waits itself.
-fn deadline(snapshot: &Snapshot, wait: &Waiting) -> Option<Timestamp> {
+/// When a wait is over, whatever it is for; none while that waits itself, and for a removal.
+pub(super) fn deadline(snapshot: &Snapshot, wait: &Waiting) -> Option<Timestamp> {
     let since = wait.since.filter(|_| wait.why != WAITS_ITSELF)?;
     since.checked_add(patience(snapshot, &wait.on)).ok()
+}
+
+/// How long an object may go on without progress.
+pub(super) fn patience(snapshot: &Snapshot, object: &ObjectRef) -> SignedDuration {
+    let default = || snapshot.cluster().defaults.progress_deadline_seconds;
+    let live = snapshot.objects.get(object);
+    let seconds = live.map_or_else(default, |live| deadline_seconds(snapshot, &live.value));
+    SignedDuration::from_secs(seconds.into())
 }
 
 /// While something waits, removals wait, too: what replaces them may be among what waits. But what

@@ -18,7 +18,10 @@ use schema::keys::Key;
 use schema::kinds::pod::PodStatus;
 use schema::meta::{NamespacedName, ObjectRef};
 use schema::object::Object;
-use schema::records::{Binding, Heartbeat, PlanRecord, PodInstance, Revision, SourceStatus};
+use schema::records::{
+    Binding, ClusterSettings, Heartbeat, PlanRecord, PodInstance, Revision, RouteRecord, ServiceRecord,
+    SourceStatus,
+};
 use schema::snapshot::{Snapshot, Table, Versioned};
 use schema::store::election::{Fence, FenceReader};
 use schema::store::events::EventRecorder;
@@ -87,6 +90,9 @@ struct Reports {
     bindings: Table<(String, NamespacedName), Binding>,
     heartbeats: Table<String, Heartbeat>,
     pod_status: Table<(String, NamespacedName), PodStatus>,
+    services: Table<NamespacedName, ServiceRecord>,
+    routes: Table<NamespacedName, RouteRecord>,
+    settings: Table<(), ClusterSettings>,
 }
 
 impl Reports {
@@ -96,6 +102,9 @@ impl Reports {
             bindings: snapshot.bindings.clone(),
             heartbeats: snapshot.heartbeats.clone(),
             pod_status: snapshot.pod_status.clone(),
+            services: snapshot.services.clone(),
+            routes: snapshot.routes.clone(),
+            settings: snapshot.settings.clone(),
         }
     }
 
@@ -104,6 +113,9 @@ impl Reports {
             && self.bindings.ptr_eq(&snapshot.bindings)
             && self.heartbeats.ptr_eq(&snapshot.heartbeats)
             && self.pod_status.ptr_eq(&snapshot.pod_status)
+            && self.services.ptr_eq(&snapshot.services)
+            && self.routes.ptr_eq(&snapshot.routes)
+            && self.settings.ptr_eq(&snapshot.settings)
     }
 }
 

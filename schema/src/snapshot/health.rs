@@ -81,8 +81,12 @@ pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Op
         ContainerState::Running(running) if container.restart_count == 0 => Some(running.started_at),
         _ => None,
     });
+    // A probe that fails for a moment gives the pod its time again.
+    let restarted = status.container_statuses.iter().any(|container| container.restart_count > 0);
+    let ready = status.conditions.iter().filter(|condition| condition.kind == "Ready" && !restarted);
+    let ready = ready.map(|condition| condition.last_transition_time);
     // A time to come is of a node whose clock is wrong.
-    status.start_time.into_iter().chain(ended).chain(started).filter(|at| *at <= now).max()
+    status.start_time.into_iter().chain(ended).chain(started).chain(ready).filter(|at| *at <= now).max()
 }
 
 /// Whether the records are there that nodes need for this version of the object. What others keep it from having

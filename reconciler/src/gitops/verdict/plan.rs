@@ -1,4 +1,4 @@
-//! What became of each applied commit, and which sources nobody configures any more. Pure.
+//! What became of each applied commit, and which sources are no longer configured. Pure.
 //!
 //! Reads revisions, statuses of sources, objects and what nodes report; decides verdicts. A verdict
 //! that is final stays: a commit that once failed its deadline is bad, also after a restart.
@@ -15,6 +15,7 @@ use schema::snapshot::health::{deadline_seconds, progressed_at, trouble, unstead
 use schema::snapshot::{Snapshot, Versioned};
 
 use super::wake::{Released, Woken, released};
+use crate::gitops::gate::{self, patience};
 
 /// Most objects that are named in the reason of a verdict.
 const NAMED_MAX: usize = 5;
@@ -100,21 +101,31 @@ fn judge(
     };
     let objects: Vec<&Object> =
         snapshot.objects.values().map(|object| &object.value).filter(is_own).collect();
+    // What has no pods of its own, such as a service, gets on as the commit's pods do.
+    let newest_progress = objects.iter().filter_map(|object| progressed_at(snapshot, object, now)).max();
+    let released_at = status.and_then(|status| status.released_at);
     let mut troubles = Vec::new();
     for object in &objects {
-        if let Some(why) = trouble(snapshot, object) {
-            let began_at = began_at(snapshot, object, revision, status, now);
-            let within = seconds(deadline_seconds(snapshot, object));
-            troubles.push(Trouble { object: object.reference(), why, began_at, within });
-        }
+        let Some(why) = trouble(snapshot, object) else { continue };
+        let progress = match object.resource.pod(&object.metadata) {
+            Some(_) => progressed_at(snapshot, object, now),
+            None => newest_progress,
+        };
+        let released_at = released_at.filter(|_| !object.metadata.depends_on.is_empty());
+        let began_at = progress.into_iter().chain(released_at).fold(revision.applied_at, Timestamp::max);
+        let within = SignedDuration::from_secs(deadline_seconds(snapshot, object).into());
+        troubles.push(Trouble { object: object.reference(), why, began_at, within });
     }
-    // Only what the newest commit wants waits.
-    let waiting = status.filter(|_| is_newest).into_iter().flat_map(|status| &status.waiting);
-    troubles.extend(waiting.map(|waiting| Trouble {
-        object: waiting.object.clone(),
-        why: format!("it waits for {}: {}", waiting.on, waiting.why),
-        began_at: waiting.since.unwrap_or(revision.applied_at),
-        within: patience(snapshot, &waiting.on) * 2,
+    // Only what the newest commit wants waits. What waits for one that waits itself has no deadline yet.
+    let waiting = || status.filter(|_| is_newest).into_iter().flat_map(|status| &status.waiting);
+    troubles.extend(waiting().filter_map(|waiting| {
+        let within = patience(snapshot, &waiting.on);
+        Some(Trouble {
+            object: waiting.object.clone(),
+            why: format!("it waits for {}: {}", waiting.on, waiting.why),
+            began_at: gate::deadline(snapshot, waiting)?,
+            within,
+        })
     }));
     let failed: Vec<&Trouble> = troubles.iter().filter(|trouble| trouble.ends_at() <= now).collect();
     if !failed.is_empty() {
@@ -123,7 +134,7 @@ fn judge(
     // What is called ready as soon as it runs may end a moment later, and a verdict is final.
     let steady_at = objects.iter().filter_map(|object| unsteady(snapshot, object, now)).map(|u| u.steady_at);
     let next = troubles.iter().map(Trouble::ends_at).chain(steady_at).min();
-    if next.is_none() {
+    if next.is_none() && waiting().next().is_none() {
         let ChangeCounts { create, update, replace, moved, .. } = revision.counts;
         let is_whole = objects.len() as u64 >= (create + update + replace).saturating_sub(moved);
         return match (&revision.verdict, is_whole) {
@@ -142,6 +153,7 @@ fn judge(
 struct Trouble {
     object: ObjectRef,
     why: String,
+    /// When it was applied, last came closer to being healthy, or no longer had to wait.
     began_at: Timestamp,
     /// How long it may go on without progress.
     within: SignedDuration,
@@ -151,31 +163,6 @@ impl Trouble {
     fn ends_at(&self) -> Timestamp {
         self.began_at.checked_add(self.within).unwrap_or(Timestamp::MAX)
     }
-}
-
-/// Since when the deadline of an object counts: since it was applied, or since its last progress.
-fn began_at(
-    snapshot: &Snapshot,
-    object: &Object,
-    revision: &Revision,
-    status: Option<&SourceStatus>,
-    now: Timestamp,
-) -> Timestamp {
-    let waited = !object.metadata.depends_on.is_empty();
-    let released_at = status.and_then(|status| status.released_at).filter(|_| waited);
-    let later = released_at.into_iter().chain(progressed_at(snapshot, object, now));
-    later.fold(revision.applied_at, Timestamp::max)
-}
-
-/// How long an object may take to become healthy once it is applied.
-pub(in crate::gitops) fn patience(snapshot: &Snapshot, object: &ObjectRef) -> SignedDuration {
-    let default = || snapshot.cluster().defaults.progress_deadline_seconds;
-    let live = snapshot.objects.get(object);
-    seconds(live.map_or_else(default, |live| deadline_seconds(snapshot, &live.value)))
-}
-
-fn seconds(seconds: u32) -> SignedDuration {
-    SignedDuration::from_secs(seconds.into())
 }
 
 fn why_bad(failed: &[&Trouble], before: &Verdict) -> String {
@@ -192,7 +179,7 @@ fn why_bad(failed: &[&Trouble], before: &Verdict) -> String {
     format!("{named}{more}{besides}")
 }
 
-/// A source whose objects stay because nobody speaks for them any more; reported once.
+/// A source that is no longer configured: its objects stay. Reported once.
 fn orphaned(status: &Versioned<SourceStatus>, now: Timestamp) -> Option<(SourceStatus, i64)> {
     let before = &status.value;
     if before.error.as_ref().is_some_and(|error| error.kind == SourceErrorKind::NotConfigured) {

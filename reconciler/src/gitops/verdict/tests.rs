@@ -170,7 +170,54 @@ async fn what_waits_keeps_a_commit_from_being_good_and_turns_it_bad() {
     let stuck = decided(&mut cluster, 241).await;
     assert!(stuck.released.is_empty());
     let why = format!("{:?}", verdicts(&stuck));
-    assert!(why.contains("Pod/default/web: not healthy within 240 s: it waits for Pod/default/db"), "{why}");
+    assert!(why.contains("Pod/default/web: not healthy within 120 s: it waits for Pod/default/db"), "{why}");
+}
+
+// Seen red with a deadline for what waits for one that waits itself.
+#[tokio::test]
+async fn what_waits_for_one_that_waits_itself_has_no_deadline_yet() {
+    let repo = Repo::new(pods(["a"]));
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    cluster.report("a", PodPhase::Running, true).await;
+    let applied = cluster.revisions().await[0].applied_at;
+    let mut snapshot = cluster.reflect().await.clone();
+    let reference = |name: &str| schema::meta::ObjectRef {
+        kind: schema::kinds::Kind::Pod,
+        namespace: "default".to_owned(),
+        name: name.to_owned(),
+    };
+    let mut status = (*snapshot.sources["main"]).clone();
+    let mut decided = |why: &str, since: Option<Timestamp>| {
+        let why = why.to_owned();
+        status.value.waiting =
+            vec![schema::records::Waiting { object: reference("d"), on: reference("c"), why, since }];
+        snapshot.sources.insert("main".to_owned(), std::sync::Arc::new(status.clone()));
+        verdicts(&plan(&snapshot, &["main".to_owned()].into(), applied + SignedDuration::from_secs(600)))
+    };
+    assert_eq!(decided("it waits itself", Some(applied)), []);
+    assert_eq!(decided("it is removed once nothing waits", None), []);
+    assert!(matches!(decided("it is not ready", Some(applied))[..], [(1, Verdict::Bad { .. })]));
+}
+
+#[tokio::test]
+async fn a_service_gets_on_as_the_pods_of_its_commit_do() {
+    let mut repo = Repo::new(pods(["a"]));
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n\
+                   spec: {selector: {app: a}, ports: [{port: 80}]}\n";
+    repo.set("service.yaml", service).commit("And a service");
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    cluster.report("a", PodPhase::Pending, false).await;
+    let applied = cluster.revisions().await[0].applied_at;
+    let mut snapshot = cluster.reflect().await.clone();
+    let (place, status) = snapshot.pod_status.iter().next().map(|(p, s)| (p.clone(), s.clone())).unwrap();
+    let at = |after: i64| applied + SignedDuration::from_secs(after);
+    let mut status = (*status).clone();
+    status.value.start_time = Some(at(100));
+    snapshot.pod_status.insert(place, std::sync::Arc::new(status));
+    let is_bad = |now: i64| !plan(&snapshot, &["main".to_owned()].into(), at(now)).decided.is_empty();
+    assert_eq!([is_bad(219), is_bad(220)], [false, true]);
 }
 
 #[tokio::test]

@@ -5,6 +5,9 @@ use super::super::names::is_key;
 use super::ConfigMapSpec;
 use crate::violation::{Findings, Path, rules};
 
+/// Most keys: each stands with its digest in the object, which must fit under its key.
+const KEYS_MAX: usize = 500;
+
 pub(super) fn validate(spec: &ConfigMapSpec, at: &Path<'_>, findings: &mut Findings) {
     let (data, binary_data) = (at.field("data"), at.field("binaryData"));
     let mut bytes = 0;
@@ -26,6 +29,13 @@ pub(super) fn validate(spec: &ConfigMapSpec, at: &Path<'_>, findings: &mut Findi
             let message = format!("Invalid value: `{key}`: duplicate of key present in data");
             findings.add(&rules::DUPLICATE_NAME, &here, message).on_key();
         }
+    }
+    let keys = spec.data.len() + spec.binary_data.len();
+    if keys > KEYS_MAX {
+        let message = format!("Too many: {keys} keys; the limit is {KEYS_MAX}");
+        let place = if spec.data.is_empty() { &binary_data } else { &data };
+        let help = "split it, or mount a folder of the repository with a repo volume";
+        findings.add(&rules::TOO_LARGE, place, message).on_key().help(help);
     }
     if bytes > CONTENT_MAX_BYTES {
         let place = if spec.data.is_empty() { &binary_data } else { &data };

@@ -6,6 +6,7 @@ use super::super::keyed::VolumeOf;
 use super::super::{Container, PodSpec, StorageMedium, Volume, VolumeMount};
 use super::env;
 use super::shared::{exactly_one, unique_label};
+use crate::files::normal_path;
 use crate::manifest::nearest;
 use crate::violation::{Findings, Path, rules};
 
@@ -48,12 +49,20 @@ fn source(volume: &Volume, at: &Path<'_>, findings: &mut Findings) {
     for VolumeOf { of, items, at: [field, name], .. } in volume.all_keyed() {
         let here = at.field(field);
         env::name_of(&of, &here.field(name), findings);
-        let (list, mut paths) = (here.field("items"), BTreeSet::new());
+        let (list, mut paths) = (here.field("items"), BTreeSet::<String>::new());
         for (index, item) in items.iter().enumerate() {
             let (here, path) = (list.index(index), &item.path);
             env::key(&item.key, &here.field("key"), findings);
             relative(path, &here.field("path"), findings);
-            if !paths.insert(path) {
+            let normal = normal_path(path);
+            let is_below =
+                |one: &str, other: &str| other.strip_prefix(one).is_some_and(|rest| rest.starts_with('/'));
+            if paths.iter().any(|other| is_below(&normal, other) || is_below(other, &normal)) {
+                let message =
+                    format!("Invalid value: `{path}`: another item is a file where this one needs a folder");
+                findings.add(&rules::INVALID_PATH, &here.field("path"), message);
+            }
+            if !paths.insert(normal) {
                 let message = format!("Invalid value: `{path}`: must be unique");
                 findings.add(&rules::DUPLICATE_NAME, &here.field("path"), message);
             }
