@@ -9,10 +9,10 @@ use serde::de::DeserializeOwned;
 
 use crate::codec::{decode, encode};
 use crate::keys::{Key, key_table};
-use crate::kinds::cluster::{CLUSTER_NAME, ClusterSpec};
+use crate::kinds::Resource;
+use crate::kinds::cluster::{ClusterSpec, cluster_reference};
 use crate::kinds::pod::{PodStatus, pool};
-use crate::kinds::{Kind, Resource};
-use crate::meta::{DEFAULT_NAMESPACE, NamespacedName, ObjectRef};
+use crate::meta::{NamespacedName, ObjectRef};
 use crate::object::Object;
 use crate::records::{
     Binding, ClusterSettings, Delivery, DeliveryAnswer, DeliveryOutcome, Heartbeat, NodeRecord, NodeUsage,
@@ -170,8 +170,7 @@ impl Snapshot {
 
     /// The Cluster object, if there is one.
     pub fn cluster_object(&self) -> Option<&Arc<Versioned<Object>>> {
-        let (namespace, name) = (DEFAULT_NAMESPACE.to_owned(), CLUSTER_NAME.to_owned());
-        self.objects.get(&ObjectRef { kind: Kind::Cluster, namespace, name })
+        self.objects.get(&cluster_reference())
     }
 
     /// The settings of the cluster: those of the Cluster object, else the defaults.

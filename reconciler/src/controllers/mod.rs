@@ -67,7 +67,7 @@ pub struct Settings {
 }
 
 /// Every configured source was applied, with no file in quarantine and no removal held: etcd holds all that
-/// Git says. A source that is configured no more holds nothing up: nobody will ever read it.
+/// Git says. A source that is no longer configured holds nothing up: it is never read again.
 fn is_applied_whole(snapshot: &Snapshot, sources: &BTreeSet<String>) -> bool {
     let is_whole = |source: &String| {
         let status = snapshot.sources.get(source).map(|status| &status.value);

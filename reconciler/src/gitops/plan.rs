@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use ipnet::Ipv4Net;
 use jiff::Timestamp;
-use schema::kinds::cluster::{CLUSTER_NAME, PrunePolicy};
-use schema::kinds::{Kind, Resource};
-use schema::meta::{DEFAULT_NAMESPACE, ObjectRef};
+use schema::kinds::Resource;
+use schema::kinds::cluster::{PrunePolicy, cluster_reference};
+use schema::meta::ObjectRef;
 use schema::object::{Object, Provenance};
 use schema::records::{ChangeCounts, Waiting};
 use schema::snapshot::{Table, Versioned};
@@ -334,12 +334,7 @@ fn built(claim: &Claim<'_>, provenance: Provenance, generation: u64) -> Arc<Obje
 /// What the Cluster object says that is live. A commit can't loosen the policy that it is held by:
 /// once its own Cluster object is live, what was held stays so until another commit comes.
 fn prune_policy(situation: &Situation) -> Option<PrunePolicy> {
-    let object = ObjectRef {
-        kind: Kind::Cluster,
-        namespace: DEFAULT_NAMESPACE.to_owned(),
-        name: CLUSTER_NAME.to_owned(),
-    };
-    let Some(live) = situation.live.get(&object) else { return Some(PrunePolicy::default()) };
+    let Some(live) = situation.live.get(&cluster_reference()) else { return Some(PrunePolicy::default()) };
     if situation.held.is_some() && live.value.provenance.commit == situation.commit.id {
         return None;
     }

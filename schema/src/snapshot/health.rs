@@ -89,7 +89,7 @@ pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Op
     status.start_time.into_iter().chain(ended).chain(started).chain(ready).filter(|at| *at <= now).max()
 }
 
-/// Whether the records are there that nodes need for this version of the object. What others keep it from having
+/// Whether the records are there that nodes need for the object; of a pod, those of this version. What others keep it from having
 /// is not waited for: a name, an address or a port that is taken.
 pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
     match &object.resource {

@@ -1,4 +1,4 @@
-//! ConfigMaps, and the fields of pods that name them: good ones, what they become, and what is told of bad ones.
+//! ConfigMaps, and the fields of pods that name them: good ones, what they become, and the violations of bad ones.
 
 use schema::kinds::content::Values;
 use schema::kinds::{Kind, Resource};

@@ -81,7 +81,7 @@ fn settle(snapshot: &Snapshot, sources: &BTreeSet<String>, out: &mut Writes) {
     }
 }
 
-/// All that Git says has its records, each of the object's present version; the caller has seen that pods have
+/// All that Git says has its records, pods those of their present version; the caller has seen that pods have
 /// become bindings, as far as nodes fit. A quarantined file, a held prune, an object that waits or a source that was
 /// never read leaves it open: what they hold may run on a node and be in this etcd not at all.
 fn is_complete(snapshot: &Snapshot, sources: &BTreeSet<String>) -> bool {

@@ -4,9 +4,7 @@
 //! until then nothing is written, and agents keep what they have.
 
 use schema::keys::Key;
-use schema::kinds::Kind;
-use schema::kinds::cluster::{CLUSTER_NAME, ClusterSpec};
-use schema::meta::{DEFAULT_NAMESPACE, ObjectRef};
+use schema::kinds::cluster::{ClusterSpec, cluster_reference};
 use schema::records::ClusterSettings;
 
 use crate::controllers::note::{Note, NoteKind};
@@ -18,8 +16,7 @@ use crate::controllers::{Observed, is_applied_whole};
 pub(super) fn plan(seen: &Observed) -> Writes {
     let snapshot = &seen.snapshot;
     let mut out = Writes::default();
-    let (namespace, name) = (DEFAULT_NAMESPACE.to_owned(), CLUSTER_NAME.to_owned());
-    let of_object = Key::Object(ObjectRef { kind: Kind::Cluster, namespace, name });
+    let of_object = Key::Object(cluster_reference());
     let unreadable = |key: &Key| snapshot.malformed.contains_key(&key.to_string());
     if unreadable(&Key::Settings) {
         let kind = NoteKind::Unreadable { key: Key::Settings.to_string() };
@@ -42,7 +39,7 @@ pub(super) fn plan(seen: &Observed) -> Writes {
 #[cfg(test)]
 mod tests {
     use schema::kinds::Resource;
-    use schema::kinds::cluster::ClusterSpec;
+    use schema::kinds::cluster::CLUSTER_NAME;
     use schema::kinds::pod::PodSpec;
     use schema::object::Object;
     use schema::records::SourceState;

@@ -70,10 +70,11 @@ pub(crate) fn with_contents(
 /// What a document uses of other objects' content.
 fn wishes(document: &Document) -> Vec<(Wish, ObjectRef)> {
     let wishes = document.object.resource.files().into_iter();
-    wishes
-        .filter_map(|wish| Some((wish.target(&document.object.metadata)?, wish)))
-        .map(|(t, w)| (w, t))
-        .collect()
+    let targets = wishes.filter_map(|wish| {
+        let target = wish.target(&document.object.metadata)?;
+        Some((wish, target))
+    });
+    targets.collect()
 }
 
 impl<'a> Scope<'a> {

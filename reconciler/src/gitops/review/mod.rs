@@ -96,9 +96,9 @@ pub struct PruneView {
 pub struct Frame<'a> {
     /// Commit that is live, or that is taken to be.
     pub base: &'a str,
-    /// Nodes that live; `None` if nobody was asked.
+    /// Nodes that live; `None` without a server.
     pub nodes: Option<&'a [Room]>,
-    /// Pods that run of each workload, whatever number Git asks for; empty if nobody was asked.
+    /// Pods that run of each workload, whatever number Git asks for; empty without a server.
     pub running: &'a BTreeMap<ObjectRef, u32>,
     /// What to know about how the plan was made.
     pub notes: &'a [String],

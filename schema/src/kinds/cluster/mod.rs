@@ -17,13 +17,21 @@ mod validate;
 pub use functions::FunctionDefaults;
 pub use pod_security::PodSecurity;
 
+use super::Kind;
 use super::job::SlurmLogin;
 use super::pod::{LocalReference, PodSpec, ResourceRequirements};
+use crate::meta::{DEFAULT_NAMESPACE, ObjectRef};
 
 /// The name of the one object: two sources that both bring one then claim the same object.
 pub const CLUSTER_NAME: &str = "cluster";
 /// The DNS zone of services and pods, as in Kubernetes.
 pub const DEFAULT_ZONE: &str = "cluster.local";
+
+/// The one object.
+pub fn cluster_reference() -> ObjectRef {
+    let (namespace, name) = (DEFAULT_NAMESPACE.to_owned(), CLUSTER_NAME.to_owned());
+    ObjectRef { kind: Kind::Cluster, namespace, name }
+}
 
 /// Settings of the whole cluster.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

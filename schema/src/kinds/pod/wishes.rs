@@ -3,8 +3,7 @@
 use super::keyed::{AllOf, Variable, VolumeOf};
 use super::{EnvVarSource, PodSpec};
 use crate::files::{Key, Wanted, Wish, normal_path};
-use crate::violation::OwnedStep;
-use crate::violation::{field_path, indexed};
+use crate::violation::{OwnedStep, field_path, indexed};
 
 /// Every such field. The pod's spec stands below `above`.
 pub fn wishes(pod: &PodSpec, above: &[&str]) -> Vec<Wish> {

@@ -22,7 +22,7 @@ pub const KEY_MAX_CHARS: usize = 512;
 /// Most documents in a file.
 pub const DOCUMENTS_MAX: usize = 4096;
 
-/// Most violations that are reported for a file; more help nobody, and all of a large file would be many.
+/// Most violations that are reported for a file: a person fixes the first before reading on.
 pub const VIOLATIONS_MAX: usize = 1000;
 
 /// Largest object as JSON, in bytes: 64 KiB go under one key of etcd, less the room for provenance,
