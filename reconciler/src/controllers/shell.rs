@@ -32,7 +32,7 @@ use super::{Controller, Observed, Settings};
 /// Longest wait within one run for the snapshot to hold this controller's own writes. Seen: a few
 /// milliseconds; a reflector that lists again after an outage takes longer, and the next run waits on.
 const CATCH_UP: Duration = Duration::from_secs(2);
-/// After a conflict, if no change of the snapshot comes first.
+/// After a conflict, if no change of the snapshot comes first; no decision, as the plan knew nothing of it.
 const AFTER_CONFLICT: Duration = Duration::from_millis(200);
 
 /// What a shell stands on.
@@ -161,7 +161,8 @@ impl<C: Controller> Shell<C> {
         }
     }
 
-    /// Reports what has held for long enough and was not reported; how long until the next of them is.
+    /// Reports what has held for long enough and was not reported; how long until the next of them is. This
+    /// wait is the shell's: it delays an event, and no plan knows since when its notes hold.
     fn tell_new(&mut self, notes: &[Note]) -> Option<Duration> {
         let (due, next) = self.held.due(notes, Instant::now());
         for note in due {

@@ -179,6 +179,10 @@ impl schema::control::Plan for SyncPlan {
     fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
+
+    fn again_at(&self) -> Option<Timestamp> {
+        self.due
+    }
 }
 
 impl SyncPlan {

@@ -45,7 +45,7 @@ use crate::git::{GitError, SourceConfig};
 
 /// How long a run waits to see its own last writes.
 const CATCH_UP_MAX: Duration = Duration::from_secs(2);
-/// When to look again after something changed under a plan.
+/// When to look again after something changed under a plan; no decision, as the plan knew nothing of the change.
 const AFTER_CONFLICT: Duration = Duration::from_millis(200);
 
 /// Keeps etcd's objects of one source as its repository has them.
@@ -129,6 +129,8 @@ pub struct Observed {
     problem: Option<Problem>,
     /// Nothing changed since nothing was left to do.
     rests: bool,
+    /// When the first wait ends that the plan found then.
+    due: Option<Timestamp>,
     /// A file that can't be applied keeps the whole commit from it.
     strict: bool,
     /// None: nothing was ever read.
@@ -185,12 +187,6 @@ impl SourceLoop {
     #[must_use]
     pub fn serving(self, service_cidr: Ipv4Net) -> Self {
         Self { service_cidr: Some(service_cidr), ..self }
-    }
-
-    /// The next run is no later than the first deadline of a wait.
-    fn until(&self, due: Option<Timestamp>) -> Next {
-        let left = |due: Timestamp| Duration::try_from(due.duration_since(self.now())).unwrap_or_default();
-        due.map_or(Next::Interval, |due| Next::After(left(due)))
     }
 
     fn now(&self) -> Timestamp {
@@ -348,6 +344,7 @@ impl Loop for SourceLoop {
         }
         let loaded = self.head.loaded().cloned();
         let strict = self.config.strict;
+        let due = self.settled.as_ref().filter(|_| rests).and_then(|settled| settled.due);
         Ok(Observation::Ready(Observed {
             started,
             fence,
@@ -355,6 +352,7 @@ impl Loop for SourceLoop {
             head,
             problem,
             rests,
+            due,
             strict,
             loaded,
             situation,
@@ -362,7 +360,9 @@ impl Loop for SourceLoop {
     }
 
     fn plan(observed: &Observed, now: Timestamp) -> SyncPlan {
-        let Some(situation) = &observed.situation else { return SyncPlan::default() };
+        let Some(situation) = &observed.situation else {
+            return SyncPlan { due: observed.due, ..SyncPlan::default() };
+        };
         let decided = plan::plan(situation);
         let decided = if observed.strict { decided.strictly() } else { decided };
         gate(decided, &observed.snapshot, &situation.source, now)
@@ -412,9 +412,8 @@ impl Loop for SourceLoop {
         }
         if observed.rests {
             // The status stands as it is.
-            let due = settled_before.as_ref().and_then(|settled| settled.due);
             self.settled = settled_before;
-            return Ok(self.until(due));
+            return Ok(Next::Interval);
         }
         let before = ahead.or_else(|| observed.before(&self.config.name));
         let (status, mut revision) = self.fold(&observed, &outcome, before.map(|(status, _)| status));
@@ -453,7 +452,7 @@ impl Loop for SourceLoop {
                 reports: (!plan.waiting.is_empty()).then(|| Reports::of(&observed.snapshot)),
             });
         }
-        Ok(self.until(outcome.plan.as_ref().and_then(|plan| plan.due)))
+        Ok(Next::Interval)
     }
 }
 

@@ -375,14 +375,8 @@ impl Loop for PodsLoop {
         self.last_words.keep(&mut statuses, &self.statuses.borrow(), &snapshot, &self.node.node);
         let last_words = report::has_last_words(&statuses, &observed).then_some(LAST_WORDS);
         publish(&self.statuses, statuses);
-        let next = plan.pods.values().filter_map(|d| d.next_at).min();
-        // Never at once again: a wait that is over by the time of the report.
-        let wait =
-            |at: Timestamp| Duration::try_from(at.duration_since(now)).unwrap_or_default().max(MIN_WAIT);
-        Ok(match next.map(wait).into_iter().chain(last_words).min() {
-            None => Next::Interval,
-            Some(wait) => Next::After(wait),
-        })
+        // No decision: what is reported now is taken back then, which nothing else wakes the loop for.
+        Ok(last_words.map_or(Next::Interval, Next::After))
     }
 }
 
@@ -402,6 +396,3 @@ fn named_files(observed: &Observed) -> BTreeSet<String> {
     let present = observed.pods.values().flat_map(|facts| &facts.pauses).flat_map(|pause| &pause.files);
     wanted.map(|blob| blob.digest.clone()).chain(present.cloned()).collect()
 }
-
-/// Shortest time between two runs without a nudge.
-const MIN_WAIT: Duration = Duration::from_millis(20);

@@ -43,6 +43,10 @@ impl schema::control::Plan for PodsPlan {
                 .values()
                 .all(|d| d.task.is_none() && d.pulls.is_empty() && d.kills.is_empty() && !d.cancel)
     }
+
+    fn again_at(&self) -> Option<Timestamp> {
+        self.pods.values().filter_map(|decision| decision.next_at).min()
+    }
 }
 
 /// What is done about one pod, and why.

@@ -179,6 +179,14 @@ pub(in crate::gitops) struct Ran {
     pub(in crate::gitops) steps: usize,
     pub(in crate::gitops) error: Option<String>,
     pub(in crate::gitops) next: Option<Next>,
+    /// When the plan asks to be made again.
+    pub(in crate::gitops) again_at: Option<Timestamp>,
+}
+
+impl Ran {
+    fn failed(why: String) -> Self {
+        Self { steps: 0, error: Some(why), next: None, again_at: None }
+    }
 }
 
 impl Cluster {
@@ -262,16 +270,16 @@ impl Cluster {
     pub(in crate::gitops) async fn step(&mut self) -> Ran {
         let observed = match self.sync.observe().await {
             Ok(Observation::Ready(observed)) => observed,
-            Ok(Observation::NotReady(why)) => return Ran { steps: 0, error: Some(why), next: None },
-            Err(error) => return Ran { steps: 0, error: Some(error.to_string()), next: None },
+            Ok(Observation::NotReady(why)) => return Ran::failed(why),
+            Err(error) => return Ran::failed(error.to_string()),
         };
         let plan = SourceLoop::plan(&observed, Timestamp::now() + self.sync.ahead);
-        let steps = plan.steps.len();
+        let (steps, again_at) = (plan.steps.len(), plan.again_at());
         assert_eq!(plan.is_empty(), steps == 0);
         let outcome = self.sync.act(&observed, plan).await;
         match self.sync.report(observed, outcome).await {
-            Ok(next) => Ran { steps, error: None, next: Some(next) },
-            Err(error) => Ran { steps, error: Some(error.to_string()), next: None },
+            Ok(next) => Ran { steps, error: None, next: Some(next), again_at },
+            Err(error) => Ran { steps, ..Ran::failed(error.to_string()) },
         }
     }
 

@@ -48,6 +48,11 @@ async fn an_object_waits_until_what_it_depends_on_is_healthy_and_holds_nothing_u
     cluster.restart();
     cluster.settle().await;
     assert_eq!(cluster.store.revision(), before);
+    // Whether it plans or rests, it is called again at the deadline. Seen red without `due` in a plan that rests.
+    let due = cluster.run().await.again_at;
+    assert!(due.is_some_and(|due| due > jiff::Timestamp::now()) && !cluster.plans().await);
+    cluster.restart();
+    assert_eq!((cluster.plans().await, cluster.run().await.again_at), (true, due));
 
     cluster.report("db", PodPhase::Running, false).await;
     cluster.settle().await;

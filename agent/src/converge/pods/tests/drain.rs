@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use schema::codec::encode;
+use schema::control::Plan as _;
 use schema::keys::Key;
 use schema::records::{Endpoint, RulesStatus, ServiceRecord, Vtep};
 use schema::snapshot::{Change, Snapshot};
@@ -142,7 +143,8 @@ async fn it_is_not_held_for_ever() {
     let decided = plan(&rig.observed, at(100));
     let decision = &decided.pods[&uid];
     assert!(decision.why == DecisionReason::Draining && decision.task.is_none(), "{decision:?}");
-    assert_eq!(decision.next_at, Some(at(100) + SignedDuration::from_millis(100)));
+    let soon = Some(at(100) + SignedDuration::from_millis(100));
+    assert_eq!((decision.next_at, decided.again_at()), (soon, soon));
     let over = plan(&rig.observed, at(100) + DRAIN_MAX);
     assert!(matches!(over.pods[&uid].task, Some(Task::Down(_))));
 }
