@@ -4,13 +4,14 @@
 //! shows a secret, and no error carries one.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
+use std::fs;
+use std::io::{self, Read as _};
 use std::path::Path;
 
 use age::secrecy::ExposeSecret as _;
 use age::x25519::Identity;
 use anyhow::{Context as _, bail};
+use schema::control::DiskRecord;
 use schema::files::{LIMITS, Wanted};
 
 /// The key of a secret that is no map of texts.
@@ -122,18 +123,8 @@ fn make(path: &Path) -> anyhow::Result<String> {
         identity.to_string().expose_secret()
     );
     // Whole or not at all, whenever the machine stops: what is made here is nowhere else.
-    let written = || -> io::Result<()> {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = folder.unwrap_or(Path::new("."));
-        fs::create_dir_all(folder)?;
-        // 0600 from the beginning.
-        let mut file = tempfile::Builder::new().prefix(".age-identity-").tempfile_in(folder)?;
-        file.write_all(text.as_bytes())?;
-        file.as_file().sync_all()?;
-        file.persist_noclobber(path)?;
-        File::open(folder)?.sync_all()
-    };
-    written().with_context(|| format!("cannot write an age identity to {}", path.display()))?;
+    let written = DiskRecord::new(path).create_new(text.as_bytes());
+    written.with_context(|| format!("cannot write an age identity to {}", path.display()))?;
     tracing::info!(path = %path.display(), recipient = %identity.to_public(), "made this node's age identity");
     Ok(text)
 }

@@ -1,4 +1,4 @@
-//! A JSON file of a daemon's own. It is replaced as a whole: a crash leaves the former file or the new one.
+//! A file of a daemon's own, mostly JSON. It is replaced as a whole: a crash leaves the former file or the new one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -85,7 +85,25 @@ impl DiskRecord {
     /// # Errors
     /// As there.
     pub fn write_bytes(&self, bytes: &[u8]) -> io::Result<()> {
-        let folder = self.path.parent().unwrap_or(Path::new("."));
+        self.put(bytes, |draft| fs::rename(draft, &self.path))
+    }
+
+    /// As [`DiskRecord::write_bytes`], of a record that must never replace another.
+    ///
+    /// # Errors
+    /// As there, and `AlreadyExists` when something has its name.
+    pub fn create_new(&self, bytes: &[u8]) -> io::Result<()> {
+        self.put(bytes, |draft| {
+            let linked = fs::hard_link(draft, &self.path);
+            fs::remove_file(draft)?;
+            linked
+        })
+    }
+
+    /// Writes a draft, which `publish` gives the record's name.
+    fn put(&self, bytes: &[u8], publish: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
         fs::create_dir_all(folder)?;
         let draft = self.path.with_extension("tmp");
         // A draft that a crash left would keep its own mode.
@@ -99,7 +117,7 @@ impl DiskRecord {
         if self.fsync != Fsync::None {
             file.sync_all()?;
         }
-        fs::rename(&draft, &self.path)?;
+        publish(&draft)?;
         if self.fsync == Fsync::All {
             sync_folder(folder)?;
         }
@@ -163,6 +181,17 @@ mod tests {
         fs::create_dir(dir.path().join("record.tmp")).unwrap();
         record.write(&Value::new()).unwrap_err();
         assert_eq!(record.read::<Value>().unwrap(), Some(former));
+    }
+
+    // Seen red with a rename in place of the link.
+    #[test]
+    fn a_record_that_must_be_new_replaces_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let record = DiskRecord::new(dir.path().join("key.txt"));
+        record.create_new(b"first").unwrap();
+        assert_eq!(record.create_new(b"second").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(fs::read(record.path()).unwrap(), b"first");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "a draft stays");
     }
 
     #[test]

@@ -94,7 +94,8 @@ impl MachineFiles {
     }
 }
 
-/// Replaces the file as a whole; in a container it is a mount, which can only be written to.
+/// Replaces the file as a whole; in a container it is a mount, which can only be written to. No `DiskRecord`:
+/// every program of the machine reads this file, and it may be a link.
 fn put(path: &Path, text: &str, link: Option<&str>) -> io::Result<()> {
     let temporary = path.with_extension("minik8s");
     match fs::remove_file(&temporary) {

@@ -60,7 +60,7 @@ pub fn keyed(volume: &KeyedPrep, files: &BTreeMap<String, KeyedFile>) -> Result<
 }
 
 /// One value: under its name only when owner and mode are right, so that a crash leaves none that its
-/// readers can't read.
+/// readers can't read. No `DiskRecord`, which is for its owner only and whose draft a pod could take for a key.
 fn keyed_file(folder: &Path, at: &str, file: &KeyedFile, group: Option<u32>) -> io::Result<()> {
     let (at, value) = (folder.join(at), &file.value);
     if let Some(parent) = at.parent() {
