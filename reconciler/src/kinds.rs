@@ -2,12 +2,13 @@
 
 use schema::kinds::Kind;
 
+use crate::cli::print::tables::KindView;
 use crate::gitops::review::effects::{Case, Effect, other, service, workload};
-use crate::view::KindPage;
+use crate::view::{KindPage, NodeView, ObjectView, PodView, RouteView, ServiceView};
 
 /// One row.
 pub(crate) struct Descriptor {
-    /// The table of `get` and the page of `describe`.
+    /// The columns of `get` and the page of `describe`.
     pub(crate) page: KindPage,
     /// What a change of an object does to what runs.
     pub(crate) effects: fn(&Case<'_>) -> Vec<Effect>,
@@ -15,19 +16,23 @@ pub(crate) struct Descriptor {
 
 /// The row of a kind.
 pub(crate) fn of(kind: Kind) -> Descriptor {
-    let row = |page, effects| Descriptor { page, effects };
     match kind {
-        Kind::Cluster => row(KindPage::Object, other::cluster),
-        Kind::Node => row(KindPage::Node, other::node),
+        Kind::Cluster => row::<ObjectView>(other::cluster),
+        Kind::Node => row::<NodeView>(other::node),
         // What its users do says all.
-        Kind::ConfigMap => row(KindPage::Object, |_| Vec::new()),
-        Kind::Function => row(KindPage::Object, other::function),
-        Kind::Service => row(KindPage::Service, service::service),
-        Kind::Pod => row(KindPage::Pod, workload::pod),
-        Kind::ReplicaSet => row(KindPage::Object, workload::replica_set),
-        Kind::HorizontalPodAutoscaler => row(KindPage::Object, workload::autoscaler),
-        Kind::Dns => row(KindPage::Host, service::dns),
-        Kind::Workflow => row(KindPage::Object, other::workflow),
-        Kind::Job => row(KindPage::Object, other::job),
+        Kind::ConfigMap => row::<ObjectView>(|_| Vec::new()),
+        Kind::Function => row::<ObjectView>(other::function),
+        Kind::Service => row::<ServiceView>(service::service),
+        Kind::Pod => row::<PodView>(workload::pod),
+        Kind::ReplicaSet => row::<ObjectView>(workload::replica_set),
+        Kind::HorizontalPodAutoscaler => row::<ObjectView>(workload::autoscaler),
+        Kind::Dns => row::<RouteView>(service::dns),
+        Kind::Workflow => row::<ObjectView>(other::workflow),
+        Kind::Job => row::<ObjectView>(other::job),
     }
+}
+
+/// A row whose objects are shown as `V`, which has the columns.
+fn row<V: KindView>(effects: fn(&Case<'_>) -> Vec<Effect>) -> Descriptor {
+    Descriptor { page: V::PAGE, effects }
 }

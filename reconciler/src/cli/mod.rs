@@ -16,7 +16,7 @@ mod events;
 mod get;
 mod logs;
 mod offline;
-mod print;
+pub(crate) mod print;
 mod serve;
 mod status;
 mod sync;

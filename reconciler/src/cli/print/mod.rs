@@ -1,4 +1,4 @@
 //! How things are written to a terminal, a pipe or as data.
 
 pub(super) mod output;
-pub(super) mod tables;
+pub(crate) mod tables;

@@ -61,7 +61,7 @@ pub(in crate::cli) const fn cuttable(header: &'static str) -> Column {
     Column { header, cuttable: true }
 }
 
-pub(in crate::cli) trait Listed: Serialize {
+pub(crate) trait Listed: Serialize {
     /// `kind/name`.
     fn id(&self) -> String;
     fn is_named(&self, name: &str) -> bool {
@@ -72,7 +72,7 @@ pub(in crate::cli) trait Listed: Serialize {
 }
 
 /// A row of a table: the columns that the shape wants.
-pub(in crate::cli) struct Row {
+pub(crate) struct Row {
     pub(in crate::cli) shape: Shape,
     cells: Vec<(Column, String)>,
     /// A column of its own when at least one row has something to say.
@@ -120,7 +120,7 @@ impl Row {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(in crate::cli) struct Shape {
+pub(crate) struct Shape {
     pub(in crate::cli) wide: bool,
     /// Rows of several namespaces.
     pub(in crate::cli) namespaces: bool,

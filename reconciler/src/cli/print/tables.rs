@@ -5,11 +5,37 @@ use schema::records::{ChangeCounts, PlanRecord};
 
 use super::output::{Listed, Row};
 use crate::view::{
-    DeliveryView, EndpointsView, EventView, NodeView, ObjectView, PodView, RevisionView, RouteView,
+    DeliveryView, EndpointsView, EventView, KindPage, NodeView, ObjectView, PodView, RevisionView, RouteView,
     ServiceView, SourceView, short,
 };
 
 const ENDPOINTS_SHOWN: usize = 3;
+
+/// What objects of a kind are shown as: the columns of `get` and the page of `describe`. `kinds.rs` names it for
+/// each kind.
+pub(crate) trait KindView: Listed {
+    const PAGE: KindPage;
+}
+
+impl KindView for PodView {
+    const PAGE: KindPage = KindPage::Pod;
+}
+
+impl KindView for NodeView {
+    const PAGE: KindPage = KindPage::Node;
+}
+
+impl KindView for ServiceView {
+    const PAGE: KindPage = KindPage::Service;
+}
+
+impl KindView for RouteView {
+    const PAGE: KindPage = KindPage::Host;
+}
+
+impl KindView for ObjectView {
+    const PAGE: KindPage = KindPage::Object;
+}
 
 fn some(text: Option<impl ToString>) -> String {
     text.map(|text| text.to_string()).unwrap_or_default()
