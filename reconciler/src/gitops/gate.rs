@@ -2,8 +2,8 @@
 //!
 //! A step that waits is taken out of the plan with its reason. No other addition or change is held up
 //! by it; removals are, because what runs meanwhile is the version before, and may need what goes.
-//! The plan is made anew when the snapshot changes, so a step waits as long as its reason holds, but
-//! never past its deadline: something dead must not keep what would mend it away. A newer commit
+//! The plan is made anew when the snapshot changes, so a step waits as long as its reason holds and what it waits
+//! for gets on, but not past a deadline without progress: something dead must not keep what would mend it away. A newer commit
 //! finds nothing under way that it would have to break off.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use schema::snapshot::Snapshot;
 
 use super::plan::{Act, Step, SyncPlan};
 use schema::kinds::links::dependencies;
-use schema::snapshot::health::{deadline_seconds, trouble};
+use schema::snapshot::health::{deadline_seconds, progressed_at, trouble};
 
 /// Why a removal waits.
 const REMOVED_LAST: &str = "it is removed once nothing waits";
@@ -56,7 +56,7 @@ pub fn gate(mut plan: SyncPlan, snapshot: &Snapshot, source: &str, now: Timestam
             let since = since(known, &step.object, &on, &why, now);
             Waiting { object: step.object.clone(), on, why, since: Some(since) }
         });
-        let wait = match wait.map(|wait| (deadline(snapshot, &wait), wait)) {
+        let wait = match wait.map(|wait| (deadline(snapshot, &wait, now), wait)) {
             Some((Some(ends_at), wait)) if ends_at <= now => {
                 plan.overdue.push(wait);
                 None
@@ -106,10 +106,24 @@ fn since(
     before.filter(goes_on).and_then(|before| before.since).map_or(now, |since| since.min(now))
 }
 
-/// When a wait is over, whatever it is for; none while that waits itself, and for a removal.
-pub(super) fn deadline(snapshot: &Snapshot, wait: &Waiting) -> Option<Timestamp> {
+/// When a wait is over, unless what it is for gets on; none while that waits itself, and for a removal.
+pub(super) fn deadline(snapshot: &Snapshot, wait: &Waiting, now: Timestamp) -> Option<Timestamp> {
     let since = wait.since.filter(|_| wait.why != WAITS_ITSELF)?;
+    let since = progress(snapshot, &wait.on, now).map_or(since, |progress| progress.max(since));
     since.checked_add(patience(snapshot, &wait.on)).ok()
+}
+
+/// When an object last came closer to being healthy; one without pods gets on as the pods of its commit do.
+fn progress(snapshot: &Snapshot, object: &ObjectRef, now: Timestamp) -> Option<Timestamp> {
+    let live = &snapshot.objects.get(object)?.value;
+    if live.resource.pod(&live.metadata).is_some() {
+        return progressed_at(snapshot, live, now);
+    }
+    let is_beside = |other: &&Object| {
+        other.provenance.source == live.provenance.source && other.provenance.commit == live.provenance.commit
+    };
+    let beside = snapshot.objects.values().map(|object| &object.value).filter(is_beside);
+    beside.filter_map(|object| progressed_at(snapshot, object, now)).max()
 }
 
 /// How long an object may go on without progress.

@@ -1,7 +1,10 @@
 //! Objects that wait for others, strict sources, and steps that fail alone.
 
-use jiff::SignedDuration;
-use schema::kinds::pod::PodPhase;
+use jiff::{SignedDuration, Timestamp};
+use schema::codec;
+use schema::keys::Key;
+use schema::kinds::pod::{PodPhase, PodStatus};
+use schema::meta::NamespacedName;
 use schema::records::{SourceErrorKind, SourceState};
 use schema::snapshot::Snapshot;
 use schema::store::memory::MemoryStore;
@@ -50,7 +53,7 @@ async fn an_object_waits_until_what_it_depends_on_is_healthy_and_holds_nothing_u
     assert_eq!(cluster.store.revision(), before);
     // Whether it plans or rests, it is called again at the deadline. Seen red without `due` in a plan that rests.
     let due = cluster.run().await.again_at;
-    assert!(due.is_some_and(|due| due > jiff::Timestamp::now()) && !cluster.plans().await);
+    assert!(due.is_some_and(|due| due > Timestamp::now()) && !cluster.plans().await);
     cluster.restart();
     assert_eq!((cluster.plans().await, cluster.run().await.again_at), (true, due));
 
@@ -150,6 +153,28 @@ async fn a_change_of_what_is_waited_for_begins_the_wait_anew_but_a_restart_does_
     cluster.sync.ahead = second * 221;
     cluster.settle().await;
     assert_eq!(cluster.names().await, ["db", "web"]);
+}
+
+// Seen red with a deadline that counts from the beginning of the wait: released at 121 s.
+#[tokio::test]
+async fn a_wait_lasts_while_what_it_is_for_gets_on() {
+    let mut repo = Repo::new(pods(["db"]));
+    repo.set("web.yaml", after("web", "one", "Pod/db")).commit("First");
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    cluster.report("db", PodPhase::Pending, false).await;
+    let key = Key::PodStatus("n1".into(), NamespacedName::new("default", "db")).to_string();
+    let stored = cluster.store.get(&key).await.unwrap().unwrap();
+    let mut status: PodStatus = codec::decode(&stored.value).unwrap();
+    let second = SignedDuration::from_secs(1);
+    status.start_time = Some(Timestamp::now() + second * 100);
+    let got_on = vec![Op::put(&key, codec::encode(&status).unwrap())];
+    cluster.store.txn(vec![], got_on).await.unwrap();
+    for (passed, names) in [(121, ["db"].as_slice()), (98, &["db"]), (2, &["db", "web"])] {
+        cluster.sync.ahead += second * passed;
+        cluster.settle().await;
+        assert_eq!(cluster.names().await, names);
+    }
 }
 
 #[tokio::test]

@@ -6,12 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
+use schema::kinds::Health;
 use schema::meta::ObjectRef;
 use schema::object::Object;
 use schema::records::{
     ChangeCounts, Revision, SourceError, SourceErrorKind, SourceState, SourceStatus, Verdict,
 };
-use schema::snapshot::health::{deadline_seconds, progressed_at, trouble, unsteady};
+use schema::snapshot::health::{deadline_seconds, health, progressed_at, trouble, unsteady};
 use schema::snapshot::{Snapshot, Versioned};
 
 use super::wake::{Released, Woken, released};
@@ -101,21 +102,8 @@ fn judge(
     };
     let objects: Vec<&Object> =
         snapshot.objects.values().map(|object| &object.value).filter(is_own).collect();
-    // What has no pods of its own, such as a service, gets on as the commit's pods do.
-    let newest_progress = objects.iter().filter_map(|object| progressed_at(snapshot, object, now)).max();
     let released_at = status.and_then(|status| status.released_at);
-    let mut troubles = Vec::new();
-    for object in &objects {
-        let Some(why) = trouble(snapshot, object) else { continue };
-        let progress = match object.resource.pod(&object.metadata) {
-            Some(_) => progressed_at(snapshot, object, now),
-            None => newest_progress,
-        };
-        let released_at = released_at.filter(|_| !object.metadata.depends_on.is_empty());
-        let began_at = progress.into_iter().chain(released_at).fold(revision.applied_at, Timestamp::max);
-        let within = SignedDuration::from_secs(deadline_seconds(snapshot, object).into());
-        troubles.push(Trouble { object: object.reference(), why, began_at, within });
-    }
+    let (mut troubles, is_open) = troubles(snapshot, revision, &objects, released_at, now);
     // Only what the newest commit wants waits. What waits for one that waits itself has no deadline yet.
     let waiting = || status.filter(|_| is_newest).into_iter().flat_map(|status| &status.waiting);
     troubles.extend(waiting().filter_map(|waiting| {
@@ -123,7 +111,7 @@ fn judge(
         Some(Trouble {
             object: waiting.object.clone(),
             why: format!("it waits for {}: {}", waiting.on, waiting.why),
-            began_at: gate::deadline(snapshot, waiting)?,
+            began_at: gate::deadline(snapshot, waiting, now)?,
             within,
         })
     }));
@@ -134,7 +122,7 @@ fn judge(
     // What is called ready as soon as it runs may end a moment later, and a verdict is final.
     let steady_at = objects.iter().filter_map(|object| unsteady(snapshot, object, now)).map(|u| u.steady_at);
     let next = troubles.iter().map(Trouble::ends_at).chain(steady_at).min();
-    if next.is_none() && waiting().next().is_none() {
+    if next.is_none() && !is_open && waiting().next().is_none() {
         let ChangeCounts { create, update, replace, moved, .. } = revision.counts;
         let is_whole = objects.len() as u64 >= (create + update + replace).saturating_sub(moved);
         return match (&revision.verdict, is_whole) {
@@ -147,6 +135,37 @@ fn judge(
     }
     *again_at = again_at.iter().copied().chain(next).min();
     None
+}
+
+/// What keeps the objects of a revision from being healthy, and whether the verdict is open besides: a node that
+/// does not answer says nothing for or against its pods, until it answers or they are on another node.
+fn troubles(
+    snapshot: &Snapshot,
+    revision: &Revision,
+    objects: &[&Object],
+    released_at: Option<Timestamp>,
+    now: Timestamp,
+) -> (Vec<Trouble>, bool) {
+    let is_silent = |object: &Object| {
+        object.kind().is_run() && matches!(health(snapshot, object), Health::Unknown { .. })
+    };
+    let is_open = objects.iter().any(|object| is_silent(object));
+    // What has no pods of its own, such as a service, gets on as the commit's pods do.
+    let newest_progress = objects.iter().filter_map(|object| progressed_at(snapshot, object, now)).max();
+    let mut troubles = Vec::new();
+    for object in objects {
+        let Some(why) = trouble(snapshot, object) else { continue };
+        let has_pods = object.resource.pod(&object.metadata).is_some();
+        if is_open && (!has_pods || is_silent(object)) {
+            continue;
+        }
+        let progress = if has_pods { progressed_at(snapshot, object, now) } else { newest_progress };
+        let released_at = released_at.filter(|_| !object.metadata.depends_on.is_empty());
+        let began_at = progress.into_iter().chain(released_at).fold(revision.applied_at, Timestamp::max);
+        let within = SignedDuration::from_secs(deadline_seconds(snapshot, object).into());
+        troubles.push(Trouble { object: object.reference(), why, began_at, within });
+    }
+    (troubles, is_open)
 }
 
 /// An object that is not healthy yet.

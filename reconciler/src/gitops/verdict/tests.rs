@@ -80,6 +80,33 @@ async fn a_commit_is_bad_after_its_deadline_and_stays_so_until_another_comes() {
     assert_eq!(verdicts(&decided(&mut cluster, 2).await), [(2, Verdict::Good)]);
 }
 
+// Seen red without `is_open`: bad at 120 s, for the pod and for the service; good at 300 s with only the first.
+#[tokio::test]
+async fn a_node_that_does_not_answer_leaves_the_verdict_open() {
+    let mut repo = Repo::new(pods(["a", "b"]));
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n\
+                   spec: {selector: {app: a}, ports: [{port: 80}]}\n";
+    repo.set("service.yaml", service).commit("And a service");
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    for name in ["a", "b"] {
+        cluster.report(name, PodPhase::Running, true).await;
+    }
+    let all = cluster.reflect().await.clone();
+    let mut silent = all.clone();
+    silent.heartbeats = Default::default();
+    let applied = cluster.revisions().await[0].applied_at;
+    let judged = |snapshot: &schema::snapshot::Snapshot, after: i64| {
+        verdicts(&plan(snapshot, &["main".to_owned()].into(), applied + SignedDuration::from_secs(after)))
+    };
+    assert_eq!([judged(&silent, 120), judged(&silent, 300)], [[], []]);
+    assert!(matches!(judged(&all, 300)[..], [(1, Verdict::Bad { .. })]), "it answers, and the service is not well");
+    // Another pod's failure is one all the same.
+    let bound = silent.pods.keys().find(|pod| pod.name == "b").unwrap().clone();
+    silent.pods.remove(&bound);
+    assert!(matches!(judged(&silent, 300)[..], [(1, Verdict::Bad { .. })]));
+}
+
 #[tokio::test]
 async fn a_newer_commit_supersedes_only_the_objects_that_it_changes() {
     let mut repo = Repo::new(pods(["a", "b"]));
