@@ -114,7 +114,7 @@ pub enum Change {
 }
 
 impl Snapshot {
-    /// Takes one change in. Keys of others, or not held here, are passed over.
+    /// Takes one change in. Keys of others, or not held here, are skipped.
     pub fn apply(&mut self, change: &Change) {
         let text = match change {
             Change::Put { key, .. } | Change::Delete { key } => key,

@@ -105,7 +105,7 @@ fn an_unreachable_remote_and_a_deleted_branch_delete_nothing() -> Result<()> {
         well_again(cluster, &before, "reached")?;
 
         cluster.repo.delete_branch()?;
-        untouched(cluster, &before, failed_with(SourceErrorKind::ReferenceNotFound))?;
+        untouched(cluster, &before, failed_with(SourceErrorKind::NoCommit))?;
         well_again(cluster, &before, "branched")
     })
 }

@@ -77,6 +77,8 @@ pub enum Reason {
     },
     /// Address, ports or endpoints of a service, or the paths of a host, are other than before.
     Published,
+    /// The Cluster object is another than the settings that nodes read.
+    SettingsPublished,
     /// The cluster's range grew around the node's, or services have another one.
     ClusterCidrChanged {
         /// The range of the cluster.
@@ -103,6 +105,7 @@ impl Reason {
             | Reason::PodGone
             | Reason::Settled
             | Reason::Published
+            | Reason::SettingsPublished
             | Reason::ClusterCidrChanged { .. } => None,
         }
     }
@@ -132,6 +135,7 @@ impl fmt::Display for Reason {
             Reason::SubnetKept { cidr } => write!(f, "its pods have {cidr} already"),
             Reason::Settled => f.write_str("etcd holds all that Git says"),
             Reason::Published => f.write_str("what its object and pods say"),
+            Reason::SettingsPublished => f.write_str("the settings of the Cluster object, defaults filled in"),
             Reason::SubnetReassigned { holder, cidr } => {
                 write!(f, "{holder} had the same range first; {cidr} is the lowest free one")
             }

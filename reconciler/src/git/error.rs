@@ -60,9 +60,10 @@ impl GitError {
             | GitError::Redirected { .. }
             | GitError::NotARepository { .. } => SourceErrorKind::RemoteUnreachable,
             GitError::AuthenticationFailed { .. } => SourceErrorKind::AuthenticationFailed,
-            GitError::ReferenceNotFound { .. }
-            | GitError::NoCommit { .. }
-            | GitError::InvalidSource { .. } => SourceErrorKind::ReferenceNotFound,
+            GitError::ReferenceNotFound { .. } | GitError::InvalidSource { .. } => {
+                SourceErrorKind::ReferenceNotFound
+            }
+            GitError::NoCommit { .. } => SourceErrorKind::NoCommit,
             GitError::PathNotFound { .. } => SourceErrorKind::PathNotFound,
             GitError::CommitUnreadable { .. } => SourceErrorKind::CommitUnreadable,
             GitError::SignatureInvalid { .. } | GitError::SignersUnusable { .. } => {

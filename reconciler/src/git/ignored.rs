@@ -12,7 +12,7 @@ pub const FILE_NAME: &str = ".minik8signore";
 pub struct IgnoreRules(BTreeMap<String, Gitignore>);
 
 impl IgnoreRules {
-    /// Rules from (folder, text); a line that can't be read is passed over, as Git does.
+    /// Rules from (folder, text); a line that can't be read is skipped, as Git does.
     pub fn new<'a>(files: impl Iterator<Item = (&'a str, String)>) -> Self {
         let compile = |(folder, text): (&str, String)| {
             let mut builder = GitignoreBuilder::new("");

@@ -295,6 +295,7 @@ impl Mirror {
     fn not_found(&self, names: Option<&[String]>) -> GitError {
         let config = &*self.config;
         let (url, reference) = (config.shown_url(), config.reference.to_string());
+        // Whoever creates a repository pushes later; a name beside others is mistyped.
         if names.is_some_and(<[String]>::is_empty) {
             return GitError::NoCommit { url, reference };
         }
@@ -305,10 +306,11 @@ impl Mirror {
         let known = names.map_or_else(String::new, |names| {
             let short =
                 names.iter().filter_map(|name| name.strip_prefix(prefix)).filter(|n| !n.ends_with("^{}"));
-            match short.take(NAMES_SHOWN_MAX).collect::<Vec<_>>().join(", ") {
-                none if none.is_empty() => " (it has none)".to_owned(),
-                some => format!(" (it has {some})"),
+            let mut names: Vec<&str> = short.take(NAMES_SHOWN_MAX + 1).collect();
+            if names.len() > NAMES_SHOWN_MAX {
+                names[NAMES_SHOWN_MAX] = "…";
             }
+            if names.is_empty() { "; there are none".to_owned() } else { format!("; there are: {}", names.join(", ")) }
         });
         GitError::ReferenceNotFound { url, reference, known }
     }

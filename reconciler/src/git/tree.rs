@@ -271,10 +271,10 @@ impl PassedOver {
     pub fn note(self, path: &str) -> Violation {
         let (rule, message) = match self {
             Self::Link => {
-                (&rules::SYMLINK, "symbolic link passed over: only files of the commit itself are read")
+                (&rules::SYMLINK, "symbolic link skipped: only files of the commit itself are read")
             }
             Self::Submodule => (&rules::SUBMODULE, "submodule skipped: make it a separate source"),
-            Self::TooDeep => (&rules::FOLDER_TOO_DEEP, "folder passed over: more than 64 levels deep"),
+            Self::TooDeep => (&rules::FOLDER_TOO_DEEP, "folder skipped: more than 64 levels deep"),
             Self::OddName => {
                 (&rules::FILE_NAME, "the name is not UTF-8, so the file can't be read; rename it")
             }

@@ -20,7 +20,7 @@ pub(super) struct Limits {
     pub(super) entries: usize,
     /// Bytes of all their paths.
     pub(super) path_bytes: usize,
-    /// Manifest files, and what is passed over with a note.
+    /// Manifest files, and what is skipped with a note.
     pub(super) files: usize,
 }
 

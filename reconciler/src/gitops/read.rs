@@ -95,7 +95,7 @@ fn read_keeping(
         && is_unused(&repository, head, folder).map_err(unread)?;
     let told: BTreeSet<&Violation> = old_listing.notes.iter().collect();
     for note in listing.notes.iter().filter(|note| !told.contains(note)) {
-        tracing::info!(source = %mirror.config().name, %note, "passed over");
+        tracing::info!(source = %mirror.config().name, %note, "skipped");
     }
     tracing::debug!(source = %mirror.config().name, commit = short(&commit.id), files = listing.files.len(), parsed = count, "read");
     let nothing = HashedContent::new();

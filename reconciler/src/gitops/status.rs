@@ -100,9 +100,7 @@ pub fn fold(run: &Run<'_>) -> (SourceStatus, Option<Revision>) {
     }
     status.state = match &status.error {
         // A repository begins without a commit.
-        Some(error)
-            if error.kind == SourceErrorKind::ReferenceNotFound && status.applied_commit.is_none() =>
-        {
+        Some(error) if error.kind == SourceErrorKind::NoCommit && status.applied_commit.is_none() => {
             SourceState::Pending
         }
         Some(_) => SourceState::Failed,

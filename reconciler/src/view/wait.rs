@@ -200,6 +200,7 @@ fn needs_a_change(kind: SourceErrorKind) -> bool {
         | SourceErrorKind::NotConfigured => true,
         SourceErrorKind::RemoteUnreachable
         | SourceErrorKind::ReferenceNotFound
+        | SourceErrorKind::NoCommit
         | SourceErrorKind::MirrorBroken
         | SourceErrorKind::ApplyFailed => false,
     }

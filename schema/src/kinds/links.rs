@@ -8,7 +8,7 @@ use crate::meta::{ObjectMeta, ObjectRef};
 use crate::violation::OwnedStep;
 
 /// The objects that `metadata` says to wait for. Malformed items, which the kind's own check reports, are
-/// passed over.
+/// skipped.
 pub fn dependencies(metadata: &ObjectMeta) -> impl Iterator<Item = ObjectRef> {
     metadata.depends_on.iter().filter_map(|text| parse_reference(text, &metadata.namespace).ok())
 }

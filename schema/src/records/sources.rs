@@ -164,6 +164,8 @@ pub enum SourceErrorKind {
     AuthenticationFailed,
     /// Branch, tag or commit is not there.
     ReferenceNotFound,
+    /// The repository holds no commit, so neither branch nor tag.
+    NoCommit,
     /// The folder is not in the commit.
     PathNotFound,
     /// Not all of the commit can be read: too much of it, or an ignore file that is a link.

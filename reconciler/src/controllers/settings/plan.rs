@@ -31,7 +31,7 @@ pub(super) fn plan(seen: &Observed) -> Writes {
     if object.is_some() || present.is_some() || is_applied_whole(snapshot, &seen.settings.sources) {
         let generation = object.map_or(0, |object| object.value.generation);
         let wanted = ClusterSettings { generation, spec: ClusterSpec::clone(&snapshot.cluster()) };
-        out.put_if_other(Key::Settings, present, &wanted, Reason::Published);
+        out.put_if_other(Key::Settings, present, &wanted, Reason::SettingsPublished);
     }
     out
 }

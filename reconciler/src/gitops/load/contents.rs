@@ -9,6 +9,7 @@ use std::sync::Arc;
 use schema::files::{BlobKind, BlobRef, Key, Wish, object_path};
 use schema::kinds::content::Content;
 use schema::kinds::names::is_env_name;
+use schema::manifest::limits::OBJECT_MAX_BYTES;
 use schema::manifest::{Document, ManifestFile};
 use schema::meta::ObjectRef;
 use schema::object::Object;
@@ -99,7 +100,7 @@ impl<'a> Scope<'a> {
                 digest: content.digest.clone(),
                 size: content.size,
                 kind: BlobKind::Object,
-                texts: content.data.keys().cloned().collect(),
+                texts: texts(content, wishes.iter().filter(|(_, other)| other == target)),
             };
             document.files.insert(object_path(home, target), blob);
             for (place, key) in &wish.keys {
@@ -111,6 +112,7 @@ impl<'a> Scope<'a> {
         }
         if !wishes.is_empty() {
             document.hash = Object::hash_of(&document.object.resource, &document.files);
+            problems.extend(too_large(file, document));
         }
         problems
     }
@@ -143,6 +145,33 @@ impl<'a> Scope<'a> {
     }
 }
 
+/// The keys that become variables, of those that the uses of one object name: they lie in each user's record.
+fn texts<'w>(content: &Content, uses: impl Iterator<Item = &'w (Wish, ObjectRef)>) -> Vec<String> {
+    let mut texts = BTreeSet::new();
+    for (_, key) in uses.flat_map(|(wish, _)| &wish.keys) {
+        match key {
+            Key::Texts(_) => texts.extend(content.data.keys()),
+            Key::Text(key) => texts.extend(content.data.get_key_value(key).map(|(key, _)| key)),
+            Key::File(_) => {}
+        }
+    }
+    texts.into_iter().cloned().collect()
+}
+
+/// The object is larger than what goes under one key, with all that stands for the content that it uses.
+pub(super) fn too_large(file: &str, document: &Document) -> Option<Violation> {
+    let written = (&document.object.metadata, &document.object.resource, &document.files);
+    let bytes = serde_json::to_vec(&written).map_or(usize::MAX, |json| json.len());
+    (bytes > OBJECT_MAX_BYTES).then(|| {
+        let message = format!(
+            "the object has {bytes} bytes as JSON, with the paths and keys of the content that it uses; \
+             the limit is {OBJECT_MAX_BYTES}"
+        );
+        let help = "mount a ConfigMap as a volume in place of envFrom, or one folder in place of many files";
+        violation(&rules::TOO_LARGE, file, document, &[], message).with_help(help)
+    })
+}
+
 /// Why the content can't give what is wished of it.
 fn unfit(
     key: &Key,
@@ -153,14 +182,14 @@ fn unfit(
     let known = || {
         let keys: Vec<&str> =
             content.data.keys().chain(content.binary_data.keys()).map(String::as_str).collect();
-        if keys.is_empty() { "it has none".to_owned() } else { format!("it has {}", keys.join(", ")) }
+        if keys.is_empty() { "it is empty".to_owned() } else { format!("its keys: {}", keys.join(", ")) }
     };
     match key {
         Key::File(key) if !wish.is_optional && !content.has(key) => {
             Some((&rules::DANGLING_TARGET, format!("{target} has no key `{key}`"), known()))
         }
         Key::Text(key) if content.binary_data.contains_key(key) => {
-            let message = format!("key `{key}` of {target} is binary, which no variable can be");
+            let message = format!("key `{key}` of {target} is binary, so it can't be a variable");
             Some((&rules::DANGLING_TARGET, message, "mount it as a file".to_owned()))
         }
         Key::Text(key) if !wish.is_optional && !content.has(key) => {
@@ -170,7 +199,7 @@ fn unfit(
             let names = content.data.keys().map(|key| format!("{prefix}{key}"));
             let skipped: Vec<String> = names.filter(|name| !is_env_name(name)).collect();
             (!skipped.is_empty()).then(|| {
-                let message = format!("no variables can be called {}; they are left out", skipped.join(", "));
+                let message = format!("not valid as names of variables, so left out: {}", skipped.join(", "));
                 (&rules::SKIPPED_KEY, message, "rename the keys, or mount them as files".to_owned())
             })
         }

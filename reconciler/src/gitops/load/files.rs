@@ -19,6 +19,7 @@ use schema::violation::{Violation, rules};
 use crate::blobs::BlobStore;
 use crate::git::content::{self, ContentError, Found};
 use crate::gitops::load::Manifests;
+use crate::gitops::load::contents::too_large;
 use schema::manifest::{Document, ManifestFile};
 
 /// What the last commit's paths came to: what did not change is not hashed again. Holds no more than
@@ -204,6 +205,7 @@ pub(in crate::gitops) fn resolve(
             if !files.is_empty() {
                 draft.hash = Object::hash_of(&draft.object.resource, &files);
                 draft.files = files;
+                file.violations.extend(too_large(name, draft));
             }
         }
         resolved.insert(Arc::clone(name), Arc::new(file));

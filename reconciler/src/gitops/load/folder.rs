@@ -34,7 +34,7 @@ pub struct Folder {
     pub root: PathBuf,
     /// Its files, parsed.
     pub manifests: Manifests,
-    /// What was passed over, and why.
+    /// What was skipped, and why.
     pub passed_over: Vec<Violation>,
     /// Files that were asked for by name.
     pub named: Vec<String>,

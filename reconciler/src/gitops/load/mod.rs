@@ -38,7 +38,7 @@ const LIMITS: Limits = Limits { documents: 100_000, violations: 250_000 };
 /// Parsed files by path. Clones share what did not change.
 pub type Manifests = OrdMap<Arc<str>, Arc<ManifestFile>>;
 
-/// Adds what a commit's listing passed over as files that say nothing: an object whose file became a
+/// Adds what a commit's listing skipped as files that say nothing: an object whose file became a
 /// link, or whose folder a submodule, is not known to be gone. `before` are the notes that `manifests`
 /// already has.
 pub fn with_passed_over(mut manifests: Manifests, before: &[Violation], now: &[Violation]) -> Manifests {

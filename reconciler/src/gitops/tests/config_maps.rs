@@ -114,7 +114,7 @@ async fn what_a_map_cannot_give_is_refused_unless_it_is_optional() {
         (
             env("a", "conf", ""),
             vec![format!(
-                "dangling-target: {at}.key: key `COLOUR` of ConfigMap/default/conf is binary, which no variable can be"
+                "dangling-target: {at}.key: key `COLOUR` of ConfigMap/default/conf is binary, so it can't be a variable"
             )],
         ),
         (
@@ -210,6 +210,30 @@ async fn users_wait_for_a_map_whose_file_waits() {
     assert_eq!(cluster.status().await.quarantined.len(), 1);
 }
 
+/// Red without the keys of `envFrom` in the size, and with all keys in the record of who mounts them as files.
+#[tokio::test]
+async fn keys_that_do_not_fit_into_the_record_of_their_user_are_a_violation() {
+    let keys: Vec<String> = (0..480).map(|n| format!("{}{n}: x", "K".repeat(80))).collect();
+    let big = map("conf", &format!("{{{}}}", keys.join(", ")));
+    let twice = |text: String| text.replace("containers:\n", "containers:\n  - {name: x, image: y, envFrom: [{configMapRef: {name: more}}]}\n");
+    let more = big.replace("name: conf", "name: more");
+    let repo = repo(&[
+        ("a.yaml", twice(env_from("a", "conf", ""))),
+        ("b.yaml", volume("b", "conf", "")),
+        ("c.yaml", env_from("c", "conf", "")),
+        ("conf.yaml", big),
+        ("more.yaml", more),
+    ]);
+    let mut cluster = Cluster::new(&repo).await;
+    cluster.settle().await;
+    let said = said(&cluster).await;
+    assert!(matches!(&said[..], [one] if one.starts_with("too-large: the object has ")), "{said:?}");
+    assert_eq!(cluster.names().await, ["b", "c", "conf", "more"]);
+    let objects = cluster.objects().await;
+    let keys_of = |name: &str| objects[name].files.values().next().unwrap().texts.len();
+    assert_eq!((keys_of("b"), keys_of("c")), (0, 480));
+}
+
 /// Red without `values_of` in `Blobs::make`.
 #[tokio::test]
 async fn a_megabyte_travels_by_digest() {
@@ -223,7 +247,7 @@ async fn a_megabyte_travels_by_digest() {
     let object = serde_json::to_string(&objects["conf"]).unwrap();
     assert!(object.contains("1048576 bytes") && object.len() < VALUE_MAX_BYTES / 8, "{object}");
     let blob = objects["a"].files.values().next().unwrap();
-    assert_eq!(blob.texts, ["big"]);
+    assert!(blob.texts.is_empty(), "a file needs no key in the pod's record");
     let snapshot = cluster.reflect().await;
     let (mut file, size) = Blobs::new(&repo.state()).open(snapshot, &blob.digest).unwrap();
     let mut archive = Vec::new();

@@ -121,8 +121,9 @@ async fn a_repository_without_a_commit_is_pending_until_one_is_pushed() {
     let mut cluster = Cluster::new(&repo).await;
     cluster.settle().await;
     let status = cluster.status().await;
-    let why = status.error.map(|error| error.message).unwrap_or_default();
-    assert_eq!(status.state, SourceState::Pending);
+    let error = status.error.unwrap();
+    assert_eq!((status.state, error.kind), (SourceState::Pending, SourceErrorKind::NoCommit));
+    let why = error.message;
     assert!(why.ends_with("holds no commit yet; push one to its branch `main`"), "{why}");
     repo.set("a.yaml", pod("a", "one")).commit("The first");
     cluster.settle().await;
@@ -130,6 +131,20 @@ async fn a_repository_without_a_commit_is_pending_until_one_is_pushed() {
         (cluster.status().await.state, cluster.names().await),
         (SourceState::Synced, vec!["a".to_owned()])
     );
+}
+
+// Seen red with one kind for both: pending.
+#[tokio::test]
+async fn a_branch_that_is_not_there_beside_others_has_failed() {
+    let repo = Repo::new(pods(["a"]));
+    let mut config = repo.config();
+    config.reference = crate::git::Reference::Branch("mian".to_owned());
+    let mut cluster = Cluster::with(config, &repo.state(), MemoryStore::new()).await;
+    cluster.settle().await;
+    let status = cluster.status().await;
+    let error = status.error.unwrap();
+    assert_eq!((status.state, error.kind), (SourceState::Failed, SourceErrorKind::ReferenceNotFound));
+    assert!(error.message.contains("no branch `mian`; there are: main;"), "{}", error.message);
 }
 
 #[tokio::test]
