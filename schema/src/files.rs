@@ -54,7 +54,7 @@ pub enum BlobKind {
 /// What a manifest names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Wanted {
+pub enum ContentRef {
     /// A file or folder by its path from the root of the repository.
     Path(String),
     /// A secret by its name.
@@ -63,43 +63,43 @@ pub enum Wanted {
     Object(Kind, String),
 }
 
-impl Wanted {
+impl ContentRef {
     /// Its path or name.
     pub fn name(&self) -> &str {
         match self {
-            Wanted::Path(name) | Wanted::Secret(name) | Wanted::Object(_, name) => name,
+            ContentRef::Path(name) | ContentRef::Secret(name) | ContentRef::Object(_, name) => name,
         }
     }
 }
 
-impl fmt::Display for Wanted {
+impl fmt::Display for ContentRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Wanted::Path(path) => f.write_str(path),
-            Wanted::Secret(name) => write!(f, "secret {name}"),
-            Wanted::Object(kind, name) => write!(f, "{kind} {name}"),
+            ContentRef::Path(path) => f.write_str(path),
+            ContentRef::Secret(name) => write!(f, "secret {name}"),
+            ContentRef::Object(kind, name) => write!(f, "{kind} {name}"),
         }
     }
 }
 
 /// One field that names a file, a folder, a secret or an object's content.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wish {
+pub struct ContentUse {
     /// The field, from the document's root.
     pub at: Vec<OwnedStep>,
     /// What it names.
-    pub wanted: Wanted,
+    pub what: ContentRef,
     /// For pulling images only: what a running pod does without.
     pub is_login: bool,
     /// What it names, or its keys, may be absent.
     pub is_optional: bool,
     /// The keys that it names, each with its field.
-    pub keys: Vec<(Vec<OwnedStep>, Key)>,
+    pub keys: Vec<(Vec<OwnedStep>, KeyUse)>,
 }
 
-/// Which values of a wish.
+/// Which values a use takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Key {
+pub enum KeyUse {
     /// One as a file.
     File(String),
     /// One as a variable.
@@ -108,12 +108,12 @@ pub enum Key {
     Texts(String),
 }
 
-impl Wish {
+impl ContentUse {
     /// The object whose content it names, for an object with this metadata.
     pub fn target(&self, metadata: &ObjectMeta) -> Option<ObjectRef> {
-        match &self.wanted {
-            Wanted::Object(kind, name) => Some(metadata.reference(*kind, name)),
-            Wanted::Path(_) | Wanted::Secret(_) => None,
+        match &self.what {
+            ContentRef::Object(kind, name) => Some(metadata.reference(*kind, name)),
+            ContentRef::Path(_) | ContentRef::Secret(_) => None,
         }
     }
 }
@@ -153,12 +153,12 @@ pub fn parse_object_path(path: &str) -> Option<(&str, ObjectRef)> {
     Some((file, parse_reference(object, DEFAULT_NAMESPACE).ok()?))
 }
 
-/// What is wanted: its path in the map, and what stands for it.
-pub fn of_wanted<'f>(files: &'f Files, wanted: &Wanted) -> Option<(&'f str, &'f BlobRef)> {
-    match wanted {
-        Wanted::Path(path) => of_path(files, path),
-        Wanted::Secret(name) => of_secret(files, name),
-        Wanted::Object(kind, name) => {
+/// The content: its path in the map, and what stands for it.
+pub fn of_content<'f>(files: &'f Files, content: &ContentRef) -> Option<(&'f str, &'f BlobRef)> {
+    match content {
+        ContentRef::Path(path) => of_path(files, path),
+        ContentRef::Secret(name) => of_secret(files, name),
+        ContentRef::Object(kind, name) => {
             let is_it = |object: ObjectRef| object.kind == *kind && object.name == *name;
             let mut objects = files.iter().filter(|(_, blob)| blob.kind == BlobKind::Object);
             let found = objects.find(|(path, _)| parse_object_path(path).is_some_and(|(_, o)| is_it(o)))?;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use schema::control::lock;
-use schema::files::{BlobRef, Wanted, file_name, of_secret, of_wanted};
+use schema::files::{BlobRef, ContentRef, file_name, of_secret, of_content};
 use schema::records::PodInstance;
 use tokio::time::Instant;
 
@@ -69,12 +69,12 @@ impl PodFiles {
     pub async fn values(
         &self,
         pod: &PodInstance,
-        of: &Wanted,
+        of: &ContentRef,
     ) -> Result<BTreeMap<String, Vec<u8>>, SecretError> {
-        if let Wanted::Secret(name) = of {
+        if let ContentRef::Secret(name) = of {
             return Ok(secrets::entries(&self.secret_bytes(pod, name).await?));
         }
-        let (path, blob) = of_wanted(&pod.files, of).ok_or_else(|| SecretError::NotNamed(of.to_string()))?;
+        let (path, blob) = of_content(&pod.files, of).ok_or_else(|| SecretError::NotNamed(of.to_string()))?;
         self.ensure(path, blob).await.map_err(|error| SecretError::NoContent(error.to_string()))?;
         let folder = self.cache.folder(blob);
         let read = || -> io::Result<BTreeMap<String, Vec<u8>>> {

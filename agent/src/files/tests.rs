@@ -292,7 +292,7 @@ fn a_map_of_texts_has_keys_and_anything_else_is_one_value() {
     // Numbers are texts as they are written.
     assert_eq!(secrets::entries(b"pin: 0042\n")["pin"], b"0042");
     let entries = secrets::entries(b"a: b");
-    let s = Wanted::Secret("s".to_owned());
+    let s = ContentRef::Secret("s".to_owned());
     assert_eq!(secrets::variable(&s, "a", &entries).unwrap(), "b");
     assert_eq!(
         secrets::variable(&s, "c", &entries).unwrap_err().to_string(),

@@ -141,11 +141,11 @@ fn keep_removals(plan: &mut SyncPlan, snapshot: &Snapshot) {
     let has = |object: &Object| object.resource.exclusives(&object.metadata).into_iter();
     // Whether all that take it only share it.
     let mut taken: BTreeMap<_, bool> = BTreeMap::new();
-    for wish in plan.steps.iter().filter_map(Step::object_after).flat_map(|object| has(object)) {
-        *taken.entry(wish.what).or_insert(true) &= wish.shares;
+    for used in plan.steps.iter().filter_map(Step::object_after).flat_map(|object| has(object)) {
+        *taken.entry(used.what).or_insert(true) &= used.shares;
     }
     let is_taken = |live: &Object| {
-        has(live).any(|wish| taken.get(&wish.what).is_some_and(|shared| !(wish.shares && *shared)))
+        has(live).any(|used| taken.get(&used.what).is_some_and(|shared| !(used.shares && *shared)))
     };
     let stays = |step: &Step| {
         let live = snapshot.objects.get(&step.object);

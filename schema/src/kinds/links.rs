@@ -3,7 +3,7 @@
 use super::Resource;
 use super::metadata::parse_reference;
 pub use super::reference::{FieldAt, Reference};
-use crate::files::{BlobKind, Files, Wanted, of_wanted};
+use crate::files::{BlobKind, Files, ContentRef, of_content};
 use crate::meta::{ObjectMeta, ObjectRef};
 use crate::violation::OwnedStep;
 
@@ -20,10 +20,10 @@ pub fn references<'a>(metadata: &ObjectMeta, resource: &'a Resource) -> Vec<Refe
         let Ok(target) = parse_reference(text, &metadata.namespace) else { continue };
         found.push(Reference { at: FieldAt::dependency(index), target, port: None, is_optional: false });
     }
-    for wish in resource.files() {
-        let Some(target) = wish.target(metadata) else { continue };
-        let at = FieldAt::Steps(wish.at);
-        found.push(Reference { at, target, port: None, is_optional: wish.is_optional });
+    for used in resource.files() {
+        let Some(target) = used.target(metadata) else { continue };
+        let at = FieldAt::Steps(used.at);
+        found.push(Reference { at, target, port: None, is_optional: used.is_optional });
     }
     found
 }
@@ -37,27 +37,27 @@ pub(crate) fn places(metadata: &ObjectMeta, resource: &Resource) -> Vec<Vec<Owne
         paths.push(reference.at.path());
         paths.extend(reference.port.map(|_| reference.port_path()));
     }
-    for wish in resource.files() {
-        paths.push(wish.at);
-        paths.extend(wish.keys.into_iter().map(|(at, _)| at));
+    for used in resource.files() {
+        paths.push(used.at);
+        paths.extend(used.keys.into_iter().map(|(at, _)| at));
     }
     paths
 }
 
 /// The content that running pods depend on, by what names it: not by where it lies, so that a secret
 /// may move, and without registry logins, which only the next pull needs.
-pub fn in_hash<'f>(resource: &Resource, files: &'f Files) -> Vec<(Wanted, &'f str, bool)> {
+pub fn in_hash<'f>(resource: &Resource, files: &'f Files) -> Vec<(ContentRef, &'f str, bool)> {
     if files.is_empty() {
         return Vec::new();
     }
     let mut found: Vec<_> = resource
         .files()
         .into_iter()
-        .filter(|wish| !wish.is_login)
-        .filter_map(|wish| {
-            let (_, blob) = of_wanted(files, &wish.wanted)?;
+        .filter(|used| !used.is_login)
+        .filter_map(|used| {
+            let (_, blob) = of_content(files, &used.what)?;
             // A file is mounted otherwise than a folder with this file alone.
-            Some((wish.wanted, blob.digest.as_str(), blob.kind == BlobKind::Folder))
+            Some((used.what, blob.digest.as_str(), blob.kind == BlobKind::Folder))
         })
         .collect();
     found.sort();

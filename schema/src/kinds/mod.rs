@@ -9,7 +9,7 @@ use content::Content;
 use exclusive::ExclusiveUse;
 use reference::Reference;
 
-use crate::files::Wish;
+use crate::files::ContentUse;
 use crate::meta::ObjectMeta;
 use crate::violation::OwnedStep;
 
@@ -141,7 +141,7 @@ macro_rules! define_resource {
             }
 
             /// See [`Links::files`].
-            pub fn files(&self) -> Vec<Wish> {
+            pub fn files(&self) -> Vec<ContentUse> {
                 match self {
                     $(Resource::$kind(spec) => ($module::$spec::LINKS.files)(spec),)*
                 }

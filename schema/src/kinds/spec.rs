@@ -9,7 +9,7 @@ use super::exclusive::ExclusiveUse;
 use super::names::NameForm;
 use super::pod::PodSpec;
 use super::reference::Reference;
-use crate::files::Wish;
+use crate::files::ContentUse;
 use crate::manifest::dialects::Notes;
 use crate::manifest::parse::node::Node;
 use crate::meta::{ObjectMeta, StringMap};
@@ -92,7 +92,7 @@ pub struct Links<S> {
     /// What it has, or would have, that only one object of the cluster can have.
     pub exclusives: fn(&S, &ObjectMeta) -> Vec<ExclusiveUse>,
     /// The files of the repository and the secrets that it names and that its pods need.
-    pub files: fn(&S) -> Vec<Wish>,
+    pub files: fn(&S) -> Vec<ContentUse>,
     /// Paths from the document's root whose line and column other checks across objects need.
     pub further_places: fn(&S) -> Vec<Vec<OwnedStep>>,
     /// Its values that are too big for etcd, if the kind has such.

@@ -32,7 +32,7 @@ pub(super) struct Holder<'a> {
     pub(super) claim: Option<&'a Claim<'a>>,
     /// The live object has it already.
     pub(super) has_it: bool,
-    pub(super) wish: ExclusiveUse,
+    pub(super) used: ExclusiveUse,
 }
 
 /// A field that names an object.
@@ -59,11 +59,11 @@ pub(super) fn check(scene: &mut Scene<'_>) {
     let mut links = Links::default();
     links.gather(scene);
     let targets: Vec<ObjectRef> = links.by_target.keys().cloned().collect();
-    let wished: Vec<Exclusive> = links.holders.keys().cloned().collect();
+    let exclusives: Vec<Exclusive> = links.holders.keys().cloned().collect();
     for target in &targets {
         links.follow(scene, target);
     }
-    for exclusive in &wished {
+    for exclusive in &exclusives {
         links.decide(scene, exclusive, false);
     }
     links.settle(scene);
@@ -75,8 +75,8 @@ pub(super) fn check_staying(scene: &mut Scene<'_>) {
     scene.nothing_leaves();
     let mut links = Links::default();
     links.gather(scene);
-    let wished: Vec<Exclusive> = links.holders.keys().cloned().collect();
-    for exclusive in &wished {
+    let exclusives: Vec<Exclusive> = links.holders.keys().cloned().collect();
+    for exclusive in &exclusives {
         links.decide(scene, exclusive, true);
     }
     links.settle(scene);
@@ -120,9 +120,9 @@ impl<'a> Links<'a> {
     }
 
     fn stays(&mut self, object: &'a ObjectRef, has: Vec<ExclusiveUse>) {
-        for wish in has {
-            let what = wish.what.clone();
-            self.holders.entry(what).or_default().push(Holder { object, claim: None, has_it: true, wish });
+        for used in has {
+            let what = used.what.clone();
+            self.holders.entry(what).or_default().push(Holder { object, claim: None, has_it: true, used });
         }
     }
 
@@ -155,7 +155,7 @@ impl<'a> Links<'a> {
     /// Who has what only one can have: who stays as he is, else who has it live, else the first.
     /// `again`: what is in quarantine already has been reported.
     fn decide(&mut self, scene: &mut Scene<'a>, exclusive: &Exclusive, again: bool) {
-        let is_shared = |holders: &Vec<Holder<'_>>| holders.iter().all(|holder| holder.wish.shares);
+        let is_shared = |holders: &Vec<Holder<'_>>| holders.iter().all(|holder| holder.used.shares);
         if self.holders.get(exclusive).is_none_or(is_shared) {
             return;
         }
@@ -165,18 +165,18 @@ impl<'a> Links<'a> {
         if let Some(winner) = holders.iter().min_by_key(|holder| rank(holder)).cloned() {
             let owner = owner(scene, winner.object, winner.claim);
             let clashes = |holder: &&Holder<'a>| {
-                holder.object != winner.object && !(holder.wish.shares && winner.wish.shares)
+                holder.object != winner.object && !(holder.used.shares && winner.used.shares)
             };
             for loser in holders.iter().filter(clashes) {
                 let Some(claim) = loser.claim.filter(|claim| !again || !scene.is_quarantined(claim)) else {
                     continue;
                 };
                 let message = format!("the {exclusive} belongs to {owner}");
-                let (rule, mut help) = (exclusive.rule(), exclusive.help(loser.wish.shares).to_owned());
+                let (rule, mut help) = (exclusive.rule(), exclusive.help(loser.used.shares).to_owned());
                 if winner.claim.is_none() && scene.is_to_go(winner.object) {
                     help = format!("{STAYS_HELD}; or {help}");
                 }
-                let fault = Fault { rule, path: &loser.wish.path, message: &message, help: &help };
+                let fault = Fault { rule, path: &loser.used.path, message: &message, help: &help };
                 self.blame(scene, claim, &fault);
             }
         }
@@ -196,7 +196,7 @@ impl<'a> Links<'a> {
             self.follow(scene, object);
             let Some((object, live)) = scene.live.get_key_value(object) else { continue };
             let has = live.value.resource.exclusives(&live.value.metadata);
-            let names: Vec<Exclusive> = has.iter().map(|wish| wish.what.clone()).collect();
+            let names: Vec<Exclusive> = has.iter().map(|used| used.what.clone()).collect();
             self.stays(object, has);
             for exclusive in &names {
                 self.decide(scene, exclusive, true);
@@ -214,23 +214,23 @@ pub(super) fn holders<'a>(
     present: impl Fn(&ObjectRef) -> Option<Present<'a>>,
 ) -> BTreeMap<Exclusive, Vec<Holder<'a>>> {
     let mut found: BTreeMap<Exclusive, Vec<Holder<'a>>> = BTreeMap::new();
-    let mut add = |object, claim, has_it, wish: ExclusiveUse| {
-        let what = wish.what.clone();
-        found.entry(what).or_default().push(Holder { object, claim, has_it, wish });
+    let mut add = |object, claim, has_it, used: ExclusiveUse| {
+        let what = used.what.clone();
+        found.entry(what).or_default().push(Holder { object, claim, has_it, used });
     };
     for claim in scene.claims.iter().filter(|claim| counts(claim)) {
-        let wishes = claim.document.object.resource.exclusives(&claim.document.object.metadata);
-        let live = claim.live.filter(|_| !wishes.is_empty());
+        let uses = claim.document.object.resource.exclusives(&claim.document.object.metadata);
+        let live = claim.live.filter(|_| !uses.is_empty());
         let live = live.map(|live| live.value.resource.exclusives(&live.value.metadata));
-        for wish in wishes {
-            let has_it = live.iter().flatten().any(|live| live.what == wish.what);
-            add(&claim.document.reference, Some(claim), has_it, wish);
+        for used in uses {
+            let has_it = live.iter().flatten().any(|live| live.what == used.what);
+            add(&claim.document.reference, Some(claim), has_it, used);
         }
     }
     for (object, live) in scene.live {
         let has = live.value.resource.exclusives(&live.value.metadata);
         if !has.is_empty() && matches!(present(object), Some(Present::Stays(_))) {
-            has.into_iter().for_each(|wish| add(object, None, true, wish));
+            has.into_iter().for_each(|used| add(object, None, true, used));
         }
     }
     found

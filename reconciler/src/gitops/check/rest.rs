@@ -43,7 +43,7 @@ fn clashes<'a>(scene: &mut Scene<'a>, reported: &Reported) {
             |holder: &Holder<'a>| (holder.claim.is_some(), falls(holder), !holder.has_it, place(holder));
         let Some(winner) = holders.iter().min_by_key(|holder| rank(holder)) else { continue };
         let clashes = |holder: &&Holder<'a>| {
-            holder.object != winner.object && !(holder.wish.shares && winner.wish.shares) && falls(holder)
+            holder.object != winner.object && !(holder.used.shares && winner.used.shares) && falls(holder)
         };
         let losers: Vec<&Holder<'a>> = holders.iter().filter(clashes).collect();
         if losers.is_empty() {
@@ -51,8 +51,8 @@ fn clashes<'a>(scene: &mut Scene<'a>, reported: &Reported) {
         }
         let message = format!("the {exclusive} belongs to {}", owner(scene, winner.object, winner.claim));
         for loser in losers {
-            let (rule, help) = (exclusive.rule(), exclusive.help(loser.wish.shares));
-            let fault = Fault { rule, path: &loser.wish.path, message: &message, help };
+            let (rule, help) = (exclusive.rule(), exclusive.help(loser.used.shares));
+            let fault = Fault { rule, path: &loser.used.path, message: &message, help };
             blame(scene, loser.claim, &fault, reported);
         }
     }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use schema::files::{BlobKind, BlobRef, Key, Wish, object_path};
+use schema::files::{BlobKind, BlobRef, ContentUse, KeyUse, object_path};
 use schema::kinds::content::Content;
 use schema::kinds::names::is_env_name;
 use schema::manifest::limits::OBJECT_MAX_BYTES;
@@ -46,16 +46,16 @@ pub(crate) fn with_contents(
     let (mut resolved, mut remarks) = (manifests.clone(), Vec::new());
     let mut used = BTreeSet::new();
     for (name, file) in manifests {
-        let wishes: Vec<Vec<(Wish, ObjectRef)>> = file.documents.iter().map(wishes).collect();
-        if wishes.iter().any(|wishes| !wishes.is_empty()) {
+        let uses: Vec<Vec<(ContentUse, ObjectRef)>> = file.documents.iter().map(uses).collect();
+        if uses.iter().any(|uses| !uses.is_empty()) {
             let mut file = ManifestFile::clone(file);
-            for (at, wishes) in wishes.into_iter().enumerate() {
-                let found = scope.resolve(name, &mut file.documents[at], &wishes).into_iter();
+            for (at, uses) in uses.into_iter().enumerate() {
+                let found = scope.resolve(name, &mut file.documents[at], &uses).into_iter();
                 let (errors, warnings): (Vec<_>, Vec<_>) =
                     found.partition(|one| one.severity == Severity::Error);
                 file.violations.extend(errors);
                 remarks.extend(warnings);
-                used.extend(wishes.into_iter().map(|(_, target)| target));
+                used.extend(uses.into_iter().map(|(_, target)| target));
             }
             resolved.insert(Arc::clone(name), Arc::new(file));
         }
@@ -69,11 +69,11 @@ pub(crate) fn with_contents(
 }
 
 /// What a document uses of other objects' content.
-fn wishes(document: &Document) -> Vec<(Wish, ObjectRef)> {
-    let wishes = document.object.resource.files().into_iter();
-    let targets = wishes.filter_map(|wish| {
-        let target = wish.target(&document.object.metadata)?;
-        Some((wish, target))
+fn uses(document: &Document) -> Vec<(ContentUse, ObjectRef)> {
+    let uses = document.object.resource.files().into_iter();
+    let targets = uses.filter_map(|used| {
+        let target = used.target(&document.object.metadata)?;
+        Some((used, target))
     });
     targets.collect()
 }
@@ -92,25 +92,25 @@ impl<'a> Scope<'a> {
     }
 
     /// Puts what a document uses into its files, and says what of it can't be used.
-    fn resolve(&self, file: &str, document: &mut Document, wishes: &[(Wish, ObjectRef)]) -> Vec<Violation> {
+    fn resolve(&self, file: &str, document: &mut Document, uses: &[(ContentUse, ObjectRef)]) -> Vec<Violation> {
         let mut problems = Vec::new();
-        for (wish, target) in wishes {
-            let Some((content, home)) = self.find(target, wish.is_optional) else { continue };
+        for (used, target) in uses {
+            let Some((content, home)) = self.find(target, used.is_optional) else { continue };
             let blob = BlobRef {
                 digest: content.digest.clone(),
                 size: content.size,
                 kind: BlobKind::Object,
-                texts: texts(content, wishes.iter().filter(|(_, other)| other == target)),
+                texts: texts(content, uses.iter().filter(|(_, other)| other == target)),
             };
             document.files.insert(object_path(home, target), blob);
-            for (place, key) in &wish.keys {
-                problems.extend(unfit(key, wish, target, content).map(|(rule, message, help)| {
+            for (place, key) in &used.keys {
+                problems.extend(unfit(key, used, target, content).map(|(rule, message, help)| {
                     let message = format!("{}: {message}", dotted(place));
                     violation(rule, file, document, place, message).with_help(help)
                 }));
             }
         }
-        if !wishes.is_empty() {
+        if !uses.is_empty() {
             document.hash = Object::hash_of(&document.object.resource, &document.files);
             problems.extend(too_large(file, document));
         }
@@ -132,7 +132,7 @@ impl<'a> Scope<'a> {
             let others = self.live.iter().filter(|(id, live)| !documented.contains(id) && stays(&live.value));
             used.extend(others.flat_map(|(_, live)| {
                 let (metadata, files) = (&live.value.metadata, live.value.resource.files());
-                files.into_iter().filter_map(|wish| wish.target(metadata)).collect::<Vec<_>>()
+                files.into_iter().filter_map(|one| one.target(metadata)).collect::<Vec<_>>()
             }));
         }
         let in_use = changed.into_iter().filter(|(_, document)| used.contains(&document.reference));
@@ -146,13 +146,13 @@ impl<'a> Scope<'a> {
 }
 
 /// The keys that become variables, of those that the uses of one object name: they lie in each user's record.
-fn texts<'w>(content: &Content, uses: impl Iterator<Item = &'w (Wish, ObjectRef)>) -> Vec<String> {
+fn texts<'w>(content: &Content, uses: impl Iterator<Item = &'w (ContentUse, ObjectRef)>) -> Vec<String> {
     let mut texts = BTreeSet::new();
-    for (_, key) in uses.flat_map(|(wish, _)| &wish.keys) {
+    for (_, key) in uses.flat_map(|(used, _)| &used.keys) {
         match key {
-            Key::Texts(_) => texts.extend(content.data.keys()),
-            Key::Text(key) => texts.extend(content.data.get_key_value(key).map(|(key, _)| key)),
-            Key::File(_) => {}
+            KeyUse::Texts(_) => texts.extend(content.data.keys()),
+            KeyUse::Text(key) => texts.extend(content.data.get_key_value(key).map(|(key, _)| key)),
+            KeyUse::File(_) => {}
         }
     }
     texts.into_iter().cloned().collect()
@@ -172,10 +172,10 @@ pub(super) fn too_large(file: &str, document: &Document) -> Option<Violation> {
     })
 }
 
-/// Why the content can't give what is wished of it.
+/// Why the content can't give what is used of it.
 fn unfit(
-    key: &Key,
-    wish: &Wish,
+    key: &KeyUse,
+    used: &ContentUse,
     target: &ObjectRef,
     content: &Content,
 ) -> Option<(&'static Rule, String, String)> {
@@ -185,17 +185,17 @@ fn unfit(
         if keys.is_empty() { "it is empty".to_owned() } else { format!("its keys: {}", keys.join(", ")) }
     };
     match key {
-        Key::File(key) if !wish.is_optional && !content.has(key) => {
+        KeyUse::File(key) if !used.is_optional && !content.has(key) => {
             Some((&rules::DANGLING_TARGET, format!("{target} has no key `{key}`"), known()))
         }
-        Key::Text(key) if content.binary_data.contains_key(key) => {
+        KeyUse::Text(key) if content.binary_data.contains_key(key) => {
             let message = format!("key `{key}` of {target} is binary, so it can't be a variable");
             Some((&rules::DANGLING_TARGET, message, "mount it as a file".to_owned()))
         }
-        Key::Text(key) if !wish.is_optional && !content.has(key) => {
+        KeyUse::Text(key) if !used.is_optional && !content.has(key) => {
             Some((&rules::DANGLING_TARGET, format!("{target} has no key `{key}`"), known()))
         }
-        Key::Texts(prefix) => {
+        KeyUse::Texts(prefix) => {
             let names = content.data.keys().map(|key| format!("{prefix}{key}"));
             let skipped: Vec<String> = names.filter(|name| !is_env_name(name)).collect();
             (!skipped.is_empty()).then(|| {
@@ -203,7 +203,7 @@ fn unfit(
                 (&rules::SKIPPED_KEY, message, "rename the keys, or mount them as files".to_owned())
             })
         }
-        Key::File(_) | Key::Text(_) => None,
+        KeyUse::File(_) | KeyUse::Text(_) => None,
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use git2::{Oid, Repository};
 use schema::files::{
-    BlobKind, BlobRef, Files, LIMITS, Wanted, Wish, is_ciphertext, is_lfs_pointer, secret_paths,
+    BlobKind, BlobRef, ContentRef, ContentUse, Files, LIMITS, is_ciphertext, is_lfs_pointer, secret_paths,
 };
 use schema::object::Object;
 use schema::violation::{Violation, rules};
@@ -132,14 +132,14 @@ impl<K: Fn(&str) -> bool> Lookup for OnDisk<'_, K> {
     }
 }
 
-/// Why a wish can't be granted.
+/// Why there is nothing to use.
 #[derive(Clone)]
 struct Refusal {
     message: String,
     help: String,
 }
 
-/// Outcome of one wish: path and content, or why there is none.
+/// What stands for content that a manifest names: its path and blob, or why there is none.
 type Granted = Result<Option<(String, BlobRef)>, Refusal>;
 
 /// Where the folder of secrets may be, beside the root of the repository.
@@ -172,21 +172,21 @@ pub(in crate::gitops) fn resolve(
     lookup: &mut impl Lookup,
 ) -> Result<Manifests, ContentError> {
     let mut resolved = manifests.clone();
-    let mut known: BTreeMap<(Vec<String>, String, Wanted), Granted> = BTreeMap::new();
+    let mut known: BTreeMap<(Vec<String>, String, ContentRef), Granted> = BTreeMap::new();
     for (name, file) in manifests {
-        let wished = || file.documents.iter().map(|draft| draft.object.resource.files());
+        let uses = || file.documents.iter().map(|draft| draft.object.resource.files());
         // Nearly all: an empty list costs nothing.
-        if wished().all(|wishes| wishes.is_empty()) {
+        if uses().all(|uses| uses.is_empty()) {
             continue;
         }
-        let wanted: Vec<Vec<Wish>> = wished().collect();
+        let by_document: Vec<Vec<ContentUse>> = uses().collect();
         let mut file = ManifestFile::clone(file);
         let folders = folder.of(name);
-        for (draft, wanted) in file.documents.iter_mut().zip(wanted) {
+        for (draft, uses) in file.documents.iter_mut().zip(by_document) {
             let mut files = Files::new();
             let mut told = BTreeSet::new();
-            for wish in wanted {
-                let key = (folders.clone(), draft.reference.namespace.clone(), wish.wanted.clone());
+            for used in uses {
+                let key = (folders.clone(), draft.reference.namespace.clone(), used.what.clone());
                 let granted = match known.get(&key) {
                     Some(granted) => granted.clone(),
                     None => grant(&key, lookup)?,
@@ -195,8 +195,8 @@ pub(in crate::gitops) fn resolve(
                     Ok(None) => {}
                     Ok(Some((path, blob))) => add(&mut files, path, blob),
                     Err(refusal) => {
-                        if told.insert(wish.wanted.clone()) {
-                            file.violations.push(violation(name, draft, &wish, refusal));
+                        if told.insert(used.what.clone()) {
+                            file.violations.push(violation(name, draft, &used, refusal));
                         }
                     }
                 }
@@ -222,16 +222,16 @@ fn add(files: &mut Files, path: &str, blob: &BlobRef) {
 }
 
 fn grant(
-    (folders, namespace, wanted): &(Vec<String>, String, Wanted),
+    (folders, namespace, named): &(Vec<String>, String, ContentRef),
     lookup: &mut impl Lookup,
 ) -> Result<Granted, ContentError> {
-    let (paths, is_secret) = match wanted {
-        Wanted::Path(path) => (vec![path.clone()], false),
-        Wanted::Secret(name) => {
+    let (paths, is_secret) = match named {
+        ContentRef::Path(path) => (vec![path.clone()], false),
+        ContentRef::Secret(name) => {
             (folders.iter().flat_map(|folder| secret_paths(folder, namespace, name)).collect(), true)
         }
         // Objects are looked up beside those that are live.
-        Wanted::Object(..) => return Ok(Ok(None)),
+        ContentRef::Object(..) => return Ok(Ok(None)),
     };
     for path in &paths {
         match lookup.look(path, is_secret) {
@@ -243,12 +243,12 @@ fn grant(
             }
         }
     }
-    Ok(Err(match wanted {
-        Wanted::Path(_) | Wanted::Object(..) => {
-            let error = ContentError::Absent(wanted.to_string());
+    Ok(Err(match named {
+        ContentRef::Path(_) | ContentRef::Object(..) => {
+            let error = ContentError::Absent(named.to_string());
             Refusal { message: error.to_string(), help: error.help().to_owned() }
         }
-        Wanted::Secret(name) => Refusal {
+        ContentRef::Secret(name) => Refusal {
             message: format!("there is no encrypted file of secret {name} in the repository"),
             help: format!(
                 "commit it as {}, encrypted with `age -r RECIPIENT`",
@@ -269,14 +269,14 @@ fn places(folders: &[String], namespace: &str, name: &str) -> String {
     }
 }
 
-fn violation(file: &str, draft: &Document, wish: &Wish, refusal: &Refusal) -> Violation {
-    let rule = match wish.wanted {
-        Wanted::Path(_) | Wanted::Object(..) => &rules::REPO_FILE,
-        Wanted::Secret(_) => &rules::SECRET_FILE,
+fn violation(file: &str, draft: &Document, used: &ContentUse, refusal: &Refusal) -> Violation {
+    let rule = match used.what {
+        ContentRef::Path(_) | ContentRef::Object(..) => &rules::REPO_FILE,
+        ContentRef::Secret(_) => &rules::SECRET_FILE,
     };
-    let message = format!("{}: {}", crate::gitops::diff::dotted(&wish.at), refusal.message);
+    let message = format!("{}: {}", crate::gitops::diff::dotted(&used.at), refusal.message);
     let mut violation =
-        Violation::of(rule, file, draft.place(&wish.at), message).with_help(refusal.help.clone());
+        Violation::of(rule, file, draft.place(&used.at), message).with_help(refusal.help.clone());
     violation.object = Some(draft.reference.to_string());
     violation
 }

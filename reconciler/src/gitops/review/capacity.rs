@@ -3,7 +3,7 @@
 use schema::kinds::pod::{Container, PodSpec, ResourceRequirements};
 use schema::quantity::{Cpu, Memory};
 
-use super::effects::SnapshotBuilder;
+use super::effects::PlannedObjects;
 
 /// What one node has for pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,15 +27,15 @@ struct Need {
 
 /// What is missing, one sentence each. Sums are compared: what fits in sum may still fit no node,
 /// but what does not fit in sum never will.
-pub(super) fn missing(builder: &SnapshotBuilder<'_>, nodes: &[Room]) -> Vec<String> {
+pub(super) fn missing(planned: &PlannedObjects<'_>, nodes: &[Room]) -> Vec<String> {
     let mut need = Need::default();
     let mut lines = Vec::new();
-    let defaults = builder.defaults();
+    let defaults = planned.defaults();
     let largest = |of: fn(&Room) -> u64| nodes.iter().map(of).max().unwrap_or_default();
     let (largest_cpu, largest_memory) = (largest(|node| node.cpu.millis), largest(|node| node.memory.bytes));
-    for (object, after) in builder.after() {
+    for (object, after) in planned.after() {
         let Some(pod) = after.resource.pod(&after.metadata) else { continue };
-        let (spec, count) = (pod.spec, u64::from(builder.count_after(object, pod.count)));
+        let (spec, count) = (pod.spec, u64::from(planned.count_after(object, pod.count)));
         let (millis, bytes) = request(spec, &defaults.resources);
         if count > 0 && !nodes.is_empty() && (millis > largest_cpu || bytes > largest_memory) {
             lines.push(format!("{object}: a pod requests more than the largest node has"));

@@ -106,9 +106,9 @@ pub struct Frame<'a> {
 
 /// The plan as a person reads it.
 pub fn review(situation: &Situation, plan: &SyncPlan, frame: &Frame<'_>) -> Review {
-    let builder = effects::SnapshotBuilder::new(&situation.live, &plan.steps, frame.running);
-    let mut endpoints = effects::endpoints::lost(&builder, &plan.steps);
-    let changes = plan.steps.iter().map(|step| change(situation, &builder, step, &mut endpoints)).collect();
+    let planned = effects::PlannedObjects::new(&situation.live, &plan.steps, frame.running);
+    let mut endpoints = effects::endpoints::lost(&planned, &plan.steps);
+    let changes = plan.steps.iter().map(|step| change(situation, &planned, step, &mut endpoints)).collect();
     let counts = plan.counts();
     let summary = Summary {
         create: counts.create,
@@ -126,14 +126,14 @@ pub fn review(situation: &Situation, plan: &SyncPlan, frame: &Frame<'_>) -> Revi
         changes,
         violations: violations(situation, plan),
         prune: prune(situation, plan),
-        capacity: frame.nodes.map(|nodes| capacity::missing(&builder, nodes)).unwrap_or_default(),
+        capacity: frame.nodes.map(|nodes| capacity::missing(&planned, nodes)).unwrap_or_default(),
         notes: frame.notes.to_vec(),
     }
 }
 
 fn change(
     situation: &Situation,
-    builder: &effects::SnapshotBuilder<'_>,
+    planned: &effects::PlannedObjects<'_>,
     step: &Step,
     endpoints: &mut BTreeMap<ObjectRef, Vec<Effect>>,
 ) -> Change {
@@ -161,7 +161,7 @@ fn change(
         StepReason::Changed(_) => reason(&fields),
         other => other.to_string(),
     };
-    let mut effects = effects::of(builder, step, &fields);
+    let mut effects = effects::of(planned, step, &fields);
     effects.extend(endpoints.remove(&step.object).unwrap_or_default());
     Change {
         action: Action::of(&step.act),

@@ -49,7 +49,7 @@ async fn said(cluster: &Cluster) -> Vec<String> {
     all.map(|one| format!("{}: {}", one.rule, one.message)).collect()
 }
 
-/// Red without `Wanted::Object` in `in_hash`.
+/// Red without `ContentRef::Object` in `in_hash`.
 #[tokio::test]
 async fn a_changed_value_replaces_the_users_of_its_map_and_no_others() {
     let mut repo = repo(&[

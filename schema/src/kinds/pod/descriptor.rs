@@ -2,8 +2,8 @@
 
 use super::super::exclusive::{self, ExclusiveUse};
 use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, PodOf};
-use super::{PodSpec, wishes};
-use crate::files::Wish;
+use super::{PodSpec, content_uses};
+use crate::files::ContentUse;
 use crate::meta::ObjectMeta;
 use crate::violation::{Findings, OwnedStep, Path, field_path};
 
@@ -46,8 +46,8 @@ impl PodSpec {
         exclusive::host_ports(self, &["spec"])
     }
 
-    fn files(&self) -> Vec<Wish> {
-        wishes::wishes(self, &["spec"])
+    fn files(&self) -> Vec<ContentUse> {
+        content_uses::content_uses(self, &["spec"])
     }
 
     fn further_places(&self) -> Vec<Vec<OwnedStep>> {

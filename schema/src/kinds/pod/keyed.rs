@@ -3,14 +3,14 @@
 
 use super::container::EnvFromSource;
 use super::{Container, EnvVar, EnvVarSource, KeyToPath, Volume};
-use crate::files::Wanted;
+use crate::files::ContentRef;
 use crate::kinds::Kind;
 
 /// One value as a variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValueOf<'a> {
     /// What has it.
-    pub of: Wanted,
+    pub of: ContentRef,
     /// Its key.
     pub key: &'a str,
     /// It may be absent.
@@ -23,7 +23,7 @@ pub struct ValueOf<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllOf<'a> {
     /// What has them.
-    pub of: Wanted,
+    pub of: ContentRef,
     /// Before each key.
     pub prefix: &'a str,
     /// It may be absent.
@@ -36,7 +36,7 @@ pub struct AllOf<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeOf<'a> {
     /// What has them.
-    pub of: Wanted,
+    pub of: ContentRef,
     /// Which values, and where in the volume; all under their keys when empty.
     pub items: &'a [KeyToPath],
     /// Mode of files whose item has none.
@@ -62,7 +62,7 @@ impl Container {
     /// Its variables, each with its list and its number in it. A later one of the same name wins.
     pub fn variables(&self) -> impl Iterator<Item = (&'static str, usize, Variable<'_>)> {
         let from = self.env_from.iter().map(|EnvFromSource { prefix, config_map_ref }| {
-            let of = Wanted::Object(Kind::ConfigMap, config_map_ref.name.clone());
+            let of = ContentRef::Object(Kind::ConfigMap, config_map_ref.name.clone());
             Variable::All(AllOf { of, prefix, is_optional: config_map_ref.optional, at: "configMapRef" })
         });
         let from = from.enumerate().map(|(index, all)| ("envFrom", index, all));
@@ -82,13 +82,13 @@ impl EnvVarSource {
     /// All that are written, of which one may be.
     pub(super) fn all_keyed(&self) -> impl Iterator<Item = ValueOf<'_>> {
         let secret = self.secret_key_ref.iter().map(|secret| ValueOf {
-            of: Wanted::Secret(secret.name.clone()),
+            of: ContentRef::Secret(secret.name.clone()),
             key: &secret.key,
             is_optional: false,
             at: ["valueFrom", "secretKeyRef"],
         });
         secret.chain(self.config_map_key_ref.iter().map(|map| ValueOf {
-            of: Wanted::Object(Kind::ConfigMap, map.name.clone()),
+            of: ContentRef::Object(Kind::ConfigMap, map.name.clone()),
             key: &map.key,
             is_optional: map.optional,
             at: ["valueFrom", "configMapKeyRef"],
@@ -108,7 +108,7 @@ impl Volume {
     /// All that are written, of which one may be.
     pub(super) fn all_keyed(&self) -> impl Iterator<Item = VolumeOf<'_>> {
         let secret = self.secret.iter().map(|secret| VolumeOf {
-            of: Wanted::Secret(secret.secret_name.clone()),
+            of: ContentRef::Secret(secret.secret_name.clone()),
             items: &[],
             mode: 0o400,
             is_optional: false,
@@ -116,7 +116,7 @@ impl Volume {
             at: ["secret", "secretName"],
         });
         secret.chain(self.config_map.iter().map(|map| VolumeOf {
-            of: Wanted::Object(Kind::ConfigMap, map.name.clone()),
+            of: ContentRef::Object(Kind::ConfigMap, map.name.clone()),
             items: &map.items,
             mode: map.default_mode,
             is_optional: map.optional,

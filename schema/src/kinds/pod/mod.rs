@@ -16,7 +16,7 @@ mod security;
 mod status;
 mod validate;
 mod volume;
-pub mod wishes;
+pub mod content_uses;
 
 use crate::violation::{OwnedStep, field_path};
 pub use container::{

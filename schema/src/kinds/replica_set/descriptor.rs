@@ -1,10 +1,10 @@
 //! What a ReplicaSet is among the kinds.
 
 use super::super::exclusive::{self, Exclusive, ExclusiveUse};
-use super::super::pod::wishes::wishes;
+use super::super::pod::content_uses::content_uses;
 use super::super::{Descriptor, Fields, KindSpec, Links, NameForm, Older, PodOf};
 use super::{ReplicaSetSpec, defaults, dialect, validate};
-use crate::files::Wish;
+use crate::files::ContentUse;
 use crate::meta::ObjectMeta;
 use crate::violation::{Findings, OwnedStep, Path, field_path};
 
@@ -60,8 +60,8 @@ impl ReplicaSetSpec {
         found
     }
 
-    fn files(&self) -> Vec<Wish> {
-        wishes(&self.template.spec, POD_AT)
+    fn files(&self) -> Vec<ContentUse> {
+        content_uses(&self.template.spec, POD_AT)
     }
 
     fn further_places(&self) -> Vec<Vec<OwnedStep>> {

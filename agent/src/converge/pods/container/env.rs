@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use schema::files::of_wanted;
+use schema::files::of_content;
 use schema::kinds::names::is_env_name;
 use schema::kinds::pod::keyed::{AllOf, ValueOf, Variable};
 use schema::kinds::pod::{Container, EnvVarSource};
@@ -60,7 +60,7 @@ pub fn variables(spec: &Container, context: &FieldContext<'_>) -> Result<Variabl
 
 /// The pod brings the value along, as far as is known here.
 fn has(value: &ValueOf<'_>, context: &FieldContext<'_>) -> bool {
-    let found = of_wanted(&context.pod.files, &value.of);
+    let found = of_content(&context.pod.files, &value.of);
     found.is_some_and(|(_, blob)| blob.texts.iter().any(|key| key == value.key))
 }
 
@@ -85,7 +85,7 @@ impl List {
 
     /// Keys that can't be names are left out, as in Kubernetes.
     fn add_all(&mut self, all: &AllOf<'_>, context: &FieldContext<'_>) {
-        let Some((_, blob)) = of_wanted(&context.pod.files, &all.of) else { return };
+        let Some((_, blob)) = of_content(&context.pod.files, &all.of) else { return };
         for key in &blob.texts {
             let name = format!("{}{key}", all.prefix);
             if is_env_name(&name) {

@@ -1,6 +1,6 @@
 //! A container that is to be made.
 
-use schema::files::Wanted;
+use schema::files::ContentRef;
 use schema::kinds::pod::keyed::Variable;
 use schema::kinds::pod::{Container, EnvVarSource};
 
@@ -13,14 +13,14 @@ pub struct KeyedValue {
     /// What stands for it in variables, command and arguments.
     pub marker: String,
     /// What has it.
-    pub of: Wanted,
+    pub of: ContentRef,
     /// Its key.
     pub key: String,
 }
 
 impl KeyedValue {
     /// No program takes a NUL in a variable or argument, so nothing else reads like a marker.
-    pub fn new(of: Wanted, key: &str) -> Self {
+    pub fn new(of: ContentRef, key: &str) -> Self {
         Self { marker: format!("\0{of}\0{key}\0"), of, key: key.to_owned() }
     }
 }
@@ -31,7 +31,7 @@ pub fn secrets_of(spec: &Container) -> Vec<KeyedValue> {
         Variable::One(one) => one.value_from.as_ref().and_then(EnvVarSource::keyed),
         Variable::All(_) => None,
     });
-    let secrets = keyed.filter(|value| matches!(value.of, Wanted::Secret(_)));
+    let secrets = keyed.filter(|value| matches!(value.of, ContentRef::Secret(_)));
     secrets.map(|value| KeyedValue::new(value.of, value.key)).collect()
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::Path;
 
-use schema::files::{BlobKind, BlobRef, Wanted};
+use schema::files::{BlobKind, BlobRef, ContentRef};
 use schema::kinds::pod::PodSpec;
 use schema::records::Binding;
 
@@ -71,7 +71,7 @@ fn what_comes_from_the_repository_is_mounted_read_only_from_where_it_is_cached()
     assert!(rendered.new.mounts.iter().all(|mount| mount.read_only), "{:?}", rendered.new.mounts);
     assert!(!rendered.sub_paths[0].create, "nothing is ever made in what is shared");
     let [VolumePrep::Keyed(keyed)] = &volume::render::volumes(at)[..] else { panic!("one is made") };
-    assert_eq!((&keyed.of, keyed.group), (&Wanted::Secret("db".to_owned()), Some(7)));
+    assert_eq!((&keyed.of, keyed.group), (&ContentRef::Secret("db".to_owned()), Some(7)));
     let label = sandbox::render::pause(at).labels["minik8s.io/files"].clone();
     assert_eq!(label, ["a", "b", "c"].map(|digit| digit.repeat(64)).join(","));
 }
@@ -83,7 +83,7 @@ fn a_plan_has_markers_where_secrets_will_be() {
     let at = Placement { node: &node, binding: &binding, address: None, ports: &[] };
     let rendered = render::container(at, &binding.pod.spec.containers[0], 0, 0).unwrap();
     let [secret] = &rendered.values[..] else { panic!("one secret") };
-    assert_eq!((&secret.of, secret.key.as_str()), (&Wanted::Secret("db".to_owned()), "pw"));
+    assert_eq!((&secret.of, secret.key.as_str()), (&ContentRef::Secret("db".to_owned()), "pw"));
     let marker = &secret.marker;
     let env = [format!("PASSWORD={marker}"), format!("URL=pg://{marker}@db")];
     assert_eq!(rendered.new.env, env);
@@ -236,7 +236,7 @@ fn a_half_made_file_of_a_secret_is_made_whole() {
     let path = names::secret_dir(state.path(), "u", "db");
     let volume = KeyedPrep {
         path: path.clone(),
-        of: Wanted::Secret("db".to_owned()),
+        of: ContentRef::Secret("db".to_owned()),
         items: Vec::new(),
         mode: 0o400,
         is_optional: false,

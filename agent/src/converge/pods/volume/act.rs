@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::future::join_all;
-use schema::files::of_wanted;
+use schema::files::of_content;
 use schema::records::EventType;
 
 use super::error::VolumeError;
@@ -74,7 +74,7 @@ impl Worker {
         for prep in &up.volumes {
             let VolumePrep::Keyed(keyed) = prep else { continue };
             let of = &keyed.of;
-            let is_absent = keyed.is_optional && of_wanted(&up.pod.files, of).is_none();
+            let is_absent = keyed.is_optional && of_content(&up.pod.files, of).is_none();
             let values = match is_absent {
                 true => BTreeMap::new(),
                 false => self.files.values(&up.pod, of).await.map_err(unreadable)?,

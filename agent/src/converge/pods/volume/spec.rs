@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use schema::files::Wanted;
+use schema::files::ContentRef;
 use schema::kinds::pod::{HostPathType, KeyToPath};
 
 /// A volume to be made or checked before containers start.
@@ -34,7 +34,7 @@ pub struct KeyedPrep {
     /// Where.
     pub path: PathBuf,
     /// What has the values.
-    pub of: Wanted,
+    pub of: ContentRef,
     /// Which values, and where in the volume; all under their keys when empty.
     pub items: Vec<KeyToPath>,
     /// Mode of files whose item has none.

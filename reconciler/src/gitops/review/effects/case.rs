@@ -14,7 +14,7 @@ use crate::gitops::plan::{Act, Step};
 use crate::gitops::review::change::{Action, Field};
 
 /// Live objects, and what of them the plan changes.
-pub(crate) struct SnapshotBuilder<'a> {
+pub(crate) struct PlannedObjects<'a> {
     pub(super) live: &'a Table<ObjectRef, Object>,
     pub(super) changed: BTreeMap<&'a ObjectRef, Option<&'a Object>>,
     /// Pods that run of each workload.
@@ -25,7 +25,7 @@ pub(crate) struct SnapshotBuilder<'a> {
     cluster: Option<&'a ClusterSpec>,
 }
 
-impl<'a> SnapshotBuilder<'a> {
+impl<'a> PlannedObjects<'a> {
     pub(crate) fn new(
         live: &'a Table<ObjectRef, Object>,
         steps: &'a [Step],
@@ -39,9 +39,9 @@ impl<'a> SnapshotBuilder<'a> {
             (&step.object, after)
         });
         let changed = changed.collect();
-        let builder = Self { live, changed, running, scaled: BTreeSet::new(), cluster: None };
+        let planned = Self { live, changed, running, scaled: BTreeSet::new(), cluster: None };
         let (mut scaled, mut cluster) = (BTreeSet::new(), None);
-        for (_, object) in builder.after() {
+        for (_, object) in planned.after() {
             if let Resource::Cluster(found) = &object.resource {
                 cluster = Some(&**found);
             }
@@ -49,7 +49,7 @@ impl<'a> SnapshotBuilder<'a> {
                 scaled.insert(scaler.target(&object.metadata));
             }
         }
-        Self { scaled, cluster, ..builder }
+        Self { scaled, cluster, ..planned }
     }
 
     /// The zone of the cluster's own names.
@@ -102,7 +102,7 @@ pub(crate) struct Case<'a> {
     pub(super) after: Option<&'a Resource>,
     pub(super) fields: &'a [Field],
     pub(super) action: Action,
-    pub(super) builder: &'a SnapshotBuilder<'a>,
+    pub(super) planned: &'a PlannedObjects<'a>,
 }
 
 impl<'a> Case<'a> {

@@ -6,38 +6,38 @@ use schema::kinds::{Kind, Resource};
 use schema::meta::{ObjectRef, StringMap};
 use schema::object::Object;
 
-use super::case::SnapshotBuilder;
+use super::case::PlannedObjects;
 use super::effect::Effect;
 use crate::gitops::plan::Step;
 
 /// By the step that causes it.
-pub(crate) fn lost(builder: &SnapshotBuilder<'_>, steps: &[Step]) -> BTreeMap<ObjectRef, Vec<Effect>> {
+pub(crate) fn lost(planned: &PlannedObjects<'_>, steps: &[Step]) -> BTreeMap<ObjectRef, Vec<Effect>> {
     let mut found: BTreeMap<ObjectRef, Vec<Effect>> = BTreeMap::new();
     let gone: Vec<&Step> =
-        steps.iter().filter(|step| labels(builder.before(&step.object)).is_some()).collect();
-    let changed = |service: &ObjectRef| builder.changed.contains_key(service);
-    let services = builder.live.iter().filter(|(object, _)| object.kind == Kind::Service);
+        steps.iter().filter(|step| labels(planned.before(&step.object)).is_some()).collect();
+    let changed = |service: &ObjectRef| planned.changed.contains_key(service);
+    let services = planned.live.iter().filter(|(object, _)| object.kind == Kind::Service);
     for (service, live) in services {
         let selector_before = selector(Some(&live.value));
-        let Some(selector_after) = selector(builder.now(service)) else { continue };
+        let Some(selector_after) = selector(planned.now(service)) else { continue };
         let Some(selector_before) = selector_before else { continue };
         let same_namespace = |object: &ObjectRef| object.namespace == service.namespace;
         let causes: Vec<&ObjectRef> = gone
             .iter()
             .map(|step| &step.object)
             .filter(|object| {
-                same_namespace(object) && matches(selector_before, labels(builder.before(object)))
+                same_namespace(object) && matches(selector_before, labels(planned.before(object)))
             })
-            .filter(|object| !matches(selector_after, labels(builder.now(object))))
+            .filter(|object| !matches(selector_after, labels(planned.now(object))))
             .collect();
         if causes.is_empty() && !changed(service) {
             continue;
         }
-        let had = builder.live.iter().any(|(object, live)| {
+        let had = planned.live.iter().any(|(object, live)| {
             same_namespace(object) && matches(selector_before, labels(Some(&live.value)))
         });
-        let has = builder.after().any(|(object, _)| {
-            same_namespace(object) && matches(selector_after, labels(builder.now(object)))
+        let has = planned.after().any(|(object, _)| {
+            same_namespace(object) && matches(selector_after, labels(planned.now(object)))
         });
         if !had || has {
             continue;

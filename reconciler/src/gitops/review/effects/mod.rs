@@ -15,22 +15,22 @@ pub(crate) mod service;
 pub(crate) mod workload;
 
 pub(crate) use case::Case;
-pub(super) use case::SnapshotBuilder;
+pub(super) use case::PlannedObjects;
 pub use effect::Effect;
 
 /// The effects of one step, but for those that only all steps together have.
-pub(super) fn of(builder: &SnapshotBuilder<'_>, step: &Step, fields: &[Field]) -> Vec<Effect> {
+pub(super) fn of(planned: &PlannedObjects<'_>, step: &Step, fields: &[Field]) -> Vec<Effect> {
     if matches!(step.why, StepReason::Moved { .. }) {
         return vec![Effect::Moved];
     }
-    let (before, after) = (builder.before(&step.object), builder.now(&step.object));
+    let (before, after) = (planned.before(&step.object), planned.now(&step.object));
     let case = Case {
         object: &step.object,
         before: before.map(|object| &object.resource),
         after: after.map(|object| &object.resource),
         fields,
         action: Action::of(&step.act),
-        builder,
+        planned,
     };
     let mut effects = (kinds::of(step.object.kind).effects)(&case);
     if effects.is_empty() && case.action == Action::Update {

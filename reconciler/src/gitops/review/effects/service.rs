@@ -18,7 +18,7 @@ pub(crate) fn service(case: &Case<'_>) -> Vec<Effect> {
         Resource::Service(spec) => Some(&**spec),
         _ => None,
     });
-    let name = format!("{}.{}.svc.{}", case.object.name, case.object.namespace, case.builder.zone());
+    let name = format!("{}.{}.svc.{}", case.object.name, case.object.namespace, case.planned.zone());
     let names = |service: Option<&ServiceSpec>| service.map(|_| name.clone());
     let mut effects = appear_and_go(names(before), names(after), Effect::NameVanishes, Effect::NameAppears);
     effects.extend(appear_and_go(ports(before), ports(after), Effect::PortCloses, Effect::PortOpens));

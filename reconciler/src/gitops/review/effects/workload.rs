@@ -32,8 +32,8 @@ pub(crate) fn replica_set(case: &Case<'_>) -> Vec<Effect> {
     });
     let names = |set: &ReplicaSetSpec| containers(&set.template.spec);
     let mut effects = Vec::new();
-    let has = |set: &ReplicaSetSpec| case.builder.count_before(case.object, set.replicas);
-    let will_have = |set: &ReplicaSetSpec| case.builder.count_after(case.object, set.replicas);
+    let has = |set: &ReplicaSetSpec| case.planned.count_before(case.object, set.replicas);
+    let will_have = |set: &ReplicaSetSpec| case.planned.count_after(case.object, set.replicas);
     match (before, after) {
         (None, Some(after)) => {
             effects.push(Effect::Start { pods: will_have(after), containers: names(after) });

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::super::keyed::{AllOf, Variable};
 use super::super::{Container, EnvVar, EnvVarSource};
 use super::shared::exactly_one;
-use crate::files::Wanted;
+use crate::files::ContentRef;
 use crate::kinds::names::{check_qualified_name, is_env_name, is_key, is_name, is_subdomain_name};
 use crate::violation::{Findings, Path, rules};
 
@@ -84,7 +84,7 @@ pub(super) fn validate_from(container: &Container, at: &Path<'_>, findings: &mut
 }
 
 /// Checks the name of what has values by key.
-pub(super) fn name_of(of: &Wanted, at: &Path<'_>, findings: &mut Findings) {
+pub(super) fn name_of(of: &ContentRef, at: &Path<'_>, findings: &mut Findings) {
     let name = of.name();
     if !is_name(name) && !is_subdomain_name(name) {
         let message = format!("Invalid value: `{name}`: letters, digits, '-', '_' and '.' make a name");

@@ -2,24 +2,24 @@
 
 use super::keyed::{AllOf, Variable, VolumeOf};
 use super::{EnvVarSource, PodSpec};
-use crate::files::{Key, Wanted, Wish, normal_path};
+use crate::files::{ContentRef, ContentUse, KeyUse, normal_path};
 use crate::violation::{OwnedStep, field_path, indexed};
 
 /// Every such field. The pod's spec stands below `above`.
-pub fn wishes(pod: &PodSpec, above: &[&str]) -> Vec<Wish> {
-    let wish = |at, wanted| Wish { at, wanted, is_login: false, is_optional: false, keys: Vec::new() };
+pub fn content_uses(pod: &PodSpec, above: &[&str]) -> Vec<ContentUse> {
+    let used = |at, what| ContentUse { at, what, is_login: false, is_optional: false, keys: Vec::new() };
     let mut found = Vec::new();
     for (index, volume) in pod.volumes.iter().enumerate() {
         // Made only where something is found: most fields of most pods name nothing.
         let at = || indexed(&[above, &["volumes"]].concat(), index, &[]);
         if let Some(repo) = &volume.repo {
-            found.push(wish(below(&at(), &["repo", "path"]), Wanted::Path(normal_path(&repo.path))));
+            found.push(used(below(&at(), &["repo", "path"]), ContentRef::Path(normal_path(&repo.path))));
         }
         if let Some(VolumeOf { of, items, is_optional, at: [field, name], .. }) = volume.keyed() {
             let item = |index| [below(&at(), &[field]), indexed(&["items"], index, &["key"])].concat();
-            let keys = items.iter().enumerate().map(|(n, one)| (item(n), Key::File(one.key.clone())));
+            let keys = items.iter().enumerate().map(|(n, one)| (item(n), KeyUse::File(one.key.clone())));
             let keys = keys.collect();
-            found.push(Wish { is_optional, keys, ..wish(below(&at(), &[field, name]), of) });
+            found.push(ContentUse { is_optional, keys, ..used(below(&at(), &[field, name]), of) });
         }
     }
     for (list, containers) in [("initContainers", &pod.init_containers), ("containers", &pod.containers)] {
@@ -33,14 +33,14 @@ pub fn wishes(pod: &PodSpec, above: &[&str]) -> Vec<Wish> {
                             continue;
                         };
                         let at = below(&at(), &value.at);
-                        let keys = vec![(below(&at, &["key"]), Key::Text(value.key.to_owned()))];
-                        let wish = wish(below(&at, &["name"]), value.of);
-                        found.push(Wish { is_optional: value.is_optional, keys, ..wish });
+                        let keys = vec![(below(&at, &["key"]), KeyUse::Text(value.key.to_owned()))];
+                        let used = used(below(&at, &["name"]), value.of);
+                        found.push(ContentUse { is_optional: value.is_optional, keys, ..used });
                     }
                     Variable::All(AllOf { of, prefix, is_optional, at: field }) => {
                         let at = below(&at(), &[field, "name"]);
-                        let keys = vec![(at.clone(), Key::Texts(prefix.to_owned()))];
-                        found.push(Wish { is_optional, keys, ..wish(at, of) });
+                        let keys = vec![(at.clone(), KeyUse::Texts(prefix.to_owned()))];
+                        found.push(ContentUse { is_optional, keys, ..used(at, of) });
                     }
                 }
             }
@@ -48,7 +48,7 @@ pub fn wishes(pod: &PodSpec, above: &[&str]) -> Vec<Wish> {
     }
     for (index, secret) in pod.image_pull_secrets.iter().enumerate() {
         let at = indexed(&[above, &["imagePullSecrets"]].concat(), index, &["name"]);
-        found.push(Wish { is_login: true, ..wish(at, Wanted::Secret(secret.name.clone())) });
+        found.push(ContentUse { is_login: true, ..used(at, ContentRef::Secret(secret.name.clone())) });
     }
     found
 }
