@@ -355,7 +355,7 @@ fn contract() -> String {
          --test tidy` rewrites it.\n\n\
          All keys lie under `/minik8s/`; values are JSON, 64 KiB at most. Every key has exactly one writer, and \
          every write is a\ntransaction guarded by the key's revision; those of the reconciler also by the create \
-         revision of `leader`. Not guarded\nare `heartbeats/`, `events/` and `requests/`, which nobody else \
+         revision of `leader`. Not guarded\nare `heartbeats/`, `events/` and `requests/`, which no other daemon \
          writes. The keys of a node that leaves for good may be deleted\nby `minik8s-agent reset --leave`, while \
          the node has no heartbeat.\n\n\
          | key | holds | only writer | main reader |\n|---|---|---|---|\n",

@@ -1,5 +1,5 @@
 # Functions shared by deploy/quickstart.sh and tests/run.sh: install what is missing, start Docker
-# where nobody else does. To be sourced; sets nothing by itself.
+# where no other script does. To be sourced; sets nothing by itself.
 # shellcheck shell=bash
 
 MINIMUM_RUST=88 # the minor version of `rust-version` in Cargo.toml

@@ -49,10 +49,10 @@ macro_rules! define_snapshot {
         pub struct Snapshot {
             /// Newest revision of etcd that is in here.
             pub revision: i64,
-            /// Every watched prefix has been listed once. Nobody plans before.
+            /// Every watched prefix has been listed once. No loop plans before.
             pub synced: bool,
             $(#[doc = concat!("`", $pattern, "`: ", $holds, ".")] pub $table: Table<($($($type),+)?), $record>,)*
-            /// Keys whose value could not be decoded, and why: one bad value blinds nobody.
+            /// Keys whose value could not be decoded, and why: one bad value hides no other.
             pub malformed: OrdMap<String, Arc<str>>,
             /// Where each pod is bound; follows from `bindings`, see [`Snapshot::binding_of`].
             pub bound: BoundIndex,

@@ -63,7 +63,7 @@ async fn after_kill_9_and_restart_the_same_handle_works_and_the_reflector_conver
     for round in 0..3 {
         etcd.kill();
         let asked = Instant::now();
-        assert!(store.get("/t").await.is_err(), "nobody can have answered");
+        assert!(store.get("/t").await.is_err(), "no etcd can have answered");
         assert!(!write(&store, vec![Op::put("/t", "x")]).await);
         assert!(asked.elapsed() < Duration::from_secs(12), "a call hung for {:?}", asked.elapsed());
         assert_eq!(reader.current().heartbeats.len(), 2, "an outage takes nothing away");
@@ -191,5 +191,5 @@ async fn a_user_whose_token_is_not_valid_any_more_logs_in_again() {
     std::fs::write(&file, "second\n").unwrap();
     write_in_the_end(&store, Op::put(beat("second"), BEAT)).await;
     shows(&reader, &["expired", "off", "on", "restarted", "second"]).await;
-    assert!(LazyStore::new(etcd.access(None)).connect(PATIENCE).await.is_err(), "nobody is let in");
+    assert!(LazyStore::new(etcd.access(None)).connect(PATIENCE).await.is_err(), "no client is let in");
 }

@@ -81,7 +81,7 @@ fn full(cluster: &mut Cluster, scale: Scale, table: &mut Table) -> Result<()> {
     let wanted = scale.services * ENDPOINTS;
     ensure!(endpoints(&net)? == wanted, "iptables-restore took something else");
     flush()?;
-    // Its start included: nobody tells when it begins to write. The jump is of the last transaction.
+    // Its start included: when it begins to write is unknown. The jump is of the last transaction.
     let begun = Instant::now();
     cluster.node_mut().agent.start()?;
     let chain = format!("{}-SERVICES", cluster.slot().instance().to_uppercase());
@@ -185,7 +185,7 @@ fn next_write(cluster: &Cluster, key: &Key) -> Result<Watch> {
     let lines = BufReader::new(etcdctl.stdout.take().context("no output to read")?).lines();
     let (tell, seen) = mpsc::channel();
     std::thread::spawn(move || {
-        // Nobody listens any more if the run has failed.
+        // There is no listener any more if the run has failed.
         let put = lines.map_while(|line| line.ok()).find(|line| line == "PUT");
         put.map(|_| tell.send(Instant::now()))
     });

@@ -38,7 +38,7 @@ fn template(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/ci").join(name)
 }
 
-/// Commits on a branch of the clone that nobody has merged.
+/// Commits on a branch of the clone that is not merged.
 fn propose(repo: &GitRepo, path: &str, text: &str) -> Result<()> {
     let git = |args: &[&str]| {
         let mut git = Command::new("git");

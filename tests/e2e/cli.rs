@@ -102,7 +102,7 @@ fn sync_asks_for_a_look_now_and_wait_ends_when_the_commit_is_healthy() -> Result
     Cluster::run(ClusterOptions { poll: "1h", ..ClusterOptions::default() }, |cluster| {
         cluster.source_where("the first look is over", |source| source.observed_commit.is_some())?;
         let commit = cluster.repo.push(&[Change::write("shop.yaml", web("shop").to_string())], "Open")?;
-        holds("nobody looks", secs(1), || {
+        holds("no client looks", secs(1), || {
             ensure!(cluster.etcd.list(prefix::OBJECTS)?.is_empty());
             Ok(())
         })?;

@@ -1,6 +1,6 @@
-//! A node that nobody reaches for a while: what is on it goes on, and when it is back all names and routes
+//! A node that can't be reached for a while: what is on it goes on, and when it is back all names and routes
 //! are right within 5 s, without a restart of anything. In a soak (`MINIK8S_ROUNDS` of 100 or more) also for
-//! longer than a heartbeat lasts and a node may be away: then the others lead nobody to its pods, which come
+//! longer than a heartbeat lasts and a node may be away: then the others lead no client to its pods, which come
 //! back with it.
 
 use std::collections::BTreeSet;
@@ -20,7 +20,7 @@ const READY: &str = "    readinessProbe: {httpGet: {path: /index.html, port: 808
 const RIGHT_WITHIN: Duration = Duration::from_secs(5);
 /// How long a heartbeat lasts (design, section 10).
 const LEASE: Duration = Duration::from_secs(15);
-/// Of this node nobody hears.
+/// The node that is cut off.
 const AWAY: usize = 3;
 
 /// How long the node is away, one after the other.
@@ -167,7 +167,7 @@ fn a_node_that_was_cut_off_is_right_within_seconds_and_nothing_on_it_stops() -> 
             let lives = cluster.lives()?;
             let away = since.elapsed();
             if away > LEASE / 2 {
-                // Its heartbeat may have ended: on its return it first hears that nobody leads to its pods.
+                // Its heartbeat may have ended: on its return it first hears that no node leads to its pods.
                 clients.end()?;
             }
             look.node.reconnect()?;

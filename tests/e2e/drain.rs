@@ -89,7 +89,7 @@ fn nobody_notices_that_the_pods_of_a_service_are_replaced_and_removed() -> Resul
 }
 
 /// How long it is looked whether the pod runs on, after everybody else knows that it goes. A pod that waits for
-/// nobody is told to end within some 100 ms; one that waits does so for 5 s at most.
+/// no container is told to end within some 100 ms; one that waits does so for 5 s at most.
 const HELD_BACK: u64 = 1;
 
 #[test]

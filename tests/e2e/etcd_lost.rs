@@ -38,7 +38,7 @@ fn an_empty_etcd_is_filled_from_git_and_no_container_notices() -> Result<()> {
                 ensure!(cluster.etcd.key(&node)?.is_some(), "no {node}");
                 Ok(())
             })?;
-            ensure!(cluster.lives()? == before, "with nobody to fill etcd: {:?}", cluster.lives()?);
+            ensure!(cluster.lives()? == before, "with no reconciler to fill etcd: {:?}", cluster.lives()?);
             cluster.reconcilers[0].start()?;
             cluster.wait_reconciler(0)?;
             let settled = Key::Settled(cluster.node().name.clone());

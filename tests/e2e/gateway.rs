@@ -186,7 +186,7 @@ pub(crate) fn curl_by(from: &NetWorld, resolv_conf: &Path, urls: &[String]) -> R
     from.run("unshare", &words)
 }
 
-/// Nobody but the pod's own resolver tells it where the host is.
+/// Only the pod's own resolver says where the host is.
 fn by_its_own_resolver(cluster: &Cluster, pod: &PodView) -> Result<()> {
     // The static busybox can't look names of ports up, which its wget does. A client that ends its
     // side of the connection is gone, so the pipe stays open a moment.

@@ -1,4 +1,4 @@
-//! Ports of the node that nobody names: `hostPort: 0`.
+//! Ports of the node that the agent chooses: `hostPort: 0`.
 //!
 //! Seen red with a `Pool::ports` that passes over nothing but what is held (the pod with the fixed port waits
 //! for ever), and with one that does not keep the former port.

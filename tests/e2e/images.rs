@@ -1,5 +1,5 @@
 //! Images from a real registry: tags that move, digests that do not, registries that are away or ask
-//! for a login, one pull for many pods, and a pull that nobody needs any more.
+//! for a login, one pull for many pods, and a pull that no pod needs any more.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -175,7 +175,7 @@ fn six_pods_make_one_pull_and_it_ends_with_the_last_of_them() -> Result<()> {
             })?;
         }
         let published_one = registry.asked_for("one", "1")? - for_one;
-        ensure!(published_one == 0, "nobody asks for it again");
+        ensure!(published_one == 0, "no agent asks for it again");
         let for_six = registry.asked_for("six", "1")? - before;
         ensure!(for_six <= for_one, "{for_six} requests, and {for_one} for one pod");
         ensure!(gate.held() == 1 && gate.given_up() == 0, "{} held, {}", gate.held(), gate.given_up());

@@ -2,7 +2,7 @@
 //! them with their own addresses.
 //!
 //! Seen red, in `agent/src/converge/network/tunnel.rs`: the first story without the forwarding entry, the
-//! second when `senders` names nobody.
+//! second when `senders` names no node.
 
 use harness::manifests::web;
 use harness::{Change, Cluster, ClusterOptions, Node, PodView, Result, Where, ensure, eventually, secs};
@@ -119,7 +119,7 @@ fn a_node_that_is_cut_off_or_moves_is_reached_again_at_once() -> Result<()> {
         eventually("it is reached again", secs(10), || each_reaches_each(&pods))?;
         ensure!(cluster.lives()? == lives, "containers were touched");
 
-        // Nobody but a node sends into the tunnel.
+        // Only nodes send into the tunnel.
         let rules = second.net.rules()?;
         let port = cluster.slot().port(8).to_string();
         let first = cluster.numbered(1)?.address()?.to_owned();

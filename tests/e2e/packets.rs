@@ -156,7 +156,7 @@ impl Asking {
     }
 }
 
-/// The agent of the second node is killed: nobody who asks it for names, or by its rules, notices.
+/// The agent of the second node is killed: no client of its names or rules notices.
 ///
 /// Seen red without `standby::keep`.
 fn without_the_agent(cluster: &mut Cluster, ways: &Ways) -> Result<()> {

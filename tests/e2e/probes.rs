@@ -157,7 +157,7 @@ fn a_hook_by_http_comes_before_the_end_also_of_a_pod_whose_binding_is_gone() -> 
     })
 }
 
-// As in Kubernetes: nobody asks by whom the certificate is.
+// As in Kubernetes: the certificate's issuer is not checked.
 #[test]
 fn a_probe_by_https_takes_any_certificate_and_follows_the_answer() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {

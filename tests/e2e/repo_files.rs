@@ -93,7 +93,7 @@ fn without_reconciler_and_etcd_a_removed_container_comes_back_with_its_files() -
     Cluster::run(ClusterOptions::default(), |cluster| {
         cluster.push(&files(), "Files")?;
         let before = cluster.running("reader", &["main"])?;
-        // Nobody serves what nothing names.
+        // What no manifest names is not served.
         let nothing = harness::http_get(&cluster.api(0), &format!("/v1/blobs/{}", "0".repeat(64)))?;
         ensure!(nothing.0 == 404 && nothing.1.contains("refers"), "{nothing:?}");
 

@@ -156,7 +156,7 @@ fn ended_containers_start_again_as_their_policy_says_and_the_backoff_outlives_th
         eventually("they ended without an agent", secs(10), || {
             let running =
                 cluster.containers()?.into_iter().filter(|c| c.running && c.label("container") == "main");
-            // Without an agent nobody probes.
+            // Without an agent there are no probes.
             let (sick, dead): (Vec<_>, Vec<_>) = running
                 .filter(|c| c.label("pod").ends_with("-dead"))
                 .map(|c| c.name)

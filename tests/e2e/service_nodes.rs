@@ -162,7 +162,7 @@ fn from_beyond(cluster: &Cluster, second: &PodView, port: u16) -> Result<()> {
     Ok(())
 }
 
-// Seen red with UDP flows that nobody ends.
+// Seen red with UDP flows that are not ended.
 #[test]
 fn a_udp_client_follows_its_server_from_node_to_node() -> Result<()> {
     Cluster::run(three(), |cluster| {

@@ -1,9 +1,9 @@
 //! A Service leads to its pods from everywhere: its own address and a port of the node, TCP and UDP,
-//! also when nobody is there, when somebody empties our chains, and while the agent is away.
+//! also when there is no endpoint, when another program empties our chains, and while the agent is away.
 //!
 //! Red without the jump from PREROUTING, with `Fingerprint` always 0, with the endpoints of the first
 //! catalog for ever, when `removal` is given the network loop's chains only, with DROP for a service without
-//! endpoints (curl ends with 28), and with UDP connections that nobody ends.
+//! endpoints (curl ends with 28), and with UDP connections that are not ended.
 
 use std::time::{Duration, Instant};
 
@@ -111,7 +111,7 @@ fn a_service_answers_pods_hosts_and_clients_beyond() -> Result<()> {
         let said = outside.run("curl", &["-sSf", "-m", "5", &url])?;
         ensure!(["one", "two"].contains(&said.trim()), "{said}");
 
-        // Nobody there: refused (7) at once, not timed out (28) and not tried again.
+        // No endpoint: refused (7) at once, not timed out (28) and not tried again.
         let url = format!("http://{lonely}/");
         for world in [NetWorld::of_machine(), NetWorld::of_process(one.pause.pid), outside] {
             let start = Instant::now();

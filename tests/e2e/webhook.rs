@@ -51,7 +51,7 @@ fn a_push_with_its_hook_runs_without_a_poll_and_the_receipt_outlives_a_restart()
 fn a_hook_and_a_sync_at_a_follower_wake_the_leader() -> Result<()> {
     let mut cluster = with_hooks(2)?;
     cluster.tell(|cluster| {
-        let leader = cluster.etcd.key(Key::Leader)?.context("nobody leads")?;
+        let leader = cluster.etcd.key(Key::Leader)?.context("no reconciler leads")?;
         ensure!(leader.value.contains("\"r0\""), "{}", leader.value);
         let commit = cluster.repo.push(&[Change::write("shop.yaml", web("shop").to_string())], "Open")?;
         let (code, answer) = hook(cluster, 1, "d1", &commit)?;

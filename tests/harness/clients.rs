@@ -65,7 +65,7 @@ struct Tally {
 }
 
 impl Clients {
-    /// Makes the namespace; nobody asks yet.
+    /// Makes the namespace; no client asks yet.
     pub fn beyond(slot: &Slot) -> Result<Self> {
         let name = format!("{}c", slot.instance());
         let (gateway, address) = (slot.underlay(249), slot.underlay(250));

@@ -19,7 +19,7 @@ pub struct Etcd {
     pub daemon: Daemon,
     client: String,
     data_dir: PathBuf,
-    /// As whom etcdctl asks: nobody, or root with its password.
+    /// As whom etcdctl asks: without a login, or as root with its password.
     user: Option<&'static str>,
 }
 

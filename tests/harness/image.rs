@@ -18,7 +18,7 @@ pub const IMAGE: &str = "minik8s-e2e/busybox:1";
 /// The same, except that `/version` says 2.
 pub const IMAGE_TWO: &str = "minik8s-e2e/busybox:2";
 
-/// Held, shared, for as long as this process lives: run.sh removes the images only while nobody
+/// Held, shared, for as long as this process lives: run.sh removes the images only while no process
 /// holds it, so never from under another run.
 static IN_USE: OnceLock<Flock<File>> = OnceLock::new();
 

@@ -29,7 +29,7 @@ pub struct HttpsServer {
 }
 
 impl HttpsServer {
-    /// Serves from now on, with a certificate of a CA that nobody knows.
+    /// Serves from now on, with a certificate of an unknown CA.
     pub fn serve(ca_file: &Path) -> Result<Self> {
         let (acceptor, listener) = (acceptor(ca_file)?, TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?);
         let (port, is_sick) = (listener.local_addr()?.port(), Arc::new(AtomicBool::new(false)));

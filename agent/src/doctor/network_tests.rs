@@ -156,5 +156,5 @@ fn what_a_running_agent_made_is_no_trouble() {
     assert_eq!(troubles(&seen, true), []);
     seen.local_ports = Some((1024, 65_535));
     seen.reserved_ports = vec![(30_000, 32_767)];
-    assert_eq!(troubles(&seen, true), [], "reserved ports are given to nobody");
+    assert_eq!(troubles(&seen, true), [], "reserved ports are not given out");
 }

@@ -29,7 +29,7 @@ const KEPT: Duration = Duration::from_secs(3600);
 /// Content could not be brought to this node.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
-    /// Nobody gave it.
+    /// No reconciler had it.
     #[error(
         "cannot fetch {path} of the repository: {why}; it is tried again. See that a reconciler runs and that this node reaches it (--reconciler)"
     )]

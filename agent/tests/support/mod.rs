@@ -323,7 +323,7 @@ pub fn ensure_image() {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }
 
-/// Files of nobody: no reconciler is there.
+/// No files: no reconciler is there.
 fn files(state_dir: &Path) -> Arc<agent::files::PodFiles> {
     let store = Arc::new(MemoryStore::new());
     let source = agent::worlds::blobs::Reconcilers::new(Vec::new(), store);

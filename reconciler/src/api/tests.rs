@@ -352,7 +352,7 @@ async fn usage_is_served_for_pods_and_nodes() {
 
 #[tokio::test]
 async fn logs_of_an_unreachable_node_are_a_502_that_names_it() {
-    // Port 1 of loopback: nobody listens there.
+    // Port 1 of loopback has no listener.
     let api = Api::over(with_node_api("http://127.0.0.1:1".to_owned())).await;
     let (status, body) = api.get("/v1/logs/default/web").await;
     assert_eq!(status, 502);

@@ -141,7 +141,7 @@ impl SnapshotBuilder {
         self
     }
 
-    /// A value that nobody can read.
+    /// A value that can't be decoded.
     pub(super) fn garbage(mut self, key: &Key) -> Self {
         self.snapshot.revision += 1;
         let revision = self.snapshot.revision;

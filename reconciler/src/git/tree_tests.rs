@@ -134,7 +134,7 @@ fn an_ignore_file_that_cannot_be_read_refuses_the_commit() {
         let error = list(&git, large, folder, &Listing::default()).unwrap_err().to_string();
         assert!(error.contains("larger than 4 MiB"), "{error}");
     }
-    // Nobody asks what a link keeps out of a folder that is kept out itself.
+    // What a link keeps out of a folder that is kept out itself does not matter.
     let vendored = [(".minik8signore", "/x/\n", 0), files[1], files[2], files[0]];
     let vendored = tests::commit(&git, &vendored);
     assert_eq!(fresh(&git, vendored).unwrap().files.len(), 1);

@@ -2,7 +2,7 @@
 //!
 //! Reads the history between the applied commit and the head, decides which hash the reviewer saw:
 //! the one in a trailer, or what Git alone says that a merge changes; of several at once, what they
-//! change together. A merge commit that holds more than its parents give was reviewed by nobody.
+//! change together. A merge commit that holds more than its parents give was not reviewed.
 //! Blocking where it reads Git.
 
 use std::sync::Arc;
@@ -108,7 +108,7 @@ pub(super) fn record(
 struct CommitFindings {
     /// Of another plan than its commit's.
     other_trailer: Option<String>,
-    /// What a merge commit holds that nobody reviewed.
+    /// What a merge commit holds that no review showed.
     own: Option<String>,
     /// Why it is not known whether all was reviewed.
     open: Option<String>,

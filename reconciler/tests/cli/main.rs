@@ -152,7 +152,7 @@ fn check(output: &Output, code: i32, stdout: &str, stderr: &str) {
 
 #[tokio::test]
 async fn an_unreachable_reconciler_is_one_line_that_says_what_to_do() {
-    // Nobody listens on port 1 of loopback.
+    // Port 1 of loopback has no listener.
     let line = "minik8s: cannot reach the reconciler at http://127.0.0.1:1: connection refused; \
                 start it with 'minik8s up', or name it with --server or MINIK8S_SERVER\n";
     for arguments in [&["status"][..], &["get", "pods"], &["logs", "web"], &["sync"], &["events"]] {

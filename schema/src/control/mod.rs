@@ -74,7 +74,7 @@ pub enum Observation<T> {
     NotReady(String),
 }
 
-/// When the loop runs next, if nobody nudges it before.
+/// When the loop runs next, unless it is nudged before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// At the loop's own interval.

@@ -88,7 +88,7 @@ pub struct ExclusiveUse {
 }
 
 impl ExclusiveUse {
-    /// Nobody shares it.
+    /// Its holder does not share it.
     pub(super) fn alone(what: Exclusive, path: Vec<OwnedStep>) -> Self {
         Self { what, shares: false, path }
     }

@@ -20,7 +20,7 @@ pub enum Health {
         /// What is wrong.
         why: String,
     },
-    /// Nobody reports on it.
+    /// No node or controller reports on it.
     Unknown {
         /// Why not.
         why: String,

@@ -45,7 +45,7 @@ pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
 }
 
 /// What keeps an object from being healthy, if anything does. Objects of kinds that this version does not run
-/// keep nobody waiting.
+/// hold nothing up.
 pub fn trouble(snapshot: &Snapshot, object: &Object) -> Option<String> {
     health(snapshot, object).why().filter(|_| object.kind().is_run()).map(str::to_owned)
 }

@@ -190,7 +190,7 @@ impl EventWriter {
     async fn try_write(&mut self, keyed: &[(Key, &Event)]) -> Result<(), StoreError> {
         let lease = self.lease().await?;
         let ops = keyed.iter().filter_map(|(key, event)| {
-            // An event that has no JSON form can't be; one too large for a key is nobody's loss.
+            // An event that has no JSON form can't be; one too large for a key is dropped.
             let value = encode(*event).ok()?.into();
             Some(Op::Put { key: key.to_string(), value, lease: Some(lease) })
         });

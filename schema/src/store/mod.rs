@@ -180,7 +180,7 @@ pub trait Store: Send + Sync + 'static {
     /// Does `ops` if all `guards` hold: all of them at one revision, or none. At most
     /// [`TXN_OPS_MAX`] of each and [`TXN_MAX_BYTES`], one operation per key.
     ///
-    /// After an error nobody knows whether it was done, unless it is [`StoreError::LeaseLost`]
+    /// After an error it is unknown whether it was done, unless it is [`StoreError::LeaseLost`]
     /// (a lease of `ops` is gone, nothing was done): the caller looks again and decides anew.
     async fn txn(&self, guards: Vec<Guard>, ops: Vec<Op>) -> Result<TxnOutcome, StoreError>;
     /// All changes below `prefix` from `from_revision` (1 or more) on. The stream ends with an

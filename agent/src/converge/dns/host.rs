@@ -148,7 +148,7 @@ pub(super) async fn split_by(program: &str, link: &str) -> Resolved {
     };
     match ask.await {
         Ok(split) => Resolved::Says(split),
-        // It comes with systemd-resolved: where it is not, there is nobody to wait for.
+        // It comes with systemd-resolved: where it is not, there is nothing to wait for.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Resolved::NotAsked,
         Err(error) => Resolved::Silent(error.to_string()),
     }

@@ -23,7 +23,7 @@ impl DnsLoop {
             false => Resolved::NotAsked,
         };
         let address = subnet.map(|subnet| dns_address(subnet.service_cidr));
-        // Without our address nobody knows whether what it says is ours.
+        // Without our address it is unknown whether what it says is ours.
         self.asked_resolved |= address.is_some() && !matches!(resolved, Resolved::Silent(_));
         Observed {
             instance: self.deps.instance.clone(),

@@ -1,6 +1,6 @@
 //! Answers questions: of the cluster from the newest zone, all others by asking upstream.
 //!
-//! The zone's answers wait for nothing and nobody: no etcd, no reconciler, no upstream.
+//! The zone's answers wait for nothing: no etcd, no reconciler, no upstream.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl Handler {
         if request.version() > 0 {
             return reply(request, to, ResponseCode::BADVERS, Sections::default()).await;
         }
-        // Nobody transfers the zone, and no class but the Internet's is served.
+        // The zone is not transferred, and no class but the Internet's is served.
         if info.query.query_class() != DNSClass::IN || matches!(kind, RecordType::AXFR | RecordType::IXFR) {
             return reply(request, to, ResponseCode::Refused, Sections::default()).await;
         }

@@ -249,7 +249,7 @@ fn the_former_file_comes_back_as_it_was_also_as_a_link() {
     }
 }
 
-// Seen red with an `admit` that refuses nobody.
+// Seen red with an `admit` that refuses no client.
 #[tokio::test]
 async fn one_client_holds_a_quarter_of_all_connections_for_names() {
     use tokio::io::AsyncReadExt as _;

@@ -192,7 +192,7 @@ mod tests {
     async fn a_kill_that_fails_is_tried_ever_later_and_nobody_stops_twice_at_once() {
         let mut supervisor = supervisor();
         let reporter = supervisor.reporter();
-        let kill = supervisor.begin_kill("c").expect("nobody else");
+        let kill = supervisor.begin_kill("c").expect("no other kill");
         assert!(supervisor.begin_kill("c").is_none());
         for seconds in [5, 10, 20, 40, 60, 60] {
             reporter.send(TaskReport::Kill("c".into(), Some("no exit event".into())));
@@ -211,7 +211,7 @@ mod tests {
         drop(task);
         assert!(supervisor.take_reports().busy.is_empty());
         supervisor.forget_containers_but(&["c"].into());
-        let again = supervisor.begin_kill("c").expect("nobody else");
+        let again = supervisor.begin_kill("c").expect("no other kill");
         assert!(again.wait_for_kill("c").await && supervisor.work.unkilled.contains_key("c"));
         supervisor.forget_containers_but(&BTreeSet::new());
         assert!(supervisor.hooked.is_empty() && supervisor.work.unkilled.is_empty());
@@ -241,7 +241,7 @@ mod tests {
         let slot: Slot = ("uid".into(), "web".into());
         let is_pulled =
             |supervisor: &mut Supervisor, attempt| supervisor.take_reports().is_pulled(&slot, attempt);
-        assert!(!is_pulled(&mut supervisor, 0), "nobody has fetched it yet");
+        assert!(!is_pulled(&mut supervisor, 0), "its pull has not ended yet");
         reporter.send(TaskReport::Missing(slot.clone(), 0));
         for failures in 1..=3 {
             reporter.send(TaskReport::Pulled(slot.clone(), 0));

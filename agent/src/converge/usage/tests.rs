@@ -210,7 +210,7 @@ async fn a_container_that_cannot_be_inspected_hides_no_other() {
     tokio::time::advance(Duration::from_secs(301)).await;
     rig.run().await.unwrap();
     assert_eq!(seen(&rig).await, ["app", "stuck"]);
-    // Without Docker nobody is seen.
+    // Without Docker no pod is seen.
     rig.docker.engine().unreachable = true;
     assert!(rig.run().await.is_err());
 }

@@ -70,7 +70,7 @@ impl Iptables for FakeIptables {
         let mut rules = self.allowed("iptables-restore")?;
         let is_bad = |line: &str| rules.refuse_lines.iter().any(|bad| line.contains(bad));
         let (mut above, mut lines, mut good) = (0, Vec::new(), String::new());
-        // Without `apply` all is one: nobody could tell what is there after half of it.
+        // Without `apply` all is one transaction: what is there after half of it would be unknown.
         let end = if rules.apply.is_some() { "COMMIT\n" } else { "\0" };
         for transaction in input.split_inclusive(end) {
             let bad = transaction.lines().enumerate().filter(|(_, line)| is_bad(line));

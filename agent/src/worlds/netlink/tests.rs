@@ -30,7 +30,7 @@ fn link(pid: i32, number: u8) -> PodLink {
     }
 }
 
-/// A port where nobody listens is refused at once by who has the address, and by nobody else.
+/// A port without a listener is refused at once by the host that has the address, and by no other.
 fn reaches(pid: i32, address: &str) -> bool {
     let target = format!("{address}:9").parse().unwrap();
     let pod = NetworkNamespace::of_process(pid).unwrap();
@@ -249,7 +249,7 @@ async fn ports_in_use_are_found_with_their_process() {
     let sockets = namespace.run(|| {
         let tcp = std::net::TcpListener::bind("127.0.0.1:8080")?;
         let tcp6 = std::net::TcpListener::bind("[::1]:8081")?;
-        // A client's: nobody is to find it.
+        // A client's: it must not be found.
         let client = std::net::UdpSocket::bind("127.0.0.1:40000")?;
         Ok((tcp, tcp6, client, std::net::UdpSocket::bind("0.0.0.0:5353")?))
     });

@@ -102,7 +102,7 @@ struct Given {
 }
 
 /// Gives out addresses and ports. A service whose own can't be had is not in the answer, with a note; it
-/// holds what it had, and nobody else gets that.
+/// holds what it had, and no other gets that.
 fn give_out(
     seen: &Observed,
     wanted: &BTreeMap<NamespacedName, &ServiceSpec>,

@@ -283,7 +283,7 @@ fn every_other_gpg_signature_is_refused_with_its_reason() {
     let signers = bench.file("signers", format!("* {ssh}\n"));
     bench.refused(Some(signers), None, signed, "names no GPG keys");
 
-    // gpg writes a revocation beside each new key, with a colon so that nobody takes it by mistake.
+    // gpg writes a revocation beside each new key, with a colon so that it is not used by mistake.
     let revocation = bench.at(&format!("gpg/openpgp-revocs.d/{mine}.rev"));
     let text = std::fs::read_to_string(revocation).unwrap().replace(":-----BEGIN", "-----BEGIN");
     let file = bench.file("revocation", text);

@@ -1,6 +1,6 @@
 //! Services whose own address no service can have. Pure.
 //!
-//! A warning and no error: offline nobody knows the range of services, and in a cluster the services
+//! A warning and no error: offline the range of services is unknown, and in a cluster the services
 //! controller has the last word.
 
 use std::net::Ipv4Addr;

@@ -27,7 +27,7 @@ const NONE: usize = usize::MAX;
 
 /// Which objects wait for which, as documents say and as they are live.
 pub(super) struct Waits<'a> {
-    /// All that wait for something, in the order of objects: nobody else can be on a circle.
+    /// All that wait for something, in the order of objects: no other can be on a circle.
     objects: Vec<&'a ObjectRef>,
     /// What each waits for as its document says, by position.
     wanted: Vec<Vec<usize>>,
@@ -74,7 +74,7 @@ impl<'a> Waits<'a> {
     ) -> Vec<Waiting<'a>> {
         let changed = changed.map(|changed| -> Vec<usize> {
             let found = changed.iter().filter_map(|object| self.objects.binary_search(object).ok());
-            // What is in quarantine waits for nobody but as it is live.
+            // What is in quarantine waits as its live version does.
             found.filter(|at| !self.live[*at].is_empty()).collect()
         });
         if changed.as_ref().map_or(self.objects.is_empty(), Vec::is_empty) {
@@ -93,7 +93,7 @@ impl<'a> Waits<'a> {
         };
         let mut found = Vec::new();
         let mut add = |at: usize, next: usize, message: &dyn Fn() -> String| {
-            // None: as it is live, and so nobody's fault now.
+            // None: as it is live, so no manifest is at fault now.
             let is_wanted = matches!(present[at], Some(Present::Wanted(_)));
             let claim = if is_wanted { scene.claim(self.objects[at]) } else { None };
             if let Some(claim) = claim {

@@ -481,7 +481,7 @@ fn what_is_wrong_with_a_file_in_quarantine_is_not_the_fault_of_another() {
     let told = by_rule(&all);
     assert!(told.contains(&"p.yaml dependency-cycle".to_owned()), "{all:?}");
     assert!(told.iter().all(|one| one.starts_with("p.yaml ")), "{all:?}");
-    // Two that change places within files that both can't be applied clash with nobody.
+    // Two that change places within files that both can't be applied clash with no other.
     let before = live("main", &[("a.yaml", &service("a", 30001)), ("b.yaml", &service("b", 30002))]);
     let (a, b) = (service("a", 30002), service("b", 30001));
     let files = [format!("{a}---\n{TYPO}"), format!("{b}---\n{}", TYPO.replace("typo", "typo2"))];

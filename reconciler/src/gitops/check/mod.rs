@@ -105,7 +105,7 @@ pub fn fit<'a>(
     scene
 }
 
-/// Looks once more at what only one can have, when removals are held: nothing leaves, and nobody gets what its
+/// Looks once more at what only one can have, when removals are held: nothing leaves, and no object gets what its
 /// holder keeps. What falls because of that is not why they are held.
 pub fn stay(scene: &mut Scene<'_>) {
     links::check_staying(scene);

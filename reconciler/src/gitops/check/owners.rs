@@ -67,12 +67,12 @@ pub(super) fn judge<'a>(
         return blame(&mut rivals.iter(), &rules::OWNED_BY_OTHER_SOURCE, &message, &help);
     }
     let home = owner.map(|object| object.provenance.file.as_str());
-    // Nearly all: nobody else wants it.
+    // Nearly all: no other source wants it.
     if rivals.len() == 1 && home.is_none_or(|home| home == &**rivals[0].file) {
         return Vec::new();
     }
     let at_home = |rival: &&Rival<'_>| home == Some(&**rival.file);
-    // A home that can't be read may still hold the object: nobody takes it over meanwhile.
+    // A home that can't be read may still hold the object: no other takes it over meanwhile.
     let unreadable = home.filter(|home| is_unreadable(home, manifests));
     let mut lost = Vec::new();
     if let Some(home) = unreadable {

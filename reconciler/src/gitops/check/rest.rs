@@ -1,6 +1,6 @@
 //! What else is wrong with files that can't be applied anyway. Pure.
 //!
-//! Takes all files as if each could be applied, so that nobody who mends one mistake is reported the next one
+//! Takes all files as if each could be applied, so that an author who mends one mistake does not meet the next one
 //! only then. Who wins and who falls is decided before: nothing here puts a file into quarantine.
 
 use std::collections::BTreeSet;

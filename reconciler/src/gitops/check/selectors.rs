@@ -1,4 +1,4 @@
-//! Services whose selector matches nothing: they work, but answer nobody. Pure.
+//! Services whose selector matches nothing: they work, but lead to no pod. Pure.
 
 use std::collections::BTreeMap;
 

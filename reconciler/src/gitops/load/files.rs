@@ -147,7 +147,7 @@ type Granted = Result<Option<(String, BlobRef)>, Refusal>;
 pub(in crate::gitops) enum SourceFolder<'a> {
     /// In the source's folder.
     Is(&'a str),
-    /// Nobody says which folder is the source's: it is one of those around a manifest.
+    /// It is not said which folder is the source's: it is one of those around a manifest.
     AroundManifest,
 }
 

@@ -149,7 +149,7 @@ fn read_below(path: &Path, root: PathBuf) -> Result<Folder, FolderError> {
             return Err(FolderError::NoManifest(asked));
         }
         let (manifests, passed_over) = parse(vec![below.clone()], &root);
-        // Of a file by itself nobody knows what it will lie beside.
+        // What a file by itself will lie beside is unknown.
         let in_repository = repository_around(at.parent().unwrap_or(&at)).is_some();
         let manifests = if in_repository { with_files(&root, &below, manifests) } else { manifests };
         return Ok(Folder { root, manifests, passed_over, named: vec![below] });

@@ -2,7 +2,7 @@
 //!
 //! A file that is truncated after a whole document, or within its last field, is a valid manifest of
 //! fewer objects. Reads the same file in the commits that set what is missing, decides whether the
-//! file is their beginning and ends where nobody would end it; what follows from it is decided in
+//! file is their beginning and ends where no author would end it; what follows from it is decided in
 //! [`crate::gitops::check`].
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -193,7 +193,7 @@ fn each_kind_says_what_its_change_does() {
         ("another template", set(3), replica_set(3, "api:2")),
         ("a new service", set(3), with_service(&set(3))),
         ("no service any more", with_service(&set(3)), set(3)),
-        ("nobody behind a service", with_service(&set(3)), with_service(&set(0))),
+        ("no pod behind a service", with_service(&set(3)), with_service(&set(0))),
         ("another node port", with_service(&set(3)), moved),
         ("open to the outside, and another port of the pods", with_service(&set(3)), outside),
         ("another path to the same service", host(""), host(", rewrite: /v2")),

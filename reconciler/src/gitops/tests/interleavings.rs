@@ -1,5 +1,5 @@
 //! Two reconcilers over two real repositories: pushes, hooks at either one, changes of the lead,
-//! restarts, all at random. Objects end as the last commit has them, and nobody waits for a poll.
+//! restarts, all at random. Objects end as the last commit has them, and no commit waits for a poll.
 //!
 //! The real source loop, mirror, targets, followers, drivers, elections and reflectors; only the store
 //! is in memory. `webhooks/tests/interleavings.rs` tries many more orders with a stand-in for the

@@ -1,4 +1,4 @@
-//! An etcd that is lost releases no removal, and nobody gets what its holder keeps.
+//! An etcd that is lost releases no removal, and no other object gets what its holder keeps.
 
 use std::collections::BTreeSet;
 

@@ -235,7 +235,7 @@ async fn several_merges_between_two_looks_are_as_reviewed_if_each_was() {
     let found = record(&cluster).await;
     assert_eq!((found.matches, found.why.as_str()), (Some(true), ""), "{found:?}");
 
-    // One of several that nobody reviewed.
+    // One of several that were not reviewed.
     repo.set("c.yaml", pod("c", "two"));
     let direct = repo.commit("Straight to main");
     repo.set("a.yaml", pod("a", "three"));

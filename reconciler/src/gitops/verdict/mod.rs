@@ -1,4 +1,4 @@
-//! The loop that follows what was applied: verdicts on commits, sources nobody configures any more,
+//! The loop that follows what was applied: verdicts on commits, sources that are no longer configured,
 //! and a nudge for a source whose objects may stop waiting.
 //!
 //! Reads the snapshot, decides in `plan.rs`, writes `revisions/` and the statuses of sources that have

@@ -101,8 +101,8 @@ fn reaches(path: &str, forbidden: &str) -> bool {
     lies_below(path, forbidden) || lies_below(forbidden, path)
 }
 
-/// Whether a path is a directory or lies below it, part by part and as written. Nobody resolves symbolic
-/// links: what one on the node leads to is not seen here, and the agent mounts it.
+/// Whether a path is a directory or lies below it, part by part and as written. Symbolic links are not
+/// resolved: what one on the node leads to is not seen here, and the agent mounts it.
 fn lies_below(path: &str, directory: &str) -> bool {
     parts(path).starts_with(&parts(directory))
 }

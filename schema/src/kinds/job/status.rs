@@ -57,7 +57,7 @@ pub enum JobPhase {
     Failed,
     /// Somebody cancelled it.
     Cancelled,
-    /// Nobody can say: Slurm's word is unknown, or Slurm does not answer.
+    /// Unknown: Slurm's word for it is new to us, or Slurm does not answer.
     Unknown,
     /// Its manifest is gone; it is being cancelled and cleaned up.
     Deleting,

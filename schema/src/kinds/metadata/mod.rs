@@ -87,10 +87,10 @@ pub fn template(labels: &StringMap, annotations: &StringMap, at: &Path<'_>, find
 
 /// `"false"` keeps an object whatever Git says, `"true"` is as without it.
 pub const PRUNE_ANNOTATION: &str = "minik8s.io/prune";
-/// Annotations that begin so are ours: one that nobody reads is a misspelt one.
+/// Annotations that begin so are ours: one that no code reads is misspelt.
 const OWN_PREFIX: &str = "minik8s.io/";
 
-/// A word that is nearly right would protect nothing, and nobody would know before the object is gone.
+/// A word that is nearly right would protect nothing, and its author would not know before the object is gone.
 fn own_annotation(key: &str, value: &str, at: &Path<'_>, findings: &mut Findings) {
     if key != PRUNE_ANNOTATION {
         let message = format!("no annotation `{key}` is known; those of {OWN_PREFIX} are Minik8s' own");

@@ -2,7 +2,7 @@
 //!
 //! A bare pod's spec is in its document, its object, its pod record and its binding; a replica set's
 //! in all its pods. 10,000 of each by itself are more memory than all the rest. What is shared is
-//! never changed, so nobody can tell.
+//! never changed, so no reader sees a difference.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};

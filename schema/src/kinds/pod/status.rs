@@ -77,7 +77,7 @@ impl PodStatus {
         self.reason == Self::TERMINATING
     }
 
-    /// It ended for good by itself: nobody starts it again.
+    /// It ended for good by itself, and is not started again.
     pub fn has_ended(&self) -> bool {
         matches!(self.phase, PodPhase::Succeeded | PodPhase::Failed) && !self.is_terminating()
     }

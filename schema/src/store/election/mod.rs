@@ -116,7 +116,7 @@ impl FenceReader {
 /// Who leads, as the store says.
 ///
 /// # Errors
-/// As [`Store::get`]; a value that can't be read counts as nobody.
+/// As [`Store::get`]; a value that can't be read counts as no leader.
 pub async fn leader(store: &dyn Store) -> Result<Option<LeaderRecord>, StoreError> {
     let found = store.get(&Key::Leader.to_string()).await?;
     Ok(found.and_then(|item| decode(&item.value).ok()))
@@ -174,7 +174,7 @@ impl Candidate {
         }
     }
 
-    /// Waits until nobody leads, then tries to. Returns when this one leads.
+    /// Waits until there is no leader, then tries to lead. Returns when this one leads.
     async fn campaign(&self) -> Result<Term, StoreError> {
         loop {
             self.wait_until_vacant().await?;
@@ -189,7 +189,7 @@ impl Candidate {
                 Ok(TxnOutcome::Conflict) => self.store.lease_revoke(lease).await?,
                 Err(why) => {
                     // Perhaps it was done and only the answer got lost. Without its lease the key
-                    // goes, and nobody waits a whole ttl for a leader that does not know it is one.
+                    // goes, and the others don't wait a whole ttl for a leader that does not know it is one.
                     let _ = timeout(RESIGN_TIMEOUT, self.store.lease_revoke(lease)).await;
                     return Err(why);
                 }
@@ -242,7 +242,7 @@ impl Candidate {
                 renewed = self.renew(&term) => match renewed {
                     Ok(until) => {
                         term.until = until;
-                        // Nobody waits for this: only gaining and losing is news.
+                        // Readers don't wait for this: only gaining and losing is news.
                         self.held.send_if_modified(|held| {
                             *held = Some(Held { fence: term.fence, lease: Some(term.lease), until: Some(until) });
                             false
@@ -252,7 +252,7 @@ impl Candidate {
                 },
             }
         };
-        // Locally first: from here on nobody in this process writes as leader.
+        // Locally first: from here on this process writes nothing as leader.
         self.held.send_replace(None);
         match why {
             None => tracing::info!(id = %self.id, "resigning"),

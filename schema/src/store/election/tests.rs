@@ -87,7 +87,7 @@ async fn a_process_that_was_stopped_has_no_fence_from_its_first_instruction_on()
     let store = MemoryStore::new();
     let mut one = stand(&store, "one");
     until(&mut one, true).await;
-    // Time passes and no task runs, as under SIGSTOP: `advance` wakes nobody before we look.
+    // Time passes and no task runs, as under SIGSTOP: `advance` wakes no task before we look.
     let reader = one.fence.clone();
     let stopped = tokio::time::advance(TTL);
     tokio::pin!(stopped);

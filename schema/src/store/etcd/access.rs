@@ -16,7 +16,7 @@ pub struct Access {
     pub login: Option<Login>,
 }
 
-/// A user of etcd. Where etcd's authentication is off nobody needs to log in, and nobody does.
+/// A user of etcd. Where etcd's authentication is off, no client logs in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Login {
     /// Name.
@@ -26,7 +26,7 @@ pub struct Login {
 }
 
 impl Access {
-    /// As nobody.
+    /// Without a login.
     pub fn anonymous(endpoints: &[String]) -> Self {
         Self { endpoints: endpoints.to_vec(), login: None }
     }

@@ -38,7 +38,7 @@ pub(super) fn is_unauthenticated(error: &Error) -> bool {
     matches!(error, Error::GRpcStatus(status) if words.iter().any(|word| status.message().contains(word)))
 }
 
-/// Nobody can log in, and nobody needs to.
+/// Etcd's authentication is off: no login is possible or needed.
 pub(super) fn is_auth_off(error: &Error) -> bool {
     matches!(error, Error::GRpcStatus(status) if status.message().contains("authentication is not enabled"))
 }

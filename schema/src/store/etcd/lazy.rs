@@ -1,6 +1,6 @@
 //! etcd, connected to when it can be: a daemon that has worked with it before does not need it to start.
 //!
-//! Every call tries to connect as long as nobody succeeded; after that the client reconnects by
+//! Every call tries to connect until one has succeeded; after that the client reconnects by
 //! itself. What the client can't see is that the machine's own address is gone from under its
 //! connections: what knows says so by [`LazyStore::reconnect`]. A connection that etcd refuses to serve
 //! for its user is replaced by one that logs in anew.

@@ -207,7 +207,7 @@ impl Store for EtcdStore {
         let request = Txn::new()
             .when(guards.into_iter().map(compare).collect::<Vec<_>>())
             .and_then(ops.into_iter().map(operation).collect::<Vec<_>>());
-        // Never retried here: after a lost answer nobody knows whether it was done, and only the
+        // Never retried here: after a lost answer it is unknown whether it was done, and only the
         // caller knows what its guards make of a second try.
         let response = match timeout(REQUEST_TIMEOUT, self.kv.clone().txn(request)).await {
             Ok(Ok(response)) => response,

@@ -86,7 +86,7 @@ impl Fold {
         // Down as well as up: an etcd that was made anew counts from 1. News by itself: a reader may
         // wait for the revision of a write of its own that another one has undone since.
         let moved_on = self.revisions[prefix] != listing.revision;
-        // Half of one etcd and half of another is no snapshot: nobody may plan on it.
+        // Half of one etcd and half of another is no snapshot: no loop may plan on it.
         let made_anew = listing.revision < self.revisions[prefix] && !self.outdated[prefix];
         if made_anew {
             self.outdated.fill(true);

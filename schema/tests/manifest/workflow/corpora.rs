@@ -1,4 +1,4 @@
-//! State machines and recorded results that nobody of us wrote, in `../shared/corpora` beside the
+//! State machines and recorded results that others wrote, in `../shared/corpora` beside the
 //! workspace. Where they are not, these tests say so and end.
 
 use std::path::{Path, PathBuf};

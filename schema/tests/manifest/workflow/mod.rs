@@ -1,4 +1,4 @@
-//! Workflows: good ones, bad ones, other spellings, and state machines that nobody of us wrote.
+//! Workflows: good ones, bad ones, other spellings, and state machines that others wrote.
 
 mod bad;
 mod corpora;

@@ -40,7 +40,7 @@ const ATTEMPT_MAX: Duration = Duration::from_millis(1500);
 /// at most two are under way.
 const STAGGER: Duration = Duration::from_millis(750);
 
-/// The same for an upstream of which nobody knows whether it answers: few questions come in that time.
+/// The same for an upstream that may not answer: few questions come in that time.
 const STAGGER_UNPROVEN: Duration = Duration::from_millis(50);
 
 /// Times that each upstream is asked: packets get lost.
@@ -49,13 +49,13 @@ const ROUNDS: usize = 2;
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ForwardError {
-    /// Nobody to ask.
+    /// There is no upstream to ask.
     #[error("this node has no upstream name server; give one in dns.upstreams of the Cluster object")]
     NoUpstream,
     /// Too many questions are under way, of this client or of all.
     #[error("too many questions to upstream name servers are under way")]
     Busy,
-    /// Nobody answered.
+    /// No upstream answered.
     #[error("no upstream name server answered within {} s", DEADLINE.as_secs())]
     Timeout,
     /// The last upstream that said anything could not do it.

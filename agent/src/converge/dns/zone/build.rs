@@ -202,7 +202,7 @@ fn service_record(name: Name, port: u16, target: &Name) -> Record {
     Record::from_rdata(name, TTL, RData::SRV(SRV::new(0, SRV_WEIGHT, port, target.clone())))
 }
 
-/// Nobody transfers the zone, so refresh, retry and expire say what CoreDNS says; negative answers are
+/// No server transfers the zone, so refresh, retry and expire say what CoreDNS says; negative answers are
 /// kept as long as positive ones.
 fn start_of_authority(owner: &Name, domain: &Name, server: &Name, serial: u32) -> Record {
     let contact = below(domain, &["hostmaster"]).unwrap_or_else(|| domain.clone());

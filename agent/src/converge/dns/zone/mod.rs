@@ -91,7 +91,7 @@ pub struct Zone {
     cluster_cidr: Ipv4Net,
     /// Addresses of nodes, which pods on their networks have.
     nodes: BTreeSet<Ipv4Addr>,
-    /// Ranges whose reverse names nobody else knows, each with its SOA.
+    /// Ranges whose reverse names no other server knows, each with its SOA.
     reverse: Vec<(Ipv4Net, Record)>,
     soa: Record,
     entries: HashMap<LowerName, Entry>,

@@ -85,7 +85,7 @@ async fn who_is_one_too_many_waits_for_a_place() {
     drop(two);
 }
 
-// Seen red with an `admit` that refuses nobody.
+// Seen red with an `admit` that refuses no client.
 #[tokio::test]
 async fn one_client_holds_a_quarter_of_all_places_and_is_told_so() {
     use crate::testing::TestNamespace;

@@ -327,7 +327,7 @@ async fn a_udp_client_follows_a_replaced_pod() {
         let mut buffer = [0; 64];
         client.recv(&mut buffer).map(|length| String::from_utf8_lossy(&buffer[..length]).into_owned())
     };
-    assert!(ask().is_err(), "nobody is there yet, and the kernel remembers that");
+    assert!(ask().is_err(), "no server is there yet, and the kernel remembers that");
     node.publish(&[(Protocol::Udp, 53, 2)]);
     node.converge().await;
     assert_eq!(ask().unwrap(), "first");

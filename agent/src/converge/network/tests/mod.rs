@@ -52,7 +52,7 @@ fn bridge(model: &Model) -> Bridge {
     }
 }
 
-/// A loop on these, of a node whose other nodes nobody knows yet, and what it tells of its tunnel.
+/// A loop on these, of a node that knows no other node yet, and what it says of its tunnel.
 fn network_loop<N: Netlink + Tunnels>(
     settings: NetworkSettings,
     netlink: Arc<N>,

@@ -110,7 +110,7 @@ async fn a_write_that_came_through_late_does_not_outlive_its_pod() {
     tokio::spawn(writer.run(receiver, shutdown.clone()));
     sender.send_replace(statuses(&[("web", PodPhase::Running, "runs")]));
     until(&store, "web", Some("runs")).await;
-    // Nobody here knows of it: the answer was lost.
+    // The agent does not know of it: the answer was lost.
     let late = encode(&PodStatus { message: "late".into(), ..PodStatus::default() }).unwrap();
     let _ = store.txn(vec![], vec![Op::put(key("late"), late)]).await.unwrap();
     let show = |snapshot: &mut Snapshot, stored: &[schema::store::KeyValue]| {

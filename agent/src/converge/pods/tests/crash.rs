@@ -145,7 +145,7 @@ impl Rig {
         self.publisher.publish(self.snapshot.clone());
     }
 
-    /// From now on nobody wants any pod, also in the middle of an agent's life.
+    /// From now on no pod is desired, also in the middle of an agent's life.
     pub(in crate::converge::pods) fn unwant_all(&self) {
         let mut snapshot = self.snapshot.clone();
         snapshot.bindings.clear();
@@ -381,7 +381,7 @@ fn is_the_agents_own(line: &str) -> bool {
     own.contains(&path) || books.contains(&path)
 }
 
-/// Files of nobody: no reconciler is there.
+/// No files: no reconciler is there.
 fn files(state_dir: &std::path::Path) -> Arc<crate::files::PodFiles> {
     let store = Arc::new(MemoryStore::new());
     let source = crate::worlds::blobs::Reconcilers::new(Vec::new(), store);

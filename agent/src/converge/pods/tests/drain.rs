@@ -1,4 +1,4 @@
-//! A pod that goes waits until nobody leads clients to it, and no longer than is bearable.
+//! A pod that goes waits until no node leads clients to it, and 5 s at most.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +33,7 @@ struct Rig {
     observed: Observed,
 }
 
-/// A pod of this node that runs at 10.244.3.2 and that nobody wants.
+/// A pod of this node that runs at 10.244.3.2 and is not desired.
 fn rig() -> Rig {
     let web = binding(
         "web",
@@ -108,7 +108,7 @@ async fn a_pod_goes_when_the_services_and_then_all_nodes_have_let_it_go() {
     let ours = rig.observed.node.node.clone();
     assert_eq!(rig.look(101).await, Some(DrainedBy::Nodes(vec![ours, "n9".to_owned()])));
     rig.programmed.send_replace(7);
-    // The other one, n8, gives no sign of life: nobody waits for it.
+    // The other one, n8, gives no sign of life: the pod does not wait for it.
     assert_eq!(rig.look(101).await, Some(DrainedBy::Nodes(vec!["n9".to_owned()])));
     rig.rules_of("n9", 8).await;
     assert_eq!(rig.look(102).await, None);
@@ -149,7 +149,7 @@ async fn it_is_not_held_for_ever() {
     assert!(matches!(over.pods[&uid].task, Some(Task::Down(_))));
 }
 
-// Seen red with a timeout and an error taken for a node without rules: nobody was waited for.
+// Seen red with a timeout and an error taken for a node without rules: the pod did not wait.
 #[tokio::test(start_paused = true)]
 async fn a_node_whose_rules_cannot_be_read_counts_as_behind_until_the_time_is_over() {
     let mut rig = rig();

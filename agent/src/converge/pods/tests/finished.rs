@@ -152,7 +152,7 @@ fn does(observed: &mut Observed, pod: &Binding) -> &'static str {
     }
 }
 
-// Removed and wanted again while no agent was there, so that nobody saw it go: the same manifest is the
+// Removed and wanted again while no agent was there to see it go: the same manifest is the
 // same uid. Seen red with `is_end_of` without the uid.
 #[tokio::test]
 async fn an_agent_that_comes_back_runs_another_instance_and_never_the_same_one_twice() {

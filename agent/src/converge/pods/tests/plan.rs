@@ -392,7 +392,7 @@ fn a_pull_that_no_wanted_pod_needs_is_given_up() {
         observed.work.pulling.insert(slot.clone(), crate::converge::pods::facts::Pulling::default());
     }
     assert_eq!(plan(&observed, at(0)).cancel_pulls, [gone]);
-    // While nobody knows what is wanted, nothing is given up.
+    // While it is unknown what is desired, nothing is given up.
     observed.desired.settled = false;
     assert!(plan(&observed, at(0)).cancel_pulls.is_empty());
 }

@@ -378,7 +378,7 @@ async fn a_container_that_cannot_be_killed_is_asked_to_go_once_and_its_pod_says_
     let statuses = told_in(&rig, "/minik8s/status/").await;
     let says = |part: &str| statuses.iter().any(|text| text.contains(part));
     assert!(says("\"reason\":\"FailedKillPod\"") && says("got no exit event"), "{statuses:#?}");
-    // Nobody wants it any more: its removal does not wait for the next try.
+    // It is not desired any more: its removal does not wait for the next try.
     rig.docker.engine().unkillable.clear();
     rig.want_pod(sick, false);
     rig.agent_until("gone", Rig::empty).await;

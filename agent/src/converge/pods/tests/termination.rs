@@ -19,7 +19,7 @@ use crate::converge::pods::status::statuses::{LAST_WORDS, LastWords, Statuses};
 use crate::converge::pods::status::wanted;
 use crate::worlds::docker::Exit;
 
-/// What an agent said of a pod that runs, and the node at which nobody wants it any more.
+/// What an agent said of a pod that runs, and the node at which it is not desired any more.
 fn reported(web: &Binding, containers: Vec<Container>) -> (Statuses, Observed) {
     let mut observed = wants(std::slice::from_ref(web));
     observed.pods.insert(web.pod.uid.clone(), facts(web, vec![pause(running(), "10.244.3.2")], containers));
@@ -65,7 +65,7 @@ fn a_pod_that_is_taken_away_says_how_its_containers_ended() {
     for (ends, last) in [
         (&[("a-0", 0), ("b-0", 0)][..], "Terminating Succeeded false Completed:0 Completed:0"),
         (&[("a-0", 0), ("b-0", 143)], "Terminating Failed false Completed:0 Error:143"),
-        // Somebody removed it by hand, and nobody saw its end.
+        // It was removed by hand, and the agent did not see its end.
         (&[("a-0", 0)], "Terminating Failed false Completed:0 ContainerStatusUnknown:137"),
     ] {
         let (own, mut observed) =
@@ -90,7 +90,7 @@ fn a_pod_that_is_taken_away_says_how_its_containers_ended() {
         assert_eq!((words(&done, &web).as_str(), since(&done)), (last, (false, at(20))));
         observed.work.busy.clear();
         assert_eq!(words(&say(&mut observed, &done, 22), &web), "gone");
-        // Had nobody looked meanwhile, it would be said all the same, and once.
+        // Had the loop not looked meanwhile, it would be said all the same, and once.
         let late = say(&mut observed, &own, 22);
         assert_eq!(words(&late, &web), last);
         assert!(has_last_words(&late, &observed));
@@ -230,7 +230,7 @@ fn a_pod_that_is_wanted_again_is_not_taken_for_ended() {
     assert!(again.phase == PodPhase::Pending && !again.is_terminating(), "{again:?}");
 }
 
-// Seen red without `note_end`: 137, and nobody knows why.
+// Seen red without `note_end`: 137, and no reason.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_value_of_the_key_is_the_end_and_then_it_goes() {
     let mut rig = Rig::new();

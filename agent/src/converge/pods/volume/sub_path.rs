@@ -68,7 +68,7 @@ fn beneath(flags: OFlag) -> OpenHow {
     OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(ResolveFlag::RESOLVE_BENEATH)
 }
 
-/// What a folder is called while it is made: nobody else makes one of this name, neither another container
+/// What a folder is called while it is made: nothing else makes one of this name, neither another container
 /// nor another pod with the same volume, and the same container's next try finds it.
 fn fresh_name(target: &Path) -> String {
     let name = |path: Option<&Path>| {
@@ -86,7 +86,7 @@ fn make_open(folder: &OwnedFd, part: &str, fresh: &str, volume: &FileStat) -> ni
     make(folder, fresh, volume)?;
     let renamed = renameat2(folder, fresh, folder, part, RenameFlags::RENAME_NOREPLACE);
     if renamed.is_err() {
-        // An empty folder in the volume harms nobody, so nothing is said of one that stays.
+        // An empty folder in the volume does no harm, so nothing is said of one that stays.
         let _ = unlinkat(folder, fresh, UnlinkatFlags::RemoveDir);
     }
     match renamed {
@@ -119,7 +119,7 @@ const MADE: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOF
 fn open_to(volume: &FileStat, folder: &OwnedFd) -> nix::Result<()> {
     if fstat(folder)?.st_gid != volume.st_gid {
         match fchown(folder, None, Some(Gid::from_raw(volume.st_gid))) {
-            // A network share that takes root for nobody: the folder is the share's as it is.
+            // A network share that takes root for the user `nobody`: the folder is the share's as it is.
             Ok(()) | Err(nix::Error::EPERM) => {}
             Err(error) => return Err(error),
         }

@@ -88,7 +88,7 @@ impl Rig {
         restored.iter().fold(BARE.to_owned(), |there, input| after_restore(&there, input))
     }
 
-    /// The kernel has the rules of these and of nobody else.
+    /// The kernel has the rules of these services and of no others.
     fn stands(&self, services: &[(&str, &ServiceRecord)]) {
         assert_eq!(self.kernel(), programmed(services));
     }
@@ -255,7 +255,7 @@ async fn services_that_iptables_refuses_keep_no_other_from_its_rules() {
     assert_eq!(rig.run().await, Ok(true));
     rig.stands(&[("web", &web), ("bad", &mended)]);
     assert_eq!(rig.timeless(), Some(RulesStatus { revision: 9, ..RulesStatus::default() }));
-    // Refused once more: what it had may lead where nobody is.
+    // Refused once more: what it had may lead to an address that no pod has.
     let kernel = rig.kernel();
     rig.iptables.rules().saved = kernel;
     rig.know(Source::Etcd, 10, &[("web", web.clone()), ("bad", bad)]);

@@ -281,7 +281,7 @@ async fn an_endpoint_beyond_is_reached_by_way_of_this_node() {
     }
 }
 
-// Seen red with `send_redirects` of `all` left on: nobody refuses the pod's UDP.
+// Seen red with `send_redirects` of `all` left on: no rule refuses the pod's UDP.
 #[tokio::test]
 async fn without_endpoints_clients_are_refused_at_once_and_a_local_policy_drops() {
     let mut node = Node::new().await;
@@ -555,7 +555,7 @@ async fn a_udp_client_follows_a_replaced_endpoint() {
             let mut buffer = [0; 64];
             client.recv(&mut buffer).map(|length| String::from_utf8_lossy(&buffer[..length]).into_owned())
         };
-        assert!(ask().is_err(), "nobody is there yet, and the kernel remembers that");
+        assert!(ask().is_err(), "no server is there yet, and the kernel remembers that");
         for number in ["2", "3", "2"] {
             node.serve(&[("dns", &dns(&format!("10.244.3.{number}:53")))]).await;
             assert_eq!(ask().unwrap(), number, "{target}");

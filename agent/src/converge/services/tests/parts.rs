@@ -147,7 +147,7 @@ async fn many_services_are_written_changed_healed_and_removed_on_a_real_kernel()
             converge(&mut node.services).await;
         }
         stand(&node, &first, flush).await;
-        assert!(node.services.rendered.refused.named().0.is_empty(), "{flush}: nobody is to blame");
+        assert!(node.services.rendered.refused.named().0.is_empty(), "{flush}: no service is to blame");
         node.serve(&pairs(&second)).await;
         stand(&node, &second, flush).await;
     }

@@ -7,7 +7,7 @@ use crate::kinds::names::is_port_name;
 use crate::violation::{Findings, Path, rules};
 
 /// Checks the ports of all containers. Init containers end before the others start, so their host
-/// ports clash with nobody's.
+/// ports clash with none.
 pub(super) fn validate(pod: &PodSpec, at: &Path<'_>, findings: &mut Findings) {
     let mut host_ports = BTreeSet::new();
     for (field, containers) in [("containers", &pod.containers), ("initContainers", &pod.init_containers)] {
