@@ -108,37 +108,42 @@ fn sh(cluster: &Cluster, pod: &PodView, command: &str) -> Result<String> {
 }
 
 #[test]
-fn a_manifest_of_kubernetes_runs_as_it_is() -> Result<()> {
+fn config_maps_reach_containers() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
-        cluster.push(&[Change::write("demo.yaml", KUBERNETES.replace("IMAGE", IMAGE))], "Demo")?;
-        let demo = cluster.running("demo", &["main"])?;
-        for (command, wanted) in [
-            // The later source wins, and `env` over all.
-            ("echo $player_initial_lives $HOW $SPECIAL_HOW $LIVES", "9 own very 3\n"),
-            ("cat /tmp/said", "lives 3\n"),
-            ("echo ${ABSENT-unset}; env | grep -c 1st; env | grep -c logo || true", "unset\n0\n0\n"),
-            ("cat /config/deep/game.properties", "enemy.types=aliens,monsters\nplayer.maximum-lives=5\n"),
-            ("cat /one.properties | head -1", "enemy.types=aliens,monsters\n"),
-            ("stat -c %a /config/deep/game.properties /config/logo.png /all/1st", "440\n755\n644\n"),
-            ("ls /config /none", "/config:\ndeep\nlogo.png\n\n/none:\n"),
-            ("ls /all | wc -l; od -An -tx1 /all/logo.png", "5\n 89 50 4e 47 0d 0a 1a 0a\n"),
-            ("echo x 2>&1 > /all/new || true", "sh: can't create /all/new: Read-only file system\n"),
-        ] {
-            let found = sh(cluster, &demo, command)?;
-            ensure!(found == wanted, "{command}: {found:?}, not {wanted:?}");
-        }
-        let validated = cluster.cli(&["validate", &cluster.repo.work().to_string_lossy()])?;
-        ensure!(validated.stdout.contains("skipped-key") && validated.code == 0, "{validated:?}");
-        let all = cluster.cli(&["get", "cm"])?.ok()?;
-        ensure!(all.contains("game-demo") && all.contains("special"), "{all}");
-        let page = cluster.cli(&["describe", "configmap", "game-demo"])?.ok()?;
-        for part in ["Pod/default/demo", "logo.png: 8 bytes", "player_initial_lives: 1 bytes"] {
-            ensure!(page.contains(part), "{part}: {page}");
-        }
-        let page = cluster.cli(&["describe", "pod/demo"])?.ok()?;
-        ensure!(page.contains("LIVES from key player_initial_lives of ConfigMap game-demo"), "{page}");
-        Ok(())
+        a_manifest_of_kubernetes_runs_as_it_is(cluster)?;
+        a_megabyte_arrives_byte_for_byte(cluster)
     })
+}
+
+fn a_manifest_of_kubernetes_runs_as_it_is(cluster: &Cluster) -> Result<()> {
+    cluster.push(&[Change::write("demo.yaml", KUBERNETES.replace("IMAGE", IMAGE))], "Demo")?;
+    let demo = cluster.running("demo", &["main"])?;
+    for (command, wanted) in [
+        // The later source wins, and `env` over all.
+        ("echo $player_initial_lives $HOW $SPECIAL_HOW $LIVES", "9 own very 3\n"),
+        ("cat /tmp/said", "lives 3\n"),
+        ("echo ${ABSENT-unset}; env | grep -c 1st; env | grep -c logo || true", "unset\n0\n0\n"),
+        ("cat /config/deep/game.properties", "enemy.types=aliens,monsters\nplayer.maximum-lives=5\n"),
+        ("cat /one.properties | head -1", "enemy.types=aliens,monsters\n"),
+        ("stat -c %a /config/deep/game.properties /config/logo.png /all/1st", "440\n755\n644\n"),
+        ("ls /config /none", "/config:\ndeep\nlogo.png\n\n/none:\n"),
+        ("ls /all | wc -l; od -An -tx1 /all/logo.png", "5\n 89 50 4e 47 0d 0a 1a 0a\n"),
+        ("echo x 2>&1 > /all/new || true", "sh: can't create /all/new: Read-only file system\n"),
+    ] {
+        let found = sh(cluster, &demo, command)?;
+        ensure!(found == wanted, "{command}: {found:?}, not {wanted:?}");
+    }
+    let validated = cluster.cli(&["validate", &cluster.repo.work().to_string_lossy()])?;
+    ensure!(validated.stdout.contains("skipped-key") && validated.code == 0, "{validated:?}");
+    let all = cluster.cli(&["get", "cm"])?.ok()?;
+    ensure!(all.contains("game-demo") && all.contains("special"), "{all}");
+    let page = cluster.cli(&["describe", "configmap", "game-demo"])?.ok()?;
+    for part in ["Pod/default/demo", "logo.png: 8 bytes", "player_initial_lives: 1 bytes"] {
+        ensure!(page.contains(part), "{part}: {page}");
+    }
+    let page = cluster.cli(&["describe", "pod/demo"])?.ok()?;
+    ensure!(page.contains("LIVES from key player_initial_lives of ConfigMap game-demo"), "{page}");
+    Ok(())
 }
 
 #[test]
@@ -195,23 +200,20 @@ fn a_changed_value_replaces_just_its_users_and_one_in_use_is_not_removed() -> Re
     })
 }
 
-#[test]
-fn a_megabyte_arrives_byte_for_byte() -> Result<()> {
-    Cluster::run(ClusterOptions::default(), |cluster| {
-        let big: String = (0..64 * 1024).map(|line| format!("line {line:010}\n")).collect();
-        ensure!(big.len() == 1024 * 1024);
-        let file = cluster.dir("big");
-        std::fs::write(&file, &big)?;
-        let sum = harness::run("sha256sum", &[&file.to_string_lossy()])?;
-        let text = map("big", "") + "  big.txt: |\n    " + &big.trim_end().replace('\n', "\n    ") + "\n";
-        let mount = "    volumeMounts: [{name: v, mountPath: /conf}]\n  volumes: [{name: v, configMap: {name: big}}]\n";
-        cluster.push(
-            &[Change::write("big.yaml", text), Change::write("app.yaml", sleeper("app", mount))],
-            "A megabyte",
-        )?;
-        let app = cluster.running("app", &["main"])?;
-        let found = sh(cluster, &app, "sha256sum /conf/big.txt")?;
-        ensure!(found.split(' ').next() == sum.split(' ').next(), "{found} is not {sum}");
-        Ok(())
-    })
+fn a_megabyte_arrives_byte_for_byte(cluster: &Cluster) -> Result<()> {
+    let big: String = (0..64 * 1024).map(|line| format!("line {line:010}\n")).collect();
+    ensure!(big.len() == 1024 * 1024);
+    let file = cluster.dir("big");
+    std::fs::write(&file, &big)?;
+    let sum = harness::run("sha256sum", &[&file.to_string_lossy()])?;
+    let text = map("big", "") + "  big.txt: |\n    " + &big.trim_end().replace('\n', "\n    ") + "\n";
+    let mount = "    volumeMounts: [{name: v, mountPath: /conf}]\n  volumes: [{name: v, configMap: {name: big}}]\n";
+    cluster.push(
+        &[Change::write("big.yaml", text), Change::write("app.yaml", sleeper("app", mount))],
+        "A megabyte",
+    )?;
+    let app = cluster.running("app", &["main"])?;
+    let found = sh(cluster, &app, "sha256sum /conf/big.txt")?;
+    ensure!(found.split(' ').next() == sum.split(' ').next(), "{found} is not {sum}");
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! The stories: each pushes to Git and watches the world (containers, packets, processes, etcd),
-//! on a cluster of its own. One file per story, one program for all.
+//! on a cluster of its own; small ones that leave each other alone share one. One program for all.
 
+mod a_long;
 mod agent_offline;
 mod broken_file;
 mod change_pod;
@@ -11,8 +12,6 @@ mod config_maps;
 mod crash_moments;
 mod crash_rounds;
 mod cut_off;
-mod dangerous_commits;
-mod dns;
 mod docker_restart;
 mod drain;
 mod etcd_lost;
@@ -27,7 +26,6 @@ mod heal;
 mod host_ports;
 mod images;
 mod inside;
-mod node_leaves;
 mod node_moves;
 mod nodes;
 mod packets;

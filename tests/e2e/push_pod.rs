@@ -9,82 +9,83 @@ use harness::{
 };
 
 #[test]
-fn two_containers_share_network_and_volume_and_the_host_reaches_them() -> Result<()> {
+fn a_push_becomes_a_pod() -> Result<()> {
     Cluster::run(ClusterOptions::default(), |cluster| {
-        cluster
-            .repo
-            .push(&[Change::write("apps/shop.yaml", web("shop").with_sidecar().to_string())], "Open")?;
-        let pod = cluster.running("shop", &["files", "web"])?;
-        let (web, files) = (pod.container("web")?, pod.container("files")?);
-        let docker = &cluster.node().docker;
+        two_containers_share_network_and_volume_and_the_host_reaches_them(cluster)?;
+        a_pod_reaches_the_outside_under_its_nodes_address(cluster)?;
+        a_host_port_leads_to_the_pod_and_two_pods_reach_each_other(cluster)?;
+        what_the_manifest_says_of_a_container_reaches_docker(cluster)
+    })
+}
 
-        // One network namespace, the pause container's, and not the machine's.
-        ensure!(netns_of(web.pid)? == netns_of(pod.pause.pid)?);
-        ensure!(netns_of(files.pid)? == netns_of(pod.pause.pid)?);
-        ensure!(netns_of(pod.pause.pid)? != netns_of(std::process::id())?);
+fn two_containers_share_network_and_volume_and_the_host_reaches_them(cluster: &Cluster) -> Result<()> {
+    cluster
+        .repo
+        .push(&[Change::write("apps/shop.yaml", web("shop").with_sidecar().to_string())], "Open")?;
+    let pod = cluster.running("shop", &["files", "web"])?;
+    let (web, files) = (pod.container("web")?, pod.container("files")?);
+    let docker = &cluster.node().docker;
 
-        // The host reaches the pod's address, which the pod has and which is of the cluster.
-        let pod = cluster.serving("shop", "hello from shop")?;
-        let ip = pod.address()?;
-        let cluster_net = cluster.slot().cluster_cidr().replace("0.0/16", "");
-        ensure!(ip.starts_with(&cluster_net), "{ip} is not in {cluster_net}");
-        let addresses = NetWorld::of_process(pod.pause.pid).addresses()?;
-        ensure!(addresses.iter().any(|a| a.contains(&format!(" {ip}/"))), "{ip} is not among {addresses:?}");
-        let links = NetWorld::of_machine().links()?;
-        ensure!(links.contains(&format!("{}0", cluster.slot().instance())), "no bridge in {links:?}");
+    // One network namespace, the pause container's, and not the machine's.
+    ensure!(netns_of(web.pid)? == netns_of(pod.pause.pid)?);
+    ensure!(netns_of(files.pid)? == netns_of(pod.pause.pid)?);
+    ensure!(netns_of(pod.pause.pid)? != netns_of(std::process::id())?);
 
-        // Localhost and the volume are shared, both ways.
-        let said = docker.exec(files, &["wget", "-qO-", "http://127.0.0.1:8080/"])?;
-        ensure!(said.trim() == "hello from shop", "{said}");
-        eventually("the web server serves what its neighbour wrote", secs(10), || {
-            let (code, body) = cluster.get_from_node(ip, 8080, "/shared.txt")?;
-            ensure!(code == 200 && body == "from the sidecar\n", "{code} {body}");
+    // The host reaches the pod's address, which the pod has and which is of the cluster.
+    let pod = cluster.serving("shop", "hello from shop")?;
+    let ip = pod.address()?;
+    let cluster_net = cluster.slot().cluster_cidr().replace("0.0/16", "");
+    ensure!(ip.starts_with(&cluster_net), "{ip} is not in {cluster_net}");
+    let addresses = NetWorld::of_process(pod.pause.pid).addresses()?;
+    ensure!(addresses.iter().any(|a| a.contains(&format!(" {ip}/"))), "{ip} is not among {addresses:?}");
+    let links = NetWorld::of_machine().links()?;
+    ensure!(links.contains(&format!("{}0", cluster.slot().instance())), "no bridge in {links:?}");
+
+    // Localhost and the volume are shared, both ways.
+    let said = docker.exec(files, &["wget", "-qO-", "http://127.0.0.1:8080/"])?;
+    ensure!(said.trim() == "hello from shop", "{said}");
+    eventually("the web server serves what its neighbour wrote", secs(10), || {
+        let (code, body) = cluster.get_from_node(ip, 8080, "/shared.txt")?;
+        ensure!(code == 200 && body == "from the sidecar\n", "{code} {body}");
+        Ok(())
+    })?;
+    ensure!(docker.exec(files, &["cat", "/data/index.html"])?.trim() == "hello from shop");
+    Ok(())
+}
+
+fn a_host_port_leads_to_the_pod_and_two_pods_reach_each_other(cluster: &Cluster) -> Result<()> {
+    let port = cluster.slot().port(7);
+    let manifests = [web("front").host_port(port).to_string(), web("back").to_string()];
+    cluster.repo.push(&[Change::write("all.yaml", manifests.join("---\n"))], "Two pods")?;
+    let back = cluster.serving("back", "hello from back")?;
+    let front = cluster.serving("front", "hello from front")?;
+
+    // By the machine's own address, and by loopback, as Docker's published ports are.
+    for host in [machine_address()?, "127.0.0.1".to_owned()] {
+        eventually(&format!("{host}:{port} leads to the pod"), secs(10), || {
+            let (code, body) = cluster.get_from_node(&host, port, "/")?;
+            ensure!(code == 200 && body.trim() == "hello from front", "{code} {body}");
             Ok(())
         })?;
-        ensure!(docker.exec(files, &["cat", "/data/index.html"])?.trim() == "hello from shop");
-        Ok(())
-    })
+    }
+    let url = format!("http://{}:8080/", back.address()?);
+    let said = cluster.node().docker.exec(front.container("web")?, &["wget", "-qO-", &url])?;
+    ensure!(said.trim() == "hello from back", "{said}");
+    ensure!(front.address()? != back.address()?);
+    Ok(())
 }
 
-#[test]
-fn a_host_port_leads_to_the_pod_and_two_pods_reach_each_other() -> Result<()> {
-    Cluster::run(ClusterOptions::default(), |cluster| {
-        let port = cluster.slot().port(7);
-        let manifests = [web("front").host_port(port).to_string(), web("back").to_string()];
-        cluster.repo.push(&[Change::write("all.yaml", manifests.join("---\n"))], "Two pods")?;
-        let back = cluster.serving("back", "hello from back")?;
-        let front = cluster.serving("front", "hello from front")?;
-
-        // By the machine's own address, and by loopback, as Docker's published ports are.
-        for host in [machine_address()?, "127.0.0.1".to_owned()] {
-            eventually(&format!("{host}:{port} leads to the pod"), secs(10), || {
-                let (code, body) = cluster.get_from_node(&host, port, "/")?;
-                ensure!(code == 200 && body.trim() == "hello from front", "{code} {body}");
-                Ok(())
-            })?;
-        }
-        let url = format!("http://{}:8080/", back.address()?);
-        let said = cluster.node().docker.exec(front.container("web")?, &["wget", "-qO-", &url])?;
-        ensure!(said.trim() == "hello from back", "{said}");
-        ensure!(front.address()? != back.address()?);
-        Ok(())
-    })
-}
-
-#[test]
-fn a_pod_reaches_the_outside_under_its_nodes_address() -> Result<()> {
-    Cluster::run(ClusterOptions::default(), |cluster| {
-        let outside = Outside::start(cluster.slot())?;
-        cluster.push(&[Change::write("shop.yaml", web("shop").to_string())], "Open")?;
-        let pod = cluster.serving("shop", "hello from shop")?;
-        let docker = &cluster.node().docker;
-        let said = docker.exec(pod.container("web")?, &["wget", "-qO-", &outside.url()])?;
-        ensure!(said == "from outside\n", "{said:?}");
-        let clients = outside.clients();
-        ensure!(clients.contains(outside.machine_address()), "{clients}");
-        ensure!(!clients.contains(pod.address()?), "the pod's own address left the cluster: {clients}");
-        Ok(())
-    })
+fn a_pod_reaches_the_outside_under_its_nodes_address(cluster: &Cluster) -> Result<()> {
+    let outside = Outside::start(cluster.slot())?;
+    cluster.push(&[Change::write("guest.yaml", web("guest").to_string())], "Open")?;
+    let pod = cluster.serving("guest", "hello from guest")?;
+    let docker = &cluster.node().docker;
+    let said = docker.exec(pod.container("web")?, &["wget", "-qO-", &outside.url()])?;
+    ensure!(said == "from outside\n", "{said:?}");
+    let clients = outside.clients();
+    ensure!(clients.contains(outside.machine_address()), "{clients}");
+    ensure!(!clients.contains(pod.address()?), "the pod's own address left the cluster: {clients}");
+    Ok(())
 }
 
 #[test]
@@ -107,38 +108,35 @@ fn a_pod_that_waited_for_a_node_runs_as_soon_as_there_is_one() -> Result<()> {
     })
 }
 
-#[test]
-fn what_the_manifest_says_of_a_container_reaches_docker() -> Result<()> {
-    Cluster::run(ClusterOptions::default(), |cluster| {
-        let outside = cluster.dir("outside");
-        std::fs::create_dir_all(&outside)?;
-        std::fs::write(outside.join("note.txt"), "from the host\n")?;
-        let manifest = format!(
-            "apiVersion: v1\nkind: Pod\nmetadata: {{name: full}}\nspec:\n  terminationGracePeriodSeconds: 1\n  \
-             volumes:\n  - name: host\n    hostPath: {{path: {}, type: Directory}}\n  containers:\n  \
-             - name: main\n    image: {}\n    workingDir: /tmp\n    command: [sh, -c]\n    \
-             args: ['pwd > /data/pwd; exec sleep 100000']\n    env:\n    - {{name: PLACE, value: here}}\n    \
-             - name: MY_NAME\n      valueFrom: {{fieldRef: {{fieldPath: metadata.name}}}}\n    \
-             resources: {{limits: {{cpu: 500m, memory: 64Mi}}}}\n    \
-             volumeMounts: [{{name: host, mountPath: /outside, readOnly: true}}]\n",
-            outside.display(),
-            harness::IMAGE,
-        );
-        cluster.repo.push(&[Change::write("full.yaml", manifest)], "All settings")?;
-        let pod = cluster.running("full", &["main"])?;
-        let main = pod.container("main")?;
-        let docker = &cluster.node().docker;
-        ensure!(main.memory == 64 << 20 && main.cpu_quota == 50_000, "{main:?}");
-        ensure!(main.env.contains(&"PLACE=here".to_owned()), "{:?}", main.env);
-        ensure!(main.env.contains(&"MY_NAME=full".to_owned()), "{:?}", main.env);
-        ensure!(main.network_mode == format!("container:{}", pod.pause.id), "{}", main.network_mode);
-        ensure!(docker.exec(main, &["cat", "/data/pwd"])?.trim() == "/tmp");
-        ensure!(docker.exec(main, &["cat", "/outside/note.txt"])?.trim() == "from the host");
-        let denied = docker.outcome(&["exec", &main.id, "touch", "/outside/x"])?;
-        ensure!(denied.code != 0, "a read-only mount took a write");
-        ensure!(docker.exec(main, &["hostname"])?.trim() == "full");
-        Ok(())
-    })
+fn what_the_manifest_says_of_a_container_reaches_docker(cluster: &Cluster) -> Result<()> {
+    let outside = cluster.dir("outside");
+    std::fs::create_dir_all(&outside)?;
+    std::fs::write(outside.join("note.txt"), "from the host\n")?;
+    let manifest = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: full}}\nspec:\n  terminationGracePeriodSeconds: 1\n  \
+         volumes:\n  - name: host\n    hostPath: {{path: {}, type: Directory}}\n  containers:\n  \
+         - name: main\n    image: {}\n    workingDir: /tmp\n    command: [sh, -c]\n    \
+         args: ['pwd > /data/pwd; exec sleep 100000']\n    env:\n    - {{name: PLACE, value: here}}\n    \
+         - name: MY_NAME\n      valueFrom: {{fieldRef: {{fieldPath: metadata.name}}}}\n    \
+         resources: {{limits: {{cpu: 500m, memory: 64Mi}}}}\n    \
+         volumeMounts: [{{name: host, mountPath: /outside, readOnly: true}}]\n",
+        outside.display(),
+        harness::IMAGE,
+    );
+    cluster.repo.push(&[Change::write("full.yaml", manifest)], "All settings")?;
+    let pod = cluster.running("full", &["main"])?;
+    let main = pod.container("main")?;
+    let docker = &cluster.node().docker;
+    ensure!(main.memory == 64 << 20 && main.cpu_quota == 50_000, "{main:?}");
+    ensure!(main.env.contains(&"PLACE=here".to_owned()), "{:?}", main.env);
+    ensure!(main.env.contains(&"MY_NAME=full".to_owned()), "{:?}", main.env);
+    ensure!(main.network_mode == format!("container:{}", pod.pause.id), "{}", main.network_mode);
+    ensure!(docker.exec(main, &["cat", "/data/pwd"])?.trim() == "/tmp");
+    ensure!(docker.exec(main, &["cat", "/outside/note.txt"])?.trim() == "from the host");
+    let denied = docker.outcome(&["exec", &main.id, "touch", "/outside/x"])?;
+    ensure!(denied.code != 0, "a read-only mount took a write");
+    ensure!(docker.exec(main, &["hostname"])?.trim() == "full");
+    Ok(())
 }
 
 /// The machine's first address that is not loopback.

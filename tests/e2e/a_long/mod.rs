@@ -1,0 +1,6 @@
+//! The slowest stories. libtest begins tests in the order of their full names, so this folder's name puts them
+//! first: one that begins last would leave the other threads idle while it ends.
+
+mod dangerous_commits;
+mod dns;
+mod node_leaves;
