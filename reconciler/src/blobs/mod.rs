@@ -5,7 +5,6 @@ pub mod plan;
 mod serve;
 mod store;
 mod sweep;
-mod turns;
 
 pub use serve::{Blobs, BlobsError};
 pub use store::BlobStore;

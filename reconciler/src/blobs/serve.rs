@@ -6,16 +6,16 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use git2::{Oid, Repository};
+use schema::control::lock;
 use schema::files::{BlobKind, BlobRef, Files, is_digest, parse_object_path};
 use schema::manifest::values_of;
 use schema::meta::ObjectRef;
 use schema::object::Provenance;
 use schema::snapshot::Snapshot;
 
-use super::turns::Turns;
 use super::{BlobStore, plan};
 use crate::git::content::{self, ContentError};
 
@@ -35,14 +35,15 @@ pub enum BlobsError {
 pub struct Blobs {
     store: BlobStore,
     mirrors: PathBuf,
-    turns: Arc<Turns>,
+    /// One archive is made at a time: libgit2 holds each of its files in memory whole.
+    making: Arc<Mutex<()>>,
 }
 
 impl Blobs {
     /// Below the state directory. Touches nothing.
     pub fn new(state_dir: &Path) -> Self {
         let mirrors = state_dir.join("reconciler").join("mirrors");
-        Self { store: BlobStore::new(state_dir), mirrors, turns: Arc::default() }
+        Self { store: BlobStore::new(state_dir), mirrors, making: Arc::default() }
     }
 
     pub fn open(&self, snapshot: &Snapshot, digest: &str) -> Result<(File, u64), BlobsError> {
@@ -56,7 +57,7 @@ impl Blobs {
             return Ok((file, blob.size));
         }
         // Many agents may ask at once: the next one finds what the first one made.
-        let _turn = self.turns.take(digest);
+        let _making = lock(&self.making);
         if let Some(file) = self.store.open(blob).map_err(failed)? {
             return Ok((file, blob.size));
         }

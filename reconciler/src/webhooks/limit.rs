@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Wrong requests of one address within [`WINDOW`], after which its requests get less room.
@@ -13,51 +12,32 @@ pub const WINDOW: Duration = Duration::from_secs(60);
 /// Addresses remembered; when there are more, the one with the oldest window is forgotten.
 const ADDRESSES_MAX: usize = 4_096;
 
-/// Wrong requests by address. `T` is what the requests of one address queue at.
+/// Wrong requests by address: when the window of an address began, and how many came in it.
 #[derive(Debug, Default)]
-pub struct Failures<T> {
-    by_address: BTreeMap<IpAddr, Window<T>>,
+pub struct Failures {
+    by_address: BTreeMap<IpAddr, (Duration, u32)>,
 }
 
-#[derive(Debug)]
-struct Window<T> {
-    begun: Duration,
-    count: u32,
-    turn: Arc<T>,
-}
-
-/// How an address that sent too many wrong requests is served.
-#[derive(Debug)]
-pub struct Narrow<T> {
-    /// How long it still has less room.
-    pub left: Duration,
-    /// One body per address at a time.
-    pub turn: Arc<T>,
-}
-
-impl<T: Default> Failures<T> {
-    /// Whether requests of this address get less room. `now` counts from any fixed moment.
-    pub fn narrow(&self, address: IpAddr, now: Duration) -> Option<Narrow<T>> {
-        let window = self.by_address.get(&network(address)?)?;
-        let left = (window.begun + WINDOW).checked_sub(now).filter(|left| !left.is_zero())?;
-        (window.count >= FAILURES_MAX).then(|| Narrow { left, turn: Arc::clone(&window.turn) })
+impl Failures {
+    /// How long requests of this address still get less room, if they do. `now` counts from any fixed moment.
+    pub fn narrow(&self, address: IpAddr, now: Duration) -> Option<Duration> {
+        let (begun, _) = self.by_address.get(&network(address)?).filter(|(_, count)| *count >= FAILURES_MAX)?;
+        (*begun + WINDOW).checked_sub(now).filter(|left| !left.is_zero())
     }
 
     /// Counts a wrong request. True for the first of a window, which is worth a line in the log.
     pub fn count(&mut self, address: IpAddr, now: Duration) -> bool {
         let Some(network) = network(address) else { return true };
-        let known = self.by_address.remove(&network).filter(|window| window.begun + WINDOW > now);
+        let known = self.by_address.remove(&network).filter(|(begun, _)| *begun + WINDOW > now);
         if known.is_none() && self.by_address.len() >= ADDRESSES_MAX {
-            let oldest = self.by_address.iter().min_by_key(|(_, window)| window.begun);
+            let oldest = self.by_address.iter().min_by_key(|(_, (begun, _))| *begun);
             if let Some(oldest) = oldest.map(|(address, _)| *address) {
                 self.by_address.remove(&oldest);
             }
         }
-        let new = || Window { begun: now, count: 0, turn: Arc::default() };
-        let window = known.unwrap_or_else(new);
-        let count = window.count.saturating_add(1);
-        self.by_address.insert(network, Window { count, ..window });
-        count == 1
+        let (begun, count) = known.unwrap_or((now, 0));
+        self.by_address.insert(network, (begun, count.saturating_add(1)));
+        count == 0
     }
 }
 
@@ -79,7 +59,7 @@ mod tests {
 
     const START: Duration = Duration::from_secs(1_000);
 
-    fn failed(times: u32, address: &str) -> Failures<()> {
+    fn failed(times: u32, address: &str) -> Failures {
         let mut failures = Failures::default();
         for _ in 0..times {
             failures.count(address.parse().unwrap(), START);
@@ -90,8 +70,7 @@ mod tests {
     #[test]
     fn who_fails_too_often_gets_less_room_for_a_while_and_others_do_not() {
         let failures = failed(FAILURES_MAX, "192.0.2.1");
-        let wait =
-            |address: &str, now| failures.narrow(address.parse().unwrap(), now).map(|narrow| narrow.left);
+        let wait = |address: &str, now| failures.narrow(address.parse().unwrap(), now);
         assert_eq!(wait("192.0.2.1", START + Duration::from_secs(20)), Some(Duration::from_secs(40)));
         assert_eq!(wait("::ffff:192.0.2.1", START), Some(WINDOW));
         assert_eq!(wait("192.0.2.2", START), None);
@@ -110,7 +89,7 @@ mod tests {
 
     #[test]
     fn no_more_addresses_are_remembered_than_the_limit() {
-        let mut failures = Failures::<()>::default();
+        let mut failures = Failures::default();
         for n in 0..u32::try_from(ADDRESSES_MAX).unwrap() + 10 {
             failures.count(IpAddr::from(n.to_be_bytes()), START + Duration::from_millis(n.into()));
         }

@@ -29,7 +29,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::intake::{IncomingDelivery, Intake, Outcome, Receipt, digest};
-use super::limit::{Failures, Narrow};
+use super::limit::Failures;
 use super::provider::{self, EventKind};
 use super::verify::Verifier;
 use super::{payload, read_secrets};
@@ -91,22 +91,14 @@ impl Counts {
     }
 }
 
-/// What bodies of one address that guesses queue at: one at a time.
-#[derive(Debug)]
-struct Turn(Semaphore);
-
-impl Default for Turn {
-    fn default() -> Self {
-        Self(Semaphore::new(1))
-    }
-}
-
 /// What the listener stands on.
 pub struct Hooks {
     intake: Arc<Intake>,
     secret_file: PathBuf,
     bodies: Semaphore,
-    failures: Mutex<Failures<Turn>>,
+    failures: Mutex<Failures>,
+    /// Where bodies of addresses that failed too often queue up: one at a time.
+    guesses: Semaphore,
     begun: Instant,
     counts: Arc<Counts>,
 }
@@ -119,6 +111,7 @@ impl Hooks {
             secret_file,
             bodies: Semaphore::new(BODIES_MAX),
             failures: Mutex::default(),
+            guesses: Semaphore::new(1),
             begun: Instant::now(),
             counts,
         }
@@ -250,13 +243,13 @@ struct Room {
 }
 
 impl Room {
-    fn of(narrow: Option<&Narrow<Turn>>) -> Self {
+    /// `narrow`: how long the address still has less.
+    fn of(narrow: Option<Duration>) -> Self {
         match narrow {
             None => Self { bytes: BODY_BYTES_MAX, time: BODY_TIMEOUT, too_large: Refusal::TooLarge },
             // It is not too large later.
-            Some(narrow) => {
-                let too_large = Refusal::TooOften(narrow.left);
-                Self { bytes: NARROW_BYTES_MAX, time: NARROW_TIMEOUT, too_large }
+            Some(left) => {
+                Self { bytes: NARROW_BYTES_MAX, time: NARROW_TIMEOUT, too_large: Refusal::TooOften(left) }
             }
         }
     }
@@ -285,7 +278,7 @@ impl Hooks {
         request: Request,
     ) -> Result<(Response, Count), Refusal> {
         let narrow = lock(&self.failures).narrow(peer, self.begun.elapsed());
-        let room = Room::of(narrow.as_ref());
+        let room = Room::of(narrow);
         let (head, body) = request.into_parts();
         if length(&head.headers).is_some_and(|length| length > room.bytes) {
             return Err(room.too_large);
@@ -297,11 +290,11 @@ impl Hooks {
         let claim = provider::claim(&head.headers).map_err(|_| Refusal::Unauthorized)?;
         let now = Timestamp::now().as_second();
         let verifier = Verifier::begin(&claim, &secrets, now).map_err(|_| Refusal::Unauthorized)?;
-        let _turn = match &narrow {
+        let _turn = match narrow {
             None => None,
-            Some(Narrow { left, turn }) => {
-                let waited = timeout(TURN_TIMEOUT, turn.0.acquire()).await;
-                Some(waited.map_err(|_| Refusal::TooOften(*left))?)
+            Some(left) => {
+                let waited = timeout(TURN_TIMEOUT, self.guesses.acquire()).await;
+                Some(waited.map_err(|_| Refusal::TooOften(left))?)
             }
         };
         let _place = self.bodies.try_acquire().map_err(|_| Refusal::Busy)?;

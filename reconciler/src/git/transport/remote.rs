@@ -23,10 +23,8 @@ const LS_REMOTE_DEADLINE: Duration = Duration::from_secs(20);
 const FETCH_SILENCE: Duration = Duration::from_secs(120);
 /// Threads that wait for a silent remote, after which it is asked seldom. They may never end.
 const LEFT_BEHIND_MAX: usize = 16;
-/// Time between two tries once the limit is reached; each thread more adds as much.
-const TRY_AGAIN: Duration = Duration::from_secs(600);
-/// Longest time between two tries: a remote that is well again is found within this.
-const TRY_AGAIN_MAX: Duration = Duration::from_secs(3_600);
+/// Time between two tries from then on: a remote that is well again is found within it.
+const TRY_AGAIN: Duration = Duration::from_secs(1_800);
 const AT_ONCE_MAX: usize = 8;
 /// Calls at once to remotes that were silent before, on top of these.
 const SILENT_AT_ONCE_MAX: usize = 2;
@@ -100,10 +98,7 @@ impl Remote {
 
     /// Too many of its threads are left behind to ask it now.
     fn rests(&self, left_behind: usize) -> bool {
-        let Some(over) = left_behind.checked_sub(LEFT_BEHIND_MAX) else { return false };
-        let over = u32::try_from(over).unwrap_or(u32::MAX);
-        let rest = TRY_AGAIN.saturating_mul(over.saturating_add(1)).min(TRY_AGAIN_MAX);
-        lock(&self.begun).is_some_and(|begun| begun.elapsed() < rest)
+        left_behind >= LEFT_BEHIND_MAX && lock(&self.begun).is_some_and(|begun| begun.elapsed() < TRY_AGAIN)
     }
 
     async fn on_a_thread(
@@ -207,7 +202,7 @@ mod tests {
             assert!(matches!(silent().await, Err(GitError::RemoteTimeout { .. })));
         }
         let left_behind = || remote.left_behind.load(Ordering::Relaxed);
-        for (rest, tries) in [(0, 0), (600, 1), (600, 0), (600, 1), (1_800, 1), (86_400, 1), (3_600, 1)] {
+        for (rest, tries) in [(0, 0), (1_800, 1), (600, 0), (1_200, 1), (86_400, 1)] {
             tokio::time::advance(Duration::from_secs(rest)).await;
             let before = left_behind();
             for _ in 0..3 {
@@ -216,7 +211,7 @@ mod tests {
             assert_eq!(left_behind() - before, tries, "after another {rest} s");
         }
         // One that is well again is found, whatever is left behind.
-        tokio::time::advance(TRY_AGAIN_MAX).await;
+        tokio::time::advance(TRY_AGAIN).await;
         tokio::time::resume();
         assert!(remote.bounded("fetch", Duration::from_secs(60), |_, _| Ok(Oid::ZERO_SHA1)).await.is_ok());
         drop(release);
