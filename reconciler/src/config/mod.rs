@@ -101,19 +101,14 @@ impl ServeConfig {
     }
 }
 
-/// A flag that can't be. One line: what, why, what to do; a file may have several mistakes, a line each.
+/// A flag that can't be. One line: what, why, what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{flag} {value}: {why}; {help}{}", lines(.more))]
+#[error("{flag} {value}: {why}; {help}")]
 pub struct ConfigError {
     flag: &'static str,
     value: String,
     why: String,
     help: String,
-    more: Vec<ConfigError>,
-}
-
-fn lines(errors: &[ConfigError]) -> String {
-    errors.iter().map(|error| format!("\n{error}")).collect()
 }
 
 impl ConfigError {
@@ -123,14 +118,7 @@ impl ConfigError {
         why: impl Into<String>,
         help: impl Into<String>,
     ) -> Self {
-        Self { flag, value: value.to_string(), why: why.into(), help: help.into(), more: Vec::new() }
-    }
-
-    /// All of these; there must be one.
-    fn all(errors: impl IntoIterator<Item = Self>) -> Self {
-        let mut errors = errors.into_iter();
-        let first = errors.next().expect("something is wrong");
-        Self { more: errors.collect(), ..first }
+        Self { flag, value: value.to_string(), why: why.into(), help: help.into() }
     }
 }
 

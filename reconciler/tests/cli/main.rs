@@ -180,20 +180,18 @@ async fn wrong_usage_is_one_line_and_code_2() {
 }
 
 #[tokio::test]
-async fn all_mistakes_of_a_list_of_sources_are_told_before_anything_is_started() {
+async fn a_mistake_in_a_list_of_sources_is_told_before_anything_is_started() {
     let dir = tempfile::tempdir().unwrap();
     let (file, state) = (dir.path().join("sources.yaml"), dir.path().join("state"));
     std::fs::write(
         &file,
-        "- name: apps\n  rpo: /srv/apps.git\n- name: base\n  repo: /srv/base.git\n  poll: 1\n",
+        "- name: apps\n  repo: /srv/apps.git\n- name: base\n  repo: /srv/base.git\n  poll: 1\n",
     )
     .unwrap();
     let [file, state] = [&file, &state].map(|path| path.to_str().unwrap());
     let lines = format!(
-        "minik8s: --sources {file}:1: source `apps`: has no `repo`; add repo: …\n\
-         minik8s: --sources {file}:2: source `apps`: unknown field `rpo`; did you mean `repo`?\n\
-         minik8s: --sources {file}:5: source `base`: poll: `1` is no time; write a number with ms, s, m or h, for \
-         example 5s\n"
+        "minik8s: --sources {file}: source `base` has a wrong poll: `1` is no time; write a number with ms, s, m or h, \
+         for example 5s; see docs/operations.md, \"Repositories and credentials\"\n"
     );
     let serve = ["serve", "--sources", file, "--state-dir", state];
     check(&run("http://127.0.0.1:1", &serve).await, 2, "", &lines);

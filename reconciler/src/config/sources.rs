@@ -1,0 +1,252 @@
+//! The file of `--sources`: several repositories, read strictly. A mistake is an error that says where it is.
+//! An example is in docs/operations.md, "Repositories and credentials".
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Deserializer, de};
+use serde_yaml::Value;
+
+use super::repo::{POLL_DEFAULT, check_poll, reference};
+use super::{ConfigError, parse_duration};
+use crate::git::{Credentials, SignaturePolicy, SourceConfig};
+
+/// A longer list is more likely a wrong file; each source is a loop and a mirror.
+const SOURCES_MAX: usize = 256;
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+const HELP: &str = "see docs/operations.md, \"Repositories and credentials\"";
+
+/// One source as the file has it.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Entry {
+    name: Given<Text>,
+    repo: Given<Text>,
+    branch: Given<Text>,
+    tag: Given<Text>,
+    commit: Given<Text>,
+    path: Given<String>,
+    poll: Given<Text>,
+    strict: Given<bool>,
+    token_file: Given<Text>,
+    token_env: Given<Text>,
+    username: Given<Text>,
+    ssh_key: Given<Text>,
+    known_hosts: Given<Text>,
+    ca_file: Given<Text>,
+    proxy: Given<Text>,
+    signatures: Given<Signatures>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct Signatures {
+    allowed_signers: Given<Text>,
+    gpg_keys: Given<Text>,
+}
+
+/// A field that has a value, or is left out. One that is there without a value is an error: `tokenFile:` from an
+/// unset variable, or `signatures:` with its fields commented out, does not mean to go without.
+struct Given<T>(Option<T>);
+
+impl<T> Default for Given<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Given<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        T::deserialize(from).map(|value| Self(Some(value)))
+    }
+}
+
+/// A text that is not empty. A number stands for its digits: `tag: 3`.
+struct Text(String);
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        match Value::deserialize(from)? {
+            Value::String(text) if !text.is_empty() => Ok(Self(text)),
+            Value::Number(number) if number.is_u64() => Ok(Self(number.to_string())),
+            Value::String(_) | Value::Null => {
+                Err(de::Error::custom("it has no value; give it one, or remove the line"))
+            }
+            _ => Err(de::Error::custom("a text is wanted; put it in quotes")),
+        }
+    }
+}
+
+impl Given<Text> {
+    fn text(self) -> Option<String> {
+        self.0.map(|Text(text)| text)
+    }
+
+    /// A file, beside the list unless its path is absolute.
+    fn file(self, folder: &Path) -> Option<PathBuf> {
+        self.text().map(|file| folder.join(file))
+    }
+}
+
+pub fn read_sources(file: &Path) -> Result<Vec<SourceConfig>, ConfigError> {
+    let wrong = |why: String, help| ConfigError::new("--sources", file.display(), why, help);
+    let unreadable = |why: String| wrong(why, "name a YAML file with a list of sources");
+    let size = fs::metadata(file).map_err(|error| unreadable(error.to_string()))?.len();
+    if size > FILE_BYTES_MAX {
+        return Err(unreadable("is larger than 1 MiB".to_owned()));
+    }
+    let text = fs::read_to_string(file).map_err(|error| unreadable(error.to_string()))?;
+    let folder = std::path::absolute(file).ok().and_then(|path| path.parent().map(Path::to_owned));
+    parse(&text, &folder.unwrap_or_default()).map_err(|why| wrong(why, HELP))
+}
+
+/// The sources, or what is wrong first.
+fn parse(text: &str, folder: &Path) -> Result<Vec<SourceConfig>, String> {
+    let entries: Vec<Entry> = serde_yaml::from_str(text).map_err(|error| error.to_string())?;
+    if !(1..=SOURCES_MAX).contains(&entries.len()) {
+        return Err(format!("lists {} sources; from 1 to {SOURCES_MAX} are possible", entries.len()));
+    }
+    let (mut sources, mut names) = (Vec::new(), BTreeSet::new());
+    for (index, entry) in entries.into_iter().enumerate() {
+        let Some(Text(name)) = &entry.name.0 else {
+            return Err(format!("source {} has no `name`", index + 1));
+        };
+        let name = name.clone();
+        let source = source(entry, folder).map_err(|why| format!("source `{name}` {why}"))?;
+        if !names.insert(name.clone()) {
+            return Err(format!("source `{name}` is there twice; give every source a unique name"));
+        }
+        sources.push(source);
+    }
+    Ok(sources)
+}
+
+/// The source of an entry, or what is wrong with it.
+fn source(entry: Entry, folder: &Path) -> Result<SourceConfig, String> {
+    let references = [&entry.branch, &entry.tag, &entry.commit];
+    if references.iter().filter(|reference| reference.0.is_some()).count() > 1 {
+        return Err("follows more than one of branch, tag and commit; keep one of them".to_owned());
+    }
+    if entry.token_file.0.is_some() && entry.token_env.0.is_some() {
+        return Err("has both tokenFile and tokenEnv; keep one of them".to_owned());
+    }
+    let poll = entry.poll.text().map_or(Ok(POLL_DEFAULT), |poll| parse_duration(&poll));
+    let poll = poll.map_err(|why| format!("has a wrong poll: {why}"))?;
+    check_poll(poll).map_err(|(why, help)| format!("has a poll of {poll:?}, which {why}; {help}"))?;
+    let config = SourceConfig {
+        name: entry.name.text().unwrap_or_default(),
+        url: entry.repo.text().ok_or("has no `repo`")?,
+        reference: reference(entry.branch.text(), entry.tag.text(), entry.commit.text()),
+        path: entry.path.0.unwrap_or_default().trim_matches('/').to_owned(),
+        credentials: Credentials {
+            token_file: entry.token_file.file(folder),
+            token_env: entry.token_env.text(),
+            username: entry.username.text(),
+            ssh_key: entry.ssh_key.file(folder),
+            known_hosts: entry.known_hosts.file(folder),
+            ca_file: entry.ca_file.file(folder),
+            proxy: entry.proxy.text(),
+        },
+        poll,
+        strict: entry.strict.0.unwrap_or_default(),
+        signatures: entry.signatures.0.map(|keys| signatures(keys, folder)).transpose()?,
+    };
+    config.check().map_err(|error| format!("has a mistake: {error}"))?;
+    Ok(config)
+}
+
+/// Fails closed: `signatures` asks for a check.
+fn signatures(keys: Signatures, folder: &Path) -> Result<SignaturePolicy, String> {
+    let policy = SignaturePolicy {
+        allowed_signers: keys.allowed_signers.file(folder),
+        gpg_keys: keys.gpg_keys.file(folder),
+    };
+    match policy {
+        SignaturePolicy { allowed_signers: None, gpg_keys: None } => {
+            Err("has signatures without a file of keys; name allowedSigners, gpgKeys or both".to_owned())
+        }
+        policy => Ok(policy),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::git::Reference;
+
+    fn wrong(text: &str) -> String {
+        let why = parse(text, Path::new("/etc/minik8s")).unwrap_err();
+        assert!(!why.contains('\n'), "{why}");
+        why
+    }
+
+    #[test]
+    fn each_entry_is_a_source_with_its_files_beside_the_list() {
+        let text = "- name: apps\n  repo: https://h/a.git\n  tokenFile: apps.token\n  poll: 2s\n  strict: true\n\
+                    - name: base\n  repo: git@h:b.git\n  tag: 3\n  sshKey: /k\n  knownHosts: hosts\n  \
+                    signatures: {allowedSigners: signers}\n";
+        let sources = parse(text, Path::new("/etc/minik8s")).unwrap();
+        assert_eq!(sources.len(), 2);
+        assert_eq!(sources[0].credentials.token_file.as_deref(), Some(Path::new("/etc/minik8s/apps.token")));
+        assert_eq!(sources[0].reference, Reference::Branch("main".into()));
+        assert!(sources[0].strict && sources[0].signatures.is_none());
+        assert_eq!(sources[1].reference, Reference::Tag("3".into()));
+        assert_eq!(sources[1].credentials.ssh_key.as_deref(), Some(Path::new("/k")));
+        let signers = sources[1].signatures.as_ref().unwrap().allowed_signers.as_deref();
+        assert_eq!(signers, Some(Path::new("/etc/minik8s/signers")));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place() {
+        for (text, holds) in [
+            ("", ""),
+            ("[]", "lists 0 sources"),
+            ("# nothing\n", ""),
+            ("name: a\nrepo: /x\n", "expected a sequence"),
+            ("- a\n", "[0]"),
+            ("- name: a\n  repo: /x\n  brnch: main\n", "unknown field `brnch`"),
+            ("- name: a\n  repo: /x\n  brnch: main\n", "line 3"),
+            ("- name: a\n", "source `a` has no `repo`"),
+            ("- repo: /x\n", "source 1 has no `name`"),
+            ("- name: a\n  repo: [/x]\n", "[0].repo: a text is wanted"),
+            ("- name: a\n  repo: /x\n  strict: maybe\n", "[0].strict: "),
+            ("- name: a\n  repo: /x\n  repo: /y\n", "duplicate field `repo`"),
+            ("# one\n- name: A\n  repo: /x\n", "not a DNS label"),
+            ("- name: a\n  repo: /x\n  branch: b\n  tag: t\n", "more than one of"),
+            ("- name: a\n  repo: /x\n  tokenFile: f\n  tokenEnv: E\n", "both"),
+            ("- name: a\n  repo: /x\n  poll: 1ms\n", "out of bounds"),
+            ("- name: a\n  repo: /x\n  poll: soon\n", "is no time"),
+            ("- name: a\n  repo: /x\n  signatures: signers\n", "[0].signatures: "),
+            ("- name: a\n  repo: /x\n  signatures: {keys: f}\n", "unknown field `keys`"),
+            ("- {name: a, repo: /x}\n- {name: a, repo: /y}\n", "source `a` is there twice"),
+            ("- {name: a, repo: /x}\n---\n- {name: b, repo: /y}\n", "document"),
+            ("- name: a\n  repo: [\n", "line 3"),
+        ] {
+            let said = wrong(text);
+            assert!(said.contains(holds), "{text:?}: {said}");
+        }
+    }
+
+    // Seen red with `Option` in place of `Given`: `signatures:` without keys checks nothing.
+    #[test]
+    fn a_key_without_a_value_is_an_error_and_never_means_without() {
+        let fields = [
+            "branch", "tag", "commit", "poll", "strict", "tokenFile", "tokenEnv", "username",
+            "sshKey", "knownHosts", "caFile", "proxy", "signatures",
+        ];
+        for field in fields {
+            for empty in ["", " ~", " null", "\n    # allowedSigners: signers"] {
+                let said = wrong(&format!("- name: a\n  repo: /x\n  {field}:{empty}\n"));
+                assert!(said.contains(field), "{field}:{empty}: {said}");
+            }
+        }
+        for field in ["tokenFile", "tokenEnv", "sshKey", "knownHosts", "caFile", "proxy"] {
+            let said = wrong(&format!("- name: a\n  repo: /x\n  {field}: ''\n"));
+            assert!(said.contains(field) && said.contains("has no value"), "{said}");
+        }
+        for keys in ["{}", "{allowedSigners: ''}", "{gpgKeys: k, allowedSigners: }", "{gpgKeys: ~}"] {
+            wrong(&format!("- name: a\n  repo: /x\n  signatures: {keys}\n"));
+        }
+    }
+}
