@@ -1,53 +1,30 @@
 //! A line of a manifest without the values that may be secret. Pure.
 //!
 //! Reads the line and those above it, as far as their indentation says what it belongs to: the file
-//! may be broken, so there need not be a document. Rather too much than too little is hidden.
+//! may be broken, so there need not be a document. What is below `env` or `args` is hidden whatever it looks like.
 
 use std::borrow::Cow;
 
-use schema::secrets::{is_plain_word, is_secret_field, is_secret_flag, is_secret_name, is_secret_text};
+use schema::secrets::{is_secret_field, is_secret_name, is_secret_text};
 
 const HIDDEN: &str = "(hidden)";
 /// So far up is looked; what is deeper in a list is hidden.
 const LINES_UP_MAX: usize = 500;
 const HEAD_BYTES: usize = 400;
 
-/// Line `index`, without its values if one may be a secret: by its look, its name, or the field around it.
+/// Line `index`, without its values if one may be a secret: by its look, its name, or a field that it is below.
 pub(super) fn redacted<'a>(lines: &[&'a str], index: usize) -> Cow<'a, str> {
     let line = lines[index];
     let is_secret = is_secret_text(line)
         || words(line).any(is_secret_name)
-        || match around(lines, index) {
-            Around::Secret => true,
-            Around::AnyText => !words(line).all(is_plain),
-            Around::Nothing => keys(line).any(is_secret_field) && !words(line).all(is_plain),
-        };
+        || keys(line).any(is_secret_field)
+        || is_below_secret(lines, index);
     if is_secret { keys_only(line) } else { Cow::Borrowed(line) }
 }
 
-/// What the fields around a line say of it.
-enum Around {
-    Nothing,
-    /// Any text there may be a secret.
-    AnyText,
-    /// What is there is one.
-    Secret,
-}
-
-/// By the fields that the line is below, and for a `value` by the name that stands beside it.
-fn around(lines: &[&str], index: usize) -> Around {
+/// A field that the line is below may hold secrets, such as `env` and `args`.
+fn is_below_secret(lines: &[&str], index: usize) -> bool {
     let (mut indent, mut is_item) = place(lines[index]);
-    let mut found = Around::Nothing;
-    let is_value = keys(lines[index]).any(|key| key == "value");
-    let names_secret = |line: &&str| {
-        let line = head(line);
-        keys(line).any(|key| key == "name") && words(line).any(is_secret_name)
-    };
-    // A name may stand after its value.
-    let (before, after) = (index.checked_sub(1).and_then(|at| lines.get(at)), lines.get(index + 1));
-    if is_value && before.into_iter().chain(after).any(names_secret) {
-        return Around::Secret;
-    }
     for (far, line) in lines[..index].iter().rev().enumerate() {
         let (at, item) = place(line);
         // `env:` may stand right above `- name`, at the same column.
@@ -55,23 +32,15 @@ fn around(lines: &[&str], index: usize) -> Around {
         if line.trim().is_empty() || line.trim_start().starts_with('#') || !is_above {
             continue;
         }
-        if far >= LINES_UP_MAX || keys(head(line)).any(is_secret_name) {
-            return Around::Secret;
-        }
-        if keys(head(line)).any(is_secret_field) {
-            found = Around::AnyText;
+        if far >= LINES_UP_MAX || keys(head(line)).any(is_secret_field) {
+            return true;
         }
         (indent, is_item) = (at, item);
         if at == 0 && !item {
             break;
         }
     }
-    found
-}
-
-/// A word of a shape that no secret has, or a flag of that shape and of no login.
-fn is_plain(word: &str) -> bool {
-    is_plain_word(word) && !is_secret_flag(word)
+    false
 }
 
 /// The words of a line, without quotes, brackets and colons at their ends.
