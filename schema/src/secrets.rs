@@ -163,7 +163,7 @@ fn is_between_words(c: char) -> bool {
 
 /// A word of a command of a shape that no secret has, or a flag of that shape. What stands right behind
 /// a single dash is a few letters, as in `-sSf`: more may be the flag's value, as in `mysql -pswordfish`.
-pub fn is_plain_word(word: &str) -> bool {
+fn is_plain_word(word: &str) -> bool {
     let name = word.trim_start_matches('-');
     let is_short_flag =
         word.starts_with('-') && name.bytes().all(|b| b.is_ascii_alphabetic()) && name.len() <= 4;
