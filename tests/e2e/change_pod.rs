@@ -28,11 +28,7 @@ fn a_changed_label_restarts_nothing_and_reaches_the_node(cluster: &Cluster) -> R
     let binding = Key::Binding(cluster.node().name.clone(), NamespacedName::new("default", "tagged"));
     eventually("the label is in the binding", secs(20), || {
         let bound: Binding = cluster.etcd.value(&binding)?;
-        ensure!(
-            bound.pod.labels.get("tier").map(String::as_str) == Some("gold"),
-            "{:?}",
-            bound.pod.labels
-        );
+        ensure!(bound.pod.labels.get("tier").map(String::as_str) == Some("gold"), "{:?}", bound.pod.labels);
         Ok(())
     })?;
     let object: Object = cluster.etcd.value(Key::Object(ObjectRef {

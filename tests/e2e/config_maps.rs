@@ -207,7 +207,8 @@ fn a_megabyte_arrives_byte_for_byte(cluster: &Cluster) -> Result<()> {
     std::fs::write(&file, &big)?;
     let sum = harness::run("sha256sum", &[&file.to_string_lossy()])?;
     let text = map("big", "") + "  big.txt: |\n    " + &big.trim_end().replace('\n', "\n    ") + "\n";
-    let mount = "    volumeMounts: [{name: v, mountPath: /conf}]\n  volumes: [{name: v, configMap: {name: big}}]\n";
+    let mount =
+        "    volumeMounts: [{name: v, mountPath: /conf}]\n  volumes: [{name: v, configMap: {name: big}}]\n";
     cluster.push(
         &[Change::write("big.yaml", text), Change::write("app.yaml", sleeper("app", mount))],
         "A megabyte",

@@ -19,9 +19,7 @@ fn a_push_becomes_a_pod() -> Result<()> {
 }
 
 fn two_containers_share_network_and_volume_and_the_host_reaches_them(cluster: &Cluster) -> Result<()> {
-    cluster
-        .repo
-        .push(&[Change::write("apps/shop.yaml", web("shop").with_sidecar().to_string())], "Open")?;
+    cluster.repo.push(&[Change::write("apps/shop.yaml", web("shop").with_sidecar().to_string())], "Open")?;
     let pod = cluster.running("shop", &["files", "web"])?;
     let (web, files) = (pod.container("web")?, pod.container("files")?);
     let docker = &cluster.node().docker;

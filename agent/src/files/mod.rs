@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use schema::control::lock;
-use schema::files::{BlobRef, ContentRef, file_name, of_secret, of_content};
+use schema::files::{BlobRef, ContentRef, file_name, of_content, of_secret};
 use schema::records::PodInstance;
 use tokio::time::Instant;
 

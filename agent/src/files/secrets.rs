@@ -12,7 +12,7 @@ use age::secrecy::ExposeSecret as _;
 use age::x25519::Identity;
 use anyhow::{Context as _, bail};
 use schema::control::DiskRecord;
-use schema::files::{LIMITS, ContentRef};
+use schema::files::{ContentRef, LIMITS};
 
 /// The key of a secret that is no map of texts.
 pub const WHOLE: &str = "value";
@@ -139,7 +139,11 @@ pub fn entries(plain: &[u8]) -> BTreeMap<String, Vec<u8>> {
 }
 
 /// One value, as a variable of an environment takes it.
-pub fn variable(of: &ContentRef, key: &str, entries: &BTreeMap<String, Vec<u8>>) -> Result<String, SecretError> {
+pub fn variable(
+    of: &ContentRef,
+    key: &str,
+    entries: &BTreeMap<String, Vec<u8>>,
+) -> Result<String, SecretError> {
     let unfit = |why| SecretError::Unfit { of: of.to_string(), key: key.to_owned(), why };
     let value = entries.get(key).ok_or_else(|| {
         let known = entries.keys().map(String::as_str).collect::<Vec<_>>().join(", ");

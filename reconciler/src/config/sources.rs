@@ -232,8 +232,19 @@ mod tests {
     #[test]
     fn a_key_without_a_value_is_an_error_and_never_means_without() {
         let fields = [
-            "branch", "tag", "commit", "poll", "strict", "tokenFile", "tokenEnv", "username",
-            "sshKey", "knownHosts", "caFile", "proxy", "signatures",
+            "branch",
+            "tag",
+            "commit",
+            "poll",
+            "strict",
+            "tokenFile",
+            "tokenEnv",
+            "username",
+            "sshKey",
+            "knownHosts",
+            "caFile",
+            "proxy",
+            "signatures",
         ];
         for field in fields {
             for empty in ["", " ~", " null", "\n    # allowedSigners: signers"] {

@@ -135,7 +135,9 @@ impl fmt::Display for Reason {
             Reason::SubnetKept { cidr } => write!(f, "its pods have {cidr} already"),
             Reason::Settled => f.write_str("etcd holds all that Git says"),
             Reason::Published => f.write_str("what its object and pods say"),
-            Reason::SettingsPublished => f.write_str("the settings of the Cluster object, defaults filled in"),
+            Reason::SettingsPublished => {
+                f.write_str("the settings of the Cluster object, defaults filled in")
+            }
             Reason::SubnetReassigned { holder, cidr } => {
                 write!(f, "{holder} had the same range first; {cidr} is the lowest free one")
             }

@@ -310,7 +310,11 @@ impl Mirror {
             if names.len() > NAMES_SHOWN_MAX {
                 names[NAMES_SHOWN_MAX] = "…";
             }
-            if names.is_empty() { "; there are none".to_owned() } else { format!("; there are: {}", names.join(", ")) }
+            if names.is_empty() {
+                "; there are none".to_owned()
+            } else {
+                format!("; there are: {}", names.join(", "))
+            }
         });
         GitError::ReferenceNotFound { url, reference, known }
     }

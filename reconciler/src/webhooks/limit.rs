@@ -21,7 +21,8 @@ pub struct Failures {
 impl Failures {
     /// How long requests of this address still get less room, if they do. `now` counts from any fixed moment.
     pub fn narrow(&self, address: IpAddr, now: Duration) -> Option<Duration> {
-        let (begun, _) = self.by_address.get(&network(address)?).filter(|(_, count)| *count >= FAILURES_MAX)?;
+        let (begun, _) =
+            self.by_address.get(&network(address)?).filter(|(_, count)| *count >= FAILURES_MAX)?;
         (*begun + WINDOW).checked_sub(now).filter(|left| !left.is_zero())
     }
 

@@ -92,7 +92,12 @@ impl<'a> Scope<'a> {
     }
 
     /// Puts what a document uses into its files, and says what of it can't be used.
-    fn resolve(&self, file: &str, document: &mut Document, uses: &[(ContentUse, ObjectRef)]) -> Vec<Violation> {
+    fn resolve(
+        &self,
+        file: &str,
+        document: &mut Document,
+        uses: &[(ContentUse, ObjectRef)],
+    ) -> Vec<Violation> {
         let mut problems = Vec::new();
         for (used, target) in uses {
             let Some((content, home)) = self.find(target, used.is_optional) else { continue };

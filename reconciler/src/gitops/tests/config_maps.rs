@@ -215,7 +215,12 @@ async fn users_wait_for_a_map_whose_file_waits() {
 async fn keys_that_do_not_fit_into_the_record_of_their_user_are_a_violation() {
     let keys: Vec<String> = (0..480).map(|n| format!("{}{n}: x", "K".repeat(80))).collect();
     let big = map("conf", &format!("{{{}}}", keys.join(", ")));
-    let twice = |text: String| text.replace("containers:\n", "containers:\n  - {name: x, image: y, envFrom: [{configMapRef: {name: more}}]}\n");
+    let twice = |text: String| {
+        text.replace(
+            "containers:\n",
+            "containers:\n  - {name: x, image: y, envFrom: [{configMapRef: {name: more}}]}\n",
+        )
+    };
     let more = big.replace("name: conf", "name: more");
     let repo = repo(&[
         ("a.yaml", twice(env_from("a", "conf", ""))),

@@ -100,7 +100,10 @@ async fn a_node_that_does_not_answer_leaves_the_verdict_open() {
         verdicts(&plan(snapshot, &["main".to_owned()].into(), applied + SignedDuration::from_secs(after)))
     };
     assert_eq!([judged(&silent, 120), judged(&silent, 300)], [[], []]);
-    assert!(matches!(judged(&all, 300)[..], [(1, Verdict::Bad { .. })]), "it answers, and the service is not well");
+    assert!(
+        matches!(judged(&all, 300)[..], [(1, Verdict::Bad { .. })]),
+        "it answers, and the service is not well"
+    );
     // Another pod's failure is one all the same.
     let bound = silent.pods.keys().find(|pod| pod.name == "b").unwrap().clone();
     silent.pods.remove(&bound);

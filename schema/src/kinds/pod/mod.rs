@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 mod container;
+pub mod content_uses;
 mod defaults;
 mod descriptor;
 pub mod keyed;
@@ -16,7 +17,6 @@ mod security;
 mod status;
 mod validate;
 mod volume;
-pub mod content_uses;
 
 use crate::violation::{OwnedStep, field_path};
 pub use container::{
