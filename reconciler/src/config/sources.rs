@@ -2,11 +2,12 @@
 //! An example is in docs/operations.md, "Repositories and credentials".
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Deserializer, de};
-use serde_yaml::Value;
+use serde::de::{self, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::repo::{POLL_DEFAULT, check_poll, reference};
 use super::{ConfigError, parse_duration};
@@ -65,16 +66,30 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Given<T> {
 /// A text that is not empty. A number stands for its digits: `tag: 3`.
 struct Text(String);
 
+struct TextVisitor;
+
 impl<'de> Deserialize<'de> for Text {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        match Value::deserialize(from)? {
-            Value::String(text) if !text.is_empty() => Ok(Self(text)),
-            Value::Number(number) if number.is_u64() => Ok(Self(number.to_string())),
-            Value::String(_) | Value::Null => {
-                Err(de::Error::custom("it has no value; give it one, or remove the line"))
-            }
-            _ => Err(de::Error::custom("a text is wanted; put it in quotes")),
+        from.deserialize_any(TextVisitor)
+    }
+}
+
+impl Visitor<'_> for TextVisitor {
+    type Value = Text;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text, in quotes if it looks like something else")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Text, E> {
+        match text {
+            "" => Err(E::invalid_value(Unexpected::Str(text), &self)),
+            _ => Ok(Text(text.to_owned())),
         }
+    }
+
+    fn visit_u64<E: de::Error>(self, number: u64) -> Result<Text, E> {
+        Ok(Text(number.to_string()))
     }
 }
 
@@ -209,7 +224,7 @@ mod tests {
             ("- name: a\n  repo: /x\n  brnch: main\n", "line 3"),
             ("- name: a\n", "source `a` has no `repo`"),
             ("- repo: /x\n", "source 1 has no `name`"),
-            ("- name: a\n  repo: [/x]\n", "[0].repo: a text is wanted"),
+            ("- name: a\n  repo: [/x]\n", "[0].repo: invalid type: sequence, expected a text"),
             ("- name: a\n  repo: /x\n  strict: maybe\n", "[0].strict: "),
             ("- name: a\n  repo: /x\n  repo: /y\n", "duplicate field `repo`"),
             ("# one\n- name: A\n  repo: /x\n", "not a DNS label"),
@@ -221,7 +236,7 @@ mod tests {
             ("- name: a\n  repo: /x\n  signatures: {keys: f}\n", "unknown field `keys`"),
             ("- {name: a, repo: /x}\n- {name: a, repo: /y}\n", "source `a` is there twice"),
             ("- {name: a, repo: /x}\n---\n- {name: b, repo: /y}\n", "document"),
-            ("- name: a\n  repo: [\n", "line 3"),
+            ("- name: a\n  repo: [\n", "line 2"),
         ] {
             let said = wrong(text);
             assert!(said.contains(holds), "{text:?}: {said}");
@@ -254,7 +269,7 @@ mod tests {
         }
         for field in ["tokenFile", "tokenEnv", "sshKey", "knownHosts", "caFile", "proxy"] {
             let said = wrong(&format!("- name: a\n  repo: /x\n  {field}: ''\n"));
-            assert!(said.contains(field) && said.contains("has no value"), "{said}");
+            assert!(said.contains(field) && said.contains("expected a text"), "{said}");
         }
         for keys in ["{}", "{allowedSigners: ''}", "{gpgKeys: k, allowedSigners: }", "{gpgKeys: ~}"] {
             wrong(&format!("- name: a\n  repo: /x\n  signatures: {keys}\n"));

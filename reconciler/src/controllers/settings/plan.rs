@@ -77,7 +77,7 @@ mod tests {
     fn what_the_object_says_is_published_and_written_once() {
         let builder = SnapshotBuilder::new().put(&key(), &cluster(1));
         let (text, value) = planned(&builder);
-        assert_eq!(text, "put settings if absent: what its object and pods say\n");
+        assert_eq!(text, "put settings if absent: the settings of the Cluster object, defaults filled in\n");
         assert_eq!(value, Some(published(1)));
         let builder = builder.put(&Key::Settings, &published(1));
         assert_eq!(planned(&builder).0, "");

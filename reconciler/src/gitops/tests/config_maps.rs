@@ -218,7 +218,7 @@ async fn keys_that_do_not_fit_into_the_record_of_their_user_are_a_violation() {
     let twice = |text: String| {
         text.replace(
             "containers:\n",
-            "containers:\n  - {name: x, image: y, envFrom: [{configMapRef: {name: more}}]}\n",
+            "containers:\n  - {name: x, image: app, envFrom: [{configMapRef: {name: more}}]}\n",
         )
     };
     let more = big.replace("name: conf", "name: more");

@@ -169,7 +169,7 @@ async fn a_wait_lasts_while_what_it_is_for_gets_on() {
     let second = SignedDuration::from_secs(1);
     status.start_time = Some(Timestamp::now() + second * 100);
     let got_on = vec![Op::put(&key, codec::encode(&status).unwrap())];
-    cluster.store.txn(vec![], got_on).await.unwrap();
+    assert!(matches!(cluster.store.txn(vec![], got_on).await.unwrap(), TxnOutcome::Committed(_)));
     for (passed, names) in [(121, ["db"].as_slice()), (98, &["db"]), (2, &["db", "web"])] {
         cluster.sync.ahead += second * passed;
         cluster.settle().await;
