@@ -243,7 +243,7 @@ mod tests {
         }
     }
 
-    // Seen red with `Option` in place of `Given`: `signatures:` without keys checks nothing.
+    // Seen red with an `Option` in `Given`: what has no value is left out.
     #[test]
     fn a_key_without_a_value_is_an_error_and_never_means_without() {
         let fields = [

@@ -80,7 +80,7 @@ async fn a_commit_is_bad_after_its_deadline_and_stays_so_until_another_comes() {
     assert_eq!(verdicts(&decided(&mut cluster, 2).await), [(2, Verdict::Good)]);
 }
 
-// Seen red without `is_open`: bad at 120 s, for the pod and for the service; good at 300 s with only the first.
+// Seen red without `is_open`: bad at 120 s, for the pods and for the service.
 #[tokio::test]
 async fn a_node_that_does_not_answer_leaves_the_verdict_open() {
     let mut repo = Repo::new(pods(["a", "b"]));
