@@ -183,7 +183,6 @@ mod tests {
         assert_eq!(record.read::<Value>().unwrap(), Some(former));
     }
 
-    // Seen red with a rename in place of the link.
     #[test]
     fn a_record_that_must_be_new_replaces_none() {
         let dir = tempfile::tempdir().unwrap();
