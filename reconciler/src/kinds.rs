@@ -24,7 +24,8 @@ pub(crate) fn of(kind: Kind) -> Descriptor {
         Kind::Function => row::<ObjectView>(other::function),
         Kind::Service => row::<ServiceView>(service::service),
         Kind::Pod => row::<PodView>(workload::pod),
-        Kind::ReplicaSet => row::<ObjectView>(workload::replica_set),
+        // An object with what is reported of its pods.
+        Kind::ReplicaSet => Descriptor { page: KindPage::Workload, effects: workload::replica_set },
         Kind::HorizontalPodAutoscaler => row::<ObjectView>(workload::autoscaler),
         Kind::Dns => row::<RouteView>(service::dns),
         Kind::Workflow => row::<ObjectView>(other::workflow),

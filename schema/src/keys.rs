@@ -46,6 +46,12 @@ macro_rules! key_table {
                 Object(object: ObjectRef), OBJECTS, "/minik8s/objects/<kind>/<ns>/<name>"
                     => "desired object with provenance, hash and generation",
                     Gitops, "controllers", Nothing; objects: Object, Plans;
+                Rollout(workload: ObjectRef), ROLLOUTS, "/minik8s/rollouts/<kind>/<ns>/<name>"
+                    => "how far a workload is with its template: wanted, last good, failed and why, status",
+                    Controller("workloads"), "gitops, CLI", Nothing; rollouts: Rollout, Plans;
+                Template(workload: ObjectRef, hash: String), TEMPLATES, "/minik8s/templates/<kind>/<ns>/<name>/<hash>"
+                    => "a pod template in full, while it is wanted or the last good one",
+                    Controller("workloads"), "workloads, blobs", Nothing; templates: Template, Plans;
                 Pod(pod: NamespacedName), PODS, "/minik8s/pods/<ns>/<name>"
                     => "a pod that should exist, with its owner",
                     Controller("workloads"), "scheduler", Nothing; pods: PodInstance, Plans;

@@ -16,7 +16,8 @@ use crate::meta::{NamespacedName, ObjectRef};
 use crate::object::Object;
 use crate::records::{
     Binding, ClusterSettings, Delivery, DeliveryAnswer, DeliveryOutcome, Heartbeat, NodeRecord, NodeUsage,
-    PodInstance, Revision, RouteRecord, RulesStatus, ServiceRecord, Settled, SourceStatus, Subnet,
+    PodInstance, Revision, Rollout, RouteRecord, RulesStatus, ServiceRecord, Settled, SourceStatus, Subnet,
+    Template,
 };
 
 pub mod health;
@@ -127,6 +128,12 @@ impl Snapshot {
                 object
             }),
             Key::Pod(id) => set_as(&mut self.pods, id, change, shared),
+            Key::Template(workload, hash) => {
+                set_as(&mut self.templates, (workload, hash.clone()), change, |mut template: Template| {
+                    template.spec = pool::share_pod(&hash, template.spec);
+                    template
+                })
+            }
             Key::Binding(node, pod) => {
                 let id = (node, pod);
                 let outcome = set_as(&mut self.bindings, id.clone(), change, |mut binding: Binding| {
@@ -184,6 +191,16 @@ impl Snapshot {
     /// A heartbeat of the node is there: its lease has not expired.
     pub fn node_is_ready(&self, node: &str) -> bool {
         self.heartbeats.contains_key(node)
+    }
+
+    /// The node is to be emptied.
+    pub fn is_draining(&self, _node: &str) -> bool {
+        false
+    }
+
+    /// The node is gone for so long that its pods are replaced elsewhere.
+    pub fn is_evicted(&self, _node: &str) -> bool {
+        false
     }
 
     /// The binding of a pod, wherever it is; the first by node name should it be bound twice.

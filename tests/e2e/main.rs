@@ -36,6 +36,7 @@ mod remove_pod;
 mod rename_file;
 mod repo_files;
 mod restarts;
+mod rollouts;
 mod safe_git;
 mod service_nodes;
 mod services;

@@ -23,14 +23,15 @@ impl schema::control::Plan for Sweep {
     }
 }
 
-/// Digests that objects and pods refer to: a pod of a former revision may still wait for its files.
+/// Digests that objects, templates and pods refer to: a pod of a former revision may still wait for its files.
 pub fn live(snapshot: &Snapshot) -> BTreeSet<&str> {
     all(snapshot).flat_map(Files::values).map(|blob| blob.digest.as_str()).collect()
 }
 
 pub fn all(snapshot: &Snapshot) -> impl Iterator<Item = &Files> {
     let objects = snapshot.objects.values().map(|object| &object.value.files);
-    objects.chain(snapshot.pods.values().map(|pod| &pod.value.files))
+    let templates = snapshot.templates.values().map(|template| &template.value.files);
+    objects.chain(templates).chain(snapshot.pods.values().map(|pod| &pod.value.files))
 }
 
 /// Decides about what is on disk: digests, and when each was last referred to.

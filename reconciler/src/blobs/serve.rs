@@ -103,7 +103,7 @@ struct Origin<'w> {
     path: &'w str,
 }
 
-/// Where what is live has this content from: the object whose content it is, objects that use it, and pods of a
+/// Where what is live has this content from: the object whose content it is, objects that use it, templates and pods of a
 /// former revision, whose object is of another one by now. A pod whose object is gone may be of any source.
 fn origins<'w>(snapshot: &'w Snapshot, blob: &BlobRef) -> Vec<Origin<'w>> {
     let path_in =
@@ -131,5 +131,10 @@ fn origins<'w>(snapshot: &'w Snapshot, blob: &BlobRef) -> Vec<Origin<'w>> {
         };
         Some(sources.into_iter().map(|source| Origin { source, commit: &pod.commit, path }))
     });
-    of_content.take(1).chain(of_objects).chain(of_pods.flatten()).collect()
+    let of_templates = snapshot.templates.iter().filter_map(|((workload, _), template)| {
+        let source = &snapshot.objects.get(workload)?.value.provenance.source;
+        let template = &template.value;
+        Some(Origin { source, commit: &template.commit, path: path_in(&template.files)? })
+    });
+    of_content.take(1).chain(of_objects).chain(of_templates).chain(of_pods.flatten()).collect()
 }

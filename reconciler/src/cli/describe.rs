@@ -14,12 +14,13 @@ use crate::args::{DescribeArgs, ResourceKind};
 use crate::kinds;
 use crate::view::{
     EventGroup, KindPage, List, NodeDetail, ObjectDetail, PodDetail, PodView, RevisionView, ServiceDetail,
-    age, event_groups,
+    WorkloadView, age, event_groups,
 };
 
 mod containers;
 mod page;
 mod service;
+mod workload;
 
 use page::{Page, indented, pairs};
 
@@ -69,7 +70,7 @@ async fn object(
                 Ok(detail) => node_page(&detail, screen),
                 // No agent of this name has come yet: all there is to show is what Git says of it.
                 Err(error) if error.is_not_found() => match client.get::<ObjectDetail>(&path, &[]).await {
-                    Ok(wanted) => object_page(&wanted, screen)?,
+                    Ok(wanted) => object_page(&wanted, KindPage::Object, (screen, now))?,
                     Err(second) => return Err(if second.is_not_found() { error } else { second }),
                 },
                 Err(error) => return Err(error),
@@ -80,9 +81,9 @@ async fn object(
             let detail: ServiceDetail = client.get(&["services", namespace, name], &[]).await?;
             write_out(&service::service_page(&detail, screen))
         }
-        KindPage::Host | KindPage::Object => {
+        page @ (KindPage::Host | KindPage::Workload | KindPage::Object) => {
             let detail: ObjectDetail = client.get(&["objects", kind.as_str(), namespace, name], &[]).await?;
-            write_out(&object_page(&detail, screen)?)
+            write_out(&object_page(&detail, page, (screen, now))?)
         }
     }
 }
@@ -148,8 +149,12 @@ pub(super) fn revision_page(row: &RevisionView, screen: Screen) -> String {
     page.0
 }
 
-/// The page of a kind that has none of its own.
-fn object_page(object: &ObjectDetail, screen: Screen) -> Result<String, CliError> {
+/// What all objects have, and what is reported of one of this kind.
+fn object_page(
+    object: &ObjectDetail,
+    kind: KindPage,
+    (screen, now): (Screen, Timestamp),
+) -> Result<String, CliError> {
     let mut page = Page::default();
     let row = &object.row;
     page.field(0, "Name", &row.name);
@@ -167,6 +172,9 @@ fn object_page(object: &ObjectDetail, screen: Screen) -> Result<String, CliError
     page.fields(0, "Labels", pairs(&row.labels));
     page.fields(0, "Annotations", pairs(&object.annotations));
     page.fields(0, "Used by", object.used_by.iter().cloned());
+    if kind == KindPage::Workload {
+        workload::sections(&mut page, &WorkloadView::of(&row.status), screen, now);
+    }
     page.block("Spec:", &yaml(&object.spec)?);
     Ok(page.0)
 }

@@ -134,11 +134,13 @@ impl What<'_> {
             }
             (KindPage::Service, None, _) => self.list::<ServiceView>(&["services"]).await,
             (KindPage::Host, _, None) => self.list::<RouteView>(&["dns"]).await,
-            (KindPage::Host | KindPage::Object, _, Some(name)) => {
+            (KindPage::Host | KindPage::Workload | KindPage::Object, _, Some(name)) => {
                 let path = ["objects", kind.as_str(), self.namespace.unwrap_or(DEFAULT_NAMESPACE), name];
                 self.one::<ObjectDetail, ObjectView>(&path, |detail| &detail.row).await
             }
-            (KindPage::Object, _, None) => self.list::<ObjectView>(&["objects", kind.as_str()]).await,
+            (KindPage::Workload | KindPage::Object, _, None) => {
+                self.list::<ObjectView>(&["objects", kind.as_str()]).await
+            }
         }
     }
 

@@ -24,6 +24,36 @@ pub enum Reason {
     },
     /// The object that asked for the pod is gone.
     OwnerGone,
+    /// The pod ended, or its node is gone; another takes its place.
+    PodLost {
+        /// Which of both.
+        why: String,
+    },
+    /// The workload has more pods than it is to have.
+    ScaledDown {
+        /// How many it is to have.
+        to: u32,
+    },
+    /// Pods of another template take the pod's place.
+    RolledOut {
+        /// The first digits of that template's hash.
+        to: String,
+    },
+    /// The pod's node is drained, and another pod takes its place.
+    PodMoved {
+        /// The node.
+        from: String,
+    },
+    /// A rollout began, is complete or failed.
+    Rollout(String),
+    /// Pods of a workload came, went or became ready.
+    Counted,
+    /// The template is wanted.
+    TemplateKept,
+    /// The template is neither wanted nor the last good one any more.
+    TemplateReplaced,
+    /// The object that the record speaks of is gone.
+    RecordOfGone,
 
     /// The pod gets its node.
     Bound {
@@ -95,11 +125,20 @@ impl Reason {
             Reason::Bound { .. } | Reason::Rebound { .. } | Reason::Moved { .. } => Some("Scheduled"),
             Reason::PodReplaced { .. } => Some("Replaced"),
             Reason::OwnerGone => Some("Removed"),
+            Reason::PodLost { .. } => Some("Lost"),
+            Reason::ScaledDown { .. } => Some("ScaledDown"),
+            Reason::RolledOut { .. } => Some("RolledOut"),
+            Reason::PodMoved { .. } => Some("Moved"),
+            Reason::Rollout(_) => Some("Rollout"),
             Reason::DuplicateBinding { .. } => Some("DuplicateRemoved"),
             Reason::SubnetAssigned { .. } | Reason::SubnetKept { .. } | Reason::SubnetReassigned { .. } => {
                 Some("SubnetAssigned")
             }
             Reason::PodWanted { .. }
+            | Reason::Counted
+            | Reason::TemplateKept
+            | Reason::TemplateReplaced
+            | Reason::RecordOfGone
             | Reason::PodUpdated { .. }
             | Reason::BindingUpdated
             | Reason::PodGone
@@ -125,6 +164,15 @@ impl fmt::Display for Reason {
                 write!(f, "metadata changed by commit {}, in place", short(commit))
             }
             Reason::OwnerGone => f.write_str("its object is gone"),
+            Reason::PodLost { why } => write!(f, "{why}; another pod takes its place"),
+            Reason::ScaledDown { to } => write!(f, "the workload is to have {to} pods"),
+            Reason::RolledOut { to } => write!(f, "pods of template {to} take its place"),
+            Reason::PodMoved { from } => write!(f, "node {from} is drained; another pod takes its place"),
+            Reason::Rollout(step) => f.write_str(step),
+            Reason::Counted => f.write_str("its pods changed"),
+            Reason::TemplateKept => f.write_str("the template is wanted"),
+            Reason::TemplateReplaced => f.write_str("the template is no longer needed"),
+            Reason::RecordOfGone => f.write_str("its object is gone"),
             Reason::Bound { node, choice } => write!(f, "bound to {node}: {choice}"),
             Reason::Rebound { node } => write!(f, "replaces the pod before it on {node}"),
             Reason::Moved { from, to, why } => write!(f, "moved from {from}, where {why}, to {to}"),

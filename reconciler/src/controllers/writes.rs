@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use schema::codec::encode;
 use schema::control::Plan;
 use schema::keys::{Key, ROOT};
@@ -23,6 +24,8 @@ pub struct Writes {
     pub writes: Vec<Write>,
     /// What it found worth telling, also what it does not do and why.
     pub notes: Vec<Note>,
+    /// When to plan again at the latest, although nothing changes before.
+    pub again_at: Option<Timestamp>,
 }
 
 /// One guarded write.
@@ -141,6 +144,10 @@ impl Write {
 impl Plan for Writes {
     fn is_empty(&self) -> bool {
         self.writes.is_empty()
+    }
+
+    fn again_at(&self) -> Option<Timestamp> {
+        self.again_at
     }
 }
 

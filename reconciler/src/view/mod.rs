@@ -18,6 +18,7 @@ mod status;
 pub(crate) mod testing;
 mod usage;
 mod wait;
+mod workloads;
 
 pub use age::{age, human_duration};
 pub use deliveries::{DeliveryView, deliveries, delivery};
@@ -38,6 +39,7 @@ pub use status::{
 };
 pub use usage::{NodeUsageView, PodUsageView, Use, node_usage, pod_usage};
 pub use wait::{WaitState, wait_state};
+pub use workloads::WorkloadView;
 
 /// A list as the API sends it and `-o json` prints it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -57,6 +59,7 @@ pub enum KindPage {
     Node,
     Service,
     Host,
+    Workload,
     /// Any object with what Git says of it.
     Object,
 }

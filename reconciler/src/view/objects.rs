@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::Selector;
 use super::age::AppliedAt;
 use super::pods::{PodView, pods};
+use super::workloads::WorkloadView;
 
 /// One object as it lies in etcd, with its revisions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -45,6 +46,9 @@ pub struct ObjectView {
     pub health: String,
     pub note: String,
     pub labels: StringMap,
+    /// What controllers and nodes report of it; null for kinds of which nothing else is known.
+    #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
+    pub status: serde_json::Value,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -134,6 +138,18 @@ fn users(snapshot: &Snapshot, id: &ObjectRef) -> Vec<String> {
     users.map(|(user, _)| user.to_string()).collect()
 }
 
+/// What is reported of an object besides its health.
+fn status(snapshot: &Snapshot, object: &Object) -> serde_json::Value {
+    let found = match object.kind() {
+        Kind::ReplicaSet => {
+            let rollout = snapshot.rollouts.get(&object.reference());
+            rollout.map(|rollout| serde_json::to_value(WorkloadView::from(&rollout.value)))
+        }
+        _ => None,
+    };
+    found.and_then(Result::ok).unwrap_or_default()
+}
+
 /// What several rows need, read once.
 struct Context<'a> {
     now: Timestamp,
@@ -170,6 +186,7 @@ impl<'a> Context<'a> {
             health: health.to_string(),
             note,
             labels: object.metadata.labels.clone(),
+            status: status(self.snapshot, object),
         }
     }
 

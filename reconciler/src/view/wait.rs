@@ -242,10 +242,7 @@ fn judge(snapshot: &Snapshot, targets: &[Target<'_>], only_own: bool, now: Times
     let pods = owned().filter(|object| object.kind() == Kind::Pod);
     let unwell = pods.map(|pod| bare_pod(&index, pod, now)).find(|state| !state.healthy);
     let unwell = unwell.or_else(|| {
-        owned()
-            .filter(|object| object.kind() != Kind::Pod)
-            .find_map(|object| awaited(snapshot, object))
-            .map(waiting)
+        owned().filter(|object| object.kind() != Kind::Pod).find_map(|object| awaited(snapshot, object))
     });
     let unwell = unwell.or_else(|| still_there(&index));
     unwell.unwrap_or(WaitState { healthy: true, ..WaitState::default() })
@@ -278,13 +275,16 @@ fn bare_pod(index: &Index<'_>, object: &Object, now: Timestamp) -> WaitState {
     }
 }
 
-/// What an object other than a pod waits for. It never fails for good: a service may come with another source.
-fn awaited(snapshot: &Snapshot, object: &Object) -> Option<String> {
+/// What an object other than a pod waits for. Only a rollout fails for good: a service may come with another source.
+fn awaited(snapshot: &Snapshot, object: &Object) -> Option<WaitState> {
     let id = NamespacedName::new(&object.metadata.namespace, &object.metadata.name);
     // A host has no rules of its own.
     let on_nodes = || unprogrammed(snapshot, &id).filter(|_| object.kind() == Kind::Service);
     let why = trouble(snapshot, object).or_else(on_nodes)?;
-    Some(format!("{} {id}: {why}", object.kind().as_str().to_lowercase()))
+    let why = format!("{} {id}: {why}", object.kind().as_str().to_lowercase());
+    let has_failed =
+        object.kind() == Kind::ReplicaSet && matches!(health(snapshot, object), Health::Degraded { .. });
+    Some(if has_failed { failed(why) } else { waiting(why) })
 }
 
 /// A pod of a removed object on a live node. Pods that a workload removes are not waited for.

@@ -35,6 +35,16 @@ impl fmt::Display for Kind {
     }
 }
 
+/// Kubernetes' word for what is read as a [`Kind::ReplicaSet`].
+pub(crate) const DEPLOYMENT: &str = "Deployment";
+
+impl Kind {
+    /// The kind that a manifest means by `word`, if it is one.
+    pub fn of_word(word: &str) -> Option<Self> {
+        if word == DEPLOYMENT { Some(Kind::ReplicaSet) } else { word.parse().ok() }
+    }
+}
+
 /// The text is no kind.
 #[derive(Debug, thiserror::Error)]
 #[error("unknown kind `{0}`")]

@@ -166,7 +166,6 @@ const VALUES: &[(&str, &str, &str)] = &[
     ("Resource", "External", METRICS),
     ("Resource", "ContainerResource", METRICS),
     ("AverageValue", "Value", "use AverageValue: it is per pod"),
-    ("ReplicaSet", "Deployment", "use a ReplicaSet: Minik8s rolls its template itself"),
     ("ReplicaSet", "StatefulSet", "autoscalers scale a ReplicaSet or a Pod"),
     ("ReplicaSet", "ReplicationController", "use a ReplicaSet"),
 ];
@@ -175,7 +174,6 @@ const VALUES: &[(&str, &str, &str)] = &[
 const KINDS: &[(&str, &str)] = &[
     ("CronJob", "use a Workflow"),
     ("DaemonSet", "write one Pod with nodeName for each node"),
-    ("Deployment", "use a ReplicaSet: Minik8s rolls its template itself"),
     ("Ingress", "use a Dns object"),
     ("List", "give it `items` that are objects, or separate the objects with `---`"),
     ("Namespace", "namespaces need no object: write metadata.namespace"),
@@ -201,7 +199,7 @@ pub(crate) fn value(words: &[String], value: &str) -> Option<&'static str> {
 
 /// What to use instead of a kind of Kubernetes, named as on a command line: in any case, also several.
 pub fn kind_help(name: &str) -> Option<(&'static str, &'static str)> {
-    let (name, short) = (name.to_ascii_lowercase(), [("deploy", "deployment"), ("ing", "ingress")]);
+    let (name, short) = (name.to_ascii_lowercase(), [("ds", "daemonset"), ("ing", "ingress")]);
     let name = short.iter().find(|(short, _)| *short == name).map_or(name.as_str(), |(_, long)| long);
     let is_it = |kind: &str| {
         let kind = kind.to_ascii_lowercase();

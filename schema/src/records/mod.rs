@@ -4,6 +4,7 @@ mod deliveries;
 mod events;
 mod nodes;
 mod pods;
+mod rollouts;
 mod services;
 mod settings;
 mod sources;
@@ -18,6 +19,7 @@ pub use nodes::{
     default_service_cidr, dns_address, gateway_address,
 };
 pub use pods::{Binding, OwnerRef, PodInstance, Settled};
+pub use rollouts::{ROLLOUT_STEPS_MAX, Rollout, RolloutFailure, RolloutProgress, RolloutStep, Template};
 pub use services::{
     Endpoint, LEFT_OUT_MAX, LeftOut, PathRecord, RouteRecord, RulesStatus, ServicePortRecord, ServiceRecord,
 };

@@ -11,7 +11,7 @@ use crate::kinds::service::ServiceType;
 use crate::kinds::{Health, Kind, Resource};
 use crate::meta::NamespacedName;
 use crate::object::Object;
-use crate::records::{ClusterSettings, RouteRecord, ServiceRecord};
+use crate::records::{ClusterSettings, Rollout, RouteRecord, ServiceRecord};
 
 /// The health of a live object.
 pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
@@ -29,6 +29,10 @@ pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
             let published = snapshot.settings.get(&()).map(|found| &found.value);
             ClusterSettings::health(published, object.generation)
         }
+        Resource::ReplicaSet(spec) => match rollout_of(snapshot, object) {
+            Some(rollout) => spec.health(object.generation, &rollout.status),
+            None => Health::Progressing { why: "its pods are not made yet".to_owned() },
+        },
         // Its content is stored with it.
         Resource::ConfigMap(_) => Health::Healthy,
         // Without a record, all that there is of the node is its manifest.
@@ -37,7 +41,6 @@ pub fn health(snapshot: &Snapshot, object: &Object) -> Health {
         }
         Resource::Node(_)
         | Resource::Function(_)
-        | Resource::ReplicaSet(_)
         | Resource::HorizontalPodAutoscaler(_)
         | Resource::Workflow(_)
         | Resource::Job(_) => Health::NotRun,
@@ -69,6 +72,9 @@ pub fn deadline_seconds(snapshot: &Snapshot, object: &Object) -> u32 {
 
 /// When the object last came closer to being healthy. A restart is no progress, so a crash loop meets its deadline.
 pub fn progressed_at(snapshot: &Snapshot, object: &Object, now: Timestamp) -> Option<Timestamp> {
+    if let Resource::ReplicaSet(_) = &object.resource {
+        return rollout_of(snapshot, object).map(|rollout| rollout.progressed_at);
+    }
     let Resource::Pod(_) = &object.resource else { return None };
     let status = status_of(snapshot, object).ok()?;
     let ended = status.init_container_statuses.iter().filter_map(|container| match &container.state {
@@ -103,15 +109,22 @@ pub fn is_complete(snapshot: &Snapshot, object: &Object) -> bool {
         }
         Resource::Dns(_) => snapshot.routes.contains_key(&named(object)),
         Resource::Cluster(_) => snapshot.settings.contains_key(&()),
+        Resource::ReplicaSet(_) => rollout_of(snapshot, object)
+            .is_some_and(|rollout| rollout.status.replicas >= rollout.status.desired_replicas),
         // Nodes need nothing of these.
         Resource::Node(_)
         | Resource::ConfigMap(_)
         | Resource::Function(_)
-        | Resource::ReplicaSet(_)
         | Resource::HorizontalPodAutoscaler(_)
         | Resource::Workflow(_)
         | Resource::Job(_) => true,
     }
+}
+
+/// The record of a workload, once it speaks of the object as it is.
+fn rollout_of<'a>(snapshot: &'a Snapshot, object: &Object) -> Option<&'a Rollout> {
+    let rollout = &snapshot.rollouts.get(&object.reference())?.value;
+    (rollout.status.observed_generation == object.generation).then_some(rollout)
 }
 
 fn named(object: &Object) -> NamespacedName {

@@ -51,7 +51,7 @@ async fn objects_come_as_they_lie_in_etcd_as_rows_and_in_full() {
         ("/v1/objects/Service", "/items/0/name", "\"shop\""),
         ("/v1/objects/service", "/items/0/file", "\"shop.yaml\""),
         ("/v1/objects/ReplicaSet", "/items/0/line", "6"),
-        ("/v1/objects/ReplicaSet", "/items/0/health", "\"NotRun\""),
+        ("/v1/objects/ReplicaSet", "/items/0/health", "\"Progressing\""),
         ("/v1/objects/ReplicaSet?namespace=default", "/items", "[]"),
         ("/v1/objects/Service?selector=tier%21%3Dfront", "/items", "[]"),
         ("/v1/objects/all?namespace=lab&selector=tier", "/items/0/kind", "\"ReplicaSet\""),

@@ -4,9 +4,10 @@ use schema::kinds::pod::HostPortStatus;
 use schema::records::{ChangeCounts, PlanRecord};
 
 use super::output::{Listed, Row};
+use crate::kinds;
 use crate::view::{
     DeliveryView, EndpointsView, EventView, KindPage, NodeView, ObjectView, PodView, RevisionView, RouteView,
-    ServiceView, SourceView, short,
+    ServiceView, SourceView, WorkloadView, short,
 };
 
 const ENDPOINTS_SHOWN: usize = 3;
@@ -169,6 +170,9 @@ impl Listed for ObjectView {
     }
 
     fn row(&self, row: Row) -> Row {
+        if kinds::of(self.kind).page == KindPage::Workload && !row.shape.kinds {
+            return workload(self, row);
+        }
         let name = if row.shape.kinds { self.id() } else { self.name.clone() };
         let labels = self.labels.iter().map(|(key, value)| format!("{key}={value}"));
         row.namespace(if self.kind.is_cluster_scoped() { "" } else { &self.namespace })
@@ -182,6 +186,22 @@ impl Listed for ObjectView {
             .wide_cut("LABELS", labels.collect::<Vec<_>>().join(","))
             .remark("NOTE", &self.note)
     }
+}
+
+/// As kubectl shows a Deployment.
+fn workload(object: &ObjectView, row: Row) -> Row {
+    let WorkloadView { status, .. } = WorkloadView::of(&object.status);
+    row.namespace(&object.namespace)
+        .col("NAME", &object.name)
+        .col("READY", format!("{}/{}", status.ready_replicas, status.desired_replicas))
+        .col("UP-TO-DATE", status.updated_replicas)
+        .col("AVAILABLE", status.available_replicas)
+        .col("HEALTH", &object.health)
+        .col("AGE", &object.age)
+        .wide("SOURCE", &object.source)
+        .wide("COMMIT", short(&object.commit))
+        .wide_cut("FILE", format!("{}:{}", object.file, object.line))
+        .remark("NOTE", &object.note)
 }
 
 impl Listed for SourceView {

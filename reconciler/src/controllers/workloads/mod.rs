@@ -1,14 +1,22 @@
-//! Workloads: which pods should exist. Bare pods so far; ReplicaSets come with their own file.
+//! Workloads: which pods should exist, and how one template takes the place of another.
 //!
-//! Reads objects and pods; writes `pods/`.
+//! Reads objects, pods, bindings and what nodes report; writes `pods/`, `rollouts/` and `templates/`.
 
 use jiff::Timestamp;
 
 use super::{Controller, Observed, Writes};
 
+mod bare;
+mod cause;
+mod moves;
+mod owned;
 mod plan;
+mod replica_set;
+mod rollout;
 #[cfg(test)]
 mod tests;
+mod victims;
+mod workload;
 
 pub(super) use plan::plan;
 
@@ -18,7 +26,7 @@ pub struct Workloads;
 impl Controller for Workloads {
     const NAME: &'static str = "workloads";
 
-    fn plan(seen: &Observed, _now: Timestamp) -> Writes {
-        plan(&seen.snapshot)
+    fn plan(seen: &Observed, now: Timestamp) -> Writes {
+        plan(&seen.snapshot, now)
     }
 }

@@ -308,7 +308,29 @@ fn a_pod_that_a_live_workload_takes_away_is_not_waited_for() {
         "spec": {"containers": [{"name": "app", "image": "x"}]}});
     let spec = serde_json::json!({"replicas": 1, "selector": {"matchLabels": {"app": "x"}}, "template": pod});
     put_resource(&mut snapshot, "set", Kind::ReplicaSet, spec);
+    check(&snapshot, Some(C2), "s--", "replicaset default/set: its pods are not made yet");
+    let of_workload = |condition: serde_json::Value| {
+        let status = serde_json::json!({"observedGeneration": 1, "desiredReplicas": 1, "replicas": 1,
+            "updatedReplicas": 1, "readyReplicas": 1, "availableReplicas": 1, "conditions": [condition]});
+        let at = "2026-01-01T00:00:00Z";
+        let rollout = serde_json::json!({"objectHash": "", "commit": C2, "wanted": "0a1b2c3d", "startedAt": at,
+            "progressedAt": at, "best": {"updated": 1, "available": 1, "old": 0}, "status": status});
+        stored(serde_json::from_value(rollout).unwrap())
+    };
+    let condition = |status: &str| {
+        serde_json::json!({"type": "Progressing", "status": status, "reason": "ErrImagePull",
+            "message": "no such image", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+    };
+    let workload = schema::meta::ObjectRef {
+        kind: Kind::ReplicaSet,
+        namespace: "default".to_owned(),
+        name: "set".to_owned(),
+    };
+    snapshot.rollouts.insert(workload.clone(), of_workload(condition("True")));
     check(&snapshot, Some(C2), "sh-", "");
+    // A rollout that has failed does not come right by itself.
+    snapshot.rollouts.insert(workload, of_workload(condition("False")));
+    check(&snapshot, Some(C2), "s-f", "replicaset default/set: no such image");
 }
 
 fn put_resource(snapshot: &mut Snapshot, name: &str, kind: Kind, spec: serde_json::Value) {

@@ -69,6 +69,9 @@ fn same_namespace(document: &mut Node, target: Entry, notes: &mut Notes<'_>) {
 /// Older words and versions of the target's kind.
 fn target_kind(target: &mut Node, notes: &mut Notes<'_>) {
     let Some(Node { mark, value: Value::Scalar { text, .. } }) = below(target, &["kind"]) else { return };
+    if let Some(kind) = Kind::of_word(text) {
+        *text = kind.to_string();
+    }
     if let Some(kind) = Kind::of_older_word(text) {
         notes.older(*mark, &format!("kind: {text}"), &format!("kind: {kind}"));
         *text = kind.to_string();

@@ -35,7 +35,7 @@ pub fn parse_reference(text: &str, namespace: &str) -> Result<ObjectRef, Referen
         [kind, namespace, name] => (kind, namespace, name),
         _ => return Err(ReferenceError::Form),
     };
-    let kind: Kind = kind.parse().map_err(|_| ReferenceError::Kind(kind.to_owned()))?;
+    let kind = Kind::of_word(kind).ok_or_else(|| ReferenceError::Kind(kind.to_owned()))?;
     if !is_dns_label(namespace) {
         return Err(ReferenceError::Namespace(namespace.to_owned()));
     }

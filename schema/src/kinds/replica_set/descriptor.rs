@@ -14,11 +14,11 @@ const POD_AT: &[&str] = &["spec", "template", "spec"];
 impl KindSpec for ReplicaSetSpec {
     const DESCRIPTOR: Descriptor = Descriptor {
         plural: "replicasets",
-        short_names: &["rs"],
+        short_names: &["rs", "deployments", "deployment", "deploy"],
         api_version: "apps/v1",
         fields: Fields::InSpec,
         is_namespaced: true,
-        is_run: false,
+        is_run: true,
         names: NameForm::Long,
         older: Older {
             words: &["Replicaset"],

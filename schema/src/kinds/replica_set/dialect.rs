@@ -1,6 +1,8 @@
 //! ReplicaSet: `ImagePullPolicy`, named templates, selectors without `matchLabels`.
 
-use crate::manifest::dialects::tree::{below, entry, items_mut, rename, take};
+use super::DEPLOYMENT_DEADLINE_SECONDS;
+use crate::kinds::kind::DEPLOYMENT;
+use crate::manifest::dialects::tree::{below, entry, items_mut, plain, put, rename, take};
 use crate::manifest::dialects::{Node, Notes, Value};
 
 pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
@@ -14,6 +16,23 @@ pub(super) fn rewrite(document: &mut Node, notes: &mut Notes<'_>) {
                 notes.older(mark, "ImagePullPolicy", "imagePullPolicy");
             }
         }
+    }
+}
+
+/// Kubernetes' Deployment is a replica set that has more time: Minik8s rolls templates itself.
+pub(crate) fn deployment(document: &mut Node, notes: &mut Notes<'_>) {
+    let Some(kind) = below(document, &["kind"]) else { return };
+    let Value::Scalar { text, .. } = &mut kind.value else { return };
+    if text != DEPLOYMENT {
+        return;
+    }
+    super::super::Kind::ReplicaSet.as_str().clone_into(text);
+    let Some(spec) = below(document, &["spec"]) else { return };
+    let mark = spec.first_mark();
+    put(spec, entry("progressDeadlineSeconds", mark, plain(mark, DEPLOYMENT_DEADLINE_SECONDS)));
+    if let Some(limit) = take(spec, "revisionHistoryLimit") {
+        let why = "the last good template is kept, and Git has all others";
+        notes.dropped(limit.mark, "revisionHistoryLimit", why);
     }
 }
 

@@ -1,5 +1,5 @@
 //! ReplicaSet: a number of equal pods. Fields and defaults are Kubernetes' (apps/v1), those of its
-//! Deployment for rolling out, because a push must deploy.
+//! Deployment for rolling out, because a push must deploy. A manifest of `kind: Deployment` is read as one.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 mod defaults;
 mod descriptor;
-mod dialect;
+pub(crate) mod dialect;
 mod rollout;
 mod selector;
 mod status;
@@ -42,10 +42,16 @@ pub struct ReplicaSetSpec {
     /// How a changed template is rolled out.
     #[serde(default)]
     pub strategy: Strategy,
+    /// A changed template waits until this is taken away.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
 }
 
 /// Seconds after which a rollout that gets nowhere has failed, when the manifest names none.
 pub const DEFAULT_PROGRESS_DEADLINE_SECONDS: u32 = 120;
+
+/// The same of a `kind: Deployment`, as in Kubernetes.
+pub(crate) const DEPLOYMENT_DEADLINE_SECONDS: u32 = 600;
 
 fn one() -> u32 {
     1

@@ -49,6 +49,9 @@ impl ReplicaSetSpec {
             let why = if condition.message.is_empty() { &condition.reason } else { &condition.message };
             return Health::Degraded { why: why.clone() };
         }
+        if self.paused && status.available_replicas >= wanted {
+            return Health::Healthy;
+        }
         if updated < wanted {
             progressing(format!("{updated} of {wanted} pods are updated"))
         } else if replicas > updated {

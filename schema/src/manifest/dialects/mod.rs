@@ -7,7 +7,7 @@
 use super::parse::budget::Budget;
 pub(crate) use super::parse::node::{Entry, Mark, Node, Value};
 use super::problems::Problems;
-use crate::kinds::Kind;
+use crate::kinds::{Kind, replica_set};
 
 mod envelope;
 mod notes;
@@ -19,6 +19,7 @@ pub(crate) use notes::Notes;
 /// spelling can't be carried over. What is read from text within counts on `budget`. False if the spec lacks something because of that.
 pub(crate) fn rewrite(node: &mut Node, budget: &mut Budget, problems: &mut Problems) -> bool {
     let mut notes = Notes::new(problems, budget);
+    replica_set::dialect::deployment(node, &mut notes);
     envelope::kind_word(node, &mut notes);
     let Some(kind) = node.entry("kind").and_then(|entry| entry.value.text()?.parse::<Kind>().ok()) else {
         return true;

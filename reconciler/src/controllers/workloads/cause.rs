@@ -1,0 +1,71 @@
+//! Why pods of a template do not become available: the first that says so. Pure.
+
+use schema::kinds::pod::{ContainerState, ContainerStatus, PodStatus};
+use schema::snapshot::Snapshot;
+
+use super::owned::OwnedPod;
+use super::rollout::Cause;
+use crate::controllers::scheduler::explain;
+
+/// What keeps the first of `pods`, which are not available, from it.
+pub(super) fn cause<'p, 'a: 'p>(snapshot: &Snapshot, pods: impl Iterator<Item = &'p OwnedPod<'a>>) -> Cause {
+    let mut found: Vec<(u8, Cause)> = pods.map(|pod| of_pod(snapshot, pod)).collect();
+    // What a container says of itself says more than that a pod waits.
+    found.sort_by_key(|(rank, _)| *rank);
+    let none = || Cause {
+        reason: "ProgressDeadlineExceeded".to_owned(),
+        message: "its pods are not made yet".to_owned(),
+    };
+    found.into_iter().next().map_or_else(none, |(_, cause)| cause)
+}
+
+fn of_pod(snapshot: &Snapshot, pod: &OwnedPod<'_>) -> (u8, Cause) {
+    let name = &pod.pod().name;
+    let cause = |reason: &str, why: String| Cause {
+        reason: reason.to_owned(),
+        message: format!("pod {name}: {why}"),
+    };
+    let Some(node) = pod.node else {
+        let why = explain(snapshot, &pod.pod().reference()).unwrap_or_else(|| "it has no node".to_owned());
+        return (1, cause("Unschedulable", why));
+    };
+    let Some(status) = pod.status.filter(|_| pod.node_is_ready) else {
+        return (2, cause("ProgressDeadlineExceeded", format!("node {node} does not report it")));
+    };
+    match of_status(status) {
+        Some((reason, why)) => (0, cause(&reason, why)),
+        None => (3, cause("ProgressDeadlineExceeded", "it is not available yet".to_owned())),
+    }
+}
+
+/// One word, and a sentence with the container's own last words.
+fn of_status(status: &PodStatus) -> Option<(String, String)> {
+    if !status.reason.is_empty() {
+        return Some((status.reason.clone(), status.message.clone()));
+    }
+    let containers = status.init_container_statuses.iter().chain(&status.container_statuses);
+    containers.filter_map(of_container).next()
+}
+
+fn of_container(container: &ContainerStatus) -> Option<(String, String)> {
+    let name = &container.name;
+    let end = match &container.state {
+        ContainerState::Terminated(end) => Some(end),
+        ContainerState::Waiting(_) | ContainerState::Running(_) => container.last_state.as_ref(),
+    };
+    let end = end.filter(|end| end.exit_code != 0).map(|end| {
+        let said = if end.message.is_empty() { String::new() } else { format!(": {}", end.message) };
+        format!("ended with code {} ({}){said}", end.exit_code, end.reason)
+    });
+    match (&container.state, end) {
+        (ContainerState::Waiting(waiting), None) => {
+            let said = if waiting.message.is_empty() { &waiting.reason } else { &waiting.message };
+            Some((waiting.reason.clone(), format!("container {name}: {said}")))
+        }
+        (ContainerState::Running(_), None) if !container.ready => {
+            Some(("ContainersNotReady".to_owned(), format!("container {name} runs, but is not ready")))
+        }
+        (_, Some(end)) => Some(("CrashLoopBackOff".to_owned(), format!("container {name} {end}"))),
+        (_, None) => None,
+    }
+}

@@ -1,0 +1,257 @@
+//! The pods of one workload: which to make, which to end, and what to write down of it. Pure.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use schema::keys::Key;
+use schema::kinds::Kind;
+use schema::meta::{NamespacedName, ObjectRef};
+use schema::records::{PodInstance, Rollout, Template};
+use schema::snapshot::Snapshot;
+
+use super::cause::cause;
+use super::moves::{Group, Moves, moves, slow_start};
+use super::owned::{Names, OwnedPod, Trace};
+use super::rollout::{self, Counts};
+use super::victims;
+use super::workload::Workload;
+use crate::controllers::reason::Reason;
+use crate::controllers::writes::{Expect, Writes};
+
+/// A workload with its pods.
+pub(super) struct Planned<'p, 'a> {
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) workload: Workload<'a>,
+    pub(super) pods: &'p [OwnedPod<'a>],
+    pub(super) names: &'p Names<'a>,
+    pub(super) now: Timestamp,
+}
+
+/// The template whose pods there are to be.
+struct Target {
+    hash: String,
+    /// Nothing else is replaced by it.
+    keeps_others: bool,
+}
+
+impl Planned<'_, '_> {
+    /// Adds what is to be written, and when to look again.
+    pub(super) fn plan(&self, out: &mut Writes) {
+        let (snapshot, workload) = (self.snapshot, &self.workload);
+        let record = snapshot.rollouts.get(&workload.reference);
+        let unavailable = || self.living().filter(|pod| self.is_wanted(pod) && !self.is_available(pod));
+        let rollout = rollout::advance(
+            workload,
+            record.map(|record| &record.value),
+            self.counts(),
+            || cause(snapshot, unavailable()),
+            self.now,
+        );
+        self.end_lost(out);
+        if let Some(target) = self.target(&rollout) {
+            self.move_to(&target, out);
+        }
+        self.keep_templates(&rollout, out);
+        let reason =
+            Reason::Rollout(rollout.steps.last().map(|step| step.message.clone()).unwrap_or_default());
+        let key = Key::Rollout(workload.reference.clone());
+        let changed_step = record.is_none_or(|record| record.value.steps != rollout.steps);
+        let reason = if changed_step { reason } else { Reason::Counted };
+        out.put_if_other(key, record, &rollout, reason);
+        let matures = self.living().filter_map(|pod| pod.available_at(workload.min_ready_seconds, self.now));
+        let next = matures.filter(|at| *at > self.now).chain(rollout::deadline(workload, &rollout)).min();
+        out.again_at = out.again_at.into_iter().chain(next).min();
+    }
+
+    fn living(&self) -> impl Iterator<Item = &OwnedPod<'_>> {
+        self.pods.iter().filter(|pod| !pod.is_lost)
+    }
+
+    fn is_wanted(&self, pod: &OwnedPod<'_>) -> bool {
+        pod.pod().hash == self.workload.wanted
+    }
+
+    fn is_available(&self, pod: &OwnedPod<'_>) -> bool {
+        pod.available_at(self.workload.min_ready_seconds, self.now).is_some_and(|at| at <= self.now)
+    }
+
+    fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        for pod in self.living() {
+            let (available, wanted) = (self.is_available(pod), self.is_wanted(pod));
+            counts.replicas += 1;
+            counts.ready += u32::from(pod.is_ready());
+            counts.available += u32::from(available);
+            counts.updated += u32::from(wanted);
+            counts.updated_available += u32::from(wanted && available);
+        }
+        counts
+    }
+
+    /// A pod that is lost is given up, and another takes its place.
+    fn end_lost(&self, out: &mut Writes) {
+        for pod in self.pods.iter().filter(|pod| pod.is_lost) {
+            let why = match pod.node.filter(|node| self.snapshot.is_evicted(node)) {
+                Some(node) => format!("its node {node} is gone"),
+                None => "it ended".to_owned(),
+            };
+            self.end(pod, Reason::PodLost { why }, out);
+        }
+    }
+
+    /// The wanted template; after a failure the last good one, whose pods then replace the others.
+    fn target(&self, rollout: &Rollout) -> Option<Target> {
+        let workload = &self.workload;
+        let good = rollout.good.as_ref().filter(|good| self.template(good).is_some());
+        if workload.paused && !rollout.is_complete() {
+            // Nothing was rolled out before: nothing is made until the pause is over.
+            return good.map(|good| Target { hash: good.clone(), keeps_others: true });
+        }
+        let back = good.filter(|_| rollout.failure.is_some());
+        let hash = back.unwrap_or(&workload.wanted).clone();
+        Some(Target { hash, keeps_others: false })
+    }
+
+    fn template(&self, hash: &str) -> Option<Template> {
+        if hash == self.workload.wanted {
+            return self.workload.template();
+        }
+        let key = (self.workload.reference.clone(), hash.to_owned());
+        self.snapshot.templates.get(&key).map(|template| template.value.clone())
+    }
+
+    fn move_to(&self, target: &Target, out: &mut Writes) {
+        let is_new =
+            |pod: &OwnedPod<'_>| target.keeps_others || pod.pod().hash == target.hash && !pod.is_to_move;
+        let (new, old): (Vec<_>, Vec<_>) = self.living().partition(|pod| is_new(pod));
+        let group = |pods: &[&OwnedPod<'_>]| Group {
+            count: count(pods.len()),
+            available: count(pods.iter().filter(|pod| self.is_available(pod)).count()),
+        };
+        let leftover = self.is_left_over();
+        let workload = &self.workload;
+        let moves = moves(workload.desired, workload.strategy, group(&new), group(&old), leftover);
+        let Moves { create, end_new, end_unhealthy, end_old } = moves;
+        self.end_first(new.iter().copied(), end_new, &Reason::ScaledDown { to: workload.desired }, out);
+        let (available, unhealthy): (Vec<_>, Vec<_>) = old.iter().partition(|pod| self.is_available(pod));
+        let reason = |pod: &OwnedPod<'_>| match pod.node.filter(|_| pod.pod().hash == target.hash) {
+            Some(node) => Reason::PodMoved { from: node.to_owned() },
+            None => Reason::RolledOut { to: Rollout::short(&target.hash).to_owned() },
+        };
+        for (pods, number) in [(unhealthy, end_unhealthy), (available, end_old)] {
+            let mut pods = pods;
+            victims::order(&mut pods, self.pods, self.now);
+            pods.iter().take(number as usize).for_each(|pod| self.end(pod, reason(pod), out));
+        }
+        let existing = count(self.living().filter(|pod| pod.pod().hash == target.hash).count());
+        self.create(target, create.min(slow_start(existing)), out);
+    }
+
+    fn end_first<'p>(
+        &'p self,
+        pods: impl Iterator<Item = &'p OwnedPod<'p>>,
+        number: u32,
+        reason: &Reason,
+        out: &mut Writes,
+    ) {
+        if number == 0 {
+            return;
+        }
+        let mut pods: Vec<_> = pods.collect();
+        victims::order(&mut pods, self.pods, self.now);
+        pods.iter().take(number as usize).for_each(|pod| self.end(pod, reason.clone(), out));
+    }
+
+    fn end(&self, pod: &OwnedPod<'_>, reason: Reason, out: &mut Writes) {
+        out.delete(Key::Pod(pod.pod().reference()), pod.record.mod_revision, reason);
+    }
+
+    /// Pods of the workload that were ended still run on a live node.
+    fn is_left_over(&self) -> bool {
+        self.names.of_workload(&self.workload.reference).iter().any(|trace| {
+            !self.snapshot.pods.contains_key(trace.pod) && self.snapshot.node_is_ready(trace.node)
+        })
+    }
+
+    fn create(&self, target: &Target, number: u32, out: &mut Writes) {
+        let Some(template) = self.template(&target.hash).filter(|_| number > 0) else { return };
+        let spec = self.snapshot.cluster().defaults.of_pod(&template.spec);
+        for id in self.free_names(&target.hash).take(number as usize) {
+            let owner = self.workload.owner();
+            let pod = PodInstance {
+                namespace: id.namespace.clone(),
+                name: id.name.clone(),
+                uid: PodInstance::uid_of(&owner, &id, &target.hash),
+                hash: target.hash.clone(),
+                labels: template.labels.clone(),
+                annotations: template.annotations.clone(),
+                owner,
+                commit: template.commit.clone(),
+                spec: Arc::clone(&spec),
+                files: template.files.clone(),
+            };
+            let reason = Reason::PodWanted { commit: template.commit.clone() };
+            out.put(Key::Pod(id), &pod, Expect::Absent, reason);
+        }
+    }
+
+    /// Names for new pods: first of those that run already and lack only their record, as after a loss of
+    /// etcd; then the lowest numbers that no node has a pod of, dead nodes included.
+    fn free_names(&self, hash: &str) -> impl Iterator<Item = NamespacedName> + use<'_> {
+        let workload = &self.workload.reference;
+        let traces = self.names.of_workload(workload);
+        let running: BTreeSet<NamespacedName> = traces
+            .iter()
+            .filter(|trace| self.runs_without_record(trace, hash))
+            .map(|trace| trace.pod.clone())
+            .collect();
+        let seen: BTreeSet<&str> = traces.iter().map(|trace| trace.pod.name.as_str()).collect();
+        let prefix = format!("{}-{}", workload.name, Rollout::short(hash));
+        let numbered = (0u32..).map(move |number| format!("{prefix}-{number}"));
+        let fresh = numbered.filter(move |name| !seen.contains(name.as_str()));
+        let fresh = fresh.map(|name| NamespacedName::new(&workload.namespace, name));
+        running.into_iter().chain(fresh.filter(|id| !self.is_taken(id)))
+    }
+
+    fn runs_without_record(&self, trace: &Trace<'_>, hash: &str) -> bool {
+        let snapshot = self.snapshot;
+        let uid = || PodInstance::uid_of(&self.workload.owner(), trace.pod, hash);
+        let is_usable = snapshot.node_is_ready(trace.node)
+            && !snapshot.is_draining(trace.node)
+            && !snapshot.is_evicted(trace.node);
+        let runs = trace
+            .status
+            .is_some_and(|status| !status.is_terminating() && !status.has_ended() && status.uid == uid());
+        is_usable && runs && !self.is_taken(trace.pod)
+    }
+
+    /// A pod has the name, or Git gives it to one.
+    fn is_taken(&self, id: &NamespacedName) -> bool {
+        let named = ObjectRef { kind: Kind::Pod, namespace: id.namespace.clone(), name: id.name.clone() };
+        self.snapshot.pods.contains_key(id) || self.snapshot.objects.contains_key(&named)
+    }
+
+    /// Templates are kept while they are wanted or the last good one.
+    fn keep_templates(&self, rollout: &Rollout, out: &mut Writes) {
+        let workload = &self.workload.reference;
+        let key = |hash: &String| Key::Template(workload.clone(), hash.clone());
+        let wanted = &rollout.wanted;
+        if !self.snapshot.templates.contains_key(&(workload.clone(), wanted.clone()))
+            && let Some(template) = self.workload.template()
+        {
+            out.put(key(wanted), &template, Expect::Absent, Reason::TemplateKept);
+        }
+        let all = (workload.clone(), String::new())..;
+        let kept = self.snapshot.templates.range(all).take_while(|((of, _), _)| of == workload);
+        for ((_, hash), template) in kept {
+            if hash != wanted && Some(hash) != rollout.good.as_ref() {
+                out.delete(key(hash), template.mod_revision, Reason::TemplateReplaced);
+            }
+        }
+    }
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}

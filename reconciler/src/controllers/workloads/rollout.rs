@@ -1,0 +1,177 @@
+//! Where a rollout stands: begins, gets on, is complete, or fails. Pure.
+//!
+//! Progress restarts the clock, and only what is closer to the end than ever before is progress: a pod that
+//! crashes and comes up again in turns meets its deadline.
+
+use jiff::{SignedDuration, Timestamp};
+use schema::condition::{Condition, ConditionStatus, set_condition};
+use schema::kinds::replica_set::ReplicaSetStatus;
+use schema::records::{ROLLOUT_STEPS_MAX, Rollout, RolloutFailure, RolloutProgress, RolloutStep};
+
+use super::workload::Workload;
+
+/// Pods of a workload that are not lost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) replicas: u32,
+    pub(super) ready: u32,
+    pub(super) available: u32,
+    /// Of these, those with the wanted template.
+    pub(super) updated: u32,
+    pub(super) updated_available: u32,
+}
+
+impl Counts {
+    fn progress(self) -> RolloutProgress {
+        let old = self.replicas - self.updated;
+        RolloutProgress { updated: self.updated, available: self.updated_available, old }
+    }
+
+    fn is_complete(self, desired: u32) -> bool {
+        desired > 0 && self.updated == self.replicas && self.updated_available >= desired
+    }
+}
+
+/// Why pods of a template do not become available.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cause {
+    /// One CamelCase word.
+    pub(super) reason: String,
+    pub(super) message: String,
+}
+
+/// The record as it should be now. `cause` is asked when the rollout has failed.
+pub(super) fn advance(
+    workload: &Workload<'_>,
+    before: Option<&Rollout>,
+    counts: Counts,
+    cause: impl FnOnce() -> Cause,
+    now: Timestamp,
+) -> Rollout {
+    let mut rollout = begin(workload, before, counts, now);
+    if counts.is_complete(workload.desired) {
+        if !rollout.is_complete() || rollout.failure.is_some() {
+            let message = format!("complete: {} pods available", counts.updated_available);
+            step(&mut rollout, message, now);
+        }
+        rollout.good = Some(rollout.wanted.clone());
+        rollout.failure = None;
+    }
+    if is_under_way(workload, &rollout) {
+        let progress = counts.progress();
+        let best = rollout.best;
+        if progress.updated > best.updated || progress.available > best.available || progress.old < best.old {
+            rollout.progressed_at = now;
+        }
+        rollout.best = RolloutProgress {
+            updated: best.updated.max(progress.updated),
+            available: best.available.max(progress.available),
+            old: best.old.min(progress.old),
+        };
+        if deadline(workload, &rollout).is_some_and(|deadline| deadline <= now) {
+            fail(workload, &mut rollout, cause(), now);
+        }
+    }
+    rollout.status = status(workload, &rollout, counts, now);
+    rollout
+}
+
+/// When the rollout fails if nothing happens until then.
+pub(super) fn deadline(workload: &Workload<'_>, rollout: &Rollout) -> Option<Timestamp> {
+    let within = SignedDuration::from_secs(workload.deadline_seconds.into());
+    rollout.progressed_at.checked_add(within).ok().filter(|_| is_under_way(workload, rollout))
+}
+
+fn is_under_way(workload: &Workload<'_>, rollout: &Rollout) -> bool {
+    !rollout.is_complete() && rollout.failure.is_none() && !workload.paused && workload.desired > 0
+}
+
+/// Takes in what the object asks for. Another template, or another commit after a failure, begins anew.
+fn begin(workload: &Workload<'_>, before: Option<&Rollout>, counts: Counts, now: Timestamp) -> Rollout {
+    let object = workload.object;
+    let commit = &object.provenance.commit;
+    let fresh = || Rollout {
+        object_hash: object.hash.clone(),
+        commit: commit.clone(),
+        wanted: workload.wanted.clone(),
+        good: None,
+        failure: None,
+        started_at: now,
+        progressed_at: now,
+        best: counts.progress(),
+        status: ReplicaSetStatus::default(),
+        steps: Vec::new(),
+    };
+    let mut rollout = before.cloned().unwrap_or_else(fresh);
+    let is_new = before.is_none() || rollout.wanted != workload.wanted;
+    let is_touched = rollout.commit != *commit || rollout.object_hash != object.hash;
+    if is_new || is_touched && !rollout.is_complete() {
+        let again = rollout.failure.is_some() && !is_new;
+        rollout = Rollout { good: rollout.good, steps: rollout.steps, status: rollout.status, ..fresh() };
+        let again = if again { "tried again" } else { "began" };
+        let (hash, commit) = (Rollout::short(&rollout.wanted), short(commit));
+        let message = format!("rollout of template {hash} {again}, by commit {commit}");
+        step(&mut rollout, message, now);
+    }
+    rollout.object_hash.clone_from(&object.hash);
+    rollout.commit.clone_from(commit);
+    rollout
+}
+
+fn fail(workload: &Workload<'_>, rollout: &mut Rollout, cause: Cause, now: Timestamp) {
+    let Cause { reason, message } = cause;
+    let back = match &rollout.good {
+        Some(good) => format!("template {} serves again", Rollout::short(good)),
+        None => "there is no template before it to go back to".to_owned(),
+    };
+    let message = format!(
+        "template {} made no progress for {} s: {message}; {back}",
+        Rollout::short(&rollout.wanted),
+        workload.deadline_seconds
+    );
+    step(rollout, format!("failed: {message}"), now);
+    rollout.failure = Some(RolloutFailure { at: now, reason, message });
+}
+
+fn step(rollout: &mut Rollout, message: String, now: Timestamp) {
+    rollout.steps.push(RolloutStep { at: now, message });
+    let surplus = rollout.steps.len().saturating_sub(ROLLOUT_STEPS_MAX);
+    rollout.steps.drain(..surplus);
+}
+
+fn status(workload: &Workload<'_>, rollout: &Rollout, counts: Counts, now: Timestamp) -> ReplicaSetStatus {
+    let mut conditions = rollout.status.conditions.clone();
+    let mut set = |kind: &str, status: ConditionStatus, reason: &str, message: String| {
+        let (kind, reason) = (kind.to_owned(), reason.to_owned());
+        let condition = Condition { kind, status, reason, message, last_transition_time: now };
+        set_condition(&mut conditions, condition);
+    };
+    match &rollout.failure {
+        Some(failure) => {
+            set("Progressing", ConditionStatus::False, &failure.reason, failure.message.clone());
+        }
+        None if rollout.is_complete() => {
+            set("Progressing", ConditionStatus::True, "NewReplicaSetAvailable", String::new());
+        }
+        None if workload.paused => {
+            set("Progressing", ConditionStatus::Unknown, "DeploymentPaused", String::new());
+        }
+        None => set("Progressing", ConditionStatus::True, "ReplicaSetUpdated", String::new()),
+    }
+    let is_available = counts.available >= workload.least_available();
+    let reason = if is_available { "MinimumReplicasAvailable" } else { "MinimumReplicasUnavailable" };
+    set("Available", is_available.into(), reason, String::new());
+    ReplicaSetStatus {
+        observed_generation: workload.object.generation,
+        desired_replicas: workload.desired,
+        replicas: counts.replicas,
+        updated_replicas: counts.updated,
+        ready_replicas: counts.ready,
+        available_replicas: counts.available,
+        conditions,
+    }
+}
+
+fn short(commit: &str) -> &str {
+    commit.get(..12).unwrap_or(commit)
+}

@@ -1,0 +1,227 @@
+//! A cluster on which replica sets can be tried: the controller's own writes are carried out, pods get nodes, and
+//! nodes report what the test says. Time is the test's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+use schema::codec::decode;
+use schema::condition::Condition;
+use schema::keys::Key;
+use schema::kinds::pod::{
+    ContainerState, ContainerStatus, PodPhase, PodSpec, PodStatus, RunningState, WaitingState,
+};
+use schema::kinds::replica_set::{IntOrPercent, ReplicaSetSpec, RollingUpdate};
+use schema::kinds::{Kind, Resource};
+use schema::meta::{NamespacedName, ObjectRef};
+use schema::object::Object;
+use schema::records::{Binding, PodInstance, Rollout};
+use schema::snapshot::Snapshot;
+
+use super::super::plan::plan;
+use crate::controllers::testing::{SnapshotBuilder, object, pod_ref, spec};
+use crate::controllers::{Change, Writes};
+
+/// How pods of a template turn out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// Ready at the next look.
+    Ready,
+    /// Never ready, with this reason.
+    Waits(&'static str),
+}
+
+/// A replica set `web`, and all that becomes of it.
+pub(super) struct Field {
+    pub(super) builder: SnapshotBuilder,
+    pub(super) now: Timestamp,
+    pub(super) object: Object,
+    /// By the image of the template; those that are not here are ready at once.
+    pub(super) fates: BTreeMap<String, Fate>,
+    nodes: u8,
+}
+
+/// A replica set of so many pods with this image.
+pub(super) fn replica_set(replicas: u32, image: &str) -> ReplicaSetSpec {
+    let mut set = ReplicaSetSpec { replicas, progress_deadline_seconds: 60, ..ReplicaSetSpec::default() };
+    set.template.spec = spec(10, 1);
+    set.template.spec.containers[0].image = image.to_owned();
+    set.template.metadata.labels.insert("app".to_owned(), "web".to_owned());
+    set
+}
+
+pub(super) fn rolling(mut set: ReplicaSetSpec, surge: u32, unavailable: u32) -> ReplicaSetSpec {
+    let (max_surge, max_unavailable) = (IntOrPercent::Number(surge), IntOrPercent::Number(unavailable));
+    let update = RollingUpdate { max_surge: Some(max_surge), max_unavailable: Some(max_unavailable) };
+    set.strategy.rolling_update = Some(update);
+    set
+}
+
+impl Field {
+    pub(super) fn new(set: ReplicaSetSpec) -> Self {
+        let nodes = 3;
+        let object = object("web", PodSpec::default());
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        let builder = SnapshotBuilder::new().nodes(nodes);
+        let mut field = Self { builder, now, object, fates: BTreeMap::new(), nodes };
+        field.push(set, 1);
+        field
+    }
+
+    pub(super) fn snapshot(&self) -> &Snapshot {
+        &self.builder.snapshot
+    }
+
+    /// Git's next commit says this of the replica set.
+    pub(super) fn push(&mut self, set: ReplicaSetSpec, commit: u32) {
+        let resource = Resource::ReplicaSet(Arc::new(set));
+        let hash = Object::hash_of(&resource, &self.object.files);
+        if hash != self.object.hash {
+            self.object.generation += 1;
+        }
+        (self.object.resource, self.object.hash) = (resource, hash);
+        self.object.provenance.commit = format!("{commit:040}");
+        let key = Key::Object(self.object.reference());
+        self.builder = std::mem::take(&mut self.builder).put(&key, &self.object);
+    }
+
+    pub(super) fn after(&mut self, seconds: i64) {
+        self.now += SignedDuration::from_secs(seconds);
+    }
+
+    /// The controller's plan, carried out.
+    pub(super) fn plan(&mut self) -> Writes {
+        let plan = plan(self.snapshot(), self.now);
+        for write in &plan.writes {
+            let builder = std::mem::take(&mut self.builder);
+            self.builder = match &write.change {
+                Change::Delete => builder.delete(&write.key),
+                Change::Put(value) => {
+                    let value: serde_json::Value = decode(value).unwrap();
+                    builder.put(&write.key, &value)
+                }
+            };
+        }
+        plan
+    }
+
+    /// Pods that are gone give up their nodes, new ones get one each in turn.
+    pub(super) fn bind(&mut self) {
+        let snapshot = self.snapshot().clone();
+        for (node, pod) in snapshot.bindings.keys() {
+            if !snapshot.pods.contains_key(pod) {
+                let builder = std::mem::take(&mut self.builder);
+                self.builder = builder
+                    .delete(&Key::Binding(node.clone(), pod.clone()))
+                    .delete(&Key::PodStatus(node.clone(), pod.clone()));
+            }
+        }
+        let mut number = snapshot.bindings.len();
+        for (id, pod) in &snapshot.pods {
+            if snapshot.binding_of(id).is_some() {
+                continue;
+            }
+            number += 1;
+            let node = format!("n{}", number % usize::from(self.nodes) + 1);
+            let binding = Binding { node: node.clone(), pod: pod.value.clone(), reason: String::new() };
+            let builder = std::mem::take(&mut self.builder);
+            self.builder = builder.put(&Key::Binding(node, id.clone()), &binding);
+        }
+    }
+
+    /// Nodes report all pods that are bound to them, each as its image's fate says.
+    pub(super) fn report(&mut self) {
+        let snapshot = self.snapshot().clone();
+        for ((node, id), binding) in &snapshot.bindings {
+            let reported = snapshot.pod_status.get(&(node.clone(), id.clone()));
+            let pod = &binding.value.pod;
+            if reported.is_some_and(|status| status.value.uid == pod.uid && status.value.is_ready()) {
+                continue;
+            }
+            let image = &pod.spec.containers[0].image;
+            let fate = self.fates.get(image).copied().unwrap_or(Fate::Ready);
+            let builder = std::mem::take(&mut self.builder);
+            let status = status(pod, fate, self.now);
+            self.builder = builder.put(&Key::PodStatus(node.clone(), id.clone()), &status);
+        }
+    }
+
+    /// Plans, binds and reports `rounds` times, two seconds apart.
+    pub(super) fn run(&mut self, rounds: usize) {
+        for _ in 0..rounds {
+            self.plan();
+            self.bind();
+            self.report();
+            self.after(2);
+        }
+    }
+
+    pub(super) fn rollout(&self) -> Rollout {
+        self.snapshot().rollouts[&self.object.reference()].value.clone()
+    }
+
+    /// Names of the pods that should exist, with the image of each.
+    pub(super) fn pods(&self) -> BTreeMap<String, String> {
+        let pods = self.snapshot().pods.values();
+        pods.map(|pod| (pod.value.name.clone(), pod.value.spec.containers[0].image.clone())).collect()
+    }
+
+    pub(super) fn images(&self) -> Vec<String> {
+        let mut images: Vec<String> = self.pods().into_values().collect();
+        images.sort();
+        images
+    }
+
+    pub(super) fn forget_pods(&mut self, names: &BTreeSet<String>) {
+        for name in names {
+            self.builder = std::mem::take(&mut self.builder).delete(&Key::Pod(pod_ref(name)));
+        }
+    }
+
+    pub(super) fn workload() -> ObjectRef {
+        ObjectRef { kind: Kind::ReplicaSet, namespace: "default".to_owned(), name: "web".to_owned() }
+    }
+
+    pub(super) fn node_of(&self, name: &str) -> String {
+        self.snapshot().binding_of(&NamespacedName::new("default", name)).unwrap().value.node.clone()
+    }
+}
+
+/// What a node reports of a pod.
+pub(super) fn status(pod: &PodInstance, fate: Fate, now: Timestamp) -> PodStatus {
+    let state = match fate {
+        Fate::Ready => {
+            ContainerState::Running(RunningState { started_at: now - SignedDuration::from_secs(1) })
+        }
+        Fate::Waits(reason) => {
+            ContainerState::Waiting(WaitingState { reason: reason.to_owned(), message: String::new() })
+        }
+    };
+    let ready = fate == Fate::Ready;
+    let container = ContainerStatus {
+        name: "main".to_owned(),
+        image: pod.spec.containers[0].image.clone(),
+        image_id: String::new(),
+        container_id: String::new(),
+        started: ready,
+        ready,
+        restart_count: 0,
+        state,
+        last_state: None,
+    };
+    let condition = Condition {
+        kind: "Ready".to_owned(),
+        status: ready.into(),
+        reason: String::new(),
+        message: String::new(),
+        last_transition_time: now,
+    };
+    PodStatus {
+        uid: pod.uid.clone(),
+        phase: if ready { PodPhase::Running } else { PodPhase::Pending },
+        conditions: vec![condition],
+        start_time: Some(now),
+        container_statuses: vec![container],
+        ..PodStatus::default()
+    }
+}

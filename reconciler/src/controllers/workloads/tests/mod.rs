@@ -1,0 +1,6 @@
+//! What the workloads controller decides, on snapshots as etcd would hold them.
+
+mod bare;
+mod field;
+mod replica_sets;
+mod rolling;

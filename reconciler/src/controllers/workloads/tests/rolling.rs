@@ -1,0 +1,107 @@
+//! Random worlds: whatever pods do, a rollout never has more pods than it may, never takes away more than it may by
+//! its own act, and comes to an end.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use schema::keys::Key;
+use schema::meta::NamespacedName;
+
+use super::field::{Fate, Field, replica_set, rolling, status};
+
+/// What happens between two plans.
+#[derive(Debug, Clone)]
+enum Act {
+    Push {
+        replicas: u32,
+        image: u8,
+    },
+    /// So many pods lose their records.
+    Forget(usize),
+    /// A pod is not ready any more.
+    Break(usize),
+    Run,
+    Wait(i64),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        2 => (1u32..7, 0u8..4).prop_map(|(replicas, image)| Act::Push { replicas, image }),
+        1 => (1usize..4).prop_map(Act::Forget),
+        2 => (0usize..8).prop_map(Act::Break),
+        8 => Just(Act::Run),
+        1 => (1i64..90).prop_map(Act::Wait),
+    ]
+}
+
+fn available(field: &Field) -> usize {
+    let snapshot = field.snapshot();
+    let ready = |id: &NamespacedName| {
+        let Some(binding) = snapshot.binding_of(id) else { return false };
+        let status = snapshot.pod_status.get(&(binding.value.node.clone(), id.clone()));
+        status.is_some_and(|s| s.value.uid == binding.value.pod.uid && s.value.is_ready())
+    };
+    snapshot.pods.keys().filter(|id| ready(id)).count()
+}
+
+fn break_one(field: &mut Field, number: usize) {
+    let bindings: Vec<_> =
+        field.snapshot().bindings.iter().map(|(k, v)| (k.clone(), v.value.clone())).collect();
+    let Some(((node, id), binding)) = bindings.get(number) else { return };
+    let status = status(&binding.pod, Fate::Waits("CrashLoopBackOff"), field.now);
+    let key = Key::PodStatus(node.clone(), id.clone());
+    field.builder = std::mem::take(&mut field.builder).put(&key, &status);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+
+    /// Seen red with `end_unhealthy` not bounded by the pods that new ones are waited for, and with `room` that
+    /// leaves the old pods out.
+    #[test]
+    fn a_rollout_keeps_its_bounds_and_ends(
+        (surge, unavailable) in (0u32..3, 0u32..3).prop_filter("one of both", |(s, u)| s + u > 0),
+        acts in prop::collection::vec(act(), 1..40),
+    ) {
+        let mut replicas = 4;
+        let mut field = Field::new(rolling(replica_set(replicas, "web:0"), surge, unavailable));
+        // Image 3 never works.
+        field.fates.insert("web:3".to_owned(), Fate::Waits("ErrImagePull"));
+        field.run(8);
+        for (number, act) in acts.into_iter().enumerate() {
+            match act {
+                Act::Push { replicas: wanted, image } => {
+                    replicas = wanted;
+                    let set = rolling(replica_set(replicas, &format!("web:{image}")), surge, unavailable);
+                    field.push(set, u32::try_from(number).unwrap() + 2);
+                }
+                Act::Forget(count) => {
+                    let some: BTreeSet<String> = field.pods().into_keys().take(count).collect();
+                    field.forget_pods(&some);
+                }
+                Act::Break(number) => break_one(&mut field, number),
+                Act::Run => {}
+                Act::Wait(seconds) => field.after(seconds),
+            }
+            let (before, had) = (available(&field), field.pods().len());
+            field.plan();
+            let (left, has) = (available(&field), field.pods().len());
+            let most = (replicas + surge) as usize;
+            prop_assert!(has <= most.max(had), "{has} pods of {replicas} + {surge}, had {had}");
+            let least = (replicas - unavailable.min(replicas)) as usize;
+            prop_assert!(left >= least.min(before), "{left} of {before} available are left of {replicas} - {unavailable}");
+            field.bind();
+            field.report();
+            field.after(2);
+        }
+        field.run(20);
+        field.after(60);
+        field.run(30);
+        prop_assert_eq!(field.pods().len(), replicas as usize);
+        let images: BTreeSet<String> = field.images().into_iter().collect();
+        prop_assert_eq!(images.len(), 1, "one template is left");
+        let rollout = field.rollout();
+        prop_assert!(rollout.is_complete() || rollout.failure.is_some());
+        prop_assert!(field.plan().writes.is_empty(), "it comes to rest");
+    }
+}

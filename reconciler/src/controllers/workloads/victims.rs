@@ -1,0 +1,58 @@
+//! Which of several pods goes first: Kubernetes' order (`ActivePodsWithRanks`), the first difference decides.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use schema::kinds::pod::PodPhase;
+
+use super::owned::OwnedPod;
+
+/// The annotation that says how dear a pod is; the least dear goes first.
+const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+/// Sorts so that the pod to end first comes first. `all`: every pod of the workload that lives, whose nodes
+/// count as shared.
+pub(super) fn order(pods: &mut [&OwnedPod<'_>], all: &[OwnedPod<'_>], now: Timestamp) {
+    let mut on_node: BTreeMap<&str, usize> = BTreeMap::new();
+    for node in all.iter().filter(|pod| !pod.is_lost).filter_map(|pod| pod.node) {
+        *on_node.entry(node).or_default() += 1;
+    }
+    pods.sort_by_cached_key(|pod| rank(pod, &on_node, now));
+}
+
+/// The eight keys, and the name, so that the order is never left open.
+fn rank(pod: &OwnedPod<'_>, on_node: &BTreeMap<&str, usize>, now: Timestamp) -> impl Ord + use<> {
+    let siblings = pod.node.and_then(|node| on_node.get(node)).copied().unwrap_or(0);
+    let started = pod.status.and_then(|status| status.start_time);
+    (
+        pod.node.is_some(),
+        match pod.phase() {
+            PodPhase::Pending => 0,
+            PodPhase::Unknown => 1,
+            PodPhase::Running | PodPhase::Succeeded | PodPhase::Failed => 2,
+        },
+        pod.is_ready(),
+        cost(pod),
+        Reverse(siblings),
+        age_bucket(pod.ready_since(), now),
+        Reverse(restarts(pod)),
+        age_bucket(started, now),
+        Reverse(pod.pod().name.clone()),
+    )
+}
+
+fn cost(pod: &OwnedPod<'_>) -> i32 {
+    pod.pod().annotations.get(DELETION_COST).and_then(|cost| cost.parse().ok()).unwrap_or(0)
+}
+
+fn restarts(pod: &OwnedPod<'_>) -> u32 {
+    let containers = pod.status.map_or(&[][..], |status| &status.container_statuses);
+    containers.iter().map(|container| container.restart_count).max().unwrap_or(0)
+}
+
+/// Powers of two of seconds: pods that were made together are not told apart by a moment.
+fn age_bucket(since: Option<Timestamp>, now: Timestamp) -> u32 {
+    let seconds = since.map_or(0, |since| now.duration_since(since).as_secs());
+    u64::try_from(seconds).unwrap_or(0).checked_ilog2().map_or(0, |bucket| bucket + 1)
+}

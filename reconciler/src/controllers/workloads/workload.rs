@@ -1,0 +1,113 @@
+//! What an object that makes pods asks for, whatever its kind.
+
+use std::sync::Arc;
+
+use schema::codec::content_hash;
+use schema::kinds::Resource;
+use schema::kinds::links::in_hash;
+use schema::kinds::replica_set::{IntOrPercent, ReplicaSetSpec, StrategyType};
+use schema::meta::ObjectRef;
+use schema::object::Object;
+use schema::records::{OwnerRef, Rollout, Template};
+use schema::snapshot::Snapshot;
+
+/// An object that makes equal pods.
+pub(super) struct Workload<'a> {
+    pub(super) reference: ObjectRef,
+    pub(super) object: &'a Object,
+    /// How many pods there are to be.
+    pub(super) desired: u32,
+    /// Hash of the template that the object asks for.
+    pub(super) wanted: String,
+    pub(super) min_ready_seconds: u32,
+    pub(super) deadline_seconds: u32,
+    pub(super) strategy: Strategy,
+    /// No template is rolled out for the time being.
+    pub(super) paused: bool,
+}
+
+/// How a template takes the place of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Strategy {
+    /// All old pods are gone before new ones come.
+    Recreate,
+    /// At most `surge` pods above the number that is to be, and `unavailable` below it.
+    Rolling { surge: u32, unavailable: u32 },
+}
+
+impl<'a> Workload<'a> {
+    /// What a replica set asks for. `record` spares the hash of an object that did not change.
+    pub(super) fn of_replica_set(
+        snapshot: &Snapshot,
+        object: &'a Object,
+        spec: &'a ReplicaSetSpec,
+        record: Option<&Rollout>,
+    ) -> Self {
+        let reference = object.reference();
+        let desired = spec.replicas;
+        let _ = snapshot;
+        let known = record.filter(|record| record.object_hash == object.hash);
+        let wanted = known.map_or_else(|| template_hash(object, spec), |record| record.wanted.clone());
+        Self {
+            reference,
+            object,
+            desired,
+            wanted,
+            min_ready_seconds: spec.min_ready_seconds,
+            deadline_seconds: spec.progress_deadline_seconds,
+            strategy: Strategy::of(spec, desired),
+            paused: spec.paused,
+        }
+    }
+
+    /// Fewest pods that are available while a template takes the place of another.
+    pub(super) fn least_available(&self) -> u32 {
+        match self.strategy {
+            Strategy::Recreate => self.desired,
+            Strategy::Rolling { unavailable, .. } => self.desired.saturating_sub(unavailable),
+        }
+    }
+
+    pub(super) fn owner(&self) -> OwnerRef {
+        OwnerRef { kind: self.reference.kind, name: self.reference.name.clone() }
+    }
+
+    /// The template that the object asks for.
+    pub(super) fn template(&self) -> Option<Template> {
+        let commit = self.object.provenance.commit.clone();
+        let files = self.object.files.clone();
+        match &self.object.resource {
+            Resource::ReplicaSet(spec) => Some(Template {
+                commit,
+                labels: spec.template.metadata.labels.clone(),
+                annotations: spec.template.metadata.annotations.clone(),
+                spec: Arc::new(spec.template.spec.clone()),
+                files,
+            }),
+            _ => None,
+        }
+    }
+}
+
+impl Strategy {
+    fn of(spec: &ReplicaSetSpec, desired: u32) -> Self {
+        if spec.strategy.kind == StrategyType::Recreate {
+            return Self::Recreate;
+        }
+        let update = spec.strategy.rolling_update.clone().unwrap_or_default();
+        let amount = |written: Option<IntOrPercent>, round_up: bool| {
+            let written = written.unwrap_or_else(IntOrPercent::quarter);
+            written.of(desired, round_up).unwrap_or(0)
+        };
+        let surge = amount(update.max_surge, true);
+        let unavailable = amount(update.max_unavailable, false).min(desired);
+        // As Kubernetes: 0 and 0, which a share of few pods can be, would never end.
+        let unavailable = if surge == 0 { unavailable.max(1) } else { unavailable };
+        Self::Rolling { surge, unavailable }
+    }
+}
+
+/// What makes a pod another one: its template, and what it needs of the repository's files.
+fn template_hash(object: &Object, spec: &ReplicaSetSpec) -> String {
+    content_hash(&(&spec.template, in_hash(&object.resource, &object.files)))
+}

@@ -1,0 +1,56 @@
+//! What is reported of a workload: its pods, and how far its template is rolled out.
+
+use jiff::Timestamp;
+use schema::kinds::replica_set::ReplicaSetStatus;
+use schema::records::{Rollout, RolloutFailure, RolloutStep};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WorkloadView {
+    #[serde(flatten)]
+    pub status: ReplicaSetStatus,
+    /// First digits of the hash of the template that Git asks for, as in the names of its pods.
+    pub wanted_template: String,
+    /// The same of the last one that all pods were available with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub good_template: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<RolloutFailure>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progressed_at: Option<Timestamp>,
+    /// The newest last.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<RolloutStep>,
+}
+
+impl From<&Rollout> for WorkloadView {
+    fn from(rollout: &Rollout) -> Self {
+        let short = |hash: &String| Rollout::short(hash).to_owned();
+        Self {
+            status: rollout.status.clone(),
+            wanted_template: short(&rollout.wanted),
+            good_template: rollout.good.as_ref().map(short),
+            failure: rollout.failure.clone(),
+            progressed_at: Some(rollout.progressed_at),
+            steps: rollout.steps.clone(),
+        }
+    }
+}
+
+impl WorkloadView {
+    /// What the status of an object of a workload's kind says; nothing if none is reported yet.
+    pub fn of(status: &serde_json::Value) -> Self {
+        serde_json::from_value(status.clone()).unwrap_or_default()
+    }
+
+    /// How far the rollout is, in a few words.
+    pub fn rollout(&self) -> String {
+        match (&self.failure, &self.good_template) {
+            (Some(failure), _) => format!("failed: {}: {}", failure.reason, failure.message),
+            (None, Some(good)) if *good == self.wanted_template => "complete".to_owned(),
+            (None, _) if self.wanted_template.is_empty() => "not begun".to_owned(),
+            (None, _) => "under way".to_owned(),
+        }
+    }
+}
