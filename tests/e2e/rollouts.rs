@@ -122,7 +122,7 @@ fn nobody_notices_rollouts_scalings_and_commits_that_do_not_work() -> Result<()>
             answered(&clients)?;
         }
         for (what, image, command, reason) in [
-            ("an image that does not exist", "minik8s-e2e/absent:1", SERVES, "Image"),
+            ("an image that does not exist", "127.0.0.1:9/absent:1", SERVES, "Image"),
             ("one that ends", IMAGE, "echo no config >&2; exit 3", "CrashLoopBackOff"),
             ("one that is never ready", IMAGE, "sleep 1000", "NotReady"),
         ] {
@@ -171,7 +171,7 @@ fn what_is_taken_away_during_a_rollout_comes_back_and_nothing_runs_twice() -> Re
             ensure!(PodInstance::workload_in_name(&pod) == Some("shop") && pod.contains(&hash), "{pod}");
         }
         // A commit elsewhere while a bad template is rolled out neither ends nor absolves that.
-        let bad = Template { image: "minik8s-e2e/absent:1", command: SERVES, version: 9 };
+        let bad = Template { image: "127.0.0.1:9/absent:1", command: SERVES, version: 9 };
         cluster.push(&[bad.push(6)], "Break")?;
         let other = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\ndata: {a: b}\n";
         cluster.push(&[Change::write("other.yaml", other)], "Elsewhere")?;
