@@ -141,6 +141,7 @@ fn replica_sets() -> impl Strategy<Value = ReplicaSetSpec> {
                 },
                 min_ready_seconds,
                 progress_deadline_seconds: if recreate { min_ready_seconds + 1 } else { 120 },
+                paused: false,
                 strategy: Rollout {
                     kind: if recreate { StrategyType::Recreate } else { StrategyType::RollingUpdate },
                     rolling_update,
