@@ -138,7 +138,6 @@ const FIELDS: &[(&str, &[&str], &str)] = &[
     ("ServiceSpec", &["trafficDistribution", "topologyKeys"], "use internalTrafficPolicy: Local"),
     ("ServicePort", &["appProtocol"], "it has no effect; remove it"),
     ("ReplicaSetSpec", &["revisionHistoryLimit"], "the history is that of the repository; remove it"),
-    ("ReplicaSetSpec", &["paused"], "a commit is rolled out when it is pushed; remove it"),
     ("ReplicaSetSpec", &["serviceName", "volumeClaimTemplates", "podManagementPolicy"], REMOVE),
     ("ReplicaSetSpec", &["updateStrategy"], "write it as strategy"),
     (

@@ -92,7 +92,7 @@ fn cases() -> Vec<Case> {
         ("scaling", autoscaler(&format!("{TARGET}minReplicas: 5\nmaxReplicas: §4"))),
         field("out-of-range", "minReplicas: §0"),
         ("out-of-range", autoscaler(&format!("{TARGET}maxReplicas: §0"))),
-        ("unknown-value", with("").replace("kind: ReplicaSet", "kind: §Deployment")),
+        ("unknown-value", with("").replace("kind: ReplicaSet", "kind: §StatefulSet")),
         ("unknown-value", with("").replace("kind: ReplicaSet", "kind: §replicaset")),
         ("invalid-name", with("").replace("name: web}", "name: §a/b}")),
         ("api-version", with("").replace("{kind", "{apiVersion: §apps/v2, kind")),

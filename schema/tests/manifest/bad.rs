@@ -24,7 +24,7 @@ fn envelope() -> Vec<(&'static str, String)> {
         owned("missing-kind", "§apiVersion: v1\nmetadata: {name: a}\nspec: {}\n"),
         owned("missing-kind", "§knd: Pod\n"),
         owned("unknown-kind", "apiVersion: v1\nkind: §pod\nmetadata: {name: a}\n"),
-        owned("unknown-kind", "apiVersion: apps/v1\nkind: §Deployment\nmetadata: {name: a}\n"),
+        owned("unknown-kind", "apiVersion: apps/v1\nkind: §StatefulSet\nmetadata: {name: a}\n"),
         ("api-version", format!("§kind: Pod\nmetadata: {{name: a}}\n{rest}")),
         ("api-version", format!("apiVersion: §apps/v1\nkind: Pod\nmetadata: {{name: a}}\n{rest}")),
         ("missing-field", format!("§apiVersion: v1\nkind: Pod\n{rest}")),

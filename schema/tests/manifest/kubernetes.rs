@@ -114,6 +114,23 @@ fn kubernetes_manifests_run_unchanged() {
     );
 }
 
+/// Seen red without the rewrite, and with a replica set's deadline.
+#[test]
+fn a_deployment_is_a_replica_set_that_has_more_time() {
+    let text = SHOP
+        .replacen("kind: ReplicaSet", "kind: Deployment", 1)
+        .replacen("  minReadySeconds", "  revisionHistoryLimit: 3\n  minReadySeconds", 1)
+        .replace("kind: ReplicaSet, name", "kind: Deployment, name");
+    let loaded = load(&text);
+    let left_out = loaded.violations.iter().filter(|note| note.rule == known::OLDER_SPELLING.id);
+    assert_eq!(left_out.map(|note| note.line).collect::<Vec<_>>(), [37], "{:?}", loaded.violations);
+    let object = &loaded.documents[2].object;
+    let Resource::ReplicaSet(spec) = &object.resource else { panic!("a replica set") };
+    assert_eq!(spec.progress_deadline_seconds, 600);
+    let Resource::HorizontalPodAutoscaler(scaler) = &loaded.documents[3].object.resource else { panic!() };
+    assert_eq!(scaler.target(&object.metadata), object.metadata.reference(Kind::ReplicaSet, "front"));
+}
+
 #[test]
 fn a_kind_that_is_not_run_says_so_on_its_kind() {
     let told = load(SHOP).violations;
@@ -121,8 +138,8 @@ fn a_kind_that_is_not_run_says_so_on_its_kind() {
         .iter()
         .filter(|note| note.rule == known::NOT_EXECUTED_YET.id && note.message.starts_with("kind:"));
     let places: Vec<_> = on_kind.map(|note| (note.line, note.column, note.severity)).collect();
-    assert_eq!(places, [29, 63].map(|line| (line, 7, Severity::Note)));
-    assert!(Kind::Service.is_run() && !Kind::ReplicaSet.is_run());
+    assert_eq!(places, [63].map(|line| (line, 7, Severity::Note)));
+    assert!(Kind::Service.is_run() && !Kind::HorizontalPodAutoscaler.is_run());
 }
 
 #[test]
@@ -145,7 +162,7 @@ fn outside_the_supported_fields_the_message_names_the_field() {
                 "unsupported-field",
                 with("        ports:\n        - {name: http", "        §volumeDevices: []"),
             ),
-            ("unknown-value", SHOP.replace("kind: ReplicaSet, name", "kind: §Deployment, name")),
+            ("unknown-value", SHOP.replace("kind: ReplicaSet, name", "kind: §StatefulSet, name")),
             ("unknown-value", SHOP.replacen("type: Resource", "type: §Object", 1)),
             ("unsupported-field", with("      selectPolicy", "      §tolerance: 0.01")),
             ("unsupported-field", with("      creationTimestamp", "      §generateName: a-")),

@@ -107,7 +107,6 @@ fn cases() -> Vec<Case> {
         field("rollout", "minReadySeconds: 200\nprogressDeadlineSeconds: §200"),
         field("rollout", "progressDeadlineSeconds: §0"),
         field("unsupported-field", "§revisionHistoryLimit: 10"),
-        field("unsupported-field", "§paused: true"),
         update("rollout", "maxSurge: 0, maxUnavailable: §0"),
         update("rollout", "maxSurge: 0%, maxUnavailable: §0"),
         update("rollout", "maxSurge: §half"),
