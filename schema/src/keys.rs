@@ -31,8 +31,6 @@ macro_rules! key_table {
                 Leader, LEADER, "/minik8s/leader"
                     => "who leads; its create revision fences every write of the reconciler",
                     Election, "all writers of the reconciler", All;
-                Scale(workload: ObjectRef), SCALE, "/minik8s/scale/<kind>/<ns>/<name>"
-                    => "replica override", Controller("hpa"), "workloads", Nothing;
                 Event(reporter: String, namespace: String, id: String), EVENTS, "/minik8s/events/<reporter>/<ns>/<id>"
                     => "what happened, on a lease of 1 h; a node's reporter is its name", Reporter, "CLI", Nothing;
             }
@@ -46,6 +44,12 @@ macro_rules! key_table {
                 Object(object: ObjectRef), OBJECTS, "/minik8s/objects/<kind>/<ns>/<name>"
                     => "desired object with provenance, hash and generation",
                     Gitops, "controllers", Nothing; objects: Object, Plans;
+                Scale(workload: ObjectRef), SCALE, "/minik8s/scale/<kind>/<ns>/<name>"
+                    => "how many pods a workload should have, in place of the number that Git says",
+                    Controller("hpa"), "workloads", Nothing; scales: ScaleRecord, Plans;
+                Autoscaler(autoscaler: NamespacedName), AUTOSCALERS, "/minik8s/autoscalers/<ns>/<name>"
+                    => "what an autoscaler found and remembers: recommendations, changes, status",
+                    Controller("hpa"), "CLI", Nothing; autoscalers: AutoscalerRecord, Plans;
                 Pod(pod: NamespacedName), PODS, "/minik8s/pods/<ns>/<name>"
                     => "a pod that should exist, with its owner",
                     Controller("workloads"), "scheduler", Nothing; pods: PodInstance, Plans;

@@ -5,11 +5,12 @@ fn samples() -> Vec<Key> {
     let object = ObjectRef { kind: Kind::Pod, namespace: "default".into(), name: "web".into() };
     vec![
         Key::Leader,
-        Key::Scale(object.clone()),
         Key::Event("n1".into(), "default".into(), "0001-ab".into()),
         Key::Source("main".into()),
         Key::Revision("main".into(), 7),
-        Key::Object(object),
+        Key::Object(object.clone()),
+        Key::Scale(object),
+        Key::Autoscaler(pod.clone()),
         Key::Pod(pod.clone()),
         Key::Binding("n1".into(), pod.clone()),
         Key::Settled("n1".into()),
@@ -50,11 +51,12 @@ fn keys_are_written_as_the_contract_says() {
         written,
         [
             "leader",
-            "scale/Pod/default/web",
             "events/n1/default/0001-ab",
             "sources/main",
             "revisions/main/0000000007",
             "objects/Pod/default/web",
+            "scale/Pod/default/web",
+            "autoscalers/default/web",
             "pods/default/web",
             "bindings/n1/default/web",
             "bindings/n1/settled",
