@@ -26,6 +26,7 @@ use self::prepare::{Ground, described, prepare};
 use crate::api::{self, ApiDeps};
 use crate::blobs::{BlobStore, Blobs, SweepLoop};
 use crate::config::{LogFormat, ServeConfig};
+use crate::controllers::autoscaler::Autoscaler;
 use crate::controllers::nodes::Nodes;
 use crate::controllers::scheduler::Scheduler;
 use crate::controllers::services::Services;
@@ -41,6 +42,8 @@ const CONTROLLER_INTERVAL: Duration = Duration::from_secs(60);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(300);
 /// Least time between two times that the snapshot wakes a controller.
 const WAKE_GAP: Duration = Duration::from_millis(10);
+/// The same for the autoscaler: a thousand nodes write what they use every 15 s.
+const USAGE_GAP: Duration = Duration::from_secs(1);
 /// How long requests under way, such as a followed log, may go on after shutdown.
 const API_DRAIN: Duration = Duration::from_secs(2);
 
@@ -68,6 +71,13 @@ pub(crate) fn source_row(poll: Duration, snapshot: &SnapshotReader, fence: &Fenc
 fn controller_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
     let is_news = |before: &Snapshot, now: &Snapshot| !now.plans_as(before);
     Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), WAKE_GAP, is_news)
+}
+
+/// The autoscaler also wakes when nodes report what they use.
+fn autoscaler_row(snapshot: &SnapshotReader, fence: &FenceReader) -> Row {
+    let is_news =
+        |before: &Snapshot, now: &Snapshot| !now.plans_as(before) || !now.usage.ptr_eq(&before.usage);
+    Row::every(CONTROLLER_INTERVAL).wake_on(fence.clone()).wake_if(snapshot.clone(), USAGE_GAP, is_news)
 }
 
 /// Takes webhooks; gives what counts them.
@@ -121,6 +131,7 @@ async fn start(config: ServeConfig) -> anyhow::Result<Runtime> {
     runtime.drive(row(), Shell::<ClusterSettings>::new(deps.clone()));
     runtime.drive(row(), Shell::<Workloads>::new(deps.clone()));
     runtime.drive(row(), Shell::<Services>::new(deps.clone()));
+    runtime.drive(autoscaler_row(&snapshot, &fence), Shell::<Autoscaler>::new(deps.clone()));
     runtime.drive(row(), Shell::<Scheduler>::new(deps));
     let sweep = SweepLoop::new(BlobStore::new(&config.state_dir), snapshot.clone());
     runtime.drive(Row::every(SWEEP_INTERVAL), sweep);

@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use schema::codec::encode;
 use schema::control::Plan;
 use schema::keys::{Key, ROOT};
@@ -23,6 +24,8 @@ pub struct Writes {
     pub writes: Vec<Write>,
     /// What it found worth telling, also what it does not do and why.
     pub notes: Vec<Note>,
+    /// When to plan again even if nothing changes.
+    pub again_at: Option<Timestamp>,
 }
 
 /// One guarded write.
@@ -99,9 +102,19 @@ impl Writes {
     /// Like [`Self::delete`], in one transaction with the write before it.
     pub fn delete_joined(&mut self, key: Key, mod_revision: i64, reason: Reason) {
         self.delete(key, mod_revision, reason);
+        self.join_last();
+    }
+
+    /// The last write happens in one transaction with the one before it.
+    pub fn join_last(&mut self) {
         if let Some(last) = self.writes.last_mut() {
             last.joined = true;
         }
+    }
+
+    /// Plans again at that time at the latest.
+    pub fn plan_again_at(&mut self, at: Timestamp) {
+        self.again_at = Some(self.again_at.map_or(at, |sooner| sooner.min(at)));
     }
 
     /// Adds a note.
@@ -141,6 +154,10 @@ impl Write {
 impl Plan for Writes {
     fn is_empty(&self) -> bool {
         self.writes.is_empty()
+    }
+
+    fn again_at(&self) -> Option<Timestamp> {
+        self.again_at
     }
 }
 
