@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 mod age;
+mod autoscalers;
 mod deliveries;
 mod events;
 mod nodes;
@@ -20,6 +21,7 @@ mod usage;
 mod wait;
 
 pub use age::{age, human_duration};
+pub use autoscalers::{AutoscalerDetail, AutoscalerView, autoscaler, autoscalers};
 pub use deliveries::{DeliveryView, deliveries, delivery};
 pub use events::{EventGroup, EventView, event_groups, event_view, event_views};
 pub use nodes::{NodeDetail, NodeView, node, nodes};
@@ -57,6 +59,7 @@ pub enum KindPage {
     Node,
     Service,
     Host,
+    Autoscaler,
     /// Any object with what Git says of it.
     Object,
 }
