@@ -196,9 +196,9 @@ mod tests {
     use super::lead::LEADER_TTL;
     use super::*;
 
-    /// Seen red without the comparison in `controller_row`.
+    /// Seen red without the comparison in `controller_row`, and with it alone in `autoscaler_row`.
     #[tokio::test(start_paused = true)]
-    async fn what_nodes_use_wakes_no_controller() {
+    async fn what_nodes_use_wakes_the_autoscaler_and_no_other_controller() {
         let mut snapshot = Snapshot { synced: true, ..Snapshot::default() };
         let (publisher, reader) = SnapshotReader::channel(snapshot.clone());
         let store: SharedStore = Arc::new(schema::store::memory::MemoryStore::new());
@@ -206,8 +206,10 @@ mod tests {
         let (fence, _election) =
             election::spawn(Arc::clone(&store), "r1".to_owned(), LEADER_TTL, token.clone());
         let (woken, nudged) = schema::control::Nudge::new();
+        let (scaler_woken, scaler_nudged) = schema::control::Nudge::new();
         let mut runtime = Runtime::new();
         runtime.follow("controller", controller_row(&reader, &fence), move || woken.nudge());
+        runtime.follow("hpa", autoscaler_row(&reader, &fence), move || scaler_woken.nudge());
         let stop = stream::once(token.clone().cancelled_owned().map(|()| "stop").boxed());
         let running = tokio::spawn(runtime.run_until(stop));
         let write = |snapshot: &mut Snapshot, key: schema::keys::Key, revision: i64| {
@@ -225,11 +227,13 @@ mod tests {
         // The lead, and the first snapshot: looked at once each, at most.
         write(&mut snapshot, schema::keys::Key::Settled("n1".to_owned()), 1);
         while tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await.is_ok() {}
+        while tokio::time::timeout(Duration::from_secs(2), scaler_nudged.wait()).await.is_ok() {}
         for revision in 2..5 {
             snapshot.put(&schema::keys::Key::Usage("n1".to_owned()), &usage, revision);
             publisher.publish(snapshot.clone());
             let woken = tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await;
             assert!(woken.is_err(), "a write of usage woke a controller");
+            tokio::time::timeout(Duration::from_secs(2), scaler_nudged.wait()).await.unwrap();
         }
         write(&mut snapshot, schema::keys::Key::Settled("n2".to_owned()), 5);
         tokio::time::timeout(Duration::from_secs(1), nudged.wait()).await.unwrap();

@@ -61,7 +61,10 @@ fn a_pod_that_is_not_ready_counts_when_growing_alone() {
     let all = [unready(300), pod(500), pod(700)];
     // 60 % of two is twice the target; 40 % of three is 4/3 of it.
     assert_eq!(asks(30, 3, &all), 4);
-    // Shrinking: only the ready ones.
+    // 60 % of two is above the target, 30 % of four below it: it stays, and does not go back to three.
+    assert_eq!(asks(50, 4, &[pod(600), pod(600), unready(900), unready(900)]), 4);
+    // Shrinking: only the ready ones, which are at the target here.
+    assert_eq!(asks(80, 3, &[unready(900), pod(760), pod(760)]), 3);
     assert_eq!(asks(80, 3, &[unready(900), pod(200), pod(200)]), 1);
     let pending = Pod { phase: PodPhase::Pending, ..pod(900) };
     assert_eq!(asks(30, 3, &[pending.clone(), pod(500), pod(700)]), 4);
@@ -76,7 +79,7 @@ fn pods_that_end_or_have_ended_are_left_out() {
     assert_eq!(asks(50, 2, &[deleted, failed, succeeded, pod(1000), pod(1000)]), 4);
 }
 
-/// Seen red without each of the two periods.
+/// Seen red without the first period, and with the second turned round.
 #[test]
 fn a_young_pod_counts_once_its_sample_is_of_a_time_in_which_it_was_ready() {
     let tuning = Tuning::default();

@@ -74,7 +74,7 @@ fn check(cases: Vec<Case>) {
     }
 }
 
-/// Seen red without the factor of two.
+/// Seen red with a factor of three.
 #[test]
 fn without_behavior_a_look_at_most_doubles() {
     check(vec![

@@ -325,6 +325,7 @@ fn an_autoscaler_that_cannot_be_read_is_not_gone() {
     assert_eq!(world.look().to_string(), "");
 }
 
+/// Seen red with recommendations held while it is off.
 #[test]
 fn replicas_0_in_git_turns_it_off_and_on_again() {
     let mut world = World::new(None);
